@@ -1,0 +1,30 @@
+// A point in time after which a wait gives up. Every blocking call of the core takes one.
+#pragma once
+#include <algorithm>
+#include <chrono>
+
+namespace hvd {
+
+using Clock = std::chrono::steady_clock;
+
+class Deadline {
+ public:
+  static Deadline after(double seconds) {
+    return Deadline(Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds)));
+  }
+  static Deadline at(Clock::time_point t) { return Deadline(t); }
+
+  bool passed() const { return Clock::now() >= when_; }
+  Clock::time_point when() const { return when_; }
+  // Milliseconds left, at least 0, rounded up so that a sleeper does not spin through the last one.
+  int remaining_ms() const {
+    auto left = std::chrono::ceil<std::chrono::milliseconds>(when_ - Clock::now()).count();
+    return static_cast<int>(std::clamp<long long>(left, 0, 1 << 30));
+  }
+
+ private:
+  explicit Deadline(Clock::time_point t) : when_(t) {}
+  Clock::time_point when_;
+};
+
+}  // namespace hvd

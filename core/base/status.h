@@ -1,0 +1,51 @@
+// Errors as values. A Status is either ok (a null pointer, free to copy) or a code with a message; context is added while it
+// travels up: `return s.with("allreduce 'grad.0'")`. Exceptions exist only at the Python edge (bindings/python).
+#pragma once
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace hvd {
+
+enum class Code : unsigned char {
+  ok = 0,
+  invalid_argument,  // refused at call time; the engine goes on                      -> ValueError
+  mismatch,          // ranks disagree about one operation; the engine goes on        -> HorovodInternalError
+  shutdown,          // this process or a peer called shutdown                        -> HorovodInternalError
+  peer_lost,         // a peer died or closed its connection                          -> HorovodInternalError
+  timeout,           // no progress within the transport deadline                     -> HorovodInternalError
+  internal,          // a bug of ours                                                 -> HorovodInternalError
+};
+
+class [[nodiscard]] Status {
+ public:
+  Status() = default;
+  Status(Code code, std::string message) : body_(std::make_shared<const Body>(Body{code, std::move(message)})) {}
+  static Status Ok() { return {}; }
+
+  bool ok() const { return !body_; }
+  Code code() const { return body_ ? body_->code : Code::ok; }
+  const std::string& message() const {
+    static const std::string none;
+    return body_ ? body_->message : none;
+  }
+  // The same error seen from one floor higher: "context: message".
+  Status with(std::string_view context) const {
+    return ok() ? *this : Status(code(), std::string(context) + ": " + message());
+  }
+
+ private:
+  struct Body {
+    Code code;
+    std::string message;
+  };
+  std::shared_ptr<const Body> body_;
+};
+
+#define HVD_RETURN_IF_ERROR(expr)                  \
+  do {                                             \
+    if (::hvd::Status hvd_s_ = (expr); !hvd_s_.ok()) return hvd_s_; \
+  } while (0)
+
+}  // namespace hvd

@@ -1,0 +1,68 @@
+#include "transport/segment.h"
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+namespace hvd {
+namespace {
+
+constexpr size_t kPage = 4096;
+constexpr uint64_t kMagic = 0x3167657364766800;  // "\0hvdseg1"
+
+constexpr size_t page_up(size_t n) { return (n + kPage - 1) / kPage * kPage; }
+
+size_t bells_at() { return page_up(sizeof(SegmentHeader)); }
+size_t sets_at(const SegmentSpec& s) { return page_up(bells_at() + s.local_size * sizeof(BellWord)); }
+size_t ring_headers_at(const SegmentSpec& s) { return page_up(sets_at(s) + kMaxProcessSets * s.local_size * sizeof(SetLine)); }
+size_t ring_data_at(const SegmentSpec& s) {
+  return page_up(ring_headers_at(s) + static_cast<size_t>(s.local_size) * s.local_size * sizeof(RingHeader));
+}
+size_t staging_at(const SegmentSpec& s) {
+  return page_up(ring_data_at(s) + static_cast<size_t>(s.local_size) * s.local_size * s.ring_bytes);
+}
+
+}  // namespace
+
+size_t Segment::bytes_needed(const SegmentSpec& s) { return staging_at(s) + s.local_size * s.staging_bytes; }
+
+Status Segment::map(int fd, const SegmentSpec& spec, std::shared_ptr<Segment>* out) {
+  const size_t bytes = bytes_needed(spec);
+  struct stat st{};
+  if (fstat(fd, &st) != 0 || static_cast<size_t>(st.st_size) < bytes) {
+    return Status(Code::internal, "shared memory of " + std::to_string(st.st_size) + " bytes, " + std::to_string(bytes) + " needed");
+  }
+  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (p == MAP_FAILED) return Status(Code::internal, std::string("mmap of the node's shared memory: ") + strerror(errno));
+  auto* header = static_cast<SegmentHeader*>(p);
+  header->magic = kMagic;
+  header->local_size = spec.local_size;
+  *out = std::shared_ptr<Segment>(new Segment(static_cast<std::byte*>(p), bytes, spec));
+  return {};
+}
+
+std::shared_ptr<Segment> Segment::in_process(const SegmentSpec& spec) {
+  const size_t bytes = bytes_needed(spec);
+  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED) return nullptr;
+  return std::shared_ptr<Segment>(new Segment(static_cast<std::byte*>(p), bytes, spec));
+}
+
+Segment::~Segment() { munmap(base_, bytes_); }
+
+BellWord& Segment::bell(int r) const { return reinterpret_cast<BellWord*>(base_ + bells_at())[r]; }
+SetLine& Segment::set_line(int slot, int r) const {
+  return reinterpret_cast<SetLine*>(base_ + sets_at(spec_))[static_cast<size_t>(slot) * spec_.local_size + r];
+}
+RingHeader& Segment::ring(int from, int to) const {
+  return reinterpret_cast<RingHeader*>(base_ + ring_headers_at(spec_))[static_cast<size_t>(from) * spec_.local_size + to];
+}
+std::byte* Segment::ring_data(int from, int to) const {
+  return base_ + ring_data_at(spec_) + (static_cast<size_t>(from) * spec_.local_size + to) * spec_.ring_bytes;
+}
+std::byte* Segment::staging(int r) const { return base_ + staging_at(spec_) + static_cast<size_t>(r) * spec_.staging_bytes; }
+
+}  // namespace hvd

@@ -1,0 +1,70 @@
+// The memory that the ranks of one host share: one anonymous file (memfd) made by the host's first rank in Python and handed to
+// the others as a descriptor, so that it has no name and vanishes with its last user, kill -9 included.
+//
+//   header      abort flag
+//   bells       one BellWord a local rank
+//   set blocks  for each process set and local rank: a cache line with a progress counter and one with a schedule word
+//   rings       a byte ring for each ordered pair of local ranks (shm links)
+//   staging     for each local rank: the fusion buffer that the others read
+//
+// Untouched pages cost nothing, so the layout is generous. It is a pure function of (local ranks, sizes).
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "base/status.h"
+#include "transport/bell.h"
+
+namespace hvd {
+
+inline constexpr int kMaxProcessSets = 256;
+
+struct SegmentSpec {
+  int local_size = 1;
+  size_t ring_bytes = 64 << 10;     // capacity of one pair's ring, a power of two
+  size_t staging_bytes = 8 << 20;   // a rank's staging area, a multiple of 4096
+};
+
+struct SegmentHeader {
+  uint64_t magic;
+  uint32_t local_size;
+  alignas(64) std::atomic<uint32_t> abort;
+};
+
+struct SetLine {  // one a process set and local rank
+  alignas(64) std::atomic<uint64_t> progress{0};  // stages of collectives that this rank has finished (NodeGroup)
+  alignas(64) std::atomic<uint64_t> schedule{0};  // position in the running schedule that this rank is ready for (engine)
+};
+
+struct RingHeader {
+  alignas(64) std::atomic<uint64_t> head{0};    // bytes ever written
+  alignas(64) std::atomic<uint64_t> tail{0};    // bytes ever read
+};
+
+class Segment {
+ public:
+  static size_t bytes_needed(const SegmentSpec& spec);
+  // Maps `fd` (at least bytes_needed long, zero-filled when new). The fd stays the caller's.
+  static Status map(int fd, const SegmentSpec& spec, std::shared_ptr<Segment>* out);
+  // Private memory for ranks that are threads of one process (tests).
+  static std::shared_ptr<Segment> in_process(const SegmentSpec& spec);
+  ~Segment();
+
+  const SegmentSpec& spec() const { return spec_; }
+  SegmentHeader& header() const { return *reinterpret_cast<SegmentHeader*>(base_); }
+  BellWord& bell(int local_rank) const;
+  SetLine& set_line(int set_slot, int local_rank) const;
+  RingHeader& ring(int from, int to) const;
+  std::byte* ring_data(int from, int to) const;
+  std::byte* staging(int local_rank) const;
+
+ private:
+  Segment(std::byte* base, size_t bytes, const SegmentSpec& spec) : base_(base), bytes_(bytes), spec_(spec) {}
+  std::byte* base_;
+  size_t bytes_;
+  SegmentSpec spec_;
+};
+
+}  // namespace hvd

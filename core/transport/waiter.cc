@@ -1,0 +1,107 @@
+#include "transport/waiter.h"
+
+#include <poll.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+
+namespace hvd {
+namespace {
+
+inline void cpu_relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+constexpr int kHookEvery = 256;  // spins between two looks at the abort flag
+
+}  // namespace
+
+Waiter::Waiter(BellRef bell, SpinPolicy policy) : bell_(bell), policy_(policy) {}
+
+void Waiter::watch(Link* link) { links_.push_back(link); }
+void Waiter::unwatch_all() { links_.clear(); }
+
+void Waiter::set_hook(Hook hook, HookFds fds) {
+  hook_ = std::move(hook);
+  hook_fds_ = std::move(fds);
+}
+
+Status Waiter::run_hook() { return hook_ ? hook_() : Status::Ok(); }
+
+Status Waiter::sleep(Mood mood, Deadline deadline, const std::function<bool()>& still) {
+  auto& word = bell_.word()->mood;
+  word.store(static_cast<uint32_t>(mood), std::memory_order_seq_cst);
+  if (still()) {
+    polls_.clear();
+    polls_.push_back({bell_.fd(), POLLIN, 0});
+    for (Link* link : links_) {
+      if (link->fd() >= 0 && link->wanted()) polls_.push_back({link->fd(), link->wanted(), 0});
+    }
+    if (hook_fds_) {
+      extra_.clear();
+      hook_fds_(extra_);
+      for (auto [fd, events] : extra_) polls_.push_back({fd, events, 0});
+    }
+    ::poll(polls_.data(), polls_.size(), deadline.remaining_ms());  // EINTR is as good as a wake-up
+  }
+  word.store(static_cast<uint32_t>(Mood::awake), std::memory_order_seq_cst);
+  uint64_t drained;
+  while (::read(bell_.fd(), &drained, sizeof drained) < 0 && errno == EINTR) {
+  }
+  return run_hook();
+}
+
+Wait::~Wait() {
+  // Armed but not asleep: the condition came true in time. Peers need not ring any more.
+  if (armed_) waiter_.bell_.word()->mood.store(static_cast<uint32_t>(Mood::awake), std::memory_order_seq_cst);
+}
+
+Status Wait::pause() {
+  if (!started_) {
+    started_ = true;
+    begin_ = Clock::now();
+    for (Link* link : waiter_.links_) link->clear_wanted();
+    rounds_ = 0;
+  }
+  const SpinPolicy& policy = waiter_.policy_;
+  const int round = rounds_++;
+  if (round % kHookEvery == kHookEvery - 1 && waiter_.abort_flag_ &&
+      waiter_.abort_flag_->load(std::memory_order_relaxed) != 0) {
+    HVD_RETURN_IF_ERROR(waiter_.run_hook());
+  }
+  if (round < policy.spins) {
+    cpu_relax();
+    return {};
+  }
+  if (round < policy.spins + policy.yields) {
+    ::sched_yield();
+    return {};
+  }
+  // The condition belongs to the caller, so a sleep takes two rounds: this one says that we are about to sleep and lets the caller
+  // look again; the next one, if the condition still does not hold, sleeps.
+  auto& word = waiter_.bell_.word()->mood;
+  if (!armed_) {
+    armed_ = true;
+    word.store(static_cast<uint32_t>(Mood::waiting), std::memory_order_seq_cst);
+    return {};
+  }
+  armed_ = false;
+  const Deadline deadline = Deadline::at(begin_ + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_)));
+  HVD_RETURN_IF_ERROR(waiter_.sleep(Mood::waiting, deadline, [] { return true; }));
+  if (deadline.passed()) {
+    const std::string what = describe_ ? describe_() : std::string(what_);
+    char seconds[32];
+    snprintf(seconds, sizeof seconds, "%g", timeout_);
+    return Status(Code::timeout, "no progress for " + std::string(seconds) + " s while waiting for " + what);
+  }
+  rounds_ = policy.spins;  // after a sleep yield a few times at most, then sleep again
+  return {};
+}
+
+}  // namespace hvd
