@@ -66,6 +66,10 @@ Status Wait::pause() {
   if (!started_) {
     started_ = true;
     begin_ = Clock::now();
+    if (armed_) {  // by the wait before progress(); what links want is asked anew below, so nobody may sleep before that
+      armed_ = false;
+      waiter_.bell_.word()->mood.store(static_cast<uint32_t>(Mood::awake), std::memory_order_seq_cst);
+    }
     for (Link* link : waiter_.links_) link->clear_wanted();
     rounds_ = 0;
   }

@@ -1,0 +1,48 @@
+// A Link that misbehaves by a script, around another one: faults are put in from outside, the code under test knows nothing.
+#pragma once
+#include <cstdint>
+#include <limits>
+#include <memory>
+
+#include "transport/bell.h"
+#include "transport/link.h"
+
+namespace hvd {
+
+struct FaultScript {
+  static constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
+  uint64_t cut_after_sent = kNever;      // bytes; then the connection is closed, as by a process that dies
+  uint64_t cut_after_received = kNever;  // likewise
+  size_t piece = std::numeric_limits<size_t>::max();  // bytes that one call moves at most
+  int stall_calls = 0;                   // so many calls move nothing ...
+  int stall_every = 1;                   // ... before each n-th call that may
+};
+
+class FaultyLink final : public Link {
+ public:
+  // `own_bell`: of the link's user. It is rung when a call stalls, because nobody else would wake the user then.
+  FaultyLink(std::unique_ptr<Link> inner, FaultScript script, BellRef own_bell);
+
+  int64_t try_send(ConstBytes data) override;
+  int64_t try_recv(Bytes data) override;
+  const Status& error() const override { return inner_ ? inner_->error() : cut_; }
+  int fd() const override { return inner_ ? inner_->fd() : -1; }
+  short wanted() const override { return inner_ ? inner_->wanted() : 0; }
+  void clear_wanted() override {
+    if (inner_) inner_->clear_wanted();
+  }
+
+ private:
+  bool stalls();
+  int64_t cut(const char* after);
+  size_t limit(size_t bytes, uint64_t moved, uint64_t cut_after) const;
+
+  std::unique_ptr<Link> inner_;  // null once cut, which closes the connection for the peer too
+  FaultScript script_;
+  BellRef own_bell_;
+  uint64_t sent_ = 0, received_ = 0;
+  int stalled_ = 0, passed_ = 0;
+  Status cut_;
+};
+
+}  // namespace hvd

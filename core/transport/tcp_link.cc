@@ -1,0 +1,91 @@
+#include "transport/tcp_link.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+namespace hvd {
+namespace {
+
+constexpr const char* kClosed = "the peer closed its connection";
+
+Status refuse(int fd, const char* what) {
+  return Status(Code::invalid_argument, "descriptor " + std::to_string(fd) + " cannot be used as a link (" + what +
+                                            "): " + strerror(errno) + "; a connected stream socket is needed");
+}
+
+}  // namespace
+
+Status TcpLink::adopt(int fd, std::unique_ptr<TcpLink>* out) {
+  int type = 0;
+  socklen_t length = sizeof type;
+  if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &length) != 0) return refuse(fd, "not a socket");
+  if (type != SOCK_STREAM) {
+    errno = EPROTOTYPE;
+    return refuse(fd, "not a stream socket");
+  }
+  sockaddr_storage peer{};
+  length = sizeof peer;
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0) return refuse(fd, "not connected");
+  const int flags = fcntl(fd, F_GETFL);
+  if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) return refuse(fd, "fcntl");
+  if (peer.ss_family == AF_INET || peer.ss_family == AF_INET6) {
+    const int on = 1;
+    if (setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0) return refuse(fd, "TCP_NODELAY");
+  }
+  out->reset(new TcpLink(fd));
+  return {};
+}
+
+TcpLink::~TcpLink() { ::close(fd_); }
+
+int64_t TcpLink::failed(int error) {
+  if (error_.ok()) {
+    const bool closed = error == 0 || error == EPIPE || error == ECONNRESET;
+    error_ = Status(Code::peer_lost, closed ? kClosed : std::string("the connection failed: ") + strerror(error));
+  }
+  return -1;
+}
+
+int64_t TcpLink::try_send(ConstBytes data) {
+  if (data.empty()) return 0;
+  ssize_t n;
+  do {
+    n = ::send(fd_, data.data(), data.size(), MSG_NOSIGNAL);
+  } while (n < 0 && errno == EINTR);
+  if (n >= 0) {
+    wanted_ &= ~POLLOUT;
+    return n;
+  }
+  if (errno != EAGAIN && errno != EWOULDBLOCK) return failed(errno);
+  wanted_ |= POLLOUT;
+  return 0;
+}
+
+int64_t TcpLink::try_recv(Bytes data) {
+  if (data.empty()) return 0;
+  if (received_all_) return -1;
+  ssize_t n;
+  do {
+    n = ::recv(fd_, data.data(), data.size(), 0);
+  } while (n < 0 && errno == EINTR);
+  if (n > 0) {
+    wanted_ &= ~POLLIN;
+    return n;
+  }
+  if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+    wanted_ |= POLLIN;
+    return 0;
+  }
+  received_all_ = true;
+  return failed(n == 0 ? 0 : errno);
+}
+
+}  // namespace hvd

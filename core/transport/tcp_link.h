@@ -1,0 +1,34 @@
+// A Link over a connected stream socket (TCP or Unix) that Python has opened and authenticated.
+#pragma once
+#include <memory>
+
+#include "transport/link.h"
+
+namespace hvd {
+
+class TcpLink final : public Link {
+ public:
+  // Takes over `fd`: makes it non-blocking, switches Nagle's algorithm off, closes it in the destructor. On an error the fd stays
+  // the caller's.
+  static Status adopt(int fd, std::unique_ptr<TcpLink>* out);
+  ~TcpLink() override;
+  TcpLink(const TcpLink&) = delete;
+
+  int64_t try_send(ConstBytes data) override;
+  int64_t try_recv(Bytes data) override;
+  const Status& error() const override { return error_; }
+  int fd() const override { return fd_; }
+  short wanted() const override { return wanted_; }
+  void clear_wanted() override { wanted_ = 0; }
+
+ private:
+  explicit TcpLink(int fd) : fd_(fd) {}
+  int64_t failed(int error);
+
+  int fd_;
+  short wanted_ = 0;
+  bool received_all_ = false;  // no more data will come. A failed send does not imply it: what the peer sent last stays readable
+  Status error_;
+};
+
+}  // namespace hvd
