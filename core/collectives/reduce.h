@@ -31,6 +31,9 @@ void narrow(DType half, std::byte* dst, const float* src, size_t n);
 void reduce_many(DType d, ReduceOp op, std::byte* dst, std::span<const std::byte* const> sources, size_t n, const Scale& scale,
                  bool streaming = false);
 
+// Copies, on request with stores that bypass the cache (for outputs that nobody reads soon). The two must not overlap.
+void copy_bytes(std::byte* dst, const std::byte* src, size_t bytes, bool streaming);
+
 // THE order: which values are added first must not depend on the algorithm, on how tensors were fused, or on timing, or bits would
 // differ between runs. Let p be the largest power of two <= n and r = n - p. First ranks 2i and 2i+1 combine for i < r; that leaves
 // p partial values in rank order. Then neighbours combine, p/2 times, p/4 times, ... That is what recursive doubling and

@@ -1,0 +1,38 @@
+// The table of array kernels of one instruction set. collectives/reduce.cc picks a table at run time and is its only user.
+#pragma once
+#include <cstddef>
+
+#include "base/dtype.h"
+
+namespace hvd {
+
+inline constexpr int kReduceOps = 4;    // sum, min, max, product, in this order
+inline constexpr int kFusedSources = 4;  // a kernel takes 1..4 sources at once
+
+struct Kernels {
+  // dst[i] = f(sources[0][i], ..., sources[k - 1][i]) * factor. `factor` is ignored by integers and bool. Sources combine in THE order
+  // (reduce.h), in the accumulation type. dst may be one of the sources, or not overlap them.
+  using Reduce = void (*)(std::byte* dst, const std::byte* const* sources, size_t n, double factor);
+
+  const char* name;
+  Reduce reduce[kDTypeCount][kReduceOps][kFusedSources];  // [dtype][op][k - 1]
+  // The 16-bit floats (0: float16, 1: bfloat16) with a result left in float32, and back.
+  Reduce widen[2][kReduceOps][kFusedSources];
+  Reduce narrow[2];
+  // Copies with stores that bypass the cache, as far as the instruction set has them. The caller fences (stream_fence).
+  void (*stream)(std::byte* dst, const std::byte* src, size_t bytes);
+};
+
+const Kernels* kernels_plain();
+#if defined(__x86_64__)
+const Kernels* kernels_avx2();
+const Kernels* kernels_avx512();
+#endif
+
+inline void stream_fence() {
+#if defined(__x86_64__)
+  __builtin_ia32_sfence();
+#endif
+}
+
+}  // namespace hvd
