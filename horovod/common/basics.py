@@ -1,0 +1,247 @@
+"""init, shutdown and the questions about ranks and capabilities: the same for every face.
+
+A face makes one ``HorovodBasics(face)`` and exports its methods. All faces of a process share one engine (``state``),
+counted by face: it starts with the first ``init`` and ends with the last ``shutdown``.
+"""
+
+import atexit
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+from horovod.common import util
+from horovod.common.process_sets import ProcessSet, check_new, check_ranks, global_process_set, register
+from horovod.common.state import Job, state
+
+__all__ = ["HorovodBasics"]
+
+_lock = threading.RLock()
+_ending: list[str] = []  # why this process ends, once known
+
+
+class HorovodBasics:
+    """The functions of api section 1 for one face."""
+
+    def __init__(self, face: str) -> None:
+        """``face``: name of the framework's module, for example "torch"."""
+        self._face = face
+
+    def init(self, comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
+        """Joins the job that the environment describes (without any: a job of this process alone). No effect while
+        initialised.
+
+        ``comm``: None, or the list of world ranks that form the job; every one of them calls init with the same list,
+        the others do not call it. ``process_sets``: sets to register, the same on all ranks, or "dynamic".
+
+        Raises ValueError for wrong arguments or settings, and when the job cannot be formed, naming what was waited
+        for; init may then be called again. ImportError when the native engine cannot be loaded.
+        """
+        with _lock:
+            if state.engine is not None:
+                state.faces.add(self._face)
+                return
+            _start(comm, process_sets)
+            state.faces.add(self._face)
+
+    def shutdown(self) -> None:
+        """Leaves the job, unless another face of this process still uses it: pending operations fail with
+        HorovodInternalError, here and on the other ranks. Harmless when not initialised."""
+        with _lock:
+            state.faces.discard(self._face)
+            if not state.faces:
+                _stop("hvd.shutdown() was called")
+
+    def is_initialized(self) -> bool:
+        """Has this face joined a job?"""
+        return state.engine is not None and self._face in state.faces
+
+    def rank(self) -> int:
+        """Index of this process in the job, 0 to size - 1. Like all that follow: ValueError when not initialised."""
+        return state.require_job().rank
+
+    def size(self) -> int:
+        """Number of processes in the job."""
+        return state.require_job().size
+
+    def local_rank(self) -> int:
+        """Index of this process among those of its host."""
+        return state.require_job().local_rank
+
+    def local_size(self) -> int:
+        """Number of processes on this host."""
+        return state.require_job().local_size
+
+    def cross_rank(self) -> int:
+        """Index of this host among those that have a process with this local rank."""
+        return state.require_job().cross_rank
+
+    def cross_size(self) -> int:
+        """Number of hosts that have a process with this local rank."""
+        return state.require_job().cross_size
+
+    def is_homogeneous(self) -> bool:
+        """Has every host the same number of processes?"""
+        return state.require_job().homogeneous
+
+    def mpi_threads_supported(self) -> bool:
+        """ValueError: MPI does not carry this job."""
+        state.require_job()
+        raise ValueError("mpi_threads_supported: this job does not run on MPI")
+
+    def mpi_enabled(self) -> bool:
+        """Does MPI carry the job? Not yet in any."""
+        return False
+
+    def gloo_enabled(self) -> bool:
+        """Does the built-in engine carry the job?"""
+        return True
+
+    def mpi_built(self) -> bool:
+        """Is mpi4py importable?"""
+        return util.mpi_built()
+
+    def gloo_built(self) -> bool:
+        """True."""
+        return util.gloo_built()
+
+    def nccl_built(self) -> int:
+        """Version code of the NCCL library found at run time, else 0."""
+        return util.nccl_built()
+
+    def ddl_built(self) -> bool:
+        """False."""
+        return util.ddl_built()
+
+    def ccl_built(self) -> bool:
+        """False."""
+        return util.ccl_built()
+
+    def cuda_built(self) -> bool:
+        """Can a CUDA driver library be loaded?"""
+        return util.cuda_built()
+
+    def rocm_built(self) -> bool:
+        """False."""
+        return util.rocm_built()
+
+    def start_timeline(self, file_path: str, mark_cycles: bool = False) -> None:
+        """Not there yet: NotImplementedError; ValueError when not initialised."""
+        state.require_job()
+        raise NotImplementedError("start_timeline: this build does not record timelines yet")
+
+    def stop_timeline(self) -> None:
+        """Nothing to stop; ValueError when not initialised."""
+        state.require_job()
+
+    def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
+        return state.require_engine().process_sets()
+
+
+def _start(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
+    if state.forked:
+        raise ValueError(
+            f"this process (pid {os.getpid()}) was forked from an initialised worker and cannot join the job; start "
+            "processes that "
+            "train with horovodrun, or with the 'spawn' method and an environment of their own"
+        )
+    members, sets, dynamic = _check_arguments(comm, process_sets)
+
+    # Imported here: the checks above need no engine, and capability queries must work without a usable one.
+    from horovod.common import bootstrap
+
+    job, engine = bootstrap.start(members, [s.ranks or [] for s in sets], dynamic)
+    state.start(job, engine)
+    try:
+        _fill_sets(job, sets)
+    except BaseException:
+        _stop("hvd.init() failed")
+        raise
+    _install_hooks()
+
+
+def _check_arguments(comm: Any, process_sets: Any) -> tuple[list[int] | None, list[ProcessSet], bool]:
+    if util.is_mpi_comm(comm):
+        raise ValueError(
+            "comm: an MPI communicator is given, but MPI does not carry this job; give a list of world ranks"
+        )
+    members = None if comm is None else check_ranks(comm, "comm")
+    if members == []:
+        members = None
+    if isinstance(process_sets, str):
+        if process_sets.lower() != "dynamic":
+            raise ValueError(f"process_sets is {process_sets!r}, accepted are None, a list of ProcessSet, or 'dynamic'")
+        return members, [], True
+    sets = [] if process_sets is None else list(process_sets)
+    seen: dict[tuple[int, ...], int] = {}
+    for index, entry in enumerate(sets):
+        if not isinstance(entry, ProcessSet):
+            raise ValueError(f"process_sets[{index}] is {entry!r}, accepted is a ProcessSet")
+        ranks = tuple(entry.ranks or ())
+        if ranks in seen:
+            raise ValueError(f"process_sets[{index}] with ranks {list(ranks)} repeats process_sets[{seen[ranks]}]")
+        seen[ranks] = index
+    return members, sets, False
+
+
+def _fill_sets(job: Job, sets: Sequence[ProcessSet]) -> None:
+    global_process_set.process_set_id = 0
+    global_process_set.ranks = list(range(job.size))
+    state.process_sets[0] = global_process_set
+    for index, entry in enumerate(sets):
+        try:
+            check_new(entry, job.size)
+        except ValueError as error:
+            raise ValueError(f"process_sets[{index}]: {error}") from None
+        register(entry)
+
+
+def _stop(reason: str) -> None:
+    engine = state.engine
+    if engine is None:
+        return
+    for entry in list(state.process_sets.values()):
+        # The ranks of a set that the user made stay, so that the same object can be given to the next init.
+        entry.process_set_id = None
+    global_process_set.process_set_id = 0
+    global_process_set.ranks = None
+    state.stop()
+    engine.shutdown(reason)
+
+
+def _stop_at_exit() -> None:
+    with _lock:
+        _stop(_ending[0] if _ending else "the process ended")
+
+
+_installed = False
+
+
+def _install_hooks() -> None:
+    global _installed
+    if _installed:
+        return
+    _installed = True
+    atexit.register(_stop_at_exit)
+    os.register_at_fork(after_in_child=_after_fork)
+    _wrap_excepthook()
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.RLock()  # another thread may have held it
+    state.leave_in_child()
+
+
+def _wrap_excepthook() -> None:
+    """Remembers an uncaught exception, so that the peers learn why this rank left them."""
+    inner: Callable[..., Any] = sys.excepthook
+
+    def remember(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+        text = str(value).strip().splitlines()
+        _ending[:] = [f"it ended with {kind.__name__}" + (f": {text[0][:200]}" if text else "")]
+        inner(kind, value, trace)
+
+    sys.excepthook = remember

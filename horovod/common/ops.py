@@ -1,0 +1,43 @@
+"""Reduction operations, the old ``average=`` argument, and names on the wire."""
+
+import warnings
+
+Average = 0
+Sum = 1
+Adasum = 2
+Min = 3
+Max = 4
+Product = 5
+
+OP_NAMES: tuple[str, ...] = ("Average", "Sum", "Adasum", "Min", "Max", "Product")
+"""Name by code."""
+
+
+def op_name(op: object) -> str:
+    """For messages: ``Sum`` for 1, the value itself for anything that is no operation."""
+    return OP_NAMES[op] if isinstance(op, int) and 0 <= op < len(OP_NAMES) else repr(op)
+
+
+def check_op(op: object, accepted: tuple[int, ...] = (Average, Sum, Adasum, Min, Max, Product)) -> int:
+    """``op`` if it is one of ``accepted``. Raises ValueError naming both otherwise."""
+    if not isinstance(op, int) or isinstance(op, bool) or op not in accepted:
+        raise ValueError(f"op is {op_name(op)}, accepted are {', '.join(OP_NAMES[a] for a in accepted)}")
+    return op
+
+
+def resolve_op(op: int | None, average: bool | None = None) -> int:
+    """The operation meant by ``op`` and the deprecated ``average``: neither means Average.
+
+    Raises ValueError when both are given or ``op`` is unknown.
+    """
+    if average is not None:
+        if op is not None:
+            raise ValueError(f"average={average!r} and op={op_name(op)} are both given; use op alone")
+        warnings.warn("the argument average is deprecated, use op=Average or op=Sum", DeprecationWarning, stacklevel=3)
+        return Average if average else Sum
+    return Average if op is None else check_op(op)
+
+
+def wire_name(operation: str, name: str | None) -> str:
+    """``allreduce.x`` for ("allreduce", "x"); empty for an unnamed operation, which the engine matches by a counter."""
+    return f"{operation}.{name}" if name else ""

@@ -1,0 +1,163 @@
+"""Process sets: groups of ranks in which collectives run independently of each other.
+
+Set 0 holds all ranks. Others come from ``init(process_sets=[...])`` or, when sets are dynamic, from
+``add_process_set``. Every rank registers every set, whether it is a member or not, in the same order.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from horovod.common.state import state
+from horovod.common.util import is_mpi_comm
+
+
+class ProcessSet:
+    """Ranks that form a set. Give the object to collectives once it is registered.
+
+    ``process_set_id``: None until registered. ``ranks``: sorted world ranks. ``mpi_comm``: the communicator it was
+    made from, if any.
+    """
+
+    process_set_id: int | None
+    ranks: list[int] | None
+    mpi_comm: Any
+
+    def __init__(self, ranks_or_comm: Iterable[int] | Any) -> None:
+        """``ranks_or_comm``: an iterable of distinct world ranks, or an mpi4py communicator.
+
+        Raises ValueError for anything else, repeated or negative ranks, and a communicator outside an MPI job.
+        """
+        self.process_set_id = None
+        self.mpi_comm = None
+        if is_mpi_comm(ranks_or_comm):
+            raise ValueError(
+                "a ProcessSet can be made from an MPI communicator only in a job that runs on MPI; give world ranks"
+            )
+        self.ranks = check_ranks(ranks_or_comm)
+
+    def size(self) -> int | None:
+        """Number of members; None when not registered."""
+        return None if self.process_set_id is None or self.ranks is None else len(self.ranks)
+
+    def rank(self) -> int | None:
+        """This process's index within the set; None when not registered or not a member."""
+        job = state.job
+        if self.process_set_id is None or self.ranks is None or job is None or job.rank not in self.ranks:
+            return None
+        return self.ranks.index(job.rank)
+
+    def included(self) -> bool | None:
+        """Is this process a member? None while the ranks, or this process's own, are unknown."""
+        return None if self.ranks is None or state.job is None else state.job.rank in self.ranks
+
+    def _invalidate(self) -> None:
+        self.process_set_id = None
+        self.ranks = None
+        self.mpi_comm = None
+
+    def __str__(self) -> str:
+        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, mpi_comm={self.mpi_comm})"
+
+    __repr__ = __str__
+
+
+def check_ranks(ranks: Any, what: str = "ranks of a ProcessSet") -> list[int]:
+    """Sorted list of the world ranks in any iterable. Raises ValueError naming ``what``, the value and what is
+    accepted.
+    """
+    if isinstance(ranks, (str, bytes)) or not isinstance(ranks, Iterable):
+        raise ValueError(f"{what}: a sequence of world ranks is accepted, not {type(ranks).__name__} {ranks!r}")
+    members: list[int] = []
+    for rank in ranks:
+        # numpy integers and the like have __index__; booleans have it too but are surely a mistake.
+        if isinstance(rank, bool) or not hasattr(rank, "__index__"):
+            raise ValueError(f"{what}: world ranks are integers, not {type(rank).__name__} {rank!r}")
+        members.append(rank.__index__())
+    members.sort()
+    if len(set(members)) != len(members):
+        raise ValueError(f"{what}: {members} names a rank twice")
+    if members and members[0] < 0:
+        raise ValueError(f"{what}: {members} has a negative rank")
+    return members
+
+
+def _make_global() -> ProcessSet:
+    made = ProcessSet([])
+    made.process_set_id = 0
+    made.ranks = None
+    return made
+
+
+global_process_set = _make_global()
+"""All ranks; ``ranks`` is filled by ``init``."""
+
+
+def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+    """Registers a set while the job runs; all ranks must call it with the same ranks, and it blocks until they do.
+
+    Needs HOROVOD_DYNAMIC_PROCESS_SETS=1 or ``init(process_sets="dynamic")``. Raises ValueError when sets are static,
+    the set exists already or has no or unknown ranks, and HorovodInternalError when ranks disagree.
+    """
+    job = state.require_job()
+    state.require_engine()
+    if is_mpi_comm(process_set):
+        raise NotImplementedError(
+            "adding a process set made from an MPI communicator is not supported; give world ranks"
+        )
+    if not job.dynamic_process_sets:
+        raise ValueError(
+            "process sets cannot be added after init: set HOROVOD_DYNAMIC_PROCESS_SETS=1 or call "
+            "init(process_sets='dynamic')"
+        )
+    made = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
+    check_new(made, job.size)
+    register(made)
+    return made
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Unregisters a set; all ranks must call it, and it blocks until they do. False for the global or an unregistered
+    set.
+
+    The object loses its id and ranks. Raises ValueError when sets are static, HorovodInternalError when ranks disagree.
+    """
+    job = state.require_job()
+    engine = state.require_engine()
+    if not isinstance(process_set, ProcessSet):
+        raise ValueError(f"process_set: a ProcessSet is accepted, not {type(process_set).__name__} {process_set!r}")
+    if not job.dynamic_process_sets:
+        raise ValueError(
+            "process sets cannot be removed after init: set HOROVOD_DYNAMIC_PROCESS_SETS=1 or call "
+            "init(process_sets='dynamic')"
+        )
+    number = process_set.process_set_id
+    if number is None or number == 0 or state.process_sets.get(number) is not process_set:
+        return False
+    work = engine.remove_process_set(number)
+    work.wait()
+    if not work.sizes[0]:
+        return False
+    del state.process_sets[number]
+    process_set._invalidate()
+    return True
+
+
+def check_new(process_set: ProcessSet, size: int) -> None:
+    """Raises ValueError when the set cannot be registered in a job of ``size`` ranks, naming it and why."""
+    ranks = process_set.ranks
+    if not ranks:
+        raise ValueError(f"{process_set} has no ranks")
+    if ranks[-1] >= size:
+        raise ValueError(f"{process_set} has rank {ranks[-1]}, but the job's ranks are 0 to {size - 1}")
+    for known in state.process_sets.values():
+        if known.ranks == ranks:
+            raise ValueError(f"a process set with ranks {ranks} exists already: {known}")
+
+
+def register(process_set: ProcessSet) -> None:
+    """Gives the set its id, in agreement with all ranks."""
+    assert process_set.ranks is not None
+    work = state.require_engine().add_process_set(process_set.ranks)
+    work.wait()
+    process_set.process_set_id = work.sizes[0]
+    state.process_sets[process_set.process_set_id] = process_set

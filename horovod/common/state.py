@@ -1,0 +1,95 @@
+"""The one job of this process: who we are in it and the engine that runs it.
+
+Faces call ``state.submit(...)``, which is the engine's own method while the job runs and a function that raises the
+right error otherwise, so the hot path has no check of its own.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from horovod.common.exceptions import HorovodInternalError
+
+if TYPE_CHECKING:
+    from horovod._core import Engine, Work
+    from horovod.common.process_sets import ProcessSet
+
+
+@dataclass(frozen=True)
+class Job:
+    """This process's place in the job; immutable for one epoch."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    homogeneous: bool
+    dynamic_process_sets: bool
+    elastic: bool = False
+
+
+def _not_initialized(*_: Any, **__: Any) -> NoReturn:
+    raise ValueError("Horovod is not initialised in this process; call hvd.init() first")
+
+
+def _shut_down(*_: Any, **__: Any) -> NoReturn:
+    raise HorovodInternalError("Horovod has been shut down in this process; call hvd.init() to start again")
+
+
+def _forked(*_: Any, **__: Any) -> NoReturn:
+    raise HorovodInternalError(
+        f"this process (pid {os.getpid()}) was forked from a worker after hvd.init() and is not part of the job; "
+        "collectives run in the worker itself only"
+    )
+
+
+class State:
+    """Fields are set by ``basics`` only."""
+
+    __slots__ = ("engine", "faces", "forked", "job", "process_sets", "submit")
+
+    def __init__(self) -> None:
+        self.job: Job | None = None
+        self.engine: Engine | None = None
+        self.submit: Callable[..., Work] = _not_initialized
+        """``Engine.submit`` of horovod/_core.pyi; raises ValueError before init and HorovodInternalError after
+        shutdown.
+        """
+        self.process_sets: dict[int, ProcessSet] = {}
+        self.faces: set[str] = set()
+        self.forked = False
+
+    def start(self, job: Job, engine: "Engine") -> None:
+        self.job = job
+        self.engine = engine
+        self.submit = engine.submit
+        self.forked = False
+
+    def stop(self) -> None:
+        self.job = None
+        self.engine = None
+        self.submit = _shut_down
+        self.faces.clear()
+        self.process_sets.clear()
+
+    def leave_in_child(self) -> None:
+        """In a forked child: ranks stay known (data loaders ask for them), the engine is out of reach."""
+        engine, self.engine = self.engine, None
+        if engine is not None:
+            engine.abandon()
+            self.submit = _forked
+            self.forked = True
+
+    def require_job(self) -> Job:
+        """Raises ValueError naming init when not initialised."""
+        return self.job if self.job is not None else _not_initialized()
+
+    def require_engine(self) -> "Engine":
+        """Raises ValueError before init, HorovodInternalError after shutdown and in a forked child."""
+        return self.engine if self.engine is not None else self.submit()  # type: ignore[return-value]
+
+
+state = State()

@@ -1,0 +1,240 @@
+"""The worker environment contract: what a launcher tells a worker. Launcher and engine meet here and nowhere else.
+
+A worker started without any of it is rank 0 of a job of one process.
+
+Job key: 32 random bytes, made per job, that authenticate every connection inside it. It travels as a sealed memfd
+inherited by the worker (HOROVOD_KEY_FD) or in a file that only its owner can read (HOROVOD_KEY_FILE), never in the
+environment itself or in argv. Both may be given: the file then stands in where the descriptor did not survive, as when
+a Python wrapper starts the training script with subprocess, which closes descriptors. ``/proc/<launcher's
+pid>/fd/<n>`` of the same memfd is such a file.
+"""
+
+import fcntl
+import os
+import secrets
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+KEY_BYTES = 32
+
+_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+
+_MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+
+
+@dataclass(frozen=True)
+class WorkerEnv:
+    """One worker's place in the job and how it finds the others."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    cross_rank: int = 0
+    cross_size: int = 1
+    hostname: str = "localhost"
+    """Identity of the host: ranks with the same value are local to each other."""
+    rendezvous_addr: str | None = None
+    """Address of the job's StoreServer; None: a job of one process."""
+    rendezvous_port: int | None = None
+    controller: str = "gloo"
+    cpu_operations: str = "gloo"
+    key_fd: int | None = None
+    key_file: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_index("HOROVOD_RANK", self.rank, "HOROVOD_SIZE", self.size)
+        _check_index("HOROVOD_LOCAL_RANK", self.local_rank, "HOROVOD_LOCAL_SIZE", self.local_size)
+        _check_index("HOROVOD_CROSS_RANK", self.cross_rank, "HOROVOD_CROSS_SIZE", self.cross_size)
+        if self.local_size > self.size:
+            raise ValueError(f"HOROVOD_LOCAL_SIZE is {self.local_size}, accepted is at most HOROVOD_SIZE, {self.size}")
+        if self.rendezvous_port is not None and not 1 <= self.rendezvous_port <= 65535:
+            raise ValueError(f"HOROVOD_GLOO_RENDEZVOUS_PORT is {self.rendezvous_port}, accepted is 1 to 65535")
+        if (self.rendezvous_addr is None) != (self.rendezvous_port is None):
+            raise ValueError(
+                f"HOROVOD_GLOO_RENDEZVOUS_ADDR is {self.rendezvous_addr!r} and HOROVOD_GLOO_RENDEZVOUS_PORT is "
+                f"{self.rendezvous_port!r}; accepted is both or neither"
+            )
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str] | None = None) -> "WorkerEnv":
+        """What the environment (default: this process's) says.
+
+        Raises ValueError naming variable, value and what is accepted; with advice when it speaks of several processes
+        but gives no rendezvous, or when MPI started them.
+        """
+        env = os.environ if environ is None else environ
+        made = cls(
+            rank=_integer(env, "HOROVOD_RANK", 0),
+            size=_integer(env, "HOROVOD_SIZE", 1),
+            local_rank=_integer(env, "HOROVOD_LOCAL_RANK", 0),
+            local_size=_integer(env, "HOROVOD_LOCAL_SIZE", 1),
+            cross_rank=_integer(env, "HOROVOD_CROSS_RANK", 0),
+            cross_size=_integer(env, "HOROVOD_CROSS_SIZE", 1),
+            hostname=env.get("HOROVOD_HOSTNAME") or "localhost",
+            rendezvous_addr=env.get("HOROVOD_GLOO_RENDEZVOUS_ADDR") or None,
+            rendezvous_port=_port(env),
+            controller=_choice(env, "HOROVOD_CONTROLLER", "gloo", ("gloo", "mpi")),
+            cpu_operations=_choice(env, "HOROVOD_CPU_OPERATIONS", "gloo", ("gloo", "mpi", "ccl")),
+            key_fd=_integer(env, "HOROVOD_KEY_FD", 0) if env.get("HOROVOD_KEY_FD") else None,
+            key_file=env.get("HOROVOD_KEY_FILE") or None,
+        )
+        made._check_launch(env)
+        return made
+
+    def _check_launch(self, env: Mapping[str, str]) -> None:
+        if self.size > 1 and self.rendezvous_addr is None:
+            raise ValueError(
+                f"HOROVOD_SIZE is {self.size} but HOROVOD_GLOO_RENDEZVOUS_ADDR and HOROVOD_GLOO_RENDEZVOUS_PORT are "
+                "not set, so the "
+                f"workers cannot find one another; start them with 'horovodrun -np {self.size} ...', or unset "
+                "HOROVOD_SIZE to run alone"
+            )
+        if self.size > 1 and self.key_fd is None and self.key_file is None:
+            raise ValueError(
+                f"HOROVOD_SIZE is {self.size} but neither HOROVOD_KEY_FD nor HOROVOD_KEY_FILE gives the job's key; "
+                f"start the workers with 'horovodrun -np {self.size} ...'"
+            )
+        if self.rendezvous_addr is None:
+            for name in _MPI_SIZES:
+                if _integer(env, name, 1) > 1:
+                    raise ValueError(
+                        f"{name} is {env[name]}: an MPI launcher started this job, which is not supported yet; "
+                        f"start it with 'horovodrun -np {env[name]} ...'"
+                    )
+        for name, value in (("HOROVOD_CONTROLLER", self.controller), ("HOROVOD_CPU_OPERATIONS", self.cpu_operations)):
+            if value != "gloo":
+                raise ValueError(f"{name} is {value!r}, which this build does not have; accepted is 'gloo'")
+
+    def to_environ(self) -> dict[str, str]:
+        """The variables that make ``from_environ`` return an equal object; give the key's descriptor to the child
+        under its number.
+        """
+        made = {
+            "HOROVOD_RANK": str(self.rank),
+            "HOROVOD_SIZE": str(self.size),
+            "HOROVOD_LOCAL_RANK": str(self.local_rank),
+            "HOROVOD_LOCAL_SIZE": str(self.local_size),
+            "HOROVOD_CROSS_RANK": str(self.cross_rank),
+            "HOROVOD_CROSS_SIZE": str(self.cross_size),
+            "HOROVOD_HOSTNAME": self.hostname,
+            "HOROVOD_CONTROLLER": self.controller,
+            "HOROVOD_CPU_OPERATIONS": self.cpu_operations,
+        }
+        if self.rendezvous_addr is not None:
+            made["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = self.rendezvous_addr
+            made["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(self.rendezvous_port)
+        if self.key_fd is not None:
+            made["HOROVOD_KEY_FD"] = str(self.key_fd)
+        if self.key_file is not None:
+            made["HOROVOD_KEY_FILE"] = self.key_file
+        return made
+
+    def job_key(self) -> bytes:
+        """The job's key. Raises ValueError naming the variable and what is wrong, never the key."""
+        if self.key_fd is not None:
+            try:
+                return read_key_fd(self.key_fd)
+            except ValueError:
+                if self.key_file is None:
+                    raise
+        if self.key_file is not None:
+            return read_key_file(self.key_file)
+        raise ValueError(
+            "neither HOROVOD_KEY_FD nor HOROVOD_KEY_FILE is set, so the job has no key; start it with horovodrun"
+        )
+
+
+def make_key() -> bytes:
+    """A new job key."""
+    return secrets.token_bytes(KEY_BYTES)
+
+
+def make_key_fd(key: bytes) -> int:
+    """A sealed memfd with the key, to be inherited by workers (``pass_fds``) any number of times. The caller closes
+    it.
+    """
+    fd = os.memfd_create("horovod-key", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.write(fd, key)
+        os.fchmod(fd, 0o600)  # what /proc/<pid>/fd/<n> shows, see the module's docstring
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def read_key_fd(fd: int) -> bytes:
+    """The key in a memfd made by ``make_key_fd``; the descriptor stays open and its offset unmoved."""
+    try:
+        # Whatever else has this number by now (a descriptor that was closed and given out again) has no seals.
+        sealed = fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE
+        key = os.pread(fd, KEY_BYTES + 1, 0)
+    except OSError as error:
+        raise ValueError(
+            f"HOROVOD_KEY_FD is {fd}, which is not the job key's descriptor here ({error.strerror}); accepted is a "
+            "sealed memfd "
+            "inherited from the launcher. A program between launcher and worker may have closed it; set "
+            "HOROVOD_KEY_FILE then"
+        ) from None
+    if not sealed or len(key) != KEY_BYTES:
+        raise ValueError(
+            f"HOROVOD_KEY_FD is {fd}, accepted is a sealed memfd of {KEY_BYTES} bytes inherited from the launcher"
+        )
+    return key
+
+
+def read_key_file(path: str) -> bytes:
+    """The key in a file of 32 bytes that belongs to this user (or root) and that nobody else can read."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise ValueError(f"HOROVOD_KEY_FILE is {path!r}, which cannot be opened: {error.strerror}") from None
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid not in (os.geteuid(), 0) or found.st_mode & 0o077:
+            raise ValueError(
+                f"HOROVOD_KEY_FILE is {path!r} (owner {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o}); "
+                "accepted is a regular "
+                "file of this user with mode 0600 or stricter"
+            )
+        key = os.read(fd, KEY_BYTES + 1)
+    finally:
+        os.close(fd)
+    if len(key) != KEY_BYTES:
+        raise ValueError(f"HOROVOD_KEY_FILE is {path!r} of {found.st_size} bytes, accepted are exactly {KEY_BYTES}")
+    return key
+
+
+def _check_index(name: str, value: int, size_name: str, size: int) -> None:
+    if size < 1:
+        raise ValueError(f"{size_name} is {size}, accepted is 1 or more")
+    if not 0 <= value < size:
+        raise ValueError(f"{name} is {value}, accepted is 0 to {size - 1} ({size_name} is {size})")
+
+
+def _integer(env: Mapping[str, str], name: str, default: int) -> int:
+    text = env.get(name)
+    if not text:
+        return default
+    try:
+        value = int(text)
+    except ValueError:
+        raise ValueError(f"{name} is {text!r}, accepted is an integer") from None
+    if value < 0:
+        raise ValueError(f"{name} is {value}, accepted is 0 or more")
+    return value
+
+
+def _port(env: Mapping[str, str]) -> int | None:
+    text = env.get("HOROVOD_GLOO_RENDEZVOUS_PORT")
+    return None if text in (None, "", "-1") else _integer(env, "HOROVOD_GLOO_RENDEZVOUS_PORT", 0)
+
+
+def _choice(env: Mapping[str, str], name: str, default: str, accepted: tuple[str, ...]) -> str:
+    text = env.get(name) or default
+    if text.lower() not in accepted:
+        raise ValueError(f"{name} is {text!r}, accepted are {', '.join(accepted)}")
+    return text.lower()
