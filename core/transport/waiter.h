@@ -8,6 +8,8 @@
 //
 // Wait::pause() returns ok when the caller should look again, an error when the job has been aborted or time is up.
 #pragma once
+#include <poll.h>
+
 #include <functional>
 #include <string>
 #include <vector>
@@ -60,7 +62,7 @@ class Waiter {
   Hook hook_;
   HookFds hook_fds_;
   const std::atomic<uint32_t>* abort_flag_ = nullptr;
-  std::vector<struct pollfd> polls_;
+  std::vector<::pollfd> polls_;
   std::vector<std::pair<int, short>> extra_;
 };
 
