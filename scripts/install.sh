@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Builds the native part and installs the package into the active environment: install.sh [--editable]
+# Without build isolation, with a build folder that stays: the second build compiles only what has changed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+target=(.)
+[ "${1:-}" = --editable ] && target=(--editable .)
+pip install -q cloudpickle msgspec pyzmq
+exec pip install -q --no-deps --no-build-isolation --force-reinstall -Cbuild-dir=build/python "${target[@]}"
