@@ -1,23 +1,12 @@
-"""The job's key-value store: where workers find one another. Placeholder signatures, filled in next."""
+"""The job's key-value store, where workers find one another: a server in the launcher, a client in each worker.
 
+ZeroMQ with CURVE: both sides' key pairs are derived from the job key, so a client proves to belong to the job before
+the server looks at anything it says, and everything is encrypted. Messages are typed and limited (``store_messages``);
+nothing is unpickled.
+"""
 
-class StoreServer:
-    def __init__(self, key: bytes, host: str = "127.0.0.1") -> None: ...
+from horovod.common.store_client import StoreClient, StoreError, StoreTimeout
+from horovod.common.store_messages import MAX_VALUE_BYTES
+from horovod.common.store_server import StoreServer
 
-    @property
-    def address(self) -> tuple[str, int]:
-        """(host, port) that workers connect to: HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT."""
-        raise NotImplementedError
-
-    def close(self) -> None: ...
-
-
-class StoreClient:
-    def __init__(self, key: bytes, host: str, port: int, timeout: float = 30.0) -> None: ...
-    def set(self, name: str, value: bytes) -> None: ...
-    def get(self, name: str, timeout: float | None = None) -> bytes: ...
-    def get_many(self, names: list[str], timeout: float | None = None) -> list[bytes]: ...
-    def exchange(
-        self, group: str, rank: int, size: int, value: bytes, timeout: float | None = None
-    ) -> tuple[int, list[bytes]]: ...
-    def close(self) -> None: ...
+__all__ = ["MAX_VALUE_BYTES", "StoreClient", "StoreError", "StoreServer", "StoreTimeout"]

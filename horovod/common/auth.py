@@ -1,0 +1,181 @@
+"""Mutual authentication of two ranks on a fresh stream connection (TCP or Unix), before anything else is read from it.
+
+Challenge and response with HMAC-SHA256 under the job's key. Every message has a fixed length, which is received whole
+before it is looked at:
+
+    connector -> acceptor   hello      magic, purpose, epoch, connector's rank, acceptor's rank, nonce C
+    acceptor  -> connector  challenge  nonce A, HMAC("accept",  hello | nonce A)
+    connector -> acceptor   proof      HMAC("connect", hello | nonce A | challenge's HMAC)
+
+Both nonces are fresh, so nothing recorded earlier is accepted again; the labels keep one side's answer from serving as
+the other's; purpose, epoch and both ranks are under the MAC, so a connection made for one place cannot be used in
+another. The connection's content is not encrypted afterwards: the threat is a stranger who connects, not one who can
+alter packets between hosts.
+
+``Connector`` and ``Acceptor`` do no I/O, so that one thread can drive many of them: write ``outgoing``, feed what
+arrives, until ``done``. ``connect`` and ``accept`` drive one over a blocking socket.
+"""
+
+import hashlib
+import hmac
+import secrets
+import socket
+import struct
+import time
+from dataclasses import dataclass
+
+_HELLO = struct.Struct("<4sBxxxQII32s")
+_MAGIC = b"HVD1"
+_NONCE = 32
+_MAC = 32
+
+
+class AuthError(Exception):
+    """The other side did not prove to be the expected member of this job."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a connection is for. ``purpose``: 0 to 255. ``source``: the connector's rank, ``target``: the acceptor's."""
+
+    purpose: int
+    epoch: int
+    source: int
+    target: int
+
+
+def derive_key(job_key: bytes, label: str) -> bytes:
+    """32 bytes for one use, from which neither the job key nor the key of another use can be found (HKDF, RFC 5869)."""
+    secret = hmac.digest(b"horovod job key", job_key, "sha256")
+    return hmac.digest(secret, label.encode() + b"\x01", "sha256")
+
+
+def _mac(key: bytes, label: bytes, *parts: bytes) -> bytes:
+    return hmac.digest(key, label + b"\x00" + b"".join(parts), hashlib.sha256)
+
+
+class _Side:
+    def __init__(self) -> None:
+        self.outgoing = b""
+        """Bytes to be sent; the driver empties it."""
+        self.done = False
+        self._incoming = b""
+        self._need = 0
+
+    @property
+    def wanted(self) -> int:
+        """Bytes still missing of the message that is awaited; never ask the socket for more, they belong to the
+        link.
+        """
+        return 0 if self.done else self._need - len(self._incoming)
+
+    def feed(self, data: bytes) -> None:
+        """Takes received bytes, at most ``wanted``. Raises AuthError when the other side is not who it has to be."""
+        if len(data) > self.wanted:
+            raise AuthError("more data than the handshake has")
+        self._incoming += data
+        if len(self._incoming) == self._need:
+            message, self._incoming = self._incoming, b""
+            self._receive(message)
+
+    def _receive(self, message: bytes) -> None:
+        raise NotImplementedError
+
+
+class Connector(_Side):
+    """The side that opened the connection."""
+
+    def __init__(self, key: bytes, place: Place) -> None:
+        super().__init__()
+        self._key = key
+        self._hello = _HELLO.pack(
+            _MAGIC, place.purpose, place.epoch, place.source, place.target, secrets.token_bytes(_NONCE)
+        )
+        self.outgoing = self._hello
+        self._need = _NONCE + _MAC
+
+    def _receive(self, message: bytes) -> None:
+        nonce, mac = message[:_NONCE], message[_NONCE:]
+        if not hmac.compare_digest(mac, _mac(self._key, b"accept", self._hello, nonce)):
+            raise AuthError("the other side does not know the job's key")
+        self.outgoing += _mac(self._key, b"connect", self._hello, nonce, mac)
+        self.done = True
+
+
+class Acceptor(_Side):
+    """The side that listened: learns from the hello who connects and what for."""
+
+    def __init__(self, key: bytes, epoch: int, rank: int) -> None:
+        super().__init__()
+        self._key = key
+        self._epoch = epoch
+        self._rank = rank
+        self._need = _HELLO.size
+        self._expected = b""
+        self._claimed: Place | None = None
+
+    @property
+    def place(self) -> Place:
+        """Who connected and for what; proven once ``done``."""
+        if not self.done or self._claimed is None:
+            raise AuthError("the handshake is not complete")
+        return self._claimed
+
+    def _receive(self, message: bytes) -> None:
+        if self._claimed is None:
+            self._receive_hello(message)
+        elif hmac.compare_digest(message, self._expected):
+            self.done = True
+        else:
+            raise AuthError("the other side does not know the job's key")
+
+    def _receive_hello(self, message: bytes) -> None:
+        magic, purpose, epoch, source, target, _ = _HELLO.unpack(message)
+        if magic != _MAGIC:
+            raise AuthError("not a member of a Horovod job")
+        if epoch != self._epoch or target != self._rank or source == target:
+            raise AuthError(
+                f"meant for rank {target} in epoch {epoch}, this is rank {self._rank} in epoch {self._epoch}"
+            )
+        nonce = secrets.token_bytes(_NONCE)
+        mac = _mac(self._key, b"accept", message, nonce)
+        self._expected = _mac(self._key, b"connect", message, nonce, mac)
+        self._claimed = Place(purpose, epoch, source, target)
+        self.outgoing += nonce + mac
+        self._need = _MAC
+
+
+def connect(sock: socket.socket, key: bytes, place: Place, timeout: float) -> None:
+    """Runs the connector's side over a blocking socket, within ``timeout`` seconds. Raises AuthError or
+    TimeoutError.
+    """
+    _drive(sock, Connector(key, place), timeout)
+
+
+def accept(sock: socket.socket, key: bytes, epoch: int, rank: int, timeout: float) -> Place:
+    """Runs the acceptor's side; returns who connected and what for. Raises AuthError or TimeoutError."""
+    side = Acceptor(key, epoch, rank)
+    _drive(sock, side, timeout)
+    return side.place
+
+
+def _drive(sock: socket.socket, side: _Side, timeout: float) -> None:
+    deadline = time.monotonic() + timeout
+    try:
+        while side.outgoing or not side.done:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            sock.settimeout(left)
+            if side.outgoing:
+                data, side.outgoing = side.outgoing, b""
+                sock.sendall(data)
+            else:
+                data = sock.recv(side.wanted)
+                if not data:
+                    raise AuthError("the other side closed the connection during the handshake")
+                side.feed(data)
+    except TimeoutError:
+        raise TimeoutError(f"no answer within {timeout:g} s during the handshake") from None
+    except OSError as error:
+        raise AuthError(f"the connection broke during the handshake: {error.strerror}") from error

@@ -1,0 +1,130 @@
+"""The store's client, used by one thread at a time. Every call waits until its deadline at most."""
+
+import time
+
+import msgspec
+import zmq
+
+from horovod.common.store_messages import MAX_VALUE_BYTES, Exchange, Get, Reply, Request, Set, curve_pair
+
+_GRACE = 2.0  # seconds for the server's own answer "timeout" to arrive, which names what is missing
+
+
+class StoreError(RuntimeError):
+    """The server refused the request."""
+
+
+class StoreTimeout(StoreError):
+    """``missing``: the names (get) or ranks (exchange) that did not come; empty when the server itself did not
+    answer.
+    """
+
+    def __init__(self, message: str, missing: list[str]) -> None:
+        super().__init__(message)
+        self.missing = missing
+
+
+class StoreClient:
+    """A connection to the store of one job. Close it, or use it in a with statement."""
+
+    def __init__(self, key: bytes, host: str, port: int, timeout: float = 30.0) -> None:
+        """``timeout``: seconds for calls that give none. Connects in the background: the first call notices a wrong
+        address.
+        """
+        self._timeout = timeout
+        self._where = f"{host}:{port}"
+        self._last_id = 0
+        self._decoder = msgspec.msgpack.Decoder(Reply)
+        self._context = zmq.Context(io_threads=1)
+        try:
+            self._socket = self._context.socket(zmq.DEALER)
+            self._socket.curve_publickey, self._socket.curve_secretkey = curve_pair(key, "client")
+            self._socket.curve_serverkey = curve_pair(key, "server")[0]
+            self._socket.linger = 0
+            self._socket.ipv6 = ":" in host
+            self._socket.reconnect_ivl = 50
+            self._socket.reconnect_ivl_max = 1000
+            self._socket.connect(f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}")
+        except zmq.ZMQError as error:
+            self._context.destroy(linger=0)
+            raise ValueError(f"the store's address is {self._where!r}, which cannot be used: {error}") from None
+
+    def set(self, name: str, value: bytes, timeout: float | None = None) -> None:
+        """Stores ``value`` (at most MAX_VALUE_BYTES) under ``name``. Raises StoreError when the store is full."""
+        _check_value(name, value)
+        self._call(Set(self._next_id(), name, value), self._seconds(timeout))
+
+    def get(self, name: str, timeout: float | None = None) -> bytes:
+        """The value of ``name``, waiting for it. Raises StoreTimeout."""
+        return self.get_many([name], timeout)[0]
+
+    def get_many(self, names: list[str], timeout: float | None = None) -> list[bytes]:
+        """The values of all ``names``, waiting for the last. Raises StoreTimeout naming those that did not come."""
+        seconds = self._seconds(timeout)
+        return self._call(Get(self._next_id(), names, seconds), seconds).values
+
+    def find(self, name: str) -> bytes | None:
+        """The value of ``name`` if it is there."""
+        try:
+            return self.get(name, 0.0)
+        except StoreTimeout as error:
+            if error.missing:
+                return None
+            raise
+
+    def exchange(
+        self, group: str, rank: int, size: int, value: bytes, timeout: float | None = None
+    ) -> tuple[int, list[bytes]]:
+        """Meets ``size`` ranks of ``group``: returns (number of the round, values by rank) when all have called.
+
+        Numbers of rounds never repeat. Raises StoreTimeout naming the ranks that did not come, and StoreError when
+        ranks disagree about the size or two processes claim one rank.
+        """
+        _check_value(group, value)
+        seconds = self._seconds(timeout)
+        reply = self._call(Exchange(self._next_id(), group, rank, size, value, seconds), seconds)
+        return reply.round, reply.values
+
+    def close(self) -> None:
+        """May be called again."""
+        self._context.destroy(linger=0)
+
+    def __enter__(self) -> "StoreClient":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _seconds(self, timeout: float | None) -> float:
+        return self._timeout if timeout is None else max(0.0, timeout)
+
+    def _next_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
+    def _call(self, request: Request, seconds: float) -> Reply:
+        deadline = time.monotonic() + max(seconds, self._timeout if seconds == 0 else 0) + _GRACE
+        self._socket.send(msgspec.msgpack.encode(request))
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0 or not self._socket.poll(int(left * 1000) + 1):
+                raise StoreTimeout(
+                    f"no answer from the job's store at {self._where} within {seconds:g} s: either the launcher is "
+                    "gone, or "
+                    "this address cannot be reached, or the job key is not the launcher's",
+                    [],
+                )
+            reply = self._decoder.decode(self._socket.recv())
+            if reply.id == request.id:  # others answer calls that were given up
+                break
+        if reply.error == "timeout":
+            names = ", ".join(reply.missing[:16]) + (", ..." if len(reply.missing) > 16 else "")
+            raise StoreTimeout(f"waited {seconds:g} s for {names}", reply.missing)
+        if reply.error:
+            raise StoreError(reply.error)
+        return reply
+
+
+def _check_value(name: str, value: bytes) -> None:
+    if len(value) > MAX_VALUE_BYTES:
+        raise ValueError(f"value of {name!r} has {len(value)} bytes, accepted are at most {MAX_VALUE_BYTES}")

@@ -1,0 +1,73 @@
+"""What store clients and the server say to each other, and the keys they do it with."""
+
+from typing import Annotated
+
+import msgspec
+import zmq
+import zmq.utils.z85
+
+from horovod.common.auth import derive_key
+
+MAX_VALUE_BYTES = 64 << 20
+MAX_NAMES = 65536
+MAX_RANKS = 65536
+# A request is at most one value and its name; a reply to an exchange holds a value of every rank and is not limited by
+# the server.
+MAX_REQUEST_BYTES = MAX_VALUE_BYTES + 4096
+
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
+_Value = Annotated[bytes, msgspec.Meta(max_length=MAX_VALUE_BYTES)]
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e7)]
+
+
+class Set(msgspec.Struct, tag="set", array_like=True):
+    """Stores a value under a name, in place of an earlier one."""
+
+    id: int
+    name: _Name
+    value: _Value
+
+
+class Get(msgspec.Struct, tag="get", array_like=True):
+    """Answered as soon as all names are there, or with an error after ``timeout`` seconds (0: at once)."""
+
+    id: int
+    names: Annotated[list[_Name], msgspec.Meta(min_length=1, max_length=MAX_NAMES)]
+    timeout: _Seconds
+
+
+class Exchange(msgspec.Struct, tag="exchange", array_like=True):
+    """Answered when all ranks of a group have called, with everybody's values, or with an error after ``timeout``
+    seconds.
+
+    A later call for the same group begins a new round. A rank that timed out has left the round.
+    """
+
+    id: int
+    group: _Name
+    rank: Annotated[int, msgspec.Meta(ge=0, lt=MAX_RANKS)]
+    size: Annotated[int, msgspec.Meta(ge=1, le=MAX_RANKS)]
+    value: _Value
+    timeout: _Seconds
+
+
+Request = Set | Get | Exchange
+
+
+class Reply(msgspec.Struct, array_like=True):
+    """Answer to the request with this id."""
+
+    id: int
+    values: list[bytes] = []
+    round: int = 0
+    """Exchange: number of the round, never used again by this server."""
+    error: str = ""
+    missing: list[str] = []
+    """With an error: the names, or the ranks, that did not come."""
+
+
+def curve_pair(job_key: bytes, side: str) -> tuple[bytes, bytes]:
+    """(public, secret) CURVE keys, in Z85, of one side: "server" or "client"."""
+    # Any 32 bytes are a CURVE secret: the curve's arithmetic fixes the few bits that matter.
+    secret = zmq.utils.z85.encode(derive_key(job_key, f"store {side}"))
+    return zmq.curve_public(secret), secret
