@@ -1,0 +1,19 @@
+"""Starting jobs: the command `horovodrun` (launch) and `horovod.run` (api)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from horovod.runner.api import run as run
+
+__all__ = ["run"]
+
+
+def __getattr__(name: str) -> Any:
+    # On demand: agents and workers import this package too and need nothing of the launcher.
+    if name == "run":
+        from horovod.runner.api import run
+
+        return run
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,7 @@
+"""`python -m horovod.runner`."""
+
+import sys
+
+from horovod.runner.launch import main
+
+sys.exit(main())

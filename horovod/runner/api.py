@@ -1,0 +1,127 @@
+"""`horovod.run`: a Python function on every rank, started from Python."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import horovod
+from horovod.runner import cli, function_worker
+from horovod.runner import hosts as host_lists
+from horovod.runner.job import Job
+
+_BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from horovod.runner.function_worker import main; main()"
+
+
+def run(
+    func: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    num_proc: int = 1,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
+    slots: int | None = None,
+    reset_limit: int | None = None,
+    cooldown_range: tuple[int, int] | None = None,
+    hosts: str | None = None,
+    hostfile: str | None = None,
+    host_discovery_script: str | None = None,
+    start_timeout: int | None = None,
+    ssh_port: int | None = None,
+    ssh_identity_file: str | None = None,
+    disable_cache: bool | None = None,
+    output_filename: str | None = None,
+    verbose: int | None = None,
+    use_gloo: bool | None = None,
+    use_mpi: bool | None = None,
+    mpi_args: str | None = None,
+    network_interface: str | Sequence[str] | None = None,
+    network_interfaces: str | Sequence[str] | None = None,
+    executable: str | None = None,
+    np: int | None = None,
+    min_np: int | None = None,
+    max_np: int | None = None,
+) -> list[Any]:
+    """Call `func(*args, **kwargs)` on `num_proc` ranks and return the results by rank.
+
+    The function, its arguments and its results travel by cloudpickle. The parameters mean what the flags of
+    `horovodrun` mean; so far jobs run on this machine and with a fixed size.
+
+    Raises ValueError for parameters that do not fit together or ask for what is not there yet, RuntimeError when a
+    process fails, naming the one that failed first and its exit code. An interrupt (KeyboardInterrupt) ends all.
+    """
+    for old, new, value in (
+        ("np", "num_proc", np),
+        ("min_np", "min_num_proc", min_np),
+        ("max_np", "max_num_proc", max_np),
+        ("network_interface", "network_interfaces", network_interface),
+    ):
+        if value is not None:
+            warnings.warn(f"{old} is deprecated: use {new}", DeprecationWarning, stacklevel=2)
+    elastic = {
+        "min_num_proc": min_np if min_num_proc is None else min_num_proc,
+        "max_num_proc": max_np if max_num_proc is None else max_num_proc,
+        "slots": slots,
+        "reset_limit": reset_limit,
+        "cooldown_range": cooldown_range,
+        "host_discovery_script": host_discovery_script,
+    }
+    _refuse("elastic jobs", elastic)
+    if use_gloo and use_mpi:
+        raise ValueError("use_gloo and use_mpi are both given; accepted is one of them")
+    _refuse("the MPI launcher", {"use_mpi": use_mpi or None, "mpi_args": mpi_args})
+    size = num_proc if np is None else np
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise ValueError(f"num_proc is {size!r}, accepted is an integer of at least 1")
+    if start_timeout is not None and start_timeout <= 0:
+        raise ValueError(f"start_timeout is {start_timeout!r}, accepted is a number of seconds above 0")
+    assigned = _assign(size, hosts, hostfile)
+    root = str(Path(horovod.__file__).resolve().parent.parent)
+    settings = cli.LaunchSettings(
+        command=[executable or sys.executable, "-c", _BOOT, root],
+        slots=assigned,
+        variables=_variables(network_interface if network_interfaces is None else network_interfaces, start_timeout),
+        start_timeout=start_timeout or cli.start_timeout(os.environ),
+        output_filename=output_filename,
+        verbose=bool(verbose),
+    )
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()  # the workers' lines go to the descriptors below
+    payload = function_worker.pack(func, args, dict(kwargs or {}))
+    result = Job(settings, os.environ, payload=payload, results=True).run()
+    if result.exit_code != 0:
+        raise RuntimeError(result.message)
+    return [pickle.loads(result.results[rank]) for rank in range(size)]
+
+
+def _refuse(feature: str, given: Mapping[str, object]) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(f"{name}={value!r} needs {feature}, which this version does not have yet")
+
+
+def _assign(size: int, names: str | None, hostfile: str | None) -> list[host_lists.Slot]:
+    if names is not None and hostfile is not None:
+        raise ValueError(f"hosts={names!r} and hostfile={hostfile!r} are both given; accepted is one of them")
+    if names is not None:
+        available = host_lists.parse_hosts(names)
+    elif hostfile is not None:
+        available = cli.read_hostfile(hostfile)
+    else:
+        available = [host_lists.Host("localhost", size)]
+    assigned = host_lists.assign(available, size)
+    cli.check_hosts_are_local(assigned)
+    return assigned
+
+
+def _variables(interfaces: str | Sequence[str] | None, start_timeout: int | None) -> dict[str, str]:
+    names = interfaces.split(",") if isinstance(interfaces, str) else list(interfaces or ())
+    variables = cli.interface_variables(names)
+    if start_timeout is not None:
+        variables["HOROVOD_START_TIMEOUT"] = str(start_timeout)
+    return variables

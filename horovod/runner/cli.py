@@ -1,0 +1,233 @@
+"""From the words on the command line to checked settings."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from horovod.runner import hosts
+from horovod.runner.errors import LaunchError
+from horovod.runner.flags import FLAGS, GROUPS, Flag
+from horovod.runner.hosts import Slot
+
+DEFAULT_START_TIMEOUT = 30
+
+
+@dataclass(frozen=True)
+class LaunchSettings:
+    """All that a job is started from; every value has been checked."""
+
+    command: list[str]
+    slots: list[Slot]
+    variables: dict[str, str] = field(default_factory=dict)  # set by flags, for all workers
+    start_timeout: float = DEFAULT_START_TIMEOUT
+    output_filename: str | None = None
+    timestamp: bool = False
+    verbose: bool = False
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise LaunchError(message)
+
+
+class _Check:
+    """The `type` of an argument: argparse shows the message of ArgumentTypeError after the name of the flag."""
+
+    def __init__(self, flag: Flag) -> None:
+        self._flag = flag
+
+    def __call__(self, text: str) -> object:
+        value = self._flag.value
+        assert value is not None
+        try:
+            return value.parse(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not accepted; expected {value.accepted}") from None
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the flags in front of the command."""
+    parser = _Parser(
+        prog="horovodrun",
+        usage="horovodrun -np N [-H host:slots,...] [flags] command [arguments]",
+        description="Start N copies of a command that work together as one Horovod job.",
+        epilog="Flags stand before the command; what follows the command belongs to it.",
+        allow_abbrev=False,
+    )
+    exclusive: dict[str, argparse._MutuallyExclusiveGroup] = {}
+    for title in GROUPS:
+        group = parser.add_argument_group(title)
+        for flag in (flag for flag in FLAGS if flag.group == title):
+            target: argparse._ActionsContainer = group
+            if flag.exclusive is not None:
+                target = exclusive.setdefault(flag.exclusive, group.add_mutually_exclusive_group())
+            _add(target, flag)
+    return parser
+
+
+def _add(target: argparse._ActionsContainer, flag: Flag) -> None:
+    text = flag.help + (f" (not available yet: needs {flag.missing})" if flag.missing else "")
+    if flag.value is None:
+        target.add_argument(*flag.names, dest=flag.dest, action="store_const", const=True, help=text)
+        if flag.no:
+            names = ["--no-" + name[2:] for name in flag.names]
+            target.add_argument(*names, dest=flag.dest, action="store_const", const=False, help=argparse.SUPPRESS)
+        return
+    target.add_argument(
+        *flag.names,
+        dest=flag.dest,
+        type=_Check(flag),
+        metavar=flag.value.metavar if flag.nargs == 1 else tuple(flag.value.metavar for _ in range(flag.nargs)),
+        nargs=flag.nargs if flag.nargs > 1 else None,
+        action="append" if flag.repeat else "store",
+        help=text,
+    )
+
+
+def split_command(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The flags, and the command: from the first word that is neither a flag nor the value of one, or after `--`.
+
+    argparse is not asked, because it would look for flags of ours among the words of the command.
+    """
+    words = {name: flag.nargs if flag.value else 0 for flag in FLAGS for name in flag.names}
+    index = 0
+    while index < len(arguments):
+        word = arguments[index]
+        if word == "--":
+            return list(arguments[:index]), list(arguments[index + 1 :])
+        if not word.startswith("-") or word == "-":
+            break
+        index += 1 + words.get(word, 0)
+    return list(arguments[:index]), list(arguments[index:])
+
+
+def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The flags' values (None where not given) and the command.
+
+    Raises LaunchError naming flag, value and what is accepted.
+    """
+    before, command = split_command(arguments)
+    return make_parser().parse_args(before), command
+
+
+def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping[str, str]) -> LaunchSettings:
+    """Check all flags together and give ranks to hosts. Raises LaunchError naming what is wrong."""
+    for flag in FLAGS:
+        if flag.missing and getattr(namespace, flag.dest) is not None:
+            raise LaunchError(f"{flag.names[-1]} needs {flag.missing}, which this version does not have yet")
+    if namespace.num_proc is None:
+        raise LaunchError("-np is missing: say how many processes to start, as in `horovodrun -np 2 python train.py`")
+    if not command:
+        raise LaunchError("the command is missing: it comes after the flags, as in `horovodrun -np 2 python train.py`")
+    variables = flag_variables(namespace, environ)
+    variables.update(interface_variables(_interfaces(namespace)))
+    slots = hosts.assign(_hosts(namespace), namespace.num_proc)
+    check_affinity(variables.get("HOROVOD_THREAD_AFFINITY"), slots)
+    check_hosts_are_local(slots)
+    return LaunchSettings(
+        command=command,
+        slots=slots,
+        variables=variables,
+        start_timeout=namespace.start_timeout or start_timeout(environ),
+        output_filename=namespace.output_filename,
+        timestamp=bool(namespace.prefix_output_with_timestamp),
+        verbose=bool(namespace.verbose),
+    )
+
+
+def flag_variables(namespace: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that flags set for the workers. A flag without the one it needs is reported and has no effect."""
+    by_name = {name: flag for flag in FLAGS for name in flag.names}
+    variables: dict[str, str] = {}
+    for flag in FLAGS:
+        value = getattr(namespace, flag.dest)
+        if flag.variable is None or value is None:
+            continue
+        if flag.needs is not None:
+            needed = by_name[flag.needs]
+            assert needed.variable is not None
+            if not getattr(namespace, needed.dest) and environ.get(needed.variable, "0") in ("", "0"):
+                warnings.warn(f"{flag.names[-1]} has no effect without {flag.needs}", stacklevel=2)
+                continue
+        if flag.value is None:
+            variables[flag.variable] = flag.constant or str(int(value))
+        else:
+            number = isinstance(value, float)
+            variables[flag.variable] = f"{value:g}" if number else str(value * flag.scale)
+    return variables
+
+
+def _interfaces(namespace: argparse.Namespace) -> list[str]:
+    many, each = namespace.network_interfaces, namespace.network_interface
+    given: list[str] = [many] if many else each or []
+    if each and any("," in name for name in given):
+        warnings.warn("a comma list in --network-interface is deprecated: use --network-interfaces", stacklevel=3)
+    return [name for word in given for name in word.split(",")]
+
+
+def interface_variables(interfaces: Sequence[str]) -> dict[str, str]:
+    """What names the interfaces to the engine (the first) and to NCCL. Raises LaunchError for one that is not there."""
+    present = [name for _, name in socket.if_nameindex()]
+    for name in interfaces:
+        if name not in present:
+            raise LaunchError(f"network interface {name!r} is not there; this machine has {', '.join(present)}")
+    if not interfaces:
+        return {}
+    return {"HOROVOD_GLOO_IFACE": interfaces[0], "NCCL_SOCKET_IFNAME": ",".join(interfaces)}
+
+
+def _hosts(namespace: argparse.Namespace) -> list[hosts.Host]:
+    if namespace.hosts is not None:
+        return hosts.parse_hosts(namespace.hosts)
+    if namespace.hostfile is not None:
+        return read_hostfile(namespace.hostfile)
+    return [hosts.Host("localhost", namespace.num_proc)]
+
+
+def read_hostfile(path: str) -> list[hosts.Host]:
+    """The hosts of a host file. Raises LaunchError naming the path and, for a wrong line, its number."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise LaunchError(f"--hostfile {path}: cannot be read: {error}") from None
+    return hosts.parse_hostfile(text, path)
+
+
+def check_hosts_are_local(slots: Sequence[Slot]) -> None:
+    """Only this machine can be used so far; an agent started by ssh on another one is the place to extend."""
+    for name in dict.fromkeys(slot.hostname for slot in slots):
+        if not hosts.is_local(name):
+            raise LaunchError(
+                f"host {name!r} is another machine, and this version of horovodrun starts processes only on its own; "
+                "use localhost or an address of this machine"
+            )
+
+
+def check_affinity(text: str | None, slots: Sequence[Slot]) -> None:
+    """A list of cores needs one for each local rank."""
+    count = len(text.split(",")) if text else 1
+    needed = max(slot.local_size for slot in slots)
+    if count > 1 and count < needed:
+        raise LaunchError(
+            f"--thread-affinity {text} has {count} cores, but a host runs {needed} processes; "
+            "expected one core, or one per local rank"
+        )
+
+
+def start_timeout(environ: Mapping[str, str] = os.environ) -> float:
+    """HOROVOD_START_TIMEOUT, or 30 s. Raises LaunchError naming variable, value and what is accepted."""
+    text = environ.get("HOROVOD_START_TIMEOUT") or str(DEFAULT_START_TIMEOUT)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e9:
+        raise LaunchError(f"HOROVOD_START_TIMEOUT is {text!r}, accepted is a number of seconds above 0")
+    return value

@@ -1,0 +1,83 @@
+"""The command `horovodrun`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+
+from horovod._version import __version__
+from horovod.runner import check_build, cli
+from horovod.runner.errors import AgentError, LaunchError
+from horovod.runner.job import Job, JobResult
+from horovod.runner.signals import SignalQueue
+from horovod.runner.stdin import StdinSource
+
+USAGE_ERROR = 2
+
+
+def _open_standard_streams() -> bool:
+    """Descriptors 0, 1 and 2 that the caller has closed become the null device; else a pipe could land there.
+
+    Returns whether there is a standard input.
+    """
+    has_stdin = True
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            has_stdin = has_stdin and fd != 0
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != fd:
+                os.dup2(null, fd)
+                os.close(null)
+    return has_stdin
+
+
+def _say(text: str) -> None:
+    for line in text.splitlines():
+        print(f"horovodrun: {line}", file=sys.stderr)
+
+
+def _run(arguments: Sequence[str], has_stdin: bool) -> JobResult:
+    namespace, command = cli.parse(arguments)
+    if namespace.version:
+        print(__version__)
+        return JobResult(0)
+    if namespace.check_build:
+        print(check_build.report())
+        return JobResult(0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        settings = cli.settings(namespace, command, os.environ)
+    for warning in caught:
+        _say(f"warning: {warning.message}")
+    signals = SignalQueue()
+    stdin = StdinSource() if has_stdin else None
+    return Job(settings, os.environ, stdin=stdin, signals=signals).run()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line (default: this process's) and return the exit code.
+
+    0, or that of the rank that failed first (128 + n for signal n), 130 after Ctrl-C, 143 after SIGTERM, 2 for words
+    that are not understood.
+    """
+    has_stdin = _open_standard_streams()
+    try:
+        result = _run(sys.argv[1:] if arguments is None else arguments, has_stdin)
+    except LaunchError as error:
+        _say(f"error: {error}")
+        _say("`horovodrun --help` shows all flags")
+        return USAGE_ERROR
+    except (AgentError, OSError) as error:
+        _say(f"error: {error}")
+        return 1
+    if result.message:
+        _say(result.message)
+    return result.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""What the launcher needs of Linux and Python does not offer: process trees, death signals, sealed memory files."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import signal
+from collections.abc import Callable
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _prctl(option: int, argument: int) -> None:
+    if _libc.prctl(option, ctypes.c_ulong(argument), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl({option}, {argument}): {os.strerror(number)}")
+
+
+def become_subreaper() -> None:
+    """Orphans among our descendants become our children, also those that made a session of their own."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(parent: int, sig: int) -> None:
+    """Get `sig` when the parent (pid `parent`) ends. Ends this process at once when that has happened already."""
+    _prctl(_PR_SET_PDEATHSIG, sig)
+    if os.getppid() != parent:
+        os._exit(128 + sig)
+
+
+def dying_with(parent: int) -> Callable[[], None]:
+    """What a child runs between fork and exec so that it never outlives `parent`."""
+
+    def prepare() -> None:
+        die_with_parent(parent, signal.SIGKILL)
+
+    return prepare
+
+
+def _process_table() -> list[tuple[int, int, str]]:
+    """(pid, parent, state) of every process."""
+    table = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                content = file.read()
+        except OSError:
+            continue  # ended meanwhile
+        # The second field is the command in parentheses and may hold anything: the rest begins after the last one.
+        state, parent = content[content.rindex(b")") + 2 :].split(b" ", 2)[:2]
+        table.append((int(name), int(parent), state.decode("ascii")))
+    return table
+
+
+def descendants(root: int) -> list[int]:
+    """Living processes below `root`, children before grandchildren; zombies count as ended."""
+    children: dict[int, list[tuple[int, str]]] = {}
+    for pid, parent, state in _process_table():
+        children.setdefault(parent, []).append((pid, state))
+    found: list[int] = []
+    level = [root]
+    while level:
+        below = [child for pid in level for child in children.get(pid, ())]
+        found += [pid for pid, state in below if state not in "ZX"]
+        level = [pid for pid, _ in below]
+    return found
+
+
+def send_signal(pid: int, sig: int) -> None:
+    """Like kill(2), but a process that has ended is no error."""
+    try:
+        os.kill(pid, sig)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def memory_file(name: str, content: bytes, sealed: bool) -> int:
+    """A file in no directory that holds `content`; sealed: nobody can change it. Returns the descriptor."""
+    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    view = memoryview(content)
+    while view:
+        view = view[os.write(fd, view) :]
+    if sealed:
+        fcntl.fcntl(
+            fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+        )
+    return fd

@@ -1,0 +1,198 @@
+"""Which rank failed first, and why: a pure function of how the workers ended.
+
+When one worker fails, the collectives of all others fail too, so most of them end with HorovodInternalError: those are
+victims. The one to blame is the first that ended otherwise, or that showed another exception before the job was
+stopped.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+TAIL_LIMIT = 1 << 16  # bytes of stderr kept per rank to explain its end
+_SHOWN_LINES = 24
+_HEADER = "Traceback (most recent call last):"
+_CHAINED = (
+    "During handling of the above exception, another exception occurred:",
+    "The above exception was the direct cause of the following exception:",
+)
+_VICTIM = re.compile(r"(?:[\w.]+\.)?HorovodInternalError\b")
+
+
+@dataclass(frozen=True)
+class RankEnd:
+    """How one worker ended.
+
+    `tail` is the end of its stderr, `tail_at_stop` what that was when the launcher began to stop the job (None: it did
+    not, or after this worker's end).
+    """
+
+    rank: int
+    host: str
+    status: int  # exit code, or minus the signal
+    tail: str = ""
+    stopped: bool = False  # it ended after the launcher had begun to stop the job
+    tail_at_stop: str | None = None
+    error: str = ""  # why it could not be started
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The rank to blame, the exit code for the whole job and the text that says so."""
+
+    rank: int
+    exit_code: int
+    text: str
+
+
+def split_lines(text: str) -> list[str]:
+    """Lines as a terminal shows them: a progress bar's \\r begins a new one."""
+    return re.split(r"\r\n|\n|\r", text)
+
+
+def find_exception(tail: str) -> tuple[list[str], bool]:
+    """The lines of the last traceback and whether it, or what it was chained to, is a HorovodInternalError.
+
+    Empty lines list: no traceback in `tail`.
+    """
+    lines = split_lines(tail)
+    headers = [index for index, line in enumerate(lines) if line.strip(" |+").endswith(_HEADER)]
+    if not headers:
+        return [], False
+    last = _exception_lines(lines, headers[-1])
+    victim = bool(_VICTIM.match(_exception_name(last)))
+    for header, following in zip(reversed(headers[:-1]), reversed(headers[1:]), strict=True):
+        between = [line.strip() for line in lines[header:following]]
+        if victim or not any(sentence in between for sentence in _CHAINED):
+            break
+        victim = bool(_VICTIM.match(_exception_name(_exception_lines(lines, header))))
+    return last, victim
+
+
+def _exception_lines(lines: Sequence[str], header: int) -> list[str]:
+    """From the header to the end of the message: indented lines, the exception, what follows up to a blank line."""
+    block = [lines[header]]
+    named = False
+    for line in lines[header + 1 :]:
+        if named and (not line.strip() or line.strip() in _CHAINED):
+            break
+        block.append(line)
+        named = named or not line.startswith((" ", "\t"))
+    return block
+
+
+def _exception_name(block: Sequence[str]) -> str:
+    for line in block[1:]:
+        if line and not line.startswith((" ", "\t")):
+            return line
+    return ""
+
+
+def describe_status(status: int) -> str:
+    """`exit code 3`, `killed by signal 9 (SIGKILL), ...`."""
+    if status < 0:
+        return f"killed by signal {_signal(-status)}"
+    if status > 128 and _is_signal(status - 128):
+        return f"exit code {status}, which is how shells report signal {_signal(status - 128)}"
+    return f"exit code {status}"
+
+
+def _is_signal(number: int) -> bool:
+    return number in {int(sig) for sig in signal.Signals}
+
+
+def _signal(number: int) -> str:
+    hints = {
+        signal.SIGKILL: ", perhaps because the machine or its container ran out of memory",
+        signal.SIGSEGV: ", an invalid memory access in native code",
+        signal.SIGBUS: ", perhaps because shared memory or a file system is full",
+        signal.SIGABRT: ", native code gave up",
+        signal.SIGILL: ", perhaps native code built for another processor",
+    }
+    if not _is_signal(number):
+        return str(number)
+    sig = signal.Signals(number)
+    return f"{number} ({sig.name}){hints.get(sig, '')}"
+
+
+def judge(ends: Sequence[RankEnd]) -> Verdict | None:
+    """`ends` in the order in which the workers ended. None when all is well."""
+    own = [end for end in ends if end.status != 0 and not end.stopped]
+    late = [end for end in ends if end.status != 0 and end.stopped]
+    culprit = _first(own, lambda end: not find_exception(end.tail)[1])
+    if culprit is None:  # it may still have been on its way out when the victims had ended and the job was stopped
+        culprit = _first(late, _has_own_exception)
+    if culprit is None:
+        culprit = own[0] if own else None
+    if culprit is None:
+        return None
+    return Verdict(
+        culprit.rank, _exit_code(culprit.status), _text(culprit, [end for end in ends if end is not culprit])
+    )
+
+
+def _first(ends: Sequence[RankEnd], accept: object) -> RankEnd | None:
+    assert callable(accept)
+    return next((end for end in ends if accept(end)), None)
+
+
+def _has_own_exception(end: RankEnd) -> bool:
+    lines, victim = find_exception(end.tail if end.tail_at_stop is None else end.tail_at_stop)
+    return bool(lines) and not victim
+
+
+def _exit_code(status: int) -> int:
+    return 128 - status if status < 0 else status
+
+
+def _text(culprit: RankEnd, others: Sequence[RankEnd]) -> str:
+    lines = [_summary(others)] if others else []
+    if culprit.error:
+        lines.append(f"rank {culprit.rank} on host {culprit.host} failed first: {culprit.error}")
+        return "\n".join(lines)
+    how = "it was stopped while it was ending" if culprit.stopped else describe_status(culprit.status)
+    lines.append(f"rank {culprit.rank} on host {culprit.host} failed first: {how}")
+    tail = culprit.tail if culprit.tail_at_stop is None else culprit.tail_at_stop
+    exception, _ = find_exception(tail)
+    if exception:
+        lines.append("its exception:")
+        shown = exception
+    else:
+        shown = [line for line in split_lines(tail) if line.strip()]
+        if shown:
+            lines.append("the last it wrote on stderr:")
+            shown = shown[-8:]
+    if len(shown) > _SHOWN_LINES:
+        shown = [*shown[:1], "    ...", *shown[-_SHOWN_LINES + 2 :]]
+    lines += ["    " + line for line in shown]
+    return "\n".join(lines)
+
+
+def _summary(others: Sequence[RankEnd]) -> str:
+    """One line for all ranks that are not to blame."""
+    groups: dict[str, list[int]] = {}
+    for end in others:
+        if end.status == 0:
+            what = "ended well"
+        elif find_exception(end.tail)[1]:
+            what = "failed after that with HorovodInternalError"
+        elif end.stopped:
+            what = "stopped by horovodrun"
+        else:
+            what = f"failed too ({end.error or describe_status(end.status)})"
+        groups.setdefault(what, []).append(end.rank)
+    return "other ranks: " + "; ".join(f"{what}: {_ranks(sorted(ranks))}" for what, ranks in groups.items())
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """`0-3, 5`."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and runs[-1][1] == rank - 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
