@@ -1,0 +1,331 @@
+"""Makes an engine out of the worker environment and the settings: meet in the store, connect, share memory, start.
+
+    1. exchange   every rank tells the store who and where it is and gets everybody's; the store's round number is the epoch
+    2. connect    links.Former opens and authenticates the sockets; a node's leader passes the shared memory on
+    3. start      the engine gets descriptors and numbers
+    4. confirm    a second exchange: init returns on all ranks or fails on all
+
+Each init is an epoch of its own, so nothing of an earlier one, failed or shut down, is ever taken for part of it.
+"""
+
+import contextlib
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from horovod._version import __version__
+from horovod.common import shared_memory
+from horovod.common.auth import derive_key
+from horovod.common.links import CONTROL, DATA, NODE, Former, Link, LinkError, Listeners
+from horovod.common.log import make_sink
+from horovod.common.peers import (
+    Peer,
+    Plan,
+    check_agreement,
+    decode_peers,
+    interface_address,
+    label,
+    machine_identity,
+    make_job,
+    make_plan,
+)
+from horovod.common.settings import LOG_LEVELS, TABLE, Settings
+from horovod.common.state import Job
+from horovod.common.store_client import StoreClient, StoreError, StoreTimeout
+from horovod.common.worker_env import WorkerEnv
+
+if TYPE_CHECKING:
+    from horovod._core import Engine
+
+_CONFIRM_SECONDS = 5.0
+
+
+@dataclass
+class _Formed:
+    """What stage 2 made; owns the descriptors until the engine takes them."""
+
+    links: dict[Link, socket.socket]
+    descriptors: list[int]  # the segment's (or -1) and the doorbells'
+
+    def close(self) -> None:
+        for sock in self.links.values():
+            sock.close()
+        shared_memory.close(self.descriptors)
+        self.descriptors = []
+
+
+def start(members: list[int] | None, process_sets: list[list[int]], dynamic: bool) -> tuple[Job, "Engine"]:
+    """Joins the job that the environment describes and starts its engine.
+
+    ``members``: sorted world ranks that form the job (None: all). ``process_sets``, ``dynamic``: what init was given;
+    compared between ranks. Raises ValueError naming what is wrong or what was waited for; nothing stays open then.
+    """
+    env = WorkerEnv.from_environ()
+    settings = Settings.from_environ()
+    dynamic = dynamic or settings.flag("HOROVOD_DYNAMIC_PROCESS_SETS")
+    if members is not None and (env.rank not in members or members[-1] >= env.size):
+        raise ValueError(
+            f"comm is {members}, accepted are world ranks from 0 to {env.size - 1}, this process's ({env.rank}) among "
+            "them"
+        )
+    if env.size == 1 or (members is not None and len(members) == 1):
+        return _start_alone(env, settings, dynamic)
+    return _Joining(env, settings, members, process_sets, dynamic).run()
+
+
+def _start_alone(env: WorkerEnv, settings: Settings, dynamic: bool) -> tuple[Job, "Engine"]:
+    peer = _describe(env, settings, [], dynamic, "", 0, "")
+    formed = _Formed({}, [-1, *shared_memory.make_bells(1)])
+    job = make_job(0, [env.hostname], dynamic, settings.flag("HOROVOD_ELASTIC"))
+    return job, _make_engine(make_plan(0, [peer]), [peer], formed, settings)
+
+
+def _describe(
+    env: WorkerEnv,
+    settings: Settings,
+    process_sets: list[list[int]],
+    dynamic: bool,
+    address: str,
+    port: int,
+    unix_name: str,
+) -> Peer:
+    return Peer(
+        version=__version__,
+        world_rank=env.rank,
+        hostname=env.hostname,
+        machine=machine_identity(shared=settings.text("HOROVOD_TRANSPORT") != "tcp"),
+        pid=os.getpid(),
+        address=address,
+        port=port,
+        unix_name=unix_name,
+        cpus=sorted(os.sched_getaffinity(0)),
+        agreed=settings.agreed(),
+        dynamic=dynamic,
+        process_sets=process_sets,
+    )
+
+
+class _Joining:
+    """One attempt to join a job of several ranks."""
+
+    def __init__(
+        self, env: WorkerEnv, settings: Settings, members: list[int] | None, sets: list[list[int]], dynamic: bool
+    ) -> None:
+        assert env.rendezvous_addr is not None
+        assert env.rendezvous_port is not None
+        self._env = env
+        self._settings = settings
+        self._world = members is None or len(members) == env.size
+        self._members = members or list(range(env.size))
+        self._me = self._members.index(env.rank)
+        self._sets = sets
+        self._dynamic = dynamic
+        self._key = env.job_key()
+        self._host, self._port = env.rendezvous_addr, env.rendezvous_port
+        self._patience = settings.number("HOROVOD_START_TIMEOUT")
+
+    def run(self) -> tuple[Job, "Engine"]:
+        address = interface_address(self._settings.text("HOROVOD_GLOO_IFACE"), self._host)
+        listeners = Listeners(address, len(self._members) + 64)
+        try:
+            with StoreClient(self._key, self._host, self._port) as store:
+                epoch, peers = self._meet(store, listeners)
+                return self._form_and_confirm(store, listeners, epoch, peers)
+        finally:
+            listeners.close()
+
+    def _meet(self, store: StoreClient, listeners: Listeners) -> tuple[int, list[Peer]]:
+        mine = _describe(
+            self._env, self._settings, self._sets, self._dynamic, listeners.address, listeners.port, listeners.unix_name
+        )
+        group = "init" if self._world else "init " + ",".join(map(str, self._members))
+        if len(group) > 512:  # the store's limit of names
+            group = "init " + derive_key(self._key, group).hex()
+        try:
+            epoch, values = store.exchange(
+                group, self._me, len(self._members), msgspec.msgpack.encode(mine), self._patience
+            )
+        except StoreTimeout as error:
+            if not error.missing:
+                raise ValueError(f"init: {error}") from None
+            ranks = [self._members[int(rank)] for rank in error.missing]
+            shown = ", ".join(map(str, ranks[:32])) + (", ..." if len(ranks) > 32 else "")
+            raise ValueError(
+                f"init: rank {self._env.rank} (host {self._env.hostname}) waited {self._patience:g} s for rank {shown} "
+                f"(of {len(self._members)}) to call hvd.init(); see the output of those ranks, and "
+                "HOROVOD_START_TIMEOUT if "
+                "they only need longer"
+            ) from None
+        except StoreError as error:
+            raise ValueError(f"init: {error}") from None
+        peers = decode_peers(values)
+        check_agreement(peers)
+        return epoch, peers
+
+    def _form_and_confirm(
+        self, store: StoreClient, listeners: Listeners, epoch: int, peers: list[Peer]
+    ) -> tuple[Job, "Engine"]:
+        engine = None
+        try:
+            settings = self._settings.with_values(peers[0].agreed)
+            plan = make_plan(self._me, peers)
+            formed = self._form(store, listeners, epoch, plan, peers, settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS"))
+            engine = _make_engine(plan, peers, formed, settings)
+            self._confirm(store, epoch, settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS"))
+        except BaseException as error:
+            if engine is not None:
+                engine.shutdown("init failed")
+            self._tell(store, epoch, error)
+            if isinstance(error, (LinkError, OSError, StoreError)):
+                text = getattr(error, "strerror", None) or str(error)
+                raise ValueError(f"init: {label(self._me, peers[self._me])}: {text}") from error
+            raise
+        return self._job(peers), engine
+
+    def _form(
+        self, store: StoreClient, listeners: Listeners, epoch: int, plan: Plan, peers: list[Peer], seconds: float
+    ) -> _Formed:
+        former = Former(plan, peers, derive_key(self._key, "links"), epoch, listeners)
+        formed = _Formed(former.run(seconds, lambda: _check_others(store, epoch)), [])
+        listeners.close()
+        try:
+            formed.descriptors = _share_memory(plan, formed.links, self._settings.with_values(peers[0].agreed), seconds)
+        except BaseException:
+            formed.close()
+            raise
+        return formed
+
+    def _confirm(self, store: StoreClient, epoch: int, seconds: float) -> None:
+        try:
+            _, errors = store.exchange(f"formed {epoch}", self._me, len(self._members), b"", seconds)
+        except StoreTimeout as error:
+            ranks = ", ".join(str(self._members[int(rank)]) for rank in error.missing[:32])
+            raise LinkError(f"waited {seconds:g} s for rank {ranks or '?'} to connect to its peers") from None
+        for text in filter(None, errors):
+            raise LinkError(text.decode(errors="replace"))
+
+    def _tell(self, store: StoreClient, epoch: int, error: BaseException) -> None:
+        """Lets the others fail at once instead of at their deadlines; without success they still do that."""
+        text = f"rank {self._env.rank} (host {self._env.hostname}) could not join: {error or type(error).__name__}"
+        with contextlib.suppress(StoreError):
+            if store.find(_failure(epoch)) is None:
+                store.set(_failure(epoch), text.encode())
+            # Some may be past looking for failures already and wait in _confirm.
+            store.exchange(f"formed {epoch}", self._me, len(self._members), text.encode(), _CONFIRM_SECONDS)
+
+    def _job(self, peers: list[Peer]) -> Job:
+        elastic = self._settings.flag("HOROVOD_ELASTIC")
+        job = make_job(self._me, [peer.hostname for peer in peers], self._dynamic, elastic)
+        if not self._world:
+            return job
+        env = self._env  # the launcher's word counts: it may order ranks of a host in its own way
+        return Job(
+            env.rank,
+            env.size,
+            env.local_rank,
+            env.local_size,
+            env.cross_rank,
+            env.cross_size,
+            job.homogeneous,
+            self._dynamic,
+            elastic,
+        )
+
+
+def _failure(epoch: int) -> str:
+    return f"failure {epoch}"
+
+
+def _check_others(store: StoreClient, epoch: int) -> None:
+    text = store.find(_failure(epoch))
+    if text is not None:
+        raise LinkError(text.decode(errors="replace"))
+
+
+def _share_memory(plan: Plan, links: dict[Link, socket.socket], settings: Settings, seconds: float) -> list[int]:
+    """[segment or -1, doorbell of each local rank]."""
+    from horovod import _core
+
+    count = len(plan.local)
+    if count == 1:
+        return [-1, *shared_memory.make_bells(1)]
+    if not plan.leads:
+        return shared_memory.receive(links[NODE, plan.leader], count + 1, seconds)
+    size = _core.segment_bytes(count, settings.integer("HOROVOD_STAGING_BYTES"), settings.integer("HOROVOD_RING_BYTES"))
+    made = shared_memory.make(size, count)
+    try:
+        for rank in plan.local_children:
+            shared_memory.send(links[NODE, rank], made, seconds)
+    except OSError:
+        shared_memory.close(made)
+        raise
+    return made
+
+
+def _make_engine(plan: Plan, peers: Sequence[Peer], formed: _Formed, settings: Settings) -> "Engine":
+    from horovod import _core
+
+    config = _core.EngineConfig()
+    config.rank = plan.me
+    config.size = len(peers)
+    config.node_of = plan.node_of
+    config.labels = [label(rank, peer) for rank, peer in enumerate(peers)]
+    for setting in TABLE:
+        if setting.engine and setting.name not in _SPECIAL:
+            setattr(config, setting.engine, settings.values[setting.name])
+    config.stall_warning = (
+        0.0 if settings.flag("HOROVOD_STALL_CHECK_DISABLE") else settings.number("HOROVOD_STALL_CHECK_TIME_SECONDS")
+    )
+    config.spins = _spins(plan, peers, settings)
+    config.cpu = _cpu(plan, settings)
+    config.log_level = LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL"))
+    _core.set_log_sink(make_sink(plan.me, settings.flag("HOROVOD_LOG_HIDE_TIME")))
+
+    for sock in formed.links.values():
+        sock.setblocking(False)
+    config.segment_fd = formed.descriptors[0]
+    config.event_fds = formed.descriptors[1:]
+    down = [*((NODE, rank) for rank in plan.local_children), *((CONTROL, rank) for rank in plan.remote_children)]
+    config.child_fds = {link[1]: formed.links[link].detach() for link in down}
+    up = (CONTROL if plan.leads else NODE, plan.parent)
+    config.parent_fd = formed.links[up].detach() if plan.parent >= 0 else -1
+    config.data_fds = {rank: formed.links[DATA, rank].detach() for rank in plan.remote}
+    formed.descriptors = []
+    return _core.Engine(config)
+
+
+_SPECIAL = {
+    "HOROVOD_STALL_CHECK_TIME_SECONDS",
+    "HOROVOD_SPIN",
+    "HOROVOD_THREAD_AFFINITY",
+    "HOROVOD_LOG_LEVEL",
+}
+
+
+def _spins(plan: Plan, peers: Sequence[Peer], settings: Settings) -> int:
+    """None where ranks share cores: a rank that spins would keep the one it waits for from running."""
+    # Ranks pinned to a core each see only their own, so what counts is the union.
+    # HOROVOD_TRANSPORT=tcp puts every rank on a node of its own, hence by host name.
+    neighbours = [peer for peer in peers if peer.hostname == peers[plan.me].hostname]
+    cores = {core for peer in neighbours for core in peer.cpus}
+    return settings.integer("HOROVOD_SPIN") if len(neighbours) <= len(cores) else 0
+
+
+def _cpu(plan: Plan, settings: Settings) -> int:
+    cores = settings.integers("HOROVOD_THREAD_AFFINITY")
+    if cores is None:
+        return -1
+    if len(cores) == 1:
+        return cores[0]
+    mine = plan.local.index(plan.me)
+    if mine >= len(cores):
+        raise ValueError(
+            f"HOROVOD_THREAD_AFFINITY has {len(cores)} cores, accepted is one, or one for each of the "
+            f"{len(plan.local)} "
+            "local ranks"
+        )
+    return cores[mine]

@@ -1,0 +1,78 @@
+"""The memory and the doorbells that the ranks of one node share: made by its leader, passed on as descriptors.
+
+Nothing has a name, so nothing is left behind, kill -9 included: a memfd and one eventfd a rank, sent over the
+authenticated Unix sockets of ``links``.
+"""
+
+import fcntl
+import os
+import socket
+import time
+from collections.abc import Sequence
+
+_BATCH = 200  # the kernel takes 253 descriptors in a message
+
+
+def make(size: int, ranks: int) -> list[int]:
+    """Descriptors of ``size`` zeroed bytes and of ``ranks`` eventfds, in this order. Raises OSError, leaving nothing
+    open.
+    """
+    made: list[int] = []
+    try:
+        made.append(os.memfd_create("horovod-segment", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
+        os.ftruncate(made[0], size)
+        # Nobody can shrink it under the others' feet, which would kill them with SIGBUS.
+        fcntl.fcntl(made[0], fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        made += make_bells(ranks)
+    except OSError:
+        close(made)
+        raise
+    return made
+
+
+def make_bells(ranks: int) -> list[int]:
+    """One non-blocking eventfd for each of ``ranks``."""
+    made: list[int] = []
+    try:
+        for _ in range(ranks):
+            made.append(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+    except OSError:
+        close(made)
+        raise
+    return made
+
+
+def send(sock: socket.socket, descriptors: Sequence[int], timeout: float) -> None:
+    """Passes descriptors on, one byte of data with each batch. Raises OSError (TimeoutError included)."""
+    deadline = time.monotonic() + timeout
+    for begin in range(0, len(descriptors), _BATCH):
+        sock.settimeout(max(0.001, deadline - time.monotonic()))
+        socket.send_fds(sock, [b"d"], list(descriptors[begin : begin + _BATCH]))
+
+
+def receive(sock: socket.socket, count: int, timeout: float) -> list[int]:
+    """``count`` descriptors from ``send``. Raises OSError (TimeoutError included), leaving nothing open."""
+    deadline = time.monotonic() + timeout
+    received: list[int] = []
+    try:
+        while len(received) < count:
+            sock.settimeout(max(0.001, deadline - time.monotonic()))
+            data, batch, flags, _ = socket.recv_fds(sock, 1, _BATCH, socket.MSG_CMSG_CLOEXEC)
+            received += batch
+            if not data:
+                raise ConnectionError(0, "the node's first rank closed the connection")
+            if not batch or flags & socket.MSG_CTRUNC:
+                raise OSError(0, "descriptors were lost on the way; is the limit of open files (ulimit -n) too low?")
+        if len(received) != count:
+            raise OSError(0, f"{len(received)} descriptors came instead of {count}")
+    except OSError:
+        close(received)
+        raise
+    return received
+
+
+def close(descriptors: Sequence[int]) -> None:
+    """Closes all that are open."""
+    for descriptor in descriptors:
+        if descriptor >= 0:
+            os.close(descriptor)
