@@ -7,8 +7,8 @@ The text lies on every machine that runs Python, so nothing is downloaded. The l
 4.6 nats per character, and falls below 2.0 within a few hundred steps. The places marked `# hvd` are all that Horovod
 adds to the training.
 
-Model: decoder-only transformer with pre-normalisation (Vaswani et al. 2017; Radford et al. 2019), rotary positions (Su et
-al. 2021), output weights tied to the character embedding, no dropout, AdamW with warm-up and cosine decay.
+Model: decoder-only transformer with pre-normalisation (Vaswani et al. 2017; Radford et al. 2019), rotary positions (Su
+et al. 2021), output weights tied to the character embedding, no dropout, AdamW with warm-up and cosine decay.
 """
 
 from __future__ import annotations

@@ -1,0 +1,90 @@
+"""What is measured: how much data, how often, and in which ways each peer can do it. Pure data, no framework."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+KIB, MIB = 1 << 10, 1 << 20
+
+MANY = [(1024,)] * 200  # 200 tensors of 4 KiB
+
+
+def resnet50() -> list[tuple[int, ...]]:
+    """Shapes of ResNet-50's 161 parameters (He et al. 2015), 25,557,032 numbers, in the order of the layers."""
+    shapes: list[tuple[int, ...]] = [(64, 3, 7, 7), (64,), (64,)]
+    channels = 64
+    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for block in range(blocks):
+            out = 4 * width
+            shapes += [(width, channels, 1, 1), (width,), (width,), (width, width, 3, 3), (width,), (width,)]
+            shapes += [(out, width, 1, 1), (out,), (out,)]
+            if block == 0:
+                shapes += [(out, channels, 1, 1), (out,), (out,)]
+            channels = out
+    return [*shapes, (1000, 2048), (1000,)]
+
+
+@dataclass(frozen=True)
+class Case:
+    """kind: allreduce (one tensor), many or resnet (a set of them). A sample is the mean of `inner` operations."""
+
+    kind: str
+    label: str
+    bytes: int
+    inner: int
+    samples: int
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        return {"allreduce": [(self.bytes // 4,)], "many": MANY, "resnet": resnet50()}[self.kind]
+
+
+def size_label(nbytes: int) -> str:
+    for unit, name in ((MIB, "MiB"), (KIB, "KiB")):
+        if nbytes >= unit:
+            return f"{nbytes // unit} {name}"
+    return f"{nbytes} B"
+
+
+def allreduce(nbytes: int) -> Case:
+    inner, samples = next(
+        row[1:]
+        for row in ((64 * KIB, 20, 25), (MIB, 5, 20), (16 * MIB, 1, 12), (64 * MIB, 1, 6), (1 << 62, 1, 4))
+        if nbytes <= row[0]
+    )
+    return Case("allreduce", size_label(nbytes), nbytes, inner, samples)
+
+
+def gradient_sets() -> list[Case]:
+    resnet_bytes = 4 * sum(prod(shape) for shape in resnet50())
+    return [
+        Case("many", "200 x 4 KiB", 200 * 4 * KIB, 1, 12),
+        Case("resnet", "ResNet-50 gradients", resnet_bytes, 1, 6),
+    ]
+
+
+FULL = [4, 256, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB]
+QUICK = [4, 64 * KIB, MIB, 16 * MIB]
+
+# Column -> (job that runs it, case kind -> modes). A column's cell is its best mode. DDP runs in gloo's processes.
+COLUMNS: dict[str, tuple[str, dict[str, list[str]]]] = {
+    "horovod": (
+        "horovod",
+        {"allreduce": ["allreduce_"], "many": ["async", "optimizer"], "resnet": ["optimizer", "async"]},
+    ),
+    "horovod tcp": (
+        "horovod-tcp",
+        {"allreduce": ["allreduce_"], "many": ["async", "optimizer"], "resnet": ["optimizer", "async"]},
+    ),
+    "gloo": ("torch", {"allreduce": ["blocking"], "many": ["async", "blocking"], "resnet": ["async", "blocking"]}),
+    "DDP": ("torch", {"many": ["ddp"], "resnet": ["ddp"]}),
+    "Open MPI": (
+        "mpi",
+        {
+            "allreduce": ["blocking"],
+            "many": ["blocking", "async", "one flat"],
+            "resnet": ["blocking", "async", "one flat"],
+        },
+    ),
+}

@@ -1,0 +1,36 @@
+"""A model whose backward costs only autograd's own overhead, so that a step measures the exchange of gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class _ReadyGradients(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gradients: list[Tensor], *parameters: Tensor) -> Tensor:
+        ctx.gradients = gradients
+        return torch.zeros((), requires_grad=True)
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor) -> Any:
+        # A new alias of the same memory each time, which autograd adopts as param.grad without a copy.
+        return (None, *(gradient.detach() for gradient in ctx.gradients))
+
+
+class GradientsOnly(nn.Module):
+    """Parameters of the given shapes; backward() hands out gradients that lie ready (zeros: sums never overflow)."""
+
+    def __init__(self, shapes: list[tuple[int, ...]]) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList([nn.Parameter(torch.zeros(shape)) for shape in shapes])
+        self.gradients = [torch.ones(shape).zero_() for shape in shapes]  # ones first: every page is really there
+
+    def forward(self, _: None) -> Tensor:
+        return _ReadyGradients.apply(self.gradients, *self.weights)
+
+    def drop_gradients(self) -> None:
+        for weight in self.weights:
+            weight.grad = None

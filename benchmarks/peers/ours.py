@@ -1,0 +1,58 @@
+"""Ours, through the PyTorch face."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from cases import Case
+
+import horovod.torch as hvd
+
+from .model import GradientsOnly
+
+
+class Peer:
+    def __init__(self) -> None:
+        torch.set_num_threads(1)
+        hvd.init()
+        self.rank = hvd.rank()
+        self.about = "horovod " + __import__("horovod").__version__
+        self.barrier = hvd.barrier
+        self.stop = hvd.shutdown
+        check = torch.full((1000,), float(hvd.rank() + 1))
+        hvd.allreduce_(check, op=hvd.Sum)
+        assert bool((check == hvd.size() * (hvd.size() + 1) / 2).all())
+
+    def prepare(self, case: Case, mode: str) -> Callable[[], None]:
+        if mode == "optimizer":
+            return self._step(case)
+        name = f"{case.kind}.{case.label}"
+        tensors = [torch.ones(shape).zero_() for shape in reversed(case.shapes)]
+        if mode == "allreduce_":
+            tensor = tensors[0]
+            return lambda: (hvd.allreduce_(tensor, op=hvd.Sum, name=name), None)[1]
+        names = [f"{name}.{i}" for i in range(len(tensors))]
+
+        def together() -> None:
+            handles = [hvd.allreduce_async_(t, op=hvd.Sum, name=n) for t, n in zip(tensors, names, strict=True)]
+            for handle in handles:
+                hvd.synchronize(handle)
+
+        return together
+
+    def _step(self, case: Case) -> Callable[[], None]:
+        model = GradientsOnly(case.shapes)
+        named = [(f"{case.kind}.{name}", parameter) for name, parameter in model.named_parameters()]
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=named)
+
+        def step() -> None:  # DDP reduces within backward() and has no step either
+            model(None).backward()
+            optimizer.synchronize()
+            model.drop_gradients()
+
+        return step
+
+
+def start() -> Peer:
+    return Peer()

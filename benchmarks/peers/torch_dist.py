@@ -1,0 +1,55 @@
+"""torch.distributed on gloo, and DistributedDataParallel on top of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from cases import Case
+from torch.nn.parallel import DistributedDataParallel
+
+from .model import GradientsOnly
+
+
+class Peer:
+    def __init__(self) -> None:
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo")
+        self.rank = dist.get_rank()
+        self.about = f"torch {torch.__version__} (gloo)"
+        self.barrier = dist.barrier
+        self.stop = dist.destroy_process_group
+        check = torch.full((1000,), float(self.rank + 1))
+        dist.all_reduce(check)
+        assert bool((check == dist.get_world_size() * (dist.get_world_size() + 1) / 2).all())
+
+    def prepare(self, case: Case, mode: str) -> Callable[[], None]:
+        if mode == "ddp":
+            return self._step(case)
+        tensors = [torch.ones(shape).zero_() for shape in reversed(case.shapes)]
+
+        def one_by_one() -> None:
+            for tensor in tensors:
+                dist.all_reduce(tensor)
+
+        def together() -> None:
+            works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+            for work in works:
+                work.wait()
+
+        return {"blocking": one_by_one, "async": together}[mode]
+
+    def _step(self, case: Case) -> Callable[[], None]:
+        model = GradientsOnly(case.shapes)
+        parallel = DistributedDataParallel(model, gradient_as_bucket_view=True)
+
+        def step() -> None:
+            parallel(None).backward()
+            model.drop_gradients()
+
+        return step
+
+
+def start() -> Peer:
+    return Peer()

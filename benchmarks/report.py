@@ -1,0 +1,60 @@
+"""From samples to numbers and tables. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+OURS = "horovod"
+
+
+def quantile(values: list[float], q: float) -> float:
+    """The value at share q of the sorted list, the nearest one taken."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, round(q * (len(ordered) - 1)))]
+
+
+def slowest(by_rank: list[list[float]]) -> list[float]:
+    """A collective is done when its last rank is: sample by sample, the largest over the ranks."""
+    return [max(sample) for sample in zip(*by_rank, strict=True)]
+
+
+@dataclass
+class Cell:
+    """One column of one case: the samples of each of its modes, over all rounds, in seconds."""
+
+    modes: dict[str, list[float]] = field(default_factory=dict)
+    failure: str = ""
+
+    def best(self) -> tuple[str, list[float]] | None:
+        if not self.modes:
+            return None
+        return min(self.modes.items(), key=lambda item: quantile(item[1], 0.5))
+
+
+def microseconds(seconds: float) -> str:
+    us = seconds * 1e6
+    return f"{us:,.0f}" if us >= 100 else f"{us:.1f}"
+
+
+def cell_text(cell: Cell | None, ours: Cell | None, is_ours: bool) -> str:
+    best = cell.best() if cell else None
+    if cell is None or best is None:
+        return "failed" if cell and cell.failure else "-"
+    mode, samples = best
+    median = quantile(samples, 0.5)
+    text = f"{microseconds(median)} ({microseconds(quantile(samples, 0.1))}-{microseconds(quantile(samples, 0.9))})"
+    if len(cell.modes) > 1:
+        text += f" {mode}"
+    reference = ours.best() if ours else None
+    if reference and not is_ours:
+        text += f" **{median / quantile(reference[1], 0.5):.2f}x**"
+    return text
+
+
+def table(np: int, columns: list[str], rows: dict[str, dict[str, Cell]]) -> str:
+    """Markdown. A cell: median (10th-90th percentile) in microseconds, for peers also as a multiple of our median."""
+    lines = [f"### {np} processes", "", "| | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
+    for label, cells in rows.items():
+        texts = [cell_text(cells.get(column), cells.get(OURS), column == OURS) for column in columns]
+        lines.append(f"| {label} | " + " | ".join(texts) + " |")
+    return "\n".join(lines)

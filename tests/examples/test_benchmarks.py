@@ -1,0 +1,59 @@
+"""The pure parts of benchmarks/: what is measured, and how samples become a table."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"benchmarks_{name}", FOLDER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+cases, report = load("cases"), load("report")
+
+
+def test_resnet_has_its_known_size() -> None:
+    shapes = cases.resnet50()
+    assert len(shapes) == 161
+    assert sum(math.prod(shape) for shape in shapes) == 25_557_032
+
+
+@pytest.mark.parametrize(("nbytes", "label"), [(4, "4 B"), (1024, "1 KiB"), (1 << 20, "1 MiB"), (256 << 20, "256 MiB")])
+def test_cases_by_size(nbytes: int, label: str) -> None:
+    case = cases.allreduce(nbytes)
+    assert (case.label, case.bytes, case.shapes) == (label, nbytes, [(nbytes // 4,)])
+    assert case.samples >= 4
+
+
+def test_a_sample_is_as_slow_as_the_slowest_rank() -> None:
+    assert report.slowest([[1.0, 5.0], [2.0, 3.0]]) == [2.0, 5.0]
+    with pytest.raises(ValueError, match="zip"):
+        report.slowest([[1.0], [2.0, 3.0]])
+
+
+def test_quantiles() -> None:
+    values = [5.0, 1.0, 4.0, 2.0, 3.0]
+    assert [report.quantile(values, q) for q in (0.0, 0.5, 1.0)] == [1.0, 3.0, 5.0]
+
+
+def test_the_table_takes_each_peers_best_mode_and_compares_with_ours() -> None:
+    ours = report.Cell({"allreduce_": [10e-6] * 3})
+    peer = report.Cell({"async": [90e-6] * 3, "blocking": [25e-6] * 3})
+    broken = report.Cell(failure="died")
+    text = report.table(2, ["horovod", "gloo", "DDP", "MPI"], {"4 B": {"horovod": ours, "gloo": peer, "MPI": broken}})
+    row = text.splitlines()[-1]
+    assert row == "| 4 B | 10.0 (10.0-10.0) | 25.0 (25.0-25.0) blocking **2.50x** | - | failed |"
