@@ -1,0 +1,48 @@
+// Allgather over shared memory: in each round everybody stages its next chunk and copies out those of the others.
+//   cost: a + R m + X (n - 1) m + W n m, for m bytes a member (the largest, when they differ)
+// Direct exchange; members start at different neighbours so that they do not all read the same staging area at once.
+#include <numeric>
+
+#include "collectives/collectives.h"
+#include "collectives/shm.h"
+
+namespace hvd {
+
+Status allgather_shm(Comm& comm, const std::byte* in, std::byte* out, std::span<const size_t> bytes) {
+  const size_t members = comm.size, me = comm.rank;
+  if (bytes.size() != members) {
+    return Status(Code::invalid_argument,
+                  "bytes has " + std::to_string(bytes.size()) + " entries, one a member (" + std::to_string(members) + ") is accepted");
+  }
+  const size_t before = std::accumulate(bytes.begin(), bytes.begin() + me, size_t{0});
+  const size_t all = std::accumulate(bytes.begin(), bytes.end(), size_t{0});
+  const size_t largest = *std::max_element(bytes.begin(), bytes.end());
+  if (bytes[me] > 0 && in != out + before) memcpy(out + before, in, bytes[me]);
+  if (largest == 0 || members == 1) return {};
+
+  NodeGroup& node = *comm.node;
+  NodeGroup::Stage stage;
+  HVD_RETURN_IF_ERROR(node.begin(&stage));
+  const SubBuffers subs(stage, kDepth);
+  HVD_RETURN_IF_ERROR(subs.check(1));
+  const size_t step = std::min(subs.bytes, kChunk);
+  auto some = [&](size_t m, size_t k) { return bytes[m] > k * step ? std::min(step, bytes[m] - k * step) : 0; };
+
+  auto stage_in = [&](size_t k) {
+    if (some(me, k) > 0) memcpy(subs.at(node.me(), k), in + k * step, some(me, k));
+  };
+  auto take_out = [&](size_t k) -> Status {
+    std::byte* to = out + before + bytes[me];  // the part of the member after me; wraps around
+    for (size_t i = 1; i < members; ++i) {
+      const size_t m = (me + i) % members;
+      if (m == 0) to = out;
+      HVD_RETURN_IF_ERROR(node.await(static_cast<int>(m), k + 1));
+      copy_bytes(to + k * step, subs.at(static_cast<int>(m), k), some(m, k), all >= kStreamFrom);
+      to += bytes[m];
+    }
+    return {};
+  };
+  return run_rounds(node, ceil_div(largest, step), 0, stage_in, take_out);
+}
+
+}  // namespace hvd

@@ -1,0 +1,183 @@
+// Allreduce over shared memory, straight from and to the users' tensors. Two algorithms; both add in THE order (reduce.h), so the
+// choice between them, the size of chunks and the fusion of tensors change no bit of the result.
+//
+// Direct, for small data. Everybody stages its whole vector and reduces all the vectors itself: one synchronisation.
+//   cost: a + R m + W m + X (n - 1) m
+//
+// Sliced, for the rest. In a round everybody owns one of n slices. It stages the slices that it does not own; reduces its own slice,
+// reading its own contribution where the user has it and the others' from their staging areas; writes the result to its output and to
+// its staging area; and copies the others' results out. Two synchronisations a round, hidden by working on three rounds at a time.
+//   cost: 2 a (once) + R m + W m + X 2 (n - 1) / n m
+// This is reduce-scatter followed by allgather (Thakur, Rabenseifner, Gropp: Optimization of Collective Communication Operations in
+// MPICH, 2005) with direct exchange in both, cut into chunks that stay in cache.
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "collectives/collectives.h"
+#include "collectives/shm.h"
+
+namespace hvd {
+namespace {
+
+// Up to this many bytes, for two members, one synchronisation less is worth more than the arithmetic done twice (measured).
+constexpr size_t kDirectBytes = 16 << 10;
+// Of a slice reduced to the staging area and then copied to the output: the copy finds it in the first-level cache.
+constexpr size_t kBlockBytes = 16 << 10;
+
+class Job {
+ public:
+  Job(NodeGroup& node, const Segments& data, DType d, ReduceOp op, const Scale& s)
+      : node_(node), data_(data), dtype_(d), op_(op), scale_(s), element_(size_of(d)), large_(data.total * element_ >= kStreamFrom),
+        staged_(data), reduced_(data), copied_(data), sources_(node.size()) {}
+
+  Status direct(const SubBuffers& subs);
+  Status sliced(const SubBuffers& subs);
+
+ private:
+  bool streams(const Segments::Piece& piece) const { return large_ && piece.in != piece.out; }
+  void copy_in(std::byte* to, size_t first, size_t count);
+  void copy_out(const std::byte* from, size_t first, size_t count);
+  void reduce_own(const SubBuffers& subs, size_t round, size_t at, size_t first, size_t count);
+
+  NodeGroup& node_;
+  const Segments& data_;
+  DType dtype_;
+  ReduceOp op_;
+  Scale scale_;
+  size_t element_;
+  bool large_;
+  PieceWalk staged_, reduced_, copied_;
+  std::vector<const std::byte*> sources_;
+};
+
+void Job::copy_in(std::byte* to, size_t first, size_t count) {
+  staged_.each(first, count, [&](const Segments::Piece& piece, size_t within, size_t offset, size_t n) {
+    if (piece.in) {
+      memcpy(to + offset * element_, piece.in + within * element_, n * element_);
+    } else {
+      memset(to + offset * element_, 0, n * element_);
+    }
+  });
+}
+
+void Job::copy_out(const std::byte* from, size_t first, size_t count) {
+  copied_.each(first, count, [&](const Segments::Piece& piece, size_t within, size_t offset, size_t n) {
+    if (piece.out) copy_bytes(piece.out + within * element_, from + offset * element_, n * element_, streams(piece));
+  });
+}
+
+Status Job::direct(const SubBuffers& subs) {
+  const size_t step = subs.bytes / element_;
+  auto count_of = [&](size_t k) { return std::min(step, data_.total - k * step); };
+  auto stage_in = [&](size_t k) { copy_in(subs.at(node_.me(), k), k * step, count_of(k)); };
+  auto take_out = [&](size_t k) -> Status {
+    HVD_RETURN_IF_ERROR(node_.await_all(k + 1));
+    reduced_.each(k * step, count_of(k), [&](const Segments::Piece& piece, size_t within, size_t offset, size_t n) {
+      if (!piece.out) return;
+      for (int m = 0; m < node_.size(); ++m) sources_[m] = subs.at(m, k) + offset * element_;
+      reduce_many(dtype_, op_, piece.out + within * element_, sources_, n, scale_);
+    });
+    return {};
+  };
+  return run_rounds(node_, ceil_div(data_.total, step), 0, stage_in, take_out);
+}
+
+// My slice of a round: elements [first, first + count), at element `at` of the sub-buffers.
+void Job::reduce_own(const SubBuffers& subs, size_t round, size_t at, size_t first, size_t count) {
+  reduced_.each(first, count, [&](const Segments::Piece& piece, size_t within, size_t offset, size_t n) {
+    const size_t block = kBlockBytes / element_;
+    for (size_t done = 0; done < n; done += block) {
+      const size_t some = std::min(block, n - done);
+      const size_t there = (at + offset + done) * element_, here = (within + done) * element_;
+      for (int m = 0; m < node_.size(); ++m) sources_[m] = subs.at(m, round) + there;
+      std::byte* mine = subs.at(node_.me(), round) + there;
+      if (piece.in) {
+        sources_[node_.me()] = piece.in + here;
+      } else {
+        memset(mine, 0, some * element_);
+      }
+      reduce_many(dtype_, op_, mine, sources_, some, scale_);
+      if (piece.out) copy_bytes(piece.out + here, mine, some * element_, streams(piece));
+    }
+  });
+}
+
+// Stages, as everybody publishes them: staged 0, staged 1, reduced 0, staged 2, reduced 1, ..., reduced last. The results of a round are
+// copied out one round later still, when all have surely published them.
+//
+// Why kSlicedDepth = 5 sub-buffers need no further waiting: round m overwrites round m - 5. When I stage round m I have reduced m - 2,
+// so I have seen that everybody had staged m - 2, which a member does after it has copied out m - 5.
+constexpr size_t kSlicedDepth = 5;
+
+Status Job::sliced(const SubBuffers& subs) {
+  const size_t members = node_.size(), me = node_.me(), total = data_.total;
+  const size_t unit = kLine / element_;
+  const size_t most = round_down(std::min(subs.bytes / members, kChunk) / element_, unit);
+  const size_t rounds = ceil_div(total, most * members);
+  const size_t slice = round_up(ceil_div(total, rounds * members), unit);
+  auto start = [&](size_t k, size_t m) { return std::min(total, (k * members + m) * slice); };  // of member m's slice in round k
+  auto staged_stage = [&](size_t k) { return k == 0 ? 1 : 2 * k; };
+  auto reduced_stage = [&](size_t k) { return k + 1 < rounds ? 2 * k + 3 : 2 * rounds; };
+
+  auto stage_in = [&](size_t k) {
+    const size_t first = start(k, 0), mine = start(k, me), next = start(k, me + 1), end = start(k + 1, 0);
+    copy_in(subs.at(me, k), first, mine - first);
+    copy_in(subs.at(me, k) + (next - first) * element_, next, end - next);
+    node_.publish();
+  };
+  auto take_results = [&](size_t k) -> Status {
+    for (size_t m = 0; m < members; ++m) {
+      if (m == me) continue;
+      HVD_RETURN_IF_ERROR(node_.await(static_cast<int>(m), reduced_stage(k)));
+      const size_t first = start(k, m);
+      copy_out(subs.at(static_cast<int>(m), k) + (first - start(k, 0)) * element_, first, start(k, m + 1) - first);
+    }
+    return {};
+  };
+
+  stage_in(0);
+  for (size_t k = 0; k < rounds; ++k) {
+    if (k + 1 < rounds) stage_in(k + 1);
+    HVD_RETURN_IF_ERROR(node_.await_all(staged_stage(k)));
+    reduce_own(subs, k, start(k, me) - start(k, 0), start(k, me), start(k, me + 1) - start(k, me));
+    node_.publish();
+    if (k > 0) HVD_RETURN_IF_ERROR(take_results(k - 1));
+  }
+  HVD_RETURN_IF_ERROR(take_results(rounds - 1));
+  node_.finish();
+  return {};
+}
+
+void alone(const Segments& data, DType d, const Scale& s) {
+  for (const Segments::Piece& piece : data.pieces) {
+    if (!piece.out) continue;
+    if (!piece.in) memset(piece.out, 0, piece.count * size_of(d));
+    scale(d, piece.out, piece.in ? piece.in : piece.out, piece.count, s);
+  }
+}
+
+}  // namespace
+
+Status allreduce_shm(Comm& comm, const Segments& data, DType d, ReduceOp op, const Scale& s) {
+  if (data.total == 0) return {};
+  if (comm.size == 1) {
+    alone(data, d, s);
+    return {};
+  }
+  NodeGroup& node = *comm.node;
+  NodeGroup::Stage stage;
+  HVD_RETURN_IF_ERROR(node.begin(&stage));
+  Job job(node, data, d, op, s);
+  const size_t members = node.size();
+  if (data.total * size_of(d) <= 2 * kDirectBytes / members) {
+    const SubBuffers subs(stage, kDepth);
+    HVD_RETURN_IF_ERROR(subs.check(1));
+    return job.direct(subs);
+  }
+  const SubBuffers subs(stage, kSlicedDepth);
+  HVD_RETURN_IF_ERROR(subs.check(members));
+  return job.sliced(subs);
+}
+
+}  // namespace hvd

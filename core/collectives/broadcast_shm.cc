@@ -1,0 +1,38 @@
+// Broadcast over shared memory: the root stages a chunk, the others copy it out and say so; up to kDepth chunks are under way.
+//   cost: a + R m at the root; X m + W m at the others, at the same time but for the first chunk
+// A pipeline of depth one (root -> everybody): with memory that all can read there is nothing to forward. The staging area of the root
+// is read by n - 1 members from the last-level cache.
+#include "collectives/collectives.h"
+#include "collectives/shm.h"
+
+namespace hvd {
+
+Status broadcast_shm(Comm& comm, std::byte* data, size_t bytes, int root) {
+  if (root < 0 || root >= comm.size) {
+    return Status(Code::invalid_argument, "root is " + std::to_string(root) + ", accepted are 0 to " + std::to_string(comm.size - 1));
+  }
+  if (bytes == 0 || comm.size == 1) return {};
+  NodeGroup& node = *comm.node;
+  NodeGroup::Stage stage;
+  HVD_RETURN_IF_ERROR(node.begin(&stage));
+  const SubBuffers subs(stage, kDepth);
+  HVD_RETURN_IF_ERROR(subs.check(1));
+  const size_t step = std::min(subs.bytes, kChunk);
+  const size_t rounds = ceil_div(bytes, step);
+  for (size_t k = 0; k < rounds; ++k) {
+    const size_t at = k * step, some = std::min(step, bytes - at);
+    if (node.me() == root) {
+      // Stage j of another member says that it has copied out j chunks.
+      if (k >= kDepth) HVD_RETURN_IF_ERROR(node.await_all(k - kDepth + 1));
+      memcpy(subs.at(root, k), data + at, some);
+    } else {
+      HVD_RETURN_IF_ERROR(node.await(root, k + 1));
+      copy_bytes(data + at, subs.at(root, k), some, bytes >= kStreamFrom);
+    }
+    node.publish();
+  }
+  node.finish();
+  return {};
+}
+
+}  // namespace hvd

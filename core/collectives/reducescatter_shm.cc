@@ -1,0 +1,55 @@
+// Reduce-scatter over shared memory: a sub-buffer has a region for each member; in each round everybody stages its contributions to the
+// others' parts and reduces its own part, its own contribution being read where the user has it.
+//   cost: a + R m + X m (n - 1) / n + W m / n, for m bytes in
+// Direct exchange, in THE order (reduce.h). `out` may be this member's own part of `in`, which nobody else reads.
+#include <numeric>
+#include <vector>
+
+#include "collectives/collectives.h"
+#include "collectives/shm.h"
+
+namespace hvd {
+
+Status reducescatter_shm(Comm& comm, const std::byte* in, std::byte* out, std::span<const size_t> counts, DType d, ReduceOp op,
+                         const Scale& s) {
+  const size_t members = comm.size, me = comm.rank, element = size_of(d);
+  if (counts.size() != members) {
+    return Status(Code::invalid_argument,
+                  "counts has " + std::to_string(counts.size()) + " entries, one a member (" + std::to_string(members) + ") is accepted");
+  }
+  const size_t before = std::accumulate(counts.begin(), counts.begin() + me, size_t{0});
+  const size_t largest = *std::max_element(counts.begin(), counts.end());
+  if (largest == 0) return {};
+  if (members == 1) {
+    scale(d, out, in, counts[0], s);
+    return {};
+  }
+
+  NodeGroup& node = *comm.node;
+  NodeGroup::Stage stage;
+  HVD_RETURN_IF_ERROR(node.begin(&stage));
+  const SubBuffers subs(stage, kDepth);
+  HVD_RETURN_IF_ERROR(subs.check(members));
+  const size_t region = round_down(std::min(subs.bytes / members, kChunk), kLine), step = region / element;
+  auto part = [&](size_t m, size_t k) { return counts[m] > k * step ? std::min(step, counts[m] - k * step) : 0; };
+  std::vector<const std::byte*> sources(members);
+
+  auto stage_in = [&](size_t k) {
+    const std::byte* from = in;
+    for (size_t m = 0; m < members; from += counts[m] * element, ++m) {
+      const size_t some = m == me ? 0 : part(m, k);
+      if (some > 0) memcpy(subs.at(node.me(), k) + m * region, from + k * step * element, some * element);
+    }
+  };
+  auto take_out = [&](size_t k) -> Status {
+    HVD_RETURN_IF_ERROR(node.await_all(k + 1));
+    for (size_t m = 0; m < members; ++m) sources[m] = subs.at(static_cast<int>(m), k) + me * region;
+    sources[me] = in + (before + k * step) * element;
+    const bool in_place = out == in + before * element;
+    reduce_many(d, op, out + k * step * element, sources, part(me, k), s, !in_place && counts[me] * element >= kStreamFrom);
+    return {};
+  };
+  return run_rounds(node, ceil_div(largest, step), 0, stage_in, take_out);
+}
+
+}  // namespace hvd

@@ -1,0 +1,106 @@
+// Ranks as threads that share a Segment: what the tests of the shared-memory collectives run on.
+#pragma once
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "collectives/collectives.h"
+
+namespace hvd::testing {
+
+// What belongs to one rank: bell, waiter, ledger, scratch. Groups (process sets) come on top.
+struct ShmRank {
+  int rank;
+  BellRef bell;
+  Waiter waiter;
+  StagingLedger ledger;
+  Scratch scratch;
+
+  ShmRank(int r, BellRef b) : rank(r), bell(b), waiter(b, SpinPolicy{50, 5}) {}
+};
+
+// One process set seen from one member.
+struct ShmGroup {
+  NodeGroup node;
+  Comm comm;
+
+  ShmGroup(std::shared_ptr<Segment> segment, ShmRank& rank, const std::vector<BellRef>& bells, int slot, uint32_t generation,
+           const std::vector<int>& members, int me, double timeout)
+      : node(std::move(segment), slot, generation, members, me, select(bells, members), &rank.ledger, &rank.waiter, timeout) {
+    comm.rank = me;
+    comm.size = static_cast<int>(members.size());
+    comm.links.assign(members.size(), nullptr);
+    comm.node = &node;
+    comm.waiter = &rank.waiter;
+    comm.scratch = &rank.scratch;
+    comm.timeout = timeout;
+    comm.global_ranks = members;
+  }
+
+ private:
+  static std::vector<BellRef> select(const std::vector<BellRef>& bells, const std::vector<int>& members) {
+    std::vector<BellRef> some;
+    for (int m : members) some.push_back(bells[m]);
+    return some;
+  }
+};
+
+class ShmWorld {
+ public:
+  explicit ShmWorld(int size, size_t staging_bytes = 8 << 20, double timeout = 60) : timeout_(timeout) {
+    segment_ = Segment::in_process({size, 4 << 10, staging_bytes});
+    for (int r = 0; r < size; ++r) {
+      fds_.push_back(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+      bells_.emplace_back(fds_.back(), &segment_->bell(r));
+      ranks_.push_back(std::make_unique<ShmRank>(r, bells_.back()));
+    }
+    for (int r = 0; r < size; ++r) everybody_.push_back(r);
+  }
+  ~ShmWorld() {
+    for (int fd : fds_) ::close(fd);
+  }
+  ShmWorld(const ShmWorld&) = delete;
+
+  int size() const { return static_cast<int>(ranks_.size()); }
+  // Of a thread of its own: the process set `members` (global ranks) in `slot`; null when this rank is not in it.
+  std::unique_ptr<ShmGroup> group(int rank, int slot, const std::vector<int>& members, uint32_t generation = 1) {
+    for (size_t i = 0; i < members.size(); ++i) {
+      if (members[i] == rank) {
+        return std::make_unique<ShmGroup>(segment_, *ranks_[rank], bells_, slot, generation, members, static_cast<int>(i), timeout_);
+      }
+    }
+    return nullptr;
+  }
+
+  // Runs `body(rank)` on a thread for each rank.
+  void threads(const std::function<void(int)>& body) {
+    std::vector<std::thread> all;
+    for (int r = 0; r < size(); ++r) all.emplace_back([&body, r] { body(r); });
+    for (auto& t : all) t.join();
+  }
+  // Runs `body(comm)` on a thread for each rank, all in one process set; returns each rank's message ("" when ok). Generations ascend
+  // from run to run.
+  std::vector<std::string> run(const std::function<Status(Comm&)>& body) {
+    std::vector<std::string> messages(ranks_.size());
+    ++generation_;
+    std::vector<std::unique_ptr<ShmGroup>> groups;
+    for (int r = 0; r < size(); ++r) groups.push_back(group(r, 0, everybody_, generation_));
+    threads([&](int r) { messages[r] = body(groups[r]->comm).message(); });
+    return messages;
+  }
+
+ private:
+  double timeout_;
+  uint32_t generation_ = 0;
+  std::shared_ptr<Segment> segment_;
+  std::vector<int> fds_, everybody_;
+  std::vector<BellRef> bells_;
+  std::vector<std::unique_ptr<ShmRank>> ranks_;
+};
+
+}  // namespace hvd::testing

@@ -1,0 +1,418 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <string>
+
+#include "elements.h"
+#include "harness_shm.h"
+
+using namespace hvd;
+using namespace hvd::testing;
+
+namespace {
+
+constexpr int kSizes[] = {1, 2, 3, 4, 5, 8};
+constexpr size_t kSmallStaging = 64 << 10;  // halves of 32 KiB: many rounds with little data
+
+#define CHECK_ALL_OK(messages) \
+  for (const std::string& m : (messages)) CHECK(m == "")
+
+Segments segments_of(const std::vector<Segments::Piece>& pieces) {
+  Segments s{pieces, 0};
+  for (auto& p : pieces) s.total += p.count;
+  return s;
+}
+
+std::vector<Buffer> inputs(DType d, size_t n, int ranks, uint64_t seed) {
+  std::vector<Buffer> all;
+  for (int r = 0; r < ranks; ++r) all.push_back(random_elements(d, n, seed * 100 + r));
+  return all;
+}
+
+std::vector<const std::byte*> pointers(const std::vector<Buffer>& buffers) {
+  std::vector<const std::byte*> p;
+  for (auto& b : buffers) p.push_back(b.data());
+  return p;
+}
+
+// One allreduce of n elements in a world, out of place and then in place, against the reference.
+void check_allreduce(ShmWorld& world, DType d, ReduceOp op, size_t n, const Scale& s) {
+  INFO(name_of(d), " ", name_of(op), " of ", n, " on ", world.size(), " ranks");
+  const auto in = inputs(d, n, world.size(), n + 1);
+  const Buffer want = reference(d, op, pointers(in), n, s);
+  auto unchanged = in, in_place = in;
+  std::vector<Buffer> out(world.size(), Buffer(n * size_of(d)));
+  CHECK_ALL_OK(world.run([&](Comm& comm) {
+    const std::vector<Segments::Piece> apart = {{unchanged[comm.rank].data(), out[comm.rank].data(), n}};
+    HVD_RETURN_IF_ERROR(allreduce_shm(comm, segments_of(apart), d, op, s));
+    std::byte* both = in_place[comm.rank].data();
+    const std::vector<Segments::Piece> together = {{both, both, n}};
+    return allreduce_shm(comm, segments_of(together), d, op, s);
+  }));
+  CHECK(unchanged == in);
+  for (int r = 0; r < world.size(); ++r) {
+    CHECK(out[r] == want);
+    CHECK(in_place[r] == want);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("allreduce_shm: every dtype and operation") {
+  for (int size : {2, 5}) {
+    ShmWorld world(size, kSmallStaging);
+    for (DType d : kAllDTypes) {
+      for (ReduceOp op : kAllOps) check_allreduce(world, d, op, 7001, op == ReduceOp::sum ? Scale{1.0, size} : Scale{});
+    }
+  }
+}
+
+TEST_CASE("allreduce_shm: sizes around every limit, on every number of ranks") {
+  for (int size : kSizes) {
+    ShmWorld large(size), small(size, kSmallStaging);
+    for (size_t n : {0, 1, 7, 1000, 1024, 1025, 4096, 4097, 65537}) {
+      check_allreduce(large, DType::float32, ReduceOp::sum, n, {});
+      check_allreduce(small, DType::float32, ReduceOp::sum, n, {0.5, 3});
+      check_allreduce(small, DType::float16, ReduceOp::sum, n, {1.0, size});
+    }
+  }
+}
+
+TEST_CASE("allreduce_shm: large enough to stream, and several full-sized rounds") {
+  ShmWorld world(3);
+  check_allreduce(world, DType::float32, ReduceOp::sum, (9 << 20) / 4 + 13, {});
+}
+
+TEST_CASE("allreduce_shm: fused tensors, missing inputs and outputs, unaligned data: the same bits as one by one") {
+  for (int size : kSizes) {
+    for (size_t staging : {kSmallStaging, size_t{8} << 20}) {
+      for (DType d : {DType::float32, DType::bfloat16, DType::int64}) {
+        ShmWorld world(size, staging);
+        const std::vector<size_t> counts = {1, 0, 333, 5, 20000, 7, 1, 4096, 0};
+        const size_t e = size_of(d), total = std::accumulate(counts.begin(), counts.end(), size_t{0});
+        INFO(name_of(d), " on ", size, " ranks, staging ", staging);
+        auto in = inputs(d, total, size, 3);
+        // Rank `size - 1` has joined: no inputs, no outputs. Rank 0 lacks the input of piece 4 and the output of piece 2.
+        const int joined = size > 1 ? size - 1 : -1;
+        std::vector<size_t> first(counts.size(), 0);
+        for (size_t i = 1; i < counts.size(); ++i) first[i] = first[i - 1] + counts[i - 1];
+        std::vector<Buffer> effective = in;
+        if (joined >= 0) std::fill(effective[joined].begin(), effective[joined].end(), std::byte{0});
+        std::fill_n(effective[0].begin() + first[4] * e, counts[4] * e, std::byte{0});
+        const Buffer want = reference(d, ReduceOp::sum, pointers(effective), total, {1.0, 2});
+
+        std::vector<Buffer> shifted(size), out(size);
+        CHECK_ALL_OK(world.run([&](Comm& comm) {
+          const int r = comm.rank;
+          shifted[r].resize(total * e + 3 * counts.size());
+          out[r].assign(shifted[r].size(), std::byte{0x77});
+          std::vector<Segments::Piece> pieces;
+          for (size_t i = 0; i < counts.size(); ++i) {
+            const size_t at = first[i] * e + 3 * i;  // pieces at odd addresses
+            std::copy_n(in[r].begin() + first[i] * e, counts[i] * e, shifted[r].begin() + at);
+            const bool no_in = r == joined || (r == 0 && i == 4), no_out = r == joined || (r == 0 && i == 2);
+            const bool in_place = i == 5 && !no_in;
+            std::byte* source = shifted[r].data() + at;
+            pieces.push_back({no_in ? nullptr : source, no_out ? nullptr : in_place ? source : out[r].data() + at, counts[i]});
+          }
+          return allreduce_shm(comm, segments_of(pieces), d, ReduceOp::sum, {1.0, 2});
+        }));
+        for (int r = 0; r < size; ++r) {
+          for (size_t i = 0; i < counts.size(); ++i) {
+            const size_t at = first[i] * e + 3 * i, bytes = counts[i] * e;
+            const bool in_place = i == 5 && r != joined;
+            const Buffer& where = in_place ? shifted[r] : out[r];
+            const bool dropped = r == joined || (r == 0 && i == 2);
+            CAPTURE(r);
+            CAPTURE(i);
+            if (dropped) {
+              CHECK(std::all_of(where.begin() + at, where.begin() + at + bytes, [](std::byte b) { return b == std::byte{0x77}; }));
+            } else {
+              CHECK(std::equal(where.begin() + at, where.begin() + at + bytes, want.begin() + first[i] * e));
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("broadcast_shm: every root, sizes from nothing to many rounds") {
+  for (int size : kSizes) {
+    ShmWorld large(size), small(size, kSmallStaging);
+    for (int root = 0; root < size; root += std::max(1, size - 1)) {
+      for (size_t bytes : {size_t{0}, size_t{1}, size_t{4097}, size_t{300001}}) {
+        for (ShmWorld* world : {&large, &small}) {
+          auto data = inputs(DType::uint8, bytes, size, bytes + root);
+          const Buffer want = data[root];
+          CHECK_ALL_OK(world->run([&](Comm& comm) { return broadcast_shm(comm, data[comm.rank].data(), bytes, root); }));
+          for (auto& d : data) CHECK(d == want);
+        }
+      }
+    }
+    for (int root : {-1, size}) {
+      for (auto& m : large.run([&](Comm& comm) { return broadcast_shm(comm, nullptr, 4, root); })) {
+        CHECK(m.find("root is " + std::to_string(root)) != std::string::npos);
+      }
+    }
+  }
+}
+
+TEST_CASE("allgather_shm: sizes differ, some are zero; the input may lie in its place") {
+  for (int size : kSizes) {
+    ShmWorld large(size), small(size, kSmallStaging);
+    for (size_t unit : {size_t{0}, size_t{1}, size_t{777}, size_t{50001}}) {
+      std::vector<size_t> bytes(size);
+      for (int r = 0; r < size; ++r) bytes[r] = r % 3 == 1 ? 0 : unit * (r + 1);
+      std::vector<Buffer> in;
+      Buffer want;
+      for (int r = 0; r < size; ++r) {
+        in.push_back(random_elements(DType::uint8, bytes[r], unit + r));
+        want.insert(want.end(), in[r].begin(), in[r].end());
+      }
+      for (ShmWorld* world : {&large, &small}) {
+        for (bool placed : {false, true}) {
+          std::vector<Buffer> out(size, Buffer(want.size()));
+          CHECK_ALL_OK(world->run([&](Comm& comm) {
+            const int r = comm.rank;
+            std::byte* place = out[r].data() + std::accumulate(bytes.begin(), bytes.begin() + r, size_t{0});
+            if (placed) std::copy(in[r].begin(), in[r].end(), place);
+            return allgather_shm(comm, placed ? place : in[r].data(), out[r].data(), bytes);
+          }));
+          for (auto& o : out) CHECK(o == want);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("alltoall_shm: each pair its own size, zero included") {
+  for (int size : kSizes) {
+    ShmWorld large(size), small(size, kSmallStaging);
+    for (size_t unit : {size_t{0}, size_t{1}, size_t{100}, size_t{9999}}) {
+      auto bytes = [&](int from, int to) { return (from + 2 * to) % 4 == 0 ? 0 : unit * (1 + from) + to; };
+      auto cell = [&](int from, int to) { return random_elements(DType::uint8, bytes(from, to), unit + 31 * from + to); };
+      for (ShmWorld* world : {&large, &small}) {
+        std::vector<Buffer> out(size);
+        CHECK_ALL_OK(world->run([&](Comm& comm) {
+          Buffer in;
+          std::vector<size_t> send, recv;
+          for (int r = 0; r < size; ++r) {
+            const Buffer part = cell(comm.rank, r);
+            in.insert(in.end(), part.begin(), part.end());
+            send.push_back(part.size());
+            recv.push_back(bytes(r, comm.rank));
+          }
+          out[comm.rank].resize(std::accumulate(recv.begin(), recv.end(), size_t{0}));
+          return alltoall_shm(comm, in.data(), send, out[comm.rank].data(), recv);
+        }));
+        for (int r = 0; r < size; ++r) {
+          Buffer want;
+          for (int from = 0; from < size; ++from) {
+            const Buffer part = cell(from, r);
+            want.insert(want.end(), part.begin(), part.end());
+          }
+          CHECK(out[r] == want);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("alltoall_shm: a receiver that expects another size says so") {
+  ShmWorld world(2, kSmallStaging);
+  const auto messages = world.run([](Comm& comm) {
+    Buffer in(64), out(64);
+    const std::vector<size_t> send = {8, 8}, recv = {8, comm.rank == 0 ? size_t{12} : size_t{8}};
+    return alltoall_shm(comm, in.data(), send, out.data(), recv);
+  });
+  CHECK(messages[0] == "alltoall: rank 1 sends 8 bytes to this rank, which expects 12");
+}
+
+TEST_CASE("reducescatter_shm: parts differ, some are empty; in place and not") {
+  for (int size : kSizes) {
+    ShmWorld large(size), small(size, kSmallStaging);
+    for (DType d : {DType::float32, DType::float16, DType::int32, DType::boolean}) {
+      for (size_t unit : {size_t{0}, size_t{1}, size_t{3001}}) {
+        std::vector<size_t> counts(size);
+        for (int r = 0; r < size; ++r) counts[r] = r % 3 == 1 ? 0 : unit * (r + 1);
+        const size_t total = std::accumulate(counts.begin(), counts.end(), size_t{0}), e = size_of(d);
+        const auto in = inputs(d, total, size, unit + 7);
+        const Scale s{1.0, size};
+        const Buffer want = reference(d, ReduceOp::sum, pointers(in), total, s);
+        for (ShmWorld* world : {&large, &small}) {
+          auto data = in;
+          std::vector<Buffer> out(size);
+          CHECK_ALL_OK(world->run([&](Comm& comm) {
+            const int r = comm.rank;
+            out[r].resize(counts[r] * e);
+            HVD_RETURN_IF_ERROR(reducescatter_shm(comm, data[r].data(), out[r].data(), counts, d, ReduceOp::sum, s));
+            if (data[r] != in[r]) return Status(Code::internal, "the input was changed");
+            std::byte* mine = data[r].data() + std::accumulate(counts.begin(), counts.begin() + r, size_t{0}) * e;
+            return reducescatter_shm(comm, data[r].data(), mine, counts, d, ReduceOp::sum, s);
+          }));
+          size_t first = 0;
+          for (int r = 0; r < size; first += counts[r] * e, ++r) {
+            CHECK(std::equal(out[r].begin(), out[r].end(), want.begin() + first));
+            CHECK(std::equal(out[r].begin(), out[r].end(), data[r].begin() + first));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("barrier_shm: nobody leaves before the last has come") {
+  ShmWorld world(4);
+  std::atomic<int> arrived{0};
+  CHECK_ALL_OK(world.run([&](Comm& comm) {
+    for (int round = 1; round <= 200; ++round) {
+      arrived.fetch_add(1);
+      HVD_RETURN_IF_ERROR(barrier_shm(comm));
+      if (arrived.load() < 4 * round) return Status(Code::internal, "left too early in round " + std::to_string(round));
+    }
+    return Status();
+  }));
+}
+
+TEST_CASE("a peer that never comes is a timeout that names it, in every collective") {
+  using Body = std::function<Status(Comm&)>;
+  std::vector<std::byte> a(4096), b(4096 * 2);
+  const std::vector<size_t> halves = {512, 512}, bytes = {4096, 4096};
+  const std::vector<Segments::Piece> tiny = {{a.data(), b.data(), 16}}, larger = {{a.data(), b.data(), 4096}};
+  const Body bodies[] = {
+      [&](Comm& c) { return allreduce_shm(c, segments_of(tiny), DType::float32, ReduceOp::sum, {}); },
+      [&](Comm& c) { return allreduce_shm(c, segments_of(larger), DType::uint8, ReduceOp::sum, {}); },
+      [&](Comm& c) { return broadcast_shm(c, a.data(), 100, 1); },
+      [&](Comm& c) { return allgather_shm(c, a.data(), b.data(), bytes); },
+      [&](Comm& c) { return alltoall_shm(c, a.data(), halves, b.data(), halves); },
+      [&](Comm& c) { return reducescatter_shm(c, a.data(), b.data(), halves, DType::uint8, ReduceOp::sum, {}); },
+      [&](Comm& c) { return barrier_shm(c); },
+  };
+  for (const Body& body : bodies) {
+    ShmWorld world(2, kSmallStaging, 0.05);
+    auto absent = world.group(1, 0, {0, 1});
+    auto present = world.group(0, 0, {0, 1});
+    const Status s = body(present->comm);
+    CHECK(s.code() == Code::timeout);
+    CHECK(s.message().find("local rank 1") != std::string::npos);
+  }
+}
+
+TEST_CASE("a staging area that is too small is refused, with the size that would do") {
+  ShmWorld world(8, 4096);
+  const std::vector<Segments::Piece> pieces = {{nullptr, nullptr, 100000}};
+  for (auto& m : world.run([&](Comm& c) { return allreduce_shm(c, segments_of(pieces), DType::float32, ReduceOp::sum, {}); })) {
+    CHECK(m.find("staging area of 4096 bytes is too small for 8 local ranks") != std::string::npos);
+  }
+}
+
+namespace {
+
+// FNV-1a over the results of a sequence of operations.
+struct Hash {
+  uint64_t value = 1469598103934665603u;
+  void add(const Buffer& data) {
+    for (std::byte b : data) value = (value ^ static_cast<uint8_t>(b)) * 1099511628211u;
+  }
+};
+
+// A random sequence of all collectives on one group: every member draws the same sizes from `seed`, its own data from its rank.
+// Results that all members share go into the hash; the others are checked against the value that sender and receiver both know.
+Status random_steps(Comm& comm, uint64_t seed, int steps, Hash* hash) {
+  std::mt19937_64 random(seed);
+  const int n = comm.size;
+  for (int step = 0; step < steps; ++step) {
+    const int kind = static_cast<int>(random() % 6);
+    const size_t count = random() % (step % 5 == 0 ? 40000 : 700);
+    const DType d = kAllDTypes[random() % kDTypeCount];
+    const ReduceOp op = kAllOps[random() % 4];
+    const int root = static_cast<int>(random() % n);
+    const uint64_t salt = random();
+    Buffer mine = random_elements(d, count, salt + comm.rank);
+    std::vector<size_t> parts(n);
+    for (size_t& p : parts) p = random() % (count + 1);
+    const size_t all = std::accumulate(parts.begin(), parts.end(), size_t{0});
+    const std::byte fill{static_cast<uint8_t>(salt + 1)};
+    if (kind == 0) {
+      const std::vector<Segments::Piece> pieces = {{mine.data(), mine.data(), count / 2},
+                                                   {mine.data() + count / 2 * size_of(d), mine.data() + count / 2 * size_of(d), count - count / 2}};
+      HVD_RETURN_IF_ERROR(allreduce_shm(comm, segments_of(pieces), d, op, {1.0, n}));
+      hash->add(mine);
+    } else if (kind == 1) {
+      HVD_RETURN_IF_ERROR(broadcast_shm(comm, mine.data(), mine.size(), root));
+      hash->add(mine);
+    } else if (kind == 2) {
+      Buffer out(all);
+      const Buffer in(parts[comm.rank], std::byte{static_cast<uint8_t>(comm.rank)});
+      HVD_RETURN_IF_ERROR(allgather_shm(comm, in.data(), out.data(), parts));
+      hash->add(out);
+    } else if (kind == 3) {
+      // Everybody sends parts[r] bytes with its own rank in them to rank r.
+      const Buffer in(all, fill ^ std::byte{static_cast<uint8_t>(comm.rank)});
+      const std::vector<size_t> recv(n, parts[comm.rank]);
+      Buffer out(n * parts[comm.rank]);
+      HVD_RETURN_IF_ERROR(alltoall_shm(comm, in.data(), parts, out.data(), recv));
+      for (size_t i = 0; i < out.size(); ++i) {
+        if (out[i] != (fill ^ std::byte{static_cast<uint8_t>(i / parts[comm.rank])})) return Status(Code::internal, "alltoall: wrong byte");
+      }
+    } else if (kind == 4) {
+      const std::vector<int32_t> in(all, comm.rank + 1);
+      std::vector<int32_t> out(parts[comm.rank]);
+      HVD_RETURN_IF_ERROR(reducescatter_shm(comm, reinterpret_cast<const std::byte*>(in.data()), reinterpret_cast<std::byte*>(out.data()),
+                                            parts, DType::int32, ReduceOp::sum, {}));
+      for (int32_t x : out) {
+        if (x != n * (n + 1) / 2) return Status(Code::internal, "reducescatter: wrong sum");
+      }
+    } else {
+      HVD_RETURN_IF_ERROR(barrier_shm(comm));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("random sequences of all collectives give the same hash on every rank, run after run") {
+  for (int size : {2, 3, 4, 8}) {
+    uint64_t first_run = 0;
+    for (int run = 0; run < 2; ++run) {
+      ShmWorld world(size, kSmallStaging);
+      std::vector<Hash> hashes(size);
+      CHECK_ALL_OK(world.run([&](Comm& comm) { return random_steps(comm, 42 + size, 150, &hashes[comm.rank]); }));
+      for (auto& h : hashes) CHECK(h.value == hashes[0].value);
+      if (run == 1) CHECK(hashes[0].value == first_run);
+      first_run = hashes[0].value;
+    }
+  }
+}
+
+TEST_CASE("process sets with overlapping members take turns with the same staging areas") {
+  const std::vector<std::vector<int>> sets = {{0, 1, 2, 3}, {0, 1}, {1, 2, 3}, {3, 0}};
+  ShmWorld world(4, kSmallStaging);
+  std::vector<std::vector<Hash>> hashes(sets.size(), std::vector<Hash>(4));
+  std::vector<std::string> errors(4);
+  world.threads([&](int rank) {
+    std::vector<std::unique_ptr<ShmGroup>> groups;
+    for (size_t s = 0; s < sets.size(); ++s) groups.push_back(world.group(rank, static_cast<int>(s), sets[s]));
+    std::mt19937_64 random(7);  // the same order of sets on all ranks
+    for (int turn = 0; turn < 120; ++turn) {
+      const size_t s = random() % sets.size();
+      const uint64_t seed = random();
+      if (!groups[s]) continue;
+      const Status status = random_steps(groups[s]->comm, seed, 3, &hashes[s][rank]);
+      if (!status.ok()) {
+        errors[rank] = status.message();
+        return;
+      }
+    }
+    // Everybody waits until nobody reads a group's counters any more.
+    errors[rank] = barrier_shm(groups[0]->comm).message();
+  });
+  CHECK_ALL_OK(errors);
+  for (size_t s = 0; s < sets.size(); ++s) {
+    for (int r : sets[s]) CHECK(hashes[s][r].value == hashes[s][sets[s][0]].value);
+  }
+}
