@@ -3,16 +3,14 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <string>
+
+#include "collectives/flow.h"
 
 namespace hvd {
 namespace {
 
 constexpr size_t kAlign = 64;
-
-std::string peer_name(const Comm& comm, int peer) {
-  const bool known = static_cast<size_t>(peer) < comm.global_ranks.size();
-  return "rank " + std::to_string(known ? comm.global_ranks[peer] : peer);
-}
 
 Status no_link(const Comm& comm, int peer) {
   return Status(Code::internal, "no link to " + peer_name(comm, peer));
@@ -22,12 +20,9 @@ Link* link_to(const Comm& comm, int peer) {
   return peer >= 0 && static_cast<size_t>(peer) < comm.links.size() ? comm.links[peer] : nullptr;
 }
 
-// One direction of a transfer: moves what can be moved now and shortens `rest`.
-template <class Span, class Move>
-Status advance(const Comm& comm, int peer, Span& rest, bool& moved, Move move) {
-  Link& link = *comm.links[peer];
-  const int64_t n = move(link, rest);
-  if (n < 0) return link.error().with(peer_name(comm, peer));
+template <class Span>
+Status took(const Comm& comm, int peer, int64_t n, Span& rest, bool& moved) {
+  if (n < 0) return comm.links[peer]->error().with(peer_name(comm, peer));
   if (n > 0) {
     rest = rest.subspan(static_cast<size_t>(n));
     moved = true;
@@ -35,32 +30,31 @@ Status advance(const Comm& comm, int peer, Span& rest, bool& moved, Move move) {
   return {};
 }
 
+}  // namespace
+
+std::string peer_name(const Comm& comm, int peer) {
+  const bool known = peer >= 0 && static_cast<size_t>(peer) < comm.global_ranks.size();
+  return "rank " + std::to_string(known ? comm.global_ranks[peer] : peer);
+}
+
+std::string pending_text(const Comm& comm, int to, bool sending, int from, bool receiving) {
+  std::string what;
+  if (receiving) what = "data from " + peer_name(comm, from);
+  if (sending) what += (receiving ? " and " : "") + peer_name(comm, to) + " to take data";
+  return what;
+}
+
 Status advance_out(const Comm& comm, int peer, ConstBytes& out, bool& moved) {
   if (out.empty()) return {};
-  return advance(comm, peer, out, moved, [](Link& link, ConstBytes data) { return link.try_send(data); });
+  if (!link_to(comm, peer)) return no_link(comm, peer);
+  return took(comm, peer, comm.links[peer]->try_send(out), out, moved);
 }
 
 Status advance_in(const Comm& comm, int peer, Bytes& in, bool& moved) {
   if (in.empty()) return {};
-  return advance(comm, peer, in, moved, [](Link& link, Bytes data) { return link.try_recv(data); });
+  if (!link_to(comm, peer)) return no_link(comm, peer);
+  return took(comm, peer, comm.links[peer]->try_recv(in), in, moved);
 }
-
-// What an exchange waits for, for the message of a timeout. One pointer to it fits into a std::function without an allocation.
-struct Pending {
-  const Comm& comm;
-  int to, from;
-  const ConstBytes& out;
-  const Bytes& in;
-
-  std::string text() const {
-    std::string what;
-    if (!in.empty()) what = "data from " + peer_name(comm, from);
-    if (!out.empty()) what += (what.empty() ? "" : " and ") + peer_name(comm, to) + " to take data";
-    return what;
-  }
-};
-
-}  // namespace
 
 void Scratch::Free::operator()(std::byte* p) const { ::operator delete(p, std::align_val_t(kAlign)); }
 
@@ -86,51 +80,31 @@ Status send_to(Comm& comm, int peer, ConstBytes data) { return exchange(comm, pe
 Status recv_from(Comm& comm, int peer, Bytes data) { return exchange(comm, peer, {}, peer, data); }
 
 Status exchange(Comm& comm, int to, ConstBytes out, int from, Bytes in) {
-  if (!out.empty() && !link_to(comm, to)) return no_link(comm, to);
-  if (!in.empty() && !link_to(comm, from)) return no_link(comm, from);
-  const Pending pending{comm, to, from, out, in};
-  Wait wait(*comm.waiter, comm.timeout, [&pending] { return pending.text(); });
-  while (true) {
-    bool moved = false;
+  auto text = [&] { return pending_text(comm, to, !out.empty(), from, !in.empty()); };
+  return pump(comm, text, [&](bool& moved, bool& done) -> Status {
     HVD_RETURN_IF_ERROR(advance_out(comm, to, out, moved));
     HVD_RETURN_IF_ERROR(advance_in(comm, from, in, moved));
-    if (out.empty() && in.empty()) return {};
-    if (moved) {
-      wait.progress();
-    } else {
-      HVD_RETURN_IF_ERROR(wait.pause());
-    }
-  }
+    done = out.empty() && in.empty();
+    return {};
+  });
 }
 
 Status exchange_all(Comm& comm, std::span<Transfer> transfers) {
-  for (const Transfer& t : transfers) {
-    if ((!t.out.empty() || !t.in.empty()) && !link_to(comm, t.peer)) return no_link(comm, t.peer);
-  }
-  struct View {
-    const Comm& comm;
-    std::span<Transfer> transfers;
-  } view{comm, transfers};
-  Wait wait(*comm.waiter, comm.timeout, [&view] {
-    for (const Transfer& t : view.transfers) {
-      if (!t.out.empty() || !t.in.empty()) return Pending{view.comm, t.peer, t.peer, t.out, t.in}.text();
+  auto text = [&] {
+    for (const Transfer& t : transfers) {
+      if (!t.out.empty() || !t.in.empty()) return pending_text(comm, t.peer, !t.out.empty(), t.peer, !t.in.empty());
     }
     return std::string("data");
-  });
-  while (true) {
-    bool moved = false, done = true;
+  };
+  return pump(comm, text, [&](bool& moved, bool& done) -> Status {
+    done = true;
     for (Transfer& t : transfers) {
       HVD_RETURN_IF_ERROR(advance_out(comm, t.peer, t.out, moved));
       HVD_RETURN_IF_ERROR(advance_in(comm, t.peer, t.in, moved));
       done = done && t.out.empty() && t.in.empty();
     }
-    if (done) return {};
-    if (moved) {
-      wait.progress();
-    } else {
-      HVD_RETURN_IF_ERROR(wait.pause());
-    }
-  }
+    return {};
+  });
 }
 
 namespace {

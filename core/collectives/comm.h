@@ -52,7 +52,7 @@ Status recv_from(Comm& comm, int peer, Bytes data);
 // Both at once, never deadlocking however small the socket buffers are. Peers may be equal. Either may be empty.
 Status exchange(Comm& comm, int to, ConstBytes out, int from, Bytes in);
 
-// Many transfers at once (pairwise all-to-all): progress on all until all are done.
+// Many transfers at once (pairwise all-to-all): progress on all until all are done. One a peer at most; the spans are used up.
 struct Transfer {
   int peer;
   ConstBytes out;  // sent to peer

@@ -1,0 +1,35 @@
+// Ring: the data are cut into P slices; each travels once around the ring collecting everybody's values, and once more as result.
+// Every rank sends and receives all the time, to one neighbour and from one neighbour: optimal in bandwidth, kind to networks and
+// needs two connections only. There are no steps: a slice flows on as soon as its first block has been combined.
+//
+// Cost: 2 (P-1) * alpha + 2 (P-1)/P * N * beta + (P-1)/P * N * gamma.
+// Order of the reduction: slice i starts at rank i + 1 and is added along the ring, so where an element lies decides the order
+// in which its values are added. All ranks get the same bits, but they differ from those of the other algorithms and change with the
+// fusion of tensors; therefore it is not chosen by default for floats on more than two ranks (plan/algorithms.h).
+// 16-bit floats travel as float32 while they are sums, as themselves afterwards.
+// Source: P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 69(2), 2009.
+#include "collectives/collectives.h"
+#include "collectives/flow.h"
+
+namespace hvd {
+
+Status allreduce_ring(Comm& comm, std::byte* data, size_t count, DType d, ReduceOp op) {
+  if (count == 0 || comm.size == 1) return {};
+  const int n = comm.size;
+  const DType acc = accumulator(d);
+  std::byte* wide = widened(comm, kSlotWide, data, count, d);
+  auto* memory = reinterpret_cast<size_t*>(comm.scratch->get(kSlotOffsets, (n + 1) * sizeof(size_t)));
+  const std::span<const size_t> offsets(memory, n + 1);
+  auto cut = [&](size_t element) {
+    for (int i = 0; i <= n; ++i) memory[i] = slice_at(count, n, i) * element;
+  };
+  cut(size_of(acc));
+  const Combine combine{acc, op, true};
+  HVD_RETURN_IF_ERROR(ring_pass(comm, wide, offsets, (comm.rank + n - 1) % n, &combine));  // the last to arrive: slice `rank`
+  const size_t first = slice_at(count, n, comm.rank);
+  narrowed(data, wide, first, slice_at(count, n, comm.rank + 1) - first, d);
+  cut(size_of(d));
+  return ring_pass(comm, data, offsets, comm.rank, nullptr);
+}
+
+}  // namespace hvd

@@ -1,0 +1,132 @@
+#include "collectives/flow.h"
+
+#include <algorithm>
+
+namespace hvd {
+namespace {
+
+constexpr size_t kBlock = 64 << 10;  // bytes combined at once: with the other operand it stays in a 256 KiB cache
+
+}  // namespace
+
+Inflow::Inflow(Comm& comm, int from, const Combine* combine) : comm_(comm), from_(from), combine_(combine) {}
+
+void Inflow::start(Bytes target) {
+  target_ = target;
+  ready_ = 0;
+  open_window();
+}
+
+void Inflow::open_window() {
+  const size_t left = target_.size() - ready_;
+  if (combine_) {
+    const size_t n = std::min(left, kBlock);
+    window_ = Bytes(comm_.scratch->get(kSlotTheirs, kBlock), n);
+  } else {
+    window_ = target_.subspan(ready_);
+  }
+  rest_ = window_;
+}
+
+Status Inflow::advance(bool& moved) {
+  if (done()) return {};
+  const size_t before = rest_.size();
+  HVD_RETURN_IF_ERROR(advance_in(comm_, from_, rest_, moved));
+  if (!combine_) {
+    ready_ += before - rest_.size();
+    return {};
+  }
+  if (!rest_.empty()) return {};
+  std::byte* mine = target_.data() + ready_;
+  const size_t n = window_.size() / size_of(combine_->dtype);
+  if (combine_->theirs_first) {
+    reduce2(combine_->dtype, combine_->op, mine, window_.data(), mine, n);
+  } else {
+    reduce2(combine_->dtype, combine_->op, mine, mine, window_.data(), n);
+  }
+  ready_ += window_.size();
+  open_window();
+  return {};
+}
+
+Status exchange_combine(Comm& comm, int to, ConstBytes out, int from, Bytes mine, const Combine& combine) {
+  Inflow in(comm, from, &combine);
+  in.start(mine);
+  auto text = [&] { return pending_text(comm, to, !out.empty(), from, !in.done()); };
+  return pump(comm, text, [&](bool& moved, bool& done) -> Status {
+    HVD_RETURN_IF_ERROR(advance_out(comm, to, out, moved));
+    HVD_RETURN_IF_ERROR(in.advance(moved));
+    done = out.empty() && in.done();
+    return {};
+  });
+}
+
+Status ring_pass(Comm& comm, std::byte* base, std::span<const size_t> offsets, int first, const Combine* combine) {
+  const int n = comm.size, next = (comm.rank + 1) % n, previous = (comm.rank + n - 1) % n;
+  auto slice = [&](int step) {
+    const int i = ((first - step) % n + n) % n;
+    return Bytes(base + offsets[i], offsets[i + 1] - offsets[i]);
+  };
+  Inflow in(comm, previous, combine);
+  int receiving = 0, sending = 0;  // steps; slice(s + 1) arrives in step s and leaves in step s + 1
+  size_t sent = 0;                 // bytes of slice(sending)
+  in.start(slice(1));
+  auto text = [&] { return pending_text(comm, next, sending < n - 1, previous, receiving < n - 1); };
+  return pump(comm, text, [&](bool& moved, bool& done) -> Status {
+    if (receiving < n - 1) {
+      HVD_RETURN_IF_ERROR(in.advance(moved));
+      if (in.done() && ++receiving < n - 1) {
+        in.start(slice(receiving + 1));
+        moved = true;  // an empty slice is progress too
+      }
+    }
+    if (sending < n - 1) {
+      const Bytes whole = slice(sending);
+      const size_t sendable = sending <= receiving ? whole.size() : in.ready();
+      ConstBytes out = whole.first(sendable).subspan(sent);
+      const size_t before = out.size();
+      HVD_RETURN_IF_ERROR(advance_out(comm, next, out, moved));
+      sent += before - out.size();
+      if (sent == whole.size() && sendable == whole.size()) {
+        ++sending;
+        sent = 0;
+        moved = true;
+      }
+    }
+    done = sending >= n - 1 && receiving >= n - 1;
+    return {};
+  });
+}
+
+Status relay(Comm& comm, int from, int to, Bytes data) {
+  Inflow in(comm, from, nullptr);
+  in.start(data);
+  size_t sent = 0;
+  auto have = [&] { return from < 0 ? data.size() : in.ready(); };
+  auto text = [&] { return pending_text(comm, to, to >= 0 && sent < have(), from, have() < data.size()); };
+  return pump(comm, text, [&](bool& moved, bool& done) -> Status {
+    if (from >= 0) HVD_RETURN_IF_ERROR(in.advance(moved));
+    if (to >= 0) {
+      ConstBytes out = data.first(have()).subspan(sent);
+      const size_t before = out.size();
+      HVD_RETURN_IF_ERROR(advance_out(comm, to, out, moved));
+      sent += before - out.size();
+    }
+    done = have() == data.size() && (to < 0 || sent == data.size());
+    return {};
+  });
+}
+
+std::byte* widened(Comm& comm, int slot, std::byte* data, size_t count, DType d) {
+  if (!is_half(d)) return data;
+  std::byte* wide = comm.scratch->get(slot, count * sizeof(float));
+  widen(d, reinterpret_cast<float*>(wide), data, count);
+  return wide;
+}
+
+void narrowed(std::byte* data, const std::byte* wide, size_t first, size_t count, DType d) {
+  if (!is_half(d)) return;
+  narrow(d, data + first * size_of(d), reinterpret_cast<const float*>(wide) + first, count);
+}
+
+}  // namespace hvd

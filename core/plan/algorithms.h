@@ -1,0 +1,79 @@
+// Which algorithm for which collective: a table of rows, the first one that fits decides, and a string in which the user may overrule
+// it ("allreduce=ring,broadcast=tree"). Pure.
+//
+// A rule that the table keeps (and a test checks): for one world, all rows that a float reduction can reach add in the same order,
+// so that bits depend neither on the size of a tensor nor on what it was fused with.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "plan/topology.h"
+
+namespace hvd {
+
+enum class Collective : uint8_t { allreduce, broadcast, allgather, alltoall, reducescatter, barrier };
+inline constexpr int kCollectiveCount = 6;
+std::string_view name_of(Collective);
+
+enum class Algorithm : uint8_t {
+  shm, recursive_doubling, rabenseifner, pairwise, ring, hierarchical, tree, pipelined, dissemination,
+};
+inline constexpr int kAlgorithmCount = 9;
+std::string_view name_of(Algorithm);
+
+// The algorithms that exist for a collective.
+std::span<const Algorithm> algorithms_of(Collective);
+
+struct WorldShape {
+  int size = 1;
+  int hosts = 1;
+  bool all_local = false;     // all members share this host's memory
+  bool links = true;          // there are links between members
+  bool nested = false;        // several hosts, several members on some (Topology::nested), shared memory inside them
+  bool power_of_two = true;   // is size?
+
+  // `shared_memory`: may members of one host use it?
+  static WorldShape of(const Topology& topology, bool shared_memory = true);
+};
+
+// What the user wants instead of the table.
+struct Overrides {
+  std::array<std::optional<Algorithm>, kCollectiveCount> wanted;
+  // "collective=algorithm", separated by commas; empty: none. Errors name the offending part and what is accepted.
+  static Status parse(std::string_view text, Overrides* out);
+};
+
+// Order in which a float reduction adds, as far as it can be told apart (collectives/reduce.h).
+enum class Order : uint8_t { none, the_order, by_host, by_slice };
+Order order_of(Collective, Algorithm);
+
+// Can `algorithm` run at all in this world?
+bool runs_in(Algorithm, const WorldShape&);
+
+// `bytes`: of the whole operation on one rank, in dtype `d`. An override that cannot run in this world is passed over (one setting
+// serves worlds and process sets of different shapes).
+Algorithm select(Collective, DType d, size_t bytes, const WorldShape&, const Overrides& = {});
+
+// The table, for documentation and tests.
+enum class Where : uint8_t { local, nested, flat };
+enum class Values : uint8_t { any, integers };
+enum class Sizes : uint8_t { any, powers_of_two };
+struct Row {
+  Collective collective;
+  Where where;
+  Values values;
+  Sizes sizes;
+  int ranks;     // at most
+  size_t bytes;  // at most
+  Algorithm algorithm;
+};
+std::span<const Row> table();
+
+}  // namespace hvd

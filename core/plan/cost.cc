@@ -1,0 +1,84 @@
+#include "plan/cost.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+namespace hvd {
+namespace {
+
+using C = Collective;
+using A = Algorithm;
+using M = CostModel;
+using W = WorldShape;
+
+double log2_floor(int p) { return std::bit_width(static_cast<unsigned>(p)) - 1; }
+double log2_ceil(int p) { return std::bit_width(static_cast<unsigned>(p - 1)); }
+double others(double p) { return (p - 1) / p; }
+bool folds(int p) { return !std::has_single_bit(static_cast<unsigned>(p)); }
+
+double doubling(int p, double n, const M& m) {
+  const double fold = folds(p) ? 2 * (m.alpha + n * m.beta) + n * m.gamma : 0;
+  return log2_floor(p) * (m.alpha + n * (m.beta + m.gamma)) + fold;
+}
+double halving(int p, double n, const M& m) {
+  const double fold = folds(p) ? 2 * (m.alpha + n * m.beta) + n * m.gamma : 0;
+  const int q = static_cast<int>(std::bit_floor(static_cast<unsigned>(p)));
+  return 2 * log2_floor(p) * m.alpha + others(q) * n * (2 * m.beta + m.gamma) + fold;
+}
+double two_trips(int p, double n, const M& m) { return 2 * (p - 1) * m.alpha + others(p) * n * (2 * m.beta + m.gamma); }
+double one_trip(int p, double n, const M& m) { return (p - 1) * m.alpha + others(p) * n * m.beta; }
+
+double hierarchical(const W& w, double n, const M& m) {
+  const double l = std::max(1.0, static_cast<double>(w.size) / w.hosts);
+  const double inside = 4 * m.local_alpha + n * (2 * m.local_beta + m.gamma);
+  const double slice = n / l;
+  const double large = folds(w.hosts) ? two_trips(w.hosts, slice, m) : halving(w.hosts, slice, m);
+  return inside + std::min(doubling(w.hosts, slice, m), large);
+}
+
+// A chain of segments: what a connection holds.
+double chain(const W& w, double n, const M& m) {
+  constexpr double kSegment = 256 << 10;
+  const double s = std::min(n, kSegment), segments = s > 0 ? std::ceil(n / s) : 0;
+  return segments > 0 ? (w.size - 2 + segments) * (m.alpha + s * m.beta) : 0;
+}
+
+constexpr Cost kCosts[] = {
+    {C::allreduce, A::shm, "2 a' + 2 N b' + N g", [](const W&, double n, const M& m) { return 2 * m.local_alpha + n * (2 * m.local_beta + m.gamma); }},
+    {C::allreduce, A::recursive_doubling, "floor(log2 P) (a + N (b + g)) [+ 2 (a + N b) + N g unless P = 2^k]",
+     [](const W& w, double n, const M& m) { return doubling(w.size, n, m); }},
+    {C::allreduce, A::rabenseifner, "2 floor(log2 P) a + (Q-1)/Q N (2 b + g), Q = 2^floor(log2 P) [+ 2 (a + N b) + N g unless P = 2^k]",
+     [](const W& w, double n, const M& m) { return halving(w.size, n, m); }},
+    {C::allreduce, A::pairwise, "2 (P-1) a + (P-1)/P N (2 b + g)", [](const W& w, double n, const M& m) { return two_trips(w.size, n, m); }},
+    {C::allreduce, A::ring, "2 (P-1) a + (P-1)/P N (2 b + g)", [](const W& w, double n, const M& m) { return two_trips(w.size, n, m); }},
+    {C::allreduce, A::hierarchical, "4 a' + N (2 b' + g) + min(recursive doubling, rabenseifner or pairwise)(P = H, N / L)", hierarchical},
+    {C::broadcast, A::shm, "a' + 2 N b'", [](const W&, double n, const M& m) { return m.local_alpha + 2 * n * m.local_beta; }},
+    {C::broadcast, A::tree, "ceil(log2 P) (a + N b)", [](const W& w, double n, const M& m) { return log2_ceil(w.size) * (m.alpha + n * m.beta); }},
+    {C::broadcast, A::pipelined, "(P - 2 + N/S) (a + S b), S = 256 KiB", chain},
+    {C::allgather, A::shm, "a' + 2 N b'", [](const W&, double n, const M& m) { return m.local_alpha + 2 * n * m.local_beta; }},
+    {C::allgather, A::ring, "(P-1) a + (P-1)/P N b", [](const W& w, double n, const M& m) { return one_trip(w.size, n, m); }},
+    {C::alltoall, A::shm, "a' + 2 N b'", [](const W&, double n, const M& m) { return m.local_alpha + 2 * n * m.local_beta; }},
+    {C::alltoall, A::pairwise, "(P-1) a + (P-1)/P N b", [](const W& w, double n, const M& m) { return one_trip(w.size, n, m); }},
+    {C::reducescatter, A::shm, "a' + N (b' + g)", [](const W&, double n, const M& m) { return m.local_alpha + n * (m.local_beta + m.gamma); }},
+    {C::reducescatter, A::pairwise, "(P-1) a + (P-1)/P N (b + g)",
+     [](const W& w, double n, const M& m) { return one_trip(w.size, n, m) + others(w.size) * n * m.gamma; }},
+    {C::barrier, A::shm, "a'", [](const W&, double, const M& m) { return m.local_alpha; }},
+    {C::barrier, A::dissemination, "ceil(log2 P) a", [](const W& w, double, const M& m) { return log2_ceil(w.size) * m.alpha; }},
+};
+
+}  // namespace
+
+const Cost* cost_of(Collective c, Algorithm a) {
+  for (const Cost& cost : kCosts) {
+    if (cost.collective == c && cost.algorithm == a) return &cost;
+  }
+  return nullptr;
+}
+
+double predict(Collective c, Algorithm a, const WorldShape& world, size_t bytes, const CostModel& model) {
+  const Cost* cost = cost_of(c, a);
+  return cost && world.size > 1 ? cost->seconds(world, static_cast<double>(bytes), model) : 0;
+}
+
+}  // namespace hvd
