@@ -1,7 +1,7 @@
 """Makes an engine out of the worker environment and the settings: meet in the store, connect, share memory, start.
 
-    1. exchange   every rank tells the store who and where it is and gets everybody's records; the store's round number is
-                  the epoch
+    1. exchange   every rank tells the store who and where it is and gets everybody's records; the round's number is the
+                  epoch
     2. connect    links.Former opens and authenticates the sockets; a node's leader passes the shared memory on
     3. start      the engine gets descriptors and numbers
     4. confirm    a second exchange: init returns on all ranks or fails on all

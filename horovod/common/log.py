@@ -15,10 +15,12 @@ def make_sink(rank: int, hide_time: bool) -> Callable[[int, str], None]:
         stream = sys.stderr
         if stream is None:  # pythonw-like hosts and the very end of the interpreter
             return
-        now = time.time()
-        moment = "" if hide_time else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now)) + f".{int(now * 1000) %
-        1000:03d} " try:
-            stream.write(f"{moment}[horovod, rank {rank}] {name}: {message}\n")
+        stamp = ""
+        if not hide_time:
+            now = time.time()
+            stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now)) + f".{int(now * 1000) % 1000:03d} "
+        try:
+            stream.write(f"{stamp}[horovod, rank {rank}] {name}: {message}\n")
             stream.flush()
         except (OSError, ValueError):
             pass  # a closed stderr must not end training
