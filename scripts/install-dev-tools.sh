@@ -13,4 +13,4 @@ except ImportError:  # Python 3.10; pip carries a copy
 extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]
 print("\n".join(r for name in ("dev", "test") for r in extras[name] if not re.match(r"horovod\b", r)))
 PY
-pip install -q -r "$requirements"
+pip install -qq -r "$requirements"

@@ -5,5 +5,5 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 target=(.)
 [ "${1:-}" = --editable ] && target=(--editable .)
-pip install -q cloudpickle msgspec pyzmq
-exec pip install -q --no-deps --no-build-isolation --force-reinstall -Cbuild-dir=build/python "${target[@]}"
+pip install -qq cloudpickle msgspec pyzmq
+exec pip install -qq --no-deps --no-build-isolation --force-reinstall -Cbuild-dir=build/python "${target[@]}"
