@@ -1,0 +1,277 @@
+"""Real worker processes for tests, kept from test to test.
+
+    def test_sum(pool):
+        def work(x):                      # runs on every rank; shipped by cloudpickle
+            return hvd.allreduce(...)
+        assert pool(3).run(work, 5) == [...]            # results by rank
+        pool(2, HOROVOD_TRANSPORT="tcp").run(work, 5)   # another world size, other settings
+
+One fleet of processes serves all world sizes and settings: the workers join another job by shutdown and init with
+another environment, through the same contract as under the launcher. A worker that dies or hangs fails the test and is
+replaced.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from horovod.common.store import StoreServer
+from horovod.common.worker_env import WorkerEnv, make_key, make_key_fd
+
+ROOT = Path(__file__).resolve().parent.parent
+GRACE = 3.0  # seconds that ranks have to end by themselves after another failed
+START_SECONDS = 60.0
+FACES = ("tests", "torch")
+
+
+class WorkerDied(RuntimeError):
+    """A worker process ended, or was killed because it did not answer in time."""
+
+
+class RemoteTraceback(Exception):
+    """The traceback of a worker's exception, as the cause of the exception raised here."""
+
+    def __str__(self) -> str:
+        return "\n" + str(self.args[0])
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A worker's exception and its traceback."""
+
+    error: BaseException
+    trace: str
+
+
+class Worker:
+    """One process."""
+
+    def __init__(self, number: int, key_fd: int, folder: str) -> None:
+        self.number = number
+        ours, theirs = socket.socketpair()
+        self._log = os.path.join(folder, f"worker-{number}-{time.monotonic_ns()}.log")
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
+        environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
+        environ.setdefault("OMP_NUM_THREADS", "1")
+        with open(self._log, "wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.pool_worker", str(theirs.fileno()), str(os.getpid())],
+                pass_fds=(theirs.fileno(), key_fd),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environ,
+                cwd=ROOT,
+            )
+        theirs.close()
+        self.connection = Connection(ours.detach())
+
+    def send(self, *message: Any) -> None:
+        # A worker that is gone shows when its answer is awaited.
+        with contextlib.suppress(OSError):
+            self.connection.send_bytes(cloudpickle.dumps(message))
+
+    def receive(self) -> Any:
+        """What it answered. WorkerDied when it ended instead."""
+        try:
+            return cloudpickle.loads(self.connection.recv_bytes())
+        except (EOFError, OSError):
+            code = self.process.wait(10)
+            how = f"signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"exit code {code}"
+            raise WorkerDied(
+                f"worker {self.number} (pid {self.process.pid}) ended with {how}\n{self.log_tail()}"
+            ) from None
+
+    def dump_stacks(self) -> None:
+        """Asks it to write the stacks of all its threads to its log."""
+        with contextlib.suppress(OSError):
+            self.process.send_signal(signal.SIGUSR1)
+            time.sleep(0.3)
+
+    def log_tail(self) -> str:
+        text = Path(self._log).read_bytes()[-6000:].decode(errors="replace")
+        return f"--- output of worker {self.number} ---\n{text}"
+
+    def end(self) -> None:
+        self.connection.close()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(10)
+
+
+class Fleet:
+    """All worker processes of a test session and the job that they form at the moment."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.mkdtemp(prefix="horovod-pool-")
+        self._key = make_key()
+        self._key_fd = make_key_fd(self._key)
+        self._server = StoreServer(self._key)
+        self._workers: list[Worker] = []
+        self._job: tuple[Any, ...] | None = None
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.end()
+        self._server.close()
+        os.close(self._key_fd)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def pids(self) -> list[int]:
+        return [worker.process.pid for worker in self._workers]
+
+    def run(self, job: "Pool", message: tuple[Any, ...], timeout: float, fresh: bool) -> list[Any]:
+        """Results, or Failures, by rank."""
+        wanted = (job.size, job.environ, job.initialized)
+        if fresh or self._job != wanted:
+            self._form(job)
+            self._job = wanted
+        results = self._ask(self._workers[: job.size], message, timeout)
+        if any(isinstance(result, Failure) for result in results):
+            self._job = None  # the engines may be in any state
+        return results
+
+    def _form(self, job: "Pool") -> None:
+        for number, worker in enumerate(self._workers):
+            if worker.process.poll() is not None:
+                worker.end()
+                self._workers[number] = Worker(number, self._key_fd, self._folder)
+        for number in range(len(self._workers), job.size):
+            self._workers.append(Worker(number, self._key_fd, self._folder))
+        for failure in self._ask(self._workers, ("leave",), START_SECONDS):
+            raise_if_failed(failure)
+        messages = [("join", self._environ(job, rank), job.initialized, FACES) for rank in range(job.size)]
+        for worker, message in zip(self._workers, messages, strict=False):
+            worker.send(*message)
+        results = self._collect(self._workers[: job.size], START_SECONDS, abort=False)
+        for result in results:
+            raise_if_failed(result)
+
+    def _environ(self, job: "Pool", rank: int) -> dict[str, str]:
+        host, port = self._server.address
+        env = WorkerEnv(
+            rank=rank,
+            size=job.size,
+            local_rank=rank,
+            local_size=job.size,
+            rendezvous_addr=host,
+            rendezvous_port=port,
+            key_fd=self._key_fd,
+        )
+        return {**env.to_environ(), **dict(job.environ)}
+
+    def _ask(self, workers: Sequence[Worker], message: tuple[Any, ...], timeout: float) -> list[Any]:
+        for worker in workers:
+            worker.send(*message)
+        return self._collect(workers, timeout, abort=message[0] == "run")
+
+    def _collect(self, workers: Sequence[Worker], timeout: float, abort: bool) -> list[Any]:
+        """Answers in order.
+
+        After a failure the others get GRACE seconds, then the failed ranks leave the job, which ends what the others
+        wait for; who then still does not answer is killed.
+        """
+        results: dict[int, Any] = {}
+        deadline = time.monotonic() + timeout
+        failed = aborted = False
+        while len(results) < len(workers):
+            waiting = {w.connection: i for i, w in enumerate(workers) if i not in results}
+            ready = wait(list(waiting), max(0.0, deadline - time.monotonic()))
+            if not ready:
+                if failed and abort and not aborted:
+                    aborted = True
+                    deadline = time.monotonic() + 2 * GRACE
+                    self._abort([w for i, w in enumerate(workers) if isinstance(results.get(i), Failure)])
+                    continue
+                self._give_up(workers, waiting.values(), results, timeout)
+                break
+            for connection in ready:
+                index = waiting[connection]  # type: ignore[index]
+                results[index] = self._answer(workers[index])
+                if isinstance(results[index], Failure) and not failed:
+                    failed = True
+                    deadline = min(deadline, time.monotonic() + GRACE)
+        return [results[i] for i in range(len(workers))]
+
+    def _answer(self, worker: Worker) -> Any:
+        try:
+            return worker.receive()
+        except WorkerDied as error:
+            return Failure(error, "")
+
+    def _abort(self, workers: Sequence[Worker]) -> None:
+        for worker in workers:
+            worker.send("leave")
+            if worker.connection.poll(10):
+                self._answer(worker)
+
+    def _give_up(self, workers: Sequence[Worker], indices: Any, results: dict[int, Any], timeout: float) -> None:
+        for index in list(indices):
+            worker = workers[index]
+            worker.dump_stacks()
+            text = f"worker {worker.number} did not answer within {timeout:g} s and was killed\n{worker.log_tail()}"
+            worker.end()
+            results[index] = Failure(WorkerDied(text), "")
+
+
+def raise_if_failed(result: Any) -> None:
+    """Raises a worker's exception here, its traceback as the cause."""
+    if isinstance(result, Failure):
+        raise result.error from (RemoteTraceback(result.trace) if result.trace else None)
+
+
+def _is_test_module(name: str) -> bool:
+    return name.split(".")[0] in ("tests", "__main__") or name.startswith("test_")
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A job of ``size`` ranks with some environment variables; get it from the fixture ``pool``."""
+
+    fleet: Fleet
+    size: int
+    environ: tuple[tuple[str, str], ...]
+    initialized: bool = True
+    """False: hvd.init has not been called, the test's function does it itself."""
+
+    def run(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        timeout: float = 60.0,
+        fresh: bool = False,
+        errors: bool = False,
+        **kwargs: Any,
+    ) -> list[Any]:
+        """``function(*args, **kwargs)`` on every rank; returns the results by rank.
+
+        ``timeout``: seconds. ``fresh``: shut down and initialise again before. ``errors``: give exceptions back in
+        place of results. Otherwise the first exception that is no consequence of another rank's is raised; WorkerDied
+        for a worker that ended or hung.
+        """
+        if _is_test_module(function.__module__):
+            cloudpickle.register_pickle_by_value(sys.modules[function.__module__])
+        message = ("run", cloudpickle.dumps((function, args, kwargs)))
+        results = self.fleet.run(self, message, timeout, fresh)
+        if errors:
+            return [result.error if isinstance(result, Failure) else result for result in results]
+        failures = [result for result in results if isinstance(result, Failure)]
+        # Ranks that only lost a peer are victims; look for the culprit.
+        failures.sort(key=lambda failure: type(failure.error).__name__ == "HorovodInternalError")
+        for failure in failures:
+            raise_if_failed(failure)
+        return results

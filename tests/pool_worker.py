@@ -1,0 +1,88 @@
+"""A worker process of tests/pool.py: takes commands from a socket and answers each with a result or a failure."""
+
+import ctypes
+import faulthandler
+import os
+import signal
+import sys
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+import cloudpickle
+
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    connection = Connection(int(sys.argv[1]))
+    os.set_inheritable(connection.fileno(), False)
+    # However it waits, a worker must not outlive the test session.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(sys.argv[2]):
+        return
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the session's business
+    joined: list[Any] = []
+    while True:
+        try:
+            message = cloudpickle.loads(connection.recv_bytes())
+        except (EOFError, OSError):
+            break
+        connection.send_bytes(answer(message, joined))
+    leave(joined)
+
+
+def answer(message: tuple[Any, ...], joined: list[Any]) -> bytes:
+    from tests.pool import Failure
+
+    try:
+        return cloudpickle.dumps(obey(message, joined))
+    except BaseException as error:
+        trace = traceback.format_exc()
+        try:
+            data = cloudpickle.dumps(Failure(error, trace))
+            cloudpickle.loads(data)  # some exceptions pickle but do not unpickle
+            return data
+        except Exception:
+            return cloudpickle.dumps(Failure(RuntimeError(f"{type(error).__name__}: {error}"), trace))
+
+
+def obey(message: tuple[Any, ...], joined: list[Any]) -> Any:
+    command, *arguments = message
+    if command == "leave":
+        return leave(joined)
+    if command == "join":
+        return join(joined, *arguments)
+    function, args, kwargs = cloudpickle.loads(arguments[0])
+    return function(*args, **kwargs)
+
+
+def leave(joined: list[Any]) -> None:
+    from horovod.common.state import state
+
+    for basics in joined:
+        basics.shutdown()
+    joined.clear()
+    for face in list(state.faces):  # what the test's function began itself
+        from horovod.common.basics import HorovodBasics
+
+        HorovodBasics(face).shutdown()
+
+
+def join(joined: list[Any], environ: dict[str, str], initialize: bool, faces: tuple[str, ...]) -> None:
+    from horovod.common.basics import HorovodBasics
+
+    for name in [name for name in os.environ if name.startswith("HOROVOD_")]:
+        del os.environ[name]
+    os.environ.update(environ)
+    if initialize:
+        for face in faces:
+            basics = HorovodBasics(face)
+            basics.init()
+            joined.append(basics)
+
+
+if __name__ == "__main__":
+    main()
