@@ -1,0 +1,41 @@
+"""Horovod for PyTorch.
+
+import horovod.torch as hvd
+
+hvd.init()
+optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+"""
+
+try:
+    import torch as _torch  # noqa: F401
+except ImportError as _error:
+    raise ImportError(
+        f"horovod.torch needs PyTorch, which cannot be imported ({_error}); install it with: pip install torch"
+    ) from _error
+try:
+    from horovod import _core as _native  # noqa: F401
+except ImportError as _error:
+    raise ImportError(f"horovod.torch cannot load the native engine horovod._core: {_error}") from _error
+
+from horovod.torch import mpi_ops as _mpi_ops
+from horovod.torch.functions import (
+    allgather_object,
+    broadcast_object,
+    broadcast_optimizer_state,
+    broadcast_parameters,
+)
+from horovod.torch.mpi_ops import *  # noqa: F403
+from horovod.torch.optimizer import DistributedOptimizer
+from horovod.torch.sync_batch_norm import SyncBatchNorm
+
+__all__ = [
+    "DistributedOptimizer",
+    "SyncBatchNorm",
+    "allgather_object",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+    *_mpi_ops.__all__,
+]

@@ -1,0 +1,116 @@
+"""allgather: every rank gets the tensors of all ranks, concatenated along dim 0 in the order of ranks within the set.
+
+``tensor``: dense and contiguous with at least one dimension; shapes are equal on all ranks but for dim 0. Errors as
+in ops/allreduce.py; a 0-dim tensor on any rank fails on every rank with HorovodInternalError.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from horovod._core import KIND_ALLGATHER
+from horovod.common.ops import Average, Sum
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.state import state
+from horovod.torch.ops import groups, handles
+from horovod.torch.ops.allreduce import _Allreduce, _GroupedAllreduce
+from horovod.torch.ops.tensors import code_of, output_of, set_id, set_rank_and_size
+
+
+def _submit(tensor: torch.Tensor, wire_name: str, process_set: ProcessSet, group: str = "", group_size: int = 0) -> Any:
+    code = code_of(tensor, "allgather", wire_name)
+    number = set_id(process_set, "allgather")
+    pointer = tensor.data_ptr()
+    return state.submit(
+        KIND_ALLGATHER, wire_name, pointer, 0, tensor.shape, code, Sum, 0, 1.0, 1.0, number, None, group, group_size
+    )
+
+
+def _start(tensor: torch.Tensor, name: str | None, process_set: ProcessSet) -> Any:
+    return _submit(tensor, "allgather." + name if name else "", process_set)
+
+
+def _start_group(tensors: list[torch.Tensor], name: str | None, process_set: ProcessSet) -> list[Any]:
+    for tensor in tensors:
+        code_of(tensor, "grouped_allgather", name)
+    set_id(process_set, "grouped_allgather")
+    group, members = groups.names("grouped_allgather", name, len(tensors), process_set)
+    return [_submit(t, member, process_set, group, len(tensors)) for t, member in zip(tensors, members, strict=True)]
+
+
+def _result(work: Any, tensor: torch.Tensor) -> torch.Tensor:
+    return output_of(work, tensor.shape[1:], tensor.dtype)
+
+
+def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
+    """Starts an allgather; returns a handle for ``poll`` and ``synchronize``."""
+    work = _start(tensor, name, process_set)
+    return handles.add((work,), lambda: _result(work, tensor), tensor)
+
+
+def allgather(
+    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> torch.Tensor:
+    """Allgather. The gradient is this rank's slice of the gradient averaged over the ranks."""
+    return _Allgather.apply(tensor, name, process_set)
+
+
+class _Allgather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, tensor, name, process_set):  # type: ignore[no-untyped-def]
+        work = _start(tensor, name, process_set)
+        handles.wait(work, tensor)
+        ctx.arguments = (name, process_set)
+        ctx.rows = _rows_of_this_rank(work, process_set)
+        return _result(work, tensor)
+
+    @staticmethod
+    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        name, process_set = ctx.arguments
+        name = name and f"allgather.{name}.gradient"
+        averaged = _Allreduce.apply(gradient.contiguous(), Average, name, 1.0, 1.0, process_set)
+        begin, end = ctx.rows
+        return averaged[begin:end], None, None
+
+
+def _rows_of_this_rank(work: Any, process_set: ProcessSet) -> tuple[int, int]:
+    rank, _ = set_rank_and_size(process_set, "allgather")
+    sizes = work.sizes
+    begin = sum(sizes[:rank])
+    return begin, begin + sizes[rank]
+
+
+def grouped_allgather_async(
+    tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
+) -> int:
+    """Starts an allgather of several tensors that run and complete together; one handle, whose result is a list."""
+    tensors = groups.check(tensors, "grouped_allgather")
+    works = _start_group(tensors, name, process_set)
+    return handles.add(works, lambda: [_result(w, t) for w, t in zip(works, tensors, strict=True)], tensors)
+
+
+def grouped_allgather(
+    tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[torch.Tensor]:
+    """Allgather of several tensors together; gradients like ``allgather``, grouped as well."""
+    tensors = groups.check(tensors, "grouped_allgather")
+    return list(_GroupedAllgather.apply(name, process_set, *tensors)) if tensors else []
+
+
+class _GroupedAllgather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, name, process_set, *tensors):  # type: ignore[no-untyped-def]
+        works = _start_group(list(tensors), name, process_set)
+        handles.wait_all(works, tensors)
+        ctx.arguments = (name, process_set)
+        ctx.rows = [_rows_of_this_rank(work, process_set) for work in works]
+        return tuple(_result(work, tensor) for work, tensor in zip(works, tensors, strict=True))
+
+    @staticmethod
+    def backward(ctx, *gradients):  # type: ignore[no-untyped-def]
+        name, process_set = ctx.arguments
+        name = name and f"grouped_allgather.{name}.gradient"
+        dense = (gradient.contiguous() for gradient in gradients)
+        averaged = _GroupedAllreduce.apply(Average, name, 1.0, 1.0, process_set, *dense)
+        return None, None, *(a[begin:end] for a, (begin, end) in zip(averaged, ctx.rows, strict=True))

@@ -1,0 +1,262 @@
+"""allreduce: every rank gets the reduction of all ranks' tensors.
+
+All forms share these arguments. ``tensor``: dense and contiguous, any shape, equal on all ranks. ``average``:
+deprecated, use ``op``. ``name``: matches the operation between ranks; without it operations are matched by the order
+they are issued in. ``op``: Average (the default), Sum, Min, Max, Product. ``prescale_factor``, ``postscale_factor``:
+multiply the input before, the result after the reduction. ``process_set``: the ranks that take part.
+
+All forms raise ValueError for arguments that cannot work (see ops/tensors.py), a name in flight, a process set
+without this rank, and before init; HorovodInternalError, from ``synchronize`` or the blocking form, when ranks
+disagree or one is lost.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from horovod._core import KIND_ALLREDUCE
+from horovod.common.ops import Adasum, resolve_op
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.state import state
+from horovod.torch.compression import Compression
+from horovod.torch.ops import groups, handles
+from horovod.torch.ops.tensors import BOOL, CODES, check_reduction, code_of, refuse, set_id
+
+
+def submit(
+    source: torch.Tensor,
+    target: torch.Tensor,
+    wire_name: str,
+    op: int,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+    group: str = "",
+    group_size: int = 0,
+) -> Any:
+    """Hands one allreduce to the engine and returns its Work; the caller keeps both tensors alive until it is done."""
+    # The fast path of every gradient and of the blocking forms: no call that is not needed.
+    try:
+        code = CODES.get(source.dtype)
+        if code is None or not source.is_cpu or not source.is_contiguous():
+            refuse(source, "allreduce", wire_name)
+        pointer = source.data_ptr()
+    except (AttributeError, RuntimeError):
+        refuse(source, "allreduce", wire_name)
+    if code == BOOL or op == Adasum:
+        check_reduction(code, op, prescale, postscale, "allreduce")
+    number = process_set.process_set_id
+    if number is None:
+        set_id(process_set, "allreduce")
+    out = pointer if target is source else target.data_ptr()
+    return state.submit(
+        KIND_ALLREDUCE,
+        wire_name,
+        pointer,
+        out,
+        source.shape,
+        code,
+        op,
+        0,
+        prescale,
+        postscale,
+        number,
+        None,
+        group,
+        group_size,
+    )
+
+
+def submit_group(
+    sources: Sequence[torch.Tensor],
+    targets: Sequence[torch.Tensor],
+    name: str | None,
+    op: int,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+) -> list[Any]:
+    """Hands a group to the engine. Every member is checked first: half a group would wait for the other half for
+    ever."""
+    for tensor in sources:
+        check_reduction(code_of(tensor, "grouped_allreduce", name), op, prescale, postscale, "grouped_allreduce")
+    set_id(process_set, "grouped_allreduce")
+    group, members = groups.names("grouped_allreduce", name, len(sources), process_set)
+    return [
+        submit(source, target, member, op, prescale, postscale, process_set, group, len(sources))
+        for source, target, member in zip(sources, targets, members, strict=True)
+    ]
+
+
+def allreduce_async(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts an allreduce into a new tensor; returns a handle for ``poll`` and ``synchronize``."""
+    op = resolve_op(op, average)
+    code_of(tensor, "allreduce", name)
+    output = torch.empty_like(tensor)
+    wire_name = "allreduce." + name if name else ""
+    work = submit(tensor, output, wire_name, op, prescale_factor, postscale_factor, process_set)
+    return handles.add((work,), lambda: output, (tensor, output))
+
+
+def allreduce_async_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts an allreduce in place; returns a handle. The tensor must be left alone until ``synchronize``."""
+    op = resolve_op(op, average)
+    wire_name = "allreduce." + name if name else ""
+    work = submit(tensor, tensor, wire_name, op, prescale_factor, postscale_factor, process_set)
+    return handles.add((work,), lambda: tensor, tensor)
+
+
+def allreduce_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Allreduce in place; returns ``tensor``. Autograd does not see it."""
+    if op is None or average is not None:
+        op = resolve_op(op, average)
+    wire_name = "allreduce." + name if name else ""
+    handles.wait(submit(tensor, tensor, wire_name, op, prescale_factor, postscale_factor, process_set), tensor)
+    return tensor
+
+
+def allreduce(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Allreduce into a new tensor. The gradient is the allreduce of the gradient with the same arguments.
+
+    ``compression``: applied before and undone after, see ``Compression``.
+    """
+    op = resolve_op(op, average)
+    compressed, context = compression.compress(tensor)
+    reduced = _Allreduce.apply(compressed, op, name, prescale_factor, postscale_factor, process_set)
+    return compression.decompress(reduced, context)
+
+
+class _Allreduce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, tensor, op, name, prescale, postscale, process_set):  # type: ignore[no-untyped-def]
+        ctx.arguments = (op, name, prescale, postscale, process_set)
+        return handles.synchronize(allreduce_async(tensor, None, name, op, prescale, postscale, process_set))
+
+    @staticmethod
+    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        op, name, prescale, postscale, process_set = ctx.arguments
+        name = name and name + ".gradient"
+        reduced = _Allreduce.apply(gradient.contiguous(), op, name, prescale, postscale, process_set)
+        return reduced, None, None, None, None, None
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts an allreduce of several tensors that run and complete together; one handle, whose result is a list."""
+    op = resolve_op(op, average)
+    tensors = groups.check(tensors, "grouped_allreduce")
+    for tensor in tensors:
+        code_of(tensor, "grouped_allreduce", name)
+    outputs = [torch.empty_like(tensor) for tensor in tensors]
+    works = submit_group(tensors, outputs, name, op, prescale_factor, postscale_factor, process_set)
+    return handles.add(works, lambda: outputs, (tensors, outputs))
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Like ``grouped_allreduce_async``, in place."""
+    op = resolve_op(op, average)
+    tensors = groups.check(tensors, "grouped_allreduce")
+    works = submit_group(tensors, tensors, name, op, prescale_factor, postscale_factor, process_set)
+    return handles.add(works, lambda: tensors, tensors)
+
+
+def grouped_allreduce_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """Allreduce of several tensors together, in place; returns them as a list."""
+    handle = grouped_allreduce_async_(
+        tensors, None, name, resolve_op(op, average), prescale_factor, postscale_factor, process_set
+    )
+    return handles.synchronize(handle)
+
+
+def grouped_allreduce(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """Allreduce of several tensors together into new tensors; gradients like ``allreduce``, grouped as well."""
+    op = resolve_op(op, average)
+    tensors = groups.check(tensors, "grouped_allreduce")
+    if not tensors:
+        return []
+    pairs = [compression.compress(tensor) for tensor in tensors]
+    arguments = (op, name, prescale_factor, postscale_factor, process_set)
+    reduced = _GroupedAllreduce.apply(*arguments, *(compressed for compressed, _ in pairs))
+    return [compression.decompress(tensor, context) for tensor, (_, context) in zip(reduced, pairs, strict=True)]
+
+
+class _GroupedAllreduce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, op, name, prescale, postscale, process_set, *tensors):  # type: ignore[no-untyped-def]
+        ctx.arguments = (op, name, prescale, postscale, process_set)
+        handle = grouped_allreduce_async(list(tensors), None, name, op, prescale, postscale, process_set)
+        return tuple(handles.synchronize(handle))
+
+    @staticmethod
+    def backward(ctx, *gradients):  # type: ignore[no-untyped-def]
+        op, name, prescale, postscale, process_set = ctx.arguments
+        name = name and name + ".gradient"
+        dense = (gradient.contiguous() for gradient in gradients)
+        reduced = _GroupedAllreduce.apply(op, name, prescale, postscale, process_set, *dense)
+        return None, None, None, None, None, *reduced

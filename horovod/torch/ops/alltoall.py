@@ -1,0 +1,122 @@
+"""alltoall: every rank sends a block of rows to every rank; what arrives is concatenated in the order of ranks.
+
+``tensor``: dense and contiguous with at least one dimension; shapes are equal on all ranks but for dim 0. ``splits``:
+list or int32 tensor with one entry for each rank of the set, the rows that it gets; rows beyond their sum stay
+behind. Without splits dim 0 is cut into equal parts. Raises ValueError at once for splits that do not fit; other
+errors as in ops/allreduce.py.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from horovod._core import KIND_ALLTOALL
+from horovod.common.ops import Sum
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.state import state
+from horovod.torch.ops import handles
+from horovod.torch.ops.tensors import code_of, output_of, set_id, set_rank_and_size
+
+
+def _start(
+    tensor: torch.Tensor, splits: Sequence[int] | torch.Tensor | None, name: str | None, process_set: ProcessSet
+) -> tuple[Any, int]:
+    """(the engine's Work, rows that this rank sends)."""
+    code = code_of(tensor, "alltoall", name)
+    number = set_id(process_set, "alltoall")
+    _, size = set_rank_and_size(process_set, "alltoall")
+    # A 0-dim tensor is for the engine to refuse: on every rank, naming this one.
+    rows = tensor.shape[0] if tensor.dim() else 0
+    counts = _check_splits(splits, rows, size, name)
+    wire_name = "alltoall." + name if name else ""
+    pointer = tensor.data_ptr()
+    work = state.submit(
+        KIND_ALLTOALL, wire_name, pointer, 0, tensor.shape, code, Sum, 0, 1.0, 1.0, number, counts, "", 0
+    )
+    return work, rows if counts is None else sum(counts)
+
+
+def _check_splits(
+    splits: Sequence[int] | torch.Tensor | None, rows: int, size: int, name: str | None
+) -> list[int] | None:
+    what = f"alltoall of tensor {name!r}" if name else "alltoall"
+    if splits is None:
+        if rows % size:
+            raise ValueError(f"{what}: dim 0 is {rows}, no multiple of the {size} ranks of the set; give splits")
+        return None
+    if isinstance(splits, torch.Tensor):
+        if splits.dim() != 1:
+            raise ValueError(f"{what}: splits has shape {tuple(splits.shape)}; accepted is one dimension")
+        if splits.dtype is not torch.int32:
+            raise ValueError(f"{what}: splits has dtype {str(splits.dtype).removeprefix('torch.')}; accepted is int32")
+        counts = splits.tolist()
+    else:
+        counts = _integers(splits, what)
+    if len(counts) != size:
+        raise ValueError(f"{what}: splits has {len(counts)} entries; accepted are {size}, one for each rank of the set")
+    if any(count < 0 for count in counts):
+        raise ValueError(f"{what}: splits {counts} has a negative entry")
+    if sum(counts) > rows:
+        raise ValueError(f"{what}: splits {counts} sum up to {sum(counts)}, but dim 0 of the tensor is {rows}")
+    return counts
+
+
+def _integers(splits: Any, what: str) -> list[int]:
+    try:
+        return [count.__index__() for count in splits]
+    except (TypeError, AttributeError):
+        pass
+    raise ValueError(f"{what}: splits is {splits!r}; accepted are a list of integers and a 1-D int32 tensor")
+
+
+def _result(work: Any, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return output_of(work, tensor.shape[1:], tensor.dtype), torch.tensor(work.sizes, dtype=torch.int32)
+
+
+def alltoall_async(
+    tensor: torch.Tensor,
+    splits: Sequence[int] | torch.Tensor | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts an alltoall; returns a handle. The result is always (output, received_splits)."""
+    work, _ = _start(tensor, splits, name, process_set)
+    return handles.add((work,), lambda: _result(work, tensor), tensor)
+
+
+def alltoall(
+    tensor: torch.Tensor,
+    splits: Sequence[int] | torch.Tensor | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Returns the output, or (output, received_splits: int32, one entry for each rank of the set) when splits are
+    given.
+
+    The gradient goes back the way the rows came; rows that stayed behind get zero.
+    """
+    output, received = _Alltoall.apply(tensor, splits, name, process_set)
+    return output if splits is None else (output, received)
+
+
+class _Alltoall(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, tensor, splits, name, process_set):  # type: ignore[no-untyped-def]
+        work, sent = _start(tensor, splits, name, process_set)
+        handles.wait(work, tensor)
+        output, received = _result(work, tensor)
+        ctx.arguments = (name, process_set)
+        ctx.received = received
+        ctx.left_behind = tensor.shape[0] - sent
+        ctx.mark_non_differentiable(received)
+        return output, received
+
+    @staticmethod
+    def backward(ctx, gradient, _):  # type: ignore[no-untyped-def]
+        name, process_set = ctx.arguments
+        name = name and name + ".gradient"
+        returned, _ = _Alltoall.apply(gradient.contiguous(), ctx.received, name, process_set)
+        if ctx.left_behind:
+            returned = torch.cat([returned, returned.new_zeros((ctx.left_behind, *returned.shape[1:]))])
+        return returned, None, None, None

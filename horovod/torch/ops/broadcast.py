@@ -1,0 +1,81 @@
+"""broadcast: every rank gets the root's tensor.
+
+``tensor``: dense and contiguous, of equal shape and dtype on all ranks. ``root_rank``: the root's WORLD rank, also
+within a process set; ValueError naming it when it is no member. Other errors as in ops/allreduce.py.
+"""
+
+from typing import Any
+
+import torch
+
+from horovod._core import KIND_BROADCAST
+from horovod.common.ops import Average, Sum
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.state import state
+from horovod.torch.ops import handles
+from horovod.torch.ops.allreduce import _Allreduce
+from horovod.torch.ops.tensors import code_of, root_of, set_id
+
+
+def _start(
+    source: torch.Tensor, target: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet
+) -> Any:
+    code = code_of(source, "broadcast", name)
+    root = root_of(root_rank, "broadcast")
+    number = set_id(process_set, "broadcast")
+    wire_name = "broadcast." + name if name else ""
+    pointer = source.data_ptr()
+    out = pointer if target is source else target.data_ptr()
+    return state.submit(
+        KIND_BROADCAST, wire_name, pointer, out, source.shape, code, Sum, root, 1.0, 1.0, number, None, "", 0
+    )
+
+
+def broadcast_async(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> int:
+    """Starts a broadcast into a new tensor; returns a handle for ``poll`` and ``synchronize``."""
+    code_of(tensor, "broadcast", name)
+    output = torch.empty_like(tensor)
+    work = _start(tensor, output, root_rank, name, process_set)
+    return handles.add((work,), lambda: output, (tensor, output))
+
+
+def broadcast_async_(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> int:
+    """Starts a broadcast in place; returns a handle. The tensor must be left alone until ``synchronize``."""
+    work = _start(tensor, tensor, root_rank, name, process_set)
+    return handles.add((work,), lambda: tensor, tensor)
+
+
+def broadcast_(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> torch.Tensor:
+    """Broadcast in place; returns ``tensor``. Autograd does not see it."""
+    handles.wait(_start(tensor, tensor, root_rank, name, process_set), tensor)
+    return tensor
+
+
+def broadcast(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> torch.Tensor:
+    """Broadcast into a new tensor. The gradient is averaged over the ranks on the root, and zero elsewhere."""
+    return _Broadcast.apply(tensor, root_rank, name, process_set)
+
+
+class _Broadcast(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, tensor, root_rank, name, process_set):  # type: ignore[no-untyped-def]
+        ctx.arguments = (root_rank, name, process_set)
+        return handles.synchronize(broadcast_async(tensor, root_rank, name, process_set))
+
+    @staticmethod
+    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        root_rank, name, process_set = ctx.arguments
+        name = name and f"broadcast.{name}.gradient"
+        averaged = _Allreduce.apply(gradient.contiguous(), Average, name, 1.0, 1.0, process_set)
+        # Every rank takes part in the reduction, but only the root's input had an effect.
+        if state.require_job().rank != root_rank:
+            averaged = torch.zeros_like(averaged)
+        return averaged, None, None, None

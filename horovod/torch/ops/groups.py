@@ -1,0 +1,37 @@
+"""Names of grouped operations."""
+
+import weakref
+from typing import Any
+
+import torch
+
+from horovod.common.process_sets import ProcessSet
+from horovod.common.state import state
+
+# Unnamed groups are numbered by kind within a process set. The count belongs to one registration of the set in one
+# job: a set that is removed gives its id to other members, whose counts start at 0, but its object is never
+# registered again.
+_counts: "weakref.WeakKeyDictionary[ProcessSet, tuple[Any, dict[str, int]]]" = weakref.WeakKeyDictionary()
+
+
+def names(operation: str, name: str | None, count: int, process_set: ProcessSet) -> tuple[str, list[str]]:
+    """(group's name, names of its members): ``grouped_allreduce.x`` and ``grouped_allreduce.x_1of2``, ..."""
+    group = f"{operation}.{name}" if name else f"{operation}.noname.{_next(operation, process_set)}"
+    return group, [f"{group}_{i + 1}of{count}" for i in range(count)]
+
+
+def check(tensors: Any, operation: str) -> list[torch.Tensor]:
+    """``tensors`` as a list. Raises ValueError for anything that is no sequence of tensors."""
+    if isinstance(tensors, torch.Tensor) or not hasattr(tensors, "__iter__"):
+        raise ValueError(f"{operation}: tensors: a list of tensors is accepted, not {type(tensors).__name__}")
+    return list(tensors)
+
+
+def _next(operation: str, process_set: ProcessSet) -> int:
+    job, counts = _counts.get(process_set, (None, {}))
+    if job is not state.job:
+        job, counts = state.job, {}
+        _counts[process_set] = (job, counts)
+    number = counts.get(operation, 0)
+    counts[operation] = number + 1
+    return number

@@ -1,0 +1,108 @@
+"""Handles: integers that stand for operations under way.
+
+A handle's record keeps the tensors alive, because the engine reads and writes their memory until the work is done.
+The same holds for operations that nobody waits for any more (an interrupt in the middle of a wait, a shutdown): their
+tensors are parked until then.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from horovod.common.state import state
+
+# A wait is cut into slices so that Python runs signal handlers (Ctrl-C) and a forked child finds out that nobody will
+# ever answer.
+_SLICE_SECONDS = 0.5
+
+_numbers = itertools.count()
+_records: dict[int, tuple[Sequence[Any], Callable[[], Any], Any]] = {}
+_parked: list[tuple[Any, Any]] = []
+
+
+def add(works: Sequence[Any], finish: Callable[[], Any], keep: Any) -> int:
+    """A new handle for ``works``. ``finish``: makes the result once all are done. ``keep``: what must live until
+    then."""
+    number = next(_numbers)
+    _records[number] = (works, finish, keep)
+    return number
+
+
+def poll(handle: int) -> bool:
+    """Is the operation complete, so that ``synchronize`` will not block? Raises ValueError for an unknown handle."""
+    record = _records.get(handle)
+    if record is None:
+        raise ValueError(
+            f"handle {handle!r} is unknown: it was synchronised already, or issued before a shutdown, or never"
+        )
+    return all(work.done() for work in record[0])
+
+
+def synchronize(handle: int) -> Any:
+    """Waits for an operation and returns its result; None for an unknown handle. A handle can be used once.
+
+    Raises HorovodInternalError when the operation failed.
+    """
+    record = _records.pop(handle, None)
+    if record is None:
+        return None
+    works, finish, keep = record
+    wait_all(works, keep)
+    return finish()
+
+
+def synchronize_all(issued: Sequence[int]) -> list[Any]:
+    """Waits for every handle, also when one fails, and returns the results; then raises the first failure."""
+    results: list[Any] = []
+    failure: Exception | None = None
+    for handle in issued:
+        try:
+            results.append(synchronize(handle))
+        except Exception as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+    return results
+
+
+def wait(work: Any, keep: Any) -> None:
+    """Blocks until ``work`` is done. ``keep``: the tensors it uses. Raises HorovodInternalError when it failed."""
+    try:
+        while not work.wait(_SLICE_SECONDS):
+            if state.forked:
+                state.submit()  # raises
+    except BaseException:
+        if not work.done():
+            _park(work, keep)
+        raise
+
+
+def wait_all(works: Sequence[Any], keep: Any) -> None:
+    """Waits for every work, also when one fails, because they share memory with ``keep``; then raises the first
+    failure."""
+    failure: Exception | None = None
+    for position, work in enumerate(works):
+        try:
+            wait(work, keep)
+        except Exception as error:
+            failure = failure or error
+        except BaseException:
+            for other in works[position + 1 :]:
+                _park(other, keep)
+            raise
+    if failure is not None:
+        raise failure
+
+
+def forget_all() -> None:
+    """Forgets every handle; memory of operations that still run stays alive."""
+    for works, _, keep in list(_records.values()):
+        for work in works:
+            _park(work, keep)
+    _records.clear()
+
+
+def _park(work: Any, keep: Any) -> None:
+    _parked[:] = [entry for entry in _parked if not entry[0].done()]
+    if not work.done():
+        _parked.append((work, keep))

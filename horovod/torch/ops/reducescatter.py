@@ -1,0 +1,177 @@
+"""reducescatter: the reduction of all ranks' tensors, of which every rank gets its part of dim 0.
+
+``tensor``: dense and contiguous with at least one dimension, of equal shape on all ranks. Dim 0 is cut in the order
+of ranks within the set; the first (dim 0 mod n) ranks get one row more. ``op``: Average (the default) or Sum. Errors
+as in ops/allreduce.py.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from horovod._core import KIND_REDUCESCATTER
+from horovod.common import dtypes
+from horovod.common.ops import Average, Sum, check_op
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.state import state
+from horovod.torch.compression import Compression
+from horovod.torch.ops import groups, handles
+from horovod.torch.ops.allgather import _Allgather, _GroupedAllgather
+from horovod.torch.ops.tensors import code_of, set_id, set_rank_and_size
+
+
+def _check(tensor: torch.Tensor, op: int, operation: str, name: str | None) -> int:
+    code = code_of(tensor, operation, name)
+    what = f"{operation} of tensor {name!r}" if name else operation
+    try:
+        check_op(op, (Average, Sum))
+    except ValueError as error:
+        raise ValueError(f"{what}: {error}") from None
+    if code == dtypes.BOOL:
+        raise ValueError(f"{what}: dtype bool is not supported; accepted are all others")
+    if tensor.dim() == 0:
+        raise ValueError(f"{what}: the tensor is a scalar; accepted are tensors with at least one dimension")
+    return code
+
+
+def _output(tensor: torch.Tensor, process_set: ProcessSet, operation: str) -> torch.Tensor:
+    rank, size = set_rank_and_size(process_set, operation)
+    quotient, longer = divmod(tensor.shape[0], size)
+    return torch.empty((quotient + (rank < longer), *tensor.shape[1:]), dtype=tensor.dtype)
+
+
+def _submit(
+    tensor: torch.Tensor,
+    output: torch.Tensor,
+    wire_name: str,
+    code: int,
+    op: int,
+    scale: tuple[float, float],
+    process_set: ProcessSet,
+    group: str = "",
+    group_size: int = 0,
+) -> Any:
+    number = set_id(process_set, "reducescatter")
+    source, target = tensor.data_ptr(), output.data_ptr()
+    return state.submit(
+        KIND_REDUCESCATTER,
+        wire_name,
+        source,
+        target,
+        tensor.shape,
+        code,
+        op,
+        0,
+        *scale,
+        number,
+        None,
+        group,
+        group_size,
+    )
+
+
+def reducescatter_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """Starts a reducescatter; returns a handle for ``poll`` and ``synchronize``."""
+    code = _check(tensor, op, "reducescatter", name)
+    output = _output(tensor, process_set, "reducescatter")
+    wire_name = "reducescatter." + name if name else ""
+    work = _submit(tensor, output, wire_name, code, op, (prescale_factor, postscale_factor), process_set)
+    return handles.add((work,), lambda: output, (tensor, output))
+
+
+def reducescatter(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> torch.Tensor:
+    """Reducescatter. The gradient is gathered from all ranks, times n when op is Sum, times the scale factors."""
+    compressed, context = compression.compress(tensor)
+    scale = (prescale_factor, postscale_factor)
+    return compression.decompress(_Reducescatter.apply(compressed, name, op, process_set, scale), context)
+
+
+class _Reducescatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, tensor, name, op, process_set, scale):  # type: ignore[no-untyped-def]
+        ctx.arguments = (name, op, process_set, scale)
+        return handles.synchronize(reducescatter_async(tensor, name, op, process_set, *scale))
+
+    @staticmethod
+    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        name, op, process_set, scale = ctx.arguments
+        name = name and f"reducescatter.{name}.gradient"
+        gathered = _Allgather.apply(gradient.contiguous(), name, process_set)
+        return _scaled(gathered, op, process_set, scale), None, None, None, None
+
+
+def _scaled(gathered: torch.Tensor, op: int, process_set: ProcessSet, scale: tuple[float, float]) -> torch.Tensor:
+    factor = scale[0] * scale[1]
+    if op == Sum:
+        factor *= set_rank_and_size(process_set, "reducescatter")[1]
+    return gathered if factor == 1.0 else gathered * factor
+
+
+def grouped_reducescatter_async(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """Starts a reducescatter of several tensors that run and complete together; one handle, whose result is a list."""
+    tensors = groups.check(tensors, "grouped_reducescatter")
+    codes = [_check(tensor, op, "grouped_reducescatter", name) for tensor in tensors]
+    outputs = [_output(tensor, process_set, "grouped_reducescatter") for tensor in tensors]
+    group, members = groups.names("grouped_reducescatter", name, len(tensors), process_set)
+    scale = (prescale_factor, postscale_factor)
+    works = [
+        _submit(tensor, output, member, code, op, scale, process_set, group, len(tensors))
+        for tensor, output, member, code in zip(tensors, outputs, members, codes, strict=True)
+    ]
+    return handles.add(works, lambda: outputs, (tensors, outputs))
+
+
+def grouped_reducescatter(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[torch.Tensor]:
+    """Reducescatter of several tensors together; gradients like ``reducescatter``, grouped as well."""
+    tensors = groups.check(tensors, "grouped_reducescatter")
+    if not tensors:
+        return []
+    pairs = [compression.compress(tensor) for tensor in tensors]
+    scale = (prescale_factor, postscale_factor)
+    reduced = _GroupedReducescatter.apply(name, op, process_set, scale, *(compressed for compressed, _ in pairs))
+    return [compression.decompress(tensor, context) for tensor, (_, context) in zip(reduced, pairs, strict=True)]
+
+
+class _GroupedReducescatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, name, op, process_set, scale, *tensors):  # type: ignore[no-untyped-def]
+        ctx.arguments = (name, op, process_set, scale)
+        return tuple(handles.synchronize(grouped_reducescatter_async(list(tensors), name, op, process_set, *scale)))
+
+    @staticmethod
+    def backward(ctx, *gradients):  # type: ignore[no-untyped-def]
+        name, op, process_set, scale = ctx.arguments
+        name = name and f"grouped_reducescatter.{name}.gradient"
+        gathered = _GroupedAllgather.apply(name, process_set, *(gradient.contiguous() for gradient in gradients))
+        return None, None, None, None, *(_scaled(part, op, process_set, scale) for part in gathered)

@@ -1,0 +1,108 @@
+"""Between tensors and the engine's (pointer, shape, dtype code): what is accepted, and how outputs become tensors."""
+
+import operator
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import torch
+
+from horovod.common import dtypes
+from horovod.common.ops import OP_NAMES, Adasum, Average
+from horovod.common.process_sets import ProcessSet
+from horovod.common.state import state
+
+# Some releases of torch lack uint16, the others have every type the engine has.
+CODES: dict[torch.dtype, int] = {getattr(torch, n): c for n, c in dtypes.CODES.items() if hasattr(torch, n)}
+"""Engine's code by torch dtype; a dtype that is missing here cannot travel."""
+
+BOOL = dtypes.BOOL
+
+
+def code_of(tensor: torch.Tensor, operation: str, name: str | None = None) -> int:
+    """The dtype code of a tensor that ``operation`` can take: dense, contiguous, in host memory.
+
+    Raises ValueError naming the operation, the tensor's name, what is wrong and what is accepted.
+    """
+    try:
+        code = CODES.get(tensor.dtype)
+        if code is not None and tensor.is_cpu and tensor.is_contiguous() and tensor.layout is torch.strided:
+            return code
+    except AttributeError:
+        pass
+    refuse(tensor, operation, name)
+
+
+def refuse(tensor: Any, operation: str, name: str | None) -> NoReturn:
+    """Raises the ValueError for a tensor that ``code_of`` did not accept."""
+    what = f"{operation} of tensor {name!r}" if name else operation
+    if not isinstance(tensor, torch.Tensor):
+        raise ValueError(f"{what}: a torch.Tensor is accepted, not {type(tensor).__name__}")
+    if tensor.layout is not torch.strided:
+        raise ValueError(
+            f"{what}: the tensor's layout is {tensor.layout}; accepted are dense tensors (for sparse ones there is "
+            "sparse_allreduce_async)"
+        )
+    if tensor.dtype not in CODES:
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        raise ValueError(f"{what}: dtype {dtype} is not supported; accepted are {dtypes.SUPPORTED}")
+    if not tensor.is_cpu:
+        raise ValueError(f"{what}: the tensor is on device {tensor.device}; only cpu tensors are supported yet")
+    raise ValueError(
+        f"{what}: the tensor is not contiguous (shape {tuple(tensor.shape)}, strides {tensor.stride()}); "
+        "give tensor.contiguous()"
+    )
+
+
+def check_reduction(code: int, op: int, prescale: float, postscale: float, operation: str) -> None:
+    """Raises ValueError for reductions that bool does not have, NotImplementedError for Adasum."""
+    if op == Adasum:
+        raise NotImplementedError(
+            f"{operation}: op=Adasum is not implemented yet; accepted are Average, Sum, Min, Max, Product"
+        )
+    if code == BOOL and (op == Average or prescale != 1.0 or postscale != 1.0):
+        scaled = f" with prescale_factor={prescale}, postscale_factor={postscale}" if op != Average else ""
+        raise ValueError(
+            f"{operation}: op={OP_NAMES[op]}{scaled} is not defined for dtype bool; "
+            "accepted are Sum, Min, Max, Product without scaling"
+        )
+
+
+def set_id(process_set: ProcessSet, operation: str) -> int:
+    """Id of a registered set. Raises ValueError naming operation, set and rank for one that is not, or no longer."""
+    if state.engine is None:
+        state.submit()  # raises what is right before init, after shutdown and in a forked child
+    number = getattr(process_set, "process_set_id", None)
+    if number is None:
+        rank = state.require_job().rank
+        raise ValueError(
+            f"{operation} on rank {rank}: {process_set} is not a registered process set; see add_process_set"
+        )
+    return number
+
+
+def root_of(root_rank: Any, operation: str) -> int:
+    """``root_rank`` as an int. Raises ValueError for anything that is no integer; the engine checks membership."""
+    try:
+        return operator.index(root_rank)
+    except TypeError:
+        pass
+    raise ValueError(f"{operation}: root_rank is {root_rank!r}; accepted is the world rank of a member, an int")
+
+
+def set_rank_and_size(process_set: ProcessSet, operation: str) -> tuple[int, int]:
+    """(rank within the set, its size). Raises ValueError naming operation and rank when this process is no member."""
+    set_id(process_set, operation)
+    rank, size = process_set.rank(), process_set.size()
+    if rank is None or size is None:
+        raise ValueError(f"{operation}: rank {state.require_job().rank} is not in process set {process_set}")
+    return rank, size
+
+
+def output_of(work: Any, tail: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """The tensor of shape (sum of ``work.sizes``, *tail) over the memory the engine allocated, without a copy."""
+    shape = (sum(work.sizes), *tail)
+    buffer = work.output
+    # torch.frombuffer refuses empty buffers.
+    if buffer is None or buffer.nbytes == 0:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(buffer, dtype=dtype).view(shape)

@@ -1,0 +1,300 @@
+"""DistributedOptimizer: any torch optimizer, with gradients reduced over the ranks before each step."""
+
+import contextlib
+import functools
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from horovod.common import objects
+from horovod.common.ops import Adasum, Average, check_op
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.state import state
+from horovod.common.util import split_list
+from horovod.torch.compression import Compression
+from horovod.torch.gradients import GradientReducer, Options
+from horovod.torch.ops.tensors import set_id
+from horovod.torch.parameter_names import check_groups, name_parameters, unique_on_the_wire
+
+
+def DistributedOptimizer(
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+    compression: Any = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: int | Sequence[Sequence[torch.Tensor]] | None = None,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Makes ``optimizer`` distributed and returns it: the same object, whose class is from now on a subclass of the
+    one it had, with the same name. So schedulers made before and after, ``param_groups`` and ``state`` just stay.
+    Wrapping it again replaces the first wrapping.
+
+    Gradients are reduced while the backward pass runs, if this process is in the set and the set has more than one
+    rank (or the job is elastic); otherwise it is the plain optimizer with a few more methods. A parameter that has a
+    gradient on some ranks only counts as zeros on the others; one that has none anywhere keeps None. It pickles and
+    copies as the plain optimizer.
+
+    ``named_parameters``: names must be equal on all ranks; without them parameters are matched by position.
+    ``compression``: see ``Compression``. ``backward_passes_per_step``: gradients sum up locally over so many backward
+    passes before they are reduced. ``op``: Average, Sum, Min, Max or Product. ``gradient_predivide_factor`` f, for
+    Average: gradients are divided by f before and by n/f after the sum. ``groups``: a number of groups, or lists of
+    parameters; the gradients of a group are reduced together. ``num_groups``: deprecated. ``sparse_as_dense``: sparse
+    gradients are made dense instead of being gathered.
+
+    Raises ValueError naming the argument; NotImplementedError for op=Adasum.
+    """
+    _check(optimizer, backward_passes_per_step, op, gradient_predivide_factor)
+    if num_groups != 0:
+        warnings.warn("num_groups is deprecated, use groups", DeprecationWarning, stacklevel=2)
+        groups = num_groups if groups is None else groups
+    check_groups(groups)
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    names = name_parameters(optimizer.param_groups, named_parameters)
+    set_id(process_set, "DistributedOptimizer")
+
+    reducer = None
+    size = len(process_set.ranks or ())
+    if process_set.included() and (size > 1 or state.require_job().elastic):
+        options = Options(
+            process_set,
+            compression,
+            op,
+            1.0 / gradient_predivide_factor,
+            gradient_predivide_factor,  # the engine divides by n
+            sparse_as_dense,
+            backward_passes_per_step,
+            _make_groups(groups, parameters, names, process_set),
+        )
+        unwrap(optimizer)
+        reducer = GradientReducer(parameters, unique_on_the_wire(optimizer, names, process_set), options)
+    else:
+        unwrap(optimizer)
+    return _wrap(optimizer, reducer, names)
+
+
+def _check(optimizer: Any, passes: Any, op: Any, predivide: float) -> None:
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ValueError(f"optimizer is a {type(optimizer).__name__}; accepted is a torch.optim.Optimizer")
+    check_passes(passes)
+    check_op(op)
+    if predivide != 1.0 and op != Average:
+        raise ValueError(f"gradient_predivide_factor is {predivide}; with another op than Average only 1.0 is accepted")
+    if predivide <= 0:
+        raise ValueError(f"gradient_predivide_factor is {predivide}; accepted are numbers above 0")
+    if op == Adasum:
+        raise NotImplementedError("DistributedOptimizer: op=Adasum is not implemented yet; use op=Average or op=Sum")
+
+
+def check_passes(passes: Any) -> None:
+    if not isinstance(passes, int) or isinstance(passes, bool) or passes <= 0:
+        raise ValueError(f"backward_passes_per_step is {passes!r}; accepted are integers above 0")
+
+
+def _make_groups(
+    groups: int | Sequence[Sequence[torch.Tensor]] | None,
+    parameters: list[torch.Tensor],
+    names: dict[torch.Tensor, str],
+    process_set: ProcessSet,
+) -> list[list[torch.Tensor]]:
+    """The groups as rank 0 (of the set) has them, without parameters that are frozen or of another optimizer."""
+    if not groups:
+        return []
+    if isinstance(groups, int):
+        mine: list[list[str]] = [
+            [names[p] for p in part]
+            for part in split_list([p for p in parameters if p.requires_grad], min(groups, len(parameters)))
+        ]
+    else:
+        mine = [[names[p] for p in group if p in names and p.requires_grad] for group in groups]
+    assert process_set.ranks is not None
+    theirs = objects.broadcast_object(mine, process_set.ranks[0], "DistributedOptimizer.groups", process_set)
+    by_name = {name: p for p, name in names.items()}
+    unknown = [name for group in theirs for name in group if name not in by_name]
+    if unknown:
+        raise ValueError(
+            f"groups: rank {process_set.ranks[0]} has parameters {unknown} in groups, which are unknown here"
+        )
+    return [[by_name[name] for name in group] for group in theirs if group]
+
+
+class _Control:
+    """What a distributed optimizer has beside its reducer."""
+
+    __slots__ = ("in_step", "reducer", "should_synchronize", "synchronized")
+
+    def __init__(self, reducer: GradientReducer | None) -> None:
+        self.reducer = reducer
+        self.should_synchronize = True
+        self.synchronized = False  # by the user, since the last step
+        self.in_step = False
+
+    def synchronize(self) -> None:
+        if self.reducer is not None:
+            # After a synchronization only gradients of later backward passes are not reduced yet.
+            self.reducer.synchronize(only_new=self.synchronized)
+
+    def step(self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs ``step``, the one of the plain optimizer, on reduced gradients."""
+        if self.in_step:  # a step that calls itself through another name
+            return step(*args, **kwargs)
+        closure = args[0] if args else kwargs.get("closure")
+        if self.should_synchronize:
+            if self.synchronized:
+                warnings.warn(
+                    "step() follows synchronize() outside of `with optimizer.skip_synchronize():`, so it synchronizes "
+                    "again, which costs time",
+                    UserWarning,
+                    stacklevel=3,
+                )
+            # A closure makes its own gradients; those from before it matter only if a backward pass made them.
+            if closure is not None:
+                self.synchronized = True
+            self.synchronize()
+            if closure is not None:
+                closure = self._synchronizing(closure)
+                args, kwargs = ((closure, *args[1:]), kwargs) if args else (args, {**kwargs, "closure": closure})
+        self.in_step = True
+        try:
+            return step(*args, **kwargs)
+        finally:
+            self.in_step = False
+            self.synchronized = False
+
+    def _synchronizing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        def run() -> Any:
+            loss = closure()
+            self.synchronize()
+            return loss
+
+        return run
+
+
+class _Distributed:
+    """What the class of a distributed optimizer has before that of the plain one."""
+
+    _hvd: _Control
+    _hvd_plain: type
+
+    def step(self, *args: Any, **kwargs: Any) -> Any:
+        """``step(closure=None)``: completes the reduction of gradients, then does what the plain optimizer does.
+
+        With a closure, gradients are reduced after each of its calls. Raises HorovodInternalError when the reduction
+        fails.
+        """
+        return self._hvd.step(super().step, args, kwargs)  # type: ignore[misc]
+
+    # Torch wraps the step of each new optimizer class to run hooks; the plain class's step, which this calls, has it
+    # already.
+    step.hooked = True  # type: ignore[attr-defined]
+
+    def synchronize(self) -> None:
+        """Completes the reduction of all gradients, for example in order to clip them before ``step``, which is then
+        to be called inside of ``with optimizer.skip_synchronize():``."""
+        self._hvd.synchronize()
+        self._hvd.synchronized = True
+
+    @contextlib.contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """In this context ``step`` does not reduce gradients."""
+        self._hvd.should_synchronize = False
+        try:
+            yield
+        finally:
+            self._hvd.should_synchronize = True
+
+    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
+        """As in the plain optimizer. AssertionError while gradients are being reduced, because they would race."""
+        reducer = self._hvd.reducer
+        if reducer is not None and reducer.busy and not self._hvd.in_step:
+            raise AssertionError(
+                "zero_grad() between backward() and step() or synchronize() is a race: gradients are being reduced"
+            )
+        super().zero_grad(*args, **kwargs)  # type: ignore[misc]
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Reduces gradients after so many backward passes from now on. ValueError unless it is an integer above 0."""
+        check_passes(passes)
+        if self._hvd.reducer is not None:
+            self._hvd.reducer.set_passes(passes)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """As in the plain optimizer; gradients on their way are forgotten."""
+        self._hvd.synchronized = False
+        self._hvd.should_synchronize = True
+        if self._hvd.reducer is not None:
+            self._hvd.reducer.reset()
+        return super().load_state_dict(*args, **kwargs)  # type: ignore[misc]
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As in the plain optimizer; the new parameters' gradients are reduced as well. All ranks add the same."""
+        super().add_param_group(param_group)  # type: ignore[misc]
+        groups = self.param_groups  # type: ignore[attr-defined]
+        added = name_parameters(groups[-1:], None, first_group=len(groups) - 1)
+        self._parameter_names.update(added)
+        reducer = self._hvd.reducer
+        if reducer is not None:
+            reducer.add(added, unique_on_the_wire(self, added, reducer.options.process_set))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # The class was made at run time, so another process does not have it; hooks and handles mean nothing there
+        # anyway.
+        return _new, (self._hvd_plain,), self.__getstate__()
+
+    _parameter_names: dict[torch.Tensor, str]
+
+
+def _new(plain: type) -> Any:
+    return plain.__new__(plain)
+
+
+def _wrap(optimizer: Any, reducer: GradientReducer | None, names: dict[torch.Tensor, str]) -> Any:
+    plain = type(optimizer)
+    members = {
+        "__module__": plain.__module__,
+        "__qualname__": plain.__qualname__,
+        "__doc__": plain.__doc__,
+        "_hvd_plain": plain,
+    }
+    optimizer.__class__ = type(plain.__name__, (_Distributed, plain), members)
+    optimizer._hvd = _Control(reducer)
+    optimizer._parameter_names = names
+    patched = vars(optimizer).get("step")
+    if patched is not None:
+        # Somebody, a learning-rate scheduler for one, put a step of its own into the object, where it hides the
+        # class's.
+        optimizer.step = _patch_again(optimizer, patched)
+    return optimizer
+
+
+def _patch_again(optimizer: Any, patched: Callable[..., Any]) -> Any:
+    itself = weakref.ref(optimizer)
+
+    @functools.wraps(patched)
+    def step(*args: Any, **kwargs: Any) -> Any:
+        target = itself()
+        assert target is not None
+        return target._hvd.step(patched, args, kwargs)
+
+    step._hvd_patched = patched  # type: ignore[attr-defined]
+    return step
+
+
+def unwrap(optimizer: Any) -> None:
+    """Makes a distributed optimizer plain again; does nothing to a plain one."""
+    if not isinstance(optimizer, _Distributed):
+        return
+    if optimizer._hvd.reducer is not None:
+        optimizer._hvd.reducer.reset()
+        optimizer._hvd.reducer.close()
+    step = vars(optimizer).get("step")
+    if hasattr(step, "_hvd_patched"):
+        optimizer.step = step._hvd_patched  # type: ignore[method-assign]
+    optimizer.__class__ = optimizer._hvd_plain
+    del optimizer._hvd, optimizer._parameter_names

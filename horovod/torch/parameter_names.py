@@ -1,0 +1,115 @@
+"""Names of an optimizer's parameters, by which gradients are matched between ranks, and checks of the arguments about
+them."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from horovod.common.process_sets import ProcessSet
+from horovod.common.state import state
+
+
+def name_parameters(
+    param_groups: Sequence[dict[str, Any]], named_parameters: Iterable[Any] | None, first_group: int = 0
+) -> dict[torch.Tensor, str]:
+    """Name by parameter of ``param_groups``: from ``named_parameters``, or without any
+    ``allreduce.noname.<group>.<index>``.
+
+    ``first_group``: number of the first group. Raises ValueError for entries that are no pairs of name and parameter,
+    names that occur twice, and parameters that are left without a name.
+    """
+    if named_parameters is None:
+        return {
+            p: f"allreduce.noname.{i}.{j}"
+            for i, group in enumerate(param_groups, first_group)
+            for j, p in enumerate(group["params"])
+        }
+    pairs = list(named_parameters)
+    for pair in pairs:
+        if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], str)):
+            raise ValueError(
+                f"named_parameters has an entry of type {type(pair).__name__}; accepted are (name, parameter) pairs, "
+                "such as model.named_parameters() gives"
+            )
+        if not isinstance(pair[1], torch.Tensor):
+            raise ValueError(f"named_parameters: {pair[0]!r} is a {type(pair[1]).__name__}; accepted are tensors")
+    repeated = sorted(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+    if repeated:
+        raise ValueError(f"named_parameters has names more than once: {', '.join(repeated)}")
+    given: dict[torch.Tensor, str] = {}
+    for name, p in pairs:
+        given.setdefault(p, name)
+    wanted = [p for group in param_groups for p in group["params"]]
+    unnamed = [tuple(p.shape) for p in wanted if p not in given]
+    if unnamed:
+        raise ValueError(
+            f"named_parameters lacks {len(unnamed)} of the optimizer's {len(wanted)} parameters, with shapes "
+            f"{unnamed[:10]}; name all of them or none"
+        )
+    return {p: given[p] for p in wanted}
+
+
+def check_groups(groups: Any) -> None:
+    """Raises ValueError unless ``groups`` is None, an integer from 0 on, or lists of tensors without a repetition."""
+    if groups is None:
+        return
+    if isinstance(groups, int) and not isinstance(groups, bool):
+        if groups < 0:
+            raise ValueError(f"groups is {groups}; accepted are integers from 0 on, and lists of lists of parameters")
+        return
+    if not isinstance(groups, list | tuple):
+        raise ValueError(
+            f"groups is a {type(groups).__name__}; accepted are an integer and a list of lists of parameters"
+        )
+    seen: set[torch.Tensor] = set()
+    for i, group in enumerate(groups):
+        if not isinstance(group, list | tuple):
+            raise ValueError(f"groups[{i}] is a {type(group).__name__}; accepted is a list of parameters")
+        for j, p in enumerate(group):
+            if not isinstance(p, torch.Tensor):
+                raise ValueError(f"groups[{i}][{j}] is a {type(p).__name__}; accepted is a parameter")
+            if p in seen:
+                raise ValueError(f"groups[{i}][{j}], of shape {tuple(p.shape)}, is in groups twice")
+            seen.add(p)
+
+
+class _Known:
+    """Names in use within one process set of one job."""
+
+    __slots__ = ("counts", "given", "job")
+
+    def __init__(self, job: Any) -> None:
+        self.job = job
+        self.counts: Counter[str] = Counter()
+        self.given: WeakKeyDictionary[Any, dict[torch.Tensor, str]] = WeakKeyDictionary()
+
+
+_known: "WeakKeyDictionary[ProcessSet, _Known]" = WeakKeyDictionary()
+
+
+def unique_on_the_wire(
+    optimizer: Any, names: dict[torch.Tensor, str], process_set: ProcessSet
+) -> dict[torch.Tensor, str]:
+    """Names that no other optimizer of this process set uses: two models often have parameters of the same name.
+
+    The first optimizer with a name gets it as it is, the next ones with ``#1``, ``#2``, ...; so all ranks have to
+    wrap their optimizers in the same order. An optimizer that is wrapped again keeps what it had.
+    """
+    known = _known.get(process_set)
+    if known is None or known.job is not state.job:
+        known = _known[process_set] = _Known(state.job)
+    before = known.given.get(optimizer, {})
+    result = {}
+    for p, name in names.items():
+        earlier = before.get(p)
+        if earlier is not None and (earlier == name or earlier.startswith(name + "#")):
+            result[p] = earlier
+            continue
+        count = known.counts[name]
+        known.counts[name] += 1
+        result[p] = f"{name}#{count}" if count else name
+    known.given[optimizer] = {**before, **result}
+    return result
