@@ -69,13 +69,17 @@ class Agent:
             return []
         return self._reader.feed(data)
 
-    def end(self, timeout: float) -> int:
-        """Close the pipes, on which the agent ends everything, wait for that, then kill what is left. The exit code."""
-        process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.close()
+    def hang_up(self) -> None:
+        """Close the pipe of requests, on which the agent ends everything."""
         self.requests.broken = True
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def end(self, timeout: float) -> int:
+        """Hang up, wait until the agent has ended, at most `timeout` seconds, then kill it. Returns its exit code."""
+        self.hang_up()
+        process = self._process
+        assert process.stdout is not None
         deadline = time.monotonic() + timeout
         while not self.gone and time.monotonic() < deadline:  # its reports must not block it
             try:

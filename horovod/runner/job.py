@@ -101,15 +101,22 @@ class Job:
                 self._wait()
                 self._check_clock()
         finally:
-            for agent in self._agents:
-                code = agent.end(AGENT_GRACE if not agent.gone else 1.0)
-                if not agent.finished and not agent.notice:
-                    how = verdict.describe_status(code)
-                    self._troubles.append(f"the agent on host {agent.host} ended unexpectedly: {how}")
-            store.close()
-            if self._files is not None:
-                self._files.close()
+            try:
+                self._end_agents()
+            finally:
+                store.close()
+                if self._files is not None:
+                    self._files.close()
         return self._conclude()
+
+    def _end_agents(self) -> None:
+        for agent in self._agents:  # all at once, for each may need its time
+            agent.hang_up()
+        for agent in self._agents:
+            code = agent.end(AGENT_GRACE)
+            if not agent.finished and not agent.notice:
+                how = verdict.describe_status(code)
+                self._troubles.append(f"the agent on host {agent.host} ended unexpectedly: {how}")
 
     # Starting
 
@@ -152,6 +159,8 @@ class Job:
         poll = select.poll()
         events: dict[int, int] = {}
         listening = self._queue.pending < QUEUE_LIMIT or bool(self._received)
+        if not listening and self._give_up_at is not None:  # it is our reader that is slow, not the agents
+            self._give_up_at = max(self._give_up_at, time.monotonic() + AGENT_GRACE)
         for agent in self._agents:
             if listening and not agent.gone:
                 events[agent.reports] = select.POLLIN

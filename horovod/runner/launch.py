@@ -36,8 +36,13 @@ def _open_standard_streams() -> bool:
 
 
 def _say(text: str) -> None:
-    for line in text.splitlines():
-        print(f"horovodrun: {line}", file=sys.stderr)
+    """Write on stderr, not through sys.stderr: when nobody reads it any more that must not change the exit code."""
+    data = "".join(f"horovodrun: {line}\n" for line in text.splitlines()).encode(errors="backslashreplace")
+    try:
+        while data:
+            data = data[os.write(2, data) :]
+    except OSError:
+        pass
 
 
 def _run(arguments: Sequence[str], has_stdin: bool) -> JobResult:

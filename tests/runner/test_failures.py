@@ -1,0 +1,183 @@
+"""Jobs that fail or are stopped: who is to blame, what the exit code is, how long it takes."""
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.runner.launching import eventually, python, run_job, running
+
+VICTIM = "class HorovodInternalError(RuntimeError): pass\n"
+
+
+def last_words(err):
+    return [line.removeprefix("horovodrun: ") for line in err.splitlines() if line.startswith("horovodrun: ")]
+
+
+def test_the_first_exit_code_is_the_exit_code_of_the_job():
+    start = time.monotonic()
+    done = run_job(["-np", "3", "bash", "-c", "[ $HOROVOD_RANK = 1 ] && exit 7; sleep 60"])
+    assert done.code == 7
+    assert last_words(done.err)[-1] == "rank 1 on host localhost failed first: exit code 7"
+    assert time.monotonic() - start < 5
+
+
+def test_the_exception_is_shown_last():
+    code = (
+        "import os, time\n"
+        "if os.environ['HOROVOD_RANK'] == '2': raise KeyError('no such layer')\n"
+        "print('working'); time.sleep(60)\n"
+    )
+    done = run_job(["-np", "3", *python(code)])
+    assert done.code == 1
+    words = last_words(done.err)
+    assert "rank 2 on host localhost failed first: exit code 1" in words
+    assert words[-1].strip() == "KeyError: 'no such layer'"
+    assert done.err.endswith(words[-1] + "\n")
+
+
+def test_victims_that_end_before_the_culprit_are_not_blamed():
+    code = VICTIM + (
+        "import os, sys, time, traceback\n"
+        "if os.environ['HOROVOD_RANK'] == '0':\n"
+        "    sys.stderr.write('Traceback (most recent call last):\\n  File x\\nValueError: the cause\\n')\n"
+        "    time.sleep(0.5); sys.exit(5)\n"
+        "time.sleep(0.1); raise HorovodInternalError('rank 0 has left')\n"
+    )
+    done = run_job(["-np", "3", *python(code)])
+    assert done.code == 5
+    words = last_words(done.err)
+    assert "rank 0 on host localhost failed first: exit code 5" in words
+    assert words[-1].strip() == "ValueError: the cause"
+    assert "failed after that with HorovodInternalError: 1-2" in done.err
+
+
+def test_a_culprit_that_hangs_while_ending_is_blamed():
+    code = VICTIM + (
+        "import atexit, os, time\n"
+        "if os.environ['HOROVOD_RANK'] == '1':\n"
+        "    atexit.register(time.sleep, 60); raise ValueError('the cause')\n"
+        "time.sleep(0.4); raise HorovodInternalError('rank 1 has left')\n"
+    )
+    done = run_job(["-np", "2", *python(code)])
+    words = last_words(done.err)
+    assert done.code == 128 + signal.SIGTERM
+    assert words[-1].strip() == "ValueError: the cause"
+    assert any(line.startswith("rank 1 on host localhost failed first") for line in words)
+
+
+@pytest.mark.parametrize("name", ["KILL", "SEGV", "ABRT"])
+def test_a_worker_killed_by_a_signal(name):
+    done = run_job(["-np", "2", "bash", "-c", f"[ $HOROVOD_RANK = 1 ] && kill -{name} $$; exec sleep 60"])
+    number = signal.Signals["SIG" + name]
+    assert done.code == 128 + number
+    assert f"rank 1 on host localhost failed first: killed by signal {int(number)} (SIG{name})" in done.err
+
+
+def test_a_rank_that_ends_well_does_not_end_the_others():
+    done = run_job(["-np", "2", "bash", "-c", "[ $HOROVOD_RANK = 0 ] || { sleep 1.5; echo late; }"])
+    assert (done.code, done.out, done.err) == (0, "[1]<stdout>:late\n", "")
+
+
+def test_a_command_that_is_not_there():
+    done = run_job(["-np", "2", "no-such-command-here"])
+    assert done.code == 127
+    assert "cannot start 'no-such-command-here'" in last_words(done.err)[-1]
+
+
+def test_a_command_that_cannot_be_executed(tmp_path):
+    file = tmp_path / "script"
+    file.write_text("echo")
+    done = run_job(["-np", "1", str(file)])
+    assert done.code == 126
+    assert "cannot start" in last_words(done.err)[-1]
+
+
+def test_bad_words_end_with_2_and_name_them():
+    done = run_job(["-np", "2", "--cycle-time-ms", "-1", "true"])
+    assert done.code == 2
+    assert "--cycle-time-ms" in done.err
+    assert "'-1'" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_workers_that_ignore_sigterm_are_killed():
+    code = (
+        "import os, signal, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "if os.environ['HOROVOD_RANK'] == '0': time.sleep(0.3); raise SystemExit(3)\n"
+        "time.sleep(60)\n"
+    )
+    start = time.monotonic()
+    assert run_job(["-np", "2", *python(code)]).code == 3
+    assert 5 < time.monotonic() - start < 8
+
+
+def started(job, count):
+    """Wait until `count` workers say so; the rest of their output is still to be read."""
+    for _ in range(count):
+        assert job.process.stdout.readline().endswith(b"ready\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_stop_everything(number):
+    with running(["-np", "3", "bash", "-c", "sleep 61 & echo ready; wait"]) as job:
+        started(job, 3)
+        start = time.monotonic()
+        job.process.send_signal(number)
+        done = job.finish(6)
+        assert time.monotonic() - start < 5
+        assert done.code == 128 + number
+        assert last_words(done.err)[-1] == f"stopped by {number.name}"
+        assert job.left() == []
+
+
+def test_a_second_interrupt_kills_at_once():
+    with running(
+        ["-np", "2", *python("import signal, time; signal.signal(15, print); print('ready'); time.sleep(60)")]
+    ) as job:
+        started(job, 2)
+        job.process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        assert job.process.poll() is None
+        start = time.monotonic()
+        job.process.send_signal(signal.SIGINT)
+        assert job.finish(5).code == 130
+        assert time.monotonic() - start < 2
+        assert job.left() == []
+
+
+def test_workers_get_time_to_end_well_when_stopped():
+    code = (
+        "import signal, sys, time\n"
+        "def end(*_): time.sleep(1); print('saved'); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, end)\n"
+        "print('ready'); time.sleep(60)\n"
+    )
+    with running(["-np", "2", *python(code)]) as job:
+        started(job, 2)
+        job.process.send_signal(signal.SIGTERM)
+        done = job.finish(6)
+    assert done.code == 143
+    assert sorted(done.out.splitlines()) == ["[0]<stdout>:saved", "[1]<stdout>:saved"]
+
+
+def test_an_idle_job_uses_no_processor_time():
+    def ticks(pid):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return int(fields[11]) + int(fields[12])
+
+    with running(["-np", "2", "bash", "-c", "echo ready; exec sleep 60"]) as job:
+        started(job, 2)
+        pids = [job.process.pid, *job.agents()]
+        assert len(pids) == 3
+        time.sleep(0.3)
+        before = sum(map(ticks, pids))
+        time.sleep(2)
+        assert sum(map(ticks, pids)) - before <= 1  # a tick is 10 ms
+
+
+def test_eventually_is_not_always_happy():
+    with pytest.raises(pytest.fail.Exception):
+        eventually(lambda: False, 0.1, "never")

@@ -1,0 +1,69 @@
+import socket
+
+import pytest
+
+from horovod.runner import hosts
+from horovod.runner.hosts import Host
+
+
+def test_hosts_are_read():
+    assert hosts.parse_hosts("a:2,b-1.example:3,[::1]:1") == [Host("a", 2), Host("b-1.example", 3), Host("::1", 1)]
+    assert hosts.parse_hosts("a:1,b:1,a:2") == [Host("a", 3), Host("b", 1)]
+
+
+@pytest.mark.parametrize("text", ["", "a", "a:", "a:0", "a:-1", "a:x", "a:1,", "a b:1", "a:1;b:1", "fe80::1:1", "ä:1"])
+def test_wrong_hosts_are_named_with_the_form(text):
+    with pytest.raises(ValueError, match="expected name:slots") as caught:
+        hosts.parse_hosts(text)
+    assert repr(text) in str(caught.value)
+
+
+def test_hostfile_skips_blank_and_comment_lines():
+    text = "# cluster\n\na slots=2\n  b   slots = 1  # spare\n"
+    assert hosts.parse_hostfile(text, "f") == [Host("a", 2), Host("b", 1)]
+
+
+@pytest.mark.parametrize("line", ["a", "a 2", "a slots=", "a slots=0", "a slots=-2", "slots=2", "a slots=2 x"])
+def test_wrong_hostfile_line_is_named(line):
+    with pytest.raises(ValueError, match=r"file, line 2: .*slots=N") as caught:
+        hosts.parse_hostfile(f"ok slots=1\n{line}\n", "file")
+    assert repr(line) in str(caught.value)
+
+
+def test_empty_hostfile_is_an_error():
+    with pytest.raises(ValueError, match="names no host"):
+        hosts.parse_hostfile("# nothing\n", "file")
+
+
+def test_ranks_fill_one_host_after_the_other():
+    slots = hosts.assign([Host("a", 2), Host("b", 1), Host("c", 4)], 5)
+    assert [slot.hostname for slot in slots] == ["a", "a", "b", "c", "c"]
+    assert [slot.rank for slot in slots] == list(range(5))
+    assert [slot.local_rank for slot in slots] == [0, 1, 0, 0, 1]
+    assert [slot.local_size for slot in slots] == [2, 2, 1, 2, 2]
+    # Local rank 1 exists on a and c only, so its cross group has two members.
+    assert [(slot.cross_rank, slot.cross_size) for slot in slots] == [(0, 3), (0, 2), (1, 3), (2, 3), (1, 2)]
+    assert {slot.size for slot in slots} == {5}
+
+
+def test_hosts_without_ranks_are_left_out():
+    assert {slot.hostname for slot in hosts.assign([Host("a", 2), Host("b", 2)], 2)} == {"a"}
+
+
+def test_too_few_slots_name_both_numbers():
+    with pytest.raises(ValueError, match=r"5 processes.*only 3 slots"):
+        hosts.assign([Host("a", 2), Host("b", 1)], 5)
+
+
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "127.0.0.2", "::1", socket.gethostname()])
+def test_this_machine_is_recognised(name):
+    assert hosts.is_local(name)
+
+
+def test_other_addresses_are_not_this_machine():
+    assert not hosts.is_local("192.0.2.1")
+
+
+def test_a_name_that_cannot_be_resolved_is_named():
+    with pytest.raises(ValueError, match=r"unknown host 'no-such-host\.invalid'"):
+        hosts.is_local("no-such-host.invalid")

@@ -1,0 +1,269 @@
+"""Jobs that go well: output, input, environment, files."""
+
+import collections
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import horovod
+from tests.runner.launching import ROOT, marked_environment, python, run_job, running
+
+
+def by_rank(text, stream="stdout"):
+    lines = collections.defaultdict(list)
+    for line in text.splitlines():
+        match = re.fullmatch(rf"\[(\d+)\]<{stream}>:(.*)", line)
+        assert match, line
+        lines[int(match[1])].append(match[2])
+    return dict(lines)
+
+
+@pytest.mark.parametrize("size", [1, 2, 8])
+def test_every_rank_runs_with_its_identity(size):
+    names = ["RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME"]
+    code = f"import os; print(*(os.environ['HOROVOD_' + name] for name in {names}))"
+    done = run_job(["-np", str(size), *python(code)])
+    assert (done.code, done.err) == (0, "")
+    assert by_rank(done.out) == {rank: [f"{rank} {size} {rank} {size} 0 1 localhost"] for rank in range(size)}
+
+
+def test_two_names_of_this_machine_are_two_hosts():
+    code = "import os; print(*(os.environ['HOROVOD_' + n] for n in ('LOCAL_RANK', 'CROSS_RANK', 'HOSTNAME')))"
+    done = run_job(["-np", "3", "-H", "localhost:2,127.0.0.1:2", *python(code)])
+    assert by_rank(done.out) == {0: ["0 0 localhost"], 1: ["1 0 localhost"], 2: ["0 1 127.0.0.1"]}
+
+
+def test_stdout_and_stderr_are_kept_apart():
+    done = run_job(["-np", "2", *python("import sys; print('o'); print('e', file=sys.stderr)")])
+    assert by_rank(done.out) == {0: ["o"], 1: ["o"]}
+    assert by_rank(done.err, "stderr") == {0: ["e"], 1: ["e"]}
+
+
+def test_lines_of_many_ranks_never_mix_and_nothing_is_lost_or_slow():
+    code = (
+        "import os, sys\n"
+        "r = os.environ['HOROVOD_RANK']\n"
+        "for i in range(2000):\n"
+        "    for f in (sys.stdout, sys.stderr): f.write(f'{r}:{i}:' + r * (i * 37 % 1500) + '\\n')\n"
+        "sys.stdout.write(r * 300000 + '\\n' + 'end')\n"
+    )
+    start = time.monotonic()
+    done = run_job(["-np", "4", *python(code)])
+    took = time.monotonic() - start
+    assert done.code == 0
+    for text, stream, more in ((done.out, "stdout", True), (done.err, "stderr", False)):
+        lines = by_rank(text, stream)
+        assert set(lines) == set(range(4))
+        for rank, got in lines.items():
+            expected = [f"{rank}:{i}:" + str(rank) * (i * 37 % 1500) for i in range(2000)]
+            assert got == expected + ([str(rank) * 300000, "end"] if more else [])
+    assert took < 8, f"13 MB took {took:.1f} s"
+
+
+def test_bytes_that_are_no_text_pass():
+    done = run_job(["-np", "1", *python(r"import os; os.write(1, b'\xff\xfe\n')")])
+    assert done.out.encode("utf-8", "surrogateescape") == b"[0]<stdout>:\xff\xfe\n"
+
+
+def test_output_arrives_in_time():
+    with running(["-np", "1", *python("import time; print('here'); time.sleep(60)")]) as job:
+        assert job.process.stdout.readline() == b"[0]<stdout>:here\n"  # although the worker goes on
+
+
+def test_timestamps():
+    done = run_job(["-np", "1", "--prefix-output-with-timestamp", "--log-with-timestamp", "echo", "x"])
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} \[0\]<stdout>:x\n", done.out)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_output_files(tmp_path, size):
+    code = "import sys, os; print('out', os.environ['HOROVOD_RANK']); sys.stderr.write('err')"
+    done = run_job(["-np", str(size), "--output-filename", str(tmp_path / "logs"), *python(code)])
+    assert done.code == 0
+    assert set(by_rank(done.out)) == set(range(size))
+    for rank in range(size):
+        assert (tmp_path / f"logs/rank.{rank}/stdout").read_text() == f"out {rank}\n"
+        assert (tmp_path / f"logs/rank.{rank}/stderr").read_text() == "err"
+
+
+def test_stdin_reaches_rank_0_only():
+    data = os.urandom(700_000)
+    code = "import sys, hashlib; d = sys.stdin.buffer.read(); print(len(d), hashlib.sha256(d).hexdigest())"
+    done = run_job(["-np", "2", *python(code)], stdin=data)
+    nothing = hashlib.sha256(b"").hexdigest()
+    assert by_rank(done.out) == {0: [f"700000 {hashlib.sha256(data).hexdigest()}"], 1: [f"0 {nothing}"]}
+
+
+def test_stdin_that_nobody_reads_or_only_in_part():
+    assert run_job(["-np", "2", "true"], stdin=bytes(1_000_000)).code == 0
+    assert run_job(["-np", "1", "head", "-c", "5"], stdin=b"abcdefgh" * 100_000).out == "[0]<stdout>:abcde\n"
+
+
+def test_stdin_may_be_a_file_or_closed(tmp_path):
+    file = tmp_path / "in"
+    file.write_text("from a file\n")
+    with open(file) as stdin:
+        assert run_job(["-np", "1", "cat"], stdin=stdin.fileno()).out == "[0]<stdout>:from a file\n"
+    shell = f"exec {sys.executable} -m horovod.runner -np 2 cat <&-"
+    done = subprocess.run(["bash", "-c", shell], env=marked_environment(), capture_output=True, timeout=20)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_stdin_that_stays_open_does_not_keep_the_job():
+    with running(["-np", "2", "true"], stdin=subprocess.PIPE) as job:
+        assert job.process.wait(10) == 0
+
+
+def test_working_directory_and_environment(tmp_path):
+    environment = {
+        "ODD": "a=b\nc",
+        "EMPTY": "",
+        "CUDA_VISIBLE_DEVICES": "3",
+        "BASH_FUNC_f%%": "() {  true; }",
+        "_HOROVOD_SECRET_KEY": "no",
+        "HOROVOD_RANK": "77",
+        "NOT_UTF8": os.fsdecode(b"\xff"),
+    }
+    code = "import os; print(os.getcwd()); print(repr(dict(os.environ)))"
+    done = run_job(["-np", "1", *python(code)], environment=environment, cwd=tmp_path)
+    where, shown = by_rank(done.out)[0]
+    got = eval(shown)
+    assert where == str(tmp_path)
+    assert {name: got[name] for name in ("ODD", "EMPTY", "NOT_UTF8")} == {
+        name: environment[name] for name in ("ODD", "EMPTY", "NOT_UTF8")
+    }
+    assert not {"CUDA_VISIBLE_DEVICES", "BASH_FUNC_f%%", "_HOROVOD_SECRET_KEY"} & set(got)
+    assert got["HOROVOD_RANK"] == "0"
+    assert got["HOROVOD_GLOO_IFACE"] == got["NCCL_SOCKET_IFNAME"] == "lo"
+    assert got["PYTHONUNBUFFERED"] == "1"
+
+
+def test_flags_reach_the_workers():
+    code = "import os; print(os.environ['HOROVOD_FUSION_THRESHOLD'], os.environ['HOROVOD_LOG_LEVEL'])"
+    done = run_job(["-np", "1", "--fusion-threshold-mb", "2", "--log-level", "info", *python(code)])
+    assert done.out == "[0]<stdout>:2097152 INFO\n"
+
+
+@pytest.mark.parametrize("size", [1, 8])
+def test_threads_per_worker_default_to_the_share_of_the_cores(size):
+    done = run_job(["-np", str(size), "printenv", "OMP_NUM_THREADS"], environment={"OMP_NUM_THREADS": None})
+    expected = str(max(1, len(os.sched_getaffinity(0)) // size))
+    assert by_rank(done.out) == {rank: [expected] for rank in range(size)}
+
+
+def test_threads_per_worker_that_the_user_has_set():
+    done = run_job(["-np", "2", "printenv", "OMP_NUM_THREADS"], environment={"OMP_NUM_THREADS": "9"})
+    assert by_rank(done.out) == {0: ["9"], 1: ["9"]}
+
+
+def test_the_key_is_the_same_for_all_and_nowhere_to_be_seen():
+    code = (
+        "import os, subprocess, sys\n"
+        "from horovod.common.worker_env import WorkerEnv\n"
+        "key = WorkerEnv.from_environ().job_key()\n"
+        "print(key.hex())\n"
+        "again = 'from horovod.common.worker_env import WorkerEnv; print(WorkerEnv.from_environ().job_key().hex())'\n"
+        "subprocess.run([sys.executable, '-c', again], check=True)  # closes descriptors\n"
+        "seen = 0\n"
+        "for pid in filter(str.isdigit, os.listdir('/proc')):\n"
+        "    try: texts = [open(f'/proc/{pid}/{what}', 'rb').read() for what in ('cmdline', 'environ')]\n"
+        "    except OSError: continue\n"
+        "    seen += os.environb[b'HVD_TEST_MARK'] in texts[1]\n"
+        "    assert not any(key in text or key.hex().encode() in text for text in texts)\n"
+        "assert seen >= 4, seen  # launcher, guard, agent, at least one worker\n"
+    )
+    done = run_job(["-np", "2", "--verbose", *python(code)])
+    assert done.code == 0, done.err
+    lines = by_rank(done.out)
+    assert lines[0] == lines[1]
+    assert len(set(lines[0])) == 1
+    assert len(lines[0][0]) == 64
+    assert lines[0][0] not in done.err
+
+
+def test_the_store_can_be_reached_with_the_key():
+    code = (
+        "from horovod.common.store import StoreClient\n"
+        "from horovod.common.worker_env import WorkerEnv\n"
+        "env = WorkerEnv.from_environ()\n"
+        "client = StoreClient(env.job_key(), env.rendezvous_addr, env.rendezvous_port, timeout=10)\n"
+        "client.set(f'r{env.rank}', b'%d' % env.rank)\n"
+        "print(client.get(f'r{1 - env.rank}', timeout=10).decode())\n"
+        "client.close()\n"
+    )
+    done = run_job(["-np", "2", *python(code)])
+    assert by_rank(done.out) == {0: ["1"], 1: ["0"]}, done.err
+
+
+def test_a_module_of_the_user_does_not_replace_one_of_ours(tmp_path):
+    for name in ("queue.py", "select.py", "msgspec.py", "signals.py"):
+        (tmp_path / name).write_text("raise SystemExit('wrong module')")
+    environment = marked_environment()
+    script = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from horovod.runner.launch import main; sys.exit(main())"
+    boot = tmp_path.parent / "boot.py"
+    boot.write_text(script)
+    done = subprocess.run(
+        [sys.executable, str(boot), "-np", "2", "echo", "x"],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=20,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_closed_reader_ends_the_job():
+    shell = f"{sys.executable} -m horovod.runner -np 2 yes | head -n 3; exit ${{PIPESTATUS[0]}}"
+    start = time.monotonic()
+    done = subprocess.run(["bash", "-c", shell], env=marked_environment(), capture_output=True, timeout=20)
+    assert done.returncode == 141
+    assert b"nobody reads" in done.stderr
+    assert len(done.stdout.splitlines()) == 3
+    assert time.monotonic() - start < 8
+
+
+def test_a_slow_reader_makes_the_job_wait_not_grow():
+    with running(["-np", "1", "yes", "x" * 1000]) as job:
+        time.sleep(1.5)
+        pages = int(Path(f"/proc/{job.process.pid}/statm").read_text().split()[1])
+        assert pages * os.sysconf("SC_PAGE_SIZE") < 120 << 20
+        assert job.process.stdout.readline().startswith(b"[0]<stdout>:xxx")
+        job.process.terminate()  # a launcher that cannot write must still obey
+        assert job.process.wait(8) == 143
+
+
+def test_verbose_tells_what_is_started_but_no_values():
+    done = run_job(["-np", "2", "--verbose", "echo", "x"], environment={"MY_TOKEN": "hush-hush"})
+    assert "command: echo x" in done.err
+    assert "MY_TOKEN" in done.err
+    assert "hush-hush" not in done.err
+    assert re.search(r"rank 0 pid \d+, rank 1 pid \d+", done.err)
+
+
+@pytest.mark.parametrize("flag", ["-v", "--version"])
+def test_version(flag):
+    done = run_job([flag])
+    assert (done.code, done.out) == (0, horovod.__version__ + "\n")
+
+
+@pytest.mark.parametrize("flag", ["-cb", "--check-build"])
+def test_check_build(flag):
+    done = run_job([flag])
+    assert done.code == 0
+    for title in ("Frameworks", "Controllers", "Tensor Operations"):
+        assert f"Available {title}:\n    [" in done.out
+    assert "[ ] MPI" in done.out
+    assert re.search(r"\[[X ]\] PyTorch", done.out)
+
+
+def test_help_and_the_other_entry_point():
+    command = [sys.executable, "-m", "horovod.runner.launch", "--help"]
+    done = subprocess.run(command, env=marked_environment(), capture_output=True, timeout=20)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"--fusion-threshold-mb" in done.stdout

@@ -1,0 +1,97 @@
+"""Whoever gets kill -9, nothing of the job runs on."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from tests.runner.launching import eventually, python, run_job, running
+
+# A worker as nasty as scripts are: a shell with a child, and a daemon in a session of its own.
+DAEMON = "import os, time; os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0); time.sleep(63)"
+
+
+@pytest.fixture
+def nasty(tmp_path):
+    file = tmp_path / "daemon.py"
+    file.write_text(DAEMON)
+    return ["bash", "-c", f"{python('')[0]} {file}; sleep 62 & echo ready; wait"]
+
+
+def ready(job, count):
+    for _ in range(count):
+        assert job.process.stdout.readline().endswith(b"ready\n")
+    # launcher, guard, agent; per worker the shell, its child and the daemon
+    eventually(lambda: len(job.left()) == 3 + 3 * count, 5, f"processes: {job.commands()}")
+
+
+@pytest.mark.parametrize("victim", ["launcher", "guard", "agent"])
+def test_kill_9_leaves_nothing(nasty, victim):
+    with running(["-np", "2", *nasty]) as job:
+        ready(job, 2)
+        guard, agent = job.agents()
+        os.kill({"launcher": job.process.pid, "guard": guard, "agent": agent}[victim], signal.SIGKILL)
+        eventually(lambda: job.left() == [], 7, f"{job.commands()}")
+        if victim != "launcher":
+            done = job.finish(5)
+            assert done.code != 0
+            assert "the agent on host localhost" in done.err
+
+
+def test_kill_9_of_a_worker_ends_its_tree_and_the_others(nasty):
+    with running(["-np", "2", *nasty]) as job:
+        ready(job, 2)
+        shells = [pid for pid, line in job.commands().items() if line.startswith("bash")]
+        os.kill(shells[0], signal.SIGKILL)
+        done = job.finish(8)
+        assert done.code == 137
+        assert "killed by signal 9 (SIGKILL)" in done.err
+        assert job.left() == []
+
+
+def test_kill_9_of_the_launcher_of_workers_that_ignore_sigterm():
+    code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready'); time.sleep(64)"
+    with running(["-np", "2", *python(code)]) as job:
+        for _ in range(2):
+            assert job.process.stdout.readline().endswith(b"ready\n")
+        start = time.monotonic()
+        job.process.kill()
+        eventually(lambda: job.left() == [], 8, f"{job.commands()}")
+        assert time.monotonic() - start > 4  # they had their 5 s
+
+
+def test_kill_9_of_launcher_and_agents_together():
+    with running(["-np", "2", *python("import time; print('ready'); time.sleep(65)")]) as job:
+        for _ in range(2):
+            assert job.process.stdout.readline().endswith(b"ready\n")
+        for pid in (job.process.pid, *job.agents()):
+            os.kill(pid, signal.SIGKILL)
+        eventually(lambda: job.left() == [], 2, f"{job.commands()}")
+
+
+def test_what_workers_leave_behind_ends_with_the_job(nasty):
+    start = time.monotonic()
+    done = run_job(["-np", "2", *nasty[:2], nasty[2].replace("wait", "true")])
+    assert done.code == 0
+    assert time.monotonic() - start < 5
+
+
+def test_stopped_workers_are_ended_too():
+    with running(["-np", "1", "bash", "-c", "echo ready; kill -STOP $$; sleep 66"]) as job:
+        assert job.process.stdout.readline().endswith(b"ready\n")
+        time.sleep(0.2)
+        job.process.send_signal(signal.SIGTERM)
+        assert job.finish(3).code == 143
+        assert job.left() == []
+
+
+def test_no_descriptor_of_the_launcher_reaches_the_workers():
+    code = (
+        "import os; print(sorted(os.readlink(f'/proc/self/fd/{n}') for n in os.listdir('/proc/self/fd') if int(n) > 2))"
+    )
+    done = run_job(["-np", "2", *python(code)])
+    for line in done.out.splitlines():
+        assert "horovod-key" in line
+        assert "pipe" not in line
+        assert "socket" not in line

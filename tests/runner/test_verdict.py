@@ -1,0 +1,89 @@
+import signal
+
+from horovod.runner.verdict import RankEnd, describe_status, find_exception, judge
+
+TRACE = 'Traceback (most recent call last):\n  File "a.py", line 2, in f\n    g()\n'
+OWN = "loading\n" + TRACE + "ValueError: bad\nbatch\n"
+VICTIM = TRACE + "horovod.common.exceptions.HorovodInternalError: rank 1 has left\n"
+CAUSED = VICTIM + "\nThe above exception was the direct cause of the following exception:\n\n" + TRACE + "OSError: x\n"
+HANDLED = VICTIM + "\nDuring handling of the above exception, another exception occurred:\n\n" + TRACE + "KeyError: 1\n"
+
+
+def end(rank, status, tail="", **options):
+    return RankEnd(rank, "h", status, tail, **options)
+
+
+def test_all_well():
+    assert judge([end(0, 0), end(1, 0)]) is None
+    assert judge([]) is None
+
+
+def test_the_first_that_fails_by_itself_is_to_blame():
+    verdict = judge([end(2, 3), end(0, 1, OWN), end(1, -15, stopped=True)])
+    assert (verdict.rank, verdict.exit_code) == (2, 3)
+    assert "rank 2 on host h failed first: exit code 3" in verdict.text
+    assert "stopped by horovodrun: 1" in verdict.text
+
+
+def test_victims_are_not_to_blame_even_when_they_end_first():
+    verdict = judge([end(0, 1, VICTIM), end(2, 1, CAUSED), end(3, 1, HANDLED), end(1, 7, OWN)])
+    assert (verdict.rank, verdict.exit_code) == (1, 7)
+    assert verdict.text.endswith("    ValueError: bad\n    batch")
+    assert "failed after that with HorovodInternalError: 0, 2-3" in verdict.text
+
+
+def test_a_victim_that_its_own_library_aborts_stays_a_victim():
+    assert judge([end(0, -6, VICTIM), end(1, -9)]).rank == 1
+
+
+def test_one_that_was_still_ending_when_the_job_was_stopped_is_to_blame():
+    verdict = judge([end(0, 1, VICTIM), end(1, -15, OWN, stopped=True, tail_at_stop=OWN)])
+    assert verdict.rank == 1
+    assert "ValueError: bad" in verdict.text
+
+
+def test_what_a_rank_says_only_because_it_is_stopped_does_not_count():
+    verdict = judge([end(0, 1, VICTIM), end(1, 1, TRACE + "KeyboardInterrupt\n", stopped=True, tail_at_stop="")])
+    assert verdict.rank == 0
+
+
+def test_the_first_victim_is_named_when_there_is_nobody_else():
+    verdict = judge([end(1, 1, VICTIM), end(0, 1, VICTIM)])
+    assert verdict.rank == 1
+    assert "rank 1 has left" in verdict.text
+
+
+def test_signals_are_named_and_become_exit_codes():
+    verdict = judge([end(1, -signal.SIGKILL, "epoch 3\nepoch 4\n"), end(0, 1, VICTIM)])
+    assert verdict.exit_code == 137
+    assert "killed by signal 9 (SIGKILL), perhaps because" in verdict.text
+    assert "out of memory" in verdict.text
+    assert verdict.text.endswith("    epoch 3\n    epoch 4")
+    assert "signal 11 (SIGSEGV)" in describe_status(139)
+    assert describe_status(200) == "exit code 200"
+
+
+def test_a_command_that_cannot_be_started():
+    verdict = judge([end(0, 127, error="cannot start 'x': not found")])
+    assert (verdict.exit_code, verdict.text) == (127, "rank 0 on host h failed first: cannot start 'x': not found")
+
+
+def test_the_last_exception_is_found_behind_a_progress_bar():
+    lines, victim = find_exception("old\n" + OWN + "\n\r 50%|##\r" + TRACE + "KeyError: 'k'\n")
+    assert lines[-1] == "KeyError: 'k'"
+    assert not victim
+
+
+def test_an_older_victim_error_that_was_survived_does_not_count():
+    assert not find_exception(VICTIM + "restored, going on\n\n" + OWN)[1]
+
+
+def test_no_traceback():
+    assert find_exception("just words\n") == ([], False)
+
+
+def test_long_tracebacks_are_shortened_but_keep_the_end():
+    frames = "".join(f'  File "a.py", line {n}, in f\n' for n in range(100))
+    text = judge([end(0, 1, "Traceback (most recent call last):\n" + frames + "RuntimeError: deep\n")]).text
+    assert len(text.splitlines()) < 30
+    assert text.endswith("    RuntimeError: deep")
