@@ -57,6 +57,18 @@ Status Waiter::sleep(Mood mood, Deadline deadline, const std::function<bool()>& 
   return run_hook();
 }
 
+void Waiter::nap(Deadline deadline) {
+  polls_.clear();
+  polls_.push_back({bell_.fd(), POLLIN, 0});
+  extra_.clear();
+  if (hook_fds_) hook_fds_(extra_);
+  for (auto [fd, events] : extra_) polls_.push_back({fd, events, 0});
+  ::poll(polls_.data(), polls_.size(), deadline.remaining_ms());
+  uint64_t drained;
+  while (::read(bell_.fd(), &drained, sizeof drained) < 0 && errno == EINTR) {
+  }
+}
+
 Wait::~Wait() {
   // Armed but not asleep: the condition came true in time. Peers need not ring any more.
   if (armed_) waiter_.bell_.word()->mood.store(static_cast<uint32_t>(Mood::awake), std::memory_order_seq_cst);

@@ -35,6 +35,9 @@ class Waiter {
   void watch(Link* link);
   void unwatch_all();
 
+  // Sleeps until the bell, the control plane or `deadline`, whichever comes first; does not run the hook.
+  void nap(Deadline deadline);
+
   // Called between spins (rarely) and after every sleep: pumps the control plane. An error ends the wait in progress and every
   // later one. Extra descriptors that the hook is interested in are added by `hook_fds` (fd, events) before each sleep.
   using Hook = std::function<Status()>;
@@ -44,6 +47,7 @@ class Waiter {
   // Cheap check used while spinning: an abort flag in memory (may be null).
   void set_abort_flag(const std::atomic<uint32_t>* flag) { abort_flag_ = flag; }
 
+  void set_bell(BellRef bell) { bell_ = bell; }
   BellRef bell() const { return bell_; }
   const SpinPolicy& policy() const { return policy_; }
   void set_policy(SpinPolicy p) { policy_ = p; }

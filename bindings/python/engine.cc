@@ -1,0 +1,277 @@
+// Engine, EngineConfig and Work for Python. Waiting releases the GIL and lets signals (Ctrl-C) through.
+#include "engine/engine.h"
+
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+#include <unistd.h>
+
+#include <mutex>
+
+#include "backends/host.h"
+#include "buffer.h"
+#include "engine/validate.h"
+#include "glue.h"
+#include "transport/tcp_link.h"
+
+namespace hvd::python {
+namespace {
+
+constexpr double kSignalSlice = 0.2;  // seconds between two looks for Ctrl-C
+constexpr double kForever = 1e8;
+
+struct Config {
+  int rank = 0, size = 1;
+  std::vector<int> node_of{0};
+  std::vector<std::string> labels{"rank 0"};
+  int segment_fd = -1;
+  std::vector<int> event_fds;
+  int parent_fd = -1;
+  std::map<int, int> child_fds, data_fds;
+  size_t staging_bytes = 8 << 20, ring_bytes = 64 << 10;
+  size_t fusion_threshold = 128u << 20;
+  double cycle_time_ms = 1;
+  size_t cache_capacity = 1024;
+  bool groups_apart = false;
+  double timeout = 30, stall_warning = 60, stall_shutdown = 0;
+  std::string algorithm;
+  int spins = 2000, cpu = -1, log_level = 3;
+};
+
+// Messages of the engine's thread reach Python through one callable.
+std::mutex sink_mutex;
+PyObject* sink_object = nullptr;
+
+void log_to_python(LogLevel level, const std::string& message) {
+  nb::gil_scoped_acquire gil;
+  nb::object sink;
+  {
+    std::lock_guard lock(sink_mutex);
+    sink = nb::borrow(sink_object);
+  }
+  if (!sink.is_valid() || sink.is_none()) return;
+  try {
+    sink(static_cast<int>(level), message);
+  } catch (nb::python_error& e) {
+    e.discard_as_unraisable("horovod log sink");
+  }
+}
+
+struct Work {
+  std::shared_ptr<Engine> engine;
+  OperationPtr op;
+
+  bool wait(double timeout) {
+    const Deadline deadline = Deadline::after(timeout < 0 ? kForever : timeout);
+    bool done = op->done();
+    while (!done) {
+      {
+        nb::gil_scoped_release nogil;
+        const Deadline slice = Deadline::after(kSignalSlice);
+        done = engine->wait(*op, slice.when() < deadline.when() ? slice : deadline);
+      }
+      if (!done && PyErr_CheckSignals() != 0) throw nb::python_error();
+      if (!done && deadline.passed()) return false;
+    }
+    check(op->status());
+    return true;
+  }
+};
+
+std::unique_ptr<Link> link_over(int fd) {
+  std::unique_ptr<TcpLink> link;
+  check(TcpLink::adopt(fd, &link));
+  return link;
+}
+
+EngineOptions make_options(const Config& c) {
+  EngineOptions o;
+  o.rank = c.rank;
+  o.size = c.size;
+  o.node_of = c.node_of;
+  o.labels = c.labels;
+  o.event_fds = c.event_fds;
+  int locals = 0;
+  for (int n : c.node_of) locals += n == c.node_of.at(c.rank);
+  if (c.segment_fd >= 0) {
+    check(Segment::map(c.segment_fd, {locals, c.ring_bytes, c.staging_bytes}, &o.segment));
+    ::close(c.segment_fd);
+  }
+  if (c.parent_fd >= 0) o.parent = link_over(c.parent_fd);
+  for (auto [rank, fd] : c.child_fds) o.children[rank] = link_over(fd);
+  for (auto [rank, fd] : c.data_fds) o.data[rank] = link_over(fd);
+  o.settings = {c.fusion_threshold, c.cycle_time_ms * 1e-3, c.cache_capacity, c.groups_apart, c.timeout,
+                c.stall_warning, c.stall_shutdown, c.algorithm, c.spins, c.cpu};
+  check(make_host_backend(c.algorithm, &o.backend));
+  const int least = c.log_level;
+  o.log = [least](LogLevel level, const std::string& text) {
+    if (static_cast<int>(level) >= least) log_to_python(level, text);
+  };
+  if (const std::string wrong = hvd::check(o); !wrong.empty()) throw nb::value_error(("inconsistent engine configuration: " + wrong).c_str());
+  return o;
+}
+
+struct PyEngine {
+  std::shared_ptr<Engine> engine;
+
+  explicit PyEngine(const Config& config) {
+    EngineOptions options = make_options(config);
+    engine = std::make_shared<Engine>(std::move(options));
+  }
+  ~PyEngine() {
+    if (!engine) return;
+    nb::gil_scoped_release nogil;
+    engine.reset();
+  }
+  // In a forked child the threads do not exist and the sockets are the parent's: nothing may be touched, so the memory stays behind.
+  void abandon() { new std::shared_ptr<Engine>(std::move(engine)); }
+
+  Engine& live() {
+    if (!engine) raise(Status(Code::shutdown, "the engine belongs to the parent process; a forked child cannot use it"));
+    return *engine;
+  }
+  Work wrap(OperationPtr op) { return {engine, std::move(op)}; }
+};
+
+int64_t integer(nb::handle h) {
+  const int64_t v = PyLong_AsLongLong(h.ptr());
+  if (v == -1 && PyErr_Occurred()) throw nb::python_error();
+  return v;
+}
+
+std::vector<int64_t> integers(nb::handle sequence) {
+  std::vector<int64_t> out;
+  if (sequence.is_none()) return out;
+  for (nb::handle item : nb::iter(sequence)) out.push_back(integer(item));
+  return out;
+}
+
+template <class Enum>
+Enum code(const char* argument, int value, Enum last) {
+  if (value < 0 || value > static_cast<int>(last)) {
+    throw nb::value_error((std::string(argument) + " " + std::to_string(value) + " is unknown; accepted: 0 to " + std::to_string(static_cast<int>(last))).c_str());
+  }
+  return static_cast<Enum>(value);
+}
+
+template <bool kBlocking>
+Work submit(PyEngine& self, int kind, nb::str name, uintptr_t in, uintptr_t out, nb::handle shape, int dtype, int op, int root,
+            double prescale, double postscale, int process_set, nb::handle splits, nb::str group, int group_size) {
+  Engine& engine = self.live();
+  Request q;
+  q.kind = code("kind", kind, Kind::barrier);
+  q.set = static_cast<uint32_t>(process_set);
+  q.name = name.c_str();
+  q.dtype = code("dtype", dtype, DType::bfloat16);
+  q.op = code("op", op, ReduceOp::product);
+  q.root = root;
+  q.prescale = prescale;
+  q.postscale = postscale;
+  q.shape = integers(shape);
+  q.splits = integers(splits);
+  if (!splits.is_none() && q.splits.empty()) throw nb::value_error("splits is empty; accepted: one entry for each rank of the set");
+  q.group = group.c_str();
+  q.group_size = static_cast<uint32_t>(group_size);
+  const auto* source = reinterpret_cast<const std::byte*>(in);
+  auto* target = reinterpret_cast<std::byte*>(out);
+  OperationPtr operation;
+  check(kBlocking ? engine.submit_blocking(std::move(q), source, target, &operation)
+                  : engine.submit(std::move(q), source, target, &operation));
+  Work work = self.wrap(std::move(operation));
+  if constexpr (kBlocking) work.wait(-1);
+  return work;
+}
+
+Work submit_special(PyEngine& self, Kind kind, const std::string& name, std::vector<int64_t> numbers) {
+  Request q;
+  q.kind = kind;
+  q.name = name;
+  q.splits = std::move(numbers);
+  OperationPtr op;
+  check(self.live().submit(std::move(q), nullptr, nullptr, &op));
+  return self.wrap(std::move(op));
+}
+
+nb::dict stats(PyEngine& self) {
+  const Engine::Stats s = self.live().stats();
+  nb::dict d;
+  d["operations"] = s.operations;
+  d["fused"] = s.fused;
+  d["bytes"] = s.bytes;
+  d["announcements"] = s.announcements;
+  d["negotiated"] = s.negotiated;
+  d["scheduled"] = s.scheduled;
+  d["schedules"] = s.schedules;
+  d["revocations"] = s.revocations;
+  d["errors"] = s.errors;
+  d["responses"] = s.responses;
+  return d;
+}
+
+void define_config(nb::module_& m) {
+  nb::class_<Config>(m, "EngineConfig")
+      .def(nb::init<>())
+      .def_rw("rank", &Config::rank)
+      .def_rw("size", &Config::size)
+      .def_rw("node_of", &Config::node_of)
+      .def_rw("labels", &Config::labels)
+      .def_rw("segment_fd", &Config::segment_fd)
+      .def_rw("event_fds", &Config::event_fds)
+      .def_rw("parent_fd", &Config::parent_fd)
+      .def_rw("child_fds", &Config::child_fds)
+      .def_rw("data_fds", &Config::data_fds)
+      .def_rw("staging_bytes", &Config::staging_bytes)
+      .def_rw("ring_bytes", &Config::ring_bytes)
+      .def_rw("fusion_threshold", &Config::fusion_threshold)
+      .def_rw("cycle_time_ms", &Config::cycle_time_ms)
+      .def_rw("cache_capacity", &Config::cache_capacity)
+      .def_rw("groups_apart", &Config::groups_apart)
+      .def_rw("timeout", &Config::timeout)
+      .def_rw("stall_warning", &Config::stall_warning)
+      .def_rw("stall_shutdown", &Config::stall_shutdown)
+      .def_rw("algorithm", &Config::algorithm)
+      .def_rw("spins", &Config::spins)
+      .def_rw("cpu", &Config::cpu)
+      .def_rw("log_level", &Config::log_level);
+}
+
+}  // namespace
+
+void define_engine(nb::module_& m) {
+  define_config(m);
+  nb::class_<Work>(m, "Work")
+      .def_prop_ro("name", [](const Work& w) { return w.op->request.name; })
+      .def("done", [](Work& w) { return w.engine->poll(*w.op); })
+      .def("wait", &Work::wait, nb::arg("timeout") = -1.0)
+      .def_prop_ro("sizes", [](const Work& w) { return w.op->sizes; })
+      .def_prop_ro("output", [](const Work& w) -> nb::object {
+        if (!w.op->output) return nb::none();
+        return nb::cast(Buffer{w.op->output});
+      });
+  using namespace nb::literals;
+  nb::class_<PyEngine>(m, "Engine")
+      .def(nb::init<const Config&>(), "config"_a)
+      .def("submit", &submit<false>, "kind"_a, "name"_a, "in_ptr"_a, "out_ptr"_a, "shape"_a, "dtype"_a, "op"_a, "root"_a, "prescale"_a,
+           "postscale"_a, "process_set"_a, "splits"_a.none(), "group"_a, "group_size"_a)
+      .def("run", &submit<true>, "kind"_a, "name"_a, "in_ptr"_a, "out_ptr"_a, "shape"_a, "dtype"_a, "op"_a, "root"_a, "prescale"_a,
+           "postscale"_a, "process_set"_a, "splits"_a.none(), "group"_a, "group_size"_a)
+      .def("join", [](PyEngine& self) { return submit_special(self, Kind::join, "join.noname", {}); })
+      .def("add_process_set", [](PyEngine& self, std::vector<int64_t> ranks) { return submit_special(self, Kind::add_set, "", std::move(ranks)); }, "ranks"_a)
+      .def("remove_process_set", [](PyEngine& self, int id) { return submit_special(self, Kind::remove_set, "", {id}); }, "process_set"_a)
+      .def("process_sets", [](PyEngine& self) { return self.live().process_sets(); })
+      .def("shutdown", [](PyEngine& self, const std::string& reason) {
+        if (!self.engine) return;
+        nb::gil_scoped_release nogil;
+        self.engine->shutdown(reason);
+      }, "reason"_a = "")
+      .def("abandon", &PyEngine::abandon)
+      .def("stats", &stats);
+  m.def("set_log_sink", [](nb::object sink) {
+    std::lock_guard lock(sink_mutex);
+    PyObject* old = sink_object;
+    sink_object = sink.is_none() ? nullptr : sink.release().ptr();
+    Py_XDECREF(old);
+  }, nb::arg("sink").none());
+}
+
+}  // namespace hvd::python

@@ -1,0 +1,20 @@
+// What the files of the Python module share.
+#pragma once
+#include <nanobind/nanobind.h>
+
+#include "base/status.h"
+
+namespace hvd::python {
+
+namespace nb = nanobind;
+
+// Raises ValueError for what the caller did wrong, horovod.common.exceptions.HorovodInternalError for everything else.
+[[noreturn]] void raise(const Status& status);
+inline void check(const Status& status) {
+  if (!status.ok()) raise(status);
+}
+
+void define_buffer(nb::module_& m);
+void define_engine(nb::module_& m);
+
+}  // namespace hvd::python

@@ -1,0 +1,35 @@
+// The module horovod._core; its contract is horovod/_core.pyi.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string_view.h>
+
+#include "collectives/reduce.h"
+#include "engine/request.h"
+#include "glue.h"
+#include "transport/segment.h"
+
+namespace hvd::python {
+
+void raise(const Status& status) {
+  if (status.code() == Code::invalid_argument) throw nb::value_error(status.message().c_str());
+  nb::object type = nb::module_::import_("horovod.common.exceptions").attr("HorovodInternalError");
+  PyErr_SetString(type.ptr(), status.message().c_str());
+  throw nb::python_error();
+}
+
+}  // namespace hvd::python
+
+NB_MODULE(_core, m) {
+  using namespace hvd;
+  m.attr("KIND_ALLREDUCE") = static_cast<int>(Kind::allreduce);
+  m.attr("KIND_ALLGATHER") = static_cast<int>(Kind::allgather);
+  m.attr("KIND_BROADCAST") = static_cast<int>(Kind::broadcast);
+  m.attr("KIND_ALLTOALL") = static_cast<int>(Kind::alltoall);
+  m.attr("KIND_REDUCESCATTER") = static_cast<int>(Kind::reducescatter);
+  m.attr("KIND_BARRIER") = static_cast<int>(Kind::barrier);
+  python::define_buffer(m);
+  python::define_engine(m);
+  m.def("segment_bytes", [](int local_size, size_t staging_bytes, size_t ring_bytes) {
+    return Segment::bytes_needed({local_size, ring_bytes, staging_bytes});
+  }, python::nb::arg("local_size"), python::nb::arg("staging_bytes"), python::nb::arg("ring_bytes"));
+  m.def("isa", [] { return isa(); });
+}

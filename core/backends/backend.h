@@ -1,0 +1,30 @@
+// Backend: who carries out one agreed operation on one kind of memory. The host backend moves bytes through shared memory and
+// sockets; others (NCCL, MPI) plug in here. The engine has agreed, validated and fused before it calls; every call blocks until this
+// rank's part is done, and all members of the comm make the same calls in the same order.
+#pragma once
+#include <span>
+
+#include "collectives/comm.h"
+
+namespace hvd {
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual const char* name() const = 0;
+
+  // Reduces the concatenation of `segments` over the members; scale follows the reduction. op: sum, min, max or product.
+  virtual Status allreduce(Comm&, const Segments& segments, DType, ReduceOp, const Scale&) = 0;
+  // root: set rank.
+  virtual Status broadcast(Comm&, std::byte* data, size_t bytes, int root) = 0;
+  // bytes: by set rank.
+  virtual Status allgather(Comm&, const std::byte* in, std::byte* out, std::span<const size_t> bytes) = 0;
+  virtual Status alltoall(Comm&, const std::byte* in, std::span<const size_t> send_bytes, std::byte* out,
+                          std::span<const size_t> recv_bytes) = 0;
+  // counts: elements by set rank.
+  virtual Status reducescatter(Comm&, const std::byte* in, std::byte* out, std::span<const size_t> counts, DType, ReduceOp,
+                               const Scale&) = 0;
+  virtual Status barrier(Comm&) = 0;
+};
+
+}  // namespace hvd

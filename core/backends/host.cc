@@ -1,0 +1,132 @@
+#include "backends/host.h"
+
+#include <cstring>
+
+#include "collectives/collectives.h"
+#include "plan/algorithms.h"
+
+namespace hvd {
+namespace {
+
+constexpr int kPackSlot = 6;  // of Scratch; algorithms use lower ones
+
+WorldShape shape_of(const Comm& c) {
+  WorldShape w;
+  w.size = c.size;
+  w.all_local = c.node != nullptr;
+  w.links = c.node == nullptr;
+  w.nested = c.local != nullptr;
+  w.hosts = w.all_local ? 1 : 2;  // more than one is all that matters
+  w.power_of_two = (c.size & (c.size - 1)) == 0;
+  return w;
+}
+
+class HostBackend final : public Backend {
+ public:
+  explicit HostBackend(Overrides overrides) : overrides_(overrides) {}
+  const char* name() const override { return "host"; }
+
+  Status allreduce(Comm& c, const Segments& s, DType d, ReduceOp op, const Scale& scale) override {
+    if (c.size == 1) return alone(s, d, scale);
+    const Algorithm algorithm = pick(Collective::allreduce, c, d, s.total * size_of(d));
+    if (algorithm == Algorithm::shm) return allreduce_shm(c, s, d, op, scale);
+    std::byte* data = pack(c, s, d);
+    HVD_RETURN_IF_ERROR(in_place(algorithm, c, data, s.total, d, op));
+    unpack(s, d, data, scale);
+    return {};
+  }
+
+  Status broadcast(Comm& c, std::byte* data, size_t bytes, int root) override {
+    if (c.size == 1) return {};
+    switch (pick(Collective::broadcast, c, DType::uint8, bytes)) {
+      case Algorithm::shm: return broadcast_shm(c, data, bytes, root);
+      case Algorithm::pipelined: return broadcast_pipelined(c, data, bytes, root);
+      default: return broadcast_tree(c, data, bytes, root);
+    }
+  }
+
+  Status allgather(Comm& c, const std::byte* in, std::byte* out, std::span<const size_t> bytes) override {
+    if (c.size == 1) return copy(in, out, bytes[0]);
+    return c.node ? allgather_shm(c, in, out, bytes) : allgather_ring(c, in, out, bytes);
+  }
+
+  Status alltoall(Comm& c, const std::byte* in, std::span<const size_t> send, std::byte* out, std::span<const size_t> recv) override {
+    if (c.size == 1) return copy(in, out, send[0]);
+    return c.node ? alltoall_shm(c, in, send, out, recv) : alltoall_pairwise(c, in, send, out, recv);
+  }
+
+  Status reducescatter(Comm& c, const std::byte* in, std::byte* out, std::span<const size_t> counts, DType d, ReduceOp op,
+                       const Scale& scale) override {
+    if (c.size == 1) {
+      HVD_RETURN_IF_ERROR(copy(in, out, counts[0] * size_of(d)));
+      if (!scale.identity()) hvd::scale(d, out, out, counts[0], scale);
+      return {};
+    }
+    return c.node ? reducescatter_shm(c, in, out, counts, d, op, scale) : reducescatter_pairwise(c, in, out, counts, d, op, scale);
+  }
+
+  Status barrier(Comm& c) override {
+    if (c.size == 1) return {};
+    return c.node ? barrier_shm(c) : barrier_dissemination(c);
+  }
+
+ private:
+  Algorithm pick(Collective collective, const Comm& c, DType d, size_t bytes) const {
+    return select(collective, d, bytes, shape_of(c), overrides_);
+  }
+
+  static Status in_place(Algorithm algorithm, Comm& c, std::byte* data, size_t count, DType d, ReduceOp op) {
+    switch (algorithm) {
+      case Algorithm::hierarchical: return allreduce_hierarchical(c, data, count, d, op);
+      case Algorithm::rabenseifner: return allreduce_rabenseifner(c, data, count, d, op);
+      case Algorithm::pairwise: return allreduce_pairwise(c, data, count, d, op);
+      case Algorithm::ring: return allreduce_ring(c, data, count, d, op);
+      default: return allreduce_recursive_doubling(c, data, count, d, op);
+    }
+  }
+
+  static Status copy(const std::byte* in, std::byte* out, size_t bytes) {
+    if (in != out && bytes) std::memcpy(out, in, bytes);
+    return {};
+  }
+
+  static Status alone(const Segments& s, DType d, const Scale& scale) {
+    for (const auto& p : s.pieces) {
+      if (!p.in || !p.out) continue;
+      HVD_RETURN_IF_ERROR(copy(p.in, p.out, p.count * size_of(d)));
+      if (!scale.identity()) hvd::scale(d, p.out, p.out, p.count, scale);
+    }
+    return {};
+  }
+
+  // Algorithms over links work in place on contiguous memory: a single tensor's output, or the fusion buffer.
+  static std::byte* pack(Comm& c, const Segments& s, DType d) {
+    const bool single = s.pieces.size() == 1 && s.pieces[0].in && s.pieces[0].out;
+    if (single) {
+      (void)copy(s.pieces[0].in, s.pieces[0].out, s.total * size_of(d));
+      return s.pieces[0].out;
+    }
+    std::byte* data = c.scratch->get(kPackSlot, s.total * size_of(d));
+    s.gather(0, s.total, size_of(d), data);
+    return data;
+  }
+
+  static void unpack(const Segments& s, DType d, std::byte* data, const Scale& scale) {
+    if (!scale.identity()) hvd::scale(d, data, data, s.total, scale);
+    const bool single = s.pieces.size() == 1 && s.pieces[0].out == data;
+    if (!single) s.scatter(0, s.total, size_of(d), data);
+  }
+
+  Overrides overrides_;
+};
+
+}  // namespace
+
+Status make_host_backend(const std::string& override_text, std::unique_ptr<Backend>* out) {
+  Overrides overrides;
+  HVD_RETURN_IF_ERROR(Overrides::parse(override_text, &overrides));
+  *out = std::make_unique<HostBackend>(overrides);
+  return {};
+}
+
+}  // namespace hvd

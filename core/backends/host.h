@@ -1,0 +1,13 @@
+// The backend for memory that the CPU reads and writes: shared memory inside a host, links between hosts.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "backends/backend.h"
+
+namespace hvd {
+
+// `override_text`: see plan/algorithms.h; Code::invalid_argument when it does not parse.
+Status make_host_backend(const std::string& override_text, std::unique_ptr<Backend>* out);
+
+}  // namespace hvd

@@ -1,0 +1,201 @@
+#include "engine/control.h"
+
+#include <poll.h>
+
+#include <cstring>
+
+namespace hvd {
+namespace {
+
+struct Header {
+  uint32_t bytes;  // of the payload
+  int32_t origin;
+  uint8_t type;
+  uint8_t pad[3];
+};
+static_assert(sizeof(Header) == 12);
+
+// More than any honest list of operations needs; a larger length means that the stream is not ours.
+constexpr uint32_t kMaxPayload = 256u << 20;
+
+}  // namespace
+
+Control::Control(int rank, std::unique_ptr<Link> parent, int parent_rank, std::map<int, std::unique_ptr<Link>> children) : rank_(rank) {
+  if (parent) {
+    parent_ = std::make_unique<Neighbour>();
+    parent_->rank = parent_rank;
+    parent_->link = std::move(parent);
+  }
+  for (auto& [child, link] : children) {
+    auto n = std::make_unique<Neighbour>();
+    n->rank = child;
+    n->link = std::move(link);
+    children_.push_back(std::move(n));
+  }
+}
+
+void Control::queue(Neighbour& to, const Frame& frame) {
+  if (to.broken) return;
+  const Header header{static_cast<uint32_t>(frame.payload.size()), frame.origin, static_cast<uint8_t>(frame.type), {}};
+  to.out.append(reinterpret_cast<const char*>(&header), sizeof header);
+  to.out.append(frame.payload);
+  flush(to);
+}
+
+void Control::send_up(FrameType type, const std::string& payload) {
+  Frame frame{type, rank_, payload};
+  if (parent_) {
+    queue(*parent_, frame);
+  } else {
+    inbox_.push_back(std::move(frame));
+  }
+}
+
+void Control::broadcast(FrameType type, const std::string& payload) {
+  Frame frame{type, rank_, payload};
+  for (auto& child : children_) queue(*child, frame);
+  inbox_.push_back(std::move(frame));
+}
+
+void Control::flood(FrameType type, const std::string& payload) {
+  const Frame frame{type, rank_, payload};
+  if (parent_) queue(*parent_, frame);
+  for (auto& child : children_) queue(*child, frame);
+}
+
+void Control::flush(Neighbour& n) {
+  while (!n.broken && n.sent < n.out.size()) {
+    const int64_t moved = n.link->try_send({reinterpret_cast<const std::byte*>(n.out.data()) + n.sent, n.out.size() - n.sent});
+    // A broken pipe is left to receive(): what the peer said last (a goodbye, say) may still lie there unread.
+    if (moved <= 0) return;
+    n.sent += static_cast<size_t>(moved);
+  }
+  n.out.clear();
+  n.sent = 0;
+}
+
+void Control::receive(Neighbour& n) {
+  char buffer[64 << 10];
+  while (!n.broken) {
+    const int64_t moved = n.link->try_recv({reinterpret_cast<std::byte*>(buffer), sizeof buffer});
+    if (moved == 0) return;
+    if (moved < 0) {
+      fail(n, n.link->error());
+      return;
+    }
+    n.in.append(buffer, static_cast<size_t>(moved));
+    parse(n);
+    if (static_cast<size_t>(moved) < sizeof buffer) return;
+  }
+}
+
+void Control::parse(Neighbour& n) {
+  size_t at = 0;
+  while (n.in.size() - at >= sizeof(Header)) {
+    Header header;
+    std::memcpy(&header, n.in.data() + at, sizeof header);
+    if (header.bytes > kMaxPayload || header.type < 1 || header.type > static_cast<uint8_t>(FrameType::ack)) {
+      fail(n, Status(Code::internal, "unintelligible control message"));
+      return;
+    }
+    if (n.in.size() - at < sizeof header + header.bytes) break;
+    handle(n, {static_cast<FrameType>(header.type), header.origin, n.in.substr(at + sizeof header, header.bytes)});
+    at += sizeof header + header.bytes;
+  }
+  n.in.erase(0, at);
+}
+
+void Control::handle(Neighbour& from, Frame frame) {
+  switch (frame.type) {
+    case FrameType::bye:
+    case FrameType::abort:
+      if (parent_ && parent_.get() != &from) queue(*parent_, frame);
+      for (auto& child : children_) {
+        if (child.get() != &from) queue(*child, frame);
+      }
+      queue(from, {FrameType::ack, rank_, {}});
+      urgent_.push_back(std::move(frame));
+      return;
+    case FrameType::ack:
+      from.acked = true;
+      return;
+    case FrameType::responses:
+    case FrameType::go:
+    case FrameType::revoked:
+      for (auto& child : children_) queue(*child, frame);
+      break;
+    default:  // towards the root
+      if (parent_) {
+        queue(*parent_, frame);
+        return;
+      }
+  }
+  inbox_.push_back(std::move(frame));
+}
+
+void Control::fail(Neighbour& n, Status why) {
+  n.broken = true;
+  n.out.clear();
+  lost_.push_back({n.rank, std::move(why)});
+}
+
+void Control::pump() {
+  auto each = [this](Neighbour& n) {
+    flush(n);
+    receive(n);
+  };
+  if (parent_) each(*parent_);
+  if (children_.size() <= 2) {
+    for (auto& child : children_) each(*child);
+    return;
+  }
+  // Many children: one poll(2) instead of a recv(2) for each.
+  std::vector<pollfd> polls(children_.size());
+  for (size_t i = 0; i < children_.size(); ++i) {
+    const int fd = children_[i]->broken ? -1 : children_[i]->link->fd();
+    polls[i] = {fd, static_cast<short>(POLLIN | (children_[i]->out.empty() ? 0 : POLLOUT)), 0};
+  }
+  ::poll(polls.data(), polls.size(), 0);
+  for (size_t i = 0; i < children_.size(); ++i) {
+    if (polls[i].revents || polls[i].fd < 0) each(*children_[i]);
+  }
+}
+
+bool Control::pop(Frame* frame) {
+  if (inbox_.empty()) return false;
+  *frame = std::move(inbox_.front());
+  inbox_.pop_front();
+  return true;
+}
+
+bool Control::pop_urgent(Frame* frame) {
+  if (urgent_.empty()) return false;
+  *frame = std::move(urgent_.front());
+  urgent_.pop_front();
+  return true;
+}
+
+bool Control::parted() const {
+  auto gone = [](const Neighbour& n) { return n.broken || (n.acked && n.out.empty()); };
+  if (parent_ && !gone(*parent_)) return false;
+  for (const auto& child : children_) {
+    if (!gone(*child)) return false;
+  }
+  return true;
+}
+
+std::vector<Control::Lost> Control::take_lost() {
+  std::vector<Lost> out;
+  out.swap(lost_);
+  return out;
+}
+
+void Control::poll_fds(std::vector<std::pair<int, short>>& fds) const {
+  auto add = [&](const Neighbour& n) {
+    if (!n.broken) fds.emplace_back(n.link->fd(), static_cast<short>(POLLIN | (n.out.empty() ? 0 : POLLOUT)));
+  };
+  if (parent_) add(*parent_);
+  for (const auto& child : children_) add(*child);
+}
+
+}  // namespace hvd

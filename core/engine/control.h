@@ -1,0 +1,90 @@
+// The control plane: a tree of links over which ranks announce, agree, and learn of a failure. Rank 0 is the root, the first rank of
+// each node is its child (and the parent of the node's other ranks), so the root's work grows with nodes, not ranks.
+// Frames towards the root are relayed by nodes' first ranks, frames from the root go to everybody. pump() never blocks.
+#pragma once
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "transport/link.h"
+
+namespace hvd {
+
+enum class FrameType : uint8_t {
+  announce = 1,   // up:   epoch, requests
+  responses = 2,  // down: epoch, responses
+  ready = 3,      // up:   schedule id, position
+  go = 4,         // down: schedule id, position
+  revoke = 5,     // up:   schedule id, why
+  revoked = 6,    // down: schedule id, position up to which everybody still executes
+  settled = 7,    // up:   epoch: this rank is back to negotiation
+  bye = 8,        // flooded: a rank leaves on purpose: operations it has executed, reason
+  abort = 9,      // flooded: a rank is lost: code, message
+  ack = 10,       // to a neighbour: its bye or abort has arrived, nothing more will be sent to it
+};
+
+struct Frame {
+  FrameType type;
+  int32_t origin;
+  std::string payload;
+};
+
+class Control {
+ public:
+  // `parent` is null at the root. The links become the control plane's.
+  Control(int rank, std::unique_ptr<Link> parent, int parent_rank, std::map<int, std::unique_ptr<Link>> children);
+
+  void send_up(FrameType type, const std::string& payload);      // at the root: into its own inbox
+  void broadcast(FrameType type, const std::string& payload);    // root only; into its own inbox as well
+  void flood(FrameType type, const std::string& payload);        // from any rank to all others; not into its own inbox
+
+  // Moves bytes both ways, relays, fills the inbox. A neighbour whose link breaks is reported once through lost().
+  void pump();
+  bool pop(Frame* frame);
+  // Goodbyes and aborts, which do not wait their turn.
+  bool pop_urgent(Frame* frame);
+  bool inbox_empty() const { return inbox_.empty(); }
+  // Every neighbour has everything that we sent, up to the flood that ended the job (or is gone). Closing a socket on which the
+  // peer's messages lie unread would reset it and take our last words with it.
+  bool parted() const;
+
+  struct Lost {
+    int rank;
+    Status why;
+  };
+  // Neighbours lost since the last call.
+  std::vector<Lost> take_lost();
+
+  // Descriptors to sleep on.
+  void poll_fds(std::vector<std::pair<int, short>>& fds) const;
+
+ private:
+  struct Neighbour {
+    int rank;
+    std::unique_ptr<Link> link;
+    std::string out;      // bytes not yet sent
+    size_t sent = 0;
+    std::string in;       // bytes of an incomplete frame
+    bool broken = false;
+    bool acked = false;   // has seen our last words
+  };
+  void queue(Neighbour& to, const Frame& frame);
+  void flush(Neighbour& n);
+  void receive(Neighbour& n);
+  void parse(Neighbour& n);
+  void handle(Neighbour& from, Frame frame);
+  void fail(Neighbour& n, Status why);
+
+  int rank_;
+  std::unique_ptr<Neighbour> parent_;
+  std::vector<std::unique_ptr<Neighbour>> children_;
+  std::deque<Frame> inbox_;
+  std::deque<Frame> urgent_;
+  std::vector<Lost> lost_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,111 @@
+#include "engine/coordinator.h"
+
+namespace hvd {
+
+// Buckets of a schedule stay small enough for the last-level cache and for communication to overlap with what is still being computed.
+constexpr size_t kBucketBytes = 16u << 20;
+
+uint64_t identity_of(const Ready& ready) {
+  const Response& r = ready.response;
+  Request q;
+  q.kind = r.kind;
+  q.set = r.set;
+  q.name = r.names.front();
+  q.unnamed = ready.unnamed;
+  q.dtype = r.dtype;
+  q.op = r.op;
+  q.root = r.root;
+  q.prescale = r.prescale;
+  q.postscale = r.postscale;
+  q.shape = r.shapes.front();
+  q.splits = r.sizes;
+  return q.signature_hash() | 1;
+}
+
+Coordinator::Coordinator(int world, std::vector<std::string> labels, FuseOptions options, size_t cache_capacity)
+    : negotiator_(world, std::move(labels)), options_(options), detector_(cache_capacity), settled_(world, 0) {}
+
+void Coordinator::announce(int rank, uint64_t epoch, std::vector<Request> requests, double now) {
+  if (epoch < epoch_) return;
+  if (epoch > epoch_) {
+    early_.push_back({rank, epoch, std::move(requests)});
+    return;
+  }
+  for (Request& q : requests) negotiator_.announce(rank, std::move(q), now);
+}
+
+std::vector<Response> Coordinator::decide() {
+  std::vector<Ready> ready = negotiator_.take_ready();
+  if (ready.empty()) return {};
+  for (const Ready& r : ready) {
+    const bool schedulable = r.response.error.ok() && r.response.kind <= Kind::barrier;
+    if (schedulable) {
+      detector_.feed(r, identity_of(r));
+    } else {
+      detector_.reset();
+    }
+  }
+  std::vector<Response> responses = fuse(std::move(ready), options_);
+  propose(&responses);
+  return responses;
+}
+
+bool Coordinator::everybody_settled() const {
+  for (uint64_t e : settled_) {
+    if (e != epoch_) return false;
+  }
+  return true;
+}
+
+bool Coordinator::propose(std::vector<Response>* responses) {
+  if (negotiator_.anyone_joined() || !everybody_settled()) return false;
+  std::vector<Ready> period = detector_.period();
+  if (period.empty()) return false;
+  FuseOptions options = options_;
+  options.threshold = std::min(options.threshold, kBucketBytes);
+  const Schedule schedule = make_schedule(++last_schedule_, std::move(period), options);
+  Response r;
+  r.kind = Kind::adopt_schedule;
+  encode(schedule, &r.payload);
+  responses->push_back(std::move(r));
+  // What is announced but not decided counts for the schedule from now on, on every rank.
+  negotiator_.clear_pending();
+  detector_.reset();
+  members_.clear();
+  for (const auto& bucket : schedule.buckets) members_.push_back(negotiator_.sets().sets.at(bucket.response.set));
+  positions_.assign(settled_.size(), 0);
+  go_ = 0;
+  revoked_ = false;
+  ++epoch_;
+  return true;
+}
+
+void Coordinator::fall_back(uint64_t rounds, double now) {
+  ++epoch_;
+  detector_.note_revoked(rounds);
+  std::deque<Early> early;
+  early.swap(early_);
+  for (Early& e : early) announce(e.rank, e.epoch, std::move(e.requests), now);
+}
+
+bool Coordinator::on_ready(int rank, uint64_t id, uint64_t position, uint64_t* go) {
+  if (id != last_schedule_ || revoked_ || members_.empty()) return false;
+  positions_[rank] = position;
+  const uint64_t before = go_;
+  for (;; ++go_) {
+    bool all = true;
+    for (int member : members_[go_ % members_.size()]) all = all && positions_[member] > go_;
+    if (!all) break;
+  }
+  *go = go_;
+  return go_ != before;
+}
+
+bool Coordinator::on_revoke(uint64_t id, uint64_t* final) {
+  if (id != last_schedule_ || revoked_) return false;
+  revoked_ = true;
+  *final = go_;
+  return true;
+}
+
+}  // namespace hvd

@@ -1,0 +1,507 @@
+#include "engine/driver.h"
+
+#include <algorithm>
+
+#include "base/wire.h"
+
+namespace hvd {
+namespace {
+
+std::string key_of(uint32_t set, const std::string& name) { return std::to_string(set) + '/' + name; }
+
+FuseOptions fuse_options(const Settings& s) { return {s.fusion_threshold, s.groups_apart}; }
+
+int parent_of(int rank, const std::vector<int>& node_of) {
+  const int leader = static_cast<int>(std::find(node_of.begin(), node_of.end(), node_of[rank]) - node_of.begin());
+  return leader == rank ? 0 : leader;
+}
+
+std::string describe(const Operation& op) {
+  const std::string name = op.request.unnamed ? "unnamed, " + shape_string(op.request.shape) : op.request.name;
+  return std::string(name_of(op.request.kind)) + " '" + name + "'";
+}
+
+}  // namespace
+
+Driver::Driver(EngineOptions& options, Submissions* submissions)
+    : rank_(options.rank), labels_(options.labels), settings_(options.settings), log_(options.log), submissions_(submissions),
+      control_(options.rank, std::move(options.parent), parent_of(options.rank, options.node_of), std::move(options.children)),
+      world_(options), backend_(std::move(options.backend)), executor_(&world_, backend_.get()),
+      stall_(options.settings.stall_warning, options.settings.stall_shutdown, options.labels) {
+  if (rank_ == 0) coordinator_ = std::make_unique<Coordinator>(world_.size(), labels_, fuse_options(settings_), settings_.cache_capacity);
+  world_.waiter().set_hook([this] { return hook(); }, [this](auto& fds) { control_.poll_fds(fds); });
+}
+
+double Driver::now() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+
+// ---- one turn -------------------------------------------------------------------------------------------------------------
+bool Driver::step(bool flush) {
+  if (over_) {
+    // Others still take leave through us.
+    control_.pump();
+    hear_urgent();
+    return false;
+  }
+  bool moved = take_submissions();
+  if (steady_) {
+    moved |= run_schedule();
+    if (over_) return true;
+    // On one node nothing about a running schedule travels over sockets; the engine's thread sleeps on them meanwhile.
+    if (steady_ && world_.one_node() && flush) return moved;
+  }
+  moved |= announce(flush);
+  moved |= hear();
+  if (!over_) moved |= execute_agreed();
+  if (!over_ && bye_ && executed_ >= bye_->executed) {
+    fail(bye_->why, false);
+    moved = true;
+  }
+  return moved;
+}
+
+bool Driver::take_submissions() {
+  if (submissions_->empty() || steady_) return false;
+  for (OperationPtr& op : submissions_->take()) {
+    to_announce_bytes_ += op->request.bytes();
+    to_announce_.push_back(std::move(op));
+  }
+  return true;
+}
+
+bool Driver::announce(bool flush) {
+  if (to_announce_.empty() || steady_) return false;
+  const auto quiet = Clock::now() - submissions_->last_submission();
+  const bool awaited = std::any_of(to_announce_.begin(), to_announce_.end(), [](const auto& op) { return op->awaited.load(); });
+  // The batching window: closed when a caller waits, when enough has come together, or when nothing has come for a moment.
+  constexpr auto kQuiet = std::chrono::microseconds(40);
+  const bool old = Clock::now() - to_announce_.front()->submitted > std::chrono::duration<double>(settings_.cycle_time);
+  if (!flush && !awaited && to_announce_bytes_ < settings_.fusion_threshold && quiet < kQuiet && !old) return false;
+
+  std::vector<Request> requests;
+  for (OperationPtr& op : to_announce_) {
+    Request& q = op->request;
+    if (q.kind == Kind::join) {
+      join_ = op;
+    } else {
+      if (q.unnamed) q.name = std::string(name_of(q.kind)) + ".noname." + std::to_string(op->unnamed_number);
+      pending_[key_of(q.set, q.name)] = op;
+    }
+    requests.push_back(q);
+  }
+  to_announce_.clear();
+  to_announce_bytes_ = 0;
+  counters_.announcements += 1;
+  std::string payload;
+  Writer(&payload).put(epoch_);
+  encode(requests, &payload);
+  control_.send_up(FrameType::announce, payload);
+  return true;
+}
+
+bool Driver::hear() {
+  control_.pump();
+  hear_urgent();
+  bool moved = false;
+  Frame frame;
+  while (!over_ && control_.pop(&frame)) {
+    on_frame(frame);
+    moved = true;
+  }
+  if (coordinator_ && !over_) {
+    if (coordinator_->negotiator().has_pending()) {
+      constexpr double kDivergence = 2.0;  // seconds that unlike operations under one name may wait for one another
+      coordinator_->negotiator().fail_diverged(now() - kDivergence);
+      if (Status s = stall_.check(coordinator_->negotiator(), now(), log_); !s.ok()) fail(std::move(s), true);
+    }
+    decide();
+  }
+  return moved;
+}
+
+void Driver::on_frame(Frame& frame) {
+  const char* at = frame.payload.data();
+  const char* end = at + frame.payload.size();
+  Reader r(at, end);
+  uint64_t first = 0, second = 0;
+  bool flag = false;
+  r.get(&first);
+  bool good = r.ok();
+  at = r.at();
+  switch (frame.type) {
+    case FrameType::announce: {
+      std::vector<Request> requests;
+      good = good && coordinator_ && decode(&at, end, &requests);
+      if (good) coordinator_->announce(frame.origin, first, std::move(requests), now());
+      break;
+    }
+    case FrameType::responses: {
+      std::vector<Response> responses;
+      good = good && decode(&at, end, &responses);
+      for (Response& response : responses) order_.push_back(std::move(response));
+      counters_.responses += responses.size();
+      break;
+    }
+    case FrameType::ready:
+      r.get(&second);
+      good = r.ok() && coordinator_;
+      if (good && coordinator_->on_ready(frame.origin, first, second, &second)) {
+        std::string payload;
+        Writer w(&payload);
+        w.put(first);
+        w.put(second);
+        control_.broadcast(FrameType::go, payload);
+      }
+      break;
+    case FrameType::revoke:
+      r.get(&flag);
+      good = r.ok() && coordinator_;
+      if (good && coordinator_->on_revoke(first, &second)) {
+        std::string payload;
+        Writer w(&payload);
+        w.put(first);
+        w.put(second);
+        control_.broadcast(FrameType::revoked, payload);
+      }
+      break;
+    case FrameType::go:
+    case FrameType::revoked:
+      r.get(&second);
+      good = r.ok();
+      if (good && steady_ && steady_->id() == first) {
+        frame.type == FrameType::go ? steady_->on_go(second) : steady_->on_revoked(second);
+      }
+      break;
+    case FrameType::settled:
+      if (good && coordinator_) coordinator_->settled(frame.origin, first);
+      break;
+    default:
+      break;
+  }
+  if (!good) fail(Status(Code::internal, "unintelligible control message from " + label(frame.origin)), true);
+}
+
+void Driver::decide() {
+  // The coordinator's epoch moves on with its own decision; its announcement has to carry the one before.
+  const uint64_t epoch = coordinator_->epoch();
+  std::vector<Response> responses = coordinator_->decide();
+  if (responses.empty()) return;
+  counters_.negotiated += responses.size();
+  std::string payload;
+  Writer(&payload).put(epoch);
+  encode(responses, &payload);
+  control_.broadcast(FrameType::responses, payload);
+  Frame mine;
+  while (control_.pop(&mine)) on_frame(mine);
+}
+
+// ---- what has been agreed -------------------------------------------------------------------------------------------------
+bool Driver::execute_agreed() {
+  bool moved = false;
+  while (!order_.empty() && !over_ && !steady_) {
+    Response response = std::move(order_.front());
+    order_.pop_front();
+    execute(std::move(response));
+    moved = true;
+  }
+  return moved;
+}
+
+std::vector<Operation*> Driver::find(const Response& response, std::vector<OperationPtr>* keep) {
+  std::vector<Operation*> ops;
+  for (const std::string& name : response.names) {
+    auto it = pending_.find(key_of(response.set, name));
+    if (it == pending_.end()) {
+      ops.push_back(nullptr);
+      continue;
+    }
+    ops.push_back(it->second.get());
+    keep->push_back(std::move(it->second));
+    pending_.erase(it);
+  }
+  return ops;
+}
+
+void Driver::execute(Response response) {
+  if (response.kind == Kind::adopt_schedule) {
+    adopt(response);
+    return;
+  }
+  ++executed_;
+  std::vector<OperationPtr> keep;
+  if (response.kind == Kind::join) {
+    if (!join_) return;
+    join_->sizes = response.sizes;
+    OperationPtr op = std::move(join_);
+    finish({op.get()}, {});
+    return;
+  }
+  std::vector<Operation*> ops = find(response, &keep);
+  if (!response.error.ok()) {
+    counters_.errors += 1;
+    finish(ops, response.error);
+    return;
+  }
+  if (response.kind == Kind::add_set || response.kind == Kind::remove_set) {
+    apply_set_change(response, ops.front());
+    return;
+  }
+  const bool have = std::all_of(ops.begin(), ops.end(), [](Operation* op) { return op != nullptr; });
+  if (world_.comm(response.set) && !have && !join_) {
+    fail(Status(Code::internal, std::string(name_of(response.kind)) + " '" + response.names.front() + "' was agreed on but never submitted here"), true);
+    return;
+  }
+  busy_ = std::string(name_of(response.kind)) + " '" + response.names.front() + "'" +
+          (response.names.size() > 1 ? " and " + std::to_string(response.names.size() - 1) + " fused with it" : "");
+  const Status status = executor_.run(response, ops);
+  busy_.clear();
+  if (status.ok()) {
+    for (Operation* op : ops) {
+      if (op) remember(*op);
+    }
+    finish(ops, status);
+    return;
+  }
+  // Their callers are told together with everybody else's.
+  for (OperationPtr& op : keep) pending_[key_of(op->request.set, op->request.name)] = std::move(op);
+  fail(status, true);
+}
+
+void Driver::apply_set_change(const Response& response, Operation* op) {
+  const bool add = response.kind == Kind::add_set;
+  if (add) {
+    const auto id = static_cast<uint32_t>(response.sizes.at(0));
+    std::vector<int> ranks(response.sizes.begin() + 2, response.sizes.end());
+    world_.add_set(id, static_cast<uint32_t>(response.sizes.at(1)) + 1, ranks);
+    submissions_->add_set(id, std::move(ranks));
+  } else if (response.sizes.at(0)) {
+    const auto id = static_cast<uint32_t>(response.sizes.at(1));
+    submissions_->remove_set(id);
+    world_.remove_set(id);
+  }
+  if (!op) return;
+  op->sizes = {response.sizes.at(0)};
+  finish({op}, {});
+}
+
+void Driver::finish(const std::vector<Operation*>& ops, const Status& status) {
+  std::vector<OperationPtr> keep;
+  submissions_->release(ops, &keep);
+  for (Operation* op : ops) {
+    if (op) op->complete(status);
+  }
+}
+
+void Driver::remember(const Operation& op) {
+  if (settings_.cache_capacity == 0) return;
+  std::string key = key_of(op.request.set, op.request.name);
+  auto [it, fresh] = recent_.insert_or_assign(key, op.request);
+  if (!fresh) return;
+  recent_order_.push_back(std::move(key));
+  if (recent_order_.size() > 2 * settings_.cache_capacity + 2) {
+    recent_.erase(recent_order_.front());
+    recent_order_.pop_front();
+  }
+}
+
+// ---- schedules ------------------------------------------------------------------------------------------------------------
+void Driver::adopt(const Response& response) {
+  auto schedule = std::make_shared<Schedule>();
+  if (!decode(response.payload, schedule.get())) {
+    fail(Status(Code::internal, "unintelligible schedule"), true);
+    return;
+  }
+  const auto sets = submissions_->sets();
+  std::vector<std::vector<int>> members;
+  for (const auto& bucket : schedule->buckets) members.push_back(sets.at(bucket.response.set));
+  std::vector<const Request*> requests;
+  for (const auto& entry : schedule->entries) {
+    auto it = recent_.find(key_of(entry.set, entry.name));
+    requests.push_back(it == recent_.end() ? nullptr : &it->second);
+  }
+  ++epoch_;
+  counters_.schedules += 1;
+  auto cursor = std::make_unique<ScheduleCursor>(schedule, std::move(requests));
+  steady_ = std::make_unique<Steady>(schedule, std::move(members), &world_, &control_);
+  std::vector<OperationPtr> unanswered = std::move(to_announce_);
+  to_announce_.clear();
+  to_announce_bytes_ = 0;
+  for (auto& [key, op] : pending_) unanswered.push_back(std::move(op));
+  pending_.clear();
+  if (join_) unanswered.push_back(std::move(join_));
+  submissions_->begin_schedule(std::move(cursor), unanswered);
+}
+
+bool Driver::run_schedule() {
+  bool moved = false;
+  for (;;) {
+    const Submissions::Progress p = submissions_->progress();
+    steady_->publish(p.ready);
+    if ((p.deviated || steady_->leaving_elsewhere())) steady_->revoke(p.stuck);
+    uint64_t final_position;
+    if (steady_->final_position(&final_position)) {
+      leave_schedule(final_position);
+      return true;
+    }
+    if (p.executed >= p.ready || p.ready == kNoPart || !steady_->may_run(p.executed)) return moved;
+    if (!run_bucket()) return true;
+    moved = true;
+  }
+}
+
+bool Driver::run_bucket() {
+  std::vector<Operation*> ops;
+  const Schedule::Bucket* bucket = submissions_->take_bucket(&ops);
+  ++executed_;
+  if (!world_.comm(bucket->response.set)) return true;
+  in_bucket_ = bucket;
+  const Status status = executor_.run(bucket->response, ops);
+  in_bucket_ = nullptr;
+  if (status.ok()) {
+    counters_.scheduled += 1;
+    finish(ops, status);
+    return true;
+  }
+  std::vector<OperationPtr> keep;
+  submissions_->release(ops, &keep);
+  for (OperationPtr& op : keep) to_announce_.push_back(std::move(op));  // failed with the rest
+  fail(status, true);
+  return false;
+}
+
+void Driver::leave_schedule(uint64_t final_position) {
+  while (!over_ && submissions_->progress().ready != kNoPart && submissions_->progress().executed < final_position) {
+    if (!run_bucket()) return;
+  }
+  if (submissions_->progress().ready == kNoPart) executed_ += final_position;
+  const size_t buckets = std::max<size_t>(1, submissions_->buckets());
+  to_announce_ = submissions_->end_schedule();
+  steady_.reset();
+  ++epoch_;
+  counters_.revocations += 1;
+  std::string payload;
+  Writer(&payload).put(epoch_);
+  if (coordinator_) coordinator_->fall_back(final_position / buckets, now());
+  control_.send_up(FrameType::settled, payload);
+}
+
+// ---- sleeping -------------------------------------------------------------------------------------------------------------
+Mood Driver::resting_mood() const {
+  if (!steady_) return Mood::idle;
+  const auto p = submissions_->progress();
+  return p.ready > p.executed || p.deviated ? Mood::waiting : Mood::idle;
+}
+
+double Driver::resting_seconds() const {
+  if (!to_announce_.empty()) return 50e-6;
+  if (coordinator_ && coordinator_->negotiator().has_pending()) return 1.0;
+  return 3600;
+}
+
+bool Driver::work_waiting() const {
+  if (over_) return false;
+  if (stopping_.load()) return true;
+  if (!steady_) return !submissions_->empty();
+  const auto p = submissions_->progress();
+  if (steady_->leaving_elsewhere()) return true;
+  uint64_t final_position;
+  if (steady_->final_position(&final_position)) return true;
+  if (steady_->must_publish(p.ready) || (p.deviated && !steady_->frozen())) return true;
+  return p.executed < p.ready && p.ready != kNoPart && steady_->may_run(p.executed);
+}
+
+// ---- the end --------------------------------------------------------------------------------------------------------------
+Status Driver::hook() {
+  control_.pump();
+  hear_urgent();
+  if (over_) return submissions_->ended();
+  if (stopping_.load(std::memory_order_seq_cst)) return Status(Code::shutdown, label(rank_) + " has called shutdown");
+  // A rank that has left took part in all operations up to some number; those still end well.
+  if (bye_ && executed_ > bye_->executed) return bye_->why;
+  return {};
+}
+
+void Driver::hear_urgent() {
+  for (const auto& gone : control_.take_lost()) {
+    if (!bye_ && !over_) lost(gone.rank, gone.why);
+  }
+  Frame frame;
+  while (control_.pop_urgent(&frame)) {
+    if (bye_ || over_) continue;
+    Reader r(frame.payload.data(), frame.payload.data() + frame.payload.size());
+    uint64_t executed = 0;
+    Code code = Code::ok;
+    std::string text;
+    r.get(&executed);
+    r.get(&code, Code::internal);
+    r.get(&text);
+    if (!r.ok()) text = "unintelligible goodbye from " + label(frame.origin);
+    last_words_ = frame.payload;
+    last_words_type_ = frame.type;
+    if (frame.type == FrameType::bye) {
+      bye_ = Bye{frame.origin, executed, Status(Code::shutdown, text)};
+    } else {
+      fail(Status(code == Code::ok ? Code::internal : code, text), false);
+    }
+  }
+}
+
+void Driver::lost(int rank, const Status& why) {
+  fail(Status(Code::peer_lost, label(rank) + " was lost: " + why.message()), true);
+}
+
+void Driver::fail(Status why, bool tell) {
+  if (over_) return;
+  over_ = true;
+  std::vector<OperationPtr> ops = submissions_->end(why);
+  for (auto& [key, op] : pending_) ops.push_back(std::move(op));
+  for (OperationPtr& op : to_announce_) ops.push_back(std::move(op));
+  if (join_) ops.push_back(std::move(join_));
+  pending_.clear();
+  to_announce_.clear();
+  std::string in_flight = busy_;
+  if (in_bucket_) in_flight = std::string(name_of(in_bucket_->response.kind)) + " '" + in_bucket_->response.names.front() + "'";
+  for (size_t i = 0; i < ops.size() && i < 6 && in_flight.empty(); ++i) in_flight = describe(*ops[i]);
+  if (!in_flight.empty() && ops.size() > 1) in_flight += " and " + std::to_string(ops.size() - 1) + " more";
+  const Status all = in_flight.empty() ? why : Status(why.code(), why.message() + "; in flight on " + label(rank_) + ": " + in_flight);
+  if (tell) {
+    last_words_.clear();
+    Writer w(&last_words_);
+    w.put(executed_);
+    w.put(why.code());
+    w.put(why.message());
+    last_words_type_ = FrameType::abort;
+    control_.flood(FrameType::abort, last_words_);
+  }
+  // Local ranks that spin or sleep in shared memory.
+  world_.segment().header().abort.store(1, std::memory_order_seq_cst);
+  for (int l = 0; l < world_.local_size(); ++l) {
+    if (l != world_.local_rank()) world_.bell_of(l).wake(Mood::idle);
+  }
+  for (OperationPtr& op : ops) op->complete(all);
+}
+
+void Driver::leave(const std::string& reason) {
+  if (last_words_.empty()) {
+    Writer w(&last_words_);
+    w.put(executed_);
+    w.put(Code::shutdown);
+    w.put(label(rank_) + " has left the job" + (reason.empty() ? "" : ": " + reason));
+  }
+  control_.flood(last_words_type_, last_words_);
+  if (!over_) {
+    over_ = true;
+    const Status why(Code::shutdown, "this rank has called shutdown");
+    std::vector<OperationPtr> ops = submissions_->end(why);
+    for (auto& [key, op] : pending_) ops.push_back(std::move(op));
+    for (OperationPtr& op : to_announce_) ops.push_back(std::move(op));
+    if (join_) ops.push_back(std::move(join_));
+    for (OperationPtr& op : ops) op->complete(why);
+  }
+  constexpr double kGoodbye = 1.0;
+  const Deadline deadline = Deadline::after(kGoodbye);
+  for (control_.pump(); !control_.parted() && !deadline.passed(); control_.pump()) {
+    world_.waiter().nap(Deadline::after(0.01));
+  }
+}
+
+}  // namespace hvd

@@ -1,0 +1,110 @@
+// The driver: one turn of the engine's work. Whoever holds the engine's baton (its thread, or a caller that waits) calls step(); it never
+// runs twice at a time. Order of a turn: take submissions, announce, hear what others say, execute what has been agreed.
+#pragma once
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/control.h"
+#include "engine/coordinator.h"
+#include "engine/execute.h"
+#include "engine/stall.h"
+#include "engine/steady.h"
+#include "engine/submissions.h"
+
+namespace hvd {
+
+struct Counters {
+  std::atomic<uint64_t> announcements{0}, negotiated{0}, scheduled{0}, schedules{0}, revocations{0}, responses{0}, errors{0};
+};
+
+class Driver {
+ public:
+  Driver(EngineOptions& options, Submissions* submissions);
+
+  // One turn. `flush`: a caller waits, announce at once. True: something moved, call again. Never sleeps outside collectives.
+  bool step(bool flush);
+
+  // Before sleeping: what to be woken for, until when at the latest, and whether there is something to do after all.
+  Mood resting_mood() const;
+  double resting_seconds() const;
+  bool work_waiting() const;
+  void poll_fds(std::vector<std::pair<int, short>>& fds) const { control_.poll_fds(fds); }
+
+  // The program leaves: says goodbye (with `reason`), fails what is pending and waits briefly until the neighbours have heard it.
+  void leave(const std::string& reason);
+  // Another thread asks for that; a collective under way gives up.
+  void request_stop() { stopping_.store(true, std::memory_order_seq_cst); }
+
+  World& world() { return world_; }
+  const Counters& counters() const { return counters_; }
+  const Executor::Counters& executed() const { return executor_.counters(); }
+
+ private:
+  struct Bye {
+    int rank;
+    uint64_t executed;
+    Status why;
+  };
+
+  Status hook();
+  void hear_urgent();
+  bool take_submissions();
+  bool announce(bool flush);
+  bool hear();
+  void on_frame(Frame& frame);
+  void decide();
+  bool execute_agreed();
+  void execute(Response response);
+  void adopt(const Response& response);
+  bool run_schedule();
+  bool run_bucket();
+  void leave_schedule(uint64_t final_position);
+  void finish(const std::vector<Operation*>& ops, const Status& status);
+  void apply_set_change(const Response& response, Operation* op);
+  std::vector<Operation*> find(const Response& response, std::vector<OperationPtr>* keep);
+  void remember(const Operation& op);
+  void lost(int rank, const Status& why);
+  void fail(Status why, bool tell);
+  double now() const;
+  const std::string& label(int rank) const { return labels_[rank]; }
+
+  const int rank_;
+  const std::vector<std::string> labels_;
+  const Settings settings_;
+  LogSink log_;
+  Submissions* submissions_;
+  Control control_;
+  World world_;
+  std::unique_ptr<Backend> backend_;
+  Executor executor_;
+  std::unique_ptr<Coordinator> coordinator_;  // rank 0
+  Stall stall_;
+  Clock::time_point start_ = Clock::now();
+
+  std::vector<OperationPtr> to_announce_;
+  size_t to_announce_bytes_ = 0;
+  std::unordered_map<std::string, OperationPtr> pending_;  // announced; by set and name
+  OperationPtr join_;
+  std::deque<Response> order_;
+  uint64_t epoch_ = 0;
+  uint64_t executed_ = 0;  // operations of the common order that are behind this rank
+  std::unique_ptr<Steady> steady_;
+  std::unordered_map<std::string, Request> recent_;  // requests of operations negotiated lately, for schedules
+  std::deque<std::string> recent_order_;
+
+  std::string busy_;                             // what is being executed, for messages
+  const Schedule::Bucket* in_bucket_ = nullptr;  // likewise
+  std::optional<Bye> bye_;
+  std::string last_words_;  // the frame that told of the end
+  FrameType last_words_type_ = FrameType::bye;
+  bool over_ = false;
+  std::atomic<bool> stopping_{false};
+  Counters counters_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,184 @@
+#include "engine/engine.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace hvd {
+namespace {
+
+// How long a caller drives the engine without anything moving before it leaves that to the thread and sleeps.
+constexpr auto kDriveSpin = std::chrono::microseconds(100);
+constexpr int kDriveYields = 20;
+// How long a caller waits for an operation of a schedule before it asks whether that can ever be complete.
+constexpr double kNudgeAfter = 2e-3;
+
+int64_t nanoseconds() { return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count(); }
+
+}  // namespace
+
+Engine::Engine(EngineOptions options)
+    : submissions_(options.rank, options.size), spin_(options.settings.spins > 0), cpu_(options.settings.cpu) {
+  driver_ = std::make_unique<Driver>(options, &submissions_);
+  segment_ = driver_->world().segment_pointer();
+  bell_ = BellRef(::dup(driver_->world().bell().fd()), driver_->world().bell().word());
+  // Signals are the program's business, not this thread's.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { run(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+Engine::~Engine() {
+  shutdown("");
+  ::close(bell_.fd());
+}
+
+Status Engine::submit(Request request, const std::byte* in, std::byte* out, OperationPtr* result) {
+  return accept(std::move(request), in, out, result, true);
+}
+
+Status Engine::submit_blocking(Request request, const std::byte* in, std::byte* out, OperationPtr* result) {
+  return accept(std::move(request), in, out, result, false);
+}
+
+Status Engine::accept(Request request, const std::byte* in, std::byte* out, OperationPtr* result, bool ring) {
+  auto op = std::make_shared<Operation>();
+  op->request = std::move(request);
+  op->in = in;
+  op->out = out;
+  bool wake = false;
+  HVD_RETURN_IF_ERROR(submissions_.submit(op, &wake));
+  if (wake && ring) bell_.wake(Mood::idle);
+  *result = std::move(op);
+  return {};
+}
+
+// ---- waiting --------------------------------------------------------------------------------------------------------------
+bool Engine::wait(Operation& op, Deadline deadline) {
+  submissions_.fence();
+  if (op.done()) return true;
+  op.awaited.store(true);
+  if (drive(op)) return true;
+  bell_.wake(Mood::idle);
+  if (op.sleep_until(std::min(deadline, Deadline::after(kNudgeAfter), [](auto& a, auto& b) { return a.when() < b.when(); }))) return true;
+  while (!op.done()) {
+    if (submissions_.nudge(op)) bell_.ring();
+    if (deadline.passed()) return false;
+    // Nudged again now and then: the next step's schedule may be the one that cannot go on.
+    const Deadline slice = Deadline::after(0.1);
+    op.sleep_until(slice.when() < deadline.when() ? slice : deadline);
+  }
+  return true;
+}
+
+bool Engine::drive(Operation& op) {
+  if (!baton_.try_lock()) return false;
+  auto idle_since = Clock::now();
+  int yields = 0;
+  while (driver_ && !op.done()) {
+    if (driver_->step(true)) {
+      idle_since = Clock::now();
+      yields = 0;
+      continue;
+    }
+    if (spin_ ? Clock::now() - idle_since > kDriveSpin : ++yields > kDriveYields) break;
+    if (!spin_) ::sched_yield();
+  }
+  release_baton();
+  return op.done();
+}
+
+// The thread may be asleep with a mood that no longer fits, or with nobody left to wake it for what is still to do.
+void Engine::release_baton() {
+  const bool ring = driver_ && parked_;
+  bool work = false;
+  if (ring) {
+    bell_.word()->mood.store(static_cast<uint32_t>(driver_->resting_mood()), std::memory_order_seq_cst);
+    work = driver_->work_waiting() || driver_->resting_seconds() < 1;
+  }
+  baton_.unlock();
+  if (work) bell_.ring();
+}
+
+bool Engine::poll(Operation& op) {
+  submissions_.fence();
+  if (op.done()) return true;
+  int64_t never = 0;
+  const int64_t now = nanoseconds();
+  if (op.first_poll.compare_exchange_strong(never, now)) never = now;
+  if (now - never > static_cast<int64_t>(kNudgeAfter * 1e9) && submissions_.nudge(op)) bell_.ring();
+  return op.done();
+}
+
+// ---- the thread -----------------------------------------------------------------------------------------------------------
+void Engine::run() {
+  pthread_setname_np(pthread_self(), "hvd-engine");
+  if (cpu_ >= 0) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(cpu_, &set);
+    pthread_setaffinity_np(pthread_self(), sizeof set, &set);  // a core that we may not use is not worth failing for
+  }
+  baton_.lock();
+  while (!stop_.load(std::memory_order_seq_cst)) {
+    if (!driver_->step(false)) park();
+  }
+  baton_.unlock();
+}
+
+// Sleeps without the baton until the bell rings, a control message comes, or it is time to look.
+void Engine::park() {
+  std::vector<std::pair<int, short>> fds;
+  driver_->poll_fds(fds);
+  std::vector<pollfd> polls{{bell_.fd(), POLLIN, 0}};
+  for (auto [fd, events] : fds) polls.push_back({fd, events, 0});
+  const double seconds = driver_->resting_seconds();
+  timespec timeout{static_cast<time_t>(seconds), static_cast<long>((seconds - static_cast<time_t>(seconds)) * 1e9)};
+  bell_.word()->mood.store(static_cast<uint32_t>(driver_->resting_mood()), std::memory_order_seq_cst);
+  if (stop_.load(std::memory_order_seq_cst) || driver_->work_waiting()) {
+    bell_.word()->mood.store(static_cast<uint32_t>(Mood::awake), std::memory_order_seq_cst);
+    return;
+  }
+  parked_ = true;
+  baton_.unlock();
+  ::ppoll(polls.data(), polls.size(), &timeout, nullptr);
+  baton_.lock();
+  parked_ = false;
+  bell_.word()->mood.store(static_cast<uint32_t>(Mood::awake), std::memory_order_seq_cst);
+  uint64_t drained;
+  while (::read(bell_.fd(), &drained, sizeof drained) < 0 && errno == EINTR) {
+  }
+}
+
+// ---- the end --------------------------------------------------------------------------------------------------------------
+void Engine::shutdown(const std::string& reason) {
+  std::lock_guard once(shutdown_mutex_);
+  if (!driver_) return;
+  driver_->request_stop();
+  stop_.store(true, std::memory_order_seq_cst);
+  bell_.ring();
+  thread_.join();
+  std::lock_guard baton(baton_);
+  driver_->leave(reason);
+  last_stats_ = read_stats();
+  driver_.reset();
+}
+
+Engine::Stats Engine::stats() const {
+  std::lock_guard once(shutdown_mutex_);
+  return driver_ ? read_stats() : last_stats_;
+}
+
+Engine::Stats Engine::read_stats() const {
+  const Counters& c = driver_->counters();
+  const Executor::Counters& e = driver_->executed();
+  return {e.operations, e.fused, e.bytes, c.announcements, c.negotiated, c.scheduled, c.schedules, c.revocations, c.errors, c.responses};
+}
+
+}  // namespace hvd

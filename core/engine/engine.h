@@ -1,0 +1,62 @@
+// Engine: one epoch of membership, for callers. It owns the thread that drives it and the baton that says who drives: the thread, or
+// a caller that blocks on an operation and would otherwise only wait for the thread to be woken (worth several microseconds).
+#pragma once
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "engine/driver.h"
+#include "engine/operation.h"
+#include "engine/options.h"
+
+namespace hvd {
+
+class Engine {
+ public:
+  // `options` as check() accepts them.
+  explicit Engine(EngineOptions options);
+  ~Engine();  // shutdown() if that has not happened
+  Engine(const Engine&) = delete;
+
+  // Announces an operation; returns at once. in, out: see Request::kind in the Python contract (horovod/_core.pyi). The memory stays
+  // the caller's and must live until the operation is done.
+  Status submit(Request request, const std::byte* in, std::byte* out, OperationPtr* op);
+  // submit() by a caller that will wait at once: the engine's thread is left asleep, the caller drives.
+  Status submit_blocking(Request request, const std::byte* in, std::byte* out, OperationPtr* op);
+  // Until done or `deadline`; true when done.
+  bool wait(Operation& op, Deadline deadline);
+  bool poll(Operation& op);
+
+  // Leaves the job: the peers hear `reason`, pending operations fail, the thread ends, descriptors are closed. May be repeated.
+  void shutdown(const std::string& reason);
+  bool running() const { return driver_ != nullptr; }
+
+  std::map<uint32_t, std::vector<int>> process_sets() const { return submissions_.sets(); }
+  struct Stats {
+    uint64_t operations, fused, bytes, announcements, negotiated, scheduled, schedules, revocations, errors, responses;
+  };
+  Stats stats() const;
+
+ private:
+  void run();
+  void park();
+  bool drive(Operation& op);
+  void release_baton();
+  Status accept(Request request, const std::byte* in, std::byte* out, OperationPtr* op, bool ring);
+  Stats read_stats() const;
+
+  Submissions submissions_;
+  std::unique_ptr<Driver> driver_;  // touched only with the baton
+  Stats last_stats_{};
+  std::shared_ptr<Segment> segment_;  // the bell's memory, until the last caller is gone
+  BellRef bell_;                      // with a descriptor of its own, likewise
+  const bool spin_;
+  const int cpu_;
+  std::mutex baton_;
+  bool parked_ = false;             // with the baton: the thread sleeps
+  std::atomic<bool> stop_{false};
+  mutable std::mutex shutdown_mutex_;
+  std::thread thread_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,136 @@
+#include "engine/execute.h"
+
+#include <cstring>
+
+#include "collectives/reduce.h"
+
+namespace hvd {
+namespace {
+
+size_t elements_of(const std::vector<int64_t>& shape, size_t from = 0) {
+  size_t n = 1;
+  for (size_t i = from; i < shape.size(); ++i) n *= static_cast<size_t>(shape[i]);
+  return n;
+}
+
+// What the backend is asked for: Average is a sum that is divided at the end.
+ReduceOp backend_op(ReduceOp op) { return op == ReduceOp::average ? ReduceOp::sum : op; }
+Scale after(const Response& r, int n) { return {r.postscale, r.op == ReduceOp::average ? n : 1}; }
+
+int set_rank_of(const Comm& comm, int global) {
+  for (size_t i = 0; i < comm.global_ranks.size(); ++i) {
+    if (comm.global_ranks[i] == global) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+}  // namespace
+
+size_t scattered_elements(int64_t rows, size_t row, int n, int index) {
+  return static_cast<size_t>(rows / n + (index < rows % n ? 1 : 0)) * row;
+}
+
+Status Executor::run(const Response& response, const std::vector<Operation*>& operations) {
+  Comm* comm = world_->comm(response.set);
+  if (!comm) return {};
+  HVD_RETURN_IF_ERROR(dispatch(*comm, response, operations));
+  counters_.operations += operations.size();
+  if (operations.size() > 1) counters_.fused += operations.size();
+  return {};
+}
+
+Status Executor::dispatch(Comm& comm, const Response& r, const std::vector<Operation*>& ops) {
+  if (r.kind == Kind::allreduce) return allreduce(comm, r, ops);
+  if (!ops.front()) return Status(Code::internal, std::string(name_of(r.kind)) + " '" + r.names.front() + "' was not submitted here");
+  switch (r.kind) {
+    case Kind::allgather: return allgather(comm, r, *ops.front());
+    case Kind::broadcast: return broadcast(comm, r, *ops.front());
+    case Kind::alltoall: return alltoall(comm, r, *ops.front());
+    case Kind::reducescatter: return reducescatter(comm, r, *ops.front());
+    case Kind::barrier: return backend_->barrier(comm);
+    default: return Status(Code::internal, std::string("cannot execute ") + name_of(r.kind));
+  }
+}
+
+Status Executor::allreduce(Comm& comm, const Response& r, const std::vector<Operation*>& ops) {
+  pieces_.clear();
+  size_t total = 0;
+  for (size_t i = 0; i < ops.size(); ++i) {
+    const size_t count = elements_of(r.shapes[i]);
+    total += count;
+    if (!ops[i]) {
+      pieces_.push_back({nullptr, nullptr, count});
+      continue;
+    }
+    const std::byte* in = ops[i]->in;
+    if (r.prescale != 1.0) {
+      scale(r.dtype, ops[i]->out, in, count, {r.prescale, 1});
+      in = ops[i]->out;
+    }
+    pieces_.push_back({in, ops[i]->out, count});
+  }
+  counters_.bytes += total * size_of(r.dtype);
+  const Segments segments{pieces_, total};
+  return backend_->allreduce(comm, segments, r.dtype, backend_op(r.op), after(r, comm.size));
+}
+
+Status Executor::allgather(Comm& comm, const Response& r, Operation& op) {
+  const size_t row = elements_of(r.shapes[0], 1) * size_of(r.dtype);
+  sizes_.clear();
+  size_t total = 0;
+  for (int64_t rows : r.sizes) {
+    sizes_.push_back(static_cast<size_t>(rows) * row);
+    total += sizes_.back();
+  }
+  counters_.bytes += total;
+  op.output = std::make_shared<Output>(total);
+  op.sizes = r.sizes;
+  return backend_->allgather(comm, op.in, op.output->data(), sizes_);
+}
+
+Status Executor::broadcast(Comm& comm, const Response& r, Operation& op) {
+  const size_t bytes = elements_of(r.shapes[0]) * size_of(r.dtype);
+  counters_.bytes += bytes;
+  const int root = set_rank_of(comm, r.root);
+  if (comm.rank == root) {
+    if (op.out != op.in && bytes) std::memcpy(op.out, op.in, bytes);
+  }
+  return backend_->broadcast(comm, op.out, bytes, root);
+}
+
+Status Executor::alltoall(Comm& comm, const Response& r, Operation& op) {
+  const size_t row = elements_of(r.shapes[0], 1) * size_of(r.dtype);
+  const size_t n = static_cast<size_t>(comm.size);
+  sizes_.clear();
+  more_sizes_.clear();
+  op.sizes.clear();
+  size_t total = 0;
+  for (size_t i = 0; i < n; ++i) {
+    sizes_.push_back(static_cast<size_t>(r.sizes[comm.rank * n + i]) * row);
+    const int64_t received = r.sizes[i * n + comm.rank];
+    op.sizes.push_back(received);
+    more_sizes_.push_back(static_cast<size_t>(received) * row);
+    total += more_sizes_.back();
+  }
+  counters_.bytes += total;
+  op.output = std::make_shared<Output>(total);
+  return backend_->alltoall(comm, op.in, sizes_, op.output->data(), more_sizes_);
+}
+
+Status Executor::reducescatter(Comm& comm, const Response& r, Operation& op) {
+  const size_t row = elements_of(r.shapes[0], 1);
+  const size_t total = elements_of(r.shapes[0]);
+  sizes_.clear();
+  for (int i = 0; i < comm.size; ++i) sizes_.push_back(scattered_elements(r.shapes[0][0], row, comm.size, i));
+  counters_.bytes += total * size_of(r.dtype);
+  const std::byte* in = op.in;
+  if (r.prescale != 1.0) {
+    // The output is smaller than the input, so the scaled input needs memory of its own.
+    std::byte* scaled = comm.scratch->get(7, total * size_of(r.dtype));
+    scale(r.dtype, scaled, in, total, {r.prescale, 1});
+    in = scaled;
+  }
+  return backend_->reducescatter(comm, in, op.out, sizes_, r.dtype, backend_op(r.op), after(r, comm.size));
+}
+
+}  // namespace hvd

@@ -1,0 +1,44 @@
+#include "engine/operation.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <ctime>
+#include <new>
+
+namespace hvd {
+namespace {
+
+// std::atomic::wait has no deadline, hence the system call.
+void futex_wait(std::atomic<uint32_t>* word, uint32_t expected, double seconds) {
+  timespec ts{static_cast<time_t>(seconds), static_cast<long>((seconds - static_cast<time_t>(seconds)) * 1e9)};
+  ::syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), FUTEX_WAIT_PRIVATE, expected, &ts, nullptr, 0);
+}
+void futex_wake_all(std::atomic<uint32_t>* word) {
+  ::syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
+}
+
+}  // namespace
+
+Output::Output(size_t bytes) : data_(static_cast<std::byte*>(::operator new(bytes ? bytes : 1, std::align_val_t(64)))), bytes_(bytes) {}
+Output::~Output() { ::operator delete(data_, std::align_val_t(64)); }
+
+void Operation::complete(Status status) {
+  status_ = std::move(status);
+  if (state_.exchange(kDone, std::memory_order_acq_rel) == kSleepers) futex_wake_all(&state_);
+}
+
+bool Operation::sleep_until(Deadline deadline) {
+  while (!done()) {
+    const double left = std::chrono::duration<double>(deadline.when() - Clock::now()).count();
+    if (left <= 0) return done();
+    uint32_t expected = kPending;
+    state_.compare_exchange_strong(expected, kSleepers, std::memory_order_acq_rel);
+    if (expected == kDone) return true;
+    futex_wait(&state_, kSleepers, left);
+  }
+  return true;
+}
+
+}  // namespace hvd

@@ -1,0 +1,46 @@
+// What an engine is made from. Whoever makes it (Python, tests) has opened and authenticated everything.
+#pragma once
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/backend.h"
+#include "base/log.h"
+#include "transport/link.h"
+#include "transport/segment.h"
+
+namespace hvd {
+
+struct Settings {
+  size_t fusion_threshold = 128u << 20;  // bytes; 0: no fusion
+  double cycle_time = 1e-3;              // seconds: upper bound of the batching window
+  size_t cache_capacity = 1024;          // operations of a schedule; 0: always negotiate
+  bool groups_apart = false;
+  double timeout = 30;                   // seconds without progress inside a collective
+  double stall_warning = 60;             // seconds; 0: never warn
+  double stall_shutdown = 0;             // seconds; 0: never
+  std::string algorithm;                 // override of the algorithm table
+  int spins = 2000;
+  int cpu = -1;                          // core of the engine thread; -1: any
+};
+
+struct EngineOptions {
+  int rank = 0;
+  int size = 1;
+  std::vector<int> node_of;              // by rank; nodes are numbered in order of first appearance
+  std::vector<std::string> labels;       // by rank, for messages
+  std::shared_ptr<Segment> segment;      // the node's memory; made in process when null (alone on the node)
+  std::vector<int> event_fds;            // by local rank on my node; owned
+  std::unique_ptr<Link> parent;          // control links, see Control
+  std::map<int, std::unique_ptr<Link>> children;
+  std::map<int, std::unique_ptr<Link>> data;  // to ranks on other nodes
+  std::unique_ptr<Backend> backend;
+  Settings settings;
+  LogSink log;
+};
+
+// "" when consistent, else what is wrong.
+std::string check(const EngineOptions& options);
+
+}  // namespace hvd

@@ -1,0 +1,152 @@
+#include "engine/request.h"
+
+#include <functional>
+
+#include "base/wire.h"
+
+namespace hvd {
+
+const char* name_of(Kind kind) {
+  static const char* const names[] = {"allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier",
+                                      "join", "add_process_set", "remove_process_set", "adopt_schedule"};
+  return names[static_cast<size_t>(kind)];
+}
+
+int64_t Request::elements() const {
+  int64_t n = 1;
+  for (int64_t d : shape) n *= d;
+  return n;
+}
+
+bool Request::same_signature(const Request& o) const {
+  return kind == o.kind && set == o.set && unnamed == o.unnamed && (unnamed || name == o.name) && dtype == o.dtype && op == o.op &&
+         root == o.root && prescale == o.prescale && postscale == o.postscale && shape == o.shape && splits == o.splits &&
+         group_size == o.group_size && (unnamed || group == o.group);
+}
+
+uint64_t Request::signature_hash() const {
+  uint64_t h = 0x9e3779b97f4a7c15ull;
+  auto mix = [&h](uint64_t v) {
+    h ^= v + 0x9e3779b97f4a7c15ull + (h << 6) + (h >> 2);
+    h *= 0xff51afd7ed558ccdull;
+    h ^= h >> 32;
+  };
+  mix(static_cast<uint64_t>(kind));
+  mix(set);
+  mix(static_cast<uint64_t>(dtype) << 8 | static_cast<uint64_t>(op));
+  mix(static_cast<uint64_t>(root));
+  mix(std::hash<double>{}(prescale));
+  mix(std::hash<double>{}(postscale));
+  for (int64_t d : shape) mix(static_cast<uint64_t>(d));
+  for (int64_t s : splits) mix(static_cast<uint64_t>(s));
+  if (!unnamed) mix(std::hash<std::string>{}(name));
+  return h;
+}
+
+std::string shape_string(const std::vector<int64_t>& shape) {
+  std::string s = "[";
+  for (size_t i = 0; i < shape.size(); ++i) s += (i ? ", " : "") + std::to_string(shape[i]);
+  return s + "]";
+}
+
+namespace {
+
+void put(Writer& w, const Request& r) {
+  w.put(r.kind);
+  w.put(r.set);
+  w.put(r.name);
+  w.put(r.unnamed);
+  w.put(r.dtype);
+  w.put(r.op);
+  w.put(r.root);
+  w.put(r.prescale);
+  w.put(r.postscale);
+  w.put(r.shape);
+  w.put(r.splits);
+  w.put(r.group);
+  w.put(r.group_size);
+  w.put(r.fence);
+}
+
+void get(Reader& r, Request* q) {
+  r.get(&q->kind, Kind::remove_set);
+  r.get(&q->set);
+  r.get(&q->name);
+  r.get(&q->unnamed);
+  r.get(&q->dtype, DType::bfloat16);
+  r.get(&q->op, ReduceOp::product);
+  r.get(&q->root);
+  r.get(&q->prescale);
+  r.get(&q->postscale);
+  r.get(&q->shape);
+  r.get(&q->splits);
+  r.get(&q->group);
+  r.get(&q->group_size);
+  r.get(&q->fence);
+}
+
+void put(Writer& w, const Response& r) {
+  w.put(r.kind);
+  w.put(r.set);
+  w.put(r.dtype);
+  w.put(r.op);
+  w.put(r.root);
+  w.put(r.prescale);
+  w.put(r.postscale);
+  w.put(r.names);
+  w.put(static_cast<uint32_t>(r.shapes.size()));
+  for (const auto& s : r.shapes) w.put(s);
+  w.put(r.sizes);
+  w.put(r.error.code());
+  w.put(r.error.message());
+  w.put(r.payload);
+}
+
+void get(Reader& r, Response* p) {
+  r.get(&p->kind, Kind::adopt_schedule);
+  r.get(&p->set);
+  r.get(&p->dtype, DType::bfloat16);
+  r.get(&p->op, ReduceOp::product);
+  r.get(&p->root);
+  r.get(&p->prescale);
+  r.get(&p->postscale);
+  r.get(&p->names);
+  p->shapes.resize(r.count(sizeof(uint32_t)));
+  for (auto& s : p->shapes) r.get(&s);
+  r.get(&p->sizes);
+  Code code = Code::ok;
+  std::string message;
+  r.get(&code, Code::internal);
+  r.get(&message);
+  if (code != Code::ok) p->error = Status(code, std::move(message));
+  r.get(&p->payload);
+}
+
+template <class T>
+void encode_all(const std::vector<T>& items, std::string* out) {
+  Writer w(out);
+  w.put(static_cast<uint32_t>(items.size()));
+  for (const T& item : items) put(w, item);
+}
+
+template <class T>
+bool decode_all(const char** at, const char* end, std::vector<T>* out) {
+  Reader r(*at, end);
+  const uint32_t n = r.count(16);
+  out->resize(n);
+  for (auto& item : *out) {
+    if (!r.ok()) break;
+    get(r, &item);
+  }
+  if (r.ok()) *at = r.at();
+  return r.ok();
+}
+
+}  // namespace
+
+void encode(const std::vector<Request>& requests, std::string* out) { encode_all(requests, out); }
+void encode(const std::vector<Response>& responses, std::string* out) { encode_all(responses, out); }
+bool decode(const char** at, const char* end, std::vector<Request>* out) { return decode_all(at, end, out); }
+bool decode(const char** at, const char* end, std::vector<Response>* out) { return decode_all(at, end, out); }
+
+}  // namespace hvd

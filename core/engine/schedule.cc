@@ -1,0 +1,257 @@
+#include "engine/schedule.h"
+
+#include <algorithm>
+
+#include "base/wire.h"
+
+namespace hvd {
+
+// ---- wire -----------------------------------------------------------------------------------------------------------------
+void encode(const Schedule& s, std::string* out) {
+  Writer w(out);
+  w.put(s.id);
+  w.put(static_cast<uint32_t>(s.entries.size()));
+  for (const auto& e : s.entries) {
+    w.put(e.set);
+    w.put(e.kind);
+    w.put(e.name);
+    w.put(e.unnamed);
+  }
+  std::vector<Response> responses;
+  w.put(static_cast<uint32_t>(s.buckets.size()));
+  for (const auto& b : s.buckets) {
+    w.put(b.entries);
+    responses.push_back(b.response);
+  }
+  encode(responses, out);
+}
+
+bool decode(const std::string& bytes, Schedule* s) {
+  Reader r(bytes.data(), bytes.data() + bytes.size());
+  r.get(&s->id);
+  s->entries.resize(r.count(10));
+  for (auto& e : s->entries) {
+    r.get(&e.set);
+    r.get(&e.kind, Kind::barrier);
+    r.get(&e.name);
+    r.get(&e.unnamed);
+  }
+  s->buckets.resize(r.count(4));
+  for (auto& b : s->buckets) {
+    r.get(&b.entries);
+    for (uint32_t e : b.entries) {
+      if (e >= s->entries.size()) r.fail();
+    }
+  }
+  if (!r.ok()) return false;
+  std::vector<Response> responses;
+  const char* at = r.at();
+  if (!decode(&at, bytes.data() + bytes.size(), &responses) || responses.size() != s->buckets.size()) return false;
+  for (size_t i = 0; i < responses.size(); ++i) {
+    if (responses[i].names.size() != s->buckets[i].entries.size()) return false;
+    s->buckets[i].response = std::move(responses[i]);
+  }
+  return true;
+}
+
+// ---- detector -------------------------------------------------------------------------------------------------------------
+void ScheduleDetector::reset() {
+  log_.clear();
+  last_.clear();
+  dropped_ = 0;
+}
+
+void ScheduleDetector::note_revoked(uint64_t rounds) {
+  constexpr uint64_t kLasting = 16;
+  penalty_ = rounds >= kLasting ? 0 : std::min<size_t>(penalty_ * 2 + 16, 1 << 14);
+  hold_ = penalty_;
+  reset();
+}
+
+void ScheduleDetector::feed(const Ready& ready, uint64_t identity) {
+  if (capacity_ == 0) return;
+  if (hold_ > 0) --hold_;
+  const uint64_t prefix = (log_.empty() ? 0 : log_.back().prefix) + identity;
+  log_.push_back({identity, prefix, ready});
+  if (log_.size() > 2 * capacity_ + 2) {
+    auto it = last_.find(log_.front().identity);
+    if (it != last_.end() && it->second == dropped_) last_.erase(it);
+    log_.pop_front();
+    ++dropped_;
+  }
+}
+
+// The last 2p tokens hold the same operations twice. The order may differ (ranks race), but not that of unnamed ones.
+bool ScheduleDetector::equal_blocks(size_t p) const {
+  const size_t n = log_.size();
+  auto sorted = [&](size_t from) {
+    std::vector<uint64_t> v;
+    for (size_t i = from; i < from + p; ++i) v.push_back(log_[i].identity);
+    std::sort(v.begin(), v.end());
+    return v;
+  };
+  if (sorted(n - p) != sorted(n - 2 * p)) return false;
+  std::vector<uint64_t> a, b;
+  for (size_t i = 0; i < p; ++i) {
+    if (log_[n - p + i].ready.unnamed) a.push_back(log_[n - p + i].identity);
+    if (log_[n - 2 * p + i].ready.unnamed) b.push_back(log_[n - 2 * p + i].identity);
+  }
+  return a == b;
+}
+
+size_t ScheduleDetector::period_length() const {
+  const size_t n = log_.size();
+  if (hold_ > 0 || n < 3) return 0;
+  auto prefix = [&](size_t i) { return i == 0 ? log_[0].prefix - log_[0].identity : log_[i - 1].prefix; };  // sum of the first i
+  for (size_t p = 1; 2 * p + 1 <= n && p <= capacity_; ++p) {
+    if (prefix(n) - prefix(n - p) != prefix(n - p) - prefix(n - 2 * p)) continue;
+    // Both periods begin where the program had waited for what was before.
+    const bool fenced = log_[n - p].ready.fence != log_[n - p - 1].ready.fence && log_[n - 2 * p].ready.fence != log_[n - 2 * p - 1].ready.fence;
+    if (fenced && equal_blocks(p)) return p;
+  }
+  return 0;
+}
+
+std::vector<Ready> ScheduleDetector::period() const {
+  const size_t p = period_length();
+  std::vector<Ready> out;
+  for (size_t i = log_.size() - p; i < log_.size(); ++i) out.push_back(log_[i].ready);
+  return out;
+}
+
+Schedule make_schedule(uint64_t id, std::vector<Ready> period, const FuseOptions& options) {
+  Schedule s;
+  s.id = id;
+  for (size_t i = 0; i < period.size(); ++i) {
+    const Response& r = period[i].response;
+    s.entries.push_back({r.set, r.kind, r.names.front(), period[i].unnamed});
+  }
+  std::vector<std::vector<size_t>> members;
+  std::vector<Response> responses = fuse(std::move(period), options, &members);
+  for (size_t b = 0; b < responses.size(); ++b) {
+    s.buckets.push_back({std::move(responses[b]), {members[b].begin(), members[b].end()}});
+  }
+  return s;
+}
+
+// ---- cursor ---------------------------------------------------------------------------------------------------------------
+namespace {
+
+void make_key(uint32_t set, const std::string& name, std::string* key) {
+  key->assign(reinterpret_cast<const char*>(&set), sizeof set);
+  key->append(name);
+}
+uint64_t stream_of(uint32_t set, Kind kind) { return static_cast<uint64_t>(set) << 8 | static_cast<uint64_t>(kind); }
+
+// "allreduce.noname.17" -> 17: unnamed entries are matched in the order in which they were submitted.
+uint64_t number_of(const std::string& name) {
+  const size_t dot = name.rfind('.');
+  return dot == std::string::npos ? 0 : std::strtoull(name.c_str() + dot + 1, nullptr, 10);
+}
+
+}  // namespace
+
+ScheduleCursor::ScheduleCursor(std::shared_ptr<const Schedule> schedule, std::vector<const Request*> requests)
+    : schedule_(std::move(schedule)), slots_(schedule_->entries.size()) {
+  for (uint32_t i = 0; i < slots_.size(); ++i) {
+    if (!requests[i]) continue;
+    slots_[i].mine = true;
+    slots_[i].request = *requests[i];
+    const ScheduleEntry& e = schedule_->entries[i];
+    if (e.unnamed) {
+      unnamed_[stream_of(e.set, e.kind)].push_back(i);
+    } else {
+      make_key(e.set, e.name, &key_);
+      by_name_[key_] = i;
+    }
+  }
+  for (auto& [stream, list] : unnamed_) {
+    std::sort(list.begin(), list.end(), [&](uint32_t a, uint32_t b) {
+      return number_of(schedule_->entries[a].name) < number_of(schedule_->entries[b].name);
+    });
+  }
+  advance();
+}
+
+bool ScheduleCursor::offer(const Request& q, void* token, bool* completed) {
+  uint32_t index;
+  uint64_t* seen = nullptr;
+  if (q.unnamed) {
+    const uint64_t stream = stream_of(q.set, q.kind);
+    auto it = unnamed_.find(stream);
+    if (it == unnamed_.end()) return false;
+    seen = &unnamed_seen_[stream];
+    index = it->second[*seen % it->second.size()];
+  } else {
+    make_key(q.set, q.name, &key_);
+    auto it = by_name_.find(key_);
+    if (it == by_name_.end()) return false;
+    index = it->second;
+  }
+  Slot& slot = slots_[index];
+  if (!slot.request.same_signature(q)) return false;
+  if (seen) ++*seen;
+  slot.waiting.push_back(token);
+  const uint64_t before = ready_;
+  advance();
+  *completed = ready_ != before;
+  return true;
+}
+
+uint64_t ScheduleCursor::depth(uint32_t bucket) const {
+  uint64_t least = UINT64_MAX;
+  for (uint32_t e : schedule_->buckets[bucket].entries) {
+    if (slots_[e].mine) least = std::min<uint64_t>(least, slots_[e].waiting.size());
+  }
+  return least;
+}
+
+void ScheduleCursor::advance() {
+  if (!anything_mine()) {
+    ready_ = kNoPart;
+    return;
+  }
+  // At most one round ahead of what has been executed; that is all a program that waits for its gradients can be.
+  const uint64_t n = schedule_->buckets.size();
+  while (ready_ < executed_ + n && depth(static_cast<uint32_t>(ready_ % n)) >= 1) ++ready_;
+}
+
+const Schedule::Bucket& ScheduleCursor::take(std::vector<void*>* tokens) {
+  const uint64_t n = schedule_->buckets.size();
+  const Schedule::Bucket& bucket = schedule_->buckets[executed_ % n];
+  tokens->clear();
+  for (uint32_t e : bucket.entries) {
+    Slot& slot = slots_[e];
+    if (!slot.mine) {
+      tokens->push_back(nullptr);
+      continue;
+    }
+    tokens->push_back(slot.waiting.front());
+    slot.waiting.pop_front();
+  }
+  ++executed_;
+  advance();
+  return bucket;
+}
+
+bool ScheduleCursor::stuck(const void* token) const {
+  const uint64_t n = schedule_->buckets.size();
+  // Buckets that are ready here only wait for peers.
+  for (uint64_t position = executed_; position < ready_; ++position) {
+    for (uint32_t e : schedule_->buckets[position % n].entries) {
+      if (!slots_[e].waiting.empty() && slots_[e].waiting.front() == token) return false;
+    }
+  }
+  for (const Slot& slot : slots_) {
+    if (std::find(slot.waiting.begin(), slot.waiting.end(), token) != slot.waiting.end()) return true;
+  }
+  return false;
+}
+
+std::vector<void*> ScheduleCursor::outstanding() const {
+  std::vector<void*> out;
+  for (const Slot& slot : slots_) out.insert(out.end(), slot.waiting.begin(), slot.waiting.end());
+  return out;
+}
+
+}  // namespace hvd

@@ -1,0 +1,124 @@
+// Steady state without negotiation. Training repeats: the same tensors, step after step. Once the coordinator has seen the same list
+// twice it proposes it as a schedule; all ranks adopt it at the same place of the order of operations. From then on a bucket (one
+// fused operation) starts when its tensors have been submitted everywhere, in the schedule's order, without any message that describes
+// them. A rank that does something else revokes the schedule and everybody goes back to negotiation (engine/steady.h).
+//
+// Everything here is pure.
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/fuse.h"
+#include "engine/request.h"
+
+namespace hvd {
+
+// One rank's view of one operation of the schedule. Requests can differ between ranks (allgather's first dimension), so every rank
+// keeps its own; what is common is in the bucket's response.
+struct ScheduleEntry {
+  uint32_t set = 0;
+  Kind kind = Kind::allreduce;
+  std::string name;      // of the operation when it was negotiated
+  bool unnamed = false;
+};
+
+struct Schedule {
+  uint64_t id = 0;
+  struct Bucket {
+    Response response;
+    std::vector<uint32_t> entries;  // indices into `entries`, in the order of response.names
+  };
+  std::vector<ScheduleEntry> entries;
+  std::vector<Bucket> buckets;
+};
+void encode(const Schedule& schedule, std::string* out);
+bool decode(const std::string& bytes, Schedule* out);
+
+// ---- coordinator: finding the period --------------------------------------------------------------------------------------
+class ScheduleDetector {
+ public:
+  // `capacity`: most operations of a schedule; 0: never propose one.
+  explicit ScheduleDetector(size_t capacity) : capacity_(capacity) {}
+
+  // An operation has become ready. `identity`: hash of what must repeat: set, name unless unnamed, signature of all ranks; operations that
+  // cannot be scheduled (errors, join, process sets) call reset() instead.
+  void feed(const Ready& ready, uint64_t identity);
+  void reset();
+
+  // When the last operations are two equal periods that begin at a fence: the last period, in order. Else empty.
+  std::vector<Ready> period() const;
+  // A schedule ended after `rounds` rounds. One that did not last makes the next proposal wait, twice as long each time, so that a
+  // program which never settles pays next to nothing for the attempts.
+  void note_revoked(uint64_t rounds);
+
+ private:
+  struct Token {
+    uint64_t identity;
+    uint64_t prefix;  // sum of identities up to and including this one
+    Ready ready;
+  };
+  size_t period_length() const;
+  bool equal_blocks(size_t p) const;
+  size_t capacity_;
+  size_t hold_ = 0;   // operations still to be seen before the next proposal
+  size_t penalty_ = 0;
+  std::deque<Token> log_;
+  std::unordered_map<uint64_t, uint64_t> last_;  // identity -> absolute index
+  uint64_t dropped_ = 0;  // tokens removed from the front of log_
+};
+
+Schedule make_schedule(uint64_t id, std::vector<Ready> period, const FuseOptions& options);
+
+// The position of a rank that takes no part in any bucket: nobody waits for it.
+inline constexpr uint64_t kNoPart = (uint64_t{1} << 38) - 1;
+
+// ---- every rank: following it ---------------------------------------------------------------------------------------------
+// Matches submissions with the schedule's entries and says how far this rank is ready. Not thread-safe.
+class ScheduleCursor {
+ public:
+  // `requests`: this rank's requests of the schedule's operations by entry (from the negotiated step before), null where this rank takes
+  // no part. 
+  ScheduleCursor(std::shared_ptr<const Schedule> schedule, std::vector<const Request*> requests);
+
+  const Schedule& schedule() const { return *schedule_; }
+
+  // A submission. Returns false when it is not what the schedule expects (then nothing is remembered). `token` is the caller's.
+  // `completed`: a bucket has become complete by it.
+  bool offer(const Request& request, void* token, bool* completed);
+
+  // Number of buckets, counted from the first of the first round on, that are submitted completely here, without gap.
+  uint64_t ready() const { return ready_; }
+  uint64_t executed() const { return executed_; }
+  // Takes the next bucket: its tokens in the order of response.names (null where this rank takes no part).
+  const Schedule::Bucket& take(std::vector<void*>* tokens);
+
+  // Is this operation one that waits in the schedule, and is its bucket not complete here (so that waiting cannot help)?
+  bool stuck(const void* token) const;
+  // All tokens that have been offered and not taken.
+  std::vector<void*> outstanding() const;
+
+ private:
+  struct Slot {
+    Request request;      // what is expected
+    bool mine = false;
+    std::deque<void*> waiting;
+  };
+  void advance();
+  bool anything_mine() const { return !by_name_.empty() || !unnamed_.empty(); }
+  uint64_t depth(uint32_t bucket) const;  // rounds for which this bucket is complete beyond those executed
+
+  std::shared_ptr<const Schedule> schedule_;
+  std::vector<Slot> slots_;
+  std::unordered_map<std::string, uint32_t> by_name_;            // "set/name"
+  std::unordered_map<uint64_t, std::vector<uint32_t>> unnamed_;  // (set, kind) -> entries in order of submission
+  std::unordered_map<uint64_t, uint64_t> unnamed_seen_;
+  uint64_t ready_ = 0;
+  uint64_t executed_ = 0;
+  mutable std::string key_;
+};
+
+}  // namespace hvd

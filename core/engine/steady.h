@@ -1,0 +1,57 @@
+// Running a schedule on one rank: telling the others how far we are ready, learning how far everybody is, and getting out of it
+// together. Two ways, one interface:
+//   - all ranks on one node: each has a word in shared memory (schedule id, frozen, position). To leave, a rank freezes its word; all
+//     others see it and freeze theirs; frozen words no longer move, so everybody computes the same last position from them.
+//   - several nodes: positions go to the coordinator, which answers how far to go, and which decides the last position.
+// In both, a bucket that any rank has started is started by all.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/control.h"
+#include "engine/schedule.h"
+#include "engine/world.h"
+
+namespace hvd {
+
+class Steady {
+ public:
+  // `members[b]`: global ranks of the set of bucket b.
+  Steady(std::shared_ptr<const Schedule> schedule, std::vector<std::vector<int>> members, World* world, Control* control);
+
+  uint64_t id() const { return schedule_->id; }
+  // This rank is ready for all positions below `position`.
+  void publish(uint64_t position);
+  // May the bucket at `position` start? Everybody who takes part is ready.
+  bool may_run(uint64_t position) const;
+  bool must_publish(uint64_t position) const { return !frozen_ && (!published_ || position != position_); }
+  bool frozen() const { return frozen_; }
+  // Leave the schedule: this rank does something else (or another wants out).
+  void revoke(bool stuck);
+  // Somebody wants out and I have not answered yet.
+  bool leaving_elsewhere() const;
+  // The schedule ends at this position, which everybody knows by now. False: not (yet) known.
+  bool final_position(uint64_t* position) const;
+
+  // Several nodes: the coordinator's frames.
+  void on_go(uint64_t position) { go_ = position; }
+  void on_revoked(uint64_t position) { final_ = static_cast<int64_t>(position); }
+
+ private:
+  std::atomic<uint64_t>& word(int local_rank) const;
+  uint64_t pack(uint64_t position, bool frozen) const;
+
+  std::shared_ptr<const Schedule> schedule_;
+  std::vector<std::vector<int>> members_;
+  World* world_;
+  Control* control_;
+  bool shared_;
+  bool frozen_ = false;
+  uint64_t position_ = 0;
+  bool published_ = false;
+  uint64_t go_ = 0;
+  int64_t final_ = -1;
+};
+
+}  // namespace hvd

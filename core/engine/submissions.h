@@ -1,0 +1,76 @@
+// Where callers and the driver meet: the queue of new operations, the names in flight, the process sets for checks at call time, the
+// cursor of a running schedule, and the reason why the engine has ended. Everything under one short lock.
+#pragma once
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "engine/operation.h"
+#include "engine/schedule.h"
+
+namespace hvd {
+
+class Submissions {
+ public:
+  Submissions(int rank, int size);
+
+  // Checks and accepts an operation. `wake`: the driver has something to do now.
+  Status submit(const OperationPtr& op, bool* wake);
+  // The program is about to wait (or looks whether it has to): what comes later does not belong to what came before.
+  void fence();
+
+  // ---- driver ---------------------------------------------------------------------------------------------------------------
+  // New operations that are not part of a schedule.
+  std::vector<OperationPtr> take();
+  bool empty() const { return queued_.load(std::memory_order_seq_cst) == 0; }
+  Clock::time_point last_submission() const;
+  // These are about to be completed: their names may be used again. `keep` takes over what only the schedule kept alive.
+  void release(const std::vector<Operation*>& operations, std::vector<OperationPtr>* keep);
+
+  void add_set(uint32_t id, std::vector<int> ranks);
+  void remove_set(uint32_t id);
+  std::map<uint32_t, std::vector<int>> sets() const;
+
+  // Follows a schedule from now on; `unanswered` are operations (in order of submission) that were announced in vain.
+  void begin_schedule(std::unique_ptr<ScheduleCursor> cursor, const std::vector<OperationPtr>& unanswered);
+  // Back to negotiation; returns everything that still has to be announced, in order of submission.
+  std::vector<OperationPtr> end_schedule();
+  struct Progress {
+    uint64_t ready = 0, executed = 0;
+    bool deviated = false, stuck = false;
+  };
+  Progress progress() const;
+  // The next bucket's operations (null where this rank takes no part).
+  size_t buckets() const;  // of the running schedule
+  const Schedule::Bucket* take_bucket(std::vector<Operation*>* operations);
+  // A caller has been waiting for `op` for a while: if its bucket is incomplete here, waiting longer cannot help. True: wake the driver.
+  bool nudge(const Operation& op);
+
+  // No more operations; `why` goes to later callers. Returns what is queued or in the schedule. Only the first call counts.
+  std::vector<OperationPtr> end(Status why);
+  Status ended() const;
+
+ private:
+  Status accept(const OperationPtr& op);
+  static std::string key_of(const Request& q);
+
+  const int rank_;
+  mutable std::mutex mutex_;
+  std::vector<OperationPtr> queue_;
+  std::atomic<size_t> queued_{0};
+  std::unordered_set<std::string> in_flight_;
+  std::map<uint32_t, std::vector<int>> sets_;
+  std::map<uint64_t, uint64_t> unnamed_;  // (set, kind) -> next number
+  uint64_t next_sequence_ = 0;
+  uint64_t fence_ = 0;
+  Clock::time_point last_{};
+  std::unique_ptr<ScheduleCursor> cursor_;
+  std::map<const Operation*, OperationPtr> scheduled_;  // keeps offered operations alive
+  bool deviated_ = false, stuck_ = false;
+  Status ended_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,99 @@
+#include "engine/validate.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace hvd {
+namespace {
+
+std::string number(double v) {
+  char text[40];
+  snprintf(text, sizeof text, "%.17g", v);
+  return text;
+}
+
+struct Disagreement {
+  std::string what, left, right;
+};
+
+// The first thing in which two requests differ though they must not, or an empty `what`.
+Disagreement compare(const Request& a, const Request& b) {
+  if (a.kind != b.kind) return {"operation", name_of(a.kind), name_of(b.kind)};
+  if (a.dtype != b.dtype) return {"dtype", std::string(name_of(a.dtype)), std::string(name_of(b.dtype))};
+  if (a.kind == Kind::add_set && a.splits != b.splits) return {"ranks of the process set", shape_string(a.splits), shape_string(b.splits)};
+  if (a.kind == Kind::remove_set && a.splits != b.splits) return {"process set", shape_string(a.splits), shape_string(b.splits)};
+  if (a.kind == Kind::broadcast && a.root != b.root) return {"root rank", std::to_string(a.root), std::to_string(b.root)};
+  if (a.kind == Kind::allreduce || a.kind == Kind::reducescatter) {
+    if (a.op != b.op) return {"reduction op", std::string(name_of(a.op)), std::string(name_of(b.op))};
+    if (a.prescale != b.prescale) return {"prescale factor", number(a.prescale), number(b.prescale)};
+    if (a.postscale != b.postscale) return {"postscale factor", number(a.postscale), number(b.postscale)};
+  }
+  if (a.group_size != b.group_size) return {"size of the group", std::to_string(a.group_size), std::to_string(b.group_size)};
+  // allgather and alltoall: all but the first dimension.
+  const bool ragged = a.kind == Kind::allgather || a.kind == Kind::alltoall;
+  const size_t first = ragged ? 1 : 0;
+  const bool same = a.shape.size() == b.shape.size() &&
+                    std::equal(a.shape.begin() + std::min(first, a.shape.size()), a.shape.end(),
+                               b.shape.begin() + std::min(first, b.shape.size()));
+  if (!same) return {ragged ? "shape beyond the first dimension" : "shape", shape_string(a.shape), shape_string(b.shape)};
+  return {};
+}
+
+}  // namespace
+
+Status validate(const std::vector<Announced>& announced, const std::vector<std::string>& labels) {
+  const Announced& first = announced.front();
+  for (const Announced& other : announced) {
+    const Disagreement d = compare(first.request, other.request);
+    if (d.what.empty()) continue;
+    std::string message = std::string(name_of(first.request.kind)) + " '" + first.request.name + "': ranks disagree about the " + d.what +
+                          ": " + d.left + " on " + labels[first.rank] + ", " + d.right + " on " + labels[other.rank];
+    return Status(Code::mismatch, std::move(message));
+  }
+  return {};
+}
+
+Status check_arguments(const Request& q, const std::vector<int>& members) {
+  auto refuse = [&](const std::string& why) {
+    return Status(Code::invalid_argument, std::string(name_of(q.kind)) + (q.name.empty() ? "" : " '" + q.name + "'") + ": " + why);
+  };
+  const int n = static_cast<int>(members.size());
+  const bool reduces = q.kind == Kind::allreduce || q.kind == Kind::reducescatter;
+  if (reduces && q.op == ReduceOp::adasum) return refuse("op Adasum is not available yet; accepted: Average, Sum, Min, Max, Product");
+  if (q.kind == Kind::reducescatter && q.op != ReduceOp::average && q.op != ReduceOp::sum) {
+    return refuse("op " + std::string(name_of(q.op)) + " is not supported; accepted: Average, Sum");
+  }
+  if (reduces && q.dtype == DType::boolean) {
+    if (q.op == ReduceOp::average) return refuse("op Average is not defined for dtype bool; accepted: Sum, Min, Max, Product");
+    if (q.prescale != 1.0 || q.postscale != 1.0) {
+      return refuse("op " + std::string(name_of(q.op)) + " of dtype bool takes no scale factors (prescale " + number(q.prescale) +
+                    ", postscale " + number(q.postscale) + "); accepted: 1");
+    }
+  }
+  if ((q.kind == Kind::allgather || q.kind == Kind::alltoall || q.kind == Kind::reducescatter) && q.shape.empty()) {
+    return refuse("a tensor without dimensions is not accepted; it needs at least one");
+  }
+  if (q.kind == Kind::broadcast && std::find(members.begin(), members.end(), q.root) == members.end()) {
+    return refuse("root rank " + std::to_string(q.root) + " is not in the process set; accepted: one of " +
+                  shape_string({members.begin(), members.end()}));
+  }
+  if (q.kind == Kind::alltoall) {
+    const int64_t rows = q.shape[0];
+    if (static_cast<int>(q.splits.size()) != n) {
+      return refuse("splits has " + std::to_string(q.splits.size()) + " entries; accepted: one for each of the " + std::to_string(n) +
+                    " ranks");
+    }
+    int64_t sum = 0;
+    for (int64_t s : q.splits) {
+      if (s < 0) return refuse("splits " + shape_string(q.splits) + " has a negative entry");
+      sum += s;
+    }
+    if (sum > rows) {
+      return refuse("splits " + shape_string(q.splits) + " add up to " + std::to_string(sum) + ", more than the " +
+                    std::to_string(rows) + " rows of the tensor");
+    }
+  }
+  return {};
+}
+
+}  // namespace hvd

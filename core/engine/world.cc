@@ -1,0 +1,145 @@
+#include "engine/world.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "transport/shm_link.h"
+
+namespace hvd {
+namespace {
+
+int index_of(const std::vector<int>& v, int x) { return static_cast<int>(std::find(v.begin(), v.end(), x) - v.begin()); }
+
+SpinPolicy spin_policy(const Settings& settings) {
+  SpinPolicy policy;
+  policy.spins = settings.spins;
+  // Without a core for each rank, spinning takes time from the peer that is waited for: yield to it instead.
+  if (settings.spins == 0) policy.yields = 200;
+  return policy;
+}
+
+}  // namespace
+
+std::string check(const EngineOptions& o) {
+  if (o.size < 1 || o.rank < 0 || o.rank >= o.size) return "rank " + std::to_string(o.rank) + " of " + std::to_string(o.size);
+  if (static_cast<int>(o.node_of.size()) != o.size) return "node_of has " + std::to_string(o.node_of.size()) + " entries for " + std::to_string(o.size) + " ranks";
+  if (static_cast<int>(o.labels.size()) != o.size) return "labels has " + std::to_string(o.labels.size()) + " entries for " + std::to_string(o.size) + " ranks";
+  const auto locals = std::count(o.node_of.begin(), o.node_of.end(), o.node_of[o.rank]);
+  if (static_cast<long>(o.event_fds.size()) != locals) return "event_fds has " + std::to_string(o.event_fds.size()) + " entries for " + std::to_string(locals) + " ranks of this node";
+  if (locals > 1 && !o.segment) return "no shared memory for " + std::to_string(locals) + " ranks of this node";
+  for (int r = 0; r < o.size; ++r) {
+    if (o.node_of[r] != o.node_of[o.rank] && !o.data.count(r)) return "no data link to rank " + std::to_string(r);
+  }
+  if (!o.backend) return "no backend";
+  if ((o.rank == 0) == static_cast<bool>(o.parent)) return o.rank == 0 ? "rank 0 has a parent" : "no control link to the parent";
+  return "";
+}
+
+World::World(EngineOptions& options)
+    : rank_(options.rank), node_of_(options.node_of), timeout_(options.settings.timeout), segment_(std::move(options.segment)),
+      event_fds_(std::move(options.event_fds)), links_(std::move(options.data)), waiter_({}, spin_policy(options.settings)) {
+  for (int r = 0; r < size(); ++r) {
+    if (node_of_[r] == node_of_[rank_]) locals_.push_back(r);
+    if (node_of_[r] != node_of_[0]) one_node_ = false;
+  }
+  local_rank_ = index_of(locals_, rank_);
+  if (!segment_) segment_ = Segment::in_process({local_size(), 4096, 1 << 20});
+  for (int l = 0; l < local_size(); ++l) bells_.emplace_back(event_fds_[l], &segment_->bell(l));
+  for (auto& [rank, link] : links_) waiter_.watch(link.get());
+  waiter_.set_bell(bells_[local_rank_]);
+  waiter_.set_abort_flag(&segment_->header().abort);
+  std::vector<int> all(size());
+  for (int r = 0; r < size(); ++r) all[r] = r;
+  add_set(0, 1, all);
+}
+
+World::~World() {
+  sets_.clear();
+  for (int fd : event_fds_) ::close(fd);
+}
+
+Link* World::link_to(int rank) {
+  if (rank == rank_) return nullptr;
+  auto& link = links_[rank];
+  if (!link) {
+    const int peer = index_of(locals_, rank);
+    link = std::make_unique<ShmLink>(segment_, local_rank_, peer, bells_[peer]);
+  }
+  return link.get();
+}
+
+Comm World::sub_comm(const std::vector<int>& ranks, bool links) {
+  Comm c;
+  c.rank = index_of(ranks, rank_);
+  c.size = static_cast<int>(ranks.size());
+  c.waiter = &waiter_;
+  c.scratch = &scratch_;
+  c.timeout = timeout_;
+  c.global_ranks = ranks;
+  c.links.assign(ranks.size(), nullptr);
+  for (size_t i = 0; links && i < ranks.size(); ++i) c.links[i] = link_to(ranks[i]);
+  return c;
+}
+
+void World::add_set(uint32_t id, uint32_t generation, const std::vector<int>& ranks) {
+  if (std::find(ranks.begin(), ranks.end(), rank_) == ranks.end()) return;
+  std::vector<int> here, local_indices;
+  std::vector<BellRef> bells;
+  for (int r : ranks) {
+    if (node_of_[r] != node_of_[rank_]) continue;
+    here.push_back(r);
+    local_indices.push_back(index_of(locals_, r));
+    bells.push_back(bells_[local_indices.back()]);
+  }
+  const bool all_here = here.size() == ranks.size();
+  auto set = std::make_unique<SetComms>();
+  set->comm = sub_comm(ranks, !all_here);
+  set->group = std::make_unique<NodeGroup>(segment_, static_cast<int>(id), generation, local_indices, index_of(here, rank_), bells,
+                                           &ledger_, &waiter_, timeout_);
+  if (all_here) {
+    set->comm.node = set->group.get();
+  } else {
+    build_hierarchy(set.get(), ranks);
+  }
+  sets_[id] = std::move(set);
+}
+
+void World::build_hierarchy(SetComms* set, const std::vector<int>& ranks) {
+  std::vector<std::vector<int>> by_node;  // in order of first appearance
+  std::vector<int> nodes;
+  for (int r : ranks) {
+    const int i = index_of(nodes, node_of_[r]);
+    if (i == static_cast<int>(nodes.size())) {
+      nodes.push_back(node_of_[r]);
+      by_node.emplace_back();
+    }
+    by_node[i].push_back(r);
+  }
+  size_t least = ranks.size(), most = 0;
+  for (const auto& members : by_node) {
+    least = std::min(least, members.size());
+    most = std::max(most, members.size());
+  }
+  if (most == 1) return;
+  const auto& mine = by_node[index_of(nodes, node_of_[rank_])];
+  set->local = sub_comm(mine, false);
+  set->local.node = set->group.get();
+  set->comm.local = &set->local;
+  set->comm.slices = static_cast<int>(least);
+  const size_t index = static_cast<size_t>(index_of(mine, rank_));
+  if (index >= least) return;
+  std::vector<int> across;
+  for (const auto& members : by_node) across.push_back(members[index]);
+  set->cross = sub_comm(across, true);
+  set->comm.cross = &set->cross;
+}
+
+void World::remove_set(uint32_t id) { sets_.erase(id); }
+
+Comm* World::comm(uint32_t set) {
+  auto it = sets_.find(set);
+  return it == sets_.end() ? nullptr : &it->second->comm;
+}
+
+}  // namespace hvd

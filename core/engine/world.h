@@ -1,0 +1,64 @@
+// World: everything through which this rank can move data, and one Comm for each process set that it belongs to. Used only by the
+// thread that drives the engine.
+#pragma once
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "collectives/comm.h"
+#include "engine/options.h"
+#include "transport/node_group.h"
+#include "transport/waiter.h"
+
+namespace hvd {
+
+class World {
+ public:
+  explicit World(EngineOptions& options);  // takes links, event fds and segment out of the options
+  ~World();
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(node_of_.size()); }
+  bool one_node() const { return one_node_; }
+  int local_rank() const { return local_rank_; }
+  int local_size() const { return static_cast<int>(locals_.size()); }
+  Segment& segment() { return *segment_; }
+  const std::shared_ptr<Segment>& segment_pointer() const { return segment_; }
+  Waiter& waiter() { return waiter_; }
+  BellRef bell() const { return bells_[local_rank_]; }
+  BellRef bell_of(int local_rank) const { return bells_[local_rank]; }
+  const std::vector<int>& locals() const { return locals_; }  // global ranks on my node
+
+  // All ranks call these at the same place in the order of operations. `generation` grows with each set.
+  void add_set(uint32_t id, uint32_t generation, const std::vector<int>& ranks);
+  void remove_set(uint32_t id);
+  // Null when I am not a member.
+  Comm* comm(uint32_t set);
+  size_t scratch_held() const { return scratch_.held(); }
+
+ private:
+  struct SetComms {
+    std::unique_ptr<NodeGroup> group;  // members on my node
+    Comm comm, local, cross;
+  };
+  Comm sub_comm(const std::vector<int>& ranks, bool links);
+  Link* link_to(int rank);
+  void build_hierarchy(SetComms* set, const std::vector<int>& ranks);
+
+  int rank_;
+  std::vector<int> node_of_;
+  std::vector<int> locals_;
+  int local_rank_ = 0;
+  bool one_node_ = true;
+  double timeout_;
+  std::shared_ptr<Segment> segment_;
+  std::vector<int> event_fds_;
+  std::vector<BellRef> bells_;
+  std::map<int, std::unique_ptr<Link>> links_;
+  StagingLedger ledger_;
+  Scratch scratch_;
+  Waiter waiter_;
+  std::map<uint32_t, std::unique_ptr<SetComms>> sets_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,143 @@
+"""The native engine. It knows no framework, host name, port, secret or environment variable: it gets descriptors and numbers."""
+
+KIND_ALLREDUCE: int
+KIND_ALLGATHER: int
+KIND_BROADCAST: int
+KIND_ALLTOALL: int
+KIND_REDUCESCATTER: int
+KIND_BARRIER: int
+
+class Buffer:
+    """Memory owned by the engine that holds the output of allgather or alltoall; supports the buffer protocol (bytes, writable)."""
+
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def address(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+class Work:
+    """One submitted operation."""
+
+    @property
+    def name(self) -> str: ...
+    def done(self) -> bool:
+        """Complete, successfully or not? Never blocks."""
+
+    def wait(self, timeout: float = -1.0) -> bool:
+        """Blocks (without the GIL) until complete; False when `timeout` seconds (negative: no limit) passed first.
+
+        Raises ValueError or horovod.common.exceptions.HorovodInternalError when the operation failed.
+        """
+
+    @property
+    def sizes(self) -> list[int]:
+        """allgather: first dimensions by set rank; alltoall: received splits; join: [last rank]; add_process_set: [id];
+        remove_process_set: [1 or 0]. Valid once complete."""
+
+    @property
+    def output(self) -> Buffer | None:
+        """allgather, alltoall: the result. Valid once complete."""
+
+class EngineConfig:
+    """What an Engine is made from. Descriptors become the engine's: it closes them."""
+
+    def __init__(self) -> None: ...
+    rank: int
+    size: int
+    node_of: list[int]  # by rank: index of the shared-memory node it lives on; nodes are numbered in order of first appearance
+    labels: list[str]  # by rank: how to name it in messages, e.g. "rank 3 (host worker-1, pid 4711)"
+    segment_fd: int  # the node's shared memory (segment_bytes() long, zero-filled), -1 when I am alone on my node
+    event_fds: list[int]  # by local rank on my node, my own included: non-blocking eventfds
+    parent_fd: int  # control link to my parent (-1 at rank 0): the node's first rank; for those, rank 0
+    child_fds: dict[int, int]  # control links from my children, by rank
+    data_fds: dict[int, int]  # data sockets to ranks on other nodes, by rank
+    staging_bytes: int  # a rank's staging area in the segment; equal on all ranks of a node
+    ring_bytes: int
+    fusion_threshold: int  # bytes
+    cycle_time_ms: float
+    cache_capacity: int
+    groups_apart: bool
+    timeout: float  # seconds without progress inside a collective
+    stall_warning: float  # seconds; 0: off
+    stall_shutdown: float  # seconds; 0: never
+    algorithm: str  # override, e.g. "allreduce=ring"; empty: the table decides
+    spins: int  # rounds of busy waiting before yielding; 0 when ranks outnumber cores
+    cpu: int  # core for the engine thread, -1: any
+    log_level: int  # 0 trace .. 5 fatal
+
+class Engine:
+    """One epoch of membership: made for (rank, size, links), used, shut down, thrown away."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        """Starts the engine thread. Raises ValueError for an inconsistent configuration."""
+
+    def submit(
+        self,
+        kind: int,
+        name: str,
+        in_ptr: int,
+        out_ptr: int,
+        shape: tuple[int, ...],
+        dtype: int,
+        op: int,
+        root: int,
+        prescale: float,
+        postscale: float,
+        process_set: int,
+        splits: list[int] | None,
+        group: str,
+        group_size: int,
+    ) -> Work:
+        """Announces one operation and returns at once. The memory must stay valid until the work is done.
+
+        name: empty for an unnamed operation (matched by a counter per process set and kind). Full names such as "allreduce.x" are
+        the caller's business. shape: of the input. out_ptr: allreduce, broadcast, reducescatter: output memory (may equal in_ptr);
+        allgather, alltoall: ignored, the engine allocates (Work.output). op: hvd.Average .. hvd.Product. root: global rank.
+        splits: alltoall, rows for each set rank; None cuts dim 0 into equal parts. group: name of the group or ""; the group's
+        operations start together once group_size members are submitted on every rank.
+
+        Raises ValueError for a name in flight, an unknown process set or one without this rank, a root outside the set, a bad
+        dtype, op or splits; HorovodInternalError after shutdown or when a peer was lost.
+        """
+
+    def run(
+        self,
+        kind: int,
+        name: str,
+        in_ptr: int,
+        out_ptr: int,
+        shape: tuple[int, ...],
+        dtype: int,
+        op: int,
+        root: int,
+        prescale: float,
+        postscale: float,
+        process_set: int,
+        splits: list[int] | None,
+        group: str,
+        group_size: int,
+    ) -> Work:
+        """submit() and Work.wait() in one call: the calling thread does the work itself instead of waking the engine's thread.
+        The fast way for blocking calls. Raises what submit() and wait() raise."""
+
+    def join(self) -> Work: ...
+    def add_process_set(self, ranks: list[int]) -> Work:
+        """All ranks must call it, with the same (sorted) ranks. Fails on every rank when they differ or the set exists."""
+
+    def remove_process_set(self, process_set: int) -> Work: ...
+    def process_sets(self) -> dict[int, list[int]]: ...
+    def shutdown(self, reason: str = "") -> None:
+        """Tells the peers (naming this rank and `reason`), fails what is pending, stops the thread, closes every descriptor.
+        Blocks at most a few seconds. May be called again."""
+
+    def abandon(self) -> None:
+        """After fork in a child: forget everything without touching descriptors or threads."""
+
+    def stats(self) -> dict[str, int | str | float]:
+        """Counters since start: operations, bytes, negotiations, responses, fused tensors, schedule hits and revocations, ..."""
+
+def segment_bytes(local_size: int, staging_bytes: int, ring_bytes: int) -> int: ...
+def isa() -> str: ...
+def set_log_sink(sink: object) -> None:
+    """sink(level: int, message: str), called from the engine thread with the GIL held; None removes it."""
