@@ -37,7 +37,9 @@ from horovod.runner.output import LinePrefixer, OutputQueue, RankFiles
 from horovod.runner.signals import SignalQueue
 from horovod.runner.stdin import StdinSource
 
-SETTLE = 1.0  # s after the first failure in which the others may fail by themselves and say why
+# s after the first failure in which the others may fail by themselves and say why. The engine promises them their
+# HorovodInternalError within 2 s.
+SETTLE = 2.0
 TERM_GRACE = 5.0  # s between SIGTERM and SIGKILL
 AGENT_GRACE = 12.0  # s more until an agent that does not finish is given up
 LAST_WORDS = 1.0  # s to write what is left when the user has asked for the end and nobody reads

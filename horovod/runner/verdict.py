@@ -129,9 +129,7 @@ def judge(ends: Sequence[RankEnd]) -> Verdict | None:
         culprit = own[0] if own else None
     if culprit is None:
         return None
-    return Verdict(
-        culprit.rank, _exit_code(culprit.status), _text(culprit, [end for end in ends if end is not culprit])
-    )
+    return Verdict(culprit.rank, _exit_code(culprit), _text(culprit, [end for end in ends if end is not culprit]))
 
 
 def _first(ends: Sequence[RankEnd], accept: object) -> RankEnd | None:
@@ -144,12 +142,17 @@ def _has_own_exception(end: RankEnd) -> bool:
     return bool(lines) and not victim
 
 
-def _exit_code(status: int) -> int:
-    return 128 - status if status < 0 else status
+def _exit_code(culprit: RankEnd) -> int:
+    if culprit.stopped:  # its status tells of our signal, but an exception was already ending it
+        return 1
+    return 128 - culprit.status if culprit.status < 0 else culprit.status
 
 
 def _text(culprit: RankEnd, others: Sequence[RankEnd]) -> str:
     lines = [_summary(others)] if others else []
+    early = [end.rank for end in others if end.status == 0]
+    if early and find_exception(culprit.tail)[1]:
+        lines.append(f"perhaps ended too early, while others still needed it: rank {_ranks(sorted(early))}")
     if culprit.error:
         lines.append(f"rank {culprit.rank} on host {culprit.host} failed first: {culprit.error}")
         return "\n".join(lines)

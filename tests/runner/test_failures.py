@@ -62,7 +62,7 @@ def test_a_culprit_that_hangs_while_ending_is_blamed():
     )
     done = run_job(["-np", "2", *python(code)])
     words = last_words(done.err)
-    assert done.code == 128 + signal.SIGTERM
+    assert done.code == 1
     assert words[-1].strip() == "ValueError: the cause"
     assert any(line.startswith("rank 1 on host localhost failed first") for line in words)
 
@@ -111,7 +111,7 @@ def test_workers_that_ignore_sigterm_are_killed():
     )
     start = time.monotonic()
     assert run_job(["-np", "2", *python(code)]).code == 3
-    assert 5 < time.monotonic() - start < 8
+    assert 5 < time.monotonic() - start < 10
 
 
 def started(job, count):

@@ -92,6 +92,14 @@ def test_output_files(tmp_path, size):
         assert (tmp_path / f"logs/rank.{rank}/stderr").read_text() == "err"
 
 
+def test_output_files_that_cannot_be_made_are_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    done = run_job(["-np", "1", "--output-filename", str(tmp_path / "file"), "echo", "x"])
+    assert (done.code, done.out) == (1, "")
+    assert str(tmp_path / "file") in done.err
+    assert "Traceback" not in done.err
+
+
 def test_stdin_reaches_rank_0_only():
     data = os.urandom(700_000)
     code = "import sys, hashlib; d = sys.stdin.buffer.read(); print(len(d), hashlib.sha256(d).hexdigest())"

@@ -38,7 +38,7 @@ def test_a_victim_that_its_own_library_aborts_stays_a_victim():
 
 def test_one_that_was_still_ending_when_the_job_was_stopped_is_to_blame():
     verdict = judge([end(0, 1, VICTIM), end(1, -15, OWN, stopped=True, tail_at_stop=OWN)])
-    assert verdict.rank == 1
+    assert (verdict.rank, verdict.exit_code) == (1, 1)
     assert "ValueError: bad" in verdict.text
 
 
@@ -51,6 +51,13 @@ def test_the_first_victim_is_named_when_there_is_nobody_else():
     verdict = judge([end(1, 1, VICTIM), end(0, 1, VICTIM)])
     assert verdict.rank == 1
     assert "rank 1 has left" in verdict.text
+
+
+def test_a_rank_that_left_early_is_pointed_at():
+    verdict = judge([end(1, 0), end(0, 1, VICTIM)])
+    assert verdict.rank == 0
+    assert "perhaps ended too early, while others still needed it: rank 1" in verdict.text
+    assert "too early" not in judge([end(1, 0), end(0, 1, OWN)]).text
 
 
 def test_signals_are_named_and_become_exit_codes():
