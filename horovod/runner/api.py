@@ -78,15 +78,14 @@ def run(
     size = num_proc if np is None else np
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise ValueError(f"num_proc is {size!r}, accepted is an integer of at least 1")
-    if start_timeout is not None and start_timeout <= 0:
-        raise ValueError(f"start_timeout is {start_timeout!r}, accepted is a number of seconds above 0")
     assigned = _assign(size, hosts, hostfile)
     root = str(Path(horovod.__file__).resolve().parent.parent)
+    variables = _variables(network_interface if network_interfaces is None else network_interfaces, start_timeout)
     settings = cli.LaunchSettings(
         command=[executable or sys.executable, "-c", _BOOT, root],
         slots=assigned,
-        variables=_variables(network_interface if network_interfaces is None else network_interfaces, start_timeout),
-        start_timeout=start_timeout or cli.start_timeout(os.environ),
+        variables=variables,
+        start_timeout=cli.start_timeout({**os.environ, **variables}),
         output_filename=output_filename,
         verbose=bool(verbose),
     )

@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+from horovod.common.settings import BY_NAME
 from horovod.runner import hosts
 from horovod.runner.errors import LaunchError
 from horovod.runner.flags import FLAGS, GROUPS, Flag
 from horovod.runner.hosts import Slot
-
-DEFAULT_START_TIMEOUT = 30
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class LaunchSettings:
     command: list[str]
     slots: list[Slot]
     variables: dict[str, str] = field(default_factory=dict)  # set by flags, for all workers
-    start_timeout: float = DEFAULT_START_TIMEOUT
+    start_timeout: float = 30.0
     output_filename: str | None = None
     timestamp: bool = False
     verbose: bool = False
@@ -73,7 +72,13 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _add(target: argparse._ActionsContainer, flag: Flag) -> None:
-    text = flag.help + (f" (not available yet: needs {flag.missing})" if flag.missing else "")
+    text = flag.help
+    if flag.missing:
+        text += f" (not available yet: needs {flag.missing})"
+    elif flag.later:
+        text += " (no effect yet)"
+    if flag.no:
+        text += f"; --no-{flag.names[-1][2:]} turns it off"
     if flag.value is None:
         target.add_argument(*flag.names, dest=flag.dest, action="store_const", const=True, help=text)
         if flag.no:
@@ -135,7 +140,7 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
         command=command,
         slots=slots,
         variables=variables,
-        start_timeout=namespace.start_timeout or start_timeout(environ),
+        start_timeout=start_timeout({**environ, **variables}),
         output_filename=namespace.output_filename,
         timestamp=bool(namespace.prefix_output_with_timestamp),
         verbose=bool(namespace.verbose),
@@ -156,11 +161,12 @@ def flag_variables(namespace: argparse.Namespace, environ: Mapping[str, str]) ->
             if not getattr(namespace, needed.dest) and environ.get(needed.variable, "0") in ("", "0"):
                 warnings.warn(f"{flag.names[-1]} has no effect without {flag.needs}", stacklevel=2)
                 continue
+        if flag.later:
+            warnings.warn(f"{flag.names[-1]}: what it controls is not part of this version yet", stacklevel=2)
         if flag.value is None:
-            variables[flag.variable] = flag.constant or str(int(value))
+            variables[flag.variable] = flag.constant if value else "0"
         else:
-            number = isinstance(value, float)
-            variables[flag.variable] = f"{value:g}" if number else str(value * flag.scale)
+            variables[flag.variable] = str(value)
     return variables
 
 
@@ -222,12 +228,11 @@ def check_affinity(text: str | None, slots: Sequence[Slot]) -> None:
 
 
 def start_timeout(environ: Mapping[str, str] = os.environ) -> float:
-    """HOROVOD_START_TIMEOUT, or 30 s. Raises LaunchError naming variable, value and what is accepted."""
-    text = environ.get("HOROVOD_START_TIMEOUT") or str(DEFAULT_START_TIMEOUT)
+    """HOROVOD_START_TIMEOUT in seconds. Raises LaunchError naming variable, value and what is accepted."""
+    setting = BY_NAME["HOROVOD_START_TIMEOUT"]
     try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e9:
-        raise LaunchError(f"HOROVOD_START_TIMEOUT is {text!r}, accepted is a number of seconds above 0")
-    return value
+        value = setting.parse(environ.get(setting.name, ""))
+    except ValueError as error:
+        raise LaunchError(str(error)) from None
+    assert isinstance(value, (int, float))
+    return float(value)

@@ -155,7 +155,7 @@ def test_working_directory_and_environment(tmp_path):
 def test_flags_reach_the_workers():
     code = "import os; print(os.environ['HOROVOD_FUSION_THRESHOLD'], os.environ['HOROVOD_LOG_LEVEL'])"
     done = run_job(["-np", "1", "--fusion-threshold-mb", "2", "--log-level", "info", *python(code)])
-    assert done.out == "[0]<stdout>:2097152 INFO\n"
+    assert done.out == "[0]<stdout>:2097152 info\n"
 
 
 @pytest.mark.parametrize("size", [1, 8])
@@ -275,3 +275,15 @@ def test_help_and_the_other_entry_point():
     done = subprocess.run(command, env=marked_environment(), capture_output=True, timeout=20)
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"--fusion-threshold-mb" in done.stdout
+
+
+def test_the_launcher_needs_neither_framework_nor_engine():
+    code = (
+        "import sys, pkgutil, importlib, horovod.runner\n"
+        "for found in pkgutil.iter_modules(horovod.runner.__path__):\n"
+        "    if found.name != '__main__': importlib.import_module('horovod.runner.' + found.name)\n"
+        "unwanted = {'torch', 'numpy', 'horovod._core', 'horovod.torch', 'horovod.common.basics'}\n"
+        "print(sorted(unwanted & set(sys.modules)))\n"
+    )
+    done = subprocess.run(python(code), env=marked_environment(), capture_output=True, timeout=20, check=True)
+    assert done.stdout == b"[]\n"
