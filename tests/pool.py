@@ -154,6 +154,9 @@ class Fleet:
             self._workers.append(Worker(number, self._key_fd, self._folder))
         for failure in self._ask(self._workers, ("leave",), START_SECONDS):
             raise_if_failed(failure)
+        if self._job is None:  # what a worker that failed left in the store is no part of this job
+            self._server.close()
+            self._server = StoreServer(self._key)
         messages = [("join", self._environ(job, rank), job.initialized, FACES) for rank in range(job.size)]
         for worker, message in zip(self._workers, messages, strict=False):
             worker.send(*message)

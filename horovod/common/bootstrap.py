@@ -170,35 +170,30 @@ class _Joining:
     def _form_and_confirm(
         self, store: StoreClient, listeners: Listeners, epoch: int, peers: list[Peer]
     ) -> tuple[Job, "Engine"]:
+        formed = _Formed({}, [])
         engine = None
         try:
             settings = self._settings.with_values(peers[0].agreed)
+            seconds = settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
             plan = make_plan(self._me, peers)
-            formed = self._form(store, listeners, epoch, plan, peers, settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS"))
+            former = Former(plan, peers, derive_key(self._key, "links"), epoch, listeners)
+            formed.links = former.run(seconds, lambda: _check_others(store, epoch))
+            listeners.close()
+            formed.descriptors = _share_memory(plan, formed.links, settings, seconds)
             engine = _make_engine(plan, peers, formed, settings)
-            self._confirm(store, epoch, settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS"))
+            self._confirm(store, epoch, seconds)
         except BaseException as error:
+            # Told before anything is closed: what the others then see break must not hide the cause.
+            text = self._tell(store, epoch, error)
+            formed.close()
             if engine is not None:
                 engine.shutdown("init failed")
-            self._tell(store, epoch, error)
+            if isinstance(error, Exception):  # Ctrl-C does not wait
+                self._await_others(store, epoch, text)
             if isinstance(error, (LinkError, OSError, StoreError)):
-                text = getattr(error, "strerror", None) or str(error)
-                raise ValueError(f"init: {label(self._me, peers[self._me])}: {text}") from error
+                raise ValueError(f"init: {text}") from error
             raise
         return self._job(peers), engine
-
-    def _form(
-        self, store: StoreClient, listeners: Listeners, epoch: int, plan: Plan, peers: list[Peer], seconds: float
-    ) -> _Formed:
-        former = Former(plan, peers, derive_key(self._key, "links"), epoch, listeners)
-        formed = _Formed(former.run(seconds, lambda: _check_others(store, epoch)), [])
-        listeners.close()
-        try:
-            formed.descriptors = _share_memory(plan, formed.links, self._settings.with_values(peers[0].agreed), seconds)
-        except BaseException:
-            formed.close()
-            raise
-        return formed
 
     def _confirm(self, store: StoreClient, epoch: int, seconds: float) -> None:
         try:
@@ -209,13 +204,20 @@ class _Joining:
         for text in filter(None, errors):
             raise LinkError(text.decode(errors="replace"))
 
-    def _tell(self, store: StoreClient, epoch: int, error: BaseException) -> None:
-        """Lets the others fail at once instead of at their deadlines; without success they still do that."""
-        text = f"rank {self._env.rank} (host {self._env.hostname}) could not join: {error or type(error).__name__}"
+    def _tell(self, store: StoreClient, epoch: int, error: BaseException) -> str:
+        """Lets the others fail at once, not at their deadlines. Returns the job's first failure, ours or another's."""
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        text = f"rank {self._env.rank} (host {self._env.hostname}, pid {os.getpid()}) could not join: {reason}"
         with contextlib.suppress(StoreError):
-            if store.find(_failure(epoch)) is None:
-                store.set(_failure(epoch), text.encode())
-            # Some may be past looking for failures already and wait in _confirm.
+            first = store.find(_failure(epoch))
+            if first is not None:
+                return first.decode(errors="replace")
+            store.set(_failure(epoch), text.encode())
+        return text
+
+    def _await_others(self, store: StoreClient, epoch: int, text: str) -> None:
+        """Some may be past looking for failures already and wait in _confirm."""
+        with contextlib.suppress(StoreError):
             store.exchange(f"formed {epoch}", self._me, len(self._members), text.encode(), _CONFIRM_SECONDS)
 
     def _job(self, peers: list[Peer]) -> Job:

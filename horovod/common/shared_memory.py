@@ -4,6 +4,7 @@ Nothing has a name, so nothing is left behind, kill -9 included: a memfd and one
 authenticated Unix sockets of ``links``.
 """
 
+import array
 import fcntl
 import os
 import socket
@@ -57,7 +58,7 @@ def receive(sock: socket.socket, count: int, timeout: float) -> list[int]:
     try:
         while len(received) < count:
             sock.settimeout(max(0.001, deadline - time.monotonic()))
-            data, batch, flags, _ = socket.recv_fds(sock, 1, _BATCH, socket.MSG_CMSG_CLOEXEC)
+            data, batch, flags = _receive_batch(sock)
             received += batch
             if not data:
                 raise ConnectionError(0, "the node's first rank closed the connection")
@@ -69,6 +70,16 @@ def receive(sock: socket.socket, count: int, timeout: float) -> list[int]:
         close(received)
         raise
     return received
+
+
+def _receive_batch(sock: socket.socket) -> tuple[bytes, list[int], int]:
+    # Not socket.recv_fds: some versions of Python drop its flags, and children would inherit the descriptors.
+    batch = array.array("i")
+    data, ancillary, flags, _ = sock.recvmsg(1, socket.CMSG_SPACE(_BATCH * batch.itemsize), socket.MSG_CMSG_CLOEXEC)
+    for level, kind, content in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            batch.frombytes(content[: len(content) - len(content) % batch.itemsize])
+    return data, batch.tolist(), flags
 
 
 def close(descriptors: Sequence[int]) -> None:

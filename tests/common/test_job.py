@@ -1,0 +1,303 @@
+"""init and shutdown with real processes: forming the job, failing to, doing it again."""
+
+import os
+import threading
+import time
+
+import pytest
+
+from horovod.common.basics import HorovodBasics
+
+TRANSPORTS = ["auto", "tcp"]
+
+
+def ranks():
+    hvd = HorovodBasics("tests")
+    return (
+        hvd.rank(),
+        hvd.size(),
+        hvd.local_rank(),
+        hvd.local_size(),
+        hvd.cross_rank(),
+        hvd.cross_size(),
+        hvd.is_homogeneous(),
+        hvd.is_initialized(),
+    )
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_ranks(pool, size, transport):
+    expected = [(rank, size, rank, size, 0, 1, True, True) for rank in range(size)]
+    assert pool(size, HOROVOD_TRANSPORT=transport).run(ranks) == expected
+
+
+def test_two_hosts_on_one_machine(pool):
+    """HOROVOD_HOSTNAME alone makes hosts, whatever the machine."""
+
+    def work():
+        rank = int(os.environ["HOROVOD_RANK"])
+        os.environ["HOROVOD_HOSTNAME"] = "ab"[rank % 2]
+        changed = {"LOCAL_RANK": rank // 2, "LOCAL_SIZE": 2, "CROSS_RANK": rank % 2, "CROSS_SIZE": 2}
+        os.environ.update({"HOROVOD_" + name: str(value) for name, value in changed.items()})
+        hvd = HorovodBasics("tests")
+        hvd.init()
+        seen = ranks()
+        hvd.shutdown()
+        return seen
+
+    results = pool(4, initialized=False).run(work)
+    assert results == [(rank, 4, rank // 2, 2, rank % 2, 2, True, True) for rank in range(4)]
+
+
+def test_questions_before_init_name_init(pool):
+    def work():
+        hvd = HorovodBasics("tests")
+        messages = []
+        for question in (
+            hvd.rank,
+            hvd.size,
+            hvd.local_rank,
+            hvd.cross_size,
+            hvd.is_homogeneous,
+            hvd.mpi_threads_supported,
+        ):
+            with pytest.raises(ValueError, match=r"hvd\.init\(\)") as caught:
+                question()
+            messages.append(str(caught.value))
+        hvd.shutdown()  # harmless
+        return hvd.is_initialized(), len(messages)
+
+    assert pool(1, initialized=False).run(work) == [(False, 6)]
+
+
+def cycle(count, warm):
+    hvd = HorovodBasics("tests")
+    snapshots = []
+    for i in range(count):
+        hvd.init()
+        assert hvd.size() == 2
+        hvd.shutdown()
+        if i in (warm, count - 1):
+            with open("/proc/self/status") as file:
+                resident = next(int(line.split()[1]) for line in file if line.startswith("VmRSS"))
+            with open("/proc/self/maps") as file:
+                maps = len(file.readlines())
+            tasks = len(os.listdir("/proc/self/task"))
+            snapshots.append((len(os.listdir("/proc/self/fd")), tasks, threading.active_count(), maps, resident))
+    return snapshots
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_200_times_without_a_leak(pool, transport):
+    results = pool(2, initialized=False, HOROVOD_TRANSPORT=transport).run(cycle, 200, 40, timeout=120)
+    for early, late in results:
+        assert late[:3] == early[:3], "descriptors, threads"
+        assert late[3] <= early[3] + 4, "mappings"
+        assert late[4] <= early[4] + 4096, "KiB resident"
+
+
+def test_a_rank_that_does_not_come_is_named_and_init_works_later(pool):
+    def work():
+        hvd = HorovodBasics("tests")
+        if int(os.environ["HOROVOD_RANK"]) == 1:
+            time.sleep(2.0)
+            hvd.init()
+            return hvd.size()
+        before = len(os.listdir("/proc/self/fd")), threading.active_count()
+        begin = time.monotonic()
+        with pytest.raises(ValueError, match=r"rank 0 \(host localhost\) waited 0\.5 s for rank 1 \(of 2\)"):
+            hvd.init()
+        assert time.monotonic() - begin < 2
+        assert not hvd.is_initialized()
+        assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
+        os.environ["HOROVOD_START_TIMEOUT"] = "20"
+        hvd.init()
+        return hvd.size()
+
+    assert pool(2, initialized=False, HOROVOD_START_TIMEOUT="0.5").run(work) == [2, 2]
+
+
+def test_a_rank_that_fails_after_the_meeting_fails_all_at_once(pool):
+    """One rank cannot make its engine; nobody waits for its deadline, and init works afterwards."""
+
+    def work():
+        from horovod.common import bootstrap
+
+        hvd = HorovodBasics("tests")
+        before = len(os.listdir("/proc/self/fd"))
+        original = bootstrap._share_memory
+        if int(os.environ["HOROVOD_RANK"]) == 1:
+
+            def fail(*_):
+                raise OSError(24, "Too many open files")
+
+            bootstrap._share_memory = fail
+        begin = time.monotonic()
+        with pytest.raises(ValueError, match="Too many open files") as caught:
+            hvd.init()
+        bootstrap._share_memory = original
+        assert time.monotonic() - begin < 10
+        assert "rank 1 (host localhost" in str(caught.value)
+        after = len(os.listdir("/proc/self/fd"))
+        hvd.init()
+        return before, after, hvd.size()
+
+    for before, after, size in pool(3, initialized=False).run(work):
+        assert before == after
+        assert size == 3
+
+
+def test_a_rank_that_vanishes_after_the_meeting_is_named(pool):
+    def work():
+        from horovod.common import bootstrap
+
+        if int(os.environ["HOROVOD_RANK"]) == 2:
+            bootstrap._Joining._form_and_confirm = lambda *_: os._exit(7)
+        begin = time.monotonic()
+        with pytest.raises(ValueError, match=r"waited 1 s for .*rank 2"):
+            HorovodBasics("tests").init()
+        return time.monotonic() - begin
+
+    environ = {"HOROVOD_TRANSPORT": "tcp", "HOROVOD_GLOO_TIMEOUT_SECONDS": "1"}
+    results = pool(3, initialized=False, **environ).run(work, errors=True)
+    assert all(isinstance(seconds, float) and seconds < 12 for seconds in results[:2]), results
+    assert "exit code 7" in str(results[2])
+
+
+def test_another_version_is_an_error_on_every_rank(pool):
+    def work():
+        import horovod.common.bootstrap
+        import horovod.common.peers
+
+        if int(os.environ["HOROVOD_RANK"]) == 1:
+            horovod.common.bootstrap.__version__ = horovod.common.peers.__version__ = "9.9"
+        with pytest.raises(ValueError, match=r"9\.9") as caught:
+            HorovodBasics("tests").init()
+        from horovod._version import __version__
+
+        horovod.common.bootstrap.__version__ = horovod.common.peers.__version__ = __version__
+        return str(caught.value)
+
+    for message in pool(2, initialized=False).run(work):
+        assert "1.0" in message
+
+
+def test_a_wrong_key_gets_nowhere(pool):
+    def work():
+        from horovod.common.worker_env import make_key, make_key_fd
+
+        if int(os.environ["HOROVOD_RANK"]) == 1:
+            os.environ["HOROVOD_KEY_FD"] = str(make_key_fd(make_key()))
+        with pytest.raises(ValueError) as caught:
+            HorovodBasics("tests").init()
+        return str(caught.value)
+
+    mine, stranger = pool(2, initialized=False, HOROVOD_START_TIMEOUT="1").run(work)
+    assert "waited 1 s for rank 1" in mine
+    assert "job key is not the launcher's" in stranger
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("HOROVOD_CYCLE_TIME", "soon"), ("HOROVOD_SIZE", "x"), ("HOROVOD_GLOO_IFACE", "nope0")]
+)
+def test_bad_settings_are_named(pool, name, value):
+    def work():
+        with pytest.raises(ValueError, match=f"{name} is '{value}'"):
+            HorovodBasics("tests").init()
+
+    pool(2, initialized=False, **{name: value}).run(work)
+
+
+def test_two_faces_share_the_engine(pool):
+    def work():
+        from horovod.common.state import state
+
+        one, two = HorovodBasics("one"), HorovodBasics("two")
+        one.init()
+        engine = state.engine
+        assert not two.is_initialized()
+        two.init()
+        two.init()
+        assert state.engine is engine
+        one.shutdown()
+        assert not one.is_initialized()
+        assert two.is_initialized()
+        assert two.rank() == int(os.environ["HOROVOD_RANK"])
+        two.shutdown()
+        assert state.engine is None
+        with pytest.raises(RuntimeError, match="has been shut down"):
+            state.submit()
+
+    pool(2, initialized=False).run(work)
+
+
+def test_a_part_of_the_ranks_forms_a_job(pool):
+    def work():
+        rank = int(os.environ["HOROVOD_RANK"])
+        hvd = HorovodBasics("tests")
+        if rank == 1:
+            with pytest.raises(ValueError, match=r"comm is \[0, 2\].*this process's \(1\)"):
+                hvd.init(comm=[0, 2])
+            hvd.init(comm=[1])
+        else:
+            hvd.init(comm=[2, 0])
+        return hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()
+
+    assert pool(3, initialized=False).run(work) == [(0, 2, 0, 2), (0, 1, 0, 1), (1, 2, 1, 2)]
+
+
+@pytest.mark.parametrize("comm", [5, "01", [0, 0], [0.5], [0, 7]])
+def test_a_bad_comm_is_refused(pool, comm):
+    def work():
+        with pytest.raises(ValueError, match="comm"):
+            HorovodBasics("tests").init(comm=comm)
+
+    pool(2, initialized=False).run(work)
+
+
+def test_a_forked_child_is_not_part_of_the_job(pool):
+    def work():
+        from horovod.common.state import state
+
+        hvd = HorovodBasics("tests")
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                assert hvd.rank() == int(os.environ["HOROVOD_RANK"])  # data loaders ask
+                assert not hvd.is_initialized()
+                with pytest.raises(RuntimeError, match="forked"):
+                    state.submit()
+                with pytest.raises(RuntimeError, match="forked"):
+                    state.require_engine()
+                with pytest.raises(ValueError, match="forked"):
+                    hvd.init()
+                hvd.shutdown()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitpid(pid, 0)[1] == 0
+        return hvd.is_initialized()
+
+    assert pool(2).run(work) == [True, True]
+
+
+def test_process_sets_must_agree(pool):
+    def work():
+        from horovod.common.process_sets import ProcessSet
+
+        hvd = HorovodBasics("tests")
+        rank = int(os.environ["HOROVOD_RANK"])
+        with pytest.raises(ValueError, match=r"process_sets\[0\] has ranks \[0\] on rank 0 .* but \[1\] on rank 1"):
+            hvd.init(process_sets=[ProcessSet([rank])])
+        with pytest.raises(ValueError, match=r"process_sets\[1\] with ranks \[0\] repeats process_sets\[0\]"):
+            hvd.init(process_sets=[ProcessSet([0]), ProcessSet([0])])
+        with pytest.raises(ValueError, match="'dynamic'"):
+            hvd.init(process_sets="static")
+        with pytest.raises(ValueError, match=r"process_sets\[0\].*rank 5.*0 to 1"):
+            hvd.init(process_sets=[ProcessSet([5])])
+        hvd.init(process_sets=[ProcessSet([1])])
+        return hvd._get_process_set_ids_and_ranks()
+
+    assert pool(2, initialized=False).run(work) == [{0: [0, 1], 1: [1]}] * 2

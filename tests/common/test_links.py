@@ -1,0 +1,193 @@
+"""Forming connections, with ranks as threads: links lead to the right ranks, and strangers do not hinder it."""
+
+import contextlib
+import os
+import socket
+import threading
+import time
+
+import pytest
+
+from horovod.common import shared_memory
+from horovod.common.links import CONTROL, DATA, NODE, Former, LinkError, Listeners
+from horovod.common.peers import Peer, make_plan
+
+KEY = b"k" * 32
+
+
+def make_peers(hosts, listeners):
+    return [
+        Peer("1", rank, host, host, 100 + rank, here.address, here.port, here.unix_name, [0], {}, False, [])
+        for rank, (host, here) in enumerate(zip(hosts, listeners, strict=True))
+    ]
+
+
+def form(hosts, seconds=5.0, keys=None, absent=(), before=None):
+    """Runs Former for every rank in a thread; returns (plans, results) where a result is the links or an exception."""
+    listeners = [Listeners("127.0.0.1", 32) for _ in hosts]
+    peers = make_peers(hosts, listeners)
+    plans = [make_plan(rank, peers) for rank in range(len(hosts))]
+    results = [None] * len(hosts)
+
+    def run(rank):
+        key = keys[rank] if keys else KEY
+        try:
+            results[rank] = Former(plans[rank], peers, key, 7, listeners[rank]).run(seconds, lambda: None)
+        except Exception as error:
+            results[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(hosts)) if rank not in absent]
+    if before:
+        before(listeners)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    for listener in listeners:
+        listener.close()
+    return plans, results
+
+
+def close_all(results):
+    for links in results:
+        if isinstance(links, dict):
+            for sock in links.values():
+                sock.close()
+
+
+def check_complete(plans, results):
+    """Every link leads to the rank that it is said to lead to: each side sends its own rank and reads the other's."""
+    for rank, links in enumerate(results):
+        assert isinstance(links, dict), links
+        plan = plans[rank]
+        expected = {(DATA, other) for other in plan.remote}
+        expected |= {(NODE, other) for other in plan.local_children} | {
+            (CONTROL, other) for other in plan.remote_children
+        }
+        if plan.parent >= 0:
+            expected.add((CONTROL if plan.leads else NODE, plan.parent))
+        assert set(links) == expected
+        for sock in links.values():
+            sock.sendall(bytes([rank]))
+    for links in results:
+        for (_, other), sock in links.items():
+            sock.settimeout(5)
+            assert sock.recv(10) == bytes([other])
+    close_all(results)
+
+
+@pytest.mark.parametrize("hosts", ["aa", "ab", "aaa", "aab", "abab", "abcd", "aabbccdd", "abcabcabc"])
+def test_every_link_leads_to_its_rank(hosts):
+    check_complete(*form(hosts))
+
+
+def test_no_descriptor_is_left_after_success_or_failure():
+    form("ab", seconds=0.3, absent=[1])
+    before = len(os.listdir("/proc/self/fd"))
+    check_complete(*form("aabb"))
+    form("aabb", seconds=0.3, absent=[3])
+    form("aabb", seconds=0.5, keys=[KEY, KEY, b"x" * 32, KEY])
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_missing_rank_is_named_in_time():
+    begin = time.monotonic()
+    _, results = form("abc", seconds=0.5, absent=[1])
+    assert time.monotonic() - begin < 3
+    assert isinstance(results[0], LinkError)
+    assert "waited 0.5 s for" in str(results[0])
+    assert "data connection from rank 1 (host b, pid 101)" in str(results[0])
+    assert "data connection to rank 1 (host b, pid 101) at 127.0.0.1:" in str(results[2])
+    assert "rank 0" not in str(results[2])
+
+
+def test_a_rank_with_another_key_is_not_let_in():
+    _, results = form("aab", seconds=0.6, keys=[KEY, b"x" * 32, KEY])
+    assert "node connection from rank 1" in str(results[0])
+    assert "rank 2" not in str(results[0])
+    assert "node connection to rank 0" in str(results[1])
+    close_all(results)
+
+
+def test_strangers_are_dropped_and_hinder_nobody(monkeypatch):
+    monkeypatch.setattr("horovod.common.links._STRANGERS", 5)
+    strangers = []
+
+    def pester(listeners):
+        for listener in listeners:
+            for _ in range(20):  # more than may wait at a time; they say nothing
+                strangers.append(socket.create_connection((listener.address, listener.port), timeout=5))
+            strangers[-1].sendall(b"GET / HTTP/1.1\r\nHost: somebody\r\nUser-Agent: something or other\r\n\r\n")
+            unix = socket.socket(socket.AF_UNIX)
+            unix.connect("\0horovod-" + listener.unix_name)
+            unix.sendall(os.urandom(56))
+            strangers.append(unix)
+
+    plans, results = form("aabb", before=pester)
+    check_complete(plans, results)
+    for stranger in strangers:
+        stranger.settimeout(5)
+        with contextlib.suppress(ConnectionResetError):
+            assert len(stranger.recv(100)) in (0, 64)  # a challenge at most
+        stranger.close()
+
+
+def test_giving_up_early():
+    def give_up():
+        raise LinkError("rank 5 could not join")
+
+    listeners = [Listeners("127.0.0.1", 8), Listeners("127.0.0.1", 8)]
+    peers = make_peers("ab", listeners)
+    begin = time.monotonic()
+    with pytest.raises(LinkError, match="rank 5"):
+        Former(make_plan(0, peers), peers, KEY, 7, listeners[0]).run(30, give_up)
+    assert time.monotonic() - begin < 2
+    for listener in listeners:
+        listener.close()
+
+
+def test_foreign_address_is_refused():
+    with pytest.raises(ValueError, match=r"cannot listen on '192\.0\.2\.1'"):
+        Listeners("192.0.2.1", 1)
+
+
+def test_descriptors_travel_in_batches():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        made = shared_memory.make(8192, 250)
+        sender = threading.Thread(target=shared_memory.send, args=(ours, made, 5))
+        sender.start()
+        received = shared_memory.receive(theirs, 251, 5)
+        sender.join(5)
+        assert os.fstat(received[0]).st_ino == os.fstat(made[0]).st_ino
+        assert not any(os.get_inheritable(fd) for fd in received)
+        os.pwrite(made[0], b"shared", 100)
+        assert os.pread(received[0], 6, 100) == b"shared"
+        for index, fd in enumerate(made[1:]):
+            os.eventfd_write(fd, index + 1)
+        assert [os.eventfd_read(fd) for fd in received[1:]] == list(range(1, 251))
+        with pytest.raises(OSError):
+            os.ftruncate(received[0], 0)
+        shared_memory.close(made + received)
+
+
+def test_descriptors_that_do_not_come():
+    ours, theirs = socket.socketpair()
+    before = len(os.listdir("/proc/self/fd"))
+    begin = time.monotonic()
+    with pytest.raises(TimeoutError):
+        shared_memory.receive(theirs, 2, 0.2)
+    assert time.monotonic() - begin < 1
+    ours.sendall(b"d")
+    with pytest.raises(OSError, match="were lost"):
+        shared_memory.receive(theirs, 2, 1)
+    bells = shared_memory.make_bells(3)
+    shared_memory.send(ours, bells, 1)
+    with pytest.raises(OSError, match="3 descriptors came instead of 2"):
+        shared_memory.receive(theirs, 2, 1)
+    shared_memory.close(bells)
+    ours.close()
+    with pytest.raises(ConnectionError, match="closed"):
+        shared_memory.receive(theirs, 2, 1)
+    assert len(os.listdir("/proc/self/fd")) == before - 1
+    theirs.close()

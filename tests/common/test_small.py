@@ -1,0 +1,144 @@
+"""ops, dtypes, exceptions, util, process sets and objects: what needs no engine."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from horovod.common import dtypes, exceptions, objects, ops, util
+from horovod.common.process_sets import ProcessSet, global_process_set
+
+ROOT = Path(dtypes.__file__).parent.parent.parent
+
+
+def test_reduce_ops_have_their_public_values():
+    assert (ops.Average, ops.Sum, ops.Adasum, ops.Min, ops.Max, ops.Product) == (0, 1, 2, 3, 4, 5)
+
+
+def test_average_next_to_op():
+    assert ops.resolve_op(None) == ops.Average
+    assert ops.resolve_op(ops.Max) == ops.Max
+    with pytest.warns(DeprecationWarning, match="average"):
+        assert ops.resolve_op(None, True) == ops.Average
+    with pytest.warns(DeprecationWarning, match="average"):
+        assert ops.resolve_op(None, False) == ops.Sum
+    with pytest.raises(ValueError, match="average=True and op=Sum"):
+        ops.resolve_op(ops.Sum, True)
+    for bad in (6, -1, "sum", 1.0, True):
+        with pytest.raises(ValueError, match="op is"):
+            ops.resolve_op(bad)
+    with pytest.raises(ValueError, match="op is Min, accepted are Average, Sum"):
+        ops.check_op(ops.Min, (ops.Average, ops.Sum))
+
+
+def test_dtype_codes_agree_with_the_core():
+    header = (ROOT / "core/base/dtype.h").read_text()
+    body = header.split("enum class DType : uint8_t {")[1].split("}")[0]
+    codes = dict(entry.strip().split(" = ") for entry in body.strip().rstrip(",").split(","))
+    codes["bool"] = codes.pop("boolean")
+    assert {name: int(code) for name, code in codes.items()} == dtypes.CODES
+    assert len(dtypes.ITEM_SIZES) == len(dtypes.NAMES)
+
+
+def test_exceptions():
+    assert issubclass(exceptions.HorovodInternalError, RuntimeError)
+    assert exceptions.HostsUpdatedInterrupt(True).skip_sync is True
+    error = exceptions.HorovodVersionMismatchError("torch", "2.1", "2.2")
+    assert isinstance(error, ImportError)
+    assert (error.name, error.version, error.installed_version) == ("torch", "2.1", "2.2")
+    assert str(error) == exceptions.get_version_mismatch_message("torch", "2.1", "2.2")
+
+
+def test_process_set_takes_any_sequence_of_ranks():
+    for ranks in ([2, 0], range(0, 3, 2), reversed([0, 2]), (0, 2), {0, 2}):
+        assert ProcessSet(ranks).ranks == [0, 2]
+    numpy = pytest.importorskip("numpy")
+    assert ProcessSet(numpy.array([2, 0])).ranks == [0, 2]
+
+
+@pytest.mark.parametrize("bad", [3, None, "01", [0, 0], [-1], [0.5], [True, False], ["0"]])
+def test_process_set_refuses_everything_else(bad):
+    with pytest.raises(ValueError, match="ProcessSet"):
+        ProcessSet(bad)
+
+
+def test_an_unregistered_process_set():
+    made = ProcessSet([0, 1])
+    assert made.size() is None
+    assert made.rank() is None
+    assert made.included() is None
+    assert str(made) == "ProcessSet(process_set_id=None, ranks=[0, 1], mpi_comm=None)"
+    assert global_process_set.process_set_id == 0
+
+
+def test_objects_survive_pickling():
+    local = 5
+    assert objects.loads(objects.dumps(lambda x: x + local))(1) == 6
+
+
+def test_util():
+    assert [list(part) for part in util.split_list([1, 2, 3, 4, 5], 3)] == [[1, 2], [3, 4], [5]]
+    assert [list(part) for part in util.split_list([1], 2)] == [[1], []]
+    assert [util.num_rank_is_power_2(n) for n in (0, 1, 2, 3, 4, 6, 8)] == [False, True, True, False, True, False, True]
+    assert util.is_iterable([])
+    assert util.is_iterable(x for x in ())
+    assert not util.is_iterable(3)
+    assert util.is_version_greater_equal_than("2.13.0+cpu", "2.9.1")
+    assert not util.is_version_greater_equal_than("2.9", "2.9.1")
+    with pytest.raises(ValueError, match="target"):
+        util.is_version_greater_equal_than("2.9", "2.9")
+    assert util.get_ext_suffix().endswith(".so")
+    assert util.gloo_built(verbose=True)
+    assert util.nccl_built() >= 0
+    assert isinstance(util.cuda_built(), bool)
+    assert not util.extension_available("nonsense")
+
+
+def test_env_puts_everything_back(monkeypatch):
+    monkeypatch.setenv("HVD_A", "1")
+    monkeypatch.delenv("HVD_B", raising=False)
+
+    def fail():
+        with util.env(HVD_A=None, HVD_B="2"):
+            assert "HVD_A" not in os.environ
+            assert os.environ["HVD_B"] == "2"
+            raise RuntimeError("on purpose")
+
+    with pytest.raises(RuntimeError, match="on purpose"):
+        fail()
+    assert os.environ["HVD_A"] == "1"
+    assert "HVD_B" not in os.environ
+
+
+def run_python(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+
+
+def test_the_package_imports_alone():
+    """No framework, no engine, no launcher comes with ``import horovod``."""
+    code = (
+        "import sys, horovod; print(horovod.__version__); "
+        "print([m for m in sys.modules if m.startswith(('horovod.', 'torch', 'numpy', 'zmq'))])"
+    )
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[1] == "['horovod._version']"
+
+
+def test_capability_queries_start_no_engine():
+    code = (
+        "from horovod.common.basics import HorovodBasics; import sys; b = HorovodBasics('x'); "
+        "print(b.gloo_built(), b.gloo_enabled(), b.mpi_enabled(), b.ddl_built(), b.ccl_built(), b.rocm_built(), "
+        "b.is_initialized(), 'horovod._core' in sys.modules); b.mpi_built(), b.nccl_built(), b.cuda_built()"
+    )
+    done = run_python(code)
+    assert done.stdout.split() == ["True", "True", "False", "False", "False", "False", "False", "False"], done.stderr
+
+
+def test_wrong_attribute_of_the_package():
+    import horovod
+
+    with pytest.raises(AttributeError, match="no attribute 'walk'"):
+        _ = horovod.walk

@@ -1,0 +1,153 @@
+"""The worker environment contract and the job key."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from horovod.common.worker_env import WorkerEnv, make_key, make_key_fd, read_key_fd, read_key_file
+
+RENDEZVOUS = {
+    "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
+    "HOROVOD_GLOO_RENDEZVOUS_PORT": "4711",
+    "HOROVOD_KEY_FD": "9",
+}
+PAIR = {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2", "HOROVOD_LOCAL_RANK": "1", "HOROVOD_LOCAL_SIZE": "2", **RENDEZVOUS}
+
+
+def test_without_any_of_it_a_job_of_one():
+    env = WorkerEnv.from_environ({})
+    assert env == WorkerEnv()
+    assert (env.rank, env.size, env.local_rank, env.local_size, env.cross_rank, env.cross_size) == (0, 1, 0, 1, 0, 1)
+    assert env.hostname == "localhost"
+
+
+def test_round_trip():
+    env = WorkerEnv(3, 8, 1, 2, 1, 4, "worker-1", "10.0.0.1", 4711, "gloo", "gloo", 5, "/run/key")
+    assert WorkerEnv.from_environ(env.to_environ()) == env
+    assert WorkerEnv.from_environ(WorkerEnv().to_environ()) == WorkerEnv()
+
+
+def test_controllers_in_any_case():
+    assert WorkerEnv.from_environ({"HOROVOD_CONTROLLER": "GLOO", "HOROVOD_CPU_OPERATIONS": "Gloo"}) == WorkerEnv()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"HOROVOD_RANK": "2"}, ["HOROVOD_RANK is 2", "0 to 1"]),
+        ({"HOROVOD_RANK": "-1"}, ["HOROVOD_RANK is -1", "0 or more"]),
+        ({"HOROVOD_RANK": "one"}, ["HOROVOD_RANK is 'one'", "an integer"]),
+        ({"HOROVOD_SIZE": "0"}, ["HOROVOD_SIZE is 0", "1 or more"]),
+        ({"HOROVOD_LOCAL_RANK": "2"}, ["HOROVOD_LOCAL_RANK is 2"]),
+        ({"HOROVOD_LOCAL_SIZE": "3"}, ["HOROVOD_LOCAL_SIZE is 3", "HOROVOD_SIZE, 2"]),
+        ({"HOROVOD_CROSS_RANK": "1"}, ["HOROVOD_CROSS_RANK is 1"]),
+        ({"HOROVOD_GLOO_RENDEZVOUS_PORT": "70000"}, ["HOROVOD_GLOO_RENDEZVOUS_PORT is 70000", "65535"]),
+        ({"HOROVOD_GLOO_RENDEZVOUS_PORT": "-1"}, ["HOROVOD_GLOO_RENDEZVOUS_PORT is None", "both or neither"]),
+        ({"HOROVOD_CONTROLLER": "smoke"}, ["HOROVOD_CONTROLLER is 'smoke'", "gloo, mpi"]),
+        ({"HOROVOD_CONTROLLER": "MPI"}, ["HOROVOD_CONTROLLER is 'mpi'"]),
+        ({"HOROVOD_CPU_OPERATIONS": "CCL"}, ["HOROVOD_CPU_OPERATIONS is 'ccl'"]),
+        ({"HOROVOD_KEY_FD": ""}, ["HOROVOD_KEY_FD nor HOROVOD_KEY_FILE", "horovodrun -np 2"]),
+    ],
+)
+def test_bad_values_are_named(change, words):
+    with pytest.raises(ValueError) as caught:
+        WorkerEnv.from_environ({**PAIR, **change})
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_several_processes_without_rendezvous_get_advice():
+    with pytest.raises(ValueError, match=r"HOROVOD_SIZE is 4.*horovodrun -np 4"):
+        WorkerEnv.from_environ({"HOROVOD_SIZE": "4", "HOROVOD_RANK": "1"})
+
+
+def test_an_mpi_job_does_not_become_many_jobs_of_one():
+    with pytest.raises(ValueError, match=r"OMPI_COMM_WORLD_SIZE is 2.*MPI"):
+        WorkerEnv.from_environ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"})
+    assert WorkerEnv.from_environ({"OMPI_COMM_WORLD_SIZE": "1"}) == WorkerEnv()
+    assert WorkerEnv.from_environ({"OMPI_COMM_WORLD_SIZE": "2", **PAIR}).size == 2
+
+
+@pytest.fixture
+def key_fd():
+    key = make_key()
+    fd = make_key_fd(key)
+    yield key, fd
+    os.close(fd)
+
+
+def test_key_descriptor_can_be_read_any_number_of_times(key_fd):
+    key, fd = key_fd
+    assert len(key) == 32
+    assert read_key_fd(fd) == read_key_fd(fd) == key
+    assert WorkerEnv(key_fd=fd).job_key() == key
+
+
+def test_key_descriptor_is_sealed(key_fd):
+    key, fd = key_fd
+    with pytest.raises(OSError):
+        os.pwrite(fd, b"x" * 32, 0)
+    with pytest.raises(OSError):
+        os.ftruncate(fd, 0)
+    assert read_key_fd(fd) == key
+
+
+def test_key_reaches_a_child(key_fd):
+    key, fd = key_fd
+    code = "from horovod.common.worker_env import WorkerEnv; print(WorkerEnv.from_environ().job_key().hex())"
+    environ = {**os.environ, "HOROVOD_KEY_FD": str(fd)}
+    child = subprocess.run([sys.executable, "-c", code], env=environ, pass_fds=(fd,), capture_output=True, text=True)
+    assert child.stdout.strip() == key.hex()
+
+
+def test_the_file_stands_in_for_a_lost_descriptor(key_fd):
+    key, fd = key_fd
+    proc = f"/proc/{os.getpid()}/fd/{fd}"
+    assert WorkerEnv(key_fd=4000, key_file=proc).job_key() == key
+    with pytest.raises(ValueError, match="HOROVOD_KEY_FD is 4000"):
+        WorkerEnv(key_fd=4000).job_key()
+    with pytest.raises(ValueError, match="neither"):
+        WorkerEnv().job_key()
+
+
+def test_another_file_under_the_descriptors_number_is_refused(tmp_path):
+    (tmp_path / "f").write_bytes(b"x" * 32)
+    with open(tmp_path / "f", "rb") as file, pytest.raises(ValueError, match="HOROVOD_KEY_FD"):
+        read_key_fd(file.fileno())
+    fd = make_key_fd(b"short")
+    with pytest.raises(ValueError, match="32 bytes"):
+        read_key_fd(fd)
+    os.close(fd)
+
+
+def test_key_file(tmp_path):
+    key, path = make_key(), tmp_path / "key"
+    path.write_bytes(key)
+    path.chmod(0o600)
+    assert read_key_file(str(path)) == key
+    for mode in (0o640, 0o604, 0o602, 0o644):
+        path.chmod(mode)
+        with pytest.raises(ValueError, match=r"HOROVOD_KEY_FILE is .*accepted is a regular file"):
+            read_key_file(str(path))
+    path.chmod(0o600)
+    path.write_bytes(key + b"x")
+    with pytest.raises(ValueError, match="of 33 bytes") as caught:
+        read_key_file(str(path))
+    assert key.hex() not in str(caught.value)
+    with pytest.raises(ValueError, match="cannot be opened"):
+        read_key_file(str(tmp_path / "absent"))
+    os.mkfifo(tmp_path / "fifo", 0o600)
+    with pytest.raises(ValueError, match="accepted is a regular"):
+        read_key_file(str(tmp_path / "fifo"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give a file away")
+def test_key_file_of_another_user_is_refused(tmp_path):
+    path = tmp_path / "key"
+    path.write_bytes(make_key())
+    path.chmod(0o600)
+    os.chown(path, 12345, 12345)
+    with pytest.raises(ValueError, match="owner 12345"):
+        read_key_file(str(path))
