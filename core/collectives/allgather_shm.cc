@@ -17,7 +17,7 @@ Status allgather_shm(Comm& comm, const std::byte* in, std::byte* out, std::span<
   const size_t before = std::accumulate(bytes.begin(), bytes.begin() + me, size_t{0});
   const size_t all = std::accumulate(bytes.begin(), bytes.end(), size_t{0});
   const size_t largest = *std::max_element(bytes.begin(), bytes.end());
-  if (bytes[me] > 0 && in != out + before) memcpy(out + before, in, bytes[me]);
+  if (in != out + before) copy_bytes(out + before, in, bytes[me], all >= kStreamFrom);
   if (largest == 0 || members == 1) return {};
 
   NodeGroup& node = *comm.node;
@@ -29,7 +29,7 @@ Status allgather_shm(Comm& comm, const std::byte* in, std::byte* out, std::span<
   auto some = [&](size_t m, size_t k) { return bytes[m] > k * step ? std::min(step, bytes[m] - k * step) : 0; };
 
   auto stage_in = [&](size_t k) {
-    if (some(me, k) > 0) memcpy(subs.at(node.me(), k), in + k * step, some(me, k));
+    copy_bytes(subs.at(node.me(), k), in + k * step, some(me, k), false);
   };
   auto take_out = [&](size_t k) -> Status {
     std::byte* to = out + before + bytes[me];  // the part of the member after me; wraps around

@@ -54,7 +54,7 @@ class Job {
 void Job::copy_in(std::byte* to, size_t first, size_t count) {
   staged_.each(first, count, [&](const Segments::Piece& piece, size_t within, size_t offset, size_t n) {
     if (piece.in) {
-      memcpy(to + offset * element_, piece.in + within * element_, n * element_);
+      copy_bytes(to + offset * element_, piece.in + within * element_, n * element_, false);
     } else {
       memset(to + offset * element_, 0, n * element_);
     }

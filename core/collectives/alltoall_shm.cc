@@ -58,7 +58,7 @@ Status alltoall_shm(Comm& comm, const std::byte* in, std::span<const size_t> sen
   const size_t mine_in = std::accumulate(send_bytes.begin(), send_bytes.begin() + me, size_t{0});
   const size_t mine_out = std::accumulate(recv_bytes.begin(), recv_bytes.begin() + me, size_t{0});
   const size_t all = std::accumulate(recv_bytes.begin(), recv_bytes.end(), size_t{0});
-  if (send_bytes[me] > 0) memcpy(out + mine_out, in + mine_in, send_bytes[me]);
+  copy_bytes(out + mine_out, in + mine_in, send_bytes[me], all >= kStreamFrom);
   if (members == 1) return {};
 
   NodeGroup& node = *comm.node;
@@ -73,7 +73,7 @@ Status alltoall_shm(Comm& comm, const std::byte* in, std::span<const size_t> sen
     const std::byte* from = in;
     for (size_t m = 0; m < members; from += send_bytes[m], ++m) {
       const size_t some = m == me ? 0 : part(send_bytes[m], k);
-      if (some > 0) memcpy(subs.at(node.me(), k) + m * step, from + k * step, some);
+      if (some > 0) copy_bytes(subs.at(node.me(), k) + m * step, from + k * step, some, false);
     }
   };
   auto take_out = [&](size_t k) -> Status {

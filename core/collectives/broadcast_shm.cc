@@ -24,7 +24,7 @@ Status broadcast_shm(Comm& comm, std::byte* data, size_t bytes, int root) {
     if (node.me() == root) {
       // Stage j of another member says that it has copied out j chunks.
       if (k >= kDepth) HVD_RETURN_IF_ERROR(node.await_all(k - kDepth + 1));
-      memcpy(subs.at(root, k), data + at, some);
+      copy_bytes(subs.at(root, k), data + at, some, false);
     } else {
       HVD_RETURN_IF_ERROR(node.await(root, k + 1));
       copy_bytes(data + at, subs.at(root, k), some, bytes >= kStreamFrom);

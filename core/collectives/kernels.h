@@ -19,6 +19,8 @@ struct Kernels {
   // The 16-bit floats (0: float16, 1: bfloat16) with a result left in float32, and back.
   Reduce widen[2][kReduceOps][kFusedSources];
   Reduce narrow[2];
+  // Copies; see copy_bytes for why not by memcpy.
+  void (*copy)(std::byte* dst, const std::byte* src, size_t bytes);
   // Copies with stores that bypass the cache, as far as the instruction set has them. The caller fences (stream_fence).
   void (*stream)(std::byte* dst, const std::byte* src, size_t bytes);
 };

@@ -252,6 +252,22 @@ void reduce_loop(std::byte* dst, const std::byte* const* sources, size_t n, doub
   }
 }
 
+void copy_loop(std::byte* dst, const std::byte* src, size_t bytes) {
+  typedef long long Word __attribute__((vector_size(kWidth)));
+  for (; bytes >= 4 * kWidth; dst += 4 * kWidth, src += 4 * kWidth, bytes -= 4 * kWidth) {
+    const Word a = load_bytes<Word>(src), b = load_bytes<Word>(src + kWidth);
+    const Word c = load_bytes<Word>(src + 2 * kWidth), d = load_bytes<Word>(src + 3 * kWidth);
+    memcpy(dst, &a, kWidth);
+    memcpy(dst + kWidth, &b, kWidth);
+    memcpy(dst + 2 * kWidth, &c, kWidth);
+    memcpy(dst + 3 * kWidth, &d, kWidth);
+#if defined(__x86_64__)
+    asm volatile("" ::: "memory");  // or GCC sees a memcpy in this loop and calls it
+#endif
+  }
+  memcpy(dst, src, bytes);
+}
+
 void stream_loop(std::byte* dst, const std::byte* src, size_t bytes) {
 #if defined(__x86_64__)
   typedef long long Word __attribute__((vector_size(kWidth)));
@@ -319,6 +335,7 @@ constexpr Kernels make_table() {
   fill<BFloat16, Native<float>>(t.widen[1]);
   t.narrow[0] = reduce_loop<Native<float>, Float16, Sum, 1>;
   t.narrow[1] = reduce_loop<Native<float>, BFloat16, Sum, 1>;
+  t.copy = copy_loop;
   t.stream = stream_loop;
   return t;
 }

@@ -21,6 +21,11 @@ namespace {
 
 constexpr size_t kBlockBytes = 4096;  // of accumulators: a few such blocks stay in the first-level cache
 
+// From this size on the C library's memcpy is not used: on AMD Zen 3 with glibc 2.36 an allreduce of 64 KiB took 30 us with it and 8 us
+// with a plain vector loop. The slow case, presumably `rep movsb`, is a destination a few bytes below the source modulo a page, which is
+// just how page-aligned staging areas and large tensors (allocated 16 or 64 bytes after a page boundary) lie to each other.
+constexpr size_t kCopyFrom = 2048;
+
 const Kernels* find_kernels(std::string_view name) {
 #if defined(__x86_64__)
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
@@ -192,12 +197,15 @@ void reduce_many(DType d, ReduceOp op, std::byte* dst, std::span<const std::byte
 }
 
 void copy_bytes(std::byte* dst, const std::byte* src, size_t bytes, bool streaming) {
-  if (!streaming || bytes < 2 * kBlockBytes) {
-    if (bytes > 0) memcpy(dst, src, bytes);
-    return;
+  if (bytes == 0) return;
+  if (bytes < kCopyFrom) {
+    memcpy(dst, src, bytes);
+  } else if (!streaming || bytes < 2 * kBlockBytes) {
+    kernels().copy(dst, src, bytes);
+  } else {
+    kernels().stream(dst, src, bytes);
+    stream_fence();
   }
-  kernels().stream(dst, src, bytes);
-  stream_fence();
 }
 
 }  // namespace hvd

@@ -38,7 +38,7 @@ Status reducescatter_shm(Comm& comm, const std::byte* in, std::byte* out, std::s
     const std::byte* from = in;
     for (size_t m = 0; m < members; from += counts[m] * element, ++m) {
       const size_t some = m == me ? 0 : part(m, k);
-      if (some > 0) memcpy(subs.at(node.me(), k) + m * region, from + k * step * element, some * element);
+      if (some > 0) copy_bytes(subs.at(node.me(), k) + m * region, from + k * step * element, some * element, false);
     }
   };
   auto take_out = [&](size_t k) -> Status {
