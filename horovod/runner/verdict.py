@@ -162,7 +162,7 @@ def _text(culprit: RankEnd, others: Sequence[RankEnd]) -> str:
     exception, _ = find_exception(tail)
     if exception:
         lines.append("its exception:")
-        shown = exception
+        shown = [line for line in exception if line.strip("~^ ")]  # without the marks below the code
     else:
         shown = [line for line in split_lines(tail) if line.strip()]
         if shown:

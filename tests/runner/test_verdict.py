@@ -94,3 +94,9 @@ def test_long_tracebacks_are_shortened_but_keep_the_end():
     text = judge([end(0, 1, "Traceback (most recent call last):\n" + frames + "RuntimeError: deep\n")]).text
     assert len(text.splitlines()) < 30
     assert text.endswith("    RuntimeError: deep")
+
+
+def test_marks_below_the_code_are_left_out():
+    text = judge([end(0, 1, TRACE + "    ~^^^~\nRuntimeError: x\n")]).text
+    assert "^" not in text
+    assert "    g()" in text
