@@ -14,7 +14,7 @@ from horovod.common import dtypes, ops
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.state import state
 
-# Values of _core.KIND_*, looked up on use: this module can be imported without the engine.
+_parked: list[Any] = []  # memory of interrupted operations
 
 
 def dumps(obj: Any) -> bytes:
@@ -76,6 +76,10 @@ def _run(
     # An empty bytearray has no address that could be taken, and none is needed.
     view = (ctypes.c_char * len(memory)).from_buffer(memory) if memory else None
     address = ctypes.addressof(view) if view is not None else 0
-    work = state.submit(kind, name, address, address, shape, dtype, ops.Sum, root, 1.0, 1.0, number, None, "", 0)
-    work.wait()
-    return work
+    try:
+        return state.run(kind, name, address, address, shape, dtype, ops.Sum, root, 1.0, 1.0, number, None, "", 0)
+    except Exception:
+        raise
+    except BaseException:  # Ctrl-C ends the wait, not the operation, which still uses the memory
+        _parked.append((memory, view))
+        raise

@@ -1,7 +1,7 @@
 """The one job of this process: who we are in it and the engine that runs it.
 
-Faces call ``state.submit(...)``, which is the engine's own method while the job runs and a function that raises the
-right error otherwise, so the hot path has no check of its own.
+Faces call ``state.submit(...)`` and ``state.run(...)``, which are the engine's own methods while the job runs and
+functions that raise the right error otherwise, so the hot path has no check of its own.
 """
 
 import os
@@ -49,7 +49,7 @@ def _forked(*_: Any, **__: Any) -> NoReturn:
 class State:
     """Fields are set by ``basics`` only."""
 
-    __slots__ = ("engine", "faces", "forked", "job", "process_sets", "submit")
+    __slots__ = ("engine", "faces", "forked", "job", "process_sets", "run", "submit")
 
     def __init__(self) -> None:
         self.job: Job | None = None
@@ -58,6 +58,8 @@ class State:
         """``Engine.submit`` of horovod/_core.pyi; raises ValueError before init and HorovodInternalError after
         shutdown.
         """
+        self.run: Callable[..., Work] = _not_initialized
+        """``Engine.run``, submit and wait in one call: the fast way for blocking operations. Raises as ``submit``."""
         self.process_sets: dict[int, ProcessSet] = {}
         self.faces: set[str] = set()
         self.forked = False
@@ -66,12 +68,13 @@ class State:
         self.job = job
         self.engine = engine
         self.submit = engine.submit
+        self.run = engine.run
         self.forked = False
 
     def stop(self) -> None:
         self.job = None
         self.engine = None
-        self.submit = _shut_down
+        self.submit = self.run = _shut_down
         self.faces.clear()
         self.process_sets.clear()
 
@@ -80,7 +83,7 @@ class State:
         engine, self.engine = self.engine, None
         if engine is not None:
             engine.abandon()
-            self.submit = _forked
+            self.submit = self.run = _forked
             self.forked = True
 
     def require_job(self) -> Job:

@@ -1,5 +1,6 @@
 """ops, dtypes, exceptions, util, process sets and objects: what needs no engine."""
 
+import ast
 import os
 import subprocess
 import sys
@@ -142,3 +143,22 @@ def test_wrong_attribute_of_the_package():
 
     with pytest.raises(AttributeError, match="no attribute 'walk'"):
         _ = horovod.walk
+
+
+def imported_modules(path):
+    """Names of all modules that a file imports, wherever in it."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+    return found
+
+
+def test_the_launcher_needs_no_engine():
+    """import-linter cannot see a compiled module, so this direction is checked here."""
+    files = sorted((ROOT / "horovod" / "runner").rglob("*.py"))
+    assert files
+    for path in files:
+        assert not [name for name in imported_modules(path) if name.startswith("horovod._core")], path
