@@ -118,8 +118,10 @@ class Engine:
         group: str,
         group_size: int,
     ) -> Work:
-        """submit() and Work.wait() in one call: the calling thread does the work itself instead of waking the engine's thread.
-        The fast way for blocking calls. Raises what submit() and wait() raise."""
+        """submit() for a caller that waits at once: the calling thread does the work itself instead of waking the engine's thread.
+
+        Returns when the operation is done or after a fraction of a second, so Work.wait() has to follow; it tells of errors.
+        Raises what submit() raises."""
 
     def join(self) -> Work: ...
     def add_process_set(self, ranks: list[int]) -> Work:

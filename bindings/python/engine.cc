@@ -178,7 +178,10 @@ Work submit(PyEngine& self, int kind, nb::str name, uintptr_t in, uintptr_t out,
   check(kBlocking ? engine.submit_blocking(std::move(q), source, target, &operation)
                   : engine.submit(std::move(q), source, target, &operation));
   Work work = self.wrap(std::move(operation));
-  if constexpr (kBlocking) work.wait(-1);
+  if constexpr (kBlocking) {
+    nb::gil_scoped_release nogil;
+    engine.wait(*work.op, Deadline::after(kSignalSlice));
+  }
   return work;
 }
 

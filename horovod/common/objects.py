@@ -77,7 +77,9 @@ def _run(
     view = (ctypes.c_char * len(memory)).from_buffer(memory) if memory else None
     address = ctypes.addressof(view) if view is not None else 0
     try:
-        return state.run(kind, name, address, address, shape, dtype, ops.Sum, root, 1.0, 1.0, number, None, "", 0)
+        work = state.run(kind, name, address, address, shape, dtype, ops.Sum, root, 1.0, 1.0, number, None, "", 0)
+        work.wait()
+        return work
     except Exception:
         raise
     except BaseException:  # Ctrl-C ends the wait, not the operation, which still uses the memory

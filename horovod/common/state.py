@@ -59,7 +59,7 @@ class State:
         shutdown.
         """
         self.run: Callable[..., Work] = _not_initialized
-        """``Engine.run``, submit and wait in one call: the fast way for blocking operations. Raises as ``submit``."""
+        """``Engine.run``: submit for a caller that calls ``Work.wait`` next, the fast way for blocking operations."""
         self.process_sets: dict[int, ProcessSet] = {}
         self.faces: set[str] = set()
         self.forked = False
