@@ -1,0 +1,69 @@
+"""Ranks with different amounts of data."""
+
+import pytest
+import torch
+
+import horovod.torch as hvd
+
+
+def uneven(named):
+    n, me = hvd.size(), hvd.rank()
+    batches = 3 + 4 * me  # rank 0 is first to run out, the last rank last
+    for i in range(batches):
+        working = [r for r in range(n) if i < 3 + 4 * r]
+        name = "g" if named == "same" else f"g{i}" if named == "new" else None
+        total = hvd.allreduce(torch.full((5,), float(me + 1)), name=name, op=hvd.Sum)
+        assert total.tolist() == [float(sum(r + 1 for r in working))] * 5, (i, total)
+        mean = hvd.allreduce(torch.full((2,), float(n)), name=name and name + ".mean")
+        assert mean.tolist() == [float(len(working))] * 2  # Average divides by all
+        pair = hvd.grouped_allreduce([torch.ones(2), torch.ones(3)], op=hvd.Sum)
+        assert pair[1].tolist() == [float(len(working))] * 3
+    assert hvd.join() == n - 1
+    # Everybody is back.
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == n
+    assert hvd.allgather(torch.ones(1)).numel() == n
+
+
+@pytest.mark.parametrize("named", ["same", "new", "unnamed"])
+@pytest.mark.parametrize("size", [2, 3])
+def test_uneven(pool, size, named):
+    pool(size).run(uneven, named)
+
+
+def others_fail():
+    if hvd.rank() == 0:
+        return hvd.join()
+    calls = {
+        "allgather": lambda: hvd.allgather(torch.ones(2)),
+        "broadcast": lambda: hvd.broadcast(torch.ones(2), 1),
+        "alltoall": lambda: hvd.alltoall(torch.ones(2)),
+        "reducescatter": lambda: hvd.reducescatter(torch.ones(2)),
+    }
+    for operation, call in calls.items():
+        with pytest.raises(hvd.HorovodInternalError) as caught:
+            call()
+        assert "join" in str(caught.value)
+        assert operation in str(caught.value).lower()
+    return hvd.join()
+
+
+def test_other_operations_fail(pool):
+    assert pool(2).run(others_fail) == [1, 1]
+
+
+def train_with_uneven_data():
+    torch.manual_seed(0)
+    net = torch.nn.Linear(3, 1)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters())
+    for i in range(2 + 2 * hvd.rank()):
+        optimizer.zero_grad()
+        net(torch.full((4, 3), float(i))).sum().backward()
+        optimizer.step()
+    last = hvd.join()
+    hvd.broadcast_parameters(net.state_dict(), last)
+    return [p.tolist() for p in net.parameters()]
+
+
+def test_optimizer(pool):
+    results = pool(2).run(train_with_uneven_data)
+    assert results[0] == results[1]

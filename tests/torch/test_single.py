@@ -1,0 +1,265 @@
+"""One process without a launcher: everything works, and no collective changes a bit."""
+
+import warnings
+
+import pytest
+import torch
+
+import horovod.torch as hvd
+from tests.torch.reference import ALL, FLOATS, INTS, SHAPES, same_bits, value
+
+pytestmark = pytest.mark.usefixtures("single")
+
+
+def odd_values(dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    """Values that a needless conversion, sum or scaling would change: NaN payloads, denormals, signed zeros,
+    extremes."""
+    generator = torch.Generator().manual_seed(7)
+    count = torch.Size(shape).numel() * torch.empty(0, dtype=dtype).element_size()
+    raw = torch.randint(0, 256, (count,), generator=generator, dtype=torch.int64).to(torch.uint8)
+    if dtype is torch.bool:
+        return (raw % 2).bool().view(shape)
+    return raw.view(dtype).view(shape)
+
+
+@pytest.mark.parametrize("dtype", ALL, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_every_collective_is_a_no_op(dtype, shape):
+    t = odd_values(dtype, shape)
+    before = t.clone()
+    ops = [hvd.Sum, hvd.Min, hvd.Max, hvd.Product] + ([] if dtype is torch.bool else [hvd.Average])
+    for op in ops:
+        assert same_bits(hvd.allreduce(t, op=op), before)
+        assert same_bits(hvd.allreduce_(t, op=op, name="x"), before)
+        assert all(same_bits(a, before) for a in hvd.grouped_allreduce([t, t.clone()], op=op))
+    assert same_bits(hvd.broadcast(t, 0), before)
+    assert same_bits(hvd.broadcast_(t, 0), before)
+    if shape:
+        assert same_bits(hvd.allgather(t), before)
+        assert same_bits(hvd.grouped_allgather([t])[0], before)
+        assert same_bits(hvd.alltoall(t), before)
+        output, received = hvd.alltoall(t, splits=[shape[0]])
+        assert same_bits(output, before)
+        assert received.tolist() == [shape[0]]
+        if dtype is not torch.bool:
+            for op in (hvd.Sum, hvd.Average):
+                assert same_bits(hvd.reducescatter(t, op=op), before)
+                assert same_bits(hvd.grouped_reducescatter([t], op=op)[0], before)
+
+
+def test_results_are_new_tensors():
+    t = torch.ones(3)
+    for result in (hvd.allreduce(t), hvd.broadcast(t, 0), hvd.allgather(t), hvd.alltoall(t), hvd.reducescatter(t)):
+        result.add_(1)
+        assert t.tolist() == [1, 1, 1]
+    assert hvd.allreduce_(t) is t
+    assert hvd.broadcast_(t, 0) is t
+
+
+def test_scale_factors():
+    t = torch.tensor([1.0, 2.0])
+    assert hvd.allreduce(t, op=hvd.Sum, prescale_factor=0.5, postscale_factor=8.0).tolist() == [4.0, 8.0]
+    whole = torch.tensor([3, -3])
+    # 3 * 0.5 truncates to 1, which the postscale doubles.
+    assert hvd.allreduce(whole, op=hvd.Sum, prescale_factor=0.5, postscale_factor=2.0).tolist() == [2, -2]
+    assert hvd.reducescatter(t, op=hvd.Sum, prescale_factor=3.0).tolist() == [3.0, 6.0]
+
+
+def test_ranks_and_control():
+    assert (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size()) == (
+        0,
+        1,
+        0,
+        1,
+        0,
+        1,
+    )
+    assert hvd.is_initialized()
+    assert hvd.is_homogeneous()
+    hvd.barrier()
+    assert hvd.join() == 0
+    assert hvd.broadcast_object({"a": [1, 2]}) == {"a": [1, 2]}
+    assert hvd.allgather_object("x") == ["x"]
+
+
+def test_handles():
+    t = torch.ones(4)
+    handle = hvd.allreduce_async(t, name="h")
+    assert isinstance(handle, int)
+    result = hvd.synchronize(handle)
+    assert result.tolist() == [1, 1, 1, 1]
+    assert hvd.synchronize(handle) is None
+    with pytest.raises(ValueError, match=str(handle)):
+        hvd.poll(handle)
+    handle = hvd.alltoall_async(t)
+    output, received = hvd.synchronize(handle)
+    assert output.tolist() == t.tolist()
+    assert received.dtype is torch.int32
+    handle = hvd.grouped_allreduce_async_([t, t.clone()], op=hvd.Sum)
+    while not hvd.poll(handle):
+        pass
+    assert hvd.poll(handle)
+    assert hvd.synchronize(handle)[0] is t
+
+
+def test_shutdown_forgets_handles_and_init_works_again():
+    handle = hvd.allreduce_async_(torch.ones(4), name="h")
+    hvd.shutdown()
+    assert hvd.synchronize(handle) is None
+    with pytest.raises(hvd.HorovodInternalError, match=r"shut ?down|shut down"):
+        hvd.allreduce_(torch.ones(2))
+    with pytest.raises(ValueError, match="init"):
+        hvd.rank()
+    hvd.init()
+    assert hvd.allreduce_(torch.ones(2)).tolist() == [1, 1]
+
+
+def test_average_argument():
+    t = torch.ones(2)
+    with pytest.raises(ValueError, match=r"average.*op"):
+        hvd.allreduce(t, average=True, op=hvd.Sum)
+    with pytest.warns(DeprecationWarning, match="average"):
+        hvd.allreduce(t, average=True)
+    with pytest.warns(DeprecationWarning, match="average"):
+        hvd.allreduce_(t, False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        hvd.allreduce(t)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128, torch.float8_e4m3fn], ids=str)
+def test_unsupported_dtype(dtype):
+    t = torch.zeros(4, dtype=dtype)
+    name = str(dtype).removeprefix("torch.")
+    for call in _calls(t):
+        with pytest.raises(ValueError, match=name):
+            call()
+
+
+def _calls(t):
+    good = torch.ones(4)
+    return [
+        lambda: hvd.allreduce(t, op=hvd.Sum),
+        lambda: hvd.allreduce_(t, op=hvd.Sum),
+        lambda: hvd.allreduce_async(t, op=hvd.Sum),
+        # Every member is checked, not the first alone, and before any is on its way.
+        lambda: hvd.grouped_allreduce([good, t], op=hvd.Sum),
+        lambda: hvd.grouped_allreduce_([good, t], op=hvd.Sum),
+        lambda: hvd.grouped_allgather([good, t]),
+        lambda: hvd.grouped_reducescatter([good, t]),
+        lambda: hvd.allgather(t),
+        lambda: hvd.broadcast(t, 0),
+        lambda: hvd.broadcast_(t, 0),
+        lambda: hvd.alltoall(t),
+        lambda: hvd.reducescatter(t),
+    ]
+
+
+def test_non_contiguous():
+    for call in _calls(torch.ones(4, 6).t()):
+        with pytest.raises(ValueError, match="contiguous"):
+            call()
+
+
+def test_sparse_and_device_tensors():
+    for call in _calls(torch.eye(4).to_sparse()):
+        with pytest.raises(ValueError, match="sparse"):
+            call()
+    for call in _calls(torch.ones(4, device="meta")):
+        with pytest.raises(ValueError, match="device meta"):
+            call()
+    with pytest.raises(ValueError, match="list"):
+        hvd.allreduce([1.0, 2.0])
+
+
+def test_bool_reductions():
+    t = torch.tensor([True, False])
+    for op, name in ((hvd.Average, "Average"), (None, "Average")):
+        with pytest.raises(ValueError, match=f"{name}.*bool"):
+            hvd.allreduce(t, op=op)
+    with pytest.raises(ValueError, match=r"Sum.*bool"):
+        hvd.allreduce_(t, op=hvd.Sum, prescale_factor=2.0)
+    with pytest.raises(ValueError, match="bool"):
+        hvd.reducescatter(t, op=hvd.Sum)
+    with pytest.raises(ValueError, match=r"bool"):
+        hvd.grouped_allreduce([torch.ones(2), t])
+
+
+def test_wrong_operations():
+    t = torch.ones(4)
+    with pytest.raises(ValueError, match="op is 9"):
+        hvd.allreduce(t, op=9)
+    with pytest.raises(NotImplementedError, match="Adasum"):
+        hvd.allreduce(t, op=hvd.Adasum)
+    for op in (hvd.Min, hvd.Max, hvd.Product, 17):
+        with pytest.raises(ValueError, match="Average, Sum"):
+            hvd.reducescatter(t, op=op)
+    with pytest.raises(ValueError, match="scalar"):
+        hvd.reducescatter(torch.tensor(1.0))
+    with pytest.raises(ValueError, match="root_rank"):
+        hvd.broadcast(t, "zero")
+    with pytest.raises(ValueError, match="5"):
+        hvd.broadcast(t, 5)
+
+
+def test_splits():
+    t = torch.ones(4, 2)
+    for splits, text in [
+        ([1, 2], "1"),
+        ([5], "4"),
+        ([-1], "negative"),
+        (torch.tensor([[4]], dtype=torch.int32), "dimension"),
+        (torch.tensor([4]), "int32"),
+        (torch.tensor([4.0]), "int32"),
+        ([1.5], "integers"),
+        ("4", "integers"),
+    ]:
+        with pytest.raises(ValueError, match=text):
+            hvd.alltoall(t, splits=splits)
+    output, received = hvd.alltoall(t, splits=torch.tensor([3], dtype=torch.int32))
+    assert output.shape == (3, 2)
+    assert received.tolist() == [3]
+
+
+def test_zero_dim_is_refused_by_gathers():
+    for call in (hvd.allgather, hvd.alltoall):
+        with pytest.raises((hvd.HorovodInternalError, ValueError), match=r"0|scalar|dim"):
+            call(torch.tensor(1.0))
+    assert hvd.allgather(torch.ones(1)).tolist() == [1]
+
+
+def test_empty_groups():
+    assert hvd.grouped_allreduce([]) == []
+    assert hvd.grouped_allgather([]) == []
+    assert hvd.grouped_reducescatter([]) == []
+    assert hvd.synchronize(hvd.grouped_allreduce_async([])) == []
+    with pytest.raises(ValueError, match="Tensor"):
+        hvd.grouped_allreduce(torch.ones(3))
+
+
+def test_unregistered_process_set():
+    stranger = hvd.ProcessSet([0])
+    for call in (
+        lambda: hvd.allreduce(torch.ones(1), process_set=stranger),
+        lambda: hvd.allgather(torch.ones(1), process_set=stranger),
+        lambda: hvd.broadcast(torch.ones(1), 0, process_set=stranger),
+        lambda: hvd.alltoall(torch.ones(1), process_set=stranger),
+        lambda: hvd.reducescatter(torch.ones(1), process_set=stranger),
+        lambda: hvd.barrier(process_set=stranger),
+    ):
+        with pytest.raises(ValueError, match=r"rank 0.*not a registered"):
+            call()
+
+
+def test_compression():
+    t = torch.tensor([1.0, 1.0 + 2**-12, 70000.0])
+    small, context = hvd.Compression.fp16.compress(t)
+    assert small.dtype is torch.float16
+    assert hvd.Compression.fp16.decompress(small, context).dtype is torch.float32
+    assert hvd.allreduce(t, compression=hvd.Compression.bf16).tolist() == t.bfloat16().float().tolist()
+    whole = torch.tensor([1, 2])
+    assert hvd.Compression.fp16.compress(whole)[0] is whole
+    assert hvd.Compression.none.compress(t)[0] is t
+    for dtype in FLOATS + INTS:
+        x = value(0, dtype, (5,))
+        assert hvd.allreduce(x, op=hvd.Sum, compression=hvd.Compression.fp16).dtype is dtype

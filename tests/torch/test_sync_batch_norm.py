@@ -1,0 +1,82 @@
+"""SyncBatchNorm equals batch normalisation over the joined batch."""
+
+import pytest
+import torch
+
+import horovod.torch as hvd
+
+PLAIN = {2: torch.nn.BatchNorm1d, 3: torch.nn.BatchNorm1d, 4: torch.nn.BatchNorm2d}
+
+
+def compare(shape, dtype, options):
+    n, me = hvd.size(), hvd.rank()
+    sizes = [r + 2 for r in range(n)]  # batches of different sizes
+    generator = torch.Generator().manual_seed(3)
+    joined = torch.randn(sum(sizes), *shape, generator=generator, dtype=dtype) * 3 + 100
+    weights = torch.randn(sum(sizes), *shape, generator=generator, dtype=dtype)
+    begin = sum(sizes[:me])
+    mine = slice(begin, begin + sizes[me])
+    sync, plain = hvd.SyncBatchNorm(shape[0], **options).to(dtype), PLAIN[len(shape) + 1](shape[0], **options).to(dtype)
+    if sync.affine:
+        for net in (sync, plain):
+            torch.nn.init.uniform_(net.weight, generator=torch.Generator().manual_seed(4))
+            torch.nn.init.uniform_(net.bias, generator=torch.Generator().manual_seed(5))
+    close = {"rtol": 1e-4, "atol": 1e-4} if dtype is torch.float32 else {"rtol": 1e-9, "atol": 1e-9}
+    for _ in range(2):
+        x, y = joined[mine].clone().requires_grad_(), joined.clone().requires_grad_()
+        a, b = sync(x), plain(y)
+        torch.testing.assert_close(a, b[mine], **close)
+        (a * weights[mine]).sum().backward()
+        (b * weights).sum().backward()
+        torch.testing.assert_close(x.grad, y.grad[mine], **close)
+    for name, buffer in sync.named_buffers():
+        torch.testing.assert_close(buffer, dict(plain.named_buffers())[name], **close)
+    for p, q in zip(sync.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(hvd.allreduce(p.grad, op=hvd.Sum), q.grad, **close)
+    sync.eval(), plain.eval()
+    torch.testing.assert_close(sync(joined[mine]), plain(joined[mine]), **close)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_equals_joined_batch(pool, size):
+    for shape in ((3,), (3, 4), (2, 3, 5)):
+        pool(size).run(compare, shape, torch.float64, {})
+    pool(size).run(compare, (3, 2, 2), torch.float32, {"eps": 1e-3, "momentum": 0.3})
+    pool(size).run(compare, (3,), torch.float64, {"affine": False})
+    pool(size).run(compare, (3,), torch.float64, {"momentum": None})
+
+
+def half_precision():
+    net = hvd.SyncBatchNorm(2)
+    x = (torch.randn(8, 2, generator=torch.Generator().manual_seed(hvd.rank())) + 50).bfloat16().requires_grad_()
+    out = net(x)
+    out.float().pow(2).sum().backward()
+    assert out.dtype is x.grad.dtype is torch.bfloat16
+    mean = hvd.allreduce(out.detach().float().mean(0))
+    assert mean.abs().max() < 0.05
+
+
+def test_bfloat16(pool):
+    pool(2).run(half_precision)
+
+
+def one_value():
+    net = hvd.SyncBatchNorm(2)
+    assert net(torch.ones(1, 2)).shape == (1, 2)  # two values in all
+    with pytest.raises(ValueError) as caught:
+        net(torch.ones(1 if hvd.rank() == 0 else 0, 2))
+    assert "one value" in str(caught.value)
+    hvd.barrier()
+
+
+def test_small_batches(pool):
+    pool(2).run(one_value)
+
+
+@pytest.mark.usefixtures("single")
+def test_wrong_inputs():
+    net = hvd.SyncBatchNorm(3)
+    with pytest.raises(ValueError, match="1 dimension"):
+        net(torch.ones(3))
+    with pytest.raises(ValueError, match="4 features"):
+        net(torch.ones(2, 4))
