@@ -13,7 +13,13 @@ from types import TracebackType
 from typing import Any
 
 from horovod.common import util
-from horovod.common.process_sets import ProcessSet, check_new, check_ranks, global_process_set, register
+from horovod.common.process_sets import (
+    ProcessSet,
+    check_new,
+    check_ranks,
+    global_process_set,
+    register,
+)
 from horovod.common.state import Job, state
 
 __all__ = ["HorovodBasics"]
@@ -193,9 +199,9 @@ def _fill_sets(job: Job, sets: Sequence[ProcessSet]) -> None:
     for index, entry in enumerate(sets):
         try:
             check_new(entry, job.size)
+            register(entry)
         except ValueError as error:
             raise ValueError(f"process_sets[{index}]: {error}") from None
-        register(entry)
 
 
 def _stop(reason: str) -> None:

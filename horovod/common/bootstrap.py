@@ -188,6 +188,7 @@ class _Joining:
             formed.close()
             if engine is not None:
                 engine.shutdown("init failed")
+                engine = None  # the traceback would keep it, and its own doorbell, alive
             if isinstance(error, Exception):  # Ctrl-C does not wait
                 self._await_others(store, epoch, text)
             if isinstance(error, (LinkError, OSError, StoreError)):

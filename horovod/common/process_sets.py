@@ -55,6 +55,10 @@ class ProcessSet:
         self.ranks = None
         self.mpi_comm = None
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # There is one global set: a function that was shipped to another rank must find that one, not a copy.
+        return "global_process_set" if self is global_process_set else super().__reduce_ex__(protocol)
+
     def __str__(self) -> str:
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, mpi_comm={self.mpi_comm})"
 
@@ -111,7 +115,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         )
     made = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
     check_new(made, job.size)
-    register(made)
+    register(made)  # the engine looks for duplicates: all ranks have to learn of one
     return made
 
 
@@ -143,19 +147,19 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def check_new(process_set: ProcessSet, size: int) -> None:
-    """Raises ValueError when the set cannot be registered in a job of ``size`` ranks, naming it and why."""
+    """Raises ValueError when the set cannot exist in a job of ``size`` ranks, naming it and why."""
     ranks = process_set.ranks
     if not ranks:
         raise ValueError(f"{process_set} has no ranks")
     if ranks[-1] >= size:
         raise ValueError(f"{process_set} has rank {ranks[-1]}, but the job's ranks are 0 to {size - 1}")
-    for known in state.process_sets.values():
-        if known.ranks == ranks:
-            raise ValueError(f"a process set with ranks {ranks} exists already: {known}")
 
 
 def register(process_set: ProcessSet) -> None:
-    """Gives the set its id, in agreement with all ranks."""
+    """Gives the set its id, in agreement with all ranks.
+
+    Raises ValueError when a set with these ranks exists, HorovodInternalError when ranks disagree.
+    """
     assert process_set.ranks is not None
     work = state.require_engine().add_process_set(process_set.ranks)
     work.wait()

@@ -1,0 +1,222 @@
+"""What horovod.common does through the engine: objects, process sets, reasons of a rank's end."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from horovod.common.basics import HorovodBasics
+from horovod.common.exceptions import HorovodInternalError
+from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+
+TRANSPORTS = ["auto", "tcp"]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_objects(pool, size, transport):
+    def work():
+        from horovod.common.objects import allgather_object, broadcast_object
+
+        rank, size = HorovodBasics("tests").rank(), HorovodBasics("tests").size()
+        root = size - 1
+        mine = {"rank": rank, "function": lambda x: x + rank, "large": b"\0\x01" * 300_000}
+        got = broadcast_object(mine, root)
+        assert got["rank"] == root
+        assert got["function"](1) == 1 + root
+        assert got["large"] == mine["large"]
+        assert (got is mine) == (rank == root)
+        gathered = allgather_object(list(range(rank * 1000)), name="lists")
+        assert [len(entry) for entry in gathered] == [i * 1000 for i in range(size)]
+        return broadcast_object(None, 0, name="none")
+
+    assert pool(size, HOROVOD_TRANSPORT=transport).run(work) == [None] * size
+
+
+def test_objects_in_a_process_set(pool):
+    def work():
+        from horovod.common.objects import allgather_object, broadcast_object
+
+        hvd = HorovodBasics("tests")
+        pair = ProcessSet([0, 2])
+        hvd.init(process_sets=[pair])
+        if not pair.included():
+            with pytest.raises(ValueError):
+                allgather_object("x", process_set=pair)
+            with pytest.raises(ValueError, match="not registered"):
+                allgather_object("x", process_set=ProcessSet([0, 1]))
+            return None
+        gathered = allgather_object(f"rank {hvd.rank()}", process_set=pair)
+        return gathered, broadcast_object(hvd.rank(), 2, process_set=pair), pair.rank(), pair.size()
+
+    results = pool(3, initialized=False).run(work)
+    both = ["rank 0", "rank 2"]
+    assert results == [(both, 2, 0, 2), None, (both, 2, 1, 2)]
+
+
+def test_dynamic_process_sets(pool):
+    def work():
+        hvd = HorovodBasics("tests")
+        assert global_process_set.ranks == [0, 1, 2]
+        assert (global_process_set.size(), global_process_set.rank()) == (3, hvd.rank())
+        first = add_process_set([2, 0])
+        second = add_process_set(ProcessSet([1]))
+        assert (first.process_set_id, second.process_set_id) == (1, 2)
+        assert [first.included(), second.included()] == [hvd.rank() != 1, hvd.rank() == 1]
+        with pytest.raises(ValueError, match=r"\[0, 2\] exists already"):
+            add_process_set([0, 2])
+        with pytest.raises(ValueError, match=r"\[0, 1, 2\] exists already"):
+            add_process_set(range(3))
+        with pytest.raises(ValueError, match=r"rank 3, but the job's ranks are 0 to 2"):
+            add_process_set([0, 3])
+        with pytest.raises(ValueError, match="no ranks"):
+            add_process_set([])
+        assert hvd._get_process_set_ids_and_ranks() == {0: [0, 1, 2], 1: [0, 2], 2: [1]}
+        assert remove_process_set(first) is True
+        assert (first.process_set_id, first.ranks) == (None, None)
+        assert remove_process_set(first) is False
+        assert remove_process_set(global_process_set) is False
+        third = add_process_set([0, 1])
+        assert third.process_set_id == 1, "freed ids are used again"
+        assert remove_process_set(third)
+        assert remove_process_set(second)
+        return hvd._get_process_set_ids_and_ranks()
+
+    assert pool(3, HOROVOD_DYNAMIC_PROCESS_SETS="1").run(work) == [{0: [0, 1, 2]}] * 3
+
+
+def test_sets_that_differ_between_ranks_are_an_error_and_later_ones_work(pool):
+    def work():
+        rank = HorovodBasics("tests").rank()
+        with pytest.raises(HorovodInternalError) as caught:
+            add_process_set([0] if rank == 0 else [0, 1])
+        message = str(caught.value)
+        return message, add_process_set([1]).ranks
+
+    for message, ranks in pool(3, HOROVOD_DYNAMIC_PROCESS_SETS="1").run(work):
+        assert "rank 0" in message
+        assert "rank 1" in message
+        assert ranks == [1]
+
+
+def test_static_sets_cannot_be_changed(pool):
+    def work():
+        with pytest.raises(ValueError, match="HOROVOD_DYNAMIC_PROCESS_SETS"):
+            add_process_set([0])
+        with pytest.raises(ValueError, match="HOROVOD_DYNAMIC_PROCESS_SETS"):
+            remove_process_set(global_process_set)
+
+    pool(2).run(work)
+
+
+def test_a_process_set_object_can_be_used_again_after_init(pool):
+    def work():
+        hvd = HorovodBasics("tests")
+        pair = ProcessSet([0, 2])
+        for _ in range(2):
+            hvd.init(process_sets=[ProcessSet([1]), pair])
+            assert pair.process_set_id == 2
+            hvd.shutdown()
+            assert pair.process_set_id is None
+            assert pair.ranks == [0, 2]
+
+    pool(3, initialized=False).run(work)
+
+
+def wait_for_peers():
+    from horovod.common.objects import allgather_object
+
+    begin = time.monotonic()
+    try:
+        while True:
+            allgather_object("x")
+    except HorovodInternalError as error:
+        return str(error), time.monotonic() - begin
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_kill_minus_nine_is_noticed_and_the_rank_is_named(pool, transport):
+    def work():
+        if HorovodBasics("tests").rank() == 1:
+            time.sleep(0.3)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return wait_for_peers()
+
+    results = pool(3, HOROVOD_TRANSPORT=transport).run(work, errors=True)
+    assert "SIGKILL" in str(results[1])
+    for message, seconds in (results[0], results[2]):
+        assert "rank 1" in message
+        assert seconds < 3
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        ("raise ValueError('bad data in file 7')", ["rank 1", "ValueError: bad data in file 7"]),
+        ("sys.exit(3)", ["rank 1"]),
+        ("os._exit(3)", ["rank 1"]),
+    ],
+)
+def test_how_a_rank_ended_reaches_the_others(pool, end, words):
+    """Real interpreters, because the reason comes from the end of the interpreter."""
+
+    def work(end):
+        rank = int(os.environ["HOROVOD_RANK"])
+        if rank == 0:
+            HorovodBasics("tests").init()
+            return wait_for_peers()
+        code = (
+            "import os, sys; from horovod.common.basics import HorovodBasics; HorovodBasics('x').init();"
+            f"from horovod.common.objects import allgather_object; allgather_object('x'); {end}"
+        )
+        fd = int(os.environ["HOROVOD_KEY_FD"])
+        done = subprocess.run([sys.executable, "-c", code], pass_fds=(fd,), capture_output=True, text=True)
+        return done.returncode, done.stderr
+
+    (message, seconds), (code, stderr) = pool(2, initialized=False).run(work, end, fresh=True)
+    assert code == (1 if "raise" in end else 3), stderr
+    assert "ValueError" in stderr or "exit" in end
+    for word in words:
+        assert word in message
+    assert seconds < 20  # the other interpreter's start included
+
+
+def test_alone_without_a_launcher():
+    code = (
+        "from horovod.common.basics import HorovodBasics; from horovod.common.objects import *; h = HorovodBasics('x');"
+        "h.init(); print(h.rank(), h.size(), h.local_size(), allgather_object(5), broadcast_object('a', 0))"
+    )
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["0", "1", "1", "[5]", "a"], done.stderr
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_an_idle_job_uses_no_cpu(pool, transport):
+    def work():
+        from horovod.common.objects import allgather_object
+
+        allgather_object("warm")
+        before = time.process_time()
+        time.sleep(3)
+        used = time.process_time() - before
+        allgather_object("end")
+        return used
+
+    for used in pool(2, HOROVOD_TRANSPORT=transport).run(work):
+        assert used < 0.03
+
+
+def test_the_log_goes_to_stderr_with_rank_and_level(capsys):
+    from horovod.common.log import make_sink
+
+    make_sink(3, hide_time=True)(3, "rank 1 is slow")
+    make_sink(3, hide_time=False)(4, "x")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "[horovod, rank 3] WARNING: rank 1 is slow"
+    assert lines[1].endswith("[horovod, rank 3] ERROR: x")
+    assert lines[1][:2] == "20"

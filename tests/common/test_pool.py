@@ -1,0 +1,69 @@
+"""The pool itself: what tests rely on when something goes wrong."""
+
+import os
+import time
+
+import pytest
+
+from tests.pool import RemoteTraceback, WorkerDied
+
+
+def test_results_by_rank_and_processes_are_kept(pool):
+    def work(offset, *, factor):
+        return int(os.environ["HOROVOD_RANK"]) * factor + offset, os.getpid()
+
+    first = pool(3).run(work, 5, factor=10)
+    assert [value for value, _ in first] == [5, 15, 25]
+    assert {pid for _, pid in pool(2).run(work, 5, factor=1)} < {pid for _, pid in first}
+
+
+def test_exceptions_come_with_the_remote_traceback(pool):
+    def work():
+        if int(os.environ["HOROVOD_RANK"]) == 1:
+            raise KeyError("on purpose")
+        time.sleep(60)
+
+    begin = time.monotonic()
+    with pytest.raises(WorkerDied, match="did not answer") as caught:
+        # Rank 0 does not end by itself, so it is killed; that comes out only because rank 0 is first.
+        pool(2).run(work)
+    assert time.monotonic() - begin < 40
+    assert "time.sleep" in str(caught.value) or "test_pool" in str(caught.value)
+
+    results = pool(2).run(lambda: 1 / (int(os.environ["HOROVOD_RANK"]) - 1), errors=True)
+    assert results[0] == -1.0
+    assert isinstance(results[1], ZeroDivisionError)
+    with pytest.raises(ZeroDivisionError) as raised:
+        pool(2).run(lambda: 1 / (int(os.environ["HOROVOD_RANK"]) - 1))
+    assert isinstance(raised.value.__cause__, RemoteTraceback)
+    assert "lambda" in str(raised.value.__cause__)
+
+
+def test_a_dead_worker_is_reported_and_replaced(pool):
+    def work():
+        if int(os.environ["HOROVOD_RANK"]) == 0:
+            os._exit(9)
+
+    with pytest.raises(WorkerDied, match="exit code 9"):
+        pool(2).run(work)
+    assert pool(2).run(lambda: 1) == [1, 1]
+
+
+def test_a_hung_worker_is_reported_and_replaced(pool):
+    def hang_here():
+        time.sleep(600)
+
+    begin = time.monotonic()
+    with pytest.raises(WorkerDied, match=r"did not answer within 0\.5 s") as caught:
+        pool(2).run(hang_here, timeout=0.5)
+    assert "hang_here" in str(caught.value), "the stacks are shown"
+    assert time.monotonic() - begin < 20
+    assert pool(2).run(lambda: 2) == [2, 2]
+
+
+def test_environment_is_a_parameter(pool):
+    def work():
+        return os.environ.get("HOROVOD_TRANSPORT"), os.environ["HOROVOD_SIZE"]
+
+    assert pool(2, HOROVOD_TRANSPORT="tcp").run(work) == [("tcp", "2")] * 2
+    assert pool(2).run(work) == [(None, "2")] * 2
