@@ -72,6 +72,7 @@ clean: ## remove what was built, environments included
 # -- environments: a stamp each, so that a second run starts at once --------------------------------------------------------------
 $(STAMPS)/venv:
 	$(PYTHON) -m venv $(VENV)
+	pip install -qq 'pip>=23.1'
 	mkdir -p $(STAMPS) && touch $@
 
 $(STAMPS)/tools: $(STAMPS)/venv

@@ -6,4 +6,4 @@ cd "$(dirname "$0")/.."
 target=(.)
 [ "${1:-}" = --editable ] && target=(--editable .)
 pip install -qq cloudpickle msgspec pyzmq
-exec pip install -qq --no-deps --no-build-isolation --force-reinstall -Cbuild-dir=build/python "${target[@]}"
+exec pip install -qq --no-deps --no-build-isolation --force-reinstall --config-settings=build-dir=build/python "${target[@]}"
