@@ -102,7 +102,7 @@ def optimizer_state(kind, wrapped):
                 p.grad = torch.full_like(p, 0.1 * (hvd.rank() + 1))
             with torch.no_grad():
                 plain_step(optimizer)
-    optimizer.zero_grad()
+    net.zero_grad()
     before = {n: p.detach().clone() for n, p in net.named_parameters()}
     own = flat(optimizer.state_dict())
     hvd.broadcast_optimizer_state(optimizer, 0)

@@ -18,17 +18,24 @@ from horovod.torch.ops.allreduce import _Allreduce, _GroupedAllreduce
 from horovod.torch.ops.tensors import code_of, output_of, set_id, set_rank_and_size
 
 
-def _submit(tensor: torch.Tensor, wire_name: str, process_set: ProcessSet, group: str = "", group_size: int = 0) -> Any:
+def _submit(
+    tensor: torch.Tensor,
+    wire_name: str,
+    process_set: ProcessSet,
+    group: str = "",
+    group_size: int = 0,
+    blocking: bool = False,
+) -> Any:
     code = code_of(tensor, "allgather", wire_name)
     number = set_id(process_set, "allgather")
     pointer = tensor.data_ptr()
-    return state.submit(
+    return (state.run if blocking else state.submit)(
         KIND_ALLGATHER, wire_name, pointer, 0, tensor.shape, code, Sum, 0, 1.0, 1.0, number, None, group, group_size
     )
 
 
-def _start(tensor: torch.Tensor, name: str | None, process_set: ProcessSet) -> Any:
-    return _submit(tensor, "allgather." + name if name else "", process_set)
+def _start(tensor: torch.Tensor, name: str | None, process_set: ProcessSet, blocking: bool = False) -> Any:
+    return _submit(tensor, "allgather." + name if name else "", process_set, blocking=blocking)
 
 
 def _start_group(tensors: list[torch.Tensor], name: str | None, process_set: ProcessSet) -> list[Any]:
@@ -59,7 +66,7 @@ def allgather(
 class _Allgather(torch.autograd.Function):
     @staticmethod
     def forward(ctx, tensor, name, process_set):  # type: ignore[no-untyped-def]
-        work = _start(tensor, name, process_set)
+        work = _start(tensor, name, process_set, blocking=True)
         handles.wait(work, tensor)
         ctx.arguments = (name, process_set)
         ctx.rows = _rows_of_this_rank(work, process_set)

@@ -34,8 +34,12 @@ def submit(
     process_set: ProcessSet,
     group: str = "",
     group_size: int = 0,
+    blocking: bool = False,
 ) -> Any:
-    """Hands one allreduce to the engine and returns its Work; the caller keeps both tensors alive until it is done."""
+    """Hands one allreduce to the engine and returns its Work; the caller keeps both tensors alive until it is done.
+
+    ``blocking``: the caller waits for it right away.
+    """
     # The fast path of every gradient and of the blocking forms: no call that is not needed.
     try:
         code = CODES.get(source.dtype)
@@ -50,7 +54,7 @@ def submit(
     if number is None:
         set_id(process_set, "allreduce")
     out = pointer if target is source else target.data_ptr()
-    return state.submit(
+    return (state.run if blocking else state.submit)(
         KIND_ALLREDUCE,
         wire_name,
         pointer,
@@ -136,7 +140,8 @@ def allreduce_(
     if op is None or average is not None:
         op = resolve_op(op, average)
     wire_name = "allreduce." + name if name else ""
-    handles.wait(submit(tensor, tensor, wire_name, op, prescale_factor, postscale_factor, process_set), tensor)
+    work = submit(tensor, tensor, wire_name, op, prescale_factor, postscale_factor, process_set, blocking=True)
+    handles.wait(work, tensor)
     return tensor
 
 
@@ -164,7 +169,12 @@ class _Allreduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx, tensor, op, name, prescale, postscale, process_set):  # type: ignore[no-untyped-def]
         ctx.arguments = (op, name, prescale, postscale, process_set)
-        return handles.synchronize(allreduce_async(tensor, None, name, op, prescale, postscale, process_set))
+        code_of(tensor, "allreduce", name)
+        output = torch.empty_like(tensor)
+        wire_name = "allreduce." + name if name else ""
+        work = submit(tensor, output, wire_name, op, prescale, postscale, process_set, blocking=True)
+        handles.wait(work, (tensor, output))
+        return output
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]

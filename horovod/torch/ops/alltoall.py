@@ -20,7 +20,11 @@ from horovod.torch.ops.tensors import code_of, output_of, set_id, set_rank_and_s
 
 
 def _start(
-    tensor: torch.Tensor, splits: Sequence[int] | torch.Tensor | None, name: str | None, process_set: ProcessSet
+    tensor: torch.Tensor,
+    splits: Sequence[int] | torch.Tensor | None,
+    name: str | None,
+    process_set: ProcessSet,
+    blocking: bool = False,
 ) -> tuple[Any, int]:
     """(the engine's Work, rows that this rank sends)."""
     code = code_of(tensor, "alltoall", name)
@@ -31,7 +35,7 @@ def _start(
     counts = _check_splits(splits, rows, size, name)
     wire_name = "alltoall." + name if name else ""
     pointer = tensor.data_ptr()
-    work = state.submit(
+    work = (state.run if blocking else state.submit)(
         KIND_ALLTOALL, wire_name, pointer, 0, tensor.shape, code, Sum, 0, 1.0, 1.0, number, counts, "", 0
     )
     return work, rows if counts is None else sum(counts)
@@ -103,7 +107,7 @@ def alltoall(
 class _Alltoall(torch.autograd.Function):
     @staticmethod
     def forward(ctx, tensor, splits, name, process_set):  # type: ignore[no-untyped-def]
-        work, sent = _start(tensor, splits, name, process_set)
+        work, sent = _start(tensor, splits, name, process_set, blocking=True)
         handles.wait(work, tensor)
         output, received = _result(work, tensor)
         ctx.arguments = (name, process_set)

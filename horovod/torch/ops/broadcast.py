@@ -18,7 +18,12 @@ from horovod.torch.ops.tensors import code_of, root_of, set_id
 
 
 def _start(
-    source: torch.Tensor, target: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet
+    source: torch.Tensor,
+    target: torch.Tensor,
+    root_rank: int,
+    name: str | None,
+    process_set: ProcessSet,
+    blocking: bool = False,
 ) -> Any:
     code = code_of(source, "broadcast", name)
     root = root_of(root_rank, "broadcast")
@@ -26,7 +31,7 @@ def _start(
     wire_name = "broadcast." + name if name else ""
     pointer = source.data_ptr()
     out = pointer if target is source else target.data_ptr()
-    return state.submit(
+    return (state.run if blocking else state.submit)(
         KIND_BROADCAST, wire_name, pointer, out, source.shape, code, Sum, root, 1.0, 1.0, number, None, "", 0
     )
 
@@ -53,7 +58,7 @@ def broadcast_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
     """Broadcast in place; returns ``tensor``. Autograd does not see it."""
-    handles.wait(_start(tensor, tensor, root_rank, name, process_set), tensor)
+    handles.wait(_start(tensor, tensor, root_rank, name, process_set, blocking=True), tensor)
     return tensor
 
 
@@ -68,7 +73,10 @@ class _Broadcast(torch.autograd.Function):
     @staticmethod
     def forward(ctx, tensor, root_rank, name, process_set):  # type: ignore[no-untyped-def]
         ctx.arguments = (root_rank, name, process_set)
-        return handles.synchronize(broadcast_async(tensor, root_rank, name, process_set))
+        code_of(tensor, "broadcast", name)
+        output = torch.empty_like(tensor)
+        handles.wait(_start(tensor, output, root_rank, name, process_set, blocking=True), (tensor, output))
+        return output
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]

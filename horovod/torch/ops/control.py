@@ -5,7 +5,7 @@ from horovod.common import dtypes
 from horovod.common.ops import Sum
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.state import state
-from horovod.torch.ops import handles
+from horovod.torch.ops import groups, handles
 from horovod.torch.ops.tensors import set_id
 
 
@@ -18,11 +18,13 @@ def join(device: int = -1) -> int:
     """
     work = state.require_engine().join()
     handles.wait(work, None)
+    # The ranks have had different numbers of steps.
+    groups.restart(global_process_set)
     return work.sizes[0]
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Blocks until every rank of the set has called it. Raises HorovodInternalError when a peer is lost."""
     number = set_id(process_set, "barrier")
-    work = state.submit(KIND_BARRIER, "barrier.noname", 0, 0, (), dtypes.UINT8, Sum, 0, 1.0, 1.0, number, None, "", 0)
+    work = state.run(KIND_BARRIER, "barrier.noname", 0, 0, (), dtypes.UINT8, Sum, 0, 1.0, 1.0, number, None, "", 0)
     handles.wait(work, None)

@@ -15,9 +15,18 @@ _counts: "weakref.WeakKeyDictionary[ProcessSet, tuple[Any, dict[str, int]]]" = w
 
 
 def names(operation: str, name: str | None, count: int, process_set: ProcessSet) -> tuple[str, list[str]]:
-    """(group's name, names of its members): ``grouped_allreduce.x`` and ``grouped_allreduce.x_1of2``, ..."""
-    group = f"{operation}.{name}" if name else f"{operation}.noname.{_next(operation, process_set)}"
-    return group, [f"{group}_{i + 1}of{count}" for i in range(count)]
+    """(group's name, names of its members): ``grouped_allreduce.x`` and ``grouped_allreduce.x_1of2``, ...
+
+    Without ``name`` the members go without one too, so the engine sees that every step has the same operations.
+    """
+    if not name:
+        return f"{operation}.noname.{_next(operation, process_set)}", [""] * count
+    return f"{operation}.{name}", [f"{operation}.{name}_{i + 1}of{count}" for i in range(count)]
+
+
+def restart(process_set: ProcessSet) -> None:
+    """Starts to count at 0 again; the set's ranks do so together, when none has a group under way."""
+    _counts.pop(process_set, None)
 
 
 def check(tensors: Any, operation: str) -> list[torch.Tensor]:
