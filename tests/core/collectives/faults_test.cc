@@ -1,0 +1,129 @@
+// Collectives over links that misbehave: errors on every rank that depends on them, no wait without an end, no wrong data.
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "elements.h"
+#include "harness_links.h"
+
+using namespace hvd;
+using namespace hvd::testing;
+
+namespace {
+
+constexpr size_t kCount = 20'000;
+
+struct Operation {
+  const char* name;
+  std::function<Status(Comm&, std::byte* data)> run;  // on kCount float32
+  bool all_depend;                                    // does the cut reach every rank?
+};
+
+const std::vector<Operation>& operations() {
+  static const std::vector<Operation> all = {
+      {"recursive doubling", [](Comm& c, std::byte* p) { return allreduce_recursive_doubling(c, p, kCount, DType::float32, ReduceOp::sum); }, true},
+      {"Rabenseifner", [](Comm& c, std::byte* p) { return allreduce_rabenseifner(c, p, kCount, DType::float32, ReduceOp::sum); }, true},
+      {"pairwise", [](Comm& c, std::byte* p) { return allreduce_pairwise(c, p, kCount, DType::float32, ReduceOp::sum); }, true},
+      {"ring", [](Comm& c, std::byte* p) { return allreduce_ring(c, p, kCount, DType::float32, ReduceOp::sum); }, true},
+      {"pipelined broadcast", [](Comm& c, std::byte* p) { return broadcast_pipelined(c, p, kCount * 4, 0); }, false},
+      {"tree broadcast", [](Comm& c, std::byte* p) { return broadcast_tree(c, p, kCount * 4, 0); }, false},
+  };
+  return all;
+}
+
+bool connected(int rank, int peer, int a, int b) { return (rank == a && peer == b) || (rank == b && peer == a); }
+
+std::vector<Status> run_on(LinkWorld& world, const Operation& operation, std::vector<Buffer>& data) {
+  for (int r = 0; r < world.size(); ++r) data.push_back(random_elements(DType::float32, kCount, r));
+  return world.run([&](Comm& comm) { return operation.run(comm, data[comm.rank].data()); });
+}
+
+}  // namespace
+
+TEST_CASE("a connection that breaks in the middle is an error, and the others do not wait for ever") {
+  for (const Operation& operation : operations()) {
+    for (Wire wire : {Wire::inproc, Wire::unix_socket}) {
+      INFO(std::string(operation.name), " on ", std::string(name_of(wire)));
+      // Ranks 0 and 1 talk to each other in each of these, except that the tree goes from 0 to 2 first.
+      const int other = std::string(operation.name) == "tree broadcast" ? 2 : 1;
+      LinkWorld world(4, {.wire = wire, .timeout = 0.4, .faults = [=](int rank, int peer) {
+                            return FaultScript{.cut_after_sent = connected(rank, peer, 0, other) && rank == 0 ? 5000 : FaultScript::kNever};
+                          }});
+      std::vector<Buffer> data;
+      const auto begin = std::chrono::steady_clock::now();
+      const auto results = run_on(world, operation, data);
+      CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(8));
+      CHECK(results[0].code() == Code::peer_lost);
+      CHECK(results[0].message().find("rank " + std::to_string(other)) != std::string::npos);
+      CHECK(results[other].code() == Code::peer_lost);
+      CHECK(results[other].message().find("rank 0: the peer closed its connection") != std::string::npos);
+      for (const Status& s : results) {
+        if (operation.all_depend) CHECK_FALSE(s.ok());
+        if (!s.ok()) CHECK((s.code() == Code::peer_lost || s.code() == Code::timeout));
+      }
+    }
+  }
+}
+
+TEST_CASE("links that deliver in tiny pieces and stall change nothing but the time") {
+  for (const Operation& operation : operations()) {
+    for (Wire wire : {Wire::inproc, Wire::unix_socket, Wire::shm}) {
+      for (SpinPolicy spin : {SpinPolicy{0, 0}, SpinPolicy{20, 3}}) {
+        INFO(std::string(operation.name), " on ", std::string(name_of(wire)));
+        LinkWorld plain(3), faulty(3, {.wire = wire, .spin = spin, .faults = [](int rank, int peer) {
+                                         return FaultScript{.piece = static_cast<size_t>(61 + 40 * rank + 7 * peer),
+                                                            .stall_calls = 2, .stall_every = 5 + rank};
+                                       }});
+        std::vector<Buffer> want, got;
+        for (const Status& s : run_on(plain, operation, want)) REQUIRE(s.ok());
+        for (const Status& s : run_on(faulty, operation, got)) CHECK_MESSAGE(s.ok(), s.message());
+        CHECK(got == want);
+      }
+    }
+  }
+}
+
+TEST_CASE("a rank that comes late is waited for") {
+  for (const Operation& operation : operations()) {
+    for (Wire wire : {Wire::inproc, Wire::tcp, Wire::shm}) {
+      INFO(std::string(operation.name), " on ", std::string(name_of(wire)));
+      LinkWorld world(4, {.wire = wire});
+      const auto results = world.run([&](Comm& comm) {
+        if (comm.rank == 2) std::this_thread::sleep_for(std::chrono::milliseconds(60));
+        Buffer data = random_elements(DType::float32, kCount, comm.rank);
+        return operation.run(comm, data.data());
+      });
+      for (const Status& s : results) CHECK_MESSAGE(s.ok(), s.message());
+    }
+  }
+}
+
+TEST_CASE("a wait that ends without progress says for what and for whom, by global rank") {
+  LinkWorld world(3, {.timeout = 0.15});
+  world.comm(0).global_ranks = {10, 11, 12};
+  std::vector<std::byte> big(100'000), small(4);
+  const Status receive = recv_from(world.comm(0), 2, small);
+  CHECK(receive.code() == Code::timeout);
+  CHECK(receive.message() == "no progress for 0.15 s while waiting for data from rank 12");
+  const Status both = exchange(world.comm(0), 1, big, 2, small);
+  CHECK(both.message() == "no progress for 0.15 s while waiting for data from rank 12 and rank 11 to take data");
+  Transfer transfers[] = {{1, {}, {}}, {2, big, small}};
+  const Status all = exchange_all(world.comm(0), transfers);
+  CHECK(all.message() == "no progress for 0.15 s while waiting for data from rank 12 and rank 12 to take data");
+  CHECK(recv_from(world.comm(0), 0, small).message() == "no link to rank 10");
+}
+
+TEST_CASE("progress renews the deadline: a slow link is not a dead one") {
+  LinkWorld world(2, {.capacity = 64, .timeout = 0.3});
+  const auto results = world.run([&](Comm& comm) -> Status {
+    std::byte data[64 * 6];
+    if (comm.rank == 0) return send_to(comm, 1, data);
+    for (int i = 0; i < 6; ++i) {  // 0.6 s in all, never 0.3 s without a byte
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      HVD_RETURN_IF_ERROR(recv_from(comm, 0, Bytes(data).subspan(0, 64)));
+    }
+    return {};
+  });
+  for (const Status& s : results) CHECK_MESSAGE(s.ok(), s.message());
+}

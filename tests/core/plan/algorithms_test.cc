@@ -1,0 +1,131 @@
+#include "plan/algorithms.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <set>
+
+using namespace hvd;
+
+namespace {
+
+constexpr size_t kBytes[] = {0, 1, 4096, 16 << 10, (16 << 10) + 1, 1 << 20, 64 << 20, size_t{8} << 30};
+
+WorldShape flat(int size) {
+  Topology t;
+  std::vector<int> host_of(size);
+  for (int r = 0; r < size; ++r) host_of[r] = r;
+  REQUIRE(Topology::make(0, host_of, &t).ok());
+  return WorldShape::of(t);
+}
+
+WorldShape on_hosts(std::vector<int> host_of, bool shared_memory = true) {
+  Topology t;
+  REQUIRE(Topology::make(0, host_of, &t).ok());
+  return WorldShape::of(t, shared_memory);
+}
+
+std::vector<WorldShape> worlds() {
+  std::vector<WorldShape> all = {on_hosts({0}), on_hosts({0, 0, 0}), on_hosts({0, 0, 0}, false), on_hosts({0, 0, 1}), on_hosts({0, 1, 1}, false)};
+  for (int size : {2, 3, 4, 8, 9, 16, 17, 64, 65, 100, 128, 1000}) all.push_back(flat(size));
+  return all;
+}
+
+Overrides parsed(std::string_view text) {
+  Overrides o;
+  const Status s = Overrides::parse(text, &o);
+  REQUIRE_MESSAGE(s.ok(), s.message());
+  return o;
+}
+
+std::string refused(std::string_view text) {
+  Overrides o;
+  const Status s = Overrides::parse(text, &o);
+  CHECK(s.code() == Code::invalid_argument);
+  return s.message();
+}
+
+}  // namespace
+
+TEST_CASE("every world finds an existing algorithm that can run in it") {
+  for (const WorldShape& world : worlds()) {
+    for (int c = 0; c < kCollectiveCount; ++c) {
+      for (DType d : {DType::float32, DType::int32}) {
+        for (size_t bytes : kBytes) {
+          const auto collective = static_cast<Collective>(c);
+          const Algorithm a = select(collective, d, bytes, world);
+          const auto existing = algorithms_of(collective);
+          CHECK(std::find(existing.begin(), existing.end(), a) != existing.end());
+          CHECK(runs_in(a, world));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("for floats, all sizes of one world are added in the same order") {
+  for (const WorldShape& world : worlds()) {
+    for (Collective c : {Collective::allreduce, Collective::reducescatter}) {
+      for (DType d : {DType::float16, DType::float32, DType::float64, DType::bfloat16}) {
+        std::set<Order> orders;
+        for (size_t bytes : kBytes) orders.insert(order_of(c, select(c, d, bytes, world)));
+        CHECK(orders.size() == 1);
+        CHECK(orders.count(Order::by_slice) == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("rows of the table are all of use, and the last of each place takes everything") {
+  const auto rows = table();
+  for (int c = 0; c < kCollectiveCount; ++c) {
+    for (Where where : {Where::local, Where::nested, Where::flat}) {
+      const Row* last = nullptr;
+      for (const Row& row : rows) {
+        if (row.collective == static_cast<Collective>(c) && row.where == where) last = &row;
+      }
+      REQUIRE(last);
+      CHECK(last->values == Values::any);
+      CHECK(last->sizes == Sizes::any);
+      CHECK(last->ranks == std::numeric_limits<int>::max());
+      CHECK(last->bytes == std::numeric_limits<size_t>::max());
+    }
+  }
+}
+
+TEST_CASE("what the table says for typical worlds") {
+  const DType f = DType::float32;
+  CHECK(select(Collective::allreduce, f, 100, on_hosts({0, 0})) == Algorithm::shm);
+  CHECK(select(Collective::allreduce, f, 100, on_hosts({0, 0, 1, 1})) == Algorithm::hierarchical);
+  CHECK(select(Collective::allreduce, f, 100 << 20, on_hosts({0, 0, 1})) == Algorithm::hierarchical);
+  CHECK(select(Collective::allreduce, f, 100, on_hosts({0, 0, 1, 1}, false)) == Algorithm::recursive_doubling);
+  CHECK(select(Collective::allreduce, f, 1 << 20, flat(4)) == Algorithm::pairwise);
+  CHECK(select(Collective::allreduce, f, 1 << 20, flat(64)) == Algorithm::rabenseifner);
+  CHECK(select(Collective::allreduce, f, 1 << 20, flat(60)) == Algorithm::pairwise);
+  CHECK(select(Collective::allreduce, f, 1 << 20, flat(100)) == Algorithm::rabenseifner);
+  CHECK(select(Collective::allreduce, DType::int64, 1 << 20, flat(64)) == Algorithm::ring);
+  CHECK(select(Collective::broadcast, f, 100, flat(4)) == Algorithm::tree);
+  CHECK(select(Collective::broadcast, f, 100 << 20, flat(4)) == Algorithm::pipelined);
+  CHECK(select(Collective::barrier, f, 0, on_hosts({0, 1})) == Algorithm::dissemination);
+}
+
+TEST_CASE("the user's choice wins where it can run") {
+  const Overrides o = parsed(" allreduce = ring, broadcast=tree ,");
+  CHECK(select(Collective::allreduce, DType::float32, 1, flat(4), o) == Algorithm::ring);
+  CHECK(select(Collective::broadcast, DType::float32, 100 << 20, flat(4), o) == Algorithm::tree);
+  CHECK(select(Collective::allgather, DType::float32, 1, flat(4), o) == Algorithm::ring);
+  CHECK(select(Collective::allreduce, DType::float32, 1, on_hosts({0, 0}), o) == Algorithm::shm);  // no links there
+  CHECK(select(Collective::allreduce, DType::float32, 1 << 20, flat(4), parsed("allreduce=hierarchical")) == Algorithm::pairwise);
+  for (const auto& wanted : parsed("  ").wanted) CHECK_FALSE(wanted.has_value());
+}
+
+TEST_CASE("a wrong choice names the part and what is accepted") {
+  CHECK(refused("allreduce") ==
+        "'allreduce' in the choice of algorithms is not of the form collective=algorithm, as in 'allreduce=ring,broadcast=tree'");
+  CHECK(refused("broadcast=tree,allreduce=tree") ==
+        "'allreduce=tree' in the choice of algorithms: no algorithm 'tree' for allreduce; accepted: shm, recursive_doubling, "
+        "rabenseifner, pairwise, ring, hierarchical");
+  CHECK(refused("reduce=ring") ==
+        "'reduce=ring' in the choice of algorithms: no collective 'reduce'; accepted: allreduce, broadcast, allgather, alltoall, "
+        "reducescatter, barrier");
+}
