@@ -62,7 +62,7 @@ class Reader {
   }
   template <class T>
   void get(std::vector<T>* v) {
-    const uint32_t n = count(sizeof(uint32_t) < sizeof(T) && std::is_arithmetic_v<T> ? sizeof(T) : 1);
+    const uint32_t n = count(std::is_arithmetic_v<T> ? sizeof(T) : sizeof(uint32_t));  // sequences carry their own length
     v->resize(n);
     for (uint32_t i = 0; i < n && ok_; ++i) get(&(*v)[i]);
   }

@@ -52,7 +52,7 @@ bool Driver::step(bool flush) {
   moved |= announce(flush);
   moved |= hear();
   if (!over_) moved |= execute_agreed();
-  if (!over_ && bye_ && executed_ >= bye_->executed) {
+  if (!over_ && past_goodbye()) {
     fail(bye_->why, false);
     moved = true;
   }
@@ -83,7 +83,7 @@ bool Driver::announce(bool flush) {
     if (q.kind == Kind::join) {
       join_ = op;
     } else {
-      if (q.unnamed) q.name = std::string(name_of(q.kind)) + ".noname." + std::to_string(op->unnamed_number);
+      if (q.unnamed) q.name = unnamed_prefix(q.kind) + std::to_string(op->unnamed_number);
       pending_[key_of(q.set, q.name)] = op;
     }
     requests.push_back(q);
@@ -110,7 +110,10 @@ bool Driver::hear() {
   if (coordinator_ && !over_) {
     if (coordinator_->negotiator().has_pending()) {
       constexpr double kDivergence = 2.0;  // seconds that unlike operations under one name may wait for one another
-      coordinator_->negotiator().fail_diverged(now() - kDivergence);
+      if (now() - last_divergence_check_ > kDivergence / 4) {
+        last_divergence_check_ = now();
+        coordinator_->negotiator().fail_diverged(now() - kDivergence);
+      }
       if (Status s = stall_.check(coordinator_->negotiator(), now(), log_); !s.ok()) fail(std::move(s), true);
     }
     decide();
@@ -169,6 +172,8 @@ void Driver::on_frame(Frame& frame) {
       good = r.ok();
       if (good && steady_ && steady_->id() == first) {
         frame.type == FrameType::go ? steady_->on_go(second) : steady_->on_revoked(second);
+      } else if (good && frame.type == FrameType::revoked) {
+        early_revoked_ = std::move(frame);  // its schedule may still wait in the order; a `go` like that is made good by the next one
       }
       break;
     case FrameType::settled:
@@ -232,12 +237,17 @@ void Driver::execute(Response response) {
     if (!join_) return;
     join_->sizes = response.sizes;
     OperationPtr op = std::move(join_);
+    submissions_->restart_unnamed(0);  // ranks that joined early have had fewer
     finish({op.get()}, {});
     return;
   }
   std::vector<Operation*> ops = find(response, &keep);
   if (!response.error.ok()) {
     counters_.errors += 1;
+    // Ranks that called something else instead count the unnamed operation as theirs, so that the next one has one name everywhere.
+    for (size_t i = 0; i < ops.size(); ++i) {
+      if (!ops[i]) submissions_->skip_unnamed(response.set, response.kind, response.names[i]);
+    }
     finish(ops, response.error);
     return;
   }
@@ -263,7 +273,7 @@ void Driver::execute(Response response) {
   }
   // Their callers are told together with everybody else's.
   for (OperationPtr& op : keep) pending_[key_of(op->request.set, op->request.name)] = std::move(op);
-  fail(status, true);
+  collective_failed(status);
 }
 
 void Driver::apply_set_change(const Response& response, Operation* op) {
@@ -294,11 +304,16 @@ void Driver::finish(const std::vector<Operation*>& ops, const Status& status) {
 void Driver::remember(const Operation& op) {
   if (settings_.cache_capacity == 0) return;
   std::string key = key_of(op.request.set, op.request.name);
-  auto [it, fresh] = recent_.insert_or_assign(key, op.request);
-  if (!fresh) return;
-  recent_order_.push_back(std::move(key));
+  recent_.insert_or_assign(key, op.request);
+  recent_stamp_[key] = ++stamps_;
+  recent_order_.emplace_back(stamps_, std::move(key));
+  // Twice the longest period, counting repetitions: what the next schedule can hold is never forgotten.
   if (recent_order_.size() > 2 * settings_.cache_capacity + 2) {
-    recent_.erase(recent_order_.front());
+    const auto& [stamp, oldest] = recent_order_.front();
+    if (recent_stamp_[oldest] == stamp) {
+      recent_.erase(oldest);
+      recent_stamp_.erase(oldest);
+    }
     recent_order_.pop_front();
   }
 }
@@ -313,10 +328,17 @@ void Driver::adopt(const Response& response) {
   const auto sets = submissions_->sets();
   std::vector<std::vector<int>> members;
   for (const auto& bucket : schedule->buckets) members.push_back(sets.at(bucket.response.set));
+  // A rank takes part in everything of its sets. If it does not know its own request any more, it expects one that nothing matches and
+  // thereby leaves the schedule, instead of contributing zeros to it.
+  static const Request kUnknown = [] {
+    Request q;
+    q.kind = Kind::adopt_schedule;
+    return q;
+  }();
   std::vector<const Request*> requests;
   for (const auto& entry : schedule->entries) {
     auto it = recent_.find(key_of(entry.set, entry.name));
-    requests.push_back(it == recent_.end() ? nullptr : &it->second);
+    requests.push_back(!world_.comm(entry.set) ? nullptr : it == recent_.end() ? &kUnknown : &it->second);
   }
   ++epoch_;
   counters_.schedules += 1;
@@ -329,6 +351,11 @@ void Driver::adopt(const Response& response) {
   pending_.clear();
   if (join_) unanswered.push_back(std::move(join_));
   submissions_->begin_schedule(std::move(cursor), unanswered);
+  if (early_revoked_) {
+    Frame frame = std::move(*early_revoked_);
+    early_revoked_.reset();
+    on_frame(frame);
+  }
 }
 
 bool Driver::run_schedule() {
@@ -364,7 +391,7 @@ bool Driver::run_bucket() {
   std::vector<OperationPtr> keep;
   submissions_->release(ops, &keep);
   for (OperationPtr& op : keep) to_announce_.push_back(std::move(op));  // failed with the rest
-  fail(status, true);
+  collective_failed(status);
   return false;
 }
 
@@ -400,7 +427,9 @@ double Driver::resting_seconds() const {
 bool Driver::work_waiting() const {
   if (over_) return false;
   if (stopping_.load()) return true;
-  if (!steady_) return !submissions_->empty();
+  // Heard while a caller drove a collective, and not yet acted upon.
+  if (!control_.inbox_empty() || past_goodbye()) return true;
+  if (!steady_) return !submissions_->empty() || !order_.empty();
   const auto p = submissions_->progress();
   if (steady_->leaving_elsewhere()) return true;
   uint64_t final_position;
@@ -421,12 +450,11 @@ Status Driver::hook() {
 }
 
 void Driver::hear_urgent() {
-  for (const auto& gone : control_.take_lost()) {
-    if (!bye_ && !over_) lost(gone.rank, gone.why);
-  }
   Frame frame;
   while (control_.pop_urgent(&frame)) {
-    if (bye_ || over_) continue;
+    parted_.insert(frame.origin);
+    // After a goodbye the operations up to it still end well, unless somebody else is lost meanwhile.
+    if (over_ || (bye_ && frame.type == FrameType::bye)) continue;
     Reader r(frame.payload.data(), frame.payload.data() + frame.payload.size());
     uint64_t executed = 0;
     Code code = Code::ok;
@@ -443,6 +471,35 @@ void Driver::hear_urgent() {
       fail(Status(code == Code::ok ? Code::internal : code, text), false);
     }
   }
+  for (const auto& gone : control_.take_lost()) {
+    if (!over_ && !parted_.count(gone.rank)) lost(gone.rank, gone.why);
+  }
+}
+
+// Somebody has left, and all that it took part in is done. A rank without a part in the running schedule has nothing to do with it.
+bool Driver::past_goodbye() const {
+  return bye_ && (executed_ >= bye_->executed || (steady_ && submissions_->progress().ready == kNoPart));
+}
+
+void Driver::collective_failed(const Status& status) {
+  if (!over_ && stopping_.load(std::memory_order_seq_cst)) {
+    --executed_;  // our goodbye must not promise it
+    fail(status, false);
+  } else if (!over_ && bye_ && executed_ > bye_->executed) {
+    fail(bye_->why, false);  // everybody hears that from the one who left
+  } else {
+    fail(status, true);
+  }
+}
+
+std::vector<OperationPtr> Driver::take_unfinished() {
+  std::vector<OperationPtr> ops;
+  for (auto& [key, op] : pending_) ops.push_back(std::move(op));
+  for (OperationPtr& op : to_announce_) ops.push_back(std::move(op));
+  if (join_) ops.push_back(std::move(join_));
+  pending_.clear();
+  to_announce_.clear();
+  return ops;
 }
 
 void Driver::lost(int rank, const Status& why) {
@@ -450,19 +507,19 @@ void Driver::lost(int rank, const Status& why) {
 }
 
 void Driver::fail(Status why, bool tell) {
-  if (over_) return;
+  if (over_) {
+    // The end was heard inside a collective, which has now handed its operations back.
+    for (OperationPtr& op : take_unfinished()) op->complete(told_);
+    return;
+  }
   over_ = true;
   std::vector<OperationPtr> ops = submissions_->end(why);
-  for (auto& [key, op] : pending_) ops.push_back(std::move(op));
-  for (OperationPtr& op : to_announce_) ops.push_back(std::move(op));
-  if (join_) ops.push_back(std::move(join_));
-  pending_.clear();
-  to_announce_.clear();
+  for (OperationPtr& op : take_unfinished()) ops.push_back(std::move(op));
   std::string in_flight = busy_;
   if (in_bucket_) in_flight = std::string(name_of(in_bucket_->response.kind)) + " '" + in_bucket_->response.names.front() + "'";
   for (size_t i = 0; i < ops.size() && i < 6 && in_flight.empty(); ++i) in_flight = describe(*ops[i]);
   if (!in_flight.empty() && ops.size() > 1) in_flight += " and " + std::to_string(ops.size() - 1) + " more";
-  const Status all = in_flight.empty() ? why : Status(why.code(), why.message() + "; in flight on " + label(rank_) + ": " + in_flight);
+  told_ = in_flight.empty() ? why : Status(why.code(), why.message() + "; in flight on " + label(rank_) + ": " + in_flight);
   if (tell) {
     last_words_.clear();
     Writer w(&last_words_);
@@ -477,7 +534,7 @@ void Driver::fail(Status why, bool tell) {
   for (int l = 0; l < world_.local_size(); ++l) {
     if (l != world_.local_rank()) world_.bell_of(l).wake(Mood::idle);
   }
-  for (OperationPtr& op : ops) op->complete(all);
+  for (OperationPtr& op : ops) op->complete(told_);
 }
 
 void Driver::leave(const std::string& reason) {
@@ -492,9 +549,7 @@ void Driver::leave(const std::string& reason) {
     over_ = true;
     const Status why(Code::shutdown, "this rank has called shutdown");
     std::vector<OperationPtr> ops = submissions_->end(why);
-    for (auto& [key, op] : pending_) ops.push_back(std::move(op));
-    for (OperationPtr& op : to_announce_) ops.push_back(std::move(op));
-    if (join_) ops.push_back(std::move(join_));
+    for (OperationPtr& op : take_unfinished()) ops.push_back(std::move(op));
     for (OperationPtr& op : ops) op->complete(why);
   }
   constexpr double kGoodbye = 1.0;

@@ -5,6 +5,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -69,6 +70,9 @@ class Driver {
   std::vector<Operation*> find(const Response& response, std::vector<OperationPtr>* keep);
   void remember(const Operation& op);
   void lost(int rank, const Status& why);
+  bool past_goodbye() const;
+  void collective_failed(const Status& status);
+  std::vector<OperationPtr> take_unfinished();
   void fail(Status why, bool tell);
   double now() const;
   const std::string& label(int rank) const { return labels_[rank]; }
@@ -85,6 +89,7 @@ class Driver {
   std::unique_ptr<Coordinator> coordinator_;  // rank 0
   Stall stall_;
   Clock::time_point start_ = Clock::now();
+  double last_divergence_check_ = 0;
 
   std::vector<OperationPtr> to_announce_;
   size_t to_announce_bytes_ = 0;
@@ -95,14 +100,19 @@ class Driver {
   uint64_t executed_ = 0;  // operations of the common order that are behind this rank
   std::unique_ptr<Steady> steady_;
   std::unordered_map<std::string, Request> recent_;  // requests of operations negotiated lately, for schedules
-  std::deque<std::string> recent_order_;
+  std::deque<std::pair<uint64_t, std::string>> recent_order_;  // by age; outdated when the stamp is not the newest of its key
+  std::unordered_map<std::string, uint64_t> recent_stamp_;
+  uint64_t stamps_ = 0;
+  std::optional<Frame> early_revoked_;  // arrived before the schedule that it ends was adopted here
 
   std::string busy_;                             // what is being executed, for messages
   const Schedule::Bucket* in_bucket_ = nullptr;  // likewise
   std::optional<Bye> bye_;
+  std::set<int> parted_;  // ranks that have said goodbye or told of the end: their links may close
   std::string last_words_;  // the frame that told of the end
   FrameType last_words_type_ = FrameType::bye;
   bool over_ = false;
+  Status told_;  // what callers of unfinished operations were told at the end
   std::atomic<bool> stopping_{false};
   Counters counters_;
 };

@@ -1,5 +1,6 @@
 #include "engine/engine.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -16,6 +17,10 @@ constexpr auto kDriveSpin = std::chrono::microseconds(100);
 constexpr int kDriveYields = 20;
 // How long a caller waits for an operation of a schedule before it asks whether that can ever be complete.
 constexpr double kNudgeAfter = 2e-3;
+// Rests shorter than this have a reason; the thread has to learn of it when a caller leaves it behind.
+constexpr double kLongRest = 60;
+// How long before it gives the schedule up because others may never come: negotiation tells who is missing.
+constexpr double kImpatientAfter = 2;
 
 int64_t nanoseconds() { return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count(); }
 
@@ -23,9 +28,10 @@ int64_t nanoseconds() { return std::chrono::duration_cast<std::chrono::nanosecon
 
 Engine::Engine(EngineOptions options)
     : submissions_(options.rank, options.size), spin_(options.settings.spins > 0), cpu_(options.settings.cpu) {
+  fds_ = descriptors(options);
   driver_ = std::make_unique<Driver>(options, &submissions_);
   segment_ = driver_->world().segment_pointer();
-  bell_ = BellRef(::dup(driver_->world().bell().fd()), driver_->world().bell().word());
+  bell_ = BellRef(::fcntl(driver_->world().bell().fd(), F_DUPFD_CLOEXEC, 0), driver_->world().bell().word());
   // Signals are the program's business, not this thread's.
   sigset_t all, before;
   sigfillset(&all);
@@ -67,8 +73,9 @@ bool Engine::wait(Operation& op, Deadline deadline) {
   if (drive(op)) return true;
   bell_.wake(Mood::idle);
   if (op.sleep_until(std::min(deadline, Deadline::after(kNudgeAfter), [](auto& a, auto& b) { return a.when() < b.when(); }))) return true;
+  const Deadline patience = Deadline::after(kImpatientAfter);
   while (!op.done()) {
-    if (submissions_.nudge(op)) bell_.ring();
+    if (submissions_.nudge(op, patience.passed())) bell_.ring();
     if (deadline.passed()) return false;
     // Nudged again now and then: the next step's schedule may be the one that cannot go on.
     const Deadline slice = Deadline::after(0.1);
@@ -100,7 +107,7 @@ void Engine::release_baton() {
   bool work = false;
   if (ring) {
     bell_.word()->mood.store(static_cast<uint32_t>(driver_->resting_mood()), std::memory_order_seq_cst);
-    work = driver_->work_waiting() || driver_->resting_seconds() < 1;
+    work = driver_->work_waiting() || driver_->resting_seconds() < kLongRest;
   }
   baton_.unlock();
   if (work) bell_.ring();
@@ -112,7 +119,8 @@ bool Engine::poll(Operation& op) {
   int64_t never = 0;
   const int64_t now = nanoseconds();
   if (op.first_poll.compare_exchange_strong(never, now)) never = now;
-  if (now - never > static_cast<int64_t>(kNudgeAfter * 1e9) && submissions_.nudge(op)) bell_.ring();
+  const double polled = static_cast<double>(now - never) * 1e-9;
+  if (polled > kNudgeAfter && submissions_.nudge(op, polled > kImpatientAfter)) bell_.ring();
   return op.done();
 }
 
@@ -154,6 +162,13 @@ void Engine::park() {
   uint64_t drained;
   while (::read(bell_.fd(), &drained, sizeof drained) < 0 && errno == EINTR) {
   }
+}
+
+// A forked child inherits the descriptors but not the thread. While it holds the sockets open, peers cannot see that this process has
+// died; so it closes its copies, and touches nothing else.
+void Engine::abandon_in_child() {
+  for (int fd : fds_) ::close(fd);
+  ::close(bell_.fd());
 }
 
 // ---- the end --------------------------------------------------------------------------------------------------------------

@@ -30,6 +30,8 @@ class Engine {
   // Leaves the job: the peers hear `reason`, pending operations fail, the thread ends, descriptors are closed. May be repeated.
   void shutdown(const std::string& reason);
   bool running() const { return driver_ != nullptr; }
+  // In a forked child, where nothing else may be called any more and the engine must not be destroyed.
+  void abandon_in_child();
 
   std::map<uint32_t, std::vector<int>> process_sets() const { return submissions_.sets(); }
   struct Stats {
@@ -50,6 +52,7 @@ class Engine {
   Stats last_stats_{};
   std::shared_ptr<Segment> segment_;  // the bell's memory, until the last caller is gone
   BellRef bell_;                      // with a descriptor of its own, likewise
+  std::vector<int> fds_;              // all descriptors of the engine, for abandon_in_child()
   const bool spin_;
   const int cpu_;
   std::mutex baton_;

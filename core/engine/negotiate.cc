@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "transport/segment.h"
+
 namespace hvd {
 
 uint32_t ProcessSetTable::lowest_free_id() const {
@@ -130,6 +132,11 @@ Response Negotiator::decide(const Key& key, Pending& p) {
         break;
       }
       const uint32_t id = table_.lowest_free_id();
+      if (id >= kMaxProcessSets) {
+        r.error = Status(Code::invalid_argument, "process set " + shape_string(like.splits) + ": there are " + std::to_string(table_.sets.size()) +
+                                                     " process sets already, as many as there can be; remove one first");
+        break;
+      }
       table_.sets[id] = ranks;
       r.sizes = {id, static_cast<int64_t>(++generation_)};
       r.sizes.insert(r.sizes.end(), like.splits.begin(), like.splits.end());
@@ -237,8 +244,9 @@ std::string base_of(const Request& q) {
 void Negotiator::fail_diverged(double since) {
   std::vector<std::pair<Key, Status>> failed;
   for (auto a = pending_.begin(); a != pending_.end(); ++a) {
+    if (a->second.first > since) continue;
     for (auto b = std::next(a); b != pending_.end(); ++b) {
-      if (a->first.first != b->first.first || a->second.first > since || b->second.first > since) continue;
+      if (a->first.first != b->first.first || b->second.first > since) continue;
       const Announced &x = a->second.by_rank.front(), &y = b->second.by_rank.front();
       if (x.request.kind == y.request.kind || base_of(x.request) != base_of(y.request)) continue;
       std::set<int> ranks;

@@ -40,6 +40,9 @@ struct EngineOptions {
   LogSink log;
 };
 
+// Every descriptor in the options.
+std::vector<int> descriptors(const EngineOptions& options);
+
 // "" when consistent, else what is wrong.
 std::string check(const EngineOptions& options);
 

@@ -12,6 +12,8 @@ const char* name_of(Kind kind) {
   return names[static_cast<size_t>(kind)];
 }
 
+std::string unnamed_prefix(Kind kind) { return std::string(name_of(kind)) + ".noname."; }
+
 int64_t Request::elements() const {
   int64_t n = 1;
   for (int64_t d : shape) n *= d;
@@ -113,6 +115,7 @@ void get(Reader& r, Response* p) {
   r.get(&p->names);
   p->shapes.resize(r.count(sizeof(uint32_t)));
   for (auto& s : p->shapes) r.get(&s);
+  if (p->names.size() != p->shapes.size()) r.fail();
   r.get(&p->sizes);
   Code code = Code::ok;
   std::string message;
@@ -121,6 +124,8 @@ void get(Reader& r, Response* p) {
   if (code != Code::ok) p->error = Status(code, std::move(message));
   r.get(&p->payload);
 }
+
+constexpr size_t kLeastBytes = 48;  // of an encoded request or response
 
 template <class T>
 void encode_all(const std::vector<T>& items, std::string* out) {
@@ -132,7 +137,7 @@ void encode_all(const std::vector<T>& items, std::string* out) {
 template <class T>
 bool decode_all(const char** at, const char* end, std::vector<T>* out) {
   Reader r(*at, end);
-  const uint32_t n = r.count(16);
+  const uint32_t n = r.count(kLeastBytes);
   out->resize(n);
   for (auto& item : *out) {
     if (!r.ok()) break;

@@ -16,6 +16,8 @@ enum class Kind : uint8_t {
   adopt_schedule = 9,  // responses only
 };
 const char* name_of(Kind kind);
+// What an operation without a name is called once it is announced; its number follows.
+std::string unnamed_prefix(Kind kind);
 
 struct Request {
   Kind kind = Kind::allreduce;

@@ -36,7 +36,7 @@ bool decode(const std::string& bytes, Schedule* s) {
     r.get(&e.name);
     r.get(&e.unnamed);
   }
-  s->buckets.resize(r.count(4));
+  s->buckets.resize(r.count(4 + 48));  // its entries here, its response below
   for (auto& b : s->buckets) {
     r.get(&b.entries);
     for (uint32_t e : b.entries) {

@@ -1,10 +1,17 @@
 #include "engine/submissions.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "engine/validate.h"
 
 namespace hvd {
+
+namespace {
+
+uint64_t stream_of(uint32_t set, Kind kind) { return static_cast<uint64_t>(set) << 8 | static_cast<uint64_t>(kind); }
+
+}  // namespace
 
 Submissions::Submissions(int rank, int size) : rank_(rank) {
   for (int r = 0; r < size; ++r) sets_[0].push_back(r);
@@ -48,7 +55,7 @@ Status Submissions::submit(const OperationPtr& op, bool* wake) {
   q.fence = fence_;
   op->sequence = next_sequence_++;
   uint64_t number = 0;
-  if (q.unnamed) number = unnamed_[static_cast<uint64_t>(q.set) << 8 | static_cast<uint64_t>(q.kind)]++;
+  if (q.unnamed) number = unnamed_[stream_of(q.set, q.kind)]++;
   if (cursor_ && !deviated_) {
     bool completed = false;
     if (cursor_->offer(q, op.get(), &completed)) {
@@ -85,9 +92,29 @@ Clock::time_point Submissions::last_submission() const {
   return last_;
 }
 
+void Submissions::skip_unnamed(uint32_t set, Kind kind, const std::string& name) {
+  const std::string prefix = unnamed_prefix(kind);
+  if (name.rfind(prefix, 0) != 0) return;
+  const uint64_t number = std::strtoull(name.c_str() + prefix.size(), nullptr, 10);
+  std::lock_guard lock(mutex_);
+  uint64_t& next = unnamed_[stream_of(set, kind)];
+  next = std::max(next, number + 1);
+}
+
 void Submissions::add_set(uint32_t id, std::vector<int> ranks) {
   std::lock_guard lock(mutex_);
   sets_[id] = std::move(ranks);
+  erase_unnamed(id);  // an id may have belonged to other ranks before
+}
+
+void Submissions::restart_unnamed(uint32_t id) {
+  std::lock_guard lock(mutex_);
+  erase_unnamed(id);
+}
+
+void Submissions::erase_unnamed(uint32_t id) {
+  const uint64_t first = static_cast<uint64_t>(id) << 8;
+  unnamed_.erase(unnamed_.lower_bound(first), unnamed_.lower_bound(first + 256));
 }
 
 void Submissions::remove_set(uint32_t id) {
@@ -166,9 +193,14 @@ void Submissions::release(const std::vector<Operation*>& operations, std::vector
   }
 }
 
-bool Submissions::nudge(const Operation& op) {
+bool Submissions::nudge(const Operation& op, bool impatient) {
   std::lock_guard lock(mutex_);
-  if (!cursor_ || deviated_ || !cursor_->stuck(&op)) return false;
+  if (!cursor_ || deviated_) return false;
+  if (!cursor_->stuck(&op)) {
+    if (!impatient) return false;
+    const std::vector<void*> waiting = cursor_->outstanding();
+    if (std::find(waiting.begin(), waiting.end(), &op) == waiting.end()) return false;
+  }
   deviated_ = stuck_ = true;
   return true;
 }

@@ -30,8 +30,13 @@ class Submissions {
   // These are about to be completed: their names may be used again. `keep` takes over what only the schedule kept alive.
   void release(const std::vector<Operation*>& operations, std::vector<OperationPtr>* keep);
 
+  // An unnamed operation that this rank never submitted ended as an error; if its number is not used yet, it never will be.
+  void skip_unnamed(uint32_t set, Kind kind, const std::string& name);
+
   void add_set(uint32_t id, std::vector<int> ranks);
   void remove_set(uint32_t id);
+  // Numbers the set's unnamed operations from 0 again: its ranks have not submitted equally many, but none is under way.
+  void restart_unnamed(uint32_t id);
   std::map<uint32_t, std::vector<int>> sets() const;
 
   // Follows a schedule from now on; `unanswered` are operations (in order of submission) that were announced in vain.
@@ -46,8 +51,9 @@ class Submissions {
   // The next bucket's operations (null where this rank takes no part).
   size_t buckets() const;  // of the running schedule
   const Schedule::Bucket* take_bucket(std::vector<Operation*>* operations);
-  // A caller has been waiting for `op` for a while: if its bucket is incomplete here, waiting longer cannot help. True: wake the driver.
-  bool nudge(const Operation& op);
+  // A caller has been waiting for `op` for a while: if its bucket is incomplete here, waiting longer cannot help. `impatient`: it has
+  // waited for so long that others may never come, which only negotiation can tell (see Stall). True: wake the driver.
+  bool nudge(const Operation& op, bool impatient);
 
   // No more operations; `why` goes to later callers. Returns what is queued or in the schedule. Only the first call counts.
   std::vector<OperationPtr> end(Status why);
@@ -56,6 +62,7 @@ class Submissions {
  private:
   Status accept(const OperationPtr& op);
   static std::string key_of(const Request& q);
+  void erase_unnamed(uint32_t id);
 
   const int rank_;
   mutable std::mutex mutex_;

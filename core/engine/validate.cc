@@ -1,6 +1,7 @@
 #include "engine/validate.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 
 namespace hvd {
@@ -11,6 +12,9 @@ std::string number(double v) {
   snprintf(text, sizeof text, "%.17g", v);
   return text;
 }
+
+// The first dimension may differ between ranks.
+bool ragged(Kind kind) { return kind == Kind::allgather || kind == Kind::alltoall; }
 
 struct Disagreement {
   std::string what, left, right;
@@ -29,13 +33,11 @@ Disagreement compare(const Request& a, const Request& b) {
     if (a.postscale != b.postscale) return {"postscale factor", number(a.postscale), number(b.postscale)};
   }
   if (a.group_size != b.group_size) return {"size of the group", std::to_string(a.group_size), std::to_string(b.group_size)};
-  // allgather and alltoall: all but the first dimension.
-  const bool ragged = a.kind == Kind::allgather || a.kind == Kind::alltoall;
-  const size_t first = ragged ? 1 : 0;
+  const size_t first = ragged(a.kind) ? 1 : 0;
   const bool same = a.shape.size() == b.shape.size() &&
                     std::equal(a.shape.begin() + std::min(first, a.shape.size()), a.shape.end(),
                                b.shape.begin() + std::min(first, b.shape.size()));
-  if (!same) return {ragged ? "shape beyond the first dimension" : "shape", shape_string(a.shape), shape_string(b.shape)};
+  if (!same) return {ragged(a.kind) ? "shape beyond the first dimension" : "shape", shape_string(a.shape), shape_string(b.shape)};
   return {};
 }
 
@@ -43,6 +45,13 @@ Disagreement compare(const Request& a, const Request& b) {
 
 Status validate(const std::vector<Announced>& announced, const std::vector<std::string>& labels) {
   const Announced& first = announced.front();
+  for (const Announced& other : announced) {
+    // Not refused where it is submitted: the other ranks would wait for it.
+    if (ragged(other.request.kind) && other.request.shape.empty()) {
+      return Status(Code::mismatch, std::string(name_of(other.request.kind)) + " '" + other.request.name + "': the tensor of " +
+                                        labels[other.rank] + " has no dimension (shape ()); it needs at least one");
+    }
+  }
   for (const Announced& other : announced) {
     const Disagreement d = compare(first.request, other.request);
     if (d.what.empty()) continue;
@@ -70,14 +79,20 @@ Status check_arguments(const Request& q, const std::vector<int>& members) {
                     ", postscale " + number(q.postscale) + "); accepted: 1");
     }
   }
-  if ((q.kind == Kind::allgather || q.kind == Kind::alltoall || q.kind == Kind::reducescatter) && q.shape.empty()) {
-    return refuse("a tensor without dimensions is not accepted; it needs at least one");
-  }
+  if (q.kind == Kind::reducescatter && q.shape.empty()) return refuse("a tensor without dimensions is not accepted; it needs at least one");
   if (q.kind == Kind::broadcast && std::find(members.begin(), members.end(), q.root) == members.end()) {
     return refuse("root rank " + std::to_string(q.root) + " is not in the process set; accepted: one of " +
                   shape_string({members.begin(), members.end()}));
   }
-  if (q.kind == Kind::alltoall) {
+  if (q.kind == Kind::add_set) {
+    bool good = !q.splits.empty() && q.splits.front() >= 0 && q.splits.back() < n;
+    for (size_t i = 1; i < q.splits.size(); ++i) good = good && q.splits[i - 1] < q.splits[i];
+    if (!good) return refuse("ranks " + shape_string(q.splits) + "; accepted: one or more of 0 to " + std::to_string(n - 1) + ", ascending, none twice");
+  }
+  if (q.kind == Kind::remove_set && (q.splits.size() != 1 || q.splits[0] < 0 || q.splits[0] > UINT32_MAX)) {
+    return refuse("id " + shape_string(q.splits) + "; accepted: the id of one process set");
+  }
+  if (q.kind == Kind::alltoall && !q.shape.empty()) {
     const int64_t rows = q.shape[0];
     if (static_cast<int>(q.splits.size()) != n) {
       return refuse("splits has " + std::to_string(q.splits.size()) + " entries; accepted: one for each of the " + std::to_string(n) +

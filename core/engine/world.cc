@@ -36,6 +36,17 @@ std::string check(const EngineOptions& o) {
   return "";
 }
 
+std::vector<int> descriptors(const EngineOptions& o) {
+  std::vector<int> fds = o.event_fds;
+  auto add = [&fds](const Link* link) {
+    if (link && link->fd() >= 0) fds.push_back(link->fd());
+  };
+  add(o.parent.get());
+  for (const auto& [rank, link] : o.children) add(link.get());
+  for (const auto& [rank, link] : o.data) add(link.get());
+  return fds;
+}
+
 World::World(EngineOptions& options)
     : rank_(options.rank), node_of_(options.node_of), timeout_(options.settings.timeout), segment_(std::move(options.segment)),
       event_fds_(std::move(options.event_fds)), links_(std::move(options.data)), waiter_({}, spin_policy(options.settings)) {

@@ -1,0 +1,195 @@
+// How a job ends: a rank that dies, a rank that leaves, all that leave at once, and what the others hear of it.
+#include <dirent.h>
+#include <doctest/doctest.h>
+
+#include <atomic>
+
+#include "base/wire.h"
+#include "harness_engine.h"
+
+using namespace hvd;
+using namespace hvd::testing;
+
+namespace {
+
+size_t entries(const char* directory) {
+  size_t n = 0;
+  DIR* d = ::opendir(directory);
+  while (::readdir(d)) ++n;
+  ::closedir(d);
+  return n;
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+}  // namespace
+
+TEST_CASE("a rank that dies while others wait for it: everybody hears who it was, within two seconds") {
+  for (Layout layout : kLayouts) {
+    for (int size : {2, 3, 4}) {
+      CAPTURE(name_of(layout));
+      CAPTURE(size);
+      Given given{layout, crowded()};
+      given.victims = {size - 1};
+      EngineWorld world(size, given);
+      std::atomic<int> submitted{0};
+      std::thread killer([&] {
+        while (submitted.load() < size - 1) std::this_thread::yield();
+        std::this_thread::sleep_for(std::chrono::milliseconds(30));
+        world.kill_victims();
+      });
+      std::vector<int> ranks;
+      for (int r = 0; r < size - 1; ++r) ranks.push_back(r);
+      const std::string wrong = run(
+          world,
+          [&](Program& p) {
+            TaskPtr t = p.sum_async("grad", 1);
+            ++submitted;
+            p.patience = 5;
+            const auto start = Clock::now();
+            const Status s = p.finish(*t);
+            p.expect(s.code() == Code::peer_lost, "code of: " + s.message());
+            p.expect(contains(s.message(), "rank " + std::to_string(size - 1)), "does not name the lost rank: " + s.message());
+            p.expect(contains(s.message(), "'grad'"), "does not name what was in flight: " + s.message());
+            p.expect(seconds_since(start) < 2, "took too long");
+            TaskPtr late;
+            p.expect(p.try_submit(Program::request(Kind::barrier, ""), {}, &late).code() == Code::peer_lost, "accepted after the end");
+          },
+          ranks);
+      killer.join();
+      CHECK(wrong == "");
+    }
+  }
+}
+
+// The victim agrees to the operation (it has a control plane, nothing else) and dies while the others are inside of it.
+TEST_CASE("a rank that dies inside a collective") {
+  for (Layout layout : kLayouts) {
+    for (int size : {2, 3, 4}) {
+      CAPTURE(name_of(layout));
+      CAPTURE(size);
+      const int victim = size - 1;
+      Given given{layout, crowded()};
+      given.victims = {victim};
+      EngineWorld world(size, given);
+      // Its control link was made first.
+      std::vector<int> fds = world.victim_fds(victim);
+      const int control_fd = ::dup(fds.at(0));
+      {
+        Control control(victim, adopt_socket(control_fd), 0, {});
+        Request q = Program::request(Kind::allreduce, "big", {100000});
+        std::string payload;
+        Writer(&payload).put(uint64_t{0});
+        encode(std::vector<Request>{q, Program::request(Kind::allreduce, "small", {10})}, &payload);
+        control.send_up(FrameType::announce, payload);
+        std::thread killer([&] {
+          std::this_thread::sleep_for(std::chrono::milliseconds(100));
+          world.kill_victims();
+          ::shutdown(control_fd, SHUT_RDWR);
+        });
+        std::vector<int> ranks;
+        for (int r = 0; r < victim; ++r) ranks.push_back(r);
+        const std::string wrong = run(
+            world,
+            [&](Program& p) {
+              p.patience = 5;
+              TaskPtr small = p.sum_async("small", 1, 10);
+              TaskPtr big = p.sum_async("big", 1, 100000);
+              for (Task* t : {big.get(), small.get()}) {
+                const Status s = p.finish(*t);
+                p.expect(s.code() == Code::peer_lost, "code of: " + s.message());
+                p.expect(contains(s.message(), "rank " + std::to_string(victim)), "does not name the lost rank: " + s.message());
+              }
+            },
+            ranks);
+        killer.join();
+        CHECK(wrong == "");
+      }
+    }
+  }
+}
+
+TEST_CASE("a rank that leaves on purpose: the others' pending operations fail with its reason") {
+  for (Layout layout : kLayouts) {
+    CAPTURE(name_of(layout));
+    EngineWorld world(4, {layout, crowded()});
+    const std::string wrong = run(world, [&](Program& p) {
+      p.sum("before", p.rank);
+      if (p.rank == 2) {
+        p.engine.shutdown("had enough");
+        TaskPtr late;
+        p.expect(p.try_submit(Program::request(Kind::barrier, ""), {}, &late).code() == Code::shutdown, "accepted after shutdown");
+        return;
+      }
+      const auto start = Clock::now();
+      TaskPtr task;
+      Status s = p.try_submit(Program::request(Kind::allreduce, "after", {1}), Program::bytes_of<int32_t>({1}), &task);
+      if (s.ok()) s = p.finish(*task);  // else the news was faster
+      p.expect(s.code() == Code::shutdown, "code of: " + s.message());
+      p.expect(contains(s.message(), "rank 2") && contains(s.message(), "had enough"), "message: " + s.message());
+      p.expect(seconds_since(start) < 2, "took too long");
+    });
+    CHECK(wrong == "");
+  }
+}
+
+TEST_CASE("shutdown while this rank's own collective is under way ends it") {
+  for (Layout layout : kLayouts) {
+    CAPTURE(name_of(layout));
+    EngineWorld world(3, {layout, crowded()});
+    const std::string wrong = run(world, [&](Program& p) {
+      std::vector<TaskPtr> tasks;
+      for (int i = 0; i < 20; ++i) {
+        TaskPtr t;
+        const Request q = Program::request(Kind::allreduce, "t" + std::to_string(i), {200000});
+        const Status s = p.try_submit(q, Program::bytes_of(std::vector<int32_t>(200000, 1)), &t);
+        p.expect(s.ok() || s.code() == Code::shutdown, "code of: " + s.message());
+        if (s.ok()) tasks.push_back(t);
+      }
+      if (p.rank == 1) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        p.engine.shutdown("now");
+      }
+      for (auto& t : tasks) {
+        const Status s = p.finish(*t);
+        p.expect(s.ok() ? t->at<int32_t>(0) == 3 : s.code() == Code::shutdown, "code of: " + s.message());
+      }
+    });
+    CHECK(wrong == "");
+  }
+}
+
+TEST_CASE("the first to finish may leave at once: the others still get the last result") {
+  for (Layout layout : kLayouts) {
+    for (int round = 0; round < 100; ++round) {
+      CAPTURE(name_of(layout));
+      CAPTURE(round);
+      const int size = 2 + round % 3;
+      const int steps = round % 7;  // up to a running schedule
+      EngineWorld world(size, {layout, crowded()});
+      const std::string wrong = run(world, [&](Program& p) {
+        for (int s = 0; s < steps; ++s) p.sum("step", 1);
+        TaskPtr last = p.sum_async(round % 2 ? "step" : "last", p.rank + 1, 1 + 5000 * static_cast<size_t>(round % 3));
+        p.wait(*last);
+        if (p.rank == 0) p.engine.shutdown("");
+        p.equal(last->at<int32_t>(0), total(p.size), "result");
+      });
+      REQUIRE(wrong == "");
+    }
+  }
+}
+
+TEST_CASE("worlds come and go without leaving descriptors or threads behind") {
+  const size_t fds = entries("/proc/self/fd"), threads = entries("/proc/self/task");
+  const auto start = Clock::now();
+  int round = 0;
+  for (; round < 200; ++round) {
+    EngineWorld world(2 + round % 3, {kLayouts[round % 3], crowded()});
+    CHECK(run(world, [&](Program& p) { p.equal(p.sum("x", 1), p.size, "sum"); }) == "");
+  }
+  CHECK(entries("/proc/self/fd") == fds);
+  CHECK(entries("/proc/self/task") == threads);
+  CHECK(seconds_since(start) < 60);
+}
