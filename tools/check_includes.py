@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""Check that the includes of the C++ core go down only.
+
+The floors, lowest first, are in ``DIRECT``: a file may include headers of its own floor and of those that its floor uses.
+Besides, the core includes no header of Python, of a framework or of an accelerator's or MPI's library; those belong to the
+bindings, or are found with dlopen. Prints each offending line as ``file:line: reason`` and exits with 1 if there is any.
+
+    python tools/check_includes.py [ROOT]
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+DIRECT = {
+    "base": (),
+    "transport": ("base",),
+    "plan": ("base",),
+    "collectives": ("transport", "plan"),
+    "backends": ("collectives",),
+    "engine": ("backends",),
+    "bindings": ("engine",),
+}
+FOREIGN = re.compile(
+    r"(Python\.h|(nanobind|pybind11|torch|ATen|c10|tensorflow|tsl|xla|jax|mxnet|numpy)/|mpi\.h|nccl\.h|rccl/|cuda|hip/)"
+)
+INCLUDE = re.compile(r"""\s*#\s*include\s*(?P<open>["<])(?P<path>[^">]+)[">]""")
+SUFFIXES = {".h", ".hpp", ".cc", ".cpp", ".inc"}
+
+
+def below(floor: str) -> set[str]:
+    """The floors that files of `floor` may include from, itself among them."""
+    found = {floor}
+    for used in DIRECT[floor]:
+        found |= below(used)
+    return found
+
+
+USES = {floor: below(floor) for floor in DIRECT}
+
+
+def reason(floor: str, path: str, quoted: bool) -> str | None:
+    """Why a file of `floor` may not include `path`; None when it may."""
+    if floor != "bindings" and FOREIGN.match(path):
+        return f"the core includes no foreign header; {path} belongs to bindings/ or behind dlopen"
+    if ".." in Path(path).parts:
+        return f'"{path}" leaves its folder; write the path from core/'
+    target = path.split("/")[0]
+    if quoted and target in DIRECT and target not in USES[floor]:
+        return f"{floor} may not include {path}; it may use {', '.join(sorted(USES[floor]))}"
+    return None
+
+
+def sources(root: Path) -> Iterator[tuple[str, Path]]:
+    """All C++ files with the floor that they are on."""
+    for floor in DIRECT:
+        folder = root / "bindings" if floor == "bindings" else root / "core" / floor
+        yield from ((floor, path) for path in sorted(folder.rglob("*")) if path.suffix in SUFFIXES)
+
+
+def offences(root: Path) -> Iterator[str]:
+    """One line for each include that breaks a rule."""
+    for floor, path in sources(root):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            match = INCLUDE.match(line)
+            if match and (why := reason(floor, match["path"], match["open"] == '"')):
+                yield f"{path.relative_to(root)}:{number}: {why}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Return the exit status: 0 clean, 1 with offences, 2 when there is nothing to check."""
+    parser = argparse.ArgumentParser(description="Check that the includes of the C++ core go down only.")
+    here = Path(__file__).resolve().parent.parent
+    parser.add_argument("root", nargs="?", type=Path, default=here, help="of the repository")
+    root = parser.parse_args(arguments).root
+    if not any(True for _ in sources(root)):
+        print(f"no C++ files below {root}/core", file=sys.stderr)
+        return 2
+    found = list(offences(root))
+    print(*found, sep="\n", end="\n" if found else "")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
