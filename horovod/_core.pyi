@@ -1,4 +1,7 @@
-"""The native engine. It knows no framework, host name, port, secret or environment variable: it gets descriptors and numbers."""
+"""The native engine.
+
+It knows no framework, host name, port, secret or environment variable: it gets descriptors and numbers.
+"""
 
 KIND_ALLREDUCE: int
 KIND_ALLGATHER: int
@@ -8,7 +11,7 @@ KIND_REDUCESCATTER: int
 KIND_BARRIER: int
 
 class Buffer:
-    """Memory owned by the engine that holds the output of allgather or alltoall; supports the buffer protocol (bytes, writable)."""
+    """Memory of the engine with the output of allgather or alltoall; supports the buffer protocol (bytes, writable)."""
 
     @property
     def nbytes(self) -> int: ...
@@ -45,7 +48,7 @@ class EngineConfig:
     def __init__(self) -> None: ...
     rank: int
     size: int
-    node_of: list[int]  # by rank: index of the shared-memory node it lives on; nodes are numbered in order of first appearance
+    node_of: list[int]  # by rank: the shared-memory node it lives on; nodes are numbered in order of first appearance
     labels: list[str]  # by rank: how to name it in messages, e.g. "rank 3 (host worker-1, pid 4711)"
     segment_fd: int  # the node's shared memory (segment_bytes() long, zero-filled), -1 when I am alone on my node
     event_fds: list[int]  # by local rank on my node, my own included: non-blocking eventfds
@@ -91,14 +94,15 @@ class Engine:
     ) -> Work:
         """Announces one operation and returns at once. The memory must stay valid until the work is done.
 
-        name: empty for an unnamed operation (matched by a counter per process set and kind). Full names such as "allreduce.x" are
-        the caller's business. shape: of the input. out_ptr: allreduce, broadcast, reducescatter: output memory (may equal in_ptr);
-        allgather, alltoall: ignored, the engine allocates (Work.output). op: hvd.Average .. hvd.Product. root: global rank.
-        splits: alltoall, rows for each set rank; None cuts dim 0 into equal parts. group: name of the group or ""; the group's
-        operations start together once group_size members are submitted on every rank.
+        name: empty for an unnamed operation (matched by a counter per process set and kind). Full names such as
+        "allreduce.x" are the caller's business. shape: of the input. out_ptr: allreduce, broadcast, reducescatter:
+        output memory (may equal in_ptr); allgather, alltoall: ignored, the engine allocates (Work.output). op:
+        hvd.Average .. hvd.Product. root: global rank. splits: alltoall, rows for each set rank; None cuts dim 0 into
+        equal parts. group: name of the group or ""; the group's operations start together once group_size members are
+        submitted on every rank.
 
-        Raises ValueError for a name in flight, an unknown process set or one without this rank, a root outside the set, a bad
-        dtype, op or splits; HorovodInternalError after shutdown or when a peer was lost.
+        Raises ValueError for a name in flight, an unknown process set or one without this rank, a root outside the
+        set, a bad dtype, op or splits; HorovodInternalError after shutdown or when a peer was lost.
         """
 
     def run(
@@ -118,26 +122,26 @@ class Engine:
         group: str,
         group_size: int,
     ) -> Work:
-        """submit() for a caller that waits at once: the calling thread does the work itself instead of waking the engine's thread.
+        """submit() for a caller that waits at once: it does the work itself instead of waking the engine's thread.
 
-        Returns when the operation is done or after a fraction of a second, so Work.wait() has to follow; it tells of errors.
-        Raises what submit() raises."""
+        Returns when the operation is done or after a fraction of a second, so Work.wait() has to follow; it tells of
+        errors. Raises what submit() raises."""
 
     def join(self) -> Work: ...
     def add_process_set(self, ranks: list[int]) -> Work:
-        """All ranks must call it, with the same (sorted) ranks. Fails on every rank when they differ or the set exists."""
+        """All ranks must call it, with the same (sorted) ranks. Fails on all when they differ or the set exists."""
 
     def remove_process_set(self, process_set: int) -> Work: ...
     def process_sets(self) -> dict[int, list[int]]: ...
     def shutdown(self, reason: str = "") -> None:
-        """Tells the peers (naming this rank and `reason`), fails what is pending, stops the thread, closes every descriptor.
-        Blocks at most a few seconds. May be called again."""
+        """Tells the peers (naming this rank and `reason`), fails what is pending, stops the thread, closes every
+        descriptor. Blocks at most a few seconds. May be called again."""
 
     def abandon(self) -> None:
         """After fork in a child: forget everything without touching descriptors or threads."""
 
     def stats(self) -> dict[str, int | str | float]:
-        """Counters since start: operations, bytes, negotiations, responses, fused tensors, schedule hits and revocations, ..."""
+        """Counters since start: operations, bytes, negotiations, fused tensors, schedule hits and revocations, ..."""
 
 def segment_bytes(local_size: int, staging_bytes: int, ring_bytes: int) -> int: ...
 def isa() -> str: ...
