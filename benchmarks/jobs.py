@@ -51,9 +51,11 @@ def missing(job: str, mpi_prefix: str) -> str:
     return ""
 
 
-def commands(job: str, np: int, socket_path: str, mpi_prefix: str) -> list[tuple[list[str], dict[str, str]]]:
+def commands(
+    job: str, np: int, socket_path: str, mpi_prefix: str, pin: bool = True
+) -> list[tuple[list[str], dict[str, str]]]:
     """The processes to start, each with what its environment has in addition."""
-    worker = [str(HERE / "worker.py"), "--socket", socket_path, "--peer"]
+    worker = [str(HERE / "worker.py"), *([] if pin else ["--no-pin"]), "--socket", socket_path, "--peer"]
     common = {"OMP_NUM_THREADS": "1"}
     if job == "mpi":
         mpiexec, python = mpi_tools(mpi_prefix) or ("mpiexec", sys.executable)
@@ -74,7 +76,7 @@ def commands(job: str, np: int, socket_path: str, mpi_prefix: str) -> list[tuple
 class Job:
     """A running job of `np` ranks. Use as a context manager; leaving it ends the processes."""
 
-    def __init__(self, name: str, np: int, mpi_prefix: str, start_timeout: float = 90.0) -> None:
+    def __init__(self, name: str, np: int, mpi_prefix: str, pin: bool = True, start_timeout: float = 90.0) -> None:
         self.name, self.np = name, np
         self.streams: dict[int, Any] = {}
         self.about = ""
@@ -86,7 +88,7 @@ class Job:
             with socket.socket(socket.AF_UNIX) as listener:
                 listener.bind(path)
                 listener.listen(np)
-                for command, extra in commands(name, np, path, mpi_prefix):
+                for command, extra in commands(name, np, path, mpi_prefix, pin):
                     environment = {**os.environ, **extra}
                     self._processes.append(
                         subprocess.Popen(

