@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Check that the includes of the C++ core go down only.
 
-The floors, lowest first, are in ``DIRECT``: a file may include headers of its own floor and of those that its floor uses.
-Besides, the core includes no header of Python, of a framework or of an accelerator's or MPI's library; those belong to the
-bindings, or are found with dlopen. Prints each offending line as ``file:line: reason`` and exits with 1 if there is any.
+The floors, lowest first, are in ``DIRECT``: a file may include headers of its own floor and of those that it uses.
+Besides, the core includes no header of Python, of a framework or of the library of an accelerator or of MPI; those
+belong to the bindings, or are found with dlopen. Prints each offending line as ``file:line: reason`` and exits with 1
+if there is any.
 
     python tools/check_includes.py [ROOT]
 """
