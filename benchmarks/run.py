@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import sys
 import time
 from contextlib import ExitStack
@@ -165,15 +166,18 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exit that ends the jobs, not a death that leaves them
     args.out.parent.mkdir(parents=True, exist_ok=True)
     cases = [allreduce(size) for size in args.sizes] + ([] if args.no_sets else gradient_sets())
+    parts: list[str] = []
     with args.out.open("w") as out:
         run = Run(args, out)
-        tables = [run.measure(np, cases) for np in args.np]
-    text = "\n\n".join([*tables, run.machine()])
-    print(text)
+        for np in args.np:
+            parts.append(run.measure(np, cases))
+            print(parts[-1] + "\n", flush=True)  # at once: whoever interrupts the rest keeps it
+    print(run.machine())
     if args.markdown:
-        args.markdown.write_text(text + "\n")
+        args.markdown.write_text("\n\n".join([*parts, run.machine()]) + "\n")
 
 
 if __name__ == "__main__":

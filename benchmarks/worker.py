@@ -13,6 +13,7 @@ import importlib
 import json
 import os
 import socket
+import threading
 import time
 import traceback
 from typing import Any
@@ -78,7 +79,13 @@ def main() -> None:
                 reply = rank.answer(json.loads(line))
             except Exception:
                 reply = {"error": traceback.format_exc(limit=4)}
-            print(json.dumps(reply), file=stream, flush=True)
+            try:
+                print(json.dumps(reply), file=stream, flush=True)
+            except BrokenPipeError:
+                os._exit(1)  # the driver is gone, and so may be the other ranks: a goodbye to them could wait for ever
+    last_resort = threading.Timer(10, os._exit, [1])
+    last_resort.daemon = True
+    last_resort.start()
     peer.stop()
 
 
