@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <mutex>
+#include <set>
 
 #include "backends/host.h"
 #include "buffer.h"
@@ -43,6 +44,7 @@ std::mutex sink_mutex;
 PyObject* sink_object = nullptr;
 
 void log_to_python(LogLevel level, const std::string& message) {
+  if (!nb::is_alive()) return;
   nb::gil_scoped_acquire gil;
   nb::object sink;
   {
@@ -54,15 +56,26 @@ void log_to_python(LogLevel level, const std::string& message) {
     sink(static_cast<int>(level), message);
   } catch (nb::python_error& e) {
     e.discard_as_unraisable("horovod log sink");
+  } catch (...) {  // a message is not worth the engine's thread
   }
 }
 
 struct Work {
   std::shared_ptr<Engine> engine;
   OperationPtr op;
+  std::string name;  // as submitted; the engine's own copy may change while it is being announced
+
+  Work(std::shared_ptr<Engine> e, OperationPtr o, std::string n) : engine(std::move(e)), op(std::move(o)), name(std::move(n)) {}
+  Work(Work&&) = default;
+  ~Work() {
+    // The last reference ends the engine, whose thread may want the GIL for a message.
+    if (engine.use_count() != 1) return;
+    nb::gil_scoped_release nogil;
+    engine.reset();
+  }
 
   bool wait(double timeout) {
-    const Deadline deadline = Deadline::after(timeout < 0 ? kForever : timeout);
+    const Deadline deadline = Deadline::after(timeout >= 0 && timeout < kForever ? timeout : kForever);
     bool done = op->done();
     while (!done) {
       {
@@ -84,7 +97,32 @@ std::unique_ptr<Link> link_over(int fd) {
   return link;
 }
 
+// Descriptors that have not become somebody's yet: closed when making an engine fails halfway.
+class Unclaimed {
+ public:
+  explicit Unclaimed(const Config& c) : fds_(c.event_fds.begin(), c.event_fds.end()) {
+    for (int fd : {c.segment_fd, c.parent_fd}) fds_.insert(fd);
+    for (const auto* map : {&c.child_fds, &c.data_fds}) {
+      for (auto [rank, fd] : *map) fds_.insert(fd);
+    }
+    fds_.erase(-1);
+  }
+  ~Unclaimed() {
+    for (int fd : fds_) ::close(fd);
+  }
+  std::unique_ptr<Link> link(int fd) {
+    std::unique_ptr<Link> made = link_over(fd);
+    fds_.erase(fd);
+    return made;
+  }
+  void claim_all() { fds_.clear(); }
+
+ private:
+  std::set<int> fds_;
+};
+
 EngineOptions make_options(const Config& c) {
+  Unclaimed unclaimed(c);
   EngineOptions o;
   o.rank = c.rank;
   o.size = c.size;
@@ -92,14 +130,13 @@ EngineOptions make_options(const Config& c) {
   o.labels = c.labels;
   o.event_fds = c.event_fds;
   int locals = 0;
-  for (int n : c.node_of) locals += n == c.node_of.at(c.rank);
+  for (int n : c.node_of) locals += n == c.node_of.at(static_cast<size_t>(c.rank));
   if (c.segment_fd >= 0) {
     check(Segment::map(c.segment_fd, {locals, c.ring_bytes, c.staging_bytes}, &o.segment));
-    ::close(c.segment_fd);
   }
-  if (c.parent_fd >= 0) o.parent = link_over(c.parent_fd);
-  for (auto [rank, fd] : c.child_fds) o.children[rank] = link_over(fd);
-  for (auto [rank, fd] : c.data_fds) o.data[rank] = link_over(fd);
+  if (c.parent_fd >= 0) o.parent = unclaimed.link(c.parent_fd);
+  for (auto [rank, fd] : c.child_fds) o.children[rank] = unclaimed.link(fd);
+  for (auto [rank, fd] : c.data_fds) o.data[rank] = unclaimed.link(fd);
   o.settings = {c.fusion_threshold, c.cycle_time_ms * 1e-3, c.cache_capacity, c.groups_apart, c.timeout,
                 c.stall_warning, c.stall_shutdown, c.algorithm, c.spins, c.cpu};
   check(make_host_backend(c.algorithm, &o.backend));
@@ -108,6 +145,8 @@ EngineOptions make_options(const Config& c) {
     if (static_cast<int>(level) >= least) log_to_python(level, text);
   };
   if (const std::string wrong = hvd::check(o); !wrong.empty()) throw nb::value_error(("inconsistent engine configuration: " + wrong).c_str());
+  unclaimed.claim_all();
+  if (c.segment_fd >= 0) ::close(c.segment_fd);  // the mapping stays
   return o;
 }
 
@@ -123,14 +162,18 @@ struct PyEngine {
     nb::gil_scoped_release nogil;
     engine.reset();
   }
-  // In a forked child the threads do not exist and the sockets are the parent's: nothing may be touched, so the memory stays behind.
-  void abandon() { new std::shared_ptr<Engine>(std::move(engine)); }
+  // In a forked child the threads do not exist, so nothing may be destroyed: the memory stays behind.
+  void abandon() {
+    if (!engine) return;
+    engine->abandon_in_child();
+    new std::shared_ptr<Engine>(std::move(engine));
+  }
 
   Engine& live() {
     if (!engine) raise(Status(Code::shutdown, "the engine belongs to the parent process; a forked child cannot use it"));
     return *engine;
   }
-  Work wrap(OperationPtr op) { return {engine, std::move(op)}; }
+  Work wrap(OperationPtr op, std::string name) { return Work(engine, std::move(op), std::move(name)); }
 };
 
 int64_t integer(nb::handle h) {
@@ -144,6 +187,13 @@ std::vector<int64_t> integers(nb::handle sequence) {
   if (sequence.is_none()) return out;
   for (nb::handle item : nb::iter(sequence)) out.push_back(integer(item));
   return out;
+}
+
+// Not every str has a UTF-8 form (lone surrogates); those raise UnicodeEncodeError, a ValueError.
+const char* text(const nb::str& s) {
+  const char* utf8 = PyUnicode_AsUTF8(s.ptr());
+  if (!utf8) throw nb::python_error();
+  return utf8;
 }
 
 template <class Enum>
@@ -161,7 +211,7 @@ Work submit(PyEngine& self, int kind, nb::str name, uintptr_t in, uintptr_t out,
   Request q;
   q.kind = code("kind", kind, Kind::barrier);
   q.set = static_cast<uint32_t>(process_set);
-  q.name = name.c_str();
+  q.name = text(name);
   q.dtype = code("dtype", dtype, DType::bfloat16);
   q.op = code("op", op, ReduceOp::product);
   q.root = root;
@@ -170,14 +220,14 @@ Work submit(PyEngine& self, int kind, nb::str name, uintptr_t in, uintptr_t out,
   q.shape = integers(shape);
   q.splits = integers(splits);
   if (!splits.is_none() && q.splits.empty()) throw nb::value_error("splits is empty; accepted: one entry for each rank of the set");
-  q.group = group.c_str();
+  q.group = text(group);
   q.group_size = static_cast<uint32_t>(group_size);
   const auto* source = reinterpret_cast<const std::byte*>(in);
   auto* target = reinterpret_cast<std::byte*>(out);
   OperationPtr operation;
   check(kBlocking ? engine.submit_blocking(std::move(q), source, target, &operation)
                   : engine.submit(std::move(q), source, target, &operation));
-  Work work = self.wrap(std::move(operation));
+  Work work = self.wrap(std::move(operation), text(name));
   if constexpr (kBlocking) {
     nb::gil_scoped_release nogil;
     engine.wait(*work.op, Deadline::after(kSignalSlice));
@@ -192,11 +242,16 @@ Work submit_special(PyEngine& self, Kind kind, const std::string& name, std::vec
   q.splits = std::move(numbers);
   OperationPtr op;
   check(self.live().submit(std::move(q), nullptr, nullptr, &op));
-  return self.wrap(std::move(op));
+  return self.wrap(std::move(op), name);
 }
 
 nb::dict stats(PyEngine& self) {
-  const Engine::Stats s = self.live().stats();
+  Engine& engine = self.live();
+  Engine::Stats s;
+  {
+    nb::gil_scoped_release nogil;  // shutdown() on another thread may hold the engine's lock until a log message is through
+    s = engine.stats();
+  }
   nb::dict d;
   d["operations"] = s.operations;
   d["fused"] = s.fused;
@@ -243,12 +298,12 @@ void define_config(nb::module_& m) {
 void define_engine(nb::module_& m) {
   define_config(m);
   nb::class_<Work>(m, "Work")
-      .def_prop_ro("name", [](const Work& w) { return w.op->request.name; })
+      .def_prop_ro("name", [](const Work& w) { return w.name; })
       .def("done", [](Work& w) { return w.engine->poll(*w.op); })
       .def("wait", &Work::wait, nb::arg("timeout") = -1.0)
-      .def_prop_ro("sizes", [](const Work& w) { return w.op->sizes; })
+      .def_prop_ro("sizes", [](const Work& w) { return w.op->done() ? w.op->sizes : std::vector<int64_t>(); })
       .def_prop_ro("output", [](const Work& w) -> nb::object {
-        if (!w.op->output) return nb::none();
+        if (!w.op->done() || !w.op->output) return nb::none();
         return nb::cast(Buffer{w.op->output});
       });
   using namespace nb::literals;
@@ -270,9 +325,12 @@ void define_engine(nb::module_& m) {
       .def("abandon", &PyEngine::abandon)
       .def("stats", &stats);
   m.def("set_log_sink", [](nb::object sink) {
-    std::lock_guard lock(sink_mutex);
-    PyObject* old = sink_object;
-    sink_object = sink.is_none() ? nullptr : sink.release().ptr();
+    PyObject* old;
+    {
+      std::lock_guard lock(sink_mutex);
+      old = sink_object;
+      sink_object = sink.is_none() ? nullptr : sink.release().ptr();
+    }
     Py_XDECREF(old);
   }, nb::arg("sink").none());
 }

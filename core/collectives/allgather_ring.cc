@@ -1,8 +1,9 @@
-// Ring: everybody's block travels once around the ring; what has arrived flows on at once. Two connections a rank, all of them busy
-// all the time, and blocks may differ in size.
+// Ring: everybody's block travels once around the ring; what has arrived flows on at once. Two connections a rank, all of them
+// busy all the time, and blocks may differ in size.
 //
 // Cost: (P-1) * alpha + (P-1)/P * N * beta, N being all blocks together; with one dominating block about N * beta.
-// Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1), 2005.
+// Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1),
+// 2005.
 #include <cstring>
 
 #include "collectives/collectives.h"

@@ -1,7 +1,7 @@
 // Inside the hosts first, then between them, then inside again: only one copy of the data leaves a host. The data are cut into
-// slices, one for each member that every host has (comm.slices). Through shared memory each of the first members reduces its slice
-// for the host; the members with one index on all hosts then reduce that slice between the hosts, all slices at the same time over
-// connections of their own; in the end the slices are gathered inside the host.
+// slices, one for each member that every host has (comm.slices). Through shared memory each of the first members reduces its
+// slice for the host; the members with one index on all hosts then reduce that slice between the hosts, all slices at the same
+// time over connections of their own; in the end the slices are gathered inside the host.
 //
 // Cost, H hosts, L members each, l = cost of shared memory, N' = N / L: l(N) + T(H, N') + l(N), where T is recursive doubling for
 // small slices, Rabenseifner when H is a power of two and the pairwise algorithm otherwise. T's three algorithms add in the same
@@ -9,8 +9,8 @@
 // Order: THE order among the members of a host, then THE order among the hosts. Element by element, so slices do not show either.
 // 16-bit floats are float32 from the first step to the last but one, because the hosts' sums must not be rounded before they are
 // added.
-// Source: the two-level scheme of A. Karonis et al., "Exploiting hierarchy in parallel computer networks", IPDPS 2000; slices: M. Cho et al.,
-// "BlueConnect", SysML 2019.
+// Source: N. Karonis et al., "Exploiting hierarchy in parallel computer networks to optimize collective operation performance",
+// IPDPS 2000; slices: M. Cho et al., "BlueConnect", SysML 2019.
 #include <algorithm>
 #include <bit>
 

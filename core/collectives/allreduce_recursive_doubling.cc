@@ -1,10 +1,11 @@
-// Recursive doubling: in step k everybody exchanges all of its partial values with the rank whose number differs in bit k, and both
-// add. After log2(P) steps everybody has the result. Fewest steps, so best for small data.
+// Recursive doubling: in step k everybody exchanges all of its partial values with the rank whose number differs in bit k, and
+// both add. After log2(P) steps everybody has the result. Fewest steps, so best for small data.
 //
 // Cost: log2(P) * (alpha + N * (beta + gamma)), two steps more when P is not a power of two. N counts accumulation types: 16-bit
 // floats travel as float32, so that a value is rounded once.
 // Order of the reduction: THE order (collectives/reduce.h).
-// Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1), 2005.
+// Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1),
+// 2005.
 #include "collectives/collectives.h"
 #include "collectives/fold.h"
 

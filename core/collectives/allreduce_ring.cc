@@ -4,8 +4,8 @@
 //
 // Cost: 2 (P-1) * alpha + 2 (P-1)/P * N * beta + (P-1)/P * N * gamma.
 // Order of the reduction: slice i starts at rank i + 1 and is added along the ring, so where an element lies decides the order
-// in which its values are added. All ranks get the same bits, but they differ from those of the other algorithms and change with the
-// fusion of tensors; therefore it is not chosen by default for floats on more than two ranks (plan/algorithms.h).
+// in which its values are added. All ranks get the same bits, but they differ from those of the other algorithms and change with
+// the fusion of tensors; therefore it is not chosen by default for floats on more than two ranks (plan/algorithms.h).
 // 16-bit floats travel as float32 while they are sums, as themselves afterwards.
 // Source: P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 69(2), 2009.
 #include "collectives/collectives.h"

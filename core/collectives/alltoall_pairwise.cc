@@ -2,8 +2,8 @@
 // slow pair does not hold up the others of its window.
 //
 // Cost: (P-1) * alpha + (P-1)/P * N * beta; the alphas overlap within a window.
-// Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1), 2005
-// (pairwise exchange); the symmetric rounds are the circle method for tournaments.
+// Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1),
+// 2005 (pairwise exchange); the symmetric rounds are the circle method for tournaments.
 #include <cstring>
 
 #include "collectives/collectives.h"

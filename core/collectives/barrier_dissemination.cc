@@ -2,7 +2,8 @@
 // back. After ceil(log2(P)) rounds everybody has heard of everybody.
 //
 // Cost: ceil(log2(P)) * alpha.
-// Source: D. Hensgen, R. Finkel, U. Manber, "Two algorithms for barrier synchronization", Int. J. Parallel Programming 17(1), 1988.
+// Source: D. Hensgen, R. Finkel, U. Manber, "Two algorithms for barrier synchronization", Int. J. Parallel Programming 17(1),
+// 1988.
 #include "collectives/collectives.h"
 #include "collectives/flow.h"
 

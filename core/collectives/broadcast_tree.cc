@@ -1,8 +1,9 @@
-// Binomial tree: the root sends to the rank half the world away, both then serve a half of the world each, and so on. Fewest steps,
-// so best for small data.
+// Binomial tree: the root sends to the rank half the world away, both then serve a half of the world each, and so on. Fewest
+// steps, so best for small data.
 //
 // Cost: ceil(log2(P)) * (alpha + N * beta).
-// Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1), 2005.
+// Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1),
+// 2005.
 #include <bit>
 
 #include "collectives/collectives.h"

@@ -12,9 +12,7 @@ namespace {
 
 constexpr size_t kAlign = 64;
 
-Status no_link(const Comm& comm, int peer) {
-  return Status(Code::internal, "no link to " + peer_name(comm, peer));
-}
+Status no_link(const Comm& comm, int peer) { return Status(Code::internal, "no link to " + peer_name(comm, peer)); }
 
 Link* link_to(const Comm& comm, int peer) {
   return peer >= 0 && static_cast<size_t>(peer) < comm.links.size() ? comm.links[peer] : nullptr;

@@ -34,7 +34,7 @@ Status pump(Comm& comm, const Text& text, Step step) {
 
 // ---- receiving and combining ----------------------------------------------------------------------------------------------
 struct Combine {
-  DType dtype;        // of the values on the wire and in memory; an accumulation type
+  DType dtype;  // of the values on the wire and in memory; an accumulation type
   ReduceOp op;
   bool theirs_first;  // the peer's value is the operand of the lower rank
 };
@@ -61,9 +61,9 @@ class Inflow {
 // Sends `out` while combining what arrives into `mine` (which must not overlap `out`).
 Status exchange_combine(Comm& comm, int to, ConstBytes out, int from, Bytes mine, const Combine& combine);
 
-// One trip around the ring. Slice i of `base` is [offsets[i], offsets[i + 1]) in bytes, one a rank. Sends slices first, first - 1,
-// ... (size - 1 of them) to the next rank and takes first - 1, first - 2, ... from the previous one; with `combine`, each is
-// combined with mine before it travels on. There are no steps that wait for one another: what has arrived (and is combined) flows on.
+// One trip around the ring. Slice i of `base` is [offsets[i], offsets[i + 1]) in bytes, one a rank. I send slices first, first - 1,
+// and so on (size - 1 of them) to the next rank and take first - 1, first - 2 and so on from the previous one; with `combine`, each
+// is combined with mine before it travels on. No step waits for another: what has arrived (and is combined) flows on.
 Status ring_pass(Comm& comm, std::byte* base, std::span<const size_t> offsets, int first, const Combine* combine);
 
 // Passes `data` on while it arrives. from < 0: it is mine; to < 0: I am the last.
@@ -84,12 +84,12 @@ constexpr size_t slice_at(size_t count, int n, int i) {
 // Scratch slots of the algorithms over links (one Scratch may serve a Comm and its local and cross parts). Slots below are for
 // algorithms in shared memory.
 enum LinkSlot : int {
-  kSlotWide = 16,       // float32 copy of the data
-  kSlotTheirs,          // what a peer sent
+  kSlotWide = 16,  // float32 copy of the data
+  kSlotTheirs,     // what a peer sent
   kSlotOffsets,
   kSlotCounts,
   kSlotSources,
-  kSlotHierarchyWide,   // in use while another algorithm runs between the hosts
+  kSlotHierarchyWide,  // in use while another algorithm runs between the hosts
   kSlotHierarchySlice,
   kSlotHierarchyCounts,
 };

@@ -1,8 +1,9 @@
 // Every rank sends each other one its part of the data directly; the owner of a part reduces all contributions at once, in THE
-// order (collectives/reduce.h), and scales. Large parts go in rounds, so that the contributions that wait for the reduction take a
-// bounded amount of memory.
+// order (collectives/reduce.h), and scales. Large parts go in rounds, so that the contributions that wait for the reduction take
+// a bounded amount of memory.
 //
-// Cost: (P-1) * alpha + (P-1)/P * N * (beta + gamma); the alphas overlap within a window of peers, and times the number of rounds.
+// Cost: (P-1) * alpha + (P-1)/P * N * (beta + gamma); the alphas overlap within a window of peers, and times the number of
+// rounds.
 // 16-bit floats travel as themselves and are added in float32.
 // Source: the pairwise exchange of R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in
 // MPICH", IJHPCA 19(1), 2005.
@@ -22,8 +23,8 @@ size_t round_count(int size, DType d) {
 
 }  // namespace
 
-Status reducescatter_pairwise(Comm& comm, const std::byte* in, std::byte* out, std::span<const size_t> counts, DType d, ReduceOp op,
-                              const Scale& scale) {
+Status reducescatter_pairwise(Comm& comm, const std::byte* in, std::byte* out, std::span<const size_t> counts, DType d,
+                              ReduceOp op, const Scale& scale) {
   const size_t n = static_cast<size_t>(comm.size), element = size_of(d), mine = counts[comm.rank];
   auto* offsets = reinterpret_cast<size_t*>(comm.scratch->get(kSlotOffsets, n * sizeof(size_t)));
   for (size_t i = 0, sum = 0; i < n; sum += counts[i++]) offsets[i] = sum;

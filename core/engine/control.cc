@@ -190,6 +190,14 @@ std::vector<Control::Lost> Control::take_lost() {
   return out;
 }
 
+bool Control::unsent() const {
+  if (parent_ && !parent_->broken && !parent_->out.empty()) return true;
+  for (const auto& child : children_) {
+    if (!child->broken && !child->out.empty()) return true;
+  }
+  return false;
+}
+
 void Control::poll_fds(std::vector<std::pair<int, short>>& fds) const {
   auto add = [&](const Neighbour& n) {
     if (!n.broken) fds.emplace_back(n.link->fd(), static_cast<short>(POLLIN | (n.out.empty() ? 0 : POLLOUT)));

@@ -51,6 +51,7 @@ class Control {
   // Every neighbour has everything that we sent, up to the flood that ended the job (or is gone). Closing a socket on which the
   // peer's messages lie unread would reset it and take our last words with it.
   bool parted() const;
+  bool unsent() const;
 
   struct Lost {
     int rank;

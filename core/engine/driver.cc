@@ -47,7 +47,7 @@ bool Driver::step(bool flush) {
     moved |= run_schedule();
     if (over_) return true;
     // On one node nothing about a running schedule travels over sockets; the engine's thread sleeps on them meanwhile.
-    if (steady_ && world_.one_node() && flush) return moved;
+    if (steady_ && world_.one_node() && flush && !bye_) return moved;
   }
   moved |= announce(flush);
   moved |= hear();
@@ -294,8 +294,7 @@ void Driver::apply_set_change(const Response& response, Operation* op) {
 }
 
 void Driver::finish(const std::vector<Operation*>& ops, const Status& status) {
-  std::vector<OperationPtr> keep;
-  submissions_->release(ops, &keep);
+  submissions_->release(ops);
   for (Operation* op : ops) {
     if (op) op->complete(status);
   }
@@ -377,7 +376,9 @@ bool Driver::run_schedule() {
 
 bool Driver::run_bucket() {
   std::vector<Operation*> ops;
-  const Schedule::Bucket* bucket = submissions_->take_bucket(&ops);
+  // Held here while they run: the end of the job, heard from within the collective, must not hand their memory back before it returns.
+  std::vector<OperationPtr> keep;
+  const Schedule::Bucket* bucket = submissions_->take_bucket(&ops, &keep);
   ++executed_;
   if (!world_.comm(bucket->response.set)) return true;
   in_bucket_ = bucket;
@@ -388,8 +389,6 @@ bool Driver::run_bucket() {
     finish(ops, status);
     return true;
   }
-  std::vector<OperationPtr> keep;
-  submissions_->release(ops, &keep);
   for (OperationPtr& op : keep) to_announce_.push_back(std::move(op));  // failed with the rest
   collective_failed(status);
   return false;
@@ -415,7 +414,7 @@ void Driver::leave_schedule(uint64_t final_position) {
 Mood Driver::resting_mood() const {
   if (!steady_) return Mood::idle;
   const auto p = submissions_->progress();
-  return p.ready > p.executed || p.deviated ? Mood::waiting : Mood::idle;
+  return (p.ready > p.executed && p.ready != kNoPart) || p.deviated ? Mood::waiting : Mood::idle;
 }
 
 double Driver::resting_seconds() const {
@@ -482,6 +481,13 @@ bool Driver::past_goodbye() const {
 }
 
 void Driver::collective_failed(const Status& status) {
+  // A closed data link is a symptom; the control tree is about to say who has gone and why.
+  const Deadline patience = Deadline::after(0.1);
+  while (status.code() == Code::peer_lost && !over_ && !bye_ && !patience.passed()) {
+    world_.waiter().nap(Deadline::after(0.005));
+    control_.pump();
+    hear_urgent();
+  }
   if (!over_ && stopping_.load(std::memory_order_seq_cst)) {
     --executed_;  // our goodbye must not promise it
     fail(status, false);

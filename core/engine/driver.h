@@ -34,6 +34,8 @@ class Driver {
   Mood resting_mood() const;
   double resting_seconds() const;
   bool work_waiting() const;
+  // Control messages wait for room in a socket.
+  bool unsent() const { return control_.unsent(); }
   void poll_fds(std::vector<std::pair<int, short>>& fds) const { control_.poll_fds(fds); }
 
   // The program leaves: says goodbye (with `reason`), fails what is pending and waits briefly until the neighbours have heard it.

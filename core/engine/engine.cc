@@ -107,7 +107,7 @@ void Engine::release_baton() {
   bool work = false;
   if (ring) {
     bell_.word()->mood.store(static_cast<uint32_t>(driver_->resting_mood()), std::memory_order_seq_cst);
-    work = driver_->work_waiting() || driver_->resting_seconds() < kLongRest;
+    work = driver_->work_waiting() || driver_->resting_seconds() < kLongRest || stop_.load() || driver_->unsent();
   }
   baton_.unlock();
   if (work) bell_.ring();

@@ -5,6 +5,8 @@
 
 #include "transport/segment.h"
 
+#include "transport/segment.h"
+
 namespace hvd {
 
 uint32_t ProcessSetTable::lowest_free_id() const {
@@ -133,6 +135,15 @@ Response Negotiator::decide(const Key& key, Pending& p) {
       }
       const uint32_t id = table_.lowest_free_id();
       if (id >= kMaxProcessSets) {
+        r.error = Status(Code::invalid_argument, "no more than " + std::to_string(kMaxProcessSets) + " process sets can exist at a time");
+        break;
+      }
+      if (ranks.empty() || ranks.front() < 0 || ranks.back() >= world_ || !std::is_sorted(ranks.begin(), ranks.end())) {
+        r.error = Status(Code::invalid_argument, "process set " + shape_string(like.splits) + ": ranks between 0 and " +
+                                                     std::to_string(world_ - 1) + " in rising order are accepted");
+        break;
+      }
+      if (id >= kMaxProcessSets) {
         r.error = Status(Code::invalid_argument, "process set " + shape_string(like.splits) + ": there are " + std::to_string(table_.sets.size()) +
                                                      " process sets already, as many as there can be; remove one first");
         break;
@@ -166,26 +177,27 @@ void Negotiator::emit(Ready ready, const Request& like) {
   group.size = like.group_size;
   if (!ready.response.error.ok() && group.error.ok()) group.error = ready.response.error;
   group.ready.push_back(std::move(ready));
-  if (group.ready.size() < group.size) return;
+  if (++group.decided < group.size && group.error.ok()) return;
+  release(&group, like.group);
+  if (group.decided >= group.size) groups_.erase(key);
+}
+
+// Lets go of what a group holds. One wrong member spoils the group: nothing of it runs, so all of it can be tried again.
+void Negotiator::release(Group* group, const std::string& name) {
   const uint64_t unit = ++units_;
-  for (Ready& member : group.ready) {
-    // One wrong member spoils the group: nothing of it runs, so all of it can be tried again.
-    if (!group.error.ok() && member.response.error.ok()) {
-      member.response.error = group.error.with("group '" + like.group + "'");
-    }
+  for (Ready& member : group->ready) {
+    if (!group->error.ok() && member.response.error.ok()) member.response.error = group->error.with("group '" + name + "'");
     member.unit = unit;
     member.grouped = true;
     ready_.push_back(std::move(member));
   }
-  groups_.erase(key);
+  group->ready.clear();
 }
 
 void Negotiator::join(int rank) {
   if (std::find(joined_.begin(), joined_.end(), rank) == joined_.end()) joined_.push_back(rank);
-  if (static_cast<int>(joined_.size()) < world_) {
-    settle_all_of_world();
-    return;
-  }
+  settle_all_of_world();
+  if (static_cast<int>(joined_.size()) < world_) return;
   Ready ready;
   ready.unit = ++units_;
   ready.response.kind = Kind::join;
@@ -263,6 +275,20 @@ void Negotiator::fail_diverged(double since) {
       failed.emplace_back(b->first, error);
     }
   }
+  // Members of a group that has failed and that not all ranks know (they disagree about its size): nobody else will announce them.
+  for (auto it = groups_.begin(); it != groups_.end();) {
+    if (it->second.error.ok()) {
+      ++it;
+      continue;
+    }
+    bool old = false;
+    for (const auto& [key, p] : pending_) {
+      if (p.first > since || key.first != it->first.first || p.by_rank.front().request.group != it->first.second) continue;
+      failed.emplace_back(key, it->second.error.with("group '" + it->first.second + "'"));
+      old = true;
+    }
+    it = old ? groups_.erase(it) : std::next(it);
+  }
   for (auto& [key, error] : failed) {
     auto it = pending_.find(key);
     if (it == pending_.end()) continue;
@@ -275,7 +301,8 @@ void Negotiator::fail_diverged(double since) {
     ready.response.names = {key.second};
     ready.response.shapes = {like.shape};
     ready.response.error = error;
-    emit(std::move(ready), like);
+    ready.unit = ++units_;
+    ready_.push_back(std::move(ready));
   }
 }
 

@@ -35,7 +35,7 @@ class Negotiator {
 
   // Forgets all that is announced but not ready (a schedule takes over; ranks announce it again if it fails).
   void clear_pending();
-  bool has_pending() const { return !pending_.empty(); }
+  bool has_pending() const { return !pending_.empty() || !groups_.empty(); }
   bool anyone_joined() const { return !joined_.empty(); }
 
   const ProcessSetTable& sets() const { return table_; }
@@ -60,7 +60,8 @@ class Negotiator {
   };
   struct Group {
     uint32_t size = 0;
-    std::vector<Ready> ready;
+    uint32_t decided = 0;      // members about which all ranks have spoken
+    std::vector<Ready> ready;  // held until all are
     Status error;
   };
   using Key = std::pair<uint32_t, std::string>;
@@ -70,6 +71,7 @@ class Negotiator {
   Response decide(const Key& key, Pending& p);
   void emit(Ready ready, const Request& like);
   void join(int rank);
+  void release(Group* group, const std::string& name);
   void settle_all_of_world();
   void settle_removed();
 

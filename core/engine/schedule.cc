@@ -235,6 +235,7 @@ const Schedule::Bucket& ScheduleCursor::take(std::vector<void*>* tokens) {
 }
 
 bool ScheduleCursor::stuck(const void* token) const {
+  if (!anything_mine()) return false;
   const uint64_t n = schedule_->buckets.size();
   // Buckets that are ready here only wait for peers.
   for (uint64_t position = executed_; position < ready_; ++position) {

@@ -172,24 +172,26 @@ size_t Submissions::buckets() const {
   return cursor_ ? cursor_->schedule().buckets.size() : 0;
 }
 
-const Schedule::Bucket* Submissions::take_bucket(std::vector<Operation*>* operations) {
+const Schedule::Bucket* Submissions::take_bucket(std::vector<Operation*>* operations, std::vector<OperationPtr>* keep) {
   std::lock_guard lock(mutex_);
   std::vector<void*> tokens;
   const Schedule::Bucket& bucket = cursor_->take(&tokens);
   operations->clear();
-  for (void* token : tokens) operations->push_back(static_cast<Operation*>(token));
-  return &bucket;
-}
-
-void Submissions::release(const std::vector<Operation*>& operations, std::vector<OperationPtr>* keep) {
-  std::lock_guard lock(mutex_);
-  for (Operation* op : operations) {
-    if (!op) continue;
-    if (!op->request.unnamed) in_flight_.erase(key_of(op->request));
+  for (void* token : tokens) {
+    auto* op = static_cast<Operation*>(token);
+    operations->push_back(op);
     auto it = scheduled_.find(op);
     if (it == scheduled_.end()) continue;
     keep->push_back(std::move(it->second));
     scheduled_.erase(it);
+  }
+  return &bucket;
+}
+
+void Submissions::release(const std::vector<Operation*>& operations) {
+  std::lock_guard lock(mutex_);
+  for (Operation* op : operations) {
+    if (op && !op->request.unnamed) in_flight_.erase(key_of(op->request));
   }
 }
 

@@ -27,8 +27,8 @@ class Submissions {
   std::vector<OperationPtr> take();
   bool empty() const { return queued_.load(std::memory_order_seq_cst) == 0; }
   Clock::time_point last_submission() const;
-  // These are about to be completed: their names may be used again. `keep` takes over what only the schedule kept alive.
-  void release(const std::vector<Operation*>& operations, std::vector<OperationPtr>* keep);
+  // These are about to be completed: their names may be used again.
+  void release(const std::vector<Operation*>& operations);
 
   // An unnamed operation that this rank never submitted ended as an error; if its number is not used yet, it never will be.
   void skip_unnamed(uint32_t set, Kind kind, const std::string& name);
@@ -48,9 +48,9 @@ class Submissions {
     bool deviated = false, stuck = false;
   };
   Progress progress() const;
-  // The next bucket's operations (null where this rank takes no part).
+  // The next bucket's operations (null where this rank takes no part), and who keeps them alive from now on.
   size_t buckets() const;  // of the running schedule
-  const Schedule::Bucket* take_bucket(std::vector<Operation*>* operations);
+  const Schedule::Bucket* take_bucket(std::vector<Operation*>* operations, std::vector<OperationPtr>* keep);
   // A caller has been waiting for `op` for a while: if its bucket is incomplete here, waiting longer cannot help. `impatient`: it has
   // waited for so long that others may never come, which only negotiation can tell (see Stall). True: wake the driver.
   bool nudge(const Operation& op, bool impatient);

@@ -13,6 +13,7 @@ using C = Collective;
 using A = Algorithm;
 using W = Where;
 
+// clang-format off
 constexpr Row kTable[] = {
     // collective      where      values            sizes                 ranks      bytes       algorithm
     {C::allreduce,     W::local,  Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,  A::shm},
@@ -50,12 +51,12 @@ constexpr Row kTable[] = {
     {C::barrier,       W::nested, Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,  A::dissemination},
     {C::barrier,       W::flat,   Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,  A::dissemination},
 };
+// clang-format on
 
-constexpr std::string_view kCollectiveNames[kCollectiveCount] = {"allreduce", "broadcast", "allgather",
-                                                                 "alltoall", "reducescatter", "barrier"};
-constexpr std::string_view kAlgorithmNames[kAlgorithmCount] = {"shm", "recursive_doubling", "rabenseifner",
-                                                               "pairwise", "ring", "hierarchical",
-                                                               "tree", "pipelined", "dissemination"};
+constexpr std::string_view kCollectiveNames[kCollectiveCount] = {"allreduce", "broadcast",     "allgather",
+                                                                 "alltoall",  "reducescatter", "barrier"};
+constexpr std::string_view kAlgorithmNames[kAlgorithmCount] = {
+    "shm", "recursive_doubling", "rabenseifner", "pairwise", "ring", "hierarchical", "tree", "pipelined", "dissemination"};
 
 constexpr A kAllreduce[] = {A::shm, A::recursive_doubling, A::rabenseifner, A::pairwise, A::ring, A::hierarchical};
 constexpr A kBroadcast[] = {A::shm, A::tree, A::pipelined};
@@ -64,9 +65,7 @@ constexpr A kDirect[] = {A::shm, A::pairwise};
 constexpr A kBarrier[] = {A::shm, A::dissemination};
 constexpr std::span<const A> kExisting[kCollectiveCount] = {kAllreduce, kBroadcast, kAllgather, kDirect, kDirect, kBarrier};
 
-Where where(const WorldShape& world) {
-  return world.all_local ? W::local : world.nested ? W::nested : W::flat;
-}
+Where where(const WorldShape& world) { return world.all_local ? W::local : world.nested ? W::nested : W::flat; }
 
 template <class Value, class Name>
 std::string listed(std::span<const Value> values, Name name) {
@@ -90,7 +89,8 @@ Status parse_one(std::string_view item, Overrides* out) {
   const std::string shown = quoted(item).append(" in the choice of algorithms");
   const size_t equals = item.find('=');
   if (equals == item.npos) {
-    return Status(Code::invalid_argument, shown + " is not of the form collective=algorithm, as in 'allreduce=ring,broadcast=tree'");
+    return Status(Code::invalid_argument,
+                  shown + " is not of the form collective=algorithm, as in 'allreduce=ring,broadcast=tree'");
   }
   const std::string_view left = trimmed(item.substr(0, equals)), right = trimmed(item.substr(equals + 1));
   for (int c = 0; c < kCollectiveCount; ++c) {
@@ -100,7 +100,8 @@ Status parse_one(std::string_view item, Overrides* out) {
       out->wanted[c] = a;
       return {};
     }
-    return Status(Code::invalid_argument, shown + ": no algorithm " + quoted(right) + " for " + std::string(left) + "; accepted: " + listed(kExisting[c], [](A a) { return name_of(a); }));
+    return Status(Code::invalid_argument, shown + ": no algorithm " + quoted(right) + " for " + std::string(left) +
+                                              "; accepted: " + listed(kExisting[c], [](A a) { return name_of(a); }));
   }
   return Status(Code::invalid_argument,
                 shown + ": no collective " + quoted(left) + "; accepted: " +
@@ -144,9 +145,12 @@ Order order_of(Collective c, Algorithm a) {
 
 bool runs_in(Algorithm a, const WorldShape& world) {
   switch (a) {
-    case A::shm: return world.all_local;
-    case A::hierarchical: return world.nested;
-    default: return world.links;
+    case A::shm:
+      return world.all_local;
+    case A::hierarchical:
+      return world.nested;
+    default:
+      return world.links;
   }
 }
 

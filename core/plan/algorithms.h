@@ -1,8 +1,8 @@
-// Which algorithm for which collective: a table of rows, the first one that fits decides, and a string in which the user may overrule
-// it ("allreduce=ring,broadcast=tree"). Pure.
+// Which algorithm for which collective: a table of rows, the first one that fits decides, and a string in which the user may
+// overrule it ("allreduce=ring,broadcast=tree"). Pure.
 //
-// A rule that the table keeps (and a test checks): for one world, all rows that a float reduction can reach add in the same order,
-// so that bits depend neither on the size of a tensor nor on what it was fused with.
+// A rule that the table keeps (and a test checks): for one world, all rows that a float reduction can reach add in the same
+// order, so that bits depend neither on the size of a tensor nor on what it was fused with.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -23,7 +23,15 @@ inline constexpr int kCollectiveCount = 6;
 std::string_view name_of(Collective);
 
 enum class Algorithm : uint8_t {
-  shm, recursive_doubling, rabenseifner, pairwise, ring, hierarchical, tree, pipelined, dissemination,
+  shm,
+  recursive_doubling,
+  rabenseifner,
+  pairwise,
+  ring,
+  hierarchical,
+  tree,
+  pipelined,
+  dissemination,
 };
 inline constexpr int kAlgorithmCount = 9;
 std::string_view name_of(Algorithm);
@@ -34,10 +42,10 @@ std::span<const Algorithm> algorithms_of(Collective);
 struct WorldShape {
   int size = 1;
   int hosts = 1;
-  bool all_local = false;     // all members share this host's memory
-  bool links = true;          // there are links between members
-  bool nested = false;        // several hosts, several members on some (Topology::nested), shared memory inside them
-  bool power_of_two = true;   // is size?
+  bool all_local = false;    // all members share this host's memory
+  bool links = true;         // there are links between members
+  bool nested = false;       // several hosts, several members on some (Topology::nested), shared memory inside them
+  bool power_of_two = true;  // is size?
 
   // `shared_memory`: may members of one host use it?
   static WorldShape of(const Topology& topology, bool shared_memory = true);
@@ -57,8 +65,8 @@ Order order_of(Collective, Algorithm);
 // Can `algorithm` run at all in this world?
 bool runs_in(Algorithm, const WorldShape&);
 
-// `bytes`: of the whole operation on one rank, in dtype `d`. An override that cannot run in this world is passed over (one setting
-// serves worlds and process sets of different shapes).
+// `bytes`: of the whole operation on one rank, in dtype `d`. An override that cannot run in this world is passed over (one
+// setting serves worlds and process sets of different shapes).
 Algorithm select(Collective, DType d, size_t bytes, const WorldShape&, const Overrides& = {});
 
 // The table, for documentation and tests.

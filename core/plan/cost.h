@@ -1,6 +1,6 @@
 // What a collective should take, after the model of Hockney with a term for arithmetic: alpha seconds for a message, beta for a
-// byte on the wire, gamma for a byte combined. For choosing thresholds and for judging measurements; nothing is decided by it at run
-// time. Pure.
+// byte on the wire, gamma for a byte combined. For choosing thresholds and for judging measurements; nothing is decided by it at
+// run time. Pure.
 #pragma once
 #include <string_view>
 
@@ -10,9 +10,9 @@ namespace hvd {
 
 struct CostModel {
   // Between hosts, or over links in general. The defaults are round figures for 10 Gbit/s Ethernet.
-  double alpha = 30e-6;    // s per message
-  double beta = 0.8e-9;    // s per byte, one direction
-  double gamma = 0.1e-9;   // s per byte of one operand
+  double alpha = 30e-6;   // s per message
+  double beta = 0.8e-9;   // s per byte, one direction
+  double gamma = 0.1e-9;  // s per byte of one operand
   // Inside a host, through shared memory.
   double local_alpha = 0.3e-6;  // s until a store is seen by another core
   double local_beta = 0.1e-9;   // s per byte copied

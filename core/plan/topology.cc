@@ -9,8 +9,8 @@ namespace hvd {
 Status Topology::make(int rank, std::span<const int> host_of, Topology* out) {
   const int size = static_cast<int>(host_of.size());
   if (rank < 0 || rank >= size) {
-    return Status(Code::invalid_argument, "rank " + std::to_string(rank) + " of a world of " + std::to_string(size) +
-                                              "; 0 <= rank < size is needed");
+    return Status(Code::invalid_argument,
+                  "rank " + std::to_string(rank) + " of a world of " + std::to_string(size) + "; 0 <= rank < size is needed");
   }
   Topology t;
   t.rank = rank;
@@ -46,7 +46,8 @@ Status Topology::subset(std::span<const int> ranks, Topology* out) const {
   int mine = -1;
   for (int r : ranks) {
     if (r < 0 || r >= size) {
-      return Status(Code::invalid_argument, "process set with rank " + std::to_string(r) + " in a world of " + std::to_string(size));
+      return Status(Code::invalid_argument,
+                    "process set with rank " + std::to_string(r) + " in a world of " + std::to_string(size));
     }
     if (seen[r]) return Status(Code::invalid_argument, "process set with rank " + std::to_string(r) + " twice");
     seen[r] = true;

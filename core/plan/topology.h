@@ -1,4 +1,5 @@
-// Who sits where: ranks grouped by host. Pure data; immutable for an epoch. The members of a process set have a topology of their own.
+// Who sits where: ranks grouped by host. Pure data; immutable for an epoch. The members of a process set have a topology of their
+// own.
 #pragma once
 #include <span>
 #include <vector>
@@ -14,10 +15,10 @@ struct Topology {
   std::vector<std::vector<int>> members;  // by host: its ranks, ascending
   int local_rank = 0;                     // my index among the members of my host
   int local_size = 1;
-  int cross_rank = 0;                     // my host's index among the hosts that have a member with my local rank
-  int cross_size = 1;                     // how many hosts have one
-  int slices = 1;                         // smallest number of members on any host
-  bool homogeneous = true;                // all hosts have equally many members
+  int cross_rank = 0;       // my host's index among the hosts that have a member with my local rank
+  int cross_size = 1;       // how many hosts have one
+  int slices = 1;           // smallest number of members on any host
+  bool homogeneous = true;  // all hosts have equally many members
 
   // `host_of`: by rank, any number or the same number for the ranks of one host.
   static Status make(int rank, std::span<const int> host_of, Topology* out);

@@ -11,11 +11,11 @@ namespace hvd {
 
 struct FaultScript {
   static constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
-  uint64_t cut_after_sent = kNever;      // bytes; then the connection is closed, as by a process that dies
-  uint64_t cut_after_received = kNever;  // likewise
+  uint64_t cut_after_sent = kNever;                   // bytes; then the connection is closed, as by a process that dies
+  uint64_t cut_after_received = kNever;               // likewise
   size_t piece = std::numeric_limits<size_t>::max();  // bytes that one call moves at most
-  int stall_calls = 0;                   // so many calls move nothing ...
-  int stall_every = 1;                   // ... before each n-th call that may
+  int stall_calls = 0;                                // so many calls move nothing ...
+  int stall_every = 1;                                // ... before each n-th call that may
 };
 
 class FaultyLink final : public Link {

@@ -4,27 +4,23 @@ namespace hvd {
 
 NodeGroup::NodeGroup(std::shared_ptr<Segment> segment, int set_slot, uint32_t generation, std::vector<int> locals, int me, std::vector<BellRef> bells,
                      StagingLedger* ledger, Waiter* waiter, double timeout_seconds)
-    : segment_(std::move(segment)), slot_(set_slot), locals_(std::move(locals)), me_(me), bells_(std::move(bells)),
+    : segment_(std::move(segment)), locals_(std::move(locals)), me_(me), bells_(std::move(bells)),
       ledger_(ledger), waiter_(waiter), timeout_(timeout_seconds), staging_(locals_.size()) {
+  ProgressCounters counters;
+  for (int local : locals_) counters.push_back(&segment_->set_line(set_slot, local).progress);
+  counters_ = std::make_shared<const ProgressCounters>(std::move(counters));
   mine_ = base_ = static_cast<uint64_t>(generation) << 40;
   progress(me_).store(mine_, std::memory_order_seq_cst);
-}
-
-NodeGroup::~NodeGroup() {
-  for (auto& use : ledger_->half) {
-    if (use.group == this) use = {};
-  }
 }
 
 Status NodeGroup::begin(Stage* stage) {
   half_ = static_cast<int>(operations_++ & 1);
   auto& use = ledger_->half[half_];
-  if (use.group) {
-    NodeGroup& g = *use.group;
-    for (int m = 0; m < g.size(); ++m) {
-      if (g.progress(m).load(std::memory_order_seq_cst) >= use.done) continue;
+  if (use.counters) {
+    for (std::atomic<uint64_t>* counter : *use.counters) {
+      if (counter->load(std::memory_order_seq_cst) >= use.done) continue;
       Wait wait(*waiter_, timeout_, "local ranks to leave the staging buffer");
-      while (g.progress(m).load(std::memory_order_seq_cst) < use.done) HVD_RETURN_IF_ERROR(wait.pause());
+      while (counter->load(std::memory_order_seq_cst) < use.done) HVD_RETURN_IF_ERROR(wait.pause());
     }
     use = {};
   }
@@ -58,7 +54,7 @@ Status NodeGroup::await_all(uint64_t stage) {
 
 void NodeGroup::finish() {
   publish();
-  ledger_->half[half_] = {this, mine_};
+  ledger_->half[half_] = {counters_, mine_};
 }
 
 }  // namespace hvd

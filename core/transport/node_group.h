@@ -20,13 +20,14 @@
 
 namespace hvd {
 
-class NodeGroup;
+// The members' counters, in set order. They live in the segment and so outlast the group.
+using ProgressCounters = std::vector<std::atomic<uint64_t>*>;
 
 // One a rank and engine, shared by all its groups: who used which half of this rank's staging area last.
 struct StagingLedger {
   struct Use {
-    NodeGroup* group = nullptr;
-    uint64_t done = 0;  // the members' counters once they have finished that use
+    std::shared_ptr<const ProgressCounters> counters;  // null: nobody
+    uint64_t done = 0;                                 // what they show once everybody has finished that use
   };
   Use half[2];
 };
@@ -38,9 +39,6 @@ class NodeGroup {
   // that what an earlier group left in the slot counts as "not yet".
   NodeGroup(std::shared_ptr<Segment> segment, int set_slot, uint32_t generation, std::vector<int> locals, int me, std::vector<BellRef> bells,
             StagingLedger* ledger, Waiter* waiter, double timeout_seconds);
-  // A group that goes away (process set removed) must not be waited for any more.
-  ~NodeGroup();
-
   int size() const { return static_cast<int>(locals_.size()); }
   int me() const { return me_; }
 
@@ -65,11 +63,11 @@ class NodeGroup {
   Waiter& waiter() const { return *waiter_; }
 
  private:
-  std::atomic<uint64_t>& progress(int member) const { return segment_->set_line(slot_, locals_[member]).progress; }
+  std::atomic<uint64_t>& progress(int member) const { return *(*counters_)[member]; }
 
   std::shared_ptr<Segment> segment_;
-  int slot_;
   std::vector<int> locals_;
+  std::shared_ptr<const ProgressCounters> counters_;
   int me_;
   std::vector<BellRef> bells_;
   StagingLedger* ledger_;

@@ -1,6 +1,6 @@
-// A Link to a rank of the same host through two rings of the host's Segment, one a direction. A ring has one writer and one reader,
-// each with a counter of its own, so there are no locks. Whoever moves bytes wakes the other side if that sleeps: the reader waits
-// for data, the writer for space.
+// A Link to a rank of the same host through two rings of the host's Segment, one a direction. A ring has one writer and one
+// reader, each with a counter of its own, so there are no locks. Whoever moves bytes wakes the other side if that sleeps: the
+// reader waits for data, the writer for space.
 //
 // Memory does not notice that a peer has died. The engine does (closed control connection, abort flag), and ends the wait through
 // the Waiter's hook; abort() then makes the link refuse further use.
