@@ -152,6 +152,29 @@ def test_kill_minus_nine_is_noticed_and_the_rank_is_named(pool, transport):
         assert seconds < 3
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_forked_child_does_not_hide_the_death_of_its_parent(pool, transport):
+    """Data loaders fork workers, which inherit every socket; as long as one is open, peers see no end of file."""
+
+    def work():
+        from horovod.common.objects import allgather_object
+
+        allgather_object("ready")
+        if HorovodBasics("tests").rank() == 1:
+            child = os.fork()
+            if child == 0:
+                time.sleep(10)
+                os._exit(0)
+            time.sleep(0.3)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return wait_for_peers()
+
+    results = pool(2, HOROVOD_TRANSPORT=transport).run(work, errors=True)
+    message, seconds = results[0]
+    assert "rank 1" in message
+    assert seconds < 3
+
+
 @pytest.mark.parametrize(
     ("end", "words"),
     [

@@ -1,0 +1,145 @@
+// How a job ends: a rank leaves, is lost, or a collective fails; who is told, and what becomes of operations under way.
+#include "engine/driver.h"
+
+#include <algorithm>
+
+#include "base/wire.h"
+
+namespace hvd {
+namespace {
+
+std::string describe(const Operation& op) {
+  const std::string name = op.request.unnamed ? "unnamed, " + shape_string(op.request.shape) : op.request.name;
+  return std::string(name_of(op.request.kind)) + " '" + name + "'";
+}
+
+}  // namespace
+
+Status Driver::hook() {
+  control_.pump();
+  hear_urgent();
+  if (over_) return submissions_->ended();
+  if (stopping_.load(std::memory_order_seq_cst)) return Status(Code::shutdown, label(rank_) + " has called shutdown");
+  // A rank that has left took part in all operations up to some number; those still end well.
+  if (bye_ && executed_ > bye_->executed) return bye_->why;
+  return {};
+}
+
+void Driver::hear_urgent() {
+  Frame frame;
+  while (control_.pop_urgent(&frame)) {
+    parted_.insert(frame.origin);
+    // After a goodbye the operations up to it still end well, unless somebody else is lost meanwhile.
+    if (over_ || (bye_ && frame.type == FrameType::bye)) continue;
+    Reader r(frame.payload.data(), frame.payload.data() + frame.payload.size());
+    uint64_t executed = 0;
+    Code code = Code::ok;
+    std::string text;
+    r.get(&executed);
+    r.get(&code, Code::internal);
+    r.get(&text);
+    if (!r.ok()) text = "unintelligible goodbye from " + label(frame.origin);
+    last_words_ = frame.payload;
+    last_words_type_ = frame.type;
+    if (frame.type == FrameType::bye) {
+      bye_ = Bye{frame.origin, executed, Status(Code::shutdown, text)};
+    } else {
+      fail(Status(code == Code::ok ? Code::internal : code, text), false);
+    }
+  }
+  for (const auto& gone : control_.take_lost()) {
+    if (!over_ && !parted_.count(gone.rank)) lost(gone.rank, gone.why);
+  }
+}
+
+// Somebody has left, and all that it took part in is done. A rank without a part in the running schedule has nothing to do with it.
+bool Driver::past_goodbye() const {
+  return bye_ && (executed_ >= bye_->executed || (steady_ && submissions_->progress().ready == kNoPart));
+}
+
+void Driver::collective_failed(const Status& status) {
+  // A closed data link is a symptom; the control tree is about to say who has gone and why.
+  const Deadline patience = Deadline::after(0.1);
+  while (status.code() == Code::peer_lost && !over_ && !bye_ && !patience.passed()) {
+    world_.waiter().nap(Deadline::after(0.005));
+    control_.pump();
+    hear_urgent();
+  }
+  if (!over_ && stopping_.load(std::memory_order_seq_cst)) {
+    --executed_;  // our goodbye must not promise it
+    fail(status, false);
+  } else if (!over_ && bye_ && executed_ > bye_->executed) {
+    fail(bye_->why, false);  // everybody hears that from the one who left
+  } else {
+    fail(status, true);
+  }
+}
+
+std::vector<OperationPtr> Driver::take_unfinished() {
+  std::vector<OperationPtr> ops;
+  for (auto& [key, op] : pending_) ops.push_back(std::move(op));
+  for (OperationPtr& op : to_announce_) ops.push_back(std::move(op));
+  if (join_) ops.push_back(std::move(join_));
+  pending_.clear();
+  to_announce_.clear();
+  return ops;
+}
+
+void Driver::lost(int rank, const Status& why) {
+  fail(Status(Code::peer_lost, label(rank) + " was lost: " + why.message()), true);
+}
+
+void Driver::fail(Status why, bool tell) {
+  if (over_) {
+    // The end was heard inside a collective, which has now handed its operations back.
+    for (OperationPtr& op : take_unfinished()) op->complete(told_);
+    return;
+  }
+  over_ = true;
+  std::vector<OperationPtr> ops = submissions_->end(why);
+  for (OperationPtr& op : take_unfinished()) ops.push_back(std::move(op));
+  std::string in_flight = busy_;
+  if (in_bucket_) in_flight = std::string(name_of(in_bucket_->response.kind)) + " '" + in_bucket_->response.names.front() + "'";
+  for (size_t i = 0; i < ops.size() && i < 6 && in_flight.empty(); ++i) in_flight = describe(*ops[i]);
+  if (!in_flight.empty() && ops.size() > 1) in_flight += " and " + std::to_string(ops.size() - 1) + " more";
+  told_ = in_flight.empty() ? why : Status(why.code(), why.message() + "; in flight on " + label(rank_) + ": " + in_flight);
+  if (tell) {
+    last_words_.clear();
+    Writer w(&last_words_);
+    w.put(executed_);
+    w.put(why.code());
+    w.put(why.message());
+    last_words_type_ = FrameType::abort;
+    control_.flood(FrameType::abort, last_words_);
+  }
+  // Local ranks that spin or sleep in shared memory.
+  world_.segment().header().abort.store(1, std::memory_order_seq_cst);
+  for (int l = 0; l < world_.local_size(); ++l) {
+    if (l != world_.local_rank()) world_.bell_of(l).wake(Mood::idle);
+  }
+  for (OperationPtr& op : ops) op->complete(told_);
+}
+
+void Driver::leave(const std::string& reason) {
+  if (last_words_.empty()) {
+    Writer w(&last_words_);
+    w.put(executed_);
+    w.put(Code::shutdown);
+    w.put(label(rank_) + " has left the job" + (reason.empty() ? "" : ": " + reason));
+  }
+  control_.flood(last_words_type_, last_words_);
+  if (!over_) {
+    over_ = true;
+    const Status why(Code::shutdown, "this rank has called shutdown");
+    std::vector<OperationPtr> ops = submissions_->end(why);
+    for (OperationPtr& op : take_unfinished()) ops.push_back(std::move(op));
+    for (OperationPtr& op : ops) op->complete(why);
+  }
+  constexpr double kGoodbye = 1.0;
+  const Deadline deadline = Deadline::after(kGoodbye);
+  for (control_.pump(); !control_.parted() && !deadline.passed(); control_.pump()) {
+    world_.waiter().nap(Deadline::after(0.01));
+  }
+}
+
+}  // namespace hvd
