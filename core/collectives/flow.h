@@ -61,9 +61,10 @@ class Inflow {
 // Sends `out` while combining what arrives into `mine` (which must not overlap `out`).
 Status exchange_combine(Comm& comm, int to, ConstBytes out, int from, Bytes mine, const Combine& combine);
 
-// One trip around the ring. Slice i of `base` is [offsets[i], offsets[i + 1]) in bytes, one a rank. I send slices first, first - 1,
-// and so on (size - 1 of them) to the next rank and take first - 1, first - 2 and so on from the previous one; with `combine`, each
-// is combined with mine before it travels on. No step waits for another: what has arrived (and is combined) flows on.
+// One trip around the ring. Slice i of `base` is [offsets[i], offsets[i + 1]) in bytes, one a rank. I send slices first,
+// first - 1 and so on (size - 1 of them) to the next rank and take first - 1, first - 2 and so on from the previous one; with
+// `combine`, each is combined with mine before it travels on. No step waits for another: what has arrived (and is combined) flows
+// on.
 Status ring_pass(Comm& comm, std::byte* base, std::span<const size_t> offsets, int first, const Combine* combine);
 
 // Passes `data` on while it arrives. from < 0: it is mine; to < 0: I am the last.

@@ -1,10 +1,11 @@
+#include "collectives/comm.h"
+
 #include <doctest/doctest.h>
 
 #include <cstdint>
 #include <cstring>
 #include <numeric>
 
-#include "collectives/comm.h"
 #include "collectives/flow.h"
 
 using namespace hvd;
@@ -26,7 +27,8 @@ TEST_CASE("scratch is aligned, grows only, and keeps its slots apart") {
 TEST_CASE("gather and scatter walk over the pieces; null inputs are zeros, null outputs are dropped") {
   std::vector<int32_t> a = {1, 2, 3}, c = {7, 8}, out_a(3), out_b(4), out_c(2);
   auto bytes = [](auto& v) { return reinterpret_cast<std::byte*>(v.data()); };
-  const std::vector<Segments::Piece> pieces = {{bytes(a), bytes(out_a), 3}, {nullptr, bytes(out_b), 4}, {bytes(c), nullptr, 0}, {bytes(c), nullptr, 2}};
+  const std::vector<Segments::Piece> pieces = {
+      {bytes(a), bytes(out_a), 3}, {nullptr, bytes(out_b), 4}, {bytes(c), nullptr, 0}, {bytes(c), nullptr, 2}};
   const Segments s{pieces, 9};
   const std::vector<int32_t> whole = {1, 2, 3, 0, 0, 0, 0, 7, 8};
   for (size_t first = 0; first <= 9; ++first) {

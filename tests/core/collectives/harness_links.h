@@ -1,4 +1,5 @@
-// Ranks as threads joined by links of any kind, on one pretended host or several: what the tests of the collectives over links run on.
+// Ranks as threads joined by links of any kind, on one pretended host or several: what the tests of the collectives over links
+// run on.
 #pragma once
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -81,11 +82,11 @@ inline std::unique_ptr<Link> adopt(int fd) {
 
 struct Options {
   Wire wire = Wire::inproc;
-  size_t capacity = 256;  // of inproc and shm links: small, so that both sides often wait
+  size_t capacity = 2048;  // of inproc and shm links: small, so that both sides often wait
   SpinPolicy spin{20, 3};
   double timeout = 20;
   std::function<FaultScript(int rank, int peer)> faults = {};  // null: none
-  std::vector<int> host_of = {};                          // by rank; empty: one host. Gives comms their local and cross parts
+  std::vector<int> host_of = {};  // by rank; empty: one host. Gives comms their local and cross parts
 };
 
 class LinkWorld {
@@ -206,8 +207,8 @@ class LinkWorld {
         locals.push_back(static_cast<int>(locals.size()));
         bells.push_back(ranks_[m].bell);
       }
-      rank.node = std::make_unique<NodeGroup>(segments[t.host[r]], 0, 1, locals, t.local_rank, bells, &rank.ledger, rank.waiter.get(),
-                                              options_.timeout);
+      rank.node = std::make_unique<NodeGroup>(segments[t.host[r]], 0, 1, locals, t.local_rank, bells, &rank.ledger,
+                                              rank.waiter.get(), options_.timeout);
       fill(rank.local, r, t.local_rank, t.local_members());
       rank.local.node = rank.node.get();
       rank.local.links.assign(locals.size(), nullptr);

@@ -26,7 +26,8 @@ WorldShape on_hosts(std::vector<int> host_of, bool shared_memory = true) {
 }
 
 std::vector<WorldShape> worlds() {
-  std::vector<WorldShape> all = {on_hosts({0}), on_hosts({0, 0, 0}), on_hosts({0, 0, 0}, false), on_hosts({0, 0, 1}), on_hosts({0, 1, 1}, false)};
+  std::vector<WorldShape> all = {on_hosts({0}), on_hosts({0, 0, 0}), on_hosts({0, 0, 0}, false), on_hosts({0, 0, 1}),
+                                 on_hosts({0, 1, 1}, false)};
   for (int size : {2, 3, 4, 8, 9, 16, 17, 64, 65, 100, 128, 1000}) all.push_back(flat(size));
   return all;
 }

@@ -47,9 +47,8 @@ TEST_CASE("a link keeps order and content, wrapping around many times, both ways
     Ends ends(wire);
     const auto forth = noise(40'001), back = noise(39'999);
     std::vector<std::byte> at_b(forth.size()), at_a(back.size());
-    const auto results = ends.world.run([&](Comm& comm) {
-      return comm.rank == 0 ? exchange(comm, 1, forth, 1, at_a) : exchange(comm, 0, back, 0, at_b);
-    });
+    const auto results = ends.world.run(
+        [&](Comm& comm) { return comm.rank == 0 ? exchange(comm, 1, forth, 1, at_a) : exchange(comm, 0, back, 0, at_b); });
     for (const Status& s : results) CHECK_MESSAGE(s.ok(), s.message());
     CHECK(at_b == forth);
     CHECK(at_a == back);
