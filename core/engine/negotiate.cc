@@ -143,11 +143,6 @@ Response Negotiator::decide(const Key& key, Pending& p) {
                                                      std::to_string(world_ - 1) + " in rising order are accepted");
         break;
       }
-      if (id >= kMaxProcessSets) {
-        r.error = Status(Code::invalid_argument, "process set " + shape_string(like.splits) + ": there are " + std::to_string(table_.sets.size()) +
-                                                     " process sets already, as many as there can be; remove one first");
-        break;
-      }
       table_.sets[id] = ranks;
       r.sizes = {id, static_cast<int64_t>(++generation_)};
       r.sizes.insert(r.sizes.end(), like.splits.begin(), like.splits.end());

@@ -130,10 +130,10 @@ TEST_CASE("every dtype and reduction, several lengths at once") {
           if (average && is_float(c.d)) {  // division and multiplication by the inverse round differently
             for (size_t i = 0; i < c.n; ++i) {
               const double x = get_float(c.d, c.task->out.data(), i), y = get_float(c.d, want.data(), i);
-              p.expect(std::abs(x - y) <= 0.01 * std::abs(y), "average of '" + c.task->op->request.name + "'");
+              p.expect(std::abs(x - y) <= 0.01 * std::abs(y), "average of '" + c.task->name + "'");
             }
           } else {
-            p.expect(c.task->out == want, "result of '" + c.task->op->request.name + "'");
+            p.expect(c.task->out == want, "result of '" + c.task->name + "'");
           }
         }
       }) == "");
@@ -366,7 +366,7 @@ TEST_CASE("process sets: overlapping, mixed with the world, removed, added again
             if (p.rank % 2) std::reverse(tasks.begin(), tasks.end());
             for (auto& [t, want] : tasks) {
               p.wait(*t);
-              p.equal(t->at<int32_t>(0), want, "round " + std::to_string(round) + ", '" + t->op->request.name + "' in step " + std::to_string(step));
+              p.equal(t->at<int32_t>(0), want, "round " + std::to_string(round) + ", '" + t->name + "' in step " + std::to_string(step));
             }
           }
           p.expect(p.remove_set(a), "removed");
@@ -408,7 +408,7 @@ TEST_CASE("programs that only poll") {
             const Deadline deadline = Deadline::after(10);
             for (auto& t : tasks) {
               while (!p.engine.poll(*t->op)) {
-                p.expect(!deadline.passed(), "polled in vain for '" + t->op->request.name + "'");
+                p.expect(!deadline.passed(), "polled in vain for '" + t->name + "'");
                 std::this_thread::sleep_for(std::chrono::microseconds(100));
               }
               p.equal(t->at<int32_t>(9), p.size, "sum");

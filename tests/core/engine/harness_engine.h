@@ -167,6 +167,7 @@ class EngineWorld {
 // One operation and its memory, on one rank.
 struct Task {
   OperationPtr op;
+  std::string name;  // the engine may still change op->request
   std::vector<std::byte> in, out;
   template <class T>
   T at(size_t i) const {
@@ -187,6 +188,7 @@ class Program {
 
   Status try_submit(Request q, std::vector<std::byte> in, TaskPtr* out, bool blocking = false) {
     auto task = std::make_shared<Task>();
+    task->name = q.name;
     task->in = std::move(in);
     task->out.resize(std::max<size_t>(task->in.size(), 1));
     Status s = blocking ? engine.submit_blocking(std::move(q), task->in.data(), task->out.data(), &task->op)
@@ -203,13 +205,13 @@ class Program {
   }
   // The status of a finished operation; allgather's and alltoall's output is copied to task.out.
   Status finish(Task& task) {
-    require(engine.wait(*task.op, Deadline::after(patience)), "'" + task.op->request.name + "' does not end");
+    require(engine.wait(*task.op, Deadline::after(patience)), "'" + task.name + "' does not end");
     if (task.op->output) task.out.assign(task.op->output->data(), task.op->output->data() + task.op->output->bytes());
     return task.op->status();
   }
   void wait(Task& task) {
     const Status s = finish(task);
-    require(s.ok(), "'" + task.op->request.name + "': " + s.message());
+    require(s.ok(), "'" + task.name + "': " + s.message());
   }
 
   template <class T>
