@@ -57,8 +57,6 @@ bool decode(const std::string& bytes, Schedule* s) {
 // ---- detector -------------------------------------------------------------------------------------------------------------
 void ScheduleDetector::reset() {
   log_.clear();
-  last_.clear();
-  dropped_ = 0;
 }
 
 void ScheduleDetector::note_revoked(uint64_t rounds) {
@@ -74,29 +72,28 @@ void ScheduleDetector::feed(const Ready& ready, uint64_t identity) {
   const uint64_t prefix = (log_.empty() ? 0 : log_.back().prefix) + identity;
   log_.push_back({identity, prefix, ready});
   if (log_.size() > 2 * capacity_ + 2) {
-    auto it = last_.find(log_.front().identity);
-    if (it != last_.end() && it->second == dropped_) last_.erase(it);
     log_.pop_front();
-    ++dropped_;
   }
 }
 
-// The last 2p tokens hold the same operations twice. The order may differ (ranks race), but not that of unnamed ones.
-bool ScheduleDetector::equal_blocks(size_t p) const {
-  const size_t n = log_.size();
-  auto sorted = [&](size_t from) {
-    std::vector<uint64_t> v;
-    for (size_t i = from; i < from + p; ++i) v.push_back(log_[i].identity);
-    std::sort(v.begin(), v.end());
-    return v;
-  };
-  if (sorted(n - p) != sorted(n - 2 * p)) return false;
-  std::vector<uint64_t> a, b;
-  for (size_t i = 0; i < p; ++i) {
-    if (log_[n - p + i].ready.unnamed) a.push_back(log_[n - p + i].identity);
-    if (log_[n - 2 * p + i].ready.unnamed) b.push_back(log_[n - 2 * p + i].identity);
+// What one period looks like, apart from races between ranks: for each process set, the operations between two waits of the program as
+// a sorted list, and these lists in order. Unnamed operations keep their order.
+ScheduleDetector::Shape ScheduleDetector::shape_of(size_t from, size_t count) const {
+  Shape shape;
+  std::map<uint32_t, uint64_t> fence;
+  for (size_t i = from; i < from + count; ++i) {
+    const Token& t = log_[i];
+    const uint32_t set = t.ready.response.set;
+    auto& sections = shape.sections[set];
+    if (sections.empty() || fence[set] != t.ready.fence) sections.emplace_back();
+    fence[set] = t.ready.fence;
+    sections.back().push_back(t.identity);
+    if (t.ready.unnamed) shape.unnamed.push_back(t.identity);
   }
-  return a == b;
+  for (auto& [set, sections] : shape.sections) {
+    for (auto& section : sections) std::sort(section.begin(), section.end());
+  }
+  return shape;
 }
 
 size_t ScheduleDetector::period_length() const {
@@ -107,7 +104,7 @@ size_t ScheduleDetector::period_length() const {
     if (prefix(n) - prefix(n - p) != prefix(n - p) - prefix(n - 2 * p)) continue;
     // Both periods begin where the program had waited for what was before.
     const bool fenced = log_[n - p].ready.fence != log_[n - p - 1].ready.fence && log_[n - 2 * p].ready.fence != log_[n - 2 * p - 1].ready.fence;
-    if (fenced && equal_blocks(p)) return p;
+    if (fenced && shape_of(n - p, p) == shape_of(n - 2 * p, p)) return p;
   }
   return 0;
 }

@@ -7,6 +7,7 @@
 #pragma once
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -61,14 +62,17 @@ class ScheduleDetector {
     uint64_t prefix;  // sum of identities up to and including this one
     Ready ready;
   };
+  struct Shape {
+    std::map<uint32_t, std::vector<std::vector<uint64_t>>> sections;
+    std::vector<uint64_t> unnamed;
+    bool operator==(const Shape&) const = default;
+  };
   size_t period_length() const;
-  bool equal_blocks(size_t p) const;
+  Shape shape_of(size_t from, size_t count) const;
   size_t capacity_;
   size_t hold_ = 0;   // operations still to be seen before the next proposal
   size_t penalty_ = 0;
   std::deque<Token> log_;
-  std::unordered_map<uint64_t, uint64_t> last_;  // identity -> absolute index
-  uint64_t dropped_ = 0;  // tokens removed from the front of log_
 };
 
 Schedule make_schedule(uint64_t id, std::vector<Ready> period, const FuseOptions& options);
