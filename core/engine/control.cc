@@ -63,6 +63,11 @@ void Control::flood(FrameType type, const std::string& payload) {
   for (auto& child : children_) queue(*child, frame);
 }
 
+// A ring's reader rings our bell when it has made room; a socket has to be watched.
+short Control::events_of(const Neighbour& n) const {
+  return static_cast<short>(POLLIN | (n.out.empty() || n.link->in_memory() ? 0 : POLLOUT));
+}
+
 void Control::flush(Neighbour& n) {
   while (!n.broken && n.sent < n.out.size()) {
     const int64_t moved = n.link->try_send({reinterpret_cast<const std::byte*>(n.out.data()) + n.sent, n.out.size() - n.sent});
@@ -85,7 +90,7 @@ void Control::receive(Neighbour& n) {
     }
     n.in.append(buffer, static_cast<size_t>(moved));
     parse(n);
-    if (static_cast<size_t>(moved) < sizeof buffer) return;
+    if (static_cast<size_t>(moved) < sizeof buffer && !n.link->in_memory()) return;
   }
 }
 
@@ -145,19 +150,35 @@ void Control::pump() {
     receive(n);
   };
   if (parent_) each(*parent_);
-  if (children_.size() <= 2) {
-    for (auto& child : children_) each(*child);
-    return;
+  // Many sockets: one poll(2) instead of a recv(2) for each.
+  constexpr size_t kMany = 2;
+  polls_.clear();
+  for (auto& child : children_) {
+    if (child->link->in_memory() || children_.size() <= kMany) {
+      each(*child);
+    } else if (!child->broken) {
+      polls_.push_back({child->link->fd(), events_of(*child), 0});
+    }
   }
-  // Many children: one poll(2) instead of a recv(2) for each.
-  std::vector<pollfd> polls(children_.size());
-  for (size_t i = 0; i < children_.size(); ++i) {
-    const int fd = children_[i]->broken ? -1 : children_[i]->link->fd();
-    polls[i] = {fd, static_cast<short>(POLLIN | (children_[i]->out.empty() ? 0 : POLLOUT)), 0};
+  if (polls_.empty() || ::poll(polls_.data(), polls_.size(), 0) <= 0) return;
+  for (auto& child : children_) {
+    for (const pollfd& p : polls_) {
+      if (p.revents && !child->broken && p.fd == child->link->fd()) each(*child);
+    }
   }
-  ::poll(polls.data(), polls.size(), 0);
-  for (size_t i = 0; i < children_.size(); ++i) {
-    if (polls[i].revents || polls[i].fd < 0) each(*children_[i]);
+}
+
+void Control::probe() {
+  auto each = [this](Neighbour& n) {
+    if (!n.broken && n.link->in_memory()) polls_.push_back({n.link->fd(), POLLIN, 0});
+  };
+  polls_.clear();
+  if (parent_) each(*parent_);
+  for (auto& child : children_) each(*child);
+  if (polls_.empty() || ::poll(polls_.data(), polls_.size(), 0) <= 0) return;
+  if (parent_) parent_->link->probe();
+  for (auto& child : children_) {
+    if (!child->broken) child->link->probe();
   }
 }
 
@@ -198,9 +219,18 @@ bool Control::unsent() const {
   return false;
 }
 
+bool Control::work_in_memory() const {
+  auto stirs = [](const Neighbour& n) { return !n.broken && (n.link->readable() || (!n.out.empty() && n.link->writable())); };
+  if (parent_ && stirs(*parent_)) return true;
+  for (const auto& child : children_) {
+    if (stirs(*child)) return true;
+  }
+  return false;
+}
+
 void Control::poll_fds(std::vector<std::pair<int, short>>& fds) const {
   auto add = [&](const Neighbour& n) {
-    if (!n.broken) fds.emplace_back(n.link->fd(), static_cast<short>(POLLIN | (n.out.empty() ? 0 : POLLOUT)));
+    if (!n.broken) fds.emplace_back(n.link->fd(), events_of(n));
   };
   if (parent_) add(*parent_);
   for (const auto& child : children_) add(*child);

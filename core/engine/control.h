@@ -2,6 +2,8 @@
 // each node is its child (and the parent of the node's other ranks), so the root's work grows with nodes, not ranks.
 // Frames towards the root are relayed by nodes' first ranks, frames from the root go to everybody. pump() never blocks.
 #pragma once
+#include <poll.h>
+
 #include <deque>
 #include <functional>
 #include <map>
@@ -42,8 +44,10 @@ class Control {
   void broadcast(FrameType type, const std::string& payload);    // root only; into its own inbox as well
   void flood(FrameType type, const std::string& payload);        // from any rank to all others; not into its own inbox
 
-  // Moves bytes both ways, relays, fills the inbox. A neighbour whose link breaks is reported once through lost().
+  // Moves bytes both ways, relays, fills the inbox. A neighbour whose link breaks is reported once through take_lost().
   void pump();
+  // Looks whether neighbours with whom we talk through memory still live; pump() would not notice. One system call.
+  void probe();
   bool pop(Frame* frame);
   // Goodbyes and aborts, which do not wait their turn.
   bool pop_urgent(Frame* frame);
@@ -52,6 +56,9 @@ class Control {
   // peer's messages lie unread would reset it and take our last words with it.
   bool parted() const;
   bool unsent() const;
+  // Has memory something for pump() to do: messages to read, room for what could not be sent? To be asked once the bell's mood says that
+  // we are going to sleep; what changes later rings the bell.
+  bool work_in_memory() const;
 
   struct Lost {
     int rank;
@@ -73,6 +80,7 @@ class Control {
     bool broken = false;
     bool acked = false;   // has seen our last words
   };
+  short events_of(const Neighbour& n) const;
   void queue(Neighbour& to, const Frame& frame);
   void flush(Neighbour& n);
   void receive(Neighbour& n);
@@ -86,6 +94,7 @@ class Control {
   std::deque<Frame> inbox_;
   std::deque<Frame> urgent_;
   std::vector<Lost> lost_;
+  std::vector<pollfd> polls_;
 };
 
 }  // namespace hvd

@@ -22,13 +22,16 @@ Driver::Driver(EngineOptions& options, Submissions* submissions)
       world_(options), backend_(std::move(options.backend)), executor_(&world_, backend_.get()),
       stall_(options.settings.stall_warning, options.settings.stall_shutdown, options.labels) {
   if (rank_ == 0) coordinator_ = std::make_unique<Coordinator>(world_.size(), labels_, fuse_options(settings_), settings_.cache_capacity);
-  world_.waiter().set_hook([this] { return hook(); }, [this](auto& fds) { control_.poll_fds(fds); });
+  world_.waiter().set_hook([this] { return hook(); }, [this](auto& fds) { control_.poll_fds(fds); },
+                            [this] { return control_.work_in_memory(); });
 }
 
 double Driver::now() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
 
 // ---- one turn -------------------------------------------------------------------------------------------------------------
 bool Driver::step(bool flush) {
+  // A caller that drives does so for moments only; whether neighbours live is the thread's business.
+  if (!flush) control_.probe();
   if (over_) {
     // Others still take leave through us.
     control_.pump();
@@ -307,6 +310,7 @@ double Driver::resting_seconds() const {
 }
 
 bool Driver::work_waiting() const {
+  if (control_.work_in_memory()) return true;
   if (over_) return false;
   if (stopping_.load()) return true;
   // Heard while a caller drove a collective, and not yet acted upon.

@@ -16,6 +16,7 @@ std::string describe(const Operation& op) {
 }  // namespace
 
 Status Driver::hook() {
+  control_.probe();
   control_.pump();
   hear_urgent();
   if (over_) return submissions_->ended();
@@ -62,6 +63,7 @@ void Driver::collective_failed(const Status& status) {
   const Deadline patience = Deadline::after(0.1);
   while (status.code() == Code::peer_lost && !over_ && !bye_ && !patience.passed()) {
     world_.waiter().nap(Deadline::after(0.005));
+    control_.probe();
     control_.pump();
     hear_urgent();
   }
@@ -139,6 +141,7 @@ void Driver::leave(const std::string& reason) {
   const Deadline deadline = Deadline::after(kGoodbye);
   for (control_.pump(); !control_.parted() && !deadline.passed(); control_.pump()) {
     world_.waiter().nap(Deadline::after(0.01));
+    control_.probe();
   }
 }
 

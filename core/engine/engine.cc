@@ -28,6 +28,7 @@ int64_t nanoseconds() { return std::chrono::duration_cast<std::chrono::nanosecon
 
 Engine::Engine(EngineOptions options)
     : submissions_(options.rank, options.size), spin_(options.settings.spins > 0), cpu_(options.settings.cpu) {
+  talk_through_memory(options);
   fds_ = descriptors(options);
   driver_ = std::make_unique<Driver>(options, &submissions_);
   segment_ = driver_->world().segment_pointer();

@@ -43,6 +43,9 @@ struct EngineOptions {
 // Every descriptor in the options.
 std::vector<int> descriptors(const EngineOptions& options);
 
+// Replaces control links between ranks of one node by NodeControlLinks over the segment.
+void talk_through_memory(EngineOptions& options);
+
 // "" when consistent, else what is wrong.
 std::string check(const EngineOptions& options);
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "transport/node_control_link.h"
 #include "transport/shm_link.h"
 
 namespace hvd {
@@ -45,6 +46,22 @@ std::vector<int> descriptors(const EngineOptions& o) {
   for (const auto& [rank, link] : o.children) add(link.get());
   for (const auto& [rank, link] : o.data) add(link.get());
   return fds;
+}
+
+void talk_through_memory(EngineOptions& o) {
+  if (!o.segment) return;
+  std::vector<int> locals;
+  for (int r = 0; r < o.size; ++r) {
+    if (o.node_of[r] == o.node_of[o.rank]) locals.push_back(r);
+  }
+  const int me = index_of(locals, o.rank);
+  auto wrap = [&](std::unique_ptr<Link>& link, int rank) {
+    const int peer = index_of(locals, rank);
+    if (!link || peer == static_cast<int>(locals.size())) return;
+    link = std::make_unique<NodeControlLink>(std::move(link), o.segment, me, peer, BellRef(o.event_fds[peer], &o.segment->bell(peer)));
+  };
+  if (me != 0) wrap(o.parent, locals.front());  // the parent of a node's first rank lives elsewhere
+  for (auto& [rank, link] : o.children) wrap(link, rank);
 }
 
 World::World(EngineOptions& options)

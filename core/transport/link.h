@@ -27,6 +27,11 @@ class Link {
   // a try_recv that returned 0, POLLOUT likewise; cleared by a call that moves bytes). Links that ring the owner's bell have -1.
   virtual int fd() const { return -1; }
   virtual short wanted() const { return 0; }
+  // Do bytes arrive in memory, announced by the owner's bell? Then fd(), if any, only tells of the peer's death, and probe() looks at it.
+  virtual bool in_memory() const { return false; }
+  virtual void probe() {}
+  virtual bool readable() const { return false; }  // bytes lie in memory
+  virtual bool writable() const { return false; }  // memory has room
   // Forgets what was wanted; the Waiter calls it when a wait begins.
   virtual void clear_wanted() {}
 };

@@ -15,14 +15,15 @@ constexpr uint64_t kMagic = 0x3167657364766800;  // "\0hvdseg1"
 
 constexpr size_t page_up(size_t n) { return (n + kPage - 1) / kPage * kPage; }
 
+size_t rings(const SegmentSpec& s) { return static_cast<size_t>(kRingChannels) * s.local_size * s.local_size; }
 size_t bells_at() { return page_up(sizeof(SegmentHeader)); }
 size_t sets_at(const SegmentSpec& s) { return page_up(bells_at() + s.local_size * sizeof(BellWord)); }
 size_t ring_headers_at(const SegmentSpec& s) { return page_up(sets_at(s) + kMaxProcessSets * s.local_size * sizeof(SetLine)); }
 size_t ring_data_at(const SegmentSpec& s) {
-  return page_up(ring_headers_at(s) + static_cast<size_t>(s.local_size) * s.local_size * sizeof(RingHeader));
+  return page_up(ring_headers_at(s) + rings(s) * sizeof(RingHeader));
 }
 size_t staging_at(const SegmentSpec& s) {
-  return page_up(ring_data_at(s) + static_cast<size_t>(s.local_size) * s.local_size * s.ring_bytes);
+  return page_up(ring_data_at(s) + rings(s) * s.ring_bytes);
 }
 
 }  // namespace
@@ -57,11 +58,14 @@ BellWord& Segment::bell(int r) const { return reinterpret_cast<BellWord*>(base_ 
 SetLine& Segment::set_line(int slot, int r) const {
   return reinterpret_cast<SetLine*>(base_ + sets_at(spec_))[static_cast<size_t>(slot) * spec_.local_size + r];
 }
-RingHeader& Segment::ring(int from, int to) const {
-  return reinterpret_cast<RingHeader*>(base_ + ring_headers_at(spec_))[static_cast<size_t>(from) * spec_.local_size + to];
+size_t Segment::ring_index(int from, int to, RingChannel channel) const {
+  return (static_cast<size_t>(channel) * spec_.local_size + from) * spec_.local_size + to;
 }
-std::byte* Segment::ring_data(int from, int to) const {
-  return base_ + ring_data_at(spec_) + (static_cast<size_t>(from) * spec_.local_size + to) * spec_.ring_bytes;
+RingHeader& Segment::ring(int from, int to, RingChannel channel) const {
+  return reinterpret_cast<RingHeader*>(base_ + ring_headers_at(spec_))[ring_index(from, to, channel)];
+}
+std::byte* Segment::ring_data(int from, int to, RingChannel channel) const {
+  return base_ + ring_data_at(spec_) + ring_index(from, to, channel) * spec_.ring_bytes;
 }
 std::byte* Segment::staging(int r) const { return base_ + staging_at(spec_) + static_cast<size_t>(r) * spec_.staging_bytes; }
 

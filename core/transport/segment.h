@@ -4,7 +4,7 @@
 //   header      abort flag
 //   bells       one BellWord a local rank
 //   set blocks  for each process set and local rank: a cache line with a progress counter and one with a schedule word
-//   rings       a byte ring for each ordered pair of local ranks (shm links)
+//   rings       for each ordered pair of local ranks a byte ring for data and one for control messages (shm links)
 //   staging     for each local rank: the fusion buffer that the others read
 //
 // Untouched pages cost nothing, so the layout is generous. It is a pure function of (local ranks, sizes).
@@ -38,6 +38,9 @@ struct SetLine {  // one a process set and local rank
   alignas(64) std::atomic<uint64_t> schedule{0};  // position in the running schedule that this rank is ready for (engine)
 };
 
+enum class RingChannel : uint8_t { data = 0, control = 1 };
+inline constexpr int kRingChannels = 2;
+
 struct RingHeader {
   alignas(64) std::atomic<uint64_t> head{0};    // bytes ever written
   alignas(64) std::atomic<uint64_t> tail{0};    // bytes ever read
@@ -56,12 +59,14 @@ class Segment {
   SegmentHeader& header() const { return *reinterpret_cast<SegmentHeader*>(base_); }
   BellWord& bell(int local_rank) const;
   SetLine& set_line(int set_slot, int local_rank) const;
-  RingHeader& ring(int from, int to) const;
-  std::byte* ring_data(int from, int to) const;
+  RingHeader& ring(int from, int to, RingChannel channel) const;
+  std::byte* ring_data(int from, int to, RingChannel channel) const;
   std::byte* staging(int local_rank) const;
 
  private:
   Segment(std::byte* base, size_t bytes, const SegmentSpec& spec) : base_(base), bytes_(bytes), spec_(spec) {}
+  size_t ring_index(int from, int to, RingChannel channel) const;
+
   std::byte* base_;
   size_t bytes_;
   SegmentSpec spec_;

@@ -15,17 +15,21 @@ namespace hvd {
 class ShmLink final : public Link {
  public:
   // `me`, `peer`: local ranks; `peer_bell`: what the peer's engine sleeps on.
-  ShmLink(std::shared_ptr<Segment> segment, int me, int peer, BellRef peer_bell);
+  // On the control channel the peer is woken from any sleep, on the data channel only if it waits for somebody's progress.
+  ShmLink(std::shared_ptr<Segment> segment, int me, int peer, BellRef peer_bell, RingChannel channel = RingChannel::data);
 
   int64_t try_send(ConstBytes data) override;
   int64_t try_recv(Bytes data) override;
   const Status& error() const override { return error_; }
+  bool writable() const override { return written_ - out_.tail.load(std::memory_order_seq_cst) < capacity_; }
+  bool readable() const override { return in_.head.load(std::memory_order_seq_cst) != read_; }
   // Every later call fails with `why`. By the thread that uses the link.
   void abort(Status why) { error_ = std::move(why); }
 
  private:
   std::shared_ptr<Segment> segment_;
   BellRef peer_bell_;
+  Mood wakes_;
   size_t capacity_;
   RingHeader& out_;
   RingHeader& in_;

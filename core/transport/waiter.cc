@@ -27,9 +27,10 @@ Waiter::Waiter(BellRef bell, SpinPolicy policy) : bell_(bell), policy_(policy) {
 void Waiter::watch(Link* link) { links_.push_back(link); }
 void Waiter::unwatch_all() { links_.clear(); }
 
-void Waiter::set_hook(Hook hook, HookFds fds) {
+void Waiter::set_hook(Hook hook, HookFds fds, HookPending pending) {
   hook_ = std::move(hook);
   hook_fds_ = std::move(fds);
+  hook_pending_ = std::move(pending);
 }
 
 Status Waiter::run_hook() { return hook_ ? hook_() : Status::Ok(); }
@@ -37,7 +38,7 @@ Status Waiter::run_hook() { return hook_ ? hook_() : Status::Ok(); }
 Status Waiter::sleep(Mood mood, Deadline deadline, const std::function<bool()>& still) {
   auto& word = bell_.word()->mood;
   word.store(static_cast<uint32_t>(mood), std::memory_order_seq_cst);
-  if (still()) {
+  if (still() && !(hook_pending_ && hook_pending_())) {
     polls_.clear();
     polls_.push_back({bell_.fd(), POLLIN, 0});
     for (Link* link : links_) {

@@ -41,8 +41,10 @@ class Waiter {
   // Called between spins (rarely) and after every sleep: pumps the control plane. An error ends the wait in progress and every
   // later one. Extra descriptors that the hook is interested in are added by `hook_fds` (fd, events) before each sleep.
   using Hook = std::function<Status()>;
+  // `pending` says whether the hook has something to do already, which no descriptor and no later ring of the bell would tell.
   using HookFds = std::function<void(std::vector<std::pair<int, short>>&)>;
-  void set_hook(Hook hook, HookFds fds);
+  using HookPending = std::function<bool()>;
+  void set_hook(Hook hook, HookFds fds, HookPending pending = nullptr);
 
   // Cheap check used while spinning: an abort flag in memory (may be null).
   void set_abort_flag(const std::atomic<uint32_t>* flag) { abort_flag_ = flag; }
@@ -65,6 +67,7 @@ class Waiter {
   std::vector<Link*> links_;
   Hook hook_;
   HookFds hook_fds_;
+  HookPending hook_pending_;
   const std::atomic<uint32_t>* abort_flag_ = nullptr;
   std::vector<::pollfd> polls_;
   std::vector<std::pair<int, short>> extra_;
