@@ -9,6 +9,7 @@ from horovod.common import objects
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch.ops import handles
 from horovod.torch.ops.broadcast import broadcast_async_
+from horovod.torch.ops.tensors import plain
 from horovod.torch.optimizer_state import broadcast_optimizer_state
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
@@ -32,7 +33,7 @@ def broadcast_parameters(
     try:
         for name, tensor in _named(params):
             # A transposed or channels-last parameter travels as a contiguous copy; so the ranks may differ in layout.
-            dense = tensor if tensor.is_contiguous() else tensor.contiguous()
+            dense = plain(tensor)
             if dense is not tensor:
                 copies.append((tensor, dense))
             issued.append(broadcast_async_(dense, root_rank, name, process_set))

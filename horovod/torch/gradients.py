@@ -25,6 +25,7 @@ from horovod.common.process_sets import ProcessSet
 from horovod.torch.compression import Compression
 from horovod.torch.ops import handles
 from horovod.torch.ops.allreduce import submit
+from horovod.torch.ops.tensors import plain
 from horovod.torch.sparse import sparse_allreduce_async
 
 
@@ -137,7 +138,7 @@ class GradientReducer:
         grad = grad.detach()
         tensor, context = options.compression.compress(grad)
         # Another layout than the plain one (channels last) may not be the same on all ranks.
-        tensor = tensor.contiguous()
+        tensor = plain(tensor)
         name = name or "allreduce." + self._names[p]
         work = submit(
             tensor,

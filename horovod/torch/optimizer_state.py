@@ -10,6 +10,7 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.state import state
 from horovod.torch.ops import handles
 from horovod.torch.ops.broadcast import broadcast_async_
+from horovod.torch.ops.tensors import plain
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def broadcast_optimizer_state(
     theirs = objects.broadcast_object(mine, root_rank, "optimizer_state", process_set)
     _agree(optimizer, theirs, process_set)
     # The copies matter where a tensor is not contiguous; they are no more than references elsewhere.
-    received = [t.detach().contiguous() for t in tensors] if is_root else _matching(optimizer, parameters, theirs)
+    received = [plain(t.detach()) for t in tensors] if is_root else _matching(optimizer, parameters, theirs)
     _broadcast_all(received, root_rank, process_set)
     if not is_root:
         _install(optimizer, parameters, theirs, received)
@@ -126,6 +127,7 @@ def _matching(optimizer: Any, parameters: list[Any], theirs: _Description) -> li
                 and own.dtype is description.dtype
                 and str(own.device) == description.device
                 and own.is_contiguous()
+                and not own.is_neg()
             )
             found[description.index] = (
                 own.detach()

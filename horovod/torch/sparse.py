@@ -8,7 +8,7 @@ from horovod.common.ops import Average, Sum, op_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch.ops import handles
 from horovod.torch.ops.allgather import allgather_async
-from horovod.torch.ops.tensors import set_rank_and_size
+from horovod.torch.ops.tensors import plain, set_rank_and_size
 
 
 def sparse_allreduce_async(
@@ -29,8 +29,8 @@ def sparse_allreduce_async(
     # Coalescing first makes the message smaller when positions repeat, as the rows of frequent words do.
     tensor = tensor.detach().coalesce()
     # Non-zeros come first in both, because allgather joins along dim 0.
-    indices = tensor.indices().t().contiguous()
-    values = tensor.values().contiguous()
+    indices = plain(tensor.indices().t())
+    values = plain(tensor.values())
     first = allgather_async(indices, name and f"{name}.indices", process_set)
     second = allgather_async(values, name and f"{name}.values", process_set)
 

@@ -263,3 +263,46 @@ def test_compression():
     for dtype in FLOATS + INTS:
         x = value(0, dtype, (5,))
         assert hvd.allreduce(x, op=hvd.Sum, compression=hvd.Compression.fp16).dtype is dtype
+
+
+def negated() -> torch.Tensor:
+    """-2 and 3, in memory 2 and -3: contiguous and real, but read through a lazy negation."""
+    view = torch.view_as_real(torch.tensor([1 + 2j, 1 - 3j]))[:, 1].contiguous()
+    return torch._neg_view(view)
+
+
+def test_lazily_negated_tensors_are_refused():
+    t = negated()
+    assert t.is_neg()
+    assert t.is_contiguous()
+    for call in (
+        lambda: hvd.allreduce(t),
+        lambda: hvd.allreduce_(t),
+        lambda: hvd.allreduce_async(t),
+        lambda: hvd.allreduce_async_(t),
+        lambda: hvd.grouped_allreduce([t]),
+        lambda: hvd.grouped_allreduce_([t]),
+        lambda: hvd.allgather(t),
+        lambda: hvd.broadcast(t, 0),
+        lambda: hvd.broadcast_(t, 0),
+        lambda: hvd.alltoall(t),
+        lambda: hvd.reducescatter(t),
+    ):
+        with pytest.raises(ValueError, match=r"resolve_neg\(\)"):
+            call()
+    assert t.tolist() == [-2.0, 3.0]
+
+
+def test_lazily_negated_gradients_and_parameters_keep_their_sign():
+    for collective in (hvd.allreduce, hvd.allgather, hvd.alltoall, hvd.reducescatter, lambda x: hvd.broadcast(x, 0)):
+        x = torch.zeros(2, requires_grad=True)
+        collective(x).backward(negated())
+        assert x.grad.tolist() == [-2.0, 3.0]
+    parameter = negated()
+    hvd.broadcast_parameters([parameter], 0)
+    assert parameter.tolist() == [-2.0, 3.0]
+    p = torch.zeros(2, requires_grad=True)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p], lr=1.0))
+    p.grad = negated()
+    optimizer.step()
+    assert p.tolist() == [2.0, -3.0]

@@ -15,7 +15,7 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.state import state
 from horovod.torch.ops import groups, handles
 from horovod.torch.ops.allreduce import _Allreduce, _GroupedAllreduce
-from horovod.torch.ops.tensors import code_of, output_of, set_id, set_rank_and_size
+from horovod.torch.ops.tensors import code_of, output_of, plain, set_id, set_rank_and_size
 
 
 def _submit(
@@ -76,7 +76,7 @@ class _Allgather(torch.autograd.Function):
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
         name, process_set = ctx.arguments
         name = name and f"allgather.{name}.gradient"
-        averaged = _Allreduce.apply(gradient.contiguous(), Average, name, 1.0, 1.0, process_set)
+        averaged = _Allreduce.apply(plain(gradient), Average, name, 1.0, 1.0, process_set)
         begin, end = ctx.rows
         return averaged[begin:end], None, None
 
@@ -118,6 +118,6 @@ class _GroupedAllgather(torch.autograd.Function):
     def backward(ctx, *gradients):  # type: ignore[no-untyped-def]
         name, process_set = ctx.arguments
         name = name and f"grouped_allgather.{name}.gradient"
-        dense = (gradient.contiguous() for gradient in gradients)
+        dense = (plain(gradient) for gradient in gradients)
         averaged = _GroupedAllreduce.apply(Average, name, 1.0, 1.0, process_set, *dense)
         return None, None, *(a[begin:end] for a, (begin, end) in zip(averaged, ctx.rows, strict=True))

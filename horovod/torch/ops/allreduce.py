@@ -21,7 +21,7 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.state import state
 from horovod.torch.compression import Compression
 from horovod.torch.ops import groups, handles
-from horovod.torch.ops.tensors import BOOL, CODES, check_reduction, code_of, refuse, set_id
+from horovod.torch.ops.tensors import BOOL, CODES, check_reduction, code_of, plain, refuse, set_id
 
 
 def submit(
@@ -43,7 +43,7 @@ def submit(
     # The fast path of every gradient and of the blocking forms: no call that is not needed.
     try:
         code = CODES.get(source.dtype)
-        if code is None or not source.is_cpu or not source.is_contiguous():
+        if code is None or not source.is_cpu or not source.is_contiguous() or source.is_neg():
             refuse(source, "allreduce", wire_name)
         pointer = source.data_ptr()
     except (AttributeError, RuntimeError):
@@ -180,7 +180,7 @@ class _Allreduce(torch.autograd.Function):
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
         op, name, prescale, postscale, process_set = ctx.arguments
         name = name and name + ".gradient"
-        reduced = _Allreduce.apply(gradient.contiguous(), op, name, prescale, postscale, process_set)
+        reduced = _Allreduce.apply(plain(gradient), op, name, prescale, postscale, process_set)
         return reduced, None, None, None, None, None
 
 
@@ -267,6 +267,6 @@ class _GroupedAllreduce(torch.autograd.Function):
     def backward(ctx, *gradients):  # type: ignore[no-untyped-def]
         op, name, prescale, postscale, process_set = ctx.arguments
         name = name and name + ".gradient"
-        dense = (gradient.contiguous() for gradient in gradients)
+        dense = (plain(gradient) for gradient in gradients)
         reduced = _GroupedAllreduce.apply(op, name, prescale, postscale, process_set, *dense)
         return None, None, None, None, None, *reduced

@@ -16,7 +16,7 @@ from horovod.common.ops import Sum
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.state import state
 from horovod.torch.ops import handles
-from horovod.torch.ops.tensors import code_of, output_of, set_id, set_rank_and_size
+from horovod.torch.ops.tensors import code_of, output_of, plain, set_id, set_rank_and_size
 
 
 def _start(
@@ -120,7 +120,7 @@ class _Alltoall(torch.autograd.Function):
     def backward(ctx, gradient, _):  # type: ignore[no-untyped-def]
         name, process_set = ctx.arguments
         name = name and name + ".gradient"
-        returned, _ = _Alltoall.apply(gradient.contiguous(), ctx.received, name, process_set)
+        returned, _ = _Alltoall.apply(plain(gradient), ctx.received, name, process_set)
         if ctx.left_behind:
             returned = torch.cat([returned, returned.new_zeros((ctx.left_behind, *returned.shape[1:]))])
         return returned, None, None, None

@@ -14,7 +14,7 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.state import state
 from horovod.torch.ops import handles
 from horovod.torch.ops.allreduce import _Allreduce
-from horovod.torch.ops.tensors import code_of, root_of, set_id
+from horovod.torch.ops.tensors import code_of, plain, root_of, set_id
 
 
 def _start(
@@ -82,7 +82,7 @@ class _Broadcast(torch.autograd.Function):
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
         root_rank, name, process_set = ctx.arguments
         name = name and f"broadcast.{name}.gradient"
-        averaged = _Allreduce.apply(gradient.contiguous(), Average, name, 1.0, 1.0, process_set)
+        averaged = _Allreduce.apply(plain(gradient), Average, name, 1.0, 1.0, process_set)
         # Every rank takes part in the reduction, but only the root's input had an effect.
         if state.require_job().rank != root_rank:
             averaged = torch.zeros_like(averaged)

@@ -18,7 +18,7 @@ from horovod.common.state import state
 from horovod.torch.compression import Compression
 from horovod.torch.ops import groups, handles
 from horovod.torch.ops.allgather import _Allgather, _GroupedAllgather
-from horovod.torch.ops.tensors import code_of, set_id, set_rank_and_size
+from horovod.torch.ops.tensors import code_of, plain, set_id, set_rank_and_size
 
 
 def _check(tensor: torch.Tensor, op: int, operation: str, name: str | None) -> int:
@@ -112,7 +112,7 @@ class _Reducescatter(torch.autograd.Function):
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
         name, op, process_set, scale = ctx.arguments
         name = name and f"reducescatter.{name}.gradient"
-        gathered = _Allgather.apply(gradient.contiguous(), name, process_set)
+        gathered = _Allgather.apply(plain(gradient), name, process_set)
         return _scaled(gathered, op, process_set, scale), None, None, None, None
 
 
@@ -173,5 +173,5 @@ class _GroupedReducescatter(torch.autograd.Function):
     def backward(ctx, *gradients):  # type: ignore[no-untyped-def]
         name, op, process_set, scale = ctx.arguments
         name = name and f"grouped_reducescatter.{name}.gradient"
-        gathered = _GroupedAllgather.apply(name, process_set, *(gradient.contiguous() for gradient in gradients))
+        gathered = _GroupedAllgather.apply(name, process_set, *(plain(gradient) for gradient in gradients))
         return None, None, None, None, *(_scaled(part, op, process_set, scale) for part in gathered)

@@ -19,13 +19,16 @@ BOOL = dtypes.BOOL
 
 
 def code_of(tensor: torch.Tensor, operation: str, name: str | None = None) -> int:
-    """The dtype code of a tensor that ``operation`` can take: dense, contiguous, in host memory.
+    """The dtype code of a tensor that ``operation`` can take: dense, contiguous, not lazily negated, in host
+    memory.
 
     Raises ValueError naming the operation, the tensor's name, what is wrong and what is accepted.
     """
     try:
         code = CODES.get(tensor.dtype)
-        if code is not None and tensor.is_cpu and tensor.is_contiguous() and tensor.layout is torch.strided:
+        dense = tensor.layout is torch.strided and tensor.is_contiguous()
+        # The memory of a negative view holds the values with the other sign.
+        if code is not None and tensor.is_cpu and dense and not tensor.is_neg():
             return code
     except AttributeError:
         pass
@@ -47,10 +50,23 @@ def refuse(tensor: Any, operation: str, name: str | None) -> NoReturn:
         raise ValueError(f"{what}: dtype {dtype} is not supported; accepted are {dtypes.SUPPORTED}")
     if not tensor.is_cpu:
         raise ValueError(f"{what}: the tensor is on device {tensor.device}; only cpu tensors are supported yet")
+    if tensor.is_contiguous():
+        raise ValueError(
+            f"{what}: the tensor is a view that is negated when read (its negative bit is set, as in x.conj().imag); "
+            "give tensor.resolve_neg()"
+        )
     raise ValueError(
         f"{what}: the tensor is not contiguous (shape {tuple(tensor.shape)}, strides {tensor.stride()}); "
         "give tensor.contiguous()"
     )
+
+
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor`` if its memory holds its values in order, else a copy for which that is so.
+
+    Gradients come in any form, such as transposed or lazily negated views.
+    """
+    return tensor.contiguous().resolve_neg()
 
 
 def check_reduction(code: int, op: int, prescale: float, postscale: float, operation: str) -> None:
