@@ -53,7 +53,7 @@ def run(
     `horovodrun` mean; so far jobs run on this machine and with a fixed size.
 
     Raises ValueError for parameters that do not fit together or ask for what is not there yet, RuntimeError when a
-    process fails, naming the one that failed first and its exit code. An interrupt (KeyboardInterrupt) ends all.
+    process fails or ends without returning a result, naming the first and its exit code. An interrupt (KeyboardInterrupt) ends all.
     """
     for old, new, value in (
         ("np", "num_proc", np),
@@ -95,6 +95,9 @@ def run(
     result = Job(settings, os.environ, payload=payload, results=True).run()
     if result.exit_code != 0:
         raise RuntimeError(result.message)
+    for slot in assigned:  # the function may have called sys.exit(0) or os._exit(0)
+        if slot.rank not in result.results:
+            raise RuntimeError(f"rank {slot.rank} on host {slot.hostname} ended with exit code 0 without a result")
     return [pickle.loads(result.results[rank]) for rank in range(size)]
 
 

@@ -41,6 +41,7 @@ from horovod.runner.stdin import StdinSource
 # HorovodInternalError within 2 s.
 SETTLE = 2.0
 TERM_GRACE = 5.0  # s between SIGTERM and SIGKILL
+USER_GRACE = 4.0  # s of that when the user has asked for the end, who is to have the prompt back within 5 s
 AGENT_GRACE = 12.0  # s more until an agent that does not finish is given up
 LAST_WORDS = 1.0  # s to write what is left when the user has asked for the end and nobody reads
 QUEUE_LIMIT = 4 << 20  # bytes of output waiting for the terminal before the agents have to wait
@@ -102,6 +103,9 @@ class Job:
             while not self._over():
                 self._wait()
                 self._check_clock()
+        except KeyboardInterrupt:  # in horovod.run, which leaves signals to its program
+            self._stop(USER_GRACE)
+            raise
         finally:
             try:
                 self._end_agents()
@@ -227,7 +231,7 @@ class Job:
             name = signal.Signals(number).name
             if len(self._received) == 1:
                 self._say(f"{name} received: stopping {self._size} process{'es' if self._size > 1 else ''}")
-                self._stop(TERM_GRACE)
+                self._stop(USER_GRACE)
             else:
                 self._say(f"{name} received again: killing")
                 self._stop(0)

@@ -19,7 +19,8 @@ FILE_PIECE = 1 << 20
 class LinePrefixer:
     """Cuts one stream of one rank into lines, each ended by \\n or \\r, and puts a prefix before each.
 
-    Only whole lines are given out, so lines of different ranks never mix. Bytes are passed on as they are.
+    Only whole lines are given out, so lines of different ranks never mix. Bytes are passed on as they are. A \\r with
+    nothing before it, with which progress bars begin, gets no prefix.
     """
 
     def __init__(self, rank: int, stream: int, timestamp: bool = False) -> None:
@@ -28,6 +29,7 @@ class LinePrefixer:
         self._parts: list[bytes] = []
         self._length = 0
         self._after_return = False
+        self._held = b""  # a \r with nothing before it, until it is known whether \n follows
 
     def feed(self, data: bytes) -> bytes:
         """The lines completed by `data`, prefixed; empty when none is."""
@@ -42,6 +44,7 @@ class LinePrefixer:
         if not data:
             return []
         self._after_return = False
+        data, self._held = self._held + data, b""
         lines = data.splitlines(keepends=True)
         rest = b"" if lines[-1].endswith((b"\n", b"\r")) else lines.pop()
         if lines:
@@ -49,7 +52,10 @@ class LinePrefixer:
             lines[0] = b"".join(self._parts)
             self._parts = []
             self._length = 0
-            self._after_return = lines[-1].endswith(b"\r") and not rest
+            if lines[-1] == b"\r" and not rest:
+                self._held = lines.pop()
+            else:
+                self._after_return = lines[-1].endswith(b"\r") and not rest
         if rest:
             self._parts.append(rest)
             self._length += len(rest)
@@ -65,10 +71,15 @@ class LinePrefixer:
         prefix = self._prefix
         if self._timestamp:
             prefix = datetime.now().isoformat(" ", "milliseconds").encode() + b" " + prefix
+        if b"\r" in lines:
+            return b"".join(line if line == b"\r" else prefix + line for line in lines)
         return prefix + prefix.join(lines)
 
     def finish(self) -> bytes:
         """What is left without an end of line, with one added; empty when nothing is."""
+        held, self._held = self._held, b""
+        if held:
+            return held
         rest = b"".join(self._parts)
         self._parts = []
         self._length = 0

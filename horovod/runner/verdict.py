@@ -19,6 +19,8 @@ _CHAINED = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
 )
+_IGNORED = "Exception ignored"  # in a destructor, often at the interpreter's exit; it ends no process
+_THREAD = "Exception in thread"  # ends that thread only
 _VICTIM = re.compile(r"(?:[\w.]+\.)?HorovodInternalError\b")
 
 
@@ -56,20 +58,40 @@ def split_lines(text: str) -> list[str]:
 def find_exception(tail: str) -> tuple[list[str], bool]:
     """The lines of the last traceback and whether it, or what it was chained to, is a HorovodInternalError.
 
-    Empty lines list: no traceback in `tail`.
+    Tracebacks of exceptions that Python ignores do not count, those of threads only if there is no other. Empty lines
+    list: no traceback in `tail`.
     """
     lines = split_lines(tail)
-    headers = [index for index, line in enumerate(lines) if line.strip(" |+").endswith(_HEADER)]
-    if not headers:
+    chains = _find_chains(lines)
+    if not chains:
         return [], False
-    last = _exception_lines(lines, headers[-1])
-    victim = bool(_VICTIM.match(_exception_name(last)))
-    for header, following in zip(reversed(headers[:-1]), reversed(headers[1:]), strict=True):
-        between = [line.strip() for line in lines[header:following]]
-        if victim or not any(sentence in between for sentence in _CHAINED):
-            break
-        victim = bool(_VICTIM.match(_exception_name(_exception_lines(lines, header))))
-    return last, victim
+    blocks = [_exception_lines(lines, header) for header in chains[-1]]
+    return blocks[-1], any(_VICTIM.match(_exception_name(block)) for block in blocks)
+
+
+def _find_chains(lines: Sequence[str]) -> list[list[int]]:
+    """Where the tracebacks that count begin; those that are chained together are in one list."""
+    chains: list[list[int]] = []
+    kinds: list[str] = []
+    for index, line in enumerate(lines):
+        if not _bare(line).endswith(_HEADER):
+            continue
+        before = next((above for above in map(_bare, reversed(lines[:index])) if above), "")
+        if before in _CHAINED and chains:
+            chains[-1].append(index)
+        else:
+            chains.append([index])
+            kinds.append(next((kind for kind in (_IGNORED, _THREAD) if before.startswith(kind)), ""))
+    for accepted in ("", _THREAD):
+        found = [chain for chain, kind in zip(chains, kinds, strict=True) if kind == accepted]
+        if found:
+            return found
+    return []
+
+
+def _bare(line: str) -> str:
+    """Without the frame that exception groups draw."""
+    return line.strip(" |+")
 
 
 def _exception_lines(lines: Sequence[str], header: int) -> list[str]:
@@ -77,7 +99,7 @@ def _exception_lines(lines: Sequence[str], header: int) -> list[str]:
     block = [lines[header]]
     named = False
     for line in lines[header + 1 :]:
-        if named and (not line.strip() or line.strip() in _CHAINED):
+        if named and (not line.strip() or line.strip() in _CHAINED or line.startswith((_IGNORED, _THREAD))):
             break
         block.append(line)
         named = named or not line.startswith((" ", "\t"))

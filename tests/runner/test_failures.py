@@ -133,6 +133,18 @@ def test_signals_stop_everything(number):
         assert job.left() == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_workers_that_ignore_a_users_signal_end_within_5_seconds(number):
+    code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
+    with running(["-np", "2", *python(code)]) as job:
+        started(job, 2)
+        start = time.monotonic()
+        job.process.send_signal(number)
+        assert job.finish(6).code == 128 + number
+        assert 3 < time.monotonic() - start < 5
+        assert job.left() == []
+
+
 def test_a_second_interrupt_kills_at_once():
     with running(
         ["-np", "2", *python("import signal, time; signal.signal(15, print); print('ready'); time.sleep(60)")]

@@ -28,8 +28,15 @@ def test_nothing_is_given_out_before_the_line_is_whole():
 
 def test_progress_bars_are_given_out_at_every_return():
     assert lines_of(b"\r 10%", b"\r 20%\r", b" 30%\n") == (
-        b"[3]<stdout>:\r[3]<stdout>: 10%\r[3]<stdout>: 20%\r[3]<stdout>: 30%\n"
+        b"\r[3]<stdout>: 10%\r[3]<stdout>: 20%\r[3]<stdout>: 30%\n"
     )
+
+
+def test_a_return_with_nothing_before_it_gets_no_prefix():
+    assert lines_of(b"a\r\r\rb\n") == b"[3]<stdout>:a\r\r\r[3]<stdout>:b\n"
+    assert lines_of(b"\r", b"b\n") == b"\r[3]<stdout>:b\n"
+    assert lines_of(b"a\n\r") == b"[3]<stdout>:a\n\r"
+    assert lines_of(b"\r", b"\n") == lines_of(b"\r\n") == b"[3]<stdout>:\r\n"
 
 
 def test_return_and_newline_are_one_end_of_line_even_when_torn():

@@ -42,6 +42,16 @@ def test_a_worker_that_ends_without_a_result():
         horovod.run(lambda: os._exit(4), num_proc=1)
 
 
+@pytest.mark.parametrize("leave", [sys.exit, os._exit])
+def test_a_rank_that_leaves_with_exit_code_0_is_named(leave):
+    def work():
+        if os.environ["HOROVOD_RANK"] == "1":
+            leave(0)
+
+    with pytest.raises(RuntimeError, match=r"rank 1 on host \S+ ended with exit code 0 without a result"):
+        horovod.run(work, num_proc=2)
+
+
 def test_np_is_deprecated():
     with pytest.warns(DeprecationWarning, match="np is deprecated"):
         assert horovod.run(place, (1,), np=2) == [(0, 2), (1, 2)]
@@ -66,11 +76,12 @@ def test_bad_parameters_are_named(options, named):
         horovod.run(place, (1,), **options)
 
 
-def test_an_interrupt_ends_the_workers(tmp_path):
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_an_interrupt_ends_the_workers(tmp_path, stubborn):
     script = tmp_path / "script.py"
     script.write_text(
-        "import horovod, time, os\n"
-        "def work():\n    print('ready'); time.sleep(60)\n"
+        "import horovod, signal, time, os\n"
+        f"def work():\n    {'signal.signal(15, signal.SIG_IGN); ' if stubborn else ''}print('ready'); time.sleep(60)\n"
         "try: horovod.run(work, num_proc=2)\n"
         "except KeyboardInterrupt: print('interrupted', flush=True); os._exit(3)\n"
     )
@@ -79,8 +90,10 @@ def test_an_interrupt_ends_the_workers(tmp_path):
     try:
         for _ in range(2):
             assert process.stdout.readline().endswith(b"ready\n")
+        start = time.monotonic()
         process.send_signal(2)
         assert process.wait(8) == 3
+        assert time.monotonic() - start < 5
         assert process.stdout.read() == b"interrupted\n"
         eventually(lambda: processes_with(environment["HVD_TEST_MARK"]) == [], 2, "workers end")
     finally:

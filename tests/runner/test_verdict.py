@@ -1,5 +1,7 @@
 import signal
 
+import pytest
+
 from horovod.runner.verdict import RankEnd, describe_status, find_exception, judge
 
 TRACE = 'Traceback (most recent call last):\n  File "a.py", line 2, in f\n    g()\n'
@@ -7,6 +9,10 @@ OWN = "loading\n" + TRACE + "ValueError: bad\nbatch\n"
 VICTIM = TRACE + "horovod.common.exceptions.HorovodInternalError: rank 1 has left\n"
 CAUSED = VICTIM + "\nThe above exception was the direct cause of the following exception:\n\n" + TRACE + "OSError: x\n"
 HANDLED = VICTIM + "\nDuring handling of the above exception, another exception occurred:\n\n" + TRACE + "KeyError: 1\n"
+
+IGNORED = "Exception ignored in: <function Loader.__del__ at 0x7f0>\n" + TRACE + "AttributeError: queue\n"
+HANDLING = "\nDuring handling of the above exception, another exception occurred:\n\n"
+THREAD = "Exception in thread Thread-1 (prefetch):\n" + TRACE + "OSError: pipe\n"
 
 
 def end(rank, status, tail="", **options):
@@ -100,3 +106,27 @@ def test_marks_below_the_code_are_left_out():
     text = judge([end(0, 1, TRACE + "    ~^^^~\nRuntimeError: x\n")]).text
     assert "^" not in text
     assert "    g()" in text
+
+
+@pytest.mark.parametrize("side", [IGNORED, IGNORED + HANDLING + TRACE + "KeyError: 2\n", THREAD, THREAD + IGNORED])
+@pytest.mark.parametrize("gap", ["", "\n"])
+def test_what_ended_no_process_does_not_count(side, gap):
+    for text in (VICTIM + gap + side, side + gap + VICTIM):
+        lines, victim = find_exception(text)
+        assert lines[-1].endswith("HorovodInternalError: rank 1 has left")
+        assert victim
+    assert find_exception(OWN + gap + side)[0][-1] == "batch"
+    assert not find_exception(OWN + gap + side)[1]
+    assert judge([end(0, 1, VICTIM + gap + side), end(1, 7, OWN)]).rank == 1
+
+
+def test_an_ignored_exception_is_no_reason():
+    assert find_exception("a\n" + IGNORED) == ([], False)
+    verdict = judge([end(0, 1, VICTIM), end(1, -15, IGNORED, stopped=True, tail_at_stop=IGNORED)])
+    assert verdict.rank == 0
+
+
+def test_the_exception_of_a_thread_is_shown_when_there_is_no_other():
+    lines, victim = find_exception(THREAD + IGNORED)
+    assert lines[-1] == "OSError: pipe"
+    assert not victim
