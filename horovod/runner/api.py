@@ -53,7 +53,8 @@ def run(
     `horovodrun` mean; so far jobs run on this machine and with a fixed size.
 
     Raises ValueError for parameters that do not fit together or ask for what is not there yet, RuntimeError when a
-    process fails or ends without returning a result, naming the first and its exit code. An interrupt (KeyboardInterrupt) ends all.
+    process fails or ends without returning a result, naming the first that did and its exit code. An interrupt
+    (KeyboardInterrupt) ends all.
     """
     for old, new, value in (
         ("np", "num_proc", np),

@@ -27,9 +27,7 @@ def test_nothing_is_given_out_before_the_line_is_whole():
 
 
 def test_progress_bars_are_given_out_at_every_return():
-    assert lines_of(b"\r 10%", b"\r 20%\r", b" 30%\n") == (
-        b"\r[3]<stdout>: 10%\r[3]<stdout>: 20%\r[3]<stdout>: 30%\n"
-    )
+    assert lines_of(b"\r 10%", b"\r 20%\r", b" 30%\n") == (b"\r[3]<stdout>: 10%\r[3]<stdout>: 20%\r[3]<stdout>: 30%\n")
 
 
 def test_a_return_with_nothing_before_it_gets_no_prefix():
