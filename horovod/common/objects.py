@@ -14,6 +14,8 @@ from horovod.common import dtypes, ops
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.state import state
 
+_FAILED = b"\xff"  # begins a reason in place of an object; pickles begin with 0x80
+
 _parked: list[Any] = []  # memory of interrupted operations
 
 
@@ -29,40 +31,65 @@ def loads(data: bytes | bytearray | memoryview) -> Any:
     return pickle.loads(data)
 
 
+def _dumps_or_reason(obj: Any) -> tuple[bytes, Exception | None]:
+    """``obj`` pickled, or why that failed, as text and as the exception: the other ranks must learn of it, not wait."""
+    try:
+        return dumps(obj), None
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"[:2000].encode(errors="replace"), error
+
+
+def _not_pickled(operation: str, name: str, rank: int, reason: bytes | bytearray | memoryview) -> ValueError:
+    text = bytes(reason).decode(errors="replace")
+    return ValueError(f"{operation} {name!r}: the object of rank {rank} cannot be pickled: {text}")
+
+
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
     """Returns the root's ``obj`` on every rank of the set (on the root: the object itself).
 
     ``root_rank``: world rank. ``name``: prefix of the two operations, ``<name>.sz`` and ``<name>.t``; default: the
-    type's name, which then has to be the same on all ranks. Raises ValueError for a bad root or set,
-    HorovodInternalError when a peer is lost.
+    type's name, which then has to be the same on all ranks. Raises ValueError for a bad root or set, and on all ranks
+    when the root's object cannot be pickled; HorovodInternalError when a peer is lost.
     """
     from horovod import _core
 
     name = name or type(obj).__name__
     i_am_root = state.require_job().rank == root_rank
-    payload = bytearray(dumps(obj)) if i_am_root else bytearray()
-    length = bytearray(len(payload).to_bytes(8, "little"))
+    data, error = _dumps_or_reason(obj) if i_am_root else (b"", None)
+    payload = bytearray(data)
+    # Negative: what follows is not the object but why there is none.
+    length = bytearray((len(data) if error is None else -len(data)).to_bytes(8, "little", signed=True))
     _run(_core.KIND_BROADCAST, f"broadcast.{name}.sz", length, dtypes.INT64, (1,), root_rank, process_set)
+    size = int.from_bytes(length, "little", signed=True)
     if not i_am_root:
-        payload = bytearray(int.from_bytes(length, "little"))
+        payload = bytearray(abs(size))
     _run(_core.KIND_BROADCAST, f"broadcast.{name}.t", payload, dtypes.UINT8, (len(payload),), root_rank, process_set)
+    if size < 0:
+        raise _not_pickled("broadcast_object", name, root_rank, payload) from error
     return obj if i_am_root else loads(payload)
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Returns the objects of all ranks of the set, by rank within the set. ``name`` as for ``broadcast_object``."""
+    """Returns the objects of all ranks of the set, by rank within the set. ``name`` as for ``broadcast_object``.
+
+    Raises ValueError on all ranks, naming the rank, when an object cannot be pickled; else like ``broadcast_object``.
+    """
     from horovod import _core
 
     name = name or type(obj).__name__
-    payload = bytearray(dumps(obj))
+    data, error = _dumps_or_reason(obj)
+    payload = bytearray(data if error is None else _FAILED + data)
     work = _run(_core.KIND_ALLGATHER, f"allgather.{name}.t", payload, dtypes.UINT8, (len(payload),), 0, process_set)
     gathered = memoryview(work.output).cast("B")
     objects = []
     begin = 0
-    for size in work.sizes:
-        objects.append(loads(gathered[begin : begin + size]))
+    for rank, size in zip(process_set.ranks or (), work.sizes, strict=True):
+        part = gathered[begin : begin + size]
+        if part[:1] == _FAILED:
+            raise _not_pickled("allgather_object", name, rank, part[1:]) from error
+        objects.append(loads(part))
         begin += size
     return objects
 
