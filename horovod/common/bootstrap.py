@@ -82,7 +82,11 @@ def _start_alone(env: WorkerEnv, settings: Settings, dynamic: bool) -> tuple[Job
     peer = _describe(env, settings, [], dynamic, "", 0, "")
     formed = _Formed({}, [-1, *shared_memory.make_bells(1)])
     job = make_job(0, [env.hostname], dynamic, settings.flag("HOROVOD_ELASTIC"))
-    return job, _make_engine(make_plan(0, [peer]), [peer], formed, settings)
+    try:
+        return job, _make_engine(make_plan(0, [peer]), [peer], formed, settings, env)
+    except BaseException:
+        formed.close()
+        raise
 
 
 def _describe(
@@ -180,7 +184,7 @@ class _Joining:
             formed.links = former.run(seconds, lambda: _check_others(store, epoch))
             listeners.close()
             formed.descriptors = _share_memory(plan, formed.links, settings, seconds)
-            engine = _make_engine(plan, peers, formed, settings)
+            engine = _make_engine(plan, peers, formed, settings, self._env)
             self._confirm(store, epoch, seconds)
         except BaseException as error:
             # Told before anything is closed: what the others then see break must not hide the cause.
@@ -270,7 +274,7 @@ def _share_memory(plan: Plan, links: dict[Link, socket.socket], settings: Settin
     return made
 
 
-def _make_engine(plan: Plan, peers: Sequence[Peer], formed: _Formed, settings: Settings) -> "Engine":
+def _make_engine(plan: Plan, peers: Sequence[Peer], formed: _Formed, settings: Settings, env: WorkerEnv) -> "Engine":
     from horovod import _core
 
     config = _core.EngineConfig()
@@ -285,7 +289,7 @@ def _make_engine(plan: Plan, peers: Sequence[Peer], formed: _Formed, settings: S
         0.0 if settings.flag("HOROVOD_STALL_CHECK_DISABLE") else settings.number("HOROVOD_STALL_CHECK_TIME_SECONDS")
     )
     config.spins = _spins(plan, peers, settings)
-    config.cpu = _cpu(plan, settings)
+    config.cpu = _cpu(settings, env)
     config.log_level = LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL"))
     _core.set_log_sink(make_sink(plan.me, settings.flag("HOROVOD_LOG_HIDE_TIME")))
 
@@ -299,7 +303,12 @@ def _make_engine(plan: Plan, peers: Sequence[Peer], formed: _Formed, settings: S
     config.parent_fd = formed.links[up].detach() if plan.parent >= 0 else -1
     config.data_fds = {rank: formed.links[DATA, rank].detach() for rank in plan.remote}
     formed.descriptors = []
-    return _core.Engine(config)
+    try:
+        return _core.Engine(config)
+    except ValueError as error:
+        if "choice of algorithms" in str(error):  # the core does not know where its text came from
+            raise ValueError(f"HOROVOD_ALGORITHM: {error}") from None
+        raise
 
 
 _SPECIAL = {
@@ -319,17 +328,23 @@ def _spins(plan: Plan, peers: Sequence[Peer], settings: Settings) -> int:
     return settings.integer("HOROVOD_SPIN") if len(neighbours) <= len(cores) else 0
 
 
-def _cpu(plan: Plan, settings: Settings) -> int:
+def _cpu(settings: Settings, env: WorkerEnv) -> int:
+    """Core of the engine's thread, -1 for any. The launcher's local rank counts: HOROVOD_TRANSPORT=tcp puts every rank
+    on a node of its own.
+    """
     cores = settings.integers("HOROVOD_THREAD_AFFINITY")
     if cores is None:
         return -1
-    if len(cores) == 1:
-        return cores[0]
-    mine = plan.local.index(plan.me)
-    if mine >= len(cores):
+    if len(cores) > 1 and len(cores) <= env.local_rank:
         raise ValueError(
-            f"HOROVOD_THREAD_AFFINITY has {len(cores)} cores, accepted is one, or one for each of the "
-            f"{len(plan.local)} "
-            "local ranks"
+            f"HOROVOD_THREAD_AFFINITY is {','.join(map(str, cores))}, which has {len(cores)} cores; accepted is one, "
+            f"or one for each of the {env.local_size} local ranks"
         )
-    return cores[mine]
+    core = cores[0] if len(cores) == 1 else cores[env.local_rank]
+    usable = os.sched_getaffinity(0)
+    if core not in usable:
+        raise ValueError(
+            f"HOROVOD_THREAD_AFFINITY is {','.join(map(str, cores))}, which gives local rank {env.local_rank} core "
+            f"{core}; accepted are cores that the process may run on: {', '.join(map(str, sorted(usable)))}"
+        )
+    return core

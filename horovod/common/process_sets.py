@@ -129,14 +129,14 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     engine = state.require_engine()
     if not isinstance(process_set, ProcessSet):
         raise ValueError(f"process_set: a ProcessSet is accepted, not {type(process_set).__name__} {process_set!r}")
+    number = process_set.process_set_id
+    if number is None or number == 0 or state.process_sets.get(number) is not process_set:
+        return False
     if not job.dynamic_process_sets:
         raise ValueError(
             "process sets cannot be removed after init: set HOROVOD_DYNAMIC_PROCESS_SETS=1 or call "
             "init(process_sets='dynamic')"
         )
-    number = process_set.process_set_id
-    if number is None or number == 0 or state.process_sets.get(number) is not process_set:
-        return False
     work = engine.remove_process_set(number)
     work.wait()
     if not work.sizes[0]:

@@ -226,8 +226,8 @@ def _serve(socket: "zmq.Socket[bytes]", gate: _Gate, stop: int) -> None:
             gate.answer()
         if socket in ready:
             frames = socket.recv_multipart()
-            # A member that sends nonsense is answered with silence.
-            with contextlib.suppress(msgspec.MsgspecError):
+            # A member that sends nonsense is answered with silence. Text that is not UTF-8 is a plain ValueError.
+            with contextlib.suppress(msgspec.MsgspecError, ValueError):
                 replies += table.handle(frames[0], decoder.decode(frames[-1]), time.monotonic())
         replies += table.expire(time.monotonic())
         for client, reply in replies:

@@ -303,3 +303,47 @@ def test_process_sets_must_agree(pool):
         return hvd._get_process_set_ids_and_ranks()
 
     assert pool(2, initialized=False).run(work) == [{0: [0, 1], 1: [1]}] * 2
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_thread_affinity_is_by_local_rank(pool, transport):
+    def work():
+        core = min(os.sched_getaffinity(0))
+        hvd = HorovodBasics("tests")
+        before = len(os.listdir("/proc/self/fd"))
+        errors = []
+        for text in ("4096", f"{core},4096", f"4096,{core}"):
+            os.environ["HOROVOD_THREAD_AFFINITY"] = text
+            expected = f"HOROVOD_THREAD_AFFINITY is {text}.*core 4096; accepted are"
+            with pytest.raises(ValueError, match=expected) as caught:
+                hvd.init()
+            errors.append(str(caught.value))
+        os.environ["HOROVOD_THREAD_AFFINITY"] = f"{core},{core}"
+        hvd.init()
+        deadline = time.monotonic() + 10  # the engine's thread pins itself when it starts to run
+        while time.monotonic() < deadline:
+            tasks = [os.sched_getaffinity(int(task)) for task in os.listdir("/proc/self/task")]
+            if {core} in tasks:
+                break
+            time.sleep(0.01)
+        after = len(os.listdir("/proc/self/fd"))
+        hvd.shutdown()
+        assert len(os.listdir("/proc/self/fd")) == before < after
+        assert {core} in tasks
+        return errors
+
+    for errors in pool(2, initialized=False, HOROVOD_TRANSPORT=transport).run(work):
+        assert "local rank 1" in errors[1]
+        assert "local rank 0" in errors[2]
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_bad_algorithm_names_its_variable(pool, size):
+    def work():
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(3):
+            with pytest.raises(ValueError, match=r"HOROVOD_ALGORITHM: 'allreduce=bad'.* accepted"):
+                HorovodBasics("tests").init()
+        return len(os.listdir("/proc/self/fd")) - before
+
+    assert pool(size, initialized=False, HOROVOD_ALGORITHM="allreduce=bad").run(work) == [0] * size

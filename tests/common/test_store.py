@@ -190,6 +190,7 @@ def test_a_member_that_talks_nonsense_is_ignored(key, server, client):
     client.set("a", b"1")
     client._socket.send(b"\xc1 not msgpack")
     client._socket.send(b"\x93\xa3set\x01")
+    client._socket.send(b"\x94\xa3set\x01\xa1\xff\xc4\x00")  # a name that is not UTF-8
     client._socket.send_multipart([b"", b"", b""])
     assert client.get("a") == b"1"
 
