@@ -1,5 +1,6 @@
 """Reduction operations, the old ``average=`` argument, and names on the wire."""
 
+import math
 import warnings
 
 Average = 0
@@ -15,7 +16,9 @@ OP_NAMES: tuple[str, ...] = ("Average", "Sum", "Adasum", "Min", "Max", "Product"
 
 def op_name(op: object) -> str:
     """For messages: ``Sum`` for 1, the value itself for anything that is no operation."""
-    return OP_NAMES[op] if isinstance(op, int) and 0 <= op < len(OP_NAMES) else repr(op)
+    if isinstance(op, int) and not isinstance(op, bool) and 0 <= op < len(OP_NAMES):
+        return OP_NAMES[op]
+    return repr(op)
 
 
 def check_op(op: object, accepted: tuple[int, ...] = (Average, Sum, Adasum, Min, Max, Product)) -> int:
@@ -38,6 +41,18 @@ def resolve_op(op: int | None, average: bool | None = None) -> int:
     return Average if op is None else check_op(op)
 
 
+def check_scale(operation: str, prescale: object, postscale: object) -> None:
+    """Raises ValueError naming the scale factor that is no number."""
+    for argument, value in (("prescale_factor", prescale), ("postscale_factor", postscale)):
+        if not hasattr(value, "__float__") or math.isnan(float(value)):
+            raise ValueError(f"{operation}: {argument} is {value!r}, accepted is a number")
+
+
 def wire_name(operation: str, name: str | None) -> str:
-    """``allreduce.x`` for ("allreduce", "x"); empty for an unnamed operation, which the engine matches by a counter."""
+    """``allreduce.x`` for ("allreduce", "x"); empty for an unnamed operation, which the engine matches by a counter.
+
+    Raises ValueError for a name that is no text.
+    """
+    if name and not isinstance(name, str):
+        raise ValueError(f"{operation}: name is {name!r}, accepted is text or None")
     return f"{operation}.{name}" if name else ""

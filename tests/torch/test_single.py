@@ -306,3 +306,31 @@ def test_lazily_negated_gradients_and_parameters_keep_their_sign():
     p.grad = negated()
     optimizer.step()
     assert p.tolist() == [2.0, -3.0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"op": "Sum"}, "op is 'Sum'"),
+        ({"op": 2.0}, "op is 2.0"),
+        ({"op": 1.0}, "op is 1.0"),
+        ({"op": True}, "op is True"),
+        ({"prescale_factor": "2"}, "prescale_factor is '2'"),
+        ({"postscale_factor": None}, "postscale_factor is None"),
+        ({"prescale_factor": float("nan")}, "prescale_factor is nan"),
+        ({"name": 5}, "name is 5"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, text):
+    t = torch.ones(2)
+    for call in (
+        hvd.allreduce_,
+        hvd.allreduce,
+        hvd.allreduce_async,
+        hvd.allreduce_async_,
+        hvd.reducescatter,
+        lambda t, **kw: hvd.grouped_allreduce([t], **kw),
+        lambda t, **kw: hvd.grouped_reducescatter([t], **kw),
+    ):
+        with pytest.raises(ValueError, match=text):
+            call(t, **arguments)

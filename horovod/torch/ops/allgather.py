@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from horovod._core import KIND_ALLGATHER
-from horovod.common.ops import Average, Sum
+from horovod.common.ops import Average, Sum, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.state import state
 from horovod.torch.ops import groups, handles
@@ -20,22 +20,22 @@ from horovod.torch.ops.tensors import code_of, output_of, plain, set_id, set_ran
 
 def _submit(
     tensor: torch.Tensor,
-    wire_name: str,
+    full_name: str,
     process_set: ProcessSet,
     group: str = "",
     group_size: int = 0,
     blocking: bool = False,
 ) -> Any:
-    code = code_of(tensor, "allgather", wire_name)
+    code = code_of(tensor, "allgather", full_name)
     number = set_id(process_set, "allgather")
     pointer = tensor.data_ptr()
     return (state.run if blocking else state.submit)(
-        KIND_ALLGATHER, wire_name, pointer, 0, tensor.shape, code, Sum, 0, 1.0, 1.0, number, None, group, group_size
+        KIND_ALLGATHER, full_name, pointer, 0, tensor.shape, code, Sum, 0, 1.0, 1.0, number, None, group, group_size
     )
 
 
 def _start(tensor: torch.Tensor, name: str | None, process_set: ProcessSet, blocking: bool = False) -> Any:
-    return _submit(tensor, "allgather." + name if name else "", process_set, blocking=blocking)
+    return _submit(tensor, wire_name("allgather", name) if name else "", process_set, blocking=blocking)
 
 
 def _start_group(tensors: list[torch.Tensor], name: str | None, process_set: ProcessSet) -> list[Any]:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from horovod._core import KIND_ALLREDUCE
-from horovod.common.ops import Adasum, resolve_op
+from horovod.common.ops import Adasum, check_scale, resolve_op, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.state import state
 from horovod.torch.compression import Compression
@@ -27,7 +27,7 @@ from horovod.torch.ops.tensors import BOOL, CODES, check_reduction, code_of, pla
 def submit(
     source: torch.Tensor,
     target: torch.Tensor,
-    wire_name: str,
+    full_name: str,
     op: int,
     prescale: float,
     postscale: float,
@@ -44,10 +44,12 @@ def submit(
     try:
         code = CODES.get(source.dtype)
         if code is None or not source.is_cpu or not source.is_contiguous() or source.is_neg():
-            refuse(source, "allreduce", wire_name)
+            refuse(source, "allreduce", full_name)
         pointer = source.data_ptr()
     except (AttributeError, RuntimeError):
-        refuse(source, "allreduce", wire_name)
+        refuse(source, "allreduce", full_name)
+    if prescale != 1.0 or postscale != 1.0:
+        check_scale("allreduce", prescale, postscale)
     if code == BOOL or op == Adasum:
         check_reduction(code, op, prescale, postscale, "allreduce")
     number = process_set.process_set_id
@@ -56,7 +58,7 @@ def submit(
     out = pointer if target is source else target.data_ptr()
     return (state.run if blocking else state.submit)(
         KIND_ALLREDUCE,
-        wire_name,
+        full_name,
         pointer,
         out,
         source.shape,
@@ -85,6 +87,7 @@ def submit_group(
     ever."""
     for tensor in sources:
         check_reduction(code_of(tensor, "grouped_allreduce", name), op, prescale, postscale, "grouped_allreduce")
+    check_scale("grouped_allreduce", prescale, postscale)
     set_id(process_set, "grouped_allreduce")
     group, members = groups.names("grouped_allreduce", name, len(sources), process_set)
     return [
@@ -106,8 +109,8 @@ def allreduce_async(
     op = resolve_op(op, average)
     code_of(tensor, "allreduce", name)
     output = torch.empty_like(tensor)
-    wire_name = "allreduce." + name if name else ""
-    work = submit(tensor, output, wire_name, op, prescale_factor, postscale_factor, process_set)
+    full_name = wire_name("allreduce", name) if name else ""
+    work = submit(tensor, output, full_name, op, prescale_factor, postscale_factor, process_set)
     return handles.add((work,), lambda: output, (tensor, output))
 
 
@@ -122,8 +125,8 @@ def allreduce_async_(
 ) -> int:
     """Starts an allreduce in place; returns a handle. The tensor must be left alone until ``synchronize``."""
     op = resolve_op(op, average)
-    wire_name = "allreduce." + name if name else ""
-    work = submit(tensor, tensor, wire_name, op, prescale_factor, postscale_factor, process_set)
+    full_name = wire_name("allreduce", name) if name else ""
+    work = submit(tensor, tensor, full_name, op, prescale_factor, postscale_factor, process_set)
     return handles.add((work,), lambda: tensor, tensor)
 
 
@@ -137,10 +140,10 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Allreduce in place; returns ``tensor``. Autograd does not see it."""
-    if op is None or average is not None:
+    if op.__class__ is not int or average is not None:
         op = resolve_op(op, average)
-    wire_name = "allreduce." + name if name else ""
-    work = submit(tensor, tensor, wire_name, op, prescale_factor, postscale_factor, process_set, blocking=True)
+    full_name = wire_name("allreduce", name) if name else ""
+    work = submit(tensor, tensor, full_name, op, prescale_factor, postscale_factor, process_set, blocking=True)
     handles.wait(work, tensor)
     return tensor
 
@@ -171,8 +174,8 @@ class _Allreduce(torch.autograd.Function):
         ctx.arguments = (op, name, prescale, postscale, process_set)
         code_of(tensor, "allreduce", name)
         output = torch.empty_like(tensor)
-        wire_name = "allreduce." + name if name else ""
-        work = submit(tensor, output, wire_name, op, prescale, postscale, process_set, blocking=True)
+        full_name = wire_name("allreduce", name) if name else ""
+        work = submit(tensor, output, full_name, op, prescale, postscale, process_set, blocking=True)
         handles.wait(work, (tensor, output))
         return output
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from horovod._core import KIND_ALLTOALL
-from horovod.common.ops import Sum
+from horovod.common.ops import Sum, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.state import state
 from horovod.torch.ops import handles
@@ -33,10 +33,10 @@ def _start(
     # A 0-dim tensor is for the engine to refuse: on every rank, naming this one.
     rows = tensor.shape[0] if tensor.dim() else 0
     counts = _check_splits(splits, rows, size, name)
-    wire_name = "alltoall." + name if name else ""
+    full_name = wire_name("alltoall", name) if name else ""
     pointer = tensor.data_ptr()
     work = (state.run if blocking else state.submit)(
-        KIND_ALLTOALL, wire_name, pointer, 0, tensor.shape, code, Sum, 0, 1.0, 1.0, number, counts, "", 0
+        KIND_ALLTOALL, full_name, pointer, 0, tensor.shape, code, Sum, 0, 1.0, 1.0, number, counts, "", 0
     )
     return work, rows if counts is None else sum(counts)
 

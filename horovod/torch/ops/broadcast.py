@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from horovod._core import KIND_BROADCAST
-from horovod.common.ops import Average, Sum
+from horovod.common.ops import Average, Sum, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.state import state
 from horovod.torch.ops import handles
@@ -28,11 +28,11 @@ def _start(
     code = code_of(source, "broadcast", name)
     root = root_of(root_rank, "broadcast")
     number = set_id(process_set, "broadcast")
-    wire_name = "broadcast." + name if name else ""
+    full_name = wire_name("broadcast", name) if name else ""
     pointer = source.data_ptr()
     out = pointer if target is source else target.data_ptr()
     return (state.run if blocking else state.submit)(
-        KIND_BROADCAST, wire_name, pointer, out, source.shape, code, Sum, root, 1.0, 1.0, number, None, "", 0
+        KIND_BROADCAST, full_name, pointer, out, source.shape, code, Sum, root, 1.0, 1.0, number, None, "", 0
     )
 
 

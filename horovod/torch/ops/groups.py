@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from horovod.common.ops import wire_name
 from horovod.common.process_sets import ProcessSet
 from horovod.common.state import state
 
@@ -21,7 +22,8 @@ def names(operation: str, name: str | None, count: int, process_set: ProcessSet)
     """
     if not name:
         return f"{operation}.noname.{_next(operation, process_set)}", [""] * count
-    return f"{operation}.{name}", [f"{operation}.{name}_{i + 1}of{count}" for i in range(count)]
+    group = wire_name(operation, name)
+    return group, [f"{group}_{i + 1}of{count}" for i in range(count)]
 
 
 def restart(process_set: ProcessSet) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from horovod._core import KIND_REDUCESCATTER
 from horovod.common import dtypes
-from horovod.common.ops import Average, Sum, check_op
+from horovod.common.ops import Average, Sum, check_op, check_scale, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.state import state
 from horovod.torch.compression import Compression
@@ -44,7 +44,7 @@ def _output(tensor: torch.Tensor, process_set: ProcessSet, operation: str) -> to
 def _submit(
     tensor: torch.Tensor,
     output: torch.Tensor,
-    wire_name: str,
+    full_name: str,
     code: int,
     op: int,
     scale: tuple[float, float],
@@ -56,7 +56,7 @@ def _submit(
     source, target = tensor.data_ptr(), output.data_ptr()
     return state.submit(
         KIND_REDUCESCATTER,
-        wire_name,
+        full_name,
         source,
         target,
         tensor.shape,
@@ -81,9 +81,10 @@ def reducescatter_async(
 ) -> int:
     """Starts a reducescatter; returns a handle for ``poll`` and ``synchronize``."""
     code = _check(tensor, op, "reducescatter", name)
+    check_scale("reducescatter", prescale_factor, postscale_factor)
     output = _output(tensor, process_set, "reducescatter")
-    wire_name = "reducescatter." + name if name else ""
-    work = _submit(tensor, output, wire_name, code, op, (prescale_factor, postscale_factor), process_set)
+    full_name = wire_name("reducescatter", name) if name else ""
+    work = _submit(tensor, output, full_name, code, op, (prescale_factor, postscale_factor), process_set)
     return handles.add((work,), lambda: output, (tensor, output))
 
 
@@ -133,6 +134,7 @@ def grouped_reducescatter_async(
 ) -> int:
     """Starts a reducescatter of several tensors that run and complete together; one handle, whose result is a list."""
     tensors = groups.check(tensors, "grouped_reducescatter")
+    check_scale("grouped_reducescatter", prescale_factor, postscale_factor)
     codes = [_check(tensor, op, "grouped_reducescatter", name) for tensor in tensors]
     outputs = [_output(tensor, process_set, "grouped_reducescatter") for tensor in tensors]
     group, members = groups.names("grouped_reducescatter", name, len(tensors), process_set)
