@@ -37,6 +37,7 @@ from horovod.common.peers import (
 from horovod.common.settings import LOG_LEVELS, TABLE, Settings
 from horovod.common.state import Job
 from horovod.common.store_client import StoreClient, StoreError, StoreTimeout
+from horovod.common.util import cpu_quota
 from horovod.common.worker_env import WorkerEnv
 
 if TYPE_CHECKING:
@@ -325,7 +326,9 @@ def _spins(plan: Plan, peers: Sequence[Peer], settings: Settings) -> int:
     # HOROVOD_TRANSPORT=tcp puts every rank on a node of its own, hence by host name.
     neighbours = [peer for peer in peers if peer.hostname == peers[plan.me].hostname]
     cores = {core for peer in neighbours for core in peer.cpus}
-    return settings.integer("HOROVOD_SPIN") if len(neighbours) <= len(cores) else 0
+    quota = cpu_quota()
+    usable = len(cores) if quota is None else min(len(cores), quota)
+    return settings.integer("HOROVOD_SPIN") if len(neighbours) <= usable else 0
 
 
 def _cpu(settings: Settings, env: WorkerEnv) -> int:
