@@ -71,6 +71,7 @@ bool Coordinator::propose(std::vector<Response>* responses) {
   // What is announced but not decided counts for the schedule from now on, on every rank.
   negotiator_.clear_pending();
   detector_.reset();
+  operations_ = schedule.entries.size();
   members_.clear();
   for (const auto& bucket : schedule.buckets) members_.push_back(negotiator_.sets().sets.at(bucket.response.set));
   positions_.assign(settled_.size(), 0);
@@ -82,7 +83,7 @@ bool Coordinator::propose(std::vector<Response>* responses) {
 
 void Coordinator::fall_back(uint64_t rounds, double now) {
   ++epoch_;
-  detector_.note_revoked(rounds);
+  detector_.note_revoked(rounds, operations_);
   std::deque<Early> early;
   early.swap(early_);
   for (Early& e : early) announce(e.rank, e.epoch, std::move(e.requests), now);

@@ -86,8 +86,14 @@ bool Engine::wait(Operation& op, Deadline deadline) {
 }
 
 bool Engine::drive(Operation& op) {
-  if (!baton_.try_lock()) return false;
   auto idle_since = Clock::now();
+  // The thread may hold the baton for a moment, woken by a peer's message; waiting for that beats going to sleep.
+  while (!baton_.try_lock()) {
+    if (op.done()) return true;
+    if (!spin_ || Clock::now() - idle_since > kDriveSpin) return false;
+  }
+  // The sleeping thread has left its mood behind; peers need not wake it while we are here.
+  if (driver_) bell_.word()->mood.store(static_cast<uint32_t>(Mood::awake), std::memory_order_seq_cst);
   int yields = 0;
   while (driver_ && !op.done()) {
     if (driver_->step(true)) {

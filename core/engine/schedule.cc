@@ -59,16 +59,29 @@ void ScheduleDetector::reset() {
   log_.clear();
 }
 
-void ScheduleDetector::note_revoked(uint64_t rounds) {
+// Operations after which short periods are considered again; the program may have become another one.
+constexpr size_t kRecovery = 128;
+
+void ScheduleDetector::note_revoked(uint64_t rounds, size_t operations) {
   constexpr uint64_t kLasting = 16;
-  penalty_ = rounds >= kLasting ? 0 : std::min<size_t>(penalty_ * 2 + 16, 1 << 14);
-  hold_ = penalty_;
+  constexpr int kPatience = 8;
   reset();
+  if (rounds >= kLasting) {
+    failures_ = 0;
+    least_ = 1;
+    return;
+  }
+  least_ = operations + 1;
+  recover_ = kRecovery;
+  if (++failures_ <= kPatience) return;
+  hold_ = size_t{16} << std::min(failures_ - kPatience, 10);
+  least_ = 1;
 }
 
 void ScheduleDetector::feed(const Ready& ready, uint64_t identity) {
   if (capacity_ == 0) return;
   if (hold_ > 0) --hold_;
+  if (recover_ > 0 && --recover_ == 0) least_ = 1;
   const uint64_t prefix = (log_.empty() ? 0 : log_.back().prefix) + identity;
   log_.push_back({identity, prefix, ready});
   if (log_.size() > 2 * capacity_ + 2) {
@@ -96,15 +109,33 @@ ScheduleDetector::Shape ScheduleDetector::shape_of(size_t from, size_t count) co
   return shape;
 }
 
+// Are the last p operations a shorter period, too short to be proposed, several times over?
+bool ScheduleDetector::repeats_within(size_t p) const {
+  const size_t n = log_.size();
+  auto sum = [&](size_t from, size_t to) {
+    uint64_t total = 0;
+    for (size_t i = from; i < to; ++i) total += log_[i].identity;
+    return total;
+  };
+  for (size_t d = 1; d < least_ && 2 * d <= p; ++d) {
+    if (p % d) continue;
+    const uint64_t first = sum(n - p, n - p + d);
+    bool same = true;
+    for (size_t at = n - p + d; at < n && same; at += d) same = sum(at, at + d) == first;
+    if (same) return true;
+  }
+  return false;
+}
+
 size_t ScheduleDetector::period_length() const {
   const size_t n = log_.size();
   if (hold_ > 0 || n < 3) return 0;
   auto prefix = [&](size_t i) { return i == 0 ? log_[0].prefix - log_[0].identity : log_[i - 1].prefix; };  // sum of the first i
-  for (size_t p = 1; 2 * p + 1 <= n && p <= capacity_; ++p) {
+  for (size_t p = least_; 2 * p + 1 <= n && p <= capacity_; ++p) {
     if (prefix(n) - prefix(n - p) != prefix(n - p) - prefix(n - 2 * p)) continue;
     // Both periods begin where the program had waited for what was before.
     const bool fenced = log_[n - p].ready.fence != log_[n - p - 1].ready.fence && log_[n - 2 * p].ready.fence != log_[n - 2 * p - 1].ready.fence;
-    if (fenced && shape_of(n - p, p) == shape_of(n - 2 * p, p)) return p;
+    if (fenced && !repeats_within(p) && shape_of(n - p, p) == shape_of(n - 2 * p, p)) return p;
   }
   return 0;
 }

@@ -52,9 +52,10 @@ class ScheduleDetector {
 
   // When the last operations are two equal periods that begin at a fence: the last period, in order. Else empty.
   std::vector<Ready> period() const;
-  // A schedule ended after `rounds` rounds. One that did not last makes the next proposal wait, twice as long each time, so that a
-  // program which never settles pays next to nothing for the attempts.
-  void note_revoked(uint64_t rounds);
+  // A schedule of `operations` ended after `rounds` rounds. After one that did not last only longer ones are proposed (its period was part
+  // of a longer one); after several such the next proposal waits, twice as long each time, so that a program which never settles pays
+  // next to nothing for the attempts.
+  void note_revoked(uint64_t rounds, size_t operations);
 
  private:
   struct Token {
@@ -67,11 +68,14 @@ class ScheduleDetector {
     std::vector<uint64_t> unnamed;
     bool operator==(const Shape&) const = default;
   };
+  bool repeats_within(size_t p) const;
   size_t period_length() const;
   Shape shape_of(size_t from, size_t count) const;
   size_t capacity_;
   size_t hold_ = 0;   // operations still to be seen before the next proposal
-  size_t penalty_ = 0;
+  size_t least_ = 1;    // length of a period to propose
+  size_t recover_ = 0;  // operations until that is 1 again
+  int failures_ = 0;  // schedules in a row that did not last
   std::deque<Token> log_;
 };
 
