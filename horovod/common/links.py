@@ -84,6 +84,7 @@ class Former:
         self._attempts: list[_Attempt] = []
         self._retries: list[tuple[float, Link]] = []
         self._last_error: dict[Link, str] = {}
+        self._next_check = 0.0
         self._outgoing, self._incoming = _wanted(plan)
 
     def run(self, seconds: float, check: Callable[[], None]) -> dict[Link, socket.socket]:
@@ -126,7 +127,8 @@ class Former:
         self._retries = [entry for entry in self._retries if entry[0] > now]
         for link in due:
             self._connect(link)
-        if not events:
+        if not events or now >= self._next_check:  # strangers, or a listener that cannot accept, make events for ever
+            self._next_check = now + _CHECK_SECONDS
             check()
 
     def _accept(self, listener: socket.socket) -> None:
@@ -135,7 +137,9 @@ class Former:
                 sock, _ = listener.accept()
             except BlockingIOError:
                 return
-            except OSError:  # the connection is gone again, or descriptors ran out: the deadline will tell
+            except OSError as error:  # the connection is gone again, or descriptors ran out: the deadline will tell
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    time.sleep(_RETRY_SECONDS)  # the listener stays readable
                 return
             incoming = [a for a in self._attempts if a.goal is None]
             if len(incoming) >= len(self._incoming) + _STRANGERS:

@@ -1,6 +1,7 @@
 """Forming connections, with ranks as threads: links lead to the right ranks, and strangers do not hinder it."""
 
 import contextlib
+import errno
 import os
 import socket
 import threading
@@ -191,3 +192,27 @@ def test_descriptors_that_do_not_come():
         shared_memory.receive(theirs, 2, 1)
     assert len(os.listdir("/proc/self/fd")) == before - 1
     theirs.close()
+
+
+def test_a_listener_that_cannot_accept_neither_spins_nor_hides_news(monkeypatch):
+    """Descriptors ran out: the listener stays readable, and another rank's failure must still be heard of."""
+    listeners = [Listeners("127.0.0.1", 32) for _ in "ab"]
+    peers = make_peers("ab", listeners)
+    calls = []
+
+    def accept(_):
+        calls.append(1)
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    def check():
+        if len(calls) > 1:
+            raise LinkError("rank 1 could not join")
+
+    monkeypatch.setattr(socket.socket, "accept", accept)
+    address = listeners[0].address, listeners[0].port
+    former = Former(make_plan(0, peers), peers, KEY, 7, listeners[0])
+    with socket.create_connection(address, timeout=5), pytest.raises(LinkError, match="rank 1 could not join"):
+        former.run(5.0, check)
+    assert len(calls) < 30
+    for listener in listeners:
+        listener.close()
