@@ -191,7 +191,7 @@ std::vector<int64_t> integers(nb::handle sequence) {
 
 // Not every str has a UTF-8 form (lone surrogates); those raise UnicodeEncodeError, a ValueError.
 const char* text(const nb::str& s) {
-  const char* utf8 = PyUnicode_AsUTF8(s.ptr());
+  const char* utf8 = PyUnicode_AsUTF8AndSize(s.ptr(), nullptr);
   if (!utf8) throw nb::python_error();
   return utf8;
 }
