@@ -23,9 +23,6 @@ struct Counters {
   std::atomic<uint64_t> announcements{0}, negotiated{0}, scheduled{0}, schedules{0}, revocations{0}, responses{0}, errors{0};
 };
 
-// Names are unique within a process set; this is unique among all.
-inline std::string key_of(uint32_t set, const std::string& name) { return std::to_string(set) + '/' + name; }
-
 class Driver {
  public:
   Driver(EngineOptions& options, Submissions* submissions);

@@ -61,6 +61,11 @@ struct Response {
   std::string payload;                          // adopt_schedule: the encoded schedule
 };
 
+// Names are unique within a process set; this is unique among all.
+inline std::string key_of(uint32_t set, const std::string& name) { return std::to_string(set) + '/' + name; }
+// Unnamed operations are numbered, and matched by order, within one of these.
+constexpr uint64_t stream_of(uint32_t set, Kind kind) { return static_cast<uint64_t>(set) << 8 | static_cast<uint64_t>(kind); }
+
 std::string shape_string(const std::vector<int64_t>& shape);
 
 void encode(const std::vector<Request>& requests, std::string* out);

@@ -169,7 +169,6 @@ void make_key(uint32_t set, const std::string& name, std::string* key) {
   key->assign(reinterpret_cast<const char*>(&set), sizeof set);
   key->append(name);
 }
-uint64_t stream_of(uint32_t set, Kind kind) { return static_cast<uint64_t>(set) << 8 | static_cast<uint64_t>(kind); }
 
 // "allreduce.noname.17" -> 17: unnamed entries are matched in the order in which they were submitted.
 uint64_t number_of(const std::string& name) {

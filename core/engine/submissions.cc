@@ -7,17 +7,9 @@
 
 namespace hvd {
 
-namespace {
-
-uint64_t stream_of(uint32_t set, Kind kind) { return static_cast<uint64_t>(set) << 8 | static_cast<uint64_t>(kind); }
-
-}  // namespace
-
 Submissions::Submissions(int rank, int size) : rank_(rank) {
   for (int r = 0; r < size; ++r) sets_[0].push_back(r);
 }
-
-std::string Submissions::key_of(const Request& q) { return std::to_string(q.set) + '/' + q.name; }
 
 Status Submissions::accept(const OperationPtr& op) {
   Request& q = op->request;
@@ -40,7 +32,7 @@ Status Submissions::accept(const OperationPtr& op) {
     q.splits.assign(members.size(), q.shape[0] / n);
   }
   HVD_RETURN_IF_ERROR(check_arguments(q, members));
-  if (!q.unnamed && !in_flight_.insert(key_of(q)).second) {
+  if (!q.unnamed && !in_flight_.insert(key_of(q.set, q.name)).second) {
     return Status(Code::invalid_argument, std::string(name_of(q.kind)) + ": an operation named '" + q.name +
                                               "' is still in flight; wait for it before you use the name again");
   }
@@ -191,7 +183,7 @@ const Schedule::Bucket* Submissions::take_bucket(std::vector<Operation*>* operat
 void Submissions::release(const std::vector<Operation*>& operations) {
   std::lock_guard lock(mutex_);
   for (Operation* op : operations) {
-    if (op && !op->request.unnamed) in_flight_.erase(key_of(op->request));
+    if (op && !op->request.unnamed) in_flight_.erase(key_of(op->request.set, op->request.name));
   }
 }
 

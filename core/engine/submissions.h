@@ -61,7 +61,6 @@ class Submissions {
 
  private:
   Status accept(const OperationPtr& op);
-  static std::string key_of(const Request& q);
   void erase_unnamed(uint32_t id);
 
   const int rank_;
