@@ -11,7 +11,8 @@ KIND_REDUCESCATTER: int
 KIND_BARRIER: int
 
 class Buffer:
-    """Memory of the engine with the output of allgather or alltoall; supports the buffer protocol (bytes, writable)."""
+    """Memory of the engine, an output of allgather or alltoall or from Engine.allocate(); supports the buffer protocol
+    (bytes, writable)."""
 
     @property
     def nbytes(self) -> int: ...
@@ -132,6 +133,15 @@ class Engine:
         """All ranks must call it, with the same (sorted) ranks. Fails on all when they differ or the set exists."""
 
     def remove_process_set(self, process_set: int) -> Work: ...
+    def allocate(self, nbytes: int) -> Buffer | None:
+        """``nbytes`` zeroed bytes in this rank's arena in the memory that the node's ranks share, page aligned; None
+        when there is no (more) room or no such memory: alone on the node, HOROVOD_ARENA_BYTES=0.
+
+        An allreduce in place on tensors that live there on every rank of a process set on one node needs no copies:
+        each rank reduces its slice straight from all the tensors and into all of them. While one runs, neighbours write
+        into the memory; after one failed they may do so for a moment still. The memory lives as long as the Buffer,
+        for later engines it is ordinary memory. A forked child shares it with its parent (no copy on write)."""
+
     def process_sets(self) -> dict[int, list[int]]: ...
     def shutdown(self, reason: str = "") -> None:
         """Tells the peers (naming this rank and `reason`), fails what is pending, stops the thread, closes every
@@ -141,9 +151,12 @@ class Engine:
         """After fork in a child: forget everything without touching descriptors or threads."""
 
     def stats(self) -> dict[str, int | str | float]:
-        """Counters since start: operations, bytes, negotiations, fused tensors, schedule hits and revocations, ..."""
+        """Counters since start: operations, bytes, negotiations, fused tensors, schedule hits and revocations,
+        unstaged_bytes (reduced within the arenas), arena_bytes (allocated), ..."""
 
-def segment_bytes(local_size: int, staging_bytes: int, ring_bytes: int) -> int: ...
+def segment_bytes(local_size: int, staging_bytes: int, ring_bytes: int, arena_bytes: int = 0) -> int:
+    """Length of the node's shared memory. Its arenas are as large as the file is longer than it would be without."""
+
 def isa() -> str: ...
 def set_log_sink(sink: object) -> None:
     """sink(level: int, message: str), called from the engine thread with the GIL held; None removes it."""

@@ -1,4 +1,4 @@
-// Buffer: the engine's output memory as a Python object with the buffer protocol, so that a framework can wrap it without a copy.
+// Buffer: the engine's memory (an output, or a block of the arena) as a Python object with the buffer protocol, so that a framework can wrap it without a copy.
 #include <memory>
 
 #include "buffer.h"
@@ -9,7 +9,7 @@ namespace {
 
 int get_buffer(PyObject* self, Py_buffer* view, int flags) {
   auto& buffer = *nb::inst_ptr<Buffer>(self);
-  return PyBuffer_FillInfo(view, self, buffer.output->data(), static_cast<Py_ssize_t>(buffer.output->bytes()), 0, flags);
+  return PyBuffer_FillInfo(view, self, buffer.data, static_cast<Py_ssize_t>(buffer.bytes), 0, flags);
 }
 
 PyType_Slot slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)}, {0, nullptr}};
@@ -18,8 +18,8 @@ PyType_Slot slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)}, {
 
 void define_buffer(nb::module_& m) {
   nb::class_<Buffer>(m, "Buffer", nb::type_slots(slots))
-      .def_prop_ro("nbytes", [](const Buffer& b) { return b.output->bytes(); })
-      .def_prop_ro("address", [](const Buffer& b) { return reinterpret_cast<uintptr_t>(b.output->data()); });
+      .def_prop_ro("nbytes", [](const Buffer& b) { return b.bytes; })
+      .def_prop_ro("address", [](const Buffer& b) { return reinterpret_cast<uintptr_t>(b.data); });
 }
 
 }  // namespace hvd::python

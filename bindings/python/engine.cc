@@ -263,6 +263,8 @@ nb::dict stats(PyEngine& self) {
   d["revocations"] = s.revocations;
   d["errors"] = s.errors;
   d["responses"] = s.responses;
+  d["unstaged_bytes"] = s.unstaged_bytes;
+  d["arena_bytes"] = s.arena_bytes;
   return d;
 }
 
@@ -304,7 +306,7 @@ void define_engine(nb::module_& m) {
       .def_prop_ro("sizes", [](const Work& w) { return w.op->done() ? w.op->sizes : std::vector<int64_t>(); })
       .def_prop_ro("output", [](const Work& w) -> nb::object {
         if (!w.op->done() || !w.op->output) return nb::none();
-        return nb::cast(Buffer{w.op->output});
+        return nb::cast(Buffer(w.op->output));
       });
   using namespace nb::literals;
   nb::class_<PyEngine>(m, "Engine")
@@ -316,6 +318,10 @@ void define_engine(nb::module_& m) {
       .def("join", [](PyEngine& self) { return submit_special(self, Kind::join, "join.noname", {}); })
       .def("add_process_set", [](PyEngine& self, std::vector<int64_t> ranks) { return submit_special(self, Kind::add_set, "", std::move(ranks)); }, "ranks"_a)
       .def("remove_process_set", [](PyEngine& self, int id) { return submit_special(self, Kind::remove_set, "", {id}); }, "process_set"_a)
+      .def("allocate", [](PyEngine& self, size_t nbytes) -> nb::object {
+        const auto block = self.live().allocate(nbytes);
+        return block ? nb::cast(Buffer(block)) : nb::none();
+      }, "nbytes"_a)
       .def("process_sets", [](PyEngine& self) { return self.live().process_sets(); })
       .def("shutdown", [](PyEngine& self, const std::string& reason) {
         if (!self.engine) return;

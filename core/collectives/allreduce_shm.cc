@@ -1,5 +1,5 @@
-// Allreduce over shared memory, straight from and to the users' tensors. Two algorithms; both add in THE order (reduce.h), so the
-// choice between them, the size of chunks and the fusion of tensors change no bit of the result.
+// Allreduce over shared memory, straight from and to the users' tensors. Three algorithms; all add in THE order (reduce.h), so the
+// choice among them, the size of chunks and the fusion of tensors change no bit of the result.
 //
 // Direct, for small data. Everybody stages its whole vector and reduces all the vectors itself: one synchronisation.
 //   cost: a + R m + W m + X (n - 1) m
@@ -8,6 +8,8 @@
 // reading its own contribution where the user has it and the others' from their staging areas; writes the result to its output and to
 // its staging area; and copies the others' results out. Two synchronisations a round, hidden by working on three rounds at a time.
 //   cost: 2 a (once) + R m + W m + X 2 (n - 1) / n m
+// Sliced, with tensors that live in the arenas of all members: nothing is staged at all, see homes.h.
+//
 // This is reduce-scatter followed by allgather (Thakur, Rabenseifner, Gropp: Optimization of Collective Communication Operations in
 // MPICH, 2005) with direct exchange in both, cut into chunks that stay in cache.
 #include <algorithm>
@@ -15,6 +17,7 @@
 #include <vector>
 
 #include "collectives/collectives.h"
+#include "collectives/homes.h"
 #include "collectives/shm.h"
 
 namespace hvd {
@@ -32,9 +35,12 @@ class Job {
         staged_(data), reduced_(data), copied_(data), sources_(node.size()) {}
 
   Status direct(const SubBuffers& subs);
-  Status sliced(const SubBuffers& subs);
+  // `*mixed`: nothing has been done, because the tensors of some members, not of all, live in their arenas.
+  Status sliced(const SubBuffers& subs, const Homes& homes, bool* mixed);
 
  private:
+  Status unstaged(const SubBuffers& subs, bool* mixed);
+  int count_at_home(const SubBuffers& subs) const;
   bool streams(const Segments::Piece& piece) const { return large_ && piece.in != piece.out; }
   void copy_in(std::byte* to, size_t first, size_t count);
   void copy_out(const std::byte* from, size_t first, size_t count);
@@ -110,7 +116,36 @@ void Job::reduce_own(const SubBuffers& subs, size_t round, size_t at, size_t fir
 // so I have seen that everybody had staged m - 2, which a member does after it has copied out m - 5.
 constexpr size_t kSlicedDepth = 5;
 
-Status Job::sliced(const SubBuffers& subs) {
+// What a member has said about its tensors; to be read once it has published its first stage.
+const Homes* homes_at(const SubBuffers& subs, int member) { return reinterpret_cast<const Homes*>(subs.stage.staging[member]); }
+
+// How many stages all have published after they gave up because some tensors are at home and some are not: more than anybody had.
+constexpr uint64_t kMixedStages = 4;
+
+int Job::count_at_home(const SubBuffers& subs) const {
+  int n = 0;
+  for (int m = 0; m < node_.size(); ++m) n += homes_at(subs, m)->count > 0;
+  return n;
+}
+
+Status Job::unstaged(const SubBuffers& subs, bool* mixed) {
+  node_.publish();
+  HVD_RETURN_IF_ERROR(node_.await_all(1));
+  if (count_at_home(subs) < node_.size()) {
+    *mixed = true;
+    node_.finish_at(kMixedStages);
+    return {};
+  }
+  std::vector<const Homes*> homes;
+  for (int m = 0; m < node_.size(); ++m) homes.push_back(homes_at(subs, m));
+  HVD_RETURN_IF_ERROR(allreduce_in_place(node_, data_, homes.data(), 2, dtype_, op_, scale_));
+  node_.finish();
+  return {};
+}
+
+Status Job::sliced(const SubBuffers& subs, const Homes& homes, bool* mixed) {
+  *reinterpret_cast<Homes*>(subs.stage.staging[node_.me()]) = homes;
+  if (homes.count > 0) return unstaged(subs, mixed);
   const size_t members = node_.size(), me = node_.me(), total = data_.total;
   const size_t unit = kLine / element_;
   const size_t most = round_down(std::min(subs.bytes / members, kChunk) / element_, unit);
@@ -140,6 +175,11 @@ Status Job::sliced(const SubBuffers& subs) {
   for (size_t k = 0; k < rounds; ++k) {
     if (k + 1 < rounds) stage_in(k + 1);
     HVD_RETURN_IF_ERROR(node_.await_all(staged_stage(k)));
+    if (k == 0 && count_at_home(subs) > 0) {
+      *mixed = true;
+      node_.finish_at(kMixedStages);
+      return {};
+    }
     reduce_own(subs, k, start(k, me) - start(k, 0), start(k, me), start(k, me + 1) - start(k, me));
     node_.publish();
     if (k > 0) HVD_RETURN_IF_ERROR(take_results(k - 1));
@@ -175,9 +215,14 @@ Status allreduce_shm(Comm& comm, const Segments& data, DType d, ReduceOp op, con
     HVD_RETURN_IF_ERROR(subs.check(1));
     return job.direct(subs);
   }
-  const SubBuffers subs(stage, kSlicedDepth);
+  const SubBuffers subs(stage, kSlicedDepth, sizeof(Homes));
   HVD_RETURN_IF_ERROR(subs.check(members));
-  return job.sliced(subs);
+  bool mixed = false;
+  HVD_RETURN_IF_ERROR(job.sliced(subs, homes_of(node, data, size_of(d)), &mixed));
+  if (!mixed) return {};
+  // Once more, as if no tensor was at home.
+  HVD_RETURN_IF_ERROR(node.begin(&stage));
+  return Job(node, data, d, op, s).sliced(SubBuffers(stage, kSlicedDepth, sizeof(Homes)), Homes{}, &mixed);
 }
 
 }  // namespace hvd

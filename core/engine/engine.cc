@@ -32,6 +32,7 @@ Engine::Engine(EngineOptions options)
   fds_ = descriptors(options);
   driver_ = std::make_unique<Driver>(options, &submissions_);
   segment_ = driver_->world().segment_pointer();
+  arena_ = std::make_shared<Arena>(segment_, driver_->world().local_rank());
   bell_ = BellRef(::fcntl(driver_->world().bell().fd(), F_DUPFD_CLOEXEC, 0), driver_->world().bell().word());
   // Signals are the program's business, not this thread's.
   sigset_t all, before;
@@ -200,7 +201,8 @@ Engine::Stats Engine::stats() const {
 Engine::Stats Engine::read_stats() const {
   const Counters& c = driver_->counters();
   const Executor::Counters& e = driver_->executed();
-  return {e.operations, e.fused, e.bytes, c.announcements, c.negotiated, c.scheduled, c.schedules, c.revocations, c.errors, c.responses};
+  return {e.operations, e.fused, e.bytes, c.announcements, c.negotiated, c.scheduled, c.schedules, c.revocations, c.errors, c.responses,
+          driver_->world().unstaged_bytes(), arena_->used()};
 }
 
 }  // namespace hvd

@@ -8,6 +8,7 @@
 #include "engine/driver.h"
 #include "engine/operation.h"
 #include "engine/options.h"
+#include "transport/arena.h"
 
 namespace hvd {
 
@@ -33,9 +34,14 @@ class Engine {
   // In a forked child, where nothing else may be called any more and the engine must not be destroyed.
   void abandon_in_child();
 
+  // Zeroed memory in this rank's arena, see Arena; null when there is none, or no more. An allreduce in place of tensors that all members
+  // of a set on one node keep in such memory needs no staging.
+  std::shared_ptr<Arena::Block> allocate(size_t bytes) { return arena_->allocate(bytes); }
+
   std::map<uint32_t, std::vector<int>> process_sets() const { return submissions_.sets(); }
   struct Stats {
-    uint64_t operations, fused, bytes, announcements, negotiated, scheduled, schedules, revocations, errors, responses;
+    uint64_t operations, fused, bytes, announcements, negotiated, scheduled, schedules, revocations, errors, responses, unstaged_bytes,
+        arena_bytes;
   };
   Stats stats() const;
 
@@ -51,6 +57,7 @@ class Engine {
   std::unique_ptr<Driver> driver_;  // touched only with the baton
   Stats last_stats_{};
   std::shared_ptr<Segment> segment_;  // the bell's memory, until the last caller is gone
+  std::shared_ptr<Arena> arena_;
   BellRef bell_;                      // with a descriptor of its own, likewise
   std::vector<int> fds_;              // all descriptors of the engine, for abandon_in_child()
   const bool spin_;

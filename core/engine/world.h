@@ -35,6 +35,7 @@ class World {
   // Null when I am not a member.
   Comm* comm(uint32_t set);
   size_t scratch_held() const { return scratch_.held(); }
+  uint64_t unstaged_bytes() const { return ledger_.unstaged.load(std::memory_order_relaxed); }
 
  private:
   struct SetComms {

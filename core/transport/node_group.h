@@ -10,6 +10,7 @@
 // until everybody is done with the operation that used the half before (two operations ago, or in another process set), which in
 // steady state has long happened. finish() publishes the stage "I touch nobody's memory of this operation any more".
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -23,8 +24,10 @@ namespace hvd {
 // The members' counters, in set order. They live in the segment and so outlast the group.
 using ProgressCounters = std::vector<std::atomic<uint64_t>*>;
 
-// One a rank and engine, shared by all its groups: who used which half of this rank's staging area last.
+// One a rank and engine, shared by all its groups: who used which half of this rank's staging area last, and how much was reduced
+// without it.
 struct StagingLedger {
+  std::atomic<uint64_t> unstaged{0};  // bytes reduced in the arenas
   struct Use {
     std::shared_ptr<const ProgressCounters> counters;  // null: nobody
     uint64_t done = 0;                                 // what they show once everybody has finished that use
@@ -59,6 +62,13 @@ class NodeGroup {
   }
   // Ends the collective after `published` stages of mine (publishes one more: done).
   void finish();
+  // Ends it as if I had published `stages` stages (at least those that I have): where members give up after unequally many.
+  void finish_at(uint64_t stages);
+
+  // A member's arena (Segment::arena), null without.
+  std::byte* arena(int member) const { return segment_->arena(locals_[member]); }
+  size_t arena_bytes() const { return segment_->spec().arena_bytes; }
+  void count_unstaged(size_t bytes) { ledger_->unstaged.fetch_add(bytes, std::memory_order_relaxed); }
 
   Waiter& waiter() const { return *waiter_; }
 

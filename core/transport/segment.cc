@@ -26,17 +26,29 @@ size_t staging_at(const SegmentSpec& s) {
   return page_up(ring_data_at(s) + rings(s) * s.ring_bytes);
 }
 
+size_t arenas_at(const SegmentSpec& s) { return page_up(staging_at(s) + s.local_size * s.staging_bytes); }
+
 }  // namespace
 
-size_t Segment::bytes_needed(const SegmentSpec& s) { return staging_at(s) + s.local_size * s.staging_bytes; }
+size_t Segment::bytes_needed(const SegmentSpec& s) { return arenas_at(s) + s.local_size * s.arena_bytes; }
 
-Status Segment::map(int fd, const SegmentSpec& spec, std::shared_ptr<Segment>* out) {
-  const size_t bytes = bytes_needed(spec);
+Status Segment::map(int fd, const SegmentSpec& wanted, std::shared_ptr<Segment>* out) {
+  SegmentSpec spec = wanted;
+  spec.arena_bytes = 0;
+  size_t bytes = bytes_needed(spec);
   struct stat st{};
   if (fstat(fd, &st) != 0 || static_cast<size_t>(st.st_size) < bytes) {
     return Status(Code::internal, "shared memory of " + std::to_string(st.st_size) + " bytes, " + std::to_string(bytes) + " needed");
   }
-  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  spec.arena_bytes = (static_cast<size_t>(st.st_size) - bytes) / spec.local_size / kPage * kPage;
+  const size_t all = bytes_needed(spec);
+  void* p = mmap(nullptr, all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  if (p == MAP_FAILED && spec.arena_bytes > 0) {
+    spec.arena_bytes = 0;
+    p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  } else {
+    bytes = all;
+  }
   if (p == MAP_FAILED) return Status(Code::internal, std::string("mmap of the node's shared memory: ") + strerror(errno));
   auto* header = static_cast<SegmentHeader*>(p);
   header->magic = kMagic;
@@ -47,7 +59,7 @@ Status Segment::map(int fd, const SegmentSpec& spec, std::shared_ptr<Segment>* o
 
 std::shared_ptr<Segment> Segment::in_process(const SegmentSpec& spec) {
   const size_t bytes = bytes_needed(spec);
-  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) return nullptr;
   return std::shared_ptr<Segment>(new Segment(static_cast<std::byte*>(p), bytes, spec));
 }
@@ -68,5 +80,8 @@ std::byte* Segment::ring_data(int from, int to, RingChannel channel) const {
   return base_ + ring_data_at(spec_) + ring_index(from, to, channel) * spec_.ring_bytes;
 }
 std::byte* Segment::staging(int r) const { return base_ + staging_at(spec_) + static_cast<size_t>(r) * spec_.staging_bytes; }
+std::byte* Segment::arena(int r) const {
+  return spec_.arena_bytes == 0 ? nullptr : base_ + arenas_at(spec_) + static_cast<size_t>(r) * spec_.arena_bytes;
+}
 
 }  // namespace hvd

@@ -6,6 +6,7 @@
 //   set blocks  for each process set and local rank: a cache line with a progress counter and one with a schedule word
 //   rings       for each ordered pair of local ranks a byte ring for data and one for control messages (shm links)
 //   staging     for each local rank: the fusion buffer that the others read
+//   arenas      for each local rank: memory for its tensors, which the others can read and write (arena.h)
 //
 // Untouched pages cost nothing, so the layout is generous. It is a pure function of (local ranks, sizes).
 #pragma once
@@ -25,6 +26,7 @@ struct SegmentSpec {
   int local_size = 1;
   size_t ring_bytes = 64 << 10;     // capacity of one pair's ring, a power of two
   size_t staging_bytes = 8 << 20;   // a rank's staging area, a multiple of 4096
+  size_t arena_bytes = 0;           // a rank's arena, a multiple of 4096; 0: none
 };
 
 struct SegmentHeader {
@@ -49,7 +51,9 @@ struct RingHeader {
 class Segment {
  public:
   static size_t bytes_needed(const SegmentSpec& spec);
-  // Maps `fd` (at least bytes_needed long, zero-filled when new). The fd stays the caller's.
+  // Maps `fd` (at least bytes_needed long, zero-filled when new). The fd stays the caller's. What the file has beyond the rest are the
+  // arenas, so who makes it decides about their size, and spec.arena_bytes is not looked at. If this process may not map that much (a
+  // limit of its address space), it does without: arena() is null.
   static Status map(int fd, const SegmentSpec& spec, std::shared_ptr<Segment>* out);
   // Private memory for ranks that are threads of one process (tests).
   static std::shared_ptr<Segment> in_process(const SegmentSpec& spec);
@@ -62,6 +66,7 @@ class Segment {
   RingHeader& ring(int from, int to, RingChannel channel) const;
   std::byte* ring_data(int from, int to, RingChannel channel) const;
   std::byte* staging(int local_rank) const;
+  std::byte* arena(int local_rank) const;  // null without arenas
 
  private:
   Segment(std::byte* base, size_t bytes, const SegmentSpec& spec) : base_(base), bytes_(bytes), spec_(spec) {}

@@ -264,8 +264,9 @@ def _share_memory(plan: Plan, links: dict[Link, socket.socket], settings: Settin
         return [-1, *shared_memory.make_bells(1)]
     if not plan.leads:
         return shared_memory.receive(links[NODE, plan.leader], count + 1, seconds)
-    size = _core.segment_bytes(count, settings.integer("HOROVOD_STAGING_BYTES"), settings.integer("HOROVOD_RING_BYTES"))
-    made = shared_memory.make(size, count)
+    arena = shared_memory.arena_bytes(settings.integer("HOROVOD_ARENA_BYTES"), count)
+    staging, ring = settings.integer("HOROVOD_STAGING_BYTES"), settings.integer("HOROVOD_RING_BYTES")
+    made = shared_memory.make(_core.segment_bytes(count, staging, ring, arena), count)
     try:
         for rank in plan.local_children:
             shared_memory.send(links[NODE, rank], made, seconds)

@@ -14,6 +14,16 @@ from collections.abc import Sequence
 _BATCH = 200  # the kernel takes 253 descriptors in a message
 
 
+def arena_bytes(wanted: int, ranks: int) -> int:
+    """Address space of each rank's arena in whole pages. ``wanted``: bytes, -1 for this host's memory divided by
+    its ``ranks``, which tensors of theirs cannot exceed anyway. Pages cost nothing until they are used.
+    """
+    page = os.sysconf("SC_PAGE_SIZE")
+    if wanted < 0:
+        wanted = page * os.sysconf("SC_PHYS_PAGES") // ranks
+    return -(-wanted // page) * page
+
+
 def make(size: int, ranks: int) -> list[int]:
     """Descriptors of ``size`` zeroed bytes and of ``ranks`` eventfds, in this order. Raises OSError, leaving nothing
     open.

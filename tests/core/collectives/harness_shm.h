@@ -52,8 +52,8 @@ struct ShmGroup {
 
 class ShmWorld {
  public:
-  explicit ShmWorld(int size, size_t staging_bytes = 8 << 20, double timeout = 60) : timeout_(timeout) {
-    segment_ = Segment::in_process({size, 4 << 10, staging_bytes});
+  explicit ShmWorld(int size, size_t staging_bytes = 8 << 20, double timeout = 60, size_t arena_bytes = 0) : timeout_(timeout) {
+    segment_ = Segment::in_process({size, 4 << 10, staging_bytes, arena_bytes});
     for (int r = 0; r < size; ++r) {
       fds_.push_back(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
       bells_.emplace_back(fds_.back(), &segment_->bell(r));
@@ -67,6 +67,7 @@ class ShmWorld {
   ShmWorld(const ShmWorld&) = delete;
 
   int size() const { return static_cast<int>(ranks_.size()); }
+  const std::shared_ptr<Segment>& segment() const { return segment_; }
   // Of a thread of its own: the process set `members` (global ranks) in `slot`; null when this rank is not in it.
   std::unique_ptr<ShmGroup> group(int rank, int slot, const std::vector<int>& members, uint32_t generation = 1) {
     for (size_t i = 0; i < members.size(); ++i) {

@@ -1,0 +1,55 @@
+#include <algorithm>
+#include <vector>
+
+#include "collectives/homes.h"
+#include "collectives/shm.h"
+
+namespace hvd {
+namespace {
+
+// Of a slice: what is read from all members and written to all stays in the first-level cache in between.
+constexpr size_t kBlockBytes = 8 << 10;
+
+}  // namespace
+
+Homes homes_of(const NodeGroup& node, const Segments& data, size_t element) {
+  Homes mine;
+  const std::byte* base = node.arena(node.me());
+  if (!base || data.pieces.size() > Homes::kMost) return mine;
+  for (size_t i = 0; i < data.pieces.size(); ++i) {
+    const Segments::Piece& piece = data.pieces[i];
+    const auto offset = static_cast<uint64_t>(piece.out - base);  // far beyond the arena's size for memory that lies before it
+    if (!piece.out || piece.in != piece.out || offset > node.arena_bytes() || piece.count * element > node.arena_bytes() - offset) {
+      return mine;
+    }
+    mine.offset[i] = offset;
+  }
+  mine.count = data.pieces.size();
+  return mine;
+}
+
+Status allreduce_in_place(NodeGroup& node, const Segments& data, const Homes* const* homes, uint64_t stage, DType d, ReduceOp op,
+                          const Scale& s) {
+  const size_t members = node.size(), me = node.me(), element = size_of(d), block = kBlockBytes / element;
+  const size_t slice = round_up(ceil_div(data.total, members), kLine / element);
+  const size_t first = std::min(data.total, me * slice), last = std::min(data.total, first + slice);
+  std::vector<const std::byte*> sources(members);
+  std::vector<std::byte*> targets(members);
+  PieceWalk(data).each(first, last - first, [&](const Segments::Piece& piece, size_t within, size_t, size_t n) {
+    const size_t index = &piece - data.pieces.data();
+    for (size_t m = 0; m < members; ++m) targets[m] = node.arena(static_cast<int>(m)) + homes[m]->offset[index] + within * element;
+    for (size_t done = 0; done < n; done += block) {
+      const size_t some = std::min(block, n - done), at = done * element;
+      for (size_t m = 0; m < members; ++m) sources[m] = targets[m] + at;
+      reduce_many(d, op, targets[me] + at, sources, some, s);
+      for (size_t m = 0; m < members; ++m) {
+        if (m != me) copy_bytes(targets[m] + at, targets[me] + at, some * element, false);
+      }
+    }
+  });
+  node.count_unstaged(data.total * element);
+  node.publish();
+  return node.await_all(stage);
+}
+
+}  // namespace hvd

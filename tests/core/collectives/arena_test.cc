@@ -1,0 +1,171 @@
+// Allreduce of tensors that live in the members' arenas (collectives/homes.h).
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "collectives/homes.h"
+#include "elements.h"
+#include "harness_shm.h"
+#include "transport/arena.h"
+
+using namespace hvd;
+using namespace hvd::testing;
+
+namespace {
+
+constexpr size_t kArena = 8 << 20;
+using Block = std::shared_ptr<Arena::Block>;
+
+struct ArenaWorld : ShmWorld {
+  std::vector<std::shared_ptr<Arena>> arenas;
+  explicit ArenaWorld(int size, double timeout = 60) : ShmWorld(size, 64 << 10, timeout, kArena) {
+    for (int r = 0; r < size; ++r) arenas.push_back(std::make_shared<Arena>(segment(), r));
+  }
+  Block block(int rank, const Buffer& content) {
+    Block b = arenas[rank]->allocate(content.size());
+    std::memcpy(b->data(), content.data(), content.size());
+    return b;
+  }
+};
+
+bool same(const Block& block, const Buffer& want) { return std::memcmp(block->data(), want.data(), want.size()) == 0; }
+
+Segments segments_of(const std::vector<Segments::Piece>& pieces) {
+  Segments s{pieces, 0};
+  for (auto& p : pieces) s.total += p.count;
+  return s;
+}
+
+// Several pieces on every rank; at_home(rank, piece): does it live in the arena?
+void check(ArenaWorld& world, DType d, ReduceOp op, const std::vector<size_t>& counts, const Scale& s,
+           const std::function<bool(int, size_t)>& at_home) {
+  std::vector<std::vector<Buffer>> in(counts.size());
+  std::vector<Buffer> want;
+  for (size_t p = 0; p < counts.size(); ++p) {
+    std::vector<const std::byte*> sources;
+    for (int r = 0; r < world.size(); ++r) in[p].push_back(random_elements(d, counts[p], counts[p] * 100 + r));
+    for (auto& b : in[p]) sources.push_back(b.data());
+    want.push_back(reference(d, op, sources, counts[p], s));
+  }
+  std::vector<std::vector<Block>> blocks(world.size());
+  std::vector<std::vector<Buffer>> apart(world.size());
+  std::vector<std::vector<Segments::Piece>> pieces(world.size());
+  for (int r = 0; r < world.size(); ++r) {
+    // Not at the same place on all ranks.
+    const Block gap = world.arenas[r]->allocate(4096 * (r + 1));
+    apart[r].reserve(counts.size());
+    for (size_t p = 0; p < counts.size(); ++p) {
+      blocks[r].push_back(world.block(r, in[p][r]));
+      apart[r].push_back(in[p][r]);
+      std::byte* at = at_home(r, p) ? blocks[r][p]->data() : apart[r][p].data();
+      pieces[r].push_back({at, at, counts[p]});
+    }
+  }
+  for (const std::string& message : world.run([&](Comm& comm) { return allreduce_shm(comm, segments_of(pieces[comm.rank]), d, op, s); })) {
+    CHECK(message == "");
+  }
+  for (int r = 0; r < world.size(); ++r) {
+    for (size_t p = 0; p < counts.size(); ++p) {
+      INFO(name_of(d), " ", name_of(op), " piece ", p, " of ", counts[p], " on rank ", r, " of ", world.size());
+      CHECK((at_home(r, p) ? same(blocks[r][p], want[p]) : apart[r][p] == want[p]));
+    }
+  }
+}
+
+bool everywhere(int, size_t) { return true; }
+
+}  // namespace
+
+TEST_CASE("allreduce in arenas: every dtype and operation, the reference's bits") {
+  for (int size : {2, 3, 5}) {
+    ArenaWorld world(size);
+    for (DType d : kAllDTypes) {
+      for (ReduceOp op : kAllOps) check(world, d, op, {20011}, op == ReduceOp::sum ? Scale{1.0, size} : Scale{}, everywhere);
+    }
+  }
+}
+
+TEST_CASE("allreduce in arenas: sizes, several pieces, scaling") {
+  for (int size : {2, 4, 8}) {
+    ArenaWorld world(size);
+    for (size_t n : {1, 4097, 16384, 100003}) check(world, DType::float32, ReduceOp::sum, {n}, {0.5, 3}, everywhere);
+    check(world, DType::float32, ReduceOp::sum, {1, 30000, 7, 4096, 12345, 2}, {1.0, size}, everywhere);
+    check(world, DType::bfloat16, ReduceOp::sum, std::vector<size_t>(Homes::kMost, 999), {}, everywhere);
+  }
+}
+
+TEST_CASE("allreduce in arenas: tensors elsewhere on some ranks, or too many, take the other way") {
+  for (int size : {2, 3, 5}) {
+    ArenaWorld world(size);
+    for (int away = 0; away < size; ++away) {
+      check(world, DType::float32, ReduceOp::sum, {20000, 30000}, {}, [&](int r, size_t) { return r != away; });
+      check(world, DType::float32, ReduceOp::sum, {20000, 30000}, {}, [&](int r, size_t) { return r == away; });
+      check(world, DType::float32, ReduceOp::sum, {20000, 30000}, {}, [&](int r, size_t p) { return r != away || p == 0; });
+      check(world, DType::float32, ReduceOp::sum, {9000}, {}, [&](int r, size_t) { return r == away; });
+    }
+    check(world, DType::float32, ReduceOp::sum, std::vector<size_t>(Homes::kMost + 1, 999), {}, everywhere);
+  }
+}
+
+TEST_CASE("allreduce in arenas: really does without the staging areas") {
+  ArenaWorld world(2);
+  const size_t n = 200000;
+  const Buffer ones(n * 4, std::byte{1});
+  std::vector<Block> blocks{world.block(0, ones), world.block(1, ones)};
+  auto staged = [&](int r) {
+    size_t used = 0;
+    const std::byte* area = world.segment()->staging(r);
+    for (size_t i = 0; i < world.segment()->spec().staging_bytes; ++i) used += area[i] != std::byte{0};
+    return used;
+  };
+  for (const std::string& m : world.run([&](Comm& comm) {
+         std::byte* at = blocks[comm.rank]->data();
+         const std::vector<Segments::Piece> pieces{{at, at, n}};
+         return allreduce_shm(comm, segments_of(pieces), DType::int32, ReduceOp::max, {});
+       })) {
+    CHECK(m == "");
+  }
+  for (int r : {0, 1}) CHECK(staged(r) <= sizeof(Homes));
+}
+
+TEST_CASE("allreduce in arenas: many in a row, of changing kinds, keep step") {
+  ArenaWorld world(3);
+  const size_t n = 15000;
+  std::vector<Block> blocks;
+  std::vector<Buffer> apart(3, Buffer(n * 4));
+  for (int r = 0; r < 3; ++r) blocks.push_back(world.arenas[r]->allocate(n * 4));
+  for (const std::string& m : world.run([&](Comm& comm) -> Status {
+         for (int i = 0; i < 300; ++i) {
+           // All at home, one rank away, all away, in a pattern; small ones in between.
+           const bool home = i % 3 == 0 || (i % 3 == 1 && comm.rank != i % 2);
+           std::byte* at = home ? blocks[comm.rank]->data() : apart[comm.rank].data();
+           const size_t count = i % 7 == 0 ? 10 : n;
+           auto* values = reinterpret_cast<int32_t*>(at);
+           for (size_t k = 0; k < count; ++k) values[k] = static_cast<int32_t>(k) * (comm.rank + 1) + i;
+           const std::vector<Segments::Piece> pieces{{at, at, count}};
+           HVD_RETURN_IF_ERROR(allreduce_shm(comm, segments_of(pieces), DType::int32, ReduceOp::sum, {}));
+           for (size_t k = 0; k < count; ++k) {
+             if (values[k] != static_cast<int32_t>(k) * 6 + 3 * i) return Status(Code::internal, "wrong at " + std::to_string(k));
+           }
+         }
+         return {};
+       })) {
+    CHECK(m == "");
+  }
+}
+
+TEST_CASE("allreduce in arenas: a member that never comes ends in an error, not a hang") {
+  ArenaWorld world(2, 0.3);
+  const size_t n = 50000;
+  std::vector<Block> blocks{world.arenas[0]->allocate(n * 4), world.arenas[1]->allocate(n * 4)};
+  const auto messages = world.run([&](Comm& comm) -> Status {
+    if (comm.rank == 1) return {};
+    std::byte* at = blocks[0]->data();
+    const std::vector<Segments::Piece> pieces{{at, at, n}};
+    return allreduce_shm(comm, segments_of(pieces), DType::float32, ReduceOp::sum, {});
+  });
+  CHECK(messages[0].find("local rank 1") != std::string::npos);
+}
