@@ -61,6 +61,7 @@ struct Given {
   LogSink log{};
   std::vector<int> victims{};  // ranks without an engine: the test holds their sockets
   size_t staging = 256 << 10;
+  size_t arena = 0;
 };
 
 // Settings of worlds with more ranks than cores.
@@ -149,7 +150,7 @@ class EngineWorld {
         if (nodes_[i] == nodes_[r]) o.event_fds.push_back(::dup(bells[i]));
       }
       auto& segment = segments[nodes_[r]];
-      if (!segment) segment = Segment::in_process({static_cast<int>(o.event_fds.size()), 4096, given.staging});
+      if (!segment) segment = Segment::in_process({static_cast<int>(o.event_fds.size()), 4096, given.staging, given.arena});
       o.segment = segment;
       require(make_host_backend(given.settings.algorithm, &o.backend).ok(), "backend");
       o.settings = given.settings;
