@@ -9,6 +9,10 @@ KIND_BROADCAST: int
 KIND_ALLTOALL: int
 KIND_REDUCESCATTER: int
 KIND_BARRIER: int
+WIRE_NONE: int
+WIRE_FP16: int
+WIRE_BF16: int
+WIRE_INT8: int
 
 class Buffer:
     """Memory of the engine, an output of allgather or alltoall or from Engine.allocate(); supports the buffer protocol
@@ -92,6 +96,8 @@ class Engine:
         splits: list[int] | None,
         group: str,
         group_size: int,
+        wire: int = 0,
+        residual: int = 0,
     ) -> Work:
         """Announces one operation and returns at once. The memory must stay valid until the work is done.
 
@@ -100,7 +106,9 @@ class Engine:
         output memory (may equal in_ptr); allgather, alltoall: ignored, the engine allocates (Work.output). op:
         hvd.Average .. hvd.Product. root: global rank. splits: alltoall, rows for each set rank; None cuts dim 0 into
         equal parts. group: name of the group or ""; the group's operations start together once group_size members are
-        submitted on every rank.
+        submitted on every rank. wire: allreduce of float32 with Average or Sum: what its values are while they travel
+        (WIRE_*); residual: address of as many float32, zeros at first, or 0: what coding takes from this rank's
+        contribution is left there and added to the next one.
 
         Raises ValueError for a name in flight, an unknown process set or one without this rank, a root outside the
         set, a bad dtype, op or splits; HorovodInternalError after shutdown or when a peer was lost.
@@ -122,6 +130,8 @@ class Engine:
         splits: list[int] | None,
         group: str,
         group_size: int,
+        wire: int = 0,
+        residual: int = 0,
     ) -> Work:
         """submit() for a caller that waits at once: it does the work itself instead of waking the engine's thread.
 
@@ -152,7 +162,8 @@ class Engine:
 
     def stats(self) -> dict[str, int | str | float]:
         """Counters since start: operations, bytes, negotiations, fused tensors, schedule hits and revocations,
-        unstaged_bytes (reduced within the arenas), arena_bytes (allocated), ..."""
+        unstaged_bytes (reduced within the arenas), arena_bytes (allocated), wire_bytes (of data, handed to links, which
+        compression makes fewer), ..."""
 
 def segment_bytes(local_size: int, staging_bytes: int, ring_bytes: int, arena_bytes: int = 0) -> int:
     """Length of the node's shared memory. Its arenas are as large as the file is longer than it would be without."""

@@ -206,7 +206,7 @@ Enum code(const char* argument, int value, Enum last) {
 
 template <bool kBlocking>
 Work submit(PyEngine& self, int kind, nb::str name, uintptr_t in, uintptr_t out, nb::handle shape, int dtype, int op, int root,
-            double prescale, double postscale, int process_set, nb::handle splits, nb::str group, int group_size) {
+            double prescale, double postscale, int process_set, nb::handle splits, nb::str group, int group_size, int wire, uintptr_t residual) {
   Engine& engine = self.live();
   Request q;
   q.kind = code("kind", kind, Kind::barrier);
@@ -214,6 +214,8 @@ Work submit(PyEngine& self, int kind, nb::str name, uintptr_t in, uintptr_t out,
   q.name = text(name);
   q.dtype = code("dtype", dtype, DType::bfloat16);
   q.op = code("op", op, ReduceOp::product);
+  q.wire = code("wire", wire, WireFormat::int8);
+  if (residual && q.wire == WireFormat::none) throw nb::value_error("residual is given without a wire format; accepted: 0");
   q.root = root;
   q.prescale = prescale;
   q.postscale = postscale;
@@ -224,9 +226,10 @@ Work submit(PyEngine& self, int kind, nb::str name, uintptr_t in, uintptr_t out,
   q.group_size = static_cast<uint32_t>(group_size);
   const auto* source = reinterpret_cast<const std::byte*>(in);
   auto* target = reinterpret_cast<std::byte*>(out);
+  auto* carried = reinterpret_cast<float*>(residual);
   OperationPtr operation;
-  check(kBlocking ? engine.submit_blocking(std::move(q), source, target, &operation)
-                  : engine.submit(std::move(q), source, target, &operation));
+  check(kBlocking ? engine.submit_blocking(std::move(q), source, target, &operation, carried)
+                  : engine.submit(std::move(q), source, target, &operation, carried));
   Work work = self.wrap(std::move(operation), text(name));
   if constexpr (kBlocking) {
     nb::gil_scoped_release nogil;
@@ -265,6 +268,7 @@ nb::dict stats(PyEngine& self) {
   d["responses"] = s.responses;
   d["unstaged_bytes"] = s.unstaged_bytes;
   d["arena_bytes"] = s.arena_bytes;
+  d["wire_bytes"] = s.wire_bytes;
   return d;
 }
 
@@ -312,9 +316,11 @@ void define_engine(nb::module_& m) {
   nb::class_<PyEngine>(m, "Engine")
       .def(nb::init<const Config&>(), "config"_a)
       .def("submit", &submit<false>, "kind"_a, "name"_a, "in_ptr"_a, "out_ptr"_a, "shape"_a, "dtype"_a, "op"_a, "root"_a, "prescale"_a,
-           "postscale"_a, "process_set"_a, "splits"_a.none(), "group"_a, "group_size"_a)
+           "postscale"_a, "process_set"_a, "splits"_a.none(), "group"_a, "group_size"_a, "wire"_a = 0,
+           "residual"_a = 0)
       .def("run", &submit<true>, "kind"_a, "name"_a, "in_ptr"_a, "out_ptr"_a, "shape"_a, "dtype"_a, "op"_a, "root"_a, "prescale"_a,
-           "postscale"_a, "process_set"_a, "splits"_a.none(), "group"_a, "group_size"_a)
+           "postscale"_a, "process_set"_a, "splits"_a.none(), "group"_a, "group_size"_a, "wire"_a = 0,
+           "residual"_a = 0)
       .def("join", [](PyEngine& self) { return submit_special(self, Kind::join, "join.noname", {}); })
       .def("add_process_set", [](PyEngine& self, std::vector<int64_t> ranks) { return submit_special(self, Kind::add_set, "", std::move(ranks)); }, "ranks"_a)
       .def("remove_process_set", [](PyEngine& self, int id) { return submit_special(self, Kind::remove_set, "", {id}); }, "process_set"_a)

@@ -26,6 +26,10 @@ NB_MODULE(_core, m) {
   m.attr("KIND_ALLTOALL") = static_cast<int>(Kind::alltoall);
   m.attr("KIND_REDUCESCATTER") = static_cast<int>(Kind::reducescatter);
   m.attr("KIND_BARRIER") = static_cast<int>(Kind::barrier);
+  m.attr("WIRE_NONE") = static_cast<int>(WireFormat::none);
+  m.attr("WIRE_FP16") = static_cast<int>(WireFormat::fp16);
+  m.attr("WIRE_BF16") = static_cast<int>(WireFormat::bf16);
+  m.attr("WIRE_INT8") = static_cast<int>(WireFormat::int8);
   python::define_buffer(m);
   python::define_engine(m);
   m.def("segment_bytes", [](int local_size, size_t staging_bytes, size_t ring_bytes, size_t arena_bytes) {

@@ -15,6 +15,8 @@ class Backend {
 
   // Reduces the concatenation of `segments` over the members; scale follows the reduction. op: sum, min, max or product.
   virtual Status allreduce(Comm&, const Segments& segments, DType, ReduceOp, const Scale&) = 0;
+  // The same for float32 that travels in a smaller form; op: sum. residuals: see collectives/collectives.h.
+  virtual Status allreduce_compressed(Comm&, const Segments& segments, std::span<float* const> residuals, WireFormat, const Scale&) = 0;
   // root: set rank.
   virtual Status broadcast(Comm&, std::byte* data, size_t bytes, int root) = 0;
   // bytes: by set rank.

@@ -36,6 +36,14 @@ class HostBackend final : public Backend {
     return {};
   }
 
+  // One algorithm a world at every size: what is rounded must not depend on what a tensor is fused with.
+  Status allreduce_compressed(Comm& c, const Segments& s, std::span<float* const> residuals, WireFormat format,
+                              const Scale& scale) override {
+    if (c.size == 1) return alone(s, DType::float32, scale);
+    return c.local ? allreduce_compressed_hierarchical(c, s, residuals, format, scale)
+                   : hvd::allreduce_compressed(c, s, residuals, format, scale);
+  }
+
   Status broadcast(Comm& c, std::byte* data, size_t bytes, int root) override {
     if (c.size == 1) return {};
     switch (pick(Collective::broadcast, c, DType::uint8, bytes)) {

@@ -29,6 +29,14 @@ constexpr bool is_float(DType d) {
 }
 constexpr bool is_half(DType d) { return d == DType::float16 || d == DType::bfloat16; }
 
+// What float32 values are while they travel between nodes (collectives/codec.h). The codes are part of the same contracts.
+enum class WireFormat : uint8_t { none = 0, fp16 = 1, bf16 = 2, int8 = 3 };
+
+constexpr std::string_view name_of(WireFormat f) {
+  constexpr std::string_view names[4] = {"none", "fp16", "bf16", "int8"};
+  return names[static_cast<size_t>(f)];
+}
+
 // Reduce operations as the engine runs them; Average is Sum with a divisor (see Scale).
 // Codes are those of the public constants hvd.Average .. hvd.Product.
 enum class ReduceOp : uint8_t { average = 0, sum = 1, adasum = 2, min = 3, max = 4, product = 5 };

@@ -22,6 +22,12 @@ Status allreduce_ring(Comm&, std::byte* data, size_t count, DType, ReduceOp);   
 // Inside the hosts, between them on slices, inside (comm.local, comm.cross).
 Status allreduce_hierarchical(Comm&, std::byte* data, size_t count, DType, ReduceOp);
 
+// Sums of float32 that travel in a smaller form; on segments, in or out of place. `residuals`: for each piece `count` values that are
+// added to the contribution first and receive what its coding loses, or null; empty: all null. Over links or in comm.node, and inside
+// the hosts in float32, between them coded (comm.local, comm.cross).
+Status allreduce_compressed(Comm&, const Segments&, std::span<float* const> residuals, WireFormat, const Scale&);
+Status allreduce_compressed_hierarchical(Comm&, const Segments&, std::span<float* const> residuals, WireFormat, const Scale&);
+
 // ---- the others -----------------------------------------------------------------------------------------------------------
 // broadcast: `bytes` bytes at `data` from set rank `root`.
 Status broadcast_shm(Comm&, std::byte* data, size_t bytes, int root);

@@ -45,7 +45,10 @@ std::string pending_text(const Comm& comm, int to, bool sending, int from, bool 
 Status advance_out(const Comm& comm, int peer, ConstBytes& out, bool& moved) {
   if (out.empty()) return {};
   if (!link_to(comm, peer)) return no_link(comm, peer);
-  return took(comm, peer, comm.links[peer]->try_send(out), out, moved);
+  const size_t before = out.size();
+  HVD_RETURN_IF_ERROR(took(comm, peer, comm.links[peer]->try_send(out), out, moved));
+  if (comm.traffic && out.size() < before) comm.traffic->add(before - out.size());
+  return {};
 }
 
 Status advance_in(const Comm& comm, int peer, Bytes& in, bool& moved) {

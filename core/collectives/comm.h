@@ -2,7 +2,9 @@
 //   Status allreduce_ring(Comm&, ...);
 // that moves bytes through `links` (or `node`, when all members share this host's memory) and waits only through `waiter`.
 #pragma once
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
@@ -27,6 +29,12 @@ class Scratch {
   std::vector<Block> blocks_;
 };
 
+// What went out over links, since the start. Written by the thread that moves bytes, read by any.
+struct Traffic {
+  std::atomic<uint64_t> sent{0};
+  void add(size_t bytes) { sent.store(sent.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed); }
+};
+
 struct Comm {
   int rank = 0;                 // my index in the set
   int size = 1;
@@ -34,6 +42,7 @@ struct Comm {
   NodeGroup* node = nullptr;    // all members live on this host
   Waiter* waiter = nullptr;
   Scratch* scratch = nullptr;
+  Traffic* traffic = nullptr;   // null: not counted
   double timeout = 30;          // seconds without progress
 
   // Hierarchy, when the set spans several hosts and some host has several members: my host's members, and for each slice of the

@@ -93,6 +93,10 @@ enum LinkSlot : int {
   kSlotHierarchyWide,  // in use while another algorithm runs between the hosts
   kSlotHierarchySlice,
   kSlotHierarchyCounts,
+  kSlotCoded,        // what travels of a compressed allreduce: my contribution, then the result
+  kSlotCodedTheirs,  // everybody's contributions to my part
+  kSlotCodedCounts,
+  kSlotCodedFloats,
 };
 
 }  // namespace hvd

@@ -1,6 +1,7 @@
 // The table of array kernels of one instruction set. collectives/reduce.cc picks a table at run time and is its only user.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 
 #include "base/dtype.h"
 
@@ -19,6 +20,11 @@ struct Kernels {
   // The 16-bit floats (0: float16, 1: bfloat16) with a result left in float32, and back.
   Reduce widen[2][kReduceOps][kFusedSources];
   Reduce narrow[2];
+  // Blocks of int8 (codec.h): the largest bit pattern of |x|; x * inverse as whole numbers, halves to even (at most 127 in
+  // magnitude, or the result is meaningless); q * scale.
+  uint32_t (*magnitude)(const float* x, size_t n);
+  void (*quantize)(int8_t* q, const float* x, size_t n, float inverse);
+  void (*dequantize)(float* x, const int8_t* q, size_t n, float scale);
   // Copies; see copy_bytes for why not by memcpy.
   void (*copy)(std::byte* dst, const std::byte* src, size_t bytes);
   // Copies with stores that bypass the cache, as far as the instruction set has them. The caller fences (stream_fence).

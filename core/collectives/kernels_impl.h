@@ -252,6 +252,28 @@ void reduce_loop(std::byte* dst, const std::byte* const* sources, size_t n, doub
   }
 }
 
+// Blocks of int8: plain loops that compilers vectorise. The maximum is one of integers, since one of floats would have to care for NaN,
+// and rounding is left to an addition that pushes the fraction out of the significand: the same bits on every instruction set.
+uint32_t magnitude_loop(const float* x, size_t n) {
+  int32_t most = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const int32_t bits = same_bits<int32_t>(x[i]) & 0x7fffffff;
+    most = bits > most ? bits : most;
+  }
+  return static_cast<uint32_t>(most);
+}
+
+void quantize_loop(int8_t* __restrict q, const float* __restrict x, size_t n, float inverse) {
+  for (size_t i = 0; i < n; ++i) {
+    const float shifted = x[i] * inverse + 0x1.8p23f;
+    q[i] = static_cast<int8_t>(same_bits<int32_t>(shifted) - 0x4b400000);
+  }
+}
+
+void dequantize_loop(float* __restrict x, const int8_t* __restrict q, size_t n, float scale) {
+  for (size_t i = 0; i < n; ++i) x[i] = static_cast<float>(q[i]) * scale;
+}
+
 void copy_loop(std::byte* dst, const std::byte* src, size_t bytes) {
   typedef long long Word __attribute__((vector_size(kWidth)));
   for (; bytes >= 4 * kWidth; dst += 4 * kWidth, src += 4 * kWidth, bytes -= 4 * kWidth) {
@@ -335,6 +357,9 @@ constexpr Kernels make_table() {
   fill<BFloat16, Native<float>>(t.widen[1]);
   t.narrow[0] = reduce_loop<Native<float>, Float16, Sum, 1>;
   t.narrow[1] = reduce_loop<Native<float>, BFloat16, Sum, 1>;
+  t.magnitude = magnitude_loop;
+  t.quantize = quantize_loop;
+  t.dequantize = dequantize_loop;
   t.copy = copy_loop;
   t.stream = stream_loop;
   return t;

@@ -157,6 +157,10 @@ void narrow(DType half, std::byte* dst, const float* src, size_t n) {
   kernels().narrow[half_index(half)](dst, &bytes, n, 1.0);
 }
 
+uint32_t magnitude(const float* x, size_t n) { return kernels().magnitude(x, n); }
+void quantize(int8_t* q, const float* x, size_t n, float inverse) { kernels().quantize(q, x, n, inverse); }
+void dequantize(float* x, const int8_t* q, size_t n, float scale) { kernels().dequantize(x, q, n, scale); }
+
 void reduce_many(DType d, ReduceOp op, std::byte* dst, std::span<const std::byte* const> sources, size_t n, const Scale& s,
                  bool streaming) {
   if (n == 0 || sources.empty()) return;

@@ -26,6 +26,11 @@ void scale(DType d, std::byte* dst, const std::byte* src, size_t n, const Scale&
 void widen(DType half, float* dst, const std::byte* src, size_t n);
 void narrow(DType half, std::byte* dst, const float* src, size_t n);
 
+// For blocks of int8 (codec.h): see the functions of these names in kernels.h.
+uint32_t magnitude(const float* x, size_t n);
+void quantize(int8_t* q, const float* x, size_t n, float inverse);
+void dequantize(float* x, const int8_t* q, size_t n, float scale);
+
 // dst = reduction of sources[0..n) in THE order of this project (see below), then scaled; 16-bit floats stay in float32 until the
 // end. dst may be one of the sources. Works in cache-sized blocks; `streaming` asks for stores that bypass the cache.
 void reduce_many(DType d, ReduceOp op, std::byte* dst, std::span<const std::byte* const> sources, size_t n, const Scale& scale,

@@ -47,19 +47,20 @@ Engine::~Engine() {
   ::close(bell_.fd());
 }
 
-Status Engine::submit(Request request, const std::byte* in, std::byte* out, OperationPtr* result) {
-  return accept(std::move(request), in, out, result, true);
+Status Engine::submit(Request request, const std::byte* in, std::byte* out, OperationPtr* result, float* residual) {
+  return accept(std::move(request), in, out, result, residual, true);
 }
 
-Status Engine::submit_blocking(Request request, const std::byte* in, std::byte* out, OperationPtr* result) {
-  return accept(std::move(request), in, out, result, false);
+Status Engine::submit_blocking(Request request, const std::byte* in, std::byte* out, OperationPtr* result, float* residual) {
+  return accept(std::move(request), in, out, result, residual, false);
 }
 
-Status Engine::accept(Request request, const std::byte* in, std::byte* out, OperationPtr* result, bool ring) {
+Status Engine::accept(Request request, const std::byte* in, std::byte* out, OperationPtr* result, float* residual, bool ring) {
   auto op = std::make_shared<Operation>();
   op->request = std::move(request);
   op->in = in;
   op->out = out;
+  op->residual = residual;
   bool wake = false;
   HVD_RETURN_IF_ERROR(submissions_.submit(op, &wake));
   if (wake && ring) bell_.wake(Mood::idle);
@@ -202,7 +203,7 @@ Engine::Stats Engine::read_stats() const {
   const Counters& c = driver_->counters();
   const Executor::Counters& e = driver_->executed();
   return {e.operations, e.fused, e.bytes, c.announcements, c.negotiated, c.scheduled, c.schedules, c.revocations, c.errors, c.responses,
-          driver_->world().unstaged_bytes(), arena_->used()};
+          driver_->world().unstaged_bytes(), arena_->used(), driver_->world().wire_bytes()};
 }
 
 }  // namespace hvd

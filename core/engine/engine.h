@@ -21,9 +21,10 @@ class Engine {
 
   // Announces an operation; returns at once. in, out: see Request::kind in the Python contract (horovod/_core.pyi). The memory stays
   // the caller's and must live until the operation is done.
-  Status submit(Request request, const std::byte* in, std::byte* out, OperationPtr* op);
+  // residual: for a request with a wire format, as many float32 that carry what coding loses to the next call, or null.
+  Status submit(Request request, const std::byte* in, std::byte* out, OperationPtr* op, float* residual = nullptr);
   // submit() by a caller that will wait at once: the engine's thread is left asleep, the caller drives.
-  Status submit_blocking(Request request, const std::byte* in, std::byte* out, OperationPtr* op);
+  Status submit_blocking(Request request, const std::byte* in, std::byte* out, OperationPtr* op, float* residual = nullptr);
   // Until done or `deadline`; true when done.
   bool wait(Operation& op, Deadline deadline);
   bool poll(Operation& op);
@@ -41,7 +42,7 @@ class Engine {
   std::map<uint32_t, std::vector<int>> process_sets() const { return submissions_.sets(); }
   struct Stats {
     uint64_t operations, fused, bytes, announcements, negotiated, scheduled, schedules, revocations, errors, responses, unstaged_bytes,
-        arena_bytes;
+        arena_bytes, wire_bytes;
   };
   Stats stats() const;
 
@@ -50,7 +51,7 @@ class Engine {
   void park();
   bool drive(Operation& op);
   void release_baton();
-  Status accept(Request request, const std::byte* in, std::byte* out, OperationPtr* op, bool ring);
+  Status accept(Request request, const std::byte* in, std::byte* out, OperationPtr* op, float* residual, bool ring);
   Stats read_stats() const;
 
   Submissions submissions_;

@@ -71,6 +71,11 @@ Status Executor::allreduce(Comm& comm, const Response& r, const std::vector<Oper
   }
   counters_.bytes += total * size_of(r.dtype);
   const Segments segments{pieces_, total};
+  if (r.wire != WireFormat::none) {
+    residuals_.clear();
+    for (const Operation* op : ops) residuals_.push_back(op ? op->residual : nullptr);
+    return backend_->allreduce_compressed(comm, segments, residuals_, r.wire, after(r, comm.size));
+  }
   return backend_->allreduce(comm, segments, r.dtype, backend_op(r.op), after(r, comm.size));
 }
 

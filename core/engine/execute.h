@@ -35,6 +35,7 @@ class Executor {
   Backend* backend_;
   Counters counters_;
   std::vector<Segments::Piece> pieces_;
+  std::vector<float*> residuals_;
   std::vector<size_t> sizes_, more_sizes_;
 };
 

@@ -103,6 +103,7 @@ Response Negotiator::decide(const Key& key, Pending& p) {
   r.set = key.first;
   r.dtype = like.dtype;
   r.op = like.op;
+  r.wire = like.wire;
   r.root = like.root;
   r.prescale = like.prescale;
   r.postscale = like.postscale;

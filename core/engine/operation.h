@@ -30,6 +30,7 @@ class Operation {
   Request request;
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
+  float* residual = nullptr;         // wire format: what coding loses, see collectives/collectives.h; null: it is lost
   uint64_t sequence = 0;             // order of submission on this rank
   uint64_t unnamed_number = 0;       // becomes the name if it has to be announced
   Clock::time_point submitted{};

@@ -22,7 +22,7 @@ int64_t Request::elements() const {
 
 bool Request::same_signature(const Request& o) const {
   return kind == o.kind && set == o.set && unnamed == o.unnamed && (unnamed || name == o.name) && dtype == o.dtype && op == o.op &&
-         root == o.root && prescale == o.prescale && postscale == o.postscale && shape == o.shape && splits == o.splits &&
+         wire == o.wire && root == o.root && prescale == o.prescale && postscale == o.postscale && shape == o.shape && splits == o.splits &&
          group_size == o.group_size && (unnamed || group == o.group);
 }
 
@@ -35,7 +35,7 @@ uint64_t Request::signature_hash() const {
   };
   mix(static_cast<uint64_t>(kind));
   mix(set);
-  mix(static_cast<uint64_t>(dtype) << 8 | static_cast<uint64_t>(op));
+  mix(static_cast<uint64_t>(wire) << 16 | static_cast<uint64_t>(dtype) << 8 | static_cast<uint64_t>(op));
   mix(static_cast<uint64_t>(root));
   mix(std::hash<double>{}(prescale));
   mix(std::hash<double>{}(postscale));
@@ -60,6 +60,7 @@ void put(Writer& w, const Request& r) {
   w.put(r.unnamed);
   w.put(r.dtype);
   w.put(r.op);
+  w.put(r.wire);
   w.put(r.root);
   w.put(r.prescale);
   w.put(r.postscale);
@@ -77,6 +78,7 @@ void get(Reader& r, Request* q) {
   r.get(&q->unnamed);
   r.get(&q->dtype, DType::bfloat16);
   r.get(&q->op, ReduceOp::product);
+  r.get(&q->wire, WireFormat::int8);
   r.get(&q->root);
   r.get(&q->prescale);
   r.get(&q->postscale);
@@ -92,6 +94,7 @@ void put(Writer& w, const Response& r) {
   w.put(r.set);
   w.put(r.dtype);
   w.put(r.op);
+  w.put(r.wire);
   w.put(r.root);
   w.put(r.prescale);
   w.put(r.postscale);
@@ -109,6 +112,7 @@ void get(Reader& r, Response* p) {
   r.get(&p->set);
   r.get(&p->dtype, DType::bfloat16);
   r.get(&p->op, ReduceOp::product);
+  r.get(&p->wire, WireFormat::int8);
   r.get(&p->root);
   r.get(&p->prescale);
   r.get(&p->postscale);

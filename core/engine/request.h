@@ -26,6 +26,7 @@ struct Request {
   bool unnamed = false;         // the name is only a number: operations like this match by order
   DType dtype = DType::float32;
   ReduceOp op = ReduceOp::sum;
+  WireFormat wire = WireFormat::none;  // allreduce of float32: what its values are while they travel
   int32_t root = 0;             // broadcast: global rank
   double prescale = 1.0;
   double postscale = 1.0;
@@ -49,6 +50,7 @@ struct Response {
   uint32_t set = 0;
   DType dtype = DType::float32;
   ReduceOp op = ReduceOp::sum;
+  WireFormat wire = WireFormat::none;
   int32_t root = 0;
   double prescale = 1.0;
   double postscale = 1.0;

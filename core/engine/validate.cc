@@ -29,6 +29,7 @@ Disagreement compare(const Request& a, const Request& b) {
   if (a.kind == Kind::broadcast && a.root != b.root) return {"root rank", std::to_string(a.root), std::to_string(b.root)};
   if (a.kind == Kind::allreduce || a.kind == Kind::reducescatter) {
     if (a.op != b.op) return {"reduction op", std::string(name_of(a.op)), std::string(name_of(b.op))};
+    if (a.wire != b.wire) return {"wire format", std::string(name_of(a.wire)), std::string(name_of(b.wire))};
     if (a.prescale != b.prescale) return {"prescale factor", number(a.prescale), number(b.prescale)};
     if (a.postscale != b.postscale) return {"postscale factor", number(a.postscale), number(b.postscale)};
   }
@@ -71,6 +72,14 @@ Status check_arguments(const Request& q, const std::vector<int>& members) {
   if (reduces && q.op == ReduceOp::adasum) return refuse("op Adasum is not available yet; accepted: Average, Sum, Min, Max, Product");
   if (q.kind == Kind::reducescatter && q.op != ReduceOp::average && q.op != ReduceOp::sum) {
     return refuse("op " + std::string(name_of(q.op)) + " is not supported; accepted: Average, Sum");
+  }
+  if (q.wire != WireFormat::none) {
+    const std::string shown = "wire format " + std::string(name_of(q.wire));
+    if (q.kind != Kind::allreduce) return refuse(shown + " is not available; accepted: none. Only allreduce compresses what travels");
+    if (q.dtype != DType::float32) return refuse(shown + " for dtype " + std::string(name_of(q.dtype)) + "; accepted: float32");
+    if (q.op != ReduceOp::sum && q.op != ReduceOp::average) {
+      return refuse(shown + " with op " + std::string(name_of(q.op)) + "; accepted: Average, Sum");
+    }
   }
   if (reduces && q.dtype == DType::boolean) {
     if (q.op == ReduceOp::average) return refuse("op Average is not defined for dtype bool; accepted: Sum, Min, Max, Product");

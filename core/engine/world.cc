@@ -103,6 +103,7 @@ Comm World::sub_comm(const std::vector<int>& ranks, bool links) {
   c.size = static_cast<int>(ranks.size());
   c.waiter = &waiter_;
   c.scratch = &scratch_;
+  c.traffic = &traffic_;
   c.timeout = timeout_;
   c.global_ranks = ranks;
   c.links.assign(ranks.size(), nullptr);

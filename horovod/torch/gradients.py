@@ -22,10 +22,11 @@ import torch
 
 from horovod.common.ops import Average, Max
 from horovod.common.process_sets import ProcessSet
-from horovod.torch.compression import Compression
+from horovod.torch.compression import Compression, wire_of
 from horovod.torch.ops import handles
 from horovod.torch.ops.allreduce import submit
 from horovod.torch.ops.tensors import plain
+from horovod.torch.residuals import Residuals
 from horovod.torch.sparse import sparse_allreduce_async
 
 
@@ -65,6 +66,8 @@ class GradientReducer:
         self._hooks: dict[torch.Tensor, Any] = {}
         # Per parameter that is on its way: what waits for the result and puts it into the gradient.
         self._pending: dict[torch.Tensor, Callable[[], None]] = {}
+        self._wire = wire_of(options.compression)
+        self._residuals = Residuals() if getattr(options.compression, "error_feedback", False) else None
         self._groups = [_Group(members) for members in options.groups]
         self._group_of = {p: group for group in self._groups for p in group.members}
         self.add(parameters, names)
@@ -89,9 +92,12 @@ class GradientReducer:
         return bool(self._pending)
 
     def reset(self) -> None:
-        """Waits for what is on its way, ignoring failures, and starts to count backward passes anew."""
+        """Waits for what is on its way, ignoring failures, forgets what compression has lost so far, and starts to
+        count backward passes anew."""
         with contextlib.suppress(Exception):
             self._finish()
+        if self._residuals is not None:
+            self._residuals.clear()
         self._restart()
 
     def set_passes(self, passes: int) -> None:
@@ -140,6 +146,7 @@ class GradientReducer:
         # Another layout than the plain one (channels last) may not be the same on all ranks.
         tensor = plain(tensor)
         name = name or "allreduce." + self._names[p]
+        residual = self._residuals.of(p, tensor) if self._residuals is not None else None
         work = submit(
             tensor,
             tensor,
@@ -150,10 +157,12 @@ class GradientReducer:
             options.process_set,
             group,
             group_size,
+            wire=self._wire,
+            residual=residual,
         )
 
         def finish() -> None:
-            handles.wait(work, tensor)
+            handles.wait(work, (tensor, residual))
             result = options.compression.decompress(tensor, context)
             if result is not grad:
                 grad.copy_(result)

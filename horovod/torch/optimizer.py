@@ -14,7 +14,7 @@ from horovod.common.ops import Adasum, Average, check_op
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.state import state
 from horovod.common.util import split_list
-from horovod.torch.compression import Compression
+from horovod.torch.compression import Compression, check_wire
 from horovod.torch.gradients import GradientReducer, Options
 from horovod.torch.ops.tensors import set_id
 from horovod.torch.parameter_names import check_groups, name_parameters, unique_on_the_wire
@@ -42,11 +42,12 @@ def DistributedOptimizer(
     copies as the plain optimizer.
 
     ``named_parameters``: names must be equal on all ranks; without them parameters are matched by position.
-    ``compression``: see ``Compression``. ``backward_passes_per_step``: gradients sum up locally over so many backward
-    passes before they are reduced. ``op``: Average, Sum, Min, Max or Product. ``gradient_predivide_factor`` f, for
-    Average: gradients are divided by f before and by n/f after the sum. ``groups``: a number of groups, or lists of
-    parameters; the gradients of a group are reduced together. ``num_groups``: deprecated. ``sparse_as_dense``: sparse
-    gradients are made dense instead of being gathered.
+    ``compression``: see ``Compression``; its wire_* take float32 parameters and op Average or Sum.
+    ``backward_passes_per_step``: gradients sum up locally over so many backward passes before they are reduced.
+    ``op``: Average, Sum, Min, Max or Product. ``gradient_predivide_factor`` f, for Average: gradients are divided by f
+    before and by n/f after the sum. ``groups``: a number of groups, or lists of parameters; the gradients of a group
+    are reduced together. ``num_groups``: deprecated. ``sparse_as_dense``: sparse gradients are made dense instead of
+    being gathered.
 
     Raises ValueError naming the argument; NotImplementedError for op=Adasum.
     """
@@ -58,6 +59,7 @@ def DistributedOptimizer(
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     names = name_parameters(optimizer.param_groups, named_parameters)
     set_id(process_set, "DistributedOptimizer")
+    check_compression(compression, names, op)
 
     reducer = None
     size = len(process_set.ranks or ())
@@ -90,6 +92,13 @@ def _check(optimizer: Any, passes: Any, op: Any, predivide: float) -> None:
         raise ValueError(f"gradient_predivide_factor is {predivide}; accepted are numbers above 0")
     if op == Adasum:
         raise NotImplementedError("DistributedOptimizer: op=Adasum is not implemented yet; use op=Average or op=Sum")
+
+
+def check_compression(compression: Any, names: dict[torch.Tensor, str], op: int) -> None:
+    """Raises ValueError naming the first parameter to be trained that ``compression`` cannot carry."""
+    for p, name in names.items():
+        if p.requires_grad:
+            check_wire(compression, p, op, f"DistributedOptimizer, parameter {name!r}")
 
 
 def check_passes(passes: Any) -> None:

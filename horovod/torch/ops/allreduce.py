@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
-from horovod._core import KIND_ALLREDUCE
+from horovod._core import KIND_ALLREDUCE, WIRE_NONE
 from horovod.common.ops import Adasum, check_scale, resolve_op, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.state import state
-from horovod.torch.compression import Compression
+from horovod.torch.compression import Compression, check_wire
 from horovod.torch.ops import groups, handles
 from horovod.torch.ops.tensors import BOOL, CODES, check_reduction, code_of, plain, refuse, set_id
 
@@ -35,10 +35,13 @@ def submit(
     group: str = "",
     group_size: int = 0,
     blocking: bool = False,
+    wire: int = WIRE_NONE,
+    residual: torch.Tensor | None = None,
 ) -> Any:
-    """Hands one allreduce to the engine and returns its Work; the caller keeps both tensors alive until it is done.
+    """Hands one allreduce to the engine and returns its Work; the caller keeps all tensors alive until it is done.
 
-    ``blocking``: the caller waits for it right away.
+    ``blocking``: the caller waits for it right away. ``wire``, ``residual``: see horovod/_core.pyi; the residual is
+    contiguous, of ``source``'s size.
     """
     # The fast path of every gradient and of the blocking forms: no call that is not needed.
     try:
@@ -71,6 +74,8 @@ def submit(
         None,
         group,
         group_size,
+        wire,
+        0 if residual is None else residual.data_ptr(),
     )
 
 
@@ -82,6 +87,7 @@ def submit_group(
     prescale: float,
     postscale: float,
     process_set: ProcessSet,
+    wire: int = WIRE_NONE,
 ) -> list[Any]:
     """Hands a group to the engine. Every member is checked first: half a group would wait for the other half for
     ever."""
@@ -91,7 +97,7 @@ def submit_group(
     set_id(process_set, "grouped_allreduce")
     group, members = groups.names("grouped_allreduce", name, len(sources), process_set)
     return [
-        submit(source, target, member, op, prescale, postscale, process_set, group, len(sources))
+        submit(source, target, member, op, prescale, postscale, process_set, group, len(sources), wire=wire)
         for source, target, member in zip(sources, targets, members, strict=True)
     ]
 
@@ -164,27 +170,28 @@ def allreduce(
     """
     op = resolve_op(op, average)
     compressed, context = compression.compress(tensor)
-    reduced = _Allreduce.apply(compressed, op, name, prescale_factor, postscale_factor, process_set)
+    wire = check_wire(compression, tensor, op, "allreduce")
+    reduced = _Allreduce.apply(compressed, op, name, prescale_factor, postscale_factor, process_set, wire)
     return compression.decompress(reduced, context)
 
 
 class _Allreduce(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, tensor, op, name, prescale, postscale, process_set):  # type: ignore[no-untyped-def]
-        ctx.arguments = (op, name, prescale, postscale, process_set)
+    def forward(ctx, tensor, op, name, prescale, postscale, process_set, wire):  # type: ignore[no-untyped-def]
+        ctx.arguments = (op, name, prescale, postscale, process_set, wire)
         code_of(tensor, "allreduce", name)
         output = torch.empty_like(tensor)
         full_name = wire_name("allreduce", name) if name else ""
-        work = submit(tensor, output, full_name, op, prescale, postscale, process_set, blocking=True)
+        work = submit(tensor, output, full_name, op, prescale, postscale, process_set, blocking=True, wire=wire)
         handles.wait(work, (tensor, output))
         return output
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
-        op, name, prescale, postscale, process_set = ctx.arguments
+        op, name, prescale, postscale, process_set, wire = ctx.arguments
         name = name and name + ".gradient"
-        reduced = _Allreduce.apply(plain(gradient), op, name, prescale, postscale, process_set)
-        return reduced, None, None, None, None, None
+        reduced = _Allreduce.apply(plain(gradient), op, name, prescale, postscale, process_set, wire)
+        return reduced, None, None, None, None, None, None
 
 
 def grouped_allreduce_async(
@@ -199,10 +206,22 @@ def grouped_allreduce_async(
     """Starts an allreduce of several tensors that run and complete together; one handle, whose result is a list."""
     op = resolve_op(op, average)
     tensors = groups.check(tensors, "grouped_allreduce")
+    return _start_group(tensors, name, op, prescale_factor, postscale_factor, process_set, WIRE_NONE)
+
+
+def _start_group(
+    tensors: list[torch.Tensor],
+    name: str | None,
+    op: int,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+    wire: int,
+) -> int:
     for tensor in tensors:
         code_of(tensor, "grouped_allreduce", name)
     outputs = [torch.empty_like(tensor) for tensor in tensors]
-    works = submit_group(tensors, outputs, name, op, prescale_factor, postscale_factor, process_set)
+    works = submit_group(tensors, outputs, name, op, prescale, postscale, process_set, wire)
     return handles.add(works, lambda: outputs, (tensors, outputs))
 
 
@@ -253,23 +272,26 @@ def grouped_allreduce(
     tensors = groups.check(tensors, "grouped_allreduce")
     if not tensors:
         return []
+    wire = WIRE_NONE
+    for tensor in tensors:
+        wire = check_wire(compression, tensor, op, "grouped_allreduce")
     pairs = [compression.compress(tensor) for tensor in tensors]
-    arguments = (op, name, prescale_factor, postscale_factor, process_set)
+    arguments = (op, name, prescale_factor, postscale_factor, process_set, wire)
     reduced = _GroupedAllreduce.apply(*arguments, *(compressed for compressed, _ in pairs))
     return [compression.decompress(tensor, context) for tensor, (_, context) in zip(reduced, pairs, strict=True)]
 
 
 class _GroupedAllreduce(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, op, name, prescale, postscale, process_set, *tensors):  # type: ignore[no-untyped-def]
-        ctx.arguments = (op, name, prescale, postscale, process_set)
-        handle = grouped_allreduce_async(list(tensors), None, name, op, prescale, postscale, process_set)
+    def forward(ctx, op, name, prescale, postscale, process_set, wire, *tensors):  # type: ignore[no-untyped-def]
+        ctx.arguments = (op, name, prescale, postscale, process_set, wire)
+        handle = _start_group(list(tensors), name, op, prescale, postscale, process_set, wire)
         return tuple(handles.synchronize(handle))
 
     @staticmethod
     def backward(ctx, *gradients):  # type: ignore[no-untyped-def]
-        op, name, prescale, postscale, process_set = ctx.arguments
+        op, name, prescale, postscale, process_set, wire = ctx.arguments
         name = name and name + ".gradient"
         dense = (plain(gradient) for gradient in gradients)
-        reduced = _GroupedAllreduce.apply(op, name, prescale, postscale, process_set, *dense)
-        return None, None, None, None, None, *reduced
+        reduced = _GroupedAllreduce.apply(op, name, prescale, postscale, process_set, wire, *dense)
+        return None, None, None, None, None, None, *reduced

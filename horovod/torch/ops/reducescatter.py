@@ -15,7 +15,7 @@ from horovod.common import dtypes
 from horovod.common.ops import Average, Sum, check_op, check_scale, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.state import state
-from horovod.torch.compression import Compression
+from horovod.torch.compression import Compression, refuse_wire
 from horovod.torch.ops import groups, handles
 from horovod.torch.ops.allgather import _Allgather, _GroupedAllgather
 from horovod.torch.ops.tensors import code_of, plain, set_id, set_rank_and_size
@@ -98,6 +98,7 @@ def reducescatter(
     postscale_factor: float = 1.0,
 ) -> torch.Tensor:
     """Reducescatter. The gradient is gathered from all ranks, times n when op is Sum, times the scale factors."""
+    refuse_wire(compression, "reducescatter")
     compressed, context = compression.compress(tensor)
     scale = (prescale_factor, postscale_factor)
     return compression.decompress(_Reducescatter.apply(compressed, name, op, process_set, scale), context)
@@ -157,6 +158,7 @@ def grouped_reducescatter(
 ) -> list[torch.Tensor]:
     """Reducescatter of several tensors together; gradients like ``reducescatter``, grouped as well."""
     tensors = groups.check(tensors, "grouped_reducescatter")
+    refuse_wire(compression, "grouped_reducescatter")
     if not tensors:
         return []
     pairs = [compression.compress(tensor) for tensor in tensors]

@@ -82,6 +82,7 @@ TEST_CASE("each disagreement names the tensor, both ranks and both values") {
       {"dtype", t, with([](Request& q) { q.dtype = DType::int64; }), "float32", "int64"},
       {"shape", t, request("t", Kind::allreduce, {2, 1}), "[2]", "[2, 1]"},
       {"reduction op", t, with([](Request& q) { q.op = ReduceOp::min; }), "Sum", "Min"},
+      {"wire format", t, with([](Request& q) { q.wire = WireFormat::int8; }), "none", "int8"},
       {"prescale", t, with([](Request& q) { q.prescale = 0.5; }), "1", "0.5"},
       {"postscale", t, with([](Request& q) { q.postscale = 0.1; }), "1", "0.1"},
       {"group", t, with([](Request& q) { q.group = "g"; q.group_size = 3; }), "0", "3"},
@@ -245,6 +246,7 @@ TEST_CASE("fusion") {
   apart([](Ready& r) { r.response.set = 1; });
   apart([](Ready& r) { r.response.dtype = DType::int8; });
   apart([](Ready& r) { r.response.op = ReduceOp::max; });
+  apart([](Ready& r) { r.response.wire = WireFormat::fp16; });
   apart([](Ready& r) { r.response.prescale = 2; });
   apart([](Ready& r) { r.response.postscale = 2; });
   apart([](Ready& r) { r.response.kind = Kind::broadcast; });

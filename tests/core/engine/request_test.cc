@@ -18,6 +18,7 @@ Request rich_request() {
   q.name = "layer.1/weight";
   q.dtype = DType::bfloat16;
   q.op = ReduceOp::product;
+  q.wire = WireFormat::bf16;
   q.root = -3;
   q.prescale = 0.25;
   q.postscale = -1e300;
@@ -33,6 +34,7 @@ Response rich_response() {
   Response r;
   r.kind = Kind::allgather;
   r.set = 3;
+  r.wire = WireFormat::int8;
   r.names = {"a", "", std::string(1000, 'x')};
   r.shapes = {{1, 2}, {}, {5}};
   r.sizes = {4, -1};
@@ -87,6 +89,7 @@ TEST_CASE("responses come back as they were") {
   REQUIRE(decodes(bytes, &back));
   REQUIRE(back.size() == 2);
   CHECK(back[0].kind == r.kind);
+  CHECK(back[0].wire == r.wire);
   CHECK(back[0].names == r.names);
   CHECK(back[0].shapes == r.shapes);
   CHECK(back[0].sizes == r.sizes);
@@ -174,6 +177,7 @@ TEST_CASE("a signature holds everything but fence and an unnamed operation's num
   differs([](Request& q) { q.name = "x"; });
   differs([](Request& q) { q.dtype = DType::int8; });
   differs([](Request& q) { q.op = ReduceOp::sum; });
+  differs([](Request& q) { q.wire = WireFormat::int8; });
   differs([](Request& q) { q.root = 1; });
   differs([](Request& q) { q.prescale = 1; });
   differs([](Request& q) { q.postscale = 1; });

@@ -1,0 +1,70 @@
+#include "collectives/codec.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "collectives/reduce.h"
+
+namespace hvd {
+namespace {
+
+constexpr uint32_t kInfinity = 0x7f800000;
+constexpr float kLeast = 0x1p-100f;  // a smaller magnitude would make the scale's inverse infinite
+// Seven bits of a byte and 17 of a scale make 24, what a float32 holds. Cutting also keeps 127 * scale below the largest float.
+constexpr uint32_t kCut = 0x7f;
+
+float scale_for(uint32_t magnitude) {
+  if (magnitude >= kInfinity) return std::numeric_limits<float>::quiet_NaN();
+  const float largest = std::max(std::bit_cast<float>(magnitude), kLeast);
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(largest / 127.0f) & ~kCut);
+}
+
+std::byte* encode_block(std::byte* to, const float* from, size_t n) {
+  const uint32_t largest = magnitude(from, n);
+  const float scale = scale_for(largest);
+  std::memcpy(to, &scale, sizeof scale);
+  to += sizeof scale;
+  if (largest >= kInfinity) {
+    std::memset(to, 0, n);
+  } else {
+    quantize(reinterpret_cast<int8_t*>(to), from, n, 1.0f / scale);
+  }
+  return to + n;
+}
+
+const std::byte* decode_block(float* to, const std::byte* from, size_t n) {
+  float scale;
+  std::memcpy(&scale, from, sizeof scale);
+  from += sizeof scale;
+  dequantize(to, reinterpret_cast<const int8_t*>(from), n, scale);
+  return from + n;
+}
+
+DType half_of(WireFormat f) { return f == WireFormat::bf16 ? DType::bfloat16 : DType::float16; }
+
+}  // namespace
+
+void encode_floats(WireFormat f, std::byte* to, const float* from, size_t count) {
+  switch (f) {
+    case WireFormat::none: std::memcpy(to, from, count * sizeof(float)); return;
+    case WireFormat::int8:
+      for (size_t i = 0; i < count; i += kCodeBlock) to = encode_block(to, from + i, std::min(kCodeBlock, count - i));
+      return;
+    default: narrow(half_of(f), to, from, count);
+  }
+}
+
+void decode_floats(WireFormat f, float* to, const std::byte* from, size_t count) {
+  switch (f) {
+    case WireFormat::none: std::memcpy(to, from, count * sizeof(float)); return;
+    case WireFormat::int8:
+      for (size_t i = 0; i < count; i += kCodeBlock) from = decode_block(to + i, from, std::min(kCodeBlock, count - i));
+      return;
+    default: widen(half_of(f), to, from, count);
+  }
+}
+
+}  // namespace hvd

@@ -1,0 +1,316 @@
+// The compressed allreduces: bit for bit against the definition (code each contribution, add in THE order, code the result), on every
+// shape of world; the same bits whatever is fused with what; and that error feedback loses nothing.
+#include <doctest/doctest.h>
+
+#include "collectives/codec.h"
+#include "collectives/coded.h"
+#include "elements.h"
+#include "harness_links.h"
+#include "harness_shm.h"
+
+using namespace hvd;
+using namespace hvd::testing;
+
+namespace {
+
+constexpr WireFormat kFormats[] = {WireFormat::fp16, WireFormat::bf16, WireFormat::int8};
+using Tensors = std::vector<std::vector<float>>;  // of one rank
+using World = std::vector<Tensors>;               // by rank
+using Allreduce = Status (*)(Comm&, const Segments&, std::span<float* const>, WireFormat, const Scale&);
+
+World random_world(int ranks, const std::vector<size_t>& sizes, uint64_t seed) {
+  World all(ranks);
+  for (int r = 0; r < ranks; ++r) {
+    for (size_t t = 0; t < sizes.size(); ++t) {
+      std::mt19937_64 random(seed * 1000 + r * 50 + t);
+      std::normal_distribution<float> normal(0, 0.1f);
+      std::vector<float> x(sizes[t]);
+      for (float& v : x) v = normal(random);
+      all[r].push_back(x);
+    }
+  }
+  return all;
+}
+
+World zeros_like(const World& like) {
+  World z = like;
+  for (auto& tensors : z) {
+    for (auto& x : tensors) std::fill(x.begin(), x.end(), 0.0f);
+  }
+  return z;
+}
+
+std::vector<float> coded(WireFormat f, const std::vector<float>& x) {
+  std::vector<std::byte> bytes(coded_bytes(f, x.size()));
+  encode_floats(f, bytes.data(), x.data(), x.size());
+  std::vector<float> y(x.size());
+  decode_floats(f, y.data(), bytes.data(), y.size());
+  return y;
+}
+
+std::vector<float> sum_in_order(const std::vector<std::vector<float>>& rows, const Scale& scale = {}) {
+  std::vector<const std::byte*> sources;
+  for (auto& row : rows) sources.push_back(reinterpret_cast<const std::byte*>(row.data()));
+  const Buffer sum = reference(DType::float32, ReduceOp::sum, sources, rows[0].size(), scale);
+  std::vector<float> out(rows[0].size());
+  if (!out.empty()) std::memcpy(out.data(), sum.data(), sum.size());
+  return out;
+}
+
+// The definition. `host_of` as in LinkWorld: contributions are the hosts' sums.
+Tensors expected(const World& in, WireFormat f, const Scale& scale, std::vector<int> host_of = {}) {
+  if (host_of.empty()) {
+    for (size_t r = 0; r < in.size(); ++r) host_of.push_back(static_cast<int>(r));
+  }
+  Tensors out;
+  for (size_t t = 0; t < in[0].size(); ++t) {
+    std::vector<std::vector<float>> contributions;
+    for (int h = 0; h <= *std::max_element(host_of.begin(), host_of.end()); ++h) {
+      std::vector<std::vector<float>> members;
+      for (size_t r = 0; r < in.size(); ++r) {
+        if (host_of[r] == h) members.push_back(in[r][t]);
+      }
+      contributions.push_back(coded(f, sum_in_order(members)));
+    }
+    out.push_back(coded(f, sum_in_order(contributions, scale)));
+  }
+  return out;
+}
+
+// `tensors` in place on one rank, as one operation or one each; residuals: empty for none.
+Status reduce_here(Comm& comm, Allreduce allreduce, Tensors& tensors, Tensors& residuals, WireFormat f, const Scale& scale, bool fused) {
+  std::vector<Segments::Piece> pieces;
+  std::vector<float*> kept;
+  size_t total = 0;
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    auto* data = reinterpret_cast<std::byte*>(tensors[t].data());
+    pieces.push_back({data, data, tensors[t].size()});
+    if (!residuals.empty()) kept.push_back(residuals[t].data());
+    total += tensors[t].size();
+  }
+  if (fused) return allreduce(comm, {pieces, total}, kept, f, scale);
+  for (size_t t = 0; t < pieces.size(); ++t) {
+    std::span<float* const> mine = kept.empty() ? std::span<float* const>() : std::span<float* const>(&kept[t], 1);
+    HVD_RETURN_IF_ERROR(allreduce(comm, {{&pieces[t], 1}, pieces[t].count}, mine, f, scale));
+  }
+  return {};
+}
+
+World reduced(LinkWorld& world, Allreduce allreduce, World in, WireFormat f, const Scale& scale, bool fused, World* residuals = nullptr) {
+  World none(in.size());
+  World& kept = residuals ? *residuals : none;
+  for (const Status& s : world.run([&](Comm& comm) {
+         const int r = comm.global_ranks[comm.rank];
+         return reduce_here(comm, allreduce, in[r], kept[r], f, scale, fused);
+       })) {
+    CHECK_MESSAGE(s.ok(), s.message());
+  }
+  return in;
+}
+
+bool same_bits(const Tensors& a, const Tensors& b) {
+  if (a.size() != b.size()) return false;
+  for (size_t t = 0; t < a.size(); ++t) {
+    if (a[t].size() != b[t].size()) return false;
+    if (!a[t].empty() && std::memcmp(a[t].data(), b[t].data(), a[t].size() * sizeof(float)) != 0) return false;
+  }
+  return true;
+}
+
+const std::vector<size_t> kSizes = {1, 0, 31, 33, 256, 257, 1003, 5000};
+
+}  // namespace
+
+TEST_CASE("compressed allreduce: the defined bits on every rank, fused or not, at every size of the world") {
+  for (int size : {1, 2, 3, 4, 5, 8}) {
+    LinkWorld world(size, {.wire = size % 2 ? Wire::mixed : Wire::inproc});
+    for (WireFormat f : kFormats) {
+      for (const Scale& scale : {Scale{}, Scale{0.5, size}}) {
+        CAPTURE(size);
+        CAPTURE(std::string(name_of(f)));
+        const World in = random_world(size, kSizes, 7);
+        const Tensors want = expected(in, f, scale);
+        for (bool fused : {true, false}) {
+          for (const Tensors& got : reduced(world, allreduce_compressed, in, f, scale, fused)) CHECK(same_bits(got, want));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("compressed allreduce: near the sum in float64") {
+  LinkWorld world(5);
+  const World in = random_world(5, {4000}, 11);
+  for (WireFormat f : kFormats) {
+    const auto got = reduced(world, allreduce_compressed, in, f, {1.0, 5}, true)[0][0];
+    const double unit = f == WireFormat::fp16 ? 0x1p-11 : f == WireFormat::bf16 ? 0x1p-8 : 1.0 / 254;
+    size_t far = 0;
+    for (size_t i = 0; i < got.size(); ++i) {
+      double mean = 0;
+      for (const Tensors& t : in) mean += static_cast<double>(t[0][i]) / 5;
+      far += std::abs(got[i] - mean) > 2 * unit * 0.5;  // two roundings of values below 0.5
+    }
+    CHECK(far == 0);
+  }
+}
+
+TEST_CASE("compressed allreduce in shared memory gives the bits that it gives over links") {
+  for (int size : {1, 2, 3, 5}) {
+    ShmWorld world(size, 256 << 10);
+    for (WireFormat f : kFormats) {
+      CAPTURE(size);
+      const World in = random_world(size, kSizes, 7);
+      const Tensors want = expected(in, f, {1.0, size});
+      World data = in, none(size);
+      for (const std::string& message : world.run([&](Comm& comm) {
+             return reduce_here(comm, allreduce_compressed, data[comm.rank], none[comm.rank], f, {1.0, size}, true);
+           })) {
+        CHECK(message == "");
+      }
+      for (const Tensors& got : data) CHECK(same_bits(got, want));
+    }
+  }
+}
+
+TEST_CASE("compressed allreduce between hosts: float32 inside them, coded between them") {
+  const std::vector<int> worlds[] = {{0, 0, 1, 1}, {0, 0, 1}, {0, 1, 1}, {0, 0, 1, 1, 2, 2}, {0, 1, 0, 1, 0}, {0, 0, 0, 1, 1, 2}};
+  for (const auto& host_of : worlds) {
+    const int size = static_cast<int>(host_of.size());
+    LinkWorld world(size, {.host_of = host_of});
+    for (WireFormat f : kFormats) {
+      const World in = random_world(size, kSizes, 3);
+      const Tensors want = expected(in, f, {1.0, size}, host_of);
+      for (bool fused : {true, false}) {
+        for (const Tensors& got : reduced(world, allreduce_compressed_hierarchical, in, f, {1.0, size}, fused)) CHECK(same_bits(got, want));
+      }
+    }
+  }
+  LinkWorld flat(2);
+  CHECK(allreduce_compressed_hierarchical(flat.comm(0), {}, {}, WireFormat::int8, {}).code() == Code::internal);
+}
+
+TEST_CASE("compressed allreduce of more than a batch, over sockets") {
+  LinkWorld world(2, {.wire = Wire::shm, .capacity = 256 << 10});
+  const World in = random_world(2, {100, kCodedBatch + 300, 50}, 5);
+  const Tensors want = expected(in, WireFormat::int8, {1.0, 2});
+  for (const Tensors& got : reduced(world, allreduce_compressed, in, WireFormat::int8, {1.0, 2}, true)) CHECK(same_bits(got, want));
+  LinkWorld sockets(3, {.wire = Wire::tcp});
+  const World less = random_world(3, {60'000, 7}, 6);
+  for (const Tensors& got : reduced(sockets, allreduce_compressed, less, WireFormat::bf16, {}, true)) {
+    CHECK(same_bits(got, expected(less, WireFormat::bf16, {})));
+  }
+}
+
+TEST_CASE("compressed allreduce: a rank that has joined counts as zeros and drops the result") {
+  LinkWorld world(3);
+  World data = random_world(3, {700}, 2), with_zeros = data;
+  std::fill(with_zeros[1][0].begin(), with_zeros[1][0].end(), 0.0f);
+  const auto untouched = data[1];
+  for (const Status& s : world.run([&](Comm& comm) {
+         auto* bytes = reinterpret_cast<std::byte*>(data[comm.rank][0].data());
+         const Segments::Piece piece = comm.rank == 1 ? Segments::Piece{nullptr, nullptr, 700} : Segments::Piece{bytes, bytes, 700};
+         return allreduce_compressed(comm, {{&piece, 1}, 700}, {}, WireFormat::int8, {});
+       })) {
+    CHECK_MESSAGE(s.ok(), s.message());
+  }
+  const Tensors want = expected(with_zeros, WireFormat::int8, {});
+  CHECK(same_bits(data[0], want));
+  CHECK(same_bits(data[2], want));
+  CHECK(same_bits(data[1], untouched));
+}
+
+namespace {
+
+// Results of all steps and what the residuals hold in the end, against the sum of all contributions: the largest difference, in float64.
+double lost(LinkWorld& world, Allreduce allreduce, WireFormat f, bool feedback, double* typical) {
+  const int size = world.size(), steps = 30;
+  const Scale scale{1.0, size};
+  const std::vector<size_t> sizes = {300, 1003};
+  std::vector<std::vector<double>> balance;
+  for (size_t n : sizes) balance.emplace_back(n, 0.0);
+  World kept = zeros_like(random_world(size, sizes, 0)), none(size);
+  *typical = 0;
+  for (int step = 0; step < steps; ++step) {
+    const World in = random_world(size, sizes, 100 + step);
+    World residuals_or_none = feedback ? kept : none;
+    const World out = reduced(world, allreduce, in, f, scale, true, &residuals_or_none);
+    if (feedback) kept = residuals_or_none;
+    for (size_t t = 0; t < sizes.size(); ++t) {
+      for (size_t i = 0; i < sizes[t]; ++i) {
+        for (int r = 0; r < size; ++r) balance[t][i] += in[r][t][i];
+        balance[t][i] -= static_cast<double>(out[0][t][i]) * size;
+      }
+    }
+  }
+  double worst = 0;
+  for (size_t t = 0; t < sizes.size(); ++t) {
+    for (size_t i = 0; i < sizes[t]; ++i) {
+      for (int r = 0; r < size; ++r) {
+        balance[t][i] -= kept[r][t][i];
+        *typical = std::max<double>(*typical, std::fabs(kept[r][t][i]));
+      }
+      worst = std::max(worst, std::fabs(balance[t][i]));
+    }
+  }
+  return worst;
+}
+
+}  // namespace
+
+TEST_CASE("error feedback: what coding takes from a step is in the residuals, and nothing else is lost") {
+  double held = 0;
+  for (int size : {2, 3, 5}) {
+    LinkWorld world(size);
+    CAPTURE(size);
+    CHECK(lost(world, allreduce_compressed, WireFormat::int8, true, &held) < 1e-5);
+    CHECK(held > 1e-4);   // they do hold something
+    CHECK(held < 0.02);   // and do not grow: a step's coding loses at most 1/254 of values below 0.6, and as much for the sum
+    CHECK(lost(world, allreduce_compressed, WireFormat::int8, false, &held) > 1e-3);
+  }
+  LinkWorld hosts(5, {.host_of = {0, 0, 1, 1, 2}});
+  CHECK(lost(hosts, allreduce_compressed_hierarchical, WireFormat::int8, true, &held) < 1e-5);
+  CHECK(held > 1e-4);
+}
+
+TEST_CASE("error feedback: neither results nor residuals depend on the fusion") {
+  for (const std::vector<int>& host_of : {std::vector<int>{}, std::vector<int>{0, 0, 1, 1}}) {
+    LinkWorld world(4, {.host_of = host_of});
+    const Allreduce allreduce = host_of.empty() ? allreduce_compressed : allreduce_compressed_hierarchical;
+    World kept[2] = {zeros_like(random_world(4, kSizes, 0)), zeros_like(random_world(4, kSizes, 0))};
+    for (int step = 0; step < 3; ++step) {
+      const World in = random_world(4, kSizes, 40 + step);
+      const World one = reduced(world, allreduce, in, WireFormat::int8, {1.0, 4}, true, &kept[0]);
+      const World each = reduced(world, allreduce, in, WireFormat::int8, {1.0, 4}, false, &kept[1]);
+      for (int r = 0; r < 4; ++r) {
+        CHECK(same_bits(one[r], each[0]));
+        CHECK(same_bits(kept[0][r], kept[1][r]));
+      }
+    }
+  }
+}
+
+TEST_CASE("error feedback: infinities and NaN reach everybody and leave no trace in the residuals") {
+  LinkWorld world(3);
+  for (WireFormat f : kFormats) {
+    World in = random_world(3, {1000}, 9), kept = zeros_like(in);
+    in[1][0][600] = std::numeric_limits<float>::infinity();
+    for (const Tensors& got : reduced(world, allreduce_compressed, in, f, {1.0, 3}, true, &kept)) {
+      CHECK(!std::isfinite(got[0][600]));
+      CHECK(std::isfinite(got[0][0]));
+    }
+    for (const Tensors& residuals : kept) {
+      for (float x : residuals[0]) REQUIRE(std::isfinite(x));
+    }
+  }
+}
+
+TEST_CASE("bytes on the wire: half and about a quarter of float32") {
+  for (WireFormat f : kFormats) {
+    LinkWorld world(4);
+    Traffic traffic[4];
+    for (int r = 0; r < 4; ++r) world.comm(r).traffic = &traffic[r];
+    reduced(world, allreduce_compressed, random_world(4, {1 << 16}, 1), f, {}, true);
+    const double plain = 2 * 3.0 / 4 * (1 << 16) * sizeof(float);  // what pairwise sends
+    for (Traffic& t : traffic) CHECK(static_cast<double>(t.sent) / plain == doctest::Approx(f == WireFormat::int8 ? 65.0 / 256 : 0.5));
+  }
+}

@@ -1,0 +1,127 @@
+// Allreduces with a wire format through whole engines: fused, in schedules, with residuals that carry over from step to step.
+#include <doctest/doctest.h>
+
+#include <random>
+
+#include "harness_engine.h"
+
+using namespace hvd;
+using namespace hvd::testing;
+
+namespace {
+
+constexpr int64_t kSizes[] = {3, 256, 700, 5000};
+
+struct Tensor {
+  std::vector<float> in, out, residual;
+  OperationPtr op;
+};
+
+Request request_for(int64_t n, int number, WireFormat wire) {
+  Request q = Program::request(Kind::allreduce, "t" + std::to_string(number), {n}, DType::float32);
+  q.op = ReduceOp::average;
+  q.wire = wire;
+  return q;
+}
+
+// `steps` steps of four tensors, as an optimizer does them; all results, one after the other.
+std::vector<float> train(Program& p, WireFormat wire, int steps, bool feedback) {
+  std::vector<float> results;
+  std::vector<Tensor> tensors(std::size(kSizes));
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    for (auto* v : {&tensors[t].in, &tensors[t].out, &tensors[t].residual}) v->resize(kSizes[t]);
+  }
+  std::mt19937_64 random(77 + p.rank);
+  std::normal_distribution<float> normal;
+  for (int step = 0; step < steps; ++step) {
+    for (size_t t = 0; t < tensors.size(); ++t) {
+      Tensor& x = tensors[t];
+      for (float& v : x.in) v = normal(random);
+      const Status s = p.engine.submit(request_for(kSizes[t], static_cast<int>(t), wire), reinterpret_cast<std::byte*>(x.in.data()),
+                                       reinterpret_cast<std::byte*>(x.out.data()), &x.op, feedback ? x.residual.data() : nullptr);
+      p.expect(s.ok(), s.message());
+    }
+    for (Tensor& x : tensors) {
+      p.expect(p.engine.wait(*x.op, Deadline::after(20)), "a step does not end");
+      p.expect(x.op->status().ok(), x.op->status().message());
+      results.insert(results.end(), x.out.begin(), x.out.end());
+    }
+  }
+  return results;
+}
+
+std::vector<std::vector<float>> train_everywhere(int size, const Given& given, WireFormat wire, bool feedback, uint64_t* scheduled = nullptr) {
+  EngineWorld world(size, given);
+  std::vector<std::vector<float>> results(size);
+  CHECK(run(world, [&](Program& p) { results[p.rank] = train(p, wire, 8, feedback); }) == "");
+  if (scheduled) *scheduled = world.stats().scheduled;
+  return results;
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+}  // namespace
+
+TEST_CASE("wire formats: the same bits on all ranks, in every run, fused or not, with and without a schedule") {
+  for (Layout layout : kLayouts) {
+    for (int size : {2, 3, 4}) {
+      for (WireFormat wire : {WireFormat::fp16, WireFormat::bf16, WireFormat::int8}) {
+        CAPTURE(name_of(layout));
+        CAPTURE(size);
+        Settings plain = crowded(), unfused = crowded();
+        unfused.fusion_threshold = 0;
+        unfused.cache_capacity = 0;
+        uint64_t scheduled = 0;
+        const auto first = train_everywhere(size, {layout, plain}, wire, wire == WireFormat::int8, &scheduled);
+        const auto second = train_everywhere(size, {layout, unfused}, wire, wire == WireFormat::int8);
+        CHECK(scheduled > 0);
+        for (int r = 0; r < size; ++r) {
+          CHECK(same_bits(first[r], first[0]));
+          CHECK(same_bits(second[r], first[0]));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("wire formats: bytes that leave a rank") {
+  uint64_t sent[4] = {};
+  for (WireFormat wire : {WireFormat::none, WireFormat::fp16, WireFormat::bf16, WireFormat::int8}) {
+    EngineWorld world(2, {Layout::apart, crowded()});
+    CHECK(run(world, [&](Program& p) {
+      Tensor x;
+      x.in.assign(1 << 16, 1.0f);
+      x.out = x.in;
+      const Status s = p.engine.submit(request_for(1 << 16, 0, wire), reinterpret_cast<std::byte*>(x.in.data()),
+                                       reinterpret_cast<std::byte*>(x.out.data()), &x.op);
+      p.expect(s.ok() && p.engine.wait(*x.op, Deadline::after(20)) && x.op->status().ok(), "allreduce");
+    }) == "");
+    sent[static_cast<int>(wire)] = world.stats().wire_bytes;
+  }
+  CHECK(sent[0] == (1 << 16) * sizeof(float));  // 2 (P-1)/P N
+  CHECK(sent[1] == sent[0] / 2);
+  CHECK(sent[2] == sent[0] / 2);
+  CHECK(sent[3] == sent[0] * 65 / 256);
+}
+
+TEST_CASE("wire formats are for float32, Average and Sum, allreduce") {
+  EngineWorld world(1);
+  Program p(world, 0);
+  auto refused = [&](Request q, const char* given, const char* accepted) {
+    TaskPtr t;
+    const Status s = p.try_submit(std::move(q), std::vector<std::byte>(64), &t);
+    CHECK(s.code() == Code::invalid_argument);
+    for (const char* part : {"int8", given, accepted}) CHECK_MESSAGE(s.message().find(part) != std::string::npos, s.message());
+  };
+  Request q = request_for(4, 0, WireFormat::int8);
+  q.dtype = DType::float64;
+  refused(q, "float64", "accepted: float32");
+  q = request_for(4, 0, WireFormat::int8);
+  q.op = ReduceOp::max;
+  refused(q, "op Max", "accepted: Average, Sum");
+  q = request_for(4, 0, WireFormat::int8);
+  q.kind = Kind::reducescatter;
+  refused(q, "reducescatter", "Only allreduce");
+}

@@ -1,0 +1,273 @@
+"""Wire formats: float32 tensors whose values travel as fp16, bf16 or int8."""
+
+import pickle
+
+import pytest
+import torch
+
+import horovod.torch as hvd
+from horovod.torch.residuals import Residuals
+from tests.torch.reference import bits
+
+WIRES = ("wire_fp16", "wire_bf16", "wire_int8")
+# What one rounding may take from a value below 4, of which there are two.
+UNITS = {"wire_fp16": 4 * 2.0**-12, "wire_bf16": 4 * 2.0**-9, "wire_int8": 4 / 254}
+
+
+class Forgetful(hvd.Compression.wire_int8):
+    """int8 without error feedback."""
+
+    error_feedback = False
+
+
+def wire_bytes():
+    from horovod.common.state import state  # the worker's, not one that travels with this module
+
+    return state.engine.stats()["wire_bytes"]
+
+
+def noise(rank, n=3000):
+    return torch.randn(n, generator=torch.Generator().manual_seed(rank)).clamp(-3.9, 3.9)
+
+
+def reduce_all():
+    """Bits of the mean of every rank's noise for each wire format, alone and in a group."""
+    out = {}
+    exact = torch.stack([noise(r).double() for r in range(hvd.size())]).mean(0)
+    for wire in WIRES:
+        compression = getattr(hvd.Compression, wire)
+        mine = noise(hvd.rank())
+        one = hvd.allreduce(mine, name="x", compression=compression)
+        assert torch.equal(mine, noise(hvd.rank()))
+        assert one.dtype is torch.float32
+        assert (one.double() - exact).abs().max() < 2 * UNITS[wire]
+        assert hvd.size() == 1 or not torch.equal(one.double(), exact)
+        several = hvd.grouped_allreduce([mine, mine[:7]], name="g", compression=compression)
+        assert torch.equal(several[0], one)
+        total = hvd.allreduce(mine, op=hvd.Sum, compression=compression, prescale_factor=0.5)
+        assert (total.double() - exact * hvd.size() / 2).abs().max() < 2 * UNITS[wire] * hvd.size()
+        out[wire] = bits(one).tolist()
+    return out
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_same_bits_on_all_ranks_and_over_all_transports(pool, size):
+    shared = pool(size).run(reduce_all)
+    sockets = pool(size, HOROVOD_TRANSPORT="tcp").run(reduce_all)
+    assert all(result == shared[0] for result in shared + sockets)
+
+
+def alone():
+    x = noise(0)
+    return all(torch.equal(hvd.allreduce(x, compression=getattr(hvd.Compression, wire)), x) for wire in WIRES)
+
+
+def test_one_rank_sends_nothing_so_nothing_is_rounded(single):
+    assert alone()
+
+
+def gradients():
+    x = noise(hvd.rank()).requires_grad_()
+    weight = noise(10 + hvd.rank())
+    for reduced in (
+        hvd.allreduce(x, op=hvd.Sum, compression=hvd.Compression.wire_int8),
+        hvd.grouped_allreduce([x], op=hvd.Sum, compression=hvd.Compression.wire_int8)[0],
+    ):
+        x.grad = None
+        (reduced * weight).sum().backward()
+        want = hvd.allreduce(weight, op=hvd.Sum, compression=hvd.Compression.wire_int8)
+        assert torch.equal(x.grad, want)
+
+
+def test_gradients_travel_in_the_same_form(pool):
+    pool(2).run(gradients)
+
+
+def disagree():
+    rank = hvd.rank()
+    compression = hvd.Compression.wire_int8 if rank == 1 else hvd.Compression.wire_bf16
+    with pytest.raises(hvd.HorovodInternalError) as caught:
+        hvd.allreduce(torch.ones(4), name="t", compression=compression)
+    for part in ("'allreduce.t'", "wire format", "bf16 on rank 0", "int8 on rank 1"):
+        assert part in str(caught.value)
+    again = hvd.allreduce(torch.ones(4), name="t", compression=hvd.Compression.wire_bf16)
+    assert again.tolist() == [1.0] * 4
+
+
+def test_ranks_that_disagree(pool):
+    pool(2).run(disagree)
+
+
+def test_what_cannot_be_compressed(single):
+    int8 = hvd.Compression.wire_int8
+    with pytest.raises(ValueError, match=r"WireInt8Compressor with dtype torch.float64; accepted is torch.float32"):
+        hvd.allreduce(torch.ones(2, dtype=torch.float64), compression=int8)
+    with pytest.raises(ValueError, match=r"grouped_allreduce: .*dtype torch.int32"):
+        hvd.grouped_allreduce([torch.ones(2), torch.ones(2, dtype=torch.int32)], compression=int8)
+    with pytest.raises(ValueError, match=r"op=Max; accepted are Average, Sum"):
+        hvd.allreduce(torch.ones(2), op=hvd.Max, compression=int8)
+    for call in (hvd.reducescatter, lambda t, compression: hvd.grouped_reducescatter([t], compression=compression)):
+        with pytest.raises(ValueError, match=r"reducescatter: .* works with allreduce only"):
+            call(torch.ones(2), compression=int8)
+    net = torch.nn.Linear(2, 2).double()
+    with pytest.raises(ValueError, match=r"parameter 'weight': .*dtype torch.float64"):
+        hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), 0.1), net.named_parameters(), compression=int8)
+    net.requires_grad_(False)
+    hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), 0.1), net.named_parameters(), compression=int8)
+    net = torch.nn.Linear(2, 2)
+    with pytest.raises(ValueError, match=r"parameter 'weight': .*op=Min"):
+        hvd.DistributedOptimizer(
+            torch.optim.SGD(net.parameters(), 0.1), net.named_parameters(), compression=int8, op=hvd.Min
+        )
+
+
+def network():
+    torch.manual_seed(3)
+    return torch.nn.Sequential(torch.nn.Linear(20, 40), torch.nn.Tanh(), torch.nn.Linear(40, 3))
+
+
+def batch(step, rank):
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    x = torch.randn(16, 20, generator=generator)
+    return x, x[:, :3].sin()
+
+
+def train(compression, steps=60, **options):
+    """(bits of the parameters, mean loss of the last steps, bytes sent for the gradients)."""
+    net = network()
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(net.parameters(), 0.2, momentum=0.8), net.named_parameters(), compression, **options
+    )
+    losses = []
+    before = wire_bytes()
+    for step in range(steps):
+        optimizer.zero_grad()
+        x, y = batch(step, hvd.rank())
+        loss = (net(x) - y).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    sent = wire_bytes() - before
+    return [bits(p).tolist() for p in net.parameters()], sum(losses[-10:]) / 10, sent
+
+
+def train_all():
+    return {name: train(getattr(hvd.Compression, name)) for name in ("none", *WIRES)}
+
+
+def test_training_with_every_wire_format(pool):
+    results = pool(3, HOROVOD_TRANSPORT="tcp").run(train_all)
+    plain = results[0]["none"]
+    assert plain[1] < 0.2
+    for name in WIRES:
+        parameters, loss, _ = results[0][name]
+        assert all(result[name][0] == parameters for result in results)
+        assert parameters != plain[0]
+        assert abs(loss - plain[1]) < 0.05 * plain[1]
+
+
+def sent_for(name, count=1 << 16):
+    p = torch.nn.Parameter(torch.zeros(count))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p], 0.1), [("p", p)], getattr(hvd.Compression, name))
+    before = wire_bytes()
+    for _ in range(3):
+        optimizer.zero_grad()
+        (p * noise(hvd.rank(), count)).sum().backward()
+        optimizer.step()
+    return wire_bytes() - before
+
+
+def test_bytes_on_the_wire(pool):
+    job = pool(2, HOROVOD_TRANSPORT="tcp")
+    plain = job.run(sent_for, "none")[0]
+    assert plain >= 3 * 4 * (1 << 16)
+    for name, share in (("wire_fp16", 1 / 2), ("wire_bf16", 1 / 2), ("wire_int8", 65 / 256)):
+        assert job.run(sent_for, name)[0] / plain == pytest.approx(share, rel=0.01)
+    assert pool(2).run(sent_for, "none")[0] == 0
+
+
+def drift(compression, steps=200, **options):
+    """Where SGD with rate 1 takes a parameter whose gradient is the same in every step, divided by the steps.
+
+    One element of a block has gradient 1, the others are far below what int8 can tell from 0 next to it.
+    """
+    p = torch.nn.Parameter(torch.zeros(256))
+    gradient = torch.full((256,), 1e-3 * (1 + hvd.rank()))
+    gradient[0] = 1.0
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p], 1.0), [("p", p)], compression, **options)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (p * gradient).sum().backward()
+        optimizer.step()
+    return (-p.detach() / steps).tolist()
+
+
+@pytest.mark.parametrize("options", [{}, {"groups": 1}, {"gradient_predivide_factor": 2.0}, {"op": hvd.Sum}])
+def test_error_feedback_makes_the_mean_of_many_steps_right(pool, options):
+    workers = 2
+    factor = workers if options.get("op") == hvd.Sum else 1
+    for result in pool(workers).run(drift, hvd.Compression.wire_int8, **options):
+        assert result[0] == pytest.approx(factor, rel=1e-3)
+        for x in result[1:]:
+            # A rank's residual is at most half a step of int8, 1/254 here, and there are two, and one of the result.
+            assert x == pytest.approx(1.5e-3 * factor, abs=factor * 4 / 254 / 200)
+    for result in pool(workers).run(drift, Forgetful, **options):
+        assert result[1:] == [0.0] * 255
+
+
+def test_residuals_begin_anew_with_another_shape():
+    residuals = Residuals()
+    first = residuals.of("a", torch.ones(3, 2))
+    first += 1
+    assert residuals.of("a", torch.zeros(3, 2)) is first
+    assert residuals.of("b", torch.zeros(3, 2)).sum() == 0
+    other = residuals.of("a", torch.zeros(6))
+    assert other.shape == (6,)
+    assert other.sum() == 0
+    residuals.of("a", torch.zeros(6)).add_(1)
+    residuals.clear()
+    assert residuals.of("a", torch.zeros(6)).sum() == 0
+
+
+def restart():
+    """Whether a load of the optimizer's state forgets residuals, and what a pickled optimizer has of them."""
+    p = torch.nn.Parameter(torch.zeros(256))
+    gradient = torch.full((256,), 3e-3)  # 0.38 of a step: its residual alone would round to one after two steps
+    gradient[0] = 1.0
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p], 1.0), [("p", p)], hvd.Compression.wire_int8)
+    for _ in range(6):
+        optimizer.zero_grad()
+        (p * gradient).sum().backward()
+        optimizer.step()
+        optimizer.load_state_dict(optimizer.state_dict())
+    assert p.detach()[1:].abs().max() == 0
+    copy = pickle.loads(pickle.dumps(optimizer))
+    assert type(copy) is torch.optim.SGD
+    assert not copy.state
+
+
+def test_residuals_are_no_state(pool):
+    pool(2).run(restart)
+
+
+def not_finite():
+    p = torch.nn.Parameter(torch.zeros(600))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p], 1.0), [("p", p)], hvd.Compression.wire_int8)
+    for step in range(3):
+        optimizer.zero_grad()
+        gradient = torch.ones(600)
+        if step == 1 and hvd.rank() == 1:
+            gradient[300] = float("inf")
+        (p * gradient).sum().backward()
+        optimizer.synchronize()
+        found = not p.grad.isfinite().all()
+        assert found == (step == 1)  # on every rank, so all skip the step, as a gradient scaler does
+        assert p.grad[0] == pytest.approx(1, rel=1e-4)
+        with optimizer.skip_synchronize():
+            if not found:
+                optimizer.step()
+    assert p.detach().tolist() == pytest.approx([-2.0] * 600, rel=1e-4)
+
+
+def test_infinity_reaches_everybody_and_is_forgotten(pool):
+    pool(2).run(not_finite)
