@@ -27,7 +27,8 @@ def resnet50() -> list[tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class Case:
-    """kind: allreduce (one tensor), many or resnet (a set of them). A sample is the mean of `inner` operations."""
+    """kind: allreduce (one tensor), many or resnet (a set of them), or a whole training step of one of TRAINING, in
+    which `bytes` is the number of examples that a rank has in a step. A sample is the mean of `inner` operations."""
 
     kind: str
     label: str
@@ -64,6 +65,20 @@ def gradient_sets() -> list[Case]:
     ]
 
 
+# Networks that are trained, and what is counted in them: (units in an example, their name).
+TRAINING = {"char_gpt": (64, "characters"), "resnet18": (1, "images")}
+
+
+def training_steps() -> list[Case]:
+    """Small, middling and large shares of a batch: the less there is to compute, the more the exchange shows."""
+    shares = {"char_gpt": ((1, 20), (8, 10), (64, 4)), "resnet18": ((1, 8), (4, 4), (16, 3))}
+    return [
+        Case(kind, f"{kind}, {batch} a rank", batch, 1, samples)
+        for kind, rows in shares.items()
+        for batch, samples in rows
+    ]
+
+
 FULL = [4, 256, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB]
 QUICK = [4, 64 * KIB, MIB, 16 * MIB]
 
@@ -71,14 +86,19 @@ QUICK = [4, 64 * KIB, MIB, 16 * MIB]
 COLUMNS: dict[str, tuple[str, dict[str, list[str]]]] = {
     "horovod": (
         "horovod",
-        {"allreduce": ["allreduce_"], "many": ["async", "optimizer"], "resnet": ["optimizer", "async"]},
+        {
+            "allreduce": ["allreduce_"],
+            "many": ["async", "optimizer"],
+            "resnet": ["optimizer", "async"],
+            **{kind: ["step"] for kind in TRAINING},
+        },
     ),
     "horovod tcp": (
         "horovod-tcp",
         {"allreduce": ["allreduce_"], "many": ["async", "optimizer"], "resnet": ["optimizer", "async"]},
     ),
     "gloo": ("torch", {"allreduce": ["blocking"], "many": ["async", "blocking"], "resnet": ["async", "blocking"]}),
-    "DDP": ("torch", {"many": ["ddp"], "resnet": ["ddp"]}),
+    "DDP": ("torch", {"many": ["ddp"], "resnet": ["ddp"], **{kind: ["step"] for kind in TRAINING}}),
     "Open MPI": (
         "mpi",
         {

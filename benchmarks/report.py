@@ -58,3 +58,17 @@ def table(np: int, columns: list[str], rows: dict[str, dict[str, Cell]]) -> str:
         texts = [cell_text(cells.get(column), cells.get(OURS), column == OURS) for column in columns]
         lines.append(f"| {label} | " + " | ".join(texts) + " |")
     return "\n".join(lines)
+
+
+def throughput(
+    np: int, columns: list[str], rows: dict[str, dict[str, Cell]], counted: dict[str, tuple[int, str]]
+) -> str:
+    """Markdown, a line for each training step: units per second of all ranks together, by column. `counted`: units in
+    the step of one rank and their name, by label."""
+    lines = []
+    for label, (units, name) in counted.items():
+        for column in columns:
+            best = rows[label][column].best() if column in rows[label] else None
+            if best:
+                lines.append(f"- {label}: {column} {units * np / quantile(best[1], 0.5):,.0f} {name} per second")
+    return "\n".join(lines)

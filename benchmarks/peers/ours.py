@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from cases import Case
+from cases import TRAINING, Case
+from torch import nn
 
 import horovod.torch as hvd
 
 from .model import GradientsOnly
+from .training import step
 
 
 class Peer:
@@ -25,6 +27,8 @@ class Peer:
         assert bool((check == hvd.size() * (hvd.size() + 1) / 2).all())
 
     def prepare(self, case: Case, mode: str) -> Callable[[], None]:
+        if case.kind in TRAINING:
+            return step(case.kind, case.bytes, self._wrap)
         if mode == "optimizer":
             return self._step(case)
         name = f"{case.kind}.{case.label}"
@@ -52,6 +56,10 @@ class Peer:
             model.drop_gradients()
 
         return step
+
+    def _wrap(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, torch.optim.Optimizer]:
+        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        return model, hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 
 
 def start() -> Peer:

@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from cases import Case
+from cases import TRAINING, Case
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from .model import GradientsOnly
+from .training import step
 
 
 class Peer:
@@ -25,6 +27,8 @@ class Peer:
         assert bool((check == dist.get_world_size() * (dist.get_world_size() + 1) / 2).all())
 
     def prepare(self, case: Case, mode: str) -> Callable[[], None]:
+        if case.kind in TRAINING:
+            return step(case.kind, case.bytes, self._wrap)
         if mode == "ddp":
             return self._step(case)
         tensors = [torch.ones(shape).zero_() for shape in reversed(case.shapes)]
@@ -49,6 +53,9 @@ class Peer:
             model.drop_gradients()
 
         return step
+
+    def _wrap(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, torch.optim.Optimizer]:
+        return DistributedDataParallel(model, gradient_as_bucket_view=True), optimizer
 
 
 def start() -> Peer:

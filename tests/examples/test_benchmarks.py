@@ -57,3 +57,12 @@ def test_the_table_takes_each_peers_best_mode_and_compares_with_ours() -> None:
     text = report.table(2, ["horovod", "gloo", "DDP", "MPI"], {"4 B": {"horovod": ours, "gloo": peer, "MPI": broken}})
     row = text.splitlines()[-1]
     assert row == "| 4 B | 10.0 (10.0-10.0) | 25.0 (25.0-25.0) blocking **2.50x** | - | failed |"
+
+
+def test_training_steps_are_given_as_units_per_second() -> None:
+    steps = cases.training_steps()
+    assert {case.kind for case in steps} == set(cases.TRAINING)
+    assert all(case.kind in cases.COLUMNS[column][1] for case in steps for column in ("horovod", "DDP"))
+    rows = {"net, 4 a rank": {"horovod": report.Cell({"step": [0.5] * 3}), "DDP": report.Cell(failure="died")}}
+    text = report.throughput(2, ["horovod", "DDP"], rows, {"net, 4 a rank": (4 * 100, "images")})
+    assert text == "- net, 4 a rank: horovod 1,600 images per second"

@@ -1,0 +1,88 @@
+"""Whole training steps, forward to optimizer, of two real networks; what a data scientist's script spends its time on.
+
+A peer gives `wrap(module, optimizer)`: what it makes of both. The data of a step is always the same, so nothing but the
+step is measured.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Wrap = Callable[[nn.Module, torch.optim.Optimizer], tuple[nn.Module, torch.optim.Optimizer]]
+
+CONTEXT = 64  # characters of a window, as the example has it
+
+
+def example(name: str) -> ModuleType:
+    """An example of this repository as a module."""
+    path = Path(__file__).resolve().parents[2] / "examples" / "pytorch" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"example_{name}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+class Residual(nn.Module):
+    """Two 3x3 convolutions around which the input is added (He et al. 2015, the block of ResNet-18)."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.second = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.norm1, self.norm2 = nn.BatchNorm2d(outputs), nn.BatchNorm2d(outputs)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm2(self.second(F.relu(self.norm1(self.first(x)))))
+        return F.relu(y + self.shortcut(x))
+
+
+def resnet18() -> nn.Module:
+    """ResNet-18 for 32 x 32 images and 10 classes: 11.2 million parameters, 62 tensors."""
+    layers: list[nn.Module] = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
+    channels = 64
+    for width, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+        layers += [Residual(channels, width, stride), Residual(width, width, 1)]
+        channels = width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
+
+
+def step(kind: str, batch: int, wrap: Wrap) -> Callable[[], None]:
+    """A training step of the network `kind` ("char_gpt" or "resnet18") on `batch` examples a rank."""
+    torch.manual_seed(1)
+    if kind == "char_gpt":
+        gpt = example("char_gpt")
+        model: nn.Module = gpt.GPT(4, 128, 4)
+        optimizer: torch.optim.Optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        windows = torch.randint(0, len(gpt.VOCABULARY), (batch, CONTEXT + 1))
+        loss = gpt.next_character_loss
+    else:
+        model = resnet18()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+        images, labels = torch.randn(batch, 3, 32, 32), torch.randint(0, 10, (batch,))
+
+        def loss(net: nn.Module, data: Tensor) -> Tensor:
+            return F.cross_entropy(net(data), labels)
+
+        windows = images
+    model, optimizer = wrap(model, optimizer)
+
+    def one() -> None:
+        optimizer.zero_grad()
+        loss(model, windows).backward()
+        optimizer.step()
+
+    return one
