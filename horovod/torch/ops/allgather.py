@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from horovod._core import KIND_ALLGATHER
+from horovod._core import KIND_ALLGATHER, WIRE_NONE
 from horovod.common.ops import Average, Sum, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.state import state
@@ -119,5 +119,5 @@ class _GroupedAllgather(torch.autograd.Function):
         name, process_set = ctx.arguments
         name = name and f"grouped_allgather.{name}.gradient"
         dense = (plain(gradient) for gradient in gradients)
-        averaged = _GroupedAllreduce.apply(Average, name, 1.0, 1.0, process_set, *dense)
+        averaged = _GroupedAllreduce.apply(Average, name, 1.0, 1.0, process_set, WIRE_NONE, *dense)
         return None, None, *(a[begin:end] for a, (begin, end) in zip(averaged, ctx.rows, strict=True))

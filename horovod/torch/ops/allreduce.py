@@ -177,7 +177,7 @@ def allreduce(
 
 class _Allreduce(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, tensor, op, name, prescale, postscale, process_set, wire):  # type: ignore[no-untyped-def]
+    def forward(ctx, tensor, op, name, prescale, postscale, process_set, wire=WIRE_NONE):  # type: ignore[no-untyped-def]
         ctx.arguments = (op, name, prescale, postscale, process_set, wire)
         code_of(tensor, "allreduce", name)
         output = torch.empty_like(tensor)
