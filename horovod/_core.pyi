@@ -168,6 +168,33 @@ class Engine:
 def segment_bytes(local_size: int, staging_bytes: int, ring_bytes: int, arena_bytes: int = 0) -> int:
     """Length of the node's shared memory. Its arenas are as large as the file is longer than it would be without."""
 
+# The core's pure part (core/plan). collective: allreduce, broadcast, allgather, alltoall, reducescatter or barrier.
+# node_of: by rank, as in EngineConfig. All raise ValueError naming what they do not know and what is accepted.
+
+def algorithms(collective: str) -> list[str]:
+    """Names of the algorithms that exist for a collective, those of the table first."""
+
+def runs_in(collective: str, algorithm: str, node_of: list[int]) -> bool:
+    """Can the algorithm run in this world? Those over links cannot where all ranks share memory."""
+
+def choose_algorithm(collective: str, dtype: int, bytes: int, node_of: list[int], override: str = "") -> str:
+    """What the table, or ``override`` ("allreduce=ring"), takes for an operation of ``bytes`` bytes on each rank."""
+
+def addition_order(collective: str, algorithm: str) -> str:
+    """In which order ranks are added. "fixed": in the project's one order; "by host": it depends on who shares a host;
+    "by slice": also on where in the data a number lies; "": this collective adds nothing."""
+
+def cost_formula(collective: str, algorithm: str) -> str:
+    """In P ranks, H hosts, N bytes, a, b, g (alpha, beta, gamma) and a', b' (the same inside a host)."""
+
+def cost_model() -> dict[str, float]:
+    """Defaults of alpha, local_alpha (seconds a message), beta, local_beta, gamma (seconds a byte)."""
+
+def predict(
+    collective: str, algorithm: str, bytes: int, node_of: list[int], model: dict[str, float] = ...
+) -> float:
+    """Seconds by the formula; parameters that ``model`` lacks have their defaults. 0 for one rank."""
+
 def isa() -> str: ...
 def set_log_sink(sink: object) -> None:
     """sink(level: int, message: str), called from the engine thread with the GIL held; None removes it."""

@@ -16,5 +16,6 @@ inline void check(const Status& status) {
 
 void define_buffer(nb::module_& m);
 void define_engine(nb::module_& m);
+void define_plan(nb::module_& m);
 
 }  // namespace hvd::python

@@ -32,6 +32,7 @@ NB_MODULE(_core, m) {
   m.attr("WIRE_INT8") = static_cast<int>(WireFormat::int8);
   python::define_buffer(m);
   python::define_engine(m);
+  python::define_plan(m);
   m.def("segment_bytes", [](int local_size, size_t staging_bytes, size_t ring_bytes, size_t arena_bytes) {
     return Segment::bytes_needed({local_size, ring_bytes, staging_bytes, arena_bytes});
   }, python::nb::arg("local_size"), python::nb::arg("staging_bytes"), python::nb::arg("ring_bytes"), python::nb::arg("arena_bytes") = 0);

@@ -89,6 +89,9 @@ class HostBackend final : public Backend {
       case Algorithm::rabenseifner: return allreduce_rabenseifner(c, data, count, d, op);
       case Algorithm::pairwise: return allreduce_pairwise(c, data, count, d, op);
       case Algorithm::ring: return allreduce_ring(c, data, count, d, op);
+      case Algorithm::tree: return allreduce_tree(c, data, count, d, op);
+      case Algorithm::driver: return allreduce_driver(c, data, count, d, op);
+      case Algorithm::naive: return allreduce_naive(c, data, count, d, op);
       default: return allreduce_recursive_doubling(c, data, count, d, op);
     }
   }

@@ -19,6 +19,10 @@ Status allreduce_recursive_doubling(Comm&, std::byte* data, size_t count, DType,
 Status allreduce_rabenseifner(Comm&, std::byte* data, size_t count, DType, ReduceOp);
 Status allreduce_pairwise(Comm&, std::byte* data, size_t count, DType, ReduceOp);   // direct reduce-scatter, then allgather
 Status allreduce_ring(Comm&, std::byte* data, size_t count, DType, ReduceOp);       // segmented
+// To be compared with; not in the table.
+Status allreduce_naive(Comm&, std::byte* data, size_t count, DType, ReduceOp);      // everything to everybody
+Status allreduce_driver(Comm&, std::byte* data, size_t count, DType, ReduceOp);     // everything to rank 0, and back
+Status allreduce_tree(Comm&, std::byte* data, size_t count, DType, ReduceOp);       // binomial reduce, then broadcast
 // Inside the hosts, between them on slices, inside (comm.local, comm.cross).
 Status allreduce_hierarchical(Comm&, std::byte* data, size_t count, DType, ReduceOp);
 

@@ -14,6 +14,9 @@ namespace hvd {
 
 inline constexpr int kPairwiseWindow = 16;
 
+// Bytes that each of `ranks` ranks may have waiting at one that reduces them: about 16 MiB altogether, a multiple of every element.
+constexpr size_t block_of_contributions(size_t ranks) { return std::clamp<size_t>((16u << 20) / ranks / 64 * 64, 64 << 10, 2 << 20); }
+
 // transfer(peer) -> Transfer for each other rank.
 template <class F>
 Status with_every_peer(Comm& comm, F transfer) {

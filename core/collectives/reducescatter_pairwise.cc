@@ -15,11 +15,8 @@
 namespace hvd {
 namespace {
 
-// Elements of each part that one round handles: about 16 MiB of contributions altogether.
-size_t round_count(int size, DType d) {
-  const size_t bytes = std::clamp<size_t>((16u << 20) / size, 64 << 10, 2 << 20);
-  return bytes / size_of(d);
-}
+// Elements of each part that one round handles.
+size_t round_count(int size, DType d) { return block_of_contributions(static_cast<size_t>(size)) / size_of(d); }
 
 }  // namespace
 

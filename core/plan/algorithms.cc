@@ -56,9 +56,12 @@ constexpr Row kTable[] = {
 constexpr std::string_view kCollectiveNames[kCollectiveCount] = {"allreduce", "broadcast",     "allgather",
                                                                  "alltoall",  "reducescatter", "barrier"};
 constexpr std::string_view kAlgorithmNames[kAlgorithmCount] = {
-    "shm", "recursive_doubling", "rabenseifner", "pairwise", "ring", "hierarchical", "tree", "pipelined", "dissemination"};
+    "shm",  "recursive_doubling", "rabenseifner",  "pairwise", "ring",  "hierarchical",
+    "tree", "pipelined",          "dissemination", "naive",    "driver"};
 
-constexpr A kAllreduce[] = {A::shm, A::recursive_doubling, A::rabenseifner, A::pairwise, A::ring, A::hierarchical};
+// The last three are never in the table: they are there to be compared with (horovod/benchmark).
+constexpr A kAllreduce[] = {A::shm,          A::recursive_doubling, A::rabenseifner, A::pairwise, A::ring,
+                            A::hierarchical, A::tree,               A::driver,       A::naive};
 constexpr A kBroadcast[] = {A::shm, A::tree, A::pipelined};
 constexpr A kAllgather[] = {A::shm, A::ring};
 constexpr A kDirect[] = {A::shm, A::pairwise};

@@ -32,8 +32,10 @@ enum class Algorithm : uint8_t {
   tree,
   pipelined,
   dissemination,
+  naive,
+  driver,
 };
-inline constexpr int kAlgorithmCount = 9;
+inline constexpr int kAlgorithmCount = 11;
 std::string_view name_of(Algorithm);
 
 // The algorithms that exist for a collective.

@@ -19,7 +19,10 @@ struct Named {
 };
 constexpr Named kInOrder[] = {{"recursive doubling", allreduce_recursive_doubling},
                               {"Rabenseifner", allreduce_rabenseifner},
-                              {"pairwise", allreduce_pairwise}};
+                              {"pairwise", allreduce_pairwise},
+                              {"tree", allreduce_tree},
+                              {"driver", allreduce_driver},
+                              {"naive", allreduce_naive}};
 constexpr Wire kWires[] = {Wire::inproc, Wire::unix_socket, Wire::tcp, Wire::shm, Wire::mixed};
 constexpr int kSizes[] = {1, 2, 3, 4, 5, 8};
 
@@ -105,9 +108,11 @@ TEST_CASE("allreduce on every kind of link, with more data than any buffer holds
   }
 }
 
-TEST_CASE("allreduce over 16 MiB of contributions: the pairwise algorithm goes in rounds") {
+TEST_CASE("allreduce over 16 MiB of contributions: the algorithms that collect them go in rounds") {
   LinkWorld world(3, {.wire = Wire::shm, .capacity = 64 << 10});
-  check_in_order(world, kInOrder[2], DType::float32, ReduceOp::sum, 2'000'003);
+  for (const Named& algorithm : {kInOrder[2], kInOrder[4], kInOrder[5]}) {
+    check_in_order(world, algorithm, DType::float32, ReduceOp::sum, 2'000'003);
+  }
 }
 
 TEST_CASE("ring allreduce: integers exactly, floats near the sum in float64, the same bits on all ranks") {

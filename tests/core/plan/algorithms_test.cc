@@ -120,12 +120,24 @@ TEST_CASE("the user's choice wins where it can run") {
   for (const auto& wanted : parsed("  ").wanted) CHECK_FALSE(wanted.has_value());
 }
 
+TEST_CASE("the algorithms for comparison are never chosen, but can be asked for") {
+  for (const Row& row : table()) {
+    CHECK(row.algorithm != Algorithm::naive);
+    CHECK(row.algorithm != Algorithm::driver);
+    CHECK_FALSE((row.collective == Collective::allreduce && row.algorithm == Algorithm::tree));
+  }
+  CHECK(select(Collective::allreduce, DType::float32, 1 << 20, flat(4), parsed("allreduce=naive")) == Algorithm::naive);
+  CHECK(select(Collective::allreduce, DType::float32, 1 << 20, flat(4), parsed("allreduce=driver")) == Algorithm::driver);
+  CHECK(select(Collective::allreduce, DType::float32, 1 << 20, flat(4), parsed("allreduce=tree")) == Algorithm::tree);
+  CHECK(select(Collective::allreduce, DType::float32, 1 << 20, on_hosts({0, 0}), parsed("allreduce=naive")) == Algorithm::shm);
+}
+
 TEST_CASE("a wrong choice names the part and what is accepted") {
   CHECK(refused("allreduce") ==
         "'allreduce' in the choice of algorithms is not of the form collective=algorithm, as in 'allreduce=ring,broadcast=tree'");
-  CHECK(refused("broadcast=tree,allreduce=tree") ==
-        "'allreduce=tree' in the choice of algorithms: no algorithm 'tree' for allreduce; accepted: shm, recursive_doubling, "
-        "rabenseifner, pairwise, ring, hierarchical");
+  CHECK(refused("broadcast=tree,allreduce=pipelined") ==
+        "'allreduce=pipelined' in the choice of algorithms: no algorithm 'pipelined' for allreduce; accepted: shm, "
+        "recursive_doubling, rabenseifner, pairwise, ring, hierarchical, tree, driver, naive");
   CHECK(refused("reduce=ring") ==
         "'reduce=ring' in the choice of algorithms: no collective 'reduce'; accepted: allreduce, broadcast, allgather, alltoall, "
         "reducescatter, barrier");

@@ -44,6 +44,9 @@ TEST_CASE("the formulas, worked out by hand for 8 bytes") {
   CHECK(predict(kAllreduce, Algorithm::recursive_doubling, world(5, 5), n, kUnits) == doctest::Approx(14 + 2 * (1 + 4) + 2));
   CHECK(predict(kAllreduce, Algorithm::rabenseifner, world(4, 4), n, kUnits) == doctest::Approx(4 + 6 * 1.25));
   CHECK(predict(kAllreduce, Algorithm::ring, world(4, 4), n, kUnits) == doctest::Approx(6 + 6 * 1.25));
+  CHECK(predict(kAllreduce, Algorithm::naive, world(4, 4), n, kUnits) == doctest::Approx(3 * (1 + 8 * 0.75)));
+  CHECK(predict(kAllreduce, Algorithm::driver, world(4, 4), n, kUnits) == doctest::Approx(3 * (2 + 8 * 1.25)));
+  CHECK(predict(kAllreduce, Algorithm::tree, world(5, 5), n, kUnits) == doctest::Approx(3 * (2 + 8 * 1.25)));
   CHECK(predict(kAllreduce, Algorithm::shm, world(4, 1), n, kUnits) == doctest::Approx(0.25 + 8 * 0.375));
   // 2 hosts with 2 ranks: 4 bytes between the hosts, in one step of doubling.
   CHECK(predict(kAllreduce, Algorithm::hierarchical, world(4, 2), n, kUnits) == doctest::Approx(0.5 + 8 * 0.375 + 1 + 4 * 0.75));

@@ -1,0 +1,112 @@
+// The pure part of the core for Python: which algorithms there are, which one the table chooses, what it should cost. Used by
+// horovod.benchmark; nothing here needs an engine.
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "glue.h"
+#include "plan/algorithms.h"
+#include "plan/cost.h"
+
+namespace hvd::python {
+namespace {
+
+Collective collective_of(const std::string& name) {
+  std::string accepted;
+  for (int c = 0; c < kCollectiveCount; ++c) {
+    const auto collective = static_cast<Collective>(c);
+    if (name_of(collective) == name) return collective;
+    accepted.append(accepted.empty() ? "" : ", ").append(name_of(collective));
+  }
+  throw nb::value_error(("collective is '" + name + "', accepted are " + accepted).c_str());
+}
+
+Algorithm algorithm_of(Collective collective, const std::string& name) {
+  std::string accepted;
+  for (Algorithm algorithm : algorithms_of(collective)) {
+    if (name_of(algorithm) == name) return algorithm;
+    accepted.append(accepted.empty() ? "" : ", ").append(name_of(algorithm));
+  }
+  throw nb::value_error(
+      ("algorithm is '" + name + "', accepted for " + std::string(name_of(collective)) + " are " + accepted).c_str());
+}
+
+WorldShape world_of(const std::vector<int>& node_of) {
+  Topology topology;
+  check(Topology::make(0, node_of, &topology));
+  return WorldShape::of(topology);
+}
+
+constexpr std::pair<const char*, double CostModel::*> kParameters[] = {{"alpha", &CostModel::alpha},
+                                                                       {"beta", &CostModel::beta},
+                                                                       {"gamma", &CostModel::gamma},
+                                                                       {"local_alpha", &CostModel::local_alpha},
+                                                                       {"local_beta", &CostModel::local_beta}};
+
+CostModel model_of(const std::map<std::string, double>& values) {
+  CostModel model;
+  for (const auto& [name, value] : values) {
+    bool known = false;
+    for (const auto& [parameter, member] : kParameters) {
+      if (name != parameter) continue;
+      known = true;
+      model.*member = value;
+    }
+    if (!known) throw nb::value_error(("model has '" + name + "', accepted are alpha, beta, gamma, local_alpha, local_beta").c_str());
+    // Also refuses nan.
+    if (!(value >= 0)) throw nb::value_error(("model: " + name + " is " + std::to_string(value) + ", accepted is 0 or more seconds").c_str());
+  }
+  return model;
+}
+
+std::string order_name(Order order) {
+  switch (order) {
+    case Order::the_order: return "fixed";
+    case Order::by_host: return "by host";
+    case Order::by_slice: return "by slice";
+    default: return "";
+  }
+}
+
+}  // namespace
+
+void define_plan(nb::module_& m) {
+  using namespace nb::literals;
+  m.def("algorithms", [](const std::string& collective) {
+    std::vector<std::string> names;
+    for (Algorithm a : algorithms_of(collective_of(collective))) names.emplace_back(name_of(a));
+    return names;
+  }, "collective"_a);
+  m.def("runs_in", [](const std::string& collective, const std::string& algorithm, const std::vector<int>& node_of) {
+    return runs_in(algorithm_of(collective_of(collective), algorithm), world_of(node_of));
+  }, "collective"_a, "algorithm"_a, "node_of"_a);
+  m.def("choose_algorithm", [](const std::string& collective, int dtype, size_t bytes, const std::vector<int>& node_of,
+                               const std::string& override_text) {
+    if (dtype < 0 || dtype >= kDTypeCount) {
+      throw nb::value_error(("dtype is " + std::to_string(dtype) + ", accepted are 0 to " + std::to_string(kDTypeCount - 1)).c_str());
+    }
+    Overrides overrides;
+    check(Overrides::parse(override_text, &overrides));
+    return std::string(name_of(select(collective_of(collective), static_cast<DType>(dtype), bytes, world_of(node_of), overrides)));
+  }, "collective"_a, "dtype"_a, "bytes"_a, "node_of"_a, "override"_a = "");
+  m.def("addition_order", [](const std::string& collective, const std::string& algorithm) {
+    const Collective c = collective_of(collective);
+    return order_name(order_of(c, algorithm_of(c, algorithm)));
+  }, "collective"_a, "algorithm"_a);
+  m.def("cost_formula", [](const std::string& collective, const std::string& algorithm) {
+    const Collective c = collective_of(collective);
+    return std::string(cost_of(c, algorithm_of(c, algorithm))->formula);
+  }, "collective"_a, "algorithm"_a);
+  m.def("cost_model", [] {
+    std::map<std::string, double> values;
+    for (const auto& [parameter, member] : kParameters) values[parameter] = CostModel().*member;
+    return values;
+  });
+  m.def("predict", [](const std::string& collective, const std::string& algorithm, size_t bytes, const std::vector<int>& node_of,
+                      const std::map<std::string, double>& model) {
+    const Collective c = collective_of(collective);
+    return predict(c, algorithm_of(c, algorithm), world_of(node_of), bytes, model_of(model));
+  }, "collective"_a, "algorithm"_a, "bytes"_a, "node_of"_a, "model"_a = std::map<std::string, double>());
+}
+
+}  // namespace hvd::python
