@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from horovod.benchmark.report import microseconds, quantile, slowest
+
+__all__ = ["Cell", "microseconds", "quantile", "slowest", "table"]
+
 OURS = "horovod"
-
-
-def quantile(values: list[float], q: float) -> float:
-    """The value at share q of the sorted list, the nearest one taken."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, round(q * (len(ordered) - 1)))]
-
-
-def slowest(by_rank: list[list[float]]) -> list[float]:
-    """A collective is done when its last rank is: sample by sample, the largest over the ranks."""
-    return [max(sample) for sample in zip(*by_rank, strict=True)]
 
 
 @dataclass
@@ -29,11 +22,6 @@ class Cell:
         if not self.modes:
             return None
         return min(self.modes.items(), key=lambda item: quantile(item[1], 0.5))
-
-
-def microseconds(seconds: float) -> str:
-    us = seconds * 1e6
-    return f"{us:,.0f}" if us >= 100 else f"{us:.1f}"
 
 
 def cell_text(cell: Cell | None, ours: Cell | None, is_ours: bool) -> str:

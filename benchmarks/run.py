@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from cases import COLUMNS, FULL, QUICK, TRAINING, Case, allreduce, gradient_sets, training_steps
-from jobs import Job, JobError, missing
+from jobs import Job, JobError, missing, start
 from report import Cell, quantile, slowest, table, throughput
 
 
@@ -65,7 +65,7 @@ class Run:
                 self.note(f"{name} is left out: {why}")
                 continue
             try:
-                jobs[name] = stack.enter_context(Job(name, np, self.args.mpi_prefix, not self.args.no_pin))
+                jobs[name] = stack.enter_context(start(name, np, self.args.mpi_prefix, not self.args.no_pin))
                 self.abouts[name] = jobs[name].about
             except JobError as error:
                 self.note(f"{name} at {np} processes is left out: {error}")

@@ -190,9 +190,7 @@ def cost_formula(collective: str, algorithm: str) -> str:
 def cost_model() -> dict[str, float]:
     """Defaults of alpha, local_alpha (seconds a message), beta, local_beta, gamma (seconds a byte)."""
 
-def predict(
-    collective: str, algorithm: str, bytes: int, node_of: list[int], model: dict[str, float] = ...
-) -> float:
+def predict(collective: str, algorithm: str, bytes: int, node_of: list[int], model: dict[str, float] = ...) -> float:
     """Seconds by the formula; parameters that ``model`` lacks have their defaults. 0 for one rank."""
 
 def isa() -> str: ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import socket
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ class LaunchSettings:
     start_timeout: float = 30.0
     output_filename: str | None = None
     timestamp: bool = False
+    prefix: bool = True  # a rank's number before each line of its output
     verbose: bool = False
 
 
@@ -129,6 +131,8 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
             raise LaunchError(f"{flag.names[-1]} needs {flag.missing}, which this version does not have yet")
     if namespace.num_proc is None:
         raise LaunchError("-np is missing: say how many processes to start, as in `horovodrun -np 2 python train.py`")
+    if namespace.benchmark:
+        command = [sys.executable, "-m", "horovod.benchmark", *command]
     if not command:
         raise LaunchError("the command is missing: it comes after the flags, as in `horovodrun -np 2 python train.py`")
     variables = flag_variables(namespace, environ)
@@ -143,6 +147,7 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
         start_timeout=start_timeout({**environ, **variables}),
         output_filename=namespace.output_filename,
         timestamp=bool(namespace.prefix_output_with_timestamp),
+        prefix=not namespace.benchmark,
         verbose=bool(namespace.verbose),
     )
 

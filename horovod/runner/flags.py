@@ -131,6 +131,8 @@ FLAGS: tuple[Flag, ...] = (
     Flag(("-v", "--version"), JOB, "print the version and end"),
     Flag(("-cb", "--check-build"), JOB, "print which frameworks, controllers and operations are there, and end"),
     Flag(("-np", "--num-proc"), JOB, "number of processes", _COUNT),
+    Flag(("--benchmark",), JOB, "measure the collectives on these processes instead of running a command; options of "
+         "the benchmark come after --, as in -np 2 --benchmark -- --quick (-- --help lists them)"),
     Flag(("--gloo",), JOB, "use the built-in controller and launcher (the default)", exclusive="controller"),
     Flag(("--mpi",), JOB, "use MPI", exclusive="controller", missing=_MPI),
     Flag(("--jsrun",), JOB, "use jsrun in an LSF job", exclusive="controller", missing="the jsrun launcher"),

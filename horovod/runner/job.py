@@ -293,7 +293,9 @@ class Job:
             del tail[: -verdict.TAIL_LIMIT]
         prefixer = self._prefixers.get((rank, stream))
         if prefixer is None:
-            prefixer = self._prefixers[rank, stream] = LinePrefixer(rank, stream, self._settings.timestamp)
+            prefixer = self._prefixers[rank, stream] = LinePrefixer(
+                rank, stream, self._settings.timestamp, self._settings.prefix
+            )
         self._queue.put(stream, prefixer.feed(report.data), source=2 * rank + stream)
 
     def _end_rank(self, report: Exited) -> None:

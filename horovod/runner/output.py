@@ -23,8 +23,8 @@ class LinePrefixer:
     nothing before it, with which progress bars begin, gets no prefix.
     """
 
-    def __init__(self, rank: int, stream: int, timestamp: bool = False) -> None:
-        self._prefix = f"[{rank}]<{STREAMS[stream]}>:".encode()
+    def __init__(self, rank: int, stream: int, timestamp: bool = False, prefix: bool = True) -> None:
+        self._prefix = f"[{rank}]<{STREAMS[stream]}>:".encode() if prefix else b""
         self._timestamp = timestamp
         self._parts: list[bytes] = []
         self._length = 0

@@ -1,0 +1,30 @@
+"""`python -m horovod.benchmark`: inside a job, one rank of the benchmark; else starts a job of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from horovod.benchmark import options
+
+
+def main() -> int:
+    """Exit code: 0, 1 with a message when something failed, 2 for words that are not understood."""
+    chosen, np = options.parse(sys.argv[1:])
+    if "HOROVOD_SIZE" not in os.environ:
+        from horovod.runner import launch
+
+        return launch.main(["-np", str(np or 2), "--benchmark", "--", *sys.argv[1:]])
+
+    from horovod.benchmark import session
+
+    try:
+        session.run(chosen)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""The engine as a thing that is measured: without a framework, on plain memory, one engine for each way of running it.
+
+Engines of one process live side by side; those that are not measured sleep.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from horovod import _core
+from horovod.benchmark.cases import Case
+from horovod.common import bootstrap, dtypes, ops
+
+_KINDS = {
+    "allreduce": _core.KIND_ALLREDUCE,
+    "broadcast": _core.KIND_BROADCAST,
+    "allgather": _core.KIND_ALLGATHER,
+    "alltoall": _core.KIND_ALLTOALL,
+    "reducescatter": _core.KIND_REDUCESCATTER,
+    "barrier": _core.KIND_BARRIER,
+}
+
+
+class Memory:
+    """Zeroed memory of its own pages: no numbers of a length that some other array has warmed up."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._map = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._map.write(bytes(max(nbytes, 1)))  # pages that nobody has written are all the same one
+        self._view = (ctypes.c_char * max(nbytes, 1)).from_buffer(self._map)
+        self.address = ctypes.addressof(self._view)
+
+
+@contextlib.contextmanager
+def environment(changes: Mapping[str, str]) -> Iterator[None]:
+    """Variables of this process, changed for a while."""
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+class EngineColumn:
+    """An engine of the job, started with some settings of its own. All ranks make the same columns in the same order.
+
+    ``node_of``: which ranks share memory in it, for the cost model. Raises what ``bootstrap.start`` raises.
+    """
+
+    def __init__(self, name: str, settings: Mapping[str, str], node_of: Sequence[int]) -> None:
+        self.name = name
+        self.node_of = list(node_of)
+        self._override = settings.get("HOROVOD_ALGORITHM", os.environ.get("HOROVOD_ALGORITHM", ""))
+        with environment(settings):
+            self.job, self._engine = bootstrap.start(None, [], False)
+        self._barrier = self._call("barrier", "barrier.benchmark", 0, 0, (), 0)
+
+    def _call(
+        self, collective: str, name: str, source: int, target: int, shape: tuple[int, ...], root: int
+    ) -> Callable[[], object]:
+        run, kind = self._engine.run, _KINDS[collective]
+
+        def call() -> object:
+            work = run(kind, name, source, target, shape, dtypes.FLOAT32, ops.Sum, root, 1.0, 1.0, 0, None, "", 0)
+            return work.wait()
+
+        return call
+
+    def barrier(self) -> object:
+        """Waits for all ranks."""
+        return self._barrier()
+
+    def prepare(self, case: Case) -> Callable[[], object]:
+        """The operation of a case, blocking; allreduce and broadcast in place, the others from one memory to another
+        (allgather and alltoall to memory that the engine makes, as for every user of them)."""
+        count, ranks = case.bytes // 4, self.job.size
+        part = count // ranks if case.collective == "allgather" else count
+        name = f"{case.collective}.benchmark.{case.bytes}"
+        shape: tuple[int, ...] = (
+            (ranks, count // ranks) if case.collective in ("alltoall", "reducescatter") else (part,)
+        )
+        if case.collective == "barrier":
+            return self._barrier
+        source = Memory(4 * part)
+        in_place = case.collective in ("allreduce", "broadcast")
+        target = source if in_place else Memory(4 * count // ranks)
+        call = self._call(case.collective, name, source.address, target.address, shape, 0)
+        call.__dict__["memory"] = (source, target)  # lives as long as the operation may be called
+        return call
+
+    def algorithm(self, case: Case) -> str:
+        """What the table, or the override, takes for this case."""
+        return _core.choose_algorithm(case.collective, dtypes.FLOAT32, case.bytes, self.node_of, self._override)
+
+    def stop(self) -> None:
+        """Leaves the job; nothing of the engine stays."""
+        self._engine.shutdown("the benchmark ended")

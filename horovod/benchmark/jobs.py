@@ -1,0 +1,178 @@
+"""Jobs of peers in processes of their own: started once, asleep between measurements, asked in turns. Every wait has a
+deadline."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+Command = tuple[Sequence[str], Mapping[str, str]]
+"""Words, and what the environment has in addition."""
+
+_TAIL = 2000  # characters of a job's output that an error shows
+
+
+class JobError(Exception):
+    """A job that did not start, failed, or did not answer in time; the message says which and why."""
+
+
+def mpi_tools(prefix: str = "", modules: Sequence[str] = ("mpi4py",)) -> tuple[str, str] | None:
+    """(mpiexec, python with mpi4py) of the environment at ``prefix``, else of this one; None without such a pair."""
+    found = Path(prefix, "bin", "mpiexec")
+    if prefix and found.exists():
+        return str(found), str(found.with_name("python"))
+    here = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
+    if here and all(find_spec(module) for module in modules):
+        return here, sys.executable
+    return None
+
+
+def mpi_command(mpiexec: str, np: int, words: Sequence[str]) -> Command:
+    """Starts ``np`` copies on this host, more than it has cores if need be."""
+    flags = ["-n", str(np)]
+    extra = {"OMP_NUM_THREADS": "1"}
+    if "open mpi" in _version(mpiexec).lower():
+        flags += ["--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"]
+        extra |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        if np > len(os.sched_getaffinity(0)):
+            # More ranks than cores need it told to yield, or it is slower by orders of magnitude.
+            extra["OMPI_MCA_mpi_yield_when_idle"] = "1"
+    return [mpiexec, *flags, *words], extra
+
+
+def _version(mpiexec: str) -> str:
+    try:
+        shown = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return shown.stdout
+
+
+class Job:
+    """A running job of ``np`` ranks, each of which ``serve``s (standalone/serving.py). A context manager; leaving it
+    ends the processes.
+
+    ``commands(path)``: the processes to start, told the Unix socket at which they have to report within
+    ``start_timeout`` seconds. Raises JobError when they do not.
+    """
+
+    def __init__(
+        self, name: str, np: int, commands: Callable[[str], Sequence[Command]], start_timeout: float = 90.0
+    ) -> None:
+        self.name, self.np = name, np
+        self.about = ""
+        self._streams: dict[int, Any] = {}
+        self._folder = tempfile.TemporaryDirectory(prefix="bench-")
+        self._log = Path(self._folder.name, "log").open("w+")  # noqa: SIM115 (open as long as the job is; see close())
+        self._processes: list[subprocess.Popen[bytes]] = []
+        path = str(Path(self._folder.name, "socket"))
+        try:
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(path)
+                listener.listen(np)
+                for command, extra in commands(path):
+                    self._processes.append(self._start(command, {**os.environ, **extra}))
+                self._accept(listener, time.monotonic() + start_timeout)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            command,
+            cwd="/",
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,
+        )
+
+    def _accept(self, listener: socket.socket, deadline: float) -> None:
+        while len(self._streams) < self.np:
+            listener.settimeout(0.5)
+            try:
+                connection, _ = listener.accept()
+            except TimeoutError:
+                ended = [p.returncode for p in self._processes if p.poll() is not None]
+                if ended or time.monotonic() > deadline:
+                    how = f"ended with {ended}" if ended else "did not start in time"
+                    raise JobError(f"{self.name} at {self.np} processes {how}:\n{self._tail()}") from None
+                continue
+            connection.setblocking(True)
+            stream = connection.makefile("rw")
+            hello = json.loads(stream.readline())
+            self.about = hello["about"]
+            self._streams[hello["rank"]] = (connection, stream)
+
+    def _tail(self) -> str:
+        self._log.seek(0)
+        return self._log.read()[-_TAIL:]
+
+    def ask(self, request: dict[str, Any], timeout: float) -> list[list[float]]:
+        """Sends the request to every rank; their samples by rank. Raises JobError for an error or no answer within
+        ``timeout`` seconds."""
+        text = json.dumps(request) + "\n"
+        for connection, _ in self._streams.values():
+            connection.sendall(text.encode())
+        deadline = time.monotonic() + timeout
+        answers: dict[int, list[float]] = {}
+        with selectors.DefaultSelector() as selector:
+            for rank, (connection, _) in self._streams.items():
+                selector.register(connection, selectors.EVENT_READ, rank)
+            while len(answers) < self.np:
+                ready = selector.select(max(0.0, deadline - time.monotonic()))
+                if not ready:
+                    silent = sorted(set(self._streams) - set(answers))
+                    raise JobError(
+                        f"{self.name}: no answer from rank(s) {silent} within {timeout:.0f} s\n{self._tail()}"
+                    )
+                for key, _ in ready:
+                    answers[key.data] = self._receive(key.data)
+                    selector.unregister(key.fileobj)
+        return [answers[rank] for rank in sorted(answers)]
+
+    def _receive(self, rank: int) -> list[float]:
+        line = self._streams[rank][1].readline()  # an answer is written at once: one line, one read
+        reply: dict[str, Any] = json.loads(line) if line else {"error": f"the connection ended\n{self._tail()}"}
+        if "error" in reply:
+            raise JobError(f"{self.name}, rank {rank}: {reply['error']}")
+        seconds: list[float] = reply["seconds"]
+        return seconds
+
+    def close(self) -> None:
+        """Ends the processes, by force after 10 s, and removes what was made for them."""
+        for connection, stream in self._streams.values():
+            try:
+                connection.shutdown(socket.SHUT_WR)  # the worker's loop ends at the end of its input
+            except OSError:
+                pass
+            stream.close()
+            connection.close()
+        deadline = time.monotonic() + 10
+        for process in self._processes:
+            try:
+                process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        self._log.close()
+        self._folder.cleanup()
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

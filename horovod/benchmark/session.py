@@ -1,0 +1,295 @@
+"""One rank's part of a benchmark. All ranks run the same program; what is measured takes turns, A B C A B C, so that a
+machine that changes its speed changes it for all. Rank 0 writes everything down."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from horovod import _core
+from horovod._version import __version__
+from horovod.benchmark import model, plot, report
+from horovod.benchmark.cases import Case, bus_factor, make_cases
+from horovod.benchmark.engines import EngineColumn
+from horovod.benchmark.jobs import JobError
+from horovod.benchmark.options import Options
+from horovod.benchmark.peers import Gloo, Mpi, gloo_missing, mpi_missing
+from horovod.benchmark.standalone.serving import pin, timed
+from horovod.common.basics import HorovodBasics
+from horovod.common.objects import allgather_object, broadcast_object
+from horovod.common.peers import machine_identity
+
+OURS = "horovod"
+_FITTED = ("barrier", "alltoall", "reducescatter")
+_FIT_TURNS = 3
+_FIT_SIZES = (4 << 10, 64 << 10, 1 << 20, 4 << 20)
+
+
+class Session:
+    """Engines and peers, set up on every rank alike."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._basics = HorovodBasics("benchmark")
+        self._basics.init()
+        self.rank, self.size = self._basics.rank(), self._basics.size()
+        self._cores = sorted(os.sched_getaffinity(0))  # before anything is pinned
+        self._notes: list[str] = []
+        self._node_of, self._one_host = self._nodes()
+        self._ours = EngineColumn(OURS, {}, self._node_of)
+        self._links: dict[str, EngineColumn] = {}
+        self._gloo: Gloo | None = None
+        self._mpi: Mpi | None = None
+        self._with_mpi = False
+
+    def _nodes(self) -> tuple[list[int], bool]:
+        """By rank, who shares memory; and are all on one machine?"""
+        shared = os.environ.get("HOROVOD_TRANSPORT", "").lower() != "tcp"
+        records = allgather_object((machine_identity(shared), socket.gethostname()), "benchmark.nodes")
+        machines = list(dict.fromkeys(machine for machine, _ in records))
+        return [machines.index(machine) for machine, _ in records], len({host for _, host in records}) == 1
+
+    def say(self, text: str) -> None:
+        """A line of the report, on rank 0."""
+        if self.rank == 0:
+            print(text, flush=True)
+
+    def note(self, text: str) -> None:
+        """Something that the reader should know, on stderr and again at the end."""
+        if self.rank == 0 and text not in self._notes:
+            self._notes.append(text)
+            print(f"note: {text}", file=sys.stderr, flush=True)
+
+    # -- set-up -------------------------------------------------------------------------------------------------------
+
+    def set_up(self) -> None:
+        """Starts what is compared. Raises ValueError for algorithms that do not exist."""
+        for name in self._algorithms():
+            self._add_algorithm(name)
+        self._start_peers()
+        if self._options.pin:
+            pin(self._cores[self._basics.local_rank() % len(self._cores)])
+
+    def _algorithms(self) -> list[str]:
+        existing = _core.algorithms("allreduce")
+        names = existing if self._options.algorithms == ("all",) else list(dict.fromkeys(self._options.algorithms))
+        for name in names:
+            if name not in existing:
+                raise ValueError(f"--algorithms has {name!r}, accepted are {', '.join(existing)}, or all")
+        return names
+
+    def _add_algorithm(self, name: str) -> None:
+        """A column over shared memory where the algorithm can run so, else over TCP between all ranks."""
+        choice = {"HOROVOD_ALGORITHM": f"allreduce={name}"}
+        alone = list(range(self.size))
+        if _core.runs_in("allreduce", name, self._node_of):
+            self._links[name] = EngineColumn(name, choice, self._node_of)
+        elif self.size > 1 and _core.runs_in("allreduce", name, alone):
+            self._links[name] = EngineColumn(f"{name} (tcp)", {**choice, "HOROVOD_TRANSPORT": "tcp"}, alone)
+        else:
+            self.note(f"algorithm {name} is left out: it cannot run in this world")
+
+    def _start_peers(self) -> None:
+        if not self._options.peers or self.size == 1:
+            return
+        if not self._one_host:
+            self.note("peers are measured on one host only, and are left out")
+            return
+        if "gloo" in self._options.peers:
+            why = next(filter(None, allgather_object(gloo_missing(), "benchmark.gloo")), "")
+            if why:
+                self.note(f"gloo is left out: {why}")
+            else:
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", 0))
+                    port = broadcast_object(probe.getsockname()[1], name="benchmark.port")
+                self._gloo = Gloo(self.rank, self.size, port)
+        if "mpi" in self._options.peers:
+            if self.rank == 0:
+                self._start_mpi()
+            self._with_mpi = broadcast_object(self._mpi is not None, name="benchmark.mpi")
+
+    def _start_mpi(self) -> None:
+        why = mpi_missing(self._options.mpi_prefix)
+        if why:
+            self.note(f"MPI is left out: {why}")
+            return
+        try:
+            self._mpi = Mpi(self.size, self._options.mpi_prefix, self._options.pin, self._options.timeout)
+        except JobError as error:
+            self.note(f"MPI is left out: {error}")
+
+    # -- measuring ----------------------------------------------------------------------------------------------------
+
+    def measure(self) -> tuple[list[report.Result], dict[int, str]]:
+        """Results (on rank 0; elsewhere none) and the sizes' names. Prints each collective's table when it is
+        complete."""
+        everything: list[report.Result] = []
+        labels: dict[int, str] = {}
+        parameters = self._fit() if self._links else {}
+        for collective in self._options.collectives:
+            cases = make_cases(collective, self._options.sizes, self.size)
+            results = [found for case in cases for found in self._measure_case(case, parameters)]
+            shown = {case.bytes: case.label for case in cases}
+            labels |= shown
+            if self.rank == 0:
+                self._print(collective, results, shown)
+            everything += results
+        self._model = parameters
+        return everything, labels
+
+    def _print(self, collective: str, results: Sequence[report.Result], labels: dict[int, str]) -> None:
+        named = {column.name for column in self._links.values()}
+        self.say(f"\n{collective}, {self.size} ranks, float32; median (10th to 90th percentile)")
+        self.say(report.comparison([r for r in results if r.column not in named], labels))
+        compared = [r for r in results if r.column in named]
+        if compared:
+            self.say(f"\nalgorithms of {collective}")
+            self.say(report.algorithms_table(compared, labels))
+
+    def _columns(self, case: Case) -> list[tuple[str, EngineColumn | None, Callable[[], object], Callable[[], object]]]:
+        """Name, engine, operation and barrier of each that runs in these processes."""
+        engines = [self._ours, *(self._links.values() if case.collective == "allreduce" else ())]
+        columns: list[Any] = [(e.name, e, e.prepare(case), e.barrier) for e in engines]
+        operation = self._gloo.prepare(case) if self._gloo else None
+        if self._gloo and operation:
+            columns.append((self._gloo.name, None, operation, self._gloo.barrier))
+        return columns
+
+    def _measure_case(self, case: Case, parameters: dict[str, float]) -> list[report.Result]:
+        columns = self._columns(case)
+        local: dict[str, list[float]] = {name: [] for name, *_ in columns}
+        mpi: list[list[float]] = []
+        for turn in range(self._options.rounds):
+            warm_up = (3 if turn == 0 else 1) * case.inner
+            for name, _, operation, barrier in columns:
+                local[name] += timed(operation, barrier, warm_up, case.samples, case.inner)
+            if self._with_mpi:
+                mpi += self._turn_of_mpi(case, warm_up)
+                self._ours.barrier()
+        by_rank: list[dict[str, list[float]]] = allgather_object(local, "benchmark.samples")
+        if self.rank != 0:
+            return []
+        factor = bus_factor(case.collective, self.size)
+        results = []
+        for name, engine, *_ in columns:
+            samples = report.slowest([ranks[name] for ranks in by_rank])
+            about = self._about(case, engine, parameters) if engine else {}
+            results.append(report.result(case.collective, case.bytes, name, samples, factor, **about))
+        if mpi and self._mpi:
+            name = self._mpi.name
+            results.append(report.result(case.collective, case.bytes, name, report.slowest(mpi), factor))
+        return results
+
+    def _about(self, case: Case, engine: EngineColumn, parameters: dict[str, float]) -> dict[str, Any]:
+        name = engine.algorithm(case)
+        about: dict[str, Any] = {
+            "algorithm": name,
+            "order": _core.addition_order(case.collective, name),
+            "formula": _core.cost_formula(case.collective, name),
+        }
+        if parameters and self.size > 1:
+            about["predicted"] = _core.predict(case.collective, name, case.bytes, engine.node_of, parameters)
+        return about
+
+    def _turn_of_mpi(self, case: Case, warm_up: int) -> list[list[float]]:
+        """Samples by rank, all of one turn side by side; on rank 0, where the others wait for it."""
+        if self._mpi is None:
+            return []
+        try:
+            return self._mpi.measure(case, warm_up)
+        except JobError as error:
+            self.note(
+                f"{self._mpi.name} failed at {case.collective} of {case.label} and is left out from there: {error}"
+            )
+            self._mpi.stop()
+            self._mpi = None
+            return []
+
+    # -- the cost model -----------------------------------------------------------------------------------------------
+
+    def _fit(self) -> dict[str, float]:
+        """Parameters of the cost model from other collectives than the one they are to predict."""
+        parameters = dict(_core.cost_model())
+        kinds = {tuple(engine.node_of): engine for engine in self._links.values()}
+        for nodes, engine in kinds.items():
+            if self.size == 1 or 1 < len(set(nodes)) < self.size:
+                continue  # hosts within hosts: what is local there cannot be told apart
+            shared = len(set(nodes)) == 1
+            names = ("local_alpha", "local_beta", "gamma") if shared else ("alpha", "beta", "gamma")
+            measured = self._times(engine)
+            fitted = broadcast_object(model.fit(measured, list(nodes), names) if self.rank == 0 else None, 0, "fit")
+            parameters |= {name: value for name, value in fitted.items() if name != "gamma" or not shared}
+            if shared and len(kinds) == 1:
+                parameters["gamma"] = fitted["gamma"]
+        return parameters
+
+    def _times(self, engine: EngineColumn) -> list[model.Measured]:
+        found: list[model.Measured] = []
+        cases = [case for collective in _FITTED for case in make_cases(collective, _FIT_SIZES, self.size)]
+        operations = [engine.prepare(case) for case in cases]
+        local: list[list[float]] = [[] for _ in cases]
+        for _ in range(_FIT_TURNS):
+            for case, operation, samples in zip(cases, operations, local, strict=True):
+                samples += timed(operation, engine.barrier, case.inner, max(case.samples // 4, 3), case.inner)
+        by_rank = allgather_object(local, "benchmark.fit")
+        for index, case in enumerate(cases):
+            seconds = report.quantile(report.slowest([ranks[index] for ranks in by_rank]), 0.5)
+            found.append((case.collective, engine.algorithm(case), case.bytes, seconds))
+        return found
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def finish(self, results: Sequence[report.Result], labels: dict[int, str]) -> None:
+        """Machine, JSON and pictures, on rank 0."""
+        if self.rank != 0:
+            return
+        machine = self._machine()
+        self.say("\n" + "\n".join(f"{name}: {value}" for name, value in machine.items() if value))
+        if self._model:
+            shown = ", ".join(f"{name} {value:.3g}" for name, value in self._model.items())
+            self.say(f"cost model fitted to {', '.join(_FITTED)} (s, s a byte): {shown}")
+        if self._options.json:
+            self._options.json.parent.mkdir(parents=True, exist_ok=True)
+            text = json.dumps(report.to_json(machine, results, self._model), indent=1)
+            self._options.json.write_text(text + "\n", encoding="utf-8")
+            self.say(f"results: {self._options.json}")
+        if self._options.plot:
+            self.say(plot.draw(results, labels, self._options.plot))
+
+    def _machine(self) -> dict[str, Any]:
+        return {
+            "ranks": self.size,
+            "cores": len(self._cores),
+            "pinned": self._options.pin,
+            "machine": f"{platform.machine()}, Linux {platform.release()}, Python {platform.python_version()}",
+            "horovod": f"{__version__}, kernels for {_core.isa()}",
+            "gloo": self._gloo.about if self._gloo else "",
+            "mpi": self._mpi.about if self._mpi else "",
+            "notes": list(self._notes),
+        }
+
+    def close(self) -> None:
+        """Ends peers and engines."""
+        if self._mpi:
+            self._mpi.stop()
+        if self._gloo:
+            self._gloo.stop()
+        for engine in (*self._links.values(), self._ours):
+            engine.stop()
+        self._basics.shutdown()
+
+
+def run(options: Options) -> None:
+    """The whole benchmark. Raises ValueError for what cannot be done, HorovodInternalError when a rank is lost."""
+    session = Session(options)
+    try:
+        session.set_up()
+        session.finish(*session.measure())
+    finally:
+        session.close()

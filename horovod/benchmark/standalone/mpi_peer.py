@@ -1,0 +1,54 @@
+"""One rank of MPI, by mpi4py on plain bytes. Started by mpiexec in any environment with mpi4py, by the path of this
+file."""
+
+from __future__ import annotations
+
+import argparse
+import mmap
+from collections.abc import Callable
+from types import SimpleNamespace
+
+from mpi4py import MPI
+from serving import serve
+
+
+class Peer:
+    """What ``serve`` asks for. A case has collective, bytes, samples, inner; the numbers are float32, the sum is in
+    place where MPI can do that."""
+
+    def __init__(self) -> None:
+        self._world = MPI.COMM_WORLD
+        self.rank = self._world.rank
+        self.about = MPI.Get_library_version().split(",")[0].splitlines()[0].strip()
+        self.barrier = self._world.Barrier
+
+    def prepare(self, case: SimpleNamespace, mode: str) -> Callable[[], object]:
+        world, part = self._world, case.bytes // self._world.size
+        whole, other = (memoryview(mmap.mmap(-1, max(case.bytes, 1)))[: case.bytes] for _ in range(2))
+        whole[:] = other[:] = bytes(case.bytes)  # pages that nobody has written are all the same one
+        numbers, place = [whole, MPI.FLOAT], [other, MPI.FLOAT]
+        slices = [other[:part], MPI.FLOAT]
+        operations: dict[str, Callable[[], object]] = {
+            "allreduce": lambda: world.Allreduce(MPI.IN_PLACE, numbers),
+            "broadcast": lambda: world.Bcast(numbers, root=0),
+            "allgather": lambda: world.Allgather(slices, numbers),
+            "alltoall": lambda: world.Alltoall(numbers, place),
+            "reducescatter": lambda: world.Reduce_scatter_block(numbers, slices),
+            "barrier": world.Barrier,
+        }
+        return operations[case.collective]
+
+    def stop(self) -> None:
+        """MPI_Finalize runs at exit."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--socket", required=True)
+    parser.add_argument("--no-pin", action="store_true")
+    args = parser.parse_args()
+    serve(Peer(), args.socket, SimpleNamespace, not args.no_pin)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""The benchmark as a user runs it: a real job, few sizes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from horovod.benchmark.jobs import mpi_tools
+from tests.runner.launching import marked_environment, processes_with, run_job
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_all_collectives(size: int, tmp_path: Path) -> None:
+    out = tmp_path / "results.json"
+    words = ["--sizes", "4,64K", "--rounds", "1", "--collectives", "all", "--peers", "none", "--json", str(out)]
+    done = run_job(["-np", str(size), "--benchmark", "--", *words])
+    assert done.code == 0, done.err
+    found = json.loads(out.read_text())
+    assert found["ranks"] == size
+    kinds = {r["collective"] for r in found["results"]}
+    assert kinds == {"allreduce", "broadcast", "allgather", "alltoall", "reducescatter", "barrier"}
+    assert all(0 < r["p10"] <= r["median"] <= r["p90"] < 10 for r in found["results"])
+    table = done.out.splitlines()
+    assert f"allreduce, {size} ranks, float32; median (10th to 90th percentile)" in table  # no rank in front
+
+
+def test_algorithms_beside_their_formulas(tmp_path: Path) -> None:
+    out = tmp_path / "results.json"
+    words = ["--sizes", "4K", "--rounds", "1", "--peers", "none", "--algorithms", "all", "--json", str(out)]
+    done = run_job(["-np", "2", "--benchmark", "--", *words])
+    assert done.code == 0, done.err
+    assert "algorithm hierarchical is left out: it cannot run in this world" in done.err
+    found = {r["column"]: r for r in json.loads(out.read_text())["results"]}
+    links = ("recursive_doubling", "rabenseifner", "pairwise", "ring", "tree", "driver", "naive")
+    assert set(found) == {"horovod", "shm", *(f"{name} (tcp)" for name in links)}
+    for name in links:
+        assert found[f"{name} (tcp)"]["algorithm"] == name
+        assert found[f"{name} (tcp)"]["predicted"] > 0
+        assert found[f"{name} (tcp)"]["formula"] in done.out
+
+
+def test_an_unknown_algorithm_is_named() -> None:
+    done = run_job(["-np", "2", "--benchmark", "--", "--algorithms", "bush", "--peers", "none"])
+    assert done.code == 1
+    assert "--algorithms has 'bush', accepted are shm, recursive_doubling" in done.err
+
+
+def test_as_a_module_it_starts_its_own_job() -> None:
+    environment = {name: value for name, value in marked_environment().items() if not name.startswith("HOROVOD_")}
+    words = ["-np", "2", "--sizes", "4", "--rounds", "1", "--peers", "none"]
+    command = [sys.executable, "-m", "horovod.benchmark", *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "allreduce, 2 ranks" in done.stdout
+    assert processes_with(environment["HVD_TEST_MARK"]) == []
+
+
+def with_peer(peer: str, out: Path) -> list[tuple[str, str]]:
+    """Collective and column of all results of a job that also measures this peer."""
+    words = ["--sizes", "4K", "--rounds", "1", "--collectives", "allreduce,reducescatter", "--peers", peer]
+    command = [sys.executable, "-m", "horovod.runner", "-np", "2", "--benchmark", "--", *words, "--json", str(out)]
+    environment = marked_environment()
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert processes_with(environment["HVD_TEST_MARK"]) == []
+    return [(r["collective"], r["column"]) for r in json.loads(out.read_text())["results"]]
+
+
+def test_gloo_runs_in_the_same_processes(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    found = with_peer("gloo", tmp_path / "results.json")
+    assert found == [("allreduce", "horovod"), ("allreduce", "gloo"), ("reducescatter", "horovod")]
+
+
+@pytest.mark.skipif(not mpi_tools(), reason="needs mpiexec and mpi4py")
+def test_mpi_runs_in_processes_of_its_own(tmp_path: Path) -> None:
+    found = with_peer("mpi", tmp_path / "results.json")
+    assert [kind for kind, _ in found] == ["allreduce", "allreduce", "reducescatter", "reducescatter"]
+    assert found[1][1] == found[3][1] != "horovod"
