@@ -233,6 +233,12 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         "--save-every", type=positive(int), default=100, help="steps between two checkpoints (default %(default)s)"
     )
+    parser.add_argument(
+        "--compression",
+        choices=["none", "fp16", "bf16", "wire_fp16", "wire_bf16", "wire_int8"],
+        default="none",
+        help="how gradients travel, an attribute of hvd.Compression (default %(default)s)",
+    )
     parser.add_argument("--seed", type=int, default=1, help="for data order and initial weights (default %(default)s)")
     parser.add_argument(
         "--checkpoint", type=Path, default=Path("runs/char_gpt.pt"), help="written by rank 0 (default %(default)s)"
@@ -269,7 +275,9 @@ def train(args: argparse.Namespace) -> None:
     done = load_checkpoint(args.checkpoint, model, optimizer) if args.resume and rank == 0 else 0
     done = hvd.broadcast_object(done, root_rank=0, name="done")
     # hvd 4: average the gradients
-    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    optimizer = hvd.DistributedOptimizer(
+        optimizer, named_parameters=model.named_parameters(), compression=getattr(hvd.Compression, args.compression)
+    )
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # hvd 5: start alike
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 

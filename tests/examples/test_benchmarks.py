@@ -23,7 +23,7 @@ def load(name: str) -> ModuleType:
     return module
 
 
-cases, report = load("cases"), load("report")
+cases, compression, report = load("cases"), load("compression"), load("report")
 
 
 def test_resnet_has_its_known_size() -> None:
@@ -66,3 +66,26 @@ def test_training_steps_are_given_as_units_per_second() -> None:
     rows = {"net, 4 a rank": {"horovod": report.Cell({"step": [0.5] * 3}), "DDP": report.Cell(failure="died")}}
     text = report.throughput(2, ["horovod", "DDP"], rows, {"net, 4 a rank": (4 * 100, "images")})
     assert text == "- net, 4 a rank: horovod 1,600 images per second"
+
+
+PRINTED = """[0]<stdout>:step    1/4  loss 5.0000  characters/s 9 per worker, 18 in total
+[0]<stdout>:step    2/4  loss 4.5000  characters/s 9 per worker, 18 in total
+[0]<stdout>:step    4/4  loss 3.5000  characters/s 9 per worker, 18 in total
+[0]<stdout>:final held-out loss 3.2500 nats per character
+[0]<stdout>:parameters identical on all 2 ranks: sha256 0123456789abcdef
+[0]<stdout>:bytes sent by rank 0: 4000
+"""
+
+
+def test_loss_curves_are_read_and_compared_with_the_first() -> None:
+    plain = compression.parse(PRINTED)
+    assert plain == compression.Curve({1: 5.0, 2: 4.5, 4: 3.5}, 3.25, 4000, True)
+    less = compression.parse(PRINTED.replace(": 4000", ": 1000").replace("identical", "different"))
+    assert compression.table({"none": plain, "wire_int8": less}, 4).splitlines() == [
+        "| compression | step 2 | step 4 | held-out | bytes a step | share | ranks equal |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| none | 4.5000 | 3.5000 | 3.2500 | 1,000 | 1.000 | yes |",
+        "| wire_int8 | 4.5000 | 3.5000 | 3.2500 | 250 | 0.250 | NO |",
+    ]
+    with pytest.raises(ValueError, match="did not print"):
+        compression.parse(PRINTED.splitlines()[0])

@@ -31,6 +31,12 @@ const std::vector<Operation>& operations() {
       {"driver", [](Comm& c, std::byte* p) { return allreduce_driver(c, p, kCount, DType::float32, ReduceOp::sum); }, true},
       {"naive", [](Comm& c, std::byte* p) { return allreduce_naive(c, p, kCount, DType::float32, ReduceOp::sum); }, false},
       {"ring", [](Comm& c, std::byte* p) { return allreduce_ring(c, p, kCount, DType::float32, ReduceOp::sum); }, true},
+      {"compressed",
+       [](Comm& c, std::byte* p) {
+         const Segments::Piece piece{p, p, kCount};
+         return allreduce_compressed(c, {{&piece, 1}, kCount}, {}, WireFormat::int8, {});
+       },
+       true},
       {"pipelined broadcast", [](Comm& c, std::byte* p) { return broadcast_pipelined(c, p, kCount * 4, 0); }, false},
       {"tree broadcast", [](Comm& c, std::byte* p) { return broadcast_tree(c, p, kCount * 4, 0); }, false},
   };
