@@ -28,6 +28,7 @@ from horovod.torch.functions import (
 )
 from horovod.torch.mpi_ops import *  # noqa: F403
 from horovod.torch.optimizer import DistributedOptimizer
+from horovod.torch.shared import empty_shared, in_shared_memory
 from horovod.torch.sync_batch_norm import SyncBatchNorm
 
 __all__ = [
@@ -37,5 +38,7 @@ __all__ = [
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
+    "empty_shared",
+    "in_shared_memory",
     *_mpi_ops.__all__,
 ]

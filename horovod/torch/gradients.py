@@ -9,7 +9,11 @@ Ranks may have gradients for different parameters (a branch of the model that on
 0 for no gradient, 1 for a dense one, 1 + k for a sparse one with k sparse dimensions. A rank that lacks a gradient
 waits for the outcome and contributes zeros if some rank has one. If no rank has one, the gradient stays None, as it
 does in a process that trains alone, so momentum and weight decay leave the parameter alone. Ranks that have all
-gradients never wait for the flags.
+gradients never wait for the flags before they submit.
+
+Gradients go alone at first and share buckets later (bucketing.py). A bucket is submitted when all its gradients have
+arrived. If some of them are missing on all ranks, the others go alone in this step, straight from their places in the
+bucket.
 """
 
 import contextlib
@@ -22,6 +26,9 @@ import torch
 
 from horovod.common.ops import Average, Max
 from horovod.common.process_sets import ProcessSet
+from horovod.common.state import state
+from horovod.torch.bucketing import APART, DENSE, Bucketing
+from horovod.torch.buckets import Bucket, Slot
 from horovod.torch.compression import Compression, wire_of
 from horovod.torch.ops import handles
 from horovod.torch.ops.allreduce import submit
@@ -42,14 +49,16 @@ class Options:
     sparse_as_dense: bool = False
     passes: int = 1
     groups: list[list[torch.Tensor]] = field(default_factory=list)
+    bucket_most: int = 0
+    """Gradients of at most so many bytes share buckets, if all ranks say so; 0: none."""
 
 
 class _Group:
-    """Parameters whose gradients are submitted together."""
+    """Gradients that are submitted together."""
 
     __slots__ = ("members", "waiting_for")
 
-    def __init__(self, members: list[torch.Tensor]) -> None:
+    def __init__(self, members: list[Slot]) -> None:
         self.members = members
         self.waiting_for = len(members)
 
@@ -60,31 +69,33 @@ class GradientReducer:
     def __init__(self, parameters: Sequence[torch.Tensor], names: dict[torch.Tensor, str], options: Options) -> None:
         """``names``: of every parameter, unique among the operations of the process set and equal on all ranks."""
         self.options = options
-        self._parameters: list[torch.Tensor] = []
-        self._names: dict[torch.Tensor, str] = {}
-        self._left: dict[torch.Tensor, int] = {}  # backward passes until the gradient is reduced
-        self._hooks: dict[torch.Tensor, Any] = {}
-        # Per parameter that is on its way: what waits for the result and puts it into the gradient.
-        self._pending: dict[torch.Tensor, Callable[[], None]] = {}
+        self._slots: list[Slot] = []
+        # By slot, bucket or tensor that is on its way: what waits for the result and puts it in its place.
+        self._pending: dict[Any, Callable[[], None]] = {}
+        self._groups: list[_Group] = []
         self._wire = wire_of(options.compression)
         self._residuals = Residuals() if getattr(options.compression, "error_feedback", False) else None
-        self._groups = [_Group(members) for members in options.groups]
-        self._group_of = {p: group for group in self._groups for p in group.members}
+        self._bucketing = Bucketing(options.bucket_most, options.process_set)
         self.add(parameters, names)
+        slot_of = {slot.parameter: slot for slot in self._slots}
+        for members in options.groups:
+            self._groups.append(_Group([slot_of[p] for p in members]))
+            for slot in self._groups[-1].members:
+                slot.group = self._groups[-1]
 
     def add(self, parameters: Iterable[torch.Tensor], names: dict[torch.Tensor, str]) -> None:
         """Takes care of more parameters."""
-        self._names.update(names)
         for p in parameters:
-            self._parameters.append(p)
-            self._left[p] = self.options.passes
-            self._hook(p)
+            slot = Slot(p, names[p], len(self._slots), self.options.passes)
+            self._slots.append(slot)
+            self._hook(slot)
 
     def close(self) -> None:
         """Removes the hooks; to be used when nothing is pending."""
-        for hook in self._hooks.values():
-            hook.remove()
-        self._hooks.clear()
+        for slot in self._slots:
+            if slot.hook is not None:
+                slot.hook.remove()
+                slot.hook = None
 
     @property
     def busy(self) -> bool:
@@ -105,48 +116,55 @@ class GradientReducer:
         self.options.passes = passes
         self.reset()
 
-    def _hook(self, p: torch.Tensor) -> None:
-        if not p.requires_grad or p in self._hooks:
+    def _hook(self, slot: Slot) -> None:
+        if not slot.parameter.requires_grad or slot.hook is not None:
             return
         # A weak reference: hooks live as long as the parameter, and an optimizer that is gone must not go on reducing.
         itself = weakref.ref(self)
 
-        def on_gradient(p: torch.Tensor) -> None:
+        def on_gradient(_: torch.Tensor) -> None:
             reducer = itself()
             if reducer is not None:
-                reducer._on_gradient(p)
+                reducer._on_gradient(slot)
 
-        self._hooks[p] = p.register_post_accumulate_grad_hook(on_gradient)
+        slot.hook = slot.parameter.register_post_accumulate_grad_hook(on_gradient)
 
-    def _on_gradient(self, p: torch.Tensor) -> None:
-        left = self._left[p] - 1
+    def _on_gradient(self, slot: Slot) -> None:
+        left = slot.left - 1
         if left < 0:
             raise AssertionError(
-                f"gradient {self._names[p]!r} was computed more than backward_passes_per_step={self.options.passes} "
+                f"gradient {slot.name!r} was computed more than backward_passes_per_step={self.options.passes} "
                 "times before step() or synchronize(); raise backward_passes_per_step to sum up gradients locally"
             )
-        self._left[p] = left
-        if left == 0:
-            group = self._group_of.get(p)
-            if group is None:
-                self._submit_one(p)
-            else:
-                group.waiting_for -= 1
-                if group.waiting_for == 0:
-                    self._submit_group(group)
+        slot.left = left
+        if slot.bucket is not None and slot.bucket.job is not state.job:
+            self._bucketing.drop_outdated()
+        bucket, group = slot.bucket, slot.group
+        if bucket is not None:
+            bucket.take(slot)
+            if left == 0:
+                bucket.waiting_for -= 1
+                if bucket.waiting_for == 0:
+                    self._submit_bucket(bucket)
+        elif left == 0 and group is None:
+            self._bucketing.arrived.append(slot)
+            self._submit_one(slot)
+        elif left == 0:
+            group.waiting_for -= 1
+            if group.waiting_for == 0:
+                self._submit_group(group)
 
     def _submit(
-        self, p: torch.Tensor, grad: torch.Tensor, name: str = "", group: str = "", group_size: int = 0
-    ) -> None:
-        """Puts ``grad``, the dense gradient of ``p`` or what stands for it, on its way; the result is written into
-        it."""
+        self, key: Any, grad: torch.Tensor, name: str, group: str = "", group_size: int = 0
+    ) -> Callable[[], None]:
+        """Puts ``grad``, a dense gradient or a bucket of them, on its way and returns what waits for the result and
+        writes it into ``grad``. ``key``: in ``_pending``."""
         options = self.options
         grad = grad.detach()
         tensor, context = options.compression.compress(grad)
         # Another layout than the plain one (channels last) may not be the same on all ranks.
         tensor = plain(tensor)
-        name = name or "allreduce." + self._names[p]
-        residual = self._residuals.of(p, tensor) if self._residuals is not None else None
+        residual = self._residuals.of(key, tensor) if self._residuals is not None else None
         work = submit(
             tensor,
             tensor,
@@ -167,46 +185,63 @@ class GradientReducer:
             if result is not grad:
                 grad.copy_(result)
 
-        self._pending[p] = finish
+        self._pending[key] = finish
+        return finish
 
-    def _submit_one(self, p: torch.Tensor) -> None:
+    def _submit_one(self, slot: Slot) -> None:
+        p = slot.parameter
         grad = p.grad
         assert grad is not None
         if not grad.is_sparse:
-            self._submit(p, grad)
+            self._submit(slot, grad, "allreduce." + slot.name)
         elif self.options.sparse_as_dense:
             p.grad = grad.to_dense()
-            self._submit(p, p.grad)
+            self._submit(slot, p.grad, "allreduce." + slot.name)
         else:
-            wait = sparse_allreduce_async(grad, self._names[p], self.options.op, self.options.process_set)
+            wait = sparse_allreduce_async(grad, slot.name, self.options.op, self.options.process_set)
 
             def finish() -> None:
                 p.grad = wait()
 
-            self._pending[p] = finish
+            self._pending[slot] = finish
 
-    def _submit_group(self, group: _Group, stand_ins: dict[torch.Tensor, torch.Tensor] | None = None) -> None:
+    def _submit_group(self, group: _Group, stand_ins: dict[Slot, torch.Tensor] | None = None) -> None:
         """Submits a group together. ``stand_ins``: zeros for members without a gradient, which stay without one.
 
         Sparse gradients cannot be part of a group and go alone.
         """
         grads = {}
-        for p in group.members:
-            if stand_ins and p in stand_ins:
-                grads[p] = stand_ins[p]
-            elif self._sparse_dims(p):
-                self._submit_one(p)
+        for slot in group.members:
+            p = slot.parameter
+            if stand_ins and slot in stand_ins:
+                grads[slot] = stand_ins[slot]
+            elif self._sparse_dims(slot):
+                self._submit_one(slot)
             else:
                 if p.grad.is_sparse:
                     p.grad = p.grad.to_dense()
-                grads[p] = p.grad
-        name = f"grouped_allreduce.{self._names[group.members[0]]}"
-        for i, (p, grad) in enumerate(grads.items()):
-            self._submit(p, grad, f"{name}_{i + 1}of{len(grads)}", name, len(grads))
+                grads[slot] = p.grad
+        name = f"grouped_allreduce.{group.members[0].name}"
+        for i, (slot, grad) in enumerate(grads.items()):
+            self._submit(slot, grad, f"{name}_{i + 1}of{len(grads)}", name, len(grads))
 
-    def _sparse_dims(self, p: torch.Tensor) -> int:
+    def _submit_bucket(self, bucket: Bucket) -> None:
+        bucket.sent = True
+        bucket.partly_sent = 0
+        wait = self._submit(bucket, bucket.flat, bucket.name)
+
+        def finish() -> None:
+            wait()
+            for slot in bucket.members:
+                bucket.hand_out(slot)
+
+        self._pending[bucket] = finish
+
+    def _sparse_dims(self, slot: Slot) -> int:
         """Sparse dimensions of the gradient as it will be reduced, 0 for a dense one."""
-        return p.grad.sparse_dim() if p.grad.is_sparse and not self.options.sparse_as_dense else 0
+        grad = slot.parameter.grad
+        dense = not grad.is_sparse or self.options.sparse_as_dense or slot.bucket is not None
+        return 0 if dense else grad.sparse_dim()
 
     def synchronize(self, only_new: bool) -> None:
         """Completes the reduction of every gradient; all ranks of the set call it.
@@ -214,7 +249,7 @@ class GradientReducer:
         ``only_new``: leaves gradients alone that no backward pass has touched since the last time; otherwise all that
         are there are reduced. Raises HorovodInternalError when ranks disagree or one is lost; nothing is pending then.
         """
-        if not self._parameters:
+        if not self._slots:
             return
         try:
             with torch.no_grad():
@@ -225,55 +260,104 @@ class GradientReducer:
         self._restart()
 
     def _complete(self, only_new: bool) -> None:
+        self._bucketing.drop_outdated()
         flags = self._flags(only_new)
-        outcome = torch.tensor(flags, dtype=torch.uint8)
-        name = f"allreduce.gradients.{self._names[self._parameters[0]]}"
+        # The last one says whether this rank wants no buckets.
+        outcome = torch.tensor([*flags, self._bucketing.most == 0], dtype=torch.uint8)
+        name = f"allreduce.gradients.{self._slots[0].name}"
         vote = submit(outcome, outcome, name, Max, 1.0, 1.0, self.options.process_set)
         self._pending[outcome] = lambda: handles.wait(vote, outcome)
-        if not self._submit_mine(dict(zip(self._parameters, flags, strict=True))):
+        if not self._submit_mine(flags):
             handles.wait(vote, outcome)
-            self._submit_theirs(dict(zip(self._parameters, outcome.tolist(), strict=True)))
+            self._submit_theirs(outcome.tolist())
         self._finish()
+        self._bucketing.rearrange(self._slots, outcome.tolist())
 
     def _flags(self, only_new: bool) -> list[int]:
-        """By parameter: 0 without a gradient to reduce, 1 for a dense one, 1 + sparse dimensions for a sparse one."""
+        """By parameter: 0 without a gradient to reduce, 1 + sparse dimensions for a sparse one, else what
+        ``Bucketing.flag`` says."""
         passes = self.options.passes
-        return [
-            0 if p.grad is None or (only_new and p in self._hooks and left == passes) else 1 + self._sparse_dims(p)
-            for p, left in self._left.items()
-        ]
+        flags = []
+        for slot in self._slots:
+            grad = slot.parameter.grad
+            if slot.bucket is not None and slot.bucket.sent:
+                flags.append(DENSE)
+            elif grad is None or (only_new and slot.hook is not None and slot.left == passes):
+                flags.append(0)
+            else:
+                dims = self._sparse_dims(slot)
+                flags.append(1 + dims if dims else self._bucketing.flag(slot))
+        return flags
 
-    def _submit_mine(self, flags: dict[torch.Tensor, int]) -> bool:
+    def _submit_mine(self, flags: list[int]) -> bool:
         """Submits what this rank has and has not submitted yet. Is everything on its way then?"""
         everything = True
-        for p, flag in flags.items():
-            if p not in self._pending and p not in self._group_of:
+        for slot, flag in zip(self._slots, flags, strict=True):
+            if slot.bucket is None and slot.group is None and slot not in self._pending:
                 if flag:
-                    self._submit_one(p)
-                everything = everything and flag > 0
+                    self._submit_one(slot)
+                else:
+                    everything = False
+        for bucket in self._bucketing.buckets:
+            if not bucket.sent:
+                if all(flags[slot.index] for slot in bucket.members):
+                    self._fill_and_submit(bucket)
+                else:
+                    everything = False
         for group in self._groups:
             if not self._is_pending(group):
-                complete = all(flags[p] for p in group.members)
+                complete = all(flags[slot.index] for slot in group.members)
                 if complete:
                     self._submit_group(group)
                 everything = everything and complete
         return everything
 
-    def _submit_theirs(self, flags: dict[torch.Tensor, int]) -> None:
+    def _submit_theirs(self, flags: list[int]) -> None:
         """Submits zeros, or old gradients, for what only other ranks have. ``flags``: of all ranks together."""
-        for p, flag in flags.items():
-            if flag and p not in self._pending and p not in self._group_of:
-                _fill(p, flag)
-                self._submit_one(p)
+        for slot in self._slots:
+            flag = flags[slot.index]
+            if flag and slot.bucket is None and slot.group is None and slot not in self._pending:
+                _fill(slot.parameter, flag)
+                self._submit_one(slot)
+        for bucket in self._bucketing.buckets:
+            if not bucket.sent:
+                self._submit_rest_of_bucket(bucket, flags)
         for group in self._groups:
-            if not self._is_pending(group) and any(flags[p] for p in group.members):
-                for p in group.members:
-                    if flags[p]:
-                        _fill(p, flags[p])
-                self._submit_group(group, {p: torch.zeros_like(p) for p in group.members if not flags[p]})
+            if not self._is_pending(group) and any(flags[slot.index] for slot in group.members):
+                for slot in group.members:
+                    if flags[slot.index]:
+                        _fill(slot.parameter, flags[slot.index])
+                missing = [slot for slot in group.members if not flags[slot.index]]
+                self._submit_group(group, {slot: torch.zeros_like(slot.parameter) for slot in missing})
+
+    def _submit_rest_of_bucket(self, bucket: Bucket, flags: list[int]) -> None:
+        """Submits a bucket that some rank lacks gradients of: as a whole if other ranks have all those; else what
+        there is goes one by one, because old gradients in the bucket must not be reduced once more."""
+        there = [slot for slot in bucket.members if flags[slot.index]]
+        if len(there) == len(bucket.members):
+            self._fill_and_submit(bucket)
+        elif there:
+            bucket.partly_sent += 1
+            for slot in there:
+                self._submit_out_of_bucket(bucket, slot)
+
+    def _fill_and_submit(self, bucket: Bucket) -> None:
+        for slot in bucket.members:
+            bucket.fill(slot)
+        self._submit_bucket(bucket)
+
+    def _submit_out_of_bucket(self, bucket: Bucket, slot: Slot) -> None:
+        bucket.fill(slot)
+        wait = self._submit(slot, slot.view, "allreduce." + slot.name)
+
+        def finish() -> None:
+            wait()
+            bucket.hand_out(slot)
+
+        self._pending[slot] = finish
 
     def _is_pending(self, group: _Group) -> bool:
-        return any(p in self._pending for p in group.members)
+        return any(slot in self._pending for slot in group.members)
 
     def _finish(self) -> None:
         """Waits for all that is pending, also when one fails, then raises the first failure."""
@@ -281,29 +365,31 @@ class GradientReducer:
         with torch.no_grad():
             while self._pending:
                 # Taken out one by one: an interrupt leaves the rest, and so their memory, in place.
-                p = next(iter(self._pending))
+                key = next(iter(self._pending))
                 try:
-                    self._pending[p]()
+                    self._pending[key]()
                 except Exception as error:
                     failure = failure or error
-                del self._pending[p]
+                del self._pending[key]
         if failure is not None:
             raise failure
 
     def _restart(self) -> None:
-        self._left = dict.fromkeys(self._parameters, self.options.passes)
+        passes = self.options.passes
+        for slot in self._slots:
+            slot.left = passes
+            if slot.hook is None:
+                self._hook(slot)  # it may have been frozen until now
         for group in self._groups:
             group.waiting_for = len(group.members)
-        if len(self._hooks) < len(self._parameters):
-            for p in self._parameters:
-                self._hook(p)  # it may have been frozen until now
+        self._bucketing.restart()
 
 
 def _fill(p: torch.Tensor, flag: int) -> None:
     """Gives ``p`` a gradient of zeros, of the kind that ``flag`` says, if it has none."""
     if p.grad is not None:
         return
-    if flag == 1:
+    if flag in (DENSE, DENSE | APART):
         p.grad = torch.zeros_like(p)
         return
     dims = flag - 1

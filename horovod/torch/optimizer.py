@@ -14,6 +14,8 @@ from horovod.common.ops import Adasum, Average, check_op
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.state import state
 from horovod.common.util import split_list
+from horovod.torch.bucket_plan import SMALL
+from horovod.torch.bucketing import EVERYTHING
 from horovod.torch.compression import Compression, check_wire
 from horovod.torch.gradients import GradientReducer, Options
 from horovod.torch.ops.tensors import set_id
@@ -31,6 +33,7 @@ def DistributedOptimizer(
     groups: int | Sequence[Sequence[torch.Tensor]] | None = None,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
+    gradient_as_bucket_view: bool | None = None,
 ) -> Any:
     """Makes ``optimizer`` distributed and returns it: the same object, whose class is from now on a subclass of the
     one it had, with the same name. So schedulers made before and after, ``param_groups`` and ``state`` just stay.
@@ -49,9 +52,18 @@ def DistributedOptimizer(
     are reduced together. ``num_groups``: deprecated. ``sparse_as_dense``: sparse gradients are made dense instead of
     being gathered.
 
+    ``gradient_as_bucket_view``: from the second step on ``param.grad`` are views of buckets, memory that the ranks of a
+    host share, and one allreduce takes a whole bucket. True: gradients of all sizes; False: none; None (the default):
+    small ones, of which there are many; large ones are reduced where they are. All ranks must want it. Not for sparse
+    gradients, parameters that are not contiguous (channels last), ``groups``, and compression other than of
+    single numbers; these are reduced one by one. Anything may be assigned to ``param.grad``, and a gradient that the
+    program keeps over ``zero_grad()`` keeps its value.
+
     Raises ValueError naming the argument; NotImplementedError for op=Adasum.
     """
     _check(optimizer, backward_passes_per_step, op, gradient_predivide_factor)
+    if gradient_as_bucket_view not in (None, True, False):
+        raise ValueError(f"gradient_as_bucket_view is {gradient_as_bucket_view!r}; accepted are True, False and None")
     if num_groups != 0:
         warnings.warn("num_groups is deprecated, use groups", DeprecationWarning, stacklevel=2)
         groups = num_groups if groups is None else groups
@@ -73,6 +85,7 @@ def DistributedOptimizer(
             sparse_as_dense,
             backward_passes_per_step,
             _make_groups(groups, parameters, names, process_set),
+            _bucket_most(gradient_as_bucket_view, compression, groups),
         )
         unwrap(optimizer)
         reducer = GradientReducer(parameters, unique_on_the_wire(optimizer, names, process_set), options)
@@ -104,6 +117,16 @@ def check_compression(compression: Any, names: dict[torch.Tensor, str], op: int)
 def check_passes(passes: Any) -> None:
     if not isinstance(passes, int) or isinstance(passes, bool) or passes <= 0:
         raise ValueError(f"backward_passes_per_step is {passes!r}; accepted are integers above 0")
+
+
+def _bucket_most(wanted: bool | None, compression: Any, groups: Any) -> int:
+    """Bytes of the largest gradient that shares a bucket; 0: none do."""
+    # A compressor that looks at more than one number at a time would give other results for a bucket.
+    known = Compression
+    by_number = compression in (known.none, known.fp16, known.bf16, known.wire_fp16, known.wire_bf16)
+    if wanted is False or groups or not by_number:
+        return 0
+    return EVERYTHING if wanted else SMALL
 
 
 def _make_groups(

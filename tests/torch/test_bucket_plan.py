@@ -1,0 +1,58 @@
+"""Which gradients share a bucket: pure functions."""
+
+import torch
+
+from horovod.torch.bucket_plan import ALIGNMENT, Gradient, offsets, plan
+
+
+def floats(*counts):
+    return [Gradient(n, torch.float32) for n in counts]
+
+
+def test_neighbours_in_the_order_of_arrival_share_a_bucket():
+    gradients = floats(16, 16, 16, 16, 16)
+    # 64 bytes each; one in the first bucket, two in the others.
+    assert plan(gradients, [4, 2, 0, 1, 3], first=64, most=128) == [[4], [2, 0], [1, 3]]
+    assert plan(gradients, [0, 1, 2, 3, 4], first=1 << 20, most=1 << 20) == [[0, 1, 2, 3, 4]]
+
+
+def test_a_large_gradient_has_a_bucket_of_its_own():
+    gradients = floats(16, 1000, 16, 16)
+    assert plan(gradients, [0, 1, 2, 3], first=128, most=256) == [[0], [1], [2, 3]]
+
+
+def test_a_bucket_has_one_dtype():
+    gradients = [
+        Gradient(8, torch.float32),
+        Gradient(8, torch.float64),
+        Gradient(8, torch.float64),
+        Gradient(8, torch.float32),
+    ]
+    assert plan(gradients, [0, 1, 2, 3]) == [[0], [1, 2], [3]]
+
+
+def test_every_gradient_is_in_one_bucket():
+    generator = torch.Generator().manual_seed(3)
+    for _ in range(50):
+        counts = torch.randint(1, 3000, (20,), generator=generator).tolist()
+        order = torch.randperm(20, generator=generator).tolist()
+        gradients = floats(*counts)
+        buckets = plan(gradients, order, first=4096, most=16384)
+        assert [i for bucket in buckets for i in bucket] == order
+        for k, bucket in enumerate(buckets):
+            _, nbytes = offsets([gradients[i] for i in bucket])
+            assert len(bucket) == 1 or nbytes <= (16384 if k else 4096)
+
+
+def test_places_are_aligned_and_apart():
+    gradients = [Gradient(n, torch.float16) for n in (1, 31, 32, 33, 1000)]
+    starts, end = offsets(gradients)
+    assert starts[0] == 0
+    for start, gradient, following in zip(starts, gradients, [*starts[1:], end], strict=True):
+        assert start % ALIGNMENT == 0
+        assert gradient.nbytes <= following - start < gradient.nbytes + ALIGNMENT
+
+
+def test_nothing():
+    assert plan([], []) == []
+    assert offsets([]) == ([], 0)

@@ -1,0 +1,119 @@
+"""empty_shared: tensors in the memory that the ranks of a host share."""
+
+import gc
+
+import pytest
+import torch
+
+import horovod.torch as hvd
+from tests.torch.reference import assert_reduced, value
+
+
+def stats(name):
+    from horovod.common.state import state
+
+    return state.engine.stats()[name]
+
+
+def shared_tensors():
+    r, n = hvd.rank(), hvd.size()
+    for shape in ((), (3,), (2, 3), (1 << 16,)):
+        for dtype in (torch.float32, torch.int64, torch.bfloat16):
+            t = hvd.empty_shared(*shape, dtype=dtype)
+            assert (t.shape, t.dtype, t.is_contiguous()) == (torch.Size(shape), dtype, True)
+            assert hvd.in_shared_memory(t)
+            assert hvd.in_shared_memory(t.view(-1)[:1])
+            t.copy_(value(r, dtype, shape))
+            hvd.allreduce_(t, op=hvd.Sum)
+            assert_reduced(t, hvd.Sum, [value(i, dtype, shape) for i in range(n)])
+    assert hvd.empty_shared((2, 3)).shape == (2, 3)
+    assert hvd.empty_shared().dtype is torch.float32
+    assert not hvd.in_shared_memory(hvd.empty_shared(0))  # no memory at all
+    assert not hvd.in_shared_memory(torch.ones(3))
+    assert not hvd.in_shared_memory(torch.ones(3).to_sparse())
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_shared_tensors(pool, size):
+    pool(size).run(shared_tensors)
+
+
+def reduced_in_place():
+    t = hvd.empty_shared(1 << 18)
+    before = stats("unstaged_bytes")
+    t.fill_(1)
+    hvd.allreduce_(t, op=hvd.Sum)
+    assert stats("unstaged_bytes") - before == t.nbytes
+    # If one rank's tensor is elsewhere, the result is the same.
+    other = t if hvd.rank() else torch.ones(1 << 18)
+    other.fill_(1)
+    hvd.allreduce_(other, op=hvd.Sum)
+    assert torch.equal(other, torch.full_like(other, hvd.size()))
+    assert stats("unstaged_bytes") - before == t.nbytes
+
+
+def test_what_lies_there_is_not_staged(pool):
+    pool(2).run(reduced_in_place)
+
+
+def memory_is_given_back():
+    # The pool's ranks run other tests before.
+    gc.collect()
+    start = stats("arena_bytes")
+    part = hvd.empty_shared(1 << 20)[:3]
+    assert stats("arena_bytes") >= start + (4 << 20)  # a view keeps it
+    where = part.data_ptr()
+    del part
+    assert stats("arena_bytes") == start
+    again = hvd.empty_shared(1 << 20)
+    assert again.data_ptr() == where
+    assert not again.any()
+    # A tensor over memory that was given back is not taken for one that lies there.
+    del again
+    assert not hvd.in_shared_memory(torch.ones(8))
+
+
+def test_memory_is_given_back(pool):
+    pool(2).run(memory_is_given_back)
+
+
+def without_shared_memory():
+    t = hvd.empty_shared(10)
+    assert not hvd.in_shared_memory(t)
+    assert t.tolist() == [0.0] * 10
+    t += 1
+    assert hvd.allreduce_(t, op=hvd.Sum).tolist() == [float(hvd.size())] * 10
+
+
+@pytest.mark.parametrize("environ", [{"HOROVOD_TRANSPORT": "tcp"}, {"HOROVOD_ARENA_BYTES": "0"}])
+def test_ordinary_memory_instead(pool, environ):
+    pool(2, **environ).run(without_shared_memory)
+
+
+def outlives_the_job():
+    hvd.init()
+    t = hvd.empty_shared(1 << 16)
+    t.fill_(1)
+    hvd.allreduce_(t, op=hvd.Sum)
+    hvd.shutdown()
+    assert t.eq(2).all()
+    t.fill_(3)
+    hvd.init()
+    hvd.allreduce_(t, op=hvd.Sum)
+    assert t.eq(6).all()
+    hvd.shutdown()
+
+
+def test_it_may_be_used_after_shutdown(pool):
+    pool(2, initialized=False).run(outlives_the_job)
+
+
+@pytest.mark.usefixtures("single")
+def test_arguments():
+    with pytest.raises(ValueError, match="size is"):
+        hvd.empty_shared(-1)
+    with pytest.raises(ValueError, match="size is"):
+        hvd.empty_shared(2.5)
+    with pytest.raises(ValueError, match="complex64"):
+        hvd.empty_shared(2, dtype=torch.complex64)
+    assert hvd.empty_shared(2, 2).tolist() == [[0.0, 0.0], [0.0, 0.0]]  # alone
