@@ -162,7 +162,7 @@ def compressed(kind):
     assert apart == together
 
 
-@pytest.mark.parametrize("kind", ["fp16", "bf16"])
+@pytest.mark.parametrize("kind", ["fp16", "bf16", "wire_fp16", "wire_bf16"])
 def test_compression_by_number_takes_whole_buckets(pool, kind):
     pool(2).run(compressed, kind)
 
