@@ -17,6 +17,10 @@ class Backend {
   virtual Status allreduce(Comm&, const Segments& segments, DType, ReduceOp, const Scale&) = 0;
   // The same for float32 that travels in a smaller form; op: sum. residuals: see collectives/collectives.h.
   virtual Status allreduce_compressed(Comm&, const Segments& segments, std::span<float* const> residuals, WireFormat, const Scale&) = 0;
+  // May the engine do this allreduce itself, as a recursive doubling in which agreement rides on the data (collectives/guarded.h)? Only
+  // where that gives the same bits as allreduce() and takes hardly more time. All members give the same answer.
+  virtual bool may_be_guarded(const Comm&, size_t count, DType) const = 0;
+
   // root: set rank.
   virtual Status broadcast(Comm&, std::byte* data, size_t bytes, int root) = 0;
   // bytes: by set rank.

@@ -97,6 +97,8 @@ enum LinkSlot : int {
   kSlotCodedTheirs,  // everybody's contributions to my part
   kSlotCodedCounts,
   kSlotCodedFloats,
+  kSlotGuardMine,    // collectives/guarded.h: alive between calls, while no other collective runs
+  kSlotGuardTheirs,
 };
 
 }  // namespace hvd

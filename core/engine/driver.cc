@@ -20,7 +20,8 @@ Driver::Driver(EngineOptions& options, Submissions* submissions)
     : rank_(options.rank), labels_(options.labels), settings_(options.settings), log_(options.log), submissions_(submissions),
       control_(options.rank, std::move(options.parent), parent_of(options.rank, options.node_of), std::move(options.children)),
       world_(options), backend_(std::move(options.backend)), executor_(&world_, backend_.get()),
-      stall_(options.settings.stall_warning, options.settings.stall_shutdown, options.labels) {
+      stall_(options.settings.stall_warning, options.settings.stall_shutdown, options.labels),
+      guard_(&world_, backend_.get(), &executor_, options.settings.timeout) {
   if (rank_ == 0) coordinator_ = std::make_unique<Coordinator>(world_.size(), labels_, fuse_options(settings_), settings_.cache_capacity);
   world_.waiter().set_hook([this] { return hook(); }, [this](auto& fds) { control_.poll_fds(fds); },
                             [this] { return control_.work_in_memory(); });
@@ -299,6 +300,7 @@ void Driver::finish(const std::vector<Operation*>& ops, const Status& status) {
 // ---- sleeping -------------------------------------------------------------------------------------------------------------
 Mood Driver::resting_mood() const {
   if (!steady_) return Mood::idle;
+  if (awaits_peers()) return Mood::waiting;
   const auto p = submissions_->progress();
   return (p.ready > p.executed && p.ready != kNoPart) || p.deviated ? Mood::waiting : Mood::idle;
 }
@@ -306,7 +308,12 @@ Mood Driver::resting_mood() const {
 double Driver::resting_seconds() const {
   if (!to_announce_.empty()) return 50e-6;
   if (coordinator_ && coordinator_->negotiator().has_pending()) return 1.0;
-  return 3600;
+  return awaits_peers() ? guard_.patience_left() : kForever;
+}
+
+void Driver::poll_fds(std::vector<std::pair<int, short>>& fds) const {
+  control_.poll_fds(fds);
+  if (awaits_peers()) guard_.poll_fds(fds);
 }
 
 bool Driver::work_waiting() const {
@@ -321,6 +328,7 @@ bool Driver::work_waiting() const {
   uint64_t final_position;
   if (steady_->final_position(&final_position)) return true;
   if (steady_->must_publish(p.ready) || (p.deviated && !steady_->frozen())) return true;
+  if (steady_->guarded() && !guard_.under_way() && (steady_->frozen() || p.ready > p.executed)) return true;
   return p.executed < p.ready && p.ready != kNoPart && steady_->may_run(p.executed);
 }
 

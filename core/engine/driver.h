@@ -13,6 +13,7 @@
 #include "engine/control.h"
 #include "engine/coordinator.h"
 #include "engine/execute.h"
+#include "engine/guard.h"
 #include "engine/stall.h"
 #include "engine/steady.h"
 #include "engine/submissions.h"
@@ -36,7 +37,9 @@ class Driver {
   bool work_waiting() const;
   // Control messages wait for room in a socket.
   bool unsent() const { return control_.unsent(); }
-  void poll_fds(std::vector<std::pair<int, short>>& fds) const { control_.poll_fds(fds); }
+  void poll_fds(std::vector<std::pair<int, short>>& fds) const;
+  // A guarded operation is under way: the next thing to happen is a peer's message, not this rank's doing.
+  bool awaits_peers() const { return !over_ && guard_.under_way(); }
 
   // The program leaves: says goodbye (with `reason`), fails what is pending and waits briefly until the neighbours have heard it.
   void leave(const std::string& reason);
@@ -66,6 +69,9 @@ class Driver {
   void adopt(const Response& response);
   bool run_schedule();
   bool run_bucket();
+  enum class Vote { idle, decided, ended };
+  Vote vote(const Submissions::Progress& progress, bool* moved);
+  void finish_guarded();
   void leave_schedule(uint64_t final_position);
   void finish(const std::vector<Operation*>& ops, const Status& status);
   void apply_set_change(const Response& response, Operation* op);
@@ -101,6 +107,7 @@ class Driver {
   uint64_t epoch_ = 0;
   uint64_t executed_ = 0;  // operations of the common order that are behind this rank
   std::unique_ptr<Steady> steady_;
+  Guard guard_;
   std::unordered_map<std::string, Request> recent_;  // requests of operations negotiated lately, for schedules
   std::deque<std::pair<uint64_t, std::string>> recent_order_;  // by age; outdated when the stamp is not the newest of its key
   std::unordered_map<std::string, uint64_t> recent_stamp_;

@@ -74,6 +74,12 @@ bool Driver::run_schedule() {
       leave_schedule(final_position);
       return true;
     }
+    if (steady_->guarded() && !steady_->may_run(p.executed)) {
+      const Vote outcome = vote(p, &moved);
+      if (outcome == Vote::ended) return true;
+      if (outcome == Vote::idle) return moved;
+      continue;
+    }
     if (p.executed >= p.ready || p.ready == kNoPart || !steady_->may_run(p.executed)) return moved;
     if (!run_bucket()) return true;
     moved = true;

@@ -27,7 +27,7 @@ int64_t nanoseconds() { return std::chrono::duration_cast<std::chrono::nanosecon
 }  // namespace
 
 Engine::Engine(EngineOptions options)
-    : submissions_(options.rank, options.size), spin_(options.settings.spins > 0), cpu_(options.settings.cpu) {
+    : submissions_(options.rank, options.size), spin_(options.settings.spins > 0), cpu_(options.settings.cpu), spin_window_(kDriveSpin) {
   talk_through_memory(options);
   fds_ = descriptors(options);
   driver_ = std::make_unique<Driver>(options, &submissions_);
@@ -73,7 +73,7 @@ bool Engine::wait(Operation& op, Deadline deadline) {
   submissions_.fence();
   if (op.done()) return true;
   op.awaited.store(true);
-  if (drive(op)) return true;
+  if (drive(op, deadline)) return true;
   bell_.wake(Mood::idle);
   if (op.sleep_until(std::min(deadline, Deadline::after(kNudgeAfter), [](auto& a, auto& b) { return a.when() < b.when(); }))) return true;
   const Deadline patience = Deadline::after(kImpatientAfter);
@@ -87,8 +87,9 @@ bool Engine::wait(Operation& op, Deadline deadline) {
   return true;
 }
 
-bool Engine::drive(Operation& op) {
+bool Engine::drive(Operation& op, Deadline deadline) {
   auto idle_since = Clock::now();
+  const Deadline stay = Deadline::at(std::min(deadline.when(), idle_since + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(kNudgeAfter))));
   // The thread may hold the baton for a moment, woken by a peer's message; waiting for that beats going to sleep.
   while (!baton_.try_lock()) {
     if (op.done()) return true;
@@ -103,11 +104,40 @@ bool Engine::drive(Operation& op) {
       yields = 0;
       continue;
     }
-    if (spin_ ? Clock::now() - idle_since > kDriveSpin : ++yields > kDriveYields) break;
+    const bool peers = driver_->awaits_peers();
+    const auto idle = Clock::now() - idle_since;
+    if (spin_ ? idle > (peers ? spin_window_ : kDriveSpin) : ++yields > kDriveYields || (peers && spin_window_ < kDriveSpin)) {
+      if (!peers || !doze(op, stay)) break;
+      // Spinning is for messages that are about to come. How long they take lately says whether that is worth it.
+      const bool soon = Clock::now() - idle_since <= kDriveSpin;
+      spin_window_ = soon ? kDriveSpin : spin_window_ / 2;
+      continue;
+    }
     if (!spin_) ::sched_yield();
   }
   release_baton();
   return op.done();
+}
+
+// Sleeps with the baton until a peer's message or the bell. False: time to leave it to the thread.
+bool Engine::doze(Operation& op, Deadline deadline) {
+  const auto left = deadline.when() - Clock::now();
+  if (left <= Clock::duration::zero() || stop_.load(std::memory_order_seq_cst)) return false;
+  std::vector<std::pair<int, short>> fds;
+  driver_->poll_fds(fds);
+  std::vector<pollfd> polls{{bell_.fd(), POLLIN, 0}};
+  for (auto [fd, events] : fds) polls.push_back({fd, events, 0});
+  const timespec timeout{0, static_cast<long>(std::chrono::nanoseconds(std::min<Clock::duration>(left, std::chrono::milliseconds(100))).count())};
+  bell_.word()->mood.store(static_cast<uint32_t>(Mood::waiting), std::memory_order_seq_cst);
+  if (!op.done() && !stop_.load(std::memory_order_seq_cst) && !driver_->work_waiting()) {
+    ::ppoll(polls.data(), polls.size(), &timeout, nullptr);
+  }
+  bell_.word()->mood.store(static_cast<uint32_t>(Mood::awake), std::memory_order_seq_cst);
+  // What this may take away from the thread, which sleeps on the same bell, release_baton() gives back.
+  uint64_t drained;
+  while (::read(bell_.fd(), &drained, sizeof drained) < 0 && errno == EINTR) {
+  }
+  return true;
 }
 
 // The thread may be asleep with a mood that no longer fits, or with nobody left to wake it for what is still to do.
@@ -116,7 +146,7 @@ void Engine::release_baton() {
   bool work = false;
   if (ring) {
     bell_.word()->mood.store(static_cast<uint32_t>(driver_->resting_mood()), std::memory_order_seq_cst);
-    work = driver_->work_waiting() || driver_->resting_seconds() < kLongRest || stop_.load() || driver_->unsent();
+    work = driver_->work_waiting() || driver_->resting_seconds() < kLongRest || stop_.load() || driver_->unsent() || driver_->awaits_peers();
   }
   baton_.unlock();
   if (work) bell_.ring();

@@ -49,7 +49,8 @@ class Engine {
  private:
   void run();
   void park();
-  bool drive(Operation& op);
+  bool drive(Operation& op, Deadline deadline);
+  bool doze(Operation& op, Deadline deadline);
   void release_baton();
   Status accept(Request request, const std::byte* in, std::byte* out, OperationPtr* op, float* residual, bool ring);
   Stats read_stats() const;
@@ -65,6 +66,7 @@ class Engine {
   const int cpu_;
   std::mutex baton_;
   bool parked_ = false;             // with the baton: the thread sleeps
+  Clock::duration spin_window_;     // with the baton: how long a driving caller spins before it sleeps
   std::atomic<bool> stop_{false};
   mutable std::mutex shutdown_mutex_;
   std::thread thread_;

@@ -7,16 +7,6 @@
 namespace hvd {
 namespace {
 
-size_t elements_of(const std::vector<int64_t>& shape, size_t from = 0) {
-  size_t n = 1;
-  for (size_t i = from; i < shape.size(); ++i) n *= static_cast<size_t>(shape[i]);
-  return n;
-}
-
-// What the backend is asked for: Average is a sum that is divided at the end.
-ReduceOp backend_op(ReduceOp op) { return op == ReduceOp::average ? ReduceOp::sum : op; }
-Scale after(const Response& r, int n) { return {r.postscale, r.op == ReduceOp::average ? n : 1}; }
-
 int set_rank_of(const Comm& comm, int global) {
   for (size_t i = 0; i < comm.global_ranks.size(); ++i) {
     if (comm.global_ranks[i] == global) return static_cast<int>(i);
@@ -26,6 +16,15 @@ int set_rank_of(const Comm& comm, int global) {
 
 }  // namespace
 
+size_t elements_of(const std::vector<int64_t>& shape, size_t from) {
+  size_t n = 1;
+  for (size_t i = from; i < shape.size(); ++i) n *= static_cast<size_t>(shape[i]);
+  return n;
+}
+
+ReduceOp backend_op(ReduceOp op) { return op == ReduceOp::average ? ReduceOp::sum : op; }
+Scale scale_after(const Response& r, int n) { return {r.postscale, r.op == ReduceOp::average ? n : 1}; }
+
 size_t scattered_elements(int64_t rows, size_t row, int n, int index) {
   return static_cast<size_t>(rows / n + (index < rows % n ? 1 : 0)) * row;
 }
@@ -34,9 +33,13 @@ Status Executor::run(const Response& response, const std::vector<Operation*>& op
   Comm* comm = world_->comm(response.set);
   if (!comm) return {};
   HVD_RETURN_IF_ERROR(dispatch(*comm, response, operations));
-  counters_.operations += operations.size();
-  if (operations.size() > 1) counters_.fused += operations.size();
+  count(operations.size());
   return {};
+}
+
+void Executor::count(size_t operations) {
+  counters_.operations += operations;
+  if (operations > 1) counters_.fused += operations;
 }
 
 Status Executor::dispatch(Comm& comm, const Response& r, const std::vector<Operation*>& ops) {
@@ -74,9 +77,9 @@ Status Executor::allreduce(Comm& comm, const Response& r, const std::vector<Oper
   if (r.wire != WireFormat::none) {
     residuals_.clear();
     for (const Operation* op : ops) residuals_.push_back(op ? op->residual : nullptr);
-    return backend_->allreduce_compressed(comm, segments, residuals_, r.wire, after(r, comm.size));
+    return backend_->allreduce_compressed(comm, segments, residuals_, r.wire, scale_after(r, comm.size));
   }
-  return backend_->allreduce(comm, segments, r.dtype, backend_op(r.op), after(r, comm.size));
+  return backend_->allreduce(comm, segments, r.dtype, backend_op(r.op), scale_after(r, comm.size));
 }
 
 Status Executor::allgather(Comm& comm, const Response& r, Operation& op) {
@@ -135,7 +138,7 @@ Status Executor::reducescatter(Comm& comm, const Response& r, Operation& op) {
     scale(r.dtype, scaled, in, total, {r.prescale, 1});
     in = scaled;
   }
-  return backend_->reducescatter(comm, in, op.out, sizes_, r.dtype, backend_op(r.op), after(r, comm.size));
+  return backend_->reducescatter(comm, in, op.out, sizes_, r.dtype, backend_op(r.op), scale_after(r, comm.size));
 }
 
 }  // namespace hvd

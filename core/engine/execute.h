@@ -18,6 +18,13 @@ class Executor {
   // zeros). The caller completes them. An error means that the job is over.
   Status run(const Response& response, const std::vector<Operation*>& operations);
 
+  // An allreduce in halves, for one that the engine guards (engine/guard.h). stage() writes the values that this rank contributes to
+  // `values` (staged_count() of the accumulation type), deliver() the callers' results from their reduction. Of a barrier nothing is staged,
+  // and deliver() only counts it.
+  size_t staged_count(const Response& response) const;
+  void stage(const Response& response, const std::vector<Operation*>& operations, std::byte* values);
+  void deliver(const Response& response, const std::vector<Operation*>& operations, std::byte* values);
+
   struct Counters {
     std::atomic<uint64_t> operations{0}, fused{0}, bytes{0};
   };
@@ -31,6 +38,8 @@ class Executor {
   Status alltoall(Comm&, const Response&, Operation&);
   Status reducescatter(Comm&, const Response&, Operation&);
 
+  void count(size_t operations);
+
   World* world_;
   Backend* backend_;
   Counters counters_;
@@ -38,6 +47,14 @@ class Executor {
   std::vector<float*> residuals_;
   std::vector<size_t> sizes_, more_sizes_;
 };
+
+// Of the dimensions from `from` on.
+size_t elements_of(const std::vector<int64_t>& shape, size_t from = 0);
+
+// What the backend is asked for: Average is a sum that is divided at the end.
+ReduceOp backend_op(ReduceOp op);
+// What follows the reduction over n ranks.
+Scale scale_after(const Response& response, int n);
 
 // Elements of rank `index`'s part when `rows` rows of `row` elements are cut among n ranks: the first (rows mod n) get one row more.
 size_t scattered_elements(int64_t rows, size_t row, int n, int index);

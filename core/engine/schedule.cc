@@ -261,6 +261,13 @@ const Schedule::Bucket& ScheduleCursor::take(std::vector<void*>* tokens) {
   return bucket;
 }
 
+const Schedule::Bucket& ScheduleCursor::peek(std::vector<void*>* tokens) const {
+  const Schedule::Bucket& bucket = schedule_->buckets[executed_ % schedule_->buckets.size()];
+  tokens->clear();
+  for (uint32_t e : bucket.entries) tokens->push_back(slots_[e].mine && !slots_[e].waiting.empty() ? slots_[e].waiting.front() : nullptr);
+  return bucket;
+}
+
 bool ScheduleCursor::stuck(const void* token) const {
   if (!anything_mine()) return false;
   const uint64_t n = schedule_->buckets.size();

@@ -104,6 +104,9 @@ class ScheduleCursor {
   // Takes the next bucket: its tokens in the order of response.names (null where this rank takes no part).
   const Schedule::Bucket& take(std::vector<void*>* tokens);
 
+  // What take() would give, left where it is.
+  const Schedule::Bucket& peek(std::vector<void*>* tokens) const;
+
   // Is this operation one that waits in the schedule, and is its bucket not complete here (so that waiting cannot help)?
   bool stuck(const void* token) const;
   // All tokens that have been offered and not taken.

@@ -1,5 +1,7 @@
 #include "engine/steady.h"
 
+#include <algorithm>
+
 #include "base/wire.h"
 
 namespace hvd {
@@ -13,7 +15,14 @@ constexpr uint64_t kPositionMask = kFrozen - 1;
 }  // namespace
 
 Steady::Steady(std::shared_ptr<const Schedule> schedule, std::vector<std::vector<int>> members, World* world, Control* control)
-    : schedule_(std::move(schedule)), members_(std::move(members)), world_(world), control_(control), shared_(world->one_node()) {}
+    : schedule_(std::move(schedule)), members_(std::move(members)), world_(world), control_(control), way_(way_for(*world, *schedule_)) {}
+
+// The same on every rank.
+Steady::Way Steady::way_for(const World& world, const Schedule& schedule) {
+  if (world.one_node()) return Way::shared;
+  const bool everybody = std::all_of(schedule.buckets.begin(), schedule.buckets.end(), [](const auto& b) { return b.response.set == 0; });
+  return world.flat() && everybody ? Way::guarded : Way::coordinated;
+}
 
 std::atomic<uint64_t>& Steady::word(int local_rank) const { return world_->segment().set_line(0, local_rank).schedule; }
 
@@ -25,7 +34,7 @@ void Steady::publish(uint64_t position) {
   if (!must_publish(position)) return;
   published_ = true;
   position_ = position;
-  if (!shared_) {
+  if (way_ == Way::coordinated) {
     std::string payload;
     Writer w(&payload);
     w.put(schedule_->id);
@@ -40,7 +49,7 @@ void Steady::publish(uint64_t position) {
 }
 
 bool Steady::may_run(uint64_t position) const {
-  if (!shared_) return position < go_;
+  if (way_ != Way::shared) return position < go_;
   for (int rank : members_[position % members_.size()]) {
     if (rank == world_->rank()) continue;
     // One node: a local rank is a global rank.
@@ -53,7 +62,8 @@ bool Steady::may_run(uint64_t position) const {
 void Steady::revoke(bool stuck) {
   if (frozen_) return;
   frozen_ = true;
-  if (!shared_) {
+  if (told_) return;
+  if (way_ != Way::shared) {
     std::string payload;
     Writer w(&payload);
     w.put(schedule_->id);
@@ -68,7 +78,7 @@ void Steady::revoke(bool stuck) {
 }
 
 bool Steady::leaving_elsewhere() const {
-  if (frozen_ || !shared_) return false;
+  if (frozen_ || way_ != Way::shared) return told_ && !frozen_;
   for (int l = 0; l < world_->local_size(); ++l) {
     const uint64_t w = word(l).load(std::memory_order_seq_cst);
     if (w >> (kPositionBits + 1) == schedule_->id && (w & kFrozen)) return true;
@@ -76,8 +86,24 @@ bool Steady::leaving_elsewhere() const {
   return false;
 }
 
+void Steady::on_revoked(uint64_t position) {
+  if (guarded()) {
+    told_ = true;
+  } else {
+    final_ = static_cast<int64_t>(position);
+  }
+}
+
+void Steady::on_vote(uint64_t position, uint64_t agreed) {
+  if (agreed > position) {
+    go_ = agreed;
+  } else {
+    final_ = static_cast<int64_t>(position);
+  }
+}
+
 bool Steady::final_position(uint64_t* position) const {
-  if (!shared_) {
+  if (way_ != Way::shared) {
     if (final_ < 0) return false;
     *position = static_cast<uint64_t>(final_);
     return true;

@@ -180,6 +180,15 @@ const Schedule::Bucket* Submissions::take_bucket(std::vector<Operation*>* operat
   return &bucket;
 }
 
+const Schedule::Bucket* Submissions::peek_bucket(std::vector<Operation*>* operations) const {
+  std::lock_guard lock(mutex_);
+  std::vector<void*> tokens;
+  const Schedule::Bucket& bucket = cursor_->peek(&tokens);
+  operations->clear();
+  for (void* token : tokens) operations->push_back(static_cast<Operation*>(token));
+  return &bucket;
+}
+
 void Submissions::release(const std::vector<Operation*>& operations) {
   std::lock_guard lock(mutex_);
   for (Operation* op : operations) {

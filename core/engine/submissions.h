@@ -51,6 +51,8 @@ class Submissions {
   // The next bucket's operations (null where this rank takes no part), and who keeps them alive from now on.
   size_t buckets() const;  // of the running schedule
   const Schedule::Bucket* take_bucket(std::vector<Operation*>* operations, std::vector<OperationPtr>* keep);
+  // The same, but the operations stay in the schedule: it may still end before them.
+  const Schedule::Bucket* peek_bucket(std::vector<Operation*>* operations) const;
   // A caller has been waiting for `op` for a while: if its bucket is incomplete here, waiting longer cannot help. `impatient`: it has
   // waited for so long that others may never come, which only negotiation can tell (see Stall). True: wake the driver.
   bool nudge(const Operation& op, bool impatient);

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <set>
 
 #include "transport/node_control_link.h"
 #include "transport/shm_link.h"
@@ -71,6 +72,7 @@ World::World(EngineOptions& options)
     if (node_of_[r] == node_of_[rank_]) locals_.push_back(r);
     if (node_of_[r] != node_of_[0]) one_node_ = false;
   }
+  flat_ = size() > 1 && std::set<int>(node_of_.begin(), node_of_.end()).size() == node_of_.size();
   local_rank_ = index_of(locals_, rank_);
   if (!segment_) segment_ = Segment::in_process({local_size(), 4096, 1 << 20});
   for (int l = 0; l < local_size(); ++l) bells_.emplace_back(event_fds_[l], &segment_->bell(l));

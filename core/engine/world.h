@@ -20,6 +20,8 @@ class World {
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(node_of_.size()); }
   bool one_node() const { return one_node_; }
+  // Several ranks, each alone on its node: there is a link between any two.
+  bool flat() const { return flat_; }
   int local_rank() const { return local_rank_; }
   int local_size() const { return static_cast<int>(locals_.size()); }
   Segment& segment() { return *segment_; }
@@ -53,6 +55,7 @@ class World {
   std::vector<int> locals_;
   int local_rank_ = 0;
   bool one_node_ = true;
+  bool flat_ = false;
   double timeout_;
   std::shared_ptr<Segment> segment_;
   std::vector<int> event_fds_;

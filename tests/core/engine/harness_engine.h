@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -62,6 +63,10 @@ struct Given {
   std::vector<int> victims{};  // ranks without an engine: the test holds their sockets
   size_t staging = 256 << 10;
   size_t arena = 0;
+  std::vector<int> nodes{};  // by rank, instead of the layout
+  // Puts something between an engine and its link to `peer`; `data`: not of the control tree.
+  std::function<std::unique_ptr<Link>(std::unique_ptr<Link> link, int rank, int peer, bool data)> wrap{};
+  bool cuttable = false;  // see EngineWorld::cut
 };
 
 // Settings of worlds with more ranks than cores.
@@ -72,23 +77,39 @@ inline Settings crowded() {
   return s;
 }
 
+// Takes part in nothing while it is muted.
+class CuttableLink final : public Link {
+ public:
+  CuttableLink(std::unique_ptr<Link> inner, const std::atomic<bool>* muted) : inner_(std::move(inner)), muted_(muted) {}
+  int64_t try_send(ConstBytes data) override { return *muted_ ? 0 : inner_->try_send(data); }
+  int64_t try_recv(Bytes data) override { return *muted_ ? 0 : inner_->try_recv(data); }
+  const Status& error() const override { return inner_->error(); }
+  int fd() const override { return inner_->fd(); }
+  short wanted() const override { return inner_->wanted(); }
+  void clear_wanted() override { inner_->clear_wanted(); }
+
+ private:
+  std::unique_ptr<Link> inner_;
+  const std::atomic<bool>* muted_;
+};
+
 class EngineWorld {
  public:
-  explicit EngineWorld(int size, Given given = {}) : size_(size), nodes_(nodes_of(given.layout, size)) {
+  explicit EngineWorld(int size, Given given = {}) : size_(size), nodes_(given.nodes.empty() ? nodes_of(given.layout, size) : given.nodes) {
     std::vector<EngineOptions> all(size);
     make_nodes(&all, given);
     for (int r = 1; r < size; ++r) {
       const int parent = parent_of(r, nodes_);
       auto [mine, theirs] = socket_pair();
-      hand(given, r, mine, [&](auto link) { all[r].parent = std::move(link); });
-      hand(given, parent, theirs, [&](auto link) { all[parent].children[r] = std::move(link); });
+      hand(given, r, parent, false, mine, [&](auto link) { all[r].parent = std::move(link); });
+      hand(given, parent, r, false, theirs, [&](auto link) { all[parent].children[r] = std::move(link); });
     }
     for (int a = 0; a < size; ++a) {
       for (int b = a + 1; b < size; ++b) {
         if (nodes_[a] == nodes_[b]) continue;
         auto [x, y] = socket_pair();
-        hand(given, a, x, [&](auto link) { all[a].data[b] = std::move(link); });
-        hand(given, b, y, [&](auto link) { all[b].data[a] = std::move(link); });
+        hand(given, a, b, true, x, [&](auto link) { all[a].data[b] = std::move(link); });
+        hand(given, b, a, true, y, [&](auto link) { all[b].data[a] = std::move(link); });
       }
     }
     engines_.resize(size);
@@ -109,6 +130,9 @@ class EngineWorld {
     }
     for (auto& t : threads) t.join();
     kill_victims();
+    for (auto& [rank, fds] : cut_fds_) {
+      for (int fd : fds) ::close(fd);
+    }
   }
   EngineWorld(const EngineWorld&) = delete;
 
@@ -122,6 +146,12 @@ class EngineWorld {
     }
     victim_fds_.clear();
   }
+  // What others see when a rank with an engine dies: all of its connections end at once.
+  void cut(int rank) {
+    muted_[rank] = true;  // it must not see one end after the other and tell of it
+    for (int fd : cut_fds_[rank]) ::shutdown(fd, SHUT_RDWR);
+    muted_[rank] = false;
+  }
   Engine::Stats stats(int rank = 0) { return engines_[rank]->stats(); }
 
  private:
@@ -129,12 +159,18 @@ class EngineWorld {
     return std::find(given.victims.begin(), given.victims.end(), rank) != given.victims.end();
   }
   template <class F>
-  void hand(const Given& given, int rank, int fd, F to) {
+  void hand(const Given& given, int rank, int peer, bool data, int fd, F to) {
     if (is_victim(given, rank)) {
       victim_fds_[rank].push_back(fd);
-    } else {
-      to(adopt_socket(fd));
+      return;
     }
+    auto link = adopt_socket(fd);
+    if (given.cuttable) {
+      cut_fds_[rank].push_back(::dup(fd));
+      link = std::make_unique<CuttableLink>(std::move(link), &muted_[rank]);
+    }
+    if (given.wrap) link = given.wrap(std::move(link), rank, peer, data);
+    to(std::move(link));
   }
   void make_nodes(std::vector<EngineOptions>* all, const Given& given) {
     std::vector<int> bells;
@@ -162,7 +198,8 @@ class EngineWorld {
   int size_;
   std::vector<int> nodes_;
   std::vector<std::unique_ptr<Engine>> engines_;
-  std::map<int, std::vector<int>> victim_fds_;
+  std::map<int, std::vector<int>> victim_fds_, cut_fds_;
+  std::map<int, std::atomic<bool>> muted_;
 };
 
 // One operation and its memory, on one rank.

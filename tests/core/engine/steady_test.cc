@@ -204,7 +204,8 @@ TEST_CASE("a rank that no longer comes in the middle of a schedule: the stall is
 TEST_CASE("the end of a schedule may arrive together with its beginning") {
   Given given{Layout::apart, crowded()};
   given.victims = {0};
-  EngineWorld world(2, given);
+  given.nodes = {0, 1, 1};
+  EngineWorld world(3, given);
   std::map<int, std::unique_ptr<Link>> children;
   children[1] = adopt_socket(::dup(world.victim_fds(0).at(0)));
   Control root(0, nullptr, 0, std::move(children));

@@ -1,0 +1,126 @@
+#include "collectives/guarded.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "collectives/flow.h"
+#include "collectives/fold.h"
+
+namespace hvd {
+namespace {
+
+// The data are to lie on a cache line of their own; the header ends where they begin.
+constexpr size_t kDataAt = 64;
+constexpr size_t kHeaderAt = kDataAt - sizeof(GuardHeader);
+constexpr uint32_t kFoldStep = 1u << 31;  // steps of the doubling are numbered by distance
+
+}  // namespace
+
+GuardHeader& GuardedAllreduce::header() const { return *reinterpret_cast<GuardHeader*>(mine_ + kHeaderAt); }
+
+std::byte* GuardedAllreduce::begin(Comm& comm, uint64_t schedule, uint64_t position, uint64_t ready, size_t count, DType acc, ReduceOp op) {
+  comm_ = &comm;
+  schedule_ = schedule;
+  position_ = position;
+  count_ = count;
+  bytes_ = count * size_of(acc);
+  acc_ = acc;
+  op_ = op;
+  mine_ = comm.scratch->get(kSlotGuardMine, kDataAt + bytes_);
+  theirs_ = comm.scratch->get(kSlotGuardTheirs, kDataAt + bytes_);
+  header() = {schedule, position, ready, static_cast<uint32_t>(bytes_), 0};
+  plan();
+  at_ = 0;
+  start_step();
+  return mine_ + kDataAt;
+}
+
+void GuardedAllreduce::plan() {
+  const Fold fold = Fold::of(comm_->rank, comm_->size);
+  steps_.clear();
+  if (fold.place < 0) {
+    steps_.push_back({comm_->rank - 1, kFoldStep, true, Then::take});
+    return;
+  }
+  if (fold.pairs(comm_->rank)) steps_.push_back({comm_->rank + 1, kFoldStep, false, Then::combine_mine_first});
+  for (int distance = 1; distance < fold.places; distance *= 2) {
+    const int place = fold.place ^ distance;
+    const Then then = fold.place < place ? Then::combine_mine_first : Then::combine_theirs_first;
+    steps_.push_back({fold.rank_at(place), static_cast<uint32_t>(distance), true, then});
+  }
+  if (fold.pairs(comm_->rank)) steps_.push_back({comm_->rank + 1, kFoldStep, true, Then::nothing});
+}
+
+void GuardedAllreduce::start_step() {
+  if (!under_way()) return;
+  const Step& step = steps_[at_];
+  const size_t bytes = sizeof(GuardHeader) + bytes_;
+  header().step = step.number;
+  out_ = step.sends ? ConstBytes(mine_ + kHeaderAt, bytes) : ConstBytes();
+  in_ = step.then != Then::nothing ? Bytes(theirs_ + kHeaderAt, bytes) : Bytes();
+}
+
+Status GuardedAllreduce::advance(bool* moved) {
+  while (under_way()) {
+    const int peer = steps_[at_].peer;
+    HVD_RETURN_IF_ERROR(advance_out(*comm_, peer, out_, *moved));
+    HVD_RETURN_IF_ERROR(advance_in(*comm_, peer, in_, *moved));
+    if (!out_.empty() || !in_.empty()) return {};
+    HVD_RETURN_IF_ERROR(finish_step());
+    ++at_;
+    *moved = true;
+    start_step();
+  }
+  return {};
+}
+
+Status GuardedAllreduce::finish_step() {
+  const Step& step = steps_[at_];
+  if (step.then == Then::nothing) return {};
+  GuardHeader theirs;
+  std::memcpy(&theirs, theirs_ + kHeaderAt, sizeof theirs);
+  HVD_RETURN_IF_ERROR(check(theirs));
+  if (step.then == Then::take) {
+    std::memcpy(mine_ + kHeaderAt, theirs_ + kHeaderAt, sizeof theirs + bytes_);
+    return {};
+  }
+  header().ready = std::min(header().ready, theirs.ready);
+  // Where somebody is not ready the data mean nothing.
+  if (header().ready <= position_ || count_ == 0) return {};
+  std::byte* mine = mine_ + kDataAt;
+  const std::byte* other = theirs_ + kDataAt;
+  const bool mine_first = step.then == Then::combine_mine_first;  // the same operands in the same order on both sides: the same bits
+  reduce2(acc_, op_, mine, mine_first ? mine : other, mine_first ? other : mine, count_);
+  return {};
+}
+
+Status GuardedAllreduce::check(const GuardHeader& theirs) const {
+  const std::string peer = peer_name(*comm_, steps_[at_].peer);
+  if (theirs.schedule != schedule_ || theirs.position != position_) {
+    return Status(Code::internal, peer + " is at position " + std::to_string(theirs.position) + " of schedule " +
+                                      std::to_string(theirs.schedule) + ", this rank at position " + std::to_string(position_) +
+                                      " of schedule " + std::to_string(schedule_));
+  }
+  if (theirs.bytes != bytes_ || theirs.step != steps_[at_].number) {
+    return Status(Code::internal, peer + " is out of step at position " + std::to_string(position_) + " of schedule " +
+                                      std::to_string(schedule_) + ": " + std::to_string(theirs.bytes) + " bytes in step " +
+                                      std::to_string(theirs.step) + ", expected " + std::to_string(bytes_) + " in step " +
+                                      std::to_string(steps_[at_].number));
+  }
+  return {};
+}
+
+void GuardedAllreduce::poll_fds(std::vector<std::pair<int, short>>& fds) const {
+  if (!under_way()) return;
+  const Link* link = comm_->links[steps_[at_].peer];
+  const int events = (in_.empty() ? 0 : POLLIN) | (out_.empty() ? 0 : POLLOUT);
+  if (link && link->fd() >= 0) fds.emplace_back(link->fd(), static_cast<short>(events));
+}
+
+std::string GuardedAllreduce::waits_for() const {
+  return under_way() ? pending_text(*comm_, steps_[at_].peer, !out_.empty(), steps_[at_].peer, !in_.empty()) : "";
+}
+
+}  // namespace hvd

@@ -1,0 +1,56 @@
+// The halves of an allreduce whose middle the engine does itself. The same steps as allreduce() and the backend take, in the same order
+// and types, so the results have the same bits.
+#include <cstring>
+
+#include "collectives/reduce.h"
+#include "engine/execute.h"
+
+namespace hvd {
+namespace {
+
+constexpr int kNarrowSlot = 8;  // of Scratch: 16-bit floats before they are widened and after they are narrowed
+
+}  // namespace
+
+size_t Executor::staged_count(const Response& r) const {
+  if (r.kind != Kind::allreduce) return 0;  // a barrier's shape is that of a scalar
+  size_t total = 0;
+  for (const auto& shape : r.shapes) total += elements_of(shape);
+  return total;
+}
+
+void Executor::stage(const Response& r, const std::vector<Operation*>& ops, std::byte* values) {
+  const size_t total = staged_count(r), element = size_of(r.dtype);
+  const bool half = accumulator(r.dtype) != r.dtype;
+  std::byte* narrow = half ? world_->comm(r.set)->scratch->get(kNarrowSlot, total * element) : values;
+  std::byte* to = narrow;
+  for (size_t i = 0; i < ops.size(); ++i) {
+    const size_t bytes = elements_of(r.shapes[i]) * element;
+    if (bytes) std::memcpy(to, ops[i]->in, bytes);
+    to += bytes;
+  }
+  if (r.prescale != 1.0) scale(r.dtype, narrow, narrow, total, {r.prescale, 1});
+  if (half) widen(r.dtype, reinterpret_cast<float*>(values), narrow, total);
+}
+
+void Executor::deliver(const Response& r, const std::vector<Operation*>& ops, std::byte* values) {
+  count(ops.size());
+  const size_t total = staged_count(r), element = size_of(r.dtype);
+  if (total == 0) return;
+  Comm& comm = *world_->comm(r.set);
+  std::byte* data = values;
+  if (accumulator(r.dtype) != r.dtype) {
+    data = comm.scratch->get(kNarrowSlot, total * element);
+    hvd::narrow(r.dtype, data, reinterpret_cast<const float*>(values), total);
+  }
+  const Scale after = scale_after(r, comm.size);
+  if (!after.identity()) scale(r.dtype, data, data, total, after);
+  for (size_t i = 0; i < ops.size(); ++i) {
+    const size_t bytes = elements_of(r.shapes[i]) * element;
+    if (bytes) std::memcpy(ops[i]->out, data, bytes);
+    data += bytes;
+  }
+  counters_.bytes += total * element;
+}
+
+}  // namespace hvd
