@@ -96,6 +96,7 @@ Pending submit_one(Program& p, uint64_t seed, int index, uint32_t set, const std
   q.op = random() % 4 == 0 ? ReduceOp::average : random() % 6 == 0 ? ReduceOp::max : ReduceOp::sum;
   if (random() % 3 == 0) q.prescale = 1.0 / 3;
   if (random() % 3 == 0) q.postscale = 0.7;
+  if (d == DType::float32 && q.op != ReduceOp::max) q.wire = static_cast<WireFormat>(random() % 4);
   const bool at_home = random() % 3 == 0;
   const auto data = random_floats(d, n, mine);
   auto block = at_home ? p.engine.allocate(data.size()) : nullptr;
@@ -120,6 +121,7 @@ void end_unevenly(Program& p, uint64_t seed, Hashes* hashes) {
   const uint64_t more = (seed + static_cast<uint64_t>(p.rank) * 5) % 4;
   for (uint64_t i = 0; i < more; ++i) {
     Request q = Program::request(Kind::allreduce, "late" + std::to_string(i), {777}, DType::float32);
+    q.wire = static_cast<WireFormat>((seed + i) % 4);
     TaskPtr task = p.submit(q, random_floats(DType::float32, 777, seed + i * 100 + static_cast<uint64_t>(p.rank)));
     p.wait(*task);
     hashes->own.mix(task->out.data(), task->out.size());
