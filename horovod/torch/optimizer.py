@@ -265,12 +265,21 @@ class _Distributed:
         return super().load_state_dict(*args, **kwargs)  # type: ignore[misc]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As in the plain optimizer; the new parameters' gradients are reduced as well. All ranks add the same."""
+        """As in the plain optimizer; the new parameters' gradients are reduced as well. All ranks add the same.
+
+        Raises ValueError, adding nothing, for a parameter that ``compression`` cannot carry.
+        """
         super().add_param_group(param_group)  # type: ignore[misc]
         groups = self.param_groups  # type: ignore[attr-defined]
         added = name_parameters(groups[-1:], None, first_group=len(groups) - 1)
-        self._parameter_names.update(added)
         reducer = self._hvd.reducer
+        if reducer is not None:
+            try:
+                check_compression(reducer.options.compression, added, reducer.options.op)
+            except ValueError:
+                groups.pop()
+                raise
+        self._parameter_names.update(added)
         if reducer is not None:
             reducer.add(added, unique_on_the_wire(self, added, reducer.options.process_set))
 

@@ -250,6 +250,22 @@ def test_residuals_are_no_state(pool):
     pool(2).run(restart)
 
 
+def add_doubles():
+    p, q, r = (torch.nn.Parameter(torch.zeros(3, dtype=d)) for d in (torch.float32, torch.float64, torch.float32))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p], 1.0), [("p", p)], hvd.Compression.wire_bf16)
+    with pytest.raises(ValueError, match=r"dtype torch.float64; accepted is torch.float32"):
+        optimizer.add_param_group({"params": [q]})
+    optimizer.add_param_group({"params": [r]})
+    (p.sum() + 2 * r.sum()).backward()
+    optimizer.step()
+    assert [len(group["params"]) for group in optimizer.param_groups] == [1, 1]
+    assert (p.tolist(), r.tolist()) == ([-1.0] * 3, [-2.0] * 3)
+
+
+def test_parameters_added_later_are_looked_at_too(pool):
+    pool(2).run(add_doubles)
+
+
 def not_finite():
     p = torch.nn.Parameter(torch.zeros(600))
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p], 1.0), [("p", p)], hvd.Compression.wire_int8)
