@@ -70,6 +70,7 @@ class EngineConfig:
     stall_warning: float  # seconds; 0: off
     stall_shutdown: float  # seconds; 0: never
     algorithm: str  # override, e.g. "allreduce=ring"; empty: the table decides
+    tuning: str  # sizes that differ from the defaults, e.g. "chunk_bytes=65536,direct_bytes=8192"
     spins: int  # rounds of busy waiting before yielding; 0 when ranks outnumber cores
     cpu: int  # core for the engine thread, -1: any
     log_level: int  # 0 trace .. 5 fatal
@@ -177,8 +178,15 @@ def algorithms(collective: str) -> list[str]:
 def runs_in(collective: str, algorithm: str, node_of: list[int]) -> bool:
     """Can the algorithm run in this world? Those over links cannot where all ranks share memory."""
 
-def choose_algorithm(collective: str, dtype: int, bytes: int, node_of: list[int], override: str = "") -> str:
-    """What the table, or ``override`` ("allreduce=ring"), takes for an operation of ``bytes`` bytes on each rank."""
+def choose_algorithm(
+    collective: str, dtype: int, bytes: int, node_of: list[int], override: str = "", tuning: str = ""
+) -> str:
+    """What the table, or ``override`` ("allreduce=ring"), takes for an operation of ``bytes`` bytes on each rank.
+    ``tuning`` as in EngineConfig."""
+
+def tuning(text: str = "") -> dict[str, int]:
+    """The sizes at which collectives change their ways, in bytes, with those in ``text`` ("chunk_bytes=65536") in place
+    of the defaults. ValueError naming a part that is not accepted."""
 
 def addition_order(collective: str, algorithm: str) -> str:
     """In which order ranks are added. "fixed": in the project's one order; "by host": it depends on who shares a host;

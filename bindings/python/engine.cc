@@ -35,7 +35,7 @@ struct Config {
   size_t cache_capacity = 1024;
   bool groups_apart = false;
   double timeout = 30, stall_warning = 60, stall_shutdown = 0;
-  std::string algorithm;
+  std::string algorithm, tuning;
   int spins = 2000, cpu = -1, log_level = 3;
 };
 
@@ -137,8 +137,10 @@ EngineOptions make_options(const Config& c) {
   if (c.parent_fd >= 0) o.parent = unclaimed.link(c.parent_fd);
   for (auto [rank, fd] : c.child_fds) o.children[rank] = unclaimed.link(fd);
   for (auto [rank, fd] : c.data_fds) o.data[rank] = unclaimed.link(fd);
+  Tuning tuning;
+  check(Tuning::parse(c.tuning, &tuning));
   o.settings = {c.fusion_threshold, c.cycle_time_ms * 1e-3, c.cache_capacity, c.groups_apart, c.timeout,
-                c.stall_warning, c.stall_shutdown, c.algorithm, c.spins, c.cpu};
+                c.stall_warning, c.stall_shutdown, c.algorithm, tuning, c.spins, c.cpu};
   check(make_host_backend(c.algorithm, &o.backend));
   const int least = c.log_level;
   o.log = [least](LogLevel level, const std::string& text) {
@@ -294,6 +296,7 @@ void define_config(nb::module_& m) {
       .def_rw("stall_warning", &Config::stall_warning)
       .def_rw("stall_shutdown", &Config::stall_shutdown)
       .def_rw("algorithm", &Config::algorithm)
+      .def_rw("tuning", &Config::tuning)
       .def_rw("spins", &Config::spins)
       .def_rw("cpu", &Config::cpu)
       .def_rw("log_level", &Config::log_level);

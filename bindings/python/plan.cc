@@ -81,14 +81,23 @@ void define_plan(nb::module_& m) {
     return runs_in(algorithm_of(collective_of(collective), algorithm), world_of(node_of));
   }, "collective"_a, "algorithm"_a, "node_of"_a);
   m.def("choose_algorithm", [](const std::string& collective, int dtype, size_t bytes, const std::vector<int>& node_of,
-                               const std::string& override_text) {
+                               const std::string& override_text, const std::string& tuning_text) {
     if (dtype < 0 || dtype >= kDTypeCount) {
       throw nb::value_error(("dtype is " + std::to_string(dtype) + ", accepted are 0 to " + std::to_string(kDTypeCount - 1)).c_str());
     }
     Overrides overrides;
     check(Overrides::parse(override_text, &overrides));
-    return std::string(name_of(select(collective_of(collective), static_cast<DType>(dtype), bytes, world_of(node_of), overrides)));
-  }, "collective"_a, "dtype"_a, "bytes"_a, "node_of"_a, "override"_a = "");
+    Tuning tuning;
+    check(Tuning::parse(tuning_text, &tuning));
+    return std::string(name_of(select(collective_of(collective), static_cast<DType>(dtype), bytes, world_of(node_of), overrides, tuning)));
+  }, "collective"_a, "dtype"_a, "bytes"_a, "node_of"_a, "override"_a = "", "tuning"_a = "");
+  m.def("tuning", [](const std::string& text) {
+    Tuning tuning;
+    check(Tuning::parse(text, &tuning));
+    std::map<std::string, size_t> values;
+    for (const TuningField& field : tuning_fields()) values[std::string(field.name)] = tuning.*field.value;
+    return values;
+  }, "text"_a = "");
   m.def("addition_order", [](const std::string& collective, const std::string& algorithm) {
     const Collective c = collective_of(collective);
     return order_name(order_of(c, algorithm_of(c, algorithm)));

@@ -92,7 +92,7 @@ class HostBackend final : public Backend {
 
  private:
   Algorithm pick(Collective collective, const Comm& c, DType d, size_t bytes) const {
-    return select(collective, d, bytes, shape_of(c), overrides_);
+    return select(collective, d, bytes, shape_of(c), overrides_, c.tuning);
   }
 
   static Status in_place(Algorithm algorithm, Comm& c, std::byte* data, size_t count, DType d, ReduceOp op) {

@@ -17,7 +17,7 @@ Status allgather_shm(Comm& comm, const std::byte* in, std::byte* out, std::span<
   const size_t before = std::accumulate(bytes.begin(), bytes.begin() + me, size_t{0});
   const size_t all = std::accumulate(bytes.begin(), bytes.end(), size_t{0});
   const size_t largest = *std::max_element(bytes.begin(), bytes.end());
-  if (in != out + before) copy_bytes(out + before, in, bytes[me], all >= kStreamFrom);
+  if (in != out + before) copy_bytes(out + before, in, bytes[me], all >= comm.tuning.stream_bytes);
   if (largest == 0 || members == 1) return {};
 
   NodeGroup& node = *comm.node;
@@ -25,7 +25,7 @@ Status allgather_shm(Comm& comm, const std::byte* in, std::byte* out, std::span<
   HVD_RETURN_IF_ERROR(node.begin(&stage));
   const SubBuffers subs(stage, kDepth);
   HVD_RETURN_IF_ERROR(subs.check(1));
-  const size_t step = std::min(subs.bytes, kChunk);
+  const size_t step = std::min(subs.bytes, comm.tuning.chunk_bytes);
   auto some = [&](size_t m, size_t k) { return bytes[m] > k * step ? std::min(step, bytes[m] - k * step) : 0; };
 
   auto stage_in = [&](size_t k) {
@@ -37,7 +37,7 @@ Status allgather_shm(Comm& comm, const std::byte* in, std::byte* out, std::span<
       const size_t m = (me + i) % members;
       if (m == 0) to = out;
       HVD_RETURN_IF_ERROR(node.await(static_cast<int>(m), k + 1));
-      copy_bytes(to + k * step, subs.at(static_cast<int>(m), k), some(m, k), all >= kStreamFrom);
+      copy_bytes(to + k * step, subs.at(static_cast<int>(m), k), some(m, k), all >= comm.tuning.stream_bytes);
       to += bytes[m];
     }
     return {};

@@ -23,16 +23,14 @@
 namespace hvd {
 namespace {
 
-// Up to this many bytes, for two members, one synchronisation less is worth more than the arithmetic done twice (measured).
-constexpr size_t kDirectBytes = 16 << 10;
 // Of a slice reduced to the staging area and then copied to the output: the copy finds it in the first-level cache.
 constexpr size_t kBlockBytes = 16 << 10;
 
 class Job {
  public:
-  Job(NodeGroup& node, const Segments& data, DType d, ReduceOp op, const Scale& s)
-      : node_(node), data_(data), dtype_(d), op_(op), scale_(s), element_(size_of(d)), large_(data.total * element_ >= kStreamFrom),
-        staged_(data), reduced_(data), copied_(data), sources_(node.size()) {}
+  Job(const Comm& comm, const Segments& data, DType d, ReduceOp op, const Scale& s)
+      : node_(*comm.node), tuning_(comm.tuning), data_(data), dtype_(d), op_(op), scale_(s), element_(size_of(d)),
+        large_(data.total * element_ >= tuning_.stream_bytes), staged_(data), reduced_(data), copied_(data), sources_(node_.size()) {}
 
   Status direct(const SubBuffers& subs);
   // `*mixed`: nothing has been done, because the tensors of some members, not of all, live in their arenas.
@@ -47,6 +45,7 @@ class Job {
   void reduce_own(const SubBuffers& subs, size_t round, size_t at, size_t first, size_t count);
 
   NodeGroup& node_;
+  const Tuning& tuning_;
   const Segments& data_;
   DType dtype_;
   ReduceOp op_;
@@ -148,7 +147,7 @@ Status Job::sliced(const SubBuffers& subs, const Homes& homes, bool* mixed) {
   if (homes.count > 0) return unstaged(subs, mixed);
   const size_t members = node_.size(), me = node_.me(), total = data_.total;
   const size_t unit = kLine / element_;
-  const size_t most = round_down(std::min(subs.bytes / members, kChunk) / element_, unit);
+  const size_t most = round_down(std::min(subs.bytes / members, tuning_.chunk_bytes) / element_, unit);
   const size_t rounds = ceil_div(total, most * members);
   const size_t slice = round_up(ceil_div(total, rounds * members), unit);
   auto start = [&](size_t k, size_t m) { return std::min(total, (k * members + m) * slice); };  // of member m's slice in round k
@@ -208,9 +207,9 @@ Status allreduce_shm(Comm& comm, const Segments& data, DType d, ReduceOp op, con
   NodeGroup& node = *comm.node;
   NodeGroup::Stage stage;
   HVD_RETURN_IF_ERROR(node.begin(&stage));
-  Job job(node, data, d, op, s);
+  Job job(comm, data, d, op, s);
   const size_t members = node.size();
-  if (data.total * size_of(d) <= 2 * kDirectBytes / members) {
+  if (data.total * size_of(d) <= 2 * comm.tuning.direct_bytes / members) {
     const SubBuffers subs(stage, kDepth);
     HVD_RETURN_IF_ERROR(subs.check(1));
     return job.direct(subs);
@@ -222,7 +221,7 @@ Status allreduce_shm(Comm& comm, const Segments& data, DType d, ReduceOp op, con
   if (!mixed) return {};
   // Once more, as if no tensor was at home.
   HVD_RETURN_IF_ERROR(node.begin(&stage));
-  return Job(node, data, d, op, s).sliced(SubBuffers(stage, kSlicedDepth, sizeof(Homes)), Homes{}, &mixed);
+  return Job(comm, data, d, op, s).sliced(SubBuffers(stage, kSlicedDepth, sizeof(Homes)), Homes{}, &mixed);
 }
 
 }  // namespace hvd

@@ -58,7 +58,7 @@ Status alltoall_shm(Comm& comm, const std::byte* in, std::span<const size_t> sen
   const size_t mine_in = std::accumulate(send_bytes.begin(), send_bytes.begin() + me, size_t{0});
   const size_t mine_out = std::accumulate(recv_bytes.begin(), recv_bytes.begin() + me, size_t{0});
   const size_t all = std::accumulate(recv_bytes.begin(), recv_bytes.end(), size_t{0});
-  copy_bytes(out + mine_out, in + mine_in, send_bytes[me], all >= kStreamFrom);
+  copy_bytes(out + mine_out, in + mine_in, send_bytes[me], all >= comm.tuning.stream_bytes);
   if (members == 1) return {};
 
   NodeGroup& node = *comm.node;
@@ -66,7 +66,7 @@ Status alltoall_shm(Comm& comm, const std::byte* in, std::span<const size_t> sen
   HVD_RETURN_IF_ERROR(node.begin(&stage));
   const SubBuffers subs(stage, kDepth, round_up((1 + members) * sizeof(uint64_t), kLine));
   HVD_RETURN_IF_ERROR(subs.check(members));
-  const size_t step = round_down(std::min(subs.bytes / members, kChunk), kLine);
+  const size_t step = round_down(std::min(subs.bytes / members, comm.tuning.chunk_bytes), kLine);
   auto part = [&](size_t bytes, size_t k) { return bytes > k * step ? std::min(step, bytes - k * step) : 0; };
 
   auto stage_in = [&](size_t k) {
@@ -82,7 +82,7 @@ Status alltoall_shm(Comm& comm, const std::byte* in, std::span<const size_t> sen
       const size_t m = (me + i) % members;
       if (m == 0) to = out;
       HVD_RETURN_IF_ERROR(node.await(static_cast<int>(m), k + 1));
-      copy_bytes(to + k * step, subs.at(static_cast<int>(m), k) + me * step, part(recv_bytes[m], k), all >= kStreamFrom);
+      copy_bytes(to + k * step, subs.at(static_cast<int>(m), k) + me * step, part(recv_bytes[m], k), all >= comm.tuning.stream_bytes);
       to += recv_bytes[m];
     }
     return {};

@@ -17,7 +17,7 @@ Status broadcast_shm(Comm& comm, std::byte* data, size_t bytes, int root) {
   HVD_RETURN_IF_ERROR(node.begin(&stage));
   const SubBuffers subs(stage, kDepth);
   HVD_RETURN_IF_ERROR(subs.check(1));
-  const size_t step = std::min(subs.bytes, kChunk);
+  const size_t step = std::min(subs.bytes, comm.tuning.chunk_bytes);
   const size_t rounds = ceil_div(bytes, step);
   for (size_t k = 0; k < rounds; ++k) {
     const size_t at = k * step, some = std::min(step, bytes - at);
@@ -27,7 +27,7 @@ Status broadcast_shm(Comm& comm, std::byte* data, size_t bytes, int root) {
       copy_bytes(subs.at(root, k), data + at, some, false);
     } else {
       HVD_RETURN_IF_ERROR(node.await(root, k + 1));
-      copy_bytes(data + at, subs.at(root, k), some, bytes >= kStreamFrom);
+      copy_bytes(data + at, subs.at(root, k), some, bytes >= comm.tuning.stream_bytes);
     }
     node.publish();
   }

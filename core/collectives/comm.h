@@ -11,6 +11,7 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "plan/tuning.h"
 #include "transport/link.h"
 #include "transport/node_group.h"
 #include "transport/waiter.h"
@@ -44,6 +45,7 @@ struct Comm {
   Scratch* scratch = nullptr;
   Traffic* traffic = nullptr;   // null: not counted
   double timeout = 30;          // seconds without progress
+  Tuning tuning;                // the same on all members
 
   // Hierarchy, when the set spans several hosts and some host has several members: my host's members, and for each slice of the
   // data one member a host. Null otherwise. See collectives/allreduce_hierarchical.h.

@@ -30,7 +30,7 @@ Status reducescatter_shm(Comm& comm, const std::byte* in, std::byte* out, std::s
   HVD_RETURN_IF_ERROR(node.begin(&stage));
   const SubBuffers subs(stage, kDepth);
   HVD_RETURN_IF_ERROR(subs.check(members));
-  const size_t region = round_down(std::min(subs.bytes / members, kChunk), kLine), step = region / element;
+  const size_t region = round_down(std::min(subs.bytes / members, comm.tuning.chunk_bytes), kLine), step = region / element;
   auto part = [&](size_t m, size_t k) { return counts[m] > k * step ? std::min(step, counts[m] - k * step) : 0; };
   std::vector<const std::byte*> sources(members);
 
@@ -46,7 +46,7 @@ Status reducescatter_shm(Comm& comm, const std::byte* in, std::byte* out, std::s
     for (size_t m = 0; m < members; ++m) sources[m] = subs.at(static_cast<int>(m), k) + me * region;
     sources[me] = in + (before + k * step) * element;
     const bool in_place = out == in + before * element;
-    reduce_many(d, op, out + k * step * element, sources, part(me, k), s, !in_place && counts[me] * element >= kStreamFrom);
+    reduce_many(d, op, out + k * step * element, sources, part(me, k), s, !in_place && counts[me] * element >= comm.tuning.stream_bytes);
     return {};
   };
   return run_rounds(node, ceil_div(largest, step), 0, stage_in, take_out);

@@ -24,10 +24,8 @@ constexpr size_t round_up(size_t n, size_t multiple) { return (n + multiple - 1)
 constexpr size_t round_down(size_t n, size_t multiple) { return n / multiple * multiple; }
 constexpr size_t ceil_div(size_t n, size_t d) { return (n + d - 1) / d; }
 
-// From this size of an output on, it is stored past the cache unless it has just been read (in place): it would only push out what is
-// still needed, and a cached store reads the line first.
-inline constexpr size_t kStreamFrom = 8 << 20;
-inline constexpr size_t kChunk = 128 << 10;  // bytes that a member stages in a round: half the usual second-level cache, or less
+// From Tuning::stream_bytes of an output on, it is stored past the cache unless it has just been read (in place): it would only push
+// out what is still needed, and a cached store reads the line first.
 
 // Sub-buffers of the halves of all members. Round k uses number k % count, at the same offset on every member.
 struct SubBuffers {

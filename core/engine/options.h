@@ -21,6 +21,7 @@ struct Settings {
   double stall_warning = 60;             // seconds; 0: never warn
   double stall_shutdown = 0;             // seconds; 0: never
   std::string algorithm;                 // override of the algorithm table
+  Tuning tuning;                         // the same on all ranks
   int spins = 2000;
   int cpu = -1;                          // core of the engine thread; -1: any
 };

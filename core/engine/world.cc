@@ -66,7 +66,7 @@ void talk_through_memory(EngineOptions& o) {
 }
 
 World::World(EngineOptions& options)
-    : rank_(options.rank), node_of_(options.node_of), timeout_(options.settings.timeout), segment_(std::move(options.segment)),
+    : rank_(options.rank), node_of_(options.node_of), timeout_(options.settings.timeout), tuning_(options.settings.tuning), segment_(std::move(options.segment)),
       event_fds_(std::move(options.event_fds)), links_(std::move(options.data)), waiter_({}, spin_policy(options.settings)) {
   for (int r = 0; r < size(); ++r) {
     if (node_of_[r] == node_of_[rank_]) locals_.push_back(r);
@@ -107,6 +107,7 @@ Comm World::sub_comm(const std::vector<int>& ranks, bool links) {
   c.scratch = &scratch_;
   c.traffic = &traffic_;
   c.timeout = timeout_;
+  c.tuning = tuning_;
   c.global_ranks = ranks;
   c.links.assign(ranks.size(), nullptr);
   for (size_t i = 0; links && i < ranks.size(); ++i) c.links[i] = link_to(ranks[i]);

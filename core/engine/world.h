@@ -57,6 +57,7 @@ class World {
   bool one_node_ = true;
   bool flat_ = false;
   double timeout_;
+  Tuning tuning_;
   std::shared_ptr<Segment> segment_;
   std::vector<int> event_fds_;
   std::vector<BellRef> bells_;

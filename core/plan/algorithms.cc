@@ -2,54 +2,55 @@
 
 #include <bit>
 
+#include "plan/text.h"
+
 namespace hvd {
 namespace {
 
 constexpr int kAnyRanks = std::numeric_limits<int>::max();
-constexpr size_t kAnyBytes = std::numeric_limits<size_t>::max();
-constexpr size_t kKiB = 1 << 10, kMiB = 1 << 20;
+constexpr size_t Tuning::* kAnyBytes = nullptr;
 
 using C = Collective;
 using A = Algorithm;
 using W = Where;
+using T = Tuning;
 
 // clang-format off
 constexpr Row kTable[] = {
-    // collective      where      values            sizes                 ranks      bytes       algorithm
-    {C::allreduce,     W::local,  Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,  A::shm},
-    {C::allreduce,     W::nested, Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,  A::hierarchical},
-    {C::allreduce,     W::flat,   Values::any,      Sizes::any,           kAnyRanks, 16 * kKiB,  A::recursive_doubling},
-    {C::allreduce,     W::flat,   Values::any,      Sizes::any,           8,         kAnyBytes,  A::pairwise},
-    {C::allreduce,     W::flat,   Values::integers, Sizes::any,           kAnyRanks, kAnyBytes,  A::ring},
-    {C::allreduce,     W::flat,   Values::any,      Sizes::powers_of_two, kAnyRanks, kAnyBytes,  A::rabenseifner},
+    // collective      where      values            sizes                 ranks      bytes                algorithm
+    {C::allreduce,     W::local,  Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::shm},
+    {C::allreduce,     W::nested, Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::hierarchical},
+    {C::allreduce,     W::flat,   Values::any,      Sizes::any,           kAnyRanks, &T::doubling_bytes,  A::recursive_doubling},
+    {C::allreduce,     W::flat,   Values::any,      Sizes::any,           8,         kAnyBytes,           A::pairwise},
+    {C::allreduce,     W::flat,   Values::integers, Sizes::any,           kAnyRanks, kAnyBytes,           A::ring},
+    {C::allreduce,     W::flat,   Values::any,      Sizes::powers_of_two, kAnyRanks, kAnyBytes,           A::rabenseifner},
     // Folding costs Rabenseifner two trips of all data; direct messages cost a connection to everybody.
-    {C::allreduce,     W::flat,   Values::any,      Sizes::any,           64,        kAnyBytes,  A::pairwise},
-    {C::allreduce,     W::flat,   Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,  A::rabenseifner},
+    {C::allreduce,     W::flat,   Values::any,      Sizes::any,           64,        kAnyBytes,           A::pairwise},
+    {C::allreduce,     W::flat,   Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::rabenseifner},
 
-    {C::broadcast,     W::local,  Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,  A::shm},
-    {C::broadcast,     W::nested, Values::any,      Sizes::any,           2,         kAnyBytes,  A::tree},
-    {C::broadcast,     W::nested, Values::any,      Sizes::any,           kAnyRanks, 256 * kKiB, A::tree},
-    {C::broadcast,     W::nested, Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,  A::pipelined},
-    {C::broadcast,     W::flat,   Values::any,      Sizes::any,           2,         kAnyBytes,  A::tree},
-    {C::broadcast,     W::flat,   Values::any,      Sizes::any,           16,        256 * kKiB, A::tree},
-    {C::broadcast,     W::flat,   Values::any,      Sizes::any,           kAnyRanks, 1 * kMiB,   A::tree},
-    {C::broadcast,     W::flat,   Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,  A::pipelined},
+    {C::broadcast,     W::local,  Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::shm},
+    {C::broadcast,     W::nested, Values::any,      Sizes::any,           2,         kAnyBytes,           A::tree},
+    {C::broadcast,     W::nested, Values::any,      Sizes::any,           kAnyRanks, &T::tree_bytes,      A::tree},
+    {C::broadcast,     W::nested, Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::pipelined},
+    {C::broadcast,     W::flat,   Values::any,      Sizes::any,           2,         kAnyBytes,           A::tree},
+    {C::broadcast,     W::flat,   Values::any,      Sizes::any,           kAnyRanks, &T::flat_tree_bytes, A::tree},
+    {C::broadcast,     W::flat,   Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::pipelined},
 
-    {C::allgather,     W::local,  Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,  A::shm},
-    {C::allgather,     W::nested, Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,  A::ring},
-    {C::allgather,     W::flat,   Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,  A::ring},
+    {C::allgather,     W::local,  Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::shm},
+    {C::allgather,     W::nested, Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::ring},
+    {C::allgather,     W::flat,   Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::ring},
 
-    {C::alltoall,      W::local,  Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,  A::shm},
-    {C::alltoall,      W::nested, Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,  A::pairwise},
-    {C::alltoall,      W::flat,   Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,  A::pairwise},
+    {C::alltoall,      W::local,  Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::shm},
+    {C::alltoall,      W::nested, Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::pairwise},
+    {C::alltoall,      W::flat,   Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::pairwise},
 
-    {C::reducescatter, W::local,  Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,  A::shm},
-    {C::reducescatter, W::nested, Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,  A::pairwise},
-    {C::reducescatter, W::flat,   Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,  A::pairwise},
+    {C::reducescatter, W::local,  Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::shm},
+    {C::reducescatter, W::nested, Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::pairwise},
+    {C::reducescatter, W::flat,   Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::pairwise},
 
-    {C::barrier,       W::local,  Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,  A::shm},
-    {C::barrier,       W::nested, Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,  A::dissemination},
-    {C::barrier,       W::flat,   Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,  A::dissemination},
+    {C::barrier,       W::local,  Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::shm},
+    {C::barrier,       W::nested, Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::dissemination},
+    {C::barrier,       W::flat,   Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::dissemination},
 };
 // clang-format on
 
@@ -69,24 +70,6 @@ constexpr A kBarrier[] = {A::shm, A::dissemination};
 constexpr std::span<const A> kExisting[kCollectiveCount] = {kAllreduce, kBroadcast, kAllgather, kDirect, kDirect, kBarrier};
 
 Where where(const WorldShape& world) { return world.all_local ? W::local : world.nested ? W::nested : W::flat; }
-
-template <class Value, class Name>
-std::string listed(std::span<const Value> values, Name name) {
-  std::string text;
-  for (const Value& value : values) {
-    if (!text.empty()) text += ", ";
-    text += name(value);
-  }
-  return text;
-}
-
-// Not "'" + ...: GCC 12 sees an overlapping copy in that (PR105651).
-std::string quoted(std::string_view s) { return std::string(1, '\'').append(s).append(1, '\''); }
-
-std::string_view trimmed(std::string_view s) {
-  const size_t first = s.find_first_not_of(" \t");
-  return first == s.npos ? std::string_view() : s.substr(first, s.find_last_not_of(" \t") - first + 1);
-}
 
 Status parse_one(std::string_view item, Overrides* out) {
   const std::string shown = quoted(item).append(" in the choice of algorithms");
@@ -131,12 +114,7 @@ WorldShape WorldShape::of(const Topology& t, bool shared_memory) {
 
 Status Overrides::parse(std::string_view text, Overrides* out) {
   Overrides result;
-  while (!trimmed(text).empty()) {
-    const size_t comma = text.find(',');
-    const std::string_view item = trimmed(text.substr(0, comma));
-    if (!item.empty()) HVD_RETURN_IF_ERROR(parse_one(item, &result));
-    text = comma == text.npos ? std::string_view() : text.substr(comma + 1);
-  }
+  HVD_RETURN_IF_ERROR(each_item(text, [&](std::string_view item) { return parse_one(item, &result); }));
   *out = result;
   return {};
 }
@@ -157,12 +135,14 @@ bool runs_in(Algorithm a, const WorldShape& world) {
   }
 }
 
-Algorithm select(Collective c, DType d, size_t bytes, const WorldShape& world, const Overrides& overrides) {
+Algorithm select(Collective c, DType d, size_t bytes, const WorldShape& world, const Overrides& overrides,
+                 const Tuning& tuning) {
   const auto& wanted = overrides.wanted[static_cast<size_t>(c)];
   if (wanted && runs_in(*wanted, world)) return *wanted;
   for (const Row& row : kTable) {
     if (row.collective == c && row.where == where(world) && (row.values == Values::any || !is_float(d)) &&
-        (row.sizes == Sizes::any || world.power_of_two) && world.size <= row.ranks && bytes <= row.bytes) {
+        (row.sizes == Sizes::any || world.power_of_two) && world.size <= row.ranks &&
+        (!row.bytes || bytes <= tuning.*row.bytes)) {
       return row.algorithm;
     }
   }

@@ -15,6 +15,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "plan/topology.h"
+#include "plan/tuning.h"
 
 namespace hvd {
 
@@ -69,7 +70,7 @@ bool runs_in(Algorithm, const WorldShape&);
 
 // `bytes`: of the whole operation on one rank, in dtype `d`. An override that cannot run in this world is passed over (one
 // setting serves worlds and process sets of different shapes).
-Algorithm select(Collective, DType d, size_t bytes, const WorldShape&, const Overrides& = {});
+Algorithm select(Collective, DType d, size_t bytes, const WorldShape&, const Overrides& = {}, const Tuning& = {});
 
 // The table, for documentation and tests.
 enum class Where : uint8_t { local, nested, flat };
@@ -80,8 +81,8 @@ struct Row {
   Where where;
   Values values;
   Sizes sizes;
-  int ranks;     // at most
-  size_t bytes;  // at most
+  int ranks;               // at most
+  size_t Tuning::* bytes;  // at most; null: any
   Algorithm algorithm;
 };
 std::span<const Row> table();

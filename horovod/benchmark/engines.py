@@ -59,6 +59,7 @@ class EngineColumn:
     def __init__(self, name: str, settings: Mapping[str, str], node_of: Sequence[int]) -> None:
         self.name = name
         self.node_of = list(node_of)
+        self._tuning = settings.get("HOROVOD_TUNING", os.environ.get("HOROVOD_TUNING", ""))
         self._override = settings.get("HOROVOD_ALGORITHM", os.environ.get("HOROVOD_ALGORITHM", ""))
         with environment(settings):
             self.job, self._engine = bootstrap.start(None, [], False)
@@ -79,9 +80,9 @@ class EngineColumn:
         """Waits for all ranks."""
         return self._barrier()
 
-    def prepare(self, case: Case) -> Callable[[], object]:
-        """The operation of a case, blocking; allreduce and broadcast in place, the others from one memory to another
-        (allgather and alltoall to memory that the engine makes, as for every user of them)."""
+    def prepare(self, case: Case, in_place: bool = True) -> Callable[[], object]:
+        """The operation of a case, blocking; allreduce (``in_place``) and broadcast in place, the others from one
+        memory to another (allgather and alltoall to memory that the engine makes, as for every user of them)."""
         count, ranks = case.bytes // 4, self.job.size
         part = count // ranks if case.collective == "allgather" else count
         name = f"{case.collective}.benchmark.{case.bytes}"
@@ -91,15 +92,24 @@ class EngineColumn:
         if case.collective == "barrier":
             return self._barrier
         source = Memory(4 * part)
-        in_place = case.collective in ("allreduce", "broadcast")
-        target = source if in_place else Memory(4 * count // ranks)
+        if case.collective == "broadcast" or (case.collective == "allreduce" and in_place):
+            target = source
+        else:
+            target = Memory(4 * (count if case.collective == "allreduce" else count // ranks))
         call = self._call(case.collective, name, source.address, target.address, shape, 0)
         call.__dict__["memory"] = (source, target)  # lives as long as the operation may be called
         return call
 
+    def submitter(self, name: str, memory: Memory, count: int) -> Callable[[], _core.Work]:
+        """Starts an allreduce of ``count`` numbers in place each time it is called; the result is to be waited for."""
+        submit, kind, address, shape = self._engine.submit, _core.KIND_ALLREDUCE, memory.address, (count,)
+        return lambda: submit(kind, name, address, address, shape, dtypes.FLOAT32, ops.Sum, 0, 1.0, 1.0, 0, None, "", 0)
+
     def algorithm(self, case: Case) -> str:
         """What the table, or the override, takes for this case."""
-        return _core.choose_algorithm(case.collective, dtypes.FLOAT32, case.bytes, self.node_of, self._override)
+        return _core.choose_algorithm(
+            case.collective, dtypes.FLOAT32, case.bytes, self.node_of, self._override, self._tuning
+        )
 
     def stop(self) -> None:
         """Leaves the job; nothing of the engine stays."""

@@ -28,6 +28,8 @@ class Options:
     mpi_prefix: str
     timeout: float
     """Seconds that one measurement of a peer in other processes may take."""
+    calibrate: bool
+    """Measure the sizes at which collectives change their ways, keep them, and end."""
     json: Path | None
     plot: Path | None
     """The pictures' name without ending."""
@@ -68,6 +70,11 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--mpi-prefix", default="", help="environment with mpiexec and mpi4py (default: this one)")
     parser.add_argument("--no-pin", action="store_true", help="leave it to the system which core runs which thread")
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds for one measurement of MPI (default 120)")
+    parser.add_argument(
+        "--calibrate",
+        action="store_true",
+        help="instead, find the sizes at which collectives should change their ways here, for later jobs of this shape",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all results here")
     parser.add_argument("--plot", type=Path, metavar="NAME", help="draw NAME.png and NAME.svg (needs matplotlib)")
     return parser
@@ -86,6 +93,7 @@ def parse(words: Sequence[str]) -> tuple[Options, int | None]:
         pin=not args.no_pin,
         mpi_prefix=args.mpi_prefix,
         timeout=args.timeout,
+        calibrate=args.calibrate,
         json=args.json,
         plot=args.plot,
     )

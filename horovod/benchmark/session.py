@@ -13,21 +13,21 @@ from typing import Any
 
 from horovod import _core
 from horovod._version import __version__
-from horovod.benchmark import model, plot, report
+from horovod.benchmark import calibrate, plot, report
 from horovod.benchmark.cases import Case, bus_factor, make_cases
 from horovod.benchmark.engines import EngineColumn
+from horovod.benchmark.fitting import FITTED, fit_model
 from horovod.benchmark.jobs import JobError
 from horovod.benchmark.options import Options
 from horovod.benchmark.peers import Gloo, Mpi, gloo_missing, mpi_missing
 from horovod.benchmark.standalone.serving import pin, timed
 from horovod.common.basics import HorovodBasics
+from horovod.common.calibration import World, store
 from horovod.common.objects import allgather_object, broadcast_object
 from horovod.common.peers import machine_identity
+from horovod.common.settings import Settings
 
 OURS = "horovod"
-_FITTED = ("barrier", "alltoall", "reducescatter")
-_FIT_TURNS = 3
-_FIT_SIZES = (4 << 10, 64 << 10, 1 << 20, 4 << 20)
 
 
 class Session:
@@ -43,6 +43,7 @@ class Session:
         self._node_of, self._one_host = self._nodes()
         self._ours = EngineColumn(OURS, {}, self._node_of)
         self._links: dict[str, EngineColumn] = {}
+        self._model: dict[str, float] = {}
         self._gloo: Gloo | None = None
         self._mpi: Mpi | None = None
         self._with_mpi = False
@@ -72,8 +73,7 @@ class Session:
         for name in self._algorithms():
             self._add_algorithm(name)
         self._start_peers()
-        if self._options.pin:
-            pin(self._cores[self._basics.local_rank() % len(self._cores)])
+        self.pin()
 
     def _algorithms(self) -> list[str]:
         existing = _core.algorithms("allreduce")
@@ -131,7 +131,7 @@ class Session:
         complete."""
         everything: list[report.Result] = []
         labels: dict[int, str] = {}
-        parameters = self._fit() if self._links else {}
+        parameters = fit_model(list(self._links.values()), self.rank, self.size) if self._links else {}
         for collective in self._options.collectives:
             cases = make_cases(collective, self._options.sizes, self.size)
             results = [found for case in cases for found in self._measure_case(case, parameters)]
@@ -211,38 +211,6 @@ class Session:
             self._mpi = None
             return []
 
-    # -- the cost model -----------------------------------------------------------------------------------------------
-
-    def _fit(self) -> dict[str, float]:
-        """Parameters of the cost model from other collectives than the one they are to predict."""
-        parameters = dict(_core.cost_model())
-        kinds = {tuple(engine.node_of): engine for engine in self._links.values()}
-        for nodes, engine in kinds.items():
-            if self.size == 1 or 1 < len(set(nodes)) < self.size:
-                continue  # hosts within hosts: what is local there cannot be told apart
-            shared = len(set(nodes)) == 1
-            names = ("local_alpha", "local_beta", "gamma") if shared else ("alpha", "beta", "gamma")
-            measured = self._times(engine)
-            fitted = broadcast_object(model.fit(measured, list(nodes), names) if self.rank == 0 else None, 0, "fit")
-            parameters |= {name: value for name, value in fitted.items() if name != "gamma" or not shared}
-            if shared and len(kinds) == 1:
-                parameters["gamma"] = fitted["gamma"]
-        return parameters
-
-    def _times(self, engine: EngineColumn) -> list[model.Measured]:
-        found: list[model.Measured] = []
-        cases = [case for collective in _FITTED for case in make_cases(collective, _FIT_SIZES, self.size)]
-        operations = [engine.prepare(case) for case in cases]
-        local: list[list[float]] = [[] for _ in cases]
-        for _ in range(_FIT_TURNS):
-            for case, operation, samples in zip(cases, operations, local, strict=True):
-                samples += timed(operation, engine.barrier, case.inner, max(case.samples // 4, 3), case.inner)
-        by_rank = allgather_object(local, "benchmark.fit")
-        for index, case in enumerate(cases):
-            seconds = report.quantile(report.slowest([ranks[index] for ranks in by_rank]), 0.5)
-            found.append((case.collective, engine.algorithm(case), case.bytes, seconds))
-        return found
-
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def finish(self, results: Sequence[report.Result], labels: dict[int, str]) -> None:
@@ -253,7 +221,7 @@ class Session:
         self.say("\n" + "\n".join(f"{name}: {value}" for name, value in machine.items() if value))
         if self._model:
             shown = ", ".join(f"{name} {value:.3g}" for name, value in self._model.items())
-            self.say(f"cost model fitted to {', '.join(_FITTED)} (s, s a byte): {shown}")
+            self.say(f"cost model fitted to {', '.join(FITTED)} (s, s a byte): {shown}")
         if self._options.json:
             self._options.json.parent.mkdir(parents=True, exist_ok=True)
             text = json.dumps(report.to_json(machine, results, self._model), indent=1)
@@ -274,6 +242,35 @@ class Session:
             "notes": list(self._notes),
         }
 
+    def calibrate(self) -> None:
+        """Measures the tuned sizes and keeps them where they are faster than the defaults."""
+        outcome = calibrate.Calibration(self._node_of).run(self.pin)
+        parameters = fit_model([self._ours], self.rank, self.size)
+        if self.rank != 0:
+            return
+        for name, (before, after) in outcome.gains.items():
+            before_us, after_us = report.microseconds(before), report.microseconds(after)
+            self.say(f"{name}: {before_us} us with the defaults, {after_us} us tuned, {before / after:.2f}x")
+        shape = f"{self.size} ranks on this host, {outcome.seconds:.2f} s"
+        job = self._basics
+        transport = Settings.from_environ().text("HOROVOD_TRANSPORT")
+        world = World.here(self.size, job.local_size(), job.cross_size(), transport)
+        kept = outcome.tuning if outcome.accepted else {}
+        if outcome.tuning and not kept:
+            self.say("these sizes are not faster than the defaults altogether, and are dropped")
+        try:
+            gains = {name: {"default": b, "tuned": a} for name, (b, a) in outcome.gains.items()}
+            path = store(world, kept, gains, parameters)
+        except OSError as error:
+            raise ValueError(f"the sizes cannot be kept: {error}") from None
+        shown = ", ".join(f"{name} {value}" for name, value in kept.items()) or "the defaults are as good"
+        self.say(f"calibrated for {shape}: {shown}\n{path}")
+
+    def pin(self) -> None:
+        """Binds all threads of this process to its core, unless that is not wanted."""
+        if self._options.pin:
+            pin(self._cores[self._basics.local_rank() % len(self._cores)])
+
     def close(self) -> None:
         """Ends peers and engines."""
         if self._mpi:
@@ -289,7 +286,10 @@ def run(options: Options) -> None:
     """The whole benchmark. Raises ValueError for what cannot be done, HorovodInternalError when a rank is lost."""
     session = Session(options)
     try:
-        session.set_up()
-        session.finish(*session.measure())
+        if options.calibrate:
+            session.calibrate()
+        else:
+            session.set_up()
+            session.finish(*session.measure())
     finally:
         session.close()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from horovod._version import __version__
-from horovod.common import shared_memory
+from horovod.common import calibration, shared_memory
 from horovod.common.auth import derive_key
 from horovod.common.links import CONTROL, DATA, NODE, Former, Link, LinkError, Listeners
 from horovod.common.log import make_sink
@@ -76,7 +76,22 @@ def start(members: list[int] | None, process_sets: list[list[int]], dynamic: boo
         )
     if env.size == 1 or (members is not None and len(members) == 1):
         return _start_alone(env, settings, dynamic)
+    if members is None or len(members) == env.size:
+        settings = _calibrated(env, settings)
     return _Joining(env, settings, members, process_sets, dynamic).run()
+
+
+def _calibrated(env: WorkerEnv, settings: Settings) -> Settings:
+    """With the sizes measured on this host for a job of this shape, if there are any and nothing speaks against them.
+    On rank 0, from which the others get them."""
+    if env.rank != 0 or settings.text("HOROVOD_TUNING") or not settings.flag("HOROVOD_CALIBRATE"):
+        return settings
+    transport = settings.text("HOROVOD_TRANSPORT")
+    world = calibration.World.here(env.size, env.local_size, env.cross_size, transport)
+    tuning, trouble = calibration.load(world)
+    if trouble and LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL")) <= LOG_LEVELS.index("warning"):
+        make_sink(0, settings.flag("HOROVOD_LOG_HIDE_TIME"))(LOG_LEVELS.index("warning"), trouble)
+    return settings.with_values({"HOROVOD_TUNING": tuning})
 
 
 def _start_alone(env: WorkerEnv, settings: Settings, dynamic: bool) -> tuple[Job, "Engine"]:
@@ -310,6 +325,8 @@ def _make_engine(plan: Plan, peers: Sequence[Peer], formed: _Formed, settings: S
     except ValueError as error:
         if "choice of algorithms" in str(error):  # the core does not know where its text came from
             raise ValueError(f"HOROVOD_ALGORITHM: {error}") from None
+        if "in the tuning" in str(error):
+            raise ValueError(f"HOROVOD_TUNING: {error}") from None
         raise
 
 

@@ -120,6 +120,11 @@ TABLE: Final = (
     Setting("HOROVOD_ALGORITHM", "text", "",
             "overrides the table of algorithms, for tests and experts, as in allreduce=ring", engine="algorithm",
             agreed=True),
+    Setting("HOROVOD_TUNING", "text", "",
+            "sizes at which collectives change their ways, as in chunk_bytes=65536 (core/plan/tuning.h); unset: as "
+            "calibrated, else the defaults", engine="tuning", agreed=True),
+    Setting("HOROVOD_CALIBRATE", "bool", True,
+            "use sizes that `horovodrun --benchmark -- --calibrate` has measured on this host for a job of this shape"),
     Setting("HOROVOD_STAGING_BYTES", "int", 8 * _MIB,
             "a rank's area in the memory shared on its host; a multiple of 4096", low=65536, high=1 << 32,
             engine="staging_bytes", agreed=True),

@@ -1,0 +1,188 @@
+"""Measures fusion and the batching window: sets of gradients through the engine, each way of running them in turns.
+
+    horovodrun -np 2 python benchmarks/fusion.py [--sets many resnet] [--rounds 5] [--out runs/fusion.json]
+
+One engine for each setting, all alive in the same processes and asleep but for one. A step submits all tensors of a set
+and then waits for each. Three ways to submit, three kinds of steps:
+
+    burst       one after another, as fast as Python can: what synchronize() after backward() looks like
+    paced       spread evenly over a backward pass of --backward-ms; what is shown is the time beyond that pass
+    negotiated  burst, with HOROVOD_CACHE_CAPACITY=0: a program whose steps never repeat themselves
+
+docs/performance.md tells what the defaults rest on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from math import prod
+from pathlib import Path
+
+from cases import MANY, resnet50
+
+from horovod.benchmark.engines import EngineColumn, Memory
+from horovod.benchmark.report import grid, microseconds, quantile, slowest
+from horovod.benchmark.standalone.serving import pin
+from horovod.common.basics import HorovodBasics
+from horovod.common.objects import allgather_object
+
+KIB, MIB = 1 << 10, 1 << 20
+SETS = {"many": MANY, "resnet": list(reversed(resnet50()))}  # gradients arrive from the last layer on
+LABELS = {"many": "200 x 4 KiB", "resnet": "ResNet-50 gradients"}
+KINDS = ("burst", "paced", "negotiated")
+THRESHOLDS = (0, 64 * KIB, MIB, 8 * MIB, 32 * MIB, 128 * MIB)  # the last: the default
+WINDOWS = (0.0, 0.1, 1.0, 5.0)  # ms; 1 is the default
+
+
+@dataclass(frozen=True)
+class Way:
+    """One setting of the engine."""
+
+    threshold: int
+    window: float
+
+    @property
+    def label(self) -> str:
+        size = "off" if self.threshold == 0 else _size(self.threshold)
+        return f"fusion {size}, window {self.window:g} ms"
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes // MIB} MiB" if nbytes >= MIB else f"{nbytes // KIB} KiB"
+
+
+def ways() -> list[Way]:
+    """Every threshold with the default window, every window with the default threshold."""
+    found = [Way(threshold, 1.0) for threshold in THRESHOLDS]
+    return found + [Way(THRESHOLDS[-1], window) for window in WINDOWS if window != 1.0]
+
+
+@dataclass(frozen=True)
+class Row:
+    """Seconds of a step."""
+
+    set: str
+    kind: str
+    way: str
+    median: float
+    p10: float
+    p90: float
+    samples: int
+
+
+class Steps:
+    """The tensors of one set on one rank, and a step on any engine."""
+
+    def __init__(self, name: str, backward: float) -> None:
+        self.name = name
+        self._backward = backward
+        self._tensors = [Memory(4 * prod(shape)) for shape in SETS[name]]
+        self._counts = [prod(shape) for shape in SETS[name]]
+
+    def step(self, engine: EngineColumn, paced: bool) -> Callable[[], float]:
+        """A step; it returns its seconds, without the backward pass if it is paced."""
+        submits = [
+            engine.submitter(f"allreduce.{self.name}.{i}", memory, count)
+            for i, (memory, count) in enumerate(zip(self._tensors, self._counts, strict=True))
+        ]
+        pause = self._backward / len(submits) if paced else 0.0
+
+        def run() -> float:
+            start = time.perf_counter()
+            works = []
+            for number, submit in enumerate(submits):
+                while pause and time.perf_counter() - start < pause * (number + 1):
+                    pass  # the backward pass computes
+                works.append(submit())
+            for work in works:
+                work.wait()
+            return time.perf_counter() - start - pause * len(submits)
+
+        return run
+
+
+def measure(
+    steps: Sequence[Steps], engines: dict[tuple[Way, bool], EngineColumn], rounds: int, samples: int
+) -> list[Row]:
+    """Rows on every rank alike."""
+    rows = []
+    for one in steps:
+        for kind in KINDS:
+            used = {
+                way: engine for (way, negotiated), engine in engines.items() if negotiated == (kind == "negotiated")
+            }
+            runs = {way: one.step(engine, kind == "paced") for way, engine in used.items()}
+            local: dict[str, list[float]] = {way.label: [] for way in used}
+            for turn in range(rounds):
+                for way, engine in used.items():
+                    for _ in range(5 if turn == 0 else 1):  # a schedule is found in the first steps
+                        runs[way]()
+                    for _ in range(samples):
+                        engine.barrier()
+                        local[way.label].append(runs[way]())
+            by_rank = allgather_object(local, f"fusion.{one.name}.{kind}")
+            for label in local:
+                times = slowest([ranks[label] for ranks in by_rank])
+                spread = [quantile(times, q) for q in (0.5, 0.1, 0.9)]
+                rows.append(Row(one.name, kind, label, *spread, len(times)))
+    return rows
+
+
+def table(rows: Sequence[Row], name: str) -> str:
+    """Ways against kinds of steps."""
+    lines = [[LABELS[name], *(f"{kind}, us" for kind in KINDS)]]
+    for label in dict.fromkeys(row.way for row in rows):
+        found = {row.kind: row for row in rows if (row.set, row.way) == (name, label)}
+        cells = [
+            f"{microseconds(found[kind].median)} ({microseconds(found[kind].p10)}-{microseconds(found[kind].p90)})"
+            for kind in KINDS
+        ]
+        lines.append([label, *cells])
+    return grid(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each setting (default 5)")
+    parser.add_argument("--samples", type=int, default=10, help="steps of a turn (default 10)")
+    parser.add_argument(
+        "--backward-ms", type=float, default=30.0, help="length of the paced backward pass (default 30)"
+    )
+    parser.add_argument("--no-pin", action="store_true", help="leave it to the system which core runs which thread")
+    parser.add_argument("--out", type=Path, help="write the rows here, as JSON")
+    args = parser.parse_args()
+    basics = HorovodBasics("benchmark")
+    basics.init()
+    cores = sorted(os.sched_getaffinity(0))
+    node_of = [0] * basics.size()  # for the cost model only, which is not asked here
+    engines: dict[tuple[Way, bool], EngineColumn] = {}
+    for way in ways():
+        for negotiated in (False, True):
+            settings = {
+                "HOROVOD_FUSION_THRESHOLD": str(way.threshold),
+                "HOROVOD_CYCLE_TIME": f"{way.window:g}",
+                **({"HOROVOD_CACHE_CAPACITY": "0"} if negotiated else {}),
+            }
+            engines[way, negotiated] = EngineColumn(way.label, settings, node_of)
+    if not args.no_pin:
+        pin(cores[basics.local_rank() % len(cores)])
+    rows = measure([Steps(name, args.backward_ms * 1e-3) for name in args.sets], engines, args.rounds, args.samples)
+    for engine in engines.values():
+        engine.stop()
+    if basics.rank() == 0:
+        print(f"{basics.size()} ranks, {len(cores)} cores; a step: median (10th to 90th percentile)\n")
+        print("\n\n".join(table(rows, name) for name in args.sets), flush=True)
+        if args.out:
+            args.out.parent.mkdir(parents=True, exist_ok=True)
+            args.out.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+    basics.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+// Lists of "name=value" that users write, and how errors show them. Private to this floor.
+#pragma once
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+
+namespace hvd {
+
+inline std::string_view trimmed(std::string_view s) {
+  const size_t first = s.find_first_not_of(" \t");
+  return first == s.npos ? std::string_view() : s.substr(first, s.find_last_not_of(" \t") - first + 1);
+}
+
+// Not "'" + ...: GCC 12 sees an overlapping copy in that (PR105651).
+inline std::string quoted(std::string_view s) { return std::string(1, '\'').append(s).append(1, '\''); }
+
+template <class Value, class Name>
+std::string listed(std::span<const Value> values, Name name, std::string_view separator = ", ") {
+  std::string text;
+  for (const Value& value : values) {
+    if (!text.empty()) text += separator;
+    text += name(value);
+  }
+  return text;
+}
+
+// visit(item) -> Status for each part between commas, trimmed; empty ones are passed over.
+template <class Visit>
+Status each_item(std::string_view text, Visit visit) {
+  while (!trimmed(text).empty()) {
+    const size_t comma = text.find(',');
+    const std::string_view item = trimmed(text.substr(0, comma));
+    if (!item.empty()) HVD_RETURN_IF_ERROR(visit(item));
+    text = comma == text.npos ? std::string_view() : text.substr(comma + 1);
+  }
+  return {};
+}
+
+}  // namespace hvd

@@ -1,0 +1,58 @@
+#include "plan/tuning.h"
+
+#include <charconv>
+
+#include "plan/text.h"
+
+namespace hvd {
+namespace {
+
+constexpr size_t kMost = size_t{1} << 40;  // "always"
+
+constexpr TuningField kFields[] = {
+    {"direct_bytes", &Tuning::direct_bytes, 0, 4 << 20},
+    // Staging areas cut what is too large for them.
+    {"chunk_bytes", &Tuning::chunk_bytes, 4 << 10, 64 << 20},
+    {"stream_bytes", &Tuning::stream_bytes, 0, kMost},
+    {"doubling_bytes", &Tuning::doubling_bytes, 0, kMost},
+    {"tree_bytes", &Tuning::tree_bytes, 0, kMost},
+    {"flat_tree_bytes", &Tuning::flat_tree_bytes, 0, kMost},
+};
+
+Status set(std::string_view item, Tuning* tuning) {
+  const std::string shown = quoted(item).append(" in the tuning");
+  const size_t equals = item.find('=');
+  const std::string_view name = trimmed(item.substr(0, equals));
+  for (const TuningField& field : kFields) {
+    if (field.name != name) continue;
+    const std::string_view digits = equals == item.npos ? std::string_view() : trimmed(item.substr(equals + 1));
+    size_t value = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    if (error != std::errc() || end != digits.data() + digits.size() || value < field.low || value > field.high) {
+      return Status(Code::invalid_argument, shown + ": accepted are bytes from " + std::to_string(field.low) + " to " +
+                                                std::to_string(field.high) + ", as in '" + std::string(name) + "=65536'");
+    }
+    tuning->*field.value = value;
+    return {};
+  }
+  return Status(Code::invalid_argument, shown + ": no size " + quoted(name) + "; accepted: " +
+                                            listed(std::span<const TuningField>(kFields), [](const TuningField& f) { return f.name; }));
+}
+
+}  // namespace
+
+std::span<const TuningField> tuning_fields() { return kFields; }
+
+Status Tuning::parse(std::string_view text, Tuning* out) {
+  Tuning result;
+  HVD_RETURN_IF_ERROR(each_item(text, [&](std::string_view item) { return set(item, &result); }));
+  *out = result;
+  return {};
+}
+
+std::string Tuning::text() const {
+  return listed(std::span<const TuningField>(kFields),
+                [this](const TuningField& f) { return std::string(f.name) + "=" + std::to_string(this->*f.value); }, ",");
+}
+
+}  // namespace hvd

@@ -1,0 +1,38 @@
+// Sizes at which the collectives change their ways: which algorithm, how much in a round, which stores. The defaults were measured on
+// one kind of machine; horovod.benchmark --calibrate measures them on another (horovod/common/calibration.py). All ranks of a job use
+// the same values, and no value changes a bit of a result (docs/adr/0002-same-bits.md). Pure.
+#pragma once
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+
+namespace hvd {
+
+struct Tuning {
+  // In shared memory.
+  size_t direct_bytes = 16 << 10;   // allreduce of two members up to this: one synchronisation less for arithmetic done twice
+  size_t chunk_bytes = 128 << 10;   // staged by a member in a round: half the usual second-level cache, or less
+  size_t stream_bytes = 8 << 20;    // outputs from this size on are stored past the cache
+  // Over links.
+  size_t doubling_bytes = 16 << 10;  // allreduce up to this: recursive doubling
+  size_t tree_bytes = 256 << 10;     // broadcast up to this: tree, above: pipelined; several ranks on some hosts
+  size_t flat_tree_bytes = 1 << 20;  // the same, one rank a host
+
+  // "name=bytes", separated by commas; what is not named keeps its default. Errors name the part and what is accepted.
+  static Status parse(std::string_view text, Tuning* out);
+  std::string text() const;  // all of them, in the form that parse() reads
+
+  bool operator==(const Tuning&) const = default;
+};
+
+struct TuningField {
+  std::string_view name;
+  size_t Tuning::* value;
+  size_t low, high;  // bytes accepted
+};
+std::span<const TuningField> tuning_fields();
+
+}  // namespace hvd

@@ -1,0 +1,217 @@
+"""Measures the sizes at which collectives change their ways (core/plan/tuning.h) and keeps them for later jobs of this
+shape on this host (horovod.common.calibration). All ranks run this together; rank 0 decides.
+
+For each size two or more engines, which differ in that size alone, take turns. A default gives way only to what beats
+it in nearly all turns by more than a few percent, and in the end all values together have to beat the defaults; so a
+measurement that is disturbed leaves things as they are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from horovod import _core
+from horovod.benchmark.cases import Case
+from horovod.benchmark.engines import EngineColumn
+from horovod.benchmark.report import quantile, slowest
+from horovod.benchmark.standalone.serving import timed
+from horovod.common.objects import allgather_object, broadcast_object
+
+KIB, MIB = 1 << 10, 1 << 20
+TURNS = 6
+MARGIN = 0.03
+"""Share of the time by which a value has to be better than the default."""
+_ALWAYS = 1 << 40
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One tuned size. ``cases``: (collective, bytes, in place).
+
+    With two ``values``, the first means never and the second always below it: the tuned size is the largest of
+    ``cases`` up to which the second is faster. Else ``values`` are candidates, and the fastest over all cases is taken.
+    """
+
+    name: str
+    values: tuple[int, ...]
+    cases: tuple[tuple[str, int, bool], ...]
+    above: bool = False
+    """The second value means "from this size on" instead of "up to this size"."""
+
+
+def sweeps(node_of: Sequence[int]) -> list[Sweep]:
+    """What there is to measure in a world."""
+    nodes, size = len(set(node_of)), len(node_of)
+    shared = nodes < size
+    found = []
+    if nodes == 1:
+        direct = tuple(("allreduce", n * KIB, True) for n in (2, 4, 8, 16, 32, 64))
+        found.append(Sweep("direct_bytes", (0, 4 * MIB), direct))
+    if shared:
+        large = tuple(("allreduce", n * MIB, True) for n in (1, 4, 8))
+        found.append(Sweep("chunk_bytes", tuple(n * KIB for n in (32, 64, 128, 256)), large))
+        apart = tuple(("allreduce", n * MIB, False) for n in (1, 2, 4, 8, 16))
+        found.append(Sweep("stream_bytes", (_ALWAYS, 0), apart, above=True))
+    if nodes == size:
+        found.append(
+            Sweep("doubling_bytes", (0, _ALWAYS), tuple(("allreduce", n * KIB, True) for n in (4, 16, 64, 256)))
+        )
+    if nodes > 1 and size > 2:
+        name = "flat_tree_bytes" if nodes == size else "tree_bytes"
+        found.append(Sweep(name, (0, _ALWAYS), tuple(("broadcast", n * KIB, True) for n in (64, 256, 1024, 2048))))
+    return found
+
+
+Times = dict[tuple[int, int], list[float]]
+"""(index of the value, index of the case) -> seconds of each turn."""
+
+
+def better(new: Sequence[float], old: Sequence[float]) -> bool:
+    """Is ``new`` faster than ``old``, turn by turn: the median by more than MARGIN, and all turns but one in six?"""
+    ratios = [a / b for a, b in zip(new, old, strict=True)]
+    wins = sum(ratio < 1 for ratio in ratios)
+    return quantile(ratios, 0.5) < 1 - MARGIN and wins >= len(ratios) - len(ratios) // 6
+
+
+def threshold(sweep: Sweep, times: Times, default: int, scale: Callable[[int], int] = int) -> int:
+    """The size up to which (``above``: from which on) the sweep's second value is taken; the default unless the
+    measurements next to it say otherwise."""
+    sizes = [nbytes for _, nbytes, _ in sweep.cases]
+
+    def second_wins(i: int) -> bool:
+        return better(times[1, i], times[0, i])
+
+    def first_wins(i: int) -> bool:
+        return better(times[0, i], times[1, i])
+
+    if sweep.above:
+        inside = [i for i, size in enumerate(sizes) if scale(size) >= default]
+        outside = [i for i, size in enumerate(sizes) if scale(size) < default][::-1]
+    else:
+        inside = [i for i, size in enumerate(sizes) if scale(size) <= default][::-1]
+        outside = [i for i, size in enumerate(sizes) if scale(size) > default]
+    grown = default
+    for i in outside:
+        if not second_wins(i):
+            break
+        grown = scale(sizes[i])
+    if grown != default:
+        return grown
+    for i in inside:
+        if not first_wins(i):
+            break
+        # Just below the size at which the first is faster; "from ... on": just above.
+        grown = scale(sizes[i]) + 1 if sweep.above else max(scale(sizes[i]) - 1, 0)
+    return grown
+
+
+def candidate(sweep: Sweep, times: Times, default: int) -> int:
+    """The value that beats the default in every case or is no worse, and most in total; else the default."""
+    if default not in sweep.values:
+        return default
+    base = sweep.values.index(default)
+    cases = range(len(sweep.cases))
+
+    def total(index: int) -> float:
+        return sum(quantile([a / b for a, b in zip(times[index, i], times[base, i], strict=True)], 0.5) for i in cases)
+
+    def acceptable(index: int) -> bool:
+        return not any(better(times[base, i], times[index, i]) for i in cases) and any(
+            better(times[index, i], times[base, i]) for i in cases
+        )
+
+    fitting = [index for index in range(len(sweep.values)) if index != base and acceptable(index)]
+    best = min(fitting, key=total, default=base)
+    return sweep.values[best]
+
+
+def decide(sweep: Sweep, times: Times, default: int, node_of: Sequence[int]) -> int:
+    """The tuned size."""
+    if len(sweep.values) > 2:
+        return candidate(sweep, times, default)
+    if sweep.name == "direct_bytes":  # counted for two members (allreduce_shm)
+        return threshold(sweep, times, default, lambda size: size * len(node_of) // 2)
+    return threshold(sweep, times, default)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was found; ``gains``: seconds with the defaults and tuned, by case, where they differ in anything."""
+
+    tuning: dict[str, int]
+    gains: dict[str, tuple[float, float]]
+    seconds: float
+    accepted: bool
+    """Together the values are faster than the defaults; else they should not be kept."""
+
+
+class Calibration:
+    """The measurement, on every rank alike. ``node_of``: by rank, who shares memory."""
+
+    def __init__(self, node_of: Sequence[int]) -> None:
+        self._node_of = list(node_of)
+        self._engines: dict[str, EngineColumn] = {}
+
+    def run(self, after_setup: Callable[[], None] = lambda: None) -> Outcome:
+        """``after_setup``: called once the engines' threads exist, to pin them."""
+        start = time.perf_counter()
+        plan = sweeps(self._node_of)
+        try:
+            for sweep in plan:
+                for value in sweep.values:
+                    self._engine({sweep.name: value})
+            after_setup()
+            times = [self._measure([{sweep.name: v} for v in sweep.values], sweep.cases) for sweep in plan]
+            defaults = _core.tuning()
+            found = {s.name: decide(s, t, defaults[s.name], self._node_of) for s, t in zip(plan, times, strict=True)}
+            tuning = broadcast_object({n: v for n, v in found.items() if v != defaults[n]}, 0, "calibrate.tuning")
+            gains, accepted = self._check(tuning, plan, after_setup) if tuning else ({}, False)
+            return Outcome(tuning, gains, time.perf_counter() - start, accepted)
+        finally:
+            for engine in self._engines.values():
+                engine.stop()
+
+    def _engine(self, tuning: dict[str, int]) -> EngineColumn:
+        text = ",".join(f"{name}={value}" for name, value in tuning.items())
+        if text not in self._engines:
+            settings = {"HOROVOD_TUNING": text, "HOROVOD_CALIBRATE": "0"}
+            self._engines[text] = EngineColumn(text or "defaults", settings, self._node_of)
+        return self._engines[text]
+
+    def _measure(self, tunings: Sequence[dict[str, int]], cases: Sequence[tuple[str, int, bool]]) -> Times:
+        """By rank alike: seconds of each turn, the slowest rank's."""
+        local: Times = {}
+        engines = [self._engine(tuning) for tuning in tunings]
+        for i, (collective, nbytes, in_place) in enumerate(cases):
+            inner = max(1, min(20, MIB // nbytes // 2))
+            case = Case(collective, nbytes, inner, 3)
+            operations = [engine.prepare(case, in_place) for engine in engines]
+            for turn in range(TURNS):
+                order = range(len(engines)) if turn % 2 == 0 else range(len(engines) - 1, -1, -1)
+                for index in order:
+                    warm_up = 2 * inner if turn == 0 else 1
+                    samples = timed(operations[index], engines[index].barrier, warm_up, case.samples, inner)
+                    local.setdefault((index, i), []).append(quantile(samples, 0.5))
+        by_rank: list[Times] = allgather_object(local, "calibrate.times")
+        return {key: slowest([times[key] for times in by_rank]) for key in local}
+
+    def _check(
+        self, tuning: dict[str, int], plan: Sequence[Sweep], after_setup: Callable[[], None]
+    ) -> tuple[dict[str, tuple[float, float]], bool]:
+        self._engine({})
+        self._engine(tuning)
+        after_setup()
+        cases = [case for sweep in plan if sweep.name in tuning for case in sweep.cases]
+        times = self._measure([{}, tuning], cases)
+        gains, ratios = {}, []
+        for i, (collective, nbytes, in_place) in enumerate(cases):
+            name = f"{collective} of {nbytes} bytes" + ("" if in_place else ", out of place")
+            gains[name] = (quantile(times[0, i], 0.5), quantile(times[1, i], 0.5))
+            ratios.append(quantile([a / b for a, b in zip(times[1, i], times[0, i], strict=True)], 0.5))
+        worst, middle = max(ratios), quantile(ratios, 0.5)
+        accepted = broadcast_object(
+            worst < 1 + 2 * MARGIN and min(ratios) < 1 - MARGIN and middle <= 1, 0, "calibrate.ok"
+        )
+        return gains, accepted
