@@ -112,24 +112,25 @@ def measure(
     """Rows on every rank alike."""
     rows = []
     for one in steps:
-        for kind in KINDS:
-            used = {
-                way: engine for (way, negotiated), engine in engines.items() if negotiated == (kind == "negotiated")
-            }
-            runs = {way: one.step(engine, kind == "paced") for way, engine in used.items()}
-            local: dict[str, list[float]] = {way.label: [] for way in used}
-            for turn in range(rounds):
-                for way, engine in used.items():
-                    for _ in range(5 if turn == 0 else 1):  # a schedule is found in the first steps
-                        runs[way]()
-                    for _ in range(samples):
-                        engine.barrier()
-                        local[way.label].append(runs[way]())
-            by_rank = allgather_object(local, f"fusion.{one.name}.{kind}")
-            for label in local:
-                times = slowest([ranks[label] for ranks in by_rank])
-                spread = [quantile(times, q) for q in (0.5, 0.1, 0.9)]
-                rows.append(Row(one.name, kind, label, *spread, len(times)))
+        runs = {
+            (kind, way.label): (one.step(engine, kind == "paced"), engine.barrier)
+            for kind in KINDS
+            for (way, negotiated), engine in engines.items()
+            if negotiated == (kind == "negotiated")
+        }
+        local: dict[tuple[str, str], list[float]] = {key: [] for key in runs}
+        for turn in range(rounds):
+            for key, (run, barrier) in runs.items():
+                for _ in range(5 if turn == 0 else 1):  # a schedule is found in the first steps
+                    run()
+                for _ in range(samples):
+                    barrier()
+                    local[key].append(run())
+        by_rank = allgather_object(local, f"fusion.{one.name}")
+        for (kind, label), mine in local.items():
+            times = slowest([ranks[kind, label] for ranks in by_rank])
+            spread = [quantile(times, q) for q in (0.5, 0.1, 0.9)]
+            rows.append(Row(one.name, kind, label, *spread, len(mine)))
     return rows
 
 
