@@ -38,6 +38,21 @@ class Work:
         Raises ValueError or horovod.common.exceptions.HorovodInternalError when the operation failed.
         """
 
+    def submit_again(self, in_ptr: int, out_ptr: int) -> None:
+        """Announces the same request anew, with other memory, and returns at once. From then on this object stands for
+        the new operation; what the last one gave (sizes, output) is gone.
+
+        Cheaper than Engine.submit(): what has been checked once is not checked again, and while a schedule runs
+        nothing is compared or allocated. The memory must be as large as the first one and stay valid until done; there
+        is no residual.
+
+        Raises ValueError while it is not complete, or for what changed since: a name in flight under another Work, a
+        removed process set; HorovodInternalError after shutdown, in a forked child or when a peer was lost.
+        """
+
+    def run_again(self, in_ptr: int, out_ptr: int) -> None:
+        """submit_again() for a caller that waits at once, as Engine.run() is to Engine.submit()."""
+
     @property
     def sizes(self) -> list[int]:
         """allgather: first dimensions by set rank; alltoall: received splits; join: [last rank]; add_process_set: [id];

@@ -75,19 +75,34 @@ struct Work {
   }
 
   bool wait(double timeout) {
+    if (!op->done() && !wait_for(OperationPtr(op), timeout)) return false;
+    check(op->status());
+    return true;
+  }
+  // A reference of its own: without the GIL, another thread may submit the work again.
+  bool wait_for(OperationPtr mine, double timeout) {
     const Deadline deadline = Deadline::after(timeout >= 0 && timeout < kForever ? timeout : kForever);
-    bool done = op->done();
-    while (!done) {
+    for (;;) {
+      bool done;
       {
         nb::gil_scoped_release nogil;
         const Deadline slice = Deadline::after(kSignalSlice);
-        done = engine->wait(*op, slice.when() < deadline.when() ? slice : deadline);
+        done = engine->wait(*mine, slice.when() < deadline.when() ? slice : deadline);
       }
-      if (!done && PyErr_CheckSignals() != 0) throw nb::python_error();
-      if (!done && deadline.passed()) return false;
+      if (done) return true;
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();
+      if (deadline.passed()) return false;
     }
-    check(op->status());
-    return true;
+  }
+
+  template <bool kBlocking>
+  void again(uintptr_t in, uintptr_t out) {
+    check(engine->submit_again(&op, reinterpret_cast<const std::byte*>(in), reinterpret_cast<std::byte*>(out), kBlocking));
+    if constexpr (kBlocking) {
+      const OperationPtr mine = op;
+      nb::gil_scoped_release nogil;
+      engine->wait(*mine, Deadline::after(kSignalSlice));
+    }
   }
 };
 
@@ -310,6 +325,8 @@ void define_engine(nb::module_& m) {
       .def_prop_ro("name", [](const Work& w) { return w.name; })
       .def("done", [](Work& w) { return w.engine->poll(*w.op); })
       .def("wait", &Work::wait, nb::arg("timeout") = -1.0)
+      .def("submit_again", &Work::again<false>, nb::arg("in_ptr"), nb::arg("out_ptr"))
+      .def("run_again", &Work::again<true>, nb::arg("in_ptr"), nb::arg("out_ptr"))
       .def_prop_ro("sizes", [](const Work& w) { return w.op->done() ? w.op->sizes : std::vector<int64_t>(); })
       .def_prop_ro("output", [](const Work& w) -> nb::object {
         if (!w.op->done() || !w.op->output) return nb::none();

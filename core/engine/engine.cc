@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -15,6 +16,9 @@ namespace {
 // How long a caller drives the engine without anything moving before it leaves that to the thread and sleeps.
 constexpr auto kDriveSpin = std::chrono::microseconds(100);
 constexpr int kDriveYields = 20;
+// How long the sleeping thread is left asleep after a submission. A program that goes on submitting and then waits drives the engine
+// itself by then, and waking the thread, perhaps on the same core, would only be in its way.
+constexpr long kRingAfterNs = 30'000;
 // How long a caller waits for an operation of a schedule before it asks whether that can ever be complete.
 constexpr double kNudgeAfter = 2e-3;
 // Rests shorter than this have a reason; the thread has to learn of it when a caller leaves it behind.
@@ -30,6 +34,7 @@ Engine::Engine(EngineOptions options)
     : submissions_(options.rank, options.size), spin_(options.settings.spins > 0), cpu_(options.settings.cpu), spin_window_(kDriveSpin) {
   talk_through_memory(options);
   fds_ = descriptors(options);
+  timer_ = ::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);  // without one, submissions ring at once
   driver_ = std::make_unique<Driver>(options, &submissions_);
   segment_ = driver_->world().segment_pointer();
   arena_ = std::make_shared<Arena>(segment_, driver_->world().local_rank());
@@ -45,6 +50,7 @@ Engine::Engine(EngineOptions options)
 Engine::~Engine() {
   shutdown("");
   ::close(bell_.fd());
+  if (timer_ >= 0) ::close(timer_);
 }
 
 Status Engine::submit(Request request, const std::byte* in, std::byte* out, OperationPtr* result, float* residual) {
@@ -63,9 +69,59 @@ Status Engine::accept(Request request, const std::byte* in, std::byte* out, Oper
   op->residual = residual;
   bool wake = false;
   HVD_RETURN_IF_ERROR(submissions_.submit(op, &wake));
-  if (wake && ring) bell_.wake(Mood::idle);
+  if (wake && ring) ring_soon();
   *result = std::move(op);
   return {};
+}
+
+Status Engine::submit_again(OperationPtr* op, const std::byte* in, std::byte* out, bool blocking) {
+  if (abandoned_) return Status(Code::shutdown, "the engine belongs to the parent process; a forked child cannot use it");
+  if (!(*op)->done()) {
+    const Request& q = (*op)->request;
+    return Status(Code::invalid_argument, std::string(name_of(q.kind)) + ": the operation is still in flight; wait for it before you submit it again");
+  }
+  if (op->use_count() == 1) {
+    (*op)->reuse();
+  } else {
+    // Somebody still looks at the result, if only the driver that is about to let go of it.
+    auto fresh = std::make_shared<Operation>();
+    fresh->request = (*op)->request;
+    if (fresh->request.unnamed) fresh->request.name.clear();
+    fresh->schedule = (*op)->schedule;
+    fresh->entry = (*op)->entry;
+    *op = std::move(fresh);
+  }
+  (*op)->in = in;
+  (*op)->out = out;
+  bool wake = false;
+  Status status = submissions_.submit_again(*op, &wake);
+  if (!status.ok()) (*op)->complete(status);  // it was made pending above, and nobody else would
+  if (wake && !blocking) ring_soon();
+  return status;
+}
+
+// Wakes the thread if it sleeps, but not before the caller had a moment to come and drive. As with the bell itself, the caller has
+// published its news before it looks at the mood and at timer_set_, and who clears that looks for news afterwards.
+void Engine::ring_soon() {
+  if (bell_.word()->mood.load(std::memory_order_seq_cst) < static_cast<uint32_t>(Mood::idle)) return;
+  if (timer_set_.load(std::memory_order_seq_cst)) return;
+  const itimerspec soon{{0, 0}, {0, kRingAfterNs}};
+  std::lock_guard lock(timer_mutex_);
+  if (timer_set_.load(std::memory_order_seq_cst)) return;
+  if (::timerfd_settime(timer_, 0, &soon, nullptr) == 0) {
+    timer_set_.store(true, std::memory_order_seq_cst);
+  } else {
+    bell_.ring();
+  }
+}
+
+// Whoever drives needs no ring; release_baton() looks for what came meanwhile.
+void Engine::ring_no_more() {
+  if (!timer_set_.load(std::memory_order_seq_cst)) return;
+  const itimerspec never{};
+  std::lock_guard lock(timer_mutex_);
+  timer_set_.store(false, std::memory_order_seq_cst);
+  ::timerfd_settime(timer_, 0, &never, nullptr);
 }
 
 // ---- waiting --------------------------------------------------------------------------------------------------------------
@@ -94,9 +150,11 @@ bool Engine::drive(Operation& op, Deadline deadline) {
   while (!baton_.try_lock()) {
     if (op.done()) return true;
     if (!spin_ || Clock::now() - idle_since > kDriveSpin) return false;
+    ::sched_yield();  // it may want this very core
   }
   // The sleeping thread has left its mood behind; peers need not wake it while we are here.
   if (driver_) bell_.word()->mood.store(static_cast<uint32_t>(Mood::awake), std::memory_order_seq_cst);
+  ring_no_more();
   int yields = 0;
   while (driver_ && !op.done()) {
     if (driver_->step(true)) {
@@ -183,7 +241,7 @@ void Engine::run() {
 void Engine::park() {
   std::vector<std::pair<int, short>> fds;
   driver_->poll_fds(fds);
-  std::vector<pollfd> polls{{bell_.fd(), POLLIN, 0}};
+  std::vector<pollfd> polls{{bell_.fd(), POLLIN, 0}, {timer_, POLLIN, 0}};
   for (auto [fd, events] : fds) polls.push_back({fd, events, 0});
   const double seconds = driver_->resting_seconds();
   timespec timeout{static_cast<time_t>(seconds), static_cast<long>((seconds - static_cast<time_t>(seconds)) * 1e9)};
@@ -201,13 +259,19 @@ void Engine::park() {
   uint64_t drained;
   while (::read(bell_.fd(), &drained, sizeof drained) < 0 && errno == EINTR) {
   }
+  std::lock_guard lock(timer_mutex_);
+  while (::read(timer_, &drained, sizeof drained) < 0 && errno == EINTR) {
+  }
+  timer_set_.store(false, std::memory_order_seq_cst);
 }
 
 // A forked child inherits the descriptors but not the thread. While it holds the sockets open, peers cannot see that this process has
 // died; so it closes its copies, and touches nothing else.
 void Engine::abandon_in_child() {
+  abandoned_ = true;
   for (int fd : fds_) ::close(fd);
   ::close(bell_.fd());
+  if (timer_ >= 0) ::close(timer_);
 }
 
 // ---- the end --------------------------------------------------------------------------------------------------------------

@@ -25,6 +25,9 @@ class Engine {
   Status submit(Request request, const std::byte* in, std::byte* out, OperationPtr* op, float* residual = nullptr);
   // submit() by a caller that will wait at once: the engine's thread is left asleep, the caller drives.
   Status submit_blocking(Request request, const std::byte* in, std::byte* out, OperationPtr* op, float* residual = nullptr);
+  // Submits the request of a done operation anew, with other memory and without a residual. `op` becomes the new
+  // operation, which is the same object if nobody else holds it. `blocking`: as in submit_blocking().
+  Status submit_again(OperationPtr* op, const std::byte* in, std::byte* out, bool blocking);
   // Until done or `deadline`; true when done.
   bool wait(Operation& op, Deadline deadline);
   bool poll(Operation& op);
@@ -52,6 +55,8 @@ class Engine {
   bool drive(Operation& op, Deadline deadline);
   bool doze(Operation& op, Deadline deadline);
   void release_baton();
+  void ring_soon();
+  void ring_no_more();
   Status accept(Request request, const std::byte* in, std::byte* out, OperationPtr* op, float* residual, bool ring);
   Stats read_stats() const;
 
@@ -61,7 +66,11 @@ class Engine {
   std::shared_ptr<Segment> segment_;  // the bell's memory, until the last caller is gone
   std::shared_ptr<Arena> arena_;
   BellRef bell_;                      // with a descriptor of its own, likewise
+  int timer_ = -1;                    // rings like the bell, a moment after a submission
+  std::mutex timer_mutex_;            // for changes of the two together
+  std::atomic<bool> timer_set_{false};
   std::vector<int> fds_;              // all descriptors of the engine, for abandon_in_child()
+  bool abandoned_ = false;
   const bool spin_;
   const int cpu_;
   std::mutex baton_;

@@ -29,6 +29,18 @@ void Operation::complete(Status status) {
   if (state_.exchange(kDone, std::memory_order_acq_rel) == kSleepers) futex_wake_all(&state_);
 }
 
+void Operation::reuse() {
+  if (request.unnamed) request.name.clear();
+  first_poll.store(0, std::memory_order_relaxed);
+  awaited.store(false, std::memory_order_relaxed);
+  sizes.clear();
+  output.reset();
+  residual = nullptr;
+  scheduled = false;
+  status_ = {};
+  state_.store(kPending, std::memory_order_relaxed);
+}
+
 bool Operation::sleep_until(Deadline deadline) {
   while (!done()) {
     const double left = std::chrono::duration<double>(deadline.when() - Clock::now()).count();

@@ -41,9 +41,18 @@ class Operation {
   std::vector<int64_t> sizes;
   std::shared_ptr<Output> output;
 
+  // Of Submissions, under its lock. The schedule that knows this operation's request as its `entry` (0: none), and, while a schedule
+  // and not the driver has the operation, what keeps it alive.
+  uint64_t schedule = 0;
+  uint32_t entry = 0;
+  bool scheduled = false;  // its name is the schedule's business: from being offered until release()
+  std::shared_ptr<Operation> held;
+
   bool done() const { return state_.load(std::memory_order_acquire) == kDone; }
   const Status& status() const { return status_; }
   void complete(Status status);
+  // Makes a done operation pending again, with the same request. Nobody else may know it.
+  void reuse();
   // Sleeps until done or `deadline`; true when done.
   bool sleep_until(Deadline deadline);
 

@@ -179,58 +179,60 @@ uint64_t number_of(const std::string& name) {
 }  // namespace
 
 ScheduleCursor::ScheduleCursor(std::shared_ptr<const Schedule> schedule, std::vector<const Request*> requests)
-    : schedule_(std::move(schedule)), slots_(schedule_->entries.size()) {
+    : schedule_(std::move(schedule)), slots_(schedule_->entries.size()), missing_(schedule_->buckets.size()) {
   for (uint32_t i = 0; i < slots_.size(); ++i) {
     if (!requests[i]) continue;
     slots_[i].mine = true;
     slots_[i].request = *requests[i];
     const ScheduleEntry& e = schedule_->entries[i];
     if (e.unnamed) {
-      unnamed_[stream_of(e.set, e.kind)].push_back(i);
+      unnamed_[stream_of(e.set, e.kind)].entries.push_back(i);
     } else {
       make_key(e.set, e.name, &key_);
       by_name_[key_] = i;
     }
   }
-  for (auto& [stream, list] : unnamed_) {
-    std::sort(list.begin(), list.end(), [&](uint32_t a, uint32_t b) {
+  for (uint32_t b = 0; b < missing_.size(); ++b) {
+    for (uint32_t e : schedule_->buckets[b].entries) {
+      slots_[e].bucket = b;
+      missing_[b] += slots_[e].mine;
+    }
+  }
+  for (auto& [key, stream] : unnamed_) {
+    std::sort(stream.entries.begin(), stream.entries.end(), [&](uint32_t a, uint32_t b) {
       return number_of(schedule_->entries[a].name) < number_of(schedule_->entries[b].name);
     });
   }
   advance();
 }
 
-bool ScheduleCursor::offer(const Request& q, void* token, bool* completed) {
-  uint32_t index;
-  uint64_t* seen = nullptr;
+uint32_t ScheduleCursor::find(const Request& q) const {
   if (q.unnamed) {
-    const uint64_t stream = stream_of(q.set, q.kind);
-    auto it = unnamed_.find(stream);
-    if (it == unnamed_.end()) return false;
-    seen = &unnamed_seen_[stream];
-    index = it->second[*seen % it->second.size()];
-  } else {
-    make_key(q.set, q.name, &key_);
-    auto it = by_name_.find(key_);
-    if (it == by_name_.end()) return false;
-    index = it->second;
+    auto it = unnamed_.find(stream_of(q.set, q.kind));
+    return it == unnamed_.end() ? kNoEntry : it->second.entries[it->second.seen % it->second.entries.size()];
   }
-  Slot& slot = slots_[index];
-  if (!slot.request.same_signature(q)) return false;
-  if (seen) ++*seen;
-  slot.waiting.push_back(token);
-  const uint64_t before = ready_;
-  advance();
-  *completed = ready_ != before;
+  make_key(q.set, q.name, &key_);
+  auto it = by_name_.find(key_);
+  return it == by_name_.end() ? kNoEntry : it->second;
+}
+
+bool ScheduleCursor::offer(uint32_t entry, const Request& q, void* token, bool* completed) {
+  if (entry == kNoEntry || !slots_[entry].request.same_signature(q)) return false;
+  if (q.unnamed) ++unnamed_[stream_of(q.set, q.kind)].seen;
+  add(entry, token, completed);
   return true;
 }
 
-uint64_t ScheduleCursor::depth(uint32_t bucket) const {
-  uint64_t least = UINT64_MAX;
-  for (uint32_t e : schedule_->buckets[bucket].entries) {
-    if (slots_[e].mine) least = std::min<uint64_t>(least, slots_[e].waiting.size());
-  }
-  return least;
+void ScheduleCursor::offer_again(uint32_t entry, void* token, bool* completed) { add(entry, token, completed); }
+
+// The only thing that happens for every tensor of every step.
+void ScheduleCursor::add(uint32_t entry, void* token, bool* completed) {
+  Slot& slot = slots_[entry];
+  const bool first = slot.waiting.empty();
+  slot.waiting.push_back(token);
+  const uint64_t before = ready_;
+  if (first && --missing_[slot.bucket] == 0) advance();
+  *completed = ready_ != before;
 }
 
 void ScheduleCursor::advance() {
@@ -238,9 +240,10 @@ void ScheduleCursor::advance() {
     ready_ = kNoPart;
     return;
   }
-  // At most one round ahead of what has been executed; that is all a program that waits for its gradients can be.
+  // At most one round ahead of what has been executed; that is all a program that waits for its gradients can be. So what waits in a
+  // slot is for the position looked at: earlier rounds of its bucket have been taken.
   const uint64_t n = schedule_->buckets.size();
-  while (ready_ < executed_ + n && depth(static_cast<uint32_t>(ready_ % n)) >= 1) ++ready_;
+  while (ready_ < executed_ + n && missing_[ready_ % n] == 0) ++ready_;
 }
 
 const Schedule::Bucket& ScheduleCursor::take(std::vector<void*>* tokens) {
@@ -254,7 +257,9 @@ const Schedule::Bucket& ScheduleCursor::take(std::vector<void*>* tokens) {
       continue;
     }
     tokens->push_back(slot.waiting.front());
-    slot.waiting.pop_front();
+    slot.waiting.erase(slot.waiting.begin());
+    slot.running = true;
+    missing_[slot.bucket] += slot.waiting.empty();
   }
   ++executed_;
   advance();

@@ -94,15 +94,24 @@ class ScheduleCursor {
 
   const Schedule& schedule() const { return *schedule_; }
 
-  // A submission. Returns false when it is not what the schedule expects (then nothing is remembered). `token` is the caller's.
-  // `completed`: a bucket has become complete by it.
-  bool offer(const Request& request, void* token, bool* completed);
+  // The entry that a submission of this kind and name belongs to; kNoEntry: the schedule has none.
+  static constexpr uint32_t kNoEntry = UINT32_MAX;
+  uint32_t find(const Request& request) const;
+  // Has the entry's operation been offered, and has finish() not been called for it? (Unnamed ones may be under way several times.)
+  bool busy(uint32_t entry) const { return slots_[entry].running || !slots_[entry].waiting.empty(); }
+  // A submission that belongs to `entry` as find() says. Returns false when it is not what the schedule expects (then nothing is
+  // remembered). `token` is the caller's. `completed`: a bucket has become complete by it.
+  bool offer(uint32_t entry, const Request& request, void* token, bool* completed);
+  // The same for a named operation whose request was accepted for this entry before, by this cursor: nothing is compared.
+  void offer_again(uint32_t entry, void* token, bool* completed);
 
   // Number of buckets, counted from the first of the first round on, that are submitted completely here, without gap.
   uint64_t ready() const { return ready_; }
   uint64_t executed() const { return executed_; }
   // Takes the next bucket: its tokens in the order of response.names (null where this rank takes no part).
   const Schedule::Bucket& take(std::vector<void*>* tokens);
+  // What was taken for this entry has been carried out.
+  void finish(uint32_t entry) { slots_[entry].running = false; }
 
   // What take() would give, left where it is.
   const Schedule::Bucket& peek(std::vector<void*>* tokens) const;
@@ -114,19 +123,25 @@ class ScheduleCursor {
 
  private:
   struct Slot {
-    Request request;      // what is expected
+    Request request;             // what is expected
+    std::vector<void*> waiting;  // by round; seldom more than one
+    uint32_t bucket = 0;
     bool mine = false;
-    std::deque<void*> waiting;
+    bool running = false;  // taken, not finished
   };
+  struct Stream {
+    std::vector<uint32_t> entries;  // in order of submission
+    uint64_t seen = 0;
+  };
+  void add(uint32_t entry, void* token, bool* completed);
   void advance();
   bool anything_mine() const { return !by_name_.empty() || !unnamed_.empty(); }
-  uint64_t depth(uint32_t bucket) const;  // rounds for which this bucket is complete beyond those executed
 
   std::shared_ptr<const Schedule> schedule_;
   std::vector<Slot> slots_;
-  std::unordered_map<std::string, uint32_t> by_name_;            // "set/name"
-  std::unordered_map<uint64_t, std::vector<uint32_t>> unnamed_;  // (set, kind) -> entries in order of submission
-  std::unordered_map<uint64_t, uint64_t> unnamed_seen_;
+  std::vector<uint32_t> missing_;                      // by bucket: how many of my entries nothing waits for
+  std::unordered_map<std::string, uint32_t> by_name_;  // "set/name"
+  std::unordered_map<uint64_t, Stream> unnamed_;       // by stream_of()
   uint64_t ready_ = 0;
   uint64_t executed_ = 0;
   mutable std::string key_;

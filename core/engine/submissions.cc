@@ -11,8 +11,8 @@ Submissions::Submissions(int rank, int size) : rank_(rank) {
   for (int r = 0; r < size; ++r) sets_[0].push_back(r);
 }
 
-Status Submissions::accept(const OperationPtr& op) {
-  Request& q = op->request;
+// What this rank alone can know about a request, but for its name.
+Status Submissions::check(Request& q) const {
   if (!ended_.ok()) return ended_;
   const auto set = sets_.find(q.set);
   if (set == sets_.end()) {
@@ -31,40 +31,72 @@ Status Submissions::accept(const OperationPtr& op) {
     }
     q.splits.assign(members.size(), q.shape[0] / n);
   }
-  HVD_RETURN_IF_ERROR(check_arguments(q, members));
-  if (!q.unnamed && !in_flight_.insert(key_of(q.set, q.name)).second) {
-    return Status(Code::invalid_argument, std::string(name_of(q.kind)) + ": an operation named '" + q.name +
-                                              "' is still in flight; wait for it before you use the name again");
-  }
-  return {};
+  return check_arguments(q, members);
+}
+
+// `entry`: of the running schedule.
+Status Submissions::check_name(const Request& q, uint32_t entry) const {
+  if (q.unnamed) return {};
+  const bool taken = (entry != ScheduleCursor::kNoEntry && cursor_->busy(entry)) ||
+                     (!in_flight_.empty() && in_flight_.count(key_of(q.set, q.name)) != 0);
+  if (!taken) return {};
+  return Status(Code::invalid_argument, std::string(name_of(q.kind)) + ": an operation named '" + q.name +
+                                            "' is still in flight; wait for it before you use the name again");
 }
 
 Status Submissions::submit(const OperationPtr& op, bool* wake) {
   std::lock_guard lock(mutex_);
+  return submit_locked(op, wake);
+}
+
+Status Submissions::submit_locked(const OperationPtr& op, bool* wake) {
   Request& q = op->request;
   q.unnamed = q.name.empty();
-  HVD_RETURN_IF_ERROR(accept(op));
+  HVD_RETURN_IF_ERROR(check(q));
+  const uint32_t entry = cursor_ ? cursor_->find(q) : ScheduleCursor::kNoEntry;
+  HVD_RETURN_IF_ERROR(check_name(q, entry));
   q.fence = fence_;
   op->sequence = next_sequence_++;
-  uint64_t number = 0;
-  if (q.unnamed) number = unnamed_[stream_of(q.set, q.kind)]++;
+  if (q.unnamed) op->unnamed_number = unnamed_[stream_of(q.set, q.kind)]++;
   if (cursor_ && !deviated_) {
-    bool completed = false;
-    if (cursor_->offer(q, op.get(), &completed)) {
-      op->unnamed_number = number;
-      scheduled_.emplace(op.get(), op);
-      *wake = completed;
-      return {};
-    }
+    if (offer(op, entry, wake)) return {};
     deviated_ = true;
   }
-  op->unnamed_number = number;
+  if (!q.unnamed) in_flight_.insert(key_of(q.set, q.name));
   queue_.push_back(op);
   queued_.store(queue_.size(), std::memory_order_seq_cst);
   last_ = op->submitted = Clock::now();
   *wake = true;
   return {};
 }
+
+Status Submissions::submit_again(const OperationPtr& op, bool* wake) {
+  std::lock_guard lock(mutex_);
+  // All that a full check could find, a removed process set or the end of the job, ends the schedule first.
+  const bool known = cursor_ && !deviated_ && !op->request.unnamed && op->schedule == cursor_->schedule().id;
+  if (!known || cursor_->busy(op->entry)) return submit_locked(op, wake);
+  op->request.fence = fence_;
+  op->sequence = next_sequence_++;
+  cursor_->offer_again(op->entry, op.get(), wake);
+  keep(op, op->entry);
+  return {};
+}
+
+bool Submissions::offer(const OperationPtr& op, uint32_t entry, bool* completed) {
+  if (!cursor_->offer(entry, op->request, op.get(), completed)) return false;
+  keep(op, entry);
+  return true;
+}
+
+// The schedule has it from now on; let_go() is the way back.
+void Submissions::keep(const OperationPtr& op, uint32_t entry) {
+  op->schedule = cursor_->schedule().id;
+  op->entry = entry;
+  op->scheduled = true;
+  op->held = op;
+}
+
+OperationPtr Submissions::let_go(void* token) { return std::move(static_cast<Operation*>(token)->held); }
 
 void Submissions::fence() {
   std::lock_guard lock(mutex_);
@@ -129,8 +161,8 @@ void Submissions::begin_schedule(std::unique_ptr<ScheduleCursor> cursor, const s
   std::sort(all.begin(), all.end(), [](const OperationPtr& a, const OperationPtr& b) { return a->sequence < b->sequence; });
   for (const OperationPtr& op : all) {
     bool completed;
-    if (!deviated_ && cursor_->offer(op->request, op.get(), &completed)) {
-      scheduled_.emplace(op.get(), op);
+    if (!deviated_ && offer(op, cursor_->find(op->request), &completed)) {
+      if (!op->request.unnamed) in_flight_.erase(key_of(op->request.set, op->request.name));
     } else {
       deviated_ = true;
       queue_.push_back(op);
@@ -139,12 +171,24 @@ void Submissions::begin_schedule(std::unique_ptr<ScheduleCursor> cursor, const s
   queued_.store(queue_.size(), std::memory_order_seq_cst);
 }
 
+// What the schedule has and has not started.
+std::vector<OperationPtr> Submissions::take_outstanding() {
+  std::vector<OperationPtr> out;
+  if (!cursor_) return out;
+  for (void* token : cursor_->outstanding()) {
+    out.push_back(let_go(token));
+    out.back()->scheduled = false;
+  }
+  cursor_.reset();
+  return out;
+}
+
 std::vector<OperationPtr> Submissions::end_schedule() {
   std::lock_guard lock(mutex_);
-  std::vector<OperationPtr> out;
-  for (auto& [raw, op] : scheduled_) out.push_back(std::move(op));
-  scheduled_.clear();
-  cursor_.reset();
+  std::vector<OperationPtr> out = take_outstanding();
+  for (const OperationPtr& op : out) {
+    if (!op->request.unnamed) in_flight_.insert(key_of(op->request.set, op->request.name));
+  }
   deviated_ = stuck_ = false;
   out.insert(out.end(), queue_.begin(), queue_.end());
   queue_.clear();
@@ -166,16 +210,13 @@ size_t Submissions::buckets() const {
 
 const Schedule::Bucket* Submissions::take_bucket(std::vector<Operation*>* operations, std::vector<OperationPtr>* keep) {
   std::lock_guard lock(mutex_);
-  std::vector<void*> tokens;
-  const Schedule::Bucket& bucket = cursor_->take(&tokens);
+  const Schedule::Bucket& bucket = cursor_->take(&tokens_);
   operations->clear();
-  for (void* token : tokens) {
-    auto* op = static_cast<Operation*>(token);
-    operations->push_back(op);
-    auto it = scheduled_.find(op);
-    if (it == scheduled_.end()) continue;
-    keep->push_back(std::move(it->second));
-    scheduled_.erase(it);
+  operations->reserve(tokens_.size());
+  keep->reserve(tokens_.size());
+  for (void* token : tokens_) {
+    operations->push_back(static_cast<Operation*>(token));
+    if (token) keep->push_back(let_go(token));
   }
   return &bucket;
 }
@@ -192,7 +233,13 @@ const Schedule::Bucket* Submissions::peek_bucket(std::vector<Operation*>* operat
 void Submissions::release(const std::vector<Operation*>& operations) {
   std::lock_guard lock(mutex_);
   for (Operation* op : operations) {
-    if (op && !op->request.unnamed) in_flight_.erase(key_of(op->request.set, op->request.name));
+    if (!op) continue;
+    if (!op->scheduled) {
+      if (!op->request.unnamed) in_flight_.erase(key_of(op->request.set, op->request.name));
+      continue;
+    }
+    op->scheduled = false;
+    if (cursor_) cursor_->finish(op->entry);
   }
 }
 
@@ -213,9 +260,7 @@ std::vector<OperationPtr> Submissions::end(Status why) {
   std::vector<OperationPtr> out;
   if (ended_.ok()) ended_ = std::move(why);
   out.swap(queue_);
-  for (auto& [raw, op] : scheduled_) out.push_back(std::move(op));
-  scheduled_.clear();
-  cursor_.reset();
+  for (OperationPtr& op : take_outstanding()) out.push_back(std::move(op));
   in_flight_.clear();
   queued_.store(0, std::memory_order_seq_cst);
   return out;

@@ -19,6 +19,9 @@ class Submissions {
 
   // Checks and accepts an operation. `wake`: the driver has something to do now.
   Status submit(const OperationPtr& op, bool* wake);
+  // The same for one that was submitted before with the same request. What a running schedule has matched once costs no comparison and
+  // no allocation here.
+  Status submit_again(const OperationPtr& op, bool* wake);
   // The program is about to wait (or looks whether it has to): what comes later does not belong to what came before.
   void fence();
 
@@ -62,21 +65,27 @@ class Submissions {
   Status ended() const;
 
  private:
-  Status accept(const OperationPtr& op);
+  Status check(Request& q) const;
+  Status check_name(const Request& q, uint32_t entry) const;
+  Status submit_locked(const OperationPtr& op, bool* wake);
+  bool offer(const OperationPtr& op, uint32_t entry, bool* completed);
+  void keep(const OperationPtr& op, uint32_t entry);
+  OperationPtr let_go(void* token);
+  std::vector<OperationPtr> take_outstanding();
   void erase_unnamed(uint32_t id);
 
   const int rank_;
   mutable std::mutex mutex_;
   std::vector<OperationPtr> queue_;
   std::atomic<size_t> queued_{0};
-  std::unordered_set<std::string> in_flight_;
+  std::unordered_set<std::string> in_flight_;  // names of operations that no schedule has; its cursor knows the others
   std::map<uint32_t, std::vector<int>> sets_;
   std::map<uint64_t, uint64_t> unnamed_;  // (set, kind) -> next number
   uint64_t next_sequence_ = 0;
   uint64_t fence_ = 0;
   Clock::time_point last_{};
   std::unique_ptr<ScheduleCursor> cursor_;
-  std::map<const Operation*, OperationPtr> scheduled_;  // keeps offered operations alive
+  std::vector<void*> tokens_;  // of the bucket being taken
   bool deviated_ = false, stuck_ = false;
   Status ended_;
 };

@@ -78,7 +78,8 @@ struct Follower {
   bool offer(const std::string& name, int64_t elements = 4) {
     tokens.push_back(std::make_unique<std::string>(name));
     bool completed = false;
-    return cursor->offer(request(name, elements), tokens.back().get(), &completed);
+    const Request q = request(name, elements);
+    return cursor->offer(cursor->find(q), q, tokens.back().get(), &completed);
   }
   std::string take() {
     std::vector<void*> taken;

@@ -1,0 +1,210 @@
+// Submitting a done operation's request again: same results as submitting it anew, in schedules and outside, and the same refusals.
+#include <doctest/doctest.h>
+
+#include <thread>
+
+#include "harness_engine.h"
+
+using namespace hvd;
+using namespace hvd::testing;
+
+namespace {
+
+Status again(Program& p, Task& task, int32_t value, bool blocking = false) {
+  task.in = Program::bytes_of(std::vector<int32_t>(task.in.size() / sizeof(int32_t), value));
+  return p.engine.submit_again(&task.op, task.in.data(), task.out.data(), blocking);
+}
+
+void go(Program& p, Task& task, int32_t value, bool blocking = false) {
+  const Status s = again(p, task, value, blocking);
+  p.expect(s.ok(), "'" + task.name + "' again: " + s.message());
+}
+
+void refused(Program& p, const Status& s, const std::string& words) {
+  p.expect(s.code() == Code::invalid_argument && s.message().find(words) != std::string::npos, "not refused as expected: '" + s.message() + "'");
+}
+
+// The sum of value + rank over the ranks.
+int32_t sum_of(const Program& p, int32_t value) { return p.size * value + p.size * (p.size - 1) / 2; }
+
+// Named and unnamed sums of several lengths, submitted again step after step, with values that change.
+void steps(Program& p, std::vector<TaskPtr>& tasks, int count, int first) {
+  const bool fresh = tasks.empty();
+  for (int s = first; s < first + count; ++s) {
+    for (int i = 0; i < 6; ++i) {
+      const std::string name = i % 3 == 2 ? "" : "a" + std::to_string(i);
+      if (fresh && s == first) {
+        tasks.push_back(p.sum_async(name, 10 * s + i + p.rank, 1 + 50 * i));
+      } else {
+        go(p, *tasks[i], 10 * s + i + p.rank);
+      }
+    }
+    for (int i = 0; i < 6; ++i) {
+      p.wait(*tasks[i]);
+      p.equal(tasks[i]->at<int32_t>(50 * i), sum_of(p, 10 * s + i), "step " + std::to_string(s) + ", sum " + std::to_string(i));
+    }
+  }
+}
+
+void run_everywhere(const std::function<void(Program&)>& body, const std::function<void(EngineWorld&)>& after = [](EngineWorld&) {}) {
+  for (Layout layout : kLayouts) {
+    for (int size : {1, 2, 4}) {
+      CAPTURE(name_of(layout));
+      CAPTURE(size);
+      EngineWorld world(size, {layout, crowded()});
+      CHECK(run(world, body) == "");
+      after(world);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("again: results with new memory, into a schedule, out of it and into the next") {
+  run_everywhere(
+      [](Program& p) {
+        std::vector<TaskPtr> tasks;
+        steps(p, tasks, 30, 0);  // so long that the schedule counts as one that lasted, and the next one comes as soon
+        p.equal(p.sum("other", 1), p.size, "other");
+        steps(p, tasks, 30, 30);
+        p.barrier();
+        steps(p, tasks, 30, 60);
+      },
+      [](EngineWorld& world) {
+        CHECK(world.stats().schedules >= 2);
+        CHECK(world.stats().revocations >= 2);
+      });
+}
+
+TEST_CASE("again: blocking, one operation at a time") {
+  run_everywhere([](Program& p) {
+    TaskPtr named = p.sum_async("x", 1, 3), unnamed = p.sum_async("", 1, 3);
+    p.wait(*named);
+    p.wait(*unnamed);
+    for (int s = 0; s < 40; ++s) {
+      for (Task* task : {named.get(), unnamed.get()}) {
+        go(p, *task, s + p.rank, true);
+        p.wait(*task);
+        p.equal(task->at<int32_t>(2), sum_of(p, s), "step " + std::to_string(s));
+      }
+    }
+  });
+}
+
+TEST_CASE("again: refused while the operation is under way, and it ends as if nothing had been asked") {
+  run_everywhere([](Program& p) {
+    TaskPtr task = p.sum_async("x", 1);
+    for (int s = 0; s < 12; ++s) {
+      if (p.size > 1 && p.rank == 0) {  // the others have not submitted it, so it cannot be done
+        const Status early = p.engine.submit_again(&task->op, task->in.data(), task->out.data(), false);
+        refused(p, early, "still in flight");
+      }
+      p.barrier();
+      p.wait(*task);
+      p.equal(task->at<int32_t>(0), s ? sum_of(p, s) : p.size, "sum");
+      p.barrier();
+      if (p.rank) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      go(p, *task, s + 1 + p.rank);
+    }
+    p.wait(*task);
+  });
+}
+
+TEST_CASE("again: one name, two operations: the second is refused inside and outside of a schedule") {
+  for (int before : {1, 20}) {
+    CAPTURE(before);
+    EngineWorld world(2, {Layout::one_node, crowded()});
+    CHECK(run(world, [&](Program& p) {
+      TaskPtr x, y;
+      for (int s = 0; s < before; ++s) {
+        x = p.sum_async("x", p.rank);
+        y = p.sum_async("y", p.rank);
+        p.wait(*x);
+        p.wait(*y);
+      }
+      TaskPtr second = p.sum_async("x", p.rank);  // another object for the same name
+      y = p.sum_async("y", p.rank);
+      p.wait(*second);
+      p.wait(*y);
+      p.barrier();
+      // Only rank 0 has submitted x, so it stays in flight until rank 1 comes.
+      if (p.rank == 0) {
+        go(p, *x, p.rank);
+        TaskPtr third;
+        refused(p, again(p, *second, 0), "an operation named 'x' is still in flight");
+        p.expect(second->op->done() && !second->op->status().ok(), "the refused operation is left pending");
+        refused(p, p.try_submit(Program::request(Kind::allreduce, "x", {1}), Program::bytes_of(std::vector<int32_t>{0}), &third), "still in flight");
+      } else {
+        std::this_thread::sleep_for(std::chrono::milliseconds(30));
+        go(p, *x, p.rank);
+      }
+      go(p, *y, p.rank);
+      p.wait(*x);
+      p.wait(*y);
+      go(p, *second, p.rank);  // free again
+      p.wait(*second);
+      p.equal(second->at<int32_t>(0), 1, "x");
+    }) == "");
+    if (before > 1) CHECK(world.stats().schedules > 0);
+  }
+}
+
+TEST_CASE("again: whoever still holds the last operation keeps its result") {
+  EngineWorld world(2, {Layout::one_node, crowded()});
+  CHECK(run(world, [](Program& p) {
+    auto request = Program::request(Kind::allgather, "g", {p.rank + 1});
+    TaskPtr task = p.submit(request, Program::bytes_of(std::vector<int32_t>(p.rank + 1, p.rank)));
+    p.wait(*task);
+    for (int s = 1; s < 10; ++s) {
+      OperationPtr last = task->op;
+      const std::byte* memory = last->output->data();
+      go(p, *task, 100 * s + p.rank);
+      p.wait(*task);
+      p.expect(task->op != last, "the same object, though it is held");
+      p.expect(last->done() && last->output->data() == memory && last->sizes.size() == 2, "the result has changed");
+      p.equal(task->at<int32_t>(0), 100 * s, "gathered from rank 0");
+      p.equal(task->at<int32_t>(2), 100 * s + 1, "gathered from rank 1");
+    }
+  }) == "");
+}
+
+TEST_CASE("again: a removed process set, and another one under its id") {
+  EngineWorld world(3, {Layout::one_node, crowded()});
+  CHECK(run(world, [](Program& p) {
+    const uint32_t set = p.add_set({0, 1});
+    TaskPtr task;
+    if (p.rank < 2) {
+      task = p.sum_async("x", 1, 2, set);
+      for (int s = 0; s < 10; ++s) {
+        p.wait(*task);
+        go(p, *task, 1);
+      }
+      p.wait(*task);
+    }
+    p.remove_set(set);
+    if (task) refused(p, again(p, *task, 1), "unknown or was removed");
+    p.equal(p.add_set({1, 2}), set, "the id is used again");
+    if (p.rank == 0) refused(p, again(p, *task, 1), "not a member");
+    if (p.rank == 1) go(p, *task, 7);
+    if (p.rank == 2) task = p.sum_async("x", 8, 2, set);
+    if (p.rank == 0) return;
+    p.wait(*task);
+    p.equal(task->at<int32_t>(1), 15, "of the other two");
+  }) == "");
+}
+
+TEST_CASE("again: after the end it fails like a new submission, and nobody waits in vain") {
+  EngineWorld world(2, {Layout::one_node, crowded()});
+  CHECK(run(world, [](Program& p) {
+    TaskPtr task = p.sum_async("x", 1);
+    for (int s = 0; s < 10; ++s) {
+      p.wait(*task);
+      go(p, *task, 1);
+    }
+    p.wait(*task);
+    p.engine.shutdown("");
+    const Status s = again(p, *task, 1);
+    p.expect(s.code() == Code::shutdown || s.code() == Code::peer_lost, "not over: " + s.message());
+    p.expect(task->op->done() && task->op->status().code() == s.code(), "left pending");
+  }) == "");
+}
