@@ -21,7 +21,12 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.state import state
 from horovod.torch.compression import Compression, check_wire
 from horovod.torch.ops import groups, handles
+from horovod.torch.ops.repeats import Repeat, put_back, take
 from horovod.torch.ops.tensors import BOOL, CODES, check_reduction, code_of, plain, refuse, set_id
+
+
+def _wire_name(name: str | None) -> str:
+    return wire_name("allreduce", name) if name else ""
 
 
 def submit(
@@ -112,12 +117,18 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Starts an allreduce into a new tensor; returns a handle for ``poll`` and ``synchronize``."""
-    op = resolve_op(op, average)
-    code_of(tensor, "allreduce", name)
-    output = torch.empty_like(tensor)
-    full_name = wire_name("allreduce", name) if name else ""
-    work = submit(tensor, output, full_name, op, prescale_factor, postscale_factor, process_set)
-    return handles.add((work,), lambda: output, (tensor, output))
+    given = op
+    repeat = take(name, tensor, op, prescale_factor, postscale_factor, process_set) if average is None else None
+    if repeat is None:
+        op = resolve_op(op, average)
+        code_of(tensor, "allreduce", name)
+        output = torch.empty_like(tensor)
+        work = submit(tensor, output, _wire_name(name), op, prescale_factor, postscale_factor, process_set)
+        repeat = Repeat(work, name, tensor, given, prescale_factor, postscale_factor, process_set)
+    else:
+        output = torch.empty_like(tensor)
+        repeat.work.submit_again(tensor.data_ptr(), output.data_ptr())
+    return handles.add_repeat(repeat, tensor, output)
 
 
 def allreduce_async_(
@@ -130,10 +141,16 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Starts an allreduce in place; returns a handle. The tensor must be left alone until ``synchronize``."""
-    op = resolve_op(op, average)
-    full_name = wire_name("allreduce", name) if name else ""
-    work = submit(tensor, tensor, full_name, op, prescale_factor, postscale_factor, process_set)
-    return handles.add((work,), lambda: tensor, tensor)
+    given = op
+    repeat = take(name, tensor, op, prescale_factor, postscale_factor, process_set) if average is None else None
+    if repeat is None:
+        op = resolve_op(op, average)
+        work = submit(tensor, tensor, _wire_name(name), op, prescale_factor, postscale_factor, process_set)
+        repeat = Repeat(work, name, tensor, given, prescale_factor, postscale_factor, process_set)
+    else:
+        pointer = tensor.data_ptr()
+        repeat.work.submit_again(pointer, pointer)
+    return handles.add_repeat(repeat, tensor, tensor)
 
 
 def allreduce_(
@@ -146,12 +163,32 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Allreduce in place; returns ``tensor``. Autograd does not see it."""
-    if op.__class__ is not int or average is not None:
-        op = resolve_op(op, average)
-    full_name = wire_name("allreduce", name) if name else ""
-    work = submit(tensor, tensor, full_name, op, prescale_factor, postscale_factor, process_set, blocking=True)
-    handles.wait(work, tensor)
+    _run(tensor, tensor, average, name, op, prescale_factor, postscale_factor, process_set)
     return tensor
+
+
+def _run(
+    source: torch.Tensor,
+    target: torch.Tensor,
+    average: bool | None,
+    name: str | None,
+    op: int | None,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+) -> None:
+    """A blocking allreduce from ``source`` into ``target``."""
+    given = op
+    repeat = take(name, source, op, prescale, postscale, process_set) if average is None else None
+    if repeat is None:
+        op = resolve_op(op, average)
+        work = submit(source, target, _wire_name(name), op, prescale, postscale, process_set, blocking=True)
+        repeat = Repeat(work, name, source, given, prescale, postscale, process_set)
+    else:
+        pointer = source.data_ptr()
+        repeat.work.run_again(pointer, pointer if target is source else target.data_ptr())
+    handles.wait(repeat.work, (source, target))
+    put_back(repeat)
 
 
 def allreduce(
@@ -171,20 +208,38 @@ def allreduce(
     op = resolve_op(op, average)
     compressed, context = compression.compress(tensor)
     wire = check_wire(compression, tensor, op, "allreduce")
-    reduced = _Allreduce.apply(compressed, op, name, prescale_factor, postscale_factor, process_set, wire)
+    arguments = (compressed, op, name, prescale_factor, postscale_factor, process_set, wire)
+    # Autograd's machinery costs more than a small reduction; only a tensor with a gradient needs it.
+    differentiable = torch.is_grad_enabled() and getattr(compressed, "requires_grad", False)
+    reduced = _Allreduce.apply(*arguments) if differentiable else _into_new(*arguments)
     return compression.decompress(reduced, context)
+
+
+def _into_new(
+    tensor: torch.Tensor,
+    op: int,
+    name: str | None,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+    wire: int,
+) -> torch.Tensor:
+    code_of(tensor, "allreduce", name)
+    output = torch.empty_like(tensor)
+    if wire == WIRE_NONE:
+        _run(tensor, output, None, name, op, prescale, postscale, process_set)
+    else:
+        full_name = _wire_name(name)
+        work = submit(tensor, output, full_name, op, prescale, postscale, process_set, blocking=True, wire=wire)
+        handles.wait(work, (tensor, output))
+    return output
 
 
 class _Allreduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx, tensor, op, name, prescale, postscale, process_set, wire=WIRE_NONE):  # type: ignore[no-untyped-def]
         ctx.arguments = (op, name, prescale, postscale, process_set, wire)
-        code_of(tensor, "allreduce", name)
-        output = torch.empty_like(tensor)
-        full_name = wire_name("allreduce", name) if name else ""
-        work = submit(tensor, output, full_name, op, prescale, postscale, process_set, blocking=True, wire=wire)
-        handles.wait(work, (tensor, output))
-        return output
+        return _into_new(tensor, op, name, prescale, postscale, process_set, wire)
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]

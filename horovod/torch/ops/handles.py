@@ -10,13 +10,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from horovod.common.state import state
+from horovod.torch.ops import repeats
+from horovod.torch.ops.repeats import Repeat
 
 # A wait is cut into slices so that Python runs signal handlers (Ctrl-C) and a forked child finds out that nobody will
 # ever answer.
 _SLICE_SECONDS = 0.5
 
 _numbers = itertools.count()
-_records: dict[int, tuple[Sequence[Any], Callable[[], Any], Any]] = {}
+_records: dict[int, Repeat | tuple[Sequence[Any], Callable[[], Any], Any]] = {}
 _parked: list[tuple[Any, Any]] = []
 
 
@@ -28,6 +30,16 @@ def add(works: Sequence[Any], finish: Callable[[], Any], keep: Any) -> int:
     return number
 
 
+def add_repeat(repeat: Repeat, source: Any, result: Any) -> int:
+    """A new handle for the operation of ``repeat`` on the tensors ``source`` and ``result``, whose outcome is
+    ``result``."""
+    repeat.source = source
+    repeat.result = result
+    number = next(_numbers)
+    _records[number] = repeat
+    return number
+
+
 def poll(handle: int) -> bool:
     """Is the operation complete, so that ``synchronize`` will not block? Raises ValueError for an unknown handle."""
     record = _records.get(handle)
@@ -35,6 +47,8 @@ def poll(handle: int) -> bool:
         raise ValueError(
             f"handle {handle!r} is unknown: it was synchronised already, or issued before a shutdown, or never"
         )
+    if isinstance(record, Repeat):
+        return record.work.done()
     return all(work.done() for work in record[0])
 
 
@@ -46,6 +60,11 @@ def synchronize(handle: int) -> Any:
     record = _records.pop(handle, None)
     if record is None:
         return None
+    if isinstance(record, Repeat):
+        result = record.result
+        wait(record.work, record)
+        repeats.put_back(record)
+        return result
     works, finish, keep = record
     wait_all(works, keep)
     return finish()
@@ -96,10 +115,14 @@ def wait_all(works: Sequence[Any], keep: Any) -> None:
 
 def forget_all() -> None:
     """Forgets every handle; memory of operations that still run stays alive."""
-    for works, _, keep in list(_records.values()):
-        for work in works:
-            _park(work, keep)
+    for record in list(_records.values()):
+        if isinstance(record, Repeat):
+            _park(record.work, record)
+            continue
+        for work in record[0]:
+            _park(work, record[2])
     _records.clear()
+    repeats.idle.clear()  # a Work keeps its engine alive
 
 
 def _park(work: Any, keep: Any) -> None:

@@ -1,0 +1,227 @@
+"""Calls that repeat take a shorter way (ops/repeats.py); it must not be taken by calls that changed."""
+
+import gc
+import os
+import threading
+import weakref
+
+import pytest
+import torch
+
+import horovod.torch as hvd
+from horovod.common import state as job
+from horovod.common.basics import HorovodBasics
+from horovod.torch.ops import repeats
+
+FORMS = {
+    "allreduce_": hvd.allreduce_,
+    "allreduce": hvd.allreduce,
+    "async": lambda *a, **k: hvd.synchronize(hvd.allreduce_async(*a, **k)),
+    "async_": lambda *a, **k: hvd.synchronize(hvd.allreduce_async_(*a, **k)),
+}
+
+
+def ones(*shape, dtype=torch.float32):
+    return torch.ones(*shape, dtype=dtype) * (hvd.rank() + 1)
+
+
+def total():
+    return hvd.size() * (hvd.size() + 1) / 2
+
+
+def whatever_changes():
+    # Each change comes after enough equal steps for a schedule, twice, and back again.
+    changes = [
+        (lambda: ones(4), {}, total()),
+        (lambda: ones(2, 2), {}, total()),
+        (lambda: ones(4, 1), {}, total()),
+        (lambda: ones(40000), {}, total()),
+        (lambda: ones(4, dtype=torch.float64), {}, total()),
+        (lambda: ones(4, dtype=torch.int32), {}, total()),
+        (lambda: ones(4), {"op": hvd.Max}, hvd.size()),
+        (lambda: ones(4), {"op": hvd.Average}, total() / hvd.size()),
+        (lambda: ones(4), {"op": None}, total() / hvd.size()),
+        (lambda: ones(4), {"prescale_factor": 2.0}, 2 * total()),
+        (lambda: ones(4), {"postscale_factor": 0.5}, total() / 2),
+        (lambda: ones(()), {}, total()),
+        (lambda: ones(0), {}, total()),
+    ]
+    for name in ("x", None):
+        for form, call in FORMS.items():
+            for make, arguments, expected in [*changes, *reversed(changes)]:
+                for step in range(6):
+                    given = make()
+                    result = call(given, name=name, **{"op": hvd.Sum, **arguments})
+                    what = (form, name, arguments, given.shape, given.dtype, step)
+                    assert result.shape == given.shape, what
+                    assert result.dtype == given.dtype, what
+                    assert bool((result == expected).all()), (what, result)
+                    assert (result is given) == form.endswith("_"), what
+
+
+@pytest.mark.parametrize(("size", "transport"), [(2, "auto"), (3, "tcp")])
+def test_a_call_that_changed_is_not_taken_for_the_last_one(pool, size, transport):
+    pool(size, HOROVOD_TRANSPORT=transport).run(whatever_changes)
+
+
+def another_set_under_the_same_name():
+    pair, rest = hvd.add_process_set([0, 1]), hvd.add_process_set([2])
+    mine = pair if hvd.rank() < 2 else rest
+    for _ in range(8):
+        assert hvd.allreduce_(ones(3), name="s", op=hvd.Sum, process_set=mine).tolist() == [3.0] * 3
+    for _ in range(8):
+        assert hvd.allreduce_(ones(3), name="s", op=hvd.Sum).tolist() == [6.0] * 3
+    assert hvd.remove_process_set(pair)
+    with pytest.raises(ValueError, match="not a registered process set"):
+        hvd.allreduce_(ones(3), name="s", op=hvd.Sum, process_set=pair)
+    again = hvd.add_process_set([1, 2])  # gets the first one's id
+    if again.included():
+        assert hvd.allreduce_(ones(3), name="s", op=hvd.Sum, process_set=again).tolist() == [5.0] * 3
+    if hvd.rank() < 2:
+        with pytest.raises(ValueError, match="not a registered process set"):
+            hvd.allreduce_(ones(3), name="s", op=hvd.Sum, process_set=pair)
+
+
+def test_process_sets(pool):
+    pool(3, HOROVOD_DYNAMIC_PROCESS_SETS="1").run(another_set_under_the_same_name, fresh=True)
+
+
+def refusals():
+    for _ in range(8):
+        hvd.allreduce_(ones(2, 2), name="x", op=hvd.Sum)
+    wrong = [
+        ([1.0], {}, "torch.Tensor is accepted"),
+        (torch.ones(2, 2).t(), {}, "not contiguous"),
+        (torch.ones(1, dtype=torch.complex64).conj().imag, {}, "negated"),
+        (torch.ones(2, 2).to_sparse(), {}, "sparse"),
+        (torch.ones(2, 2, device="meta"), {}, "device"),
+        (torch.ones(2, 2), {"op": True}, "op is True"),
+        (torch.ones(2, 2), {"op": 1.0}, "op is 1.0"),
+        (torch.ones(2, 2), {"op": hvd.Sum, "average": True}, "both given"),
+        (torch.ones(2, 2), {"op": hvd.Sum, "prescale_factor": float("nan")}, "prescale_factor is nan"),
+        (torch.ones(2, 2), {"name": ["x"]}, "name is"),
+    ]
+    for form, call in FORMS.items():
+        for tensor, arguments, words in wrong:
+            with pytest.raises(ValueError, match=words):
+                call(tensor, **{"name": "x", "op": hvd.Sum, **arguments})
+            hvd.allreduce_(ones(2, 2), name="x", op=hvd.Sum)
+            assert call(ones(2, 2), name="x", op=hvd.Sum).tolist() == [[total()] * 2] * 2, form
+
+
+def test_what_is_refused_the_first_time_is_refused_later(pool):
+    pool(2).run(refusals)
+
+
+def one_name_at_a_time():
+    for _ in range(8):
+        hvd.allreduce_(ones(2), name="x", op=hvd.Sum)
+        hvd.allreduce_(ones(2), name="y", op=hvd.Sum)
+    first = ones(2)
+    handle = hvd.allreduce_async_(first, name="x", op=hvd.Sum)
+    hvd.synchronize(handle)
+    if hvd.rank() == 0:
+        waiting = hvd.allreduce_async_(torch.ones(3), name="z", op=hvd.Sum)
+        with pytest.raises(ValueError, match=r"'allreduce.z' is still in flight"):
+            hvd.allreduce_async_(torch.ones(3), name="z", op=hvd.Sum)
+    hvd.barrier()  # only now rank 1 submits its part
+    if hvd.rank() == 1:
+        waiting = hvd.allreduce_async_(torch.ones(3), name="z", op=hvd.Sum)
+    assert first.tolist() == [3.0, 3.0]
+    assert hvd.synchronize(waiting).tolist() == [2.0] * 3
+    # A handle that was not synchronised keeps what is its own, also when its name is used anew after it was complete.
+    old, new = ones(2), 10 * ones(2)
+    before = hvd.allreduce_async_(old, name="x", op=hvd.Sum)
+    while not hvd.poll(before):
+        pass
+    after = hvd.allreduce_async_(new, name="x", op=hvd.Sum)
+    assert hvd.synchronize(after) is new
+    assert hvd.synchronize(before) is old
+    assert (old.tolist(), new.tolist()) == ([3.0] * 2, [30.0] * 2)
+    assert hvd.synchronize(before) is None
+
+
+def test_names_and_handles(pool):
+    pool(2).run(one_name_at_a_time)
+
+
+def from_threads():
+    # Operations of several threads under one name each, and unnamed ones in between, never share anything.
+    failures = []
+
+    def work(number):
+        for step in range(100):
+            t = torch.full((5,), float(100 * number + step + hvd.rank()))
+            hvd.allreduce_(t, name=f"thread.{number}", op=hvd.Sum)
+            if t.tolist() != [2.0 * (100 * number + step) + 1.0] * 5:
+                failures.append((number, step, t))
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_threads(pool):
+    pool(2).run(from_threads)
+
+
+def across_jobs():
+    for _ in range(2):
+        for _ in range(6):
+            assert hvd.allreduce_(ones(2), name="x", op=hvd.Sum).tolist() == [3.0] * 2
+        assert repeats.idle
+        hvd.shutdown()
+        for face in tuple(job.state.faces):  # the engine ends with the last one
+            HorovodBasics(face).shutdown()
+        assert not repeats.idle
+        with pytest.raises(hvd.HorovodInternalError, match="has been shut down"):
+            hvd.allreduce_(torch.ones(2), name="x", op=hvd.Sum)
+        hvd.init()
+    child = os.fork()
+    if child == 0:
+        try:
+            hvd.allreduce_(torch.ones(2), name="x", op=hvd.Sum)
+        except hvd.HorovodInternalError as error:
+            os._exit(0 if "forked" in str(error) else 1)
+        os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_another_engine_and_a_forked_child(pool):
+    pool(2).run(across_jobs, fresh=True)
+
+
+def test_nothing_is_kept_that_the_program_has_dropped(single):
+    class Tensor(torch.Tensor):
+        pass
+
+    tensor = torch.ones(3).as_subclass(Tensor)
+    for _ in range(6):
+        hvd.synchronize(hvd.allreduce_async_(tensor, name="x"))
+    alive = weakref.ref(tensor)
+    del tensor
+    gc.collect()
+    assert alive() is None
+    assert repeats.idle["x"].engine is job.state.engine
+
+
+def test_programs_that_never_use_a_name_twice_are_bounded(single, monkeypatch):
+    monkeypatch.setattr(repeats, "_LIMIT", 10)
+    for i in range(50):
+        hvd.allreduce_(torch.ones(1), name=f"n{i}")
+        assert len(repeats.idle) <= 10
+    assert "n49" in repeats.idle
+    assert "n39" not in repeats.idle
+
+
+def test_blocking_allreduce_without_a_gradient_is_not_seen_by_autograd(single):
+    weight = torch.ones(3, requires_grad=True)
+    assert hvd.allreduce(weight).requires_grad
+    assert not hvd.allreduce(weight.detach()).requires_grad
+    with torch.no_grad():
+        assert not hvd.allreduce(weight).requires_grad
+    hvd.allreduce(2 * weight, op=hvd.Sum).sum().backward()
+    assert weight.grad.tolist() == [2.0] * 3
