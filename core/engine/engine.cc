@@ -183,7 +183,7 @@ bool Engine::doze(Operation& op, Deadline deadline) {
   if (left <= Clock::duration::zero() || stop_.load(std::memory_order_seq_cst)) return false;
   std::vector<std::pair<int, short>> fds;
   driver_->poll_fds(fds);
-  std::vector<pollfd> polls{{bell_.fd(), POLLIN, 0}};
+  std::vector<pollfd> polls{{bell_.fd(), POLLIN, 0}, {timer_, POLLIN, 0}};
   for (auto [fd, events] : fds) polls.push_back({fd, events, 0});
   const timespec timeout{0, static_cast<long>(std::chrono::nanoseconds(std::min<Clock::duration>(left, std::chrono::milliseconds(100))).count())};
   bell_.word()->mood.store(static_cast<uint32_t>(Mood::waiting), std::memory_order_seq_cst);
@@ -192,9 +192,7 @@ bool Engine::doze(Operation& op, Deadline deadline) {
   }
   bell_.word()->mood.store(static_cast<uint32_t>(Mood::awake), std::memory_order_seq_cst);
   // What this may take away from the thread, which sleeps on the same bell, release_baton() gives back.
-  uint64_t drained;
-  while (::read(bell_.fd(), &drained, sizeof drained) < 0 && errno == EINTR) {
-  }
+  stop_ringing();
   return true;
 }
 
@@ -256,6 +254,11 @@ void Engine::park() {
   baton_.lock();
   parked_ = false;
   bell_.word()->mood.store(static_cast<uint32_t>(Mood::awake), std::memory_order_seq_cst);
+  stop_ringing();
+}
+
+// Woken; looks for news next.
+void Engine::stop_ringing() {
   uint64_t drained;
   while (::read(bell_.fd(), &drained, sizeof drained) < 0 && errno == EINTR) {
   }

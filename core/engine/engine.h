@@ -57,6 +57,7 @@ class Engine {
   void release_baton();
   void ring_soon();
   void ring_no_more();
+  void stop_ringing();
   Status accept(Request request, const std::byte* in, std::byte* out, OperationPtr* op, float* residual, bool ring);
   Stats read_stats() const;
 
