@@ -61,6 +61,8 @@ void ScheduleDetector::reset() {
 
 // Operations after which short periods are considered again; the program may have become another one.
 constexpr size_t kRecovery = 128;
+// A schedule that has lasted for fewer operations than this may have been part of a longer period.
+constexpr uint64_t kBrief = 1024;
 
 void ScheduleDetector::note_revoked(uint64_t rounds, size_t operations) {
   constexpr uint64_t kLasting = 16;
@@ -69,8 +71,19 @@ void ScheduleDetector::note_revoked(uint64_t rounds, size_t operations) {
   if (rounds >= kLasting) {
     failures_ = 0;
     least_ = 1;
+    // Something that comes again and again in between, such as a barrier after every twenty equal calls, makes each of these schedules
+    // pay for itself but hides the period that would last. Only every now and then, lest a program without one pays for the search.
+    const bool brief = rounds * operations < kBrief;
+    brief_ = brief ? brief_ + 1 : 0;
+    if (!brief) patience_ = kBriefPatience;
+    if (brief_ < patience_) return;
+    brief_ = 0;
+    patience_ = std::min(2 * patience_, 64 * kBriefPatience);
+    least_ = operations + 1;
+    recover_ = kRecovery;
     return;
   }
+  brief_ = 0;
   least_ = operations + 1;
   recover_ = kRecovery;
   if (++failures_ <= kPatience) return;

@@ -52,8 +52,8 @@ class ScheduleDetector {
 
   // When the last operations are two equal periods that begin at a fence: the last period, in order. Else empty.
   std::vector<Ready> period() const;
-  // A schedule of `operations` ended after `rounds` rounds. After one that did not last only longer ones are proposed (its period was part
-  // of a longer one); after several such the next proposal waits, twice as long each time, so that a program which never settles pays
+  // A schedule of `operations` ended after `rounds` rounds. After one that did not last, or several that lasted only briefly, only longer
+  // ones are proposed (its period was part of a longer one); after several that did not last the next proposal waits, twice as long each time, so that a program which never settles pays
   // next to nothing for the attempts.
   void note_revoked(uint64_t rounds, size_t operations);
 
@@ -76,6 +76,9 @@ class ScheduleDetector {
   size_t least_ = 1;    // length of a period to propose
   size_t recover_ = 0;  // operations until that is 1 again
   int failures_ = 0;  // schedules in a row that did not last
+  static constexpr int kBriefPatience = 2;
+  int brief_ = 0;                   // schedules in a row that lasted only briefly
+  int patience_ = kBriefPatience;   // so many of them until a longer period is looked for
   std::deque<Token> log_;
 };
 

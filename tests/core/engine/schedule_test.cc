@@ -153,6 +153,39 @@ TEST_CASE("after a schedule that did not last only longer periods are proposed, 
   CHECK(steps < 200);
 }
 
+TEST_CASE("a barrier after every so many equal operations: the period with the barrier in it is found") {
+  ScheduleDetector d(100);
+  const std::vector<std::string> round{"b", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a"};
+  for (int i = 0; i < 2; ++i) {
+    CHECK(period_after(d, {"b", "a", "a", "a"}) == "a");  // three negotiated, the others by the schedule, until the barrier ends it
+    d.note_revoked(17, 1);
+  }
+  std::string found;
+  int rounds = 0;
+  for (; found.empty() && rounds < 4; ++rounds) {
+    for (const std::string& step : round) {
+      if (found.empty()) found = period_after(d, {step});
+    }
+  }
+  CHECK(found.size() == round.size());
+  CHECK(std::count(found.begin(), found.end(), 'b') == 1);
+  // Where there is no such period the search ends, and comes again after ever more schedules.
+  d.note_revoked(17, round.size());
+  int searches[2] = {0, 0};
+  for (int half = 0; half < 2; ++half) {
+    for (int i = 0; i < 100; ++i) {
+      d.note_revoked(17, 1);
+      const bool searching = period_after(d, {std::string(1, static_cast<char>('c' + i % 20)), "a", "a", "a"}).empty();
+      searches[half] += searching;
+      for (int k = 0; searching && k < 200 && period_after(d, {"a"}).empty(); ++k) {
+      }
+    }
+  }
+  CHECK(searches[0] > searches[1]);
+  CHECK(searches[0] < 10);
+  CHECK(searches[1] > 0);
+}
+
 TEST_CASE("schedules that keep failing make the next proposal wait longer each time") {
   ScheduleDetector d(10);
   for (int i = 0; i < 9; ++i) d.note_revoked(1, 1);
