@@ -179,7 +179,8 @@ class Engine:
     def stats(self) -> dict[str, int | str | float]:
         """Counters since start: operations, bytes, negotiations, fused tensors, schedule hits and revocations,
         unstaged_bytes (reduced within the arenas), arena_bytes (allocated), wire_bytes (of data, handed to links, which
-        compression makes fewer), ..."""
+        compression makes fewer), scratch_bytes (held by collectives over links), control_seconds (CPU time of the
+        engine beside collectives, in turns in which something happened: estimated from one in 16), ..."""
 
 def segment_bytes(local_size: int, staging_bytes: int, ring_bytes: int, arena_bytes: int = 0) -> int:
     """Length of the node's shared memory. Its arenas are as large as the file is longer than it would be without."""

@@ -285,6 +285,8 @@ nb::dict stats(PyEngine& self) {
   d["responses"] = s.responses;
   d["unstaged_bytes"] = s.unstaged_bytes;
   d["arena_bytes"] = s.arena_bytes;
+  d["scratch_bytes"] = s.scratch_bytes;
+  d["control_seconds"] = s.control_seconds;
   d["wire_bytes"] = s.wire_bytes;
   return d;
 }

@@ -20,6 +20,8 @@ void raise(const Status& status) {
 
 NB_MODULE(_core, m) {
   using namespace hvd;
+  // Tensors that a program still holds when the interpreter ends keep their memory alive; that is no leak worth a page of warnings.
+  python::nb::set_leak_warnings(false);
   m.attr("KIND_ALLREDUCE") = static_cast<int>(Kind::allreduce);
   m.attr("KIND_ALLGATHER") = static_cast<int>(Kind::allgather);
   m.attr("KIND_BROADCAST") = static_cast<int>(Kind::broadcast);

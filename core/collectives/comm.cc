@@ -66,15 +66,10 @@ std::byte* Scratch::get(int slot, size_t bytes) {
     const size_t size = (std::max<size_t>(bytes, 1) + kAlign - 1) / kAlign * kAlign;
     block.memory.reset();  // before the new one exists, so that the peak is not the sum of both
     block.memory.reset(static_cast<std::byte*>(::operator new(size, std::align_val_t(kAlign))));
+    held_ += size - block.bytes;
     block.bytes = size;
   }
   return block.memory.get();
-}
-
-size_t Scratch::held() const {
-  size_t sum = 0;
-  for (const Block& block : blocks_) sum += block.bytes;
-  return sum;
 }
 
 Status send_to(Comm& comm, int peer, ConstBytes data) { return exchange(comm, peer, data, peer, {}); }

@@ -22,12 +22,13 @@ namespace hvd {
 class Scratch {
  public:
   std::byte* get(int slot, size_t bytes);  // 64-byte aligned; contents undefined
-  size_t held() const;                     // bytes in use, for the memory figures
+  size_t held() const { return held_.load(std::memory_order_relaxed); }  // bytes, for the memory figures; any thread may ask
 
  private:
   struct Free { void operator()(std::byte* p) const; };
   struct Block { std::unique_ptr<std::byte, Free> memory; size_t bytes = 0; };
   std::vector<Block> blocks_;
+  std::atomic<size_t> held_{0};
 };
 
 // What went out over links, since the start. Written by the thread that moves bytes, read by any.

@@ -22,6 +22,7 @@ namespace hvd {
 
 struct Counters {
   std::atomic<uint64_t> announcements{0}, negotiated{0}, scheduled{0}, schedules{0}, revocations{0}, responses{0}, errors{0};
+  std::atomic<uint64_t> control_ns{0};  // CPU time beside collectives, in turns in which something moved; an estimate, see Driver::step
 };
 
 class Driver {
@@ -57,6 +58,8 @@ class Driver {
     Status why;
   };
 
+  bool turn(bool flush);
+  Status carry_out(const Response& response, const std::vector<Operation*>& ops);
   Status hook();
   void hear_urgent();
   bool take_submissions();
@@ -123,6 +126,9 @@ class Driver {
   bool over_ = false;
   Status told_;  // what callers of unfinished operations were told at the end
   std::atomic<bool> stopping_{false};
+  uint64_t turns_ = 0;
+  bool timing_ = false;             // this turn
+  uint64_t in_collectives_ = 0;     // of it, in ns
   Counters counters_;
 };
 

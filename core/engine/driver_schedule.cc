@@ -94,7 +94,7 @@ bool Driver::run_bucket() {
   ++executed_;
   if (!world_.comm(bucket->response.set)) return true;
   in_bucket_ = bucket;
-  const Status status = executor_.run(bucket->response, ops);
+  const Status status = carry_out(bucket->response, ops);
   in_bucket_ = nullptr;
   if (status.ok()) {
     counters_.scheduled += 1;

@@ -300,7 +300,8 @@ Engine::Stats Engine::read_stats() const {
   const Counters& c = driver_->counters();
   const Executor::Counters& e = driver_->executed();
   return {e.operations, e.fused, e.bytes, c.announcements, c.negotiated, c.scheduled, c.schedules, c.revocations, c.errors, c.responses,
-          driver_->world().unstaged_bytes(), arena_->used(), driver_->world().wire_bytes()};
+          driver_->world().unstaged_bytes(), arena_->used(), driver_->world().wire_bytes(), driver_->world().scratch_held(),
+          static_cast<double>(c.control_ns) * 1e-9};
 }
 
 }  // namespace hvd

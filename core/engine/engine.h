@@ -45,7 +45,8 @@ class Engine {
   std::map<uint32_t, std::vector<int>> process_sets() const { return submissions_.sets(); }
   struct Stats {
     uint64_t operations, fused, bytes, announcements, negotiated, scheduled, schedules, revocations, errors, responses, unstaged_bytes,
-        arena_bytes, wire_bytes;
+        arena_bytes, wire_bytes, scratch_bytes;
+    double control_seconds;
   };
   Stats stats() const;
 

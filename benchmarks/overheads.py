@@ -1,0 +1,112 @@
+"""What the engine costs beside moving bytes: agreeing in the steady state, memory, and CPU while nothing happens.
+
+    horovodrun -np 2 python benchmarks/overheads.py [--idle 10]
+
+Trains a small network until its steps repeat, counts over the next ones what was announced and negotiated and how long
+the engine was busy with anything but collectives; reduces tensors far larger than any buffer and reports by how much
+the process has grown; sleeps and reports the CPU time that passed. Rank 0 prints a table; see benchmarks/README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import time
+
+import torch
+from torch import nn
+
+import horovod.torch as hvd
+from horovod.common.state import state
+
+MIB = 1 << 20
+SETTLE, STEPS = 100, 400  # steps until the schedule runs, steps that are counted
+
+
+def stats() -> dict[str, float]:
+    assert state.engine is not None
+    return {name: float(value) for name, value in state.engine.stats().items()}
+
+
+def resident() -> dict[str, int]:
+    """Bytes of this process's resident memory: its own ("RssAnon") and shared ("RssShmem")."""
+    with open("/proc/self/status") as status:
+        lines = dict(line.split(":", 1) for line in status)
+    return {name: int(lines[name].split()[0]) * 1024 for name in ("RssAnon", "RssShmem")}
+
+
+def agreeing() -> list[str]:
+    """The steady state of a network with 66 parameters."""
+    layers = [layer for _ in range(33) for layer in (nn.Linear(64, 64), nn.Tanh())]
+    model = nn.Sequential(*layers)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters())
+    data = torch.randn(4, 64)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(data).square().mean().backward()
+        optimizer.step()
+
+    for _ in range(SETTLE):
+        step()
+    before = stats()
+    for _ in range(STEPS):
+        step()
+    after = stats()
+    spent = {name: (after[name] - before[name]) / STEPS for name in after}
+    return [
+        f"| operations (buckets of gradients, and the vote on who has which) a step | {spent['operations']:.0f} |",
+        f"| requests announced a step | {spent['announcements']:.3f} |",
+        f"| operations negotiated a step | {spent['negotiated']:.3f} |",
+        f"| schedules left in {STEPS} steps | {after['revocations'] - before['revocations']:.0f} |",
+        f"| engine's CPU time a step beside collectives | {1e6 * spent['control_seconds']:.1f} us |",
+    ]
+
+
+def memory() -> list[str]:
+    """Growth of the process by allreduces of 256 MiB in all, of one tensor, of eight and of 256 that are fused."""
+    tensors = {count: [torch.ones(256 * MIB // 4 // count) for _ in range(count)] for count in (1, 8, 256)}
+    before = resident()
+    for some in tensors.values():
+        for _ in range(3):
+            for handle in [hvd.allreduce_async_(t, op=hvd.Max, name=f"m{i}.{len(some)}") for i, t in enumerate(some)]:
+                hvd.synchronize(handle)
+    after = resident()
+    own, shared = (after[name] - before[name] for name in ("RssAnon", "RssShmem"))
+    return [
+        f"| memory for 3 x 256 MiB: own | {own / MIB:.1f} MiB |",
+        f"| memory for 3 x 256 MiB: shared pages seen, of all ranks of the host | {shared / MIB:.1f} MiB |",
+        f"| scratch memory that the engine holds | {stats()['scratch_bytes'] / MIB:.1f} MiB |",
+    ]
+
+
+def idle(seconds: float) -> list[str]:
+    hvd.barrier()
+    time.sleep(1)
+    start, used = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF)
+    time.sleep(seconds)
+    now = resource.getrusage(resource.RUSAGE_SELF)
+    cpu = now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
+    return [f"| idle: share of a core | {100 * cpu / (time.monotonic() - start):.3f} % |"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What the engine costs beside moving bytes.")
+    parser.add_argument("--idle", type=float, default=10.0, help="seconds to be idle (default %(default)s)")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    hvd.init()
+    rows = [*agreeing(), *memory(), *idle(args.idle)]
+    everybody = hvd.allgather_object(rows)
+    if hvd.rank() == 0:
+        for rank, lines in enumerate(everybody):
+            print(
+                "\n".join(
+                    [f"| rank {rank} of {hvd.size()}, {len(os.sched_getaffinity(0))} cores | |", "|---|---|", *lines]
+                )
+            )
+
+
+if __name__ == "__main__":
+    main()
