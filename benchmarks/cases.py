@@ -82,6 +82,8 @@ def training_steps() -> list[Case]:
 FULL = [4, 256, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB]
 QUICK = [4, 64 * KIB, MIB, 16 * MIB]
 
+DEFAULT = ["horovod", "horovod shared", "limit", "gloo", "DDP", "Open MPI"]  # columns
+
 # Column -> (job that runs it, case kind -> modes). A column's cell is its best mode. DDP runs in gloo's processes.
 COLUMNS: dict[str, tuple[str, dict[str, list[str]]]] = {
     "horovod": (
@@ -93,6 +95,17 @@ COLUMNS: dict[str, tuple[str, dict[str, list[str]]]] = {
             **{kind: ["step"] for kind in TRAINING},
         },
     ),
+    # Tensors that live in the memory that the ranks share, for the optimizer all gradients as views of its buckets.
+    "horovod shared": (
+        "horovod",
+        {
+            "allreduce": ["shared"],
+            "many": ["bucket views"],
+            "resnet": ["bucket views"],
+            **{kind: ["bucket views"] for kind in TRAINING},
+        },
+    ),
+    "limit": ("limit", {"allreduce": ["bare loop"]}),
     "horovod tcp": (
         "horovod-tcp",
         {"allreduce": ["allreduce_"], "many": ["async", "optimizer"], "resnet": ["optimizer", "async"]},

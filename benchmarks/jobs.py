@@ -8,6 +8,8 @@ import socket
 import sys
 from pathlib import Path
 
+from peers.limit import compiler
+
 from horovod.benchmark import standalone
 from horovod.benchmark.jobs import Job, JobError, mpi_command, mpi_tools
 
@@ -30,6 +32,8 @@ def missing(job: str, mpi_prefix: str) -> str:
     """Why this job cannot run here; empty when it can."""
     if job.startswith("horovod") and not importlib.util.find_spec("horovod"):
         return "horovod is not installed"
+    if job == "limit":
+        return "" if compiler() else "no C compiler found (cc, gcc, clang, or CC)"
     if job != "mpi" and not importlib.util.find_spec("torch"):
         return "torch is not installed"
     if job == "mpi" and not mpi_tools(mpi_prefix, _MPI):
@@ -52,6 +56,9 @@ def commands(
         rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(np)}
         command = [sys.executable, *worker, "torch_dist"]
         return [(command, {**common, **rendezvous, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(np)]
+    if job == "limit":
+        place = {"LIMIT_FOLDER": str(Path(socket_path).parent), "WORLD_SIZE": str(np)}
+        return [([sys.executable, *worker, "limit"], {**common, **place, "RANK": str(rank)}) for rank in range(np)]
     transport = {"HOROVOD_TRANSPORT": "tcp"} if job == "horovod-tcp" else {}
     launcher = [sys.executable, "-m", "horovod.runner", "-np", str(np)]
     return [([*launcher, sys.executable, *worker, "ours"], {**common, **transport})]

@@ -48,6 +48,16 @@ def table(np: int, columns: list[str], rows: dict[str, dict[str, Cell]]) -> str:
     return "\n".join(lines)
 
 
+def of_limit(rows: dict[str, dict[str, Cell]], column: str = "horovod shared") -> str:
+    """A line of Markdown: the share of the limit's speed that `column` reaches, by label; empty without such rows."""
+    shares = []
+    for label, cells in rows.items():
+        limit, reached = (cells[c].best() if c in cells else None for c in ("limit", column))
+        if limit and reached:
+            shares.append(f"{label} {quantile(limit[1], 0.5) / quantile(reached[1], 0.5):.0%}")
+    return f"- {column}, share of the limit's speed: {', '.join(shares)}" if shares else ""
+
+
 def throughput(
     np: int, columns: list[str], rows: dict[str, dict[str, Cell]], counted: dict[str, tuple[int, str]]
 ) -> str:

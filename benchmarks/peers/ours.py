@@ -13,6 +13,9 @@ import horovod.torch as hvd
 from .model import GradientsOnly
 from .training import step
 
+# What the optimizer is told by mode.
+BUCKET_VIEWS = {"optimizer": None, "step": None, "bucket views": True, "one by one": False}
+
 
 class Peer:
     def __init__(self) -> None:
@@ -28,14 +31,14 @@ class Peer:
 
     def prepare(self, case: Case, mode: str) -> Callable[[], None]:
         if case.kind in TRAINING:
-            return step(case.kind, case.bytes, self._wrap)
-        if mode == "optimizer":
-            return self._step(case)
+            return step(case.kind, case.bytes, lambda *net: self._wrap(*net, bucket_views=BUCKET_VIEWS[mode]))
+        if mode in BUCKET_VIEWS:
+            return self._step(case, BUCKET_VIEWS[mode])
         name = f"{case.kind}.{case.label}"
         tensors = [torch.ones(shape).zero_() for shape in reversed(case.shapes)]
-        if mode == "allreduce_":
-            tensor = tensors[0]
-            return lambda: (hvd.allreduce_(tensor, op=hvd.Sum, name=name), None)[1]
+        if mode in ("allreduce_", "shared"):
+            tensor = tensors[0] if mode == "allreduce_" else hvd.empty_shared(*case.shapes[0]).zero_()
+            return lambda: (hvd.allreduce_(tensor, op=hvd.Sum, name=f"{name}.{mode}"), None)[1]
         names = [f"{name}.{i}" for i in range(len(tensors))]
 
         def together() -> None:
@@ -45,10 +48,14 @@ class Peer:
 
         return together
 
-    def _step(self, case: Case) -> Callable[[], None]:
+    def _step(self, case: Case, bucket_views: bool | None) -> Callable[[], None]:
         model = GradientsOnly(case.shapes)
         named = [(f"{case.kind}.{name}", parameter) for name, parameter in model.named_parameters()]
-        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=named)
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1),
+            named_parameters=named,
+            gradient_as_bucket_view=bucket_views,
+        )
 
         def step() -> None:  # DDP reduces within backward() and has no step either
             model(None).backward()
@@ -57,9 +64,13 @@ class Peer:
 
         return step
 
-    def _wrap(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, torch.optim.Optimizer]:
+    def _wrap(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, bucket_views: bool | None
+    ) -> tuple[nn.Module, torch.optim.Optimizer]:
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-        return model, hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+        return model, hvd.DistributedOptimizer(
+            optimizer, named_parameters=model.named_parameters(), gradient_as_bucket_view=bucket_views
+        )
 
 
 def start() -> Peer:

@@ -59,6 +59,12 @@ def test_the_table_takes_each_peers_best_mode_and_compares_with_ours() -> None:
     assert row == "| 4 B | 10.0 (10.0-10.0) | 25.0 (25.0-25.0) blocking **2.50x** | - | failed |"
 
 
+def test_the_share_of_the_limit() -> None:
+    cells = {"horovod shared": report.Cell({"shared": [10e-6, 20e-6, 30e-6]}), "limit": report.Cell({"": [15e-6] * 3})}
+    assert report.of_limit({"1 MiB": cells, "4 B": {}}) == "- horovod shared, share of the limit's speed: 1 MiB 75%"
+    assert report.of_limit({"1 MiB": {"limit": cells["limit"]}}) == ""
+
+
 def test_training_steps_are_given_as_units_per_second() -> None:
     steps = cases.training_steps()
     assert {case.kind for case in steps} == set(cases.TRAINING)

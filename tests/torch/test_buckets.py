@@ -78,9 +78,9 @@ def test_gradients_lie_in_a_bucket_in_the_order_they_arrive(pool, size, wanted):
     pool(size).run(layout, wanted)
 
 
-def large_gradients():
-    # By default large ones are reduced where they are; otherwise they have buckets of their own.
-    for wanted, expected in ((None, [["1.bias", "1.weight", "0.bias"]]), (True, None), (False, [])):
+def large_gradients(everything):
+    small = [["0.bias", "1.bias", "1.weight"]]
+    for wanted, expected in ((None, None if everything else small), (True, None), (False, [])):
         net = torch.nn.Sequential(torch.nn.Linear(400, 1000), torch.nn.Linear(1000, 10))
         optimizer = wrap(net, gradient_as_bucket_view=wanted)
         for _ in range(3):
@@ -88,20 +88,25 @@ def large_gradients():
             net(torch.ones(2, 400)).sum().backward()
             optimizer.step()
         names = [sorted(slot.name.split("#")[0] for slot in bucket.members) for bucket in buckets(optimizer)]
-        if wanted:
+        if expected is None:
             assert sorted(name for group in names for name in group) == sorted(
                 name for name, _ in net.named_parameters()
             )
-            assert ["0.weight"] in names
+            assert ["0.weight"] in names  # by itself
         else:
-            assert names == [sorted(group) for group in expected]
+            assert names == expected
         # No second copy: all gradients together take the memory of the parameters, but for the alignment.
         storages = {p.grad.untyped_storage().data_ptr(): p.grad.untyped_storage().nbytes() for p in net.parameters()}
         assert sum(storages.values()) < 1.01 * sum(p.nbytes for p in net.parameters())
 
 
 def test_large_gradients(pool):
-    pool(2).run(large_gradients)
+    pool(2).run(large_gradients, True)
+
+
+@pytest.mark.parametrize("environ", [{"HOROVOD_TRANSPORT": "tcp"}, {"HOROVOD_ARENA_BYTES": "0"}])
+def test_large_gradients_stay_alone_without_shared_memory(pool, environ):
+    pool(2, **environ).run(large_gradients, False)
 
 
 MAKERS = {
