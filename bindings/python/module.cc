@@ -20,7 +20,7 @@ void raise(const Status& status) {
 
 NB_MODULE(_core, m) {
   // A tensor over the engine's memory that lives until the process ends is no mistake to tell the user of.
-  nb::set_leak_warnings(false);
+  nanobind::set_leak_warnings(false);
   using namespace hvd;
   // Tensors that a program still holds when the interpreter ends keep their memory alive; that is no leak worth a page of warnings.
   python::nb::set_leak_warnings(false);

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 
 import torch
 
+from horovod.common.ops import Sum
 from horovod.common.process_sets import ProcessSet
 from horovod.common.state import state
 from horovod.torch.bucket_plan import plan
 from horovod.torch.buckets import Bucket, Slot
-from horovod.torch.ops.broadcast import broadcast_
+from horovod.torch.ops.allreduce import allreduce_
 from horovod.torch.ops.tensors import CODES
 
 DENSE = 1
@@ -72,38 +73,63 @@ class Bucketing:
             for slot in bucket.members:
                 slot.moves = 0
 
+    def wishes(self) -> list[int]:
+        """What this rank adds to the flags: 1 if it wants no buckets, 1 if it has one that is to be given up."""
+        return [int(self.most == 0), int(any(self._is_tired(bucket) for bucket in self.buckets))]
+
     def rearrange(self, slots: Sequence[Slot], outcome: list[int]) -> None:
         """Makes and gives up buckets. To be called by all ranks after a step in which no reduction failed.
 
-        ``outcome``: for each slot the flag, the largest of all ranks', and one more: 1 if a rank wants no buckets.
-        Raises HorovodInternalError when a peer is lost.
+        ``outcome``: for each slot the flag, then ``wishes``; the largest of all ranks'. Raises HorovodInternalError
+        when a peer is lost.
         """
-        for bucket in [b for b in self.buckets if b.partly_sent >= _PATIENCE]:
+        refused, tired = outcome[-2:]
+        if refused or not (tired or self._has_news(slots, outcome)):
+            return
+        agreed = self._agree(slots)
+        if agreed is None:
+            return
+        came, given_up = agreed
+        for bucket in given_up:
             self._give_up(bucket)
-        if outcome[-1] or outcome == self._settled:
-            return
-        candidates = [slot for slot in slots if slot.bucket is None and outcome[slot.index] == DENSE]
-        if not candidates:
-            self._settled = outcome
-            return
-        self._settled = []
-        for members in plan([slot.shape for slot in candidates], self._agree_on_order(candidates)):
+        candidates = self._candidates(slots, outcome)
+        # As they came; then those that no backward pass made, the last first.
+        candidates.sort(key=lambda slot: (came[slot.index] or len(slots) + 1, -slot.index))
+        for members in plan([slot.shape for slot in candidates], range(len(candidates))):
             slots_of_bucket = [candidates[i] for i in members]
             # A name that no other operation can have: those begin with their kind.
             name = f"gradients.bucket.{slots_of_bucket[0].name}"
             self.buckets.append(Bucket(name, slots_of_bucket, state.job))
 
-    def _agree_on_order(self, candidates: Sequence[Slot]) -> list[int]:
-        """Positions in ``candidates`` as their gradients arrived at the set's first rank; without those that a backward
-        pass made, the last first."""
-        position = {slot.index: i for i, slot in enumerate(candidates)}
-        came = [position[slot.index] for slot in self.arrived if slot.index in position]
-        late = sorted(set(range(len(candidates))) - set(came), reverse=True)
-        order = torch.tensor([*came, *late])
-        ranks = self._process_set.ranks
-        assert ranks
-        broadcast_(order, ranks[0], f"gradients.order.{candidates[0].name}", self._process_set)
-        return [int(i) for i in order.tolist()]
+    def _has_news(self, slots: Sequence[Slot], outcome: list[int]) -> bool:
+        if outcome == self._settled:
+            return False
+        self._settled = [] if self._candidates(slots, outcome) else outcome
+        return not self._settled
+
+    def _candidates(self, slots: Sequence[Slot], outcome: list[int]) -> list[Slot]:
+        return [slot for slot in slots if slot.bucket is None and outcome[slot.index] == DENSE]
+
+    def _agree(self, slots: Sequence[Slot]) -> tuple[list[int], list[Bucket]] | None:
+        """By slot the place in the order in which the gradients of the set's first rank came, from 1 on, 0 for those
+        that did not; and the buckets that some rank wants to give up. None if a rank does not take part, because it
+        has joined (``hvd.join``): later it would not know of what is decided now."""
+        count = len(slots)
+        message = torch.zeros(1 + count + len(self.buckets), dtype=torch.int64)
+        message[0] = 1
+        if self._process_set.rank() == 0:
+            for place, slot in enumerate(self.arrived, 1):
+                message[1 + slot.index] = place
+        for i, bucket in enumerate(self.buckets):
+            message[1 + count + i] = self._is_tired(bucket)
+        allreduce_(message, name=f"gradients.order.{slots[0].name}", op=Sum, process_set=self._process_set)
+        present, *rest = (int(n) for n in message.tolist())
+        if present < len(self._process_set.ranks or ()):
+            return None
+        return rest[:count], [bucket for bucket, votes in zip(self.buckets, rest[count:], strict=True) if votes]
+
+    def _is_tired(self, bucket: Bucket) -> bool:
+        return bucket.partly_sent >= _PATIENCE
 
     def _give_up(self, bucket: Bucket) -> None:
         self.buckets.remove(bucket)

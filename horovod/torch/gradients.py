@@ -262,8 +262,7 @@ class GradientReducer:
     def _complete(self, only_new: bool) -> None:
         self._bucketing.drop_outdated()
         flags = self._flags(only_new)
-        # The last one says whether this rank wants no buckets.
-        outcome = torch.tensor([*flags, self._bucketing.most == 0], dtype=torch.uint8)
+        outcome = torch.tensor([*flags, *self._bucketing.wishes()], dtype=torch.uint8)
         name = f"allreduce.gradients.{self._slots[0].name}"
         vote = submit(outcome, outcome, name, Max, 1.0, 1.0, self.options.process_set)
         self._pending[outcome] = lambda: handles.wait(vote, outcome)

@@ -463,15 +463,50 @@ def test_a_new_job(pool):
     pool(2, initialized=False).run(another_job)
 
 
+def joined():
+    # A rank that has run out of data does not learn of buckets made meanwhile, so none are made or given up.
+    net = network()
+    optimizer = wrap(net)
+    hvd.broadcast_parameters(net.state_dict(), 0)
+    if hvd.rank():
+        for number in range(3):
+            step(net, optimizer, number)
+        assert not buckets(optimizer)
+    hvd.join()
+    hvd.broadcast_parameters(net.state_dict(), 1)
+    hvd.broadcast_optimizer_state(optimizer, 1)
+    for number in range(3, 6):
+        step(net, optimizer, number)
+    assert len(in_buckets(optimizer)) == 6
+    if hvd.rank() == 0:
+        for _ in range(5):  # without gradients for the first layers
+            optimizer.zero_grad()
+            net[4](torch.ones(1, 40)).sum().backward()
+            optimizer.step()
+        assert len(in_buckets(optimizer)) == 6
+    hvd.join()
+    hvd.broadcast_parameters(net.state_dict(), 0)
+    hvd.broadcast_optimizer_state(optimizer, 0)
+    for number in range(11, 14):
+        step(net, optimizer, number)
+    assert hvd.allgather_object(in_buckets(optimizer)) == [in_buckets(optimizer)] * hvd.size()
+    assert_all_equal(net)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_ranks_that_have_joined(pool, size):
+    pool(size).run(joined)
+
+
 def killed_in_the_middle(note):
     import os
     import signal
     import threading
     import time
 
-    net = torch.nn.Sequential(*[torch.nn.Linear(1000, 1000) for _ in range(8)])  # 32 MB of gradients, 8 buckets
+    net = torch.nn.Sequential(*[torch.nn.Linear(600, 600) for _ in range(8)])  # 11 MB of gradients
     optimizer = wrap(net)
-    x = torch.ones(1, 1000)
+    x = torch.ones(1, 600)
 
     def steps(count):
         for _ in range(count):
@@ -480,7 +515,7 @@ def killed_in_the_middle(note):
             optimizer.step()
 
     steps(5)
-    assert len(buckets(optimizer)) >= 8
+    assert len(buckets(optimizer)) >= 3
 
     def end():
         note.write_text(str(time.time()))
@@ -500,4 +535,4 @@ def test_a_peer_that_is_killed_while_buckets_are_reduced(pool, tmp_path):
     ended = float((tmp_path / "end").read_text())
     for message, noticed in (results[0], results[2]):
         assert "rank 1" in message
-        assert noticed - ended < 2
+        assert noticed - ended < 5  # seconds, a step of training included
