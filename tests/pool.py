@@ -175,7 +175,7 @@ class Fleet:
             rendezvous_port=port,
             key_fd=self._key_fd,
         )
-        return {**env.to_environ(), **dict(job.environ)}
+        return {**env.to_environ(), "HOROVOD_CALIBRATE": "0", **dict(job.environ)}
 
     def _ask(self, workers: Sequence[Worker], message: tuple[Any, ...], timeout: float) -> list[Any]:
         for worker in workers:

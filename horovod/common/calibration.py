@@ -4,7 +4,7 @@ A file for each host and shape of the world: measured by ``python -m horovod.ben
 ``init``, which passes the values on to all ranks as HOROVOD_TUNING. No value changes a bit of a result, so a file that
 is missing, damaged or of another version costs speed at most.
 
-Calibration does not run by itself at the first ``init``: see docs/performance.md for what it gains.
+Calibration does not run by itself at the first ``init``; docs/performance.md tells why.
 """
 
 import contextlib

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from horovod.benchmark.jobs import mpi_tools
+from horovod.common.calibration import World, load
 from tests.runner.launching import marked_environment, processes_with, run_job
 
 
@@ -57,6 +58,24 @@ def test_as_a_module_it_starts_its_own_job() -> None:
     assert done.returncode == 0, done.stderr
     assert "allreduce, 2 ranks" in done.stdout
     assert processes_with(environment["HVD_TEST_MARK"]) == []
+
+
+def test_calibration_keeps_what_it_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = marked_environment({"XDG_CACHE_HOME": str(tmp_path), "HOROVOD_CALIBRATE": None})
+    command = [sys.executable, "-m", "horovod.runner", "-np", "2", "--benchmark", "--", "--calibrate"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert processes_with(environment["HVD_TEST_MARK"]) == []
+    [path] = (tmp_path / "horovod").iterdir()
+    assert str(path) in done.stdout
+    found = json.loads(path.read_text())
+    assert (found["world"]["size"], found["world"]["transport"]) == (2, "auto")
+    assert set(found["tuning"]) <= {"direct_bytes", "chunk_bytes", "stream_bytes"}
+    assert set(found["model"]) == {"alpha", "beta", "gamma", "local_alpha", "local_beta"}
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    text, trouble = load(World(**found["world"]))
+    assert trouble == ""
+    assert text == ",".join(f"{name}={value}" for name, value in found["tuning"].items())
 
 
 def with_peer(peer: str, out: Path) -> list[tuple[str, str]]:
