@@ -11,6 +11,8 @@
 namespace hvd::python {
 namespace {
 
+[[noreturn]] void refuse(const std::string& text) { throw nb::value_error(text.c_str()); }
+
 Collective collective_of(const std::string& name) {
   std::string accepted;
   for (int c = 0; c < kCollectiveCount; ++c) {
@@ -18,7 +20,7 @@ Collective collective_of(const std::string& name) {
     if (name_of(collective) == name) return collective;
     accepted.append(accepted.empty() ? "" : ", ").append(name_of(collective));
   }
-  throw nb::value_error(("collective is '" + name + "', accepted are " + accepted).c_str());
+  refuse("collective is '" + name + "', accepted are " + accepted);
 }
 
 Algorithm algorithm_of(Collective collective, const std::string& name) {
@@ -27,8 +29,7 @@ Algorithm algorithm_of(Collective collective, const std::string& name) {
     if (name_of(algorithm) == name) return algorithm;
     accepted.append(accepted.empty() ? "" : ", ").append(name_of(algorithm));
   }
-  throw nb::value_error(
-      ("algorithm is '" + name + "', accepted for " + std::string(name_of(collective)) + " are " + accepted).c_str());
+  refuse("algorithm is '" + name + "', accepted for " + std::string(name_of(collective)) + " are " + accepted);
 }
 
 WorldShape world_of(const std::vector<int>& node_of) {
@@ -52,9 +53,9 @@ CostModel model_of(const std::map<std::string, double>& values) {
       known = true;
       model.*member = value;
     }
-    if (!known) throw nb::value_error(("model has '" + name + "', accepted are alpha, beta, gamma, local_alpha, local_beta").c_str());
+    if (!known) refuse("model has '" + name + "', accepted are alpha, beta, gamma, local_alpha, local_beta");
     // Also refuses nan.
-    if (!(value >= 0)) throw nb::value_error(("model: " + name + " is " + std::to_string(value) + ", accepted is 0 or more seconds").c_str());
+    if (!(value >= 0)) refuse("model: " + name + " is " + std::to_string(value) + ", accepted is 0 or more seconds");
   }
   return model;
 }
@@ -83,13 +84,14 @@ void define_plan(nb::module_& m) {
   m.def("choose_algorithm", [](const std::string& collective, int dtype, size_t bytes, const std::vector<int>& node_of,
                                const std::string& override_text, const std::string& tuning_text) {
     if (dtype < 0 || dtype >= kDTypeCount) {
-      throw nb::value_error(("dtype is " + std::to_string(dtype) + ", accepted are 0 to " + std::to_string(kDTypeCount - 1)).c_str());
+      refuse("dtype is " + std::to_string(dtype) + ", accepted are 0 to " + std::to_string(kDTypeCount - 1));
     }
     Overrides overrides;
     check(Overrides::parse(override_text, &overrides));
     Tuning tuning;
     check(Tuning::parse(tuning_text, &tuning));
-    return std::string(name_of(select(collective_of(collective), static_cast<DType>(dtype), bytes, world_of(node_of), overrides, tuning)));
+    const WorldShape world = world_of(node_of);
+    return std::string(name_of(select(collective_of(collective), static_cast<DType>(dtype), bytes, world, overrides, tuning)));
   }, "collective"_a, "dtype"_a, "bytes"_a, "node_of"_a, "override"_a = "", "tuning"_a = "");
   m.def("tuning", [](const std::string& text) {
     Tuning tuning;

@@ -1,6 +1,6 @@
-// A tree up and a tree down: neighbours combine, then neighbours among those that are left, until rank 0 has the sum; from there a
-// binomial broadcast. As few steps each way as there can be, but whole vectors in each, and half of the ranks idle after the first.
-// There to be compared with; the table never chooses it: recursive doubling does the same in half the steps.
+// A tree up and a tree down: neighbours combine, then neighbours among those that are left, until rank 0 has the sum; from there
+// a binomial broadcast. As few steps each way as there can be, but whole vectors in each, and half of the ranks idle after the
+// first. There to be compared with; the table never chooses it: recursive doubling does the same in half the steps.
 //
 // Cost: ceil(log2(P)) * (2 * alpha + N * (2 * beta + gamma)).
 // Order of the reduction: THE order (collectives/reduce.h), also on worlds that are no power of two, which fold first and so take

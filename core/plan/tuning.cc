@@ -35,8 +35,8 @@ Status set(std::string_view item, Tuning* tuning) {
     tuning->*field.value = value;
     return {};
   }
-  return Status(Code::invalid_argument, shown + ": no size " + quoted(name) + "; accepted: " +
-                                            listed(std::span<const TuningField>(kFields), [](const TuningField& f) { return f.name; }));
+  const std::string known = listed(std::span<const TuningField>(kFields), [](const TuningField& f) { return f.name; });
+  return Status(Code::invalid_argument, shown + ": no size " + quoted(name) + "; accepted: " + known);
 }
 
 }  // namespace

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from horovod import _core
 from horovod.benchmark.cases import Case
 from horovod.common import bootstrap, dtypes, ops
+from horovod.common.calibration import World, load
+from horovod.common.settings import Settings
 
 _KINDS = {
     "allreduce": _core.KIND_ALLREDUCE,
@@ -63,26 +65,50 @@ class EngineColumn:
         self._override = settings.get("HOROVOD_ALGORITHM", os.environ.get("HOROVOD_ALGORITHM", ""))
         with environment(settings):
             self.job, self._engine = bootstrap.start(None, [], False)
-        self._barrier = self._call("barrier", "barrier.benchmark", 0, 0, (), 0)
+        chosen = Settings.from_environ({**os.environ, **settings})
+        if self.job.rank == 0 and not self._tuning and chosen.flag("HOROVOD_CALIBRATE"):
+            transport = chosen.text("HOROVOD_TRANSPORT")
+            world = World.here(self.job.size, self.job.local_size, self.job.cross_size, transport)
+            self._tuning = load(world)[0]  # as bootstrap did
+        self._barrier = self._call("barrier", "barrier.benchmark", 0, 0, ())
 
     def _call(
-        self, collective: str, name: str, source: int, target: int, shape: tuple[int, ...], root: int
+        self, collective: str, name: str, source: int, target: int, shape: tuple[int, ...]
     ) -> Callable[[], object]:
+        """Root is rank 0. An allreduce is submitted again by its Work, as the faces do."""
         run, kind = self._engine.run, _KINDS[collective]
 
-        def call() -> object:
-            work = run(kind, name, source, target, shape, dtypes.FLOAT32, ops.Sum, root, 1.0, 1.0, 0, None, "", 0)
+        def call() -> _core.Work:
+            work = run(kind, name, source, target, shape, dtypes.FLOAT32, ops.Sum, 0, 1.0, 1.0, 0, None, "", 0)
+            work.wait()
+            return work
+
+        if collective != "allreduce":
+            return call
+        work: _core.Work | None = None
+
+        def again() -> object:
+            nonlocal work
+            if work is None:
+                work = call()
+                return None
+            work.run_again(source, target)
             return work.wait()
 
-        return call
+        return again
+
+    def shared_memory(self, nbytes: int) -> _core.Buffer | None:
+        """Memory for tensors that the ranks of a host share; None where there is none left, or none at all."""
+        return self._engine.allocate(nbytes)
 
     def barrier(self) -> object:
         """Waits for all ranks."""
         return self._barrier()
 
-    def prepare(self, case: Case, in_place: bool = True) -> Callable[[], object]:
+    def prepare(self, case: Case, in_place: bool = True, shared: bool = False) -> Callable[[], object]:
         """The operation of a case, blocking; allreduce (``in_place``) and broadcast in place, the others from one
-        memory to another (allgather and alltoall to memory that the engine makes, as for every user of them)."""
+        memory to another (allgather and alltoall to memory that the engine makes, as for every user of them).
+        ``shared``: an allreduce in memory that the ranks share; MemoryError where there is none left for it."""
         count, ranks = case.bytes // 4, self.job.size
         part = count // ranks if case.collective == "allgather" else count
         name = f"{case.collective}.benchmark.{case.bytes}"
@@ -91,19 +117,35 @@ class EngineColumn:
         )
         if case.collective == "barrier":
             return self._barrier
-        source = Memory(4 * part)
+        source = self.shared_memory(case.bytes) if shared else Memory(4 * part)
+        if source is None:
+            raise MemoryError(f"no {case.bytes} bytes are left in the memory that the ranks share")
+        if shared:
+            name += ".shared"
+        target: Memory | _core.Buffer
         if case.collective == "broadcast" or (case.collective == "allreduce" and in_place):
             target = source
         else:
             target = Memory(4 * (count if case.collective == "allreduce" else count // ranks))
-        call = self._call(case.collective, name, source.address, target.address, shape, 0)
+        call = self._call(case.collective, name, source.address, target.address, shape)
         call.__dict__["memory"] = (source, target)  # lives as long as the operation may be called
         return call
 
     def submitter(self, name: str, memory: Memory, count: int) -> Callable[[], _core.Work]:
-        """Starts an allreduce of ``count`` numbers in place each time it is called; the result is to be waited for."""
+        """Starts an allreduce of ``count`` numbers in place each time it is called; the result is to be waited for
+        before the next call."""
         submit, kind, address, shape = self._engine.submit, _core.KIND_ALLREDUCE, memory.address, (count,)
-        return lambda: submit(kind, name, address, address, shape, dtypes.FLOAT32, ops.Sum, 0, 1.0, 1.0, 0, None, "", 0)
+        work: _core.Work | None = None
+
+        def start() -> _core.Work:
+            nonlocal work
+            if work is None:
+                work = submit(kind, name, address, address, shape, dtypes.FLOAT32, ops.Sum, 0, 1.0, 1.0, 0, None, "", 0)
+            else:
+                work.submit_again(address, address)
+            return work
+
+        return start
 
     def algorithm(self, case: Case) -> str:
         """What the table, or the override, takes for this case."""

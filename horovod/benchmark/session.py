@@ -28,6 +28,7 @@ from horovod.common.peers import machine_identity
 from horovod.common.settings import Settings
 
 OURS = "horovod"
+SHARED = "shared"  # the same with tensors in memory that the ranks share
 
 
 class Session:
@@ -156,10 +157,16 @@ class Session:
         """Name, engine, operation and barrier of each that runs in these processes."""
         engines = [self._ours, *(self._links.values() if case.collective == "allreduce" else ())]
         columns: list[Any] = [(e.name, e, e.prepare(case), e.barrier) for e in engines]
+        if case.collective == "allreduce" and self._shares(case.bytes):
+            columns.insert(1, (SHARED, self._ours, self._ours.prepare(case, shared=True), self._ours.barrier))
         operation = self._gloo.prepare(case) if self._gloo else None
         if self._gloo and operation:
             columns.append((self._gloo.name, None, operation, self._gloo.barrier))
         return columns
+
+    def _shares(self, nbytes: int) -> bool:
+        """Have all ranks room for such a tensor in memory that they share?"""
+        return all(allgather_object(self._ours.shared_memory(nbytes) is not None, "benchmark.shared"))
 
     def _measure_case(self, case: Case, parameters: dict[str, float]) -> list[report.Result]:
         columns = self._columns(case)

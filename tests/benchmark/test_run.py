@@ -37,7 +37,7 @@ def test_algorithms_beside_their_formulas(tmp_path: Path) -> None:
     assert "algorithm hierarchical is left out: it cannot run in this world" in done.err
     found = {r["column"]: r for r in json.loads(out.read_text())["results"]}
     links = ("recursive_doubling", "rabenseifner", "pairwise", "ring", "tree", "driver", "naive")
-    assert set(found) == {"horovod", "shm", *(f"{name} (tcp)" for name in links)}
+    assert set(found) == {"horovod", "shared", "shm", *(f"{name} (tcp)" for name in links)}
     for name in links:
         assert found[f"{name} (tcp)"]["algorithm"] == name
         assert found[f"{name} (tcp)"]["predicted"] > 0
@@ -92,11 +92,12 @@ def with_peer(peer: str, out: Path) -> list[tuple[str, str]]:
 def test_gloo_runs_in_the_same_processes(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     found = with_peer("gloo", tmp_path / "results.json")
-    assert found == [("allreduce", "horovod"), ("allreduce", "gloo"), ("reducescatter", "horovod")]
+    kinds = [("allreduce", "horovod"), ("allreduce", "shared"), ("allreduce", "gloo"), ("reducescatter", "horovod")]
+    assert found == kinds
 
 
 @pytest.mark.skipif(not mpi_tools(), reason="needs mpiexec and mpi4py")
 def test_mpi_runs_in_processes_of_its_own(tmp_path: Path) -> None:
     found = with_peer("mpi", tmp_path / "results.json")
-    assert [kind for kind, _ in found] == ["allreduce", "allreduce", "reducescatter", "reducescatter"]
-    assert found[1][1] == found[3][1] != "horovod"
+    assert [kind for kind, _ in found] == ["allreduce", "allreduce", "allreduce", "reducescatter", "reducescatter"]
+    assert found[2][1] == found[4][1] != "horovod"
