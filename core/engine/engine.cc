@@ -191,6 +191,7 @@ bool Engine::doze(Operation& op, Deadline deadline) {
     ::ppoll(polls.data(), polls.size(), &timeout, nullptr);
   }
   bell_.word()->mood.store(static_cast<uint32_t>(Mood::awake), std::memory_order_seq_cst);
+  if (!polls[0].revents && !polls[1].revents) return true;
   // What this may take away from the thread, which sleeps on the same bell, release_baton() gives back.
   stop_ringing();
   return true;
