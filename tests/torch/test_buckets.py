@@ -197,7 +197,7 @@ def test_who_has_no_buckets(pool):
     pool(2).run(without_buckets)
 
 
-def kept_gradients(replace):
+def kept_gradients(keep, replace):
     # What the program keeps of a gradient over zero_grad keeps its values, as without buckets.
     net, reference = network(), network()
     optimizer, plain = wrap(net), wrap(reference, gradient_as_bucket_view=False)
@@ -205,7 +205,7 @@ def kept_gradients(replace):
     for number in range(5):
         for n, o, k in ((net, optimizer, kept), (reference, plain, expected)):
             step(n, o, number)
-            k += [n[0].weight.grad, n[2].weight.grad[3:5], n[4].bias.grad.view(-1)[1]]
+            k.append(keep(n))
             if replace:
                 n[2].bias.grad = torch.ones_like(n[2].bias)
     assert in_buckets(optimizer)
@@ -222,9 +222,17 @@ def kept_gradients(replace):
     assert all(torch.equal(p, q) for p, q in zip(net.parameters(), reference.parameters(), strict=True))
 
 
+KEPT = {
+    "a gradient": lambda net: net[0].weight.grad,
+    "a part": lambda net: net[2].weight.grad[3:5],
+    "a number": lambda net: net[4].bias.grad.view(-1)[1],
+}
+
+
+@pytest.mark.parametrize("kept", KEPT)
 @pytest.mark.parametrize("replace", [False, True])
-def test_gradients_that_the_program_keeps(pool, replace):
-    pool(2).run(kept_gradients, replace)
+def test_gradients_that_the_program_keeps(pool, kept, replace):
+    pool(2).run(kept_gradients, KEPT[kept], replace)
 
 
 def replaced_gradients():
