@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -24,6 +25,16 @@ def load(name: str) -> ModuleType:
 
 
 cases, compression, report = load("cases"), load("compression"), load("report")
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[ModuleType]:
+    sys.path.insert(0, str(FOLDER))  # it is a program beside the modules that it imports
+    added = {"namespaces", "cases", "jobs", "report"} - set(sys.modules)
+    yield load("hosts")
+    sys.path.remove(str(FOLDER))
+    for name in added:
+        sys.modules.pop(name, None)
 
 
 def test_resnet_has_its_known_size() -> None:
@@ -95,3 +106,64 @@ def test_loss_curves_are_read_and_compared_with_the_first() -> None:
     ]
     with pytest.raises(ValueError, match="did not print"):
         compression.parse(PRINTED.splitlines()[0])
+
+
+def test_between_hosts_only_what_leaves_a_host_counts(hosts: ModuleType) -> None:
+    assert hosts.moved(2, 1000) == 1000
+    assert hosts.moved(4, 1000) == 1500
+    assert hosts.gbit(2, 125_000_000, 1.0) == pytest.approx(1.0)
+
+
+def test_ranks_on_hosts_are_numbered_host_by_host(hosts: ModuleType) -> None:
+    ours = hosts.environments(hosts.Column("horovod", "horovod", {"X": "1"}), 2, 3, ("10.0.0.254", 4000), "/key")
+    places = [(e["HOROVOD_RANK"], e["HOROVOD_HOSTNAME"], e["HOROVOD_LOCAL_RANK"]) for e in ours]
+    assert places == [
+        ("0", "host0", "0"),
+        ("1", "host0", "1"),
+        ("2", "host0", "2"),
+        ("3", "host1", "0"),
+        ("4", "host1", "1"),
+        ("5", "host1", "2"),
+    ]
+    assert all(e["X"] == "1" and e["HOROVOD_SIZE"] == "6" and e["HOROVOD_KEY_FILE"] == "/key" for e in ours)
+    gloo = hosts.environments(hosts.Column("gloo", "gloo"), 2, 3, ("", 0), "")
+    assert [e["RANK"] for e in gloo] == list("012345")
+    assert {e["MASTER_ADDR"] for e in gloo} == {"10.0.0.1"}
+    bare = hosts.environments(hosts.Column("bare", "bare"), 2, 2, ("", 0), "")
+    assert bare[3]["BENCH_ADDRESSES"].split(",") == ["10.0.0.1", "10.0.0.1", "10.0.0.2", "10.0.0.2"]
+
+
+def test_a_variant_is_ours_with_other_variables(hosts: ModuleType) -> None:
+    ring = hosts.parse_variant("flat ring:HOROVOD_TRANSPORT=tcp;HOROVOD_ALGORITHM=allreduce=ring")
+    assert (ring.name, ring.kind) == ("flat ring", "horovod")
+    assert ring.environ == {"HOROVOD_TRANSPORT": "tcp", "HOROVOD_ALGORITHM": "allreduce=ring"}
+    assert hosts.parse_variant("two:BENCH_STREAMS=2").kind == "bare"
+    for wrong in ("ring", ":A=1", "ring:", "ring:A"):
+        with pytest.raises(ValueError, match="accepted is name:VARIABLE=value"):
+            hosts.parse_variant(wrong)
+
+
+def test_a_row_between_hosts_compares_time_and_processor_time(hosts: ModuleType) -> None:
+    cells = {
+        "horovod": hosts.Cell([0.008] * 3, [0.002]),
+        "gloo": hosts.Cell([0.016] * 3, [0.003]),
+        "bare": hosts.Cell(),
+    }
+    row = hosts.line("1 MB", 2, 1_000_000, cells)
+    assert row == (
+        "| 1 MB | 8.000 (8.000-8.000), 1.00; cpu 2.000 "
+        "| 16.000 (16.000-16.000), 0.50 **2.00x**; cpu 3.000 1.50x | failed |"
+    )
+
+
+def test_wrong_arguments_are_named(hosts: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    for argv, text in (
+        (["--hosts", "1"], "--hosts: 1 is below 2"),
+        (["--rate", "0"], "--rate: 0 is not above 0"),
+        (["--sizes", "6"], "--sizes: [6] are not all multiples"),
+        (["--variant", "x"], "--variant is 'x'"),
+    ):
+        with pytest.raises(SystemExit):
+            hosts.parse_args(argv)
+        assert text in capsys.readouterr().err
+    assert [c.name for c in hosts.parse_args(["--variant", "r:A=1"]).columns] == ["horovod", "gloo", "bare", "r"]
