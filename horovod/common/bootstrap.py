@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from horovod._version import __version__
-from horovod.common import calibration, shared_memory
+from horovod.common import calibration, congestion, shared_memory
 from horovod.common.auth import derive_key
 from horovod.common.links import CONTROL, DATA, NODE, Former, Link, LinkError, Listeners
 from horovod.common.log import make_sink
@@ -198,6 +198,9 @@ class _Joining:
             plan = make_plan(self._me, peers)
             former = Former(plan, peers, derive_key(self._key, "links"), epoch, listeners)
             formed.links = former.run(seconds, lambda: _check_others(store, epoch))
+            for (kind, _), sock in formed.links.items():
+                if kind == DATA:
+                    congestion.apply(sock, settings.text("HOROVOD_TCP_CONGESTION"))
             listeners.close()
             formed.descriptors = _share_memory(plan, formed.links, settings, seconds)
             engine = _make_engine(plan, peers, formed, settings, self._env)
