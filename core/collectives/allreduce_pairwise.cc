@@ -3,23 +3,151 @@
 // sees all contributions, so it can add them in any order it likes: it takes THE order. Good for large data on few ranks and on
 // any P.
 //
-// Cost: 2 (P-1) * alpha + 2 (P-1)/P * N * beta + (P-1)/P * N * gamma. The alphas overlap within a window of peers.
+// The two halves are one: on each connection the result follows the contribution, and a block of the result leaves as soon as
+// everybody's contribution to it has been added, while later contributions are still under way. So connections are busy both ways
+// from the first byte to the last, and contributions wait for their addition in a block a peer, which the cache holds.
+//
+// Cost: 2 (P-1) * alpha + 2 (P-1)/P * N * beta + (P-1)/P * N * gamma. The alphas overlap, and the additions but for the last block.
 // 16-bit floats travel as themselves both ways: what travels is original values and final results, the sums stay with the owner.
 // Source: the direct exchange of R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in
 // MPICH", IJHPCA 19(1), 2005 (pairwise exchange for reduce-scatter).
+#include <algorithm>
+#include <new>
+
 #include "collectives/collectives.h"
 #include "collectives/pairwise.h"
 
 namespace hvd {
+namespace {
 
-Status allreduce_pairwise(Comm& comm, std::byte* data, size_t count, DType d, ReduceOp op) {
-  if (count == 0 || comm.size == 1) return {};
+constexpr size_t kBlocks = 256 << 10;  // bytes of contributions of all peers that wait for their addition
+constexpr size_t kBlockLeast = 16 << 10, kBlockMost = 128 << 10;
+constexpr size_t kAlign = 64;
+
+// What is under way to and from one peer.
+struct Exchange {
+  int peer;
+  ConstBytes give;     // my contribution to the peer's slice
+  Bytes block;         // of the peer's contribution to mine: where it arrives
+  Bytes missing;       // the part of `block` that is still to come
+  size_t told = 0;     // bytes of my result that have been sent
+  Bytes result;        // the rest of the peer's result
+};
+
+class Direct {
+ public:
+  Direct(Comm& comm, std::byte* data, size_t count, DType d, ReduceOp op) : comm_(comm), dtype_(d), op_(op) {
+    auto slice = [&](int i) {
+      const size_t from = slice_at(count, comm.size, i), to = slice_at(count, comm.size, i + 1);
+      return Bytes(data + from * size_of(d), (to - from) * size_of(d));
+    };
+    mine_ = slice(comm.rank);
+    const size_t peers = static_cast<size_t>(comm.size) - 1;
+    block_ = std::clamp<size_t>(kBlocks / peers / kAlign * kAlign, kBlockLeast, kBlockMost);
+    staging_ = comm.scratch->get(kSlotTheirs, peers * block_);
+    sources_ = reinterpret_cast<const std::byte**>(comm.scratch->get(kSlotSources, comm.size * sizeof(std::byte*)));
+    auto* memory = comm.scratch->get(kSlotCounts, peers * sizeof(Exchange));
+    exchanges_ = {reinterpret_cast<Exchange*>(memory), peers};
+    for (size_t i = 0; i < peers; ++i) {  // the next rank first, so that not everybody begins with the same one
+      const int peer = (comm.rank + 1 + static_cast<int>(i)) % comm.size;
+      new (&exchanges_[i]) Exchange{peer, slice(peer), {staging_ + i * block_, 0}, {}, 0, slice(peer)};
+    }
+    open_block();
+  }
+
+  Status run() {
+    return pump(comm_, [this] { return text(); }, [this](bool& moved, bool& done) { return step(moved, done); });
+  }
+
+ private:
+  Status step(bool& moved, bool& done) {
+    bool complete = true, left = false;
+    for (Exchange& e : exchanges_) {
+      HVD_RETURN_IF_ERROR(send(e, moved));
+      HVD_RETURN_IF_ERROR(receive(e, moved));
+      complete = complete && e.missing.empty();
+      left = left || waits_for(e) || owes(e);
+    }
+    if (complete && ready_ < mine_.size()) {
+      add_block();
+      moved = left = true;
+    }
+    done = !left;
+    return {};
+  }
+
+  Status send(Exchange& e, bool& moved) {
+    HVD_RETURN_IF_ERROR(advance_out(comm_, e.peer, e.give, moved));
+    if (!e.give.empty() || e.told == ready_) return {};
+    ConstBytes out = Bytes(mine_).first(ready_).subspan(e.told);
+    const size_t before = out.size();
+    HVD_RETURN_IF_ERROR(advance_out(comm_, e.peer, out, moved));
+    e.told += before - out.size();
+    return {};
+  }
+
+  // The peer's result follows its contribution. It overwrites my contribution to it, all of which the peer has, so it has been sent.
+  Status receive(Exchange& e, bool& moved) {
+    if (!e.missing.empty()) return advance_in(comm_, e.peer, e.missing, moved);
+    const bool contributed = ready_ + e.block.size() == mine_.size();
+    return contributed ? advance_in(comm_, e.peer, e.result, moved) : Status::Ok();
+  }
+
+  void open_block() {
+    const size_t bytes = std::min(block_, mine_.size() - ready_);
+    for (Exchange& e : exchanges_) e.missing = e.block = {e.block.data(), bytes};
+  }
+
+  void add_block() {
+    const size_t bytes = exchanges_[0].block.size();
+    std::byte* target = mine_.data() + ready_;
+    for (const Exchange& e : exchanges_) sources_[e.peer] = e.block.data();
+    sources_[comm_.rank] = target;
+    reduce_many(dtype_, op_, target, {sources_, static_cast<size_t>(comm_.size)}, bytes / size_of(dtype_), {});
+    ready_ += bytes;
+    open_block();
+  }
+
+  bool waits_for(const Exchange& e) const { return !e.missing.empty() || !e.result.empty(); }
+  bool owes(const Exchange& e) const { return !e.give.empty() || e.told < mine_.size(); }
+
+  std::string text() const {
+    for (const Exchange& e : exchanges_) {
+      if (waits_for(e)) return pending_text(comm_, e.peer, !e.give.empty() || e.told < ready_, e.peer, true);
+    }
+    for (const Exchange& e : exchanges_) {
+      if (owes(e)) return pending_text(comm_, e.peer, true, e.peer, false);
+    }
+    return "data";
+  }
+
+  Comm& comm_;
+  DType dtype_;
+  ReduceOp op_;
+  Bytes mine_;
+  size_t block_ = 0;  // bytes
+  size_t ready_ = 0;  // bytes of my slice that are reduced
+  std::byte* staging_ = nullptr;
+  const std::byte** sources_ = nullptr;
+  std::span<Exchange> exchanges_;
+};
+
+// For so many ranks that only some connections should be busy at a time: one half, then the other, by windows.
+Status in_windows(Comm& comm, std::byte* data, size_t count, DType d, ReduceOp op) {
   auto* counts = reinterpret_cast<size_t*>(comm.scratch->get(kSlotCounts, comm.size * sizeof(size_t)));
   for (int i = 0; i < comm.size; ++i) counts[i] = slice_at(count, comm.size, i + 1) - slice_at(count, comm.size, i);
   auto slice = [&](int i) { return Bytes(data + slice_at(count, comm.size, i) * size_of(d), counts[i] * size_of(d)); };
   const Bytes mine = slice(comm.rank);
   HVD_RETURN_IF_ERROR(reducescatter_pairwise(comm, data, mine.data(), {counts, static_cast<size_t>(comm.size)}, d, op, {}));
   return with_every_peer(comm, [&](int peer) { return Transfer{peer, mine, slice(peer)}; });
+}
+
+}  // namespace
+
+Status allreduce_pairwise(Comm& comm, std::byte* data, size_t count, DType d, ReduceOp op) {
+  if (count == 0 || comm.size == 1) return {};
+  if (comm.size > kPairwiseWindow) return in_windows(comm, data, count, d, op);
+  return Direct(comm, data, count, d, op).run();
 }
 
 }  // namespace hvd

@@ -11,6 +11,7 @@ namespace hvd {
 namespace {
 
 constexpr size_t kAlign = 64;
+constexpr size_t kTurn = 256 << 10;  // bytes moved one way before the other way has its turn, while they are in the cache
 
 Status no_link(const Comm& comm, int peer) { return Status(Code::internal, "no link to " + peer_name(comm, peer)); }
 
@@ -46,7 +47,7 @@ Status advance_out(const Comm& comm, int peer, ConstBytes& out, bool& moved) {
   if (out.empty()) return {};
   if (!link_to(comm, peer)) return no_link(comm, peer);
   const size_t before = out.size();
-  HVD_RETURN_IF_ERROR(took(comm, peer, comm.links[peer]->try_send(out), out, moved));
+  HVD_RETURN_IF_ERROR(took(comm, peer, comm.links[peer]->try_send(out.first(std::min(out.size(), kTurn))), out, moved));
   if (comm.traffic && out.size() < before) comm.traffic->add(before - out.size());
   return {};
 }
@@ -54,7 +55,11 @@ Status advance_out(const Comm& comm, int peer, ConstBytes& out, bool& moved) {
 Status advance_in(const Comm& comm, int peer, Bytes& in, bool& moved) {
   if (in.empty()) return {};
   if (!link_to(comm, peer)) return no_link(comm, peer);
-  return took(comm, peer, comm.links[peer]->try_recv(in), in, moved);
+  return took(comm, peer, comm.links[peer]->try_recv(in.first(std::min(in.size(), kTurn))), in, moved);
+}
+
+bool over_sockets(const Comm& comm) {
+  return std::any_of(comm.links.begin(), comm.links.end(), [](const Link* link) { return link && link->fd() >= 0 && !link->in_memory(); });
 }
 
 void Scratch::Free::operator()(std::byte* p) const { ::operator delete(p, std::align_val_t(kAlign)); }

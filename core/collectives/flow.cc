@@ -7,6 +7,10 @@ namespace {
 
 constexpr size_t kBlock = 64 << 10;  // bytes combined at once: with the other operand it stays in a 256 KiB cache
 
+void combine_into(const Combine& c, std::byte* mine, const std::byte* theirs, size_t bytes) {
+  if (bytes > 0) reduce2(c.dtype, c.op, mine, c.theirs_first ? theirs : mine, c.theirs_first ? mine : theirs, bytes / size_of(c.dtype));
+}
+
 }  // namespace
 
 Inflow::Inflow(Comm& comm, int from, const Combine* combine) : comm_(comm), from_(from), combine_(combine) {}
@@ -37,13 +41,7 @@ Status Inflow::advance(bool& moved) {
     return {};
   }
   if (!rest_.empty()) return {};
-  std::byte* mine = target_.data() + ready_;
-  const size_t n = window_.size() / size_of(combine_->dtype);
-  if (combine_->theirs_first) {
-    reduce2(combine_->dtype, combine_->op, mine, window_.data(), mine, n);
-  } else {
-    reduce2(combine_->dtype, combine_->op, mine, mine, window_.data(), n);
-  }
+  combine_into(*combine_, target_.data() + ready_, window_.data(), window_.size());
   ready_ += window_.size();
   open_window();
   return {};
@@ -57,6 +55,24 @@ Status exchange_combine(Comm& comm, int to, ConstBytes out, int from, Bytes mine
     HVD_RETURN_IF_ERROR(advance_out(comm, to, out, moved));
     HVD_RETURN_IF_ERROR(in.advance(moved));
     done = out.empty() && in.done();
+    return {};
+  });
+}
+
+Status swap_combine(Comm& comm, int peer, Bytes mine, std::byte* theirs, const Combine& combine) {
+  ConstBytes out = mine;
+  Bytes in(theirs, mine.size());
+  size_t combined = 0;
+  auto text = [&] { return pending_text(comm, peer, !out.empty(), peer, !in.empty()); };
+  return pump(comm, text, [&](bool& moved, bool& done) -> Status {
+    HVD_RETURN_IF_ERROR(advance_out(comm, peer, out, moved));
+    HVD_RETURN_IF_ERROR(advance_in(comm, peer, in, moved));
+    const bool all = out.empty() && in.empty();
+    const size_t both = mine.size() - std::max(out.size(), in.size());
+    const size_t bytes = all ? mine.size() - combined : (both - combined) / kBlock * kBlock;
+    combine_into(combine, mine.data() + combined, theirs + combined, bytes);
+    combined += bytes;
+    done = all;
     return {};
   });
 }

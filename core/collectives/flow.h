@@ -16,10 +16,14 @@ Status advance_in(const Comm& comm, int peer, Bytes& in, bool& moved);
 std::string peer_name(const Comm& comm, int peer);
 std::string pending_text(const Comm& comm, int to, bool sending, int from, bool receiving);
 
+// Are there sockets among the links?
+bool over_sockets(const Comm& comm);
+
 // Calls step(moved, done) until it is done, fails, or moves nothing for comm.timeout. `text()` says what is waited for.
 template <class Text, class Step>
 Status pump(Comm& comm, const Text& text, Step step) {
   Wait wait(*comm.waiter, comm.timeout, [&text] { return text(); });  // one pointer: std::function does not allocate
+  if (over_sockets(comm)) wait.looks_are_dear();
   while (true) {
     bool moved = false, done = false;
     HVD_RETURN_IF_ERROR(step(moved, done));
@@ -60,6 +64,10 @@ class Inflow {
 
 // Sends `out` while combining what arrives into `mine` (which must not overlap `out`).
 Status exchange_combine(Comm& comm, int to, ConstBytes out, int from, Bytes mine, const Combine& combine);
+
+// Both sides send all of `mine` to each other and then hold the combination in its place. `theirs`: memory of that size. Combines
+// what has both arrived and left, while the rest is under way.
+Status swap_combine(Comm& comm, int peer, Bytes mine, std::byte* theirs, const Combine& combine);
 
 // One trip around the ring. Slice i of `base` is [offsets[i], offsets[i + 1]) in bytes, one a rank. I send slices first,
 // first - 1 and so on (size - 1 of them) to the next rank and take first - 1, first - 2 and so on from the previous one; with

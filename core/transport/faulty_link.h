@@ -28,6 +28,9 @@ class FaultyLink final : public Link {
   const Status& error() const override { return inner_ ? inner_->error() : cut_; }
   int fd() const override { return inner_ ? inner_->fd() : -1; }
   short wanted() const override { return inner_ ? inner_->wanted() : 0; }
+  void before_sleep() override {
+    if (inner_) inner_->before_sleep();
+  }
   void clear_wanted() override {
     if (inner_) inner_->clear_wanted();
   }

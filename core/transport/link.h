@@ -32,6 +32,9 @@ class Link {
   virtual void probe() {}
   virtual bool readable() const { return false; }  // bytes lie in memory
   virtual bool writable() const { return false; }  // memory has room
+  // The owner is about to sleep until what is wanted comes: the link may ask the kernel to wake it for no less than the last
+  // try_recv asked for. So a try_recv must not ask for more than the peer sends without waiting for an answer.
+  virtual void before_sleep() {}
   // Forgets what was wanted; the Waiter calls it when a wait begins.
   virtual void clear_wanted() {}
 };

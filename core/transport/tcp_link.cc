@@ -7,6 +7,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -15,6 +17,7 @@ namespace hvd {
 namespace {
 
 constexpr const char* kClosed = "the peer closed its connection";
+constexpr size_t kLeastMark = 8 << 10, kMostMark = 64 << 10;  // bytes; between them a sleeper is woken when so many have come
 
 Status refuse(int fd, const char* what) {
   return Status(Code::invalid_argument, "descriptor " + std::to_string(fd) + " cannot be used as a link (" + what +
@@ -36,11 +39,12 @@ Status TcpLink::adopt(int fd, std::unique_ptr<TcpLink>* out) {
   if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0) return refuse(fd, "not connected");
   const int flags = fcntl(fd, F_GETFL);
   if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) return refuse(fd, "fcntl");
-  if (peer.ss_family == AF_INET || peer.ss_family == AF_INET6) {
+  const bool inet = peer.ss_family == AF_INET || peer.ss_family == AF_INET6;
+  if (inet) {
     const int on = 1;
     if (setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0) return refuse(fd, "TCP_NODELAY");
   }
-  out->reset(new TcpLink(fd));
+  out->reset(new TcpLink(fd, inet));
   return {};
 }
 
@@ -52,6 +56,15 @@ int64_t TcpLink::failed(int error) {
     error_ = Status(Code::peer_lost, closed ? kClosed : std::string("the connection failed: ") + strerror(error));
   }
   return -1;
+}
+
+// Waking for every packet of a large transfer costs more than the transfer. Powers of two, so that the option changes seldom; the
+// kernel itself wakes us earlier when its buffer cannot hold so much.
+void TcpLink::before_sleep() {
+  if (!inet_ || !(wanted_ & POLLIN)) return;
+  const int mark = asked_ < kLeastMark ? 1 : static_cast<int>(std::bit_floor(std::min(asked_, kMostMark)));
+  if (mark == low_water_) return;
+  if (setsockopt(fd_, SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark) == 0) low_water_ = mark;
 }
 
 int64_t TcpLink::try_send(ConstBytes data) {
@@ -82,6 +95,7 @@ int64_t TcpLink::try_recv(Bytes data) {
   }
   if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
     wanted_ |= POLLIN;
+    asked_ = data.size();
     return 0;
   }
   received_all_ = true;

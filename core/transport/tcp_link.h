@@ -20,13 +20,17 @@ class TcpLink final : public Link {
   int fd() const override { return fd_; }
   short wanted() const override { return wanted_; }
   void clear_wanted() override { wanted_ = 0; }
+  void before_sleep() override;
 
  private:
-  explicit TcpLink(int fd) : fd_(fd) {}
+  TcpLink(int fd, bool inet) : fd_(fd), inet_(inet) {}
   int64_t failed(int error);
 
   int fd_;
+  bool inet_;
   short wanted_ = 0;
+  size_t asked_ = 0;    // bytes of the try_recv that found nothing
+  int low_water_ = 1;   // SO_RCVLOWAT
   bool received_all_ = false;  // no more data will come. A failed send does not imply it: what the peer sent last stays readable
   Status error_;
 };

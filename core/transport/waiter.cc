@@ -42,7 +42,9 @@ Status Waiter::sleep(Mood mood, Deadline deadline, const std::function<bool()>& 
     polls_.clear();
     polls_.push_back({bell_.fd(), POLLIN, 0});
     for (Link* link : links_) {
-      if (link->fd() >= 0 && link->wanted()) polls_.push_back({link->fd(), link->wanted(), 0});
+      if (link->fd() < 0 || !link->wanted()) continue;
+      link->before_sleep();
+      polls_.push_back({link->fd(), link->wanted(), 0});
     }
     if (hook_fds_) {
       extra_.clear();
@@ -76,6 +78,8 @@ Wait::~Wait() {
 }
 
 Status Wait::pause() {
+  SpinPolicy policy = waiter_.policy_;
+  if (dear_) policy = {slept_ ? 0 : policy.spins / kDearLook, 0};
   if (!started_) {
     started_ = true;
     begin_ = Clock::now();
@@ -86,7 +90,6 @@ Status Wait::pause() {
     for (Link* link : waiter_.links_) link->clear_wanted();
     rounds_ = 0;
   }
-  const SpinPolicy& policy = waiter_.policy_;
   const int round = rounds_++;
   if (round % kHookEvery == kHookEvery - 1 && waiter_.abort_flag_ &&
       waiter_.abort_flag_->load(std::memory_order_relaxed) != 0) {
@@ -117,6 +120,7 @@ Status Wait::pause() {
     snprintf(seconds, sizeof seconds, "%g", timeout_);
     return Status(Code::timeout, "no progress for " + std::string(seconds) + " s while waiting for " + what);
   }
+  slept_ = true;
   rounds_ = policy.spins;  // after a sleep yield a few times at most, then sleep again
   return {};
 }

@@ -84,10 +84,17 @@ class Wait {
   Wait(const Wait&) = delete;
 
   Status pause();
+  // A look at the condition takes system calls, which the kernel answers in about the time of kDearLook rounds of cpu_relax: so
+  // there are as many fewer, and then sleep comes at once. Yielding instead would hand whole slices to whoever else wants the
+  // core, while bytes that arrive wake a sleeper before its turn. Who has had to sleep once will have to again (the link is slower
+  // than we are), and does so without looking around for long.
+  void looks_are_dear() { dear_ = true; }
   // Something moved: spinning and the deadline start anew.
   void progress() { rounds_ = 0; started_ = false; }
 
  private:
+  static constexpr int kDearLook = 32;
+
   Waiter& waiter_;
   double timeout_;
   const char* what_ = "";
@@ -95,6 +102,8 @@ class Wait {
   int rounds_ = 0;
   bool started_ = false;
   bool armed_ = false;
+  bool dear_ = false;
+  bool slept_ = false;
   Clock::time_point begin_{};
 };
 
