@@ -4,8 +4,8 @@
 // time over connections of their own; in the end the slices are gathered inside the host.
 //
 // Cost, H hosts, L members each, l = cost of shared memory, N' = N / L: l(N) + T(H, N') + l(N), where T is recursive doubling for
-// small slices, Rabenseifner when H is a power of two and the pairwise algorithm otherwise. T's three algorithms add in the same
-// order, so the choice among them does not show in the result.
+// small slices, the pairwise algorithm for few hosts, for more Rabenseifner when H is a power of two. T's three algorithms add in
+// the same order, so the choice among them does not show in the result.
 // Order: THE order among the members of a host, then THE order among the hosts. Element by element, so slices do not show either.
 // 16-bit floats are float32 from the first step to the last but one, because the hosts' sums must not be rounded before they are
 // added.
@@ -21,10 +21,13 @@ namespace hvd {
 namespace {
 
 constexpr size_t kSmall = 32 << 10;  // bytes of a slice up to which few messages matter more than few bytes
+constexpr size_t kSmallForTwo = 512 << 10;  // two hosts send each other all of it either way
+constexpr int kFewHosts = 8;  // so many connections at once are no burden, and the pairwise algorithm keeps them busy throughout
 
 Status between_hosts(Comm& cross, std::byte* slice, size_t count, DType acc, ReduceOp op) {
-  if (count * size_of(acc) <= kSmall) return allreduce_recursive_doubling(cross, slice, count, acc, op);
-  if (std::has_single_bit(static_cast<unsigned>(cross.size))) return allreduce_rabenseifner(cross, slice, count, acc, op);
+  if (count * size_of(acc) <= (cross.size == 2 ? kSmallForTwo : kSmall)) return allreduce_recursive_doubling(cross, slice, count, acc, op);
+  const bool many = cross.size > kFewHosts;
+  if (many && std::has_single_bit(static_cast<unsigned>(cross.size))) return allreduce_rabenseifner(cross, slice, count, acc, op);
   return allreduce_pairwise(cross, slice, count, acc, op);
 }
 

@@ -21,6 +21,8 @@ constexpr Row kTable[] = {
     {C::allreduce,     W::local,  Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::shm},
     {C::allreduce,     W::nested, Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::hierarchical},
     {C::allreduce,     W::flat,   Values::any,      Sizes::any,           kAnyRanks, &T::doubling_bytes,  A::recursive_doubling},
+    // Two ranks send each other all of it either way; recursive doubling does so in one step instead of two.
+    {C::allreduce,     W::flat,   Values::any,      Sizes::any,           2,         &T::pair_bytes,       A::recursive_doubling},
     {C::allreduce,     W::flat,   Values::any,      Sizes::any,           8,         kAnyBytes,           A::pairwise},
     {C::allreduce,     W::flat,   Values::integers, Sizes::any,           kAnyRanks, kAnyBytes,           A::ring},
     {C::allreduce,     W::flat,   Values::any,      Sizes::powers_of_two, kAnyRanks, kAnyBytes,           A::rabenseifner},

@@ -15,6 +15,7 @@ constexpr TuningField kFields[] = {
     {"chunk_bytes", &Tuning::chunk_bytes, 4 << 10, 64 << 20},
     {"stream_bytes", &Tuning::stream_bytes, 0, kMost},
     {"doubling_bytes", &Tuning::doubling_bytes, 0, kMost},
+    {"pair_bytes", &Tuning::pair_bytes, 0, kMost},
     {"tree_bytes", &Tuning::tree_bytes, 0, kMost},
     {"flat_tree_bytes", &Tuning::flat_tree_bytes, 0, kMost},
 };

@@ -18,6 +18,7 @@ struct Tuning {
   size_t stream_bytes = 8 << 20;    // outputs from this size on are stored past the cache
   // Over links.
   size_t doubling_bytes = 16 << 10;  // allreduce up to this: recursive doubling
+  size_t pair_bytes = 512 << 10;     // the same for two ranks, if that is more
   size_t tree_bytes = 256 << 10;     // broadcast up to this: tree, above: pipelined; several ranks on some hosts
   size_t flat_tree_bytes = 1 << 20;  // the same, one rank a host
 

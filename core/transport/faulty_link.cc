@@ -1,7 +1,9 @@
 #include "transport/faulty_link.h"
 
 #include <algorithm>
+#include <chrono>
 #include <string>
+#include <thread>
 
 namespace hvd {
 
@@ -45,6 +47,10 @@ int64_t FaultyLink::try_send(ConstBytes data) {
 int64_t FaultyLink::try_recv(Bytes data) {
   if (!inner_) return -1;
   if (received_ >= script_.cut_after_received) return cut("receiving");
+  if (received_ >= script_.nap_after_received && !napped_) {
+    napped_ = true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(script_.nap_ms));
+  }
   if (stalls()) return 0;
   const int64_t n = inner_->try_recv(data.first(limit(data.size(), received_, script_.cut_after_received)));
   if (n > 0) received_ += static_cast<uint64_t>(n);

@@ -13,6 +13,8 @@ struct FaultScript {
   static constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
   uint64_t cut_after_sent = kNever;                   // bytes; then the connection is closed, as by a process that dies
   uint64_t cut_after_received = kNever;               // likewise
+  uint64_t nap_after_received = kNever;               // bytes; then the caller sleeps once, as a process that the system holds up
+  int nap_ms = 0;
   size_t piece = std::numeric_limits<size_t>::max();  // bytes that one call moves at most
   int stall_calls = 0;                                // so many calls move nothing ...
   int stall_every = 1;                                // ... before each n-th call that may
@@ -45,6 +47,7 @@ class FaultyLink final : public Link {
   BellRef own_bell_;
   uint64_t sent_ = 0, received_ = 0;
   int stalled_ = 0, passed_ = 0;
+  bool napped_ = false;
   Status cut_;
 };
 

@@ -181,3 +181,37 @@ TEST_CASE("descriptors that cannot be links are refused with a reason") {
   ::close(datagrams);
   ::close(unconnected);
 }
+
+TEST_CASE("a sleeper that asked for much is woken when much has come, when little was asked for, and when the peer is gone") {
+  Ends ends(Wire::tcp);
+  std::vector<std::byte> wanted(16 << 10);
+  pollfd watched{ends.b().fd(), POLLIN, 0};
+  auto wakes = [&] { return ::poll(&watched, 1, 50) == 1; };
+  auto ask = [&](size_t bytes) {
+    CHECK(ends.b().try_recv(Bytes(wanted).first(bytes)) == 0);
+    ends.b().before_sleep();
+  };
+  const auto data = noise(8 << 10);
+  ask(8 << 10);
+  CHECK(ends.a().try_send(ConstBytes(data).first(100)) == 100);
+  CHECK_FALSE(wakes());  // 100 of 8192 bytes
+  for (size_t sent = 100; sent < data.size();) {  // the rest, in what portions the sockets hold
+    const int64_t n = ends.a().try_send(ConstBytes(data).subspan(sent));
+    REQUIRE(n >= 0);
+    sent += static_cast<size_t>(n);
+    if (n == 0) ::poll(nullptr, 0, 1);
+  }
+  CHECK(::poll(&watched, 1, 5000) == 1);
+  for (size_t got = 0; got < data.size();) {
+    const int64_t n = ends.b().try_recv(Bytes(wanted).subspan(got, data.size() - got));
+    REQUIRE(n >= 0);
+    got += static_cast<size_t>(n);
+  }
+  ask(100);
+  CHECK(ends.a().try_send(ConstBytes(data).first(1)) == 1);
+  CHECK(::poll(&watched, 1, 5000) == 1);
+  CHECK(ends.b().try_recv(Bytes(wanted).first(1)) == 1);
+  ask(8 << 10);
+  ::shutdown(ends.a().fd(), SHUT_WR);
+  CHECK(::poll(&watched, 1, 5000) == 1);
+}

@@ -1,0 +1,132 @@
+// Slow receivers and connections that hold next to nothing: every algorithm over links gets through, on real sockets. An algorithm
+// that sent everything before it received would have each side wait for the other to take data, and end with a timeout here.
+#include <doctest/doctest.h>
+
+#include <numeric>
+
+#include "elements.h"
+#include "harness_links.h"
+
+using namespace hvd;
+using namespace hvd::testing;
+
+namespace {
+
+constexpr size_t kMany = (1 << 20) / sizeof(int32_t);  // 1 MiB, many times what two sockets hold
+
+// The last rank is held up for a while: in the middle of what it receives from its neighbour, at a place that is no block's end.
+Options held_up(Wire wire, int size, size_t bytes) {
+  Options options{.wire = wire, .timeout = 10};
+  options.faults = [=](int rank, int peer) {
+    FaultScript script;
+    if (rank == size - 1 && peer == 0) {
+      script.nap_after_received = bytes / 5;
+      script.nap_ms = 120;
+    }
+    return script;
+  };
+  return options;
+}
+
+using Algorithm = Status (*)(Comm&, std::byte*, size_t, DType, ReduceOp);
+struct Named {
+  const char* name;
+  Algorithm run;
+};
+constexpr Named kAllreduces[] = {{"recursive doubling", allreduce_recursive_doubling},
+                                 {"Rabenseifner", allreduce_rabenseifner},
+                                 {"pairwise", allreduce_pairwise},
+                                 {"ring", allreduce_ring}};
+
+// Integers, so that the order of additions does not show.
+void check_allreduce(LinkWorld& world, const Named& algorithm, size_t n, const char* wire) {
+  INFO(std::string(algorithm.name), " of ", n, " int32 on ", world.size(), " ranks over ", std::string(wire));
+  std::vector<Buffer> data;
+  std::vector<const std::byte*> sources;
+  for (int r = 0; r < world.size(); ++r) data.push_back(random_elements(DType::int32, n, n + static_cast<size_t>(r)));
+  for (const Buffer& b : data) sources.push_back(b.data());
+  const Buffer want = reference(DType::int32, ReduceOp::sum, sources, n);
+  const auto results = world.run([&](Comm& c) { return algorithm.run(c, data[c.rank].data(), n, DType::int32, ReduceOp::sum); });
+  for (const Status& s : results) CHECK_MESSAGE(s.ok(), s.message());
+  for (const Buffer& got : data) CHECK(got == want);
+}
+
+}  // namespace
+
+TEST_CASE("allreduce with tiny socket buffers and a rank held up in the middle, mixed sizes one after the other") {
+  for (Wire wire : {Wire::tcp, Wire::unix_socket}) {
+    for (int size : {2, 3, 4, 5}) {
+      for (const Named& algorithm : kAllreduces) {
+        LinkWorld world(size, held_up(wire, size, 100'000));
+        for (size_t n : {size_t{1}, size_t{30'011}, size_t{5}}) check_allreduce(world, algorithm, n, name_of(wire));
+      }
+    }
+  }
+}
+
+TEST_CASE("allreduce of 1 MiB with tiny socket buffers and a rank held up in the middle") {
+  for (const Named& algorithm : kAllreduces) {
+    for (int size : {2, 5}) {
+      LinkWorld world(size, held_up(Wire::unix_socket, size, kMany));
+      check_allreduce(world, algorithm, kMany, "unix");
+    }
+    LinkWorld world(3, held_up(Wire::tcp, 3, kMany));
+    check_allreduce(world, algorithm, kMany, "tcp");
+  }
+}
+
+TEST_CASE("the other collectives with tiny socket buffers and a rank held up in the middle") {
+  constexpr size_t kBytes = 200'000;
+  for (Wire wire : {Wire::tcp, Wire::unix_socket}) {
+    for (int size : {2, 3, 5}) {
+      INFO(size, " ranks over ", std::string(name_of(wire)));
+      LinkWorld world(size, held_up(wire, size, kBytes / static_cast<size_t>(size)));
+      std::vector<Buffer> parts;
+      Buffer all;
+      for (int r = 0; r < size; ++r) {
+        parts.push_back(random_elements(DType::uint8, kBytes, static_cast<uint64_t>(r)));
+        all.insert(all.end(), parts[r].begin(), parts[r].end());
+      }
+      std::vector<Buffer> tree(size, parts[0]), chain(size, parts[0]), gathered(size, Buffer(all.size())), swapped = gathered;
+      const std::vector<size_t> bytes(size, kBytes);
+      const auto results = world.run([&](Comm& c) -> Status {
+        if (c.rank != 0) tree[c.rank].assign(kBytes, {}), chain[c.rank].assign(kBytes, {});
+        HVD_RETURN_IF_ERROR(broadcast_tree(c, tree[c.rank].data(), kBytes, 0));
+        HVD_RETURN_IF_ERROR(broadcast_pipelined(c, chain[c.rank].data(), kBytes, 0));
+        HVD_RETURN_IF_ERROR(allgather_ring(c, parts[c.rank].data(), gathered[c.rank].data(), bytes));
+        // Everybody sends everybody its own part, so each receives what an allgather gives.
+        Buffer copies;
+        for (int i = 0; i < size; ++i) copies.insert(copies.end(), parts[c.rank].begin(), parts[c.rank].end());
+        HVD_RETURN_IF_ERROR(alltoall_pairwise(c, copies.data(), bytes, swapped[c.rank].data(), bytes));
+        return barrier_dissemination(c);
+      });
+      for (const Status& s : results) CHECK_MESSAGE(s.ok(), s.message());
+      for (int r = 0; r < size; ++r) {
+        CHECK(tree[r] == parts[0]);
+        CHECK(chain[r] == parts[0]);
+        CHECK(gathered[r] == all);
+        CHECK(swapped[r] == all);
+      }
+    }
+  }
+}
+
+TEST_CASE("reducescatter with tiny socket buffers and a rank held up in the middle") {
+  for (int size : {2, 3, 5}) {
+    LinkWorld world(size, held_up(Wire::unix_socket, size, 50'000));
+    const std::vector<size_t> counts(size, 20'000);
+    const size_t n = 20'000 * static_cast<size_t>(size);
+    std::vector<Buffer> in, out(size, Buffer(counts[0] * sizeof(float)));
+    std::vector<const std::byte*> sources;
+    for (int r = 0; r < size; ++r) in.push_back(random_elements(DType::float32, n, static_cast<uint64_t>(r)));
+    for (const Buffer& b : in) sources.push_back(b.data());
+    const Buffer want = reference(DType::float32, ReduceOp::sum, sources, n);
+    const auto results = world.run([&](Comm& c) {
+      return reducescatter_pairwise(c, in[c.rank].data(), out[c.rank].data(), counts, DType::float32, ReduceOp::sum, {});
+    });
+    for (const Status& s : results) CHECK_MESSAGE(s.ok(), s.message());
+    Buffer got;
+    for (const Buffer& b : out) got.insert(got.end(), b.begin(), b.end());
+    CHECK(got == want);
+  }
+}
