@@ -63,8 +63,11 @@ int64_t TcpLink::failed(int error) {
 void TcpLink::before_sleep() {
   if (!inet_ || !(wanted_ & POLLIN)) return;
   const int mark = asked_ < kLeastMark ? 1 : static_cast<int>(std::bit_floor(std::min(asked_, kMostMark)));
-  if (mark == low_water_) return;
-  if (setsockopt(fd_, SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark) == 0) low_water_ = mark;
+  if (mark != low_water_) wake_at(mark);
+}
+
+void TcpLink::wake_at(int bytes) {
+  if (setsockopt(fd_, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes) == 0) low_water_ = bytes;
 }
 
 int64_t TcpLink::try_send(ConstBytes data) {
@@ -96,6 +99,8 @@ int64_t TcpLink::try_recv(Bytes data) {
   if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
     wanted_ |= POLLIN;
     asked_ = data.size();
+    // Not everybody who sleeps on this socket comes by before_sleep(): nobody may wait for more than was asked for last.
+    if (asked_ < static_cast<size_t>(low_water_)) wake_at(1);
     return 0;
   }
   received_all_ = true;

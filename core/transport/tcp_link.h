@@ -25,6 +25,7 @@ class TcpLink final : public Link {
  private:
   TcpLink(int fd, bool inet) : fd_(fd), inet_(inet) {}
   int64_t failed(int error);
+  void wake_at(int bytes);
 
   int fd_;
   bool inet_;

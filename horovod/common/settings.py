@@ -155,7 +155,7 @@ TABLE: Final = (
             "tested on one machine", choices=("auto", "tcp"), section=_JOIN),
     Setting("HOROVOD_TCP_CONGESTION", "text", "auto",
             "congestion control of connections between hosts, a name that the system knows; auto: the system's, but "
-            "where that is bbr and the other host is less than 1 ms away, cubic or reno; system: always the system's",
+            "where that is bbr and the other host is less than 1 ms away, reno; system: always the system's",
             section=_JOIN),
     Setting("HOROVOD_ELASTIC_TIMEOUT", "float", 600.0, "seconds to wait for enough hosts", low=0.1, later=True,
             flag="--elastic-timeout", section=_JOIN),

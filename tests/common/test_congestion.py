@@ -23,7 +23,7 @@ def current(sock):
 @pytest.mark.parametrize(
     ("wanted", "system", "round_trip_us", "asked"),
     [
-        ("auto", "bbr", 50, ("cubic", "reno")),
+        ("auto", "bbr", 50, ("reno", "cubic")),
         ("auto", "bbr", 1000, ()),
         ("auto", "cubic", 50, ()),
         ("auto", "dctcp", 50, ()),

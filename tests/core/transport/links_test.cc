@@ -207,7 +207,8 @@ TEST_CASE("a sleeper that asked for much is woken when much has come, when littl
     REQUIRE(n >= 0);
     got += static_cast<size_t>(n);
   }
-  ask(100);
+  ask(8 << 10);
+  CHECK(ends.b().try_recv(Bytes(wanted).first(100)) == 0);  // without before_sleep()
   CHECK(ends.a().try_send(ConstBytes(data).first(1)) == 1);
   CHECK(::poll(&watched, 1, 5000) == 1);
   CHECK(ends.b().try_recv(Bytes(wanted).first(1)) == 1);
