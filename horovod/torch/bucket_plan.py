@@ -15,8 +15,8 @@ BUCKET = 4 << 20
 """Bytes of the others; a gradient that is larger has a bucket of its own."""
 
 SMALL = 256 << 10
-"""Bytes of the largest gradient that shares a bucket where buckets are not in shared memory: there a bucket saves
-operations, which large gradients have few of, and costs a copy."""
+"""Bytes of the largest gradient that shares a bucket by default: a bucket saves operations, which large gradients have
+few of, and costs a copy."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from horovod.torch.compression import Compression, check_wire
 from horovod.torch.gradients import GradientReducer, Options
 from horovod.torch.ops.tensors import set_id
 from horovod.torch.parameter_names import check_groups, name_parameters, unique_on_the_wire
-from horovod.torch.shared import has_shared_memory
 
 
 def DistributedOptimizer(
@@ -55,11 +54,10 @@ def DistributedOptimizer(
 
     ``gradient_as_bucket_view``: from the second step on ``param.grad`` are views of buckets, memory that the ranks of a
     host share, and one allreduce takes a whole bucket. True: gradients of all sizes; False: none; None (the default):
-    all where all ranks are on one host and share memory, elsewhere small ones, since the copy of a large one into a
-    bucket costs more than it saves there. All ranks must want it. Not for sparse gradients, parameters that are not
-    contiguous (channels last), ``groups``, and compression other than of single numbers; these are reduced one by one.
-    Anything may be assigned to ``param.grad``, and a gradient that the program keeps over ``zero_grad()`` keeps its
-    value.
+    those of up to 256 KiB, since the copy of a large one into a bucket costs what it saves. All ranks must want it. Not
+    for sparse gradients, parameters that are not contiguous (channels last), ``groups``, and compression other than of
+    single numbers; these are reduced one by one. Anything may be assigned to ``param.grad``, and a gradient that the
+    program keeps over ``zero_grad()`` keeps its value.
 
     Raises ValueError naming the argument; NotImplementedError for op=Adasum.
     """
@@ -128,9 +126,7 @@ def _bucket_most(wanted: bool | None, compression: Any, groups: Any) -> int:
     by_number = compression in (known.none, known.fp16, known.bf16, known.wire_fp16, known.wire_bf16)
     if wanted is False or groups or not by_number:
         return 0
-    job = state.require_job()
-    on_one_host = job.local_size == job.size
-    return EVERYTHING if wanted or (on_one_host and has_shared_memory()) else SMALL
+    return EVERYTHING if wanted else SMALL
 
 
 def _make_groups(

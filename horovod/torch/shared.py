@@ -48,11 +48,6 @@ def in_shared_memory(tensor: torch.Tensor) -> bool:
     return any(at <= begin and end <= at + nbytes for at, nbytes in _regions.items())
 
 
-def has_shared_memory() -> bool:
-    """Is there shared memory in this job, and some of it left?"""
-    return state.engine is not None and state.engine.allocate(1) is not None
-
-
 def shared_buffer(nbytes: int) -> torch.Tensor:
     """``nbytes`` zeroed bytes as a uint8 tensor, in shared memory if there is some, else in ordinary memory."""
     buffer = state.engine.allocate(nbytes) if state.engine is not None and nbytes else None
