@@ -202,7 +202,7 @@ ScheduleCursor::ScheduleCursor(std::shared_ptr<const Schedule> schedule, std::ve
       unnamed_[stream_of(e.set, e.kind)].entries.push_back(i);
     } else {
       make_key(e.set, e.name, &key_);
-      by_name_[key_] = i;
+      by_name_[key_].entries.push_back(i);
     }
   }
   for (uint32_t b = 0; b < missing_.size(); ++b) {
@@ -215,6 +215,11 @@ ScheduleCursor::ScheduleCursor(std::shared_ptr<const Schedule> schedule, std::ve
     std::sort(stream.entries.begin(), stream.entries.end(), [&](uint32_t a, uint32_t b) {
       return number_of(schedule_->entries[a].name) < number_of(schedule_->entries[b].name);
     });
+    for (uint32_t e : stream.entries) slots_[e].stream = &stream;
+  }
+  // A name is used again only when its last use is over, so these come in the order in which they were negotiated.
+  for (auto& [key, stream] : by_name_) {
+    for (uint32_t e : stream.entries) slots_[e].stream = stream.entries.size() > 1 ? &stream : nullptr;
   }
   advance();
 }
@@ -222,16 +227,22 @@ ScheduleCursor::ScheduleCursor(std::shared_ptr<const Schedule> schedule, std::ve
 uint32_t ScheduleCursor::find(const Request& q) const {
   if (q.unnamed) {
     auto it = unnamed_.find(stream_of(q.set, q.kind));
-    return it == unnamed_.end() ? kNoEntry : it->second.entries[it->second.seen % it->second.entries.size()];
+    return it == unnamed_.end() ? kNoEntry : it->second.next();
   }
   make_key(q.set, q.name, &key_);
   auto it = by_name_.find(key_);
-  return it == by_name_.end() ? kNoEntry : it->second;
+  return it == by_name_.end() ? kNoEntry : it->second.next();
+}
+
+bool ScheduleCursor::busy(uint32_t entry) const {
+  const Stream* stream = slots_[entry].stream;
+  const Slot& slot = slots_[stream && !slots_[entry].request.unnamed ? stream->previous() : entry];
+  return slot.running || !slot.waiting.empty();
 }
 
 bool ScheduleCursor::offer(uint32_t entry, const Request& q, void* token, bool* completed) {
   if (entry == kNoEntry || !slots_[entry].request.same_signature(q)) return false;
-  if (q.unnamed) ++unnamed_[stream_of(q.set, q.kind)].seen;
+  if (Stream* stream = slots_[entry].stream) ++stream->seen;
   add(entry, token, completed);
   return true;
 }

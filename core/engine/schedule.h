@@ -100,12 +100,16 @@ class ScheduleCursor {
   // The entry that a submission of this kind and name belongs to; kNoEntry: the schedule has none.
   static constexpr uint32_t kNoEntry = UINT32_MAX;
   uint32_t find(const Request& request) const;
-  // Has the entry's operation been offered, and has finish() not been called for it? (Unnamed ones may be under way several times.)
-  bool busy(uint32_t entry) const { return slots_[entry].running || !slots_[entry].waiting.empty(); }
+  // Is an operation of this entry's name under way: offered, and finish() has not been called for it? (Unnamed ones may be under way
+  // several times.)
+  bool busy(uint32_t entry) const;
+  // Does the name of this entry come several times in a round?
+  bool repeated(uint32_t entry) const { return slots_[entry].stream != nullptr; }
   // A submission that belongs to `entry` as find() says. Returns false when it is not what the schedule expects (then nothing is
   // remembered). `token` is the caller's. `completed`: a bucket has become complete by it.
   bool offer(uint32_t entry, const Request& request, void* token, bool* completed);
-  // The same for a named operation whose request was accepted for this entry before, by this cursor: nothing is compared.
+  // The same for an operation whose request was accepted for this entry before, by this cursor: nothing is compared. Not for names that
+  // are repeated().
   void offer_again(uint32_t entry, void* token, bool* completed);
 
   // Number of buckets, counted from the first of the first round on, that are submitted completely here, without gap.
@@ -125,16 +129,20 @@ class ScheduleCursor {
   std::vector<void*> outstanding() const;
 
  private:
+  // Entries that are told apart only by their order: unnamed ones, and those of a name that comes several times in a round.
+  struct Stream {
+    std::vector<uint32_t> entries;  // in order of submission
+    uint64_t seen = 0;
+    uint32_t next() const { return entries[seen % entries.size()]; }
+    uint32_t previous() const { return entries[(seen + entries.size() - 1) % entries.size()]; }
+  };
   struct Slot {
     Request request;             // what is expected
     std::vector<void*> waiting;  // by round; seldom more than one
     uint32_t bucket = 0;
     bool mine = false;
     bool running = false;  // taken, not finished
-  };
-  struct Stream {
-    std::vector<uint32_t> entries;  // in order of submission
-    uint64_t seen = 0;
+    Stream* stream = nullptr;
   };
   void add(uint32_t entry, void* token, bool* completed);
   void advance();
@@ -143,7 +151,7 @@ class ScheduleCursor {
   std::shared_ptr<const Schedule> schedule_;
   std::vector<Slot> slots_;
   std::vector<uint32_t> missing_;                      // by bucket: how many of my entries nothing waits for
-  std::unordered_map<std::string, uint32_t> by_name_;  // "set/name"
+  std::unordered_map<std::string, Stream> by_name_;    // "set/name"
   std::unordered_map<uint64_t, Stream> unnamed_;       // by stream_of()
   uint64_t ready_ = 0;
   uint64_t executed_ = 0;

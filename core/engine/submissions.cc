@@ -74,7 +74,7 @@ Status Submissions::submit_again(const OperationPtr& op, bool* wake) {
   std::lock_guard lock(mutex_);
   // All that a full check could find, a removed process set or the end of the job, ends the schedule first.
   const bool known = cursor_ && !deviated_ && !op->request.unnamed && op->schedule == cursor_->schedule().id;
-  if (!known || cursor_->busy(op->entry)) return submit_locked(op, wake);
+  if (!known || cursor_->repeated(op->entry) || cursor_->busy(op->entry)) return submit_locked(op, wake);
   op->request.fence = fence_;
   op->sequence = next_sequence_++;
   cursor_->offer_again(op->entry, op.get(), wake);

@@ -134,6 +134,32 @@ TEST_CASE("every way out of a schedule") {
 }
 
 // A schedule that begins with an operation of a few ranks: the others take part in some of its buckets only.
+TEST_CASE("a name that comes several times in a step: the step runs without negotiation, its name is in flight once") {
+  for (Layout layout : kLayouts) {
+    CAPTURE(name_of(layout));
+    EngineWorld world(4, {layout, crowded()});
+    std::vector<uint64_t> negotiated(4);
+    REQUIRE(run(world, [&](Program& p) {
+              auto step = [&](int i) {
+                for (int k = 0; k < 5; ++k) p.equal(p.sum("x", p.rank + 1 + i + k, 3), total(p.size) + p.size * (i + k), "sum");
+                p.equal(p.sum("y", p.rank + i), total(p.size) + p.size * (i - 1), "sum");
+                p.barrier();
+              };
+              // Long enough for a schedule of "x" alone to be tried and given up.
+              for (int i = 0; i < 150; ++i) step(i);
+              const uint64_t before = p.engine.stats().negotiated;
+              for (int i = 0; i < 20; ++i) step(i);
+              negotiated[p.rank] = p.engine.stats().negotiated - before;
+              TaskPtr first = p.sum_async("x", 1), second;
+              const Status again = p.try_submit(Program::request(Kind::allreduce, "x", {1}), Program::bytes_of(std::vector<int32_t>{1}), &second);
+              p.expect(again.code() == Code::invalid_argument, "the same name twice at a time");
+              p.wait(*first);
+              p.equal(first->at<int32_t>(0), p.size, "sum");
+            }) == "");
+    for (uint64_t n : negotiated) CHECK(n == 0);
+  }
+}
+
 TEST_CASE("schedules over process sets, also when an id belonged to other ranks before") {
   everywhere(
       [](Program& p) {
