@@ -27,7 +27,9 @@ EVERYTHING = 1 << 62
 """As ``most``: gradients of every size share buckets."""
 
 _PATIENCE = 3  # steps in a row that a bucket may lack gradients on all ranks before it is given up
-_MOST_MOVES = 2  # how often a gradient's bucket may be given up before the gradient goes alone for good
+# How often a gradient's bucket may be given up, for gradients that were missing or a dtype that changed, before the
+# gradient goes alone for good.
+_MOST_MOVES = 2
 
 
 class Bucketing:
@@ -90,9 +92,10 @@ class Bucketing:
         if agreed is None:
             return
         came, given_up = agreed
+        # Those that are given up go alone in the next step at least: its flags say whether they may share again.
+        candidates = self._candidates(slots, outcome)
         for bucket in given_up:
             self._give_up(bucket)
-        candidates = self._candidates(slots, outcome)
         # As they came; then those that no backward pass made, the last first.
         candidates.sort(key=lambda slot: (came[slot.index] or len(slots) + 1, -slot.index))
         for members in plan([slot.shape for slot in candidates], range(len(candidates))):
@@ -129,7 +132,7 @@ class Bucketing:
         return rest[:count], [bucket for bucket, votes in zip(self.buckets, rest[count:], strict=True) if votes]
 
     def _is_tired(self, bucket: Bucket) -> bool:
-        return bucket.partly_sent >= _PATIENCE
+        return bucket.outgrown or bucket.partly_sent >= _PATIENCE
 
     def _give_up(self, bucket: Bucket) -> None:
         self.buckets.remove(bucket)

@@ -27,7 +27,7 @@ _storage_uses: Callable[[int], int] = getattr(torch._C, "_storage_Use_Count", la
 class Slot:
     """What the reducer knows of one parameter."""
 
-    __slots__ = ("bucket", "group", "hook", "index", "left", "moves", "name", "parameter", "view")
+    __slots__ = ("address", "bucket", "group", "hook", "index", "left", "moves", "name", "parameter", "view")
 
     def __init__(self, parameter: torch.Tensor, name: str, index: int, left: int) -> None:
         self.parameter = parameter
@@ -37,7 +37,8 @@ class Slot:
         self.hook: Any = None
         self.group: Any = None
         self.bucket: Bucket | None = None
-        self.view: Any = None  # its place in the bucket
+        self.view: Any = None  # its place in the bucket, unless the program has moved it: it is param.grad itself
+        self.address = 0  # of its place
         self.moves = 0  # how often its bucket was given up
 
     @property
@@ -49,6 +50,7 @@ class Bucket:
     """The gradients of ``members``, all of one dtype."""
 
     __slots__ = (
+        "_dtype",
         "_memory_is_ours",
         "_storage_uses",
         "_taken_from",
@@ -56,6 +58,7 @@ class Bucket:
         "job",
         "members",
         "name",
+        "outgrown",
         "partly_sent",
         "sent",
         "waiting_for",
@@ -69,6 +72,8 @@ class Bucket:
         self.waiting_for = len(self.members)  # gradients that backward has yet to make in this step
         self.sent = False  # in this step, as a whole
         self.partly_sent = 0  # how many steps in a row some gradients of it were missing on all ranks
+        self.outgrown = False  # a parameter's dtype has changed since
+        self._dtype = self.members[0].parameter.dtype
         self._memory_is_ours = False
         self._taken_from: dict[Slot, torch.Tensor] = {}  # gradients that are no views
         self._allocate()
@@ -76,27 +81,42 @@ class Bucket:
             slot.bucket = self
 
     def _allocate(self) -> None:
-        starts, nbytes = offsets([slot.shape for slot in self.members])
-        dtype = self.members[0].parameter.dtype
-        self.flat = shared_buffer(nbytes).view(dtype)
-        storage = self.flat.untyped_storage()
+        # Of the bucket's dtype, whatever a parameter's has become: this is not decided together with the other ranks.
+        starts, nbytes = offsets([Gradient(slot.parameter.numel(), self._dtype) for slot in self.members])
+        self.flat = shared_buffer(nbytes).view(self._dtype)
         for slot, start in zip(self.members, starts, strict=True):
-            shape = slot.parameter.shape
-            # Not view(): tensors of their own over the memory, whose changes autograd counts separately.
-            slot.view = torch.empty(0, dtype=dtype).set_(storage, start // dtype.itemsize, shape)
+            slot.address = self.flat.data_ptr() + start
+            self._place(slot)
+        # Counted when nothing here has the storage but the tensors.
         self._storage_uses = _storage_uses(self.flat.untyped_storage()._cdata)
+
+    def _place(self, slot: Slot) -> None:
+        start = (slot.address - self.flat.data_ptr()) // self.flat.element_size()
+        # Not view(): tensors of their own over the memory, whose changes autograd counts separately.
+        view = torch.empty(0, dtype=self._dtype)
+        slot.view = view.set_(self.flat.untyped_storage(), start, slot.parameter.shape)
+
+    def _in_place(self, slot: Slot) -> bool:
+        """Is the view still where it was made? ``p.grad.data = ...``, which ``Module.to`` does, too, and ``set_`` move
+        it somewhere else, and later changes of it would not reach the bucket."""
+        view = slot.view
+        return view.data_ptr() == slot.address and view.dtype is self._dtype and view.is_contiguous()
 
     def take(self, slot: Slot) -> None:
         """Makes the gradient of the slot's parameter a view of the bucket, if it is none yet."""
         # The path of every gradient: no call that is not needed.
         p = slot.parameter
         grad = p.grad
-        if grad is slot.view:
+        if grad is slot.view and self._in_place(slot):
             return
         assert grad is not None
         if not self._memory_is_ours:
             self._make_memory_ours()
+        if not self._in_place(slot):
+            self._place(slot)
         view = slot.view
+        if p.dtype is not view.dtype:
+            self.outgrown = True
         if grad.requires_grad or grad.dtype is not view.dtype or not grad.is_cpu:
             self._taken_from[slot] = grad.detach()
             view.copy_(grad.detach())
@@ -107,6 +127,9 @@ class Bucket:
     def _make_memory_ours(self) -> None:
         """Once a step, before the first gradient comes: if the program has kept gradients of earlier steps, or views of
         them, leaves them the memory and goes on in new memory."""
+        for slot in self.members:
+            if not self._in_place(slot):
+                self._place(slot)
         kept = _storage_uses(self.flat.untyped_storage()._cdata) > self._storage_uses
         for slot in self.members:
             # One reference is the slot's, one the call's; autograd may have one to a gradient that is a parameter's.
