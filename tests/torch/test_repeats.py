@@ -11,7 +11,7 @@ import torch
 import horovod.torch as hvd
 from horovod.common import state as job
 from horovod.common.basics import HorovodBasics
-from horovod.torch.ops import repeats
+from horovod.torch.ops import handles, repeats
 
 FORMS = {
     "allreduce_": hvd.allreduce_,
@@ -215,6 +215,34 @@ def test_programs_that_never_use_a_name_twice_are_bounded(single, monkeypatch):
         assert len(repeats.idle) <= 10
     assert "n49" in repeats.idle
     assert "n39" not in repeats.idle
+
+
+def test_what_comes_back_after_its_engine_has_ended_is_not_kept(single):
+    hvd.allreduce_(torch.ones(1), name="x")
+    handle = hvd.allreduce_async_(torch.ones(1), name="x")
+    record = handles._records[handle]
+    assert hvd.synchronize(handle).tolist() == [1.0]
+    late = repeats.idle.pop("x")
+    assert late is record
+    late.engine = object()  # as after a shutdown, or another init
+    repeats.put_back(late)
+    assert "x" not in repeats.idle
+
+
+def test_room_is_made_while_other_threads_change_what_is_kept(single, monkeypatch):
+    # The moment at which another thread adds a name while the oldest one is looked for.
+    class Changing(dict):
+        def __iter__(self):
+            names = super().__iter__()
+            self[f"other{len(self)}"] = None
+            return names
+
+    monkeypatch.setattr(repeats, "_LIMIT", 1)
+    monkeypatch.setattr(repeats, "idle", Changing())
+    for i in range(3):
+        t = torch.ones(1)
+        assert hvd.allreduce_(t, name=f"n{i}") is t
+        assert hvd.synchronize(hvd.allreduce_async_(t, name=f"n{i}")) is t
 
 
 def test_blocking_allreduce_without_a_gradient_is_not_seen_by_autograd(single):

@@ -8,6 +8,7 @@ A Repeat belongs to one operation from the moment it is taken out of ``idle`` un
 completed; so two operations under way never share one, and one that failed or that nobody waited for is not used again.
 """
 
+import contextlib
 from typing import Any
 
 import torch
@@ -61,8 +62,6 @@ class Repeat:
         self.set_id = process_set.process_set_id
         self.source: Any = None
         self.result: Any = None
-        if len(idle) >= _LIMIT:
-            idle.pop(next(iter(idle)), None)
 
 
 idle: dict[str | None, Repeat] = {}
@@ -106,3 +105,12 @@ def put_back(repeat: Repeat) -> None:
     """Its operation has completed well; the next one of this name may use it."""
     repeat.source = repeat.result = None
     idle[repeat.name] = repeat
+    if repeat.engine is not state.engine:
+        idle.pop(repeat.name, None)  # looked at only now: a shutdown in another thread clears idle after the engine
+    if len(idle) > _LIMIT:
+        _make_room()
+
+
+def _make_room() -> None:
+    with contextlib.suppress(RuntimeError):  # another thread changes it at this moment, and makes room itself
+        idle.pop(next(iter(idle), None), None)
