@@ -75,12 +75,12 @@ struct Work {
   }
 
   bool wait(double timeout) {
-    if (!op->done() && !wait_for(OperationPtr(op), timeout)) return false;
-    check(op->status());
+    const OperationPtr mine = op;  // without the GIL, another thread may submit the work again
+    if (!mine->done() && !wait_for(mine, timeout)) return false;
+    check(mine->status());
     return true;
   }
-  // A reference of its own: without the GIL, another thread may submit the work again.
-  bool wait_for(OperationPtr mine, double timeout) {
+  bool wait_for(const OperationPtr& mine, double timeout) {
     const Deadline deadline = Deadline::after(timeout >= 0 && timeout < kForever ? timeout : kForever);
     for (;;) {
       bool done;

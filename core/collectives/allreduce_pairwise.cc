@@ -112,6 +112,10 @@ class Direct {
   bool owes(const Exchange& e) const { return !e.give.empty() || e.told < mine_.size(); }
 
   std::string text() const {
+    // Who has not even sent its contribution is the one that others wait for as well.
+    for (const Exchange& e : exchanges_) {
+      if (!e.missing.empty()) return pending_text(comm_, e.peer, !e.give.empty(), e.peer, true);
+    }
     for (const Exchange& e : exchanges_) {
       if (waits_for(e)) return pending_text(comm_, e.peer, !e.give.empty() || e.told < ready_, e.peer, true);
     }

@@ -14,6 +14,7 @@ uint64_t identity_of(const Ready& ready) {
   q.unnamed = ready.unnamed;
   q.dtype = r.dtype;
   q.op = r.op;
+  q.wire = r.wire;
   q.root = r.root;
   q.prescale = r.prescale;
   q.postscale = r.postscale;

@@ -126,6 +126,8 @@ void Engine::ring_no_more() {
 
 // ---- waiting --------------------------------------------------------------------------------------------------------------
 bool Engine::wait(Operation& op, Deadline deadline) {
+  // A forked child must not drive its parent's engine, nor take a lock that may have been held when it was forked.
+  if (abandoned_) return op.sleep_until(deadline);
   submissions_.fence();
   if (op.done()) return true;
   op.awaited.store(true);
@@ -210,6 +212,7 @@ void Engine::release_baton() {
 }
 
 bool Engine::poll(Operation& op) {
+  if (abandoned_) return op.done();
   submissions_.fence();
   if (op.done()) return true;
   int64_t never = 0;

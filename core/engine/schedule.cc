@@ -140,6 +140,18 @@ bool ScheduleDetector::repeats_within(size_t p) const {
   return false;
 }
 
+// Does some name stand for different operations in the last p? Ranks follow a schedule by names, and know one request by each.
+bool ScheduleDetector::ambiguous(size_t p) const {
+  std::map<std::pair<uint32_t, std::string>, uint64_t> known;
+  for (size_t i = log_.size() - p; i < log_.size(); ++i) {
+    const Token& t = log_[i];
+    if (t.ready.unnamed) continue;
+    const auto [it, fresh] = known.try_emplace({t.ready.response.set, t.ready.response.names.front()}, t.identity);
+    if (!fresh && it->second != t.identity) return true;
+  }
+  return false;
+}
+
 size_t ScheduleDetector::period_length() const {
   const size_t n = log_.size();
   if (hold_ > 0 || n < 3) return 0;
@@ -148,7 +160,7 @@ size_t ScheduleDetector::period_length() const {
     if (prefix(n) - prefix(n - p) != prefix(n - p) - prefix(n - 2 * p)) continue;
     // Both periods begin where the program had waited for what was before.
     const bool fenced = log_[n - p].ready.fence != log_[n - p - 1].ready.fence && log_[n - 2 * p].ready.fence != log_[n - 2 * p - 1].ready.fence;
-    if (fenced && !repeats_within(p) && shape_of(n - p, p) == shape_of(n - 2 * p, p)) return p;
+    if (fenced && !repeats_within(p) && shape_of(n - p, p) == shape_of(n - 2 * p, p)) return ambiguous(p) ? 0 : p;
   }
   return 0;
 }

@@ -69,6 +69,7 @@ class ScheduleDetector {
     bool operator==(const Shape&) const = default;
   };
   bool repeats_within(size_t p) const;
+  bool ambiguous(size_t p) const;
   size_t period_length() const;
   Shape shape_of(size_t from, size_t count) const;
   size_t capacity_;

@@ -179,3 +179,75 @@ def pending_at_shutdown():
 def test_shutdown_fails_what_is_pending(pool):
     results = pool(2, initialized=False).run(pending_at_shutdown)
     assert "rank 0" in results[1]
+
+
+def test_a_forked_child_cannot_wait_for_its_parents_operation(pool):
+    def work():
+        import os
+        import time
+
+        rank = hvd.rank()
+        tensor = torch.full((10_000,), float(rank + 1))
+        if rank == 1:
+            time.sleep(1)  # so that the operation is under way on rank 0 when that forks
+            hvd.allreduce_(tensor, op=hvd.Sum, name="forked")
+            return True, tensor.unique().tolist()
+        handle = hvd.allreduce_async_(tensor, op=hvd.Sum, name="forked")
+        child = os.fork()
+        if child == 0:
+            try:
+                hvd.synchronize(handle)
+            except Exception as error:
+                os._exit(7 if "fork" in str(error) else 8)
+            os._exit(9)
+        start = time.monotonic()
+        _, status = os.waitpid(child, 0)
+        waited = time.monotonic() - start
+        hvd.synchronize(handle)
+        return os.waitstatus_to_exitcode(status) == 7 and waited < 5, tensor.unique().tolist()
+
+    assert pool(2).run(work) == [(True, [3.0]), (True, [3.0])]
+
+
+@pytest.mark.parametrize("earlier", [0, 1, 5])
+@pytest.mark.parametrize("kind", ["allreduce_", "allreduce", "broadcast_", "allgather"])
+def test_ctrl_c_in_a_blocking_call_leaves_the_memory_to_the_engine(pool, kind, earlier):
+    """The caller may drop its tensors after an interrupt; the engine still writes when the others come."""
+
+    def work(kind, earlier):
+        import gc
+        import os
+        import signal
+        import threading
+        import time
+        import weakref
+
+        def call(tensor):
+            if kind == "broadcast_":
+                return hvd.broadcast_(tensor, root_rank=1, name=f"ctrl-c.{earlier}")
+            if kind == "allgather":
+                return hvd.allgather(tensor, name=f"ctrl-c.{earlier}")
+            return getattr(hvd, kind)(tensor, op=hvd.Sum, name=f"ctrl-c.{earlier}")
+
+        for _ in range(earlier):
+            call(torch.ones(50_000))
+        hvd.barrier()
+        if hvd.rank() == 1:
+            time.sleep(0.6)
+            call(torch.ones(50_000))
+            return hvd.allreduce(torch.ones(1), op=hvd.Sum).item()
+        tensor = torch.ones(50_000)
+        memory = weakref.ref(tensor)
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT]).start()
+            with pytest.raises(KeyboardInterrupt):
+                call(tensor)
+        finally:
+            signal.signal(signal.SIGINT, before)
+        del tensor
+        gc.collect()
+        assert memory() is not None
+        return hvd.allreduce(torch.ones(1), op=hvd.Sum).item()
+
+    assert pool(2).run(work, kind, earlier, timeout=30) == [2.0, 2.0]

@@ -66,7 +66,7 @@ def allgather(
 class _Allgather(torch.autograd.Function):
     @staticmethod
     def forward(ctx, tensor, name, process_set):  # type: ignore[no-untyped-def]
-        work = _start(tensor, name, process_set, blocking=True)
+        work = handles.start(lambda: _start(tensor, name, process_set, blocking=True), tensor)
         handles.wait(work, tensor)
         ctx.arguments = (name, process_set)
         ctx.rows = _rows_of_this_rank(work, process_set)

@@ -180,14 +180,17 @@ def _run(
     """A blocking allreduce from ``source`` into ``target``."""
     given = op
     repeat = take(name, source, op, prescale, postscale, process_set) if average is None else None
+    tensors = (source, target)
     if repeat is None:
         op = resolve_op(op, average)
-        work = submit(source, target, _wire_name(name), op, prescale, postscale, process_set, blocking=True)
+        arguments = (_wire_name(name), op, prescale, postscale, process_set)
+        work = handles.start(lambda: submit(source, target, *arguments, blocking=True), tensors)
         repeat = Repeat(work, name, source, given, prescale, postscale, process_set)
     else:
-        pointer = source.data_ptr()
-        repeat.work.run_again(pointer, pointer if target is source else target.data_ptr())
-    handles.wait(repeat.work, (source, target))
+        again, pointer = repeat.work.run_again, source.data_ptr()
+        out = pointer if target is source else target.data_ptr()
+        handles.start(lambda: again(pointer, out), tensors)
+    handles.wait(repeat.work, tensors)
     put_back(repeat)
 
 
@@ -229,8 +232,8 @@ def _into_new(
     if wire == WIRE_NONE:
         _run(tensor, output, None, name, op, prescale, postscale, process_set)
     else:
-        full_name = _wire_name(name)
-        work = submit(tensor, output, full_name, op, prescale, postscale, process_set, blocking=True, wire=wire)
+        arguments = (_wire_name(name), op, prescale, postscale, process_set)
+        work = handles.start(lambda: submit(tensor, output, *arguments, blocking=True, wire=wire), (tensor, output))
         handles.wait(work, (tensor, output))
     return output
 

@@ -107,7 +107,7 @@ def alltoall(
 class _Alltoall(torch.autograd.Function):
     @staticmethod
     def forward(ctx, tensor, splits, name, process_set):  # type: ignore[no-untyped-def]
-        work, sent = _start(tensor, splits, name, process_set, blocking=True)
+        work, sent = handles.start(lambda: _start(tensor, splits, name, process_set, blocking=True), tensor)
         handles.wait(work, tensor)
         output, received = _result(work, tensor)
         ctx.arguments = (name, process_set)

@@ -58,7 +58,8 @@ def broadcast_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
     """Broadcast in place; returns ``tensor``. Autograd does not see it."""
-    handles.wait(_start(tensor, tensor, root_rank, name, process_set, blocking=True), tensor)
+    work = handles.start(lambda: _start(tensor, tensor, root_rank, name, process_set, blocking=True), tensor)
+    handles.wait(work, tensor)
     return tensor
 
 
@@ -75,7 +76,9 @@ class _Broadcast(torch.autograd.Function):
         ctx.arguments = (root_rank, name, process_set)
         code_of(tensor, "broadcast", name)
         output = torch.empty_like(tensor)
-        handles.wait(_start(tensor, output, root_rank, name, process_set, blocking=True), (tensor, output))
+        tensors = (tensor, output)
+        work = handles.start(lambda: _start(*tensors, root_rank, name, process_set, blocking=True), tensors)
+        handles.wait(work, tensors)
         return output
 
     @staticmethod

@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from horovod.common.exceptions import HorovodInternalError
 from horovod.common.state import state
 from horovod.torch.ops import repeats
 from horovod.torch.ops.repeats import Repeat
@@ -20,6 +21,7 @@ _SLICE_SECONDS = 0.5
 _numbers = itertools.count()
 _records: dict[int, Repeat | tuple[Sequence[Any], Callable[[], Any], Any]] = {}
 _parked: list[tuple[Any, Any]] = []
+_held: list[Any] = []
 
 
 def add(works: Sequence[Any], finish: Callable[[], Any], keep: Any) -> int:
@@ -113,6 +115,18 @@ def wait_all(works: Sequence[Any], keep: Any) -> None:
         raise failure
 
 
+def start(submit: Callable[[], Any], keep: Any) -> Any:
+    """``submit()``, which hands ``keep`` to the engine and waits for a moment. An interrupt that comes then (Ctrl-C)
+    takes the Work along while the engine may still write: ``keep`` lives until the job ends."""
+    try:
+        return submit()
+    except (ValueError, HorovodInternalError):
+        raise  # the engine did not take it
+    except BaseException:
+        _held.append(keep)
+        raise
+
+
 def forget_all() -> None:
     """Forgets every handle; memory of operations that still run stays alive."""
     for record in list(_records.values()):
@@ -122,6 +136,7 @@ def forget_all() -> None:
         for work in record[0]:
             _park(work, record[2])
     _records.clear()
+    _held.clear()
     repeats.idle.clear()  # a Work keeps its engine alive
 
 

@@ -160,6 +160,25 @@ TEST_CASE("a name that comes several times in a step: the step runs without nego
   }
 }
 
+TEST_CASE("a name that stands for tensors of different sizes in turn is never mistaken") {
+  for (Layout layout : kLayouts) {
+    CAPTURE(name_of(layout));
+    EngineWorld world(2, {layout, crowded()});
+    CHECK(run(world, [&](Program& p) {
+            auto one = [&](size_t n, int i) {
+              TaskPtr t = p.sum_async("x", p.rank + i, n);
+              p.wait(*t);
+              for (size_t k = 0; k < n; ++k) p.equal(t->at<int32_t>(k), 1 + 2 * i, "element " + std::to_string(k));
+            };
+            for (int i = 0; i < 200; ++i) {
+              one(20, i);
+              one(10, i);
+              if (i % 23 == 0) one(10, -i);  // out of turn
+            }
+          }) == "");
+  }
+}
+
 TEST_CASE("schedules over process sets, also when an id belonged to other ranks before") {
   everywhere(
       [](Program& p) {
