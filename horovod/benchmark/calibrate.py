@@ -55,9 +55,9 @@ def sweeps(node_of: Sequence[int]) -> list[Sweep]:
         apart = tuple(("allreduce", n * MIB, False) for n in (1, 2, 4, 8, 16))
         found.append(Sweep("stream_bytes", (_ALWAYS, 0), apart, above=True))
     if nodes == size:
-        found.append(
-            Sweep("doubling_bytes", (0, _ALWAYS), tuple(("allreduce", n * KIB, True) for n in (4, 16, 64, 256)))
-        )
+        # For two ranks, recursive doubling goes up to the larger of both sizes, and pair_bytes is that by default.
+        name, sizes = ("pair_bytes", (128, 256, 512, 1024, 2048)) if size == 2 else ("doubling_bytes", (4, 16, 64, 256))
+        found.append(Sweep(name, (0, _ALWAYS), tuple(("allreduce", n * KIB, True) for n in sizes)))
     if nodes > 1 and size > 2:
         name = "flat_tree_bytes" if nodes == size else "tree_bytes"
         found.append(Sweep(name, (0, _ALWAYS), tuple(("broadcast", n * KIB, True) for n in (64, 256, 1024, 2048))))
@@ -131,8 +131,8 @@ def decide(sweep: Sweep, times: Times, default: int, node_of: Sequence[int]) -> 
     """The tuned size."""
     if len(sweep.values) > 2:
         return candidate(sweep, times, default)
-    if sweep.name == "direct_bytes":  # counted for two members (allreduce_shm)
-        return threshold(sweep, times, default, lambda size: size * len(node_of) // 2)
+    if sweep.name == "direct_bytes":  # counted for two members (allreduce_shm); the sweep's "always" is the limit
+        return threshold(sweep, times, default, lambda size: min(size * len(node_of) // 2, sweep.values[1]))
     return threshold(sweep, times, default)
 
 

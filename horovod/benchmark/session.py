@@ -171,13 +171,13 @@ class Session:
     def _measure_case(self, case: Case, parameters: dict[str, float]) -> list[report.Result]:
         columns = self._columns(case)
         local: dict[str, list[float]] = {name: [] for name, *_ in columns}
-        mpi: list[list[float]] = []
+        mpi: list[float] = []
         for turn in range(self._options.rounds):
             warm_up = (3 if turn == 0 else 1) * case.inner
             for name, _, operation, barrier in columns:
                 local[name] += timed(operation, barrier, warm_up, case.samples, case.inner)
             if self._with_mpi:
-                mpi += self._turn_of_mpi(case, warm_up)
+                mpi += report.slowest(self._turn_of_mpi(case, warm_up))
                 self._ours.barrier()
         by_rank: list[dict[str, list[float]]] = allgather_object(local, "benchmark.samples")
         if self.rank != 0:
@@ -190,7 +190,7 @@ class Session:
             results.append(report.result(case.collective, case.bytes, name, samples, factor, **about))
         if mpi and self._mpi:
             name = self._mpi.name
-            results.append(report.result(case.collective, case.bytes, name, report.slowest(mpi), factor))
+            results.append(report.result(case.collective, case.bytes, name, mpi, factor))
         return results
 
     def _about(self, case: Case, engine: EngineColumn, parameters: dict[str, float]) -> dict[str, Any]:
