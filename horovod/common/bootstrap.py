@@ -10,6 +10,7 @@ Each init is an epoch of its own, so nothing of an earlier one, failed or shut d
 """
 
 import contextlib
+import errno
 import os
 import socket
 from collections.abc import Sequence
@@ -282,9 +283,26 @@ def _share_memory(plan: Plan, links: dict[Link, socket.socket], settings: Settin
         return [-1, *shared_memory.make_bells(1)]
     if not plan.leads:
         return shared_memory.receive(links[NODE, plan.leader], count + 1, seconds)
-    arena = shared_memory.arena_bytes(settings.integer("HOROVOD_ARENA_BYTES"), count)
-    staging, ring = settings.integer("HOROVOD_STAGING_BYTES"), settings.integer("HOROVOD_RING_BYTES")
-    made = shared_memory.make(_core.segment_bytes(count, staging, ring, arena), count)
+    arena, staging = settings.integer("HOROVOD_ARENA_BYTES"), settings.integer("HOROVOD_STAGING_BYTES")
+    ring = settings.integer("HOROVOD_RING_BYTES")
+
+    def make(bytes_each: int) -> list[int]:
+        whole = _core.segment_bytes(count, staging, ring, shared_memory.arena_bytes(bytes_each, count))
+        try:
+            return shared_memory.make(whole, count)
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise
+            if bytes_each == -1:  # nobody has asked for that much
+                return make(0)
+            raise OSError(
+                error.errno,
+                f"{whole} bytes of shared memory for {count} ranks are refused: {error.strerror}; they follow from "
+                f"HOROVOD_ARENA_BYTES, which is {arena}, and HOROVOD_STAGING_BYTES, which is {staging}: accepted is "
+                "what memory and the limit of file sizes (ulimit -f) allow",
+            ) from None
+
+    made = make(arena)
     try:
         for rank in plan.local_children:
             shared_memory.send(links[NODE, rank], made, seconds)

@@ -130,7 +130,8 @@ TABLE: Final = (
             engine="staging_bytes", agreed=True),
     Setting("HOROVOD_ARENA_BYTES", "int", -1,
             "address space of a rank for tensors in the memory shared on its host, of which only what is used takes "
-            "memory; 0 for none, -1 for the host's memory divided by its ranks", low=-1, high=1 << 46),
+            "memory; 0 for none, -1 for the host's memory divided by its ranks, or none where a limit (ulimit -f) "
+            "forbids that", low=-1, high=1 << 46),
     Setting("HOROVOD_RING_BYTES", "int", 65536,
             "capacity of the byte channel between two ranks of a host; a power of two", low=4096, high=1 << 26,
             engine="ring_bytes", agreed=True),

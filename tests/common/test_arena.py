@@ -155,6 +155,40 @@ def test_a_rank_that_may_not_map_so_much_goes_without(pool):
     assert pool(2, initialized=False, HOROVOD_ARENA_BYTES=str(1 << 40)).run(work) == [(True, 6), (False, 6)]
 
 
+def init_with_files_of(most):
+    """What happens to init under a limit of file sizes: its error, or whether there is an arena and what a sum is."""
+    import resource
+
+    from horovod.common.basics import HorovodBasics
+
+    basics = HorovodBasics("tests")
+    basics.shutdown()  # an earlier test's job
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    try:
+        basics.init()
+    except ValueError as error:
+        return str(error)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    memory = (ctypes.c_int * COUNT)()
+    ints(memory)[0] = 3
+    return engine().allocate(4096) is not None, sum_int32(memory)[0]
+
+
+def test_a_limit_of_file_sizes_takes_the_arena_that_nobody_asked_for(pool):
+    assert pool(2, initialized=False).run(init_with_files_of, 64 << 20) == [(False, 6)] * 2
+
+
+@pytest.mark.parametrize(("arena", "most"), [(1 << 30, 64 << 20), (-1, 1 << 20)])
+def test_a_limit_of_file_sizes_that_is_too_low_is_an_error_that_names_settings(pool, arena, most):
+    results = pool(2, initialized=False, HOROVOD_ARENA_BYTES=str(arena)).run(init_with_files_of, most)
+    for message in results:
+        assert "rank 0" in message
+        assert f"HOROVOD_ARENA_BYTES, which is {arena}, and HOROVOD_STAGING_BYTES" in message
+        assert "ulimit -f" in message
+
+
 def test_a_peer_killed_in_the_middle_is_an_error_everywhere_at_once(pool):
     def work():
         import signal
