@@ -12,7 +12,8 @@ using namespace hvd::testing;
 
 namespace {
 
-constexpr size_t kMany = (1 << 20) / sizeof(int32_t);  // 1 MiB, many times what two sockets hold
+constexpr size_t kManyBytes = 1 << 20;  // many times what two sockets hold
+constexpr size_t kMany = kManyBytes / sizeof(int32_t);
 
 // The last rank is held up for a while: in the middle of what it receives from its neighbour, at a place that is no block's end.
 Options held_up(Wire wire, int size, size_t bytes) {
@@ -67,10 +68,10 @@ TEST_CASE("allreduce with tiny socket buffers and a rank held up in the middle, 
 TEST_CASE("allreduce of 1 MiB with tiny socket buffers and a rank held up in the middle") {
   for (const Named& algorithm : kAllreduces) {
     for (int size : {2, 5}) {
-      LinkWorld world(size, held_up(Wire::unix_socket, size, kMany));
+      LinkWorld world(size, held_up(Wire::unix_socket, size, kManyBytes));
       check_allreduce(world, algorithm, kMany, "unix");
     }
-    LinkWorld world(3, held_up(Wire::tcp, 3, kMany));
+    LinkWorld world(3, held_up(Wire::tcp, 3, kManyBytes));
     check_allreduce(world, algorithm, kMany, "tcp");
   }
 }
