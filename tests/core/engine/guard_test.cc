@@ -1,13 +1,11 @@
 // Guarded schedules in whole engines, every rank on a node of its own: how many messages a step takes, that the bits are those of
 // negotiated steps, and every way in which a vote can end.
 #include <doctest/doctest.h>
-#include <sys/resource.h>
 
 #include <atomic>
 #include <barrier>
 #include <random>
 
-#include "base/wire.h"
 #include "collectives/guarded.h"
 #include "harness_engine.h"
 
@@ -26,22 +24,16 @@ struct Counts {
   std::atomic<int> data{0}, control{0};
 };
 
-class CountingLink final : public Link {
+class CountingLink final : public PassingLink {
  public:
-  CountingLink(std::unique_ptr<Link> inner, std::atomic<int>* sent) : inner_(std::move(inner)), sent_(sent) {}
+  CountingLink(std::unique_ptr<Link> inner, std::atomic<int>* sent) : PassingLink(std::move(inner)), sent_(sent) {}
   int64_t try_send(ConstBytes data) override {
-    const int64_t n = inner_->try_send(data);
+    const int64_t n = PassingLink::try_send(data);
     if (n > 0) ++*sent_;
     return n;
   }
-  int64_t try_recv(Bytes data) override { return inner_->try_recv(data); }
-  const Status& error() const override { return inner_->error(); }
-  int fd() const override { return inner_->fd(); }
-  short wanted() const override { return inner_->wanted(); }
-  void clear_wanted() override { inner_->clear_wanted(); }
 
  private:
-  std::unique_ptr<Link> inner_;
   std::atomic<int>* sent_;
 };
 
@@ -75,12 +67,6 @@ TaskPtr floats(Program& p, const std::string& name, size_t n, uint64_t seed, DTy
 uint64_t hash_of(uint64_t hash, const std::vector<std::byte>& bytes) {
   for (std::byte b : bytes) hash = (hash ^ static_cast<uint64_t>(b)) * 1099511628211u;
   return hash;
-}
-
-double cpu_seconds() {
-  rusage u{};
-  getrusage(RUSAGE_SELF, &u);
-  return static_cast<double>(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + static_cast<double>(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
 }
 
 }  // namespace
@@ -298,24 +284,7 @@ class PlayedRoot {
     std::map<int, std::unique_ptr<Link>> children;
     children[1] = adopt_socket(::dup(world_.victim_fds(0).at(0)));
     root_ = std::make_unique<Control>(0, nullptr, 0, std::move(children));
-    Schedule schedule;
-    schedule.id = kId;
-    schedule.entries.push_back({0, Kind::barrier, "b", false});
-    Response barrier, adopt;
-    barrier.kind = Kind::barrier;
-    barrier.names = {"b"};
-    barrier.shapes = {{}};
-    schedule.buckets.push_back({barrier, {0}});
-    adopt.kind = Kind::adopt_schedule;
-    encode(schedule, &adopt.payload);
-    std::string first, second;
-    Writer(&first).put(uint64_t{0});
-    encode(std::vector<Response>{adopt}, &first);
-    Writer w(&second);
-    w.put(kId);
-    w.put(uint64_t{0});
-    root_->broadcast(FrameType::responses, first);
-    root_->broadcast(FrameType::revoked, second);
+    announce_and_revoke(*root_, kId);
   }
   void vote(uint64_t position) {
     const GuardHeader header{kId, position, position, 0, 1};

@@ -2,6 +2,7 @@
 // socket pairs, and the control links form the tree that engine/control.h describes.
 #pragma once
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -18,6 +19,9 @@
 #include <vector>
 
 #include "backends/host.h"
+#include "base/wire.h"
+#include "engine/control.h"
+#include "engine/schedule.h"
 #include "engine/engine.h"
 #include "transport/tcp_link.h"
 
@@ -77,12 +81,12 @@ inline Settings crowded() {
   return s;
 }
 
-// Takes part in nothing while it is muted.
-class CuttableLink final : public Link {
+// A link like the one inside it; tests change what they need.
+class PassingLink : public Link {
  public:
-  CuttableLink(std::unique_ptr<Link> inner, const std::atomic<bool>* muted) : inner_(std::move(inner)), muted_(muted) {}
-  int64_t try_send(ConstBytes data) override { return *muted_ ? 0 : inner_->try_send(data); }
-  int64_t try_recv(Bytes data) override { return *muted_ ? 0 : inner_->try_recv(data); }
+  explicit PassingLink(std::unique_ptr<Link> inner) : inner_(std::move(inner)) {}
+  int64_t try_send(ConstBytes data) override { return inner_->try_send(data); }
+  int64_t try_recv(Bytes data) override { return inner_->try_recv(data); }
   const Status& error() const override { return inner_->error(); }
   int fd() const override { return inner_->fd(); }
   short wanted() const override { return inner_->wanted(); }
@@ -90,8 +94,47 @@ class CuttableLink final : public Link {
 
  private:
   std::unique_ptr<Link> inner_;
+};
+
+// Takes part in nothing while it is muted.
+class CuttableLink final : public PassingLink {
+ public:
+  CuttableLink(std::unique_ptr<Link> inner, const std::atomic<bool>* muted) : PassingLink(std::move(inner)), muted_(muted) {}
+  int64_t try_send(ConstBytes data) override { return *muted_ ? 0 : PassingLink::try_send(data); }
+  int64_t try_recv(Bytes data) override { return *muted_ ? 0 : PassingLink::try_recv(data); }
+
+ private:
   const std::atomic<bool>* muted_;
 };
+
+// What a root whose part the test plays says: here is schedule `id`, of one barrier, and it ends before its first round.
+inline void announce_and_revoke(Control& root, uint64_t id) {
+  Schedule schedule;
+  schedule.id = id;
+  schedule.entries.push_back({0, Kind::barrier, "b", false});
+  Response barrier, adopt;
+  barrier.kind = Kind::barrier;
+  barrier.names = {"b"};
+  barrier.shapes = {{}};
+  schedule.buckets.push_back({barrier, {0}});
+  adopt.kind = Kind::adopt_schedule;
+  encode(schedule, &adopt.payload);
+  std::string first, second;
+  Writer(&first).put(uint64_t{0});
+  encode(std::vector<Response>{adopt}, &first);
+  Writer w(&second);
+  w.put(id);
+  w.put(uint64_t{0});
+  root.broadcast(FrameType::responses, first);
+  root.broadcast(FrameType::revoked, second);
+}
+
+// CPU time of this process so far.
+inline double cpu_seconds() {
+  rusage u{};
+  getrusage(RUSAGE_SELF, &u);
+  return static_cast<double>(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + static_cast<double>(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
+}
 
 class EngineWorld {
  public:

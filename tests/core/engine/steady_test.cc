@@ -1,11 +1,9 @@
 // Schedules in whole engines: that repeated steps adopt one, and that every way out of it leads to right results.
 #include <doctest/doctest.h>
-#include <sys/resource.h>
 
 #include <atomic>
 #include <random>
 
-#include "base/wire.h"
 #include "harness_engine.h"
 
 using namespace hvd;
@@ -43,12 +41,6 @@ void everywhere(const std::function<void(Program&)>& body, const std::function<v
 void adopted(EngineWorld& world) {
   CHECK(world.stats(0).schedules > 0);
   CHECK(world.stats(0).scheduled > 0);
-}
-
-double cpu_seconds() {
-  rusage u{};
-  getrusage(RUSAGE_SELF, &u);
-  return static_cast<double>(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + static_cast<double>(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
 }
 
 }  // namespace
@@ -254,25 +246,7 @@ TEST_CASE("the end of a schedule may arrive together with its beginning") {
   std::map<int, std::unique_ptr<Link>> children;
   children[1] = adopt_socket(::dup(world.victim_fds(0).at(0)));
   Control root(0, nullptr, 0, std::move(children));
-
-  Schedule schedule;
-  schedule.id = 1;
-  schedule.entries.push_back({0, Kind::barrier, "b", false});
-  Response barrier, adopt;
-  barrier.kind = Kind::barrier;
-  barrier.names = {"b"};
-  barrier.shapes = {{}};
-  schedule.buckets.push_back({barrier, {0}});
-  adopt.kind = Kind::adopt_schedule;
-  encode(schedule, &adopt.payload);
-  std::string first, second;
-  Writer(&first).put(uint64_t{0});
-  encode(std::vector<Response>{adopt}, &first);
-  Writer w(&second);
-  w.put(uint64_t{1});
-  w.put(uint64_t{0});
-  root.broadcast(FrameType::responses, first);
-  root.broadcast(FrameType::revoked, second);
+  announce_and_revoke(root, 1);
   bool settled = false;
   Frame frame;
   for (const Deadline deadline = Deadline::after(5); !settled && !deadline.passed();) {
