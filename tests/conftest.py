@@ -1,28 +1,65 @@
 """Fixtures for all Python tests."""
 
+import importlib.util
 import os
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.pool import Fleet, Pool
+from tests.pool import KERAS, TENSORFLOW, TORCH, Fleets, Kind, Pool
 
 # What somebody once calibrated on this machine is none of the tests' business.
 os.environ["HOROVOD_CALIBRATE"] = "0"
+# For the session itself, in which the tests of several frameworks are collected: it only imports them.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+# Frameworks whose tests are left out where they are not installed (make test-tf-matrix has no torch and no jax).
+collect_ignore = [
+    folder
+    for folder, needs in (("torch", "torch"), ("tensorflow", "tensorflow"), ("keras", "keras"))
+    if not importlib.util.find_spec(needs)
+]
 
 
 @pytest.fixture(scope="session")
-def fleet() -> Iterator[Fleet]:
-    made = Fleet()
+def fleets() -> Iterator[Fleets]:
+    made = Fleets()
     yield made
     made.close()
 
 
-@pytest.fixture
-def pool(fleet: Fleet) -> Callable[..., Pool]:
-    """pool(size, initialized=True, **environment) -> Pool."""
+def _maker(fleets: Fleets, kind: Kind) -> Callable[..., Pool]:
+    fleet = fleets.of(kind)
 
     def make(size: int, initialized: bool = True, **environ: str) -> Pool:
         return Pool(fleet, size, tuple(sorted(environ.items())), initialized)
 
     return make
+
+
+@pytest.fixture
+def pool(fleets: Fleets) -> Callable[..., Pool]:
+    """pool(size, initialized=True, **environment) -> Pool."""
+    return _maker(fleets, TORCH)
+
+
+@pytest.fixture
+def tf_pool(fleets: Fleets) -> Callable[..., Pool]:
+    """The same with workers that have imported TensorFlow; Keras is Keras 3 on TensorFlow."""
+    return _maker(fleets, TENSORFLOW)
+
+
+@pytest.fixture
+def keras_pool(fleets: Fleets) -> Callable[[str], Callable[..., Pool]]:
+    """keras_pool(backend)(size, initialized=True, **environment) -> Pool; backend: "tensorflow", "torch", "jax", or
+    "legacy" for tf_keras. Skips the test where that is not installed."""
+
+    def of(backend: str) -> Callable[..., Pool]:
+        module = "tf_keras" if backend == "legacy" else backend
+        if not importlib.util.find_spec(module):
+            pytest.skip(f"{module} is not installed")
+        return _maker(fleets, KERAS[backend])
+
+    return of

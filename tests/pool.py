@@ -8,7 +8,7 @@
 
 One fleet of processes serves all world sizes and settings: the workers join another job by shutdown and init with
 another environment, through the same contract as under the launcher. A worker that dies or hangs fails the test and is
-replaced.
+replaced. What a process decides only once, the framework that it imports and Keras' backend, is a fleet's Kind.
 """
 
 import contextlib
@@ -34,7 +34,8 @@ from horovod.common.worker_env import WorkerEnv, make_key, make_key_fd
 ROOT = Path(__file__).resolve().parent.parent
 GRACE = 3.0  # seconds that ranks have to end by themselves after another failed
 START_SECONDS = 60.0
-FACES = ("tests", "torch")
+IMPORT_SECONDS = 180.0  # for fleets that import TensorFlow: 5 s of CPU each, on a machine that does other things too
+AWAKE = 2  # fleets beside the one for PyTorch that keep their workers: a worker with TensorFlow takes 600 MB
 
 
 class WorkerDied(RuntimeError):
@@ -56,16 +57,48 @@ class Failure:
     trace: str
 
 
+@dataclass(frozen=True)
+class Kind:
+    """What the processes of a fleet are, from their start on."""
+
+    faces: tuple[str, ...] = ("tests", "torch")
+    """Names of the faces that are initialised in a job."""
+    environ: tuple[tuple[str, str], ...] = ()
+    imports: tuple[str, ...] = ()
+    """Modules to import before the first job, so that no test's time limit pays for them."""
+
+
+TORCH = Kind()
+
+
+def _framework_kind(backend: str, *imports: str, **environ: str) -> Kind:
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
+    settings = {**quiet, "KERAS_BACKEND": backend, **environ}
+    faces = ("tests", "torch", "tensorflow", "tensorflow.keras", "keras")
+    return Kind(faces, tuple(sorted(settings.items())), imports)
+
+
+TENSORFLOW = _framework_kind("tensorflow", "tensorflow")
+KERAS = {
+    "tensorflow": TENSORFLOW,
+    "torch": _framework_kind("torch", "keras"),
+    "jax": _framework_kind("jax", "keras"),
+    "legacy": _framework_kind("tensorflow", "tensorflow", "tf_keras", TF_USE_LEGACY_KERAS="1"),
+}
+"""Kinds for the backends of Keras 3, and "legacy": Keras 2, which is tf_keras."""
+
+
 class Worker:
     """One process."""
 
-    def __init__(self, number: int, key_fd: int, folder: str) -> None:
+    def __init__(self, number: int, key_fd: int, folder: str, kind: Kind = TORCH) -> None:
         self.number = number
         ours, theirs = socket.socketpair()
         self._log = os.path.join(folder, f"worker-{number}-{time.monotonic_ns()}.log")
         environ = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
         environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
         environ.setdefault("OMP_NUM_THREADS", "1")
+        environ.update(kind.environ)
         with open(self._log, "wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.pool_worker", str(theirs.fileno()), str(os.getpid())],
@@ -113,9 +146,11 @@ class Worker:
 
 
 class Fleet:
-    """All worker processes of a test session and the job that they form at the moment."""
+    """Worker processes of one kind, as many as tests have asked for so far, and the job that they form now."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: Kind = TORCH) -> None:
+        self.kind = kind
+        self._start_seconds = IMPORT_SECONDS if kind.imports else START_SECONDS
         self._folder = tempfile.mkdtemp(prefix="horovod-pool-")
         self._key = make_key()
         self._key_fd = make_key_fd(self._key)
@@ -123,9 +158,15 @@ class Fleet:
         self._workers: list[Worker] = []
         self._job: tuple[Any, ...] | None = None
 
-    def close(self) -> None:
+    def dismiss(self) -> None:
+        """Ends the processes; the next job gets new ones."""
         for worker in self._workers:
             worker.end()
+        self._workers.clear()
+        self._job = None
+
+    def close(self) -> None:
+        self.dismiss()
         self._server.close()
         os.close(self._key_fd)
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -149,15 +190,16 @@ class Fleet:
         for number, worker in enumerate(self._workers):
             if worker.process.poll() is not None:
                 worker.end()
-                self._workers[number] = Worker(number, self._key_fd, self._folder)
+                self._workers[number] = Worker(number, self._key_fd, self._folder, self.kind)
         for number in range(len(self._workers), job.size):
-            self._workers.append(Worker(number, self._key_fd, self._folder))
-        for failure in self._ask(self._workers, ("leave",), START_SECONDS):
+            self._workers.append(Worker(number, self._key_fd, self._folder, self.kind))
+        # Imports at once in all, also in those that this job does not need; the second time they cost nothing.
+        for failure in self._ask(self._workers, ("leave", self.kind.imports), self._start_seconds):
             raise_if_failed(failure)
         if self._job is None:  # what a worker that failed left in the store is no part of this job
             self._server.close()
             self._server = StoreServer(self._key)
-        messages = [("join", self._environ(job, rank), job.initialized, FACES) for rank in range(job.size)]
+        messages = [("join", self._environ(job, rank), job.initialized, self.kind.faces) for rank in range(job.size)]
         for worker, message in zip(self._workers, messages, strict=False):
             worker.send(*message)
         results = self._collect(self._workers[: job.size], START_SECONDS, abort=False)
@@ -231,6 +273,28 @@ class Fleet:
             results[index] = Failure(WorkerDied(text), "")
 
 
+class Fleets:
+    """The fleets of a test session by kind, each started when a test first asks for it.
+
+    Those that no test has used for the longest time lose their processes when more than AWAKE kinds of them run.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[Kind, Fleet] = {}  # the one that was used last comes last
+
+    def of(self, kind: Kind) -> Fleet:
+        fleet = self._made.pop(kind, None) or Fleet(kind)
+        self._made[kind] = fleet
+        others = [made for made in self._made.values() if made.kind != TORCH]
+        for made in others[:-AWAKE]:
+            made.dismiss()
+        return fleet
+
+    def close(self) -> None:
+        for fleet in self._made.values():
+            fleet.close()
+
+
 def raise_if_failed(result: Any) -> None:
     """Raises a worker's exception here, its traceback as the cause."""
     if isinstance(result, Failure):
@@ -243,7 +307,7 @@ def _is_test_module(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Pool:
-    """A job of ``size`` ranks with some environment variables; get it from the fixture ``pool``."""
+    """A job of ``size`` ranks with some environment variables; from a fixture: pool, tf_pool or keras_pool(backend)."""
 
     fleet: Fleet
     size: int

@@ -2,6 +2,7 @@
 
 import ctypes
 import faulthandler
+import importlib
 import os
 import signal
 import sys
@@ -52,7 +53,10 @@ def answer(message: tuple[Any, ...], joined: list[Any]) -> bytes:
 def obey(message: tuple[Any, ...], joined: list[Any]) -> Any:
     command, *arguments = message
     if command == "leave":
-        return leave(joined)
+        leave(joined)
+        for name in arguments[0] if arguments else ():
+            importlib.import_module(name)
+        return None
     if command == "join":
         return join(joined, *arguments)
     function, args, kwargs = cloudpickle.loads(arguments[0])

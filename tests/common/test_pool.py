@@ -1,11 +1,12 @@
 """The pool itself: what tests rely on when something goes wrong."""
 
 import os
+import sys
 import time
 
 import pytest
 
-from tests.pool import RemoteTraceback, WorkerDied
+from tests.pool import AWAKE, TORCH, Fleets, Kind, Pool, RemoteTraceback, WorkerDied
 
 
 def test_results_by_rank_and_processes_are_kept(pool):
@@ -67,3 +68,40 @@ def test_environment_is_a_parameter(pool):
 
     assert pool(2, HOROVOD_TRANSPORT="tcp").run(work) == [("tcp", "2")] * 2
     assert pool(2).run(work) == [(None, "2")] * 2
+
+
+def test_a_kind_decides_environment_faces_and_imports():
+    kind = Kind(("tests", "one", "two"), (("POOL_TEST", "yes"),), ("wave",))
+
+    def work():
+        from horovod.common.state import state
+
+        return os.environ["POOL_TEST"], "wave" in sys.modules, sorted(state.faces)
+
+    fleets = Fleets()
+    try:
+        assert Pool(fleets.of(kind), 2, ()).run(work) == [("yes", True, ["one", "tests", "two"])] * 2
+    finally:
+        fleets.close()
+
+
+def test_fleets_that_rest_lose_their_processes_and_get_new_ones():
+    kinds = [Kind(("tests",), (("NUMBER", str(i)),)) for i in range(AWAKE + 1)]
+    fleets = Fleets()
+    try:
+        pools = [Pool(fleets.of(kind), 1, ()) for kind in (TORCH, *kinds)]
+
+        def work():
+            return os.environ.get("NUMBER"), os.getpid()
+
+        pids = [pool.run(work)[0][1] for pool in pools]
+        fleets.of(kinds[-1])
+        assert fleets.of(kinds[0]).pids == [], "asking for it did not start it"
+        assert pools[0].run(work) == [(None, pids[0])], "the one for PyTorch never rests"
+        number, pid = pools[1].run(work)[0]
+        assert (number, pid != pids[1]) == ("0", True)
+    finally:
+        fleets.close()
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
