@@ -9,6 +9,12 @@ VENV ?= .venv
 PYTHON ?= python3
 # Another build of PyTorch:  make train TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
 TORCH ?= torch==2.13.0
+# The other frameworks are for tests and benchmarks only. Empty, their tests are left out:  make test TENSORFLOW= JAX=
+# KERAS2 is installed without its dependencies: it asks for "tensorflow", which is the same files as tensorflow-cpu again.
+TENSORFLOW ?= tensorflow-cpu==2.21.0
+KERAS ?= keras==3.15.*
+KERAS2 ?= tf_keras==2.21.*
+JAX ?= jax[cpu]==0.10.*
 WORKERS ?= 2
 JOBS ?= $(shell nproc)
 PYTEST_ARGS ?=
@@ -25,10 +31,13 @@ unexport PYTHONPATH
 NATIVE := $(wildcard pyproject.toml CMakeLists.txt) $(shell find core bindings -type f 2>/dev/null)
 SOURCES := $(NATIVE) README.md $(shell find horovod -type f -not -name '*.pyc' 2>/dev/null)
 
-.PHONY: help train test unit lint docs pytest asan tsan bench wheel clean
+# TensorFlow versions in which the library that was built is loaded as it is; each gets an environment of its own.
+TF_MATRIX ?= 2.13.1 2.16.2 2.18.1 2.21.0
+
+.PHONY: help train test unit lint docs pytest asan tsan bench wheel clean test-tf-matrix
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
 
 train: $(STAMPS)/package ## set up, build, install, and train a small network on two workers
 	horovodrun -np $(WORKERS) python examples/pytorch/digits.py
@@ -51,8 +60,11 @@ lint: $(STAMPS)/dev $(STAMPS)/editable ## ruff, mypy, import-linter, order of th
 docs: $(STAMPS)/editable ## are the generated documents up to date?
 	nice scripts/check-docs.sh
 
-pytest: $(STAMPS)/dev $(STAMPS)/editable ## Python tests; PYTEST_ARGS="-k name" chooses
+pytest: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/editable ## Python tests; PYTEST_ARGS="-k name" chooses
 	nice python -m pytest $(PYTEST_ARGS)
+
+test-tf-matrix: wheel ## the TensorFlow and Keras tests with each version in TF_MATRIX, set up in .venv-tf-VERSION; minutes each
+	PYTHON=$(PYTHON) PYTEST_ARGS="$(PYTEST_ARGS)" nice scripts/test-tf-matrix.sh $(TF_MATRIX)
 
 asan: $(STAMPS)/doctest $(STAMPS)/tools ## the C++ unit tests under the address sanitizer
 	nice scripts/unit-tests.sh build/asan address
@@ -64,10 +76,11 @@ bench: $(STAMPS)/package $(STAMPS)/peers ## measure against gloo, DDP and Open M
 	python benchmarks/run.py --mpi-prefix $(VENV)-peers $(BENCH_ARGS)
 
 wheel: $(STAMPS)/tools ## a wheel in dist/
-	pip wheel --no-deps --no-build-isolation -w dist .
+	rm -rf dist
+	pip wheel --no-deps --no-build-isolation --config-settings=build-dir=build/wheel -w dist .
 
 clean: ## remove what was built, environments included
-	rm -rf build dist $(VENV) $(VENV)-peers runs
+	rm -rf build dist $(VENV) $(VENV)-peers .venv-tf-* runs
 
 # -- environments: a stamp each, so that a second run starts at once --------------------------------------------------------------
 $(STAMPS)/venv:
@@ -82,6 +95,11 @@ $(STAMPS)/tools: $(STAMPS)/venv
 $(STAMPS)/torch: $(STAMPS)/venv
 	pip install -qq $(TORCH)
 	pip install -qq numpy scikit-learn tqdm
+	touch $@
+
+$(STAMPS)/frameworks: $(STAMPS)/torch
+	pip install -qq $(TORCH) $(TENSORFLOW) $(if $(TENSORFLOW)$(JAX),'$(KERAS)') $(if $(JAX),'$(JAX)')
+	$(if $(TENSORFLOW),pip install -qq --no-deps '$(KERAS2)')
 	touch $@
 
 # The package in one of two ways: as a user installs it (train, bench), or with the Python files in place (test).

@@ -1,5 +1,6 @@
 """Fixtures for all Python tests."""
 
+import importlib.metadata
 import importlib.util
 import os
 from collections.abc import Callable, Iterator
@@ -54,12 +55,15 @@ def tf_pool(fleets: Fleets) -> Callable[..., Pool]:
 @pytest.fixture
 def keras_pool(fleets: Fleets) -> Callable[[str], Callable[..., Pool]]:
     """keras_pool(backend)(size, initialized=True, **environment) -> Pool; backend: "tensorflow", "torch", "jax", or
-    "legacy" for tf_keras. Skips the test where that is not installed."""
+    "legacy" for Keras 2, where tf.keras is that or tf_keras. Skips the test where that is not installed."""
 
     def of(backend: str) -> Callable[..., Pool]:
-        module = "tf_keras" if backend == "legacy" else backend
+        keras3 = int(importlib.metadata.version("keras").split(".")[0]) >= 3
+        module = {"legacy": "tf_keras" if keras3 else "tensorflow"}.get(backend, backend)
         if not importlib.util.find_spec(module):
             pytest.skip(f"{module} is not installed")
+        if backend != "legacy" and not keras3:
+            pytest.skip("Keras 3 is not installed")
         return _maker(fleets, KERAS[backend])
 
     return of

@@ -83,9 +83,9 @@ KERAS = {
     "tensorflow": TENSORFLOW,
     "torch": _framework_kind("torch", "keras"),
     "jax": _framework_kind("jax", "keras"),
-    "legacy": _framework_kind("tensorflow", "tensorflow", "tf_keras", TF_USE_LEGACY_KERAS="1"),
+    "legacy": _framework_kind("tensorflow", "tensorflow", TF_USE_LEGACY_KERAS="1"),
 }
-"""Kinds for the backends of Keras 3, and "legacy": Keras 2, which is tf_keras."""
+"""Kinds for the backends of Keras 3, and "legacy": Keras 2, tf_keras beside TensorFlow 2.16 and later."""
 
 
 class Worker:

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Runs tests/tensorflow and tests/keras in an environment for each given version of TensorFlow: test-tf-matrix.sh VERSION...
+# All environments install one and the same wheel, dist/horovod-*.whl (make wheel). Further words for pytest: PYTEST_ARGS.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+root=$PWD
+python=${PYTHON:-python3}
+wheel=$(ls -t dist/horovod-*.whl | head -1) || exit 1
+
+# Beside a source tree "import horovod" would find that instead of the wheel, so the tests get a place of their own.
+stage=build/tf-matrix
+rm -rf $stage && mkdir -p $stage
+cp -r tests pyproject.toml examples $stage/
+
+environment() { # version: sets up .venv-tf-VERSION unless that has been done
+  local version=$1 place=.venv-tf-$1
+  [ -e "$place/ready" ] && return
+  rm -rf "$place"
+  "$python" -m venv "$place" || return
+  "$place/bin/pip" install -qq "tensorflow-cpu==$version" 'pytest>=8' scikit-learn cloudpickle msgspec pyzmq || return
+  # From 2.16 on tf.keras is Keras 3; Keras 2 of that version is tf_keras, whose dependencies would add TensorFlow once more.
+  case $version in
+    2.13.* | 2.14.* | 2.15.*) ;;
+    *) "$place/bin/pip" install -qq --no-deps "tf_keras==${version%.*}.*" || return ;;
+  esac
+  touch "$place/ready"
+}
+
+failed=()
+for version in "$@"; do
+  echo "== TensorFlow $version"
+  if environment "$version" &&
+    ".venv-tf-$version/bin/pip" install -qq --no-deps --force-reinstall "$wheel" &&
+    (cd $stage && PATH="$root/.venv-tf-$version/bin:$PATH" python -m pytest -q ${PYTEST_ARGS:-tests/tensorflow tests/keras}); then
+    continue
+  fi
+  failed+=("$version")
+done
+[ ${#failed[@]} = 0 ] && echo "TensorFlow $*: all passed" && exit
+echo "failed with TensorFlow: ${failed[*]}" >&2
+exit 1
