@@ -1,0 +1,63 @@
+"""Horovod for TensorFlow, in eager mode, in tf.functions and in sessions of tf.compat.v1.
+
+import horovod.tensorflow as hvd
+
+hvd.init()
+with tf.GradientTape() as tape:
+    loss = ...
+tape = hvd.DistributedGradientTape(tape)
+...
+hvd.broadcast_variables(model.variables, root_rank=0)   # after the first step
+"""
+
+from typing import Any
+
+try:
+    import tensorflow as _tf  # noqa: F401
+except ImportError as _error:
+    raise ImportError(
+        f"horovod.tensorflow needs TensorFlow, which cannot be imported ({_error}); install it with: pip install "
+        "tensorflow"
+    ) from _error
+try:
+    from horovod import _core as _native  # noqa: F401
+except ImportError as _error:
+    raise ImportError(f"horovod.tensorflow cannot load the native engine horovod._core: {_error}") from _error
+
+from horovod.tensorflow import functions as _functions
+from horovod.tensorflow import gradients as _gradients  # noqa: F401
+from horovod.tensorflow import mpi_ops as _mpi_ops
+from horovod.tensorflow.compression import Compression
+from horovod.tensorflow.functions import *  # noqa: F403
+from horovod.tensorflow.mpi_ops import *  # noqa: F403
+from horovod.tensorflow.util import _executing_eagerly, refs_to_vars, vars_to_refs
+
+# Loaded on demand: they import Keras, or are of use to few programs.
+_LAZY = {
+    "DistributedGradientTape": "gradient_tape",
+    "DistributedOptimizer": "optimizer",
+    "LocalGradientAggregationHelper": "gradient_aggregation",
+    "PartialDistributedGradientTape": "gradient_tape",
+    "SyncBatchNormalization": "sync_batch_norm",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+__all__ = [
+    "Compression",
+    "_executing_eagerly",
+    "refs_to_vars",
+    "vars_to_refs",
+    *_LAZY,
+    *_functions.__all__,
+    *_mpi_ops.__all__,
+]

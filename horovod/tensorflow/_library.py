@@ -1,0 +1,84 @@
+"""The native library of ops: loading it, joining it to the engine, and what every op made with it needs."""
+
+import ctypes
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+import tensorflow as tf
+
+try:  # private, but at this place from TensorFlow 2.13 to 2.21
+    from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext as _in_xla_context
+except ImportError:
+
+    def _in_xla_context(graph: Any) -> bool:
+        return False
+
+
+PATH = Path(__file__).with_name("_tf.so")
+
+
+class ArgumentError(tf.errors.InvalidArgumentError, ValueError):
+    """A bad argument: what TensorFlow's users catch, and what Python's users catch."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(None, None, message)
+        self.args = (message,)
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.message,)
+
+
+def refuse(message: str) -> NoReturn:
+    """Raises ArgumentError (an InvalidArgumentError and a ValueError)."""
+    raise ArgumentError(message)
+
+
+def _load() -> ModuleType:
+    """The module of op wrappers, ``horovod_allreduce`` and so on. Raises ImportError naming the cause."""
+    try:
+        from horovod import _core
+
+        loaded = tf.load_op_library(str(PATH))
+        library = ctypes.CDLL(str(PATH))  # the same library once more: a handle to call functions by
+        library.hvd_tf_attach.argtypes = [ctypes.c_void_p]
+        library.hvd_tf_attach.restype = ctypes.c_int
+        failed = library.hvd_tf_attach(_core.face_api())
+    except (ImportError, OSError, AttributeError, tf.errors.OpError) as error:
+        raise ImportError(
+            f"horovod.tensorflow cannot load its native part {PATH.name} into TensorFlow {tf.__version__}: {error}"
+        ) from error
+    if failed:
+        raise ImportError(
+            f"horovod.tensorflow: the op library {PATH} and the engine horovod._core are not of one version; install "
+            "horovod again"
+        )
+    return loaded
+
+
+ops = _load()
+"""The op wrappers that TensorFlow made for the library."""
+
+
+def independent(outputs: Any) -> Any:
+    """``outputs`` (a tensor, or a list or tuple of them) of an op just made, which may run beside all others.
+
+    Inside a tf.function, automatic control dependencies would run stateful ops one after another in the order of
+    tracing: no fusion, and a deadlock where ranks trace in another order.
+    """
+    tensor = outputs[0] if isinstance(outputs, (list, tuple)) else outputs
+    manager = getattr(tensor.graph, "experimental_acd_manager", None)
+    run_independently = getattr(manager, "run_independently", None)
+    if run_independently is not None:
+        run_independently(tensor.op)
+    return outputs
+
+
+def check_not_compiled(operation: str) -> None:
+    """Raises NotImplementedError, naming ``operation``, while a function is traced for XLA (jit_compile=True)."""
+    if _in_xla_context(tf.compat.v1.get_default_graph()):
+        raise NotImplementedError(
+            f"{operation} cannot be compiled by XLA. Call it outside the function with jit_compile=True: compile the "
+            "computation in a function of its own, and call that and the Horovod operation from a tf.function "
+            "without jit_compile (Keras: compile(..., jit_compile=False))"
+        )

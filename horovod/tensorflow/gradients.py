@@ -1,0 +1,148 @@
+"""Gradients of the ops; importing this module registers them. They are made of the same ops, so that they have
+gradients too.
+
+What they compute is in the API's table: reductions reduce the gradients in the same way; an allgather's gradient is
+averaged, as users of the original expect, although the mathematical one is the sum.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+
+from horovod.common.ops import Average, Sum
+from horovod.common.state import state
+from horovod.tensorflow import mpi_ops
+from horovod.tensorflow.collectives import set_size
+from horovod.tensorflow.util import elastic
+
+
+def _naming(op: Any) -> dict[str, Any]:
+    """name, ignore_name_scope and process_set for the gradient of ``op``, alike on all ranks."""
+    arguments = {
+        "process_set": op.get_attr("process_set_id"),
+        "ignore_name_scope": op.get_attr("ignore_name_scope"),
+        "name": None,
+    }
+    name = op.get_attr("tensor_name")
+    if name:
+        arguments["name"] = tf.compat.as_str(name) + ".gradient"
+    elif not op.get_attr("unnamed"):
+        # A tape gives a stand-in for the op that knows no name, but the outputs know the op in the graph.
+        node = getattr(getattr(op.outputs[0], "op", None), "name", None) if not tf.executing_eagerly() else None
+        arguments["name"] = node and node.rsplit("/", 1)[-1] + ".gradient"
+    return arguments
+
+
+def _reduction(op: Any) -> dict[str, Any]:
+    return {
+        "op": op.get_attr("reduce_op"),
+        "prescale_factor": op.get_attr("prescale_factor"),
+        "postscale_factor": op.get_attr("postscale_factor"),
+    }
+
+
+@tf.RegisterGradient("HorovodAllreduce")
+def _of_allreduce(op: Any, gradient: Any) -> Any:
+    return mpi_ops._allreduce(gradient, wire=op.get_attr("wire"), **_reduction(op), **_naming(op))
+
+
+@tf.RegisterGradient("HorovodGroupedAllreduce")
+def _of_grouped_allreduce(op: Any, *gradients: Any) -> Any:
+    return mpi_ops._grouped_allreduce(gradients, wire=op.get_attr("wire"), **_reduction(op), **_naming(op))
+
+
+@tf.RegisterGradient("HorovodAllgather")
+def _of_allgather(op: Any, gradient: Any) -> Any:
+    return _own_parts(op, op.inputs, [mpi_ops._allreduce(gradient, op=Average, **_naming(op))])[0]
+
+
+@tf.RegisterGradient("HorovodGroupedAllgather")
+def _of_grouped_allgather(op: Any, *gradients: Any) -> Any:
+    return _own_parts(op, op.inputs, mpi_ops._grouped_allreduce(gradients, op=Average, **_naming(op)))
+
+
+def _own_parts(op: Any, inputs: Any, gathered: list[Any]) -> list[Any]:
+    """Of each of ``gathered`` the rows that came from this rank's ``inputs``."""
+    naming = _naming(op)
+    naming["name"] = naming["name"] and naming["name"] + ".sizes"
+    rows = tf.stack([tf.shape(tensor)[0] for tensor in inputs])
+    all_rows = mpi_ops.allgather(rows[tf.newaxis], **naming)  # (ranks, tensors)
+    begins = tf.reduce_sum(all_rows[: _own_rank(naming["process_set"])], axis=0)
+    parts = []
+    for i, (tensor, whole) in enumerate(zip(inputs, gathered, strict=True)):
+        part = whole[begins[i] : begins[i] + rows[i]]
+        part.set_shape(tensor.shape)
+        parts.append(part)
+    return parts
+
+
+def _own_rank(process_set_id: int) -> Any:
+    """This rank's index within a set; in elastic jobs the global set's is read when it runs."""
+    if process_set_id == 0 and elastic():
+        return mpi_ops.rank_op()
+    found = state.process_sets.get(process_set_id)
+    rank = found.rank() if found is not None else None
+    if rank is None:
+        mpi_ops.refuse(f"gradient of allgather: this rank is not in process set {process_set_id}")
+    return rank
+
+
+@tf.RegisterGradient("HorovodBroadcast")
+def _of_broadcast(op: Any, gradient: Any) -> Any:
+    averaged = mpi_ops._allreduce(gradient, op=Average, **_naming(op))
+    if elastic():
+        is_root = tf.equal(mpi_ops.rank_op(), op.get_attr("root_rank"))
+        return tf.where(is_root, averaged, tf.zeros_like(averaged))
+    return averaged if mpi_ops.rank() == op.get_attr("root_rank") else tf.zeros_like(averaged)
+
+
+@tf.RegisterGradient("HorovodAlltoall")
+def _of_alltoall(op: Any, gradient: Any, _: Any) -> Any:
+    back, _ = mpi_ops.alltoall(gradient, op.outputs[1], **_naming(op))
+    # Rows beyond the sum of the splits went to nobody.
+    missing = tf.shape(op.inputs[0])[0] - tf.shape(back)[0]
+    paddings = tf.concat([[[0, missing]], tf.zeros([tf.rank(back) - 1, 2], tf.int32)], axis=0)
+    back = tf.pad(back, paddings)
+    back.set_shape(op.inputs[0].shape)
+    return back, None
+
+
+def _scatter_scale(op: Any) -> Any:
+    """What the gathered gradients of a reducescatter are multiplied by."""
+    reduction = _reduction(op)
+    scale = reduction["prescale_factor"] * reduction["postscale_factor"]
+    if reduction["op"] != Sum:
+        return scale
+    size = set_size(op.get_attr("process_set_id"), "gradient of reducescatter")
+    return scale * (tf.cast(size, tf.float64) if isinstance(size, tf.Tensor) else size)
+
+
+def _scaled(gathered: Any, scale: Any) -> Any:
+    return gathered if isinstance(scale, float) and scale == 1.0 else gathered * tf.cast(scale, gathered.dtype)
+
+
+@tf.RegisterGradient("HorovodReducescatter")
+def _of_reducescatter(op: Any, gradient: Any) -> Any:
+    gathered = _scaled(mpi_ops.allgather(gradient, **_naming(op)), _scatter_scale(op))
+    gathered.set_shape(op.inputs[0].shape)
+    return gathered
+
+
+@tf.RegisterGradient("HorovodGroupedReducescatter")
+def _of_grouped_reducescatter(op: Any, *gradients: Any) -> Any:
+    scale = _scatter_scale(op)
+    gathered = [_scaled(part, scale) for part in mpi_ops.grouped_allgather(gradients, **_naming(op))]
+    for part, tensor in zip(gathered, op.inputs, strict=True):
+        part.set_shape(tensor.shape)
+    return gathered
+
+
+for _constant in (
+    "HorovodJoin",
+    "HorovodSize",
+    "HorovodProcessSetIncluded",
+    "HorovodRank",
+    "HorovodLocalRank",
+    "HorovodLocalSize",
+):
+    tf.no_gradient(_constant)
