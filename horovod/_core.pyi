@@ -173,6 +173,9 @@ class Engine:
         """Tells the peers (naming this rank and `reason`), fails what is pending, stops the thread, closes every
         descriptor. Blocks at most a few seconds. May be called again."""
 
+    def serve_faces(self, rank: int, size: int, local_rank: int, local_size: int) -> None:
+        """From now on this engine and these places are what native libraries of other faces get through face_api()."""
+
     def abandon(self) -> None:
         """After fork in a child: forget everything without touching descriptors or threads."""
 
@@ -181,6 +184,12 @@ class Engine:
         unstaged_bytes (reduced within the arenas), arena_bytes (allocated), wire_bytes (of data, handed to links, which
         compression makes fewer), scratch_bytes (held by collectives over links), control_seconds (CPU time of the
         engine beside collectives, in turns in which something happened: estimated from one in 16), ..."""
+
+def face_api() -> int:
+    """Address of the table of C functions for native libraries of other faces (bindings/face/api.h)."""
+
+def serve_no_faces() -> None:
+    """Those libraries are told that Horovod is not initialised, until the next Engine.serve_faces()."""
 
 def segment_bytes(local_size: int, staging_bytes: int, ring_bytes: int, arena_bytes: int = 0) -> int:
     """Length of the node's shared memory. Its arenas are as large as the file is longer than it would be without."""

@@ -12,6 +12,7 @@
 #include "backends/host.h"
 #include "buffer.h"
 #include "engine/validate.h"
+#include "face.h"
 #include "glue.h"
 #include "transport/tcp_link.h"
 
@@ -181,6 +182,7 @@ struct PyEngine {
   }
   // In a forked child the threads do not exist, so nothing may be destroyed: the memory stays behind.
   void abandon() {
+    abandon_current();
     if (!engine) return;
     engine->abandon_in_child();
     new std::shared_ptr<Engine>(std::move(engine));
@@ -357,7 +359,17 @@ void define_engine(nb::module_& m) {
         self.engine->shutdown(reason);
       }, "reason"_a = "")
       .def("abandon", &PyEngine::abandon)
+      .def("serve_faces", [](PyEngine& self, int rank, int size, int local_rank, int local_size) {
+        self.live();
+        nb::gil_scoped_release nogil;
+        set_current(self.engine, rank, size, local_rank, local_size);
+      }, "rank"_a, "size"_a, "local_rank"_a, "local_size"_a)
       .def("stats", &stats);
+  m.def("face_api", &face_api);
+  m.def("serve_no_faces", [] {
+    nb::gil_scoped_release nogil;
+    set_current(nullptr, 0, 1, 0, 1);
+  });
   m.def("set_log_sink", [](nb::object sink) {
     PyObject* old;
     {

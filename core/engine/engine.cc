@@ -25,6 +25,9 @@ constexpr double kNudgeAfter = 2e-3;
 constexpr double kLongRest = 60;
 // How long before it gives the schedule up because others may never come: negotiation tells who is missing.
 constexpr double kImpatientAfter = 2;
+// Nobody waits for the operations of some callers (Engine::submit_unattended), so nobody nudges: the thread looks after them every so
+// many seconds. A program that computes for longer than this between two operations of one bucket pays with a negotiation.
+constexpr double kWatch = 1;
 
 int64_t nanoseconds() { return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count(); }
 
@@ -35,6 +38,7 @@ Engine::Engine(EngineOptions options)
   talk_through_memory(options);
   fds_ = descriptors(options);
   timer_ = ::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);  // without one, submissions ring at once
+  watch_ = ::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
   driver_ = std::make_unique<Driver>(options, &submissions_);
   segment_ = driver_->world().segment_pointer();
   arena_ = std::make_shared<Arena>(segment_, driver_->world().local_rank());
@@ -51,6 +55,7 @@ Engine::~Engine() {
   shutdown("");
   ::close(bell_.fd());
   if (timer_ >= 0) ::close(timer_);
+  if (watch_ >= 0) ::close(watch_);
 }
 
 Status Engine::submit(Request request, const std::byte* in, std::byte* out, OperationPtr* result, float* residual) {
@@ -71,6 +76,23 @@ Status Engine::accept(Request request, const std::byte* in, std::byte* out, Oper
   HVD_RETURN_IF_ERROR(submissions_.submit(op, &wake));
   if (wake && ring) ring_soon();
   *result = std::move(op);
+  return {};
+}
+
+Status Engine::submit_unattended(Request request, const std::byte* in, std::byte* out, void (*on_done)(Operation&, void*), void* context) {
+  auto op = std::make_shared<Operation>();
+  op->request = std::move(request);
+  op->in = in;
+  op->out = out;
+  op->on_done = on_done;
+  op->context = context;
+  bool wake = false;
+  HVD_RETURN_IF_ERROR(submissions_.submit(op, &wake));
+  if (wake) {
+    ring_now();  // nobody will come and drive
+  } else {
+    watch();
+  }
   return {};
 }
 
@@ -113,6 +135,14 @@ void Engine::ring_soon() {
   } else {
     bell_.ring();
   }
+}
+
+// One of many submissions in a row is enough: the thread that is being woken looks at all there is.
+void Engine::ring_now() {
+  std::atomic<uint32_t>& mood = bell_.word()->mood;
+  uint32_t asleep = mood.load(std::memory_order_seq_cst);
+  if (asleep < static_cast<uint32_t>(Mood::idle)) return;
+  if (mood.compare_exchange_strong(asleep, static_cast<uint32_t>(Mood::awake), std::memory_order_seq_cst)) bell_.ring();
 }
 
 // Whoever drives needs no ring; release_baton() looks for what came meanwhile.
@@ -239,11 +269,27 @@ void Engine::run() {
   baton_.unlock();
 }
 
+// The schedule waits for more of the program's operations, which may never come.
+void Engine::watch() {
+  if (watching_.load(std::memory_order_seq_cst) || watching_.exchange(true, std::memory_order_seq_cst)) return;
+  const itimerspec later{{0, 0}, {static_cast<time_t>(kWatch), 0}};
+  ::timerfd_settime(watch_, 0, &later, nullptr);
+}
+
+void Engine::look_after_unattended() {
+  uint64_t drained;
+  if (::read(watch_, &drained, sizeof drained) < 0) return;  // not yet
+  watching_.store(false, std::memory_order_seq_cst);
+  bool waiting = false;
+  if (submissions_.nudge_unattended(kWatch, kImpatientAfter, &waiting)) return;  // step() sees that this rank has left the schedule
+  if (waiting) watch();
+}
+
 // Sleeps without the baton until the bell rings, a control message comes, or it is time to look.
 void Engine::park() {
   std::vector<std::pair<int, short>> fds;
   driver_->poll_fds(fds);
-  std::vector<pollfd> polls{{bell_.fd(), POLLIN, 0}, {timer_, POLLIN, 0}};
+  std::vector<pollfd> polls{{bell_.fd(), POLLIN, 0}, {timer_, POLLIN, 0}, {watch_, POLLIN, 0}};
   for (auto [fd, events] : fds) polls.push_back({fd, events, 0});
   const double seconds = driver_->resting_seconds();
   timespec timeout{static_cast<time_t>(seconds), static_cast<long>((seconds - static_cast<time_t>(seconds)) * 1e9)};
@@ -259,6 +305,7 @@ void Engine::park() {
   parked_ = false;
   bell_.word()->mood.store(static_cast<uint32_t>(Mood::awake), std::memory_order_seq_cst);
   stop_ringing();
+  if (polls[2].revents) look_after_unattended();
 }
 
 // Woken; looks for news next.
@@ -279,6 +326,7 @@ void Engine::abandon_in_child() {
   for (int fd : fds_) ::close(fd);
   ::close(bell_.fd());
   if (timer_ >= 0) ::close(timer_);
+  if (watch_ >= 0) ::close(watch_);
 }
 
 // ---- the end --------------------------------------------------------------------------------------------------------------

@@ -23,6 +23,9 @@ class Engine {
   // the caller's and must live until the operation is done.
   // residual: for a request with a wire format, as many float32 that carry what coding loses to the next call, or null.
   Status submit(Request request, const std::byte* in, std::byte* out, OperationPtr* op, float* residual = nullptr);
+  // submit() for a caller that never waits: `on_done` is called with the operation and `context` once it is done, by whoever drives the
+  // engine, perhaps before this returns. It may submit; it must not wait.
+  Status submit_unattended(Request request, const std::byte* in, std::byte* out, void (*on_done)(Operation&, void*), void* context);
   // submit() by a caller that will wait at once: the engine's thread is left asleep, the caller drives.
   Status submit_blocking(Request request, const std::byte* in, std::byte* out, OperationPtr* op, float* residual = nullptr);
   // Submits the request of a done operation anew, with other memory and without a residual. `op` becomes the new
@@ -57,8 +60,11 @@ class Engine {
   bool doze(Operation& op, Deadline deadline);
   void release_baton();
   void ring_soon();
+  void ring_now();
   void ring_no_more();
   void stop_ringing();
+  void watch();
+  void look_after_unattended();
   Status accept(Request request, const std::byte* in, std::byte* out, OperationPtr* op, float* residual, bool ring);
   Stats read_stats() const;
 
@@ -71,6 +77,8 @@ class Engine {
   int timer_ = -1;                    // rings like the bell, a moment after a submission
   std::mutex timer_mutex_;            // for changes of the two together
   std::atomic<bool> timer_set_{false};
+  int watch_ = -1;                    // a timer that runs while operations that nobody waits for are in a schedule
+  std::atomic<bool> watching_{false};
   std::vector<int> fds_;              // all descriptors of the engine, for abandon_in_child()
   bool abandoned_ = false;
   const bool spin_;

@@ -27,6 +27,7 @@ Output::~Output() { ::operator delete(data_, std::align_val_t(64)); }
 void Operation::complete(Status status) {
   status_ = std::move(status);
   if (state_.exchange(kDone, std::memory_order_acq_rel) == kSleepers) futex_wake_all(&state_);
+  if (on_done) on_done(*this, context);
 }
 
 void Operation::reuse() {

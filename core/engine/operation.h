@@ -36,6 +36,9 @@ class Operation {
   Clock::time_point submitted{};
   std::atomic<int64_t> first_poll{0};  // nanoseconds; 0: never polled
   std::atomic<bool> awaited{false};  // somebody blocks on it: batch no longer
+  // Instead of a caller that waits: called once when done, by whoever drives the engine. It may submit, it must not wait.
+  void (*on_done)(Operation& op, void* context) = nullptr;
+  void* context = nullptr;
 
   // Results; valid once done.
   std::vector<int64_t> sizes;

@@ -16,6 +16,7 @@ enum class Kind : uint8_t {
   adopt_schedule = 9,  // responses only
 };
 const char* name_of(Kind kind);
+inline constexpr int kWeakFenceBits = 20;
 // What an operation without a name is called once it is announced; its number follows.
 std::string unnamed_prefix(Kind kind);
 
@@ -35,7 +36,9 @@ struct Request {
   std::string group;            // grouped operations: name of the group, and how many belong to it
   uint32_t group_size = 0;
   // Counts the waits of the submitting program: operations with different fences cannot share a buffer, because the program waited
-  // for the first before it submitted the second. Not part of the signature.
+  // for the first before it submitted the second. The lower kWeakFenceBits count completions that the program was told of without
+  // waiting: what it submitted afterwards may depend on them, or not, so where these fall between operations is chance. Not part of
+  // the signature.
   uint64_t fence = 0;
 
   int64_t elements() const;

@@ -111,8 +111,9 @@ ScheduleDetector::Shape ScheduleDetector::shape_of(size_t from, size_t count) co
     const Token& t = log_[i];
     const uint32_t set = t.ready.response.set;
     auto& sections = shape.sections[set];
-    if (sections.empty() || fence[set] != t.ready.fence) sections.emplace_back();
-    fence[set] = t.ready.fence;
+    const uint64_t waits = t.ready.fence >> kWeakFenceBits;
+    if (sections.empty() || fence[set] != waits) sections.emplace_back();
+    fence[set] = waits;
     sections.back().push_back(t.identity);
     if (t.ready.unnamed) shape.unnamed.push_back(t.identity);
   }

@@ -58,6 +58,7 @@ Status Submissions::submit_locked(const OperationPtr& op, bool* wake) {
   q.fence = fence_;
   op->sequence = next_sequence_++;
   if (q.unnamed) op->unnamed_number = unnamed_[stream_of(q.set, q.kind)]++;
+  if (op->on_done) last_ = op->submitted = Clock::now();  // the age of others is known to who waits for them
   if (cursor_ && !deviated_) {
     if (offer(op, entry, wake)) return {};
     deviated_ = true;
@@ -100,7 +101,7 @@ OperationPtr Submissions::let_go(void* token) { return std::move(static_cast<Ope
 
 void Submissions::fence() {
   std::lock_guard lock(mutex_);
-  ++fence_;
+  fence_ = ((fence_ >> kWeakFenceBits) + 1) << kWeakFenceBits;
 }
 
 std::vector<OperationPtr> Submissions::take() {
@@ -232,8 +233,11 @@ const Schedule::Bucket* Submissions::peek_bucket(std::vector<Operation*>* operat
 
 void Submissions::release(const std::vector<Operation*>& operations) {
   std::lock_guard lock(mutex_);
+  bool told = false;
   for (Operation* op : operations) {
     if (!op) continue;
+    if (op->on_done && !told) ++fence_;
+    told |= op->on_done != nullptr;
     if (!op->scheduled) {
       if (!op->request.unnamed) in_flight_.erase(key_of(op->request.set, op->request.name));
       continue;
@@ -253,6 +257,24 @@ bool Submissions::nudge(const Operation& op, bool impatient) {
   }
   deviated_ = stuck_ = true;
   return true;
+}
+
+bool Submissions::nudge_unattended(double patience, double impatience, bool* waiting) {
+  std::lock_guard lock(mutex_);
+  *waiting = false;
+  if (!cursor_ || deviated_) return false;
+  const auto now = Clock::now();
+  const auto seconds = [now](Clock::time_point since) { return std::chrono::duration<double>(now - since).count(); };
+  for (void* token : cursor_->outstanding()) {
+    const auto* op = static_cast<const Operation*>(token);
+    if (!op->on_done) continue;
+    *waiting = true;
+    const double age = seconds(op->submitted);
+    if (age < patience || (age < impatience && (seconds(last_) < patience || !cursor_->stuck(op)))) continue;
+    deviated_ = stuck_ = true;
+    return true;
+  }
+  return false;
 }
 
 std::vector<OperationPtr> Submissions::end(Status why) {

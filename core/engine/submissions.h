@@ -59,6 +59,9 @@ class Submissions {
   // A caller has been waiting for `op` for a while: if its bucket is incomplete here, waiting longer cannot help. `impatient`: it has
   // waited for so long that others may never come, which only negotiation can tell (see Stall). True: wake the driver.
   bool nudge(const Operation& op, bool impatient);
+  // The same for operations that nobody waits for, by their age and by how long the program has submitted nothing. `waiting`: there are
+  // such operations in the schedule, so look again.
+  bool nudge_unattended(double patience, double impatience, bool* waiting);
 
   // No more operations; `why` goes to later callers. Returns what is queued or in the schedule. Only the first call counts.
   std::vector<OperationPtr> end(Status why);

@@ -70,8 +70,13 @@ class State:
         self.submit = engine.submit
         self.run = engine.run
         self.forked = False
+        engine.serve_faces(job.rank, job.size, job.local_rank, job.local_size)
 
     def stop(self) -> None:
+        if self.engine is not None:
+            from horovod import _core
+
+            _core.serve_no_faces()
         self.job = None
         self.engine = None
         self.submit = self.run = _shut_down

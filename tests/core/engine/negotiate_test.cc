@@ -261,7 +261,7 @@ TEST_CASE("the coordinator's epochs: schedule, early and stale announcements, fa
     ++fence;
     for (int r : {0, 1}) {
       Request q = request("g");
-      q.fence = fence;
+      q.fence = fence << kWeakFenceBits;
       c.announce(r, epoch, {q}, 0);
     }
     return c.decide();

@@ -19,7 +19,7 @@ Ready ready_of(const std::string& name, uint64_t fence, bool unnamed = false, in
   r.response.names = {name};
   r.response.shapes = {{elements}};
   r.bytes = static_cast<size_t>(elements) * 4;
-  r.fence = fence;
+  r.fence = fence << kWeakFenceBits;
   r.unnamed = unnamed;
   return r;
 }

@@ -1,0 +1,170 @@
+// The table of C functions for native libraries of other faces (bindings/face/api.h), over the engine that runs at the moment.
+#include "face/api.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <mutex>
+
+#include "face.h"
+
+struct HvdWork {
+  std::shared_ptr<hvd::Engine> engine;
+  hvd::OperationPtr op;
+};
+
+namespace hvd::python {
+namespace {
+
+static_assert(HVD_KIND_JOIN == static_cast<int>(Kind::join));
+static_assert(HVD_INTERNAL == static_cast<int>(Code::internal) && HVD_SHUTDOWN == static_cast<int>(Code::shutdown));
+
+// Never destroyed: threads of other libraries may ask while the process ends.
+struct Current {
+  std::mutex mutex;
+  std::shared_ptr<Engine> engine;
+  std::array<int, 4> places{};  // by HvdQuestion
+  int32_t code = HVD_NOT_INITIALIZED;  // and what to say while there is none
+  const char* why = "Horovod is not initialised in this process; call hvd.init() first";
+};
+Current& current() {
+  static Current* const it = new Current;
+  return *it;
+}
+std::shared_ptr<Engine> running() {
+  std::lock_guard lock(current().mutex);
+  return current().engine;
+}
+
+int32_t refuse(int32_t code, const std::string& why, char* message, size_t bytes) {
+  if (bytes > 0) {
+    const size_t n = std::min(bytes - 1, why.size());
+    std::memcpy(message, why.data(), n);
+    message[n] = 0;
+  }
+  return code;
+}
+int32_t refuse(const Status& status, char* message, size_t bytes) {
+  return status.ok() ? HVD_OK : refuse(static_cast<int32_t>(status.code()), status.message(), message, bytes);
+}
+
+int32_t refuse_without_engine(char* message, size_t bytes) {
+  std::lock_guard lock(current().mutex);
+  return refuse(current().code, current().why, message, bytes);
+}
+
+template <class Enum>
+Status known(const char* what, int32_t value, Enum last, Enum* out) {
+  if (value < 0 || value > static_cast<int32_t>(last)) {
+    return Status(Code::invalid_argument, std::string(what) + " " + std::to_string(value) + " is unknown");
+  }
+  *out = static_cast<Enum>(value);
+  return {};
+}
+
+Status read(const HvdRequest& from, Request* to) {
+  HVD_RETURN_IF_ERROR(known("kind", from.kind, Kind::join, &to->kind));
+  HVD_RETURN_IF_ERROR(known("dtype", from.dtype, DType::bfloat16, &to->dtype));
+  HVD_RETURN_IF_ERROR(known("op", from.op, ReduceOp::product, &to->op));
+  HVD_RETURN_IF_ERROR(known("wire", from.wire, WireFormat::int8, &to->wire));
+  to->name = to->kind == Kind::join ? "join.noname" : from.name ? from.name : "";
+  to->root = from.root;
+  to->prescale = from.prescale;
+  to->postscale = from.postscale;
+  to->set = static_cast<uint32_t>(from.process_set);
+  to->shape.assign(from.shape, from.shape + from.dimensions);
+  to->splits.assign(from.splits, from.splits + from.splits_count);
+  to->group = from.group ? from.group : "";
+  to->group_size = static_cast<uint32_t>(from.group_size);
+  return {};
+}
+
+void fill(const Operation& op, HvdResult* result) {
+  const Status& status = op.status();
+  *result = {static_cast<int32_t>(status.code()), status.message().c_str(), op.sizes.data(), op.sizes.size(),
+             op.output ? op.output->data() : nullptr, op.output ? op.output->bytes() : 0};
+}
+
+struct Caller {
+  HvdDone done;
+  void* context;
+};
+
+void tell(Operation& op, void* context) {
+  const std::unique_ptr<Caller> caller(static_cast<Caller*>(context));
+  HvdResult result;
+  fill(op, &result);
+  caller->done(caller->context, &result);
+}
+
+int32_t submit(const HvdRequest* request, HvdDone done, void* context, char* message, size_t bytes) {
+  const std::shared_ptr<Engine> engine = running();
+  if (!engine) return refuse_without_engine(message, bytes);
+  Request q;
+  if (Status s = read(*request, &q); !s.ok()) return refuse(s, message, bytes);
+  auto caller = std::make_unique<Caller>(Caller{done, context});
+  const Status status = engine->submit_unattended(std::move(q), static_cast<const std::byte*>(request->in), static_cast<std::byte*>(request->out), tell, caller.get());
+  if (status.ok()) caller.release();
+  return refuse(status, message, bytes);
+}
+
+int32_t start(const HvdRequest* request, HvdWork** work, char* message, size_t bytes) {
+  std::shared_ptr<Engine> engine = running();
+  if (!engine) return refuse_without_engine(message, bytes);
+  Request q;
+  if (Status s = read(*request, &q); !s.ok()) return refuse(s, message, bytes);
+  OperationPtr op;
+  const Status status = engine->submit_blocking(std::move(q), static_cast<const std::byte*>(request->in), static_cast<std::byte*>(request->out), &op);
+  if (status.ok()) *work = new HvdWork{std::move(engine), std::move(op)};
+  return refuse(status, message, bytes);
+}
+
+int32_t wait(HvdWork* work, double seconds) { return work->engine->wait(*work->op, Deadline::after(seconds)) ? 1 : 0; }
+void result(HvdWork* work, HvdResult* out) { fill(*work->op, out); }
+void release(HvdWork* work) { delete work; }
+
+int32_t ask(int32_t question, int32_t process_set) {
+  std::lock_guard lock(current().mutex);
+  const auto& engine = current().engine;
+  if (!engine) return -1;
+  if (question < HVD_SET_SIZE) return current().places.at(static_cast<size_t>(question));
+  const auto sets = engine->process_sets();
+  const auto set = sets.find(static_cast<uint32_t>(process_set));
+  if (set == sets.end()) return HVD_UNKNOWN_PROCESS_SET;
+  const auto& ranks = set->second;
+  if (question == HVD_SET_SIZE) return static_cast<int32_t>(ranks.size());
+  const auto me = std::find(ranks.begin(), ranks.end(), current().places[HVD_RANK]);
+  if (question == HVD_SET_RANK) return me == ranks.end() ? -2 : static_cast<int32_t>(me - ranks.begin());
+  return me != ranks.end();
+}
+
+const HvdFaceApi table{HVD_FACE_API_VERSION, sizeof(HvdFaceApi), submit, start, wait, result, release, ask};
+
+}  // namespace
+
+void set_current(std::shared_ptr<Engine> engine, int rank, int size, int local_rank, int local_size) {
+  {
+    std::lock_guard lock(current().mutex);
+    current().engine.swap(engine);
+    current().places = {rank, size, local_rank, local_size};
+    if (!current().engine) {
+      current().code = HVD_SHUTDOWN;
+      current().why = "Horovod has been shut down in this process; call hvd.init() to start again";
+    }
+  }
+  // `engine` is the one before; if this was its last owner it ends here, beside the lock.
+}
+
+void abandon_current() {
+  // In a forked child: another thread of the parent may have held the lock, and nothing of the engine may be destroyed.
+  Current& c = current();
+  new (&c.mutex) std::mutex;
+  new std::shared_ptr<Engine>(std::move(c.engine));
+  c.engine.reset();
+  c.code = HVD_SHUTDOWN;
+  c.why = "this process was forked from a worker after hvd.init() and is not part of the job; collectives run in the worker itself only";
+}
+
+uintptr_t face_api() { return reinterpret_cast<uintptr_t>(&table); }
+
+}  // namespace hvd::python

@@ -1,0 +1,55 @@
+// Where tf.load_op_library comes in: as the library is loaded it defines ops and kernels; Python then hands it the engine.
+#include <cstdio>
+#include <string>
+
+#include "kernels.h"
+#include "ops.h"
+
+namespace hvd::tensorflow {
+namespace {
+
+// Leaked: another thread may look at it while the process ends.
+std::string& trouble() {
+  static std::string* const it = new std::string;
+  return *it;
+}
+
+__attribute__((constructor)) void load() {
+  const std::string missing = find_c_api();
+  if (!missing.empty()) {
+    trouble() = "TensorFlow's library has no function " + missing + "; TensorFlow 2.13 or newer is needed";
+    return;
+  }
+  trouble() = define_ops();
+  if (trouble().empty()) trouble() = register_kernels();
+}
+
+}  // namespace
+}  // namespace hvd::tensorflow
+
+extern "C" {
+
+// `address`: of the HvdFaceApi that horovod._core.face_api() gives. 0: ready.
+__attribute__((visibility("default"))) int hvd_tf_attach(uintptr_t address) {
+  const auto* api = reinterpret_cast<const HvdFaceApi*>(address);
+  if (!hvd::tensorflow::trouble().empty()) return 1;
+  if (!api || api->version != HVD_FACE_API_VERSION || api->bytes < sizeof(HvdFaceApi)) {
+    hvd::tensorflow::trouble() = "horovod._core speaks version " + std::to_string(api ? api->version : 0) + " of the interface for faces, this library version " +
+                                 std::to_string(HVD_FACE_API_VERSION) + "; they belong to different installations";
+    return 1;
+  }
+  hvd::tensorflow::attach(api);
+  return 0;
+}
+
+// Why hvd_tf_attach() failed; "" if it did not.
+__attribute__((visibility("default"))) const char* hvd_tf_trouble() { return hvd::tensorflow::trouble().c_str(); }
+
+// -1: not known yet (no collective has run), 0: collectives run asynchronously, 1: they block TensorFlow's threads.
+__attribute__((visibility("default"))) int hvd_tf_blocking() { return static_cast<int>(hvd::tensorflow::blocking()); }
+// Overrules what the first kernel would find out.
+__attribute__((visibility("default"))) void hvd_tf_set_blocking(int blocking) {
+  hvd::tensorflow::set_blocking(blocking ? hvd::tensorflow::Blocking::yes : hvd::tensorflow::Blocking::no);
+}
+
+}  // extern "C"
