@@ -1,0 +1,325 @@
+"""Lists of gradients in, reduced gradients out: what the tape, the optimizers and Keras do on TensorFlow.
+
+Names on the wire. A gradient travels under ``<name>/<position>/<variable>``. The position in the list makes it unique;
+the variable's name tells people what it is, without the numbers that Keras appends, which differ between ranks once one
+of them has built another model before. A second reduction in the same graph has ``<name>_1``, and so on. Nothing in it
+comes from Python ids, scopes, or from how often a function has been traced.
+
+In eager mode nothing runs beside an operation, so all gradients of a dtype go as one group.
+"""
+
+import re
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from horovod.common.ops import Adasum, Average, check_op, op_name
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.state import state
+from horovod.common.util import num_rank_is_power_2, split_list
+from horovod.tensorflow.collectives import allreduce, grouped_allreduce, set_size
+from horovod.tensorflow.compression import Compression
+
+Reduce = Callable[..., list[Any]]
+"""(gradients, their variables) -> reduced gradients. A gradient is a Tensor, IndexedSlices or None."""
+
+
+@dataclass(frozen=True)
+class _Options:
+    name: str
+    device_dense: str
+    device_sparse: str
+    compression: Any
+    sparse_as_dense: bool
+    op: int
+    predivide: float
+    process_set: ProcessSet
+
+
+def make_allreduce_grads(
+    name: str,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    groups: int | Sequence[Sequence[Any]] | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Reduce:
+    """A function ``(gradients, variables, generic_names=False) -> reduced gradients``, lists of one length and order,
+    for eager mode, tf.function and sessions. ``generic_names``: names on the wire without those of the variables.
+
+    ``name``: first part of the operations' names, equal on all ranks. ``gradient_predivide_factor`` f, for Average:
+    gradients are divided by f before and by n/f after the sum; IndexedSlices are averaged without. ``groups``: a number
+    of groups, or lists of variables; gradients of a group are reduced together, the others one by one.
+
+    The function passes None through, and all gradients as they are where there is nobody to reduce with: this rank is
+    not in ``process_set``, or alone in it while the job is not elastic. It must be called with gradients at the same
+    positions on all ranks.
+
+    Raises ValueError naming the argument, NotImplementedError for Adasum on a number of ranks that is no power of two.
+    """
+    check_op(op)
+    check_predivide(gradient_predivide_factor, op)
+    check_groups(groups)
+    options = _Options(
+        name,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        op,
+        float(gradient_predivide_factor),
+        process_set,
+    )
+
+    def reduce(gradients: Sequence[Any], variables: Sequence[Any], generic_names: bool = False) -> list[Any]:
+        gradients, variables = list(gradients), list(variables)
+        if len(gradients) != len(variables):
+            raise ValueError(f"{name}: {len(gradients)} gradients for {len(variables)} variables")
+        if not reduces(process_set):
+            return gradients
+        check_adasum(op, process_set)
+        if sparse_as_dense:
+            gradients = [dense(gradient) for gradient in gradients]
+        members = _groups(gradients, variables, groups)
+        names = [None if generic_names else _on_the_wire(variable) for variable in variables]
+        # Scopes are no part of the names.
+        with tf.compat.v1.name_scope(None):
+            return _reduce(gradients, members, names, options)
+
+    return reduce
+
+
+def reduces(process_set: ProcessSet = global_process_set) -> bool:
+    """Is there anything to reduce for this rank in this set? ValueError before ``hvd.init()``."""
+    job = state.require_job()
+    return bool(process_set.included()) and (len(process_set.ranks or ()) > 1 or job.elastic)
+
+
+def dense(gradient: Any) -> Any:
+    """IndexedSlices as a tensor; anything else as it is."""
+    return tf.convert_to_tensor(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+# -- arguments --------------------------------------------------------------------------------------------------------
+
+
+def check_predivide(factor: Any, op: int) -> None:
+    """Raises ValueError for a gradient_predivide_factor that is no number above 0 or goes with another op than
+    Average."""
+    if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not factor > 0:
+        raise ValueError(f"gradient_predivide_factor is {factor!r}; accepted are numbers above 0")
+    if factor != 1.0 and op != Average:
+        raise ValueError(
+            f"gradient_predivide_factor is {factor} with op={op_name(op)}; with another op than Average only 1.0 is "
+            "accepted"
+        )
+
+
+def check_groups(groups: Any) -> None:
+    """Raises ValueError unless it is None, a number of groups, or lists of variables that name each once."""
+    if groups is None:
+        return
+    accepted = "accepted are None, an integer of 0 or more, and a list of lists of variables"
+    if isinstance(groups, int):
+        if isinstance(groups, bool) or groups < 0:
+            raise ValueError(f"groups is {groups!r}; {accepted}")
+        return
+    if not isinstance(groups, (list, tuple)):
+        raise ValueError(f"groups is a {type(groups).__name__}; {accepted}")
+    seen: set[Any] = set()
+    for index, group in enumerate(groups):
+        if not isinstance(group, (list, tuple)):
+            raise ValueError(f"groups[{index}] is a {type(group).__name__}; {accepted}")
+        for variable in group:
+            if not is_variable(variable):
+                raise ValueError(f"groups[{index}] contains a {type(variable).__name__}; {accepted}")
+            if key_of(variable) in seen:
+                raise ValueError(f"groups[{index}] names {name_of(variable)!r} for the second time")
+            seen.add(key_of(variable))
+
+
+def check_adasum(op: int, process_set: ProcessSet) -> None:
+    """Raises NotImplementedError for Adasum over a number of ranks that is no power of two."""
+    size = len(process_set.ranks or ())
+    if op == Adasum and not num_rank_is_power_2(size):
+        raise NotImplementedError(f"op=Adasum works with 2, 4, 8, ... ranks; there are {size} in {process_set}")
+
+
+# -- variables --------------------------------------------------------------------------------------------------------
+
+
+def is_variable(value: Any) -> bool:
+    """Is it a variable, of TensorFlow or of Keras?"""
+    return isinstance(_plain(value), tf.Variable) or hasattr(_plain(value), "handle")
+
+
+def key_of(variable: Any) -> Any:
+    """Something hashable that a Keras variable and the TensorFlow variable inside of it have in common."""
+    plain = _plain(variable)
+    return plain.ref() if hasattr(plain, "ref") else id(plain)
+
+
+def _plain(variable: Any) -> Any:
+    inner = None if isinstance(variable, tf.Variable) else getattr(variable, "value", None)
+    return inner if isinstance(inner, tf.Variable) else variable
+
+
+def name_of(variable: Any) -> str:
+    """For people and for names on the wire: ``dense/kernel``."""
+    name = getattr(variable, "path", None) or getattr(variable, "name", None) or type(variable).__name__
+    return str(name).split(":")[0]
+
+
+def _on_the_wire(variable: Any) -> str:
+    parts = re.sub(r"[^\w./-]", "_", name_of(variable)).split("/")
+    return "/".join(re.sub(r"(?<=.)_\d+$", "", part) for part in parts)
+
+
+class LocalVariables:
+    """Variables whose gradients stay with their rank, divided by the number of ranks if ``scale``: as if the others had
+    contributed zeros to an average."""
+
+    def __init__(self, scale: bool, process_set: ProcessSet) -> None:
+        self._scale = scale
+        self._process_set = process_set
+        self._keys: set[Any] = set()
+
+    def add(self, variable: Any) -> None:
+        """Raises ValueError for what is no variable."""
+        if not is_variable(variable):
+            raise ValueError(f"a {type(variable).__name__} cannot be a local variable; accepted are variables")
+        self._keys.add(key_of(variable))
+
+    def __bool__(self) -> bool:
+        return bool(self._keys)
+
+    def __contains__(self, variable: Any) -> bool:
+        return key_of(variable) in self._keys
+
+    def reduce(self, reduce: Reduce, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """``reduce`` for the gradients of all other variables; order kept."""
+        if not self._keys:
+            return reduce(gradients, variables)
+        shared = [i for i, variable in enumerate(variables) if variable not in self]
+        results = [self.scaled(g) if v in self else None for g, v in zip(gradients, variables, strict=True)]
+        reduced = reduce([gradients[i] for i in shared], [variables[i] for i in shared])
+        for i, gradient in zip(shared, reduced, strict=True):
+            results[i] = gradient
+        return results
+
+    def scaled(self, gradient: Any) -> Any:
+        """What becomes of the gradient of a local variable."""
+        if gradient is None or not self._scale or not reduces(self._process_set):
+            return gradient
+        if isinstance(gradient, tf.IndexedSlices):
+            return tf.IndexedSlices(self.scaled(gradient.values), gradient.indices, gradient.dense_shape)
+        return gradient / tf.cast(set_size(self._process_set, "scale_local_gradients"), gradient.dtype)
+
+
+# -- the reduction ----------------------------------------------------------------------------------------------------
+
+
+def _reduce(
+    gradients: list[Any], groups: Iterable[list[int]], names: Sequence[str | None], options: _Options
+) -> list[Any]:
+    scope = _unused(options.name)
+    results = list(gradients)
+    for number, members in enumerate(groups):
+        if len(members) == 1:
+            i = members[0]
+            name = f"{scope}/{i}" + (f"/{names[i]}" if names[i] else "")
+            results[i] = _reduce_one(gradients[i], name, options)
+        else:
+            outputs = _reduce_group([gradients[i] for i in members], f"{scope}/group{number}", options)
+            for i, output in zip(members, outputs, strict=True):
+                results[i] = output
+    return results
+
+
+def _groups(gradients: list[Any], variables: list[Any], groups: Any) -> list[list[int]]:
+    """Positions of gradients to be reduced together. A group has one dtype, and is of tensors or of IndexedSlices."""
+    present = [i for i, gradient in enumerate(gradients) if gradient is not None]
+    if tf.executing_eagerly() and not groups:
+        groups = 1
+    if not groups:
+        return [[i] for i in present]
+    if isinstance(groups, int):
+        parts = [list(part) for part in split_list(present, min(groups, max(1, len(present))))]
+    else:
+        where = {key_of(variables[i]): i for i in present}
+        parts = [[where.pop(key_of(v)) for v in group if key_of(v) in where] for group in groups]
+        parts += [[i] for i in where.values()]
+    return [same for part in parts for same in _by_kind(part, gradients)]
+
+
+def _by_kind(members: list[int], gradients: list[Any]) -> list[list[int]]:
+    parts: dict[Any, list[int]] = {}
+    for i in members:
+        kind = (gradients[i].dtype, isinstance(gradients[i], tf.IndexedSlices))
+        parts.setdefault(kind, []).append(i)
+    return list(parts.values())
+
+
+def _scale(gradient: Any, options: _Options) -> dict[str, float]:
+    if options.predivide == 1.0 or isinstance(gradient, tf.IndexedSlices):
+        return {}
+    # An Average is divided by the number of ranks anyway.
+    return {"prescale_factor": 1.0 / options.predivide, "postscale_factor": options.predivide}
+
+
+def _reduce_one(gradient: Any, name: str, options: _Options) -> Any:
+    return allreduce(
+        gradient,
+        device_dense=options.device_dense,
+        device_sparse=options.device_sparse,
+        compression=options.compression,
+        op=options.op,
+        name=name,
+        process_set=options.process_set,
+        **_scale(gradient, options),
+    )
+
+
+def _reduce_group(gradients: list[Any], name: str, options: _Options) -> list[Any]:
+    return grouped_allreduce(
+        gradients,
+        device_dense=options.device_dense,
+        device_sparse=options.device_sparse,
+        compression=options.compression,
+        op=options.op,
+        process_set=options.process_set,
+        name=name,
+        **_scale(gradients[0], options),
+    )
+
+
+_uses: "weakref.WeakKeyDictionary[Any, Counter[str]]" = weakref.WeakKeyDictionary()
+
+
+def _unused(name: str) -> str:
+    """``name``, with a number if the graph has used it before: operations of a graph can run at once."""
+    if tf.executing_eagerly():
+        return name
+    uses = _uses.setdefault(_outermost_graph(), Counter())
+    uses[name] += 1
+    return name if uses[name] == 1 else f"{name}_{uses[name] - 1}"
+
+
+def _outermost_graph() -> Any:
+    """The graph of the whole function or session; branches of tf.cond and the like are graphs inside of it."""
+    graph = tf.compat.v1.get_default_graph()
+    eager_outside = tf.compat.v1.executing_eagerly_outside_functions()
+    while True:
+        outer = getattr(graph, "outer_graph", None)
+        # Around functions of an eager program lies a graph that stays for good: counted there, names would depend on
+        # how often functions were traced.
+        if outer is None or (eager_outside and not getattr(outer, "building_function", False)):
+            return graph
+        graph = outer

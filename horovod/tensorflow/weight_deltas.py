@@ -1,0 +1,61 @@
+"""Adasum for optimizers of tf.compat.v1: what is combined is how far each rank's own steps have moved the weights.
+
+Adasum depends on directions, and an adaptive optimizer changes them; so every rank takes its steps with its own
+gradients, and then the weights become start + Adasum(weights - start). Maleki et al., "Scaling distributed training
+with adaptive summation", 2020 (arXiv:2006.02924).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from horovod.tensorflow.gradient_aggregation import PassCounter, done, hidden_variable, operation
+from horovod.tensorflow.reduction import Reduce, key_of
+
+
+class WeightDeltas:
+    """Combines the weights' changes after every ``passes`` steps."""
+
+    def __init__(self, passes: int, reduce: Reduce, name: str) -> None:
+        """``reduce``: (deltas, variables) -> combined deltas. ``name``: of the variables that hold the start."""
+        self._reduce = reduce
+        self._name = name
+        self._passes = PassCounter(passes, name)
+        self._starts: dict[Any, Any] = {}
+
+    @property
+    def counter(self) -> Any:
+        return self._passes.variable
+
+    def apply(self, variables: Sequence[Any], step: Callable[[], Any]) -> Any:
+        """Does ``step()``, which changes ``variables``, and combines if it was the last of a cycle. In a graph, the
+        operation that does so; None in eager mode."""
+        starts = [self._start_of(variable) for variable in variables]
+        self._passes.begin()
+
+        def keep() -> Any:
+            pairs = zip(starts, variables, strict=True)
+            return done([start.assign(v.read_value(), read_value=False) for start, v in pairs])
+
+        with tf.control_dependencies([self._passes.first]):
+            kept = tf.cond(self._passes.first, keep, lambda: done([]))
+        with tf.control_dependencies([kept]):
+            stepped = done([step()])
+        counted = self._passes.end(stepped)
+        with tf.control_dependencies([counted]):
+            combined = tf.cond(self._passes.last, lambda: self._combine(variables, starts), lambda: done([]))
+        return operation(combined)
+
+    def _start_of(self, variable: Any) -> Any:
+        key = key_of(variable)
+        if key not in self._starts:
+            name = f"{self._name}/start_{len(self._starts)}"
+            self._starts[key] = hidden_variable(variable.shape, variable.dtype.base_dtype, name)
+        return self._starts[key]
+
+    def _combine(self, variables: Sequence[Any], starts: Sequence[Any]) -> Any:
+        begun = [start.read_value() for start in starts]
+        deltas = [variable.read_value() - start for variable, start in zip(variables, begun, strict=True)]
+        reduced = self._reduce(deltas, variables)
+        return done([v.assign(start + delta) for v, start, delta in zip(variables, begun, reduced, strict=True)])
