@@ -1,0 +1,140 @@
+"""Keras on PyTorch: gradients go through the PyTorch face. See ``backend.Adapter`` for what the functions do."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+import horovod.torch as hvd
+from horovod.common.ops import wire_name
+from horovod.common.process_sets import ProcessSet
+from horovod.torch.compression import check_wire
+from horovod.torch.mpi_ops import _basics
+from horovod.torch.ops import groups as grouping
+from horovod.torch.ops import handles
+from horovod.torch.ops.allreduce import submit
+from horovod.torch.ops.tensors import plain
+from horovod.torch.sparse import sparse_allreduce_async
+
+basics = _basics
+Compression = hvd.Compression
+shutdown = hvd.shutdown
+WANTS_VARIABLES = True
+
+
+def reduce_gradients(
+    grads: Sequence[torch.Tensor],
+    names: Sequence[str],
+    *,
+    op: int,
+    prescale: float,
+    postscale: float,
+    compression: Any,
+    sparse_as_dense: bool,
+    groups: Sequence[Sequence[int]] | None,
+    process_set: ProcessSet,
+    variables: Sequence[Any],
+) -> list[torch.Tensor]:
+    """All are on their way before the first is waited for, so that the engine can fuse them."""
+    members = {position: group for group in groups or () for position in group}
+    group_names: dict[int, tuple[str, list[str]]] = {}
+    for group in groups or ():
+        sparse = [i for i in group if grads[i].is_sparse and not sparse_as_dense]
+        if sparse:
+            raise ValueError(f"groups: gradient {names[sparse[0]]!r} is sparse; give sparse_as_dense=True")
+        group_names[id(group)] = grouping.names("grouped_allreduce", names[group[0]], len(group), process_set)
+    waiting: list[Callable[[], torch.Tensor]] = []
+    try:
+        for position, (grad, name) in enumerate(zip(grads, names, strict=True)):
+            grad = grad.detach()
+            if grad.is_sparse and not sparse_as_dense:
+                waiting.append(sparse_allreduce_async(_scaled(grad, prescale * postscale), name, op, process_set))
+                continue
+            grad = grad.to_dense() if grad.is_sparse else grad
+            tensor, context = compression.compress(grad)
+            tensor = plain(tensor)
+            # A parameter's own ``grad`` may be overwritten, a tensor that the caller made may not.
+            ours = tensor is not grad or grads[position] is _parameter(variables[position]).grad
+            target = tensor if ours else torch.empty_like(tensor)
+            group = members.get(position)
+            full_name, group_name, size = wire_name("allreduce", name), "", 0
+            if group is not None:
+                group_name, member_names = group_names[id(group)]
+                full_name, size = member_names[list(group).index(position)], len(group)
+            wire = check_wire(compression, tensor, op, f"gradient {name!r}")
+            scales = (prescale, postscale)
+            work = submit(tensor, target, full_name, op, *scales, process_set, group_name, size, wire=wire)
+            waiting.append(_finisher(work, tensor, target, compression, context))
+    except BaseException:
+        _wait_all(waiting)
+        raise
+    return _wait_all(waiting, raising=True)
+
+
+def _finisher(
+    work: Any, source: torch.Tensor, target: torch.Tensor, compression: Any, context: Any
+) -> Callable[[], torch.Tensor]:
+    def finish() -> torch.Tensor:
+        handles.wait(work, (source, target))
+        return compression.decompress(target, context)
+
+    return finish
+
+
+def _wait_all(waiting: Sequence[Callable[[], torch.Tensor]], raising: bool = False) -> list[torch.Tensor]:
+    """All results; the engine is done with all memory when it returns or raises the first error."""
+    results: list[torch.Tensor] = []
+    failure: Exception | None = None
+    for finish in waiting:
+        try:
+            results.append(finish())
+        except Exception as error:
+            failure = failure or error
+    if raising and failure is not None:
+        raise failure
+    return results
+
+
+def _parameter(variable: Any) -> Any:
+    return getattr(variable, "value", variable)
+
+
+def _scaled(grad: torch.Tensor, factor: float) -> torch.Tensor:
+    return grad if factor == 1.0 else grad * factor
+
+
+scale = _scaled
+
+
+def key(variable: Any) -> Any:
+    """The parameter's identity: Keras' variable and the parameter in it are one."""
+    return id(_parameter(variable))
+
+
+def convert(value: Any) -> torch.Tensor:
+    """On the CPU, contiguous, without gradient."""
+    if not isinstance(value, torch.Tensor):
+        inner = getattr(value, "value", value)  # a Keras variable
+        value = inner if isinstance(inner, torch.Tensor) else torch.as_tensor(inner)
+    return plain(value.detach())
+
+
+def allreduce(value: Any, name: str | None, op: int, prescale: float, postscale: float) -> torch.Tensor:
+    return hvd.allreduce(convert(value), name=name, op=op, prescale_factor=prescale, postscale_factor=postscale)
+
+
+def allgather(value: Any, name: str | None) -> torch.Tensor:
+    return hvd.allgather(convert(value), name=name)
+
+
+def broadcast(value: Any, root_rank: int, name: str | None) -> torch.Tensor:
+    return hvd.broadcast(convert(value), root_rank, name=name)
+
+
+def reducescatter(value: Any, name: str | None, op: int) -> torch.Tensor:
+    return hvd.reducescatter(convert(value), name=name, op=op)
+
+
+def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: ProcessSet) -> None:
+    named = [(f"variable.{position}", _parameter(variable)) for position, variable in enumerate(variables)]
+    hvd.broadcast_parameters(named, root_rank, process_set)

@@ -1,0 +1,265 @@
+"""Distributed optimizers of Keras 3: subclasses that reduce gradients before they are applied.
+
+All roads to an update end in ``apply`` (TensorFlow, PyTorch, eager code) or ``stateless_apply`` (JAX): ``fit``,
+``train_on_batch``, a ``train_step`` of the user's own, ``apply_gradients``. So these two are overridden and nothing of
+the model is. The reduction is part of whatever the backend compiles or runs eagerly, once for each of their calls.
+
+Gradient accumulation of Keras itself (``gradient_accumulation_steps``): on TensorFlow and PyTorch gradients are reduced
+only in the step that makes the update, which clips the accumulated gradients through ``_clip_gradients``: there they
+are reduced before. On JAX, under loss scaling, and for variables that are overwritten by their gradients, the gradients
+of every step are reduced, with the same result.
+
+Loss scaling (mixed_float16): whether an update takes place depends on the gradients, so ranks must look at the reduced
+ones, else a rank that alone has an infinite gradient takes no part in the reduction and the others wait for ever. So it
+is always the ``LossScaleOptimizer`` that reduces; when Keras wraps a distributed optimizer in one, the wrapper
+reduces and what it wraps does not.
+"""
+
+import contextlib
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from horovod._keras.aggregation import LocalAggregation
+from horovod._keras.reduction import GradientReduction
+
+
+class DistributedMixin:
+    """What the class of a distributed optimizer has before that of the plain one."""
+
+    _HAS_AGGREGATE_GRAD = True
+    _hvd: "Control | None" = None
+
+    @property
+    def _agg_helper(self) -> LocalAggregation | None:
+        return None if self._hvd is None else self._hvd.aggregation
+
+    def register_local_var(self, var: Any) -> None:
+        """The gradient of ``var`` is not reduced; it is divided by the number of ranks if ``scale_local_gradients``."""
+        if self._hvd is not None:
+            self._hvd.reduction.add_local(var)
+
+    def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
+        """Like the plain optimizer's, with the gradients reduced over the ranks."""
+        control = self._hvd
+        plain = super().apply  # type: ignore[misc]
+        variables = None if trainable_variables is None else list(trainable_variables)
+        if control is None or control.reduced or (not self.built and variables is None):  # type: ignore[attr-defined]
+            plain(grads, variables)
+        else:
+            control.apply(self, plain, list(grads), variables)
+
+    def stateless_apply(self, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
+        """Like the plain optimizer's, with the gradients reduced over the ranks."""
+        control = self._hvd
+        plain = super().stateless_apply  # type: ignore[misc]
+        if control is None or control.reduced or not self.built:  # type: ignore[attr-defined]
+            return plain(optimizer_variables, grads, trainable_variables)
+        grads = control.reduction.reduce(list(grads), self._trainable_variables)  # type: ignore[attr-defined]
+        with control.no_more():
+            return plain(optimizer_variables, grads, trainable_variables)
+
+    def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> Any:
+        if self._hvd is not None:
+            self._hvd.variables = trainable_variables
+        return super()._backend_apply_gradients(grads, trainable_variables)  # type: ignore[misc]
+
+    def _clip_gradients(self, grads: Any) -> Any:
+        if self._hvd is not None and self._hvd.deferred(self):
+            grads = self._hvd.reduction.reduce(grads, self._hvd.variables)
+        return super()._clip_gradients(grads)  # type: ignore[misc]
+
+
+class Control:
+    """What a distributed optimizer knows beyond the plain one."""
+
+    def __init__(
+        self, keras: Any, reduction: GradientReduction, accumulates_at_the_end: bool, inner: "Control | None"
+    ) -> None:
+        """``inner``: of the optimizer in a loss scaling one, if it is distributed too."""
+        self.reduction = reduction
+        self._inner = inner
+        self.aggregation: LocalAggregation | None = None
+        if reduction.passes > 1:
+            self.aggregation = LocalAggregation(
+                keras, reduction.adapter, reduction.passes, reduction.average_passes, reduction.sparse_as_dense
+            )
+        self.reduced = False  # within a call whose gradients have been reduced?
+        self.variables: Sequence[Any] = ()
+        self._accumulates_at_the_end = accumulates_at_the_end
+
+    @contextlib.contextmanager
+    def no_more(self) -> Iterator[None]:
+        """In this context nothing is reduced, by the optimizer within neither: it has been."""
+        controls = [control for control in (self, self._inner) if control is not None]
+        before = [control.reduced for control in controls]
+        for control in controls:
+            control.reduced = True
+        try:
+            yield
+        finally:
+            for control, value in zip(controls, before, strict=True):
+                control.reduced = value
+
+    def deferred(self, optimizer: Any) -> bool:
+        """Are gradients reduced when Keras has accumulated them, not in ``apply``?"""
+        return bool(
+            self._accumulates_at_the_end
+            and not self.reduced
+            and getattr(optimizer, "gradient_accumulation_steps", None)
+            and not any(getattr(v, "overwrite_with_gradient", False) for v in optimizer._trainable_variables)
+        )
+
+    def apply(self, optimizer: Any, plain: Any, grads: list[Any], variables: list[Any] | None) -> None:
+        """Reduces and applies."""
+        check = getattr(self.reduction.adapter, "check_traceable", None)
+        if check is not None and grads and self.reduction.active():
+            check()
+        if not optimizer.built and grads:
+            optimizer.build(variables)
+        known = optimizer._trainable_variables if variables is None else variables
+        if len(known) != len(grads) or not grads or all(grad is None for grad in grads) or self.deferred(optimizer):
+            plain(grads, variables)  # for the first three Keras has its own words
+            return
+
+        def update(final: list[Any]) -> None:
+            final = self.reduction.reduce(final, known)
+            with self.no_more():
+                plain(final, variables)
+
+        if self.aggregation is None:
+            update(grads)
+            return
+
+        def skip() -> None:
+            inner = getattr(optimizer, "inner_optimizer", optimizer)
+            inner._iterations.assign_add(1)
+
+        self.aggregation.step(grads, known, update, skip)
+
+
+def is_distributed(optimizer: Any) -> bool:
+    """Does it reduce gradients?"""
+    return isinstance(optimizer, DistributedMixin) and optimizer._hvd is not None
+
+
+@functools.cache
+def distributed_class(base: type) -> type:
+    """The subclass of ``base``, with its name, module and place in Keras' registries, so that saving writes ``base``
+    and files load in a process without us."""
+    namespace = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
+    made = type(base.__name__, (DistributedMixin, base), namespace)
+    _register_alike(made, base)
+    return made
+
+
+def _register_alike(made: type, base: type) -> None:
+    """Optional: without, a file names the module where ``base`` is defined, from which it loads too, but not the
+    name under which the user may have registered a class of his own."""
+    try:
+        from keras.src.api_export import REGISTERED_OBJS_TO_NAMES as exported
+        from keras.src.saving.object_registration import GLOBAL_CUSTOM_NAMES as registered
+    except ImportError:
+        return
+    for names in (exported, registered):
+        if base in names:
+            names[made] = names[base]
+
+
+def distribute(keras: Any, optimizer: Any, reduction: GradientReduction, rebuild: bool = True) -> Any:
+    """A distributed optimizer that is like ``optimizer``.
+
+    ``rebuild``: make a new one from its config if it has no state yet; otherwise, or if it cannot be made so, the
+    given object becomes one. An optimizer that is distributed already gets the new ``reduction``.
+    """
+    _prepare(keras, reduction.adapter)
+    backend = keras.config.backend()
+    if reduction.passes > 1 and backend == "jax":
+        raise ValueError(
+            f"backward_passes_per_step is {reduction.passes}; accepted with the JAX backend is 1, and the optimizer's "
+            "own gradient_accumulation_steps for the same purpose"
+        )
+    if isinstance(optimizer, DistributedMixin):
+        made = optimizer
+    elif rebuild and not optimizer.built:
+        made = _from_config(optimizer)
+    else:
+        made = _in_place(optimizer)
+    inner = getattr(made, "inner_optimizer", None)
+    at_the_end = backend in ("tensorflow", "torch") and inner is None and _accumulates_as_known(keras, type(made))
+    # Not by setattr, which would track it as a part of what is saved.
+    made.__dict__["_hvd"] = Control(keras, reduction, at_the_end, inner._hvd if is_distributed(inner) else None)
+    return made
+
+
+def _in_place(optimizer: Any) -> Any:
+    optimizer.__class__ = distributed_class(type(optimizer))
+    return optimizer
+
+
+def _from_config(optimizer: Any) -> Any:
+    try:
+        made = distributed_class(type(optimizer)).from_config(optimizer.get_config())  # type: ignore[attr-defined]
+    except Exception:
+        # Optimizers of users need not be serialisable, nor schedules in them.
+        return _in_place(optimizer)
+    for name, value in vars(optimizer).items():
+        if name.startswith("_exclude_from_weight_decay"):  # is in no config
+            made.__dict__[name] = value
+    return made
+
+
+def _accumulates_as_known(keras: Any, kind: type) -> bool:
+    """Does it accumulate gradients with Keras' own methods, which call those that are overridden here?"""
+    base = next((c for c in kind.__mro__ if c.__name__ == "BaseOptimizer" and c.__module__.startswith("keras.")), None)
+    if base is None:
+        return False
+    owners = [
+        next((c for c in kind.__mro__ if c is not DistributedMixin and name in vars(c)), None)
+        for name in ("apply", "_backend_apply_gradients", "_clip_gradients")
+    ]
+    return all(owner is base for owner in owners)
+
+
+_prepared: set[str] = set()
+
+
+def _prepare(keras: Any, adapter: Any) -> None:
+    """Once a process: makes Keras' ``compile`` treat distributed optimizers as they need it."""
+    if keras.__name__ in _prepared:
+        return
+    _prepared.add(keras.__name__)
+    _move_reduction_to_loss_scaling(keras)
+    if keras.config.backend() == "tensorflow":
+        _keep_xla_off(keras)
+
+
+def _move_reduction_to_loss_scaling(keras: Any) -> None:
+    kind = keras.optimizers.LossScaleOptimizer
+    plain = kind.__init__
+
+    @functools.wraps(plain)
+    def __init__(self: Any, inner_optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        plain(self, inner_optimizer, *args, **kwargs)
+        if is_distributed(inner_optimizer) and not isinstance(self, DistributedMixin):
+            distribute(keras, self, inner_optimizer._hvd.reduction, rebuild=False)
+
+    kind.__init__ = __init__
+
+
+def _keep_xla_off(keras: Any) -> None:
+    """``jit_compile="auto"``, the default, means XLA where there is a GPU, which cannot contain collectives."""
+    trainer = keras.Model.__mro__[0]
+    for kind in keras.Model.__mro__:
+        if "_resolve_auto_jit_compile" in vars(kind):
+            trainer = kind
+            break
+    plain = getattr(trainer, "_resolve_auto_jit_compile", None)
+    if plain is None:  # another release of Keras: then tracing says that XLA must be off (``check_traceable``)
+        return
+
+    @functools.wraps(plain)
+    def _resolve_auto_jit_compile(self: Any) -> bool:
+        return False if is_distributed(getattr(self, "optimizer", None)) else plain(self)
+
+    trainer._resolve_auto_jit_compile = _resolve_auto_jit_compile
