@@ -1,0 +1,89 @@
+"""Batch normalisation over the joined batch of all ranks, as a layer of the Keras that ``tf.keras`` is.
+
+Each rank sends its count, mean and sum of squared deviations, which combine without the loss of digits that sums of
+squares have (Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances",
+1979).
+"""
+
+from typing import Any
+
+import tensorflow as tf
+
+from horovod.common.ops import Sum
+from horovod.common.state import state
+from horovod.tensorflow import gradients as _gradients  # noqa: F401
+from horovod.tensorflow.mpi_ops import _allreduce, allgather
+from horovod.tensorflow.util import elastic
+
+_BatchNormalization = tf.keras.layers.BatchNormalization
+_LEGACY = hasattr(_BatchNormalization, "_calculate_mean_and_var")  # Keras 2
+
+
+def joined_moments(x: tf.Tensor, axes: list[int], mask: Any = None) -> tuple[tf.Tensor, tf.Tensor]:
+    """(mean, variance) of all ranks' ``x`` together, with dimensions of 1 at ``axes``; float32, or float64 for that.
+
+    ``x``: floating; its shapes may differ between ranks along ``axes``. ``mask``: bool, the shape of ``x`` without its
+    last dimension, or None: what counts. Zeros when nothing counts on any rank. Every rank calls it equally often, in
+    the same order. The gradient is that of the sum of all ranks' losses.
+    """
+    wide = tf.cast(x, tf.float64 if x.dtype == tf.float64 else tf.float32)
+    weights = tf.ones_like(wide)
+    if mask is not None:
+        weights *= tf.cast(mask, wide.dtype)[..., tf.newaxis]
+
+    @tf.custom_gradient
+    def moments(wide: tf.Tensor) -> Any:
+        count = tf.reduce_sum(weights, axes, keepdims=True)
+        own_mean = tf.math.divide_no_nan(tf.reduce_sum(wide * weights, axes, keepdims=True), count)
+        squares = tf.reduce_sum(tf.square(wide - own_mean) * weights, axes, keepdims=True)
+        counts, means, all_squares = tf.unstack(allgather(tf.stack([count, own_mean, squares])[tf.newaxis]), axis=1)
+        total = tf.reduce_sum(counts, 0)
+        mean = tf.math.divide_no_nan(tf.reduce_sum(counts * means, 0), total)
+        joined = tf.reduce_sum(all_squares + counts * tf.square(means - mean), 0)
+
+        def gradient(of_mean: tf.Tensor, of_variance: tf.Tensor) -> tf.Tensor:
+            # Every rank's loss depends on these statistics, so every rank's share enters.
+            of_mean, of_variance = tf.unstack(_allreduce(tf.stack([of_mean, of_variance]), op=Sum))
+            by_element = of_mean + 2.0 * of_variance * (wide - mean)
+            return tf.math.divide_no_nan(by_element, total) * weights
+
+        return (mean, tf.math.divide_no_nan(joined, total)), gradient
+
+    return moments(wide)
+
+
+def _alone() -> bool:
+    return state.require_job().size == 1 and not elastic()
+
+
+@tf.keras.utils.register_keras_serializable(package="horovod")
+class SyncBatchNormalization(_BatchNormalization):
+    """``tf.keras.layers.BatchNormalization`` whose statistics in training are those of all ranks' batches together,
+    which may differ in size.
+
+    Every rank has to call it equally often, in the same order. In inference, and in a job of one process, it is plain
+    batch normalisation.
+    """
+
+    def __init__(self, fused: bool = False, **kwargs: Any) -> None:
+        """``fused``: False; TensorFlow's fused kernel cannot exchange statistics. ``kwargs``: those of
+        ``BatchNormalization``. Raises ValueError when ``fused`` is True."""
+        if fused not in (False, None):
+            raise ValueError(f"SyncBatchNormalization: fused is {fused!r}, accepted is False")
+        super().__init__(**kwargs, **({"fused": False} if _LEGACY else {}))
+
+    def _moments(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if _LEGACY or _alone():
+            return super()._moments(inputs, *args, **kwargs)
+        mask = args[0] if args else kwargs.get("mask")
+        axes = list(self._reduction_axes)
+        return tuple(tf.squeeze(tf.cast(part, inputs.dtype), axes) for part in joined_moments(inputs, axes, mask))
+
+    def _calculate_mean_and_var(
+        self, inputs: Any, reduction_axes: list[int], keep_dims: bool, mask: Any = None
+    ) -> Any:
+        # Called by Keras 2 alone.
+        if _alone():
+            return super()._calculate_mean_and_var(inputs, reduction_axes, keep_dims, mask=mask)
+        parts = [tf.cast(part, inputs.dtype) for part in joined_moments(inputs, list(reduction_axes), mask)]
+        return tuple(parts if keep_dims else (tf.squeeze(part, reduction_axes) for part in parts))
