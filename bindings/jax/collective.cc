@@ -1,0 +1,139 @@
+// horovod/_keras/_jax.so: collectives as a foreign function of XLA on the CPU (docs/adr/0009-jax.md).
+// A call takes any number of tensors, announces all of them and then waits, driving the engine with the thread that XLA runs it on.
+// Header-free (xla_ffi.h) and tied to the engine by a table (face/api.h), so it is built without jaxlib and without Python.
+#include <atomic>
+#include <array>
+#include <string>
+
+#include "face/api.h"
+#include "jax/call.h"
+#include "jax/xla_ffi.h"
+
+namespace hvd::jax {
+namespace {
+
+// Given once, before the first call; the table itself is never taken away.
+std::atomic<const HvdFaceApi*> engine{nullptr};
+
+constexpr double kSlice = 1.0;  // seconds; how long one wait may take is the engine's business, not ours
+
+int32_t error_code(int32_t code) {
+  switch (code) {
+    case HVD_INVALID_ARGUMENT: return xla::kInvalidArgument;
+    case HVD_MISMATCH:
+    case HVD_NOT_INITIALIZED: return xla::kFailedPrecondition;
+    case HVD_INTERNAL: return xla::kInternal;
+    default: return xla::kUnknown;  // shutdown, lost peer, timeout
+  }
+}
+
+Failure failure_of(int32_t code, const HvdRequest& request, const char* message) {
+  const std::string name = request.name;
+  std::string text = message;
+  if (!name.empty() && text.find(name) == std::string::npos) text = name + ": " + text;
+  return {error_code(code), "horovod: " + text};
+}
+
+// Operations under way. The memory is XLA's and only lent for the call, so every one of them has to end before it does, whatever happens.
+class Operations {
+ public:
+  explicit Operations(const HvdFaceApi& api) : api_(api) {}
+  ~Operations() {
+    for (const Started& s : started_) api_.release(s.work);
+  }
+  Operations(const Operations&) = delete;
+
+  // A tensor that is refused does not keep the others back: other ranks wait for those.
+  void start(const std::vector<HvdRequest>& requests) {
+    started_.reserve(requests.size());
+    for (const HvdRequest& request : requests) {
+      HvdWork* work = nullptr;
+      std::array<char, 2048> message{};
+      const int32_t code = api_.start(&request, &work, message.data(), message.size());
+      if (code == HVD_OK) {
+        started_.push_back({&request, work});
+      } else if (!failure_) {
+        failure_ = failure_of(code, request, message.data());
+      }
+    }
+  }
+  Failure wait() {
+    for (const Started& s : started_) {
+      while (api_.wait(s.work, kSlice) == 0) {
+      }
+      HvdResult result;
+      api_.result(s.work, &result);
+      if (result.code != HVD_OK && !failure_) failure_ = failure_of(result.code, *s.request, result.message);
+    }
+    return failure_;
+  }
+
+ private:
+  struct Started {
+    const HvdRequest* request;
+    HvdWork* work;
+  };
+  const HvdFaceApi& api_;
+  std::vector<Started> started_;
+  Failure failure_;
+};
+
+// With several devices in one process XLA runs a program once for each of them, but the process is one rank.
+Failure check_device(const xla::CallFrame& frame) {
+  if (!xla::has_device_ordinal(frame.api)) return {};
+  xla::DeviceOrdinalArgs args{};
+  args.struct_size = xla::size_up_to(args, args.device_ordinal);
+  args.context = frame.context;
+  frame.api->device_ordinal_get(&args);
+  if (args.device_ordinal == 0) return {};
+  return {xla::kUnimplemented, "horovod: a collective ran on device " + std::to_string(args.device_ordinal) +
+                                   " of this process; a process is one rank, accepted is its first device (no pmap, no sharding over "
+                                   "several devices of one process)"};
+}
+
+Failure run(const xla::CallFrame& frame) {
+  const HvdFaceApi* api = engine.load(std::memory_order_acquire);
+  if (!api) return {xla::kFailedPrecondition, "horovod: the library was not attached to the engine"};
+  if (Failure failure = check_device(frame)) return failure;
+  Call call;
+  if (Failure failure = call.read(frame)) return failure;
+  Operations operations(*api);
+  operations.start(call.requests());
+  return operations.wait();
+}
+
+// XLA asks on registration what interface a function was made for. 0.1 is the first one; nothing newer is relied on.
+bool answered_metadata(xla::CallFrame* frame) {
+  xla::Extension* extension = frame->extensions;
+  if (!extension || extension->type != xla::kMetadataExtension) return false;
+  xla::Metadata* metadata = reinterpret_cast<xla::MetadataExtension*>(extension)->metadata;
+  metadata->api_version.major = 0;
+  metadata->api_version.minor = 1;
+  metadata->traits = 0;
+  return true;
+}
+
+}  // namespace
+}  // namespace hvd::jax
+
+#define HVD_EXPORT extern "C" __attribute__((visibility("default")))
+
+// `address`: what horovod._core.face_api() gives. 0: attached; 1: a table of another version, or a smaller one.
+HVD_EXPORT int hvd_jax_attach(uintptr_t address) {
+  const auto* api = reinterpret_cast<const HvdFaceApi*>(address);
+  if (!api || api->version != HVD_FACE_API_VERSION || api->bytes < sizeof(HvdFaceApi)) return 1;
+  hvd::jax::engine.store(api, std::memory_order_release);
+  return 0;
+}
+
+HVD_EXPORT hvd::xla::Error* hvd_jax_collective(hvd::xla::CallFrame* frame) {
+  using namespace hvd;
+  if (jax::answered_metadata(frame) || frame->stage != xla::kExecute) return nullptr;
+  const jax::Failure failure = jax::run(*frame);
+  if (!failure) return nullptr;
+  xla::ErrorArgs args{};
+  args.message = failure.message.c_str();
+  args.code = failure.code;
+  args.struct_size = xla::size_up_to(args, args.code);
+  return frame->api->error_create(&args);
+}

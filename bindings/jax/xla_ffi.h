@@ -1,0 +1,137 @@
+// The part of XLA's C interface for foreign functions (FFI) that we use, declared by hand, so that one library works with every jaxlib
+// and is built without any. Layouts have not changed from jaxlib 0.4.38 (interface 0.1) to 0.10 (0.3); the interface promises that
+// fields are only ever added at ends, of which `struct_size` tells.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+namespace hvd::xla {
+
+struct Extension {
+  size_t struct_size;
+  int32_t type;
+  Extension* next;
+};
+constexpr int32_t kMetadataExtension = 1;
+
+struct Version {
+  size_t struct_size;
+  Extension* extensions;
+  int32_t major, minor;
+};
+
+struct Metadata {
+  size_t struct_size;
+  Version api_version;
+  uint32_t traits;
+};
+
+struct MetadataExtension {
+  Extension base;
+  Metadata* metadata;
+};
+
+enum DType : int32_t {
+  kPred = 1, kS8 = 2, kS16 = 3, kS32 = 4, kS64 = 5, kU8 = 6, kU16 = 7, kF16 = 10, kF32 = 11, kF64 = 12, kBF16 = 16
+};
+
+// Lives during the call only.
+struct Buffer {
+  size_t struct_size;
+  Extension* extensions;
+  int32_t dtype;
+  void* data;
+  int64_t rank;
+  int64_t* dims;
+};
+
+// Arguments and results alike: `size` pointers to Buffer.
+struct Buffers {
+  size_t struct_size;
+  Extension* extensions;
+  int64_t size;
+  int32_t* types;
+  Buffer** buffers;
+};
+
+struct Span {
+  const char* data;
+  size_t size;
+};
+
+struct Scalar {
+  int32_t dtype;
+  void* value;
+};
+
+struct Array {
+  int32_t dtype;
+  size_t size;
+  void* data;
+};
+
+enum AttributeType : int32_t { kArray = 1, kScalar = 3, kString = 4 };
+
+struct Attributes {
+  size_t struct_size;
+  Extension* extensions;
+  int64_t size;
+  int32_t* types;
+  Span** names;
+  void** values;  // Array*, Scalar* or Span*
+};
+
+struct Error;  // XLA's; returned from a handler it is XLA's to destroy
+struct Context;
+
+// Numbers as in absl::StatusCode.
+enum ErrorCode : int32_t { kUnknown = 2, kInvalidArgument = 3, kFailedPrecondition = 9, kUnimplemented = 12, kInternal = 13 };
+
+struct ErrorArgs {
+  size_t struct_size;
+  Extension* extensions;
+  const char* message;
+  int32_t code;
+};
+
+struct DeviceOrdinalArgs {
+  size_t struct_size;
+  Extension* extensions;
+  Context* context;
+  int32_t device_ordinal;
+};
+
+struct Api {
+  size_t struct_size;
+  Extension* extensions;
+  Version version;
+  const void* internal;
+  Error* (*error_create)(ErrorArgs*);
+  void* not_used[16];
+  Error* (*device_ordinal_get)(DeviceOrdinalArgs*);  // since 0.3: ask has_device_ordinal()
+};
+
+inline bool has_device_ordinal(const Api* api) {
+  return api->struct_size >= offsetof(Api, device_ordinal_get) + sizeof(void*) && api->device_ordinal_get != nullptr;
+}
+
+enum Stage : int32_t { kExecute = 3 };
+
+struct CallFrame {
+  size_t struct_size;
+  Extension* extensions;
+  const Api* api;  // may be null when metadata is asked for
+  Context* context;
+  int32_t stage;
+  Buffers arguments;
+  Buffers results;
+  Attributes attributes;
+};
+
+// `sizeof` counts padding at the end, which `struct_size` must not.
+template <class T, class M>
+size_t size_up_to(const T& object, const M& last) {
+  return static_cast<size_t>(reinterpret_cast<const char*>(&last) - reinterpret_cast<const char*>(&object)) + sizeof(M);
+}
+
+}  // namespace hvd::xla
