@@ -1,0 +1,159 @@
+"""Keras 3 on JAX: what the shared optimizer, callbacks and helpers of ``horovod.keras`` need from the backend.
+
+Values that exist go through NumPy (arrays.py), those of programs being compiled through one call of a foreign function
+(jax_calls.py). Both speak the same language to the other ranks: one rank may run eagerly while others compile.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from jax import numpy as jnp
+
+from horovod._keras import arrays, jax_calls
+from horovod._keras.arrays import Reduction
+from horovod.common.ops import Average, Sum, wire_name
+from horovod.common.process_sets import ProcessSet, global_process_set
+
+FACE = 2
+
+
+def reduce_gradients(
+    grads: Sequence[Any],
+    names: Sequence[str],
+    *,
+    op: int = Average,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    compression: Any = None,
+    sparse_as_dense: bool = False,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """The gradients reduced over the ranks of the set, in their order; a None stays None.
+
+    ``names``: one for each gradient, alike on all ranks. ``compression``: a class with ``compress`` and
+    ``decompress``, or with ``wire_format``. ``groups``: None; a number of groups of about equal length; or a list of
+    lists of names, whose gradients complete together. Raises as arrays.py says; for gradients of a program being
+    compiled, what can only be known when it runs becomes JAX's error.
+    """
+    some = [i for i, gradient in enumerate(grads) if gradient is not None]
+    if not some:
+        return list(grads)
+    pairs = [_compressed(grads[i], names[i], compression, sparse_as_dense) for i in some]
+    reduction = Reduction(op, process_set, prescale, postscale, getattr(compression, "wire_format", 0))
+    reduced = _allreduce(
+        [tensor for tensor, _ in pairs],
+        [wire_name("allreduce", names[i]) for i in some],
+        reduction,
+        _group_names([names[i] for i in some], groups),
+    )
+    result = list(grads)
+    for i, tensor, (_, context) in zip(some, reduced, pairs, strict=True):
+        result[i] = tensor if compression is None else compression.decompress(tensor, context)
+    return result
+
+
+def allreduce(
+    value: Any,
+    name: str | None = None,
+    op: int = Average,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """The reduction of all ranks' values, as a JAX array. Inside of a compiled program too, where it has a gradient:
+    the same reduction of the gradients."""
+    reduction = Reduction(op, process_set, prescale, postscale)
+    return _allreduce([_array(value)], [wire_name("allreduce", name)], reduction, [""])[0]
+
+
+def allgather(value: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
+    """All ranks' values, concatenated along dim 0. NotImplementedError inside of a compiled program."""
+    return jnp.asarray(arrays.allgather(_value(value, "allgather"), name, process_set))
+
+
+def broadcast(value: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
+    """The root's value, as a JAX array. Inside of a compiled program too; the gradient is the average of the ranks'
+    gradients on the root, zeros elsewhere."""
+    value, full = _array(value), wire_name("broadcast", name)
+    if not jax_calls.is_traced([value]):
+        return jnp.asarray(arrays.broadcast_all([value], root_rank, [full], process_set)[0])
+    from horovod._core import KIND_BROADCAST
+
+    arrays.code_of(value.dtype, full or "broadcast")
+    call = jax_calls.Call(
+        KIND_BROADCAST, (full,), ("",), Sum, arrays.set_id(process_set, full or "broadcast"), FACE, root=root_rank
+    )
+    return jax_calls.differentiable(call, value)[0]
+
+
+def reducescatter(
+    value: Any, name: str | None = None, op: int = Average, process_set: ProcessSet = global_process_set
+) -> Any:
+    """This rank's rows of the reduction of all ranks' values. NotImplementedError inside of a compiled program."""
+    return jnp.asarray(arrays.reducescatter(_value(value, "reducescatter"), name, Reduction(op, process_set)))
+
+
+def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: ProcessSet = global_process_set) -> None:
+    """Gives all variables (keras.Variable) the root's values; they come in the same order on all ranks."""
+    variables = list(variables)
+    names = [f"broadcast.{i}.{getattr(v, 'path', v.name)}" for i, v in enumerate(variables)]
+    values = [_value(v.value, "broadcast_variables") for v in variables]
+    for variable, value in zip(variables, arrays.broadcast_all(values, root_rank, names, process_set), strict=True):
+        variable.assign(value)
+
+
+def _allreduce(tensors: list[Any], full_names: list[str], reduction: Reduction, groups: list[str]) -> list[Any]:
+    if not jax_calls.is_traced(tensors):
+        return [jnp.asarray(array) for array in arrays.allreduce_all(tensors, full_names, reduction, groups)]
+    from horovod._core import KIND_ALLREDUCE
+
+    for tensor, name in zip(tensors, full_names, strict=True):
+        arrays.check_reduction(tensor.dtype, reduction, name or "allreduce")
+    call = jax_calls.Call(
+        KIND_ALLREDUCE,
+        tuple(full_names),
+        tuple(groups),
+        reduction.op,
+        arrays.set_id(reduction.process_set, "allreduce"),
+        FACE,
+        prescale=float(reduction.prescale),
+        postscale=float(reduction.postscale),
+        wire=reduction.wire,
+    )
+    return list(jax_calls.differentiable(call, *tensors))
+
+
+def _compressed(gradient: Any, name: str, compression: Any, sparse_as_dense: bool) -> tuple[Any, Any]:
+    if hasattr(gradient, "todense"):  # jax.experimental.sparse
+        if not sparse_as_dense:
+            raise ValueError(
+                f"gradient of {name!r} is sparse ({type(gradient).__name__}); on JAX accepted with sparse_as_dense=True"
+            )
+        gradient = gradient.todense()
+    return (_array(gradient), None) if compression is None else compression.compress(_array(gradient))
+
+
+def _group_names(names: list[str], groups: Any) -> list[str]:
+    """For each gradient the name of its group, "" for none."""
+    if not groups:
+        return [""] * len(names)
+    if isinstance(groups, int):
+        count = min(groups, len(names))
+        return [f"group.{i * count // len(names)}of{count}" for i in range(len(names))]
+    group_of = {name: f"group.{number}of{len(groups)}" for number, members in enumerate(groups) for name in members}
+    return [group_of.get(name, "") for name in names]
+
+
+def _array(value: Any) -> Any:
+    return value if hasattr(value, "dtype") and hasattr(value, "shape") else jnp.asarray(value)
+
+
+def _value(value: Any, operation: str) -> Any:
+    value = _array(value)
+    if jax_calls.is_traced([value]):
+        raise NotImplementedError(
+            f"{operation} inside of a program that JAX compiles; there allreduce and broadcast work, since the shape "
+            "of their results is known before"
+        )
+    return value

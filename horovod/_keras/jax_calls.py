@@ -1,0 +1,139 @@
+"""Collectives inside programs that JAX compiles: calls of a foreign function (bindings/jax) of XLA on the CPU.
+
+One call takes any number of arrays, announces all of them to the engine and returns when all are done. XLA runs calls
+of one program one after another, so two calls that ranks make in different orders wait for each other until the
+engine's stall check speaks; a step therefore makes one call with all of its gradients.
+"""
+
+import ctypes
+import functools
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+from horovod.common.ops import Average
+from horovod.common.state import state
+
+try:
+    from jax import ffi
+except ImportError:  # before jax 0.5
+    from jax.extend import ffi
+
+_TARGET = "horovod_collective"
+_LIBRARY = Path(__file__).with_name("_jax.so")
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a compiled program has to know of a call: all but the arrays. Numbers are those of horovod/_core.pyi."""
+
+    kind: int
+    names: tuple[str, ...]
+    """Full names, one for each array; "": matched by the order in which programs run."""
+    groups: tuple[str, ...]
+    """For each array the name of its group, or "": none."""
+    op: int
+    process_set: int
+    face: int
+    root: int = 0
+    prescale: float = 1.0
+    postscale: float = 1.0
+    wire: int = 0
+
+
+def is_traced(arrays: Sequence[Any]) -> bool:
+    """Is any of them a stand-in for a value that a program will have, and not a value?"""
+    return any(isinstance(array, jax.core.Tracer) for array in arrays)
+
+
+def run(call: Call, arrays: Sequence[Any]) -> list[Any]:
+    """The results of ``call`` for arrays of any shape, traced or not. Without derivatives.
+
+    Raises NotImplementedError on another device than the CPU, ImportError when the library cannot be loaded. What
+    fails when the program runs becomes JAX's error (jax.errors.JaxRuntimeError, a RuntimeError), with our text.
+    """
+    _require_cpu()
+    _register()
+    if any("\n" in name for name in (*call.names, *call.groups)):
+        raise ValueError(f"names of tensors {call.names!r}: accepted are names without line ends")
+    results = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
+    options: dict[str, Any] = {
+        # Without it XLA would merge equal calls and leave out those whose results nobody uses.
+        "has_side_effect": True,
+        # Collectives know no shapes: a batch of arrays is an array.
+        "vmap_method": "broadcast_all",
+        # In place where XLA has no other use for the array, as for gradients; else it makes the copy.
+        "input_output_aliases": {i: i for i in range(len(results))},
+    }
+    return list(ffi.ffi_call(_TARGET, results, **options)(*arrays, **_attributes(call)))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def differentiable(call: Call, *arrays: Any) -> list[Any]:
+    """``run`` with gradients: for allreduce the same operation; for broadcast the average on the root, zeros
+    elsewhere."""
+    return run(call, arrays)
+
+
+def _forward(call: Call, *arrays: Any) -> tuple[list[Any], None]:
+    return differentiable(call, *arrays), None  # not run(): gradients of gradients come here too
+
+
+def _backward(call: Call, _: None, gradients: Sequence[Any]) -> tuple[Any, ...]:
+    # Integers have no gradient: JAX gives arrays of type float0 for them and takes None back.
+    some = [i for i, g in enumerate(gradients) if g.dtype != jax.dtypes.float0]
+    from horovod._core import KIND_ALLREDUCE, KIND_BROADCAST
+
+    names = tuple(call.names[i] and f"{call.names[i]}.gradient" for i in some)
+    groups = tuple(call.groups[i] and f"{call.groups[i]}.gradient" for i in some)
+    reduction = replace(call, kind=KIND_ALLREDUCE, names=names, groups=groups)
+    if call.kind == KIND_BROADCAST:
+        reduction = replace(reduction, op=Average)
+    reduced = differentiable(reduction, *(gradients[i] for i in some)) if some else []
+    if call.kind == KIND_BROADCAST and state.require_job().rank != call.root:
+        reduced = [jnp.zeros_like(g) for g in reduced]
+    result: list[Any] = [None] * len(gradients)
+    for i, gradient in zip(some, reduced, strict=True):
+        result[i] = gradient
+    return tuple(result)
+
+
+differentiable.defvjp(_forward, _backward)
+
+
+def _attributes(call: Call) -> dict[str, Any]:
+    numbers = {name: np.int32(getattr(call, name)) for name in ("kind", "face", "op", "root", "process_set", "wire")}
+    scales = {name: np.float64(getattr(call, name)) for name in ("prescale", "postscale")}
+    return {**numbers, **scales, "names": "\n".join(call.names), "groups": "\n".join(call.groups)}
+
+
+def _require_cpu() -> None:
+    device = jax.config.jax_default_device
+    platform = jax.default_backend() if device is None else getattr(device, "platform", device)
+    if platform != "cpu":
+        raise NotImplementedError(
+            f"a collective in a program for JAX's platform {platform!r}: only 'cpu' is supported; set JAX_PLATFORMS=cpu"
+        )
+
+
+@functools.lru_cache(maxsize=1)
+def _register() -> None:
+    """Loads the library, gives it the engine's table and tells XLA of it; once in a process."""
+    from horovod import _core
+
+    if "vmap_method" not in inspect.signature(ffi.ffi_call).parameters:
+        raise ImportError(f"jax {jax.__version__} is too old for collectives in compiled programs; accepted: >= 0.4.38")
+    try:
+        library = ctypes.CDLL(str(_LIBRARY))
+    except OSError as error:
+        raise ImportError(f"the library for JAX cannot be loaded: {error}") from error
+    library.hvd_jax_attach.argtypes = [ctypes.c_size_t]
+    if library.hvd_jax_attach(_core.face_api()) != 0:
+        raise ImportError(f"{_LIBRARY} and horovod._core are of different versions; install both anew")
+    ffi.register_ffi_target(_TARGET, ffi.pycapsule(library.hvd_jax_collective), platform="cpu")
