@@ -1,4 +1,4 @@
-"""Keras 3 on JAX: what the shared optimizer, callbacks and helpers of ``horovod.keras`` need from the backend.
+"""Keras 3 on JAX. See ``backend.Adapter`` for what the functions do.
 
 Values that exist go through NumPy (arrays.py), those of programs being compiled through one call of a foreign function
 (jax_calls.py). Both speak the same language to the other ranks: one rank may run eagerly while others compile.
@@ -11,10 +11,17 @@ from jax import numpy as jnp
 
 from horovod._keras import arrays, jax_calls
 from horovod._keras.arrays import Reduction
+from horovod._keras.jax_compression import Compression
+from horovod.common.basics import HorovodBasics
 from horovod.common.ops import Average, Sum, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 
-FACE = 2
+__all__ = ["Compression", "basics", "shutdown"]
+
+basics = HorovodBasics("keras")
+shutdown = basics.shutdown
+
+_FACE = 2
 
 
 def reduce_gradients(
@@ -24,17 +31,15 @@ def reduce_gradients(
     op: int = Average,
     prescale: float = 1.0,
     postscale: float = 1.0,
-    compression: Any = None,
+    compression: Any = Compression.none,
     sparse_as_dense: bool = False,
-    groups: Any = None,
+    groups: Sequence[Sequence[int]] | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
     """The gradients reduced over the ranks of the set, in their order; a None stays None.
 
-    ``names``: one for each gradient, alike on all ranks. ``compression``: a class with ``compress`` and
-    ``decompress``, or with ``wire_format``. ``groups``: None; a number of groups of about equal length; or a list of
-    lists of names, whose gradients complete together. Raises as arrays.py says; for gradients of a program being
-    compiled, what can only be known when it runs becomes JAX's error.
+    ``groups``: positions in ``grads`` of those that complete together. Raises as arrays.py says; for gradients of a
+    program being compiled, what can only be known when it runs becomes JAX's error.
     """
     some = [i for i, gradient in enumerate(grads) if gradient is not None]
     if not some:
@@ -45,11 +50,11 @@ def reduce_gradients(
         [tensor for tensor, _ in pairs],
         [wire_name("allreduce", names[i]) for i in some],
         reduction,
-        _group_names([names[i] for i in some], groups),
+        _group_names(names, groups, some),
     )
     result = list(grads)
     for i, tensor, (_, context) in zip(some, reduced, pairs, strict=True):
-        result[i] = tensor if compression is None else compression.decompress(tensor, context)
+        result[i] = compression.decompress(tensor, context)
     return result
 
 
@@ -82,7 +87,7 @@ def broadcast(value: Any, root_rank: int, name: str | None = None, process_set: 
 
     arrays.code_of(value.dtype, full or "broadcast")
     call = jax_calls.Call(
-        KIND_BROADCAST, (full,), ("",), Sum, arrays.set_id(process_set, full or "broadcast"), FACE, root=root_rank
+        KIND_BROADCAST, (full,), ("",), Sum, arrays.set_id(process_set, full or "broadcast"), _FACE, root=root_rank
     )
     return jax_calls.differentiable(call, value)[0]
 
@@ -116,7 +121,7 @@ def _allreduce(tensors: list[Any], full_names: list[str], reduction: Reduction, 
         tuple(groups),
         reduction.op,
         arrays.set_id(reduction.process_set, "allreduce"),
-        FACE,
+        _FACE,
         prescale=float(reduction.prescale),
         postscale=float(reduction.postscale),
         wire=reduction.wire,
@@ -131,22 +136,32 @@ def _compressed(gradient: Any, name: str, compression: Any, sparse_as_dense: boo
                 f"gradient of {name!r} is sparse ({type(gradient).__name__}); on JAX accepted with sparse_as_dense=True"
             )
         gradient = gradient.todense()
-    return (_array(gradient), None) if compression is None else compression.compress(_array(gradient))
+    return compression.compress(_array(gradient))
 
 
-def _group_names(names: list[str], groups: Any) -> list[str]:
-    """For each gradient the name of its group, "" for none."""
-    if not groups:
-        return [""] * len(names)
-    if isinstance(groups, int):
-        count = min(groups, len(names))
-        return [f"group.{i * count // len(names)}of{count}" for i in range(len(names))]
-    group_of = {name: f"group.{number}of{len(groups)}" for number, members in enumerate(groups) for name in members}
-    return [group_of.get(name, "") for name in names]
+def _group_names(names: Sequence[str], groups: Sequence[Sequence[int]] | None, some: Sequence[int]) -> list[str]:
+    """For each of the gradients ``some`` the name of its group, "" for none."""
+    group_of = {i: f"grouped_allreduce.{names[members[0]]}" for members in groups or () for i in members}
+    return [group_of.get(i, "") for i in some]
+
+
+def scale(grad: Any, factor: float) -> Any:
+    """``grad`` times ``factor``, in its own dtype."""
+    return grad * factor
+
+
+def key(variable: Any) -> Any:
+    """Keras' variables have an identity of their own."""
+    return id(variable)
+
+
+def convert(value: Any) -> Any:
+    """A JAX array; a Keras variable becomes its value."""
+    return jnp.asarray(getattr(value, "value", value))
 
 
 def _array(value: Any) -> Any:
-    return value if hasattr(value, "dtype") and hasattr(value, "shape") else jnp.asarray(value)
+    return value if hasattr(value, "dtype") and not hasattr(value, "assign") else convert(value)
 
 
 def _value(value: Any, operation: str) -> Any:
