@@ -60,6 +60,7 @@ struct Kernel {
   std::string node;  // the node's name
   std::string name;  // of the operation; "": matched by order
   bool grouped = false;
+  bool awaited = false;  // run eagerly: the caller's thread waits for it
   int32_t process_set = 0, op = 1, root = 0, wire = 0;
   float prescale = 1, postscale = 1;
 };
@@ -114,7 +115,9 @@ void* create(TF_OpKernelConstruction* c) {
   a.number("prescale_factor", &k->prescale);
   a.number("postscale_factor", &k->postscale);
   k->name = a.text("tensor_name");
-  if (k->name.empty() && !a.flag("unnamed")) {
+  const bool unnamed = a.flag("unnamed");
+  k->awaited = unnamed || !k->name.empty();  // graphs name their operations by their nodes
+  if (k->name.empty() && !unnamed) {
     const size_t scope = a.flag("ignore_name_scope") ? k->node.rfind('/') : std::string::npos;
     k->name = scope == std::string::npos ? k->node : k->node.substr(scope + 1);
   }
@@ -400,8 +403,9 @@ void warn_once(const char* why) {
 
 // `done` null: a kernel that is not asynchronous.
 void compute(const Kernel& k, TF_OpKernelContext* ctx, TF_AsyncOpKernelDoneCallback* done) {
-  const bool block = blocking() == Blocking::yes || !done || !Done::readable(done);
-  if (block) {
+  const bool must_block = blocking() == Blocking::yes || !done || !Done::readable(done);
+  const bool block = must_block || k.awaited;  // who waits anyway drives the engine itself, which saves two wake-ups
+  if (must_block) {
     set_blocking(Blocking::yes);
     warn_once(done ? "this TensorFlow tells asynchronous kernels of their end in an unknown way" : "this TensorFlow has no asynchronous kernels");
   } else if (blocking() == Blocking::unknown) {

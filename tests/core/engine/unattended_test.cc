@@ -1,0 +1,176 @@
+// Operations that nobody waits for: a callback tells of their end. The program here is an executor of a graph, as TensorFlow is one: it
+// submits what has become possible, in whatever order, and sleeps until the last of a step is done.
+#include <doctest/doctest.h>
+
+#include <condition_variable>
+#include <random>
+
+#include "harness_engine.h"
+
+using namespace hvd;
+using namespace hvd::testing;
+
+namespace {
+
+// One rank's step: operations that may follow one another, and who waits for the last one.
+class Step {
+ public:
+  explicit Step(Engine& engine) : engine_(engine) {}
+
+  // Starts an allreduce of one int32; once it is done, `then` is called with its result.
+  Status start(const std::string& name, int32_t value, std::function<void(int32_t)> then = {}) {
+    auto* one = new One{this, value, 0, std::move(then)};
+    {
+      std::lock_guard lock(mutex_);
+      ++under_way_;
+    }
+    const Status s = engine_.submit_unattended(Program::request(Kind::allreduce, name, {1}), reinterpret_cast<const std::byte*>(&one->in),
+                                               reinterpret_cast<std::byte*>(&one->out), &Step::done, one);
+    if (!s.ok()) one->finish(s);
+    return s;
+  }
+  // The first error of any; internal when they do not end in time.
+  Status wait(double seconds = 20) {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return under_way_ == 0; })) {
+      std::_Exit(66);  // the operations' memory is still in use: nothing can go on
+    }
+    return status_;
+  }
+
+ private:
+  struct One {
+    Step* step;
+    int32_t in, out;
+    std::function<void(int32_t)> then;
+    void finish(const Status& s) {
+      if (s.ok() && then) then(out);
+      Step* mine = step;
+      delete this;
+      std::lock_guard lock(mine->mutex_);
+      if (!s.ok() && mine->status_.ok()) mine->status_ = s;
+      if (--mine->under_way_ == 0) mine->changed_.notify_all();
+    }
+  };
+  static void done(Operation& op, void* context) { static_cast<One*>(context)->finish(op.status()); }
+
+  Engine& engine_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int under_way_ = 0;
+  Status status_;
+};
+
+constexpr int kWide = 24;
+
+// Sums that can start at any time, in an order of this rank's own, and a chain in which each starts when the one before is done.
+void graph_step(Program& p, std::mt19937& random, int number) {
+  Step step(p.engine);
+  std::vector<int> order;
+  for (int i = 0; i < kWide; ++i) order.push_back(i);
+  std::shuffle(order.begin(), order.end(), random);
+  std::atomic<int> wrong{0}, links{0};
+  std::function<void(int32_t)> next = [&](int32_t sum) {
+    if (sum != (number + links) * p.size + total(p.size)) ++wrong;
+    if (++links < 5) step.start("chain" + std::to_string(links), number + links + p.rank + 1, next);
+  };
+  step.start("chain0", number + p.rank + 1, next);
+  for (int i : order) {
+    step.start("wide" + std::to_string(i), number * i + p.rank + 1, [&wrong, &p, i, number](int32_t sum) {
+      if (sum != number * i * p.size + total(p.size)) ++wrong;
+    });
+  }
+  const Status s = step.wait();
+  p.expect(s.ok(), "step " + std::to_string(number) + ": " + s.message());
+  p.equal(wrong.load(), 0, "wrong sums in step " + std::to_string(number));
+  p.equal(links.load(), 5, "links of the chain");
+}
+
+}  // namespace
+
+TEST_CASE("unattended operations: any order on each rank, chains within a step, and schedules all the same") {
+  for (Layout layout : kLayouts) {
+    for (int size : {1, 2, 4}) {
+      CAPTURE(name_of(layout));
+      CAPTURE(size);
+      EngineWorld world(size, {layout, crowded()});
+      CHECK(run(world, [](Program& p) {
+        std::mt19937 random(static_cast<unsigned>(p.rank));
+        for (int s = 0; s < 60; ++s) graph_step(p, random, s);
+      }) == "");
+      CHECK(world.stats().scheduled > 0);
+    }
+  }
+}
+
+TEST_CASE("unattended operations: a step without one that the schedule knows ends all the same") {
+  for (Layout layout : kLayouts) {
+    CAPTURE(name_of(layout));
+    EngineWorld world(2, {layout, crowded()});
+    CHECK(run(world, [](Program& p) {
+      for (int s = 0; s < 30; ++s) {
+        Step step(p.engine);
+        for (int i = 0; i < 6; ++i) {
+          if (s == 29 && i == 3) continue;
+          step.start("x" + std::to_string(i), p.rank + 1, [&p, s](int32_t sum) { p.expect(sum == total(p.size), "step " + std::to_string(s)); });
+        }
+        const Status status = step.wait();
+        p.expect(status.ok(), "step " + std::to_string(s) + ": " + status.message());
+      }
+    }) == "");
+    CHECK(world.stats().schedules > 0);
+    CHECK(world.stats().revocations > 0);
+  }
+}
+
+TEST_CASE("unattended operations: callbacks hear of a disagreement, and later operations work") {
+  EngineWorld world(2, {Layout::one_node, crowded()});
+  CHECK(run(world, [](Program& p) {
+    std::mutex mutex;
+    std::condition_variable changed;
+    Status status;
+    bool done = false;
+    struct Here {
+      std::mutex& mutex;
+      std::condition_variable& changed;
+      Status& status;
+      bool& done;
+    } here{mutex, changed, status, done};
+    int32_t in[3] = {1, 1, 1}, out[3];
+    const Status s = p.engine.submit_unattended(
+        Program::request(Kind::allreduce, "bad", {p.rank + 1}), reinterpret_cast<std::byte*>(in), reinterpret_cast<std::byte*>(out),
+        [](Operation& op, void* context) {
+          auto& h = *static_cast<Here*>(context);
+          std::lock_guard lock(h.mutex);
+          h.status = op.status();
+          h.done = true;
+          h.changed.notify_all();
+        },
+        &here);
+    p.expect(s.ok(), s.message());
+    std::unique_lock lock(mutex);
+    p.expect(changed.wait_for(lock, std::chrono::seconds(20), [&] { return done; }), "never told");
+    p.expect(status.code() == Code::mismatch && status.message().find("bad") != std::string::npos, "told: " + status.message());
+    lock.unlock();
+    p.equal(p.sum("good", p.rank + 1), total(p.size), "after the disagreement");
+  }) == "");
+}
+
+TEST_CASE("unattended operations: callbacks hear of a lost rank and of shutdown") {
+  {
+    EngineWorld world(3, {.layout = Layout::apart, .settings = crowded(), .victims = {2}});
+    CHECK(run(world, [&](Program& p) {
+      Step step(p.engine);
+      step.start("lost", 1);
+      if (p.rank == 0) world.kill_victims();
+      p.expect(step.wait().code() == Code::peer_lost, "not told of the lost rank");
+      p.expect(step.start("late", 1).code() == Code::peer_lost, "accepted after the end");
+    }, {0, 1}) == "");
+  }
+  EngineWorld world(1, {Layout::one_node, crowded()});
+  CHECK(run(world, [](Program& p) {
+    Step step(p.engine);
+    p.engine.shutdown("the test");
+    p.expect(step.start("late", 1).code() == Code::shutdown, "accepted after shutdown");
+  }) == "");
+}
