@@ -1,0 +1,101 @@
+"""Keras on TensorFlow, Keras 2 included: gradients go through the TensorFlow face. See ``backend.Adapter`` for what the
+functions do."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+import horovod.tensorflow as hvd
+from horovod.common.process_sets import ProcessSet
+from horovod.tensorflow.mpi_ops import _basics
+from horovod.tensorflow.reduction import key_of, make_allreduce_grads
+
+basics = _basics
+Compression = hvd.Compression
+shutdown = hvd.shutdown
+WANTS_VARIABLES = True
+key = key_of
+
+
+def reduce_gradients(
+    grads: Sequence[Any],
+    names: Sequence[str],
+    *,
+    op: int,
+    prescale: float,
+    postscale: float,
+    compression: Any,
+    sparse_as_dense: bool,
+    groups: Sequence[Sequence[int]] | None,
+    process_set: ProcessSet,
+    variables: Sequence[Any],
+) -> list[Any]:
+    """Within a function, operations that run beside each other; eagerly one group. ``postscale`` is 1 / ``prescale``,
+    as for Average with ``gradient_predivide_factor``."""
+    reduce = make_allreduce_grads(
+        names[0].rpartition(".")[0],
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        op=op,
+        gradient_predivide_factor=postscale,
+        groups=None if groups is None else [[variables[i] for i in group] for group in groups],
+        process_set=process_set,
+    )
+    return reduce(grads, variables)
+
+
+def check_traceable() -> None:
+    """ValueError within a function that XLA is to compile: collectives cannot run in there."""
+    from tensorflow.python.ops import control_flow_util  # no public way to ask
+
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    if graph is not None and control_flow_util.GraphOrParentsInXlaContext(graph):
+        raise ValueError(
+            "a distributed optimizer is used in a function with jit_compile=True, and XLA cannot contain collectives; "
+            "accepted is jit_compile=False (in model.compile and in tf.function)"
+        )
+
+
+def scale(grad: Any, factor: float) -> Any:
+    if isinstance(grad, tf.IndexedSlices):
+        return tf.IndexedSlices(scale(grad.values, factor), grad.indices, grad.dense_shape)
+    return grad if factor == 1.0 else grad * tf.cast(factor, grad.dtype)
+
+
+def convert(value: Any) -> Any:
+    return value if isinstance(value, tf.IndexedSlices) else tf.convert_to_tensor(value)
+
+
+def allreduce(value: Any, name: str | None, op: int, prescale: float, postscale: float) -> Any:
+    reduced = hvd.allreduce(convert(value), name=name, op=op, prescale_factor=prescale, postscale_factor=postscale)
+    return _value_of(reduced)
+
+
+def allgather(value: Any, name: str | None) -> Any:
+    return _value_of(hvd.allgather(convert(value), name=name))
+
+
+def broadcast(value: Any, root_rank: int, name: str | None) -> Any:
+    return _value_of(hvd.broadcast(convert(value), root_rank, name=name))
+
+
+def reducescatter(value: Any, name: str | None, op: int) -> Any:
+    return _value_of(hvd.reducescatter(convert(value), name=name, op=op))
+
+
+def _value_of(result: Any) -> Any:
+    """Eager and within functions the tensor itself; in a graph with a session, what the session makes of it."""
+    if tf.compat.v1.executing_eagerly_outside_functions():
+        return result
+    session = tf.compat.v1.get_default_session() or tf.compat.v1.keras.backend.get_session()
+    return session.run(result)
+
+
+def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: ProcessSet) -> None:
+    done = hvd.broadcast_variables(list(variables), root_rank, process_set)
+    if done is not None:
+        _value_of(done)
+
+
+broadcast_global_variables = hvd.broadcast_global_variables

@@ -1,0 +1,27 @@
+"""Fixtures of the Keras tests."""
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.pool import Pool
+
+
+@pytest.fixture(params=["tensorflow", "torch", "jax"])
+def keras3(request: pytest.FixtureRequest, keras_pool: Callable[[str], Callable[..., Pool]]) -> Callable[..., Pool]:
+    """keras3(size, **environment) -> Pool: for each backend of Keras 3."""
+    return of_backend(request.param, keras_pool)
+
+
+@pytest.fixture(params=["tensorflow", "torch"])
+def stateful(request: pytest.FixtureRequest, keras_pool: Callable[[str], Callable[..., Pool]]) -> Callable[..., Pool]:
+    """The same for the backends whose training changes variables, all but JAX."""
+    return of_backend(request.param, keras_pool)
+
+
+def of_backend(backend: str, keras_pool: Callable[[str], Callable[..., Pool]]) -> Any:
+    if not importlib.util.find_spec(f"horovod._keras.backend_{backend}"):
+        pytest.skip(f"the adapter for {backend} is not there yet")
+    return keras_pool(backend)

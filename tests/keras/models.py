@@ -1,0 +1,58 @@
+"""Small models, data and references for the Keras tests; runs in the workers."""
+
+from typing import Any
+
+import keras
+import numpy as np
+
+import horovod.keras as hvd
+
+FEATURES = 5
+
+
+def data(samples: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(seed)
+    x = random.standard_normal((samples, FEATURES)).astype("float32")
+    return x, np.tanh(x[:, :1] * x[:, 1:2] + x[:, 2:3]).astype("float32")
+
+
+def shard(x: np.ndarray, batch: int) -> np.ndarray:
+    """This rank's samples, so that ``batch`` of them on each rank are one batch of ``batch * size`` of all."""
+    size, rank = hvd.size(), hvd.rank()
+    return np.concatenate([x[i + rank * batch : i + (rank + 1) * batch] for i in range(0, len(x), batch * size)])
+
+
+def model(seed: int = 1, **dense: Any) -> Any:
+    keras.utils.set_random_seed(seed)
+    layers = [
+        keras.layers.Input((FEATURES,)),
+        keras.layers.Dense(7, activation="tanh", **dense),
+        keras.layers.Dense(1, dtype="float32"),
+    ]
+    return keras.Sequential(layers)
+
+
+def weights(model: Any) -> list[np.ndarray]:
+    return [np.array(weight) for weight in model.get_weights()]
+
+
+def plainly(make_optimizer: Any, x: np.ndarray, y: np.ndarray, batch: int, epochs: int = 1, **compiled: Any) -> Any:
+    """A model trained by this process alone on everything."""
+    alone = model()
+    alone.compile(optimizer=make_optimizer(), loss="mse", **compiled)
+    alone.fit(x, y, batch_size=batch, epochs=epochs, shuffle=False, verbose=0)
+    return alone
+
+
+def assert_equal(ours: Any, theirs: Any, tolerance: float = 2e-5) -> None:
+    for a, b in zip(weights(ours), weights(theirs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+def assert_same_everywhere(model: Any) -> None:
+    from horovod.common.objects import allgather_object
+
+    first, *others = allgather_object(weights(model), "weights")
+    for other in others:
+        for a, b in zip(first, other, strict=True):
+            np.testing.assert_array_equal(a, b)

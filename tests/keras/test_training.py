@@ -1,0 +1,260 @@
+"""N workers on parts of the batches do what one process does on the whole ones, on every road to an update."""
+
+import numpy as np
+import pytest
+
+
+def one_process_equals_all(seed):
+    import keras
+
+    import horovod.keras as hvd
+    from tests.keras import models
+
+    random = np.random.default_rng(seed)
+    size = hvd.size()
+    for _ in range(2):
+        batch, steps = int(random.integers(1, 7)), int(random.integers(2, 5))
+        x, y = models.data(batch * size * steps, seed=int(random.integers(1000)))
+        rate = float(random.uniform(0.01, 0.1))
+        make = [
+            lambda rate=rate: keras.optimizers.SGD(rate, momentum=0.9),
+            lambda rate=rate: keras.optimizers.Adam(rate, epsilon=1e-3, clipnorm=0.5),
+        ][int(random.integers(2))]
+        alone = models.plainly(make, x, y, batch * size, epochs=2)
+        ours = models.model()
+        ours.compile(optimizer=hvd.DistributedOptimizer(make()), loss="mse")
+        parts = models.shard(x, batch), models.shard(y, batch)
+        ours.fit(*parts, batch_size=batch, epochs=2, shuffle=False, verbose=0)
+        models.assert_equal(ours, alone)
+        models.assert_same_everywhere(ours)
+        assert int(ours.optimizer.iterations) == int(alone.optimizer.iterations) == 2 * steps
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_workers_on_shards_equal_one_process_on_all(keras3, seed):
+    keras3(seed + 1).run(one_process_equals_all, seed)
+
+
+def every_road():
+    """With Sum a gradient that is reduced twice shows, and one that is not too."""
+    import keras
+
+    import horovod.keras as hvd
+    from tests.keras import models
+
+    size, batch, steps = hvd.size(), 4, 4
+    x, y = models.data(batch * size * steps)
+    parts = models.shard(x, batch), models.shard(y, batch)
+    alone = models.plainly(lambda: keras.optimizers.SGD(0.02 * size), x, y, batch * size)
+
+    def compiled(**options):
+        made = models.model()
+        made.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.02), op=hvd.Sum), loss="mse", **options)
+        return made
+
+    def batches():
+        for begin in range(0, len(parts[0]), batch):
+            yield parts[0][begin : begin + batch], parts[1][begin : begin + batch]
+
+    done = []
+    options = [{}, {"run_eagerly": True}, {"jit_compile": False}]
+    if keras.config.backend() != "torch":
+        options.append({"steps_per_execution": 2})
+    for option in options:
+        ours = compiled(**option)
+        ours.fit(*parts, batch_size=batch, shuffle=False, verbose=0)
+        models.assert_equal(ours, alone)
+        done.append(ours)
+
+    ours = compiled()
+    for xs, ys in batches():
+        ours.train_on_batch(xs, ys)
+    models.assert_equal(ours, alone)
+
+    # An optimizer that has state keeps it and becomes distributed itself.
+    ours = models.model()
+    optimizer = keras.optimizers.SGD(0.02)
+    optimizer.build(ours.trainable_variables)
+    distributed = hvd.DistributedOptimizer(optimizer, op=hvd.Sum)
+    assert distributed is optimizer
+    ours.compile(optimizer=distributed, loss="mse")
+    ours.fit(*parts, batch_size=batch, shuffle=False, verbose=0)
+    models.assert_equal(ours, alone)
+
+    # Distributed twice is distributed once.
+    ours = models.model()
+    twice = hvd.DistributedOptimizer(hvd.DistributedOptimizer(keras.optimizers.SGD(0.02)), op=hvd.Sum)
+    ours.compile(optimizer=twice, loss="mse")
+    ours.fit(*parts, batch_size=batch, shuffle=False, verbose=0)
+    models.assert_equal(ours, alone)
+    for ours in done:
+        models.assert_same_everywhere(ours)
+
+
+def test_gradients_are_reduced_once_on_every_road(keras3):
+    keras3(2).run(every_road, timeout=120)
+
+
+def own_loop():
+    """Gradients of the user's own, through apply, apply_gradients and a train_step."""
+    import keras
+
+    import horovod.keras as hvd
+
+    backend = keras.config.backend()
+    rank, size = hvd.rank(), hvd.size()
+    total = sum(range(1, size + 1))
+
+    def start():
+        variables = [keras.Variable(np.ones(3, "float32")), keras.Variable(np.zeros((2, 2), "float32"))]
+        optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), op=hvd.Sum)
+        grads = [keras.ops.ones(3) * (rank + 1), keras.ops.ones((2, 2)) * (rank + 1)]
+        return variables, optimizer, grads
+
+    def check(variables, times=1):
+        np.testing.assert_allclose(keras.ops.convert_to_numpy(variables[0]), np.full(3, 1.0 - times * total))
+        np.testing.assert_allclose(keras.ops.convert_to_numpy(variables[1]), np.full((2, 2), -times * total * 1.0))
+
+    variables, optimizer, grads = start()
+    optimizer.apply(grads, variables)
+    check(variables)
+    optimizer.apply(grads)  # to the variables that it knows by now; the caller's gradients are as they were
+    check(variables, 2)
+    variables, optimizer, grads = start()
+    optimizer.apply_gradients(zip(grads, variables, strict=True))
+    check(variables)
+    if backend == "jax":
+        return
+
+    class Model(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+
+        def call(self, x):
+            return self.dense(x)
+
+        def train_step(self, batch):
+            x, _ = batch
+            if backend == "tensorflow":
+                import tensorflow as tf
+
+                with tf.GradientTape() as tape:
+                    loss = keras.ops.sum(self(x))
+                gradients = tape.gradient(loss, self.trainable_variables)
+                self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            else:
+                self.zero_grad()
+                loss = keras.ops.sum(self(x))
+                loss.backward()
+                import torch
+
+                with torch.no_grad():
+                    self.optimizer.apply([v.value.grad for v in self.trainable_weights], self.trainable_weights)
+            return {"loss": loss}
+
+    model = Model()
+    model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.5), op=hvd.Sum))
+    model.fit(np.full((2, 3), rank + 1.0, "float32"), np.zeros((2, 1), "float32"), batch_size=2, verbose=0)
+    np.testing.assert_allclose(model.get_weights()[0], np.full((3, 1), -0.5 * 2 * total))
+
+
+def test_loops_of_the_users_own(keras3):
+    keras3(3).run(own_loop)
+
+
+def accumulating():
+    import keras
+
+    import horovod.keras as hvd
+    from tests.keras import models
+
+    size, batch = hvd.size(), 2
+    x, y = models.data(batch * size * 6)
+    parts = models.shard(x, batch), models.shard(y, batch)
+    for clip in ({}, {"global_clipnorm": 0.1}):
+
+        def make(clip=clip):
+            return keras.optimizers.SGD(0.05, momentum=0.9, gradient_accumulation_steps=3, **clip)
+
+        alone = models.plainly(make, x, y, batch * size)
+        ours = models.model()
+        ours.compile(optimizer=hvd.DistributedOptimizer(make()), loss="mse")
+        ours.fit(*parts, batch_size=batch, shuffle=False, verbose=0)
+        models.assert_equal(ours, alone)
+        models.assert_same_everywhere(ours)
+
+
+def test_keras_own_accumulation_of_gradients(keras3):
+    keras3(2).run(accumulating)
+
+
+def several_passes():
+    import keras
+
+    import horovod.keras as hvd
+    from tests.keras import models
+
+    size, batch = hvd.size(), 2
+    x, y = models.data(batch * size * 6)
+    # Two passes of each rank, averaged, are one batch of everything in them.
+    alone = models.plainly(lambda: keras.optimizers.SGD(0.05, momentum=0.9), x, y, batch * size * 2)
+    parts = models.shard(x, batch), models.shard(y, batch)
+    for average, rate in ((True, 0.05), (False, 0.025)):
+        for eagerly in (False, True):
+            ours = models.model()
+            optimizer = hvd.DistributedOptimizer(
+                keras.optimizers.SGD(rate, momentum=0.9),
+                backward_passes_per_step=2,
+                average_aggregated_gradients=average,
+            )
+            ours.compile(optimizer=optimizer, loss="mse", run_eagerly=eagerly)
+            ours.fit(*parts, batch_size=batch, shuffle=False, verbose=0)
+            models.assert_equal(ours, alone)
+            assert int(optimizer.iterations) == 6, "every pass counts as an iteration"
+            assert int(optimizer._agg_helper.counter) == 0
+            assert len(optimizer.variables) == len(alone.optimizer.variables)
+
+
+def test_backward_passes_per_step(stateful):
+    stateful(2).run(several_passes)
+
+
+def half_precision():
+    import keras
+
+    import horovod.keras as hvd
+    from tests.keras import models
+
+    rank = hvd.rank()
+    keras.mixed_precision.set_dtype_policy("mixed_float16")
+    try:
+        x, y = models.data(8 * 4)
+        bad = x.copy()
+        if rank == 1:
+            bad[8, 0] = np.inf  # in its second batch only
+        for wrapped in ("by Keras", "by the user", "outside"):
+            ours = models.model()
+            optimizer = keras.optimizers.SGD(0.01)
+            if wrapped == "by the user":
+                optimizer = hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer))
+            elif wrapped == "outside":
+                optimizer = keras.optimizers.LossScaleOptimizer(hvd.DistributedOptimizer(optimizer))
+            else:
+                optimizer = hvd.DistributedOptimizer(optimizer)
+            for _ in range(2):  # compiling again wraps again
+                ours.compile(optimizer=optimizer, loss="mse")
+            before = models.weights(ours)
+            ours.fit(bad, y, batch_size=8, shuffle=False, verbose=0)
+            assert isinstance(ours.optimizer, keras.optimizers.LossScaleOptimizer)
+            assert int(ours.optimizer.iterations) == 3, "all ranks leave out the second batch"
+            assert float(keras.ops.convert_to_numpy(ours.optimizer.dynamic_scale)) == 2.0**14
+            models.assert_same_everywhere(ours)
+            assert all(np.isfinite(weight).all() for weight in models.weights(ours))
+            assert any((a != b).any() for a, b in zip(before, models.weights(ours), strict=True))
+    finally:
+        keras.mixed_precision.set_dtype_policy("float32")
+
+
+def test_an_infinite_gradient_on_one_rank_skips_the_step_on_all(keras3):
+    keras3(2).run(half_precision)
