@@ -1,0 +1,54 @@
+"""The examples for TensorFlow, run as a user runs them: through horovodrun, from another folder."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.examples.test_examples import ROOT, identical_parameters, launch
+
+pytest.importorskip("tensorflow")
+
+SESSION = ROOT / "examples/tensorflow/session_mnist_style.py"
+LOOP = ROOT / "examples/tensorflow/tf2_digits.py"
+
+
+def accuracy(out: str) -> float:
+    found = re.findall(r"final held-out accuracy ([\d.]+) on 360 images", out)
+    assert len(found) == 1, out
+    return float(found[0])
+
+
+@pytest.mark.parametrize(
+    ("workers", "options"), [(2, []), (2, ["--reference-variables"]), (4, [])], ids=["2", "2-reference", "4"]
+)
+def test_the_session_script_learns(tmp_path: Path, workers: int, options: list[str]) -> None:
+    out, err = launch(tmp_path, SESSION, *options, workers=workers)
+    assert accuracy(out) >= 0.95
+    identical_parameters(out, workers)
+    assert re.search(rf"held-out loss [\d.]+, equal on all {workers} ranks", out), out
+    # Written by rank 0 alone, at the step where all of them stopped.
+    written = {path.name for path in (tmp_path / "checkpoints").iterdir()}
+    assert f"model.ckpt-{1200 // workers}.index" in written
+    assert "Saving checkpoints for 0 into" in err
+    assert not re.search(r"\[[1-9]\]<stderr>:.*Saving checkpoints", err)
+
+
+def test_the_session_script_goes_on_from_rank_0s_checkpoint(tmp_path: Path) -> None:
+    launch(tmp_path, SESSION, "--steps", 40)
+    # Only rank 0 reads the checkpoint, and with it that 20 of the 22 steps are done.
+    out, err = launch(tmp_path, SESSION, "--steps", 44)
+    identical_parameters(out)
+    assert "Saving checkpoints for 22 into" in err
+    assert "Saving checkpoints for 0 into" not in err
+
+
+def test_the_tensorflow_2_loop_learns(tmp_path: Path) -> None:
+    out, _ = launch(tmp_path, LOOP)
+    assert accuracy(out) >= 0.95
+    identical_parameters(out)
+    losses = [float(loss) for loss in re.findall(r"epoch +\d+/12  loss ([\d.]+)", out)]
+    assert len(losses) == 12
+    assert losses[-1] < losses[0] / 4
