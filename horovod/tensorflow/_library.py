@@ -34,8 +34,9 @@ def refuse(message: str) -> NoReturn:
     raise ArgumentError(message)
 
 
-def _load() -> ModuleType:
-    """The module of op wrappers, ``horovod_allreduce`` and so on. Raises ImportError naming the cause."""
+def _load() -> tuple[ModuleType, ctypes.CDLL]:
+    """The module of op wrappers, ``horovod_allreduce`` and so on, and the library's C functions. Raises ImportError
+    naming the cause."""
     try:
         from horovod import _core
 
@@ -43,33 +44,43 @@ def _load() -> ModuleType:
         library = ctypes.CDLL(str(PATH))  # the same library once more: a handle to call functions by
         library.hvd_tf_attach.argtypes = [ctypes.c_void_p]
         library.hvd_tf_attach.restype = ctypes.c_int
+        library.hvd_tf_trouble.restype = ctypes.c_char_p
+        library.hvd_tf_set_blocking.argtypes = [ctypes.c_int]
         failed = library.hvd_tf_attach(_core.face_api())
     except (ImportError, OSError, AttributeError, tf.errors.OpError) as error:
         raise ImportError(
             f"horovod.tensorflow cannot load its native part {PATH.name} into TensorFlow {tf.__version__}: {error}"
         ) from error
     if failed:
-        raise ImportError(
-            f"horovod.tensorflow: the op library {PATH} and the engine horovod._core are not of one version; install "
-            "horovod again"
-        )
-    return loaded
+        reason = library.hvd_tf_trouble().decode(errors="replace")
+        raise ImportError(f"horovod.tensorflow cannot use {PATH} with TensorFlow {tf.__version__}: {reason}")
+    return loaded, library
 
 
-ops = _load()
-"""The op wrappers that TensorFlow made for the library."""
+ops, library = _load()
+"""The op wrappers that TensorFlow made for the library, and its C functions."""
+
+
+def blocking() -> bool:
+    """Do collectives block TensorFlow's threads, because this TensorFlow's way to run kernels asynchronously is not
+    known? Ranks must then run them in one order."""
+    if library.hvd_tf_blocking() < 0:
+        with tf.init_scope():
+            if tf.executing_eagerly():
+                ops.horovod_probe()
+    return library.hvd_tf_blocking() == 1
 
 
 def independent(outputs: Any) -> Any:
     """``outputs`` (a tensor, or a list or tuple of them) of an op just made, which may run beside all others.
 
     Inside a tf.function, automatic control dependencies would run stateful ops one after another in the order of
-    tracing: no fusion, and a deadlock where ranks trace in another order.
+    tracing: no fusion, and a deadlock where ranks trace in another order. Kernels that block need just that order.
     """
     tensor = outputs[0] if isinstance(outputs, (list, tuple)) else outputs
     manager = getattr(tensor.graph, "experimental_acd_manager", None)
     run_independently = getattr(manager, "run_independently", None)
-    if run_independently is not None:
+    if run_independently is not None and not blocking():
         run_independently(tensor.op)
     return outputs
 
