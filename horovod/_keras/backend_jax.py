@@ -100,9 +100,10 @@ def reducescatter(
 
 
 def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: ProcessSet = global_process_set) -> None:
-    """Gives all variables (keras.Variable) the root's values; they come in the same order on all ranks."""
+    """Gives all variables (keras.Variable) the root's values. They come in the same order on all ranks; their names
+    need not be the same."""
     variables = list(variables)
-    names = [f"broadcast.{i}.{getattr(v, 'path', v.name)}" for i, v in enumerate(variables)]
+    names = [f"broadcast.variable.{i}" for i in range(len(variables))]
     values = [_value(v.value, "broadcast_variables") for v in variables]
     for variable, value in zip(variables, arrays.broadcast_all(values, root_rank, names, process_set), strict=True):
         variable.assign(value)
