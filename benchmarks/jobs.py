@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import socket
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 from peers.limit import compiler
@@ -21,11 +23,21 @@ SERVING = str(Path(standalone.__file__).parent)  # MPI's environment has no horo
 
 _MPI = ("mpi4py", "numpy")
 
+# Jobs on TensorFlow and what they need. In the last two, tf.keras is Keras 2.
+TENSORFLOW = {
+    "horovod-keras3": ("tensorflow", "keras"),
+    "horovod-keras2": ("tensorflow", "tf_keras"),
+    "mwms": ("tensorflow", "tf_keras"),
+}
 
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nobody uses at the moment."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [int(s.getsockname()[1]) for s in sockets]
 
 
 def missing(job: str, mpi_prefix: str) -> str:
@@ -34,6 +46,9 @@ def missing(job: str, mpi_prefix: str) -> str:
         return "horovod is not installed"
     if job == "limit":
         return "" if compiler() else "no C compiler found (cc, gcc, clang, or CC)"
+    if job in TENSORFLOW:
+        needs = [name for name in TENSORFLOW[job] if not importlib.util.find_spec(name)]
+        return f"{', '.join(needs)} not installed" if needs else ""
     if job != "mpi" and not importlib.util.find_spec("torch"):
         return "torch is not installed"
     if job == "mpi" and not mpi_tools(mpi_prefix, _MPI):
@@ -53,15 +68,23 @@ def commands(
         words, extra = mpi_command(mpiexec, np, [python, *worker, "mpi"])
         return [(list(words), {**common, **extra})]
     if job == "torch":
-        rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(np)}
+        rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1)[0]), "WORLD_SIZE": str(np)}
         command = [sys.executable, *worker, "torch_dist"]
         return [(command, {**common, **rendezvous, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(np)]
     if job == "limit":
         place = {"LIMIT_FOLDER": str(Path(socket_path).parent), "WORLD_SIZE": str(np)}
         return [([sys.executable, *worker, "limit"], {**common, **place, "RANK": str(rank)}) for rank in range(np)]
+    if job in TENSORFLOW:
+        common |= {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1", "KERAS_BACKEND": "tensorflow"}
+        common |= {} if job == "horovod-keras3" else {"TF_USE_LEGACY_KERAS": "1"}
+    if job == "mwms":
+        cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(np)]}
+        configs = [{"cluster": cluster, "task": {"type": "worker", "index": rank}} for rank in range(np)]
+        return [([sys.executable, *worker, "mwms"], {**common, "TF_CONFIG": json.dumps(c)}) for c in configs]
+    peer = "ours_tf" if job in TENSORFLOW else "ours"
     transport = {"HOROVOD_TRANSPORT": "tcp"} if job == "horovod-tcp" else {}
     launcher = [sys.executable, "-m", "horovod.runner", "-np", str(np)]
-    return [([*launcher, sys.executable, *worker, "ours"], {**common, **transport})]
+    return [([*launcher, sys.executable, *worker, peer], {**common, **transport})]
 
 
 def start(name: str, np: int, mpi_prefix: str, pin: bool = True) -> Job:

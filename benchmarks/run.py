@@ -45,9 +45,11 @@ def probe() -> dict[str, float]:
 
 
 class Run:
+    table = COLUMNS
+
     def __init__(self, args: argparse.Namespace, out: IO[str]) -> None:
         self.args, self.out = args, out
-        self.columns = [c for c in args.columns if c in COLUMNS]
+        self.columns = [c for c in args.columns if c in self.table]
         self.notes: list[str] = []
         self.probes: list[dict[str, float]] = []
         self.abouts: dict[str, str] = {}
@@ -59,7 +61,7 @@ class Run:
 
     def start_jobs(self, np: int, stack: ExitStack) -> dict[str, Job]:
         jobs: dict[str, Job] = {}
-        for name in dict.fromkeys(COLUMNS[column][0] for column in self.columns):
+        for name in dict.fromkeys(self.table[column][0] for column in self.columns):
             why = missing(name, self.args.mpi_prefix)
             if why:
                 self.note(f"{name} is left out: {why}")
@@ -72,10 +74,11 @@ class Run:
         return jobs
 
     def one(
-        self, np: int, job: Job, column: str, case: Case, mode: str, turn: int, state: dict[str, float]
+        self, np: int, job: Job, column: str, case: Case, mode: str, turn: int, state: dict[str, float], parts: int = 1
     ) -> list[float]:
+        """Seconds of a sample, divided by `parts`: how many of what is counted an operation consists of."""
         request = {"case": asdict(case), "mode": mode, "warm_up": (3 if turn == 0 else 1) * case.inner}
-        samples = slowest(job.ask(request, timeout=self.args.timeout))
+        samples = [seconds / parts for seconds in slowest(job.ask(request, timeout=self.args.timeout))]
         record: dict[str, Any] = {
             "np": np,
             "kind": case.kind,
@@ -91,19 +94,18 @@ class Run:
         return samples
 
     def measure_case(self, np: int, jobs: dict[str, Job], case: Case) -> dict[str, Cell]:
-        cells = {column: Cell() for column in self.columns if case.kind in COLUMNS[column][1]}
+        cells = {column: Cell() for column in self.columns if case.kind in self.table[column][1]}
         for turn in range(self.args.rounds):
             state = probe()
             self.probes.append(state)
             for column, cell in cells.items():
-                name, modes = COLUMNS[column]
+                name, modes = self.table[column]
                 for mode in modes[case.kind]:
                     if name not in jobs or cell.failure:
                         continue
                     try:
-                        cell.modes.setdefault(mode, []).extend(
-                            self.one(np, jobs[name], column, case, mode, turn, state)
-                        )
+                        samples = self.one(np, jobs[name], column, case, mode, turn, state)
+                        cell.modes.setdefault(mode, []).extend(samples)
                     except JobError as error:
                         cell.failure = str(error)
                         self.note(

@@ -79,9 +79,7 @@ class SyncBatchNormalization(_BatchNormalization):
         axes = list(self._reduction_axes)
         return tuple(tf.squeeze(tf.cast(part, inputs.dtype), axes) for part in joined_moments(inputs, axes, mask))
 
-    def _calculate_mean_and_var(
-        self, inputs: Any, reduction_axes: list[int], keep_dims: bool, mask: Any = None
-    ) -> Any:
+    def _calculate_mean_and_var(self, inputs: Any, reduction_axes: list[int], keep_dims: bool, mask: Any = None) -> Any:
         # Called by Keras 2 alone.
         if _alone():
             return super()._calculate_mean_and_var(inputs, reduction_axes, keep_dims, mask=mask)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
+import io
+import json
 import math
 import sys
 from collections.abc import Iterator
@@ -32,6 +35,17 @@ def hosts() -> Iterator[ModuleType]:
     sys.path.insert(0, str(FOLDER))  # it is a program beside the modules that it imports
     added = {"namespaces", "cases", "jobs", "report"} - set(sys.modules)
     yield load("hosts")
+    sys.path.remove(str(FOLDER))
+    for name in added:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture(scope="module")
+def tensorflow_run() -> Iterator[ModuleType]:
+    sys.path.insert(0, str(FOLDER))
+    beside = {"cases", "jobs", "report", "run", "peers", "peers.limit", "tensorflow_cases"}
+    added = beside - set(sys.modules)
+    yield load("with_tensorflow")
     sys.path.remove(str(FOLDER))
     for name in added:
         sys.modules.pop(name, None)
@@ -83,6 +97,49 @@ def test_training_steps_are_given_as_units_per_second() -> None:
     rows = {"net, 4 a rank": {"horovod": report.Cell({"step": [0.5] * 3}), "DDP": report.Cell(failure="died")}}
     text = report.throughput(2, ["horovod", "DDP"], rows, {"net, 4 a rank": (4 * 100, "images")})
     assert text == "- net, 4 a rank: horovod 1,600 images per second"
+
+
+def test_what_is_measured_of_tensorflow_has_columns_and_parts(tensorflow_run: ModuleType) -> None:
+    columns = tensorflow_run.TENSORFLOW_COLUMNS
+    for case in tensorflow_run.tensorflow_cases():
+        assert case.kind in columns["horovod"][1]
+        assert tensorflow_run.PARTS[case.kind] >= 1
+        if case.kind != "eager":  # the peer has no eager collectives
+            assert case.kind in columns["MultiWorkerMirrored"][1]
+
+
+def test_a_failing_job_leaves_its_column_and_no_other(
+    tensorflow_run: ModuleType, capsys: pytest.CaptureFixture
+) -> None:
+    jobs, case = sys.modules["jobs"], tensorflow_run.tensorflow_cases()[0]
+
+    class Fake:
+        def __init__(self, seconds: float) -> None:
+            self.seconds = seconds
+
+        def ask(self, request: dict, timeout: float) -> list[list[float]]:
+            if not self.seconds and "case" in request:
+                raise jobs.JobError("on purpose")
+            return [[self.seconds], [self.seconds / 2]]
+
+        def close(self) -> None:
+            pass
+
+    args = argparse.Namespace(columns=["horovod", "MultiWorkerMirrored"], rounds=1, timeout=1.0)
+    run = tensorflow_run.TensorFlowRun(args, io.StringIO())
+    cells = run.measure_case(2, {"horovod-keras2": Fake(1.0), "mwms": Fake(0.0)}, case)
+    assert cells["horovod"].best() == ("op", [0.01]), "a hundredth of the slower rank's second"
+    row = report.table(2, args.columns, {case.label: cells}).splitlines()[-1]
+    assert row == f"| {case.label} | 10,000 (10,000-10,000) | failed |"
+    assert "on purpose" in capsys.readouterr().err
+
+
+def test_each_worker_of_the_strategy_is_told_all_addresses_and_its_place(tensorflow_run: ModuleType) -> None:
+    started = sys.modules["jobs"].commands("mwms", 3, "/socket", "")
+    configs = [json.loads(environment["TF_CONFIG"]) for _, environment in started]
+    assert [c["task"] for c in configs] == [{"type": "worker", "index": rank} for rank in range(3)]
+    assert len(set(configs[0]["cluster"]["worker"])) == 3
+    assert all(c["cluster"] == configs[0]["cluster"] for c in configs)
 
 
 PRINTED = """[0]<stdout>:step    1/4  loss 5.0000  characters/s 9 per worker, 18 in total

@@ -1,0 +1,66 @@
+"""What both TensorFlow peers train and reduce, so that nothing but the distribution differs.
+
+Keras is an argument: Keras 2 and Keras 3 have the names used here in common.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+from tensorflow_cases import STEPS
+
+CLASSES = 10
+EXAMPLES = 1024
+
+
+def keras_module(version: int) -> ModuleType:
+    """Keras 2 (tf_keras, or tf.keras of a TensorFlow that has it) or Keras 3."""
+    if version == 3:
+        import keras
+    else:
+        keras = tf.keras
+    return keras
+
+
+def network(keras: ModuleType, kind: str) -> Any:
+    """`mlp`: 784 - 512 - 512 - 10, 0.67 million parameters. `cnn`: three convolutions on 28 x 28, 0.4 million."""
+    layers = keras.layers
+    if kind == "mlp":
+        inner = [layers.Flatten(), layers.Dense(512, activation="relu"), layers.Dense(512, activation="relu")]
+    else:
+        inner = [
+            layers.Conv2D(16, 3, activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Conv2D(32, 3, activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Conv2D(64, 3, activation="relu"),
+            layers.Flatten(),
+            layers.Dense(640, activation="relu"),
+        ]
+    return keras.Sequential([layers.Input((28, 28, 1)), *inner, layers.Dense(CLASSES)])
+
+
+def data(batch: int) -> tf.data.Dataset:
+    """The same random images for ever, in batches. Not sharded by TensorFlow: each rank has its own already."""
+    images = tf.random.stateless_normal((EXAMPLES, 28, 28, 1), (1, 2))
+    labels = tf.random.stateless_uniform((EXAMPLES,), (3, 4), 0, CLASSES, tf.int32)
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    batches = tf.data.Dataset.from_tensor_slices((images, labels)).batch(batch, drop_remainder=True).cache()
+    return batches.repeat().prefetch(2).with_options(options)
+
+
+def compile_for(keras: ModuleType, model: Any, optimizer: Any) -> None:
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer=optimizer, loss=loss, metrics=["accuracy"])
+
+
+def fit(model: Any, batches: tf.data.Dataset) -> Any:
+    return model.fit(batches, epochs=1, steps_per_epoch=STEPS, verbose=0)
+
+
+def gradients(shapes: list[tuple[int, ...]]) -> list[tf.Tensor]:
+    """Tensors as backward makes them, last layer first."""
+    return [tf.fill(shape, 0.5) for shape in reversed(shapes)]

@@ -1,0 +1,45 @@
+"""What with_tensorflow.py measures and in which columns. Pure data, no framework."""
+
+from __future__ import annotations
+
+from math import prod
+
+from cases import Case, resnet50
+
+OPS = 100  # operations of 1024 floats in one function, or one after another
+STEPS = 20  # training steps of one call of fit
+
+# A sample covers so many of what the table counts.
+PARTS = {"independent": OPS, "chained": OPS, "eager": OPS, "resnet": 1, "mlp": STEPS, "cnn": STEPS}
+
+
+def tensorflow_cases() -> list[Case]:
+    """`bytes`: of one tensor, or of the set; of a fit, the examples that a rank has in a step."""
+    small = [
+        Case("independent", f"one of {OPS} in a tf.function", 4096, 5, 10),
+        Case("chained", f"one of a chain of {OPS} in a tf.function", 4096, 2, 10),
+        Case("eager", "one, eagerly", 4096, 1, 10),
+    ]
+    gradients = Case("resnet", "ResNet-50 gradients", 4 * sum(prod(shape) for shape in resnet50()), 1, 6)
+    fits = [Case("mlp", "a step of fit, MLP", 64, 1, 4), Case("cnn", "a step of fit, CNN", 32, 1, 3)]
+    return [*small, gradients, *fits]
+
+
+OPERATIONS = {kind: ["op"] for kind in ("independent", "chained", "eager")}
+FIT = {kind: ["fit"] for kind in ("mlp", "cnn")}
+
+# Column -> (job that runs it, case kind -> modes), as in cases.py. The fit of Keras 3.15 fails under
+# MultiWorkerMirroredStrategy (on its per-replica data), so the peer has Keras 2, and we have both.
+TENSORFLOW_COLUMNS: dict[str, tuple[str, dict[str, list[str]]]] = {
+    "horovod": ("horovod-keras2", {**OPERATIONS, "resnet": ["tape", "grouped"], **FIT}),
+    "horovod, Keras 3": ("horovod-keras3", FIT),
+    "MultiWorkerMirrored": (
+        "mwms",
+        {
+            "independent": ["op"],
+            "chained": ["op"],
+            "resnet": ["one pack", "8 MiB packs"],
+            **FIT,
+        },
+    ),
+}
