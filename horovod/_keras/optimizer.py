@@ -20,7 +20,7 @@ import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from horovod._keras.aggregation import LocalAggregation
+from horovod._keras.aggregation import LocalAggregation, keras3_tools
 from horovod._keras.reduction import GradientReduction
 
 
@@ -33,6 +33,10 @@ class DistributedMixin:
     @property
     def _agg_helper(self) -> LocalAggregation | None:
         return None if self._hvd is None else self._hvd.aggregation
+
+    @property
+    def _optimizer(self) -> Any:
+        return self if self._hvd is None else self._hvd.original
 
     def register_local_var(self, var: Any) -> None:
         """The gradient of ``var`` is not reduced; it is divided by the number of ranks if ``scale_local_gradients``."""
@@ -74,15 +78,26 @@ class Control:
     """What a distributed optimizer knows beyond the plain one."""
 
     def __init__(
-        self, keras: Any, reduction: GradientReduction, accumulates_at_the_end: bool, inner: "Control | None"
+        self,
+        keras: Any,
+        reduction: GradientReduction,
+        original: Any,
+        accumulates_at_the_end: bool,
+        inner: "Control | None",
     ) -> None:
-        """``inner``: of the optimizer in a loss scaling one, if it is distributed too."""
+        """``original``: the optimizer that the user gave. ``inner``: of the one in a loss scaling optimizer, if it is
+        distributed too."""
         self.reduction = reduction
+        self.original = original
         self._inner = inner
         self.aggregation: LocalAggregation | None = None
         if reduction.passes > 1:
             self.aggregation = LocalAggregation(
-                keras, reduction.adapter, reduction.passes, reduction.average_passes, reduction.sparse_as_dense
+                keras3_tools(keras),
+                reduction.adapter,
+                reduction.passes,
+                reduction.average_passes,
+                reduction.sparse_as_dense,
             )
         self.reduced = False  # within a call whose gradients have been reduced?
         self.variables: Sequence[Any] = ()
@@ -188,7 +203,8 @@ def distribute(keras: Any, optimizer: Any, reduction: GradientReduction, rebuild
     inner = getattr(made, "inner_optimizer", None)
     at_the_end = backend in ("tensorflow", "torch") and inner is None and _accumulates_as_known(keras, type(made))
     # Not by setattr, which would track it as a part of what is saved.
-    made.__dict__["_hvd"] = Control(keras, reduction, at_the_end, inner._hvd if is_distributed(inner) else None)
+    inner_control = inner._hvd if is_distributed(inner) else None
+    made.__dict__["_hvd"] = Control(keras, reduction, optimizer, at_the_end, inner_control)
     return made
 
 

@@ -1,0 +1,232 @@
+"""Distributed optimizers of Keras 2: tf_keras, and the Keras of TensorFlow 2.15 and older; new and ``legacy`` ones.
+
+Keras 2 has a place of its own for reducing gradients, between computing and applying them: ``aggregate_gradients``, in
+legacy optimizers ``_aggregate_gradients``. ``apply_gradients`` calls it, and loss scaling (mixed_float16) does before
+it looks for infinities. So it is what reduces, and loss scaling needs no care: ranks see the same gradients.
+
+Programs may also ask for gradients, ``compute_gradients`` or ``get_gradients``, and change them before they apply them.
+They get reduced ones, which are not reduced again: the next ``apply_gradients`` knows.
+"""
+
+import functools
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import tensorflow as tf
+
+from horovod._keras.aggregation import LocalAggregation
+from horovod._keras.reduction import GradientReduction
+
+
+class Control:
+    """What a distributed optimizer knows beyond the plain one."""
+
+    def __init__(self, reduction: GradientReduction, original: Any) -> None:
+        self.reduction = reduction
+        self.original = original
+        self.aggregation: LocalAggregation | None = None
+        if reduction.passes > 1:
+            self.aggregation = LocalAggregation(
+                _TOOLS, reduction.adapter, reduction.passes, reduction.average_passes, reduction.sparse_as_dense
+            )
+        self.reduced = False  # the gradients that are applied next, have they been reduced?
+
+    def aggregate(self, grads_and_vars: Any) -> Any:
+        """The pairs with reduced gradients, unless they are that already or will be when there are enough passes."""
+        if self.reduced:
+            return grads_and_vars
+        if self.aggregation is not None:
+            raise ValueError(
+                f"backward_passes_per_step is {self.reduction.passes}; accepted with loss scaling (mixed_float16) of "
+                "Keras 2 is 1"
+            )
+        return self.reduce_pairs(grads_and_vars)
+
+    def reduce_pairs(self, grads_and_vars: Any) -> list[Any]:
+        pairs = list(grads_and_vars)
+        if not pairs:
+            return pairs
+        self._check()
+        variables = [variable for _, variable in pairs]
+        return list(zip(self.reduction.reduce([grad for grad, _ in pairs], variables), variables, strict=True))
+
+    def computed(self, grads_and_vars: Any) -> Any:
+        """What becomes of gradients that the program asked for."""
+        if self.aggregation is not None:
+            return grads_and_vars
+        pairs = self.reduce_pairs(grads_and_vars)
+        self.reduced = True
+        return pairs
+
+    def apply(self, optimizer: Any, plain: Callable[..., Any], grads_and_vars: Any, args: Any, kwargs: Any) -> Any:
+        if self.aggregation is None or self.reduced:
+            try:
+                return plain(grads_and_vars, *args, **kwargs)
+            finally:
+                self.reduced = False
+        pairs = list(grads_and_vars)
+        self._check()
+        variables = [variable for _, variable in pairs]
+        with tf.init_scope():  # no variables may be made in only one branch of what follows
+            if hasattr(optimizer, "_create_all_weights"):
+                optimizer._create_all_weights(variables)
+            else:
+                optimizer.build(variables)
+
+        def update(final: list[Any]) -> None:
+            reduced = self.reduction.reduce(final, variables)
+            self.reduced = True
+            try:
+                plain(list(zip(reduced, variables, strict=True)), *args, **kwargs)
+            finally:
+                self.reduced = False
+
+        def skip() -> None:
+            optimizer.iterations.assign_add(1)
+
+        self.aggregation.step([grad for grad, _ in pairs], variables, update, skip)
+        return optimizer.iterations
+
+    def _check(self) -> None:
+        if self.reduction.active():
+            self.reduction.adapter.check_traceable()
+
+
+_TOOLS = SimpleNamespace(
+    variable=lambda shape, dtype, name: _variable(shape, dtype, name),
+    cond=tf.cond,
+    tensor=tf.convert_to_tensor,
+    zeros_like=tf.zeros_like,
+)
+
+
+def _variable(shape: Any, dtype: Any, name: str) -> Any:
+    with tf.init_scope():
+        return tf.Variable(tf.zeros(shape, dtype), trainable=False, name=name)
+
+
+class LegacyMixin:
+    """What the class of a distributed optimizer has before that of the plain one."""
+
+    _HAS_AGGREGATE_GRAD = True
+    _hvd: Control
+
+    @property
+    def _agg_helper(self) -> LocalAggregation | None:
+        return self._hvd.aggregation
+
+    @property
+    def _optimizer(self) -> Any:
+        return self._hvd.original
+
+    def register_local_var(self, var: Any) -> None:
+        """The gradient of ``var`` is not reduced; it is divided by the number of ranks if ``scale_local_gradients``."""
+        self._hvd.reduction.add_local(var)
+
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
+        """As the plain optimizer's; the gradients are reduced."""
+        return self._hvd.computed(super().compute_gradients(*args, **kwargs))  # type: ignore[misc]
+
+    def _compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
+        return self._hvd.computed(super()._compute_gradients(*args, **kwargs))  # type: ignore[misc]
+
+    def get_gradients(self, loss: Any, params: Any) -> Any:
+        """As the plain optimizer's; the gradients are reduced."""
+        grads = super().get_gradients(loss, params)  # type: ignore[misc]
+        return [grad for grad, _ in self._hvd.computed(zip(grads, tf.nest.flatten(params), strict=True))]
+
+    def aggregate_gradients(self, grads_and_vars: Any) -> Any:
+        """The pairs, gradients reduced over the ranks."""
+        return self._hvd.aggregate(grads_and_vars)
+
+    def _aggregate_gradients(self, grads_and_vars: Any) -> Any:
+        # Legacy optimizers take a list of gradients from here.
+        return self._hvd.aggregate(grads_and_vars)
+
+    def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        """As the plain optimizer's, with the gradients reduced over the ranks."""
+        return self._hvd.apply(self, super().apply_gradients, grads_and_vars, args, kwargs)  # type: ignore[misc]
+
+
+def is_distributed(optimizer: Any) -> bool:
+    """Does it reduce gradients?"""
+    return isinstance(optimizer, LegacyMixin)
+
+
+@functools.cache
+def distributed_class(base: type) -> type:
+    """The subclass of ``base``, with its name, module and place in Keras' registries."""
+    namespace = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
+    # Those that the plain class has not must not appear.
+    for name in ("compute_gradients", "_compute_gradients", "get_gradients", "aggregate_gradients"):
+        if not hasattr(base, name):
+            namespace[name] = property(_missing(name))  # type: ignore[assignment]
+    for name in ("_keras_api_names", "_keras_api_names_v1"):
+        if name in vars(base):
+            namespace[name] = vars(base)[name]
+    made = type(base.__name__, (LegacyMixin, base), namespace)
+    for names in _registries():
+        if base in names:
+            names[made] = names[base]
+    return made
+
+
+def _missing(name: str) -> Callable[[Any], Any]:
+    def get(self: Any) -> Any:
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    return get
+
+
+def _registries() -> list[Any]:
+    """Where Keras looks up the names of users' own classes."""
+    found = []
+    for path in ("tf_keras.src.saving", "keras.src.saving"):
+        try:
+            registration = __import__(f"{path}.object_registration", fromlist=["object_registration"])
+        except ImportError:
+            continue
+        names = getattr(registration, "_GLOBAL_CUSTOM_NAMES", None)
+        if names is not None:
+            found.append(names)
+    return found
+
+
+def distribute(keras: Any, optimizer: Any, reduction: GradientReduction, rebuild: bool = True) -> Any:
+    """A distributed optimizer that is like ``optimizer``; see ``horovod._keras.optimizer.distribute``.
+
+    Of a loss scaling one, the inner optimizer becomes distributed, and itself is returned.
+    """
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if inner is not None:
+        _finish(inner, inner, reduction)
+        return optimizer
+    if isinstance(optimizer, LegacyMixin):
+        made = optimizer
+    else:
+        made = _from_config(optimizer) if rebuild and not _has_state(optimizer) else optimizer
+    return _finish(made, optimizer, reduction)
+
+
+def _finish(made: Any, original: Any, reduction: GradientReduction) -> Any:
+    if not isinstance(made, LegacyMixin):
+        made.__class__ = distributed_class(type(made))
+    # Not by setattr, which would track it as a part of what is saved.
+    made.__dict__["_hvd"] = Control(reduction, original)
+    return made
+
+
+def _has_state(optimizer: Any) -> bool:
+    return bool(getattr(optimizer, "_built", False) or getattr(optimizer, "_hypers_created", False))
+
+
+def _from_config(optimizer: Any) -> Any:
+    try:
+        made = type(optimizer).from_config(optimizer.get_config())
+    except Exception:  # optimizers of users, and schedules in them, need not be serialisable
+        return optimizer
+    for name, value in vars(optimizer).items():
+        if name.startswith("_exclude_from_weight_decay"):  # is in no config
+            made.__dict__[name] = value
+    return made

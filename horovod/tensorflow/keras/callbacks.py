@@ -1,0 +1,42 @@
+"""Callbacks for ``fit``."""
+
+from typing import Any
+
+from horovod.tensorflow.keras._face import classes as _classes
+
+BroadcastGlobalVariablesCallback = _classes.BroadcastGlobalVariablesCallback
+MetricAverageCallback = _classes.MetricAverageCallback
+LearningRateScheduleCallback = _classes.LearningRateScheduleCallback
+LearningRateWarmupCallback = _classes.LearningRateWarmupCallback
+
+
+class BestModelCheckpoint(_classes.BestModel):  # type: ignore[misc, name-defined]
+    """ModelCheckpoint that saves the best model only; ``filepath`` is set after the callback is made."""
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        save_weights_only: bool = False,
+        mode: str = "auto",
+        save_freq: Any = "epoch",
+    ) -> None:
+        """As for Keras' ModelCheckpoint."""
+        super().__init__(monitor, verbose, save_weights_only, mode, save_freq)
+
+
+for _class in (
+    BroadcastGlobalVariablesCallback,
+    MetricAverageCallback,
+    LearningRateScheduleCallback,
+    LearningRateWarmupCallback,
+):
+    _class.__module__ = __name__
+
+__all__ = [
+    "BestModelCheckpoint",
+    "BroadcastGlobalVariablesCallback",
+    "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback",
+    "MetricAverageCallback",
+]

@@ -1,0 +1,267 @@
+"""Keras 2: optimizers of tf_keras, new and legacy ones, reduce gradients exactly once on every road."""
+
+import numpy as np
+import pytest
+
+
+def legacy_models():
+    """What the tests below share; made in the worker, where tf.keras is Keras 2."""
+    import tensorflow as tf
+
+    import horovod.tensorflow.keras as hvd
+    from horovod.tensorflow.keras._face import face
+
+    keras = face.keras
+    size, rank = hvd.size(), hvd.rank()
+
+    def data(samples, seed=0):
+        random = np.random.default_rng(seed)
+        x = random.standard_normal((samples, 5)).astype("float32")
+        return x, np.tanh(x[:, :1] * x[:, 1:2]).astype("float32")
+
+    def shard(x, batch):
+        starts = range(0, len(x), batch * size)
+        return np.concatenate([x[i + rank * batch : i + (rank + 1) * batch] for i in starts])
+
+    def model():
+        keras.utils.set_random_seed(1)
+        hidden = keras.layers.Dense(7, activation="tanh", input_shape=(5,))
+        return keras.Sequential([hidden, keras.layers.Dense(1, dtype="float32")])
+
+    def equal(a, b):
+        for ours, theirs in zip(a.get_weights(), b.get_weights(), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-5)
+
+    def kind(legacy):
+        return keras.optimizers.legacy if legacy else keras.optimizers
+
+    return tf, keras, hvd, data, shard, model, equal, kind
+
+
+def training(legacy, shared):
+    _, _, hvd, data, shard, model, equal, kind = shared()
+    size, batch = hvd.size(), 3
+    x, y = data(batch * size * 4)
+    parts = shard(x, batch), shard(y, batch)
+
+    def alone(optimizer, factor=1):
+        plain = model()
+        plain.compile(optimizer=optimizer, loss="mse")
+        plain.fit(x, y, batch_size=batch * size * factor, epochs=2, shuffle=False, verbose=0)
+        return plain
+
+    # Adam, with clipping after the reduction.
+    def adam():
+        return kind(legacy).Adam(0.03, epsilon=1e-3, clipnorm=0.5)
+
+    ours = model()
+    ours.compile(optimizer=hvd.DistributedOptimizer(adam()), loss="mse")
+    ours.fit(*parts, batch_size=batch, epochs=2, shuffle=False, verbose=0)
+    equal(ours, alone(adam()))
+
+    # With Sum, what is reduced twice or never shows.
+    summed = alone(kind(legacy).SGD(0.02 * size))
+    for options in ({}, {"run_eagerly": True}, {"steps_per_execution": 2}):
+        ours = model()
+        optimizer = hvd.DistributedOptimizer(kind(legacy).SGD(0.02), op=hvd.Sum)
+        assert isinstance(optimizer, kind(legacy).SGD)
+        assert type(optimizer).__name__ == "SGD"
+        assert optimizer._HAS_AGGREGATE_GRAD
+        ours.compile(optimizer=optimizer, loss="mse", **options)
+        ours.fit(*parts, batch_size=batch, epochs=2, shuffle=False, verbose=0)
+        equal(ours, summed)
+
+    # Several backward passes.
+    if not legacy:
+        twice = alone(kind(legacy).SGD(0.02), factor=2)
+        ours = model()
+        optimizer = hvd.DistributedOptimizer(
+            kind(legacy).SGD(0.02), backward_passes_per_step=2, average_aggregated_gradients=True
+        )
+        ours.compile(optimizer=optimizer, loss="mse")
+        ours.fit(*parts, batch_size=batch, epochs=2, shuffle=False, verbose=0)
+        equal(ours, twice)
+        assert int(optimizer._agg_helper.counter) == 0
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_training(keras_pool, legacy):
+    keras_pool("legacy")(2).run(training, legacy, legacy_models, timeout=180)
+
+
+def own_loops(legacy, shared):
+    tf, _, hvd, _, _, _, _, kind = shared()
+    rank, size = hvd.rank(), hvd.size()
+    total = sum(range(1, size + 1))
+
+    def start():
+        variables = [tf.Variable([1.0, 2.0]), tf.Variable(tf.zeros((2, 2)))]
+        return variables, hvd.DistributedOptimizer(kind(legacy).SGD(1.0), op=hvd.Sum)
+
+    def loss_of(variables):
+        return lambda: (rank + 1.0) * tf.add_n([tf.reduce_sum(v) for v in variables])
+
+    def check(variables, times):
+        np.testing.assert_allclose(variables[0].numpy(), [1.0 - times * total, 2.0 - times * total])
+        np.testing.assert_allclose(variables[1].numpy(), np.full((2, 2), -times * total * 1.0))
+
+    variables, optimizer = start()
+    optimizer.minimize(loss_of(variables), variables)
+    check(variables, 1)
+    ones = [tf.fill(v.shape, rank + 1.0) for v in variables]
+    optimizer.apply_gradients(zip(ones, variables, strict=True))
+    check(variables, 2)
+    # Gradients that the program asks for are reduced, and not once more when they are applied.
+    compute = optimizer._compute_gradients if legacy else optimizer.compute_gradients
+    with tf.GradientTape() as tape:
+        loss = loss_of(variables)()
+    pairs = compute(loss, variables, tape=tape)
+    np.testing.assert_allclose(pairs[0][0].numpy(), [total, total])
+    optimizer.apply_gradients([(grad * 1.0, variable) for grad, variable in pairs])
+    check(variables, 3)
+    optimizer.apply_gradients(zip(ones, variables, strict=True))
+    check(variables, 4)
+    aggregate = optimizer._aggregate_gradients if legacy else optimizer.aggregate_gradients
+    np.testing.assert_allclose(aggregate(list(zip(ones, variables, strict=True)))[0][0].numpy(), [total, total])
+
+    @tf.function
+    def step():
+        optimizer.apply_gradients(zip(ones, variables, strict=True))
+
+    step()
+    step()
+    check(variables, 6)
+
+    # A sparse gradient, and a variable that stays local.
+    table, own = tf.Variable(tf.zeros((4, 2))), tf.Variable([0.0])
+    optimizer = hvd.DistributedOptimizer(kind(legacy).SGD(1.0), op=hvd.Sum)
+    optimizer.register_local_var(own)
+    slices = tf.IndexedSlices(tf.ones((1, 2)), tf.constant([rank]), tf.constant([4, 2]))
+    optimizer.apply_gradients([(slices, table), (tf.constant([size * (rank + 1.0)]), own)])
+    np.testing.assert_allclose(table.numpy()[: size + 1], [[-1.0, -1.0]] * size + [[0.0, 0.0]])
+    np.testing.assert_allclose(own.numpy(), [-(rank + 1.0)])
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_loops_of_the_users_own(keras_pool, legacy):
+    keras_pool("legacy")(2).run(own_loops, legacy, legacy_models)
+
+
+def old_graph(shared):
+    tf, keras, hvd, *_ = shared()
+    rank, size = hvd.rank(), hvd.size()
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variable = tf.compat.v1.get_variable("v", initializer=tf.constant([1.0, 2.0]), use_resource=True)
+        optimizer = hvd.DistributedOptimizer(keras.optimizers.legacy.SGD(1.0), op=hvd.Sum)
+        grads = optimizer.get_gradients((rank + 1.0) * tf.reduce_sum(variable), [variable])
+        update = optimizer.apply_gradients(zip(grads, [variable], strict=True))
+        session.run(tf.compat.v1.global_variables_initializer())
+        total = sum(range(1, size + 1))
+        np.testing.assert_allclose(session.run(grads)[0], [total, total])
+        session.run(update)
+        np.testing.assert_allclose(session.run(variable), [1.0 - total, 2.0 - total])
+        np.testing.assert_allclose(hvd.allreduce(rank + 1.0, op=hvd.Sum), total)
+        session.run(variable.assign([rank * 1.0, 0.0]))
+        session.run(hvd.broadcast_global_variables(1))
+        np.testing.assert_allclose(session.run(variable), [1.0, 0.0])
+    with pytest.raises(RuntimeError, match="broadcast_global_variables"):
+        hvd.broadcast_global_variables(0)
+
+
+def test_get_gradients_in_a_graph_with_a_session(keras_pool):
+    keras_pool("legacy")(2).run(old_graph, legacy_models)
+
+
+def half_precision(legacy, shared):
+    _, keras, hvd, data, _, model, _, kind = shared()
+    from horovod.common.objects import allgather_object
+
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        x, y = data(8 * 4)
+        if hvd.rank() == 1:
+            x[8, 0] = np.inf
+        for scaled_first in (False, True):
+            ours = model()
+            optimizer = kind(legacy).SGD(0.01)
+            if scaled_first:
+                optimizer = keras.mixed_precision.LossScaleOptimizer(optimizer)
+            ours.compile(optimizer=hvd.DistributedOptimizer(optimizer), loss="mse")
+            ours.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+            assert float(ours.optimizer.loss_scale) == 2.0**14, "all ranks leave out the second batch"
+            first, *others = allgather_object(ours.get_weights(), "weights")
+            assert all(np.isfinite(weight).all() for weight in first)
+            for other in others:
+                for a, b in zip(first, other, strict=True):
+                    np.testing.assert_array_equal(a, b)
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_an_infinite_gradient_on_one_rank_skips_the_step_on_all(keras_pool, legacy):
+    keras_pool("legacy")(2).run(half_precision, legacy, legacy_models)
+
+
+def saving(legacy, shared, folder):
+    _, keras, hvd, data, _, model, _, kind = shared()
+    x, y = data(16)
+    ours = model()
+    plain = kind(legacy).SGD(0.01, momentum=0.9)
+    optimizer = hvd.DistributedOptimizer(plain)
+    assert optimizer.get_config() == plain.get_config()
+    ours.compile(optimizer=optimizer, loss="mse")
+    ours.fit(x, y, batch_size=8, verbose=0)
+    path = f"{folder}/rank{hvd.rank()}.h5"
+    ours.save(path)
+    loaded = keras.models.load_model(path)
+    assert type(loaded.optimizer) is kind(legacy).SGD
+    again = hvd.load_model(path, legacy_opts=legacy)
+    assert isinstance(again.optimizer, kind(legacy).SGD)
+    assert int(again.optimizer.iterations) == 2
+    again.optimizer.register_local_var(again.trainable_variables[0])
+    again.fit(x, y, batch_size=8, verbose=0)
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_saving(keras_pool, legacy, tmp_path):
+    keras_pool("legacy")(2).run(saving, legacy, legacy_models, str(tmp_path))
+
+
+def callbacks(legacy, shared):
+    _, _, hvd, data, _, model, _, kind = shared()
+    x, y = data(12 + 4 * hvd.rank())
+    ours = model()
+    ours.compile(optimizer=hvd.DistributedOptimizer(kind(legacy).SGD(0.2, momentum=0.9)), loss="mse")
+    if hvd.rank():
+        ours.set_weights([weight + 1 for weight in ours.get_weights()])
+    rates = []
+    cbs = hvd.callbacks
+    ours.fit(
+        x,
+        y,
+        batch_size=4,
+        steps_per_epoch=3,
+        epochs=3,
+        verbose=0,
+        callbacks=[
+            cbs.BroadcastGlobalVariablesCallback(1),
+            cbs.LearningRateWarmupCallback(0.2, warmup_epochs=1),
+            cbs.LearningRateScheduleCallback(0.2, 0.5, start_epoch=2),
+            cbs.MetricAverageCallback(),
+        ],
+    )
+    rates = ours.history.history["lr"]
+    np.testing.assert_allclose(rates, [0.2, 0.2, 0.1], rtol=1e-6)
+    from horovod.common.objects import allgather_object
+
+    everybody = allgather_object((ours.get_weights(), ours.history.history["loss"]), "outcome")
+    for weights, losses in everybody[1:]:
+        assert losses == everybody[0][1]
+        for a, b in zip(weights, everybody[0][0], strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_callbacks(keras_pool, legacy):
+    keras_pool("legacy")(2).run(callbacks, legacy, legacy_models)
