@@ -1,0 +1,219 @@
+"""DistributedGradientTape: gradients of shards equal those of the joined batch; it is used like the tape it wraps."""
+
+import functools
+
+import pytest
+import tensorflow as tf
+
+import horovod.tensorflow as hvd
+from tests.tensorflow.reference import assert_close
+from tests.tensorflow.training import Case, assert_equal_training, shard
+
+
+def train(case, mode, distributed, steps=5):
+    """The variables after some steps of gradient descent: on shards if ``distributed``, else on the joined batches."""
+    variables = {name: tf.Variable(value, name=name) for name, value in case.initial()}
+    chosen = list(variables.values())
+    options = case.options(chosen)
+
+    def step(batch):
+        if distributed and case.seed % 2:  # wrapped before it records
+            with hvd.DistributedGradientTape(tf.GradientTape(), **options) as tape:
+                loss = case.loss(variables, batch)
+        else:
+            with tf.GradientTape() as tape:
+                loss = case.loss(variables, batch)
+            tape = hvd.DistributedGradientTape(tape, **options) if distributed else tape
+        for gradient, variable in zip(tape.gradient(loss, chosen), chosen, strict=True):
+            if isinstance(gradient, tf.IndexedSlices):
+                variable.scatter_sub(tf.IndexedSlices(0.5 * gradient.values, gradient.indices))
+            elif gradient is not None:
+                variable.assign_sub(0.5 * gradient)
+
+    run = tf.function(step) if mode == "function" else step
+    for i in range(steps):
+        batch = case.batch(i, shard() if distributed else slice(None))
+        run({key: tf.constant(value) for key, value in batch.items()})
+    return [variable.numpy() for variable in chosen]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_equals_one_process_on_the_joined_batch(tf_pool, size):
+    def work(seeds):
+        digests = []
+        for seed in seeds:
+            for mode in ("eager", "function"):
+                case = Case(seed)
+                trained = train(case, mode, True)
+                assert_equal_training(case, trained, train(case, mode, False))
+                digests.append([value.tobytes() for value in trained])
+        return digests
+
+    results = tf_pool(size).run(work, range(100 * size, 100 * size + 6), timeout=180)
+    assert all(result == results[0] for result in results), "ranks differ"
+
+
+def gradient(wrap, sources, target, **arguments):
+    with tf.GradientTape() as tape:
+        loss = target()
+    return wrap(tape).gradient(loss, sources, **arguments)
+
+
+def behaves_like_the_tape():
+    rank, size = hvd.rank(), hvd.size()
+    v, w = tf.Variable([1.0, 2.0]), tf.Variable(3.0)
+    mean = sum(range(1, size + 1)) / size
+
+    def loss():
+        return (rank + 1) * tf.reduce_sum(v)
+
+    with tf.GradientTape(persistent=True) as tape:
+        target = loss()
+    distributed = hvd.DistributedGradientTape(tape)
+    assert isinstance(distributed, tf.GradientTape)
+    assert type(distributed).__name__ == "GradientTape"
+    assert distributed.watched_variables() == tape.watched_variables()
+    for _ in range(2):
+        assert_close(distributed.gradient(target, v), [mean, mean])
+        assert_close(tape.gradient(target, v), [rank + 1.0] * 2)  # the given tape stays as it was
+    nested = distributed.gradient(target, {"a": [v], "b": w})
+    assert_close(nested["a"][0], [mean, mean])
+    assert nested["b"] is None
+    zero = tf.UnconnectedGradients.ZERO
+    assert_close(distributed.gradient(target, w, unconnected_gradients=zero), 0)
+    assert_close(distributed.gradient(target, [w], None, zero)[0], 0)  # where the plain tape has it
+    assert_close(distributed.gradient(target, v, tf.constant(2.0), True), [2 * mean] * 2)
+    again = hvd.DistributedGradientTape(distributed, op=hvd.Sum)
+    assert_close(again.gradient(target, v), [mean * size] * 2)
+    assert_close(hvd.DistributedGradientTape(tape, op=hvd.Max).gradient(target, v), [size] * 2)
+
+    with hvd.DistributedGradientTape(tf.GradientTape(persistent=True)) as tape:
+        target = v * v * (rank + 1)
+    assert_close(tape.jacobian(target, v), [[2.0 * (rank + 1), 0], [0, 4.0 * (rank + 1)]])
+    with hvd.DistributedGradientTape(tf.GradientTape()) as once:
+        target = loss()
+    once.gradient(target, v)
+    with pytest.raises(RuntimeError, match="persistent"):
+        once.gradient(target, v)
+
+
+def compresses_and_averages_slices():
+    rank, size = hvd.rank(), hvd.size()
+    table, v = tf.Variable([[1.0, 2.0], [3.0, 4.0]]), tf.Variable([1.0])
+
+    def loss():
+        return tf.reduce_sum(tf.gather(table, [rank % 2])) * (rank + 1) + tf.reduce_sum(v) * (rank + 1)
+
+    expected = sum((r + 1.0) * tf.one_hot([r % 2], 2).numpy() for r in range(size)).reshape(2, 1) / size
+    for options in ({}, {"compression": hvd.Compression.fp16}, {"gradient_predivide_factor": 2.0}, {"groups": 1}):
+        for dense in (False, True):
+            wrap = functools.partial(hvd.DistributedGradientTape, sparse_as_dense=dense, **options)
+            slices, plain = gradient(wrap, [table, v], loss)
+            assert isinstance(slices, tf.IndexedSlices) != dense
+            assert_close(tf.convert_to_tensor(slices), expected.repeat(2, 1))
+            assert_close(plain, [sum(range(1, size + 1)) / size])
+            assert plain.dtype == tf.float32
+
+
+def keeps_local_gradients():
+    rank, size = hvd.rank(), hvd.size()
+    mine, shared = tf.Variable(1.0), tf.Variable(1.0)
+
+    def loss():
+        return (rank + 1) * (2 * mine + shared)
+
+    def local(**options):
+        def wrap(tape):
+            tape = hvd.DistributedGradientTape(tape, **options)
+            tape.register_local_source(mine)
+            return tape
+
+        return wrap
+
+    mean = sum(range(1, size + 1)) / size
+    assert_close(gradient(local(), [mine, shared], loss), [2 * (rank + 1) / size, mean])
+    assert_close(gradient(local(scale_local_gradients=False), [mine, shared], loss), [2 * (rank + 1), mean])
+    tape = local()(tf.GradientTape())
+    own, others = tape.get_local_and_global_gradients([5.0, 6.0], [shared, mine])
+    assert own[0][0] is mine
+    assert own[0][1] == 6.0
+    assert others[0][0] is shared
+    assert (len(own), len(others)) == (1, 1)
+    with pytest.raises(ValueError, match="float"):
+        tape.register_local_source(1.0)
+
+
+def keeps_gradients_of_local_layers():
+    rank, size = hvd.rank(), hvd.size()
+    first = tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
+    second = tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
+    with tf.GradientTape() as tape:
+        tape = hvd.PartialDistributedGradientTape(tape, local_layers=first)  # not built yet
+        target = (rank + 1) * tf.reduce_sum(second(first(tf.ones([1, 1]))))
+    gradients = tape.gradient(target, [*first.trainable_weights, *second.trainable_weights])
+    assert_close(tf.reshape(gradients, [-1]), [(rank + 1) / size, sum(range(1, size + 1)) / size])
+    for layers in (7, [first, tf.Variable(1.0)]):
+        with pytest.raises(ValueError, match=r"local_layers has a (int|.*Variable)"):
+            hvd.PartialDistributedGradientTape(tf.GradientTape(), local_layers=layers)
+
+
+def refuses_bad_arguments():
+    tape, v = tf.GradientTape(), tf.Variable(1.0)
+    for options, match in (
+        ({"op": 9}, "op is 9"),
+        ({"gradient_predivide_factor": 0.0}, "gradient_predivide_factor is 0.0"),
+        ({"gradient_predivide_factor": 2.0, "op": hvd.Sum}, "op=Sum"),
+        ({"groups": -1}, "groups is -1"),
+        ({"groups": "ab"}, "groups is a str"),
+        ({"groups": [v]}, r"groups\[0\]"),
+        ({"groups": [[v], [1.0]]}, r"groups\[1\] contains a float"),
+        ({"groups": [[v], [v]]}, "second time"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            hvd.DistributedGradientTape(tape, **options)
+    with pytest.raises(ValueError, match="gradtape is a int"):
+        hvd.DistributedGradientTape(3)
+    with pytest.warns(DeprecationWarning, match="num_groups"):
+        hvd.DistributedGradientTape(tape, num_groups=2)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        behaves_like_the_tape,
+        compresses_and_averages_slices,
+        keeps_local_gradients,
+        keeps_gradients_of_local_layers,
+        refuses_bad_arguments,
+    ],
+)
+def test_on_two_workers(tf_pool, check):
+    tf_pool(2).run(check)
+
+
+def test_ranks_outside_of_the_process_set_keep_their_gradients(tf_pool):
+    def work():
+        pair = hvd.add_process_set([0, 2])
+        v = tf.Variable(1.0)
+        wrap = functools.partial(hvd.DistributedGradientTape, process_set=pair)
+
+        def mine():
+            return gradient(wrap, v, lambda: v * (hvd.rank() + 1.0))
+
+        results = [float(mine()), float(tf.function(mine)())]
+        with pytest.raises(NotImplementedError, match="there are 3 in"):
+            gradient(lambda t: hvd.DistributedGradientTape(t, op=hvd.Adasum), v, lambda: v * 1.0)
+        hvd.remove_process_set(pair)
+        return results
+
+    pool = tf_pool(3, HOROVOD_DYNAMIC_PROCESS_SETS="1")
+    assert pool.run(work) == [[2.0, 2.0], [2.0, 2.0], [2.0, 2.0]]
+
+
+def test_before_init_it_says_so(tf_pool):
+    def work():
+        v = tf.Variable(1.0)
+        with pytest.raises(ValueError, match="init"):
+            gradient(hvd.DistributedGradientTape, v, lambda: v * 1.0)
+
+    tf_pool(1, initialized=False).run(work)
