@@ -89,6 +89,7 @@ Failure Call::read(const xla::CallFrame& frame) {
   common.wire = attributes.integer("wire");
   common.prescale = attributes.real("prescale");
   common.postscale = attributes.real("postscale");
+  devices_ = attributes.integer("devices");
   names_ = split(attributes.text("names"));
   groups_ = split(attributes.text("groups"));
   if (!attributes.missing().empty()) return invalid("horovod: the call lacks the attributes " + attributes.missing());

@@ -21,9 +21,11 @@ class Call {
  public:
   Failure read(const xla::CallFrame& frame);
   const std::vector<HvdRequest>& requests() const { return requests_; }
+  int32_t devices() const { return devices_; }  // of this process, when the program was made
 
  private:
   std::vector<std::string> names_, groups_;
+  int32_t devices_ = 0;
   std::vector<HvdRequest> requests_;
 };
 

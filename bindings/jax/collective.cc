@@ -1,4 +1,4 @@
-// horovod/_keras/_jax.so: collectives as a foreign function of XLA on the CPU (docs/adr/0009-jax.md).
+// horovod/_keras/_jax.so: collectives as a foreign function of XLA on the CPU (docs/adr/0012-jax.md).
 // A call takes any number of tensors, announces all of them and then waits, driving the engine with the thread that XLA runs it on.
 // Header-free (xla_ffi.h) and tied to the engine by a table (face/api.h), so it is built without jaxlib and without Python.
 #include <atomic>
@@ -78,15 +78,20 @@ class Operations {
   Failure failure_;
 };
 
-// With several devices in one process XLA runs a program once for each of them, but the process is one rank.
-Failure check_device(const xla::CallFrame& frame) {
-  if (!xla::has_device_ordinal(frame.api)) return {};
-  xla::DeviceOrdinalArgs args{};
-  args.struct_size = xla::size_up_to(args, args.device_ordinal);
-  args.context = frame.context;
-  frame.api->device_ordinal_get(&args);
-  if (args.device_ordinal == 0) return {};
-  return {xla::kUnimplemented, "horovod: a collective ran on device " + std::to_string(args.device_ordinal) +
+// With several devices in one process XLA runs a program once for each of those it is spread over, but the process is one rank.
+Failure check_device(const xla::CallFrame& frame, int32_t devices) {
+  if (devices == 1) return {};
+  std::string which = "unknown to this jaxlib, one of " + std::to_string(devices);
+  if (xla::has_device_ordinal(frame.api)) {
+    xla::DeviceOrdinalArgs args{};
+    args.struct_size = xla::size_up_to(args, args.device_ordinal);
+    args.context = frame.context;
+    // An error would be ours to destroy; there is none, as the context is the one of this call.
+    frame.api->device_ordinal_get(&args);
+    if (args.device_ordinal == 0) return {};
+    which = std::to_string(args.device_ordinal);
+  }
+  return {xla::kUnimplemented, "horovod: a collective ran on device " + which +
                                    " of this process; a process is one rank, accepted is its first device (no pmap, no sharding over "
                                    "several devices of one process)"};
 }
@@ -94,9 +99,9 @@ Failure check_device(const xla::CallFrame& frame) {
 Failure run(const xla::CallFrame& frame) {
   const HvdFaceApi* api = engine.load(std::memory_order_acquire);
   if (!api) return {xla::kFailedPrecondition, "horovod: the library was not attached to the engine"};
-  if (Failure failure = check_device(frame)) return failure;
   Call call;
   if (Failure failure = call.read(frame)) return failure;
+  if (Failure failure = check_device(frame, call.devices())) return failure;
   Operations operations(*api);
   operations.start(call.requests());
   return operations.wait();

@@ -5,6 +5,7 @@ HorovodInternalError, naming tensor and ranks, when ranks disagree or one is los
 alike, or None: matched by the order of calls. Inputs are not changed.
 """
 
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -50,6 +51,17 @@ def set_id(process_set: ProcessSet, what: str) -> int:
     if process_set.rank() is None:
         raise ValueError(f"{what}: rank {rank} is not in {process_set}")
     return number
+
+
+def root_of(root_rank: Any, process_set: ProcessSet, what: str) -> int:
+    """``root_rank`` as an int. Raises ValueError naming ``what``, the root and the set when it is no member's."""
+    try:
+        root = operator.index(root_rank)
+    except TypeError:
+        root = -1
+    if root not in (process_set.ranks or ()):
+        raise ValueError(f"{what}: root_rank is {root_rank!r}; accepted are the ranks of {process_set}")
+    return root
 
 
 def check_reduction(dtype: Any, reduction: Reduction, what: str) -> int:
@@ -103,9 +115,13 @@ def broadcast_all(arrays: Sequence[Any], root_rank: int, names: Sequence[str], p
     """The root's values of all arrays, on every rank. ``root_rank``: world rank. ``names``: full ones or ""."""
     from horovod._core import KIND_BROADCAST
 
+    if not arrays:
+        return []
     sources = [_plain(array) for array in arrays]
     codes = [_code_of_copied(source.dtype, name or "broadcast") for source, name in zip(sources, names, strict=True)]
-    how = (Sum, root_rank, 1.0, 1.0, set_id(process_set, "broadcast"), None, "", 0)
+    what = names[0] or "broadcast"
+    number = set_id(process_set, what)
+    how = (Sum, root_of(root_rank, process_set, what), 1.0, 1.0, number, None, "", 0)
     targets = [np.empty_like(source) for source in sources]
     members = zip(sources, targets, names, codes, strict=True)
     _run([(KIND_BROADCAST, n, _at(s), _at(t), s.shape, c, *how) for s, t, n, c in members], (sources, targets))
@@ -118,7 +134,7 @@ def allgather(array: Any, name: str | None, process_set: ProcessSet) -> Array:
 
     source, full = _plain(array), wire_name("allgather", name)
     code = _code_of_copied(source.dtype, full or "allgather")
-    number = set_id(process_set, "allgather")
+    number = set_id(process_set, full or "allgather")
     how = (Sum, 0, 1.0, 1.0, number, None, "", 0)
     (work,) = _run([(KIND_ALLGATHER, full, _at(source), 0, source.shape, code, *how)], source)
     shape = (sum(work.sizes), *source.shape[1:])

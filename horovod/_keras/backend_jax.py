@@ -85,10 +85,11 @@ def broadcast(value: Any, root_rank: int, name: str | None = None, process_set: 
         return jnp.asarray(arrays.broadcast_all([value], root_rank, [full], process_set)[0])
     from horovod._core import KIND_BROADCAST
 
-    arrays.code_of(value.dtype, full or "broadcast")
-    call = jax_calls.Call(
-        KIND_BROADCAST, (full,), ("",), Sum, arrays.set_id(process_set, full or "broadcast"), _FACE, root=root_rank
-    )
+    what = full or "broadcast"
+    arrays.code_of(value.dtype, what)
+    number = arrays.set_id(process_set, what)
+    root = arrays.root_of(root_rank, process_set, what)
+    call = jax_calls.Call(KIND_BROADCAST, (full,), ("",), Sum, number, _FACE, root=root)
     return jax_calls.differentiable(call, value)[0]
 
 

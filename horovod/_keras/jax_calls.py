@@ -109,6 +109,7 @@ differentiable.defvjp(_forward, _backward)
 
 def _attributes(call: Call) -> dict[str, Any]:
     numbers = {name: np.int32(getattr(call, name)) for name in ("kind", "face", "op", "root", "process_set", "wire")}
+    numbers["devices"] = np.int32(jax.local_device_count())
     scales = {name: np.float64(getattr(call, name)) for name in ("prescale", "postscale")}
     return {**numbers, **scales, "names": "\n".join(call.names), "groups": "\n".join(call.groups)}
 
