@@ -13,7 +13,8 @@ class Backend {
   virtual ~Backend() = default;
   virtual const char* name() const = 0;
 
-  // Reduces the concatenation of `segments` over the members; scale follows the reduction. op: sum, min, max or product.
+  // Reduces the concatenation of `segments` over the members; scale follows the reduction. op: sum, min, max, product, or for
+  // floats on a power of two of members adasum, which takes each segment on its own.
   virtual Status allreduce(Comm&, const Segments& segments, DType, ReduceOp, const Scale&) = 0;
   // The same for float32 that travels in a smaller form; op: sum. residuals: see collectives/collectives.h.
   virtual Status allreduce_compressed(Comm&, const Segments& segments, std::span<float* const> residuals, WireFormat, const Scale&) = 0;

@@ -28,6 +28,7 @@ class HostBackend final : public Backend {
 
   Status allreduce(Comm& c, const Segments& s, DType d, ReduceOp op, const Scale& scale) override {
     if (c.size == 1) return alone(s, d, scale);
+    if (op == ReduceOp::adasum) return allreduce_adasum(c, s, d, scale);  // the only algorithm that the table has for it
     const Algorithm algorithm = pick(Collective::allreduce, c, d, s.total * size_of(d));
     if (algorithm == Algorithm::shm) return allreduce_shm(c, s, d, op, scale);
     std::byte* data = pack(c, s, d);

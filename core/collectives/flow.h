@@ -105,6 +105,7 @@ enum LinkSlot : int {
   kSlotCodedTheirs,  // everybody's contributions to my part
   kSlotCodedCounts,
   kSlotCodedFloats,
+  kSlotAdasum,       // 16-bit result
   kSlotGuardMine,    // collectives/guarded.h: alive between calls, while no other collective runs
   kSlotGuardTheirs,
 };

@@ -25,6 +25,12 @@ struct Kernels {
   uint32_t (*magnitude)(const float* x, size_t n);
   void (*quantize)(int8_t* q, const float* x, size_t n, float inverse);
   void (*dequantize)(float* x, const int8_t* q, size_t n, float scale);
+  // Adasum (allreduce_adasum.cc), of float32 (0) and float64 (1), in double. Units are applied twice: a single double does not reach from
+  // the least number to one. dots: with a' = a * unit_a^2 and b' = b * unit_b^2, the sums of a'[i] * b'[i], a'[i]^2 and b'[i]^2.
+  // blend: dst[i] = a[i] * units[0]^2 * factors[0] + b[i] * units[1]^2 * factors[1]; dst may be a or b. largest: of |x[i]|, NaN left out.
+  void (*dots[2])(const std::byte* a, const std::byte* b, size_t n, double unit_a, double unit_b, double* sums);
+  void (*blend[2])(std::byte* dst, const std::byte* a, const std::byte* b, size_t n, const double* units, const double* factors);
+  double (*largest)(const double* x, size_t n);
   // Copies; see copy_bytes for why not by memcpy.
   void (*copy)(std::byte* dst, const std::byte* src, size_t bytes);
   // Copies with stores that bypass the cache, as far as the instruction set has them. The caller fences (stream_fence).

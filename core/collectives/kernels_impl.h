@@ -311,6 +311,8 @@ void stream_loop(std::byte* dst, const std::byte* src, size_t bytes) {
   memcpy(dst, src, bytes);
 }
 
+#include "collectives/kernels_adasum.h"
+
 // ---- the table ----------------------------------------------------------------------------------------------------------------
 
 template <class In, class Out, class Op>
@@ -360,6 +362,11 @@ constexpr Kernels make_table() {
   t.magnitude = magnitude_loop;
   t.quantize = quantize_loop;
   t.dequantize = dequantize_loop;
+  t.dots[0] = adasum_dots_loop<float>;
+  t.dots[1] = adasum_dots_loop<double>;
+  t.blend[0] = adasum_blend_loop<float>;
+  t.blend[1] = adasum_blend_loop<double>;
+  t.largest = adasum_largest_loop;
   t.copy = copy_loop;
   t.stream = stream_loop;
   return t;

@@ -161,6 +161,14 @@ uint32_t magnitude(const float* x, size_t n) { return kernels().magnitude(x, n);
 void quantize(int8_t* q, const float* x, size_t n, float inverse) { kernels().quantize(q, x, n, inverse); }
 void dequantize(float* x, const int8_t* q, size_t n, float scale) { kernels().dequantize(x, q, n, scale); }
 
+void dots(DType d, const std::byte* a, const std::byte* b, size_t n, double unit_a, double unit_b, double* sums) {
+  kernels().dots[d == DType::float64](a, b, n, unit_a, unit_b, sums);
+}
+void blend(DType d, std::byte* dst, const std::byte* a, const std::byte* b, size_t n, const double* units, const double* factors) {
+  kernels().blend[d == DType::float64](dst, a, b, n, units, factors);
+}
+double largest(const double* x, size_t n) { return kernels().largest(x, n); }
+
 void reduce_many(DType d, ReduceOp op, std::byte* dst, std::span<const std::byte* const> sources, size_t n, const Scale& s,
                  bool streaming) {
   if (n == 0 || sources.empty()) return;

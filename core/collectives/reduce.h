@@ -31,6 +31,11 @@ uint32_t magnitude(const float* x, size_t n);
 void quantize(int8_t* q, const float* x, size_t n, float inverse);
 void dequantize(float* x, const int8_t* q, size_t n, float scale);
 
+// For Adasum (allreduce_adasum.cc); d: float32 or float64. See the functions of these names in kernels.h.
+void dots(DType d, const std::byte* a, const std::byte* b, size_t n, double unit_a, double unit_b, double* sums);
+void blend(DType d, std::byte* dst, const std::byte* a, const std::byte* b, size_t n, const double* units, const double* factors);
+double largest(const double* x, size_t n);
+
 // dst = reduction of sources[0..n) in THE order of this project (see below), then scaled; 16-bit floats stay in float32 until the
 // end. dst may be one of the sources. Works in cache-sized blocks; `streaming` asks for stores that bypass the cache.
 void reduce_many(DType d, ReduceOp op, std::byte* dst, std::span<const std::byte* const> sources, size_t n, const Scale& scale,

@@ -12,7 +12,7 @@ void Guard::begin(const Schedule& schedule, uint64_t position, uint64_t ready, c
   Comm& comm = *world_->comm(0);
   const Response& r = schedule.buckets[position % schedule.buckets.size()].response;
   const size_t count = executor_->staged_count(r);
-  const bool plain = r.kind == Kind::allreduce && r.wire == WireFormat::none;
+  const bool plain = r.kind == Kind::allreduce && r.wire == WireFormat::none && r.op != ReduceOp::adasum;
   carries_ = r.kind == Kind::barrier || (plain && backend_->may_be_guarded(comm, count, r.dtype));
   hurry_ = false;
   const size_t carried = carries_ ? count : 0;

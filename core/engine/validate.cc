@@ -1,6 +1,7 @@
 #include "engine/validate.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <cstdio>
 
@@ -69,9 +70,17 @@ Status check_arguments(const Request& q, const std::vector<int>& members) {
   };
   const int n = static_cast<int>(members.size());
   const bool reduces = q.kind == Kind::allreduce || q.kind == Kind::reducescatter;
-  if (reduces && q.op == ReduceOp::adasum) return refuse("op Adasum is not available yet; accepted: Average, Sum, Min, Max, Product");
   if (q.kind == Kind::reducescatter && q.op != ReduceOp::average && q.op != ReduceOp::sum) {
     return refuse("op " + std::string(name_of(q.op)) + " is not supported; accepted: Average, Sum");
+  }
+  if (q.kind == Kind::allreduce && q.op == ReduceOp::adasum) {
+    if (!is_float(q.dtype)) {
+      return refuse("op Adasum is not defined for dtype " + std::string(name_of(q.dtype)) +
+                    "; accepted: float16, bfloat16, float32, float64");
+    }
+    if (!std::has_single_bit(static_cast<unsigned>(n))) {
+      return refuse("op Adasum on a process set of " + std::to_string(n) + " ranks; accepted: a power of two");
+    }
   }
   if (q.wire != WireFormat::none) {
     const std::string shown = "wire format " + std::string(name_of(q.wire));

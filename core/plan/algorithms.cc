@@ -53,23 +53,29 @@ constexpr Row kTable[] = {
     {C::barrier,       W::local,  Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::shm},
     {C::barrier,       W::nested, Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::dissemination},
     {C::barrier,       W::flat,   Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::dissemination},
+
+    // An allreduce of another kind. Links join the ranks of one host too.
+    {C::adasum,        W::local,  Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::halving},
+    {C::adasum,        W::nested, Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::halving},
+    {C::adasum,        W::flat,   Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::halving},
 };
 // clang-format on
 
-constexpr std::string_view kCollectiveNames[kCollectiveCount] = {"allreduce", "broadcast",     "allgather",
-                                                                 "alltoall",  "reducescatter", "barrier"};
+constexpr std::string_view kCollectiveNames[kCollectiveCount] = {"allreduce",     "broadcast", "allgather", "alltoall",
+                                                                 "reducescatter", "barrier",   "adasum"};
 constexpr std::string_view kAlgorithmNames[kAlgorithmCount] = {
-    "shm",  "recursive_doubling", "rabenseifner",  "pairwise", "ring",  "hierarchical",
-    "tree", "pipelined",          "dissemination", "naive",    "driver"};
+    "shm",  "recursive_doubling", "rabenseifner",  "pairwise", "ring",   "hierarchical",
+    "tree", "pipelined",          "dissemination", "naive",    "driver", "halving"};
 
-// The last three are never in the table: they are there to be compared with (horovod/benchmark).
+// The last three of allreduce are never in the table: they are there to be compared with (horovod/benchmark).
 constexpr A kAllreduce[] = {A::shm,          A::recursive_doubling, A::rabenseifner, A::pairwise, A::ring,
                             A::hierarchical, A::tree,               A::driver,       A::naive};
 constexpr A kBroadcast[] = {A::shm, A::tree, A::pipelined};
 constexpr A kAllgather[] = {A::shm, A::ring};
 constexpr A kDirect[] = {A::shm, A::pairwise};
 constexpr A kBarrier[] = {A::shm, A::dissemination};
-constexpr std::span<const A> kExisting[kCollectiveCount] = {kAllreduce, kBroadcast, kAllgather, kDirect, kDirect, kBarrier};
+constexpr A kAdasum[] = {A::halving};
+constexpr std::span<const A> kExisting[kCollectiveCount] = {kAllreduce, kBroadcast, kAllgather, kDirect, kDirect, kBarrier, kAdasum};
 
 Where where(const WorldShape& world) { return world.all_local ? W::local : world.nested ? W::nested : W::flat; }
 
@@ -122,7 +128,7 @@ Status Overrides::parse(std::string_view text, Overrides* out) {
 }
 
 Order order_of(Collective c, Algorithm a) {
-  if (c != C::allreduce && c != C::reducescatter) return Order::none;
+  if (c != C::allreduce && c != C::reducescatter && c != C::adasum) return Order::none;
   return a == A::ring ? Order::by_slice : a == A::hierarchical ? Order::by_host : Order::the_order;
 }
 
@@ -132,6 +138,8 @@ bool runs_in(Algorithm a, const WorldShape& world) {
       return world.all_local;
     case A::hierarchical:
       return world.nested;
+    case A::halving:
+      return true;
     default:
       return world.links;
   }

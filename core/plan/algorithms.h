@@ -19,8 +19,8 @@
 
 namespace hvd {
 
-enum class Collective : uint8_t { allreduce, broadcast, allgather, alltoall, reducescatter, barrier };
-inline constexpr int kCollectiveCount = 6;
+enum class Collective : uint8_t { allreduce, broadcast, allgather, alltoall, reducescatter, barrier, adasum };
+inline constexpr int kCollectiveCount = 7;
 std::string_view name_of(Collective);
 
 enum class Algorithm : uint8_t {
@@ -35,8 +35,9 @@ enum class Algorithm : uint8_t {
   dissemination,
   naive,
   driver,
+  halving,
 };
-inline constexpr int kAlgorithmCount = 11;
+inline constexpr int kAlgorithmCount = 12;
 std::string_view name_of(Algorithm);
 
 // The algorithms that exist for a collective.

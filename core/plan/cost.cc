@@ -29,6 +29,13 @@ double halving(int p, double n, const M& m) {
 double two_trips(int p, double n, const M& m) { return 2 * (p - 1) * m.alpha + others(p) * n * (2 * m.beta + m.gamma); }
 double one_trip(int p, double n, const M& m) { return (p - 1) * m.alpha + others(p) * n * m.beta; }
 
+// Rabenseifner's, with sums of products over growing groups in each step on the way in, and a second pass over what has come.
+double adasum(const W& w, double n, const M& m) {
+  const double alpha = w.all_local ? m.local_alpha : m.alpha, beta = w.all_local ? 2 * m.local_beta : m.beta;
+  const double q = log2_floor(w.size);
+  return (2 * q + q * (q + 1) / 2) * alpha + others(w.size) * n * (2 * beta + 2 * m.gamma);
+}
+
 double hierarchical(const W& w, double n, const M& m) {
   const double l = std::max(1.0, static_cast<double>(w.size) / w.hosts);
   const double inside = 4 * m.local_alpha + n * (2 * m.local_beta + m.gamma);
@@ -78,6 +85,7 @@ constexpr Cost kCosts[] = {
      [](const W& w, double n, const M& m) { return one_trip(w.size, n, m) + others(w.size) * n * m.gamma; }},
     {C::barrier, A::shm, "a'", [](const W&, double, const M& m) { return m.local_alpha; }},
     {C::barrier, A::dissemination, "ceil(log2 P) a", [](const W& w, double, const M& m) { return log2_ceil(w.size) * m.alpha; }},
+    {C::adasum, A::halving, "(2 Q + Q (Q+1) / 2) a + (P-1)/P N (2 b + 2 g), Q = log2 P [on one host a' and 2 b' for a and b]", adasum},
 };
 
 }  // namespace

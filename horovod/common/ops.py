@@ -41,6 +41,14 @@ def resolve_op(op: int | None, average: bool | None = None) -> int:
     return Average if op is None else check_op(op)
 
 
+def check_adasum_size(operation: str, size: int) -> None:
+    """Raises NotImplementedError, naming ``size``, the number of ranks, unless it is a power of two."""
+    if size & (size - 1):
+        raise NotImplementedError(
+            f"{operation}: op=Adasum on a process set of {size} ranks; accepted are sets whose size is a power of two"
+        )
+
+
 def check_scale(operation: str, prescale: object, postscale: object) -> None:
     """Raises ValueError naming the scale factor that is no number."""
     for argument, value in (("prescale_factor", prescale), ("postscale_factor", postscale)):

@@ -53,6 +53,14 @@ class Options:
     """Gradients of at most so many bytes share buckets, if all ranks say so; 0: none."""
 
 
+def too_many_passes(name: str, passes: int) -> AssertionError:
+    """What is raised when backward computes a gradient once more than the optimizer expects."""
+    return AssertionError(
+        f"gradient {name!r} was computed more than backward_passes_per_step={passes} "
+        "times before step() or synchronize(); raise backward_passes_per_step to sum up gradients locally"
+    )
+
+
 class _Group:
     """Gradients that are submitted together."""
 
@@ -132,10 +140,7 @@ class GradientReducer:
     def _on_gradient(self, slot: Slot) -> None:
         left = slot.left - 1
         if left < 0:
-            raise AssertionError(
-                f"gradient {slot.name!r} was computed more than backward_passes_per_step={self.options.passes} "
-                "times before step() or synchronize(); raise backward_passes_per_step to sum up gradients locally"
-            )
+            raise too_many_passes(slot.name, self.options.passes)
         slot.left = left
         if slot.bucket is not None and slot.bucket.job is not state.job:
             self._bucketing.drop_outdated()

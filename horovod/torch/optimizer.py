@@ -14,6 +14,7 @@ from horovod.common.ops import Adasum, Average, check_op
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.state import state
 from horovod.common.util import split_list
+from horovod.torch.adasum import DeltaReducer, check_set
 from horovod.torch.bucket_plan import SMALL
 from horovod.torch.bucketing import EVERYTHING
 from horovod.torch.compression import Compression, check_wire
@@ -47,10 +48,11 @@ def DistributedOptimizer(
     ``named_parameters``: names must be equal on all ranks; without them parameters are matched by position.
     ``compression``: see ``Compression``; its wire_* take float32 parameters and op Average or Sum.
     ``backward_passes_per_step``: gradients sum up locally over so many backward passes before they are reduced.
-    ``op``: Average, Sum, Min, Max or Product. ``gradient_predivide_factor`` f, for Average: gradients are divided by f
-    before and by n/f after the sum. ``groups``: a number of groups, or lists of parameters; the gradients of a group
-    are reduced together. ``num_groups``: deprecated. ``sparse_as_dense``: sparse gradients are made dense instead of
-    being gathered.
+    ``op``: Average, Sum, Min, Max, Product, or Adasum, with which each rank takes the step with its own gradients and
+    the changes of the parameters are reduced in ``step`` (adasum.py); on all ranks, a power of two of them.
+    ``gradient_predivide_factor`` f, for Average: gradients are divided by f before and by n/f after the sum.
+    ``groups``: a number of groups, or lists of parameters; the gradients of a group are reduced together.
+    ``num_groups``: deprecated. ``sparse_as_dense``: sparse gradients are made dense instead of being gathered.
 
     ``gradient_as_bucket_view``: from the second step on ``param.grad`` are views of buckets, memory that the ranks of a
     host share, and one allreduce takes a whole bucket. True: gradients of all sizes; False: none; None (the default):
@@ -59,7 +61,7 @@ def DistributedOptimizer(
     single numbers; these are reduced one by one. Anything may be assigned to ``param.grad``, and a gradient that the
     program keeps over ``zero_grad()`` keeps its value.
 
-    Raises ValueError naming the argument; NotImplementedError for op=Adasum.
+    Raises ValueError naming the argument; NotImplementedError for op=Adasum on other sets of ranks.
     """
     _check(optimizer, backward_passes_per_step, op, gradient_predivide_factor)
     if gradient_as_bucket_view not in (None, True, False):
@@ -71,9 +73,11 @@ def DistributedOptimizer(
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     names = name_parameters(optimizer.param_groups, named_parameters)
     set_id(process_set, "DistributedOptimizer")
+    if op == Adasum:
+        check_set(process_set)
     check_compression(compression, names, op)
 
-    reducer = None
+    reducer: GradientReducer | DeltaReducer | None = None
     size = len(process_set.ranks or ())
     if process_set.included() and (size > 1 or state.require_job().elastic):
         options = Options(
@@ -88,7 +92,8 @@ def DistributedOptimizer(
             _bucket_most(gradient_as_bucket_view, compression, groups),
         )
         unwrap(optimizer)
-        reducer = GradientReducer(parameters, unique_on_the_wire(optimizer, names, process_set), options)
+        reduce = DeltaReducer if op == Adasum else GradientReducer
+        reducer = reduce(parameters, unique_on_the_wire(optimizer, names, process_set), options)
     else:
         unwrap(optimizer)
     return _wrap(optimizer, reducer, names)
@@ -103,8 +108,6 @@ def _check(optimizer: Any, passes: Any, op: Any, predivide: float) -> None:
         raise ValueError(f"gradient_predivide_factor is {predivide}; with another op than Average only 1.0 is accepted")
     if predivide <= 0:
         raise ValueError(f"gradient_predivide_factor is {predivide}; accepted are numbers above 0")
-    if op == Adasum:
-        raise NotImplementedError("DistributedOptimizer: op=Adasum is not implemented yet; use op=Average or op=Sum")
 
 
 def check_compression(compression: Any, names: dict[torch.Tensor, str], op: int) -> None:
@@ -161,7 +164,7 @@ class _Control:
 
     __slots__ = ("in_step", "reducer", "should_synchronize", "synchronized")
 
-    def __init__(self, reducer: GradientReducer | None) -> None:
+    def __init__(self, reducer: GradientReducer | DeltaReducer | None) -> None:
         self.reducer = reducer
         self.should_synchronize = True
         self.synchronized = False  # by the user, since the last step
@@ -176,6 +179,8 @@ class _Control:
         """Runs ``step``, the one of the plain optimizer, on reduced gradients."""
         if self.in_step:  # a step that calls itself through another name
             return step(*args, **kwargs)
+        if isinstance(self.reducer, DeltaReducer):
+            return self.reducer.step(lambda: self._plain(step, args, kwargs))
         closure = args[0] if args else kwargs.get("closure")
         if self.should_synchronize:
             if self.synchronized:
@@ -192,12 +197,23 @@ class _Control:
             if closure is not None:
                 closure = self._synchronizing(closure)
                 args, kwargs = ((closure, *args[1:]), kwargs) if args else (args, {**kwargs, "closure": closure})
+        return self._plain(step, args, kwargs)
+
+    def _plain(self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.in_step = True
         try:
             return step(*args, **kwargs)
         finally:
             self.in_step = False
             self.synchronized = False
+
+    @contextlib.contextmanager
+    def skipping(self) -> Iterator[None]:
+        self.should_synchronize = False
+        try:
+            yield
+        finally:
+            self.should_synchronize = True
 
     def _synchronizing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def run() -> Any:
@@ -232,14 +248,12 @@ class _Distributed:
         self._hvd.synchronize()
         self._hvd.synchronized = True
 
-    @contextlib.contextmanager
-    def skip_synchronize(self) -> Iterator[None]:
-        """In this context ``step`` does not reduce gradients."""
-        self._hvd.should_synchronize = False
-        try:
-            yield
-        finally:
-            self._hvd.should_synchronize = True
+    def skip_synchronize(self) -> contextlib.AbstractContextManager[None]:
+        """In this context ``step`` does not reduce gradients. AssertionError with op=Adasum, whose reduction is a part
+        of ``step``."""
+        if isinstance(self._hvd.reducer, DeltaReducer):
+            raise AssertionError("skip_synchronize() has no meaning with op=Adasum: step() reduces what it has changed")
+        return self._hvd.skipping()
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """As in the plain optimizer. AssertionError while gradients are being reduced, because they would race."""
@@ -295,7 +309,7 @@ def _new(plain: type) -> Any:
     return plain.__new__(plain)
 
 
-def _wrap(optimizer: Any, reducer: GradientReducer | None, names: dict[torch.Tensor, str]) -> Any:
+def _wrap(optimizer: Any, reducer: GradientReducer | DeltaReducer | None, names: dict[torch.Tensor, str]) -> Any:
     plain = type(optimizer)
     members = {
         "__module__": plain.__module__,

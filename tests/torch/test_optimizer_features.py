@@ -392,8 +392,6 @@ class TestArguments:
             make(gradient_predivide_factor=2.0, op=hvd.Sum)
         with pytest.raises(ValueError, match="op is 8"):
             make(op=8)
-        with pytest.raises(NotImplementedError, match="Adasum"):
-            make(op=hvd.Adasum)
         with pytest.raises(ValueError, match="Linear"):
             hvd.DistributedOptimizer(torch.nn.Linear(1, 1))
 

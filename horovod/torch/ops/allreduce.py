@@ -2,12 +2,13 @@
 
 All forms share these arguments. ``tensor``: dense and contiguous, any shape, equal on all ranks. ``average``:
 deprecated, use ``op``. ``name``: matches the operation between ranks; without it operations are matched by the order
-they are issued in. ``op``: Average (the default), Sum, Min, Max, Product. ``prescale_factor``, ``postscale_factor``:
-multiply the input before, the result after the reduction. ``process_set``: the ranks that take part.
+they are issued in. ``op``: Average (the default), Sum, Min, Max, Product, or Adasum for floats on 2, 4, 8, ... ranks.
+``prescale_factor``, ``postscale_factor``: multiply the input before, the result after the reduction. ``process_set``:
+the ranks that take part.
 
 All forms raise ValueError for arguments that cannot work (see ops/tensors.py), a name in flight, a process set
-without this rank, and before init; HorovodInternalError, from ``synchronize`` or the blocking form, when ranks
-disagree or one is lost.
+without this rank, and before init; NotImplementedError for Adasum on another number of ranks; HorovodInternalError,
+from ``synchronize`` or the blocking form, when ranks disagree or one is lost.
 """
 
 from collections.abc import Sequence
@@ -59,7 +60,7 @@ def submit(
     if prescale != 1.0 or postscale != 1.0:
         check_scale("allreduce", prescale, postscale)
     if code == BOOL or op == Adasum:
-        check_reduction(code, op, prescale, postscale, "allreduce")
+        check_reduction(code, op, prescale, postscale, process_set, "allreduce")
     number = process_set.process_set_id
     if number is None:
         set_id(process_set, "allreduce")
@@ -97,7 +98,8 @@ def submit_group(
     """Hands a group to the engine. Every member is checked first: half a group would wait for the other half for
     ever."""
     for tensor in sources:
-        check_reduction(code_of(tensor, "grouped_allreduce", name), op, prescale, postscale, "grouped_allreduce")
+        code = code_of(tensor, "grouped_allreduce", name)
+        check_reduction(code, op, prescale, postscale, process_set, "grouped_allreduce")
     check_scale("grouped_allreduce", prescale, postscale)
     set_id(process_set, "grouped_allreduce")
     group, members = groups.names("grouped_allreduce", name, len(sources), process_set)

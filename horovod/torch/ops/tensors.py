@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 import torch
 
 from horovod.common import dtypes
-from horovod.common.ops import OP_NAMES, Adasum, Average
+from horovod.common.ops import OP_NAMES, Adasum, Average, check_adasum_size
 from horovod.common.process_sets import ProcessSet
 from horovod.common.state import state
 
@@ -69,12 +69,18 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous().resolve_neg()
 
 
-def check_reduction(code: int, op: int, prescale: float, postscale: float, operation: str) -> None:
-    """Raises ValueError for reductions that bool does not have, NotImplementedError for Adasum."""
+def check_reduction(
+    code: int, op: int, prescale: float, postscale: float, process_set: ProcessSet, operation: str
+) -> None:
+    """Raises ValueError for reductions that the dtype does not have, NotImplementedError for Adasum on a set whose size
+    is no power of two."""
     if op == Adasum:
-        raise NotImplementedError(
-            f"{operation}: op=Adasum is not implemented yet; accepted are Average, Sum, Min, Max, Product"
-        )
+        if code not in dtypes.FLOATING:
+            raise ValueError(
+                f"{operation}: op=Adasum is not defined for dtype {dtypes.NAMES[code]}; accepted are "
+                "float16, bfloat16, float32, float64"
+            )
+        check_adasum_size(operation, process_set.size() or 1)
     if code == BOOL and (op == Average or prescale != 1.0 or postscale != 1.0):
         scaled = f" with prescale_factor={prescale}, postscale_factor={postscale}" if op != Average else ""
         raise ValueError(

@@ -97,6 +97,8 @@ Pending submit_one(Program& p, uint64_t seed, int index, uint32_t set, const std
   if (random() % 3 == 0) q.prescale = 1.0 / 3;
   if (random() % 3 == 0) q.postscale = 0.7;
   if (d == DType::float32 && q.op != ReduceOp::max) q.wire = static_cast<WireFormat>(random() % 4);
+  const bool power_of_two = (ranks.size() & (ranks.size() - 1)) == 0;
+  if (random() % 6 == 0 && power_of_two && q.wire == WireFormat::none) q.op = ReduceOp::adasum;
   const bool at_home = random() % 3 == 0;
   const auto data = random_floats(d, n, mine);
   auto block = at_home ? p.engine.allocate(data.size()) : nullptr;

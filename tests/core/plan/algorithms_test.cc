@@ -66,7 +66,7 @@ TEST_CASE("every world finds an existing algorithm that can run in it") {
 
 TEST_CASE("for floats, all sizes of one world are added in the same order") {
   for (const WorldShape& world : worlds()) {
-    for (Collective c : {Collective::allreduce, Collective::reducescatter}) {
+    for (Collective c : {Collective::allreduce, Collective::reducescatter, Collective::adasum}) {
       for (DType d : {DType::float16, DType::float32, DType::float64, DType::bfloat16}) {
         std::set<Order> orders;
         for (size_t bytes : kBytes) orders.insert(order_of(c, select(c, d, bytes, world)));
@@ -108,6 +108,7 @@ TEST_CASE("what the table says for typical worlds") {
   CHECK(select(Collective::broadcast, f, 100, flat(4)) == Algorithm::tree);
   CHECK(select(Collective::broadcast, f, 100 << 20, flat(4)) == Algorithm::pipelined);
   CHECK(select(Collective::barrier, f, 0, on_hosts({0, 1})) == Algorithm::dissemination);
+  for (const WorldShape& world : worlds()) CHECK(select(Collective::adasum, f, 100, world) == Algorithm::halving);
 }
 
 TEST_CASE("the user's choice wins where it can run") {
@@ -140,5 +141,5 @@ TEST_CASE("a wrong choice names the part and what is accepted") {
         "recursive_doubling, rabenseifner, pairwise, ring, hierarchical, tree, driver, naive");
   CHECK(refused("reduce=ring") ==
         "'reduce=ring' in the choice of algorithms: no collective 'reduce'; accepted: allreduce, broadcast, allgather, alltoall, "
-        "reducescatter, barrier");
+        "reducescatter, barrier, adasum");
 }

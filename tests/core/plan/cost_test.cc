@@ -52,6 +52,10 @@ TEST_CASE("the formulas, worked out by hand for 8 bytes") {
   CHECK(predict(kAllreduce, Algorithm::hierarchical, world(4, 2), n, kUnits) == doctest::Approx(0.5 + 8 * 0.375 + 1 + 4 * 0.75));
   CHECK(predict(Collective::broadcast, Algorithm::tree, world(5, 5), n, kUnits) == doctest::Approx(3 * 5));
   CHECK(predict(Collective::barrier, Algorithm::dissemination, world(5, 5), 0, kUnits) == doctest::Approx(3));
+  CHECK(predict(Collective::adasum, Algorithm::halving, world(4, 4), n, kUnits) == doctest::Approx(7 + 6 * 1.5));
+  WorldShape host = world(4, 1);
+  host.all_local = true;
+  CHECK(predict(Collective::adasum, Algorithm::halving, host, n, kUnits) == doctest::Approx(7 * 0.125 + 6 * 0.75));
 }
 
 TEST_CASE("the model orders the algorithms as one expects") {

@@ -1,0 +1,250 @@
+// Adasum: two gradients are added as far as they are orthogonal and averaged as far as they are parallel,
+//   a (+) b = (1 - a.b / (2 a.a)) a + (1 - a.b / (2 b.b)) b,
+// and more than two in pairs: neighbours first, then neighbours among the results. An operand that is zero leaves the other one as it
+// is. Products are taken over each tensor of a fused operation on its own.
+//
+// Vector halving, distance doubling, as in allreduce_rabenseifner, with neighbours first: in each step two ranks share a range, and each
+// takes the other's values for its half of it. But before it can combine it needs the products over the whole tensor, whose parts lie
+// with the ranks of both halves of the cube so far; these add their sums by recursive doubling. Then the way back, copying.
+// For a set whose size is a power of two.
+//
+// Every tensor is cut into P parts of its own, so that bits do not depend on what it is fused with. The buffer holds parts 0 of all
+// tensors, then parts 1, and so on: a range of parts is one piece of memory, and one tensor alone keeps its order.
+//
+// Sums are in double, the values in float32 or float64; 16-bit floats travel as float32 on the way in, as themselves on the way back.
+// The products of float32 fit a double, whatever the values; those of float64 do not, so each rank takes its part of a tensor in units of
+// a power of two near its largest magnitude, and sums travel with the exponents of their units. A NaN, or infinities, make the
+// result NaN where the other operand is not zero.
+//
+// One algorithm everywhere. Within a node the links are rings in shared memory: each byte is copied twice, as with a staging area, and
+// both phases of a pair are chunked and overlapped by the ring as it is.
+//
+// Cost, with Q = log2(P): (2 Q + Q (Q + 1) / 2) * alpha + (P-1)/P * N * (2 beta + 2 gamma).
+// Order: that of THE order (collectives/reduce.h).
+// Source: S. Maleki et al., "Scaling Distributed Training with Adaptive Summation", MLSys 2021 (arXiv:2006.02924).
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "collectives/collectives.h"
+#include "collectives/flow.h"
+
+namespace hvd {
+namespace {
+
+constexpr int32_t kLeast = -1074;  // exponent of the least double
+
+// Sums over a part of a tensor: of a * b in units of 2^(unit_a + unit_b), and so on. Exponents are even. Travels as it is.
+struct Sums {
+  double ab = 0, aa = 0, bb = 0;
+  int32_t unit_a = kLeast, unit_b = kLeast;
+};
+
+// Exponent of the unit in which values of at most `magnitude` are taken.
+int32_t unit_of(double magnitude) {
+  if (magnitude == 0) return kLeast;
+  return std::isfinite(magnitude) ? std::ilogb(magnitude) & ~1 : 0;
+}
+
+// What the kernels multiply by twice, to take values in units of 2^exponent.
+double root_of_inverse(int32_t exponent) { return std::ldexp(1.0, -exponent / 2); }
+
+Sums sums_of(DType d, const std::byte* a, const std::byte* b, size_t n) {
+  Sums s{0, 0, 0, 0, 0};
+  if (d == DType::float64) {
+    s.unit_a = unit_of(largest(reinterpret_cast<const double*>(a), n));
+    s.unit_b = unit_of(largest(reinterpret_cast<const double*>(b), n));
+  }
+  double sums[3];
+  dots(d, a, b, n, root_of_inverse(s.unit_a), root_of_inverse(s.unit_b), sums);
+  s.ab = sums[0], s.aa = sums[1], s.bb = sums[2];
+  return s;
+}
+
+Sums operator+(const Sums& x, const Sums& y) {
+  Sums s;
+  s.unit_a = std::max(x.unit_a, y.unit_a);
+  s.unit_b = std::max(x.unit_b, y.unit_b);
+  auto add = [](double p, double q, int from_p, int from_q, int to) { return std::ldexp(p, from_p - to) + std::ldexp(q, from_q - to); };
+  s.ab = add(x.ab, y.ab, x.unit_a + x.unit_b, y.unit_a + y.unit_b, s.unit_a + s.unit_b);
+  s.aa = add(x.aa, y.aa, 2 * x.unit_a, 2 * y.unit_a, 2 * s.unit_a);
+  s.bb = add(x.bb, y.bb, 2 * x.unit_b, 2 * y.unit_b, 2 * s.unit_b);
+  return s;
+}
+
+// a (+) b = a * units[0]^2 * factors[0] + b * units[1]^2 * factors[1]. The units are 1, but for an operand so much smaller than the other
+// that its factor would be beyond a double.
+struct Factors {
+  double units[2] = {1, 1}, factors[2] = {1, 1};
+
+  explicit Factors(const Sums& s) {
+    if (s.aa == 0 || s.bb == 0) return;
+    set(0, s.ab / (2 * s.aa), s.unit_a, s.unit_b);
+    set(1, s.ab / (2 * s.bb), s.unit_b, s.unit_a);
+  }
+
+ private:
+  void set(int i, double share, int mine, int theirs) {
+    factors[i] = 1 - std::ldexp(share, theirs - mine);
+    if (!std::isinf(factors[i])) return;
+    units[i] = root_of_inverse(mine);
+    factors[i] = std::ldexp(1.0, mine) - std::ldexp(share, theirs);
+  }
+};
+
+class Adasum {
+ public:
+  Adasum(Comm& comm, const Segments& data, DType d);
+  Status run();
+  void deliver(const Scale& scale) const;
+
+ private:
+  struct Range {
+    size_t lo, hi;  // parts
+    Range half(bool low) const { return low ? Range{lo, (lo + hi) / 2} : Range{(lo + hi) / 2, hi}; }
+  };
+  size_t tensors() const { return data_.pieces.size(); }
+  // Where part p of tensor t begins.
+  size_t at(size_t p, size_t t = 0) const { return starts_[p * tensors() + t]; }
+  size_t elements(Range r) const { return at(r.hi) - at(r.lo); }
+  Bytes of(std::byte* base, Range r, DType d) const { return {base + at(r.lo) * size_of(d), elements(r) * size_of(d)}; }
+  bool lower(int step) const { return (comm_.rank >> step & 1) == 0; }
+  int partner(int step) const { return comm_.rank ^ (1 << step); }
+
+  template <class Visit>
+  void each_part(Visit visit) const;  // visit(piece, first element in the piece, first in the buffer, elements)
+  void pack();
+  Status combine(int step, Range kept, const std::byte* theirs);
+  Status add_sums(int step);
+
+  Comm& comm_;
+  const Segments& data_;
+  const DType dtype_, acc_;
+  const size_t parts_;
+  size_t* starts_;          // [part][tensor], and the end
+  std::byte* wide_;         // values in acc_
+  std::byte* narrow_;       // the result in dtype_; the same memory where the types are the same
+  Sums *sums_, *received_;  // by tensor
+};
+
+Adasum::Adasum(Comm& comm, const Segments& data, DType d)
+    : comm_(comm), data_(data), dtype_(d), acc_(accumulator(d)), parts_(static_cast<size_t>(comm.size)) {
+  Scratch& scratch = *comm.scratch;
+  starts_ = reinterpret_cast<size_t*>(scratch.get(kSlotOffsets, (parts_ * tensors() + 1) * sizeof(size_t)));
+  size_t end = 0;
+  for (size_t p = 0; p < parts_; ++p) {
+    for (size_t t = 0; t < tensors(); ++t) {
+      const size_t count = data.pieces[t].count;
+      starts_[p * tensors() + t] = end;
+      end += slice_at(count, comm.size, static_cast<int>(p) + 1) - slice_at(count, comm.size, static_cast<int>(p));
+    }
+  }
+  starts_[parts_ * tensors()] = end;
+  // A tensor alone is worked on where its result goes.
+  const Segments::Piece& first = data.pieces.front();
+  const bool in_place = tensors() == 1 && first.out && acc_ == d;
+  wide_ = in_place ? first.out : scratch.get(kSlotWide, data.total * size_of(acc_));
+  narrow_ = acc_ == d ? wide_ : scratch.get(kSlotAdasum, data.total * size_of(d));
+  sums_ = reinterpret_cast<Sums*>(scratch.get(kSlotCounts, 2 * tensors() * sizeof(Sums)));
+  received_ = sums_ + tensors();
+}
+
+template <class Visit>
+void Adasum::each_part(Visit visit) const {
+  for (size_t p = 0; p < parts_; ++p) {
+    for (size_t t = 0; t < tensors(); ++t) {
+      const Segments::Piece& piece = data_.pieces[t];
+      const size_t first = slice_at(piece.count, comm_.size, static_cast<int>(p)), count = starts_[p * tensors() + t + 1] - at(p, t);
+      if (count > 0) visit(piece, first, at(p, t), count);
+    }
+  }
+}
+
+void Adasum::pack() {
+  each_part([&](const Segments::Piece& piece, size_t first, size_t to, size_t count) {
+    std::byte* target = wide_ + to * size_of(acc_);
+    if (!piece.in) {
+      std::memset(target, 0, count * size_of(acc_));
+    } else if (acc_ != dtype_) {
+      widen(dtype_, reinterpret_cast<float*>(target), piece.in + first * size_of(dtype_), count);
+    } else if (target != piece.in + first * size_of(dtype_)) {
+      copy_bytes(target, piece.in + first * size_of(dtype_), count * size_of(dtype_), false);
+    }
+  });
+}
+
+void Adasum::deliver(const Scale& s) const {
+  each_part([&](const Segments::Piece& piece, size_t first, size_t from, size_t count) {
+    if (piece.out) scale(dtype_, piece.out + first * size_of(dtype_), narrow_ + from * size_of(dtype_), count, s);
+  });
+}
+
+Status Adasum::run() {
+  pack();
+  const int steps = std::countr_zero(parts_);
+  Range path[32];  // path[k]: what I share with the partner of step k; path[steps]: mine alone
+  path[0] = {0, parts_};
+  for (int k = 0; k < steps; ++k) {
+    const Range kept = path[k].half(lower(k)), given = path[k].half(!lower(k));
+    std::byte* theirs = comm_.scratch->get(kSlotTheirs, elements(kept) * size_of(acc_));
+    HVD_RETURN_IF_ERROR(exchange(comm_, partner(k), of(wide_, given, acc_), partner(k), {theirs, elements(kept) * size_of(acc_)}));
+    HVD_RETURN_IF_ERROR(combine(k, kept, theirs));
+    path[k + 1] = kept;
+  }
+  narrowed(narrow_, wide_, at(path[steps].lo), elements(path[steps]), dtype_);
+  for (int k = steps - 1; k >= 0; --k) {
+    const Range given = path[k].half(!lower(k));
+    HVD_RETURN_IF_ERROR(exchange(comm_, partner(k), of(narrow_, path[k + 1], dtype_), partner(k), of(narrow_, given, dtype_)));
+  }
+  return {};
+}
+
+// The values of the lower rank are a. Each tensor's parts in the range are taken one by one, so that sums do not depend on its neighbours.
+Status Adasum::combine(int step, Range kept, const std::byte* theirs) {
+  const size_t from = at(kept.lo);
+  auto each = [&](auto&& visit) {
+    for (size_t p = kept.lo; p < kept.hi; ++p) {
+      for (size_t t = 0; t < tensors(); ++t) {
+        const size_t here = at(p, t), count = starts_[p * tensors() + t + 1] - here;
+        std::byte* mine = wide_ + here * size_of(acc_);
+        const std::byte* other = theirs + (here - from) * size_of(acc_);
+        if (count > 0) visit(t, mine, lower(step) ? mine : other, lower(step) ? other : mine, count);
+      }
+    }
+  };
+  std::fill_n(sums_, tensors(), Sums{});
+  each([&](size_t t, std::byte*, const std::byte* a, const std::byte* b, size_t n) { sums_[t] = sums_[t] + sums_of(acc_, a, b, n); });
+  HVD_RETURN_IF_ERROR(add_sums(step));
+  each([&](size_t t, std::byte* dst, const std::byte* a, const std::byte* b, size_t n) {
+    const Factors f(sums_[t]);
+    blend(acc_, dst, a, b, n, f.units, f.factors);
+  });
+  return {};
+}
+
+// Over the ranks whose numbers differ in the bits 0 to `step` only: these hold all parts of a and b.
+Status Adasum::add_sums(int step) {
+  const size_t bytes = tensors() * sizeof(Sums);
+  for (int k = 0; k <= step; ++k) {
+    HVD_RETURN_IF_ERROR(exchange(comm_, partner(k), {reinterpret_cast<const std::byte*>(sums_), bytes}, partner(k),
+                                 {reinterpret_cast<std::byte*>(received_), bytes}));
+    for (size_t t = 0; t < tensors(); ++t) sums_[t] = lower(k) ? sums_[t] + received_[t] : received_[t] + sums_[t];
+  }
+  return {};
+}
+
+}  // namespace
+
+Status allreduce_adasum(Comm& comm, const Segments& data, DType d, const Scale& s) {
+  if (!is_float(d) || !std::has_single_bit(static_cast<unsigned>(comm.size))) {
+    return Status(Code::internal, "Adasum of " + std::string(name_of(d)) + " on " + std::to_string(comm.size) + " ranks");
+  }
+  if (data.total == 0) return {};
+  Adasum adasum(comm, data, d);
+  HVD_RETURN_IF_ERROR(adasum.run());
+  adasum.deliver(s);
+  return {};
+}
+
+}  // namespace hvd

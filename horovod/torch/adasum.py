@@ -1,0 +1,157 @@
+"""DistributedOptimizer with op=Adasum: what ranks combine are not gradients but what a step has made of them.
+
+Each rank takes the plain optimizer's step with its own gradients. How far that has moved each parameter is reduced with
+Adasum, and every rank moves its parameters that far from where they were. Source: S. Maleki et al., "Scaling
+Distributed Training with Adaptive Summation", MLSys 2021.
+
+All parameters to be trained take part in every step, as Adasum leaves one that nobody has moved where it is. So ranks
+may have gradients for different parameters, but all have to take the same steps: a gradient scaler that skips the step
+on the one rank whose gradients have overflowed makes the others wait.
+"""
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from horovod.common.ops import Adasum, check_adasum_size
+from horovod.common.process_sets import ProcessSet
+from horovod.torch.gradients import Options, too_many_passes
+from horovod.torch.ops import handles
+from horovod.torch.ops.allreduce import submit
+from horovod.torch.ops.tensors import plain
+
+
+def check_set(process_set: ProcessSet) -> None:
+    """Raises NotImplementedError, naming the set or its size, for sets over which an optimizer cannot use Adasum."""
+    if process_set.process_set_id != 0:
+        raise NotImplementedError(f"DistributedOptimizer: op=Adasum works on all ranks only, not on {process_set}")
+    check_adasum_size("DistributedOptimizer", len(process_set.ranks or ()))
+
+
+class _Slot:
+    """A parameter, its name on the wire, and where it was before the step."""
+
+    def __init__(self, parameter: torch.Tensor, name: str, passes: int) -> None:
+        self.parameter = parameter
+        self.name = name
+        self.left = passes  # backward passes until the step
+        self.hook: Any = None
+        self.start: torch.Tensor | None = None
+
+    def remember(self) -> torch.Tensor:
+        p = self.parameter.detach()
+        if self.start is None or self.start.shape != p.shape or self.start.dtype is not p.dtype:
+            self.start = torch.empty_like(p)
+        return self.start.copy_(p)
+
+
+class DeltaReducer:
+    """The parameters of one optimizer; takes the place of a GradientReducer."""
+
+    busy = False  # nothing is on its way between backward and step
+
+    def __init__(self, parameters: Sequence[torch.Tensor], names: dict[torch.Tensor, str], options: Options) -> None:
+        """``names``: of every parameter, unique among the operations of the process set and equal on all ranks."""
+        self.options = options
+        self._slots: list[_Slot] = []
+        self.add(parameters, names)
+        slot_of = {slot.parameter: slot for slot in self._slots}
+        self._groups = [[slot_of[p] for p in group] for group in options.groups]
+
+    def add(self, parameters: Iterable[torch.Tensor], names: dict[torch.Tensor, str]) -> None:
+        """Takes care of more parameters."""
+        for p in parameters:
+            self._slots.append(_Slot(p, names[p], self.options.passes))
+        self.reset()
+
+    def close(self) -> None:
+        """Removes the hooks."""
+        for slot in self._slots:
+            if slot.hook is not None:
+                slot.hook.remove()
+                slot.hook = None
+
+    def reset(self) -> None:
+        """Starts to count backward passes anew."""
+        for slot in self._slots:
+            slot.left = self.options.passes
+            if slot.hook is None and slot.parameter.requires_grad:
+                slot.hook = self._count_passes(slot)
+
+    def set_passes(self, passes: int) -> None:
+        """Expects so many backward passes between steps from now on."""
+        self.options.passes = passes
+        self.reset()
+
+    def synchronize(self, only_new: bool) -> None:
+        """Nothing to wait for: gradients stay as they are."""
+
+    def step(self, step: Callable[[], Any]) -> Any:
+        """Runs ``step``, which moves the parameters, and combines these moves over all ranks, which call it too.
+
+        Raises HorovodInternalError when ranks disagree or one is lost; parameters are where they were then.
+        """
+        slots = [slot for slot in self._slots if slot.parameter.requires_grad]
+        with torch.no_grad():
+            starts = [slot.remember() for slot in slots]
+        result = step()
+        with torch.no_grad():
+            moved = [slot.parameter.detach() for slot in slots]
+            for p, start in zip(moved, starts, strict=True):
+                p.sub_(start)
+            try:
+                self._reduce(slots)
+            except BaseException:
+                for p, start in zip(moved, starts, strict=True):
+                    p.copy_(start)
+                raise
+            finally:
+                self.reset()
+            for p, start in zip(moved, starts, strict=True):
+                p.add_(start)
+        return result
+
+    def _reduce(self, slots: Sequence[_Slot]) -> None:
+        """Makes each parameter, which holds how far it has moved, hold how far it is to move."""
+        compression = self.options.compression
+        works, finishes = [], []
+        try:
+            for slot, name, group, size in self._operations(slots):
+                delta = slot.parameter.detach()
+                tensor, context = compression.compress(delta)
+                tensor = plain(tensor)
+                finishes.append((delta, tensor, context))
+                works.append(submit(tensor, tensor, name, Adasum, 1.0, 1.0, self.options.process_set, group, size))
+        finally:
+            handles.wait_all(works, finishes)
+        for delta, tensor, context in finishes:
+            result = compression.decompress(tensor, context)
+            if result.data_ptr() != delta.data_ptr():
+                delta.copy_(result)
+
+    def _operations(self, slots: Sequence[_Slot]) -> Iterator[tuple[_Slot, str, str, int]]:
+        """(slot, its operation's name, its group's, how many belong to that)."""
+        grouped = {slot for group in self._groups for slot in group}
+        for slot in slots:
+            if slot not in grouped:
+                yield slot, "allreduce." + slot.name, "", 0
+        for group in self._groups:
+            members = [slot for slot in group if slot.parameter.requires_grad]
+            for i, slot in enumerate(members):
+                name = f"grouped_allreduce.{members[0].name}"
+                yield slot, f"{name}_{i + 1}of{len(members)}", name, len(members)
+
+    def _count_passes(self, slot: _Slot) -> Any:
+        # A weak reference: hooks live as long as the parameter.
+        itself = weakref.ref(self)
+
+        def on_gradient(_: torch.Tensor) -> None:
+            reducer = itself()
+            if reducer is not None:
+                slot.left -= 1
+                if slot.left < 0:
+                    raise too_many_passes(slot.name, reducer.options.passes)
+
+        return slot.parameter.register_post_accumulate_grad_hook(on_gradient)

@@ -1,0 +1,281 @@
+"""op=Adasum: collectives and the optimizer, against the definition in double precision."""
+
+import warnings
+
+import pytest
+import torch
+
+import horovod.torch as hvd
+from tests.torch.reference import FLOATS, same_bits
+
+SHAPES = [(), (1,), (17,), (3, 5), (0,), (1031,)]
+
+
+def value(rank, dtype, shape, seed=0):
+    generator = torch.Generator().manual_seed(1000 * seed + 10 * rank + len(shape))
+    return torch.randn(tuple(shape), generator=generator, dtype=torch.float64).to(dtype)
+
+
+def pair(a, b):
+    ab, aa, bb = (a * b).sum(), (a * a).sum(), (b * b).sum()
+    if aa == 0 or bb == 0:
+        return a + b
+    return (1 - ab / (2 * aa)) * a + (1 - ab / (2 * bb)) * b
+
+
+def adasum(tensors):
+    """By the definition: neighbours first, then neighbours among the results."""
+    partial = [t.double() for t in tensors]
+    while len(partial) > 1:
+        partial = [pair(partial[i], partial[i + 1]) for i in range(0, len(partial), 2)]
+    return partial[0].to(tensors[0].dtype)
+
+
+def close(actual, expected):
+    assert actual.dtype is expected.dtype
+    torch.testing.assert_close(actual, expected, rtol=2e-2 if actual.dtype is torch.bfloat16 else 2e-3, atol=1e-3)
+
+
+def forms():
+    n, results = hvd.size(), []
+    for dtype in FLOATS:
+        for shape in SHAPES:
+            tensors = [value(r, dtype, shape) for r in range(n)]
+            mine, want = tensors[hvd.rank()], adasum(tensors)
+            name = f"{dtype}.{list(shape)}"
+            out = hvd.allreduce(mine, op=hvd.Adasum, name=name)
+            close(out, want)
+            results.append(out.double().tolist())
+            again = hvd.allreduce_(mine.clone(), op=hvd.Adasum, name=name)
+            handle = hvd.allreduce_async(mine, op=hvd.Adasum, name=name)
+            assert same_bits(again, out)
+            assert same_bits(hvd.synchronize(handle), out)
+            scaled = hvd.allreduce(mine, op=hvd.Adasum, prescale_factor=2.0, postscale_factor=0.25)
+            close(scaled, want / 2)
+        group = [value(hvd.rank(), dtype, shape) for shape in SHAPES]
+        for shape, out in zip(SHAPES, hvd.grouped_allreduce(group, op=hvd.Adasum), strict=True):
+            # As a member of a group, or fused, each tensor has the bits that it has alone.
+            alone = hvd.allreduce(value(hvd.rank(), dtype, shape), op=hvd.Adasum)
+            assert same_bits(out, alone)
+    compressed = hvd.allreduce(
+        value(hvd.rank(), torch.float32, (100,)), op=hvd.Adasum, compression=hvd.Compression.fp16
+    )
+    want = adasum([value(r, torch.float32, (100,)) for r in range(n)])
+    torch.testing.assert_close(compressed, want, rtol=1e-2, atol=1e-2)
+    return results
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("hosts", ["one", "several"])
+def test_allreduce_in_all_forms(pool, size, hosts):
+    results = pool(size, **({"HOROVOD_TRANSPORT": "tcp"} if hosts == "several" else {})).run(forms)
+    assert all(r == results[0] for r in results)
+
+
+def directions():
+    r = hvd.rank()
+    one, other = torch.tensor([1.0, 0.0, 2.0]), torch.tensor([0.0, 3.0, 0.0])
+    assert hvd.allreduce([one, other][r], op=hvd.Adasum).tolist() == [1, 3, 2]  # orthogonal: the sum
+    assert hvd.allreduce(one, op=hvd.Adasum).tolist() == one.tolist()  # the same: no change
+    assert hvd.allreduce(one * (1 + 2 * r), op=hvd.Adasum).tolist() == [2, 0, 4]  # parallel: the mean
+    assert hvd.allreduce([one, -one][r], op=hvd.Adasum).tolist() == [0, 0, 0]
+    assert hvd.allreduce([one, torch.zeros(3)][r], op=hvd.Adasum).tolist() == one.tolist()
+    for dtype in FLOATS:
+        info = torch.finfo(dtype)
+        large = torch.tensor([info.max, info.max / 2, -info.max / 4], dtype=torch.float64).to(dtype)
+        assert hvd.allreduce(large, op=hvd.Adasum).tolist() == large.tolist()
+        tiny = torch.full((3,), 8 * info.smallest_normal, dtype=dtype)
+        assert hvd.allreduce(tiny, op=hvd.Adasum).tolist() == tiny.tolist()
+        both = [large / 4, tiny][r]
+        assert torch.isfinite(hvd.allreduce(both, op=hvd.Adasum)).all()
+
+
+def test_directions_and_extreme_magnitudes(pool):
+    pool(2).run(directions)
+
+
+def through_autograd():
+    x = value(hvd.rank(), torch.float64, (50,)).requires_grad_()
+    weight = value(hvd.rank(), torch.float64, (50,), seed=1)
+    (hvd.allreduce(x, op=hvd.Adasum) * weight).sum().backward()
+    torch.testing.assert_close(x.grad, adasum([value(r, torch.float64, (50,), seed=1) for r in range(hvd.size())]))
+
+
+def test_gradient_is_reduced_likewise(pool):
+    pool(2).run(through_autograd)
+
+
+def refusals():
+    with pytest.raises(ValueError, match=r"Adasum.*int32"):
+        hvd.allreduce(torch.ones(2, dtype=torch.int32), op=hvd.Adasum)
+    with pytest.raises(ValueError, match=r"Adasum.*bool"):
+        hvd.grouped_allreduce([torch.ones(2).bool(), torch.ones(2)], op=hvd.Adasum)
+    for call in (hvd.allreduce, hvd.allreduce_async_, lambda t, op: hvd.grouped_allreduce_async([t], op=op)):
+        with pytest.raises(NotImplementedError, match="3 ranks"):
+            call(torch.ones(2), op=hvd.Adasum)
+    with pytest.raises(ValueError, match="Average, Sum"):
+        hvd.reducescatter(torch.ones(3), op=hvd.Adasum)
+    net = torch.nn.Linear(2, 1)
+    with pytest.raises(NotImplementedError, match="3 ranks"):
+        hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=1), op=hvd.Adasum)
+    with pytest.raises(ValueError, match=r"wire_int8|WireInt8"):
+        hvd.allreduce(torch.ones(2), op=hvd.Adasum, compression=hvd.Compression.wire_int8)
+    two = hvd.add_process_set([0, 1])
+    with pytest.raises(NotImplementedError, match=r"ranks=\[0, 1\]"):
+        hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=1), op=hvd.Adasum, process_set=two)
+    if two.included():
+        tensors = [value(r, torch.float32, (9,)) for r in range(2)]
+        close(hvd.allreduce(tensors[hvd.rank()], op=hvd.Adasum, process_set=two), adasum(tensors))
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == 3
+    return True
+
+
+def test_what_is_refused_on_three_ranks(pool):
+    pool(3, HOROVOD_DYNAMIC_PROCESS_SETS="1").run(refusals)
+
+
+def joined():
+    mine = value(1, torch.float32, (33,))
+    if hvd.rank() == 1:
+        assert same_bits(hvd.allreduce(mine, op=hvd.Adasum), mine)
+    return hvd.join()
+
+
+def test_a_joined_rank_counts_as_zeros(pool):
+    assert pool(2).run(joined) == [1, 1]
+
+
+# ---- the optimizer -------------------------------------------------------------------------------------------------
+
+
+def network(seed=0):
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2, bias=False)).double()
+
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    "adam": lambda p: torch.optim.AdamW(p, lr=0.01),
+}
+
+
+def batch(rank, step):
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    return torch.randn(5, 4, generator=generator, dtype=torch.float64)
+
+
+def trains(kind, passes, groups):
+    """The wrapped optimizer against plain ones, one a rank, whose moves are combined here."""
+    n = hvd.size()
+    net, copies = network(), [network() for _ in range(n)]
+    plain = [OPTIMIZERS[kind](c.parameters()) for c in copies]
+    optimizer = hvd.DistributedOptimizer(
+        OPTIMIZERS[kind](net.parameters()),
+        net.named_parameters(),
+        op=hvd.Adasum,
+        groups=groups,
+        backward_passes_per_step=passes,
+    )
+    for step in range(4):
+        starts = [p.detach().clone() for p in net.parameters()]
+        for rank, (model, one) in enumerate([(net, optimizer), *zip(copies, plain, strict=True)], -1):
+            one.zero_grad()
+            for k in range(passes):
+                model(batch(hvd.rank() if rank < 0 else rank, 10 * step + k)).square().sum().backward()
+            one.step()
+        for i, p in enumerate(net.parameters()):
+            moves = [list(c.parameters())[i].detach() - starts[i] for c in copies]
+            torch.testing.assert_close(p.detach(), starts[i] + adasum(moves), rtol=1e-9, atol=1e-12)
+        for c in copies:
+            c.load_state_dict(net.state_dict())
+    return [p.tolist() for p in net.parameters()]
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("kind", list(OPTIMIZERS))
+def test_optimizer_combines_what_steps_have_moved(pool, size, kind):
+    for passes, groups in [(1, None), (2, 2)]:
+        results = pool(size).run(trains, kind, passes, groups)
+        assert all(r == results[0] for r in results)
+
+
+def corners():
+    net = network()
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(net.parameters(), lr=0.1),
+        net.named_parameters(),
+        op=hvd.Adasum,
+        compression=hvd.Compression.fp16,
+    )
+    with pytest.raises(AssertionError, match="Adasum"):
+        optimizer.skip_synchronize()
+    net(batch(0, 0)).sum().backward()
+    with pytest.raises(AssertionError, match="backward_passes_per_step=1"):
+        net(batch(0, 0)).sum().backward()
+    optimizer.zero_grad()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer.synchronize()  # has nothing to do
+        optimizer.step()
+    # A gradient on one rank only: the other one's parameters go along; nobody's: they stay.
+    before = [p.detach().clone() for p in net.parameters()]
+    optimizer.zero_grad()
+    if hvd.rank() == 0:
+        net[2].weight.grad = torch.ones_like(net[2].weight)
+    optimizer.step()
+    torch.testing.assert_close(net[2].weight.detach(), before[2] - 0.1, rtol=1e-3, atol=1e-3)
+    assert torch.equal(net[0].weight.detach(), before[0])
+
+    # With a closure, in other layouts, and parameters that come later.
+    conv = torch.nn.Conv2d(2, 2, 3).to(memory_format=torch.channels_last)
+    optimizer.add_param_group({"params": list(conv.parameters())})
+    start = conv.weight.detach().clone()
+
+    def closure():
+        optimizer.zero_grad()
+        loss = conv(torch.ones(1, 2, 3, 3)).sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure) is not None
+    torch.testing.assert_close(conv.weight.detach(), start - 0.1, rtol=1e-3, atol=1e-3)
+    optimizer.load_state_dict(optimizer.state_dict())
+    optimizer.set_backward_passes_per_step(2)
+    for _ in range(2):
+        net(batch(0, 1)).sum().backward()
+    optimizer.step()
+    return [p.tolist() for p in net.parameters()]
+
+
+def test_corners_of_the_optimizer(pool):
+    results = pool(2).run(corners)
+    assert results[0] == results[1]
+
+
+def fails_halfway():
+    net = network()
+    # Names that no other optimizer has are those on the wire.
+    names = [f"failing.{name}" for name, _ in net.named_parameters()]
+    named = dict(zip(names, net.parameters(), strict=True))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), named.items(), op=hvd.Adasum)
+    before = [p.detach().clone() for p in net.parameters()]
+    if hvd.rank() == 0:
+        net(batch(0, 0)).sum().backward()
+        with pytest.raises(hvd.HorovodInternalError, match=names[0]):
+            optimizer.step()
+    else:  # disagrees about the first parameter alone
+        other = {name: torch.ones(7) if name == names[0] else p.detach() for name, p in named.items()}
+        handles = [hvd.allreduce_async(t, op=hvd.Adasum, name=name) for name, t in other.items()]
+        with pytest.raises(hvd.HorovodInternalError, match=names[0]):
+            hvd.synchronize(handles[0])
+        for handle in handles[1:]:
+            hvd.synchronize(handle)
+    assert all(torch.equal(p.detach(), b) for p, b in zip(net.parameters(), before, strict=True))
+    net(batch(hvd.rank(), 0)).sum().backward()
+    optimizer.step()  # and the next step works
+    return [p.tolist() for p in net.parameters()]
+
+
+def test_a_failed_step_leaves_parameters_where_they_were(pool):
+    results = pool(2).run(fails_halfway)
+    assert results[0] == results[1]
