@@ -1,0 +1,330 @@
+"""What a distributed optimizer is, what its arguments do, and what it refuses."""
+
+import numpy as np
+import pytest
+
+
+def identity():
+    import keras
+
+    import horovod.keras as hvd
+    from tests.keras import models
+
+    for plain in (
+        keras.optimizers.Adam(0.01, beta_1=0.8, name="mine", clipnorm=1.0),
+        keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9), momentum=0.5),
+        keras.optimizers.AdamW(0.01),
+    ):
+        made = hvd.DistributedOptimizer(plain)
+        assert isinstance(made, type(plain))
+        assert type(made).__name__ == type(plain).__name__
+        assert type(made).__module__ == type(plain).__module__
+        assert made.get_config() == plain.get_config()
+        assert made is not plain
+        assert not hasattr(type(plain), "_HAS_AGGREGATE_GRAD"), "the plain class is as it was"
+        assert made._HAS_AGGREGATE_GRAD
+        assert made._agg_helper is None
+        assert made._optimizer is plain
+        ours, theirs = (keras.saving.serialize_keras_object(o) for o in (made, plain))
+        assert ours == theirs
+
+    # What is in no config stays too.
+    excluding = keras.optimizers.AdamW(0.01)
+    excluding.exclude_from_weight_decay(var_names=["bias"])
+    made = hvd.DistributedOptimizer(excluding)
+    assert made._exclude_from_weight_decay_pattern.pattern == "bias"
+
+    # A schedule and an optimizer that cannot be made from a config.
+    class Schedule(keras.optimizers.schedules.LearningRateSchedule):
+        def __call__(self, step):
+            return 0.25
+
+    made = hvd.DistributedOptimizer(keras.optimizers.SGD(Schedule()))
+    assert float(keras.ops.convert_to_numpy(made.learning_rate)) == 0.25
+    model = models.model()
+    model.compile(optimizer=made, loss="mse")
+    model.fit(*models.data(8), verbose=0)
+
+
+def test_it_is_like_the_plain_optimizer(keras3):
+    keras3(1).run(identity)
+
+
+def arguments():
+    import keras
+
+    import horovod.keras as hvd
+
+    rank, size = hvd.rank(), hvd.size()
+    total = sum(range(1, size + 1))
+
+    def updated(value=None, count=3, **options):
+        """-Update of variables whose gradients are (rank + 1) * (1, 2, ...), by a rate of 1."""
+        variables = [keras.Variable(np.zeros((i + 1, 2), "float32"), name=f"v{i}") for i in range(count)]
+        if callable(options.get("groups")):
+            options["groups"] = options["groups"](variables)
+        local = options.pop("local", ())
+        optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), **options)
+        for index in local:
+            optimizer.register_local_var(variables[index])
+        grads = [keras.ops.ones((i + 1, 2)) * (i + 1) * (rank + 1 if value is None else value) for i in range(count)]
+        optimizer.apply(grads, variables)
+        results = [-keras.ops.convert_to_numpy(v) for v in variables]
+        for i, result in enumerate(results):
+            assert (result == result[0, 0]).all()
+            results[i] = float(result[0, 0]) / (i + 1)
+        return results
+
+    mean = total / size
+    np.testing.assert_allclose(updated(), [mean] * 3)
+    np.testing.assert_allclose(updated(op=hvd.Sum), [total] * 3)
+    np.testing.assert_allclose(updated(gradient_predivide_factor=4.0), [mean] * 3)
+    np.testing.assert_allclose(updated(groups=2), [mean] * 3)
+    np.testing.assert_allclose(updated(groups=7), [mean] * 3)
+    np.testing.assert_allclose(updated(groups=lambda v: [[v[2], v[0]]], op=hvd.Sum), [total] * 3)
+    np.testing.assert_allclose(updated(compression=hvd.Compression.fp16), [mean] * 3)
+    # float16 is what travels: 1 + 2^-12 becomes 1.
+    np.testing.assert_allclose(updated(1 + 2.0**-12, compression=hvd.Compression.fp16, count=1), [1.0], rtol=0)
+    np.testing.assert_allclose(updated(local=[1]), [mean, (rank + 1) / size, mean])
+    np.testing.assert_allclose(updated(local=[1], scale_local_gradients=False), [mean, rank + 1, mean])
+    np.testing.assert_allclose(updated(local=[0, 1, 2], scale_local_gradients=False), [rank + 1] * 3)
+    with pytest.warns(DeprecationWarning, match="num_groups"):
+        np.testing.assert_allclose(updated(num_groups=2), [mean] * 3)
+
+    # A variable without gradient.
+    import warnings
+
+    variables = [keras.Variable(np.ones(2, "float32")) for _ in range(2)]
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        optimizer.apply([None, keras.ops.ones(2) * (rank + 1)], variables)
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(variables[0]), [1, 1])
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(variables[1]), [1 - mean] * 2)
+
+
+def test_arguments(keras3):
+    keras3(3).run(arguments)
+
+
+def in_a_set():
+    import keras
+
+    import horovod.keras as hvd
+
+    pair = hvd.add_process_set([0, 2])
+    rank = hvd.rank()
+    variable = keras.Variable(np.zeros(2, "float32"))
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), process_set=pair)
+    optimizer.apply([keras.ops.ones(2) * (rank + 1)], [variable])
+    expected = -2.0 if rank in (0, 2) else -(rank + 1.0)
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(variable), [expected] * 2)
+    assert hvd.remove_process_set(pair)
+
+
+def test_process_set(keras3):
+    keras3(3, HOROVOD_DYNAMIC_PROCESS_SETS="1").run(in_a_set)
+
+
+def partial():
+    import keras
+
+    import horovod.keras as hvd
+    from tests.keras import models
+
+    model = models.model()
+    own, shared = model.layers
+    optimizer = hvd.PartialDistributedOptimizer(keras.optimizers.SGD(0.1), local_layers=own)
+    model.compile(optimizer=optimizer, loss="mse")
+    x, y = models.data(8, seed=hvd.rank())
+    model.fit(x, y, batch_size=4, shuffle=False, verbose=0)
+    from horovod.common.objects import allgather_object
+
+    (a, b), (c, d) = allgather_object(([np.array(w) for w in own.get_weights()], models.weights(model)[2:]), "w")
+    assert all((p != q).any() for p, q in zip(a, c, strict=True)), "local"
+    for p, q in zip(b, d, strict=True):
+        np.testing.assert_array_equal(p, q)
+    assert shared.built
+    with pytest.raises(ValueError, match=r"local_layers.*int"):
+        hvd.PartialDistributedOptimizer(keras.optimizers.SGD(0.1), local_layers=[3])
+    with pytest.raises(ValueError, match="no variables yet"):
+        hvd.PartialDistributedOptimizer(keras.optimizers.SGD(0.1), local_layers=keras.layers.Dense(2))
+
+
+def test_partial_distributed_optimizer(keras3):
+    keras3(2).run(partial)
+
+
+def refusals():
+    import keras
+
+    import horovod.keras as hvd
+
+    def sgd():
+        return keras.optimizers.SGD(0.1)
+
+    v = keras.Variable(np.zeros(2, "float32"))
+    for options, words in (
+        ({"op": 3}, "op is Min.*Average and Sum"),
+        ({"op": hvd.Adasum}, "op is Adasum.*Average and Sum"),
+        ({"op": "sum"}, "op is 'sum'"),
+        ({"op": hvd.Sum, "gradient_predivide_factor": 2.0}, "gradient_predivide_factor is 2.0 with op=Sum"),
+        ({"gradient_predivide_factor": 0}, "gradient_predivide_factor is 0"),
+        ({"backward_passes_per_step": 0}, "backward_passes_per_step is 0"),
+        ({"groups": -1}, "groups is -1"),
+        ({"groups": "ab"}, "groups is a str"),
+        ({"groups": [3]}, r"groups\[0\] is a int"),
+        ({"groups": [[3]]}, r"groups\[0\] contains a int"),
+        ({"groups": [[v], [v]]}, r"groups\[1\].*second time"),
+        ({"num_groups": "x"}, "num_groups is 'x'"),
+        ({"process_set": 1}, "process_set is a int"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            hvd.DistributedOptimizer(sgd(), **options)
+    with pytest.raises(ValueError, match="optimizer is a str"):
+        hvd.DistributedOptimizer("sgd")
+    if keras.config.backend() == "jax":
+        with pytest.raises(ValueError, match="gradient_accumulation_steps"):
+            hvd.DistributedOptimizer(sgd(), backward_passes_per_step=2)
+    with pytest.raises(RuntimeError, match="broadcast_global_variables"):
+        hvd.broadcast_global_variables(0)
+    with pytest.raises(ValueError, match=r"Min.*Average and Sum"):
+        hvd.reducescatter(np.ones(3), op=3)
+
+
+def test_refusals(keras3):
+    keras3(1).run(refusals)
+
+
+def before_init():
+    import keras
+
+    import horovod.keras as hvd
+
+    with pytest.raises(ValueError, match="init"):
+        hvd.rank()
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
+    with pytest.raises(ValueError, match="init"):
+        optimizer.apply([keras.ops.ones(2)], [keras.Variable(np.zeros(2, "float32"))])
+
+
+def test_before_init(keras3):
+    keras3(1, initialized=False).run(before_init)
+
+
+def operations():
+    import keras
+
+    import horovod.keras as hvd
+
+    rank, size = hvd.rank(), hvd.size()
+    total = sum(range(1, size + 1))
+    numpy = keras.ops.convert_to_numpy
+    mine = np.full((3, 2), rank + 1, "float32")
+    np.testing.assert_allclose(numpy(hvd.allreduce(mine)), np.full((3, 2), total / size))
+    np.testing.assert_allclose(numpy(hvd.allreduce(keras.ops.convert_to_tensor(mine), op=hvd.Sum, name="x")), total)
+    np.testing.assert_allclose(numpy(hvd.allreduce(mine, prescale_factor=2.0, op=hvd.Sum)), 2 * total)
+    np.testing.assert_allclose(numpy(hvd.allreduce(mine, compression=hvd.Compression.fp16)), total / size)
+    np.testing.assert_allclose(float(hvd.allreduce(rank + 1.0)), total / size)
+    with pytest.warns(DeprecationWarning, match="average"):
+        np.testing.assert_allclose(numpy(hvd.allreduce(mine, average=False)), total)
+    gathered = numpy(hvd.allgather(np.full((rank + 1, 2), rank, "int32")))
+    np.testing.assert_array_equal(gathered[:, 0], np.repeat(np.arange(size), np.arange(1, size + 1)))
+    np.testing.assert_allclose(numpy(hvd.broadcast(mine, 1)), 2)
+    part = numpy(hvd.reducescatter(np.arange(2 * size * 3, dtype="float32").reshape(2 * size, 3), op=hvd.Sum))
+    np.testing.assert_allclose(part, size * np.arange(6 * rank, 6 * rank + 6).reshape(2, 3))
+    assert hvd.size() == size
+    assert hvd.is_homogeneous()
+
+
+def test_operations(keras3):
+    keras3(2).run(operations)
+
+
+def disagreeing():
+    """Ranks with unlike gradients get an error, all of them, and go on."""
+    import keras
+
+    import horovod.keras as hvd
+
+    rank = hvd.rank()
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    variable = keras.Variable(np.zeros(2 + rank, "float32"))
+    with pytest.raises(Exception, match=r"(?s)shape|dimension|extent"):
+        optimizer.apply([keras.ops.ones(2 + rank)], [variable])
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(variable), 0)
+    variable = keras.Variable(np.zeros(2, "float32"))
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    optimizer.apply([keras.ops.ones(2)], [variable])
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(variable), -1)
+
+
+def test_ranks_that_disagree(keras3):
+    keras3(2).run(disagreeing)
+
+
+def compiled_by_xla():
+    import keras
+
+    import horovod.keras as hvd
+    from tests.keras import models
+
+    model = models.model()
+    model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss="mse", jit_compile=True)
+    with pytest.raises(ValueError, match="jit_compile"):
+        model.fit(*models.data(8), verbose=0)
+    model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss="mse")
+    assert model.jit_compile is False
+    model.fit(*models.data(8), verbose=0)
+    # Where there is a GPU, "auto" would mean XLA.
+    from unittest import mock
+
+    import tensorflow as tf
+
+    gpu = mock.Mock(device_type="GPU")
+    with mock.patch.object(tf.config, "list_physical_devices", return_value=[gpu]):
+        model.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse")
+        assert model.jit_compile is True
+        model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss="mse")
+        assert model.jit_compile is False
+
+
+def test_xla(keras_pool):
+    keras_pool("tensorflow")(2).run(compiled_by_xla)
+
+
+def sparse():
+    import keras
+
+    import horovod.keras as hvd
+    from tests.keras import models
+
+    size, rank = hvd.size(), hvd.rank()
+    tokens = np.random.default_rng(3).integers(0, 10, (8 * size, 4))
+    y = tokens.sum(1, keepdims=True).astype("float32") / 40
+
+    def model():
+        keras.utils.set_random_seed(2)
+        layers = [keras.layers.Embedding(10, 3), keras.layers.Flatten(), keras.layers.Dense(1)]
+        return keras.Sequential([keras.layers.Input((4,)), *layers])
+
+    alone = model()
+    alone.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse")
+    alone.fit(tokens, y, batch_size=4 * size, shuffle=False, verbose=0)
+    parts = models.shard(tokens, 4), models.shard(y, 4)
+    for options in ({}, {"sparse_as_dense": True}, {"groups": 1}, {"sparse_as_dense": True, "groups": 1}):
+        ours = model()
+        ours.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), **options), loss="mse")
+        ours.fit(*parts, batch_size=4, shuffle=False, verbose=0)
+        models.assert_equal(ours, alone)
+    if keras.config.backend() == "tensorflow":
+        ours = model()
+        ours.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), backward_passes_per_step=2))
+        ours.compile(optimizer=ours.optimizer, loss="mse")
+        with pytest.raises(ValueError, match="sparse_as_dense"):
+            ours.fit(*parts, batch_size=4, shuffle=False, verbose=0)
+    assert rank < size
+
+
+def test_embeddings(keras3):
+    keras3(2).run(sparse)
