@@ -104,8 +104,8 @@ class LocalGradientAggregationHelper:
         return list(self._sums.values())
 
     def compute_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
-        """A pass. In the last one of a cycle, the reduced sums; in others, gradients that are not to be used. None
-        where a gradient is None.
+        """A pass. In the last one of a cycle, the reduced sums; in others, gradients that are not to be used. None for
+        a variable that never had a gradient.
 
         Raises ValueError naming the variable whose gradient is an IndexedSlices, without ``sparse_as_dense``.
         """
@@ -153,6 +153,10 @@ class LocalGradientAggregationHelper:
                 f"the gradient of {name_of(variable)!r} is an IndexedSlices, which backward_passes_per_step="
                 f"{self.backward_passes_per_step} sums up only with sparse_as_dense=True"
             )
+        if gradient is None and key_of(variable) in self._sums:
+            # It had a gradient in another pass, possibly of this cycle.
+            total = self._sums[key_of(variable)]
+            return tf.zeros(total.shape, total.dtype)
         return dense(gradient)
 
     def _sum_of(self, variable: Any, gradient: Any) -> Any:
@@ -168,7 +172,7 @@ class LocalGradientAggregationHelper:
 
 
 def _overwrite(sums: Sequence[Any], gradients: Sequence[Any], all_sums: dict[Any, Any]) -> Any:
-    # What has no gradient in this pass may get one in a later pass of the cycle.
+    # Variables that are missing in this pass may be there in a later pass of the cycle.
     chosen = {id(total) for total in sums}
     others = [total for total in all_sums.values() if id(total) not in chosen]
     written = [total.assign(gradient, read_value=False) for total, gradient in zip(sums, gradients, strict=True)]

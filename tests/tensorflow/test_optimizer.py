@@ -1,0 +1,204 @@
+"""DistributedOptimizer for optimizers of tf.compat.v1: trains as one process on the joined batch would."""
+
+import contextlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import horovod.tensorflow as hvd
+from tests.tensorflow.reference import assert_close
+from tests.tensorflow.training import Case, assert_equal_training, shard
+
+tf1 = tf.compat.v1
+
+OPTIMIZERS = {
+    "sgd": lambda: tf1.train.GradientDescentOptimizer(0.3),
+    "momentum": lambda: tf1.train.MomentumOptimizer(0.1, 0.9, use_nesterov=True),
+    "adagrad": lambda: tf1.train.AdagradOptimizer(0.2),
+    "adam": lambda: tf1.train.AdamOptimizer(0.05),
+}
+
+
+@contextlib.contextmanager
+def old_graph():
+    """A graph with the control flow that scripts of TensorFlow 1 have; reference variables work in no other."""
+    before = tf1.control_flow_v2_enabled()
+    tf1.disable_control_flow_v2()
+    try:
+        with tf.Graph().as_default() as graph:
+            yield graph
+    finally:
+        if before:
+            tf1.enable_control_flow_v2()
+
+
+def batch_of(case, step, passes, part):
+    """What ``passes`` passes see, the rows one after another."""
+    batches = [case.batch(step * passes + i, part) for i in range(passes)]
+    return {key: np.concatenate([batch[key] for batch in batches]) for key in batches[0]}
+
+
+def train(case, kind, distributed, reference=False, passes=1, average=True, steps=4):
+    """The variables, and global_step, after steps of ``passes`` passes each."""
+    with old_graph(), tf1.variable_scope("net", use_resource=not reference):
+        # Only rank 0 begins with the values of the case.
+        shift = hvd.rank() if distributed else 0.0
+        variables = {name: tf1.get_variable(name, initializer=value + shift) for name, value in case.initial()}
+        chosen = list(variables.values())
+        inputs = {key: tf1.placeholder(value.dtype) for key, value in case.batch(0).items()}
+        inputs["x"].set_shape([None, case.width[0]])
+        loss = case.loss(variables, inputs)
+        optimizer = OPTIMIZERS[kind]()
+        if distributed:
+            optimizer = hvd.DistributedOptimizer(
+                optimizer,
+                backward_passes_per_step=passes,
+                average_aggregated_gradients=average,
+                **case.options(chosen) | ({"sparse_as_dense": True} if passes > 1 else {}),
+            )
+        elif not average:
+            loss = loss * passes
+        counter = tf1.train.get_or_create_global_step()
+        train_op = optimizer.minimize(loss, global_step=counter, var_list=chosen)
+        start = hvd.broadcast_global_variables(0) if distributed else tf.no_op()
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            session.run(start)
+            for step in range(steps):
+                if distributed:
+                    feeds = [case.batch(step * passes + i, shard()) for i in range(passes)]
+                else:
+                    feeds = [batch_of(case, step, passes, slice(None))]
+                for feed in feeds:
+                    session.run(train_op, {inputs[key]: feed[key] for key in inputs})
+            return session.run(chosen), session.run(counter)
+
+
+def compare(kinds, seeds, reference, **options):
+    digests = []
+    for kind in kinds:
+        for seed in seeds:
+            case = Case(seed)
+            trained, steps = train(case, kind, True, reference, **options)
+            expected, expected_steps = train(case, kind, False, **options)
+            assert_equal_training(case, trained, expected)
+            assert steps == expected_steps
+            digests.append([value.tobytes() for value in trained])
+    return digests
+
+
+@pytest.mark.parametrize("reference", [False, True], ids=["resource", "reference"])
+def test_equals_one_process_on_the_joined_batch(tf_pool, reference):
+    results = tf_pool(3).run(compare, OPTIMIZERS, [300, 301, 302], reference, timeout=180)
+    assert all(result == results[0] for result in results), "ranks differ"
+
+
+@pytest.mark.parametrize("reference", [False, True], ids=["resource", "reference"])
+def test_equals_one_process_with_passes_summed_up_locally(tf_pool, reference):
+    def work():
+        return [
+            compare(["sgd", "adam"], [400, 401], reference, passes=passes, average=average)
+            for passes, average in ((2, True), (3, False))
+        ]
+
+    results = tf_pool(2).run(work, timeout=180)
+    assert all(result == results[0] for result in results), "ranks differ"
+
+
+def is_the_optimizer_that_it_wraps():
+    with old_graph():
+        v = tf1.get_variable("v", initializer=[1.0, 2.0])
+        loss = tf.reduce_sum(v) * (hvd.rank() + 1)
+        plain = tf1.train.MomentumOptimizer(0.5, 0.9)
+        optimizer = hvd.DistributedOptimizer(plain)
+        assert isinstance(optimizer, tf1.train.MomentumOptimizer)
+        assert type(optimizer).__name__ == "MomentumOptimizer"
+        assert optimizer.get_name() == "Momentum"
+        pairs = optimizer.compute_gradients(loss)
+        own = plain.compute_gradients(loss)
+        clipped = [(tf.clip_by_value(gradient, -1.0, 1.0), variable) for gradient, variable in pairs]
+        train_op = optimizer.apply_gradients(clipped)
+        assert tf1.get_collection(tf1.GraphKeys.TRAIN_OP) == [train_op]
+        slot = optimizer.get_slot(v, "momentum")
+        assert slot is plain.get_slot(v, "momentum")
+        assert optimizer.get_slot_names() == ["momentum"]
+        assert [variable.name for variable in optimizer.variables()] == ["v/Momentum:0"]
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            assert_close(session.run([pairs[0][0], own[0][0]]), [[1.5, 1.5], [hvd.rank() + 1.0] * 2])
+            session.run(train_op)
+            assert_close(session.run([v, slot]), [[0.5, 1.5], [1.0, 1.0]])
+
+
+def keeps_local_variables():
+    rank, size = hvd.rank(), hvd.size()
+    for scale in (True, False):
+        with old_graph():
+            mine, shared = tf1.get_variable("mine", initializer=0.0), tf1.get_variable("shared", initializer=0.0)
+            optimizer = tf1.train.GradientDescentOptimizer(1.0)
+            optimizer = hvd.DistributedOptimizer(optimizer, scale_local_gradients=scale, name="local")
+            optimizer.register_local_var(mine)
+            train_op = optimizer.minimize((mine + shared) * (rank + 1.0))
+            with tf1.Session() as session:
+                session.run(tf1.global_variables_initializer())
+                session.run(train_op)
+                expected = [-(rank + 1.0) / (size if scale else 1), -sum(range(1, size + 1)) / size]
+                assert_close(session.run([mine, shared]), expected)
+
+
+def works_without_a_session():
+    v = tf.Variable([1.0, 2.0])
+    for run in (lambda f: f, tf.function):
+        optimizer = hvd.DistributedOptimizer(tf1.train.GradientDescentOptimizer(1.0))
+
+        def step(optimizer=optimizer):
+            optimizer.minimize(lambda: tf.reduce_sum(v) * (hvd.rank() + 1), var_list=[v])
+
+        v.assign([1.0, 2.0])
+        run(step)()
+        assert_close(v, [-0.5, 0.5])
+
+
+def refuses_bad_arguments():
+    optimizer = tf1.train.GradientDescentOptimizer(1.0)
+    for options, match in (
+        ({"backward_passes_per_step": 0}, "backward_passes_per_step is 0"),
+        ({"backward_passes_per_step": 2}, "eager mode"),
+        ({"op": hvd.Adasum, "average_aggregated_gradients": True}, "Adasum"),
+        ({"op": hvd.Sum, "gradient_predivide_factor": 2.0}, "gradient_predivide_factor"),
+        ({"groups": -3}, "groups is -3"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            hvd.DistributedOptimizer(optimizer, **options)
+    with pytest.raises(ValueError, match="optimizer is a str"):
+        hvd.DistributedOptimizer("sgd")
+    with old_graph():
+        table = tf1.get_variable("table", initializer=[[1.0], [2.0]])
+        summing = hvd.DistributedOptimizer(optimizer, backward_passes_per_step=2)
+        with pytest.raises(ValueError, match=r"gradient of 'table' is an IndexedSlices.*sparse_as_dense=True"):
+            summing.minimize(tf.reduce_sum(tf.gather(table, [0])))
+        with pytest.warns(DeprecationWarning, match="num_groups"):
+            hvd.DistributedOptimizer(optimizer, num_groups=1)
+
+
+def hands_keras_optimizers_on():
+    optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(1.0), op=hvd.Sum, groups=1)
+    v = tf.Variable([1.0, 2.0])
+    optimizer.apply_gradients([(tf.constant([1.0, 2.0]) * (hvd.rank() + 1), v)])
+    assert_close(v, [-2.0, -4.0])
+    assert isinstance(optimizer, tf.keras.optimizers.SGD)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        is_the_optimizer_that_it_wraps,
+        keeps_local_variables,
+        works_without_a_session,
+        refuses_bad_arguments,
+        hands_keras_optimizers_on,
+    ],
+)
+def test_on_two_workers(tf_pool, check):
+    tf_pool(2).run(check)

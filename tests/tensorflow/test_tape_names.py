@@ -1,0 +1,124 @@
+"""Gradients travel under names that are unique and that ranks with another history agree on."""
+
+import pytest
+import tensorflow as tf
+
+import horovod.tensorflow as hvd
+from tests.tensorflow.reference import assert_close
+
+
+def names_in(function, *args):
+    """Of all Horovod operations in a traced function and in functions inside of it, as the kernels use them."""
+    graph = function.get_concrete_function(*args).graph.as_graph_def()
+    nodes = [*graph.node, *(node for inner in graph.library.function for node in inner.node_def)]
+    return sorted(node.name for node in nodes if node.op.startswith("Horovod"))
+
+
+def reduced(variables, factor=1.0, **options):
+    """Gradients of the sum of the variables times rank + 1: the mean of rank + 1 each."""
+    with tf.GradientTape() as tape:
+        loss = tf.add_n([tf.reduce_sum(v) for v in variables]) * (hvd.rank() + 1) * factor
+    return hvd.DistributedGradientTape(tape, **options).gradient(loss, variables)
+
+
+MEAN = 1.5
+
+
+def ranks_with_another_history():
+    rank = hvd.rank()
+    for _ in range(3 * rank):  # other numbers in Keras' names
+        tf.keras.Sequential([tf.keras.layers.Dense(2)]).build((None, 2))
+    layer = tf.keras.layers.Dense(2, kernel_initializer="ones")
+    layer.build((None, 2))
+    variables = layer.trainable_variables
+    step = tf.function(lambda shape: [tf.reduce_sum(g) for g in reduced(variables)])
+    for i in range(2 * rank):  # traced, but not run
+        step.get_concrete_function(tf.zeros([i + 5]))
+
+    @tf.function
+    def scoped(x):
+        with tf.name_scope("train"):
+            return reduced(variables)
+
+    for i in range(rank):
+        scoped.get_concrete_function(tf.zeros([i + 2]))
+    assert_close(step(tf.zeros([1])), [4 * MEAN, 2 * MEAN])
+    scoped(tf.zeros([1]))
+    generic = tf.function(lambda: _generic(variables))
+    assert all(name.split("/")[-1].isdigit() for name in names_in(generic))
+    return names_in(step, tf.zeros([1])), names_in(scoped, tf.zeros([1]))
+
+
+def _generic(variables):
+    with tf.GradientTape() as tape:
+        loss = tf.add_n([tf.reduce_sum(v) for v in variables])
+    return hvd.DistributedGradientTape(tape).gradient(loss, variables, use_generic_names=True)
+
+
+def test_do_not_depend_on_what_a_rank_did_before(tf_pool):
+    results = tf_pool(2).run(ranks_with_another_history, timeout=120)
+    assert results[0] == results[1]
+    step, scoped = results[0]
+    assert len(set(step)) == 2
+    assert step == scoped
+    assert all("kernel" in name or "bias" in name for name in step)
+
+
+def several_reductions_in_one_function():
+    first, second = [tf.Variable([1.0, 2.0])], [tf.Variable(3.0), tf.Variable([4.0])]
+    on = tf.Variable(True)
+
+    @tf.function
+    def step(steps):
+        results = [*reduced(first), *reduced(second)]  # two tapes, as for adversarial training
+        results = results + reduced(first, 10.0) if on else results + reduced(first, 20.0)
+        total = tf.zeros([])
+        for _ in tf.range(steps):
+            total += reduced(second)[0]
+        return results, total
+
+    for flag, factor in ((True, 10), (False, 20), (True, 10)):
+        on.assign(flag)
+        results, total = step(tf.constant(3))
+        assert_close(total, 3 * MEAN)
+        for actual, expected in zip(results, [[MEAN] * 2, MEAN, [MEAN], [factor * MEAN] * 2], strict=True):
+            assert_close(actual, expected)
+    names = names_in(step, tf.constant(3))
+    assert len(set(names)) == len(names), names
+
+
+def functions_inside_of_functions():
+    variables = [tf.Variable([1.0, 2.0]), tf.Variable(3.0)]
+    inner = tf.function(lambda factor: reduced(variables, factor))
+    other = tf.function(lambda factor: reduced(variables[:1], factor))
+
+    @tf.function
+    def outer():
+        return inner(tf.constant(1.0)), inner(tf.constant(2.0)), other(tf.constant(3.0)), reduced(variables)
+
+    for _ in range(5):
+        a, b, c, d = outer()
+        for actual, factor in ((a, 1), (b, 2), (c, 3), (d, 1)):
+            assert_close(actual[0], [factor * MEAN] * 2)
+
+
+def eager_steps_with_groups():
+    variables = [tf.Variable(1.0), tf.Variable([1.0, 2.0], dtype=tf.float64), tf.Variable(3.0)]
+    for options in ({}, {"groups": 2}, {"groups": [[variables[2], variables[0]]]}):
+        for _ in range(2):
+            with tf.GradientTape() as tape:
+                loss = (variables[0] + variables[2] * 2) * (hvd.rank() + 1.0)
+                wide = tf.reduce_sum(variables[1]) * (hvd.rank() + 1.0)
+            tape = hvd.DistributedGradientTape(tape, **options)
+            results = tape.gradient([loss, wide], variables)
+            assert_close(results[0], MEAN)
+            assert_close(results[1], [MEAN] * 2)
+            assert_close(results[2], 2 * MEAN)
+            assert results[1].dtype == tf.float64
+
+
+@pytest.mark.parametrize(
+    "check", [several_reductions_in_one_function, functions_inside_of_functions, eager_steps_with_groups]
+)
+def test_are_unique_among_operations_in_flight(tf_pool, check):
+    tf_pool(2).run(check)
