@@ -10,13 +10,13 @@ import functools
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 from jax import numpy as jnp
 
+from horovod.common.native import library_path
 from horovod.common.ops import Average
 from horovod.common.state import state
 
@@ -26,7 +26,7 @@ except ImportError:  # before jax 0.5
     from jax.extend import ffi
 
 _TARGET = "horovod_collective"
-_LIBRARY = Path(__file__).with_name("_jax.so")
+_LIBRARY = "horovod._keras._jax"
 
 
 @dataclass(frozen=True)
@@ -131,8 +131,8 @@ def _register() -> None:
     if "vmap_method" not in inspect.signature(ffi.ffi_call).parameters:
         raise ImportError(f"jax {jax.__version__} is too old for collectives in compiled programs; accepted: >= 0.4.38")
     try:
-        library = ctypes.CDLL(str(_LIBRARY))
-    except OSError as error:
+        library = ctypes.CDLL(str(library_path(_LIBRARY)))
+    except (ImportError, OSError) as error:
         raise ImportError(f"the library for JAX cannot be loaded: {error}") from error
     library.hvd_jax_attach.argtypes = [ctypes.c_size_t]
     if library.hvd_jax_attach(_core.face_api()) != 0:

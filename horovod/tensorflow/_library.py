@@ -1,11 +1,12 @@
 """The native library of ops: loading it, joining it to the engine, and what every op made with it needs."""
 
 import ctypes
-from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
 import tensorflow as tf
+
+from horovod.common.native import library_path
 
 try:  # private, but at this place from TensorFlow 2.13 to 2.21
     from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext as _in_xla_context
@@ -15,7 +16,7 @@ except ImportError:
         return False
 
 
-PATH = Path(__file__).with_name("_tf.so")
+LIBRARY = "horovod.tensorflow._tf"
 
 
 class ArgumentError(tf.errors.InvalidArgumentError, ValueError):
@@ -40,8 +41,9 @@ def _load() -> tuple[ModuleType, ctypes.CDLL]:
     try:
         from horovod import _core
 
-        loaded = tf.load_op_library(str(PATH))
-        library = ctypes.CDLL(str(PATH))  # the same library once more: a handle to call functions by
+        path = str(library_path(LIBRARY))
+        loaded = tf.load_op_library(path)
+        library = ctypes.CDLL(path)  # the same library once more: a handle to call functions by
         library.hvd_tf_attach.argtypes = [ctypes.c_void_p]
         library.hvd_tf_attach.restype = ctypes.c_int
         library.hvd_tf_trouble.restype = ctypes.c_char_p
@@ -49,11 +51,11 @@ def _load() -> tuple[ModuleType, ctypes.CDLL]:
         failed = library.hvd_tf_attach(_core.face_api())
     except (ImportError, OSError, AttributeError, tf.errors.OpError) as error:
         raise ImportError(
-            f"horovod.tensorflow cannot load its native part {PATH.name} into TensorFlow {tf.__version__}: {error}"
+            f"horovod.tensorflow cannot load its native part {LIBRARY} into TensorFlow {tf.__version__}: {error}"
         ) from error
     if failed:
         reason = library.hvd_tf_trouble().decode(errors="replace")
-        raise ImportError(f"horovod.tensorflow cannot use {PATH} with TensorFlow {tf.__version__}: {reason}")
+        raise ImportError(f"horovod.tensorflow cannot use {path} with TensorFlow {tf.__version__}: {reason}")
     return loaded, library
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from horovod.common import dtypes, exceptions, objects, ops, util
+from horovod.common import dtypes, exceptions, native, objects, ops, util
 from horovod.common.process_sets import ProcessSet, global_process_set
 
 ROOT = Path(dtypes.__file__).parent.parent.parent
@@ -179,3 +179,14 @@ def test_the_launcher_needs_no_engine():
 )
 def test_cpu_limit_of_a_control_group(texts, cores):
     assert util.cpu_limit(*texts) == cores
+
+
+def test_the_place_of_a_native_library_is_asked_of_the_import_system(tmp_path, monkeypatch):
+    package = tmp_path / "native_place"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "_lib.so").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert native.library_path("native_place._lib") == package / "_lib.so"
+    with pytest.raises(ImportError, match=r"native_place\._gone"):
+        native.library_path("native_place._gone")
