@@ -46,12 +46,13 @@ def reduce_gradients(
         return list(grads)
     pairs = [_compressed(grads[i], names[i], compression, sparse_as_dense) for i in some]
     reduction = Reduction(op, process_set, prescale, postscale, getattr(compression, "wire_format", 0))
-    reduced = _allreduce(
-        [tensor for tensor, _ in pairs],
-        [wire_name("allreduce", names[i]) for i in some],
-        reduction,
-        _group_names(names, groups, some),
-    )
+    tensors = [tensor for tensor, _ in pairs]
+    full_names = [wire_name("allreduce", names[i]) for i in some]
+    group_names = _group_names(names, groups, some)
+    if jax_calls.is_traced(tensors):
+        reduced = jax_calls.run_gradients(_call(tensors, full_names, reduction, group_names), tensors)
+    else:
+        reduced = [jnp.asarray(a) for a in arrays.allreduce_all(tensors, full_names, reduction, group_names)]
     result = list(grads)
     for i, tensor, (_, context) in zip(some, reduced, pairs, strict=True):
         result[i] = compression.decompress(tensor, context)
@@ -69,7 +70,10 @@ def allreduce(
     """The reduction of all ranks' values, as a JAX array. Inside of a compiled program too, where it has a gradient:
     the same reduction of the gradients."""
     reduction = Reduction(op, process_set, prescale, postscale)
-    return _allreduce([_array(value)], [wire_name("allreduce", name)], reduction, [""])[0]
+    value, full = _array(value), wire_name("allreduce", name)
+    if jax_calls.is_traced([value]):
+        return jax_calls.differentiable(_call([value], [full], reduction, [""]), value)[0]
+    return jnp.asarray(arrays.allreduce_all([value], [full], reduction)[0])
 
 
 def allgather(value: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
@@ -110,25 +114,25 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: P
         variable.assign(value)
 
 
-def _allreduce(tensors: list[Any], full_names: list[str], reduction: Reduction, groups: list[str]) -> list[Any]:
-    if not jax_calls.is_traced(tensors):
-        return [jnp.asarray(array) for array in arrays.allreduce_all(tensors, full_names, reduction, groups)]
+def _call(
+    tensors: Sequence[Any], full_names: Sequence[str], reduction: Reduction, groups: Sequence[str]
+) -> jax_calls.Call:
+    """What a program has to know of a reduction, checked."""
     from horovod._core import KIND_ALLREDUCE
 
     for tensor, name in zip(tensors, full_names, strict=True):
         arrays.check_reduction(tensor.dtype, reduction, name or "allreduce")
-    call = jax_calls.Call(
+    return jax_calls.Call(
         KIND_ALLREDUCE,
         tuple(full_names),
         tuple(groups),
         reduction.op,
-        arrays.set_id(reduction.process_set, "allreduce"),
+        arrays.set_id(reduction.process_set, full_names[0] or "allreduce"),
         _FACE,
         prescale=float(reduction.prescale),
         postscale=float(reduction.postscale),
         wire=reduction.wire,
     )
-    return list(jax_calls.differentiable(call, *tensors))
 
 
 def _compressed(gradient: Any, name: str, compression: Any, sparse_as_dense: bool) -> tuple[Any, Any]:

@@ -7,7 +7,6 @@ engine's stall check speaks; a step therefore makes one call with all of its gra
 
 import ctypes
 import functools
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +14,8 @@ from typing import Any
 import jax
 import numpy as np
 from jax import numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
 
 from horovod.common.native import library_path
 from horovod.common.ops import Average
@@ -53,25 +54,62 @@ def is_traced(arrays: Sequence[Any]) -> bool:
 
 
 def run(call: Call, arrays: Sequence[Any]) -> list[Any]:
-    """The results of ``call`` for arrays of any shape, traced or not. Without derivatives.
+    """The results of ``call`` for arrays of any shape, traced or not. It takes place even if nobody uses them, so that
+    one rank alone may. Without derivatives.
 
     Raises NotImplementedError on another device than the CPU, ImportError when the library cannot be loaded. What
     fails when the program runs becomes JAX's error (jax.errors.JaxRuntimeError, a RuntimeError), with our text.
     """
+    _prepare(call)
+    results = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
+    # For vmap: collectives know no shapes, a batch of arrays is an array.
+    function = ffi.ffi_call(
+        _TARGET, results, vmap_method="broadcast_all", **_options(len(arrays), "input_output_aliases")
+    )
+    return list(function(*arrays, **_attributes(call)))
+
+
+def run_gradients(call: Call, arrays: Sequence[Any]) -> list[Any]:
+    """``run`` for traced arrays whose results all ranks use alike; neither for vmap nor for derivatives.
+
+    JAX is not told of the call's side effects, because it calls programs that have such by a slow way: about 15 us for
+    every argument and result, milliseconds for a training step.
+    """
+    _prepare(call)
+    return list(_primitive.bind(*arrays, call=call))
+
+
+_primitive = Primitive("horovod_collective")
+_primitive.multiple_results = True
+
+
+@_primitive.def_abstract_eval
+def _shapes(*arrays: Any, call: Call) -> list[Any]:
+    return [jax.core.ShapedArray(array.shape, array.dtype) for array in arrays]
+
+
+def _lower(context: Any, *operands: Any, call: Call) -> Any:
+    rule = ffi.ffi_lowering(_TARGET, **_options(len(operands), "operand_output_aliases"))
+    return rule(context, *operands, **_attributes(call))
+
+
+mlir.register_lowering(_primitive, _lower, platform="cpu")
+
+
+def _options(count: int, aliases: str) -> dict[str, Any]:
+    return {
+        # Without it XLA would merge equal calls, leave them out or move them out of loops and branches.
+        "has_side_effect": True,
+        # In place where XLA has no other use for the array, as for gradients; else it makes the copy.
+        aliases: {i: i for i in range(count)},
+    }
+
+
+def _prepare(call: Call) -> None:
     _require_cpu()
     _register()
     if any("\n" in name for name in (*call.names, *call.groups)):
         raise ValueError(f"names of tensors {call.names!r}: accepted are names without line ends")
-    results = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
-    options: dict[str, Any] = {
-        # Without it XLA would merge equal calls and leave out those whose results nobody uses.
-        "has_side_effect": True,
-        # Collectives know no shapes: a batch of arrays is an array.
-        "vmap_method": "broadcast_all",
-        # In place where XLA has no other use for the array, as for gradients; else it makes the copy.
-        "input_output_aliases": {i: i for i in range(len(results))},
-    }
-    return list(ffi.ffi_call(_TARGET, results, **options)(*arrays, **_attributes(call)))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -128,8 +166,6 @@ def _register() -> None:
     """Loads the library, gives it the engine's table and tells XLA of it; once in a process."""
     from horovod import _core
 
-    if "vmap_method" not in inspect.signature(ffi.ffi_call).parameters:
-        raise ImportError(f"jax {jax.__version__} is too old for collectives in compiled programs; accepted: >= 0.4.38")
     try:
         library = ctypes.CDLL(str(library_path(_LIBRARY)))
     except (ImportError, OSError) as error:

@@ -132,7 +132,8 @@ def test_control_flow_batches_and_donation(jax_pool):
             state_ = step(state_)
         kept = jnp.full((10,), float(rank))  # an input that is used again must not be overwritten
         total = jax.jit(lambda k: backend.allreduce(k, "kept", Sum) + 0 * k)(kept)
-        unused = jax.jit(lambda k: (backend.allreduce(k, "unused", Sum), k)[1])(kept)
+        # Used by one rank alone: takes place on all.
+        unused = jax.jit(lambda k: k + ((backend.allreduce(k, "unused", Sum), 0)[rank] * 0.0))(kept)
         return (
             firsts.tolist(),
             branch(True, x).tolist(),
