@@ -90,10 +90,12 @@ def _own_rank(process_set_id: int) -> Any:
 @tf.RegisterGradient("HorovodBroadcast")
 def _of_broadcast(op: Any, gradient: Any) -> Any:
     averaged = mpi_ops._allreduce(gradient, op=Average, **_naming(op))
+    # Zeros alone would let graphs drop the allreduce on all ranks but the root, which would wait for ever.
+    with tf.control_dependencies([averaged]):
+        zeros = tf.zeros_like(averaged)
     if elastic():
-        is_root = tf.equal(mpi_ops.rank_op(), op.get_attr("root_rank"))
-        return tf.where(is_root, averaged, tf.zeros_like(averaged))
-    return averaged if mpi_ops.rank() == op.get_attr("root_rank") else tf.zeros_like(averaged)
+        return tf.where(tf.equal(mpi_ops.rank_op(), op.get_attr("root_rank")), averaged, zeros)
+    return averaged if mpi_ops.rank() == op.get_attr("root_rank") else zeros
 
 
 @tf.RegisterGradient("HorovodAlltoall")

@@ -1,0 +1,345 @@
+"""Operations inside functions, loops, branches, pipelines, sessions and saved models, and many of them at once."""
+
+import random
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import horovod.tensorflow as hvd
+
+V1 = tf.compat.v1
+
+
+def many_at_once(seed):
+    """64 operations in a step, which every rank makes in an order of its own: none may wait for another."""
+    rank, size = hvd.rank(), hvd.size()
+    order = list(range(64))
+    random.Random(seed + rank).shuffle(order)
+
+    def build(x):
+        made = {i: hvd.allreduce(x * float(i), op=hvd.Sum, name=f"many{i}") for i in order}
+        return [made[i] for i in range(64)]
+
+    function = tf.function(build)
+    wanted = [float(i * size) for i in range(64)]
+    for _ in range(5):
+        assert [float(y[0]) for y in function(tf.ones([3]))] == wanted
+    for threads in (0, 1):
+        with tf.Graph().as_default():
+            x = V1.placeholder(tf.float32, [3])
+            results = build(x)
+            config = V1.ConfigProto(inter_op_parallelism_threads=threads, intra_op_parallelism_threads=threads)
+            with V1.Session(config=config) as session:
+                for _ in range(3):
+                    assert [float(y[0]) for y in session.run(results, {x: np.ones(3)})] == wanted
+
+
+def mixed_at_once(seed):
+    """The same with every kind of operation and with results that need memory of their own."""
+    rank, size = hvd.rank(), hvd.size()
+    makers = {}
+    for i in range(8):
+        makers |= {
+            f"r{i}": lambda x, i=i: hvd.allreduce(x * i, op=hvd.Sum, name=f"r{i}"),
+            f"g{i}": lambda x, i=i: hvd.allgather(x[: i + 1], name=f"g{i}"),
+            f"b{i}": lambda x, i=i: hvd.broadcast(x + rank, i % size, name=f"b{i}"),
+            f"s{i}": lambda x, i=i: hvd.reducescatter(x * i, op=hvd.Sum, name=f"s{i}"),
+            f"a{i}": lambda x, i=i: hvd.alltoall(tf.repeat(x[:1], size) + i, name=f"a{i}"),
+            f"q{i}": lambda x, i=i: tf.add_n(hvd.grouped_allreduce([x, x * i], op=hvd.Sum, name=f"q{i}")),
+        }
+    order = list(makers)
+    random.Random(seed + rank).shuffle(order)
+
+    @tf.function
+    def step(x):
+        made = {name: makers[name](x) for name in order}
+        return [made[name] for name in makers]
+
+    for _ in range(3):
+        results = dict(zip(makers, step(tf.ones([2 * size])), strict=True))
+        for i in range(8):
+            assert results[f"r{i}"].numpy().tolist() == [float(i * size)] * (2 * size)
+            assert results[f"g{i}"].shape == (min(i + 1, 2 * size) * size,)
+            assert results[f"b{i}"].numpy().tolist() == [1.0 + i % size] * (2 * size)
+            assert results[f"s{i}"].numpy().tolist() == [float(i * size)] * 2
+            assert results[f"a{i}"].numpy().tolist() == [1.0 + i] * size
+            assert results[f"q{i}"].numpy().tolist() == [float(size + i * size)] * (2 * size)
+
+
+def test_many_at_once_in_any_order(tf_pool):
+    seed = random.randrange(2**31)
+    print(f"seed {seed}")
+    for size in (2, 3):
+        tf_pool(size).run(many_at_once, seed)
+        tf_pool(size).run(mixed_at_once, seed)
+    tf_pool(2, HOROVOD_TRANSPORT="tcp").run(mixed_at_once, seed)
+
+
+def control_flow():
+    size = float(hvd.size())
+    x = tf.constant([1.0, 2.0])
+
+    @tf.function
+    def loop(x, n):
+        for i in tf.range(n):
+            parts = [hvd.allreduce(x * float(k + 1), op=hvd.Sum) for k in range(4)]
+            x = tf.add_n(parts) / (10.0 * size) + tf.cast(i, tf.float32)
+        return x
+
+    expected = np.array([1.0, 2.0])
+    for i in range(40):
+        expected = expected + i
+    np.testing.assert_allclose(loop(x, 40), expected, rtol=1e-5)
+
+    @tf.function
+    def gathers(x):  # an output whose size changes from step to step
+        return tf.while_loop(
+            lambda i, x: i < 3,
+            lambda i, x: (i + 1, hvd.allgather(x)),
+            (0, x),
+            shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
+        )[1]
+
+    assert gathers(x).shape == (2 * hvd.size() ** 3,)
+
+    @tf.function
+    def branch(x, positive):
+        first = hvd.allreduce(x, op=hvd.Sum)
+        second = tf.cond(positive, lambda: hvd.allreduce(x * 2.0, op=hvd.Sum), lambda: hvd.allreduce(x, op=hvd.Max))
+        return first + second
+
+    assert branch(x, tf.constant(True)).numpy().tolist() == [3 * size, 6 * size]
+    assert branch(x, tf.constant(False)).numpy().tolist() == [1 + size, 2 * (1 + size)]
+
+    @tf.function
+    def inner(x):
+        return hvd.allreduce(x, op=hvd.Sum) * 2.0
+
+    @tf.function
+    def outer(x):
+        return inner(inner(x)) + inner(x + 1.0) + hvd.allreduce(x, op=hvd.Sum)
+
+    np.testing.assert_allclose(outer(x), 4 * size**2 * x + 2 * size * (x + 1) + size * x)
+
+    @tf.function
+    def gradient_in_loop(x):
+        total = tf.zeros_like(x)
+        for _ in tf.range(3):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = tf.reduce_sum(hvd.allreduce(x, op=hvd.Sum) ** 2)
+            total += tape.gradient(y, x)
+        return total
+
+    np.testing.assert_allclose(gradient_in_loop(x), 3 * 2 * size * size * x)
+
+    @tf.function
+    def gradient_of_loop(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = x
+            for _ in tf.range(3):
+                y = hvd.allreduce(y, op=hvd.Average) * y
+            y = tf.reduce_sum(y)
+        return tape.gradient(y, x)  # y = x ** 8
+
+    np.testing.assert_allclose(gradient_of_loop(x), 8 * x**7, rtol=1e-5)
+
+
+def extra_branches_on_root():
+    """Rank 0 alone has other branches and loops before: names must not count them."""
+    x = tf.constant([1.0])
+
+    @tf.function
+    def step(x, positive):
+        if hvd.rank() == 0:
+            tf.cond(positive, lambda: tf.print("seen", output_stream="file:///dev/null"), tf.no_op)
+            for _ in tf.range(2):
+                x += 0.0
+        y = tf.cond(positive, lambda: hvd.allreduce(x, op=hvd.Sum, name="y"), lambda: x)
+        for _ in tf.range(2):
+            y += hvd.allreduce(x, op=hvd.Sum, name="z")
+        return y
+
+    size = float(hvd.size())
+    assert step(x, tf.constant(True)).numpy().tolist() == [3 * size]
+
+
+def names_and_shapes():
+    seen = {}
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 4])])
+    def step(x):
+        with tf.name_scope("outer"):
+            results = {
+                "allreduce": hvd.allreduce(x),
+                "named": hvd.allreduce(x, name="my name:0"),
+                "again": hvd.allreduce(x, name="my name:0"),
+                "unscoped": hvd.allreduce(x, name="bare", ignore_name_scope=True),
+                "broadcast": hvd.broadcast(x, 0),
+                "allgather": hvd.allgather(x),
+                "alltoall": hvd.alltoall(x, [1] * hvd.size())[0],
+                "reducescatter": hvd.reducescatter(x),
+                "group": hvd.grouped_allreduce([x, x])[1],
+                "scalar": hvd.allreduce(tf.reduce_sum(x)),
+                "literal": hvd.allreduce([1.0]),
+                "size": hvd.size_op(),
+                "joined": hvd.process_set_included_op(name="included"),
+            }
+        for name, tensor in results.items():
+            seen[name] = (tensor.op.name, tensor.shape.as_list())
+        return list(results.values())
+
+    step(tf.ones([hvd.size(), 4]))
+    assert seen["allreduce"] == ("outer/HorovodAllreduce_x", [None, 4])
+    assert seen["named"] == ("outer/my_name_0", [None, 4])
+    assert seen["again"] == ("outer/my_name_0_1", [None, 4])
+    assert seen["unscoped"] == ("outer/bare", [None, 4])
+    assert seen["broadcast"] == ("outer/HorovodBroadcast_x", [None, 4])
+    assert seen["joined"] == ("outer/included", [])
+    for name in ("allgather", "alltoall", "reducescatter"):
+        assert seen[name][1] == [None, 4], name
+    assert seen["group"][1] == [None, 4]
+    assert seen["scalar"][1] == []
+    assert seen["size"][1] == []
+
+
+def pipeline():
+    dataset = tf.data.Dataset.range(5).map(lambda i: hvd.allreduce(i, op=hvd.Sum))
+    assert [int(i) for i in dataset] == [hvd.size() * i for i in range(5)]
+
+
+def scopes_differ():
+    """Outer scopes that differ between ranks are ignored on request."""
+
+    @tf.function
+    def step(x):
+        with tf.name_scope(f"rank{hvd.rank()}"):
+            y = hvd.allreduce(x, op=hvd.Sum, name="shared", ignore_name_scope=True)
+            return y, tf.gradients(y, x)[0]
+
+    y, gradient = step(tf.ones([2]))
+    assert y.numpy().tolist() == gradient.numpy().tolist() == [float(hvd.size())] * 2
+
+
+def compiled():
+    @tf.function(jit_compile=True)
+    def whole(x):
+        return hvd.allreduce(x * 2.0)
+
+    with pytest.raises(NotImplementedError, match=r"HorovodAllreduce.*jit_compile"):
+        whole(tf.ones([2]))
+
+    @tf.function(jit_compile=True)
+    def inner(x):
+        return x * 3.0 + 1.0
+
+    @tf.function
+    def outer(x):
+        return hvd.allreduce(inner(x), op=hvd.Sum)
+
+    assert outer(tf.ones([2])).numpy().tolist() == [4.0 * hvd.size()] * 2
+
+
+def mixed_precision():
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = hvd.allreduce(tf.cast(x, tf.float16), op=hvd.Sum)
+            z = hvd.allreduce(tf.cast(x, tf.bfloat16), op=hvd.Sum)
+            loss = tf.reduce_sum(tf.cast(y, tf.float32) + tf.cast(z, tf.float32))
+        return y, z, tape.gradient(loss, x)
+
+    y, z, gradient = step(tf.constant([1.0, 2.0]))
+    assert y.dtype == tf.float16
+    assert z.dtype == tf.bfloat16
+    assert gradient.numpy().tolist() == [2.0 * hvd.size()] * 2
+
+
+def in_functions():
+    control_flow()
+    names_and_shapes()
+    pipeline()
+    scopes_differ()
+    compiled()
+    mixed_precision()
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_functions(tf_pool, size):
+    tf_pool(size).run(in_functions)
+
+
+def test_ranks_with_other_graphs_around(tf_pool):
+    tf_pool(2).run(extra_branches_on_root)
+
+
+def save_and_load(folder):
+    class Module(tf.Module):
+        def __init__(self):
+            self.scale = tf.Variable([2.0])
+
+        @tf.function(input_signature=[tf.TensorSpec([None])])
+        def __call__(self, x):
+            y = hvd.allreduce(x * self.scale, op=hvd.Sum)
+            return y, hvd.allgather(x), hvd.grouped_allreduce([x, y])[1]
+
+    path = f"{folder}/{hvd.rank()}"
+    tf.saved_model.save(Module(), path)
+    loaded = tf.saved_model.load(path)
+    size = float(hvd.size())
+    x = tf.ones([2])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y, gathered, again = loaded(x)
+        loss = tf.reduce_sum(y)
+    assert y.numpy().tolist() == again.numpy().tolist() == [2.0 * size] * 2
+    assert gathered.shape == (2 * hvd.size(),)
+    assert tape.gradient(loss, x).numpy().tolist() == [2.0 * size] * 2
+    # And in a session.
+    with tf.Graph().as_default(), V1.Session() as session:
+        V1.saved_model.loader.load(session, ["serve"], path)
+        signature = session.graph.get_operations()
+        assert any(operation.type.startswith(("StatefulPartitionedCall", "Horovod")) for operation in signature)
+
+
+def test_saved_model(tf_pool, tmp_path):
+    tf_pool(2).run(save_and_load, str(tmp_path))
+
+
+def sessions():
+    size = float(hvd.size())
+    with tf.Graph().as_default():
+        x = V1.placeholder(tf.float32, [2])
+        summed = hvd.allreduce(x, op=hvd.Sum)
+        assert summed.op.name == "HorovodAllreduce_Placeholder"
+        loop = V1.while_loop(
+            lambda i, y: i < 20,
+            lambda i, y: (i + 1, hvd.allreduce(y, op=hvd.Average) + 1.0),
+            (0, summed),
+        )[1]
+        branch = tf.cond(x[0] > 0, lambda: hvd.allreduce(x, op=hvd.Max), lambda: x)
+        questions = [hvd.rank_op(), hvd.size_op(), hvd.local_rank_op(), hvd.local_size_op()]
+        with V1.Session() as session:
+            for _ in range(3):
+                results = session.run([summed, loop, branch, questions], {x: [1.0, 2.0]})
+                assert results[0].tolist() == [size, 2 * size]
+                assert results[1].tolist() == [size + 20, 2 * size + 20]
+                assert results[2].tolist() == [1.0, 2.0]
+                assert results[3] == [hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()]
+
+
+def old_control_flow():
+    """Loops of TensorFlow 1, whose frames the kernels see themselves."""
+    V1.disable_control_flow_v2()
+    try:
+        sessions()
+    finally:
+        V1.enable_control_flow_v2()
+
+
+def test_sessions(tf_pool):
+    tf_pool(2).run(sessions)
+    tf_pool(2).run(old_control_flow)
