@@ -1,0 +1,325 @@
+"""Callbacks, in fit."""
+
+import numpy as np
+import pytest
+
+
+def broadcasting():
+    import keras
+
+    import horovod.keras as hvd
+    from tests.keras import models
+
+    rank, size = hvd.rank(), hvd.size()
+    x, y = models.data(8 * size)
+    parts = models.shard(x, 4), models.shard(y, 4)
+    model = models.model(seed=rank)  # every rank starts elsewhere
+    optimizer = keras.optimizers.Adam(0.01)
+    optimizer.build(model.trainable_variables)
+    for variable in optimizer.variables[2:]:
+        variable.assign(keras.ops.ones(variable.shape) * (rank + 1))
+    own = model.layers[0].bias
+    own.assign(keras.ops.ones(7) * rank)
+    model.compile(optimizer=hvd.DistributedOptimizer(optimizer), loss="mse")
+    cbs = hvd.callbacks
+    seen = []
+
+    class Watch(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if hasattr(self.model, "jax_state_sync"):
+                self.model.jax_state_sync()
+            seen.append([np.array(w) for w in self.model.get_weights()])
+
+    callback = cbs.BroadcastGlobalVariablesCallback(1, local_variables=[own])
+    model.fit(*parts, batch_size=4, epochs=2, shuffle=False, verbose=0, callbacks=[callback, Watch()])
+    from horovod.common.objects import allgather_object
+
+    state = [keras.ops.convert_to_numpy(v) for v in optimizer.variables]
+    everybody = allgather_object((seen, state), "seen")
+    names = [w.path.split("/")[-1] for w in model.weights]
+    for other, other_state in everybody:
+        for batch in range(len(seen)):
+            for i, name in enumerate(names):
+                equal = (other[batch][i] == everybody[1][0][batch][i]).all()
+                assert equal == (i != 1 or other is everybody[1][0]), (batch, name)
+        for a, b in zip(other_state, state, strict=True):
+            np.testing.assert_array_equal(a, b)
+    # Another fit does not broadcast again.
+    own.assign(keras.ops.ones(7) * rank)
+    assert callback.broadcast_done
+
+
+def test_broadcast_at_the_end_of_the_first_batch(keras3):
+    keras3(2).run(broadcasting)
+
+
+def metrics():
+    import keras
+
+    import horovod.keras as hvd
+    from tests.keras import models
+
+    rank, size = hvd.rank(), hvd.size()
+    # Ranks have 4, 8, ... samples for training and 6, 3, ... for validation.
+    x, y = models.data(100)
+    begin = [0, 4, 12]
+    mine = slice(begin[rank], begin[rank] + 4 * (rank + 1))
+    tests = [slice(40, 46), slice(46, 49), slice(49, 51)]
+    model = models.model()
+    # A rate of 0: the model's loss on all samples is what the ranks' have to average to.
+    model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.0)), loss="mse", metrics=["mae"])
+    data = keras.utils.PyDataset
+
+    class OneBatch(data):
+        """Ranks take equally many steps, of unlike sizes."""
+
+        def __len__(self):
+            return 1
+
+        def __getitem__(self, index):
+            return x[mine], y[mine]
+
+    history = model.fit(
+        OneBatch(),
+        epochs=2,
+        verbose=0,
+        validation_data=(x[tests[rank]], y[tests[rank]]),
+        validation_batch_size=2,
+        callbacks=[hvd.callbacks.MetricAverageCallback()],
+    ).history
+    everything = np.concatenate([x[: begin[size - 1] + 4 * size]]), y[: begin[size - 1] + 4 * size]
+    loss, mae = model.evaluate(*everything, verbose=0)
+    held = slice(40, tests[size - 1].stop)
+    val_loss, val_mae = model.evaluate(x[held], y[held], verbose=0)
+    for key, value in (("loss", loss), ("mae", mae), ("val_loss", val_loss), ("val_mae", val_mae)):
+        np.testing.assert_allclose(history[key], [value] * 2, rtol=1e-5, err_msg=key)
+    from horovod.common.objects import allgather_object
+
+    first, *others = allgather_object(history, "history")
+    assert all(other == first for other in others)
+
+    # Without validation; and a metric that one rank alone has.
+    class Own(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            logs["rank"] = float(self.rank)
+            if self.rank == 1:
+                logs["alone"] = 5.0
+
+    own = Own()
+    own.rank = rank
+    history = model.fit(OneBatch(), verbose=0, callbacks=[own, hvd.callbacks.MetricAverageCallback()]).history
+    np.testing.assert_allclose(history["loss"], [loss], rtol=1e-5)
+    samples = [4 * (r + 1) for r in range(size)]
+    np.testing.assert_allclose(history["rank"], [np.average(range(size), weights=samples)], rtol=1e-6)
+    assert history.get("alone") == ([5.0] if rank == 1 else None)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_metrics_are_averages_over_all_samples(keras3, size):
+    keras3(size).run(metrics)
+
+
+def rates():
+    import keras
+
+    import horovod.keras as hvd
+    from tests.keras import models
+
+    size = hvd.size()
+    x, y = models.data(12)
+    cbs = hvd.callbacks
+
+    class Rates(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.rates = []
+
+        def on_train_batch_end(self, batch, logs=None):
+            if hasattr(self.model, "jax_state_sync"):
+                self.model.jax_state_sync()
+            self.rates.append(float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate)))
+
+    def fit(*callbacks, epochs=1, optimizer=None, **options):
+        model = models.model()
+        optimizer = hvd.DistributedOptimizer(optimizer or keras.optimizers.SGD(0.8))
+        model.compile(optimizer=optimizer, loss="mse")
+        seen = Rates()
+        history = model.fit(
+            x, y, batch_size=3, epochs=epochs, shuffle=False, verbose=0, callbacks=[*callbacks, seen], **options
+        )
+        return seen.rates, history.history, model
+
+    # From 0.8 / size to 0.8 in two epochs of four batches.
+    warmup = cbs.LearningRateWarmupCallback(0.8, warmup_epochs=2, verbose=1)
+    seen, history, _ = fit(warmup, epochs=3)
+    expected = [0.8 / size * (1 + (size - 1) * min(8, i + 1) / 8) for i in range(12)]
+    np.testing.assert_allclose(seen, expected, rtol=1e-5)
+    np.testing.assert_allclose(history["lr"], [seen[3], seen[7], seen[11]], rtol=1e-6)
+
+    steps = cbs.LearningRateScheduleCallback(0.8, multiplier=lambda epoch: 0.5**epoch, start_epoch=1, end_epoch=3)
+    seen, history, _ = fit(steps, epochs=4)
+    np.testing.assert_allclose(seen, np.repeat([0.8, 0.4, 0.2, 0.2], 4), rtol=1e-6)
+    np.testing.assert_allclose(history["lr"], [0.8, 0.4, 0.2, 0.2], rtol=1e-6)
+
+    smooth = cbs.LearningRateScheduleCallback(0.8, lambda epoch: 1 - epoch / 2, staircase=False)
+    seen, _, _ = fit(smooth, epochs=2)
+    np.testing.assert_allclose(seen, [0.8 * (1 - i / 8) for i in range(8)], rtol=1e-5)
+
+    constant = cbs.LearningRateScheduleCallback(0.8, 0.25, end_epoch=1)
+    seen, _, _ = fit(constant, epochs=2)
+    np.testing.assert_allclose(seen, [0.2] * 8, rtol=1e-6)
+
+    # Momentum correction: velocities hold the rate, so they change with it.
+    def momentum(corrected):
+        steps = cbs.LearningRateScheduleCallback(
+            0.8, lambda epoch: 0.25**epoch, momentum_correction=corrected, start_epoch=1
+        )
+        _, _, model = fit(steps, epochs=2, optimizer=keras.optimizers.SGD(0.8, momentum=0.9), steps_per_epoch=2)
+        return models.weights(model)
+
+    def by_hand(corrected):
+        model = models.model()
+        model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.8, momentum=0.9)), loss="mse")
+        model.fit(x[:6], y[:6], batch_size=3, shuffle=False, verbose=0)
+        model.optimizer.learning_rate = 0.2
+        if corrected:
+            for velocity in model.optimizer.momentums:
+                velocity.assign(velocity * 0.25)
+        model.fit(x[6:], y[6:], batch_size=3, shuffle=False, verbose=0)
+        return models.weights(model)
+
+    for corrected in (True, False):
+        for a, b in zip(momentum(corrected), by_hand(corrected), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    assert any((a != b).any() for a, b in zip(by_hand(True), by_hand(False), strict=True))
+
+    # A rate that is not to be set, and arguments that cannot be.
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
+    with pytest.raises(ValueError, match="learning_rate is a ExponentialDecay"):
+        fit(cbs.LearningRateWarmupCallback(0.8, 1), optimizer=keras.optimizers.SGD(schedule))
+    with pytest.raises(ValueError, match="initial_lr is 'a'"):
+        cbs.LearningRateScheduleCallback("a", 1.0)
+    with pytest.raises(ValueError, match="multiplier is None"):
+        cbs.LearningRateScheduleCallback(0.1, None)
+    with pytest.raises(ValueError, match="warmup_epochs is -1"):
+        cbs.LearningRateWarmupCallback(0.1, warmup_epochs=-1)
+
+
+def test_learning_rates(keras3):
+    keras3(2).run(rates, timeout=180)
+
+
+def best(folder):
+    import os
+
+    import keras
+
+    import horovod.keras as hvd
+    from tests.keras import models
+
+    x, y = models.data(16)
+    callback = hvd.callbacks.BestModelCheckpoint(monitor="loss", mode="min")
+    model = models.model()
+    model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.05)), loss="mse")
+    with pytest.raises(ValueError, match="filepath"):
+        model.fit(x, y, verbose=0, callbacks=[callback])
+    callback = hvd.callbacks.BestModelCheckpoint(monitor="score", mode="max")
+    callback.filepath = os.path.join(folder, f"best{hvd.rank()}.keras")
+
+    class Score(keras.callbacks.Callback):
+        weights = None
+
+        def on_epoch_end(self, epoch, logs=None):
+            logs["score"] = [1.0, 3.0, 2.0][epoch]
+            if epoch == 1:
+                self.weights = models.weights(self.model)
+
+    score = Score()
+    model.fit(x, y, epochs=3, verbose=0, callbacks=[score, callback])
+    saved = keras.models.load_model(callback.filepath)
+    for a, b in zip(models.weights(saved), score.weights, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_best_model(keras3, tmp_path):
+    keras3(1).run(best, str(tmp_path))
+
+
+def loading(folder):
+    import keras
+
+    import horovod.keras as hvd
+    from tests.keras import models
+
+    size, rank = hvd.size(), hvd.rank()
+    x, y = models.data(4 * size * 4)
+    parts = models.shard(x, 4), models.shard(y, 4)
+
+    class Mine(keras.optimizers.SGD):
+        pass
+
+    for kind, custom in ((keras.optimizers.SGD, None), (Mine, [Mine])):
+        model = models.model()
+        model.compile(optimizer=hvd.DistributedOptimizer(kind(0.05, momentum=0.9)), loss="mse")
+        model.fit(*parts, batch_size=4, shuffle=False, verbose=0)
+        path = f"{folder}/{kind.__name__}{rank}.keras"
+        model.save(path)
+        # A plain process gets a plain optimizer with the state.
+        with keras.saving.custom_object_scope({"Mine": Mine}):
+            plain = keras.models.load_model(path)
+        assert "horovod" not in "".join(c.__module__ for c in type(plain.optimizer).__mro__)
+        assert type(plain.optimizer).__name__ == kind.__name__
+        loaded = hvd.load_model(path, custom_optimizers=custom)
+        assert isinstance(loaded.optimizer, kind)
+        for a, b in zip(model.optimizer.variables, loaded.optimizer.variables, strict=True):
+            np.testing.assert_array_equal(keras.ops.convert_to_numpy(a), keras.ops.convert_to_numpy(b))
+        # And it goes on together with the others.
+        for one in (model, loaded):
+            one.fit(*parts, batch_size=4, shuffle=False, verbose=0)
+        models.assert_equal(loaded, model)
+        models.assert_same_everywhere(loaded)
+    with pytest.raises(ValueError, match="legacy_opts"):
+        hvd.load_model(path, legacy_opts=True)
+    with pytest.raises(ValueError, match="custom_optimizers"):
+        hvd.load_model(path, custom_optimizers=["sgd"])
+
+
+def test_load_model(keras3, tmp_path):
+    keras3(2).run(loading, str(tmp_path))
+
+
+def losing_a_peer(folder):
+    import os
+    import signal
+
+    import keras
+
+    import horovod.keras as hvd
+    from tests.keras import models
+
+    rank = hvd.rank()
+    x, y = models.data(32)
+    model = models.model()
+    model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.05)), loss="mse")
+
+    class Die(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if rank == 1 and batch == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    try:
+        model.fit(x, y, batch_size=4, epochs=1000, verbose=0, callbacks=[Die()])
+    except Exception as error:
+        return type(error).__name__, str(error)
+    return None
+
+
+def test_a_killed_rank_ends_fit_on_the_others(keras3, tmp_path):
+    from tests.pool import WorkerDied
+
+    first, second = keras3(2).run(losing_a_peer, str(tmp_path), errors=True)
+    assert isinstance(second, WorkerDied)
+    assert first is not None, "fit went on alone"
+    kind, text = first
+    assert kind in ("HorovodInternalError", "UnknownError", "JaxRuntimeError", "XlaRuntimeError"), first
+    assert "rank 1" in text
