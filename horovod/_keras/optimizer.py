@@ -248,6 +248,10 @@ def _prepare(keras: Any, adapter: Any) -> None:
     _move_reduction_to_loss_scaling(keras)
     if keras.config.backend() == "tensorflow":
         _keep_xla_off(keras)
+    if keras.config.backend() == "jax":
+        from horovod._keras import jax_training
+
+        jax_training.watch(keras)
 
 
 def _move_reduction_to_loss_scaling(keras: Any) -> None:

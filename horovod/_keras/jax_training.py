@@ -1,0 +1,62 @@
+"""Failures of compiled steps on JAX, seen while training goes on.
+
+JAX starts a step and returns before it is done; when a collective in it fails, its results are errors in waiting, which
+Keras never looks at: logs that cannot be read are passed on as they are. So training with a distributed optimizer
+looks at the results itself: at those of earlier steps whenever they are there, and at all at the end of an epoch.
+"""
+
+import functools
+from typing import Any
+
+from horovod._keras.optimizer import is_distributed
+
+
+def watch(keras: Any) -> None:
+    """Once a process: makes ``fit`` and ``train_on_batch`` of Keras look."""
+    for kind in keras.Model.__mro__:
+        if "make_train_function" in vars(kind) and "jax_state_sync" in vars(kind):
+            kind.make_train_function = _watching(kind.make_train_function)
+            kind.jax_state_sync = _raising(kind.jax_state_sync)
+            return
+
+
+def _watching(make: Any) -> Any:
+    @functools.wraps(make)
+    def make_train_function(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = make(self, *args, **kwargs)
+        step = self.train_function
+        if is_distributed(getattr(self, "optimizer", None)) and not getattr(step, "_hvd_watches", False):
+            self.train_function = _watched(step)
+        return result
+
+    return make_train_function
+
+
+def _watched(step: Any) -> Any:
+    last: list[Any] = []
+
+    @functools.wraps(step)
+    def train_function(state: Any, iterator: Any) -> Any:
+        for array in last:
+            if array.is_ready():
+                array.block_until_ready()  # raises what became of the step
+        last.clear()
+        logs, state = step(state, iterator)
+        last.extend(value for value in logs.values() if hasattr(value, "is_ready"))
+        return logs, state
+
+    train_function._hvd_watches = True  # type: ignore[attr-defined]
+    return train_function
+
+
+def _raising(sync: Any) -> Any:
+    @functools.wraps(sync)
+    def jax_state_sync(self: Any) -> Any:
+        result = sync(self)
+        if is_distributed(getattr(self, "optimizer", None)):
+            for variable in self.trainable_variables:
+                if hasattr(variable.value, "block_until_ready"):
+                    variable.value.block_until_ready()
+        return result
+
+    return jax_state_sync
