@@ -58,7 +58,8 @@ def run(call: Call, arrays: Sequence[Any]) -> list[Any]:
     one rank alone may. Without derivatives.
 
     Raises NotImplementedError on another device than the CPU, ImportError when the library cannot be loaded. What
-    fails when the program runs becomes JAX's error (jax.errors.JaxRuntimeError, a RuntimeError), with our text.
+    fails when the program runs becomes JAX's error with our text: jax.errors.JaxRuntimeError, a RuntimeError, or
+    ValueError, depending on how JAX called the program.
     """
     _prepare(call)
     results = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]

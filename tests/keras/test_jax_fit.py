@@ -215,7 +215,7 @@ def test_a_killed_rank_ends_fit_with_an_error_that_names_it(jax_pool):
 
         made = model(6)
         made.compile(optimizer=hvd.DistributedOptimizer(optimizer("SGD")), loss="mse")
-        with pytest.raises(RuntimeError, match="rank 1"):
+        with pytest.raises((RuntimeError, ValueError), match="rank 1"):  # JAX has both for the same
             made.fit(x, y, batch_size=2, epochs=50, verbose=0, callbacks=[Leave()])
         return "told"
 
