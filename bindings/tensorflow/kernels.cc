@@ -3,6 +3,7 @@
 // each rank happens to run them.
 #include "kernels.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstring>
@@ -60,6 +61,7 @@ struct Kernel {
   std::string node;  // the node's name
   std::string name;  // of the operation; "": matched by order
   bool grouped = false;
+  bool scoped = true;  // does the name tell where in the graph the node is?
   bool awaited = false;  // run eagerly: the caller's thread waits for it
   int32_t process_set = 0, op = 1, root = 0, wire = 0;
   float prescale = 1, postscale = 1;
@@ -100,6 +102,20 @@ class Attributes {
   TfStatus status_;
 };
 
+// A node's name without the parts that TensorFlow numbers when it inlines functions, as in "cond/then/_12/cond/y": they count what else
+// is in the graph, which may differ between ranks, and no name is unique only by them.
+std::string without_counts(const std::string& node) {
+  std::string name;
+  for (size_t begin = 0; begin <= node.size();) {
+    const size_t end = std::min(node.find('/', begin), node.size());
+    const std::string part = node.substr(begin, end - begin);
+    const bool count = part.size() > 1 && part[0] == '_' && part.find_first_not_of("0123456789", 1) == std::string::npos;
+    if (!count) name += name.empty() ? part : "/" + part;
+    begin = end + 1;
+  }
+  return name;
+}
+
 template <Kind kKind, bool kGrouped>
 void* create(TF_OpKernelConstruction* c) {
   auto* k = new Kernel;
@@ -118,8 +134,9 @@ void* create(TF_OpKernelConstruction* c) {
   const bool unnamed = a.flag("unnamed");
   k->awaited = unnamed || !k->name.empty();  // graphs name their operations by their nodes
   if (k->name.empty() && !unnamed) {
-    const size_t scope = a.flag("ignore_name_scope") ? k->node.rfind('/') : std::string::npos;
-    k->name = scope == std::string::npos ? k->node : k->node.substr(scope + 1);
+    k->scoped = !a.flag("ignore_name_scope");
+    const size_t scope = k->node.rfind('/');
+    k->name = k->scoped || scope == std::string::npos ? without_counts(k->node) : k->node.substr(scope + 1);
   }
   a.finish();
   return k;
@@ -136,7 +153,9 @@ std::string name_in_loop(const Kernel& k, TF_OpKernelContext* ctx) {
   const uint64_t frame = tf().GetFrameId(ctx);
   if (iteration < 0 || frame == 0 || frame == UINT64_MAX) return k.name;  // in no loop
   char suffix[48];
-  std::snprintf(suffix, sizeof suffix, "@%llx.%d", static_cast<unsigned long long>(frame), static_cast<int>(iteration % kWindow));
+  // The frame, a hash of the names of loops and of the outer iterations, is a matter of scope too.
+  const auto shown = static_cast<unsigned long long>(k.scoped ? frame : 0);
+  std::snprintf(suffix, sizeof suffix, "@%llx.%d", shown, static_cast<int>(iteration % kWindow));
   return k.name + suffix;
 }
 
@@ -192,8 +211,8 @@ bool take_input(Call* call, Member* m) {
   const int n = tf().NumDims(m->in);
   m->shape.resize(static_cast<size_t>(n));
   for (int d = 0; d < n; ++d) m->shape[static_cast<size_t>(d)] = tf().Dim(m->in, d);
-  const Kind kind = call->kernel->kind;
-  if (m->shape.empty() && (kind == kAllgather || kind == kAlltoall || kind == kReducescatter)) {
+  // What else is refused without dimensions, the engine refuses on all ranks: one may be alone in giving a scalar.
+  if (m->shape.empty() && call->kernel->kind == kReducescatter) {
     call->fail(kInvalidArgument, "the tensor is a scalar; accepted are tensors with at least one dimension");
     return false;
   }

@@ -148,8 +148,8 @@ def control_flow():
 
 
 def extra_branches_on_root():
-    """Rank 0 alone has other branches and loops before: names must not count them."""
-    x = tf.constant([1.0])
+    """Rank 0 alone has other branches and loops before. What has the same name, or no scope, still meets."""
+    size = float(hvd.size())
 
     @tf.function
     def step(x, positive):
@@ -157,13 +157,17 @@ def extra_branches_on_root():
             tf.cond(positive, lambda: tf.print("seen", output_stream="file:///dev/null"), tf.no_op)
             for _ in tf.range(2):
                 x += 0.0
-        y = tf.cond(positive, lambda: hvd.allreduce(x, op=hvd.Sum, name="y"), lambda: x)
+        y = tf.cond(positive, lambda: hvd.allreduce(x, op=hvd.Sum, name="y"), lambda: x, name="branch")
+        y = tf.while_loop(
+            lambda i, _: i < 3, lambda i, y: (i + 1, hvd.allreduce(y, name="z") + x), (0, y), name="loop"
+        )[1]
+        more = {"op": hvd.Sum, "ignore_name_scope": True}
+        y = tf.cond(positive, lambda: hvd.allreduce(y, name="v", **more), lambda: y)
         for _ in tf.range(2):
-            y += hvd.allreduce(x, op=hvd.Sum, name="z")
+            y += hvd.allreduce(x, name="w", **more)
         return y
 
-    size = float(hvd.size())
-    assert step(x, tf.constant(True)).numpy().tolist() == [3 * size]
+    assert step(tf.constant([1.0]), tf.constant(True)).numpy().tolist() == [(size + 3) * size + 2 * size]
 
 
 def names_and_shapes():
