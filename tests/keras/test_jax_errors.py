@@ -144,12 +144,12 @@ def test_several_devices_in_one_process_are_refused():
 
 def test_the_library_refuses_a_table_of_another_version():
     from horovod import _core
-    from horovod._keras import jax_calls
+    from horovod.common.native import library_path
 
     class Table(ctypes.Structure):
         _fields_ = (("version", ctypes.c_uint32), ("bytes", ctypes.c_uint32))
 
-    library = ctypes.CDLL(str(jax_calls._LIBRARY))
+    library = ctypes.CDLL(str(library_path("horovod._keras._jax")))
     library.hvd_jax_attach.argtypes = [ctypes.c_size_t]
     right = Table.from_address(_core.face_api())
     assert library.hvd_jax_attach(0) == 1
