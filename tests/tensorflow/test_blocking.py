@@ -1,4 +1,4 @@
-"""Kernels that block TensorFlow's threads: what is left where TensorFlow runs asynchronous kernels in an unknown way."""
+"""Kernels that block TensorFlow's threads: what is left where it runs asynchronous kernels in an unknown way."""
 
 
 def test_blocking_kernels_give_the_same_results_without_deadlock(tf_pool):
