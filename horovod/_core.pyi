@@ -114,6 +114,7 @@ class Engine:
         group_size: int,
         wire: int = 0,
         residual: int = 0,
+        face: int = 0,
     ) -> Work:
         """Announces one operation and returns at once. The memory must stay valid until the work is done.
 
@@ -124,7 +125,8 @@ class Engine:
         equal parts. group: name of the group or ""; the group's operations start together once group_size members are
         submitted on every rank. wire: allreduce of float32 with Average or Sum: what its values are while they travel
         (WIRE_*); residual: address of as many float32, zeros at first, or 0: what coding takes from this rank's
-        contribution is left there and added to the next one.
+        contribution is left there and added to the next one. face: names, groups and unnamed operations of different
+        faces never meet (horovod/common/faces.py).
 
         Raises ValueError for a name in flight, an unknown process set or one without this rank, a root outside the
         set, a bad dtype, op or splits; HorovodInternalError after shutdown or when a peer was lost.
@@ -148,13 +150,17 @@ class Engine:
         group_size: int,
         wire: int = 0,
         residual: int = 0,
+        face: int = 0,
     ) -> Work:
         """submit() for a caller that waits at once: it does the work itself instead of waking the engine's thread.
 
         Returns when the operation is done or after a fraction of a second, so Work.wait() has to follow; it tells of
         errors. Raises what submit() raises."""
 
-    def join(self) -> Work: ...
+    def join(self, face: int = 0) -> Work:
+        """Until all ranks have joined, this one counts as zeros in the allreduces of the face, whose other operations
+        fail."""
+
     def add_process_set(self, ranks: list[int]) -> Work:
         """All ranks must call it, with the same (sorted) ranks. Fails on all when they differ or the set exists."""
 
@@ -187,6 +193,10 @@ class Engine:
 
 def face_api() -> int:
     """Address of the table of C functions for native libraries of other faces (bindings/face/api.h)."""
+
+def serve_face(face: int, in_job: bool) -> None:
+    """Native libraries of this face get the engine from now on, or are told that it was shut down. At first they are
+    told that it is not initialised."""
 
 def serve_no_faces() -> None:
     """Those libraries are told that Horovod is not initialised, until the next Engine.serve_faces()."""

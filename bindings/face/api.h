@@ -1,6 +1,7 @@
 // What native libraries of other faces (TensorFlow, XLA) may ask of the engine: a table of C functions, so that they are neither linked
 // with the Python module nor compiled together with it. horovod._core.face_api() gives its address.
-// The engine is the one that runs in this process at the moment (horovod.init() ... horovod.shutdown()).
+// The engine is the one that runs in this process at the moment (horovod.init() ... horovod.shutdown()); a request is refused unless its
+// face has called init() too.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -40,7 +41,7 @@ enum HvdCode {
   HVD_PEER_LOST = 4,
   HVD_TIMEOUT = 5,
   HVD_INTERNAL = 6,
-  HVD_NOT_INITIALIZED = 7,   // horovod.init() has not been called, or not since the last shutdown
+  HVD_NOT_INITIALIZED = 7,   // the face has never called horovod.init(); HVD_SHUTDOWN: it has left
 };
 
 typedef struct HvdResult {

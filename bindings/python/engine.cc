@@ -225,11 +225,12 @@ Enum code(const char* argument, int value, Enum last) {
 
 template <bool kBlocking>
 Work submit(PyEngine& self, int kind, nb::str name, uintptr_t in, uintptr_t out, nb::handle shape, int dtype, int op, int root,
-            double prescale, double postscale, int process_set, nb::handle splits, nb::str group, int group_size, int wire, uintptr_t residual) {
+            double prescale, double postscale, int process_set, nb::handle splits, nb::str group, int group_size, int wire, uintptr_t residual, int face) {
   Engine& engine = self.live();
   Request q;
   q.kind = code("kind", kind, Kind::barrier);
   q.set = static_cast<uint32_t>(process_set);
+  q.face = code("face", face, uint8_t{UINT8_MAX});
   q.name = text(name);
   q.dtype = code("dtype", dtype, DType::bfloat16);
   q.op = code("op", op, ReduceOp::product);
@@ -257,9 +258,10 @@ Work submit(PyEngine& self, int kind, nb::str name, uintptr_t in, uintptr_t out,
   return work;
 }
 
-Work submit_special(PyEngine& self, Kind kind, const std::string& name, std::vector<int64_t> numbers) {
+Work submit_special(PyEngine& self, Kind kind, const std::string& name, std::vector<int64_t> numbers, int face) {
   Request q;
   q.kind = kind;
+  q.face = code("face", face, uint8_t{UINT8_MAX});
   q.name = name;
   q.splits = std::move(numbers);
   OperationPtr op;
@@ -341,13 +343,13 @@ void define_engine(nb::module_& m) {
       .def(nb::init<const Config&>(), "config"_a)
       .def("submit", &submit<false>, "kind"_a, "name"_a, "in_ptr"_a, "out_ptr"_a, "shape"_a, "dtype"_a, "op"_a, "root"_a, "prescale"_a,
            "postscale"_a, "process_set"_a, "splits"_a.none(), "group"_a, "group_size"_a, "wire"_a = 0,
-           "residual"_a = 0)
+           "residual"_a = 0, "face"_a = 0)
       .def("run", &submit<true>, "kind"_a, "name"_a, "in_ptr"_a, "out_ptr"_a, "shape"_a, "dtype"_a, "op"_a, "root"_a, "prescale"_a,
            "postscale"_a, "process_set"_a, "splits"_a.none(), "group"_a, "group_size"_a, "wire"_a = 0,
-           "residual"_a = 0)
-      .def("join", [](PyEngine& self) { return submit_special(self, Kind::join, "join.noname", {}); })
-      .def("add_process_set", [](PyEngine& self, std::vector<int64_t> ranks) { return submit_special(self, Kind::add_set, "", std::move(ranks)); }, "ranks"_a)
-      .def("remove_process_set", [](PyEngine& self, int id) { return submit_special(self, Kind::remove_set, "", {id}); }, "process_set"_a)
+           "residual"_a = 0, "face"_a = 0)
+      .def("join", [](PyEngine& self, int face) { return submit_special(self, Kind::join, "join.noname", {}, face); }, "face"_a = 0)
+      .def("add_process_set", [](PyEngine& self, std::vector<int64_t> ranks) { return submit_special(self, Kind::add_set, "", std::move(ranks), 0); }, "ranks"_a)
+      .def("remove_process_set", [](PyEngine& self, int id) { return submit_special(self, Kind::remove_set, "", {id}, 0); }, "process_set"_a)
       .def("allocate", [](PyEngine& self, size_t nbytes) -> nb::object {
         const auto block = self.live().allocate(nbytes);
         return block ? nb::cast(Buffer(block)) : nb::none();
@@ -366,6 +368,7 @@ void define_engine(nb::module_& m) {
       }, "rank"_a, "size"_a, "local_rank"_a, "local_size"_a)
       .def("stats", &stats);
   m.def("face_api", &face_api);
+  m.def("serve_face", [](int face, bool in) { serve_face(code("face", face, uint8_t{UINT8_MAX}), in); }, "face"_a, "in_job"_a);
   m.def("serve_no_faces", [] {
     nb::gil_scoped_release nogil;
     set_current(nullptr, 0, 1, 0, 1);

@@ -24,16 +24,19 @@ struct Current {
   std::mutex mutex;
   std::shared_ptr<Engine> engine;
   std::array<int, 4> places{};  // by HvdQuestion
-  int32_t code = HVD_NOT_INITIALIZED;  // and what to say while there is none
-  const char* why = "Horovod is not initialised in this process; call hvd.init() first";
+  enum class Membership : uint8_t { never, in, left };
+  std::array<Membership, 256> faces{};
+  bool forked = false;
 };
 Current& current() {
   static Current* const it = new Current;
   return *it;
 }
-std::shared_ptr<Engine> running() {
+// Null when the face has left the job.
+std::shared_ptr<Engine> running(int32_t face) {
   std::lock_guard lock(current().mutex);
-  return current().engine;
+  const bool in = face >= 0 && face <= UINT8_MAX && current().faces[static_cast<size_t>(face)] != Current::Membership::left;
+  return in ? current().engine : nullptr;
 }
 
 int32_t refuse(int32_t code, const std::string& why, char* message, size_t bytes) {
@@ -48,9 +51,17 @@ int32_t refuse(const Status& status, char* message, size_t bytes) {
   return status.ok() ? HVD_OK : refuse(static_cast<int32_t>(status.code()), status.message(), message, bytes);
 }
 
-int32_t refuse_without_engine(char* message, size_t bytes) {
+int32_t refuse_without_engine(int32_t face, char* message, size_t bytes) {
+  if (face < 0 || face > UINT8_MAX) return refuse(HVD_INVALID_ARGUMENT, "face " + std::to_string(face) + " is unknown", message, bytes);
   std::lock_guard lock(current().mutex);
-  return refuse(current().code, current().why, message, bytes);
+  if (current().forked) {
+    return refuse(HVD_SHUTDOWN, "this process was forked from a worker after hvd.init() and is not part of the job; collectives run in the worker itself only",
+                  message, bytes);
+  }
+  if (current().faces[static_cast<size_t>(face)] == Current::Membership::never) {
+    return refuse(HVD_NOT_INITIALIZED, "Horovod is not initialised in this process; call hvd.init() first", message, bytes);
+  }
+  return refuse(HVD_SHUTDOWN, "Horovod has been shut down in this process; call hvd.init() to start again", message, bytes);
 }
 
 template <class Enum>
@@ -64,6 +75,7 @@ Status known(const char* what, int32_t value, Enum last, Enum* out) {
 
 Status read(const HvdRequest& from, Request* to) {
   HVD_RETURN_IF_ERROR(known("kind", from.kind, Kind::join, &to->kind));
+  HVD_RETURN_IF_ERROR(known("face", from.face, uint8_t{UINT8_MAX}, &to->face));
   HVD_RETURN_IF_ERROR(known("dtype", from.dtype, DType::bfloat16, &to->dtype));
   HVD_RETURN_IF_ERROR(known("op", from.op, ReduceOp::product, &to->op));
   HVD_RETURN_IF_ERROR(known("wire", from.wire, WireFormat::int8, &to->wire));
@@ -98,8 +110,8 @@ void tell(Operation& op, void* context) {
 }
 
 int32_t submit(const HvdRequest* request, HvdDone done, void* context, char* message, size_t bytes) {
-  const std::shared_ptr<Engine> engine = running();
-  if (!engine) return refuse_without_engine(message, bytes);
+  const std::shared_ptr<Engine> engine = running(request->face);
+  if (!engine) return refuse_without_engine(request->face, message, bytes);
   Request q;
   if (Status s = read(*request, &q); !s.ok()) return refuse(s, message, bytes);
   auto caller = std::make_unique<Caller>(Caller{done, context});
@@ -109,8 +121,8 @@ int32_t submit(const HvdRequest* request, HvdDone done, void* context, char* mes
 }
 
 int32_t start(const HvdRequest* request, HvdWork** work, char* message, size_t bytes) {
-  std::shared_ptr<Engine> engine = running();
-  if (!engine) return refuse_without_engine(message, bytes);
+  std::shared_ptr<Engine> engine = running(request->face);
+  if (!engine) return refuse_without_engine(request->face, message, bytes);
   Request q;
   if (Status s = read(*request, &q); !s.ok()) return refuse(s, message, bytes);
   OperationPtr op;
@@ -147,10 +159,6 @@ void set_current(std::shared_ptr<Engine> engine, int rank, int size, int local_r
     std::lock_guard lock(current().mutex);
     current().engine.swap(engine);
     current().places = {rank, size, local_rank, local_size};
-    if (!current().engine) {
-      current().code = HVD_SHUTDOWN;
-      current().why = "Horovod has been shut down in this process; call hvd.init() to start again";
-    }
   }
   // `engine` is the one before; if this was its last owner it ends here, beside the lock.
 }
@@ -161,8 +169,12 @@ void abandon_current() {
   new (&c.mutex) std::mutex;
   new std::shared_ptr<Engine>(std::move(c.engine));
   c.engine.reset();
-  c.code = HVD_SHUTDOWN;
-  c.why = "this process was forked from a worker after hvd.init() and is not part of the job; collectives run in the worker itself only";
+  c.forked = true;
+}
+
+void serve_face(uint8_t face, bool in) {
+  std::lock_guard lock(current().mutex);
+  current().faces[face] = in ? Current::Membership::in : Current::Membership::left;
 }
 
 uintptr_t face_api() { return reinterpret_cast<uintptr_t>(&table); }

@@ -10,6 +10,7 @@ uint64_t identity_of(const Ready& ready) {
   Request q;
   q.kind = r.kind;
   q.set = r.set;
+  q.face = r.face;
   q.name = r.names.front();
   q.unnamed = ready.unnamed;
   q.dtype = r.dtype;

@@ -111,10 +111,10 @@ bool Driver::announce(bool flush) {
   for (OperationPtr& op : to_announce_) {
     Request& q = op->request;
     if (q.kind == Kind::join) {
-      join_ = op;
+      joins_[q.face] = op;
     } else {
       if (q.unnamed) q.name = unnamed_prefix(q.kind) + std::to_string(op->unnamed_number);
-      pending_[key_of(q.set, q.name)] = op;
+      pending_[key_of(q)] = op;
     }
     requests.push_back(q);
   }
@@ -244,7 +244,7 @@ bool Driver::execute_agreed() {
 std::vector<Operation*> Driver::find(const Response& response, std::vector<OperationPtr>* keep) {
   std::vector<Operation*> ops;
   for (const std::string& name : response.names) {
-    auto it = pending_.find(key_of(response.set, name));
+    auto it = pending_.find(key_of(response.set, response.face, name));
     if (it == pending_.end()) {
       ops.push_back(nullptr);
       continue;
@@ -264,10 +264,12 @@ void Driver::execute(Response response) {
   ++executed_;
   std::vector<OperationPtr> keep;
   if (response.kind == Kind::join) {
-    if (!join_) return;
-    join_->sizes = response.sizes;
-    OperationPtr op = std::move(join_);
-    submissions_->restart_unnamed(0);  // ranks that joined early have had fewer
+    const auto it = joins_.find(response.face);
+    if (it == joins_.end()) return;
+    OperationPtr op = std::move(it->second);
+    joins_.erase(it);
+    op->sizes = response.sizes;
+    submissions_->restart_unnamed(0, response.face);  // ranks that joined early have had fewer
     finish({op.get()}, {});
     return;
   }
@@ -276,7 +278,7 @@ void Driver::execute(Response response) {
     counters_.errors += 1;
     // Ranks that called something else instead count the unnamed operation as theirs, so that the next one has one name everywhere.
     for (size_t i = 0; i < ops.size(); ++i) {
-      if (!ops[i]) submissions_->skip_unnamed(response.set, response.kind, response.names[i]);
+      if (!ops[i]) submissions_->skip_unnamed(response, response.names[i]);
     }
     finish(ops, response.error);
     return;
@@ -286,7 +288,7 @@ void Driver::execute(Response response) {
     return;
   }
   const bool have = std::all_of(ops.begin(), ops.end(), [](Operation* op) { return op != nullptr; });
-  if (world_.comm(response.set) && !have && !join_) {
+  if (world_.comm(response.set) && !have && !joins_.count(response.face)) {
     fail(Status(Code::internal, std::string(name_of(response.kind)) + " '" + response.names.front() + "' was agreed on but never submitted here"), true);
     return;
   }
@@ -302,7 +304,7 @@ void Driver::execute(Response response) {
     return;
   }
   // Their callers are told together with everybody else's.
-  for (OperationPtr& op : keep) pending_[key_of(op->request.set, op->request.name)] = std::move(op);
+  for (OperationPtr& op : keep) pending_[key_of(op->request)] = std::move(op);
   collective_failed(status);
 }
 

@@ -104,8 +104,8 @@ class Driver {
 
   std::vector<OperationPtr> to_announce_;
   size_t to_announce_bytes_ = 0;
-  std::unordered_map<std::string, OperationPtr> pending_;  // announced; by set and name
-  OperationPtr join_;
+  std::unordered_map<std::string, OperationPtr> pending_;  // announced; by key_of()
+  std::map<uint8_t, OperationPtr> joins_;                  // by face
   std::deque<Response> order_;
   uint64_t epoch_ = 0;
   uint64_t executed_ = 0;  // operations of the common order that are behind this rank

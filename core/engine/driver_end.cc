@@ -81,8 +81,9 @@ std::vector<OperationPtr> Driver::take_unfinished() {
   std::vector<OperationPtr> ops;
   for (auto& [key, op] : pending_) ops.push_back(std::move(op));
   for (OperationPtr& op : to_announce_) ops.push_back(std::move(op));
-  if (join_) ops.push_back(std::move(join_));
+  for (auto& [face, op] : joins_) ops.push_back(std::move(op));
   pending_.clear();
+  joins_.clear();
   to_announce_.clear();
   return ops;
 }

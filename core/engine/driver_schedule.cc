@@ -9,7 +9,7 @@ namespace hvd {
 
 void Driver::remember(const Operation& op) {
   if (settings_.cache_capacity == 0) return;
-  std::string key = key_of(op.request.set, op.request.name);
+  std::string key = key_of(op.request);
   recent_.insert_or_assign(key, op.request);
   recent_stamp_[key] = ++stamps_;
   recent_order_.emplace_back(stamps_, std::move(key));
@@ -42,7 +42,7 @@ void Driver::adopt(const Response& response) {
   }();
   std::vector<const Request*> requests;
   for (const auto& entry : schedule->entries) {
-    auto it = recent_.find(key_of(entry.set, entry.name));
+    auto it = recent_.find(key_of(entry.set, entry.face, entry.name));
     requests.push_back(!world_.comm(entry.set) ? nullptr : it == recent_.end() ? &kUnknown : &it->second);
   }
   ++epoch_;
@@ -54,7 +54,8 @@ void Driver::adopt(const Response& response) {
   to_announce_bytes_ = 0;
   for (auto& [key, op] : pending_) unanswered.push_back(std::move(op));
   pending_.clear();
-  if (join_) unanswered.push_back(std::move(join_));
+  for (auto& [face, op] : joins_) unanswered.push_back(std::move(op));
+  joins_.clear();
   submissions_->begin_schedule(std::move(cursor), unanswered);
   if (early_revoked_) {
     Frame frame = std::move(*early_revoked_);

@@ -7,7 +7,7 @@ bool fusible(const Ready& a, const Ready& b, const FuseOptions& options) {
   const Response &x = a.response, &y = b.response;
   if (x.kind != Kind::allreduce || y.kind != Kind::allreduce || !x.error.ok() || !y.error.ok()) return false;
   if (options.groups_apart && (a.grouped || b.grouped) && a.unit != b.unit) return false;
-  return a.fence == b.fence && x.set == y.set && x.dtype == y.dtype && x.op == y.op && x.wire == y.wire && x.prescale == y.prescale &&
+  return a.fence == b.fence && x.set == y.set && x.face == y.face && x.dtype == y.dtype && x.op == y.op && x.wire == y.wire && x.prescale == y.prescale &&
          x.postscale == y.postscale;
 }
 

@@ -23,8 +23,8 @@ struct Ready {
   bool unnamed = false;
 };
 
-// Allreduces of equal set, dtype, op, wire format and scale are joined as long as they stay below the threshold, also across others that lie
-// between them; everything else stays alone. The order of first members is kept. Deterministic.
+// Allreduces of equal set, face, dtype, op, wire format and scale are joined as long as they stay below the threshold, also across others
+// that lie between them; everything else stays alone. The order of first members is kept. Deterministic.
 std::vector<Response> fuse(std::vector<Ready> ready, const FuseOptions& options);
 // The same, also telling which of `ready` (by index) went into each response.
 std::vector<Response> fuse(std::vector<Ready> ready, const FuseOptions& options, std::vector<std::vector<size_t>>* members);

@@ -5,8 +5,6 @@
 
 #include "transport/segment.h"
 
-#include "transport/segment.h"
-
 namespace hvd {
 
 uint32_t ProcessSetTable::lowest_free_id() const {
@@ -42,10 +40,10 @@ Negotiator::Negotiator(int world, std::vector<std::string> labels) : world_(worl
 
 void Negotiator::announce(int rank, Request request, double now) {
   if (request.kind == Kind::join) {
-    join(rank);
+    join(rank, request.face);
     return;
   }
-  const Key key{request.set, request.name};
+  const Key key{request.set, request.face, request.name};
   auto [it, fresh] = pending_.try_emplace(key);
   Pending& p = it->second;
   if (fresh) p.first = now;
@@ -54,12 +52,12 @@ void Negotiator::announce(int rank, Request request, double now) {
 }
 
 bool Negotiator::complete(const Key& key, const Pending& p) const {
-  const auto set = table_.sets.find(key.first);
+  const auto set = table_.sets.find(key.set);
   if (set == table_.sets.end()) return true;  // decided as an error
   size_t have = p.by_rank.size();
   if (have >= set->second.size()) return true;
   // A rank that has joined is not waited for.
-  for (int rank : joined_) {
+  for (int rank : joined(key.face)) {
     const bool member = std::binary_search(set->second.begin(), set->second.end(), rank);
     const bool announced = std::any_of(p.by_rank.begin(), p.by_rank.end(), [&](const Announced& a) { return a.rank == rank; });
     if (member && !announced) ++have;
@@ -90,7 +88,7 @@ void Negotiator::settle_removed() {
     removed_.pop_back();
     std::vector<Key> keys;
     for (const auto& [key, p] : pending_) {
-      if (key.first == id) keys.push_back(key);
+      if (key.set == id) keys.push_back(key);
     }
     for (const Key& key : keys) settle(key);
   }
@@ -100,26 +98,27 @@ Response Negotiator::decide(const Key& key, Pending& p) {
   const Request& like = p.by_rank.front().request;
   Response r;
   r.kind = like.kind;
-  r.set = key.first;
+  r.set = key.set;
+  r.face = key.face;
   r.dtype = like.dtype;
   r.op = like.op;
   r.wire = like.wire;
   r.root = like.root;
   r.prescale = like.prescale;
   r.postscale = like.postscale;
-  r.names = {key.second};
+  r.names = {key.name};
   r.shapes = {like.shape};
   r.error = validate(p.by_rank, labels_);
   if (!r.error.ok()) return r;
-  const auto set = table_.sets.find(key.first);
+  const auto set = table_.sets.find(key.set);
   if (set == table_.sets.end()) {
-    r.error = Status(Code::mismatch, std::string(name_of(r.kind)) + " '" + key.second + "': process set " + std::to_string(key.first) +
+    r.error = Status(Code::mismatch, std::string(name_of(r.kind)) + " '" + key.name + "': process set " + std::to_string(key.set) +
                                          " does not exist any more");
     return r;
   }
   const bool short_of_ranks = p.by_rank.size() < set->second.size();
   if (short_of_ranks && (r.kind != Kind::allreduce || r.set != 0)) {
-    r.error = Status(Code::mismatch, std::string(name_of(r.kind)) + " '" + key.second + "' is not possible while " + labels_[joined_.front()] +
+    r.error = Status(Code::mismatch, std::string(name_of(r.kind)) + " '" + key.name + "' is not possible while " + labels_[joined(key.face).front()] +
                                          " has called join; only allreduce on the global process set is");
     return r;
   }
@@ -168,7 +167,7 @@ void Negotiator::emit(Ready ready, const Request& like) {
     ready_.push_back(std::move(ready));
     return;
   }
-  const Key key{like.set, like.group};
+  const Key key{like.set, like.face, like.group};
   Group& group = groups_[key];
   group.size = like.group_size;
   if (!ready.response.error.ok() && group.error.ok()) group.error = ready.response.error;
@@ -190,17 +189,25 @@ void Negotiator::release(Group* group, const std::string& name) {
   group->ready.clear();
 }
 
-void Negotiator::join(int rank) {
-  if (std::find(joined_.begin(), joined_.end(), rank) == joined_.end()) joined_.push_back(rank);
+const std::vector<int>& Negotiator::joined(uint8_t face) const {
+  static const std::vector<int> nobody;
+  const auto it = joined_.find(face);
+  return it == joined_.end() ? nobody : it->second;
+}
+
+void Negotiator::join(int rank, uint8_t face) {
+  std::vector<int>& ranks = joined_[face];
+  if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.push_back(rank);
   settle_all_of_world();
-  if (static_cast<int>(joined_.size()) < world_) return;
+  if (static_cast<int>(ranks.size()) < world_) return;
   Ready ready;
   ready.unit = ++units_;
   ready.response.kind = Kind::join;
+  ready.response.face = face;
   ready.response.names = {"join.noname"};
   ready.response.shapes = {{}};
   ready.response.sizes = {rank};
-  joined_.clear();
+  joined_.erase(face);
   ready_.push_back(std::move(ready));
 }
 
@@ -225,10 +232,10 @@ std::vector<Negotiator::Waiting> Negotiator::waiting(double since) const {
   std::vector<Waiting> out;
   for (const auto& [key, p] : pending_) {
     if (p.first > since) continue;
-    Waiting w{key.second, key.first, p.first, {}, {}};
+    Waiting w{key.name, key.set, p.first, {}, {}};
     for (const Announced& a : p.by_rank) w.ready.push_back(a.rank);
     std::sort(w.ready.begin(), w.ready.end());
-    const auto set = table_.sets.find(key.first);
+    const auto set = table_.sets.find(key.set);
     if (set == table_.sets.end()) continue;
     for (int r : set->second) {
       if (!std::binary_search(w.ready.begin(), w.ready.end(), r)) w.missing.push_back(r);
@@ -254,16 +261,16 @@ void Negotiator::fail_diverged(double since) {
   for (auto a = pending_.begin(); a != pending_.end(); ++a) {
     if (a->second.first > since) continue;
     for (auto b = std::next(a); b != pending_.end(); ++b) {
-      if (a->first.first != b->first.first || b->second.first > since) continue;
+      if (a->first.set != b->first.set || a->first.face != b->first.face || b->second.first > since) continue;
       const Announced &x = a->second.by_rank.front(), &y = b->second.by_rank.front();
       if (x.request.kind == y.request.kind || base_of(x.request) != base_of(y.request)) continue;
       std::set<int> ranks;
       for (const auto* p : {&a->second, &b->second}) {
         for (const Announced& one : p->by_rank) ranks.insert(one.rank);
       }
-      if (!table_.sets.count(a->first.first)) continue;
+      if (!table_.sets.count(a->first.set)) continue;
       const bool disjoint = ranks.size() == a->second.by_rank.size() + b->second.by_rank.size();
-      if (!disjoint || ranks.size() < table_.sets.at(a->first.first).size()) continue;
+      if (!disjoint || ranks.size() < table_.sets.at(a->first.set).size()) continue;
       Status error(Code::mismatch, std::string("ranks disagree about the operation: ") + name_of(x.request.kind) + " '" + x.request.name +
                                        "' on " + labels_[x.rank] + ", " + name_of(y.request.kind) + " '" + y.request.name + "' on " +
                                        labels_[y.rank]);
@@ -279,8 +286,8 @@ void Negotiator::fail_diverged(double since) {
     }
     bool old = false;
     for (const auto& [key, p] : pending_) {
-      if (p.first > since || key.first != it->first.first || p.by_rank.front().request.group != it->first.second) continue;
-      failed.emplace_back(key, it->second.error.with("group '" + it->first.second + "'"));
+      if (p.first > since || key.set != it->first.set || key.face != it->first.face || p.by_rank.front().request.group != it->first.name) continue;
+      failed.emplace_back(key, it->second.error.with("group '" + it->first.name + "'"));
       old = true;
     }
     it = old ? groups_.erase(it) : std::next(it);
@@ -293,8 +300,9 @@ void Negotiator::fail_diverged(double since) {
     Ready ready;
     ready.response.kind = like.kind;
     ready.response.set = like.set;
+    ready.response.face = like.face;
     ready.response.dtype = like.dtype;
-    ready.response.names = {key.second};
+    ready.response.names = {key.name};
     ready.response.shapes = {like.shape};
     ready.response.error = error;
     ready.unit = ++units_;

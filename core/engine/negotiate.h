@@ -4,6 +4,7 @@
 // One negotiator decides for all process sets, so there is one total order of operations and overlapping sets cannot deadlock
 // (docs/adr/0001-one-coordinator.md).
 #pragma once
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -64,13 +65,19 @@ class Negotiator {
     std::vector<Ready> ready;  // held until all are
     Status error;
   };
-  using Key = std::pair<uint32_t, std::string>;
+  struct Key {
+    uint32_t set;
+    uint8_t face;
+    std::string name;
+    auto operator<=>(const Key&) const = default;
+  };
 
   void settle(const Key& key);         // ready now? then decide it
   bool complete(const Key& key, const Pending& p) const;
   Response decide(const Key& key, Pending& p);
   void emit(Ready ready, const Request& like);
-  void join(int rank);
+  void join(int rank, uint8_t face);
+  const std::vector<int>& joined(uint8_t face) const;
   void release(Group* group, const std::string& name);
   void settle_all_of_world();
   void settle_removed();
@@ -79,8 +86,8 @@ class Negotiator {
   std::vector<std::string> labels_;
   ProcessSetTable table_;
   std::map<Key, Pending> pending_;
-  std::map<Key, Group> groups_;        // by (set, group name)
-  std::vector<int> joined_;            // in order of joining
+  std::map<Key, Group> groups_;        // by the group's name
+  std::map<uint8_t, std::vector<int>> joined_;  // by face, in order of joining; not empty
   std::vector<Ready> ready_;
   std::vector<uint32_t> removed_;
   uint64_t units_ = 0;

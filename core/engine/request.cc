@@ -21,7 +21,7 @@ int64_t Request::elements() const {
 }
 
 bool Request::same_signature(const Request& o) const {
-  return kind == o.kind && set == o.set && unnamed == o.unnamed && (unnamed || name == o.name) && dtype == o.dtype && op == o.op &&
+  return kind == o.kind && set == o.set && face == o.face && unnamed == o.unnamed && (unnamed || name == o.name) && dtype == o.dtype && op == o.op &&
          wire == o.wire && root == o.root && prescale == o.prescale && postscale == o.postscale && shape == o.shape && splits == o.splits &&
          group_size == o.group_size && (unnamed || group == o.group);
 }
@@ -35,7 +35,7 @@ uint64_t Request::signature_hash() const {
   };
   mix(static_cast<uint64_t>(kind));
   mix(set);
-  mix(static_cast<uint64_t>(wire) << 16 | static_cast<uint64_t>(dtype) << 8 | static_cast<uint64_t>(op));
+  mix(static_cast<uint64_t>(face) << 24 | static_cast<uint64_t>(wire) << 16 | static_cast<uint64_t>(dtype) << 8 | static_cast<uint64_t>(op));
   mix(static_cast<uint64_t>(root));
   mix(std::hash<double>{}(prescale));
   mix(std::hash<double>{}(postscale));
@@ -56,6 +56,7 @@ namespace {
 void put(Writer& w, const Request& r) {
   w.put(r.kind);
   w.put(r.set);
+  w.put(r.face);
   w.put(r.name);
   w.put(r.unnamed);
   w.put(r.dtype);
@@ -74,6 +75,7 @@ void put(Writer& w, const Request& r) {
 void get(Reader& r, Request* q) {
   r.get(&q->kind, Kind::remove_set);
   r.get(&q->set);
+  r.get(&q->face);
   r.get(&q->name);
   r.get(&q->unnamed);
   r.get(&q->dtype, DType::bfloat16);
@@ -92,6 +94,7 @@ void get(Reader& r, Request* q) {
 void put(Writer& w, const Response& r) {
   w.put(r.kind);
   w.put(r.set);
+  w.put(r.face);
   w.put(r.dtype);
   w.put(r.op);
   w.put(r.wire);
@@ -110,6 +113,7 @@ void put(Writer& w, const Response& r) {
 void get(Reader& r, Response* p) {
   r.get(&p->kind, Kind::adopt_schedule);
   r.get(&p->set);
+  r.get(&p->face);
   r.get(&p->dtype, DType::bfloat16);
   r.get(&p->op, ReduceOp::product);
   r.get(&p->wire, WireFormat::int8);

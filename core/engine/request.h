@@ -23,7 +23,8 @@ std::string unnamed_prefix(Kind kind);
 struct Request {
   Kind kind = Kind::allreduce;
   uint32_t set = 0;
-  std::string name;             // full name on the wire; unique among what is in flight in a set
+  uint8_t face = 0;             // who asks: frameworks of one process, each with names, groups, numbers and joins of its own
+  std::string name;             // full name on the wire; unique among what is in flight in a set for a face
   bool unnamed = false;         // the name is only a number: operations like this match by order
   DType dtype = DType::float32;
   ReduceOp op = ReduceOp::sum;
@@ -51,6 +52,7 @@ struct Request {
 struct Response {
   Kind kind = Kind::allreduce;
   uint32_t set = 0;
+  uint8_t face = 0;
   DType dtype = DType::float32;
   ReduceOp op = ReduceOp::sum;
   WireFormat wire = WireFormat::none;
@@ -66,10 +68,15 @@ struct Response {
   std::string payload;                          // adopt_schedule: the encoded schedule
 };
 
-// Names are unique within a process set; this is unique among all.
-inline std::string key_of(uint32_t set, const std::string& name) { return std::to_string(set) + '/' + name; }
-// Unnamed operations are numbered, and matched by order, within one of these.
-constexpr uint64_t stream_of(uint32_t set, Kind kind) { return static_cast<uint64_t>(set) << 8 | static_cast<uint64_t>(kind); }
+// Names are unique within a process set and face; this is unique among all.
+inline std::string key_of(uint32_t set, uint8_t face, const std::string& name) {
+  return std::to_string(set) + (face == 0 ? "/" : '.' + std::to_string(face) + '/') + name;
+}
+inline std::string key_of(const Request& q) { return key_of(q.set, q.face, q.name); }
+// Unnamed operations are numbered, and matched by order, within one of these. Ascending by set, then face.
+constexpr uint64_t stream_of(uint32_t set, uint8_t face, Kind kind) {
+  return static_cast<uint64_t>(set) << 16 | static_cast<uint64_t>(face) << 8 | static_cast<uint64_t>(kind);
+}
 
 std::string shape_string(const std::vector<int64_t>& shape);
 

@@ -16,6 +16,7 @@ void encode(const Schedule& s, std::string* out) {
     w.put(e.kind);
     w.put(e.name);
     w.put(e.unnamed);
+    w.put(e.face);
   }
   std::vector<Response> responses;
   w.put(static_cast<uint32_t>(s.buckets.size()));
@@ -29,12 +30,13 @@ void encode(const Schedule& s, std::string* out) {
 bool decode(const std::string& bytes, Schedule* s) {
   Reader r(bytes.data(), bytes.data() + bytes.size());
   r.get(&s->id);
-  s->entries.resize(r.count(10));
+  s->entries.resize(r.count(11));
   for (auto& e : s->entries) {
     r.get(&e.set);
     r.get(&e.kind, Kind::barrier);
     r.get(&e.name);
     r.get(&e.unnamed);
+    r.get(&e.face);
   }
   s->buckets.resize(r.count(4 + 48));  // its entries here, its response below
   for (auto& b : s->buckets) {
@@ -143,11 +145,11 @@ bool ScheduleDetector::repeats_within(size_t p) const {
 
 // Does some name stand for different operations in the last p? Ranks follow a schedule by names, and know one request by each.
 bool ScheduleDetector::ambiguous(size_t p) const {
-  std::map<std::pair<uint32_t, std::string>, uint64_t> known;
+  std::map<std::string, uint64_t> known;
   for (size_t i = log_.size() - p; i < log_.size(); ++i) {
     const Token& t = log_[i];
     if (t.ready.unnamed) continue;
-    const auto [it, fresh] = known.try_emplace({t.ready.response.set, t.ready.response.names.front()}, t.identity);
+    const auto [it, fresh] = known.try_emplace(key_of(t.ready.response.set, t.ready.response.face, t.ready.response.names.front()), t.identity);
     if (!fresh && it->second != t.identity) return true;
   }
   return false;
@@ -178,7 +180,7 @@ Schedule make_schedule(uint64_t id, std::vector<Ready> period, const FuseOptions
   s.id = id;
   for (size_t i = 0; i < period.size(); ++i) {
     const Response& r = period[i].response;
-    s.entries.push_back({r.set, r.kind, r.names.front(), period[i].unnamed});
+    s.entries.push_back({r.set, r.kind, r.names.front(), period[i].unnamed, r.face});
   }
   std::vector<std::vector<size_t>> members;
   std::vector<Response> responses = fuse(std::move(period), options, &members);
@@ -191,8 +193,9 @@ Schedule make_schedule(uint64_t id, std::vector<Ready> period, const FuseOptions
 // ---- cursor ---------------------------------------------------------------------------------------------------------------
 namespace {
 
-void make_key(uint32_t set, const std::string& name, std::string* key) {
-  key->assign(reinterpret_cast<const char*>(&set), sizeof set);
+void make_key(uint32_t set, uint8_t face, const std::string& name, std::string* key) {
+  const uint64_t scope = static_cast<uint64_t>(set) << 8 | face;
+  key->assign(reinterpret_cast<const char*>(&scope), sizeof scope);
   key->append(name);
 }
 
@@ -212,9 +215,9 @@ ScheduleCursor::ScheduleCursor(std::shared_ptr<const Schedule> schedule, std::ve
     slots_[i].request = *requests[i];
     const ScheduleEntry& e = schedule_->entries[i];
     if (e.unnamed) {
-      unnamed_[stream_of(e.set, e.kind)].entries.push_back(i);
+      unnamed_[stream_of(e.set, e.face, e.kind)].entries.push_back(i);
     } else {
-      make_key(e.set, e.name, &key_);
+      make_key(e.set, e.face, e.name, &key_);
       by_name_[key_].entries.push_back(i);
     }
   }
@@ -239,10 +242,10 @@ ScheduleCursor::ScheduleCursor(std::shared_ptr<const Schedule> schedule, std::ve
 
 uint32_t ScheduleCursor::find(const Request& q) const {
   if (q.unnamed) {
-    auto it = unnamed_.find(stream_of(q.set, q.kind));
+    auto it = unnamed_.find(stream_of(q.set, q.face, q.kind));
     return it == unnamed_.end() ? kNoEntry : it->second.next();
   }
-  make_key(q.set, q.name, &key_);
+  make_key(q.set, q.face, q.name, &key_);
   auto it = by_name_.find(key_);
   return it == by_name_.end() ? kNoEntry : it->second.next();
 }

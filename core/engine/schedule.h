@@ -25,6 +25,7 @@ struct ScheduleEntry {
   Kind kind = Kind::allreduce;
   std::string name;      // of the operation when it was negotiated
   bool unnamed = false;
+  uint8_t face = 0;
 };
 
 struct Schedule {
@@ -45,7 +46,7 @@ class ScheduleDetector {
   // `capacity`: most operations of a schedule; 0: never propose one.
   explicit ScheduleDetector(size_t capacity) : capacity_(capacity) {}
 
-  // An operation has become ready. `identity`: hash of what must repeat: set, name unless unnamed, signature of all ranks; operations that
+  // An operation has become ready. `identity`: hash of what must repeat: set, face, name unless unnamed, signature of all ranks; operations that
   // cannot be scheduled (errors, join, process sets) call reset() instead.
   void feed(const Ready& ready, uint64_t identity);
   void reset();
@@ -152,7 +153,7 @@ class ScheduleCursor {
   std::shared_ptr<const Schedule> schedule_;
   std::vector<Slot> slots_;
   std::vector<uint32_t> missing_;                      // by bucket: how many of my entries nothing waits for
-  std::unordered_map<std::string, Stream> by_name_;    // "set/name"
+  std::unordered_map<std::string, Stream> by_name_;    // by set, face and name, see make_key()
   std::unordered_map<uint64_t, Stream> unnamed_;       // by stream_of()
   uint64_t ready_ = 0;
   uint64_t executed_ = 0;

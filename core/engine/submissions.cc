@@ -38,7 +38,7 @@ Status Submissions::check(Request& q) const {
 Status Submissions::check_name(const Request& q, uint32_t entry) const {
   if (q.unnamed) return {};
   const bool taken = (entry != ScheduleCursor::kNoEntry && cursor_->busy(entry)) ||
-                     (!in_flight_.empty() && in_flight_.count(key_of(q.set, q.name)) != 0);
+                     (!in_flight_.empty() && in_flight_.count(key_of(q)) != 0);
   if (!taken) return {};
   return Status(Code::invalid_argument, std::string(name_of(q.kind)) + ": an operation named '" + q.name +
                                             "' is still in flight; wait for it before you use the name again");
@@ -57,13 +57,13 @@ Status Submissions::submit_locked(const OperationPtr& op, bool* wake) {
   HVD_RETURN_IF_ERROR(check_name(q, entry));
   q.fence = fence_;
   op->sequence = next_sequence_++;
-  if (q.unnamed) op->unnamed_number = unnamed_[stream_of(q.set, q.kind)]++;
+  if (q.unnamed) op->unnamed_number = unnamed_[stream_of(q.set, q.face, q.kind)]++;
   if (op->on_done) last_ = op->submitted = Clock::now();  // the age of others is known to who waits for them
   if (cursor_ && !deviated_) {
     if (offer(op, entry, wake)) return {};
     deviated_ = true;
   }
-  if (!q.unnamed) in_flight_.insert(key_of(q.set, q.name));
+  if (!q.unnamed) in_flight_.insert(key_of(q));
   queue_.push_back(op);
   queued_.store(queue_.size(), std::memory_order_seq_cst);
   last_ = op->submitted = Clock::now();
@@ -117,30 +117,28 @@ Clock::time_point Submissions::last_submission() const {
   return last_;
 }
 
-void Submissions::skip_unnamed(uint32_t set, Kind kind, const std::string& name) {
-  const std::string prefix = unnamed_prefix(kind);
+void Submissions::skip_unnamed(const Response& response, const std::string& name) {
+  const std::string prefix = unnamed_prefix(response.kind);
   if (name.rfind(prefix, 0) != 0) return;
   const uint64_t number = std::strtoull(name.c_str() + prefix.size(), nullptr, 10);
   std::lock_guard lock(mutex_);
-  uint64_t& next = unnamed_[stream_of(set, kind)];
+  uint64_t& next = unnamed_[stream_of(response.set, response.face, response.kind)];
   next = std::max(next, number + 1);
 }
 
 void Submissions::add_set(uint32_t id, std::vector<int> ranks) {
   std::lock_guard lock(mutex_);
   sets_[id] = std::move(ranks);
-  erase_unnamed(id);  // an id may have belonged to other ranks before
+  erase_unnamed(stream_of(id, 0, Kind{}), stream_of(id + 1, 0, Kind{}));  // an id may have belonged to other ranks before
 }
 
-void Submissions::restart_unnamed(uint32_t id) {
+void Submissions::restart_unnamed(uint32_t id, uint8_t face) {
   std::lock_guard lock(mutex_);
-  erase_unnamed(id);
+  const uint64_t first = stream_of(id, face, Kind{});
+  erase_unnamed(first, first + 256);
 }
 
-void Submissions::erase_unnamed(uint32_t id) {
-  const uint64_t first = static_cast<uint64_t>(id) << 8;
-  unnamed_.erase(unnamed_.lower_bound(first), unnamed_.lower_bound(first + 256));
-}
+void Submissions::erase_unnamed(uint64_t first, uint64_t end) { unnamed_.erase(unnamed_.lower_bound(first), unnamed_.lower_bound(end)); }
 
 void Submissions::remove_set(uint32_t id) {
   std::lock_guard lock(mutex_);
@@ -163,7 +161,7 @@ void Submissions::begin_schedule(std::unique_ptr<ScheduleCursor> cursor, const s
   for (const OperationPtr& op : all) {
     bool completed;
     if (!deviated_ && offer(op, cursor_->find(op->request), &completed)) {
-      if (!op->request.unnamed) in_flight_.erase(key_of(op->request.set, op->request.name));
+      if (!op->request.unnamed) in_flight_.erase(key_of(op->request));
     } else {
       deviated_ = true;
       queue_.push_back(op);
@@ -188,7 +186,7 @@ std::vector<OperationPtr> Submissions::end_schedule() {
   std::lock_guard lock(mutex_);
   std::vector<OperationPtr> out = take_outstanding();
   for (const OperationPtr& op : out) {
-    if (!op->request.unnamed) in_flight_.insert(key_of(op->request.set, op->request.name));
+    if (!op->request.unnamed) in_flight_.insert(key_of(op->request));
   }
   deviated_ = stuck_ = false;
   out.insert(out.end(), queue_.begin(), queue_.end());
@@ -239,7 +237,7 @@ void Submissions::release(const std::vector<Operation*>& operations) {
     if (op->on_done && !told) ++fence_;
     told |= op->on_done != nullptr;
     if (!op->scheduled) {
-      if (!op->request.unnamed) in_flight_.erase(key_of(op->request.set, op->request.name));
+      if (!op->request.unnamed) in_flight_.erase(key_of(op->request));
       continue;
     }
     op->scheduled = false;

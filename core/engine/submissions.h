@@ -34,12 +34,12 @@ class Submissions {
   void release(const std::vector<Operation*>& operations);
 
   // An unnamed operation that this rank never submitted ended as an error; if its number is not used yet, it never will be.
-  void skip_unnamed(uint32_t set, Kind kind, const std::string& name);
+  void skip_unnamed(const Response& response, const std::string& name);
 
   void add_set(uint32_t id, std::vector<int> ranks);
   void remove_set(uint32_t id);
-  // Numbers the set's unnamed operations from 0 again: its ranks have not submitted equally many, but none is under way.
-  void restart_unnamed(uint32_t id);
+  // Numbers a face's unnamed operations in the set from 0 again: ranks have not submitted equally many, but none is under way.
+  void restart_unnamed(uint32_t id, uint8_t face);
   std::map<uint32_t, std::vector<int>> sets() const;
 
   // Follows a schedule from now on; `unanswered` are operations (in order of submission) that were announced in vain.
@@ -75,7 +75,7 @@ class Submissions {
   void keep(const OperationPtr& op, uint32_t entry);
   OperationPtr let_go(void* token);
   std::vector<OperationPtr> take_outstanding();
-  void erase_unnamed(uint32_t id);
+  void erase_unnamed(uint64_t first_stream, uint64_t end_stream);
 
   const int rank_;
   mutable std::mutex mutex_;
@@ -83,7 +83,7 @@ class Submissions {
   std::atomic<size_t> queued_{0};
   std::unordered_set<std::string> in_flight_;  // names of operations that no schedule has; its cursor knows the others
   std::map<uint32_t, std::vector<int>> sets_;
-  std::map<uint64_t, uint64_t> unnamed_;  // (set, kind) -> next number
+  std::map<uint64_t, uint64_t> unnamed_;  // by stream_of(): next number
   uint64_t next_sequence_ = 0;
   uint64_t fence_ = 0;
   Clock::time_point last_{};

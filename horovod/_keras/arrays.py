@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from horovod.common import dtypes
+from horovod.common.faces import KERAS as face
 from horovod.common.ops import OP_NAMES, Adasum, Average, Sum, check_op, check_scale, wire_name
 from horovod.common.process_sets import ProcessSet
-from horovod.common.state import state
 
 Array = np.ndarray[Any, Any]
 
@@ -44,7 +44,7 @@ def code_of(dtype: Any, what: str) -> int:
 
 def set_id(process_set: ProcessSet, what: str) -> int:
     """Id of a registered set that has this rank. Raises ValueError naming ``what``, set and rank for another one."""
-    rank = state.require_job().rank
+    rank = face.require_job().rank
     number = process_set.process_set_id
     if number is None:
         raise ValueError(f"{what} on rank {rank}: {process_set} is not a registered process set; see add_process_set")
@@ -192,7 +192,7 @@ def _run(requests: Iterable[tuple[Any, ...]], keep: Any) -> list[Any]:
     try:
         for request in requests:
             try:
-                works.append(state.submit(*request))
+                works.append(face.submit(*request))
             except Exception as error:
                 failure = failure or error
         for work in works:

@@ -1,7 +1,8 @@
 """init, shutdown and the questions about ranks and capabilities: the same for every face.
 
-A face makes one ``HorovodBasics(face)`` and exports its methods. All faces of a process share one engine (``state``),
-counted by face: it starts with the first ``init`` and ends with the last ``shutdown``.
+A face makes one ``HorovodBasics(face)`` and exports its methods. All faces of a process share one engine (``state``):
+it starts with the first ``init`` and ends with the last ``shutdown``. A face that has shut down is out of the job,
+though others may still be in it.
 """
 
 import atexit
@@ -12,7 +13,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
-from horovod.common import util
+from horovod.common import faces, util
 from horovod.common.process_sets import (
     ProcessSet,
     check_new,
@@ -32,8 +33,8 @@ class HorovodBasics:
     """The functions of api section 1 for one face."""
 
     def __init__(self, face: str) -> None:
-        """``face``: name of the framework's module, for example "torch"."""
-        self._face = face
+        """``face``: name of the framework's module, for example "torch"; see ``faces``."""
+        self._face = faces.named(face)
 
     def init(self, comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
         """Joins the job that the environment describes (without any: a job of this process alone). No effect while
@@ -46,55 +47,58 @@ class HorovodBasics:
         for; init may then be called again. ImportError when the native engine cannot be loaded.
         """
         with _lock:
-            if state.engine is not None:
-                state.faces.add(self._face)
-                return
-            _start(comm, process_sets)
-            state.faces.add(self._face)
+            if state.engine is None:
+                _start(comm, process_sets)
+            assert state.job is not None
+            assert state.engine is not None
+            state.faces[self._face.name] = self._face
+            self._face.enter(state.job, state.engine)
 
     def shutdown(self) -> None:
-        """Leaves the job, unless another face of this process still uses it: pending operations fail with
-        HorovodInternalError, here and on the other ranks. Harmless when not initialised."""
+        """Leaves the job. When no other face of this process is in it, pending operations fail with
+        HorovodInternalError, here and on the other ranks; otherwise they end when the other ranks have them too.
+        Harmless when not initialised."""
         with _lock:
-            state.faces.discard(self._face)
+            self._face.leave()
+            state.faces.pop(self._face.name, None)
             if not state.faces:
                 _stop("hvd.shutdown() was called")
 
     def is_initialized(self) -> bool:
         """Has this face joined a job?"""
-        return state.engine is not None and self._face in state.faces
+        return self._face.engine is not None
 
     def rank(self) -> int:
         """Index of this process in the job, 0 to size - 1. Like all that follow: ValueError when not initialised."""
-        return state.require_job().rank
+        return self._face.require_job().rank
 
     def size(self) -> int:
         """Number of processes in the job."""
-        return state.require_job().size
+        return self._face.require_job().size
 
     def local_rank(self) -> int:
         """Index of this process among those of its host."""
-        return state.require_job().local_rank
+        return self._face.require_job().local_rank
 
     def local_size(self) -> int:
         """Number of processes on this host."""
-        return state.require_job().local_size
+        return self._face.require_job().local_size
 
     def cross_rank(self) -> int:
         """Index of this host among those that have a process with this local rank."""
-        return state.require_job().cross_rank
+        return self._face.require_job().cross_rank
 
     def cross_size(self) -> int:
         """Number of hosts that have a process with this local rank."""
-        return state.require_job().cross_size
+        return self._face.require_job().cross_size
 
     def is_homogeneous(self) -> bool:
         """Has every host the same number of processes?"""
-        return state.require_job().homogeneous
+        return self._face.require_job().homogeneous
 
     def mpi_threads_supported(self) -> bool:
         """ValueError: MPI does not carry this job."""
-        state.require_job()
+        self._face.require_job()
         raise ValueError("mpi_threads_supported: this job does not run on MPI")
 
     def mpi_enabled(self) -> bool:
@@ -135,15 +139,15 @@ class HorovodBasics:
 
     def start_timeline(self, file_path: str, mark_cycles: bool = False) -> None:
         """Not there yet: NotImplementedError; ValueError when not initialised."""
-        state.require_job()
+        self._face.require_job()
         raise NotImplementedError("start_timeline: this build does not record timelines yet")
 
     def stop_timeline(self) -> None:
         """Nothing to stop; ValueError when not initialised."""
-        state.require_job()
+        self._face.require_job()
 
     def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
-        return state.require_engine().process_sets()
+        return self._face.require_engine().process_sets()
 
 
 def _start(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:

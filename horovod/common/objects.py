@@ -11,8 +11,9 @@ from typing import Any
 import cloudpickle
 
 from horovod.common import dtypes, ops
+from horovod.common.faces import Face
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.state import state
+from horovod.common.state import State, state
 
 _FAILED = b"\xff"  # begins a reason in place of an object; pickles begin with 0x80
 
@@ -45,34 +46,45 @@ def _not_pickled(operation: str, name: str, rank: int, reason: bytes | bytearray
 
 
 def broadcast_object(
-    obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
+    obj: Any,
+    root_rank: int = 0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    face: Face | None = None,
 ) -> Any:
     """Returns the root's ``obj`` on every rank of the set (on the root: the object itself).
 
     ``root_rank``: world rank. ``name``: prefix of the two operations, ``<name>.sz`` and ``<name>.t``; default: the
-    type's name, which then has to be the same on all ranks. Raises ValueError for a bad root or set, and on all ranks
-    when the root's object cannot be pickled; HorovodInternalError when a peer is lost.
+    type's name, which then has to be the same on all ranks. ``face``: whose operations these are. Raises ValueError
+    for a bad root or set, and on all ranks when the root's object cannot be pickled; HorovodInternalError when a peer
+    is lost.
     """
     from horovod import _core
 
     name = name or type(obj).__name__
-    i_am_root = state.require_job().rank == root_rank
+    job = face or state
+    i_am_root = job.require_job().rank == root_rank
     data, error = _dumps_or_reason(obj) if i_am_root else (b"", None)
     payload = bytearray(data)
     # Negative: what follows is not the object but why there is none.
     length = bytearray((len(data) if error is None else -len(data)).to_bytes(8, "little", signed=True))
-    _run(_core.KIND_BROADCAST, f"broadcast.{name}.sz", length, dtypes.INT64, (1,), root_rank, process_set)
+    _run(_core.KIND_BROADCAST, f"broadcast.{name}.sz", length, dtypes.INT64, (1,), root_rank, process_set, job)
     size = int.from_bytes(length, "little", signed=True)
     if not i_am_root:
         payload = bytearray(abs(size))
-    _run(_core.KIND_BROADCAST, f"broadcast.{name}.t", payload, dtypes.UINT8, (len(payload),), root_rank, process_set)
+    _run(
+        _core.KIND_BROADCAST, f"broadcast.{name}.t", payload, dtypes.UINT8, (len(payload),), root_rank, process_set, job
+    )
     if size < 0:
         raise _not_pickled("broadcast_object", name, root_rank, payload) from error
     return obj if i_am_root else loads(payload)
 
 
-def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Returns the objects of all ranks of the set, by rank within the set. ``name`` as for ``broadcast_object``.
+def allgather_object(
+    obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set, face: Face | None = None
+) -> list[Any]:
+    """Returns the objects of all ranks of the set, by rank within the set. ``name``, ``face`` as for
+    ``broadcast_object``.
 
     Raises ValueError on all ranks, naming the rank, when an object cannot be pickled; else like ``broadcast_object``.
     """
@@ -81,7 +93,16 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     name = name or type(obj).__name__
     data, error = _dumps_or_reason(obj)
     payload = bytearray(data if error is None else _FAILED + data)
-    work = _run(_core.KIND_ALLGATHER, f"allgather.{name}.t", payload, dtypes.UINT8, (len(payload),), 0, process_set)
+    work = _run(
+        _core.KIND_ALLGATHER,
+        f"allgather.{name}.t",
+        payload,
+        dtypes.UINT8,
+        (len(payload),),
+        0,
+        process_set,
+        face or state,
+    )
     gathered = memoryview(work.output).cast("B")
     objects = []
     begin = 0
@@ -95,7 +116,14 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
 
 
 def _run(
-    kind: int, name: str, memory: bytearray, dtype: int, shape: tuple[int, ...], root: int, process_set: ProcessSet
+    kind: int,
+    name: str,
+    memory: bytearray,
+    dtype: int,
+    shape: tuple[int, ...],
+    root: int,
+    process_set: ProcessSet,
+    job: "Face | State",
 ) -> Any:
     number = process_set.process_set_id
     if number is None:
@@ -104,7 +132,7 @@ def _run(
     view = (ctypes.c_char * len(memory)).from_buffer(memory) if memory else None
     address = ctypes.addressof(view) if view is not None else 0
     try:
-        work = state.run(kind, name, address, address, shape, dtype, ops.Sum, root, 1.0, 1.0, number, None, "", 0)
+        work = job.run(kind, name, address, address, shape, dtype, ops.Sum, root, 1.0, 1.0, number, None, "", 0)
         work.wait()
         return work
     except Exception:

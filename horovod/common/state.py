@@ -1,7 +1,5 @@
-"""The one job of this process: who we are in it and the engine that runs it.
-
-Faces call ``state.submit(...)`` and ``state.run(...)``, which are the engine's own methods while the job runs and
-functions that raise the right error otherwise, so the hot path has no check of its own.
+"""The one job of this process: who we are in it and the engine that runs it. Frameworks see it through their face
+(``faces``).
 """
 
 import os
@@ -13,6 +11,7 @@ from horovod.common.exceptions import HorovodInternalError
 
 if TYPE_CHECKING:
     from horovod._core import Engine, Work
+    from horovod.common.faces import Face
     from horovod.common.process_sets import ProcessSet
 
 
@@ -31,15 +30,15 @@ class Job:
     elastic: bool = False
 
 
-def _not_initialized(*_: Any, **__: Any) -> NoReturn:
+def not_initialized(*_: Any, **__: Any) -> NoReturn:
     raise ValueError("Horovod is not initialised in this process; call hvd.init() first")
 
 
-def _shut_down(*_: Any, **__: Any) -> NoReturn:
+def shut_down(*_: Any, **__: Any) -> NoReturn:
     raise HorovodInternalError("Horovod has been shut down in this process; call hvd.init() to start again")
 
 
-def _forked(*_: Any, **__: Any) -> NoReturn:
+def forked(*_: Any, **__: Any) -> NoReturn:
     raise HorovodInternalError(
         f"this process (pid {os.getpid()}) was forked from a worker after hvd.init() and is not part of the job; "
         "collectives run in the worker itself only"
@@ -54,14 +53,12 @@ class State:
     def __init__(self) -> None:
         self.job: Job | None = None
         self.engine: Engine | None = None
-        self.submit: Callable[..., Work] = _not_initialized
-        """``Engine.submit`` of horovod/_core.pyi; raises ValueError before init and HorovodInternalError after
-        shutdown.
-        """
-        self.run: Callable[..., Work] = _not_initialized
-        """``Engine.run``: submit for a caller that calls ``Work.wait`` next, the fast way for blocking operations."""
+        self.submit: Callable[..., Work] = not_initialized
+        """``Engine.submit`` for what belongs to no face; as in ``Face``."""
+        self.run: Callable[..., Work] = not_initialized
         self.process_sets: dict[int, ProcessSet] = {}
-        self.faces: set[str] = set()
+        self.faces: dict[str, Face] = {}
+        """Those that are in the job, by name."""
         self.forked = False
 
     def start(self, job: Job, engine: "Engine") -> None:
@@ -77,10 +74,12 @@ class State:
             from horovod import _core
 
             _core.serve_no_faces()
+        for face in self.faces.values():
+            face.leave()
+        self.faces.clear()
         self.job = None
         self.engine = None
-        self.submit = self.run = _shut_down
-        self.faces.clear()
+        self.submit = self.run = shut_down
         self.process_sets.clear()
 
     def leave_in_child(self) -> None:
@@ -88,12 +87,14 @@ class State:
         engine, self.engine = self.engine, None
         if engine is not None:
             engine.abandon()
-            self.submit = self.run = _forked
+            self.submit = self.run = forked
             self.forked = True
+            for face in self.faces.values():
+                face.leave_in_child()
 
     def require_job(self) -> Job:
         """Raises ValueError naming init when not initialised."""
-        return self.job if self.job is not None else _not_initialized()
+        return self.job if self.job is not None else not_initialized()
 
     def require_engine(self) -> "Engine":
         """Raises ValueError before init, HorovodInternalError after shutdown and in a forked child."""

@@ -30,9 +30,10 @@ def set_size(process_set: ProcessSet | int, operation: str) -> Any:
     number = set_id(process_set, operation)
     if elastic():
         return size_op(number)
+    from horovod.common.faces import TENSORFLOW
     from horovod.common.state import state
 
-    state.require_job()
+    TENSORFLOW.require_job()
     found = state.process_sets.get(number)
     size = found.size() if found is not None else None
     if size is None:

@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.common import objects
+from horovod.common.faces import TENSORFLOW as face
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow._library import refuse
 from horovod.tensorflow.collectives import allreduce, grouped_allreduce, grouped_reducescatter, reducescatter
@@ -159,7 +160,7 @@ def broadcast_object(
     ``session``: accepted for compatibility, none is needed. See ``horovod.common.objects``.
     """
     del session
-    return objects.broadcast_object(obj, root_rank, name or "broadcast_object", process_set)
+    return objects.broadcast_object(obj, root_rank, name or "broadcast_object", process_set, face)
 
 
 def broadcast_object_fn(
@@ -177,4 +178,4 @@ def allgather_object(
 ) -> list[Any]:
     """Returns the objects of all ranks of the set, by rank within it. Types may differ between ranks."""
     del session
-    return objects.allgather_object(obj, name or "allgather_object", process_set)
+    return objects.allgather_object(obj, name or "allgather_object", process_set, face)

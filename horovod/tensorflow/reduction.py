@@ -17,9 +17,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.common.faces import TENSORFLOW as face
 from horovod.common.ops import Adasum, Average, check_op, op_name
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.state import state
 from horovod.common.util import num_rank_is_power_2, split_list
 from horovod.tensorflow.collectives import allreduce, grouped_allreduce, set_size
 from horovod.tensorflow.compression import Compression
@@ -98,7 +98,7 @@ def make_allreduce_grads(
 
 def reduces(process_set: ProcessSet = global_process_set) -> bool:
     """Is there anything to reduce for this rank in this set? ValueError before ``hvd.init()``."""
-    job = state.require_job()
+    job = face.require_job()
     return bool(process_set.included()) and (len(process_set.ranks or ()) > 1 or job.elastic)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.common.faces import TENSORFLOW as face
 from horovod.common.ops import Sum
-from horovod.common.state import state
 from horovod.tensorflow import gradients as _gradients  # noqa: F401
 from horovod.tensorflow.mpi_ops import _allreduce, allgather
 from horovod.tensorflow.util import elastic
@@ -53,7 +53,7 @@ def joined_moments(x: tf.Tensor, axes: list[int], mask: Any = None) -> tuple[tf.
 
 
 def _alone() -> bool:
-    return state.require_job().size == 1 and not elastic()
+    return face.require_job().size == 1 and not elastic()
 
 
 @tf.keras.utils.register_keras_serializable(package="horovod")

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import torch
 
+from horovod.common.faces import TORCH as face
 from horovod.common.ops import Sum
 from horovod.common.process_sets import ProcessSet
-from horovod.common.state import state
 from horovod.torch.bucket_plan import plan
 from horovod.torch.buckets import Bucket, Slot
 from horovod.torch.ops.allreduce import allreduce_
@@ -70,7 +70,7 @@ class Bucketing:
 
     def drop_outdated(self) -> None:
         """Gives up the buckets of another job: a rank that is new in this one does not have them."""
-        for bucket in [b for b in self.buckets if b.job is not state.job]:
+        for bucket in [b for b in self.buckets if b.job is not face.job]:
             self._give_up(bucket)
             for slot in bucket.members:
                 slot.moves = 0
@@ -102,7 +102,7 @@ class Bucketing:
             slots_of_bucket = [candidates[i] for i in members]
             # A name that no other operation can have: those begin with their kind.
             name = f"gradients.bucket.{slots_of_bucket[0].name}"
-            self.buckets.append(Bucket(name, slots_of_bucket, state.job))
+            self.buckets.append(Bucket(name, slots_of_bucket, face.job))
 
     def _has_news(self, slots: Sequence[Slot], outcome: list[int]) -> bool:
         if outcome == self._settled:

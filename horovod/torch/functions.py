@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from horovod.common import objects
+from horovod.common.faces import TORCH as face
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch.ops import handles
 from horovod.torch.ops.broadcast import broadcast_async_
@@ -72,9 +73,9 @@ def broadcast_object(
     """
     # The type's name, which the specification has as default, would differ between the root and ranks that pass None:
     # a hang.
-    return objects.broadcast_object(obj, root_rank, name or "broadcast_object", process_set)
+    return objects.broadcast_object(obj, root_rank, name or "broadcast_object", process_set, face=face)
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
     """Returns the objects of all ranks of the set, by rank within it. Types may differ between ranks."""
-    return objects.allgather_object(obj, name or "allgather_object", process_set)
+    return objects.allgather_object(obj, name or "allgather_object", process_set, face=face)

@@ -24,9 +24,9 @@ from typing import Any
 
 import torch
 
+from horovod.common.faces import TORCH as face
 from horovod.common.ops import Average, Max
 from horovod.common.process_sets import ProcessSet
-from horovod.common.state import state
 from horovod.torch.bucketing import APART, DENSE, Bucketing
 from horovod.torch.buckets import Bucket, Slot
 from horovod.torch.compression import Compression, wire_of
@@ -142,7 +142,7 @@ class GradientReducer:
         if left < 0:
             raise too_many_passes(slot.name, self.options.passes)
         slot.left = left
-        if slot.bucket is not None and slot.bucket.job is not state.job:
+        if slot.bucket is not None and slot.bucket.job is not face.job:
             self._bucketing.drop_outdated()
         bucket, group = slot.bucket, slot.group
         if bucket is not None:

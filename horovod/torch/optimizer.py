@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from horovod.common import objects
+from horovod.common.faces import TORCH as face
 from horovod.common.ops import Adasum, Average, check_op
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.state import state
 from horovod.common.util import split_list
 from horovod.torch.adasum import DeltaReducer, check_set
 from horovod.torch.bucket_plan import SMALL
@@ -79,7 +79,7 @@ def DistributedOptimizer(
 
     reducer: GradientReducer | DeltaReducer | None = None
     size = len(process_set.ranks or ())
-    if process_set.included() and (size > 1 or state.require_job().elastic):
+    if process_set.included() and (size > 1 or face.require_job().elastic):
         options = Options(
             process_set,
             compression,
@@ -149,7 +149,7 @@ def _make_groups(
     else:
         mine = [[names[p] for p in group if p in names and p.requires_grad] for group in groups]
     assert process_set.ranks is not None
-    theirs = objects.broadcast_object(mine, process_set.ranks[0], "DistributedOptimizer.groups", process_set)
+    theirs = objects.broadcast_object(mine, process_set.ranks[0], "DistributedOptimizer.groups", process_set, face=face)
     by_name = {name: p for p, name in names.items()}
     unknown = [name for group in theirs for name in group if name not in by_name]
     if unknown:

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from horovod.common import objects
+from horovod.common.faces import TORCH as face
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.state import state
 from horovod.torch.ops import handles
 from horovod.torch.ops.broadcast import broadcast_async_
 from horovod.torch.ops.tensors import plain
@@ -62,10 +62,10 @@ def broadcast_optimizer_state(
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ValueError(f"optimizer is a {type(optimizer).__name__}; accepted is a torch.optim.Optimizer")
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    is_root = state.require_job().rank == root_rank
+    is_root = face.require_job().rank == root_rank
     tensors: list[torch.Tensor] = []
     mine = _describe(optimizer, parameters, tensors) if is_root else None
-    theirs = objects.broadcast_object(mine, root_rank, "optimizer_state", process_set)
+    theirs = objects.broadcast_object(mine, root_rank, "optimizer_state", process_set, face=face)
     _agree(optimizer, theirs, process_set)
     # The copies matter where a tensor is not contiguous; they are no more than references elsewhere.
     received = [plain(t.detach()) for t in tensors] if is_root else _matching(optimizer, parameters, theirs)
@@ -106,10 +106,10 @@ def _agree(optimizer: Any, theirs: _Description, process_set: ProcessSet) -> Non
     complaint = None
     if mine != theirs.shapes:
         complaint = (
-            f"rank {state.require_job().rank} has groups of {[len(g) for g in mine]} parameters with shapes {mine}, "
+            f"rank {face.require_job().rank} has groups of {[len(g) for g in mine]} parameters with shapes {mine}, "
             f"the root of {[len(g) for g in theirs.shapes]} with {theirs.shapes}"
         )
-    complaints = [c for c in objects.allgather_object(complaint, "optimizer_state.check", process_set) if c]
+    complaints = [c for c in objects.allgather_object(complaint, "optimizer_state.check", process_set, face=face) if c]
     if complaints:
         raise ValueError("broadcast_optimizer_state: the ranks' parameters differ: " + "; ".join(complaints)[:2000])
 

@@ -8,8 +8,8 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from horovod.common.faces import TORCH as face
 from horovod.common.process_sets import ProcessSet
-from horovod.common.state import state
 
 
 def name_parameters(
@@ -99,8 +99,8 @@ def unique_on_the_wire(
     wrap their optimizers in the same order. An optimizer that is wrapped again keeps what it had.
     """
     known = _known.get(process_set)
-    if known is None or known.job is not state.job:
-        known = _known[process_set] = _Known(state.job)
+    if known is None or known.job is not face.job:
+        known = _known[process_set] = _Known(face.job)
     before = known.given.get(optimizer, {})
     result = {}
     for p, name in names.items():

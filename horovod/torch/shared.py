@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from horovod.common.state import state
+from horovod.common.faces import TORCH as face
 from horovod.torch.ops.tensors import CODES
 
 # Address and length in bytes of what is in use, by address. Few entries: one a bucket or empty_shared.
@@ -50,7 +50,7 @@ def in_shared_memory(tensor: torch.Tensor) -> bool:
 
 def shared_buffer(nbytes: int) -> torch.Tensor:
     """``nbytes`` zeroed bytes as a uint8 tensor, in shared memory if there is some, else in ordinary memory."""
-    buffer = state.engine.allocate(nbytes) if state.engine is not None and nbytes else None
+    buffer = face.engine.allocate(nbytes) if face.engine is not None and nbytes else None
     if buffer is None:
         return torch.zeros(nbytes, dtype=torch.uint8)
     # The array in between keeps the buffer and can be watched; the tensor's storage keeps the array.

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from horovod.common.faces import TORCH as face
 from horovod.common.ops import Sum
 from horovod.common.process_sets import global_process_set
-from horovod.common.state import state
 from horovod.torch.ops.allgather import allgather
 from horovod.torch.ops.allreduce import allreduce_
 
@@ -48,7 +48,7 @@ class SyncBatchNorm(_BatchNorm):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Normalises ``input``; in training it also moves the running statistics."""
         self._check_input_dim(input)
-        if not self.training or state.require_job().size == 1:
+        if not self.training or face.require_job().size == 1:
             return super().forward(input)
         output, mean, variance, total = _Normalise.apply(input, self.weight, self.bias, self.eps)
         self._track(mean, variance, total)

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from horovod._core import KIND_ALLREDUCE, WIRE_NONE
+from horovod.common.faces import TORCH as face
 from horovod.common.ops import Adasum, check_scale, resolve_op, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.state import state
 from horovod.torch.compression import Compression, check_wire
 from horovod.torch.ops import groups, handles
 from horovod.torch.ops.repeats import Repeat, put_back, take
@@ -65,7 +65,7 @@ def submit(
     if number is None:
         set_id(process_set, "allreduce")
     out = pointer if target is source else target.data_ptr()
-    return (state.run if blocking else state.submit)(
+    return (face.run if blocking else face.submit)(
         KIND_ALLREDUCE,
         full_name,
         pointer,

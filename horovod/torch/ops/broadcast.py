@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from horovod._core import KIND_BROADCAST
+from horovod.common.faces import TORCH as face
 from horovod.common.ops import Average, Sum, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.state import state
 from horovod.torch.ops import handles
 from horovod.torch.ops.allreduce import _Allreduce
 from horovod.torch.ops.tensors import code_of, plain, root_of, set_id
@@ -31,7 +31,7 @@ def _start(
     full_name = wire_name("broadcast", name) if name else ""
     pointer = source.data_ptr()
     out = pointer if target is source else target.data_ptr()
-    return (state.run if blocking else state.submit)(
+    return (face.run if blocking else face.submit)(
         KIND_BROADCAST, full_name, pointer, out, source.shape, code, Sum, root, 1.0, 1.0, number, None, "", 0
     )
 
@@ -87,6 +87,6 @@ class _Broadcast(torch.autograd.Function):
         name = name and f"broadcast.{name}.gradient"
         averaged = _Allreduce.apply(plain(gradient), Average, name, 1.0, 1.0, process_set)
         # Every rank takes part in the reduction, but only the root's input had an effect.
-        if state.require_job().rank != root_rank:
+        if face.require_job().rank != root_rank:
             averaged = torch.zeros_like(averaged)
         return averaged, None, None, None

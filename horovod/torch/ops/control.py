@@ -2,9 +2,9 @@
 
 from horovod._core import KIND_BARRIER
 from horovod.common import dtypes
+from horovod.common.faces import TORCH as face
 from horovod.common.ops import Sum
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.state import state
 from horovod.torch.ops import groups, handles
 from horovod.torch.ops.tensors import set_id
 
@@ -16,7 +16,7 @@ def join(device: int = -1) -> int:
     Other collectives fail while a rank has joined. ``device``: accepted for scripts written for GPUs. Raises
     HorovodInternalError when a peer is lost.
     """
-    work = state.require_engine().join()
+    work = face.require_engine().join()
     handles.wait(work, None)
     # The ranks have had different numbers of steps.
     groups.restart(global_process_set)
@@ -26,5 +26,5 @@ def join(device: int = -1) -> int:
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Blocks until every rank of the set has called it. Raises HorovodInternalError when a peer is lost."""
     number = set_id(process_set, "barrier")
-    work = state.run(KIND_BARRIER, "barrier.noname", 0, 0, (), dtypes.UINT8, Sum, 0, 1.0, 1.0, number, None, "", 0)
+    work = face.run(KIND_BARRIER, "barrier.noname", 0, 0, (), dtypes.UINT8, Sum, 0, 1.0, 1.0, number, None, "", 0)
     handles.wait(work, None)

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
+from horovod.common.faces import TORCH as face
 from horovod.common.ops import wire_name
 from horovod.common.process_sets import ProcessSet
-from horovod.common.state import state
 
 # Unnamed groups are numbered by kind within a process set. The count belongs to one registration of the set in one
 # job: a set that is removed gives its id to other members, whose counts start at 0, but its object is never
@@ -40,8 +40,8 @@ def check(tensors: Any, operation: str) -> list[torch.Tensor]:
 
 def _next(operation: str, process_set: ProcessSet) -> int:
     job, counts = _counts.get(process_set, (None, {}))
-    if job is not state.job:
-        job, counts = state.job, {}
+    if job is not face.job:
+        job, counts = face.job, {}
         _counts[process_set] = (job, counts)
     number = counts.get(operation, 0)
     counts[operation] = number + 1

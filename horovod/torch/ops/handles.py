@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from horovod.common.exceptions import HorovodInternalError
-from horovod.common.state import state
+from horovod.common.faces import TORCH as face
 from horovod.torch.ops import repeats
 from horovod.torch.ops.repeats import Repeat
 
@@ -90,8 +90,8 @@ def wait(work: Any, keep: Any) -> None:
     """Blocks until ``work`` is done. ``keep``: the tensors it uses. Raises HorovodInternalError when it failed."""
     try:
         while not work.wait(_SLICE_SECONDS):
-            if state.forked:
-                state.submit()  # raises
+            if face.forked:
+                face.submit()  # raises
     except BaseException:
         if not work.done():
             _park(work, keep)

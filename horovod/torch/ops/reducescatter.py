@@ -12,9 +12,9 @@ import torch
 
 from horovod._core import KIND_REDUCESCATTER
 from horovod.common import dtypes
+from horovod.common.faces import TORCH as face
 from horovod.common.ops import Average, Sum, check_op, check_scale, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.state import state
 from horovod.torch.compression import Compression, refuse_wire
 from horovod.torch.ops import groups, handles
 from horovod.torch.ops.allgather import _Allgather, _GroupedAllgather
@@ -54,7 +54,7 @@ def _submit(
 ) -> Any:
     number = set_id(process_set, "reducescatter")
     source, target = tensor.data_ptr(), output.data_ptr()
-    return state.submit(
+    return face.submit(
         KIND_REDUCESCATTER,
         full_name,
         source,

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from horovod.common.faces import TORCH as face
 from horovod.common.process_sets import ProcessSet
-from horovod.common.state import state
 
 # Names that are kept; the one unused for longest makes room. More than any model has parameters, and a bound for
 # programs that never use a name twice.
@@ -51,7 +51,7 @@ class Repeat:
     ) -> None:
         """``name``, ``op``: as the user gave them. The operation's tensors are kept in ``source`` and ``result``."""
         self.work = work
-        self.engine = state.engine
+        self.engine = face.engine
         self.name = name
         self.shape = source.shape
         self.dtype = source.dtype
@@ -93,7 +93,7 @@ def take(
             and postscale == last.postscale
             and process_set is last.process_set
             and process_set.process_set_id == last.set_id
-            and last.engine is state.engine
+            and last.engine is face.engine
         ):
             return last
     except (AttributeError, RuntimeError, TypeError):
@@ -105,7 +105,7 @@ def put_back(repeat: Repeat) -> None:
     """Its operation has completed well; the next one of this name may use it."""
     repeat.source = repeat.result = None
     idle[repeat.name] = repeat
-    if repeat.engine is not state.engine:
+    if repeat.engine is not face.engine:
         idle.pop(repeat.name, None)  # looked at only now: a shutdown in another thread clears idle after the engine
     if len(idle) > _LIMIT:
         _make_room()

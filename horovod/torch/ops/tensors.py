@@ -7,9 +7,9 @@ from typing import Any, NoReturn
 import torch
 
 from horovod.common import dtypes
+from horovod.common.faces import TORCH as face
 from horovod.common.ops import OP_NAMES, Adasum, Average, check_adasum_size
 from horovod.common.process_sets import ProcessSet
-from horovod.common.state import state
 
 # Some releases of torch lack uint16, the others have every type the engine has.
 CODES: dict[torch.dtype, int] = {getattr(torch, n): c for n, c in dtypes.CODES.items() if hasattr(torch, n)}
@@ -91,11 +91,11 @@ def check_reduction(
 
 def set_id(process_set: ProcessSet, operation: str) -> int:
     """Id of a registered set. Raises ValueError naming operation, set and rank for one that is not, or no longer."""
-    if state.engine is None:
-        state.submit()  # raises what is right before init, after shutdown and in a forked child
+    if face.engine is None:
+        face.submit()  # raises what is right before init, after shutdown and in a forked child
     number = getattr(process_set, "process_set_id", None)
     if number is None:
-        rank = state.require_job().rank
+        rank = face.require_job().rank
         raise ValueError(
             f"{operation} on rank {rank}: {process_set} is not a registered process set; see add_process_set"
         )
@@ -116,7 +116,7 @@ def set_rank_and_size(process_set: ProcessSet, operation: str) -> tuple[int, int
     set_id(process_set, operation)
     rank, size = process_set.rank(), process_set.size()
     if rank is None or size is None:
-        raise ValueError(f"{operation}: rank {state.require_job().rank} is not in process set {process_set}")
+        raise ValueError(f"{operation}: rank {face.require_job().rank} is not in process set {process_set}")
     return rank, size
 
 

@@ -15,6 +15,7 @@ Request rich_request() {
   Request q;
   q.kind = Kind::alltoall;
   q.set = 7;
+  q.face = 2;
   q.name = "layer.1/weight";
   q.dtype = DType::bfloat16;
   q.op = ReduceOp::product;
@@ -34,6 +35,7 @@ Response rich_response() {
   Response r;
   r.kind = Kind::allgather;
   r.set = 3;
+  r.face = 255;
   r.wire = WireFormat::int8;
   r.names = {"a", "", std::string(1000, 'x')};
   r.shapes = {{1, 2}, {}, {5}};
@@ -46,7 +48,7 @@ Response rich_response() {
 Schedule rich_schedule() {
   Schedule s;
   s.id = 77;
-  s.entries = {{0, Kind::allreduce, "a", false}, {3, Kind::barrier, "barrier.noname.4", true}, {0, Kind::allreduce, "b", false}};
+  s.entries = {{0, Kind::allreduce, "a", false}, {3, Kind::barrier, "barrier.noname.4", true}, {0, Kind::allreduce, "b", false, 1}};
   Response two, one;
   two.names = {"a", "b"};
   two.shapes = {{1}, {2, 2}};
@@ -77,6 +79,7 @@ TEST_CASE("requests come back as they were") {
   CHECK(back[0].same_signature(q));
   CHECK(back[0].fence == q.fence);
   CHECK(back[0].group == "g");
+  CHECK(back[0].face == 2);
   CHECK(back[1].same_signature(plain));
   CHECK(!back[0].same_signature(back[1]));
 }
@@ -89,6 +92,7 @@ TEST_CASE("responses come back as they were") {
   REQUIRE(decodes(bytes, &back));
   REQUIRE(back.size() == 2);
   CHECK(back[0].kind == r.kind);
+  CHECK(back[0].face == 255);
   CHECK(back[0].wire == r.wire);
   CHECK(back[0].names == r.names);
   CHECK(back[0].shapes == r.shapes);
@@ -107,6 +111,7 @@ TEST_CASE("schedules come back as they were; entries that do not exist are refus
   CHECK(back.id == 77);
   REQUIRE(back.entries.size() == 3);
   CHECK(back.entries[1].unnamed);
+  CHECK(back.entries[2].face == 1);
   REQUIRE(back.buckets.size() == 2);
   CHECK(back.buckets[0].entries == std::vector<uint32_t>{0, 2});
   CHECK(back.buckets[0].response.shapes == s.buckets[0].response.shapes);

@@ -1,0 +1,162 @@
+"""Faces: frameworks of one process that share one engine, each with names and a membership of its own."""
+
+import ctypes
+
+import numpy as np
+import pytest
+
+from horovod import _core
+from horovod.common import dtypes, faces, objects
+from horovod.common.basics import HorovodBasics
+from horovod.common.exceptions import HorovodInternalError
+from horovod.common.ops import Sum
+
+
+def start(face, name, array, kind=_core.KIND_ALLREDUCE):
+    """A sum of int64 in place."""
+    address = array.ctypes.data
+    return face.submit(kind, name, address, address, array.shape, dtypes.INT64, Sum, 0, 1.0, 1.0, 0, None, "", 0)
+
+
+def values(rank, which):
+    return np.full(5, 10 * which + rank, np.int64)
+
+
+def interleaved():
+    basics = {face.name: HorovodBasics(face.name) for face in (faces.TORCH, faces.TENSORFLOW, faces.KERAS)}
+    for one in basics.values():
+        one.init()
+    rank, size = basics["torch"].rank(), basics["torch"].size()
+    table = [faces.TORCH, faces.TENSORFLOW, faces.KERAS]
+    for step in range(10):
+        for name in ("same", ""):
+            arrays = [values(rank, which) for which in range(3)]
+            order = [(which + rank * (step % 2)) % 3 for which in range(3)]
+            works = {which: start(table[which], name, arrays[which]) for which in order}
+            for which, work in works.items():
+                work.wait()
+                assert arrays[which].tolist() == [sum(10 * which + r for r in range(size))] * 5, (step, name, which)
+    for face in (None, *table):
+        assert objects.broadcast_object(f"{rank}", 1, "object", face=face) == "1"
+    return [one.rank() for one in basics.values()]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_equal_names_do_not_meet(pool, size):
+    assert pool(size, initialized=False).run(interleaved) == [[r] * 3 for r in range(size)]
+
+
+def leaving():
+    from horovod.common.state import state  # not pickled along with the function
+
+    torch, tensorflow = HorovodBasics("torch"), HorovodBasics("tensorflow")
+    with pytest.raises(ValueError, match="init"):
+        torch.rank()
+    torch.init()
+    with pytest.raises(ValueError, match="init"):
+        tensorflow.rank()
+    # Not initialised yet, or shut down by the test before: this process serves them all.
+    with pytest.raises((ValueError, HorovodInternalError), match=r"call hvd.init\(\)"):
+        start(faces.TENSORFLOW, "a", values(0, 0))
+    tensorflow.init()
+    rank, size = tensorflow.rank(), tensorflow.size()
+    engine = state.engine
+    for _ in range(2):
+        torch.shutdown()
+        torch.shutdown()
+        assert not torch.is_initialized()
+        assert tensorflow.is_initialized()
+        with pytest.raises(ValueError, match="init"):
+            torch.rank()
+        with pytest.raises(HorovodInternalError, match="shut down"):
+            start(faces.TORCH, "a", values(rank, 0))
+        with pytest.raises(HorovodInternalError, match="shut down"):
+            faces.TORCH.require_engine()
+        array = values(rank, 1)
+        start(faces.TENSORFLOW, "a", array).wait()
+        assert array[0] == sum(10 + r for r in range(size))
+        torch.init()
+        assert state.engine is engine
+        array = values(rank, 2)
+        start(faces.TORCH, "a", array).wait()
+        assert array[0] == sum(20 + r for r in range(size))
+    tensorflow.shutdown()
+    assert torch.is_initialized()
+    torch.shutdown()
+    assert state.engine is None
+    with pytest.raises(HorovodInternalError, match="shut down"):
+        start(faces.TENSORFLOW, "a", values(rank, 0))
+    tensorflow.init()  # another job
+    assert state.engine is not engine
+    array = values(rank, 1)
+    start(faces.TENSORFLOW, "a", array).wait()
+    assert array[0] == sum(10 + r for r in range(size))
+    tensorflow.shutdown()
+
+
+def test_each_leaves_and_enters_by_itself(pool):
+    pool(2, initialized=False).run(leaving)
+
+
+class Request(ctypes.Structure):
+    """HvdRequest of bindings/face/api.h."""
+
+    _fields_ = (
+        ("kind", ctypes.c_int32),
+        ("face", ctypes.c_int32),
+        ("name", ctypes.c_char_p),
+        ("input", ctypes.c_void_p),
+        ("output", ctypes.c_void_p),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("dimensions", ctypes.c_int32),
+        ("dtype", ctypes.c_int32),
+        ("op", ctypes.c_int32),
+        ("root", ctypes.c_int32),
+        ("prescale", ctypes.c_double),
+        ("postscale", ctypes.c_double),
+        ("process_set", ctypes.c_int32),
+        ("wire", ctypes.c_int32),
+        ("splits", ctypes.POINTER(ctypes.c_int64)),
+        ("splits_count", ctypes.c_int32),
+        ("group_size", ctypes.c_int32),
+        ("group", ctypes.c_char_p),
+    )
+
+
+def native_start(face):
+    """(code, message, work) of the table's start() for a sum of one int64."""
+    pointers = ctypes.cast(_core.face_api() + 8, ctypes.POINTER(ctypes.c_void_p))  # behind version and bytes
+    signature = ctypes.CFUNCTYPE(
+        ctypes.c_int32, ctypes.POINTER(Request), ctypes.POINTER(ctypes.c_void_p), ctypes.c_char_p, ctypes.c_size_t
+    )
+    memory, shape = (ctypes.c_int64 * 1)(7), (ctypes.c_int64 * 1)(1)
+    address = ctypes.addressof(memory)
+    request = Request(
+        0, face, b"native", address, address, shape, 1, dtypes.INT64, Sum, 0, 1.0, 1.0, 0, 0, None, 0, 0, None
+    )
+    work, message = ctypes.c_void_p(), ctypes.create_string_buffer(200)
+    code = signature(pointers[1])(ctypes.byref(request), ctypes.byref(work), message, 200)
+    if code == 0:
+        assert ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_double)(pointers[2])(work, 20.0) == 1
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(pointers[4])(work)
+    return code, message.value.decode(), memory[0]
+
+
+def test_native_libraries_get_the_engine_while_their_face_is_in_the_job():
+    from horovod.common.state import state
+
+    number = 77  # no other test's
+    face, first = faces.Face("native", number), HorovodBasics("tests")
+    assert native_start(number)[:2] == (7, "Horovod is not initialised in this process; call hvd.init() first")
+    first.init()
+    try:
+        face.enter(state.require_job(), state.require_engine())
+        assert native_start(number) == (0, "", 7)
+        face.leave()
+        code, message, _ = native_start(number)
+        assert code == 3
+        assert "shut down" in message
+        for bad in (-1, 256):
+            assert native_start(bad)[:2] == (1, f"face {bad} is unknown")
+    finally:
+        first.shutdown()
