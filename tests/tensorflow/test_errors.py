@@ -1,0 +1,206 @@
+"""Wrong use: TensorFlow's errors on every rank that name what disagrees, and the next collective works."""
+
+import threading
+
+import pytest
+import tensorflow as tf
+
+import horovod.tensorflow as hvd
+
+V1 = tf.compat.v1
+PRECONDITION = tf.errors.FailedPreconditionError
+ARGUMENT = tf.errors.InvalidArgumentError
+
+
+def expect(kind, call, texts):
+    with pytest.raises(kind) as caught:
+        call()
+    missing = [text for text in texts if text not in str(caught.value)]
+    assert not missing, f"{missing} not in: {caught.value}"
+    # The next one works.
+    assert hvd.allreduce(tf.ones([2]), op=hvd.Sum).numpy().tolist() == [float(hvd.size())] * 2
+
+
+def odd(this, that):
+    """``this`` on rank 1, ``that`` elsewhere."""
+    return this if hvd.rank() == 1 else that
+
+
+MISMATCHES = {
+    # what: (call, texts that every rank's message has)
+    "dtype": (
+        lambda: hvd.allreduce(tf.ones([4], odd(tf.float64, tf.float32)), name="t", op=hvd.Sum),
+        ["t", "float32", "float64", "rank 0", "rank 1"],
+    ),
+    "shape": (lambda: hvd.allreduce(tf.ones([odd(5, 4)]), name="t"), ["t", "4", "5", "rank 0", "rank 1"]),
+    "dimensions": (lambda: hvd.allreduce(tf.ones(odd([4, 1], [4])), name="t"), ["t", "rank 0", "rank 1"]),
+    "op": (
+        lambda: hvd.allreduce(tf.ones([4]), name="t", op=odd(hvd.Min, hvd.Max)),
+        ["t", "Min", "Max", "rank 0", "rank 1"],
+    ),
+    "prescale": (
+        lambda: hvd.allreduce(tf.ones([4]), name="t", op=hvd.Sum, prescale_factor=odd(1.5, 2.5)),
+        ["t", "1.5", "2.5", "rank 1"],
+    ),
+    "postscale": (
+        lambda: hvd.allreduce(tf.ones([4]), name="t", op=hvd.Sum, postscale_factor=odd(1.5, 2.5)),
+        ["t", "1.5", "2.5", "rank 1"],
+    ),
+    "root": (lambda: hvd.broadcast(tf.ones([4]), odd(1, 0), name="t"), ["t", "root", "rank 0", "rank 1"]),
+    "broadcast shape": (lambda: hvd.broadcast(tf.ones([odd(5, 4)]), 0, name="t"), ["t", "4", "5", "rank 1"]),
+    "allgather tail": (lambda: hvd.allgather(tf.ones([2, odd(4, 3)]), name="t"), ["t", "3", "4", "rank 1"]),
+    "allgather of a scalar": (lambda: hvd.allgather(tf.ones(odd([], [2])), name="t"), ["t", "allgather", "rank 1"]),
+    "alltoall of a scalar": (
+        lambda: hvd.alltoall(tf.ones(odd([], [2 * hvd.size()])), name="t"),
+        ["t", "alltoall", "rank 1"],
+    ),
+    "alltoall tail": (lambda: hvd.alltoall(tf.ones([2 * hvd.size(), odd(4, 3)]), name="t"), ["t", "3", "4", "rank 1"]),
+    "reducescatter shape": (lambda: hvd.reducescatter(tf.ones([odd(7, 6)]), name="t"), ["t", "6", "7", "rank 1"]),
+    "reducescatter op": (
+        lambda: hvd.reducescatter(tf.ones([6]), name="t", op=odd(hvd.Sum, hvd.Average)),
+        ["t", "Sum", "Average", "rank 1"],
+    ),
+    "group member": (
+        lambda: hvd.grouped_allreduce([tf.ones([2]), tf.ones([odd(5, 4)])], name="t"),
+        ["t", "4", "5", "rank 1"],
+    ),
+}
+
+
+def mismatches():
+    for call, texts in MISMATCHES.values():
+        expect(PRECONDITION, call, texts)  # eager
+        expect(PRECONDITION, tf.function(call), texts)
+    call, texts = MISMATCHES["shape"]
+    with tf.Graph().as_default(), V1.Session() as session:
+        wrong, right = call(), hvd.allreduce([1.0], op=hvd.Sum)
+        for _ in range(2):
+            with pytest.raises(PRECONDITION) as caught:
+                session.run([wrong, right])
+            assert all(text in str(caught.value) for text in texts)
+            assert session.run(right).tolist() == [float(hvd.size())]
+
+
+def test_mismatches(tf_pool):
+    tf_pool(2).run(mismatches)
+    tf_pool(3).run(mismatches)
+
+
+def refused(call, *texts):
+    """By Python, before an op is made: a ValueError and TensorFlow's InvalidArgumentError."""
+    expect(ARGUMENT, call, texts)
+    expect(ValueError, call, texts)
+
+
+def bad_arguments():
+    size, x = hvd.size(), tf.ones([4])
+    refused(lambda: hvd.allreduce(tf.constant([1j])), "allreduce", "complex128", "float32")
+    refused(lambda: hvd.allgather(tf.constant(["text"])), "allgather", "string")
+    refused(lambda: hvd.allreduce(tf.constant([True])), "Average", "bool")
+    refused(lambda: hvd.allreduce([True], op=hvd.Sum, prescale_factor=2.0), "Sum", "bool", "2.0")
+    refused(lambda: hvd.allreduce([True], op=hvd.Adasum), "Adasum", "bool")
+    refused(lambda: hvd.allreduce([1], op=hvd.Adasum), "Adasum", "int32")
+    refused(lambda: hvd.grouped_allreduce([x, tf.ones([1], tf.int64)]), "float32", "int64")
+    refused(lambda: hvd.grouped_allreduce(x), "tensors", "list")
+    refused(lambda: hvd.grouped_allgather([x, tf.constant([1j])]), "complex128")
+    refused(lambda: hvd.reducescatter(1.0), "reducescatter", "scalar")
+    refused(lambda: hvd.reducescatter(x, op=hvd.Max), "reducescatter", "Max", "Sum")
+    refused(lambda: hvd.reducescatter([True, False], op=hvd.Sum), "reducescatter", "bool")
+    refused(lambda: hvd.broadcast(x, "root"), "root_rank", "'root'")
+    refused(lambda: hvd.broadcast(x, True), "root_rank", "True")
+    refused(lambda: hvd.allreduce(x, name=5), "name", "5")
+    refused(lambda: hvd.alltoall(x, tf.constant([1] * size, tf.int64)), "splits", "int64")
+    refused(lambda: hvd.alltoall(x, [[1] * size]), "splits", "2 dimensions")
+    refused(lambda: hvd.alltoall(x, []), "splits", "empty")
+    refused(lambda: hvd.alltoall(x, [0.5] * size), "splits")
+    refused(lambda: hvd.allreduce(x, process_set=hvd.ProcessSet([0])), "process set", f"rank {hvd.rank()}")
+    with pytest.raises(ValueError, match="op is 17"):
+        hvd.allreduce(x, op=17)
+    with pytest.raises(ValueError, match="both given"):
+        hvd.allreduce(x, average=True, op=hvd.Sum)
+    with pytest.raises(ValueError, match="prescale_factor"):
+        hvd.allreduce(x, op=hvd.Sum, prescale_factor="much")
+    # By the op, when it runs.
+    for run in (lambda call: call, tf.function):
+        expect(ARGUMENT, run(lambda: hvd.alltoall(x, [1] * (size + 1))), ["splits"])
+        expect(ARGUMENT, run(lambda: hvd.alltoall(x, [5] + [0] * (size - 1))), ["splits"])
+        expect(ARGUMENT, run(lambda: hvd.alltoall(x, [-1] + [1] * (size - 1))), ["splits"])
+        expect(ARGUMENT, run(lambda: hvd.alltoall(tf.ones([size + 1]))), [str(size)])
+        expect(ARGUMENT, run(lambda: hvd.broadcast(x, size)), ["root", str(size)])
+        expect(ARGUMENT, run(lambda: hvd.allreduce(x, process_set=4711)), ["4711"])
+
+
+def name_in_flight():
+    """Of two threads that use a name at once, one is told so, whichever comes second."""
+    if hvd.rank() == 1:
+        hvd.allreduce([1.0], name="go")
+        hvd.allreduce([1.0], name="same")
+        return
+    told = []
+
+    def attempt():
+        try:
+            hvd.allreduce([1.0], name="same")
+        except ARGUMENT as error:
+            told.append(str(error))
+            hvd.allreduce([1.0], name="go")  # only now does the other rank complete the first
+
+    threads = [threading.Thread(target=attempt) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(told) == 1
+    assert "'same'" in told[0]
+    assert "in flight" in told[0]
+
+
+def test_bad_arguments(tf_pool):
+    tf_pool(2).run(bad_arguments)
+    tf_pool(2).run(name_in_flight)
+
+
+def after_shutdown():
+    hvd.init()
+    x = tf.ones([2])
+    function = tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum, name="step"))
+    size = float(hvd.size())
+    assert function(x).numpy().tolist() == [size] * 2
+    hvd.shutdown()
+    for call in (lambda: function(x), lambda: hvd.allreduce(x, name="eager")):
+        with pytest.raises((tf.errors.UnknownError, PRECONDITION), match=r"init|shut down"):
+            call()
+    hvd.init()
+    assert function(x).numpy().tolist() == [size] * 2  # traced before
+    hvd.shutdown()
+
+
+def test_after_shutdown(tf_pool):
+    tf_pool(2, initialized=False).run(after_shutdown)
+
+
+def one_leaves():
+    """Rank 1 shuts down while the others wait for it."""
+    hvd.init()
+    assert hvd.allreduce([1.0], op=hvd.Sum).numpy().tolist() == [float(hvd.size())]
+    if hvd.rank() == 1:
+        hvd.shutdown()
+        return
+    for call in (lambda: hvd.allreduce([1.0], name="lonely"), tf.function(lambda: hvd.allreduce([1.0], name="alone"))):
+        with pytest.raises(tf.errors.UnknownError, match=r"lonely|alone") as caught:
+            call()
+        assert "rank 1" in str(caught.value)
+    hvd.shutdown()
+
+
+def test_a_rank_that_leaves(tf_pool):
+    tf_pool(3, initialized=False).run(one_leaves)
+
+
+def test_outside_a_job():
+    """In this process nobody has called init, or not since the last shutdown."""
+    with pytest.raises((PRECONDITION, tf.errors.UnknownError), match="init"):
+        hvd.allreduce([1.0])
+    with pytest.raises(ValueError, match="init"):
+        hvd.size()
+    assert not hvd.is_initialized()
