@@ -28,6 +28,7 @@ from horovod.common.ops import (
     Min,
     Product,
     Sum,
+    check_adasum_size,
     check_op,
     check_scale,
     resolve_op,
@@ -135,10 +136,17 @@ def set_id(process_set: ProcessSet | int, operation: str) -> int:
     return number
 
 
-def _check_reduction(operation: str, dtype: tf.DType, op: int, prescale: float, postscale: float) -> None:
+def _check_reduction(
+    operation: str, dtype: tf.DType, op: int, prescale: float, postscale: float, process_set: ProcessSet | int
+) -> None:
+    """Raises ArgumentError for what a dtype does not have, NotImplementedError for Adasum on a set whose size is no
+    power of two."""
     check_scale(operation, prescale, postscale)
-    if op == Adasum and not dtype.is_floating:
-        refuse(f"{operation}: op=Adasum is not defined for dtype {dtype.name}; accepted are floating dtypes")
+    if op == Adasum:
+        if not dtype.is_floating:
+            refuse(f"{operation}: op=Adasum is not defined for dtype {dtype.name}; accepted are floating dtypes")
+        found = state.process_sets.get(set_id(process_set, operation))
+        check_adasum_size(operation, (found.size() if found is not None else None) or 1)
     if dtype == tf.bool and (op == Average or prescale != 1.0 or postscale != 1.0):
         scaled = f" with prescale_factor={prescale}, postscale_factor={postscale}" if op != Average else ""
         refuse(
@@ -159,7 +167,7 @@ def _allreduce(
 ) -> tf.Tensor:
     """One dense tensor of any shape, equal on all ranks; ``op``, ``wire``: codes. See collectives.allreduce."""
     tensor = as_tensor(tensor, "allreduce")
-    _check_reduction("allreduce", tensor.dtype, op, prescale_factor, postscale_factor)
+    _check_reduction("allreduce", tensor.dtype, op, prescale_factor, postscale_factor, process_set)
     naming = _naming("HorovodAllreduce", tensor, name, ignore_name_scope)
     output = ops.horovod_allreduce(
         tensor,
@@ -187,7 +195,7 @@ def _grouped_allreduce(
     tensors = as_tensors(tensors, "grouped_allreduce")
     if not tensors:
         return []
-    _check_reduction("grouped_allreduce", tensors[0].dtype, op, prescale_factor, postscale_factor)
+    _check_reduction("grouped_allreduce", tensors[0].dtype, op, prescale_factor, postscale_factor, process_set)
     naming = _naming("HorovodGroupedAllreduce", tensors[0], name, ignore_name_scope)
     outputs = ops.horovod_grouped_allreduce(
         tensors,

@@ -272,6 +272,39 @@ def test_compression(tf_pool):
     tf_pool(2).run(compressed)
 
 
+def adasum():
+    """Adasum of two: a(1 - ab/2aa) + b(1 - ab/2bb), and its gradient the Adasum of the gradients."""
+
+    def combined(a, b):
+        product = np.dot(a.ravel(), b.ravel())
+        return a * (1 - product / (2 * np.sum(a * a))) + b * (1 - product / (2 * np.sum(b * b)))
+
+    shapes = [(5,), (2, 3)]
+    inputs = [[np.random.default_rng(r).normal(size=shape) for shape in shapes] for r in range(2)]
+    mine = [tf.constant(x) for x in inputs[hvd.rank()]]
+    wanted = [combined(a, b) for a, b in zip(*inputs, strict=True)]
+    for run in (hvd.allreduce, tf.function(hvd.allreduce)):
+        assert_close(run(mine[0], op=hvd.Adasum), wanted[0])
+    for run in (hvd.grouped_allreduce, tf.function(hvd.grouped_allreduce)):
+        for result, expected in zip(run(mine, op=hvd.Adasum), wanted, strict=True):
+            assert_close(result, expected)
+    with tf.GradientTape() as tape:
+        tape.watch(mine[0])
+        y = hvd.allreduce(mine[0], op=hvd.Adasum)
+    assert_close(tape.gradient(y, mine[0], output_gradients=mine[0]), wanted[0])
+
+
+def no_adasum():
+    for call in (hvd.allreduce, lambda x, op: hvd.grouped_allreduce([x], op=op)):
+        with pytest.raises(NotImplementedError, match="3 ranks"):
+            call(tf.ones([2]), op=hvd.Adasum)
+
+
+def test_adasum(tf_pool):
+    tf_pool(2).run(adasum)
+    tf_pool(3).run(no_adasum)
+
+
 def in_sets(sets):
     rank = hvd.rank()
     made = [hvd.add_process_set(ranks) for ranks in sets]

@@ -1,0 +1,76 @@
+"""A rank that is killed: an error on the others that names the operation and the rank, soon, in all modes."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+import tensorflow as tf
+
+import horovod.tensorflow as hvd
+
+V1 = tf.compat.v1
+LIMIT = 5.0  # seconds; 2 are promised, on a machine that is not busy with other tests
+
+
+def eager_step():
+    return hvd.allreduce(tf.ones([1000]), name="step")
+
+
+def function_step():
+    return tf.function(eager_step)
+
+
+def session_step():
+    session = V1.Session(graph=tf.Graph())
+    with session.graph.as_default():
+        result = eager_step()
+    return lambda: session.run(result)
+
+
+MODES = {"eager": lambda: eager_step, "function": function_step, "session": session_step}
+
+
+def train_until_killed(modes, note):
+    """Endless steps; all modes call the operation by one name, so that each rank can have another."""
+    step = MODES[modes[hvd.rank()]]()
+    for _ in range(3):
+        step()
+
+    def end():
+        with open(note, "w") as file:
+            file.write(str(time.time()))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if hvd.rank() == 1:
+        threading.Timer(0.3, end).start()
+
+    def steps():
+        while True:
+            step()
+
+    with pytest.raises(tf.errors.UnknownError) as caught:
+        steps()
+    noticed = time.time()
+    # So do later ones.
+    for make in MODES.values():
+        with pytest.raises(tf.errors.UnknownError, match="step"):
+            make()()
+    return str(caught.value), noticed
+
+
+@pytest.mark.parametrize("modes", [("session", "eager", "function"), ("eager", "function")], ids=",".join)
+def test_a_killed_rank(tf_pool, tmp_path, modes):
+    note = str(tmp_path / "end")
+    results = tf_pool(len(modes)).run(train_until_killed, modes, note, errors=True)
+    assert "SIGKILL" in str(results[1])
+    with open(note) as file:
+        ended = float(file.read())
+    for rank, result in enumerate(results):
+        if rank != 1:
+            message, noticed = result
+            assert "step" in message
+            assert "rank 1" in message
+            assert noticed - ended < LIMIT
+            print(f"rank {rank} noticed after {noticed - ended:.3f} s")
