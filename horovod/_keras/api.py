@@ -6,7 +6,7 @@ from typing import Any
 
 from horovod._keras import backend, callbacks, saving
 from horovod._keras.reduction import GradientReduction
-from horovod._keras.versions import is_legacy, keras_of, legacy_wanted
+from horovod._keras.versions import import_keras, is_legacy, keras_of
 from horovod.common.ops import Average, op_name, resolve_op
 from horovod.common.ops import Sum as SumOp
 from horovod.common.process_sets import global_process_set
@@ -76,19 +76,7 @@ def open_face(only: str | None = None) -> Face:
 
     ImportError, naming what is missing or wrong.
     """
-    if legacy_wanted():
-        try:
-            import tf_keras as keras
-        except ImportError as error:
-            raise ImportError(
-                f"TF_USE_LEGACY_KERAS asks for Keras 2, which cannot be imported ({error}); install it with: pip "
-                "install tf-keras"
-            ) from error
-    else:
-        try:
-            import keras
-        except ImportError as error:
-            raise ImportError(f"Keras cannot be imported ({error}); install it with: pip install keras") from error
+    keras = import_keras()
     name = "tensorflow" if is_legacy(keras) else keras.config.backend()
     if only is not None and name != only:
         raise ImportError(

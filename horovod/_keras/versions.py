@@ -1,12 +1,26 @@
 """Which Keras: 3, or 2 as tf_keras or as the Keras of TensorFlow 2.15 and older."""
 
+import importlib
+import importlib.util
 import os
 from typing import Any
 
 
-def legacy_wanted() -> bool:
-    """Has the user asked for Keras 2 (``TF_USE_LEGACY_KERAS=1``)?"""
-    return os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
+def import_keras() -> Any:
+    """The Keras of this process: Keras 2 if the user asks for it (``TF_USE_LEGACY_KERAS=1``), else what is installed.
+
+    ImportError when there is none, or no Keras 2.
+    """
+    wanted = os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
+    if wanted and importlib.util.find_spec("tf_keras") is not None:
+        return importlib.import_module("tf_keras")
+    try:
+        keras = importlib.import_module("keras")
+    except ImportError as error:
+        raise ImportError(f"Keras cannot be imported ({error}); install it with: pip install keras") from error
+    if wanted and not is_legacy(keras):
+        raise ImportError("TF_USE_LEGACY_KERAS asks for Keras 2; install it with: pip install tf-keras")
+    return keras
 
 
 def is_legacy(keras: Any) -> bool:
