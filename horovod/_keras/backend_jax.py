@@ -13,15 +13,14 @@ from horovod._keras import arrays, jax_calls
 from horovod._keras.arrays import Reduction
 from horovod._keras.jax_compression import Compression
 from horovod.common.basics import HorovodBasics
+from horovod.common.faces import KERAS
 from horovod.common.ops import Average, Sum, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 
 __all__ = ["Compression", "basics", "shutdown"]
 
-basics = HorovodBasics("keras")
+basics = HorovodBasics(KERAS.name)
 shutdown = basics.shutdown
-
-_FACE = 2
 
 
 def reduce_gradients(
@@ -93,7 +92,7 @@ def broadcast(value: Any, root_rank: int, name: str | None = None, process_set: 
     arrays.code_of(value.dtype, what)
     number = arrays.set_id(process_set, what)
     root = arrays.root_of(root_rank, process_set, what)
-    call = jax_calls.Call(KIND_BROADCAST, (full,), ("",), Sum, number, _FACE, root=root)
+    call = jax_calls.Call(KIND_BROADCAST, (full,), ("",), Sum, number, KERAS.number, root=root)
     return jax_calls.differentiable(call, value)[0]
 
 
@@ -128,7 +127,7 @@ def _call(
         tuple(groups),
         reduction.op,
         arrays.set_id(reduction.process_set, full_names[0] or "allreduce"),
-        _FACE,
+        KERAS.number,
         prescale=float(reduction.prescale),
         postscale=float(reduction.postscale),
         wire=reduction.wire,

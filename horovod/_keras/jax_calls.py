@@ -17,9 +17,9 @@ from jax import numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
+from horovod.common.faces import KERAS
 from horovod.common.native import library_path
 from horovod.common.ops import Average
-from horovod.common.state import state
 
 try:
     from jax import ffi
@@ -135,7 +135,7 @@ def _backward(call: Call, _: None, gradients: Sequence[Any]) -> tuple[Any, ...]:
     if call.kind == KIND_BROADCAST:
         reduction = replace(reduction, op=Average)
     reduced = differentiable(reduction, *(gradients[i] for i in some)) if some else []
-    if call.kind == KIND_BROADCAST and state.require_job().rank != call.root:
+    if call.kind == KIND_BROADCAST and KERAS.require_job().rank != call.root:
         reduced = [jnp.zeros_like(g) for g in reduced]
     result: list[Any] = [None] * len(gradients)
     for i, gradient in zip(some, reduced, strict=True):
