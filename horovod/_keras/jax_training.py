@@ -3,12 +3,20 @@
 JAX starts a step and returns before it is done; when a collective in it fails, its results are errors in waiting, which
 Keras never looks at: logs that cannot be read are passed on as they are. So training with a distributed optimizer
 looks at the results itself: at those of earlier steps whenever they are there, and at all at the end of an epoch.
+
+JAX has two types for one error, depending on how it called the program; ``fit`` and ``train_on_batch`` raise
+HorovodInternalError instead, as collectives outside of compiled steps do.
 """
 
+import contextlib
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 from horovod._keras.optimizer import is_distributed
+from horovod.common.exceptions import HorovodInternalError
+
+_MARK = "horovod: "  # begins the messages of bindings/jax, after XLA's own status
 
 
 def watch(keras: Any) -> None:
@@ -37,11 +45,12 @@ def _watched(step: Any) -> Any:
 
     @functools.wraps(step)
     def train_function(state: Any, iterator: Any) -> Any:
-        for array in last:
-            if array.is_ready():
-                array.block_until_ready()  # raises what became of the step
-        last.clear()
-        logs, state = step(state, iterator)
+        with _as_ours():
+            for array in last:
+                if array.is_ready():
+                    array.block_until_ready()  # raises what became of the step
+            last.clear()
+            logs, state = step(state, iterator)
         last.extend(value for value in logs.values() if hasattr(value, "is_ready"))
         return logs, state
 
@@ -54,9 +63,24 @@ def _raising(sync: Any) -> Any:
     def jax_state_sync(self: Any) -> Any:
         result = sync(self)
         if is_distributed(getattr(self, "optimizer", None)):
-            for variable in self.trainable_variables:
-                if hasattr(variable.value, "block_until_ready"):
-                    variable.value.block_until_ready()
+            with _as_ours():
+                for variable in self.trainable_variables:
+                    value = variable.value
+                    # A step that raised has taken its arguments along; fit comes here to tidy up after it.
+                    if hasattr(value, "block_until_ready") and not value.is_deleted():
+                        value.block_until_ready()
         return result
 
     return jax_state_sync
+
+
+@contextlib.contextmanager
+def _as_ours() -> Iterator[None]:
+    """Errors of our foreign function leave it as HorovodInternalError, all others as they are."""
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        _, mark, text = str(error).partition(_MARK)
+        if not mark or isinstance(error, HorovodInternalError):
+            raise
+        raise HorovodInternalError(text) from error
