@@ -251,3 +251,18 @@ def test_variables_get_the_values_of_the_root(jax_pool):
         return [np.asarray(v.value, np.float64).ravel()[0] for v in variables], [v.dtype for v in variables]
 
     assert jax_pool(2).run(work) == [([1, 1, 6, 1], ["float32", "int32", "uint32", "bfloat16"])] * 2
+
+
+def test_names_are_apart_from_those_of_pytorch(jax_pool):
+    pytest.importorskip("torch")
+
+    def work():
+        import torch
+
+        import horovod.torch as hvd
+
+        handle = hvd.allreduce_async_(torch.full((3,), 1.0 + my_rank()), op=hvd.Sum, name="same")
+        ours = jax.jit(lambda x: backend.allreduce(x, "same", Average))(jnp.full((2, 2), float(my_rank())))
+        return np.asarray(ours).tolist(), hvd.synchronize(handle).tolist()
+
+    assert jax_pool(2).run(work) == [([[0.5, 0.5]] * 2, [3.0] * 3)] * 2
