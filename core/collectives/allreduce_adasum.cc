@@ -16,8 +16,7 @@
 // a power of two near its largest magnitude, and sums travel with the exponents of their units. A NaN, or infinities, make the
 // result NaN where the other operand is not zero.
 //
-// One algorithm everywhere. Within a node the links are rings in shared memory: each byte is copied twice, as with a staging area, and
-// both phases of a pair are chunked and overlapped by the ring as it is.
+// On one node, what two ranks give each other goes through the staging areas, as in an alltoall in which everybody has one partner.
 //
 // Cost, with Q = log2(P): (2 Q + Q (Q + 1) / 2) * alpha + (P-1)/P * N * (2 beta + 2 gamma).
 // Order: that of THE order (collectives/reduce.h).
@@ -26,6 +25,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "collectives/collectives.h"
 #include "collectives/flow.h"
@@ -115,6 +115,7 @@ class Adasum {
   template <class Visit>
   void each_part(Visit visit) const;  // visit(piece, first element in the piece, first in the buffer, elements)
   void pack();
+  Status trade(int step, ConstBytes out, Bytes in);
   Status combine(int step, Range kept, const std::byte* theirs);
   Status add_sums(int step);
 
@@ -126,6 +127,7 @@ class Adasum {
   std::byte* wide_;         // values in acc_
   std::byte* narrow_;       // the result in dtype_; the same memory where the types are the same
   Sums *sums_, *received_;  // by tensor
+  std::vector<size_t> sent_bytes_, received_bytes_;  // by rank, of a trade in shared memory
 };
 
 Adasum::Adasum(Comm& comm, const Segments& data, DType d)
@@ -180,6 +182,17 @@ void Adasum::deliver(const Scale& s) const {
   });
 }
 
+// With the partner of a step; everybody does so at the same time.
+Status Adasum::trade(int step, ConstBytes out, Bytes in) {
+  const int peer = partner(step);
+  if (!comm_.node) return exchange(comm_, peer, out, peer, in);
+  sent_bytes_.assign(parts_, 0);
+  received_bytes_.assign(parts_, 0);
+  sent_bytes_[peer] = out.size();
+  received_bytes_[peer] = in.size();
+  return alltoall_shm(comm_, out.data(), sent_bytes_, in.data(), received_bytes_);
+}
+
 Status Adasum::run() {
   pack();
   const int steps = std::countr_zero(parts_);
@@ -188,14 +201,14 @@ Status Adasum::run() {
   for (int k = 0; k < steps; ++k) {
     const Range kept = path[k].half(lower(k)), given = path[k].half(!lower(k));
     std::byte* theirs = comm_.scratch->get(kSlotTheirs, elements(kept) * size_of(acc_));
-    HVD_RETURN_IF_ERROR(exchange(comm_, partner(k), of(wide_, given, acc_), partner(k), {theirs, elements(kept) * size_of(acc_)}));
+    HVD_RETURN_IF_ERROR(trade(k, of(wide_, given, acc_), {theirs, elements(kept) * size_of(acc_)}));
     HVD_RETURN_IF_ERROR(combine(k, kept, theirs));
     path[k + 1] = kept;
   }
   narrowed(narrow_, wide_, at(path[steps].lo), elements(path[steps]), dtype_);
   for (int k = steps - 1; k >= 0; --k) {
     const Range given = path[k].half(!lower(k));
-    HVD_RETURN_IF_ERROR(exchange(comm_, partner(k), of(narrow_, path[k + 1], dtype_), partner(k), of(narrow_, given, dtype_)));
+    HVD_RETURN_IF_ERROR(trade(k, of(narrow_, path[k + 1], dtype_), of(narrow_, given, dtype_)));
   }
   return {};
 }
@@ -227,8 +240,7 @@ Status Adasum::combine(int step, Range kept, const std::byte* theirs) {
 Status Adasum::add_sums(int step) {
   const size_t bytes = tensors() * sizeof(Sums);
   for (int k = 0; k <= step; ++k) {
-    HVD_RETURN_IF_ERROR(exchange(comm_, partner(k), {reinterpret_cast<const std::byte*>(sums_), bytes}, partner(k),
-                                 {reinterpret_cast<std::byte*>(received_), bytes}));
+    HVD_RETURN_IF_ERROR(trade(k, {reinterpret_cast<const std::byte*>(sums_), bytes}, {reinterpret_cast<std::byte*>(received_), bytes}));
     for (size_t t = 0; t < tensors(); ++t) sums_[t] = lower(k) ? sums_[t] + received_[t] : received_[t] + sums_[t];
   }
   return {};

@@ -26,7 +26,7 @@ Status allreduce_tree(Comm&, std::byte* data, size_t count, DType, ReduceOp);   
 // Inside the hosts, between them on slices, inside (comm.local, comm.cross).
 Status allreduce_hierarchical(Comm&, std::byte* data, size_t count, DType, ReduceOp);
 
-// Adasum, on segments, each of which is a tensor; in or out of place. Floats, a size that is a power of two, links even on one node.
+// Adasum, on segments, each of which is a tensor; in or out of place; over links or in comm.node. Floats, a size that is a power of two.
 Status allreduce_adasum(Comm&, const Segments&, DType, const Scale&);
 
 // Sums of float32 that travel in a smaller form; on segments, in or out of place. `residuals`: for each piece `count` values that are

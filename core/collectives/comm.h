@@ -40,7 +40,7 @@ struct Traffic {
 struct Comm {
   int rank = 0;                 // my index in the set
   int size = 1;
-  std::vector<Link*> links;     // by set rank; null for myself
+  std::vector<Link*> links;     // by set rank; null for myself (and, when `node` is there, for everybody)
   NodeGroup* node = nullptr;    // all members live on this host
   Waiter* waiter = nullptr;
   Scratch* scratch = nullptr;

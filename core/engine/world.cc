@@ -126,8 +126,7 @@ void World::add_set(uint32_t id, uint32_t generation, const std::vector<int>& ra
   }
   const bool all_here = here.size() == ranks.size();
   auto set = std::make_unique<SetComms>();
-  // On one node they serve Adasum alone.
-  set->comm = sub_comm(ranks, true);
+  set->comm = sub_comm(ranks, !all_here);
   set->group = std::make_unique<NodeGroup>(segment_, static_cast<int>(id), generation, local_indices, index_of(here, rank_), bells,
                                            &ledger_, &waiter_, timeout_);
   if (all_here) {

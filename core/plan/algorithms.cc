@@ -54,7 +54,7 @@ constexpr Row kTable[] = {
     {C::barrier,       W::nested, Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::dissemination},
     {C::barrier,       W::flat,   Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::dissemination},
 
-    // An allreduce of another kind. Links join the ranks of one host too.
+    // An allreduce of another kind, on one host through shared memory.
     {C::adasum,        W::local,  Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::halving},
     {C::adasum,        W::nested, Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::halving},
     {C::adasum,        W::flat,   Values::any,      Sizes::any,           kAnyRanks, kAnyBytes,           A::halving},

@@ -3,6 +3,7 @@
 
 #include "elements.h"
 #include "harness_links.h"
+#include "harness_shm.h"
 
 using namespace hvd;
 using namespace hvd::testing;
@@ -146,6 +147,30 @@ TEST_CASE("Adasum on every kind of link, with more data than any buffer holds") 
       INFO(std::string(name_of(wire)));
       const auto in = random_inputs(d, 50'001, 4, 3);
       check_close(d, one_each(world, in, d)[0], vectors(d, in));
+    }
+  }
+}
+
+TEST_CASE("Adasum in the memory of a node gives the bits that it gives over links, also with little memory") {
+  for (int size : {1, 2, 4, 8}) {
+    LinkWorld links(size);
+    for (size_t staging : {size_t{8} << 20, size_t{32} << 10}) {
+      ShmWorld node(size, staging);
+      for (DType d : kFloats) {
+        for (size_t n : {0, 1, 5, 1003, 30'001}) {
+          INFO(name_of(d), " of ", n, " on ", size);
+          const auto in = random_inputs(d, n, size, n + 1);
+          const auto want = one_each(links, in, d);
+          std::vector<Buffer> out = in;
+          const auto messages = node.run([&](Comm& comm) {
+            Buffer& mine = out[comm.rank];
+            const Segments::Piece piece{in[comm.rank].data(), mine.data(), n};
+            return allreduce_adasum(comm, {{&piece, 1}, n}, d, {});
+          });
+          for (const std::string& m : messages) CHECK(m == "");
+          for (const Buffer& b : out) CHECK(b == want[0]);
+        }
+      }
     }
   }
 }
