@@ -48,11 +48,13 @@ class PassCounter:
         self.first = tf.equal(self._before, 0)
         self.last = tf.equal(self._before + 1, self._passes)
 
-    def end(self, *after: Any) -> Any:
-        """Counts the pass once the tensors ``after`` are there; something to depend on."""
-        with tf.control_dependencies([self._before, *after]):
+    def end(self, after: Any) -> None:
+        """Counts the pass once the tensor ``after`` is there; from now on ``last`` is not there before that either."""
+        with tf.control_dependencies([after]):
             count = tf.where(self.last, tf.zeros([], tf.int32), self._before + 1)
-            return tf.identity(self.variable.assign(count))
+            counted = self.variable.assign(count, read_value=False)
+        # A branch of a condition in a session waits for the condition, but for nothing else that is outside of it.
+        self.last = after_all([after, counted], self.last)
 
     def was_last(self) -> Any:
         """After ``end``: was it the last pass of a cycle?"""
@@ -116,9 +118,8 @@ class LocalGradientAggregationHelper:
         added = [gradients[i] for i in present]
         sums = [self._sum_of(vars[i], gradients[i]) for i in present]
         self._passes.begin()
-        with tf.control_dependencies([self._passes.first]):
-            stored = tf.cond(self._passes.first, lambda: _overwrite(sums, added, self._sums), lambda: _add(sums, added))
-        counted = self._passes.end(stored)
+        stored = tf.cond(self._passes.first, lambda: _overwrite(sums, added, self._sums), lambda: _add(sums, added))
+        self._passes.end(stored)
 
         def reduce() -> list[Any]:
             totals: list[Any] = [None] * len(gradients)
@@ -127,8 +128,7 @@ class LocalGradientAggregationHelper:
             reduced = self._reduce(totals, vars)
             return [tf.identity(reduced[i]) for i in present]
 
-        with tf.control_dependencies([stored, counted]):
-            values = tf.cond(self._passes.last, reduce, lambda: [tf.identity(gradient) for gradient in added])
+        values = tf.cond(self._passes.last, reduce, lambda: [tf.identity(gradient) for gradient in added])
         results: list[Any] = [None] * len(gradients)
         for i, value in zip(present, values, strict=True):
             value.set_shape(gradients[i].shape)
@@ -175,7 +175,7 @@ def _overwrite(sums: Sequence[Any], gradients: Sequence[Any], all_sums: dict[Any
     # Variables that are missing in this pass may be there in a later pass of the cycle.
     chosen = {id(total) for total in sums}
     others = [total for total in all_sums.values() if id(total) not in chosen]
-    written = [total.assign(gradient, read_value=False) for total, gradient in zip(sums, gradients, strict=True)]
+    written = [total.assign(owned(gradient), read_value=False) for total, gradient in zip(sums, gradients, strict=True)]
     return done(written + [total.assign(tf.zeros(total.shape, total.dtype), read_value=False) for total in others])
 
 
@@ -203,6 +203,14 @@ def hidden_variable(shape: Any, dtype: Any, name: str) -> Any:
         )
 
 
+def owned(value: Any) -> Any:
+    """``value`` in memory that nothing else uses, to be kept in a variable.
+
+    In a session it may be the memory of a reference variable, which changes in place.
+    """
+    return tf.raw_ops.DeepCopy(x=value) if in_session() else value
+
+
 def only_if(condition: Any, action: Callable[[], Any]) -> Any:
     """``action()`` if the scalar ``condition`` holds; in a graph, the operation that does so."""
     return operation(tf.cond(condition, lambda: done([action()]), lambda: done([])))
@@ -210,8 +218,13 @@ def only_if(condition: Any, action: Callable[[], Any]) -> Any:
 
 def done(operations: Sequence[Any]) -> Any:
     """A tensor that is there once the operations are."""
+    return after_all(operations, True)
+
+
+def after_all(operations: Sequence[Any], value: Any) -> Any:
+    """``value`` as a tensor that is there once the operations are. None stands for one that is done."""
     with tf.control_dependencies([operation for operation in operations if operation is not None]):
-        return tf.identity(True)
+        return tf.identity(value)
 
 
 def operation(tensor: Any) -> Any:

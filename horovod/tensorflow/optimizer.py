@@ -1,7 +1,7 @@
 """DistributedOptimizer for optimizers of tf.compat.v1; those of Keras are handed on to horovod.tensorflow.keras."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -146,13 +146,13 @@ class _Control:
             return self.helper.compute_gradients(gradients, variables)
         return self.reduce(gradients, variables)
 
-    def apply(self, pairs: list[Any], apply: Any) -> Any:
+    def apply(self, pairs: list[Any], apply: Callable[[Any], Any]) -> Any:
         if self.deltas is not None and reduces(self._process_set):
             moved = [v for gradient, v in pairs if gradient is not None and v not in self.local]
-            return self.deltas.apply(moved, apply)
+            return self.deltas.apply(pairs, moved, apply)
         if self.helper is not None:
-            return self.helper.apply_gradients(apply)
-        return apply()
+            return self.helper.apply_gradients(lambda: apply(pairs))
+        return apply(pairs)
 
 
 class _Distributed:
@@ -173,7 +173,7 @@ class _Distributed:
         pairs = list(grads_and_vars)
         plain = super().apply_gradients  # type: ignore[misc]
         with _own_train_op() as own:
-            return own(self._hvd.apply(pairs, lambda: plain(pairs, *args, **kwargs)))
+            return own(self._hvd.apply(pairs, lambda ready: plain(ready, *args, **kwargs)))
 
     def register_local_var(self, var: Any) -> None:
         """From now on the gradient of this variable is not reduced. ValueError for what is no variable."""

@@ -18,9 +18,9 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.common.faces import TENSORFLOW as face
-from horovod.common.ops import Adasum, Average, check_op, op_name
+from horovod.common.ops import Adasum, Average, check_adasum_size, check_op, op_name
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.util import num_rank_is_power_2, split_list
+from horovod.common.util import split_list
 from horovod.tensorflow.collectives import allreduce, grouped_allreduce, set_size
 from horovod.tensorflow.compression import Compression
 
@@ -84,7 +84,8 @@ def make_allreduce_grads(
             raise ValueError(f"{name}: {len(gradients)} gradients for {len(variables)} variables")
         if not reduces(process_set):
             return gradients
-        check_adasum(op, process_set)
+        if op == Adasum:
+            check_adasum_size(name, len(process_set.ranks or ()))
         if sparse_as_dense:
             gradients = [dense(gradient) for gradient in gradients]
         members = _groups(gradients, variables, groups)
@@ -143,13 +144,6 @@ def check_groups(groups: Any) -> None:
             if key_of(variable) in seen:
                 raise ValueError(f"groups[{index}] names {name_of(variable)!r} for the second time")
             seen.add(key_of(variable))
-
-
-def check_adasum(op: int, process_set: ProcessSet) -> None:
-    """Raises NotImplementedError for Adasum over a number of ranks that is no power of two."""
-    size = len(process_set.ranks or ())
-    if op == Adasum and not num_rank_is_power_2(size):
-        raise NotImplementedError(f"op=Adasum works with 2, 4, 8, ... ranks; there are {size} in {process_set}")
 
 
 # -- variables --------------------------------------------------------------------------------------------------------

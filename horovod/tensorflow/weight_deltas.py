@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.tensorflow.gradient_aggregation import PassCounter, done, hidden_variable, operation
+from horovod.tensorflow.gradient_aggregation import PassCounter, after_all, done, hidden_variable, operation, owned
 from horovod.tensorflow.reduction import Reduce, key_of
 
 
@@ -28,23 +28,21 @@ class WeightDeltas:
     def counter(self) -> Any:
         return self._passes.variable
 
-    def apply(self, variables: Sequence[Any], step: Callable[[], Any]) -> Any:
-        """Does ``step()``, which changes ``variables``, and combines if it was the last of a cycle. In a graph, the
-        operation that does so; None in eager mode."""
-        starts = [self._start_of(variable) for variable in variables]
+    def apply(self, pairs: Sequence[Any], moved: Sequence[Any], step: Callable[[Sequence[Any]], Any]) -> Any:
+        """Does ``step(pairs)`` with (gradient, variable) pairs, which changes the variables ``moved``, and combines if
+        it was the last step of a cycle. In a graph, the operation that does so; None in eager mode."""
+        starts = [self._start_of(variable) for variable in moved]
         self._passes.begin()
 
         def keep() -> Any:
-            pairs = zip(starts, variables, strict=True)
-            return done([start.assign(v.read_value(), read_value=False) for start, v in pairs])
+            both = zip(starts, moved, strict=True)
+            return done([start.assign(owned(v.read_value()), read_value=False) for start, v in both])
 
-        with tf.control_dependencies([self._passes.first]):
-            kept = tf.cond(self._passes.first, keep, lambda: done([]))
-        with tf.control_dependencies([kept]):
-            stepped = done([step()])
-        counted = self._passes.end(stepped)
-        with tf.control_dependencies([counted]):
-            combined = tf.cond(self._passes.last, lambda: self._combine(variables, starts), lambda: done([]))
+        kept = tf.cond(self._passes.first, keep, lambda: done([]))
+        # Whatever the optimizer does with them, under a condition for one, it does after that.
+        pairs = [(_after(kept, gradient), variable) for gradient, variable in pairs]
+        self._passes.end(done([kept, step(pairs)]))
+        combined = tf.cond(self._passes.last, lambda: self._combine(moved, starts), lambda: done([]))
         return operation(combined)
 
     def _start_of(self, variable: Any) -> Any:
@@ -59,3 +57,9 @@ class WeightDeltas:
         deltas = [variable.read_value() - start for variable, start in zip(variables, begun, strict=True)]
         reduced = self._reduce(deltas, variables)
         return done([v.assign(start + delta) for v, start, delta in zip(variables, begun, reduced, strict=True)])
+
+
+def _after(kept: Any, gradient: Any) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(after_all([kept], gradient.values), gradient.indices, gradient.dense_shape)
+    return None if gradient is None else after_all([kept], gradient)

@@ -201,7 +201,7 @@ def test_ranks_outside_of_the_process_set_keep_their_gradients(tf_pool):
             return gradient(wrap, v, lambda: v * (hvd.rank() + 1.0))
 
         results = [float(mine()), float(tf.function(mine)())]
-        with pytest.raises(NotImplementedError, match="there are 3 in"):
+        with pytest.raises(NotImplementedError, match="Adasum on a process set of 3 ranks"):
             gradient(lambda t: hvd.DistributedGradientTape(t, op=hvd.Adasum), v, lambda: v * 1.0)
         hvd.remove_process_set(pair)
         return results

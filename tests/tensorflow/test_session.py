@@ -1,0 +1,174 @@
+"""Training in sessions as scripts for TensorFlow 1 do it, and training loops that lose a peer."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import horovod.tensorflow as hvd
+from tests.tensorflow.reference import assert_close
+from tests.tensorflow.test_optimizer import old_graph
+from tests.tensorflow.training import Case, assert_equal_training, shard
+
+tf1 = tf.compat.v1
+
+
+def monitored(case, distributed, reference, steps, folder=None, hooks=()):
+    """Trains in a MonitoredTrainingSession on data that the graph itself produces; the variables at the end."""
+    with old_graph(), tf1.variable_scope("net", use_resource=not reference):
+        shift = hvd.rank() if distributed else 0.0
+        variables = {name: tf1.get_variable(name, initializer=value + shift) for name, value in case.initial()}
+        part = shard() if distributed else slice(None)
+        batches = [case.batch(i, part) for i in range(steps)]
+        joined = {key: np.stack([batch[key] for batch in batches]) for key in batches[0]}
+        dataset = tf.data.Dataset.from_tensor_slices(joined)
+        batch = tf1.data.make_one_shot_iterator(dataset).get_next()
+        optimizer = tf1.train.AdagradOptimizer(0.2)
+        hooks = list(hooks)
+        if distributed:
+            optimizer = hvd.DistributedOptimizer(optimizer)
+            hooks.append(hvd.BroadcastGlobalVariablesHook(0))
+        counter = tf1.train.get_or_create_global_step()
+        train_op = optimizer.minimize(case.loss(variables, batch), global_step=counter)
+        hooks.append(tf1.train.StopAtStepHook(last_step=steps))
+        keep = KeepVariables(list(variables.values()))
+        with tf1.train.MonitoredTrainingSession(
+            checkpoint_dir=folder if hvd.rank() == 0 else None, hooks=[*hooks, keep], log_step_count_steps=None
+        ) as session:
+            while not session.should_stop():
+                session.run(train_op)
+        return keep.values
+
+
+class KeepVariables(tf1.train.SessionRunHook):
+    """Reads variables at the end of a session."""
+
+    def __init__(self, variables):
+        self.variables = variables
+
+    def end(self, session):
+        self.values = session.run(self.variables)
+
+
+@pytest.mark.parametrize("reference", [False, True], ids=["resource", "reference"])
+def test_the_classic_loop_equals_one_process(tf_pool, tmp_path, reference):
+    def work(folder):
+        digests = []
+        for seed in (500, 501):
+            case, where = Case(seed), os.path.join(folder, str(seed))
+            trained = monitored(case, True, reference, 4, where)
+            expected = monitored(case, False, reference, 4)
+            assert_equal_training(case, trained, expected)
+            # Rank 0 goes on from its checkpoint, and takes the others along.
+            longer = monitored(case, True, reference, 6, where)
+            assert any(not np.array_equal(a, b) for a, b in zip(longer, trained, strict=True))
+            digests.append([value.tobytes() for value in [*trained, *longer]])
+        return digests
+
+    results = tf_pool(2).run(work, str(tmp_path), timeout=120)
+    assert results[0] == results[1]
+
+
+def an_infinite_gradient_on_one_rank_skips_the_step_on_all():
+    with old_graph():
+        x = tf1.placeholder(tf.float32, [])
+        v = tf1.get_variable("v", initializer=1.0)
+        for wrap in (
+            lambda plain, scaled: hvd.DistributedOptimizer(scaled(plain, "dynamic")),
+            lambda plain, scaled: scaled(hvd.DistributedOptimizer(plain), "dynamic"),
+        ):
+            optimizer = wrap(
+                tf1.train.GradientDescentOptimizer(1.0), tf1.mixed_precision.MixedPrecisionLossScaleOptimizer
+            )
+            train_op = optimizer.minimize(v * x)
+            with tf1.Session() as session:
+                session.run(tf1.global_variables_initializer())
+                for value, expected in ((1.0, -0.5), (np.inf if hvd.rank() == 1 else 1.0, -0.5), (1.0, -2.0)):
+                    session.run(train_op, {x: value * (hvd.rank() + 1)})
+                    assert_close(session.run(v), expected)
+
+
+def ranks_that_disagree_fail_and_go_on():
+    v = tf.Variable([1.0, 2.0])
+
+    @tf.function
+    def step(op):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(v) * (hvd.rank() + 1)
+        return hvd.DistributedGradientTape(tape, op=op).gradient(loss, [v])
+
+    assert_close(step(hvd.Sum)[0], [3.0, 3.0])
+    with pytest.raises(tf.errors.FailedPreconditionError, match=r"DistributedGradientTape_Allreduce/0/Variable.*Max"):
+        step(hvd.Sum if hvd.rank() == 0 else hvd.Max)
+    assert_close(step(hvd.Sum)[0], [3.0, 3.0])
+    with old_graph():
+        w = tf1.get_variable("w", initializer=1.0)
+        ops = [hvd.Sum, hvd.Sum if hvd.rank() == 0 else hvd.Max]
+        good, bad = [
+            hvd.DistributedOptimizer(tf1.train.GradientDescentOptimizer(1.0), op=op).minimize(w * (hvd.rank() + 1.0))
+            for op in ops
+        ]
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            session.run(good)
+            with pytest.raises(tf.errors.FailedPreconditionError, match=r"DistributedGradientDescent.*w.*Max"):
+                session.run(bad)
+            session.run(good)
+            assert_close(session.run(w), -5.0)
+
+
+@pytest.mark.parametrize(
+    "check", [an_infinite_gradient_on_one_rank_skips_the_step_on_all, ranks_that_disagree_fail_and_go_on]
+)
+def test_on_two_workers(tf_pool, check):
+    tf_pool(2).run(check)
+
+
+class KillRank1(tf1.train.SessionRunHook):
+    def __init__(self):
+        self.steps = 0
+
+    def before_run(self, context):
+        self.steps += 1
+        if self.steps == 20 and hvd.rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def lose_a_peer_in_a_session():
+    with pytest.raises(tf.errors.UnknownError) as caught:
+        monitored(Case(600), True, False, 1000, hooks=[KillRank1()])
+    return str(caught.value)
+
+
+def lose_a_peer_in_a_function():
+    variables = [tf.Variable(tf.ones([n])) for n in (3, 1000, 1)]
+    hook = KillRank1()
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.add_n([tf.reduce_sum(v * v) for v in variables])
+        gradients = hvd.DistributedGradientTape(tape).gradient(loss, variables)
+        for gradient, v in zip(gradients, variables, strict=True):
+            v.assign_sub(0.1 * gradient)
+
+    def loop():
+        for _ in range(1000):
+            hook.before_run(None)
+            step()
+
+    with pytest.raises(tf.errors.UnknownError) as caught:
+        loop()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("lose_a_peer", [lose_a_peer_in_a_session, lose_a_peer_in_a_function])
+def test_a_killed_peer_ends_training(tf_pool, lose_a_peer):
+    results = tf_pool(3).run(lose_a_peer, errors=True)
+    assert type(results[1]).__name__ == "WorkerDied"
+    for text in (results[0], results[2]):
+        assert isinstance(text, str), text
+        assert "_Allreduce/" in text, text
+        assert "rank 1" in text, text
