@@ -32,10 +32,10 @@ Current& current() {
   static Current* const it = new Current;
   return *it;
 }
-// Null when the face has left the job.
+// Null unless the face is in the job.
 std::shared_ptr<Engine> running(int32_t face) {
   std::lock_guard lock(current().mutex);
-  const bool in = face >= 0 && face <= UINT8_MAX && current().faces[static_cast<size_t>(face)] != Current::Membership::left;
+  const bool in = face >= 0 && face <= UINT8_MAX && current().faces[static_cast<size_t>(face)] == Current::Membership::in;
   return in ? current().engine : nullptr;
 }
 

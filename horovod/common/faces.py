@@ -43,11 +43,9 @@ class Face:
         self.engine = engine
         self.forked = False
         # Zero is what the methods do without being told, and what is bound needs no help.
-        plain = self.number == 0 or not hasattr(_core, "serve_face")  # an engine built before there were faces
-        self.submit = engine.submit if plain else partial(engine.submit, face=self.number)
-        self.run = engine.run if plain else partial(engine.run, face=self.number)
-        if hasattr(_core, "serve_face"):
-            _core.serve_face(self.number, True)
+        self.submit = engine.submit if self.number == 0 else partial(engine.submit, face=self.number)
+        self.run = engine.run if self.number == 0 else partial(engine.run, face=self.number)
+        _core.serve_face(self.number, True)
 
     def leave(self) -> None:
         """The face has called shutdown, or the job has ended. Harmless when it is not in a job."""
@@ -55,8 +53,7 @@ class Face:
             return
         from horovod import _core
 
-        if hasattr(_core, "serve_face"):
-            _core.serve_face(self.number, False)
+        _core.serve_face(self.number, False)
         self.job = None
         self.engine = None
         self.submit = self.run = shut_down

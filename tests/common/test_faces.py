@@ -150,6 +150,7 @@ def test_native_libraries_get_the_engine_while_their_face_is_in_the_job():
     assert native_start(number)[:2] == (7, "Horovod is not initialised in this process; call hvd.init() first")
     first.init()
     try:
+        assert native_start(number)[0] == 7  # another face's job
         face.enter(state.require_job(), state.require_engine())
         assert native_start(number) == (0, "", 7)
         face.leave()
