@@ -235,7 +235,6 @@ def callbacks(legacy, shared):
     ours.compile(optimizer=hvd.DistributedOptimizer(kind(legacy).SGD(0.2, momentum=0.9)), loss="mse")
     if hvd.rank():
         ours.set_weights([weight + 1 for weight in ours.get_weights()])
-    rates = []
     cbs = hvd.callbacks
     ours.fit(
         x,
@@ -252,6 +251,13 @@ def callbacks(legacy, shared):
         ],
     )
     rates = ours.history.history["lr"]
+    # By samples: 4 on the first rank and 12 on the second, of which the first's loss is known to be another.
+    still = model()
+    still.compile(optimizer=hvd.DistributedOptimizer(kind(legacy).SGD(0.0)), loss="mse")
+    mine = slice(0, 4) if hvd.rank() == 0 else slice(4, 16)
+    x, y = data(16)
+    still.fit(x[mine], y[mine], batch_size=12, verbose=0, callbacks=[cbs.MetricAverageCallback()])
+    np.testing.assert_allclose(still.history.history["loss"], [still.evaluate(x, y, verbose=0)], rtol=1e-5)
     np.testing.assert_allclose(rates, [0.2, 0.2, 0.1], rtol=1e-6)
     from horovod.common.objects import allgather_object
 

@@ -258,3 +258,58 @@ def half_precision():
 
 def test_an_infinite_gradient_on_one_rank_skips_the_step_on_all(keras3):
     keras3(2).run(half_precision)
+
+
+def scaled_and_accumulated():
+    import keras
+
+    import horovod.keras as hvd
+    from tests.keras import models
+
+    size = hvd.size()
+    x, y = models.data(2 * size * 4)
+    parts = models.shard(x, 2), models.shard(y, 2)
+    plain = models.plainly(lambda: keras.optimizers.SGD(0.1), x, y, 4 * size)
+    ways = [({"gradient_accumulation_steps": 2}, {})]
+    if keras.config.backend() != "jax":
+        ways.append(({}, {"backward_passes_per_step": 2, "average_aggregated_gradients": True}))
+    for own, options in ways:
+        ours = models.model()
+        optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1, **own), initial_scale=8.0)
+        ours.compile(optimizer=hvd.DistributedOptimizer(optimizer, **options), loss="mse")
+        ours.fit(*parts, batch_size=2, shuffle=False, verbose=0)
+        models.assert_equal(ours, plain)
+        models.assert_same_everywhere(ours)
+
+
+def test_loss_scaling_with_accumulation(keras3):
+    keras3(2).run(scaled_and_accumulated)
+
+
+def two_optimizers():
+    """As in a GAN: two optimizers of one kind in one function, whose gradients may be on their way at once."""
+    import keras
+    import tensorflow as tf
+
+    import horovod.keras as hvd
+
+    rank, size = hvd.rank(), hvd.size()
+    total = sum(range(1, size + 1))
+    variables = [keras.Variable(np.zeros(3, "float32")), keras.Variable(np.zeros((2, 2), "float32"))]
+    first, second = (hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), op=hvd.Sum) for _ in range(2))
+    for optimizer, variable in zip((first, second), variables, strict=True):
+        optimizer.build([variable])
+
+    @tf.function
+    def step():
+        first.apply([tf.ones(3) * (rank + 1.0)])
+        second.apply([tf.ones((2, 2)) * (rank + 1.0)])
+
+    for _ in range(20):
+        step()
+    for variable in variables:
+        np.testing.assert_allclose(variable.numpy(), -20.0 * total)
+
+
+def test_two_optimizers_in_one_function(keras_pool):
+    keras_pool("tensorflow")(2).run(two_optimizers)
