@@ -60,6 +60,51 @@ def test_equal_names_at_once(tf_pool):
         assert results == [([2.0 * step] * 3, [20.0 * step] * 2) for step in range(20)]
 
 
+def test_equal_names_from_two_threads(tf_pool):
+    """Each face has a thread that uses the same names at the same time, for tensors of other shapes and types."""
+
+    def work():
+        import threading
+
+        import tensorflow as tf
+        import torch
+
+        import horovod.tensorflow as hvd_tf
+        import horovod.torch as hvd_torch
+
+        rank, names = hvd_torch.rank(), ["x", "allreduce.x", "y"]
+        start, results = threading.Barrier(2), {"torch": [], "tensorflow": []}
+
+        def in_torch(turn):
+            handles = [
+                hvd_torch.allreduce_async(torch.full((5,), float(turn + rank)), op=hvd_torch.Sum, name=name)
+                for name in names
+            ]
+            return [hvd_torch.synchronize(handle).tolist() for handle in handles]
+
+        def in_tensorflow(turn):
+            value = tf.fill((2, 3), turn - rank)
+            return [hvd_tf.allreduce(value, op=hvd_tf.Sum, name=name).numpy().tolist() for name in names]
+
+        def repeat(kind, function):
+            start.wait(30)
+            for turn in range(20):
+                results[kind].append(function(turn))
+
+        # The other one first on the other rank.
+        jobs = [("torch", in_torch), ("tensorflow", in_tensorflow)][:: 1 if rank == 0 else -1]
+        threads = [threading.Thread(target=repeat, args=job, daemon=True) for job in jobs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(40)
+        assert not any(thread.is_alive() for thread in threads)
+        assert results["torch"] == [[[2.0 * turn + 1] * 5] * 3 for turn in range(20)]
+        assert results["tensorflow"] == [[[[2 * turn - 1] * 3] * 2] * 3 for turn in range(20)]
+
+    tf_pool(2).run(work)
+
+
 def test_shutdown_of_one_leaves_the_other_at_work(tf_pool):
     def work():
         import tensorflow as tf
