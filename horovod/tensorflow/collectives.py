@@ -8,6 +8,7 @@ import tensorflow as tf
 from horovod.common.ops import OP_NAMES, Average, Sum, resolve_op
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow._library import refuse
+from horovod.tensorflow.arguments import as_tensor, as_tensors, set_id
 from horovod.tensorflow.compression import Compression, check_wire, refuse_wire
 from horovod.tensorflow.mpi_ops import (
     _allreduce,
@@ -15,9 +16,6 @@ from horovod.tensorflow.mpi_ops import (
     _grouped_reducescatter,
     _reducescatter,
     allgather,
-    as_tensor,
-    as_tensors,
-    set_id,
     size_op,
 )
 from horovod.tensorflow.util import elastic

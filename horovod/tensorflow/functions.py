@@ -9,8 +9,9 @@ from horovod.common import objects
 from horovod.common.faces import TENSORFLOW as face
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow._library import refuse
+from horovod.tensorflow.arguments import DTYPES
 from horovod.tensorflow.collectives import allreduce, grouped_allreduce, grouped_reducescatter, reducescatter
-from horovod.tensorflow.mpi_ops import DTYPES, broadcast
+from horovod.tensorflow.mpi_ops import broadcast
 from horovod.tensorflow.util import _executing_eagerly
 
 __all__ = [

@@ -12,6 +12,7 @@ import tensorflow as tf
 from horovod.common.ops import Average, Sum
 from horovod.common.state import state
 from horovod.tensorflow import mpi_ops
+from horovod.tensorflow._library import refuse
 from horovod.tensorflow.collectives import set_size
 from horovod.tensorflow.util import elastic
 
@@ -83,7 +84,7 @@ def _own_rank(process_set_id: int) -> Any:
     found = state.process_sets.get(process_set_id)
     rank = found.rank() if found is not None else None
     if rank is None:
-        mpi_ops.refuse(f"gradient of allgather: this rank is not in process set {process_set_id}")
+        refuse(f"gradient of allgather: this rank is not in process set {process_set_id}")
     return rank
 
 
