@@ -58,8 +58,7 @@ def DistributedGradientTape(
         process_set,
     )
     plain = gradtape._hvd.plain if isinstance(gradtape, _Distributed) else type(gradtape)
-    members = {"__slots__": ("_hvd",), "__module__": plain.__module__, "__doc__": plain.__doc__}
-    made = object.__new__(type(plain.__name__, (_Distributed, plain), members))
+    made = object.__new__(_class_over(plain))
     made.__dict__ = gradtape.__dict__  # one state, so that either of the two may record
     made._hvd = _Control(plain, reduce, LocalVariables(scale_local_gradients, process_set))
     return made
@@ -142,6 +141,12 @@ class _Distributed:
         local = self._hvd.all_local()
         pairs = list(zip(tf.nest.flatten(sources), tf.nest.flatten(gradients), strict=True))
         return [pair for pair in pairs if pair[0] in local], [pair for pair in pairs if pair[0] not in local]
+
+
+@functools.cache  # eager loops wrap a tape in every step
+def _class_over(plain: type) -> type:
+    members = {"__slots__": ("_hvd",), "__module__": plain.__module__, "__doc__": plain.__doc__}
+    return type(plain.__name__, (_Distributed, plain), members)
 
 
 def PartialDistributedGradientTape(

@@ -189,6 +189,31 @@ def hands_keras_optimizers_on():
     assert_close(v, [-2.0, -4.0])
     assert isinstance(optimizer, tf.keras.optimizers.SGD)
 
+    from horovod.tensorflow import keras
+
+    plain, given = tf.keras.optimizers.SGD(1.0), {}
+    arguments = {
+        "name": "n",
+        "device_dense": "/cpu:0",
+        "device_sparse": "/cpu:0",
+        "compression": hvd.Compression.fp16,
+        "sparse_as_dense": True,
+        "backward_passes_per_step": 3,
+        "op": hvd.Average,
+        "gradient_predivide_factor": 2.0,
+        "average_aggregated_gradients": True,
+        "groups": [[v]],
+        "process_set": hvd.ProcessSet([0]),
+        "scale_local_gradients": False,
+    }
+    before = keras.DistributedOptimizer
+    keras.DistributedOptimizer = lambda optimizer, **options: given.update(options) or optimizer
+    try:
+        assert hvd.DistributedOptimizer(plain, **arguments) is plain
+    finally:
+        keras.DistributedOptimizer = before
+    assert given == arguments
+
 
 @pytest.mark.parametrize(
     "check",
