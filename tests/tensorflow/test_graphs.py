@@ -232,8 +232,15 @@ def compiled():
     def whole(x):
         return hvd.allreduce(x * 2.0)
 
+    @tf.function(jit_compile=True)
+    def calls_another(x):
+        return tf.function(lambda x: hvd.allgather(x))(x * 2.0)
+
+    for refused, operation in ((whole, "HorovodAllreduce"), (calls_another, "HorovodAllgather")):
+        with pytest.raises(NotImplementedError, match=rf"{operation}.*jit_compile"):
+            refused(tf.ones([2]))
     with pytest.raises(NotImplementedError, match=r"HorovodAllreduce.*jit_compile"):
-        whole(tf.ones([2]))
+        whole.get_concrete_function(tf.ones([2]))
 
     @tf.function(jit_compile=True)
     def inner(x):
@@ -244,6 +251,16 @@ def compiled():
         return hvd.allreduce(inner(x), op=hvd.Sum)
 
     assert outer(tf.ones([2])).numpy().tolist() == [4.0 * hvd.size()] * 2
+
+    @tf.function
+    def clustered(x):
+        return hvd.allreduce(x * 2.0 + 1.0, op=hvd.Sum) * 3.0 + x
+
+    tf.config.optimizer.set_jit(True)
+    try:
+        assert clustered(tf.ones([2])).numpy().tolist() == [9.0 * hvd.size() + 1.0] * 2
+    finally:
+        tf.config.optimizer.set_jit(False)
 
 
 def mixed_precision():
