@@ -217,3 +217,27 @@ def test_before_init_it_says_so(tf_pool):
             gradient(hvd.DistributedGradientTape, v, lambda: v * 1.0)
 
     tf_pool(1, initialized=False).run(work)
+
+
+def sizes_are_read_when_a_function_runs():
+    mine, shared = tf.Variable(1.0), tf.Variable(1.0)
+    factor = tf.constant(hvd.rank() + 1.0)
+
+    def wrap(tape):
+        tape = hvd.DistributedGradientTape(tape)
+        tape.register_local_source(mine)
+        return tape
+
+    @tf.function
+    def step():
+        return gradient(wrap, [mine, shared], lambda: factor * (mine + shared))
+
+    size = hvd.size()
+    assert_close(step(), [float(factor) / size, sum(range(1, size + 1)) / size])
+    kinds = {operation.type for operation in step.get_concrete_function().graph.get_operations()}
+    assert {"HorovodAllreduce", "HorovodSize"} <= kinds
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_in_an_elastic_job_functions_survive_a_resize(tf_pool, size):
+    tf_pool(size, HOROVOD_ELASTIC="1").run(sizes_are_read_when_a_function_runs)
