@@ -32,6 +32,8 @@ FIT = {kind: ["fit"] for kind in ("mlp", "cnn")}
 # MultiWorkerMirroredStrategy (on its per-replica data), so the peer has Keras 2, and we have both.
 TENSORFLOW_COLUMNS: dict[str, tuple[str, dict[str, list[str]]]] = {
     "horovod": ("horovod-keras2", {**OPERATIONS, "resnet": ["tape", "grouped"], **FIT}),
+    # The same functions with tf.identity in place of the operation: what is TensorFlow's own.
+    "no operation": ("horovod-keras2", {kind: ["identity"] for kind in OPERATIONS}),
     "horovod, Keras 3": ("horovod-keras3", FIT),
     "MultiWorkerMirrored": (
         "mwms",

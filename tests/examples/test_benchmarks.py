@@ -104,6 +104,7 @@ def test_what_is_measured_of_tensorflow_has_columns_and_parts(tensorflow_run: Mo
     for case in tensorflow_run.tensorflow_cases():
         assert case.kind in columns["horovod"][1]
         assert tensorflow_run.PARTS[case.kind] >= 1
+        assert (case.kind in columns["no operation"][1]) == (case.label.startswith("one"))
         if case.kind != "eager":  # the peer has no eager collectives
             assert case.kind in columns["MultiWorkerMirrored"][1]
 
