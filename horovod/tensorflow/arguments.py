@@ -85,7 +85,7 @@ def check_reduction(
             refuse(f"{operation}: op=Adasum is not defined for dtype {dtype.name}; accepted are floating dtypes")
         found = state.process_sets.get(set_id(process_set, operation))
         check_adasum_size(operation, (found.size() if found is not None else None) or 1)
-    if dtype == tf.bool and (op == Average or prescale != 1.0 or postscale != 1.0):
+    if (op == Average or prescale != 1.0 or postscale != 1.0) and dtype == tf.bool:
         scaled = f" with prescale_factor={prescale}, postscale_factor={postscale}" if op != Average else ""
         refuse(
             f"{operation}: op={OP_NAMES[op]}{scaled} is not defined for dtype bool; accepted are Sum, Min, Max, "
