@@ -91,26 +91,28 @@ class DeltaReducer:
     def step(self, step: Callable[[], Any]) -> Any:
         """Runs ``step``, which moves the parameters, and combines these moves over all ranks, which call it too.
 
-        Raises HorovodInternalError when ranks disagree or one is lost; parameters are where they were then.
+        Raises HorovodInternalError when ranks disagree or one is lost, and what ``step`` raises (the other ranks then
+        wait for this one). Parameters are where they were then, and backward passes count anew.
         """
         slots = [slot for slot in self._slots if slot.parameter.requires_grad]
         with torch.no_grad():
             starts = [slot.remember() for slot in slots]
-        result = step()
-        with torch.no_grad():
-            moved = [slot.parameter.detach() for slot in slots]
-            for p, start in zip(moved, starts, strict=True):
-                p.sub_(start)
-            try:
+        try:
+            result = step()
+            with torch.no_grad():
+                for slot, start in zip(slots, starts, strict=True):
+                    slot.parameter.detach().sub_(start)
                 self._reduce(slots)
-            except BaseException:
-                for p, start in zip(moved, starts, strict=True):
-                    p.copy_(start)
-                raise
-            finally:
-                self.reset()
-            for p, start in zip(moved, starts, strict=True):
-                p.add_(start)
+        except BaseException:
+            with torch.no_grad():
+                for slot, start in zip(slots, starts, strict=True):
+                    slot.parameter.detach().copy_(start)
+            raise
+        finally:
+            self.reset()
+        with torch.no_grad():
+            for slot, start in zip(slots, starts, strict=True):
+                slot.parameter.detach().add_(start)
         return result
 
     def _reduce(self, slots: Sequence[_Slot]) -> None:

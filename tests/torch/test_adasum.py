@@ -279,3 +279,46 @@ def fails_halfway():
 def test_a_failed_step_leaves_parameters_where_they_were(pool):
     results = pool(2).run(fails_halfway)
     assert results[0] == results[1]
+
+
+class RaisesHalfway(torch.optim.SGD):
+    """Has moved the parameters when it raises."""
+
+    armed = True
+
+    def step(self, closure=None):
+        loss = super().step(closure)
+        if self.armed:
+            raise ArithmeticError("raised by the plain step")
+        return loss
+
+
+def plain_step_raises():
+    net = network()
+    names = {f"raising.{name}": p for name, p in net.named_parameters()}
+    plain = RaisesHalfway(net.parameters(), lr=0.1)
+    optimizer = hvd.DistributedOptimizer(plain, names.items(), op=hvd.Adasum)
+    before = [p.detach().clone() for p in net.parameters()]
+
+    def closure():
+        net(batch(hvd.rank(), 0)).sum().backward()
+        raise LookupError("raised by the closure")
+
+    net(batch(hvd.rank(), 0)).sum().backward()
+    with pytest.raises(ArithmeticError, match="plain step"):
+        optimizer.step()
+    assert all(torch.equal(p.detach(), b) for p, b in zip(net.parameters(), before, strict=True))
+    with pytest.raises(LookupError, match="closure"):
+        optimizer.step(closure)
+    assert all(torch.equal(p.detach(), b) for p, b in zip(net.parameters(), before, strict=True))
+    optimizer.armed = False
+    optimizer.zero_grad()
+    net(batch(hvd.rank(), 0)).sum().backward()  # a pass more than agreed, if those before still counted
+    optimizer.step()
+    assert not all(torch.equal(p.detach(), b) for p, b in zip(net.parameters(), before, strict=True))
+    return [p.tolist() for p in net.parameters()]
+
+
+def test_a_plain_step_that_raises_leaves_parameters_where_they_were(pool):
+    results = pool(2).run(plain_step_raises)
+    assert results[0] == results[1]
