@@ -76,9 +76,9 @@ typedef struct HvdFaceApi {
   void (*result)(HvdWork* work, HvdResult* result);  // once done; valid until release()
   void (*release)(HvdWork* work);
 
-  // An answer to HvdQuestion; -1: not initialised; HVD_SET_*: HVD_UNKNOWN_PROCESS_SET. `process_set` counts for HVD_SET_* only;
+  // An answer to HvdQuestion; -1: the face has not called init; HVD_SET_*: HVD_UNKNOWN_PROCESS_SET. `process_set` counts for HVD_SET_* only;
   // HVD_SET_RANK: -2 when this rank is no member.
-  int32_t (*ask)(int32_t question, int32_t process_set);
+  int32_t (*ask)(int32_t face, int32_t question, int32_t process_set);
 } HvdFaceApi;
 
 }  // extern "C"

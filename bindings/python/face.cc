@@ -83,6 +83,7 @@ Status read(const HvdRequest& from, Request* to) {
   to->root = from.root;
   to->prescale = from.prescale;
   to->postscale = from.postscale;
+  if (from.process_set < 0) return Status(Code::invalid_argument, "process set " + std::to_string(from.process_set) + " is unknown; accepted are ids from 0 on");
   to->set = static_cast<uint32_t>(from.process_set);
   to->shape.assign(from.shape, from.shape + from.dimensions);
   to->splits.assign(from.splits, from.splits + from.splits_count);
@@ -135,10 +136,10 @@ int32_t wait(HvdWork* work, double seconds) { return work->engine->wait(*work->o
 void result(HvdWork* work, HvdResult* out) { fill(*work->op, out); }
 void release(HvdWork* work) { delete work; }
 
-int32_t ask(int32_t question, int32_t process_set) {
-  std::lock_guard lock(current().mutex);
-  const auto& engine = current().engine;
+int32_t ask(int32_t face, int32_t question, int32_t process_set) {
+  const std::shared_ptr<Engine> engine = running(face);
   if (!engine) return -1;
+  std::lock_guard lock(current().mutex);
   if (question < HVD_SET_SIZE) return current().places.at(static_cast<size_t>(question));
   const auto sets = engine->process_sets();
   const auto set = sets.find(static_cast<uint32_t>(process_set));

@@ -68,6 +68,7 @@ enum : TF_Code { kOk = 0, kUnknown = 2, kInvalidArgument = 3, kFailedPreconditio
   X(void, OpKernelContext_Failure, (TF_OpKernelContext*, TF_Status*))                                                           \
   X(void, OpKernelConstruction_Failure, (TF_OpKernelConstruction*, TF_Status*))                                                 \
   X(void, OpKernelConstruction_GetAttrInt32, (TF_OpKernelConstruction*, const char*, int32_t*, TF_Status*))                     \
+  X(void, OpKernelConstruction_GetAttrInt64, (TF_OpKernelConstruction*, const char*, int64_t*, TF_Status*))                     \
   X(void, OpKernelConstruction_GetAttrFloat, (TF_OpKernelConstruction*, const char*, float*, TF_Status*))                       \
   X(void, OpKernelConstruction_GetAttrBool, (TF_OpKernelConstruction*, const char*, unsigned char*, TF_Status*))                \
   X(void, OpKernelConstruction_GetAttrSize, (TF_OpKernelConstruction*, const char*, int32_t*, int32_t*, TF_Status*))            \

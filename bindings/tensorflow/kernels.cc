@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -61,17 +62,24 @@ struct Kernel {
   std::string node;  // the node's name
   std::string name;  // of the operation; "": matched by order
   bool grouped = false;
-  bool scoped = true;  // does the name tell where in the graph the node is?
+  bool nested = false;  // perhaps in a loop within a loop
   bool awaited = false;  // run eagerly: the caller's thread waits for it
   int32_t process_set = 0, op = 1, root = 0, wire = 0;
-  float prescale = 1, postscale = 1;
+  double prescale = 1, postscale = 1;
 };
 
 class Attributes {
  public:
   explicit Attributes(TF_OpKernelConstruction* c) : c_(c) {}
   void integer(const char* name, int32_t* out) { get(name, [&] { tf().OpKernelConstruction_GetAttrInt32(c_, name, out, status_); }); }
-  void number(const char* name, float* out) { get(name, [&] { tf().OpKernelConstruction_GetAttrFloat(c_, name, out, status_); }); }
+  // A float attribute, or the double that another one has in bits: TensorFlow's attributes know no doubles.
+  void number(const char* name, const char* bits_name, double* out) {
+    float rounded = 1;
+    int64_t bits = 0;
+    get(name, [&] { tf().OpKernelConstruction_GetAttrFloat(c_, name, &rounded, status_); });
+    get(bits_name, [&] { tf().OpKernelConstruction_GetAttrInt64(c_, bits_name, &bits, status_); });
+    *out = bits ? std::bit_cast<double>(bits) : rounded;
+  }
   bool flag(const char* name) {
     unsigned char value = 0;
     get(name, [&] { tf().OpKernelConstruction_GetAttrBool(c_, name, &value, status_); });
@@ -116,6 +124,13 @@ std::string without_counts(const std::string& node) {
   return name;
 }
 
+// Can the node be in a loop within a loop? Loops of tf.function are "while/body/...". Those of sessions do not show, but their frames
+// have names of the program's.
+bool may_be_nested(const std::string& node) {
+  const size_t first = node.find("/body/");
+  return first == std::string::npos || node.find("/body/", first + 1) != std::string::npos;
+}
+
 template <Kind kKind, bool kGrouped>
 void* create(TF_OpKernelConstruction* c) {
   auto* k = new Kernel;
@@ -128,15 +143,16 @@ void* create(TF_OpKernelConstruction* c) {
   a.integer("reduce_op", &k->op);
   a.integer("root_rank", &k->root);
   a.integer("wire", &k->wire);
-  a.number("prescale_factor", &k->prescale);
-  a.number("postscale_factor", &k->postscale);
+  a.number("prescale_factor", "prescale_bits", &k->prescale);
+  a.number("postscale_factor", "postscale_bits", &k->postscale);
   k->name = a.text("tensor_name");
   const bool unnamed = a.flag("unnamed");
   k->awaited = unnamed || !k->name.empty();  // graphs name their operations by their nodes
   if (k->name.empty() && !unnamed) {
-    k->scoped = !a.flag("ignore_name_scope");
+    const bool scoped = !a.flag("ignore_name_scope");
+    k->nested = scoped && may_be_nested(k->node);
     const size_t scope = k->node.rfind('/');
-    k->name = k->scoped || scope == std::string::npos ? without_counts(k->node) : k->node.substr(scope + 1);
+    k->name = scoped || scope == std::string::npos ? without_counts(k->node) : k->node.substr(scope + 1);
   }
   a.finish();
   return k;
@@ -153,8 +169,9 @@ std::string name_in_loop(const Kernel& k, TF_OpKernelContext* ctx) {
   const uint64_t frame = tf().GetFrameId(ctx);
   if (iteration < 0 || frame == 0 || frame == UINT64_MAX) return k.name;  // in no loop
   char suffix[48];
-  // The frame, a hash of the names of loops and of the outer iterations, is a matter of scope too.
-  const auto shown = static_cast<unsigned long long>(k.scoped ? frame : 0);
+  // The frame is a hash of the names of loops, with what inlining counts in them, and of the outer iterations. Only a loop within a loop
+  // needs it.
+  const auto shown = static_cast<unsigned long long>(k.nested ? frame : 0);
   std::snprintf(suffix, sizeof suffix, "@%llx.%d", shown, static_cast<int>(iteration % kWindow));
   return k.name + suffix;
 }
@@ -244,7 +261,8 @@ TF_Tensor* allocate(Call* call, int index, TF_DataType type, size_t item, const 
 // Rows of this rank: the first (rows mod n) ranks get one more.
 bool allocate_scattered(Call* call, Member* m) {
   const HvdFaceApi* api = engine.load();
-  const int32_t n = api->ask(HVD_SET_SIZE, call->kernel->process_set), place = api->ask(HVD_SET_RANK, call->kernel->process_set);
+  const int32_t set = call->kernel->process_set;
+  const int32_t n = api->ask(kFace, HVD_SET_SIZE, set), place = api->ask(kFace, HVD_SET_RANK, set);
   std::vector<int64_t> shape = m->shape;
   if (n > 0 && place >= 0) shape[0] = shape[0] / n + (place < shape[0] % n ? 1 : 0);  // else the engine will refuse the operation
   m->out = allocate(call, m->index, tf().TensorType(m->in), item_size(m->dtype), shape);
@@ -466,8 +484,8 @@ void answer(void* kernel, TF_OpKernelContext* ctx) {
   call.ctx = ctx;
   const HvdFaceApi* api = engine.load();
   const int32_t set = call.kernel->process_set;
-  const int32_t value = api ? api->ask(kAsked, set) : -1;
-  if (value == -1) {
+  const int32_t value = api ? api->ask(kFace, kAsked, set) : -1;
+  if (value == -1 && kAsked != HVD_SET_INCLUDED) {  // that one's answer may be an error's number
     call.fail(kFailedPrecondition, "Horovod is not initialised; call hvd.init() first");
   } else if (kAsked == HVD_SET_SIZE && value < 0) {
     call.fail(kInvalidArgument, "process set " + std::to_string(set) + " is unknown or was removed");

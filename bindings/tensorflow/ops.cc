@@ -89,17 +89,18 @@ std::string define(const Definition& d, bool named) {
 
 std::string define_ops() {
   constexpr const char *pre = "prescale_factor: float = 1.0", *post = "postscale_factor: float = 1.0", *op = "reduce_op: int",
-                       *many = "num_tensors: int >= 1", *wire = "wire: int = 0", *root = "root_rank: int", *set = "process_set_id: int = 0";
+                       // The factors once more, as the bits of a double; 0: the float says it all.
+                       *pre_bits = "prescale_bits: int = 0", *post_bits = "postscale_bits: int = 0", *many = "num_tensors: int >= 1", *wire = "wire: int = 0", *root = "root_rank: int", *set = "process_set_id: int = 0";
   const std::vector<const char*> one_in{"tensor: T"}, one_out{"output: T"}, many_in{"tensors: num_tensors * T"}, many_out{"outputs: num_tensors * T"};
   const std::vector<Definition> collectives{
-      {"HorovodAllreduce", {kType, op, pre, post, wire}, one_in, one_out, same_shapes},
-      {"HorovodGroupedAllreduce", {kType, many, op, pre, post, wire}, many_in, many_out, same_shapes},
+      {"HorovodAllreduce", {kType, op, pre, post, pre_bits, post_bits, wire}, one_in, one_out, same_shapes},
+      {"HorovodGroupedAllreduce", {kType, many, op, pre, post, pre_bits, post_bits, wire}, many_in, many_out, same_shapes},
       {"HorovodAllgather", {kType}, one_in, one_out, other_rows},
       {"HorovodGroupedAllgather", {kType, many}, many_in, many_out, other_rows},
       {"HorovodBroadcast", {kType, root}, one_in, one_out, same_shapes},
       {"HorovodAlltoall", {kType}, {"tensor: T", "splits: int32"}, {"output: T", "received_splits: int32"}, alltoall_shapes},
-      {"HorovodReducescatter", {kType, op, pre, post}, one_in, one_out, other_rows},
-      {"HorovodGroupedReducescatter", {kType, many, op, pre, post}, many_in, many_out, other_rows},
+      {"HorovodReducescatter", {kType, op, pre, post, pre_bits, post_bits}, one_in, one_out, other_rows},
+      {"HorovodGroupedReducescatter", {kType, many, op, pre, post, pre_bits, post_bits}, many_in, many_out, other_rows},
   };
   const std::vector<Definition> others{
       {"HorovodJoin", {}, {}, {"output: int32"}, scalar},

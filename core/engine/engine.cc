@@ -10,6 +10,8 @@
 
 #include <cerrno>
 
+#include "base/float_mode.h"
+
 namespace hvd {
 namespace {
 
@@ -88,11 +90,8 @@ Status Engine::submit_unattended(Request request, const std::byte* in, std::byte
   op->context = context;
   bool wake = false;
   HVD_RETURN_IF_ERROR(submissions_.submit(op, &wake));
-  if (wake) {
-    ring_now();  // nobody will come and drive
-  } else {
-    watch();
-  }
+  watch();
+  if (wake) ring_now();  // nobody will come and drive
   return {};
 }
 
@@ -188,8 +187,11 @@ bool Engine::drive(Operation& op, Deadline deadline) {
   if (driver_) bell_.word()->mood.store(static_cast<uint32_t>(Mood::awake), std::memory_order_seq_cst);
   ring_no_more();
   int yields = 0;
+  const DefaultFloatMode floats;  // a caller's thread may have another one
   while (driver_ && !op.done()) {
-    if (driver_->step(true)) {
+    const bool moved = driver_->step(true);
+    if (submissions_.must_watch()) watch();
+    if (moved) {
       idle_since = Clock::now();
       yields = 0;
       continue;
@@ -262,9 +264,12 @@ void Engine::run() {
     CPU_SET(cpu_, &set);
     pthread_setaffinity_np(pthread_self(), sizeof set, &set);  // a core that we may not use is not worth failing for
   }
+  const DefaultFloatMode floats;  // threads begin with the mode of the one that starts them
   baton_.lock();
   while (!stop_.load(std::memory_order_seq_cst)) {
-    if (!driver_->step(false)) park();
+    const bool moved = driver_->step(false);
+    if (submissions_.must_watch()) watch();
+    if (!moved) park();
   }
   baton_.unlock();
 }

@@ -160,6 +160,7 @@ void Submissions::begin_schedule(std::unique_ptr<ScheduleCursor> cursor, const s
   std::sort(all.begin(), all.end(), [](const OperationPtr& a, const OperationPtr& b) { return a->sequence < b->sequence; });
   for (const OperationPtr& op : all) {
     bool completed;
+    if (op->on_done) must_watch_.store(true, std::memory_order_relaxed);
     if (!deviated_ && offer(op, cursor_->find(op->request), &completed)) {
       if (!op->request.unnamed) in_flight_.erase(key_of(op->request));
     } else {

@@ -26,6 +26,8 @@ class Submissions {
   void fence();
 
   // ---- driver ---------------------------------------------------------------------------------------------------------------
+  // Has a schedule begun with operations that nobody waits for? Answers true once; they are to be looked after then.
+  bool must_watch() { return must_watch_.load(std::memory_order_relaxed) && must_watch_.exchange(false); }
   // New operations that are not part of a schedule.
   std::vector<OperationPtr> take();
   bool empty() const { return queued_.load(std::memory_order_seq_cst) == 0; }
@@ -90,6 +92,7 @@ class Submissions {
   std::unique_ptr<ScheduleCursor> cursor_;
   std::vector<void*> tokens_;  // of the bucket being taken
   bool deviated_ = false, stuck_ = false;
+  std::atomic<bool> must_watch_{false};
   Status ended_;
 };
 

@@ -37,8 +37,8 @@ def _naming(op: Any) -> dict[str, Any]:
 def _reduction(op: Any) -> dict[str, Any]:
     return {
         "op": op.get_attr("reduce_op"),
-        "prescale_factor": op.get_attr("prescale_factor"),
-        "postscale_factor": op.get_attr("postscale_factor"),
+        "prescale_factor": mpi_ops.factor_of(op, "prescale"),
+        "postscale_factor": mpi_ops.factor_of(op, "postscale"),
     }
 
 

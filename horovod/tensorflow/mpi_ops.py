@@ -9,6 +9,7 @@ FailedPreconditionError where ranks disagree and before init, InvalidArgumentErr
 UnknownError, naming the op, after shutdown and when a peer is lost. ``process_set``: the ranks that take part.
 """
 
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -75,6 +76,27 @@ def check_num_rank_power_of_2(num_rank: int) -> bool:
     return util.num_rank_is_power_2(num_rank)
 
 
+def _factors(prescale: float, postscale: float) -> dict[str, Any]:
+    """Attributes for scale factors. TensorFlow's are of 32 bits; what they round goes along as a double's bits."""
+    attributes: dict[str, Any] = {}
+    for key, value in (("prescale", prescale), ("postscale", postscale)):
+        if value == 1.0:
+            continue
+        try:
+            attributes[f"{key}_factor"] = rounded = struct.unpack("f", struct.pack("f", value))[0]
+        except OverflowError:  # beyond the range of 32 bits
+            rounded = None
+        if rounded != value:
+            attributes[f"{key}_bits"] = struct.unpack("q", struct.pack("d", value))[0]
+    return attributes
+
+
+def factor_of(op: Any, key: str) -> float:
+    """The factor ("prescale" or "postscale") that an op was made with."""
+    bits = op.get_attr(f"{key}_bits")
+    return struct.unpack("d", struct.pack("q", bits))[0] if bits else op.get_attr(f"{key}_factor")
+
+
 def _allreduce(
     tensor: Any,
     name: str | None = None,
@@ -92,8 +114,7 @@ def _allreduce(
     output = ops.horovod_allreduce(
         tensor,
         reduce_op=op,
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
+        **_factors(prescale_factor, postscale_factor),
         wire=wire,
         process_set_id=set_id(process_set, "allreduce"),
         **naming,
@@ -120,8 +141,7 @@ def _grouped_allreduce(
     outputs = ops.horovod_grouped_allreduce(
         tensors,
         reduce_op=op,
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
+        **_factors(prescale_factor, postscale_factor),
         wire=wire,
         process_set_id=set_id(process_set, "grouped_allreduce"),
         **naming,
@@ -218,8 +238,7 @@ def _reducescatter(
     output = ops.horovod_reducescatter(
         tensor,
         reduce_op=op,
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
+        **_factors(prescale_factor, postscale_factor),
         process_set_id=set_id(process_set, "reducescatter"),
         **naming,
     )
@@ -245,8 +264,7 @@ def _grouped_reducescatter(
     outputs = ops.horovod_grouped_reducescatter(
         tensors,
         reduce_op=op,
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
+        **_factors(prescale_factor, postscale_factor),
         process_set_id=set_id(process_set, "grouped_reducescatter"),
         **naming,
     )

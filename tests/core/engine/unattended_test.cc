@@ -17,8 +17,8 @@ class Step {
  public:
   explicit Step(Engine& engine) : engine_(engine) {}
 
-  // Starts an allreduce of one int32; once it is done, `then` is called with its result.
-  Status start(const std::string& name, int32_t value, std::function<void(int32_t)> then = {}) {
+  // Starts an allreduce of one int32; once it is done, `then` is called with its result. What is refused is an error of the step.
+  void start(const std::string& name, int32_t value, std::function<void(int32_t)> then = {}) {
     auto* one = new One{this, value, 0, std::move(then)};
     {
       std::lock_guard lock(mutex_);
@@ -27,7 +27,6 @@ class Step {
     const Status s = engine_.submit_unattended(Program::request(Kind::allreduce, name, {1}), reinterpret_cast<const std::byte*>(&one->in),
                                                reinterpret_cast<std::byte*>(&one->out), &Step::done, one);
     if (!s.ok()) one->finish(s);
-    return s;
   }
   // The first error of any; internal when they do not end in time.
   Status wait(double seconds = 20) {
@@ -123,6 +122,79 @@ TEST_CASE("unattended operations: a step without one that the schedule knows end
   }
 }
 
+TEST_CASE("unattended operations: whatever is under way as a schedule begins or stops is looked after") {
+  // One rank, whose callbacks start what follows: A, B, A, B, ... until after `stop` of them, wherever the schedule is then.
+  for (int stop = 1; stop <= 12; ++stop) {
+    CAPTURE(stop);
+    EngineWorld world(1, {Layout::one_node, crowded()});
+    CHECK(run(world, [stop](Program& p) {
+      Step step(p.engine);
+      int started = 1;
+      std::function<void(int32_t)> next = [&](int32_t) {
+        if (started == stop) return;
+        const bool pair = started % 2 == 1 && started + 1 < stop;
+        const int i = started;
+        started += pair ? 2 : 1;
+        step.start(i % 2 ? "B" : "A", 1, pair ? std::function<void(int32_t)>() : next);
+        if (pair) step.start(i % 2 ? "A" : "B", 1, next);
+      };
+      step.start("A", 1, next);
+      const Status s = step.wait();
+      p.expect(s.ok(), s.message());
+    }) == "");
+  }
+}
+
+TEST_CASE("unattended operations: a stall is reported though the operation's bucket is complete here") {
+  std::mutex mutex;
+  std::string said;
+  Settings settings = crowded();
+  settings.stall_warning = 0.5;
+  Given given{Layout::one_node, settings};
+  given.log = [&](LogLevel, const std::string& text) {
+    std::lock_guard lock(mutex);
+    said += text;
+  };
+  EngineWorld world(2, std::move(given));
+  CHECK(run(world, [&](Program& p) {
+    for (int s = 0; s < 20; ++s) {
+      if (s == 19 && p.rank == 1) {
+        const Deadline patience = Deadline::after(15);
+        for (bool heard = false; !heard && !patience.passed();) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(20));
+          std::lock_guard lock(mutex);
+          heard = said.find("only") != std::string::npos;
+        }
+      }
+      Step step(p.engine);
+      step.start("only", 1);
+      const Status status = step.wait();
+      p.expect(status.ok(), status.message());
+    }
+  }) == "");
+  CHECK(world.stats().schedules > 0);
+  CHECK(said.find("only") != std::string::npos);
+}
+
+#if defined(__x86_64__)
+TEST_CASE("a thread that flushes denormals to zero gets the same bits as others") {
+  EngineWorld world(2, {Layout::one_node, crowded()});
+  CHECK(run(world, [](Program& p) {
+    constexpr unsigned kFlush = 0x8040;  // flush to zero, denormals are zero
+    const unsigned before = __builtin_ia32_stmxcsr();
+    for (int s = 0; s < 200; ++s) {
+      if (p.rank == 0) __builtin_ia32_ldmxcsr(before | kFlush);
+      TaskPtr task = p.submit(Program::request(Kind::allreduce, "tiny", {1}, DType::float32), Program::bytes_of(std::vector<uint32_t>{0x100}), true);
+      p.wait(*task);
+      const bool kept = p.rank != 0 || (__builtin_ia32_stmxcsr() & kFlush) == kFlush;
+      __builtin_ia32_ldmxcsr(before);
+      p.equal(task->at<uint32_t>(0), 0x200u, "the sum's bits");
+      p.expect(kept, "the caller's mode was changed");
+    }
+  }) == "");
+}
+#endif
+
 TEST_CASE("unattended operations: callbacks hear of a disagreement, and later operations work") {
   EngineWorld world(2, {Layout::one_node, crowded()});
   CHECK(run(world, [](Program& p) {
@@ -164,13 +236,16 @@ TEST_CASE("unattended operations: callbacks hear of a lost rank and of shutdown"
       step.start("lost", 1);
       if (p.rank == 0) world.kill_victims();
       p.expect(step.wait().code() == Code::peer_lost, "not told of the lost rank");
-      p.expect(step.start("late", 1).code() == Code::peer_lost, "accepted after the end");
+      Step late(p.engine);
+      late.start("late", 1);
+      p.expect(late.wait().code() == Code::peer_lost, "accepted after the end");
     }, {0, 1}) == "");
   }
   EngineWorld world(1, {Layout::one_node, crowded()});
   CHECK(run(world, [](Program& p) {
     Step step(p.engine);
     p.engine.shutdown("the test");
-    p.expect(step.start("late", 1).code() == Code::shutdown, "accepted after shutdown");
+    step.start("late", 1);
+    p.expect(step.wait().code() == Code::shutdown, "accepted after shutdown");
   }) == "");
 }

@@ -1,0 +1,43 @@
+// The processor's floating-point mode belongs to the thread: a caller that drives the engine may flush denormals to zero (XLA's threads do, and
+// torch.set_flush_denormal) or round otherwise, and ranks would compute different bits.
+#pragma once
+#include <cstdint>
+
+namespace hvd {
+
+// While it lives, this thread rounds to nearest and keeps denormals, as every thread does at first.
+class DefaultFloatMode {
+ public:
+  DefaultFloatMode() : before_(read()) {
+    if (before_ != kDefault) write(kDefault);
+  }
+  ~DefaultFloatMode() {
+    if (before_ != kDefault) write(before_);
+  }
+  DefaultFloatMode(const DefaultFloatMode&) = delete;
+
+ private:
+#if defined(__x86_64__)
+  // The lowest bits tell of exceptions that have occurred; they are no mode.
+  static constexpr uint32_t kFlags = 0x3f, kDefault = 0x1f80;
+  static uint32_t read() { return __builtin_ia32_stmxcsr() & ~kFlags; }
+  static void write(uint32_t mode) { __builtin_ia32_ldmxcsr(mode); }
+  uint32_t before_;
+#elif defined(__aarch64__)
+  static constexpr uint64_t kDefault = 0;
+  static uint64_t read() {
+    uint64_t mode;
+    asm volatile("mrs %0, fpcr" : "=r"(mode));
+    return mode;
+  }
+  static void write(uint64_t mode) { asm volatile("msr fpcr, %0" ::"r"(mode)); }
+  uint64_t before_;
+#else
+  static constexpr uint32_t kDefault = 0;
+  static uint32_t read() { return kDefault; }
+  static void write(uint32_t) {}
+  uint32_t before_;
+#endif
+};
+
+}  // namespace hvd
