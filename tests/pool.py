@@ -34,7 +34,9 @@ from horovod.common.worker_env import WorkerEnv, make_key, make_key_fd
 ROOT = Path(__file__).resolve().parent.parent
 GRACE = 3.0  # seconds that ranks have to end by themselves after another failed
 START_SECONDS = 60.0
-IMPORT_SECONDS = 180.0  # for fleets that import TensorFlow: 5 s of CPU each, on a machine that does other things too
+RUN_SECONDS = 60.0
+# For fleets that import TensorFlow (5 s of CPU each) and trace functions (seconds again), on a busy machine.
+FRAMEWORK_SECONDS = 180.0
 AWAKE = 2  # fleets beside the one for PyTorch that keep their workers: a worker with TensorFlow takes 600 MB
 
 
@@ -150,7 +152,7 @@ class Fleet:
 
     def __init__(self, kind: Kind = TORCH) -> None:
         self.kind = kind
-        self._start_seconds = IMPORT_SECONDS if kind.imports else START_SECONDS
+        self._start_seconds = FRAMEWORK_SECONDS if kind.imports else START_SECONDS
         self._folder = tempfile.mkdtemp(prefix="horovod-pool-")
         self._key = make_key()
         self._key_fd = make_key_fd(self._key)
@@ -319,20 +321,22 @@ class Pool:
         self,
         function: Callable[..., Any],
         *args: Any,
-        timeout: float = 60.0,
+        timeout: float | None = None,
         fresh: bool = False,
         errors: bool = False,
         **kwargs: Any,
     ) -> list[Any]:
         """``function(*args, **kwargs)`` on every rank; returns the results by rank.
 
-        ``timeout``: seconds. ``fresh``: shut down and initialise again before. ``errors``: give exceptions back in
+        ``timeout``: seconds, by default RUN_SECONDS or FRAMEWORK_SECONDS. ``fresh``: shut down and initialise again before. ``errors``: give exceptions back in
         place of results. Otherwise the first exception that is no consequence of another rank's is raised; WorkerDied
         for a worker that ended or hung.
         """
         if _is_test_module(function.__module__):
             cloudpickle.register_pickle_by_value(sys.modules[function.__module__])
         message = ("run", cloudpickle.dumps((function, args, kwargs)))
+        if timeout is None:
+            timeout = FRAMEWORK_SECONDS if self.fleet.kind.imports else RUN_SECONDS
         results = self.fleet.run(self, message, timeout, fresh)
         if errors:
             return [result.error if isinstance(result, Failure) else result for result in results]
