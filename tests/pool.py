@@ -328,9 +328,9 @@ class Pool:
     ) -> list[Any]:
         """``function(*args, **kwargs)`` on every rank; returns the results by rank.
 
-        ``timeout``: seconds, by default RUN_SECONDS or FRAMEWORK_SECONDS. ``fresh``: shut down and initialise again before. ``errors``: give exceptions back in
-        place of results. Otherwise the first exception that is no consequence of another rank's is raised; WorkerDied
-        for a worker that ended or hung.
+        ``timeout``: seconds, by default RUN_SECONDS or FRAMEWORK_SECONDS. ``fresh``: shut down and initialise again
+        before. ``errors``: give exceptions back in place of results. Otherwise the first exception that is no
+        consequence of another rank's is raised; WorkerDied for a worker that ended or hung.
         """
         if _is_test_module(function.__module__):
             cloudpickle.register_pickle_by_value(sys.modules[function.__module__])
