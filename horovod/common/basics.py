@@ -11,17 +11,24 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from horovod.common import faces, util
+from horovod.common.exceptions import HorovodInternalError
 from horovod.common.process_sets import (
     ProcessSet,
+    adopt,
     check_new,
     check_ranks,
+    find,
     global_process_set,
+    known_as,
     register,
 )
 from horovod.common.state import Job, state
+
+if TYPE_CHECKING:
+    from horovod._core import Engine
 
 __all__ = ["HorovodBasics"]
 
@@ -41,16 +48,30 @@ class HorovodBasics:
         initialised.
 
         ``comm``: None, or the list of world ranks that form the job; every one of them calls init with the same list,
-        the others do not call it. ``process_sets``: sets to register, the same on all ranks, or "dynamic".
+        the others do not call it. ``process_sets``: sets to register, the same on all ranks, or "dynamic". A face that
+        joins the job of another one may leave both out, or ask for what that job has.
 
-        Raises ValueError for wrong arguments or settings, and when the job cannot be formed, naming what was waited
-        for; init may then be called again. ImportError when the native engine cannot be loaded.
+        After ``shutdown`` of this face, while others are still in the job: joins it again. When it has ended, because a
+        rank was lost or has left, it is stopped for the others too and a new one begins, in which all ranks have to
+        call init; operations of the other faces raise HorovodInternalError, as after shutdown, until they call it too.
+
+        Raises ValueError for wrong arguments or settings, for ``comm`` and ``process_sets`` that the running job does
+        not have, and when the job cannot be formed, naming what was waited for; init may then be called again.
+        ImportError when the native engine cannot be loaded.
         """
         with _lock:
-            if state.engine is None:
-                _start(comm, process_sets)
+            if self._face.engine is None:
+                # A face that comes for the first time finds the end as the others do, by an operation that tells why:
+                # the ranks that are still there must not wait for each other in different places.
+                if state.engine is not None and self._face.name in state.left and _has_ended(state.engine):
+                    _stop("hvd.init() was called after the job had ended")
+                if state.engine is None:
+                    _start(comm, process_sets)
+                else:
+                    _ask_running(comm, process_sets)
             assert state.job is not None
             assert state.engine is not None
+            state.left.discard(self._face.name)
             state.faces[self._face.name] = self._face
             self._face.enter(state.job, state.engine)
 
@@ -60,7 +81,8 @@ class HorovodBasics:
         Harmless when not initialised."""
         with _lock:
             self._face.leave()
-            state.faces.pop(self._face.name, None)
+            if state.faces.pop(self._face.name, None) is not None:
+                state.left.add(self._face.name)
             if not state.faces:
                 _stop("hvd.shutdown() was called")
 
@@ -163,13 +185,52 @@ def _start(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
     from horovod.common import bootstrap
 
     job, engine = bootstrap.start(members, [s.ranks or [] for s in sets], dynamic)
-    state.start(job, engine)
+    state.start(job, engine, members)
     try:
         _fill_sets(job, sets)
     except BaseException:
         _stop("hvd.init() failed")
         raise
     _install_hooks()
+
+
+def _has_ended(engine: "Engine") -> bool:
+    """Has a lost peer, a rank that left or a failed collective ended it?"""
+    from horovod import _core
+
+    try:
+        # That it has ended is the first thing that a submission is told, that there is no such process set the next.
+        engine.submit(_core.KIND_BARRIER, "", 0, 0, (), 0, 0, 0, 1.0, 1.0, -1, None, "", 0)
+    except HorovodInternalError:
+        return True
+    except ValueError:
+        pass
+    return False
+
+
+def _ask_running(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
+    """Joining another face's job: does it have what the arguments ask for? Gives ids to the sets among them."""
+    members, sets, dynamic = _check_arguments(comm, process_sets)
+    job = state.require_job()
+    who = f"the job that runs for {', '.join(sorted(state.faces))}"
+    remedy = "give it to the first init of the process"
+    running = list(range(job.size)) if state.members is None else state.members
+    if members is not None and members != running:
+        raise ValueError(f"comm is {members}, but {who} has world ranks {running}; {remedy}, or None to this one")
+    if dynamic and not job.dynamic_process_sets:
+        raise ValueError(
+            f"process_sets is 'dynamic', but {who} has static ones; {remedy}, or set HOROVOD_DYNAMIC_PROCESS_SETS=1"
+        )
+    numbers = [find(entry) for entry in sets]
+    for index, (entry, number) in enumerate(zip(sets, numbers, strict=True)):
+        if number is None:
+            raise ValueError(
+                f"process_sets[{index}] with ranks {entry.ranks} is not a process set of {who}; {remedy}, or register "
+                "it with add_process_set, which needs dynamic process sets"
+            )
+    for entry, number in zip(sets, numbers, strict=True):
+        assert number is not None
+        adopt(entry, number)
 
 
 def _check_arguments(comm: Any, process_sets: Any) -> tuple[list[int] | None, list[ProcessSet], bool]:
@@ -212,7 +273,7 @@ def _stop(reason: str) -> None:
     engine = state.engine
     if engine is None:
         return
-    for entry in list(state.process_sets.values()):
+    for entry in [entry for number in state.process_sets for entry in known_as(number)]:
         # The ranks of a set that the user made stay, so that the same object can be given to the next init.
         entry.process_set_id = None
     global_process_set.process_set_id = 0

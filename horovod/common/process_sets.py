@@ -123,14 +123,15 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     """Unregisters a set; all ranks must call it, and it blocks until they do. False for the global or an unregistered
     set.
 
-    The object loses its id and ranks. Raises ValueError when sets are static, HorovodInternalError when ranks disagree.
+    The object, and every other one for this set, loses its id and ranks. Raises ValueError when sets are static,
+    HorovodInternalError when ranks disagree.
     """
     job = state.require_job()
     engine = state.require_engine()
     if not isinstance(process_set, ProcessSet):
         raise ValueError(f"process_set: a ProcessSet is accepted, not {type(process_set).__name__} {process_set!r}")
     number = process_set.process_set_id
-    if number is None or number == 0 or state.process_sets.get(number) is not process_set:
+    if number is None or number == 0 or all(process_set is not one for one in known_as(number)):
         return False
     if not job.dynamic_process_sets:
         raise ValueError(
@@ -141,8 +142,10 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     work.wait()
     if not work.sizes[0]:
         return False
+    for one in known_as(number):
+        one._invalidate()
     del state.process_sets[number]
-    process_set._invalidate()
+    state.twins.pop(number, None)
     return True
 
 
@@ -165,3 +168,22 @@ def register(process_set: ProcessSet) -> None:
     work.wait()
     process_set.process_set_id = work.sizes[0]
     state.process_sets[process_set.process_set_id] = process_set
+
+
+def find(process_set: ProcessSet) -> int | None:
+    """Id of the registered set with the same ranks, the global one aside; None when there is none."""
+    numbers = (number for number, one in state.process_sets.items() if number != 0 and one.ranks == process_set.ranks)
+    return next(numbers, None)
+
+
+def adopt(process_set: ProcessSet, number: int) -> None:
+    """From now on the object stands for the registered set ``number`` too, which has the same ranks."""
+    if all(process_set is not one for one in known_as(number)):
+        process_set.process_set_id = number
+        state.twins.setdefault(number, []).append(process_set)
+
+
+def known_as(number: int) -> list[ProcessSet]:
+    """The objects that stand for a registered set: several when faces have given one each to their init."""
+    first = state.process_sets.get(number)
+    return [] if first is None else [first, *state.twins.get(number, [])]

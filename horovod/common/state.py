@@ -48,7 +48,7 @@ def forked(*_: Any, **__: Any) -> NoReturn:
 class State:
     """Fields are set by ``basics`` only."""
 
-    __slots__ = ("engine", "faces", "forked", "job", "process_sets", "run", "submit")
+    __slots__ = ("engine", "faces", "forked", "job", "left", "members", "process_sets", "run", "submit", "twins")
 
     def __init__(self) -> None:
         self.job: Job | None = None
@@ -56,13 +56,20 @@ class State:
         self.submit: Callable[..., Work] = not_initialized
         """``Engine.submit`` for what belongs to no face; as in ``Face``."""
         self.run: Callable[..., Work] = not_initialized
+        self.members: list[int] | None = None
+        """Sorted world ranks that form the job; None: all."""
         self.process_sets: dict[int, ProcessSet] = {}
+        self.twins: dict[int, list[ProcessSet]] = {}
+        """Further objects for a set in ``process_sets``, by id."""
         self.faces: dict[str, Face] = {}
         """Those that are in the job, by name."""
+        self.left: set[str] = set()
+        """Names of those that were in it and have shut down."""
         self.forked = False
 
-    def start(self, job: Job, engine: "Engine") -> None:
+    def start(self, job: Job, engine: "Engine", members: list[int] | None) -> None:
         self.job = job
+        self.members = members
         self.engine = engine
         self.submit = engine.submit
         self.run = engine.run
@@ -77,10 +84,13 @@ class State:
         for face in self.faces.values():
             face.leave()
         self.faces.clear()
+        self.left.clear()
         self.job = None
         self.engine = None
         self.submit = self.run = shut_down
+        self.members = None
         self.process_sets.clear()
+        self.twins.clear()
 
     def leave_in_child(self) -> None:
         """In a forked child: ranks stay known (data loaders ask for them), the engine is out of reach."""

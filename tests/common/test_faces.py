@@ -1,6 +1,8 @@
 """Faces: frameworks of one process that share one engine, each with names and a membership of its own."""
 
 import ctypes
+import os
+import signal
 
 import numpy as np
 import pytest
@@ -96,6 +98,95 @@ def leaving():
 
 def test_each_leaves_and_enters_by_itself(pool):
     pool(2, initialized=False).run(leaving)
+
+
+def ends(how):
+    """The job ends under two faces; one of them begins another, and the other one joins that."""
+    from horovod.common.state import state
+
+    torch, tensorflow = HorovodBasics("torch"), HorovodBasics("tensorflow")
+    torch.init()
+    tensorflow.init()
+    rank, engine = torch.rank(), state.engine
+    start(faces.TORCH, "a", values(rank, 0)).wait()
+    rest = None if how == "leaves" else [0, 1]
+    if rank == 2:
+        if how == "is killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        tensorflow.shutdown()
+        torch.shutdown()
+    else:
+        with pytest.raises(HorovodInternalError, match="rank 2"):
+            start(faces.TENSORFLOW, "b", values(rank, 0)).wait()
+        tensorflow.init()  # no effect while initialised
+        assert state.engine is engine
+        torch.shutdown()
+    torch.init(rest)
+    assert state.engine is not engine
+    assert not tensorflow.is_initialized()
+    with pytest.raises(HorovodInternalError, match="shut down"):
+        start(faces.TENSORFLOW, "a", values(rank, 0))
+    engine = state.engine
+    array = values(rank, 0)
+    start(faces.TORCH, "a", array).wait()
+    tensorflow.shutdown()  # harmless
+    tensorflow.init(rest)
+    assert state.engine is engine
+    other = values(rank, 1)
+    start(faces.TENSORFLOW, "a", other).wait()
+    return torch.size(), array[0], other[0]
+
+
+@pytest.mark.parametrize("how", ["leaves", "is killed"])
+def test_init_after_the_job_has_ended_begins_another_for_all_faces(pool, how):
+    results = pool(3, initialized=False).run(ends, how, errors=True)
+    if how == "leaves":
+        assert results == [(3, 3, 33)] * 3
+    else:
+        assert results[:2] == [(2, 1, 21)] * 2
+        assert "SIGKILL" in str(results[2])
+
+
+def arguments():
+    from horovod.common.process_sets import ProcessSet, add_process_set, remove_process_set
+
+    one, two = HorovodBasics("one"), HorovodBasics("two")
+    first = ProcessSet([0])
+    one.init(process_sets=[first])
+    for asked, message in [
+        ({"comm": [0]}, r"comm is \[0\], but the job that runs for one has world ranks \[0, 1\]; .*first init"),
+        ({"process_sets": "dynamic"}, r"process_sets is 'dynamic', but .* one .*static.*first init.*DYNAMIC"),
+        (
+            {"process_sets": [ProcessSet([0]), ProcessSet([1])]},
+            r"process_sets\[1\] with ranks \[1\] .* one.*add_process",
+        ),
+        ({"process_sets": "static"}, "'dynamic'"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            two.init(**asked)
+        assert not two.is_initialized()
+    second = ProcessSet([0])
+    two.init(comm=[1, 0], process_sets=[second])
+    assert second.process_set_id == first.process_set_id == 1
+    assert second.included() == (two.rank() == 0)
+    two.init(comm=[0], process_sets="dynamic")  # no effect while initialised
+    one.shutdown()
+    two.shutdown()
+    assert (first.process_set_id, second.process_set_id, second.ranks) == (None, None, [0])
+
+    one.init(process_sets="dynamic")
+    added = add_process_set([1])
+    two.init(process_sets="dynamic")
+    two.shutdown()
+    two.init(process_sets=[second := ProcessSet([1])])
+    assert second.process_set_id == added.process_set_id
+    assert remove_process_set(second)
+    assert added.process_set_id is second.process_set_id is None
+    assert not remove_process_set(added)
+
+
+def test_what_a_second_face_asks_of_the_running_job_is_not_ignored(pool):
+    pool(2, initialized=False).run(arguments)
 
 
 class Request(ctypes.Structure):
