@@ -2,8 +2,9 @@
 
 Names on the wire. A gradient travels under ``<name>/<position>/<variable>``. The position in the list makes it unique;
 the variable's name tells people what it is, without the numbers that Keras appends, which differ between ranks once one
-of them has built another model before. A second reduction in the same graph has ``<name>_1``, and so on. Nothing in it
-comes from Python ids, scopes, or from how often a function has been traced.
+of them has built another model before. A second reduction in the same function has ``<name>_1``, and so on. Nothing in
+it comes from Python ids, scopes, or from how often a function has been traced. Where a function calls another,
+TensorFlow puts the name of the call before those of what is inside.
 
 In eager mode nothing runs beside an operation, so all gradients of a dtype go as one group.
 """
@@ -89,7 +90,7 @@ def make_allreduce_grads(
         if sparse_as_dense:
             gradients = [dense(gradient) for gradient in gradients]
         members = _groups(gradients, variables, groups)
-        names = [None if generic_names else _on_the_wire(variable) for variable in variables]
+        names = [None if generic_names else on_the_wire(name_of(variable)) for variable in variables]
         # Scopes are no part of the names.
         with tf.compat.v1.name_scope(None):
             return _reduce(gradients, members, names, options)
@@ -171,8 +172,10 @@ def name_of(variable: Any) -> str:
     return str(name).split(":")[0]
 
 
-def _on_the_wire(variable: Any) -> str:
-    parts = re.sub(r"[^\w./-]", "_", name_of(variable)).split("/")
+def on_the_wire(name: str) -> str:
+    """A name of Keras' without the numbers that count what a rank has made before: ``dense/kernel`` of
+    ``dense_2/kernel``."""
+    parts = re.sub(r"[^\w./-]", "_", name).split("/")
     return "/".join(re.sub(r"(?<=.)_\d+$", "", part) for part in parts)
 
 
@@ -223,7 +226,7 @@ class LocalVariables:
 def _reduce(
     gradients: list[Any], groups: Iterable[list[int]], names: Sequence[str | None], options: _Options
 ) -> list[Any]:
-    scope = _unused(options.name)
+    scope = unused(options.name)
     results = list(gradients)
     for number, members in enumerate(groups):
         if len(members) == 1:
@@ -297,23 +300,22 @@ def _reduce_group(gradients: list[Any], name: str, options: _Options) -> list[An
 _uses: "weakref.WeakKeyDictionary[Any, Counter[str]]" = weakref.WeakKeyDictionary()
 
 
-def _unused(name: str) -> str:
-    """``name``, with a number if the graph has used it before: operations of a graph can run at once."""
+def unused(name: str) -> str:
+    """``name``, with a number if the function (or the session's graph) has used it before: operations of a function
+    can run at once."""
     if tf.executing_eagerly():
         return name
-    uses = _uses.setdefault(_outermost_graph(), Counter())
+    uses = _uses.setdefault(_whole_function(), Counter())
     uses[name] += 1
     return name if uses[name] == 1 else f"{name}_{uses[name] - 1}"
 
 
-def _outermost_graph() -> Any:
-    """The graph of the whole function or session; branches of tf.cond and the like are graphs inside of it."""
+def _whole_function() -> Any:
+    """The graph of the innermost function or session; branches of tf.cond and bodies of loops are graphs inside of it.
+
+    Functions that call it do not count: how often they trace it may differ between ranks.
+    """
     graph = tf.compat.v1.get_default_graph()
-    eager_outside = tf.compat.v1.executing_eagerly_outside_functions()
-    while True:
-        outer = getattr(graph, "outer_graph", None)
-        # Around functions of an eager program lies a graph that stays for good: counted there, names would depend on
-        # how often functions were traced.
-        if outer is None or (eager_outside and not getattr(outer, "building_function", False)):
-            return graph
-        graph = outer
+    while getattr(graph, "is_control_flow_graph", False):
+        graph = graph.outer_graph
+    return graph
