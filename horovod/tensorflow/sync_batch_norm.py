@@ -3,6 +3,9 @@
 Each rank sends its count, mean and sum of squared deviations, which combine without the loss of digits that sums of
 squares have (Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances",
 1979).
+
+Operations have names of their own, outside of Keras' scopes: those contain numbers that count what a rank has made
+before.
 """
 
 from typing import Any
@@ -13,18 +16,23 @@ from horovod.common.faces import TENSORFLOW as face
 from horovod.common.ops import Sum
 from horovod.tensorflow import gradients as _gradients  # noqa: F401
 from horovod.tensorflow.mpi_ops import _allreduce, allgather
+from horovod.tensorflow.reduction import on_the_wire, unused
 from horovod.tensorflow.util import elastic
 
 _BatchNormalization = tf.keras.layers.BatchNormalization
 _LEGACY = hasattr(_BatchNormalization, "_calculate_mean_and_var")  # Keras 2
 
 
-def joined_moments(x: tf.Tensor, axes: list[int], mask: Any = None) -> tuple[tf.Tensor, tf.Tensor]:
+_NAME = "SyncBatchNormalization"
+
+
+def joined_moments(x: tf.Tensor, axes: list[int], mask: Any = None, name: str = _NAME) -> tuple[tf.Tensor, tf.Tensor]:
     """(mean, variance) of all ranks' ``x`` together, with dimensions of 1 at ``axes``; float32, or float64 for that.
 
     ``x``: floating; its shapes may differ between ranks along ``axes``. ``mask``: bool, the shape of ``x`` without its
-    last dimension, or None: what counts. Zeros when nothing counts on any rank. Every rank calls it equally often, in
-    the same order. The gradient is that of the sum of all ranks' losses.
+    last dimension, or None: what counts. ``name``: of the operations, the same on all ranks. Zeros when nothing counts
+    on any rank. Every rank calls it equally often, in the same order. The gradient is that of the sum of all ranks'
+    losses.
     """
     wide = tf.cast(x, tf.float64 if x.dtype == tf.float64 else tf.float32)
     weights = tf.ones_like(wide)
@@ -36,14 +44,20 @@ def joined_moments(x: tf.Tensor, axes: list[int], mask: Any = None) -> tuple[tf.
         count = tf.reduce_sum(weights, axes, keepdims=True)
         own_mean = tf.math.divide_no_nan(tf.reduce_sum(wide * weights, axes, keepdims=True), count)
         squares = tf.reduce_sum(tf.square(wide - own_mean) * weights, axes, keepdims=True)
-        counts, means, all_squares = tf.unstack(allgather(tf.stack([count, own_mean, squares])[tf.newaxis]), axis=1)
+        own = tf.stack([count, own_mean, squares])[tf.newaxis]
+        with tf.compat.v1.name_scope(None):
+            gathered = allgather(own, unused(name))
+        counts, means, all_squares = tf.unstack(gathered, axis=1)
         total = tf.reduce_sum(counts, 0)
         mean = tf.math.divide_no_nan(tf.reduce_sum(counts * means, 0), total)
         joined = tf.reduce_sum(all_squares + counts * tf.square(means - mean), 0)
 
         def gradient(of_mean: tf.Tensor, of_variance: tf.Tensor) -> tf.Tensor:
             # Every rank's loss depends on these statistics, so every rank's share enters.
-            of_mean, of_variance = tf.unstack(_allreduce(tf.stack([of_mean, of_variance]), op=Sum))
+            own = tf.stack([of_mean, of_variance])
+            with tf.compat.v1.name_scope(None):
+                summed = _allreduce(own, unused(f"{name}.gradient"), op=Sum)
+            of_mean, of_variance = tf.unstack(summed)
             by_element = of_mean + 2.0 * of_variance * (wide - mean)
             return tf.math.divide_no_nan(by_element, total) * weights
 
@@ -77,11 +91,16 @@ class SyncBatchNormalization(_BatchNormalization):
             return super()._moments(inputs, *args, **kwargs)
         mask = args[0] if args else kwargs.get("mask")
         axes = list(self._reduction_axes)
-        return tuple(tf.squeeze(tf.cast(part, inputs.dtype), axes) for part in joined_moments(inputs, axes, mask))
+        moments = joined_moments(inputs, axes, mask, self._on_the_wire())
+        return tuple(tf.squeeze(tf.cast(part, inputs.dtype), axes) for part in moments)
 
     def _calculate_mean_and_var(self, inputs: Any, reduction_axes: list[int], keep_dims: bool, mask: Any = None) -> Any:
         # Called by Keras 2 alone.
         if _alone():
             return super()._calculate_mean_and_var(inputs, reduction_axes, keep_dims, mask=mask)
-        parts = [tf.cast(part, inputs.dtype) for part in joined_moments(inputs, list(reduction_axes), mask)]
+        moments = joined_moments(inputs, list(reduction_axes), mask, self._on_the_wire())
+        parts = [tf.cast(part, inputs.dtype) for part in moments]
         return tuple(parts if keep_dims else (tf.squeeze(part, reduction_axes) for part in parts))
+
+    def _on_the_wire(self) -> str:
+        return f"{_NAME}/{on_the_wire(self.name)}"
