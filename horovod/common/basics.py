@@ -37,7 +37,7 @@ _ending: list[str] = []  # why this process ends, once known
 
 
 class HorovodBasics:
-    """The functions of api section 1 for one face."""
+    """init, shutdown and the questions, for one face."""
 
     def __init__(self, face: str) -> None:
         """``face``: name of the framework's module, for example "torch"; see ``faces``."""

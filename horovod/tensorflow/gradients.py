@@ -1,8 +1,8 @@
 """Gradients of the ops; importing this module registers them. They are made of the same ops, so that they have
 gradients too.
 
-What they compute is in the API's table: reductions reduce the gradients in the same way; an allgather's gradient is
-averaged, as users of the original expect, although the mathematical one is the sum.
+Reductions reduce the gradients in the same way; an allgather's gradient is averaged, as users of the original expect,
+although the mathematical one is the sum. The docstrings of the operations say what each computes.
 """
 
 from typing import Any
