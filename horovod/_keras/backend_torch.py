@@ -1,11 +1,14 @@
 """Keras on PyTorch: gradients go through the PyTorch face. See ``backend.Adapter`` for what the functions do."""
 
+import contextlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 import horovod.torch as hvd
+from horovod.common.faces import TORCH as face
 from horovod.common.ops import wire_name
 from horovod.common.process_sets import ProcessSet
 from horovod.torch.compression import check_wire
@@ -15,6 +18,8 @@ from horovod.torch.ops import handles
 from horovod.torch.ops.allreduce import submit
 from horovod.torch.ops.tensors import plain
 from horovod.torch.sparse import sparse_allreduce_async
+
+__all__ = ["Compression", "basics", "face", "shutdown"]
 
 basics = _basics
 Compression = hvd.Compression
@@ -43,12 +48,13 @@ def reduce_gradients(
         if sparse:
             raise ValueError(f"groups: gradient {names[sparse[0]]!r} is sparse; give sparse_as_dense=True")
         group_names[id(group)] = grouping.names("grouped_allreduce", names[group[0]], len(group), process_set)
-    waiting: list[Callable[[], torch.Tensor]] = []
+    pending = _Pending()
     try:
         for position, (grad, name) in enumerate(zip(grads, names, strict=True)):
             grad = grad.detach()
             if grad.is_sparse and not sparse_as_dense:
-                waiting.append(sparse_allreduce_async(_scaled(grad, prescale * postscale), name, op, process_set))
+                scaled = _scaled(grad, prescale * postscale)
+                pending.add_sparse(sparse_allreduce_async(scaled, name, op, process_set))
                 continue
             grad = grad.to_dense() if grad.is_sparse else grad
             tensor, context = compression.compress(grad)
@@ -63,36 +69,63 @@ def reduce_gradients(
                 full_name, size = member_names[list(group).index(position)], len(group)
             wire = check_wire(compression, tensor, op, f"gradient {name!r}")
             scales = (prescale, postscale)
-            work = submit(tensor, target, full_name, op, *scales, process_set, group_name, size, wire=wire)
-            waiting.append(_finisher(work, tensor, target, compression, context))
-    except BaseException:
-        _wait_all(waiting)
+            work = handles.start(
+                partial(submit, tensor, target, full_name, op, *scales, process_set, group_name, size, wire=wire),
+                (tensor, target),
+            )
+            pending.add(work, tensor, target, partial(compression.decompress, target, context))
+    except Exception:
+        with contextlib.suppress(Exception):  # the first one says more
+            pending.results()
         raise
-    return _wait_all(waiting, raising=True)
+    except BaseException:
+        pending.park()
+        raise
+    return pending.results()
 
 
-def _finisher(
-    work: Any, source: torch.Tensor, target: torch.Tensor, compression: Any, context: Any
-) -> Callable[[], torch.Tensor]:
-    def finish() -> torch.Tensor:
-        handles.wait(work, (source, target))
-        return compression.decompress(target, context)
+class _Pending:
+    """Reductions under way and the memory that the engine uses for them.
 
-    return finish
+    The engine is done with all of that when ``results`` returns or raises an Exception. When an interrupt (Ctrl-C) ends
+    the wait, which it must be able to, what is not done is parked: it lives on until the engine is done with it.
+    """
 
+    def __init__(self) -> None:
+        self._works: list[Any] = []
+        self._keep: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._finish: list[Callable[[], torch.Tensor]] = []
 
-def _wait_all(waiting: Sequence[Callable[[], torch.Tensor]], raising: bool = False) -> list[torch.Tensor]:
-    """All results; the engine is done with all memory when it returns or raises the first error."""
-    results: list[torch.Tensor] = []
-    failure: Exception | None = None
-    for finish in waiting:
+    def add(self, work: Any, source: torch.Tensor, target: torch.Tensor, finish: Callable[[], torch.Tensor]) -> None:
+        self._works.append(work)
+        self._keep.append((source, target))
+        self._finish.append(finish)
+
+    def add_sparse(self, finish: Callable[[], torch.Tensor]) -> None:
+        """``finish``: waits itself; the handles that it waits for keep their memory, also if nobody waits."""
+        self._finish.append(finish)
+
+    def results(self) -> list[torch.Tensor]:
+        """All results, or the first error, once all are done."""
+        failure: Exception | None = None
         try:
-            results.append(finish())
+            handles.wait_all(self._works, self._keep)
         except Exception as error:
-            failure = failure or error
-    if raising and failure is not None:
-        raise failure
-    return results
+            failure = error
+        done: list[torch.Tensor] = []
+        for finish in self._finish:
+            try:
+                done.append(finish())
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return done
+
+    def park(self) -> None:
+        """Waits for nothing and keeps the memory."""
+        for work in self._works:
+            handles.park(work, self._keep)
 
 
 def _parameter(variable: Any) -> Any:

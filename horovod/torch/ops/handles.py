@@ -94,7 +94,7 @@ def wait(work: Any, keep: Any) -> None:
                 face.submit()  # raises
     except BaseException:
         if not work.done():
-            _park(work, keep)
+            park(work, keep)
         raise
 
 
@@ -109,7 +109,7 @@ def wait_all(works: Sequence[Any], keep: Any) -> None:
             failure = failure or error
         except BaseException:
             for other in works[position + 1 :]:
-                _park(other, keep)
+                park(other, keep)
             raise
     if failure is not None:
         raise failure
@@ -131,16 +131,17 @@ def forget_all() -> None:
     """Forgets every handle; memory of operations that still run stays alive."""
     for record in list(_records.values()):
         if isinstance(record, Repeat):
-            _park(record.work, record)
+            park(record.work, record)
             continue
         for work in record[0]:
-            _park(work, record[2])
+            park(work, record[2])
     _records.clear()
     _held.clear()
     repeats.idle.clear()  # a Work keeps its engine alive
 
 
-def _park(work: Any, keep: Any) -> None:
+def park(work: Any, keep: Any) -> None:
+    """Keeps ``keep`` alive until ``work`` is done, which nobody waits for any more."""
     _parked[:] = [entry for entry in _parked if not entry[0].done()]
     if not work.done():
         _parked.append((work, keep))
