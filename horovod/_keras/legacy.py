@@ -5,9 +5,10 @@ legacy optimizers ``_aggregate_gradients``. ``apply_gradients`` calls it, and lo
 it looks for infinities. So it is what reduces, and loss scaling needs no care: ranks see the same gradients.
 
 Programs may also ask for gradients, ``compute_gradients`` or ``get_gradients``, and change them before they apply them.
-They get reduced ones, which are not reduced again: the next ``apply_gradients`` knows.
+They get reduced ones, which are not reduced again when they are applied (legacy_marks.py).
 """
 
+import copy
 import functools
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from horovod._keras.aggregation import LocalAggregation
+from horovod._keras.legacy_marks import ReducedMarks
 from horovod._keras.reduction import GradientReduction
 
 
@@ -30,18 +32,25 @@ class Control:
             self.aggregation = LocalAggregation(
                 _TOOLS, reduction.adapter, reduction.passes, reduction.average_passes, reduction.sparse_as_dense
             )
-        self.reduced = False  # the gradients that are applied next, have they been reduced?
+        self.marks = ReducedMarks()
+        self._updating = False  # within an update with reduced sums of several passes?
+
+    def __deepcopy__(self, memo: Any) -> "Control":
+        return Control(copy.deepcopy(self.reduction), self.original)
 
     def aggregate(self, grads_and_vars: Any) -> Any:
-        """The pairs with reduced gradients, unless they are that already or will be when there are enough passes."""
-        if self.reduced:
+        """The pairs, with those gradients reduced that have not been; they will be when there are enough passes."""
+        if self._updating:
             return grads_and_vars
         if self.aggregation is not None:
             raise ValueError(
                 f"backward_passes_per_step is {self.reduction.passes}; accepted with loss scaling (mixed_float16) of "
                 "Keras 2 is 1"
             )
-        return self.reduce_pairs(grads_and_vars)
+        pairs = list(grads_and_vars)
+        done = self.marks.of([grad for grad, _ in pairs])
+        reduced = iter(self.reduce_pairs([pair for pair, is_done in zip(pairs, done, strict=True) if not is_done]))
+        return [pair if is_done else next(reduced) for pair, is_done in zip(pairs, done, strict=True)]
 
     def reduce_pairs(self, grads_and_vars: Any) -> list[Any]:
         pairs = list(grads_and_vars)
@@ -56,16 +65,17 @@ class Control:
         if self.aggregation is not None:
             return grads_and_vars
         pairs = self.reduce_pairs(grads_and_vars)
-        self.reduced = True
+        if self.reduction.active():
+            self.marks.add([grad for grad, _ in pairs])
         return pairs
 
     def apply(self, optimizer: Any, plain: Callable[..., Any], grads_and_vars: Any, args: Any, kwargs: Any) -> Any:
-        if self.aggregation is None or self.reduced:
-            try:
-                return plain(grads_and_vars, *args, **kwargs)
-            finally:
-                self.reduced = False
         pairs = list(grads_and_vars)
+        if self.aggregation is None:
+            try:
+                return plain(pairs, *args, **kwargs)
+            finally:
+                self.marks.applied([grad for grad, _ in pairs])
         self._check()
         variables = [variable for _, variable in pairs]
         with tf.init_scope():  # no variables may be made in only one branch of what follows
@@ -76,11 +86,11 @@ class Control:
 
         def update(final: list[Any]) -> None:
             reduced = self.reduction.reduce(final, variables)
-            self.reduced = True
+            self._updating = True
             try:
                 plain(list(zip(reduced, variables, strict=True)), *args, **kwargs)
             finally:
-                self.reduced = False
+                self._updating = False
 
         def skip() -> None:
             optimizer.iterations.assign_add(1)
@@ -110,48 +120,61 @@ class LegacyMixin:
     """What the class of a distributed optimizer has before that of the plain one."""
 
     _HAS_AGGREGATE_GRAD = True
-    _hvd: Control
+    # Objects that Keras makes of this class, as ``from_config`` does, are plain.
+    _hvd: Control | None = None
 
     @property
     def _agg_helper(self) -> LocalAggregation | None:
-        return self._hvd.aggregation
+        return None if self._hvd is None else self._hvd.aggregation
 
     @property
     def _optimizer(self) -> Any:
-        return self._hvd.original
+        return self if self._hvd is None else self._hvd.original
 
     def register_local_var(self, var: Any) -> None:
         """The gradient of ``var`` is not reduced; it is divided by the number of ranks if ``scale_local_gradients``."""
-        self._hvd.reduction.add_local(var)
+        if self._hvd is not None:
+            self._hvd.reduction.add_local(var)
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
         """As the plain optimizer's; the gradients are reduced."""
-        return self._hvd.computed(super().compute_gradients(*args, **kwargs))  # type: ignore[misc]
+        pairs = super().compute_gradients(*args, **kwargs)  # type: ignore[misc]
+        return pairs if self._hvd is None else self._hvd.computed(pairs)
 
     def _compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
-        return self._hvd.computed(super()._compute_gradients(*args, **kwargs))  # type: ignore[misc]
+        pairs = super()._compute_gradients(*args, **kwargs)  # type: ignore[misc]
+        return pairs if self._hvd is None else self._hvd.computed(pairs)
 
     def get_gradients(self, loss: Any, params: Any) -> Any:
         """As the plain optimizer's; the gradients are reduced."""
         grads = super().get_gradients(loss, params)  # type: ignore[misc]
+        if self._hvd is None:
+            return grads
         return [grad for grad, _ in self._hvd.computed(zip(grads, tf.nest.flatten(params), strict=True))]
 
     def aggregate_gradients(self, grads_and_vars: Any) -> Any:
         """The pairs, gradients reduced over the ranks."""
+        if self._hvd is None:
+            return super().aggregate_gradients(grads_and_vars)  # type: ignore[misc]
         return self._hvd.aggregate(grads_and_vars)
 
     def _aggregate_gradients(self, grads_and_vars: Any) -> Any:
         # Legacy optimizers take a list of gradients from here.
+        if self._hvd is None:
+            return super()._aggregate_gradients(grads_and_vars)  # type: ignore[misc]
         return self._hvd.aggregate(grads_and_vars)
 
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         """As the plain optimizer's, with the gradients reduced over the ranks."""
-        return self._hvd.apply(self, super().apply_gradients, grads_and_vars, args, kwargs)  # type: ignore[misc]
+        plain = super().apply_gradients  # type: ignore[misc]
+        if self._hvd is None:
+            return plain(grads_and_vars, *args, **kwargs)
+        return self._hvd.apply(self, plain, grads_and_vars, args, kwargs)
 
 
 def is_distributed(optimizer: Any) -> bool:
     """Does it reduce gradients?"""
-    return isinstance(optimizer, LegacyMixin)
+    return isinstance(optimizer, LegacyMixin) and optimizer._hvd is not None
 
 
 @functools.cache

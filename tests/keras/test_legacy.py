@@ -147,6 +147,104 @@ def test_loops_of_the_users_own(keras_pool, legacy):
     keras_pool("legacy")(2).run(own_loops, legacy, legacy_models)
 
 
+def handed_out(legacy, shared):
+    """What has been reduced is not reduced again, and nothing else is taken for it."""
+    tf, _, hvd, _, _, _, _, kind = shared()
+    rank, size = hvd.rank(), hvd.size()
+    total = sum(range(1, size + 1))
+    v, w = tf.Variable([0.0, 0.0]), tf.Variable([0.0])
+    optimizer = hvd.DistributedOptimizer(kind(legacy).SGD(1.0), op=hvd.Sum)
+    if not legacy:
+        optimizer.build([v, w])
+    ask = optimizer._compute_gradients if legacy else optimizer.compute_gradients
+
+    def compute(factor=1.0, variables=(v,)):
+        with tf.GradientTape() as tape:
+            loss = factor * (rank + 1.0) * tf.add_n([tf.reduce_sum(x) for x in variables])
+        return ask(loss, list(variables), tape=tape)
+
+    def moved(update):
+        before = v.numpy()
+        update()
+        change = before - v.numpy()
+        assert change[0] == change[1]
+        return change[0]
+
+    def apply(pairs):
+        optimizer.apply_gradients(pairs)
+
+    def own():
+        with tf.GradientTape() as tape:
+            loss = (rank + 1.0) * tf.reduce_sum(v)
+        return [(tape.gradient(loss, v), v)]
+
+    def looked_at():
+        logged = compute(5.0)
+        apply(own())
+        return logged
+
+    def two_at_once(change):
+        first, second = compute(), compute(10.0)
+        apply([(change(grad), x) for grad, x in first])
+        apply([(change(grad), x) for grad, x in second])
+
+    def with_another(w_grad):
+        [(grad, _)] = compute()
+        apply([(tf.clip_by_value(grad, -1e3, 1e3), v), (w_grad, w)])
+
+    def several_in_one_update():
+        apply([(tf.add_n([compute()[0][0] for _ in range(3)]), v)])
+
+    for traced in (False, True):
+        wrap = tf.function if traced else lambda f: f
+        assert moved(wrap(looked_at)) == total
+        assert moved(wrap(lambda: apply(own()))) == total
+        for change in (lambda grad: grad, lambda grad: grad * 1.0, lambda grad: tf.clip_by_norm(grad, 1e3)):
+            np.testing.assert_allclose(moved(wrap(lambda change=change: two_at_once(change))), 11 * total, rtol=1e-6)
+        assert moved(wrap(several_in_one_update)) == 3 * total
+        w.assign([0.0])
+        assert moved(wrap(lambda: with_another(tf.constant([rank + 1.0])))) == total
+        np.testing.assert_allclose(w.numpy(), [-total])
+        assert moved(wrap(lambda: apply(compute()))) == total
+    # Handed out eagerly, applied in a function.
+    pairs = compute()
+    assert moved(tf.function(lambda: apply(pairs))) == total
+    assert moved(tf.function(lambda: apply(own()))) == total
+    # Programs that never apply what they look at do not gather it.
+    for _ in range(20):
+        compute()
+    assert len(optimizer._hvd.marks._eager) == 8
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_gradients_handed_out(keras_pool, legacy):
+    keras_pool("legacy")(2).run(handed_out, legacy, legacy_models)
+
+
+def from_config(legacy, shared):
+    tf, _, hvd, _, _, _, _, kind = shared()
+    rank = hvd.rank()
+    v = tf.Variable([0.0])
+    optimizer = hvd.DistributedOptimizer(kind(legacy).SGD(1.0), op=hvd.Sum)
+    for _ in range(2):
+        plain = type(optimizer).from_config(optimizer.get_config())
+        v.assign([0.0])
+        plain.apply_gradients([(tf.constant([rank + 1.0]), v)])
+        np.testing.assert_allclose(v.numpy(), [-(rank + 1.0)])
+        assert plain._optimizer is plain
+        assert plain._agg_helper is None
+        again = hvd.DistributedOptimizer(plain, op=hvd.Sum)
+        v.assign([0.0])
+        again.apply_gradients([(tf.constant([rank + 1.0]), v)])
+        np.testing.assert_allclose(v.numpy(), [-sum(range(1, hvd.size() + 1))])
+        optimizer = again
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_made_from_its_config_it_is_plain(keras_pool, legacy):
+    keras_pool("legacy")(2).run(from_config, legacy, legacy_models)
+
+
 def old_graph(shared):
     tf, keras, hvd, *_ = shared()
     rank, size = hvd.rank(), hvd.size()
