@@ -44,15 +44,16 @@ class LocalAggregation:
     ) -> None:
         """Adds ``grads``; calls ``update(sums)`` in every ``passes``-th call and ``skip()`` in the others.
 
-        A gradient that is None stays so. Raises ValueError for a sparse one without ``sparse_as_dense``.
+        A gradient that is None adds nothing, and stays None where no pass had one. Raises ValueError for a sparse one
+        without ``sparse_as_dense``.
         """
         tools = self._tools
         pairs = list(zip(grads, variables, strict=True))
         dense = [self._dense(grad, variable) for grad, variable in pairs]
-        sums = [None if grad is None else self._sum_of(variable) for grad, variable in pairs]
-        for total, grad in zip(sums, dense, strict=True):
-            if total is not None:
-                total.assign_add(grad)
+        for grad, variable in zip(dense, variables, strict=True):
+            if grad is not None:
+                self._sum_of(variable).assign_add(grad)
+        sums = [self._sums.get(self._adapter.key(variable)) for variable in variables]
         self.counter.assign_add(1)
 
         def flush() -> None:

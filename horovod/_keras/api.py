@@ -6,7 +6,7 @@ from typing import Any
 
 from horovod._keras import backend, callbacks, saving
 from horovod._keras.reduction import GradientReduction
-from horovod._keras.versions import import_keras, is_legacy, keras_of
+from horovod._keras.versions import backend_of, import_keras, is_legacy, keras_of
 from horovod.common.ops import Average, op_name, resolve_op
 from horovod.common.ops import Sum as SumOp
 from horovod.common.process_sets import global_process_set
@@ -24,9 +24,15 @@ class Face:
         """A distributed optimizer like ``optimizer``. ``options``: the fields of GradientReduction."""
         if not hasattr(optimizer, "get_config") or not hasattr(optimizer, "apply_gradients"):
             raise ValueError(f"optimizer is a {type(optimizer).__name__}; accepted are Keras optimizers")
+        keras = keras_of(optimizer, self.keras)
+        if backend_of(keras) != backend_of(self.keras):
+            raise ValueError(
+                f"optimizer is a {type(optimizer).__name__} of {keras.__name__} {keras.__version__} on "
+                f"{backend_of(keras)}; accepted are optimizers of {self.keras.__name__} {self.keras.__version__} on "
+                f"{backend_of(self.keras)}"
+            )
         prefix = name or f"Distributed{type(optimizer).__name__}"
         reduction = GradientReduction(adapter=self.adapter, name=prefix, **options)
-        keras = keras_of(optimizer, self.keras)
         if is_legacy(keras):
             from horovod._keras import legacy
 
@@ -77,7 +83,7 @@ def open_face(only: str | None = None) -> Face:
     ImportError, naming what is missing or wrong.
     """
     keras = import_keras()
-    name = "tensorflow" if is_legacy(keras) else keras.config.backend()
+    name = backend_of(keras)
     if only is not None and name != only:
         raise ImportError(
             f"Keras' backend is {name!r}; accepted here is {only!r} (set KERAS_BACKEND={only}, or use horovod.keras)"

@@ -19,6 +19,8 @@ class Adapter(Protocol):
 
     basics: Any
     """The ``HorovodBasics`` of the framework's face: its init, rank, ... become those of the Keras face."""
+    face: Any
+    """The ``Face`` of ``horovod.common.faces`` whose operations these are."""
     Compression: Any
     """The choices for ``compression=``: at least ``none`` and ``fp16``, classes with static ``compress(tensor) ->
     (tensor, context)`` and ``decompress(tensor, context)``."""

@@ -17,8 +17,9 @@ from horovod.common.faces import KERAS
 from horovod.common.ops import Average, Sum, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 
-__all__ = ["Compression", "basics", "shutdown"]
+__all__ = ["Compression", "basics", "face", "shutdown"]
 
+face = KERAS
 basics = HorovodBasics(KERAS.name)
 shutdown = basics.shutdown
 

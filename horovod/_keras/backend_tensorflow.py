@@ -7,9 +7,12 @@ from typing import Any
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
+from horovod.common.faces import TENSORFLOW as face
 from horovod.common.process_sets import ProcessSet
 from horovod.tensorflow.mpi_ops import _basics
 from horovod.tensorflow.reduction import key_of, make_allreduce_grads
+
+__all__ = ["Compression", "basics", "face", "shutdown"]
 
 basics = _basics
 Compression = hvd.Compression

@@ -1,5 +1,6 @@
 """The callbacks of the Keras faces, as mixins: the faces join them with the Callback class of the Keras in use."""
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -48,6 +49,8 @@ class MetricAverage:
     averaged with equal weights, all of them if one is so. A metric that only some ranks have is averaged over those.
     """
 
+    _hvd_face: Any
+
     def __init__(self, device: str = "") -> None:
         """``device``: accepted for old programs."""
         super().__init__()
@@ -70,7 +73,9 @@ class MetricAverage:
         counted = self._samples()
         trained, tested = (self._trained, counted) if self._validated else (counted, None)
         values = {key: float(value) for key, value in (logs or {}).items() if _is_number(value)}
-        everybody = allgather_object((values, trained, tested), name="MetricAverageCallback")
+        everybody = allgather_object(
+            (values, trained, tested), name="MetricAverageCallback", face=self._hvd_face.adapter.face
+        )
         for key in values if logs is not None else ():
             which = 2 if key.startswith("val_") else 1
             logs[key] = average([(entry[0][key], entry[which]) for entry in everybody if key in entry[0]])
@@ -223,6 +228,7 @@ class BestModel:
     def _save_model(self, *args: Any, **kwargs: Any) -> Any:
         if self.filepath is None:
             raise ValueError("BestModelCheckpoint: filepath is None; set callback.filepath before training")
+        self.filepath = os.fspath(self.filepath)  # Keras fills in its places, as in "{epoch}", by str.format
         return super()._save_model(*args, **kwargs)  # type: ignore[misc]
 
 
@@ -266,10 +272,11 @@ def set_learning_rate(model: Any, value: float) -> None:
 
 
 def scale_velocities(model: Any, factor: float) -> None:
-    """Multiplies the momentum buffers of an optimizer in which they contain the learning rate (SGD, RMSprop)."""
+    """Multiplies the momentum buffers of SGD, RMSprop and what derives from them: they contain the learning rate. Those
+    of others, as of Muon, do not."""
     optimizer = _plain_optimizer(model)
-    momentum = getattr(optimizer, "momentum", None)
-    if momentum is None:
+    kinds = [kind for kind in type(optimizer).__mro__ if kind.__module__.partition(".")[0] in ("keras", "tf_keras")]
+    if not any(kind.__name__ in ("SGD", "RMSprop") for kind in kinds):
         return
     if hasattr(optimizer, "get_slot_names"):  # legacy optimizers of Keras 2
         if "momentum" not in optimizer.get_slot_names():

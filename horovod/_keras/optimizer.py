@@ -38,6 +38,13 @@ class DistributedMixin:
     def _optimizer(self) -> Any:
         return self if self._hvd is None else self._hvd.original
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Copies and pickles are distributed too; Keras makes them from what it would save."""
+        kinds = type(self).__mro__
+        base = kinds[kinds.index(DistributedMixin) + 1]
+        _, (file,) = super().__reduce__()  # type: ignore[misc]
+        return _copied, (base, file, None if self._hvd is None else self._hvd.reduction)
+
     def register_local_var(self, var: Any) -> None:
         """The gradient of ``var`` is not reduced; it is divided by the number of ranks if ``scale_local_gradients``."""
         if self._hvd is not None:
@@ -206,6 +213,16 @@ def distribute(keras: Any, optimizer: Any, reduction: GradientReduction, rebuild
     inner_control = inner._hvd if is_distributed(inner) else None
     made.__dict__["_hvd"] = Control(keras, reduction, optimizer, at_the_end, inner_control)
     return made
+
+
+def _copied(base: Any, file: Any, reduction: GradientReduction | None) -> Any:
+    """What is copied and unpickled. ``file``: a plain optimizer as Keras saves it."""
+    plain = base._unpickle_model(file)
+    if reduction is None:
+        return plain
+    import keras
+
+    return distribute(keras, plain, reduction, rebuild=False)
 
 
 def _in_place(optimizer: Any) -> Any:

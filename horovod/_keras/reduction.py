@@ -1,7 +1,9 @@
 """What a distributed Keras optimizer does with a list of gradients, whichever the backend."""
 
+import importlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from numbers import Integral, Real
 from typing import Any
 
 from horovod.common.ops import Average, Sum, op_name
@@ -34,21 +36,41 @@ class GradientReduction:
     def __post_init__(self) -> None:
         if isinstance(self.op, bool) or self.op not in (Average, Sum):
             raise ValueError(f"op is {op_name(self.op)}; accepted are Average and Sum")
-        if isinstance(self.predivide, bool) or not isinstance(self.predivide, int | float) or not self.predivide > 0:
+        self.op = int(self.op)  # NumPy's numbers are welcome; beyond here they are Python's
+        if isinstance(self.predivide, bool) or not isinstance(self.predivide, Real) or not self.predivide > 0:
             raise ValueError(f"gradient_predivide_factor is {self.predivide!r}; accepted are numbers above 0")
+        self.predivide = float(self.predivide)
         if self.predivide != 1.0 and self.op != Average:
             raise ValueError(
                 f"gradient_predivide_factor is {self.predivide} with op={op_name(self.op)}; accepted with it is Average"
             )
-        if isinstance(self.passes, bool) or not isinstance(self.passes, int) or self.passes < 1:
+        if isinstance(self.passes, bool) or not isinstance(self.passes, Integral) or self.passes < 1:
             raise ValueError(f"backward_passes_per_step is {self.passes!r}; accepted are integers from 1 on")
+        self.passes = int(self.passes)
         if not isinstance(self.process_set, ProcessSet):
             raise ValueError(f"process_set is a {type(self.process_set).__name__}; accepted is a ProcessSet")
         _check_groups(self.groups)
-        if not isinstance(self.groups, int | None):
+        if isinstance(self.groups, Integral):
+            self.groups = int(self.groups)
+        elif self.groups is not None:
             self._check_repeats(self.groups)
         if self.compression is None:
             self.compression = self.adapter.Compression.none
+
+    def __deepcopy__(self, memo: Any) -> "GradientReduction":
+        """For a copy of the optimizer: of the same variables, for the same ranks."""
+        return replace(self, local=set(self.local))
+
+    def __reduce__(self) -> Any:
+        """ValueError where it speaks of variables or of a process set, which another process does not know."""
+        if self.local or isinstance(self.groups, list | tuple) or self.process_set is not global_process_set:
+            raise ValueError(
+                "a distributed optimizer with local variables, groups of variables or a process set of its own cannot "
+                "be pickled; pickle the plain optimizer and make it distributed where it is loaded"
+            )
+        left_out = ("adapter", "process_set", "local")
+        options = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in left_out}
+        return _unpickled, (self.adapter.__name__, options)
 
     def _check_repeats(self, groups: Sequence[Sequence[Any]]) -> None:
         seen = set()
@@ -116,13 +138,17 @@ class GradientReduction:
         return [group for group in found if group]
 
 
+def _unpickled(adapter: str, options: dict[str, Any]) -> GradientReduction:
+    return GradientReduction(adapter=importlib.import_module(adapter), **options)
+
+
 def _check_groups(groups: Any) -> None:
     accepted = "accepted are None, an integer from 0 on, and a list of lists of variables"
     if groups is None:
         return
-    if isinstance(groups, bool) or (isinstance(groups, int) and groups < 0):
+    if isinstance(groups, bool) or (isinstance(groups, Integral) and groups < 0):
         raise ValueError(f"groups is {groups!r}; {accepted}")
-    if isinstance(groups, int):
+    if isinstance(groups, Integral):
         return
     if not isinstance(groups, list | tuple):
         raise ValueError(f"groups is a {type(groups).__name__}; {accepted}")
@@ -140,7 +166,7 @@ def groups_of(num_groups: Any, groups: Any) -> Any:
 
     if not num_groups:
         return groups
-    if isinstance(num_groups, bool) or not isinstance(num_groups, int) or num_groups < 0:
+    if isinstance(num_groups, bool) or not isinstance(num_groups, Integral) or num_groups < 0:
         raise ValueError(f"num_groups is {num_groups!r}; accepted are integers from 0 on")
     warnings.warn("the argument num_groups is deprecated, use groups", DeprecationWarning, stacklevel=4)
     return num_groups if groups is None else groups

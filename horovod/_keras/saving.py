@@ -30,6 +30,9 @@ def load_model(
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None:
         model.optimizer = wrap(optimizer)
+        if not is_legacy(keras) and keras.config.backend() == "tensorflow" and getattr(model, "jit_compile", False):
+            # Keras has compiled the model, and may have chosen XLA, for a plain optimizer.
+            model.jit_compile = False
     return model
 
 

@@ -30,8 +30,13 @@ def is_legacy(keras: Any) -> bool:
 
 def keras_of(optimizer: Any, default: Any) -> Any:
     """The Keras that an optimizer is of: a program may have tf_keras beside Keras 3."""
-    if any(kind.__module__.startswith("tf_keras.") for kind in type(optimizer).__mro__):
-        import tf_keras
-
-        return tf_keras
+    modules = {kind.__module__.partition(".")[0] for kind in type(optimizer).__mro__}
+    for name in ("tf_keras", "keras"):
+        if name in modules:
+            return importlib.import_module(name)
     return default
+
+
+def backend_of(keras: Any) -> str:
+    """The backend of this Keras module."""
+    return "tensorflow" if is_legacy(keras) else str(keras.config.backend())

@@ -1,5 +1,7 @@
 """What a distributed optimizer is, what its arguments do, and what it refuses."""
 
+import importlib.util
+
 import numpy as np
 import pytest
 
@@ -80,6 +82,8 @@ def arguments():
     np.testing.assert_allclose(updated(op=hvd.Sum), [total] * 3)
     np.testing.assert_allclose(updated(gradient_predivide_factor=4.0), [mean] * 3)
     np.testing.assert_allclose(updated(groups=2), [mean] * 3)
+    numbers = {"gradient_predivide_factor": np.float32(2.0), "op": np.int64(hvd.Average), "groups": np.int64(2)}
+    np.testing.assert_allclose(updated(**numbers, backward_passes_per_step=np.int64(1)), [mean] * 3)
     np.testing.assert_allclose(updated(groups=7), [mean] * 3)
     np.testing.assert_allclose(updated(groups=lambda v: [[v[2], v[0]]], op=hvd.Sum), [total] * 3)
     np.testing.assert_allclose(updated(compression=hvd.Compression.fp16), [mean] * 3)
@@ -105,6 +109,87 @@ def arguments():
 
 def test_arguments(keras3):
     keras3(3).run(arguments)
+
+
+def copies():
+    import copy
+    import pickle
+
+    import keras
+
+    import horovod.keras as hvd
+
+    rank, size = hvd.rank(), hvd.size()
+    total = sum(range(1, size + 1))
+    grads = [keras.ops.ones(2) * (rank + 1)]
+
+    def check(optimizer, expected=total):
+        variable = keras.Variable(np.zeros(2, "float32"))
+        optimizer.apply(grads, [variable])
+        np.testing.assert_allclose(keras.ops.convert_to_numpy(variable), [-expected] * 2)
+
+    ways = (copy.deepcopy, copy.copy, lambda optimizer: pickle.loads(pickle.dumps(optimizer)))
+    for way in ways:
+        optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), op=hvd.Sum)
+        made = way(optimizer)
+        assert made is not optimizer
+        assert made.get_config() == optimizer.get_config()
+        check(made)
+        check(optimizer)
+        # What Keras itself makes of the class is plain, and so are copies of that.
+        plain = type(optimizer).from_config(optimizer.get_config())
+        check(way(plain), rank + 1)
+    variable = keras.Variable(np.zeros(2, "float32"))
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), op=hvd.Sum, scale_local_gradients=False)
+    optimizer.register_local_var(variable)
+    made = copy.deepcopy(optimizer)
+    made.apply(grads, [variable])
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(variable), [-(rank + 1)] * 2)
+    with pytest.raises(ValueError, match="local variables"):
+        pickle.dumps(optimizer)
+
+
+def test_copies_and_pickles_are_distributed(keras3):
+    keras3(2).run(copies)
+
+
+def of_another_keras():
+    import tf_keras
+
+    import horovod.keras as hvd
+
+    with pytest.raises(ValueError, match=r"SGD of tf_keras [\d.]+ on tensorflow.*keras [\d.]+ on torch"):
+        hvd.DistributedOptimizer(tf_keras.optimizers.SGD(1.0))
+
+
+def test_an_optimizer_of_another_keras(keras_pool):
+    if not importlib.util.find_spec("tf_keras"):
+        pytest.skip("tf_keras is not installed")
+    keras_pool("torch")(1).run(of_another_keras, timeout=120)
+
+
+def missing_in_the_last_pass():
+    import warnings
+
+    import keras
+
+    import horovod.keras as hvd
+
+    rank, size = hvd.rank(), hvd.size()
+    total = sum(range(1, size + 1))
+    a, b = (keras.Variable(np.zeros(2, "float32")) for _ in range(2))
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), op=hvd.Sum, backward_passes_per_step=2)
+    grad = keras.ops.ones(2) * (rank + 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for passes, moved in (([grad, None], 1), ([None, None], 1), ([None, grad], 2), ([grad, grad], 4)):
+            for part in passes:
+                optimizer.apply([part, grad], [a, b])
+            np.testing.assert_allclose(keras.ops.convert_to_numpy(a), [-moved * total] * 2)
+
+
+def test_a_gradient_that_is_missing_in_the_last_pass(stateful):
+    stateful(2).run(missing_in_the_last_pass)
 
 
 def in_a_set():
