@@ -22,6 +22,10 @@ _CHAINED = (
 _IGNORED = "Exception ignored"  # in a destructor, often at the interpreter's exit; it ends no process
 _THREAD = "Exception in thread"  # ends that thread only
 _VICTIM = re.compile(r"(?:[\w.]+\.)?HorovodInternalError\b")
+# TensorFlow's word for what a lost peer does to an operation; it has other uses, so the message has to be ours.
+_TENSORFLOW_VICTIM = re.compile(r"(?:[\w.]+\.)?UnknownError\b")
+_OURS = "Horovod "
+_MORE_LINES = 8  # of a message after a blank line
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,15 @@ def find_exception(tail: str) -> tuple[list[str], bool]:
     if not chains:
         return [], False
     blocks = [_exception_lines(lines, header) for header in chains[-1]]
-    return blocks[-1], any(_VICTIM.match(_exception_name(block)) for block in blocks)
+    return blocks[-1], any(_is_victim(block) for block in blocks)
+
+
+def _is_victim(block: Sequence[str]) -> bool:
+    name = _exception_name(block)
+    return bool(
+        _VICTIM.match(name)
+        or (_TENSORFLOW_VICTIM.match(name) and any(_OURS in line for line in block[block.index(name) :]))
+    )
 
 
 def _find_chains(lines: Sequence[str]) -> list[list[int]]:
@@ -98,12 +110,27 @@ def _exception_lines(lines: Sequence[str], header: int) -> list[str]:
     """From the header to the end of the message: indented lines, the exception, what follows up to a blank line."""
     block = [lines[header]]
     named = False
-    for line in lines[header + 1 :]:
-        if named and (not line.strip() or line.strip() in _CHAINED or line.startswith((_IGNORED, _THREAD))):
+    for index, line in enumerate(lines[header + 1 :], header + 1):
+        if named and (not line.strip() or _ends_message(line)):
+            if block[-1].endswith(":") and not line.strip():
+                block += _rest_of_message(lines[index:])
             break
         block.append(line)
         named = named or not line.startswith((" ", "\t"))
     return block
+
+
+def _ends_message(line: str) -> bool:
+    return line.strip() in _CHAINED or line.startswith((_IGNORED, _THREAD)) or _bare(line).endswith(_HEADER)
+
+
+def _rest_of_message(lines: Sequence[str]) -> list[str]:
+    """What a message says after "...:" and a blank line, as TensorFlow's do: up to the last line of ours, if there is
+    one, without the stacks in between."""
+    end = next((i for i, line in enumerate(lines) if _ends_message(line)), len(lines))
+    said = [line for line in lines[:end] if line.strip() and not line.startswith((" ", "\t"))]
+    ours = [i for i, line in enumerate(said) if line.startswith(_OURS)]
+    return said[: ours[-1] + 1][-_MORE_LINES:] if ours else said[:_MORE_LINES]
 
 
 def _exception_name(block: Sequence[str]) -> str:

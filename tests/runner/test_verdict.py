@@ -38,6 +38,40 @@ def test_victims_are_not_to_blame_even_when_they_end_first():
     assert "failed after that with HorovodInternalError: 0, 2-3" in verdict.text
 
 
+TF = "tensorflow.python.framework.errors_impl."
+STACK = (
+    "\n\nDetected at node x defined at (most recent call last):\n"
+    '  File "a.py", line 2, in f\n\n  File "b.py", line 1, in g\n\n'
+)
+
+
+def test_what_tensorflow_says_below_its_stacks_is_shown():
+    said = "Horovod allreduce 'x': ranks disagree about the shape: [3] on rank 0, [4] on rank 1"
+    tail = (
+        TRACE
+        + TF
+        + "FailedPreconditionError: Graph execution error:"
+        + STACK
+        + said
+        + "\n\t [[{{node x}}]]\nlater output\n"
+    )
+    verdict = judge([end(0, 1, tail)])
+    assert said in verdict.text
+    assert "b.py" not in verdict.text
+    assert "later output" not in verdict.text
+    assert "the real cause" in judge([end(0, 1, TRACE + "RuntimeError: in:\n\nthe real cause\n")]).text
+
+
+def test_an_operation_of_tensorflow_that_lost_a_rank_is_a_victim():
+    lost = "Horovod allreduce 'x': rank 1 (host h, pid 7) was lost\n"
+    for text in (
+        TRACE + TF + "UnknownError: Graph execution error:" + STACK + lost,
+        TRACE + TF + "UnknownError: {{op}} " + lost,
+    ):
+        assert judge([end(0, 1, text), end(1, 1, OWN)]).rank == 1
+    assert judge([end(0, 1, TRACE + TF + "UnknownError: a file\n"), end(1, 1, OWN)]).rank == 0
+
+
 def test_a_victim_that_its_own_library_aborts_stays_a_victim():
     assert judge([end(0, -6, VICTIM), end(1, -9)]).rank == 1
 
