@@ -65,8 +65,10 @@ def _raising(sync: Any) -> Any:
         if is_distributed(getattr(self, "optimizer", None)):
             with _as_ours():
                 for variable in self.trainable_variables:
-                    value = variable.value
-                    # A step that raised has taken its arguments along; fit comes here to tidy up after it.
+                    # A step that raised has taken its arguments along; fit comes here to tidy up after it. Where it was
+                    # the first of an epoch, Keras had emptied the variables: `value` would call their initializer,
+                    # which is gone, and the error of that would hide the user's.
+                    value = getattr(variable, "_value", None)
                     if hasattr(value, "block_until_ready") and not value.is_deleted():
                         value.block_until_ready()
         return result

@@ -157,3 +157,26 @@ def test_the_library_refuses_a_table_of_another_version():
         table = Table(version, size)
         assert library.hvd_jax_attach(ctypes.addressof(table)) == 1
     assert library.hvd_jax_attach(_core.face_api()) == 0
+
+
+class OwnError(Exception):
+    """A user's."""
+
+
+def test_an_error_of_the_users_in_the_first_step_comes_through(jax_pool):
+    def work():
+        import keras
+        import numpy as np
+
+        import horovod.keras as hvd
+
+        class Model(keras.Sequential):
+            def train_step(self, state, data):
+                raise OwnError("in train_step")
+
+        model = Model([keras.Input((3,)), keras.layers.Dense(2)])
+        model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss="mse")
+        with pytest.raises(OwnError, match="in train_step"):
+            model.fit(np.ones((8, 3), "float32"), np.ones((8, 2), "float32"), batch_size=4, verbose=0)
+
+    jax_pool(1).run(work)
