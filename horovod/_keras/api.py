@@ -7,7 +7,7 @@ from typing import Any
 from horovod._keras import backend, callbacks, saving
 from horovod._keras.reduction import GradientReduction
 from horovod._keras.versions import backend_of, import_keras, is_legacy, keras_of
-from horovod.common.ops import Average, op_name, resolve_op
+from horovod.common.ops import Average, check_compression, op_name, resolve_op
 from horovod.common.ops import Sum as SumOp
 from horovod.common.process_sets import global_process_set
 
@@ -113,6 +113,7 @@ def make_functions(face: Face) -> SimpleNamespace:
         op = resolve_op(op, average)
         if compression is none:
             return adapter.allreduce(value, name, op, prescale_factor, postscale_factor)
+        check_compression(compression)
         compressed, context = compression.compress(adapter.convert(value))
         reduced = adapter.allreduce(compressed, name, op, prescale_factor, postscale_factor)
         return compression.decompress(reduced, context)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from numbers import Integral, Real
 from typing import Any
 
-from horovod.common.ops import Average, Sum, op_name
+from horovod.common.ops import Average, Sum, check_compression, op_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.state import state
 from horovod.common.util import split_list
@@ -56,6 +56,7 @@ class GradientReduction:
             self._check_repeats(self.groups)
         if self.compression is None:
             self.compression = self.adapter.Compression.none
+        check_compression(self.compression)
 
     def __deepcopy__(self, memo: Any) -> "GradientReduction":
         """For a copy of the optimizer: of the same variables, for the same ranks."""

@@ -10,6 +10,11 @@ Min = 3
 Max = 4
 Product = 5
 
+_COMPRESSIONS = (
+    "accepted are Compression.none, .fp16, .bf16 and its other classes, and classes of your own with the functions "
+    "compress and decompress"
+)
+
 OP_NAMES: tuple[str, ...] = ("Average", "Sum", "Adasum", "Min", "Max", "Product")
 """Name by code."""
 
@@ -54,6 +59,12 @@ def check_scale(operation: str, prescale: object, postscale: object) -> None:
     for argument, value in (("prescale_factor", prescale), ("postscale_factor", postscale)):
         if not hasattr(value, "__float__") or math.isnan(float(value)):
             raise ValueError(f"{operation}: {argument} is {value!r}, accepted is a number")
+
+
+def check_compression(compression: object) -> None:
+    """Raises ValueError naming what cannot compress, such as a name in quotes."""
+    if not callable(getattr(compression, "compress", None)) or not callable(getattr(compression, "decompress", None)):
+        raise ValueError(f"compression is {compression!r}; {_COMPRESSIONS}")
 
 
 def wire_name(operation: str, name: str | None) -> str:

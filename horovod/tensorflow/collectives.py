@@ -9,7 +9,7 @@ from horovod.common.ops import OP_NAMES, Average, Sum, resolve_op
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow._library import refuse
 from horovod.tensorflow.arguments import as_tensor, as_tensors, set_id
-from horovod.tensorflow.compression import Compression, check_wire, refuse_wire
+from horovod.tensorflow.compression import Compression, check_wire, refuse_wire, wire_of
 from horovod.tensorflow.mpi_ops import (
     _allreduce,
     _grouped_allreduce,
@@ -65,6 +65,7 @@ def allreduce(
     """
     op = resolve_op(op, average)
     if isinstance(tensor, tf.IndexedSlices):
+        wire_of(compression)  # not used, but an error is one here too
         with tf.device(device_sparse or None):
             return _sparse(tensor, name, op, prescale_factor, postscale_factor, process_set, ignore_name_scope)
     tensor = as_tensor(tensor, "allreduce")
@@ -124,6 +125,7 @@ def grouped_allreduce(
     op = resolve_op(op, average)
     if isinstance(tensors, tf.Tensor) or not hasattr(tensors, "__iter__"):
         refuse(f"grouped_allreduce: tensors is a {type(tensors).__name__}; accepted is a list of tensors")
+    wire_of(compression)
     tensors = tensors if isinstance(tensors, list) else list(tensors)
     if not tensors:
         return tensors

@@ -19,7 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.common.faces import TENSORFLOW as face
-from horovod.common.ops import Adasum, Average, check_adasum_size, check_op, op_name
+from horovod.common.ops import Adasum, Average, check_adasum_size, check_compression, check_op, op_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.util import split_list
 from horovod.tensorflow.collectives import allreduce, grouped_allreduce, set_size
@@ -66,6 +66,7 @@ def make_allreduce_grads(
     Raises ValueError naming the argument, NotImplementedError for Adasum on a number of ranks that is no power of two.
     """
     check_op(op)
+    check_compression(compression)
     check_predivide(gradient_predivide_factor, op)
     check_groups(groups)
     options = _Options(

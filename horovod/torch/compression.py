@@ -10,11 +10,13 @@ from typing import Any
 import torch
 
 from horovod._core import WIRE_BF16, WIRE_FP16, WIRE_INT8, WIRE_NONE
-from horovod.common.ops import OP_NAMES, Average, Sum
+from horovod.common.ops import OP_NAMES, Average, Sum, check_compression
 
 
 class Compressor:
     """Base of the compressors here; not required of users' own."""
+
+    wire_format: int = WIRE_NONE
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
@@ -116,8 +118,13 @@ class Compression:
 
 
 def wire_of(compression: Any) -> int:
-    """The engine's wire format (WIRE_*) that a compressor asks for; WIRE_NONE when it does its work itself."""
-    return getattr(compression, "wire_format", WIRE_NONE)
+    """The engine's wire format (WIRE_*) that a compressor asks for; WIRE_NONE when it does its work itself. Raises
+    ValueError, naming the argument, for what is no compressor."""
+    wire: int | None = getattr(compression, "wire_format", None)
+    if wire is None:  # not one of ours, which need no check each time
+        check_compression(compression)
+        return WIRE_NONE
+    return wire
 
 
 def check_wire(compression: Any, tensor: Any, op: int, what: str) -> int:

@@ -263,9 +263,12 @@ def refusals():
         ({"groups": [[v], [v]]}, r"groups\[1\].*second time"),
         ({"num_groups": "x"}, "num_groups is 'x'"),
         ({"process_set": 1}, "process_set is a int"),
+        ({"compression": "fp16"}, r"compression is 'fp16'; accepted are Compression\.none, \.fp16"),
     ):
         with pytest.raises(ValueError, match=words):
             hvd.DistributedOptimizer(sgd(), **options)
+    with pytest.raises(ValueError, match="compression is 'fp16'; accepted"):
+        hvd.allreduce(np.ones(2, "float32"), compression="fp16")
     with pytest.raises(ValueError, match="optimizer is a str"):
         hvd.DistributedOptimizer("sgd")
     if keras.config.backend() == "jax":

@@ -116,6 +116,18 @@ def bad_arguments():
     refused(lambda: hvd.allreduce(x, process_set=hvd.ProcessSet([0])), "process set", f"rank {hvd.rank()}")
     with pytest.raises(ValueError, match="op is 17"):
         hvd.allreduce(x, op=17)
+    slices = tf.IndexedSlices(x, tf.constant([0, 1, 2, 3]))
+    for call in (
+        lambda: hvd.allreduce(x, compression="fp16"),
+        lambda: hvd.allreduce(slices, compression="fp16"),
+        lambda: hvd.grouped_allreduce([x], compression="fp16"),
+        lambda: hvd.reducescatter(x, compression="fp16"),
+        lambda: hvd.grouped_reducescatter([x], compression="fp16"),
+        lambda: hvd.DistributedGradientTape(tf.GradientTape(), compression="fp16"),
+        lambda: hvd.DistributedOptimizer(V1.train.GradientDescentOptimizer(0.1), compression="fp16"),
+    ):
+        with pytest.raises(ValueError, match=r"compression is 'fp16'; accepted are Compression\.none, \.fp16"):
+            call()
     with pytest.raises(ValueError, match="both given"):
         hvd.allreduce(x, average=True, op=hvd.Sum)
     with pytest.raises(ValueError, match="prescale_factor"):

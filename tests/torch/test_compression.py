@@ -100,6 +100,16 @@ def test_ranks_that_disagree(pool):
 
 def test_what_cannot_be_compressed(single):
     int8 = hvd.Compression.wire_int8
+    net = torch.nn.Linear(2, 2)
+    for call in (
+        lambda wrong: hvd.allreduce(torch.ones(2), compression=wrong),
+        lambda wrong: hvd.grouped_allreduce([torch.ones(2)], compression=wrong),
+        lambda wrong: hvd.reducescatter(torch.ones(2), compression=wrong),
+        lambda wrong: hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), 0.1), compression=wrong),
+    ):
+        for wrong, name in (("fp16", "'fp16'"), (None, "None"), (hvd.Compression, "class.*Compression'")):
+            with pytest.raises(ValueError, match=rf"compression is .*{name}.*; accepted are Compression.none, .fp16"):
+                call(wrong)
     with pytest.raises(ValueError, match=r"WireInt8Compressor with dtype torch.float64; accepted is torch.float32"):
         hvd.allreduce(torch.ones(2, dtype=torch.float64), compression=int8)
     with pytest.raises(ValueError, match=r"grouped_allreduce: .*dtype torch.int32"):

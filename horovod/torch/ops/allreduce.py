@@ -211,8 +211,8 @@ def allreduce(
     ``compression``: applied before and undone after, see ``Compression``.
     """
     op = resolve_op(op, average)
-    compressed, context = compression.compress(tensor)
     wire = check_wire(compression, tensor, op, "allreduce")
+    compressed, context = compression.compress(tensor)
     arguments = (compressed, op, name, prescale_factor, postscale_factor, process_set, wire)
     # Autograd's machinery costs more than a small reduction; only a tensor with a gradient needs it.
     differentiable = torch.is_grad_enabled() and getattr(compressed, "requires_grad", False)
