@@ -1,6 +1,7 @@
 """Reduction operations, the old ``average=`` argument, and names on the wire."""
 
 import math
+import numbers
 import warnings
 
 Average = 0
@@ -27,7 +28,10 @@ def op_name(op: object) -> str:
 
 
 def check_op(op: object, accepted: tuple[int, ...] = (Average, Sum, Adasum, Min, Max, Product)) -> int:
-    """``op`` if it is one of ``accepted``. Raises ValueError naming both otherwise."""
+    """``op`` as an int if it is one of ``accepted``; NumPy's integers are good too. Raises ValueError naming both
+    otherwise."""
+    if not isinstance(op, int) and isinstance(op, numbers.Integral):
+        op = int(op)
     if not isinstance(op, int) or isinstance(op, bool) or op not in accepted:
         raise ValueError(f"op is {op_name(op)}, accepted are {', '.join(OP_NAMES[a] for a in accepted)}")
     return op

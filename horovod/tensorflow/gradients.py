@@ -2,7 +2,7 @@
 gradients too.
 
 Reductions reduce the gradients in the same way; an allgather's gradient is averaged, as users of the original expect,
-although the mathematical one is the sum. The docstrings of the operations say what each computes.
+although the mathematical one is the sum.
 """
 
 from typing import Any

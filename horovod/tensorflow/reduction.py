@@ -9,6 +9,7 @@ TensorFlow puts the name of the call before those of what is inside.
 In eager mode nothing runs beside an operation, so all gradients of a dtype go as one group.
 """
 
+import numbers
 import re
 import weakref
 from collections import Counter
@@ -65,7 +66,7 @@ def make_allreduce_grads(
 
     Raises ValueError naming the argument, NotImplementedError for Adasum on a number of ranks that is no power of two.
     """
-    check_op(op)
+    op = check_op(op)
     check_compression(compression)
     check_predivide(gradient_predivide_factor, op)
     check_groups(groups)
@@ -116,7 +117,7 @@ def dense(gradient: Any) -> Any:
 def check_predivide(factor: Any, op: int) -> None:
     """Raises ValueError for a gradient_predivide_factor that is no number above 0 or goes with another op than
     Average."""
-    if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not factor > 0:
+    if isinstance(factor, bool) or not isinstance(factor, numbers.Real) or not factor > 0:
         raise ValueError(f"gradient_predivide_factor is {factor!r}; accepted are numbers above 0")
     if factor != 1.0 and op != Average:
         raise ValueError(

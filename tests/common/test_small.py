@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from horovod.common import dtypes, exceptions, native, objects, ops, util
@@ -27,7 +28,9 @@ def test_average_next_to_op():
         assert ops.resolve_op(None, False) == ops.Sum
     with pytest.raises(ValueError, match="average=True and op=Sum"):
         ops.resolve_op(ops.Sum, True)
-    for bad in (6, -1, "sum", 1.0, True):
+    assert type(ops.resolve_op(np.int64(ops.Sum))) is int
+    assert ops.check_op(np.int64(ops.Sum), (ops.Average, ops.Sum)) == ops.Sum
+    for bad in (6, -1, "sum", 1.0, True, np.int64(6), np.bool_(True)):
         with pytest.raises(ValueError, match="op is"):
             ops.resolve_op(bad)
     with pytest.raises(ValueError, match="op is Min, accepted are Average, Sum"):

@@ -2,6 +2,7 @@
 
 import functools
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -97,6 +98,9 @@ def behaves_like_the_tape():
         once.gradient(target, v)
 
 
+NUMPY = {"gradient_predivide_factor": np.float32(2.0), "op": np.int64(hvd.Average)}
+
+
 def compresses_and_averages_slices():
     rank, size = hvd.rank(), hvd.size()
     table, v = tf.Variable([[1.0, 2.0], [3.0, 4.0]]), tf.Variable([1.0])
@@ -105,7 +109,13 @@ def compresses_and_averages_slices():
         return tf.reduce_sum(tf.gather(table, [rank % 2])) * (rank + 1) + tf.reduce_sum(v) * (rank + 1)
 
     expected = sum((r + 1.0) * tf.one_hot([r % 2], 2).numpy() for r in range(size)).reshape(2, 1) / size
-    for options in ({}, {"compression": hvd.Compression.fp16}, {"gradient_predivide_factor": 2.0}, {"groups": 1}):
+    for options in (
+        {},
+        {"compression": hvd.Compression.fp16},
+        {"gradient_predivide_factor": 2.0},
+        {"groups": 1},
+        NUMPY,
+    ):
         for dense in (False, True):
             wrap = functools.partial(hvd.DistributedGradientTape, sparse_as_dense=dense, **options)
             slices, plain = gradient(wrap, [table, v], loss)
