@@ -22,7 +22,7 @@ from horovod.common.basics import HorovodBasics
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.ops import Adasum, Average, Max, Min, Product, Sum, resolve_op
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
-from horovod.tensorflow._library import independent, ops
+from horovod.tensorflow._library import check_not_compiled, independent, ops
 from horovod.tensorflow.arguments import (
     as_splits,
     as_tensor,
@@ -303,7 +303,10 @@ def local_size_op(name: str | None = None) -> tf.Tensor:
 
 
 def _asked(output: tf.Tensor) -> tf.Tensor:
-    return output if _executing_eagerly() else independent(output)
+    if _executing_eagerly():
+        return output
+    check_not_compiled(output.op.type)
+    return independent(output)
 
 
 __all__ = [

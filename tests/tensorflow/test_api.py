@@ -48,6 +48,7 @@ SIGNATURES = {
         "num_groups=0, groups=None, process_set, scale_local_gradients=True"
     ),
     "DistributedGradientTape": TAPE,
+    "PartialDistributedGradientTape": TAPE.replace("scale_local", "local_layers=None, scale_local"),
     "SyncBatchNormalization": "fused=False, kwargs",
 }
 DEFAULTS = {"process_set": hvd.global_process_set, "compression": hvd.Compression.none}

@@ -239,6 +239,17 @@ def compiled():
     for refused, operation in ((whole, "HorovodAllreduce"), (calls_another, "HorovodAllgather")):
         with pytest.raises(NotImplementedError, match=rf"{operation}.*jit_compile"):
             refused(tf.ones([2]))
+    questions = {
+        "Size": hvd.size_op,
+        "Rank": hvd.rank_op,
+        "LocalRank": hvd.local_rank_op,
+        "LocalSize": hvd.local_size_op,
+        "ProcessSetIncluded": hvd.process_set_included_op,
+        "Join": hvd.join,
+    }
+    for operation, ask in questions.items():
+        with pytest.raises(NotImplementedError, match=rf"Horovod{operation} cannot.*jit_compile"):
+            tf.function(lambda ask=ask: ask() + 1, jit_compile=True)()
     with pytest.raises(NotImplementedError, match=r"HorovodAllreduce.*jit_compile"):
         whole.get_concrete_function(tf.ones([2]))
 
@@ -321,9 +332,11 @@ def save_and_load(folder):
     assert tape.gradient(loss, x).numpy().tolist() == [2.0 * size] * 2
     # And in a session.
     with tf.Graph().as_default(), V1.Session() as session:
-        V1.saved_model.loader.load(session, ["serve"], path)
-        signature = session.graph.get_operations()
-        assert any(operation.type.startswith(("StatefulPartitionedCall", "Horovod")) for operation in signature)
+        signature = V1.saved_model.loader.load(session, ["serve"], path).signature_def["serving_default"]
+        outputs = {key: info.name for key, info in signature.outputs.items()}
+        results = session.run(outputs, {signature.inputs["x"].name: [1.0, 3.0]})
+    results = [results[f"output_{i}"].tolist() for i in range(3)]
+    assert results == [[2.0 * size, 6.0 * size], [1.0, 3.0] * hvd.size(), [2.0 * size, 6.0 * size]]
 
 
 def test_saved_model(tf_pool, tmp_path):
