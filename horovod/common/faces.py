@@ -75,7 +75,7 @@ class Face:
 
 
 TORCH = Face("torch", 0)
-TENSORFLOW = Face("tensorflow", 1)  # bindings/tensorflow/kernels.cc
+TENSORFLOW = Face("tensorflow", 1)  # bindings/tensorflow/call.h
 KERAS = Face("keras", 2)  # Keras on JAX; its other backends are the frameworks above
 _OTHERS = 255
 

@@ -1,0 +1,58 @@
+// One run of a node: its tensors on the way to the engine and back.
+#pragma once
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "done.h"
+#include "node.h"
+
+namespace hvd::tensorflow {
+
+constexpr int32_t kFace = 1;  // horovod/common/faces.py
+
+// The engine's functions; null before hvd_tf_attach().
+const HvdFaceApi* engine();
+
+TF_Code tf_code(int32_t code);
+
+struct Call;
+
+struct Member {
+  Call* call = nullptr;
+  int index = 0;
+  TF_Tensor* in = nullptr;
+  TF_Tensor* out = nullptr;  // where its size is known beforehand
+  std::vector<int64_t> shape;
+  int dtype = 0;
+  HvdWork* work = nullptr;  // blocking kernels only
+};
+
+struct Call {
+  const Kernel* kernel = nullptr;
+  TF_OpKernelContext* ctx = nullptr;
+  Done done;
+  std::string name;
+  std::vector<Member> members;
+  std::vector<int64_t> splits;
+  std::atomic<int> left{0};
+  std::atomic<bool> failed{false};
+
+  ~Call();
+  // The first failure is what TensorFlow hears of.
+  void fail(TF_Code code, const std::string& why);
+  void fail(const TfStatus& status);
+};
+
+// These say no when the call has failed.
+bool take_input(Call* call, Member* m);
+bool forward(Call* call, Member* m, const void** in);
+bool allocate_scattered(Call* call, Member* m);
+bool read_splits(Call* call);
+
+// A scalar output.
+void keep_scalar(Call* call, int32_t value);
+// What the engine says of a member becomes the call's outcome.
+void keep(Member* m, const HvdResult& result);
+
+}  // namespace hvd::tensorflow

@@ -1,0 +1,30 @@
+// One node of a graph, as its kernel knows it.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "c_api.h"
+#include "face/api.h"
+
+namespace hvd::tensorflow {
+
+enum Kind : int32_t { kAllreduce = 0, kAllgather = 1, kBroadcast = 2, kAlltoall = 3, kReducescatter = 4, kJoin = HVD_KIND_JOIN, kQuestion };
+
+struct Kernel {
+  Kind kind = kAllreduce;
+  std::string node;  // the node's name
+  std::string name;  // of the operation; "": matched by order
+  bool grouped = false;
+  bool nested = false;  // perhaps in a loop within a loop
+  bool awaited = false;  // run eagerly: the caller's thread waits for it
+  int32_t process_set = 0, op = 1, root = 0, wire = 0;
+  double prescale = 1, postscale = 1;
+};
+
+// From the node's attributes. What is wrong with them TensorFlow is told.
+std::unique_ptr<Kernel> make_kernel(Kind kind, bool grouped, TF_OpKernelConstruction* c);
+
+// The operation's name in this run of the node.
+std::string name_in_loop(const Kernel& kernel, TF_OpKernelContext* ctx);
+
+}  // namespace hvd::tensorflow
