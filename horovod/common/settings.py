@@ -21,7 +21,7 @@ class Setting:
     name: str
     """Environment variable."""
     kind: str
-    """bool (0 or 1), int, float, choice (any case), text, ints (comma list)."""
+    """bool (0 or 1), int, float, choice (any case), text, ints (comma list), patterns (comma list, kept as text)."""
     default: Value
     help: str
     low: float | None = None
@@ -47,6 +47,8 @@ class Setting:
             return ", ".join(self.choices)
         if self.kind == "text":
             return "any text"
+        if self.kind == "patterns":
+            return "names or patterns as in NAME,PREFIX_*, separated by commas"
         if self.kind == "ints":
             return "integers of 0 or more, separated by commas"
         noun = "an integer" if self.kind == "int" else "a number"
@@ -70,13 +72,16 @@ class Setting:
     def _convert(self, text: str) -> Value:
         if self.kind == "text":
             return text
+        if self.kind == "patterns":
+            parts = [part.strip() for part in text.split(",")]
+            return _within(",".join(parts), all(parts) and "=" not in text)
         if self.kind == "bool":
             return _within(text == "1", text in ("0", "1"))
         if self.kind == "choice":
             return _within(text.lower(), text.lower() in self.choices)
         if self.kind == "ints":
-            parts = [int(part) for part in text.split(",")]
-            return _within(parts, min(parts) >= 0)
+            numbers = [int(part) for part in text.split(",")]
+            return _within(numbers, min(numbers) >= 0)
         number: int | float = int(text) if self.kind == "int" else float(text)
         # Infinity and nan fail the comparisons with the bounds that every number has.
         return _within(number, (self.low or 0) <= number <= (self.high if self.high is not None else 1e18))
@@ -94,6 +99,7 @@ def _plain(number: float) -> str:
 
 _MIB: Final = 1 << 20
 _JOIN: Final = "Start and connections"
+_LAUNCH: Final = "Launcher"
 _WATCH: Final = "Logs and diagnosis"
 _TUNE: Final = "Autotune"
 _GPU: Final = "GPU and MPI"
@@ -164,6 +170,15 @@ TABLE: Final = (
             section=_JOIN),
     Setting("HOROVOD_MPI_THREADS_DISABLE", "bool", False, "MPI_THREAD_SINGLE instead of MULTIPLE", later=True,
             flag="--mpi-threads-disable", yaml="library_options.mpi_threads_disable", section=_JOIN),
+    Setting("HOROVOD_ENV_ALLOW", "patterns", "",
+            "only variables that match these pass from the launcher's environment to the workers, with HOROVOD_* and "
+            "what every program needs (PATH, HOME, LANG, ...)",
+            flag="--env-allow", yaml="environment.allow", section=_LAUNCH),
+    Setting("HOROVOD_ENV_DENY", "patterns", "",
+            "variables that match these do not pass from the launcher's environment to the workers",
+            flag="--env-deny", yaml="environment.deny", section=_LAUNCH),
+    Setting("HOROVOD_REMOTE_PYTHON", "text", "",
+            "Python on other hosts; unset: the path of the launcher's own", flag="--remote-python", section=_LAUNCH),
     Setting("HOROVOD_STALL_CHECK_DISABLE", "bool", False, "no warnings about tensors that only some ranks submitted",
             flag="--no-stall-check", yaml="stall_check.enabled", section=_WATCH),
     Setting("HOROVOD_STALL_CHECK_TIME_SECONDS", "float", 60.0, "seconds until such a warning", low=0,

@@ -30,7 +30,14 @@ class LaunchSettings:
     output_filename: str | None = None
     timestamp: bool = False
     prefix: bool = True  # a rank's number before each line of its output
+    prefix_host: bool = False  # and its host
     verbose: bool = False
+    ssh_port: int | None = None
+    ssh_identity_file: str | None = None
+    remote_python: str | None = None  # None: the path of the launcher's own
+    disable_cache: bool = False
+    env_allow: tuple[str, ...] = ()  # patterns, see environment.passed_on
+    env_deny: tuple[str, ...] = ()
 
 
 class _Parser(argparse.ArgumentParser):
@@ -137,6 +144,7 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
         raise LaunchError("the command is missing: it comes after the flags, as in `horovodrun -np 2 python train.py`")
     variables = flag_variables(namespace, environ)
     variables.update(interface_variables(_interfaces(namespace)))
+    values = launcher_values({**environ, **variables})
     slots = hosts.assign(_hosts(namespace), namespace.num_proc)
     check_affinity(variables.get("HOROVOD_THREAD_AFFINITY"), slots)
     check_hosts_are_local(slots)
@@ -148,8 +156,30 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
         output_filename=namespace.output_filename,
         timestamp=bool(namespace.prefix_output_with_timestamp),
         prefix=not namespace.benchmark,
+        prefix_host=bool(namespace.prefix_output_with_host),
         verbose=bool(namespace.verbose),
+        ssh_port=namespace.ssh_port,
+        ssh_identity_file=namespace.ssh_identity_file,
+        remote_python=values["HOROVOD_REMOTE_PYTHON"] or None,
+        disable_cache=bool(namespace.disable_cache),
+        env_allow=_patterns(values["HOROVOD_ENV_ALLOW"]),
+        env_deny=_patterns(values["HOROVOD_ENV_DENY"]),
     )
+
+
+def launcher_values(environ: Mapping[str, str]) -> dict[str, str]:
+    """The launcher's own variables. Raises LaunchError naming variable, value and what is accepted."""
+    made = {}
+    for name in ("HOROVOD_REMOTE_PYTHON", "HOROVOD_ENV_ALLOW", "HOROVOD_ENV_DENY"):
+        try:
+            made[name] = str(BY_NAME[name].parse(environ.get(name, "")))
+        except ValueError as error:
+            raise LaunchError(str(error)) from None
+    return made
+
+
+def _patterns(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, text.split(",")))
 
 
 def flag_variables(namespace: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, str]:

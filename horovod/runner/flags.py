@@ -74,7 +74,14 @@ def _value(setting: Setting) -> Value:
         setting.parse(text)
         return text.strip()
 
-    metavars = {"int": "N", "float": "F", "choice": "LEVEL", "ints": "N[,N...]", "text": "FILE"}
+    metavars = {
+        "int": "N",
+        "float": "F",
+        "choice": "LEVEL",
+        "ints": "N[,N...]",
+        "text": "FILE",
+        "patterns": "PATTERN,...",
+    }
     return Value(metavars[setting.kind], setting.accepted(), parse)
 
 
@@ -115,10 +122,10 @@ def _setting(
     )
 
 
-JOB, HOSTS, OUTPUT = "job", "hosts and network", "output"
+JOB, HOSTS, ENVIRONMENT, OUTPUT = "job", "hosts and network", "environment", "output"
 TUNING, AUTOTUNE, TIMELINE = "tuning", "autotune", "timeline"
 STALL, ELASTIC, LIBRARIES, LOGGING = "stall check", "elastic", "libraries", "logging"
-GROUPS = (JOB, HOSTS, OUTPUT, TUNING, AUTOTUNE, TIMELINE, STALL, ELASTIC, LIBRARIES, LOGGING)
+GROUPS = (JOB, HOSTS, ENVIRONMENT, OUTPUT, TUNING, AUTOTUNE, TIMELINE, STALL, ELASTIC, LIBRARIES, LOGGING)
 
 _ELASTIC = "elastic jobs"
 _MPI = "the MPI launcher"
@@ -133,6 +140,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(("-np", "--num-proc"), JOB, "number of processes", _COUNT),
     Flag(("--benchmark",), JOB, "measure the collectives on these processes instead of running a command; options of "
          "the benchmark come after --, as in -np 2 --benchmark -- --quick (-- --help lists them)"),
+    Flag(("--doctor",), JOB, "check this machine and the hosts of the job, and end", missing="the doctor"),
     Flag(("--gloo",), JOB, "use the built-in controller and launcher (the default)", exclusive="controller"),
     Flag(("--mpi",), JOB, "use MPI", exclusive="controller", missing=_MPI),
     Flag(("--jsrun",), JOB, "use jsrun in an LSF job", exclusive="controller", missing="the jsrun launcher"),
@@ -153,8 +161,14 @@ FLAGS: tuple[Flag, ...] = (
     Flag(("-i", "--ssh-identity-file"), HOSTS, "private key for ssh to other hosts", _text("FILE")),
     Flag(("--disable-cache",), HOSTS, "repeat the checks of hosts that were checked less than 60 minutes ago"),
 
+    _setting("HOROVOD_REMOTE_PYTHON", HOSTS, value=_text("PATH")),
+    _setting("HOROVOD_ENV_ALLOW", ENVIRONMENT),
+    _setting("HOROVOD_ENV_DENY", ENVIRONMENT),
+
     Flag(("--output-filename",), OUTPUT, "also write DIR/rank.N/stdout and stderr", _text("DIR")),
     Flag(("-prefix-timestamp", "--prefix-output-with-timestamp"), OUTPUT, "time before each line of output"),
+    Flag(("--prefix-output-with-host",), OUTPUT, "the host's name too in the prefix of each line, as in "
+         "[3@host2]<stdout>:"),
     Flag(("--verbose",), OUTPUT, "tell what is started"),
 
     _setting("HOROVOD_FUSION_THRESHOLD", TUNING, value=_mebibytes(BY_NAME["HOROVOD_FUSION_THRESHOLD"]),

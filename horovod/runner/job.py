@@ -130,7 +130,13 @@ class Job:
         slots: dict[str, list[Slot]] = {}
         for slot in self._settings.slots:
             slots.setdefault(slot.hostname, []).append(slot)
-        shared = environment.job_environment(self._environ, self._settings.variables, _loopback())
+        shared = environment.job_environment(
+            self._environ,
+            self._settings.variables,
+            _loopback(),
+            allow=self._settings.env_allow,
+            deny=self._settings.env_deny,
+        )
         for host, on_host in slots.items():
             agent = Agent(host, on_host)
             self._agents.append(agent)
@@ -293,9 +299,10 @@ class Job:
             del tail[: -verdict.TAIL_LIMIT]
         prefixer = self._prefixers.get((rank, stream))
         if prefixer is None:
-            prefixer = self._prefixers[rank, stream] = LinePrefixer(
-                rank, stream, self._settings.timestamp, self._settings.prefix
-            )
+            settings = self._settings
+            host = self._hosts[rank] if settings.prefix_host else None
+            prefixer = LinePrefixer(rank, stream, settings.timestamp, settings.prefix, host)
+            self._prefixers[rank, stream] = prefixer
         self._queue.put(stream, prefixer.feed(report.data), source=2 * rank + stream)
 
     def _end_rank(self, report: Exited) -> None:

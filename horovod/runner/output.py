@@ -23,8 +23,11 @@ class LinePrefixer:
     nothing before it, with which progress bars begin, gets no prefix.
     """
 
-    def __init__(self, rank: int, stream: int, timestamp: bool = False, prefix: bool = True) -> None:
-        self._prefix = f"[{rank}]<{STREAMS[stream]}>:".encode() if prefix else b""
+    def __init__(
+        self, rank: int, stream: int, timestamp: bool = False, prefix: bool = True, host: str | None = None
+    ) -> None:
+        who = f"{rank}@{host}" if host else f"{rank}"
+        self._prefix = f"[{who}]<{STREAMS[stream]}>:".encode() if prefix else b""
         self._timestamp = timestamp
         self._parts: list[bytes] = []
         self._length = 0

@@ -172,6 +172,15 @@ def test_start_timeout_of_the_environment():
             read("-np", "1", environ={"HOROVOD_START_TIMEOUT": bad})
 
 
+def test_lists_of_variables():
+    settings = read("-np", "1", "--env-deny", "AWS_*, TOKEN", environ={"HOROVOD_ENV_ALLOW": "A,B*"})
+    assert (settings.env_allow, settings.env_deny) == (("A", "B*"), ("AWS_*", "TOKEN"))
+    assert read("-np", "1", "--env-allow=C", environ={"HOROVOD_ENV_ALLOW": "A"}).env_allow == ("C",)
+    for bad in ("A,,B", "A=1", ","):
+        with pytest.raises(ValueError, match=f"HOROVOD_ENV_DENY is '{bad}'"):
+            read("-np", "1", environ={"HOROVOD_ENV_DENY": bad})
+
+
 def test_every_flag_has_help_and_a_name_of_its_own():
     names = [name for flag in FLAGS for name in flag.names]
     assert len(names) == len(set(names))

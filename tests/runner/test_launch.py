@@ -76,6 +76,14 @@ def test_output_arrives_in_time():
         assert job.process.stdout.readline() == b"[0]<stdout>:here\n"  # although the worker goes on
 
 
+def test_environment_lists_and_host_prefix():
+    script = "import os; print(sorted(name for name in os.environ if name.startswith('SAMPLE_')))"
+    environment = {"SAMPLE_A": "1", "SAMPLE_B": "2", "SAMPLE_C": "3", "HOROVOD_ENV_DENY": "SAMPLE_C"}
+    arguments = ["-np", "1", "--env-allow", "SAMPLE_[BC]", "--prefix-output-with-host", *python(script)]
+    done = run_job(arguments, environment=environment)
+    assert (done.code, done.out) == (0, "[0@localhost]<stdout>:['SAMPLE_B']\n")
+
+
 def test_timestamps():
     done = run_job(["-np", "1", "--prefix-output-with-timestamp", "--log-with-timestamp", "echo", "x"])
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} \[0\]<stdout>:x\n", done.out)

@@ -70,6 +70,11 @@ def test_timestamp():
     assert re.fullmatch(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} \[3\]<stdout>:a\n", lines_of(b"a\n", timestamp=True))
 
 
+def test_the_host_is_in_the_prefix_when_asked_for():
+    assert lines_of(b"a\n", host="node-7") == b"[3@node-7]<stdout>:a\n"
+    assert lines_of(b"a\n", host="node-7", prefix=False) == b"a\n"
+
+
 @pytest.mark.parametrize(("size", "folder"), [(1, "rank.0"), (10, "rank.9"), (11, "rank.09"), (101, "rank.009")])
 def test_folders_are_padded_to_the_widest_rank(tmp_path, size, folder):
     files = RankFiles(str(tmp_path / "deep" / "logs"), size)
