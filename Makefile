@@ -60,7 +60,7 @@ lint: $(STAMPS)/dev $(STAMPS)/editable ## ruff, mypy, import-linter, order of th
 docs: $(STAMPS)/editable ## are the generated documents up to date?
 	nice scripts/check-docs.sh
 
-pytest: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/editable ## Python tests; PYTEST_ARGS="-k name" chooses
+pytest: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/system $(STAMPS)/editable ## Python tests; PYTEST_ARGS="-k name" chooses
 	nice python -m pytest $(PYTEST_ARGS)
 
 test-tf-matrix: wheel ## the TensorFlow and Keras tests with each version in TF_MATRIX, set up in .venv-tf-VERSION; minutes each
@@ -117,6 +117,11 @@ $(STAMPS)/dev: $(STAMPS)/venv pyproject.toml
 
 $(STAMPS)/doctest: $(STAMPS)/venv
 	scripts/install-doctest.sh
+	touch $@
+
+# Programs of the operating system for the tests on several hosts; where they cannot be had, those tests are skipped.
+$(STAMPS)/system: $(STAMPS)/venv scripts/install-system-packages.sh
+	scripts/install-system-packages.sh
 	touch $@
 
 # MPI comes as wheels; an environment of its own keeps its mpiexec out of the way of tests.

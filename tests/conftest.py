@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.pool import KERAS, TENSORFLOW, TORCH, Fleets, Kind, Pool
+from tests.testbed import hosts as testbed
+from tests.testbed.cluster import Cluster
 
 # What somebody once calibrated on this machine is none of the tests' business.
 os.environ["HOROVOD_CALIBRATE"] = "0"
@@ -67,3 +69,21 @@ def keras_pool(fleets: Fleets) -> Callable[[str], Callable[..., Pool]]:
         return _maker(fleets, KERAS[backend])
 
     return of
+
+
+@pytest.fixture(scope="session")
+def bed() -> Iterator[Cluster]:
+    """Four hosts made of namespaces (host1 ... host4), and a desk; tests take them through `cluster`. Skips the test
+    where such hosts cannot be made."""
+    if reason := testbed.why_not():
+        pytest.skip(reason)
+    made = Cluster(4)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def cluster(bed: Cluster) -> Iterator[Cluster]:
+    """The four hosts, put in order again after the test whatever it did to them."""
+    yield bed
+    bed.reset()

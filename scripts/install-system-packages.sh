@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Debian packages that some tests need: programs to make several hosts out of namespaces, and to reach them as a user does, by ssh.
+# Asks apt only for what is missing. Never fails: without them these tests are skipped, each with the reason.
+set -uo pipefail
+
+# A line each: a program (or a file), the package that has it.
+needed() {
+  cat <<'LIST'
+ip iproute2
+unshare util-linux
+nsenter util-linux
+ssh openssh-client
+ssh-keygen openssh-client
+sshd openssh-server
+nft nftables
+iptables iptables
+ps procps
+LIST
+}
+
+PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
+packages=()
+while read -r program package; do
+  if [[ $program == /* ]]; then [ -e "$program" ] || packages+=("$package"); continue; fi
+  command -v "$program" >/dev/null || packages+=("$package")
+done < <(needed)
+[ ${#packages[@]} -gt 0 ] || exit 0
+mapfile -t packages < <(printf '%s\n' "${packages[@]}" | sort -u)
+
+give_up() { echo "$1; tests that need ${packages[*]} will be skipped" >&2; exit 0; }
+command -v apt-get >/dev/null || give_up "there is no apt-get here"
+# These tests need root anyway; and somebody's own machine gets no ssh server that its next start would also start.
+[ "$(id -u)" = 0 ] || give_up "not root"
+[ ! -d /run/systemd/system ] || give_up "this machine runs services: install ${packages[*]} yourself"
+# Nor is the server to be started now: the tests run their own. invoke-rc.d asks this file.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e $policy ]; then
+  printf '#!/bin/sh\nexit 101\n' >$policy && chmod 755 $policy
+  trap 'rm -f $policy' EXIT
+fi
+log=$(mktemp)
+install() {
+  env DEBIAN_FRONTEND=noninteractive \
+    apt-get -o DPkg::Lock::Timeout=120 install -y -q --no-install-recommends "${packages[@]}" >"$log" 2>&1
+}
+install || { apt-get update -q >/dev/null 2>&1; install; } || { tail -n 5 "$log" >&2; rm -f "$log"; give_up "apt-get failed"; }
+rm -f "$log"

@@ -1,0 +1,161 @@
+"""The hosts made of namespaces are what other tests take them for: apart where hosts are apart, and gone afterwards."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.testbed.cluster import Cluster
+from tests.testbed.hosts import ROOT
+
+
+def reaches(cluster: Cluster, a: int, b: int) -> bool:
+    """Can a job on host a log in on host b?"""
+    name = cluster.host(b).name
+    return cluster.host(a).run(["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=2", name, "true"]).returncode == 0
+
+
+def connects(cluster: Cluster, a: int, b: int, port: int) -> str:
+    """ "ok", or what a TCP connection from a to b gets."""
+    code = f"import socket; socket.create_connection(({cluster.host(b).address!r}, {port}), 2); print('ok')"
+    done = cluster.host(a).run([sys.executable, "-I", "-c", code])
+    return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
+
+
+def test_hosts_are_apart(cluster: Cluster) -> None:
+    identity = (
+        "hostname; readlink /proc/self/ns/net; cat /proc/sys/kernel/random/boot_id; ip -br addr show eth0; echo $HOME"
+    )
+    seen = [host.run(["ssh", host.name, identity]).stdout.split("\n") for host in cluster.hosts]
+    for host, lines in zip(cluster.hosts, seen, strict=True):
+        assert lines[0] == host.name
+        assert host.address in lines[3]
+        assert host.address6 in lines[3]
+        assert lines[4] == "/run/home"
+    assert len({lines[1] for lines in seen}) == len(seen)
+    assert len({lines[2] for lines in seen}) == len(seen)
+
+
+def test_the_user_logs_in_everywhere_and_from_the_desk(cluster: Cluster) -> None:
+    for target in ("host1", "host4", "fd77::2", "-p 2222 host3"):
+        done = cluster.desk.run(f"ssh -o BatchMode=yes {target} hostname")
+        assert (done.returncode, done.stderr) == (0, ""), target
+    assert "Permission denied" not in cluster.host(2).run("ssh -o BatchMode=yes host3 hostname").stderr
+    assert connects(cluster, 1, 254, 22) == "ConnectionRefusedError: [Errno 111] Connection refused"
+
+
+def test_programs_are_seen_and_signalled_from_outside(cluster: Cluster) -> None:
+    host = cluster.host(2)
+    process = host.popen([sys.executable, "-I", "-c", "import time; time.sleep(600)"])
+    pid = process.target
+    wait_until(lambda: "time.sleep" in host.processes()[pid])
+    assert cluster.host(1).processes() == {}
+    process.send(9)
+    assert process.wait(30) == -9
+    process.communicate()
+    assert host.processes() == {}
+
+
+def test_what_a_job_leaves_is_found_and_removed(cluster: Cluster) -> None:
+    host = cluster.host(3)
+    code = """
+import socket, time
+s = socket.create_server(("", 0))
+open("/dev/shm/left", "w"); open("/run/home/left", "w"); open("/run/home/.ssh/known_hosts", "w")
+print(s.getsockname()[1], flush=True)
+time.sleep(600)
+"""
+    process = host.popen([sys.executable, "-I", "-c", code])
+    port = int(process.stdout.readline())
+    found = cluster.litter()
+    assert found["host3 files"] == ["/dev/shm/left", "/run/home/left"]
+    assert [p for _, p in found["host3 listening"]] == [port]  # type: ignore[attr-defined]
+    assert list(found["host3 processes"]) == [process.target]  # type: ignore[call-overload]
+    cluster.reset()
+    process.communicate()
+    assert cluster.litter() == {}
+    assert reaches(cluster, 3, 1)
+
+
+def test_partition_and_heal(cluster: Cluster) -> None:
+    assert reaches(cluster, 1, 3)
+    cluster.partition(3, 4)
+    assert not reaches(cluster, 1, 3)
+    assert reaches(cluster, 3, 4)
+    assert "UP" in cluster.host(3).run("ip -br link show eth0").stdout
+    cluster.heal()
+    assert reaches(cluster, 1, 3)
+
+
+def test_a_cable_is_pulled(cluster: Cluster) -> None:
+    cluster.link_down(2)
+    assert "NO-CARRIER" in cluster.host(2).run("ip link show eth0").stdout
+    assert not reaches(cluster, 1, 2)
+    cluster.heal()
+    assert reaches(cluster, 1, 2)
+
+
+@pytest.mark.parametrize("refuse", [False, True])
+def test_a_firewall_in_one_direction(cluster: Cluster, refuse: bool) -> None:
+    with_server = cluster.host(2).popen([sys.executable, "-m", "http.server", "7000"])
+    wait_until(lambda: 7000 in [port for _, port in cluster.host(2).listening()])
+    cluster.firewall(2, refuse=refuse)
+    assert ("Refused" if refuse else "TimeoutError") in connects(cluster, 1, 2, 7000)
+    assert reaches(cluster, 1, 2)
+    assert connects(cluster, 2, 1, 22) == "ok"
+    cluster.heal()
+    assert connects(cluster, 1, 2, 7000) == "ok"
+    with_server.send(9)
+    with_server.communicate()
+
+
+def test_one_more_network(cluster: Cluster) -> None:
+    addresses = cluster.add_network(1, 2)
+    assert addresses == {1: "10.78.1.1", 2: "10.78.1.2"}
+    assert "10.78.1.2" in cluster.host(2).run("ip -br addr show eth1").stdout
+    cluster.partition(1)
+    done = cluster.host(1).run(f"ssh -o StrictHostKeyChecking=no {addresses[2]} hostname")
+    assert done.stdout == "host2\n"
+    cluster.reset()
+    assert "eth1" not in cluster.host(2).run("ip link").stdout
+
+
+def test_nothing_is_left_when_the_tests_are_killed() -> None:
+    """Another process makes hosts and gets kill -9: every process of theirs goes with it, and with them all else."""
+    from tests.testbed.hosts import why_not
+
+    if reason := why_not():
+        pytest.skip(reason)
+    code = """
+import sys, time
+from tests.testbed.cluster import Cluster
+c = Cluster(2)
+p = c.host(1).popen(["sleep", "600"])
+print(c.host(1).pid, c.host(2).pid, p.target, c._switch.pid, flush=True)
+time.sleep(600)
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    pids = [int(word) for word in process.stdout.readline().split()]
+    assert all(Path(f"/proc/{pid}").exists() for pid in pids)
+    process.kill()
+    process.communicate()
+    wait_until(lambda: not any(alive(pid) for pid in pids))
+    assert not {"main", "cut", "h1", "h254"} & set(os.listdir("/sys/class/net"))
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in b"ZX"
+    except OSError:
+        return False

@@ -1,0 +1,160 @@
+"""Hosts, a network between them, and what can happen to it. The fixtures are in tests/conftest.py."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+
+from tests.testbed.hosts import HOME, Host, start_hosts
+from tests.testbed.network import BedError, Switch, filter_new_connections, hosts_file, open_network
+
+DESK = 254
+
+
+class Cluster:
+    """`size` hosts host1 ... hostN, and a desk, on one network. Hosts are given by number, 1 to N; desk is 254.
+
+    Raises BedError when the machine does not do as it should; `hosts.why_not()` says beforehand whether it can."""
+
+    def __init__(self, size: int, *, ipv6: bool = True, shm: str = "1g") -> None:
+        self._names = {**{f"host{i}": i for i in range(1, size + 1)}, "desk": DESK}
+        self._ipv6 = ipv6
+        self._added: list[str] = []  # bridges and ports to remove at the next reset
+        self._next = 1  # number of the next network
+        self._cut: set[int] = set()
+        self._down: set[int] = set()
+        self._filtered: set[int] = set()
+        self._hosts: dict[int, Host] = {}
+        self._switch = Switch()
+        try:
+            self._hosts = {host.number: host for host in start_hosts(self._names, shm)}
+            self._switch.add_bridge("main")
+            self._switch.add_bridge("cut")
+            for host in self._hosts.values():
+                addresses = [f"{host.address}/24", *([f"{host.address6}/64"] if ipv6 else [])]
+                self._switch.plug("main", host.pid, self._port(host.number), "eth0", addresses)
+        except BaseException:
+            self.close()
+            raise
+        self._files = {number: host.files() for number, host in self._hosts.items()}
+        self._homes = {
+            (number, name): host.path(name).read_bytes()
+            for number, host in self._hosts.items()
+            for name in self._files[number]
+            if name.startswith(HOME)
+        }
+
+    def host(self, number: int) -> Host:
+        return self._hosts[number]
+
+    @property
+    def hosts(self) -> list[Host]:
+        """host1 ... hostN."""
+        return [host for host in self._hosts.values() if host.number != DESK]
+
+    @property
+    def desk(self) -> Host:
+        """A machine that is none of the hosts and cannot be logged in to: a place to start jobs from."""
+        return self._hosts[DESK]
+
+    @property
+    def launcher(self) -> Host:
+        """Where jobs are started by default: host1."""
+        return self._hosts[1]
+
+    def _port(self, number: int) -> str:
+        return f"h{number}"
+
+    # What can happen to the network; `heal` or `reset` undoes it
+
+    def partition(self, *numbers: int) -> None:
+        """Cut these hosts off from all others, not from one another. Packets vanish; no host sees its link change."""
+        for number in numbers:
+            self._switch.move(self._port(number), "cut")
+            self._cut.add(number)
+
+    def link_down(self, number: int) -> None:
+        """Pull the host's cable: it sees its link lost."""
+        self._switch.set_link(self._port(number), False)
+        self._down.add(number)
+
+    def firewall(
+        self, number: int, *, incoming: bool = True, allowed: tuple[int, ...] = (22,), refuse: bool = False
+    ) -> None:
+        """Drop (or refuse) new TCP connections to this host, or from it, except to the allowed ports."""
+        self._filtered.add(number)
+        filter_new_connections(self.host(number).pid, incoming=incoming, allowed=allowed, refuse=refuse)
+
+    def heal(self) -> None:
+        """The network as it was at first; added networks stay."""
+        for number in sorted(self._cut):
+            self._switch.move(self._port(number), "main")
+        for number in sorted(self._down):
+            self._switch.set_link(self._port(number), True)
+        for number in sorted(self._filtered):
+            open_network(self.host(number).pid)
+        self._cut, self._down, self._filtered = set(), set(), set()
+
+    def add_network(self, *numbers: int, subnet: str = "", ipv6: bool = False) -> dict[int, str]:
+        """One more network that connects only these hosts, by an interface ethK of each; K is 1 for the first one.
+        `subnet`: the first three numbers of its /24, 10.78.K unless given. Returns each host's address there."""
+        index = self._next
+        self._next += 1
+        subnet = subnet or f"10.78.{index}"
+        bridge = f"net{index}"
+        self._switch.add_bridge(bridge)
+        self._added.append(bridge)
+        made = {}
+        for number in numbers:
+            made[number] = f"{subnet}.{number}"
+            addresses = [f"{made[number]}/24", *([f"fd78:{index:x}::{number:x}/64"] if ipv6 else [])]
+            port = f"n{index}h{number}"
+            self._switch.plug(bridge, self.host(number).pid, port, f"eth{index}", addresses)
+            self._added.append(port)
+        return made
+
+    def name_hosts(self, names: Mapping[str, str]) -> None:
+        """What /etc/hosts says on all hosts: names to addresses, besides localhost. `reset` restores it."""
+        for host in self._hosts.values():
+            host.path("/run/bed/etc-hosts").write_text(hosts_file(names))
+
+    # Between tests
+
+    def litter(self) -> dict[str, object]:
+        """What is left of jobs: processes, listening ports, files, shared memory, by host. Empty when all is clean."""
+        found: dict[str, object] = {}
+        for number, host in self._hosts.items():
+            left = {
+                "processes": host.processes(),
+                "listening": host.listening(),
+                "files": sorted(host.files() - self._files[number]),
+            }
+            found |= {f"{host.name} {kind}": value for kind, value in left.items() if value}
+        return found
+
+    def reset(self) -> None:
+        """End what runs, mend and simplify the network, remove new files, restore those in the home directories."""
+        self.heal()
+        if self._added:
+            self._switch.remove(reversed(self._added))
+            self._added, self._next = [], 1
+        self.name_hosts({name: f"10.77.0.{number}" for name, number in self._names.items()})
+        for number, host in self._hosts.items():
+            host.kill_all()
+            for name in host.files() - self._files[number]:
+                with contextlib.suppress(FileNotFoundError):
+                    host.path(name).unlink()
+        for (number, name), content in self._homes.items():
+            path = self._hosts[number].path(name)
+            if not path.exists() or path.read_bytes() != content:
+                path.write_bytes(content)
+                path.chmod(0o600)
+
+    def close(self) -> None:
+        """Switch everything off."""
+        for host in self._hosts.values():
+            host.close()
+        self._switch.close()
+
+
+__all__ = ["DESK", "BedError", "Cluster"]

@@ -1,0 +1,128 @@
+"""The cables and switches between the hosts of the test bed: a network namespace of its own with bridges in it.
+
+The namespace has no name and belongs to one process, so nothing in the machine's own network is touched, beds of
+several test runs never meet, and when the process ends, whoever kills it, bridges and cables are gone.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterable, Mapping
+
+from horovod.runner import linux
+
+PROGRAM_LIMIT = 30.0  # s for one call of ip or nft
+
+
+class BedError(Exception):
+    """The test bed cannot do what it was asked to: a fault of the bed or of the machine, not of what is tested."""
+
+
+def enter(pid: int, *flags: str) -> list[str]:
+    """The command prefix that runs a program in namespaces of process `pid` (flags of nsenter)."""
+    return ["nsenter", "-t", str(pid), *flags]
+
+
+def in_network(pid: int, command: list[str], text: str = "") -> str:
+    """Run a program of this machine in the network of process `pid`; its stdout. Raises BedError when it fails."""
+    done = subprocess.run(
+        enter(pid, "--net") + command, input=text, capture_output=True, text=True, timeout=PROGRAM_LIMIT
+    )
+    if done.returncode:
+        raise BedError(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}\n{text}")
+    return done.stdout
+
+
+def ip(pid: int, lines: Iterable[str]) -> None:
+    """Calls of ip(8) in the network of process `pid`, one a line."""
+    in_network(pid, ["ip", "-batch", "-"], "\n".join(lines) + "\n")
+
+
+class Switch:
+    """Bridges, and cables from them to hosts; a cable is a veth pair, whose other end is an interface of the host."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            ["unshare", "--net", "cat"], stdin=subprocess.PIPE, preexec_fn=linux.dying_with(os.getpid())
+        )
+        self.pid = self._process.pid
+        self._wait_for_namespace()
+
+    def _wait_for_namespace(self) -> None:
+        """Until the process has become `cat`, it has not yet left the machine's network."""
+        while self._process.poll() is None:
+            if os.readlink(f"/proc/{self.pid}/ns/net") != os.readlink("/proc/self/ns/net"):
+                return
+        raise BedError(f"unshare --net ended with code {self._process.returncode}")
+
+    def add_bridge(self, name: str) -> None:
+        ip(self.pid, [f"link add {name} type bridge forward_delay 0 mcast_snooping 0", f"link set {name} up"])
+
+    def plug(self, bridge: str, host: int, port: str, interface: str, addresses: Iterable[str]) -> None:
+        """A cable from `port` of a bridge to a new interface of the host with process `host`; addresses with prefix."""
+        ip(
+            self.pid,
+            [
+                f"link add {port} type veth peer name {interface} netns {host}",
+                f"link set {port} master {bridge} up",
+            ],
+        )
+        ip(
+            host,
+            [
+                f"link set {interface} up",
+                *(f"addr add {a} dev {interface}{' nodad' if ':' in a else ''}" for a in addresses),
+            ],
+        )
+
+    def move(self, port: str, bridge: str) -> None:
+        """Plug a cable into another bridge. The host sees no change of its link."""
+        ip(self.pid, [f"link set {port} master {bridge}"])
+
+    def set_link(self, port: str, up: bool) -> None:
+        """The host at the other end sees its link lost or come back."""
+        ip(self.pid, [f"link set {port} {'up' if up else 'down'}"])
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove bridges, or ports with their cables and the interfaces at the other end."""
+        ip(self.pid, [f"link del {name}" for name in names])
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.kill()
+        self._process.wait(10)
+
+
+def filter_new_connections(pid: int, *, incoming: bool, allowed: Iterable[int], refuse: bool) -> None:
+    """A firewall in the network of process `pid`: new TCP connections in one direction are dropped (or refused with a
+    reset), except to the allowed ports; answers pass. What uses the loopback interface is left alone. Replaces an
+    earlier one."""
+    hook, interface = ("input", "iif") if incoming else ("output", "oif")
+    ports = ", ".join(str(port) for port in allowed)
+    match = f"tcp dport != {{ {ports} }} " if ports else ""
+    verdict = "reject with tcp reset" if refuse else "drop"
+    open_network(pid)
+    in_network(
+        pid,
+        ["nft", "-f", "-"],
+        f"""table inet bed {{
+                chain c {{
+                    type filter hook {hook} priority 0
+                    {interface} lo accept
+                    tcp flags & (syn | ack) == syn {match}{verdict}
+                }}
+            }}\n""",
+    )
+
+
+def open_network(pid: int) -> None:
+    """Remove the firewall of `filter_new_connections`, if any."""
+    in_network(pid, ["nft", "-f", "-"], "add table inet bed\ndelete table inet bed\n")
+
+
+def hosts_file(names: Mapping[str, str]) -> str:
+    """The text of /etc/hosts: address of every name."""
+    lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost"]
+    return "\n".join([*lines, *(f"{address} {name}" for name, address in names.items())]) + "\n"
