@@ -31,6 +31,7 @@ class LaunchSettings:
     timestamp: bool = False
     prefix: bool = True  # a rank's number before each line of its output
     prefix_host: bool = False  # and its host
+    collapse: bool = False  # a line of many ranks is shown once
     verbose: bool = False
     ssh_port: int | None = None
     ssh_identity_file: str | None = None
@@ -157,6 +158,7 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
         timestamp=bool(namespace.prefix_output_with_timestamp),
         prefix=not namespace.benchmark,
         prefix_host=bool(namespace.prefix_output_with_host),
+        collapse=bool(namespace.collapse_output),
         verbose=bool(namespace.verbose),
         ssh_port=namespace.ssh_port,
         ssh_identity_file=namespace.ssh_identity_file,

@@ -169,6 +169,8 @@ FLAGS: tuple[Flag, ...] = (
     Flag(("-prefix-timestamp", "--prefix-output-with-timestamp"), OUTPUT, "time before each line of output"),
     Flag(("--prefix-output-with-host",), OUTPUT, "the host's name too in the prefix of each line, as in "
          "[3@host2]<stdout>:"),
+    Flag(("--collapse-output",), OUTPUT, "show a line that several ranks write within half a second once, as in "
+         "[0-3]<stdout>:line; the files of --output-filename keep every line"),
     Flag(("--verbose",), OUTPUT, "tell what is started"),
 
     _setting("HOROVOD_FUSION_THRESHOLD", TUNING, value=_mebibytes(BY_NAME["HOROVOD_FUSION_THRESHOLD"]),

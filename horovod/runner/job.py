@@ -15,6 +15,7 @@ from horovod.common.worker_env import make_key
 from horovod.runner import environment, verdict
 from horovod.runner.agents import Agent
 from horovod.runner.cli import LaunchSettings
+from horovod.runner.display import Display
 from horovod.runner.errors import AgentError
 from horovod.runner.hosts import Slot
 from horovod.runner.messages import (
@@ -33,7 +34,7 @@ from horovod.runner.messages import (
     Stop,
     Worker,
 )
-from horovod.runner.output import LinePrefixer, OutputQueue, RankFiles
+from horovod.runner.output import OutputQueue, RankFileError, RankFiles
 from horovod.runner.signals import SignalQueue
 from horovod.runner.stdin import StdinSource
 
@@ -81,7 +82,14 @@ class Job:
         self._agents: list[Agent] = []
         self._queue = OutputQueue()
         self._files: RankFiles | None = None
-        self._prefixers: dict[tuple[int, int], LinePrefixer] = {}
+        self._display = Display(
+            self._queue,
+            self._hosts,
+            prefix=settings.prefix,
+            timestamp=settings.timestamp,
+            with_host=settings.prefix_host,
+            collapse=settings.collapse,
+        )
         self._tails: dict[int, bytearray] = {slot.rank: bytearray() for slot in settings.slots}
         self._tails_at_stop: dict[int, str] = {}
         self._ends: list[verdict.RankEnd] = []
@@ -111,8 +119,7 @@ class Job:
                 self._end_agents()
             finally:
                 store.close()
-                if self._files is not None:
-                    self._files.close()
+                self._close_files()
         return self._conclude()
 
     def _end_agents(self) -> None:
@@ -203,13 +210,15 @@ class Job:
 
     def _sleep(self) -> float | None:
         """Milliseconds until the next thing the clock has to do; None: nothing."""
-        times = [at for at in (self._start_by, self._settle_at, self._give_up_at) if at is not None]
+        clocks = (self._start_by, self._settle_at, self._give_up_at, self._display.next_due())
+        times = [at for at in clocks if at is not None]
         if self._stdin is not None and self._stdin.in_background:
             times.append(time.monotonic() + 1.0)  # it may be brought to the foreground, which nothing tells
         return max(0.0, min(times) - time.monotonic()) * 1000 + 1 if times else None
 
     def _check_clock(self) -> None:
         now = time.monotonic()
+        self._display.tick(now)
         if self._start_by is not None and now >= self._start_by:
             self._start_by = None
             self._troubles.append(f"the workers were not started within {self._settings.start_timeout:g} s")
@@ -220,6 +229,7 @@ class Job:
 
     def _over(self) -> bool:
         if all(agent.gone or agent.finished for agent in self._agents):
+            self._display.flush()
             if self._queue.waiting_for() is None:
                 return True
             if not self._received:  # as any program in a pipeline, wait for a slow reader
@@ -291,25 +301,34 @@ class Job:
 
     def _show(self, report: Output) -> None:
         rank, stream = report.rank, report.stream
-        if self._files is not None:
-            self._files.write(rank, stream, report.data)
+        self._write_file(report)
         if stream == 2:
             tail = self._tails[rank]
             tail += report.data
             del tail[: -verdict.TAIL_LIMIT]
-        prefixer = self._prefixers.get((rank, stream))
-        if prefixer is None:
-            settings = self._settings
-            host = self._hosts[rank] if settings.prefix_host else None
-            prefixer = LinePrefixer(rank, stream, settings.timestamp, settings.prefix, host)
-            self._prefixers[rank, stream] = prefixer
-        self._queue.put(stream, prefixer.feed(report.data), source=2 * rank + stream)
+        self._display.show(rank, stream, report.data, time.monotonic())
+
+    def _write_file(self, report: Output) -> None:
+        if self._files is None:
+            return
+        try:
+            self._files.write(report.rank, report.stream, report.data)
+        except RankFileError as error:  # say, the disk is full: an incomplete record is worse than no job
+            self._troubles.append(str(error))
+            self._close_files()
+            self._stop(TERM_GRACE)
+
+    def _close_files(self) -> None:
+        files, self._files = self._files, None
+        try:
+            if files is not None:
+                files.close()
+        except RankFileError as error:
+            self._troubles.append(str(error))
 
     def _end_rank(self, report: Exited) -> None:
         rank = report.rank
-        for stream in (1, 2):
-            if (prefixer := self._prefixers.get((rank, stream))) is not None:
-                self._queue.put(stream, prefixer.finish(), source=2 * rank + stream)
+        self._display.finish(rank, time.monotonic())
         self._ends.append(
             verdict.RankEnd(
                 rank,

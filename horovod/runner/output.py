@@ -1,4 +1,4 @@
-"""What the workers print: whole lines with their rank in front, files per rank, a queue that never blocks."""
+"""Where the workers' output goes: files per rank, and a queue to the launcher's own output that never blocks."""
 
 from __future__ import annotations
 
@@ -7,113 +7,73 @@ import select
 import stat
 import time
 from collections import deque
-from datetime import datetime
 from pathlib import Path
 
 STREAMS = {1: "stdout", 2: "stderr"}
-LINE_LIMIT = 16 << 20  # a line is held until it is whole; one that gets longer is cut here
 PIPE_PIECE = 4096  # a pipe or terminal that is ready takes this many bytes without blocking (PIPE_BUF)
 FILE_PIECE = 1 << 20
 
 
-class LinePrefixer:
-    """Cuts one stream of one rank into lines, each ended by \\n or \\r, and puts a prefix before each.
+class RankFileError(OSError):
+    """A file of a rank's output cannot be written; the text names it and says why."""
 
-    Only whole lines are given out, so lines of different ranks never mix. Bytes are passed on as they are. A \\r with
-    nothing before it, with which progress bars begin, gets no prefix.
-    """
+    def __init__(self, path: Path, error: OSError) -> None:
+        super().__init__(error.errno, error.strerror, str(path))
+        self.path = path
 
-    def __init__(
-        self, rank: int, stream: int, timestamp: bool = False, prefix: bool = True, host: str | None = None
-    ) -> None:
-        who = f"{rank}@{host}" if host else f"{rank}"
-        self._prefix = f"[{who}]<{STREAMS[stream]}>:".encode() if prefix else b""
-        self._timestamp = timestamp
-        self._parts: list[bytes] = []
-        self._length = 0
-        self._after_return = False
-        self._held = b""  # a \r with nothing before it, until it is known whether \n follows
-
-    def feed(self, data: bytes) -> bytes:
-        """The lines completed by `data`, prefixed; empty when none is."""
-        if self._after_return and data.startswith(b"\n"):
-            data = data[1:]  # the second half of a \r\n that was torn in two
-            self._after_return = False
-            lines = [b"\n"] + self._cut(data)
-            return lines[0] + self._join(lines[1:])
-        return self._join(self._cut(data))
-
-    def _cut(self, data: bytes) -> list[bytes]:
-        if not data:
-            return []
-        self._after_return = False
-        data, self._held = self._held + data, b""
-        lines = data.splitlines(keepends=True)
-        rest = b"" if lines[-1].endswith((b"\n", b"\r")) else lines.pop()
-        if lines:
-            self._parts.append(lines[0])
-            lines[0] = b"".join(self._parts)
-            self._parts = []
-            self._length = 0
-            if lines[-1] == b"\r" and not rest:
-                self._held = lines.pop()
-            else:
-                self._after_return = lines[-1].endswith(b"\r") and not rest
-        if rest:
-            self._parts.append(rest)
-            self._length += len(rest)
-            if self._length > LINE_LIMIT:
-                lines.append(b"".join(self._parts) + b"\n")
-                self._parts = []
-                self._length = 0
-        return lines
-
-    def _join(self, lines: list[bytes]) -> bytes:
-        if not lines:
-            return b""
-        prefix = self._prefix
-        if self._timestamp:
-            prefix = datetime.now().isoformat(" ", "milliseconds").encode() + b" " + prefix
-        if b"\r" in lines:
-            return b"".join(line if line == b"\r" else prefix + line for line in lines)
-        return prefix + prefix.join(lines)
-
-    def finish(self) -> bytes:
-        """What is left without an end of line, with one added; empty when nothing is."""
-        held, self._held = self._held, b""
-        if held:
-            return held
-        rest = b"".join(self._parts)
-        self._parts = []
-        self._length = 0
-        return self._join([rest + b"\n"]) if rest else b""
+    def __str__(self) -> str:
+        return f"rank file {self.path}: {self.strerror}"
 
 
 class RankFiles:
     """DIR/rank.<zero-padded rank>/stdout and stderr, with the bytes of each worker as they came.
 
-    Raises OSError (naming the path) when a directory or file cannot be made.
+    Raises RankFileError, an OSError, when a directory or file cannot be made or written.
     """
 
     def __init__(self, directory: str, size: int) -> None:
         width = len(str(size - 1))
         self._files: dict[tuple[int, int], int] = {}
+        self._paths: dict[tuple[int, int], Path] = {}
         for rank in range(size):
             folder = Path(directory) / f"rank.{rank:0{width}}"
-            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                self.close()
+                raise RankFileError(folder, error) from None
             for stream, name in STREAMS.items():
-                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-                self._files[rank, stream] = os.open(folder / name, flags, 0o666)
+                self._open(rank, stream, folder / name)
+
+    def _open(self, rank: int, stream: int, path: Path) -> None:
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            self.close()
+            raise RankFileError(path, error) from None
+        self._files[rank, stream] = fd
+        self._paths[rank, stream] = path
 
     def write(self, rank: int, stream: int, data: bytes) -> None:
+        """Append. After an error the file has the bytes that fitted."""
         view = memoryview(data)
-        while view:
-            view = view[os.write(self._files[rank, stream], view) :]
+        try:
+            while view:
+                view = view[os.write(self._files[rank, stream], view) :]
+        except OSError as error:
+            raise RankFileError(self._paths[rank, stream], error) from None
 
     def close(self) -> None:
-        for fd in self._files.values():
-            os.close(fd)
-        self._files = {}
+        """Close all files. Some file systems tell only now that they are full."""
+        files, self._files = self._files, {}
+        failed: RankFileError | None = None
+        for key, fd in files.items():
+            try:
+                os.close(fd)
+            except OSError as error:
+                failed = failed or RankFileError(self._paths[key], error)
+        if failed is not None:
+            raise failed
 
 
 class OutputQueue:
@@ -128,7 +88,8 @@ class OutputQueue:
         self._queue: deque[tuple[int, bytearray]] = deque()
         self._pieces = {fd: self._piece(fd) for fd in self._fds.values()}
         self._torn_by: int | None = None  # the source whose last line on a terminal ended with \r
-        self._terminal = all(os.isatty(fd) for fd in self._fds.values())
+        self._terminals = {stream for stream, fd in self._fds.items() if os.isatty(fd)}
+        self._terminal = self._terminals == set(self._fds)
         self.pending = 0
         self.broken = False  # a reader (say, `head`) has gone away
         self._broken_fds: set[int] = set()
@@ -136,6 +97,10 @@ class OutputQueue:
     @staticmethod
     def _piece(fd: int) -> int:
         return FILE_PIECE if stat.S_ISREG(os.fstat(fd).st_mode) else PIPE_PIECE
+
+    def is_terminal(self, stream: int) -> bool:
+        """Does the stream lead to a terminal?"""
+        return stream in self._terminals
 
     def put(self, stream: int, data: bytes, source: int = -1) -> None:
         """Queue whole lines for stdout (1) or stderr (2). `source` tells the streams of the ranks apart."""

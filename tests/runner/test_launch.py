@@ -100,6 +100,35 @@ def test_output_files(tmp_path, size):
         assert (tmp_path / f"logs/rank.{rank}/stderr").read_text() == "err"
 
 
+PAIRS = [pair for a, b in (("0-1", "2"), ("0,2", "1"), ("1-2", "0")) for pair in ((a, b), (b, a))]
+
+
+def test_lines_of_all_ranks_are_shown_once_when_asked_for(tmp_path):
+    code = "import os; print('same'); print('mine', os.environ['HOROVOD_RANK'])"
+    arguments = ["-np", "3", "--collapse-output", "--output-filename", str(tmp_path), *python(code)]
+    done = run_job(arguments)
+    assert done.code == 0
+    lines = done.out.splitlines()
+    mine = [f"[{rank}]<stdout>:mine {rank}" for rank in range(3)]
+    assert sorted(line for line in lines if "mine" in line) == mine
+    same = [line for line in lines if line not in mine]
+    # On a busy machine ranks may be further apart than a line is held.
+    assert same in (["[0-2]<stdout>:same"], *([f"[{a}]<stdout>:same", f"[{b}]<stdout>:same"] for a, b in PAIRS)) or (
+        sorted(same) == [f"[{rank}]<stdout>:same" for rank in range(3)]
+    )
+    for rank in range(3):
+        assert (tmp_path / f"rank.{rank}/stdout").read_text() == f"same\nmine {rank}\n"
+
+
+def test_a_full_disk_ends_the_job_and_is_named(tmp_path):
+    (tmp_path / "rank.1").mkdir()
+    (tmp_path / "rank.1" / "stdout").symlink_to("/dev/full")
+    code = "import os, time; print('x'); time.sleep(600)"
+    done = run_job(["-np", "2", "--output-filename", str(tmp_path), *python(code)])
+    assert done.code != 0
+    assert f"horovodrun: rank file {tmp_path}/rank.1/stdout: No space left on device\n" in done.err
+
+
 def test_output_files_that_cannot_be_made_are_named(tmp_path):
     (tmp_path / "file").write_text("")
     done = run_job(["-np", "1", "--output-filename", str(tmp_path / "file"), "echo", "x"])

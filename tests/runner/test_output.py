@@ -1,29 +1,62 @@
+import errno
 import os
 import random
 import re
+import resource
+import signal
 
 import pytest
 
-from horovod.runner import output
-from horovod.runner.output import LinePrefixer, OutputQueue, RankFiles
+from horovod.runner import lines
+from horovod.runner.display import Display
+from horovod.runner.output import OutputQueue, RankFileError, RankFiles
 
 
-def lines_of(*pieces, **options):
-    prefixer = LinePrefixer(3, 1, **options)
-    return b"".join([*(prefixer.feed(piece) for piece in pieces), prefixer.finish()])
+class Shown:
+    """Stands for the queue and keeps what is put there, all in one."""
+
+    def __init__(self, terminal=False):
+        self.terminal = terminal
+        self.text = b""
+
+    def put(self, stream, data, source=-1):
+        self.text += data
+
+    def is_terminal(self, stream):
+        return self.terminal
+
+    def take(self):
+        text, self.text = self.text, b""
+        return text
+
+
+def lines_of(*pieces, rank=3, terminal=False, **options):
+    shown = Shown(terminal)
+    display = Display(shown, {rank: "node-7"}, **options)
+    for piece in pieces:
+        display.show(rank, 1, piece, 0.0)
+    display.finish(rank, 0.0)
+    return shown.text
 
 
 def test_lines_get_a_prefix():
     assert lines_of(b"a\nb\n") == b"[3]<stdout>:a\n[3]<stdout>:b\n"
-    assert LinePrefixer(12, 2).feed(b"x\n") == b"[12]<stderr>:x\n"
+    shown = Shown()
+    Display(shown, {12: "h"}).show(12, 2, b"x\n", 0.0)
+    assert shown.text == b"[12]<stderr>:x\n"
 
 
 def test_nothing_is_given_out_before_the_line_is_whole():
-    prefixer = LinePrefixer(0, 1)
-    assert prefixer.feed(b"ab") == b""
-    assert prefixer.feed(b"cd\nef") == b"[0]<stdout>:abcd\n"
-    assert prefixer.finish() == b"[0]<stdout>:ef\n"
-    assert prefixer.finish() == b""
+    shown = Shown()
+    display = Display(shown, {0: "h"})
+    display.show(0, 1, b"ab", 0.0)
+    assert shown.take() == b""
+    display.show(0, 1, b"cd\nef", 0.0)
+    assert shown.take() == b"[0]<stdout>:abcd\n"
+    display.finish(0, 0.0)
+    assert shown.take() == b"[0]<stdout>:ef\n"
+    display.finish(0, 0.0)
+    assert shown.take() == b""
 
 
 def test_progress_bars_are_given_out_at_every_return():
@@ -60,9 +93,13 @@ def test_any_cutting_gives_the_same_text():
 
 
 def test_a_line_without_end_is_cut_at_the_limit(monkeypatch):
-    monkeypatch.setattr(output, "LINE_LIMIT", 100)
-    prefixer = LinePrefixer(0, 1)
-    given = [prefixer.feed(b"x" * 40) for _ in range(5)]
+    monkeypatch.setattr(lines, "LINE_LIMIT", 100)
+    shown = Shown()
+    display = Display(shown, {0: "h"})
+    given = []
+    for _ in range(5):
+        display.show(0, 1, b"x" * 40, 0.0)
+        given.append(shown.take())
     assert given == [b"", b"", b"[0]<stdout>:" + b"x" * 120 + b"\n", b"", b""]
 
 
@@ -71,8 +108,35 @@ def test_timestamp():
 
 
 def test_the_host_is_in_the_prefix_when_asked_for():
-    assert lines_of(b"a\n", host="node-7") == b"[3@node-7]<stdout>:a\n"
-    assert lines_of(b"a\n", host="node-7", prefix=False) == b"a\n"
+    assert lines_of(b"a\n", with_host=True) == b"[3@node-7]<stdout>:a\n"
+    assert lines_of(b"a\n", with_host=True, prefix=False) == b"a\n"
+
+
+RED, GREEN, OFF = b"\x1b[31m", b"\x1b[32m", b"\x1b[0m"
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [
+        ([RED + b"a" + OFF + b"b\n"], [RED + b"a" + OFF + b"b\n"]),
+        ([RED + b"a\nb\nc" + OFF + b"\nd\n"], [RED + b"a" + OFF + b"\n", RED + b"b" + OFF + b"\n"]
+         + [RED + b"c" + OFF + b"\n", b"d\n"]),
+        ([RED + b"50%\r", b"60%" + OFF + b"\r\n"], [RED + b"50%" + OFF + b"\r", RED + b"60%" + OFF + b"\r\n"]),
+        ([RED + b"a" + GREEN + b"b\nc\n"], [RED + b"a" + GREEN + b"b" + OFF + b"\n", GREEN + b"c" + OFF + b"\n"]),
+        ([b"\x1b[1;38;5;0;4ma\nb\x1b[22;24;39mc\nd\n"],
+         [b"\x1b[1;38;5;0;4ma" + OFF + b"\n", b"\x1b[1;38;5;0;4mb\x1b[22;24;39mc\n", b"d\n"]),
+        ([b"\x1b[48;2;0;0;0ma\nb\x1b[m\nc\n"],
+         [b"\x1b[48;2;0;0;0ma" + OFF + b"\n", b"\x1b[48;2;0;0;0mb\x1b[m\n", b"c\n"]),
+        ([b"\x1b[4:3;38:2::1:2:3ma\nb\x1b[4:0;39m\nc\n"],
+         [b"\x1b[4:3;38:2::1:2:3ma" + OFF + b"\n", b"\x1b[4:3;38:2::1:2:3mb\x1b[4:0;39m\n", b"c\n"]),
+        ([b"\x1b[0;31ma\x1b[31;0m\nb\n"], [b"\x1b[0;31ma\x1b[31;0m\n", b"b\n"]),
+        ([b"\x1b[2Ka\x1b[1Ab\x1b[38m\x1b[38;5m\x1b[;m\n"], [b"\x1b[2Ka\x1b[1Ab\x1b[38m\x1b[38;5m\x1b[;m\n"]),
+    ],
+)  # fmt: skip
+def test_colours_do_not_reach_other_lines_on_a_terminal(pieces, expected):
+    assert lines_of(*pieces, terminal=True) == b"".join(b"[3]<stdout>:" + line for line in expected)
+    assert lines_of(*pieces) == lines_of(b"".join(pieces))  # elsewhere they are passed as they are
+    assert lines_of(*pieces).replace(b"[3]<stdout>:", b"") == b"".join(pieces)
 
 
 @pytest.mark.parametrize(("size", "folder"), [(1, "rank.0"), (10, "rank.9"), (11, "rank.09"), (101, "rank.009")])
@@ -83,6 +147,40 @@ def test_folders_are_padded_to_the_widest_rank(tmp_path, size, folder):
     files.close()
     assert (tmp_path / "deep" / "logs" / folder / "stderr").read_bytes() == b"raw\xff"
     assert (tmp_path / "deep" / "logs" / folder / "stdout").read_bytes() == b""
+
+
+def test_a_full_disk_is_named():
+    files = RankFiles.__new__(RankFiles)
+    files._files = {(0, 1): os.open("/dev/full", os.O_WRONLY)}
+    files._paths = {(0, 1): "/logs/rank.0/stdout"}
+    with pytest.raises(RankFileError, match=r"^rank file /logs/rank.0/stdout: No space left on device$") as caught:
+        files.write(0, 1, b"x")
+    assert caught.value.errno == errno.ENOSPC
+    files.close()
+
+
+def test_a_file_that_reaches_its_limit_is_named(tmp_path):
+    # by the limit of this process, which fails as a full disk does, in the middle of a write
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    files = RankFiles(str(tmp_path), 1)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+        with pytest.raises(RankFileError, match=rf"{tmp_path}/rank.0/stderr: File too large"):
+            files.write(0, 2, b"x" * 20)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+        files.close()
+    assert (tmp_path / "rank.0" / "stderr").read_bytes() == b"x" * 10
+
+
+def test_files_that_cannot_be_made_are_named(tmp_path):
+    (tmp_path / "rank.1").write_text("")
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(RankFileError, match=f"rank file {tmp_path}/rank.1: File exists"):
+        RankFiles(str(tmp_path), 2)
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_the_queue_never_blocks_and_loses_nothing():

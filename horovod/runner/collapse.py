@@ -1,0 +1,112 @@
+"""The same line of many ranks, shown once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+DELAY = 0.5  # s that a line waits for the same line of other ranks
+HELD_LIMIT = 1 << 20  # bytes of lines that wait
+GROUP_LIMIT = 512  # lines that wait
+
+_Key = tuple[int, bytes, bool]
+
+
+@dataclass(eq=False)
+class Group:
+    """A line, and the ranks that have written it."""
+
+    stream: int
+    line: bytes
+    bare: bool  # shown without a prefix
+    due: float
+    ranks: set[int] = field(default_factory=set)
+
+
+class Collapser:
+    """Holds lines for a moment and merges equal ones of different ranks. Pure: the clock is an argument.
+
+    The lines of one rank stay in their order, over both streams. A line waits for DELAY s at most, and less when all
+    ranks have written it or too much waits.
+    """
+
+    def __init__(self, ranks: Iterable[int]) -> None:
+        self._living = set(ranks)
+        self._groups: list[Group] = []  # in the order in which they will be shown
+        self._by_line: dict[_Key, list[Group]] = {}
+        self._last: dict[int, Group] = {}  # the last line of each rank that has one waiting
+        self._held = 0
+
+    def add(self, rank: int, stream: int, line: bytes, now: float, bare: bool = False) -> None:
+        same = self._by_line.setdefault((stream, line, bare), [])
+        group = next((group for group in same if rank not in group.ranks and self._place(group, rank)), None)
+        if group is None:
+            group = Group(stream, line, bare, now + DELAY)
+            self._groups.append(group)
+            same.append(group)
+            self._held += len(line)
+        group.ranks.add(rank)
+        self._last[rank] = group
+
+    def _place(self, group: Group, rank: int) -> bool:
+        """Can the rank join without leaving its order? If that is enough, the line moves behind its last one."""
+        last = self._last.get(rank)
+        if last is None:
+            return True
+        ours, its = self._groups.index(group), self._groups.index(last)
+        if ours > its:
+            return True
+        if not all(group.ranks.isdisjoint(other.ranks) for other in self._groups[ours + 1 : its + 1]):
+            return False
+        self._groups.insert(its, self._groups.pop(ours))
+        return True
+
+    def leave(self, rank: int) -> None:
+        """The rank has ended: nobody waits for its lines any more."""
+        self._living.discard(rank)
+
+    def next_due(self) -> float | None:
+        """When `take` has to be called; None when nothing waits."""
+        return min((group.due for group in self._groups), default=None)
+
+    def take(self, now: float) -> list[Group]:
+        """What is to be shown now, in order: lines that are due or written by all ranks, and what stands before one.
+
+        (Nobody can join a line before one that all have written.)
+        """
+        ready = (i for i, group in enumerate(self._groups, 1) if group.due <= now or self._living <= group.ranks)
+        count = max(max(ready, default=0), len(self._groups) - GROUP_LIMIT)
+        held = self._held - sum(len(group.line) for group in self._groups[:count])
+        while held > HELD_LIMIT:
+            held -= len(self._groups[count].line)
+            count += 1
+        taken, self._groups = self._groups[:count], self._groups[count:]
+        self._held = held
+        for group in taken:
+            self._forget(group)
+        return taken
+
+    def _forget(self, group: Group) -> None:
+        key = (group.stream, group.line, group.bare)
+        same = self._by_line[key]
+        same.remove(group)
+        if not same:
+            del self._by_line[key]
+        for rank in group.ranks:
+            if self._last.get(rank) is group:
+                del self._last[rank]
+
+    def take_all(self) -> list[Group]:
+        """Everything that waits, in order."""
+        return self.take(float("inf"))
+
+
+def ranges(ranks: Iterable[int]) -> str:
+    """Sorted, with neighbours as a range: 0-3,7."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and runs[-1][1] == rank - 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    return ",".join(f"{low}" if low == high else f"{low}-{high}" for low, high in runs)

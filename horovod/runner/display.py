@@ -1,0 +1,108 @@
+"""What the workers print, on its way to the launcher's own output: whole lines that tell whose they are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import datetime
+
+from horovod.runner.collapse import Collapser, ranges
+from horovod.runner.lines import Colours, LineCutter
+from horovod.runner.output import STREAMS, OutputQueue
+
+
+class Display:
+    """Only whole lines are shown, so lines of different ranks never mix. A \\r with nothing before it gets no prefix.
+
+    `hosts`: the host of each rank, for all ranks. `with_host`, `timestamp`: shown in the prefix too. `collapse`: a line
+    that several ranks write within a moment is shown once; the caller then calls `tick` at `next_due`.
+    """
+
+    def __init__(
+        self,
+        queue: OutputQueue,
+        hosts: Mapping[int, str],
+        *,
+        prefix: bool = True,
+        timestamp: bool = False,
+        with_host: bool = False,
+        collapse: bool = False,
+    ) -> None:
+        self._queue = queue
+        self._hosts = hosts
+        self._prefix = prefix
+        self._timestamp = timestamp
+        self._with_host = with_host
+        self._collapser = Collapser(hosts) if collapse else None
+        self._cutters: dict[tuple[int, int], LineCutter] = {}
+        self._colours: dict[tuple[int, int], Colours] = {}
+
+    def show(self, rank: int, stream: int, data: bytes, now: float) -> None:
+        """Take bytes that the rank has written on its stdout (1) or stderr (2)."""
+        cutter = self._cutters.get((rank, stream))
+        if cutter is None:
+            cutter = self._cutters[rank, stream] = LineCutter()
+        self._show_lines(rank, stream, now, *cutter.feed(data))
+
+    def finish(self, rank: int, now: float) -> None:
+        """The rank has ended: show what it left without an end of line."""
+        for stream in STREAMS:
+            cutter = self._cutters.get((rank, stream))
+            if cutter is not None:
+                self._show_lines(rank, stream, now, False, cutter.finish())
+        if self._collapser is not None:
+            self._collapser.leave(rank)
+            self.tick(now)
+
+    def next_due(self) -> float | None:
+        """When `tick` has something to do; None: not before more output comes."""
+        return self._collapser.next_due() if self._collapser is not None else None
+
+    def tick(self, now: float) -> None:
+        """Show the lines whose time has come."""
+        if self._collapser is None:
+            return
+        for group in self._collapser.take(now):
+            prefix = b"" if group.bare else self._prefix_of(group.ranks, group.stream)
+            self._queue.put(group.stream, prefix + group.line, source=2 * min(group.ranks) + group.stream)
+
+    def flush(self) -> None:
+        """Show all that waits."""
+        self.tick(float("inf"))
+
+    def _show_lines(self, rank: int, stream: int, now: float, continued: bool, lines: list[bytes]) -> None:
+        if not lines:
+            return
+        if self._queue.is_terminal(stream):
+            colours = self._colours.get((rank, stream))
+            if colours is None:
+                colours = self._colours[rank, stream] = Colours()
+            lines = [colours.contain(line) for line in lines]
+        if self._collapser is not None:
+            for index, line in enumerate(lines):
+                self._collapser.add(rank, stream, line, now, bare=line == b"\r" or (continued and index == 0))
+            self.tick(now)
+            return
+        prefix = self._prefix_of((rank,), stream)
+        shown = b""
+        if continued:
+            shown = lines[0]
+            lines = lines[1:]
+        if b"\r" in lines:
+            shown += b"".join(line if line == b"\r" else prefix + line for line in lines)
+        elif lines:
+            shown += prefix + prefix.join(lines)
+        self._queue.put(stream, shown, source=2 * rank + stream)
+
+    def _prefix_of(self, ranks: Collection[int], stream: int) -> bytes:
+        text = f"{datetime.now().isoformat(' ', 'milliseconds')} " if self._timestamp else ""
+        if self._prefix:
+            text += f"[{self._who(ranks)}]<{STREAMS[stream]}>:"
+        return text.encode(errors="surrogateescape")
+
+    def _who(self, ranks: Collection[int]) -> str:
+        if not self._with_host:
+            return ranges(ranks)
+        by_host: dict[str, list[int]] = {}
+        for rank in sorted(ranks):
+            by_host.setdefault(self._hosts[rank], []).append(rank)
+        return ",".join(f"{ranges(on_host)}@{host}" for host, on_host in by_host.items())
