@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import pickle
 import sys
+import textwrap
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import horovod
-from horovod.runner import cli, function_worker
+from horovod.runner import cli, function_package, outcome
 from horovod.runner import hosts as host_lists
-from horovod.runner.job import Job
+from horovod.runner.errors import OutcomeError
+from horovod.runner.job import Job, JobResult
+from horovod.runner.stream_output import standard_output
+from horovod.runner.worker_error import worker_error
 
 _BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from horovod.runner.function_worker import main; main()"
 
@@ -49,12 +53,15 @@ def run(
 ) -> list[Any]:
     """Call `func(*args, **kwargs)` on `num_proc` ranks and return the results by rank.
 
-    The function, its arguments and its results travel by cloudpickle. The parameters mean what the flags of
-    `horovodrun` mean; so far jobs run on this machine and with a fixed size.
+    The function, its arguments and its results travel by cloudpickle: lambdas, closures, and functions and classes
+    of a script or notebook are fine. What the ranks print appears on `sys.stdout` and `sys.stderr`, each line with its
+    rank in front. The parameters mean what the flags of `horovodrun` mean; so far jobs run on this machine and with a
+    fixed size. May be called from any thread. An interrupt (KeyboardInterrupt) ends all.
 
-    Raises ValueError for parameters that do not fit together or ask for what is not there yet, RuntimeError when a
-    process fails or ends without returning a result, naming the first that did and its exit code. An interrupt
-    (KeyboardInterrupt) ends all.
+    Raises WorkerError, a RuntimeError, when a process fails or ends without a result, naming the first that did and
+    its exit code; where it raised an exception, the error is an instance of the exception's class too and shows its
+    traceback. Raises TypeError when the function or an argument cannot be pickled, ValueError for parameters that do
+    not fit together or ask for what is not there yet.
     """
     for old, new, value in (
         ("np", "num_proc", np),
@@ -90,16 +97,51 @@ def run(
         output_filename=output_filename,
         verbose=bool(verbose),
     )
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()  # the workers' lines go to the descriptors below
-    payload = function_worker.pack(func, args, dict(kwargs or {}))
-    result = Job(settings, os.environ, payload=payload, results=True).run()
+    payload = function_package.pack(func, args, kwargs or {})
+    job = Job(settings, _environment(os.environ), payload=payload, results=True, output=standard_output())
+    return _results(job.run(), assigned)
+
+
+# What a notebook's kernel says about itself is wrong in its workers; their figures cannot appear in the cell.
+_OF_THE_KERNEL = ("JPY_PARENT_PID", "JPY_SESSION_NAME", "JPY_INTERRUPT_EVENT")
+
+
+def _environment(environ: Mapping[str, str]) -> dict[str, str]:
+    passed = {name: value for name, value in environ.items() if name not in _OF_THE_KERNEL}
+    if passed.get("MPLBACKEND", "").startswith("module://"):
+        del passed["MPLBACKEND"]
+    return passed
+
+
+def _results(result: JobResult, slots: Sequence[host_lists.Slot]) -> list[Any]:
+    """The values by rank. Raises WorkerError."""
+    described = {rank: outcome.describe(data) for rank, data in result.results.items()}
+    hosts = {slot.rank: slot.hostname for slot in slots}
     if result.exit_code != 0:
-        raise RuntimeError(result.message)
-    for slot in assigned:  # the function may have called sys.exit(0) or os._exit(0)
-        if slot.rank not in result.results:
-            raise RuntimeError(f"rank {slot.rank} on host {slot.hostname} ended with exit code 0 without a result")
-    return [pickle.loads(result.results[rank]) for rank in range(size)]
+        rank = result.failed_rank
+        text, cause = "", None
+        message = result.message
+        description = described.get(rank) if rank is not None else None
+        if rank is not None and description is not None and description.kind == "exception":
+            text = description.traceback
+            message = f"{result.headline}\nits exception:\n{textwrap.indent(text.rstrip(), '    ')}"
+            if description.body:
+                with contextlib.suppress(OutcomeError):  # the text tells all
+                    cause = outcome.load(result.results[rank], description, rank)
+        raise worker_error(
+            message, rank, hosts.get(rank, "") if rank is not None else "", result.exit_code, text, cause
+        )
+    values = []
+    for slot in slots:
+        description = described.get(slot.rank)
+        if description is None:  # the function may have called sys.exit(0) or os._exit(0)
+            text = f"rank {slot.rank} on host {slot.hostname} ended with exit code 0 without a result"
+            raise worker_error(text, slot.rank, slot.hostname, 0)
+        try:
+            values.append(outcome.load(result.results.pop(slot.rank), description, slot.rank))
+        except OutcomeError as error:
+            raise worker_error(str(error), slot.rank, slot.hostname, 0, cause=error) from error
+    return values
 
 
 def _refuse(feature: str, given: Mapping[str, object]) -> None:

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from horovod.runner.collapse import Collapser, ranges
 from horovod.runner.lines import Colours, LineCutter
-from horovod.runner.output import STREAMS, OutputQueue
+from horovod.runner.output import STREAMS, OutputSink
 
 
 class Display:
@@ -19,7 +19,7 @@ class Display:
 
     def __init__(
         self,
-        queue: OutputQueue,
+        queue: OutputSink,
         hosts: Mapping[int, str],
         *,
         prefix: bool = True,

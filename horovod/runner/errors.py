@@ -9,3 +9,7 @@ class LaunchError(ValueError):
 
 class AgentError(RuntimeError):
     """The agent of a host could not be started, ended early or sent something that is no message."""
+
+
+class OutcomeError(RuntimeError):
+    """What a function of `horovod.run` returned or raised cannot travel to the caller."""

@@ -1,4 +1,4 @@
-"""What a worker of `horovod.run` executes: the function from the inherited file, its result into the other one.
+"""What a worker of `horovod.run` executes: the function from the inherited file, its outcome into the other one.
 
 Both files are inherited from this job's agent and have no name that another program could open, so what is unpickled
 here comes from the process that called `horovod.run`.
@@ -6,20 +6,18 @@ here comes from the process that called `horovod.run`.
 
 from __future__ import annotations
 
+import linecache
 import os
 import pickle
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
 
+from horovod.runner import outcome
+from horovod.runner.errors import OutcomeError
 from horovod.runner.workers import FUNCTION_FD, RESULT_FD
-
-
-def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> bytes:
-    """The function and its arguments as bytes, with the import path under which they can be unpacked."""
-    return pickle.dumps((list(sys.path), cloudpickle.dumps((function, tuple(args), kwargs))))
 
 
 def _take_descriptor(name: bytes) -> int:
@@ -29,18 +27,50 @@ def _take_descriptor(name: bytes) -> int:
     return fd
 
 
+def _unpack(source: int, rank: int) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    with open(source, "rb", buffering=0) as file:
+        path, code, body = pickle.loads(os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0))
+    sys.path += [entry for entry in path if entry not in sys.path]
+    for name, lines in code.items():  # without a time of change, so that nobody looks for the file
+        linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
+    try:
+        function, args, kwargs = cloudpickle.loads(body)
+    except Exception as error:
+        raise OutcomeError(
+            f"rank {rank} cannot unpack the function or its arguments: {type(error).__name__}: {error}; the modules "
+            "that they come from have to be importable here, and in the versions of the caller"
+        ) from error
+    return function, args, kwargs
+
+
 def main() -> None:
     """Run the function. An exception in it ends the process with a traceback and exit code 1, as in a script."""
     source, target = _take_descriptor(FUNCTION_FD), _take_descriptor(RESULT_FD)
-    with open(source, "rb", buffering=0) as file:
-        path, body = pickle.loads(os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0))
-    sys.path += [entry for entry in path if entry not in sys.path]
-    function, args, kwargs = cloudpickle.loads(body)
-    result = cloudpickle.dumps(function(*args, **kwargs))
-    view = memoryview(result)
-    while view:
-        view = view[os.write(target, view) :]
+    rank = int(os.environ.get("HOROVOD_RANK", "0"))
+    try:
+        function, args, kwargs = _unpack(source, rank)
+        outcome.write_value(target, function(*args, **kwargs), rank)
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        _fail(target, error)
     os.close(target)
+
+
+def _fail(target: int, error: BaseException) -> None:
+    if error.__traceback__ is not None:
+        error.__traceback__ = error.__traceback__.tb_next  # ours says nothing
+    text = outcome.format_traceback(error)
+    try:
+        outcome.write_exception(target, error, text)
+    except OSError as trouble:  # no memory for it
+        print(f"the exception cannot be sent back: {trouble}", file=sys.stderr)
+    if sys.excepthook is sys.__excepthook__:
+        # Not by the hook, which knows only code in files: this shows the lines of notebook cells too.
+        print(text, end="", file=sys.stderr, flush=True)
+    else:
+        sys.excepthook(type(error), error, error.__traceback__)
+    sys.exit(1)
 
 
 if __name__ == "__main__":

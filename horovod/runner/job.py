@@ -34,7 +34,7 @@ from horovod.runner.messages import (
     Stop,
     Worker,
 )
-from horovod.runner.output import OutputQueue, RankFileError, RankFiles
+from horovod.runner.output import OutputQueue, OutputSink, RankFileError, RankFiles
 from horovod.runner.signals import SignalQueue
 from horovod.runner.stdin import StdinSource
 
@@ -50,12 +50,14 @@ QUEUE_LIMIT = 4 << 20  # bytes of output waiting for the terminal before the age
 
 @dataclass
 class JobResult:
-    """`exit_code` 0 when all is well, else `message` says what happened. `results`: what workers left, by rank."""
+    """`exit_code` 0 when all is well, else `message` says what happened, `headline` the same without the last words of
+    the rank that failed first. `results`: what workers left, by rank."""
 
     exit_code: int
     message: str = ""
     failed_rank: int | None = None
-    results: dict[int, bytes] = field(default_factory=dict)
+    results: dict[int, bytearray] = field(default_factory=dict)
+    headline: str = ""
 
 
 class Job:
@@ -70,6 +72,7 @@ class Job:
         signals: SignalQueue | None = None,
         payload: bytes | None = None,
         results: bool = False,
+        output: OutputSink | None = None,
     ) -> None:
         self._settings = settings
         self._environ = environ
@@ -80,7 +83,7 @@ class Job:
         self._size = len(settings.slots)
         self._hosts = {slot.rank: slot.hostname for slot in settings.slots}
         self._agents: list[Agent] = []
-        self._queue = OutputQueue()
+        self._queue = output or OutputQueue()
         self._files: RankFiles | None = None
         self._display = Display(
             self._queue,
@@ -120,6 +123,7 @@ class Job:
             finally:
                 store.close()
                 self._close_files()
+                self._queue.close()
         return self._conclude()
 
     def _end_agents(self) -> None:
@@ -367,6 +371,7 @@ class Job:
         if judged is not None:
             texts.append(judged.text)
         message = "\n".join(texts)
+        headline = "\n".join([*self._troubles, judged.headline] if judged is not None else self._troubles)
         if self._received:
             code = 128 + self._received[0]
             message = "\n".join([*texts, f"stopped by {signal.Signals(self._received[0]).name}"])
@@ -376,8 +381,7 @@ class Job:
             code = 128 + signal.SIGPIPE
         else:
             code = 1 if self._troubles else 0
-        results = {rank: bytes(data) for rank, data in self._results.items()}
-        return JobResult(code, message, judged.rank if judged is not None else None, results)
+        return JobResult(code, message, judged.rank if judged is not None else None, self._results, headline)
 
 
 def _loopback() -> str | None:

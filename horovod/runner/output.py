@@ -76,7 +76,46 @@ class RankFiles:
             raise failed
 
 
-class OutputQueue:
+class OutputSink:
+    """Where the launcher's output goes: whole lines in one order, progress bars of different ranks kept apart."""
+
+    def __init__(self, terminals: set[int]) -> None:
+        """`terminals`: streams that lead to one, or to what takes \\r as one does."""
+        self._torn_by: int | None = None  # the source whose last line on a terminal ended with \r
+        self._terminals = terminals
+        self._terminal = terminals == set(STREAMS)
+        self.pending = 0  # bytes that wait
+        self.broken = False  # a reader (say, `head`) has gone away
+
+    def is_terminal(self, stream: int) -> bool:
+        """Does the stream lead to a terminal?"""
+        return stream in self._terminals
+
+    def put(self, stream: int, data: bytes, source: int = -1) -> None:
+        """Take whole lines for stdout (1) or stderr (2). `source` tells the streams of the ranks apart."""
+        if not data:
+            return
+        if self._terminal:  # a line must not begin in the middle of another rank's progress bar
+            if self._torn_by is not None and self._torn_by != source:
+                data = b"\n" + data
+            self._torn_by = source if data.endswith(b"\r") else None
+        self._emit(stream, data)
+
+    def _emit(self, stream: int, data: bytes) -> None:
+        raise NotImplementedError
+
+    def waiting_for(self) -> int | None:
+        """The descriptor to poll for POLLOUT, None when there is nothing to write."""
+        return None
+
+    def write(self) -> None:
+        """Write what can be written without waiting."""
+
+    def close(self) -> None:
+        """The job is over."""
+
+
+class OutputQueue(OutputSink):
     """Bytes on their way to the launcher's own stdout and stderr, in one order, written without ever blocking.
 
     The descriptors are shared with other programs, so they are not made non-blocking; each piece is as small as a
@@ -85,32 +124,19 @@ class OutputQueue:
 
     def __init__(self, stdout: int = 1, stderr: int = 2) -> None:
         self._fds = {1: stdout, 2: stderr}
+        super().__init__({stream for stream, fd in self._fds.items() if os.isatty(fd)})
         self._queue: deque[tuple[int, bytearray]] = deque()
         self._pieces = {fd: self._piece(fd) for fd in self._fds.values()}
-        self._torn_by: int | None = None  # the source whose last line on a terminal ended with \r
-        self._terminals = {stream for stream, fd in self._fds.items() if os.isatty(fd)}
-        self._terminal = self._terminals == set(self._fds)
-        self.pending = 0
-        self.broken = False  # a reader (say, `head`) has gone away
         self._broken_fds: set[int] = set()
 
     @staticmethod
     def _piece(fd: int) -> int:
         return FILE_PIECE if stat.S_ISREG(os.fstat(fd).st_mode) else PIPE_PIECE
 
-    def is_terminal(self, stream: int) -> bool:
-        """Does the stream lead to a terminal?"""
-        return stream in self._terminals
-
-    def put(self, stream: int, data: bytes, source: int = -1) -> None:
-        """Queue whole lines for stdout (1) or stderr (2). `source` tells the streams of the ranks apart."""
+    def _emit(self, stream: int, data: bytes) -> None:
         fd = self._fds[stream]
-        if not data or fd in self._broken_fds:
+        if fd in self._broken_fds:
             return
-        if self._terminal:  # a line must not begin in the middle of another rank's progress bar
-            if self._torn_by is not None and self._torn_by != source:
-                data = b"\n" + data
-            self._torn_by = source if data.endswith(b"\r") else None
         if self._queue and self._queue[-1][0] == fd:
             self._queue[-1][1].extend(data)
         else:

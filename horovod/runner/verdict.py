@@ -47,11 +47,15 @@ class RankEnd:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The rank to blame, the exit code for the whole job and the text that says so."""
+    """The rank to blame, the exit code for the whole job and the text that says so.
+
+    `headline`: the text without the exception or the last lines of that rank.
+    """
 
     rank: int
     exit_code: int
     text: str
+    headline: str = ""
 
 
 def split_lines(text: str) -> list[str]:
@@ -178,7 +182,9 @@ def judge(ends: Sequence[RankEnd]) -> Verdict | None:
         culprit = own[0] if own else None
     if culprit is None:
         return None
-    return Verdict(culprit.rank, _exit_code(culprit), _text(culprit, [end for end in ends if end is not culprit]))
+    headline = _headline(culprit, [end for end in ends if end is not culprit])
+    text = "\n".join([*headline, *_last_words(culprit)])
+    return Verdict(culprit.rank, _exit_code(culprit), text, "\n".join(headline))
 
 
 def _first(ends: Sequence[RankEnd], accept: object) -> RankEnd | None:
@@ -197,16 +203,24 @@ def _exit_code(culprit: RankEnd) -> int:
     return 128 - culprit.status if culprit.status < 0 else culprit.status
 
 
-def _text(culprit: RankEnd, others: Sequence[RankEnd]) -> str:
+def _headline(culprit: RankEnd, others: Sequence[RankEnd]) -> list[str]:
     lines = [_summary(others)] if others else []
     early = [end.rank for end in others if end.status == 0]
     if early and find_exception(culprit.tail)[1]:
         lines.append(f"perhaps ended too early, while others still needed it: rank {_ranks(sorted(early))}")
     if culprit.error:
         lines.append(f"rank {culprit.rank} on host {culprit.host} failed first: {culprit.error}")
-        return "\n".join(lines)
+        return lines
     how = "it was stopped while it was ending" if culprit.stopped else describe_status(culprit.status)
     lines.append(f"rank {culprit.rank} on host {culprit.host} failed first: {how}")
+    return lines
+
+
+def _last_words(culprit: RankEnd) -> list[str]:
+    """Its exception, or else the last that it wrote on stderr."""
+    if culprit.error:
+        return []
+    lines = []
     tail = culprit.tail if culprit.tail_at_stop is None else culprit.tail_at_stop
     exception, _ = find_exception(tail)
     if exception:
@@ -219,8 +233,7 @@ def _text(culprit: RankEnd, others: Sequence[RankEnd]) -> str:
             shown = shown[-8:]
     if len(shown) > _SHOWN_LINES:
         shown = [*shown[:1], "    ...", *shown[-_SHOWN_LINES + 2 :]]
-    lines += ["    " + line for line in shown]
-    return "\n".join(lines)
+    return lines + ["    " + line for line in shown]
 
 
 def _summary(others: Sequence[RankEnd]) -> str:

@@ -1,14 +1,22 @@
 """horovod.run: functions, results, errors."""
 
+import concurrent.futures
+import contextlib
+import functools
+import io
+import linecache
 import os
 import re
 import subprocess
 import sys
+import threading
 import time
+import types
 
 import pytest
 
 import horovod
+from horovod.runner.worker_error import WorkerError
 from tests.runner.launching import eventually, marked_environment, processes_with
 
 
@@ -21,9 +29,10 @@ def test_results_come_by_rank():
 
 
 def test_closures_and_large_results():
-    data = bytes(range(256)) * 20_000
-    results = horovod.run(lambda: data + os.environ["HOROVOD_RANK"].encode(), num_proc=2)
-    assert results == [data + b"0", data + b"1"]
+    data = bytes(range(256)) * 400_000  # 100 MB
+    results = horovod.run(lambda: data[1:] + os.environ["HOROVOD_RANK"].encode(), num_proc=2)
+    assert [len(result) for result in results] == [len(data)] * 2
+    assert results == [data[1:] + b"0", data[1:] + b"1"]
 
 
 def test_a_failure_names_the_first_rank_and_its_exit_code(capfd):
@@ -35,6 +44,170 @@ def test_a_failure_names_the_first_rank_and_its_exit_code(capfd):
     with pytest.raises(RuntimeError, match=r"(?s)rank 1 .*failed first: exit code 1.*ValueError: no data"):
         horovod.run(fail, num_proc=2)
     assert "[1]<stderr>:ValueError: no data" in capfd.readouterr().err
+
+
+class Unhappy(Exception):
+    def __init__(self, code, *, colour):  # pickles, and does not unpickle
+        super().__init__(f"code {code}")
+
+
+def test_the_exception_itself_is_raised_with_its_remote_traceback():
+    def inner():
+        raise FileNotFoundError(2, "not there", "/data")
+
+    def fail():
+        try:
+            inner()
+        except OSError as error:
+            raise KeyError("table") from error
+
+    with pytest.raises(KeyError) as caught:
+        horovod.run(fail, num_proc=1)
+    error = caught.value
+    assert isinstance(error, WorkerError)
+    assert (error.args, error.rank, error.host, error.exit_code) == (("table",), 0, "localhost", 1)
+    assert type(error.__cause__) is KeyError
+    # All of it, from the function on: the chain, the lines of code, and nothing of ours in between.
+    for words in (
+        "in inner",
+        'raise FileNotFoundError(2, "not there", "/data")',
+        "was the direct cause",
+        "KeyError: 'table'",
+    ):
+        assert words in str(error)
+        assert words in error.remote_traceback
+    assert "function_worker" not in str(error)
+
+
+def test_exceptions_that_cannot_be_unpickled_are_told_in_words():
+    def fail():
+        raise Unhappy(3, colour="red")
+
+    with pytest.raises(WorkerError, match=r"(?s)exit code 1.*Unhappy: code 3") as caught:
+        horovod.run(fail, num_proc=1)
+    assert type(caught.value) is WorkerError
+    assert caught.value.cause is None
+
+
+def test_an_exception_class_of_the_function_is_the_callers_class():
+    class Own(Exception):
+        pass
+
+    def fail():
+        raise Own("mine", [1, 2])
+
+    with pytest.raises(Own) as caught:
+        horovod.run(fail, num_proc=1)
+    assert caught.value.args == ("mine", [1, 2])
+
+
+def test_an_exception_that_tells_others_is_not_taken_for_the_first():
+    def fail():
+        from horovod.common.exceptions import HorovodInternalError
+
+        if os.environ["HOROVOD_RANK"] == "0":
+            raise HorovodInternalError("a peer is gone")
+        time.sleep(0.5)
+        raise ArithmeticError("the cause")
+
+    with pytest.raises(ArithmeticError) as caught:
+        horovod.run(fail, num_proc=2)
+    assert caught.value.rank == 1
+
+
+@pytest.mark.parametrize(
+    ("result", "named"),
+    [
+        (threading.Lock, r"the result of rank 0, of type _thread.lock, cannot be sent back.*cannot pickle"),
+        (lambda: OnlyThere(), r"the result of rank 0, of type .*OnlyThere, cannot be unpickled here.*not here"),
+    ],
+)
+def test_results_that_cannot_travel_are_named(result, named):
+    with pytest.raises(WorkerError, match=f"(?s){named}"):
+        horovod.run(result, num_proc=1)
+
+
+class OnlyThere:
+    def __reduce__(self):
+        return refuse, (os.getpid(),)
+
+
+def refuse(pid):
+    if pid != os.getpid():
+        raise RuntimeError("not here")
+
+
+def test_functions_and_arguments_that_cannot_travel_are_named():
+    lock = threading.Lock()
+    with pytest.raises(TypeError, match=r"args\[1\], of type _thread.lock, cannot be sent to the workers"):
+        horovod.run(place, (1, lock))
+    with pytest.raises(TypeError, match=r"kwargs\['offset'\], of type _thread.lock,"):
+        horovod.run(place, (1,), {"offset": lock})
+    with pytest.raises(TypeError, match=r"func, .*<lambda>, which uses 'lock', of type _thread.lock,"):
+        horovod.run(lambda: lock.locked())
+
+
+def test_functions_of_modules_that_no_file_holds():
+    module = types.ModuleType("made_here")
+    exec("def double(x): return helper(x)\ndef helper(x): return 2 * x", module.__dict__)
+    sys.modules["made_here"] = module
+    try:
+        assert horovod.run(module.double, (21,)) == [42]
+        assert horovod.run(functools.partial(module.double, 4)) == [8]
+    finally:
+        del sys.modules["made_here"]
+
+
+def test_tracebacks_show_code_that_no_file_holds():
+    lines = ["def fail():\n", "    return undefined_name  # of cell 3\n"]
+    namespace = {"__name__": "__main__"}
+    exec(compile("".join(lines), "/nowhere/cell_3.py", "exec"), namespace)
+    linecache.cache["/nowhere/cell_3.py"] = (sum(map(len, lines)), None, lines, "/nowhere/cell_3.py")
+    try:
+        with pytest.raises(NameError, match="undefined_name  # of cell 3"):
+            horovod.run(namespace["fail"])
+    finally:
+        del linecache.cache["/nowhere/cell_3.py"]
+
+
+def test_output_goes_to_replaced_streams_in_order(capsys):
+    def talk():
+        for i in range(3):
+            print(f"out {i} \u00fc")
+        print("tail", end="")
+
+    horovod.run(talk, num_proc=1)
+    assert capsys.readouterr().out == "".join(
+        f"[0]<stdout>:{t}\n" for t in ("out 0 \u00fc", "out 1 \u00fc", "out 2 \u00fc", "tail")
+    )
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
+        horovod.run(os.system, ("echo one; sleep 0.3; echo two >&2; sleep 0.3; echo three",), num_proc=1)
+    assert text.getvalue() == "[0]<stdout>:one\n[0]<stderr>:two\n[0]<stdout>:three\n"
+
+
+def test_it_runs_in_any_thread_several_at_once():
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        runs = [pool.submit(horovod.run, place, (factor,), num_proc=2) for factor in (1, 10)]
+        assert [run.result() for run in runs] == [[(0, 2), (1, 2)], [(0, 2), (10, 2)]]
+
+
+def test_classes_of_the_script_travel_both_ways(tmp_path):
+    (tmp_path / "beside.py").write_text("def triple(x): return 3 * x\n")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import horovod, beside\n"
+        "class Point:\n    def __init__(self, x): self.x = x\n"
+        "def work(point): return Point(beside.triple(point.x))\n"
+        "if __name__ == '__main__':\n"
+        "    [made] = horovod.run(work, (Point(5),))\n"
+        "    assert isinstance(made, Point)\n"
+        "    print(made.x, horovod.run(beside.triple, (made.x,)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd="/", env=marked_environment(), capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.stderr) == ("15 [45]\n", "")
 
 
 def test_a_worker_that_ends_without_a_result():
