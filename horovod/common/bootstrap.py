@@ -20,20 +20,23 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from horovod._version import __version__
-from horovod.common import calibration, congestion, shared_memory
+from horovod.common import calibration, congestion, keepalive, shared_memory
 from horovod.common.auth import derive_key
-from horovod.common.links import CONTROL, DATA, NODE, Former, Link, LinkError, Listeners
+from horovod.common.endpoints import Endpoint, parse_ports, to_listen
+from horovod.common.interfaces import scan
+from horovod.common.links import CONTROL, DATA, NODE, Former, Link, LinkError
+from horovod.common.listeners import Listeners
 from horovod.common.log import make_sink
 from horovod.common.peers import (
     Peer,
     Plan,
     check_agreement,
     decode_peers,
-    interface_address,
     label,
     machine_identity,
     make_job,
     make_plan,
+    network_identity,
 )
 from horovod.common.settings import LOG_LEVELS, TABLE, Settings
 from horovod.common.state import Job
@@ -96,7 +99,7 @@ def _calibrated(env: WorkerEnv, settings: Settings) -> Settings:
 
 
 def _start_alone(env: WorkerEnv, settings: Settings, dynamic: bool) -> tuple[Job, "Engine"]:
-    peer = _describe(env, settings, [], dynamic, "", 0, "")
+    peer = _describe(env, settings, [], dynamic, [], "")
     formed = _Formed({}, [-1, *shared_memory.make_bells(1)])
     job = make_job(0, [env.hostname], dynamic, settings.flag("HOROVOD_ELASTIC"))
     try:
@@ -111,8 +114,7 @@ def _describe(
     settings: Settings,
     process_sets: list[list[int]],
     dynamic: bool,
-    address: str,
-    port: int,
+    endpoints: list[Endpoint],
     unix_name: str,
 ) -> Peer:
     return Peer(
@@ -121,8 +123,8 @@ def _describe(
         hostname=env.hostname,
         machine=machine_identity(shared=settings.text("HOROVOD_TRANSPORT") != "tcp"),
         pid=os.getpid(),
-        address=address,
-        port=port,
+        network=network_identity(),
+        endpoints=endpoints,
         unix_name=unix_name,
         cpus=sorted(os.sched_getaffinity(0)),
         agreed=settings.agreed(),
@@ -151,8 +153,7 @@ class _Joining:
         self._patience = settings.number("HOROVOD_START_TIMEOUT")
 
     def run(self) -> tuple[Job, "Engine"]:
-        address = interface_address(self._settings.text("HOROVOD_GLOO_IFACE"), self._host)
-        listeners = Listeners(address, len(self._members) + 64)
+        listeners = self._listen()
         try:
             with StoreClient(self._key, self._host, self._port) as store:
                 epoch, peers = self._meet(store, listeners)
@@ -160,10 +161,22 @@ class _Joining:
         finally:
             listeners.close()
 
+    def _listen(self) -> Listeners:
+        """Raises ValueError naming HOROVOD_GLOO_IFACE or HOROVOD_PORT_RANGE when they do not fit."""
+        ports = parse_ports(self._settings.text("HOROVOD_PORT_RANGE"))
+        interface = self._settings.text("HOROVOD_GLOO_IFACE")
+        alone = self._env.local_size == self._env.size
+        try:
+            found = scan()
+        except OSError as error:
+            if interface or not alone:
+                raise ValueError(f"the network interfaces of this host cannot be listed: {error.strerror}") from None
+            found = []  # shared memory needs none
+        places = to_listen(found, interface, alone)
+        return Listeners(places, len(self._members) + 64, ports)
+
     def _meet(self, store: StoreClient, listeners: Listeners) -> tuple[int, list[Peer]]:
-        mine = _describe(
-            self._env, self._settings, self._sets, self._dynamic, listeners.address, listeners.port, listeners.unix_name
-        )
+        mine = _describe(self._env, self._settings, self._sets, self._dynamic, listeners.endpoints, listeners.unix_name)
         group = "init" if self._world else "init " + ",".join(map(str, self._members))
         if len(group) > 512:  # the store's limit of names
             group = "init " + derive_key(self._key, group).hex()
@@ -202,6 +215,8 @@ class _Joining:
             for (kind, _), sock in formed.links.items():
                 if kind == DATA:
                     congestion.apply(sock, settings.text("HOROVOD_TCP_CONGESTION"))
+                if kind != NODE:
+                    keepalive.apply(sock, settings.number("HOROVOD_HEARTBEAT_TIMEOUT"), control=kind == CONTROL)
             listeners.close()
             formed.descriptors = _share_memory(plan, formed.links, settings, seconds)
             engine = _make_engine(plan, peers, formed, settings, self._env)

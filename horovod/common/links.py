@@ -5,10 +5,13 @@ deadline.
     control   TCP, leader of a node -> rank 0
     data      TCP, between every two ranks on different nodes; the lower rank listens
 
-A stranger that connects is dropped when its handshake fails or takes too long, and hinders nobody.
+A peer listens on several addresses; which of them are tried when is told by ``dialing``. Only one connection of a link
+gets as far as the connector's proof, so both ends always mean the same one. A stranger that connects is dropped when
+its handshake fails or takes too long, and hinders nobody.
 """
 
 import errno
+import functools
 import os
 import selectors
 import socket
@@ -17,6 +20,10 @@ import time
 from collections.abc import Callable, Sequence
 
 from horovod.common.auth import Acceptor, AuthError, Connector, Place
+from horovod.common.dialing import Dialer
+from horovod.common.endpoints import Endpoint, to_try
+from horovod.common.interfaces import source_address
+from horovod.common.listeners import Listeners
 from horovod.common.peers import Peer, Plan, label
 
 NODE, CONTROL, DATA = 1, 2, 3
@@ -24,50 +31,30 @@ _KINDS = {NODE: "node", CONTROL: "control", DATA: "data"}
 
 _HANDSHAKE_SECONDS = 5.0
 _STRANGERS = 64
-_RETRY_SECONDS = 0.05
+_FULL_PAUSE = 0.05
 _CHECK_SECONDS = 0.25
+_UNREACHABLE = 8 / 30  # part of the time to form links after which an address that nobody answers at is given up
+_UNREACHABLE_SECONDS = 8.0  # but not before
+_UNIX = "its Unix socket"
 
 Link = tuple[int, int]  # (kind, rank at the other end)
+Target = Endpoint | str  # str: the Unix socket
 
 
 class LinkError(Exception):
     """The connections could not be formed; says which, and why."""
 
 
-class Listeners:
-    """A rank's two listening sockets, open while the job is formed."""
-
-    def __init__(self, address: str, backlog: int) -> None:
-        """Raises ValueError naming the address when it cannot be used."""
-        self.unix_name = os.urandom(16).hex()
-        self.unix = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.tcp = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
-        try:
-            self.unix.bind("\0horovod-" + self.unix_name)
-            self.tcp.bind((address, 0))
-            for sock in (self.unix, self.tcp):
-                sock.listen(backlog)
-                sock.setblocking(False)
-        except OSError as error:
-            self.close()
-            raise ValueError(f"cannot listen on {address!r}: {error.strerror}") from None
-        self.address = address
-        self.port: int = self.tcp.getsockname()[1]
-
-    def close(self) -> None:
-        """May be called again."""
-        self.unix.close()
-        self.tcp.close()
-
-
 class _Attempt:
     """A connection whose handshake is not complete."""
 
-    def __init__(self, sock: socket.socket, side: Connector | Acceptor, goal: Link | None, deadline: float) -> None:
+    def __init__(self, sock: socket.socket, side: Connector | Acceptor, deadline: float) -> None:
         self.sock = sock
         self.side = side
-        self.goal = goal  # None: someone connected to us
         self.deadline = deadline
+        self.goal: Link | None = None  # None: someone connected to us
+        self.target: Target = ""
+        self.connected = False
 
 
 class Former:
@@ -81,28 +68,31 @@ class Former:
         self._listeners = listeners
         self._selector = selectors.DefaultSelector()
         self._links: dict[Link, socket.socket] = {}
-        self._attempts: list[_Attempt] = []
-        self._retries: list[tuple[float, Link]] = []
-        self._last_error: dict[Link, str] = {}
-        self._next_check = 0.0
+        self._attempts: dict[_Attempt, None] = {}  # in the order of their beginning
         self._outgoing, self._incoming = _wanted(plan)
+        self._dialers: dict[Link, Dialer[Target]] = {}
+        self._next_due = 0.0
+        self._next_check = 0.0
 
     def run(self, seconds: float, check: Callable[[], None]) -> dict[Link, socket.socket]:
         """The authenticated sockets, non-blocking, by (kind, rank). ``check`` is called now and then and may raise to
         give up.
 
-        Raises LinkError naming what is missing after ``seconds``. Nothing stays open after an error.
+        Raises LinkError naming what is missing after ``seconds``, or earlier (after 8 of 30 seconds) what nobody
+        answers at. Nothing stays open after an error.
         """
-        deadline = time.monotonic() + seconds
+        begin = time.monotonic()
+        patience = min(seconds, max(_UNREACHABLE_SECONDS, seconds * _UNREACHABLE))
         try:
-            self._selector.register(self._listeners.unix, selectors.EVENT_READ, None)
-            self._selector.register(self._listeners.tcp, selectors.EVENT_READ, None)
-            for link in self._outgoing:
-                self._connect(link)
+            for listener in (self._listeners.unix, *self._listeners.tcp):
+                self._selector.register(listener, selectors.EVENT_READ, None)
+            self._prepare(begin)
             while len(self._links) < len(self._outgoing) + len(self._incoming):
-                if time.monotonic() >= deadline:
+                now = time.monotonic()
+                if now >= begin + seconds:
                     raise LinkError(self._describe_missing(seconds))
-                self._step(deadline, check)
+                self._step(begin + seconds, check)
+                self._give_up_hopeless(patience)
         except BaseException:
             for sock in self._links.values():
                 sock.close()
@@ -113,8 +103,20 @@ class Former:
             self._selector.close()
         return self._links
 
+    def _prepare(self, now: float) -> None:
+        routes = functools.cache(source_address)
+        me = self._peers[self._plan.me]
+        for link in self._outgoing:
+            kind, rank = link
+            peer = self._peers[rank]
+            same = peer.network == me.network
+            targets: Sequence[Target] = [_UNIX] if kind == NODE else to_try(me.endpoints, peer.endpoints, same, routes)
+            self._dialers[link] = Dialer(targets, now)
+
     def _step(self, deadline: float, check: Callable[[], None]) -> None:
-        events = self._selector.select(min(_RETRY_SECONDS if self._retries else _CHECK_SECONDS, _left(deadline)))
+        self._dial()
+        until = min(self._next_due, time.monotonic() + _CHECK_SECONDS, deadline)
+        events = self._selector.select(max(0.0, until - time.monotonic()))
         for key, _ in events:
             if key.data is None:
                 self._accept(key.fileobj)  # type: ignore[arg-type]
@@ -122,14 +124,26 @@ class Former:
                 self._advance(key.data)
         now = time.monotonic()
         for attempt in [a for a in self._attempts if a.deadline <= now]:
-            self._fail(attempt, "no answer during the handshake")
-        due = [link for when, link in self._retries if when <= now]
-        self._retries = [entry for entry in self._retries if entry[0] > now]
-        for link in due:
-            self._connect(link)
+            self._fail(attempt, "connected, but no answer" if attempt.connected else "no answer", silent=True)
         if not events or now >= self._next_check:  # strangers, or a listener that cannot accept, make events for ever
             self._next_check = now + _CHECK_SECONDS
             check()
+
+    def _dial(self) -> None:
+        now = time.monotonic()
+        if now < self._next_due:
+            return
+        missing = [link for link in self._outgoing if link not in self._links]
+        for link in missing:
+            for target in self._dialers[link].due(now):
+                self._connect(link, target)
+        self._next_due = min((self._dialers[link].next_due() for link in missing), default=float("inf"))
+
+    def _give_up_hopeless(self, patience: float) -> None:
+        now = time.monotonic()
+        for link in self._outgoing:
+            if link not in self._links and self._dialers[link].hopeless(now, patience):
+                raise LinkError(f"no {self._describe(link)}{_advice(link[0])}")
 
     def _accept(self, listener: socket.socket) -> None:
         while True:
@@ -139,63 +153,84 @@ class Former:
                 return
             except OSError as error:  # the connection is gone again, or descriptors ran out: the deadline will tell
                 if error.errno in (errno.EMFILE, errno.ENFILE):
-                    time.sleep(_RETRY_SECONDS)  # the listener stays readable
+                    time.sleep(_FULL_PAUSE)  # the listener stays readable
                 return
             incoming = [a for a in self._attempts if a.goal is None]
-            if len(incoming) >= len(self._incoming) + _STRANGERS:
+            if len(incoming) >= 2 * len(self._incoming) + _STRANGERS:
                 self._fail(incoming[0], "too many connections")
             if listener is self._listeners.unix and _peer_uid(sock) != os.geteuid():
                 sock.close()
                 continue
-            self._begin(sock, Acceptor(self._key, self._epoch, self._plan.me), None)
+            self._begin(sock, Acceptor(self._key, self._epoch, self._plan.me))
 
-    def _connect(self, link: Link) -> None:
+    def _connect(self, link: Link, target: Target) -> None:
         kind, rank = link
-        peer = self._peers[rank]
         where: str | tuple[str, int]
-        if kind == NODE:
-            family, where = socket.AF_UNIX, "\0horovod-" + peer.unix_name
+        if isinstance(target, Endpoint):
+            family = socket.AF_INET6 if ":" in target.address else socket.AF_INET
+            where = (target.address, target.port)
         else:
-            family, where = socket.AF_INET6 if ":" in peer.address else socket.AF_INET, (peer.address, peer.port)
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        sock.setblocking(False)
-        code = sock.connect_ex(where)
+            family, where = socket.AF_UNIX, "\0horovod-" + self._peers[rank].unix_name
+        try:
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            sock.setblocking(False)
+            code = sock.connect_ex(where)
+        except OSError as error:  # out of descriptors, or no IPv6 here
+            self._failed(link, target, error.strerror or str(error))
+            return
         if code not in (0, errno.EINPROGRESS):
             sock.close()
-            self._retry(link, os.strerror(code))
+            self._failed(link, target, _reason(OSError(code, os.strerror(code))))
             return
         place = Place(kind, self._epoch, self._plan.me, rank)
-        self._begin(sock, Connector(self._key, place), link)
+        attempt = self._begin(sock, Connector(self._key, place))
+        attempt.goal, attempt.target = link, target
 
-    def _begin(self, sock: socket.socket, side: Connector | Acceptor, goal: Link | None) -> None:
+    def _begin(self, sock: socket.socket, side: Connector | Acceptor) -> _Attempt:
         sock.setblocking(False)
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        attempt = _Attempt(sock, side, goal, time.monotonic() + _HANDSHAKE_SECONDS)
-        self._attempts.append(attempt)
+        attempt = _Attempt(sock, side, time.monotonic() + _HANDSHAKE_SECONDS)
+        self._attempts[attempt] = None
         self._selector.register(sock, selectors.EVENT_WRITE if side.outgoing else selectors.EVENT_READ, attempt)
+        return attempt
 
     def _advance(self, attempt: _Attempt) -> None:
         side = attempt.side
         try:
             if side.outgoing:
                 side.outgoing = side.outgoing[attempt.sock.send(side.outgoing) :]
+                self._note_contact(attempt)
             elif side.wanted:
                 data = attempt.sock.recv(side.wanted)
                 if not data:
-                    raise AuthError("the other side closed the connection")
+                    raise AuthError("somebody else answers, and hangs up")
                 side.feed(data)
         except BlockingIOError:
             return
         except (AuthError, OSError) as error:
-            self._fail(attempt, getattr(error, "strerror", None) or str(error))
+            self._fail(attempt, _reason(error))
             return
+        if side.done and attempt.goal:
+            self._drop_rivals(attempt)
         if side.done and not side.outgoing:
             self._complete(attempt)
         else:
             self._selector.modify(
                 attempt.sock, selectors.EVENT_WRITE if side.outgoing else selectors.EVENT_READ, attempt
             )
+
+    def _note_contact(self, attempt: _Attempt) -> None:
+        if attempt.goal and not attempt.connected:
+            attempt.connected = True
+            self._dialers[attempt.goal].connected(attempt.target, time.monotonic())
+
+    def _drop_rivals(self, winner: _Attempt) -> None:
+        """Before the proof is sent: the acceptor must not take another one for the link."""
+        for rival in [a for a in self._attempts if a.goal == winner.goal and a is not winner]:
+            self._forget(rival)
+            rival.sock.close()
+            self._dialers[rival.goal].failed(rival.target, "given up", time.monotonic())  # type: ignore[index]
 
     def _complete(self, attempt: _Attempt) -> None:
         link = attempt.goal
@@ -209,32 +244,65 @@ class Former:
         self._forget(attempt)
         self._links[link] = attempt.sock
 
-    def _fail(self, attempt: _Attempt, reason: str) -> None:
+    def _fail(self, attempt: _Attempt, reason: str, silent: bool = False) -> None:
         self._forget(attempt)
         attempt.sock.close()
         if attempt.goal is not None:
-            self._retry(attempt.goal, reason)
+            self._failed(attempt.goal, attempt.target, reason, silent)
 
-    def _retry(self, link: Link, reason: str) -> None:
-        self._last_error[link] = reason
-        self._retries.append((time.monotonic() + _RETRY_SECONDS, link))
+    def _failed(self, link: Link, target: Target, reason: str, silent: bool = False) -> None:
+        dialer = self._dialers[link]
+        dialer.failed(target, reason, time.monotonic(), silent)
+        self._next_due = min(self._next_due, dialer.next_due())
 
     def _forget(self, attempt: _Attempt) -> None:
-        self._attempts.remove(attempt)
+        del self._attempts[attempt]
         self._selector.unregister(attempt.sock)
+
+    def _describe(self, link: Link) -> str:
+        kind, rank = link
+        peer = self._peers[rank]
+        text = f"{_KINDS[kind]} connection {'from' if link in self._incoming else 'to'} {label(rank, peer)}"
+        if link in self._incoming:
+            return text
+        tried = [_outcome(target, outcome) for target, outcome in self._dialers[link].outcomes()]
+        return f"{text} at {'; '.join(tried)}" if tried else f"{text}, {_unreachable(peer)}"
 
     def _describe_missing(self, seconds: float) -> str:
         missing = [link for link in [*self._outgoing, *self._incoming] if link not in self._links]
-        texts = []
-        for kind, rank in missing[:8]:
-            peer = self._peers[rank]
-            text = f"{_KINDS[kind]} connection {'to' if (kind, rank) in self._outgoing else 'from'} {label(rank, peer)}"
-            if (kind, rank) in self._outgoing:
-                text += f" at {peer.address}:{peer.port}" if kind != NODE else ""
-                text += f": {self._last_error[kind, rank]}" if (kind, rank) in self._last_error else ""
-            texts.append(text)
         more = f", and {len(missing) - 8} more" if len(missing) > 8 else ""
-        return f"waited {seconds:g} s for {'; '.join(texts)}{more}"
+        return f"waited {seconds:g} s for {', and for '.join(map(self._describe, missing[:8]))}{more}"
+
+
+def _outcome(target: Target, outcome: str) -> str:
+    return f"{target} ({target.interface}): {outcome}" if isinstance(target, Endpoint) else f"{target}: {outcome}"
+
+
+def _unreachable(peer: Peer) -> str:
+    listens = ", ".join(f"{each} ({each.interface})" for each in peer.endpoints) or "nothing"
+    return f"which listens on {listens} only, where this host cannot reach it"
+
+
+def _advice(kind: int) -> str:
+    if kind == NODE:
+        return ""
+    return (
+        ". Is there a firewall? It has to let ranks connect to any port, or to those of HOROVOD_PORT_RANGE. If the "
+        "hosts are on several networks, name the interface to use with --network-interfaces or HOROVOD_GLOO_IFACE; "
+        "'horovodrun --doctor' tries them"
+    )
+
+
+def _reason(error: Exception) -> str:
+    if not isinstance(error, OSError):
+        return str(error)
+    if isinstance(error, ConnectionRefusedError):
+        return "refused"
+    if isinstance(error, ConnectionResetError):
+        return "somebody else answers, and hangs up"
+    if isinstance(error, TimeoutError):
+        return "no answer"
+    return (error.strerror or str(error)).lower()
 
 
 def _wanted(plan: Plan) -> tuple[list[Link], list[Link]]:
@@ -245,10 +313,6 @@ def _wanted(plan: Plan) -> tuple[list[Link], list[Link]]:
     if plan.parent >= 0:
         outgoing.append((CONTROL if plan.leads else NODE, plan.parent))
     return outgoing, incoming
-
-
-def _left(deadline: float) -> float:
-    return max(0.0, deadline - time.monotonic())
 
 
 def _peer_uid(sock: socket.socket) -> int:

@@ -1,11 +1,9 @@
 """Who takes part in a job, and what follows from it: nodes, parents, who connects to whom. Pure, but for
-``describe_self``.
+the identities at the end.
 """
 
 import os
 import secrets
-import socket
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +11,8 @@ from typing import Any
 import msgspec
 
 from horovod._version import __version__
+from horovod.common.endpoints import Endpoint
 from horovod.common.state import Job
-
-_SIOCGIFADDR = 0x8915
 
 
 class Peer(msgspec.Struct, array_like=True):
@@ -28,9 +25,10 @@ class Peer(msgspec.Struct, array_like=True):
     machine: str
     """Equal for ranks that can share memory."""
     pid: int
-    address: str
-    """Of its TCP listener."""
-    port: int
+    network: str
+    """Equal for ranks that have one loopback."""
+    endpoints: list[Endpoint]
+    """Where its TCP listeners are, best first."""
     unix_name: str
     """Of its listener in the abstract Unix namespace."""
     cpus: list[int]
@@ -157,6 +155,15 @@ def make_job(me: int, hostnames: Sequence[str], dynamic: bool, elastic: bool) ->
     )
 
 
+def network_identity() -> str:
+    """Equal for processes whose loopback is the same: of one kernel and one network namespace."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return f"{file.read().strip()}/{os.readlink('/proc/self/ns/net')}"
+    except OSError:
+        return secrets.token_hex(16)
+
+
 def machine_identity(shared: bool) -> str:
     """Equal for processes that can pass descriptors to each other: the same kernel, user, and network and user
     namespaces.
@@ -165,49 +172,7 @@ def machine_identity(shared: bool) -> str:
     ``shared`` False: equal to nobody's.
     """
     try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            parts = [file.read().strip(), str(os.getuid())]
-        parts += [os.readlink(f"/proc/self/ns/{kind}") for kind in ("net", "user")]
+        parts = [network_identity(), str(os.getuid()), os.readlink("/proc/self/ns/user")]
     except OSError:
         shared = False
     return "/".join(parts) if shared else secrets.token_hex(16)
-
-
-def interface_address(interface: str, target: str) -> str:
-    """Address to listen on: of the interface, or when empty, the one from which ``target`` is reached.
-
-    Raises ValueError naming HOROVOD_GLOO_IFACE when it has no address.
-    """
-    if interface:
-        return _address_of(interface)
-    family, _, _, _, where = socket.getaddrinfo(target, 9, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect(where)  # sends nothing
-        return str(probe.getsockname()[0])
-
-
-def _address_of(interface: str) -> str:
-    import fcntl
-
-    known = [name for _, name in socket.if_nameindex()]
-    if interface not in known:
-        raise ValueError(f"HOROVOD_GLOO_IFACE is {interface!r}, accepted here are {', '.join(known)}")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            found = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
-            return socket.inet_ntoa(found[20:24])
-        except OSError:
-            pass
-    address = _ipv6_address_of(interface)
-    if address is None:
-        raise ValueError(f"HOROVOD_GLOO_IFACE is {interface!r}, which has no address")
-    return address
-
-
-def _ipv6_address_of(interface: str) -> str | None:
-    with open("/proc/net/if_inet6") as file:
-        for line in file:
-            digits, _, _, scope, _, name = line.split()
-            if name == interface and scope != "20":  # link-local addresses would need a scope id on the other side
-                return socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits))
-    return None

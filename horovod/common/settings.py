@@ -155,8 +155,15 @@ TABLE: Final = (
     Setting("HOROVOD_START_TIMEOUT", "float", 30.0, "seconds to wait for all ranks to call init", low=0.1, high=86400,
             flag="--start-timeout", section=_JOIN),
     Setting("HOROVOD_GLOO_IFACE", "text", "",
-            "network interface for connections between hosts; default: the one that leads to the launcher",
+            "network interfaces to listen on for ranks on other hosts, separated by commas; default: all that are up, "
+            "of which those on a network of both hosts are tried first",
             flag="--network-interfaces", section=_JOIN),
+    Setting("HOROVOD_PORT_RANGE", "text", "",
+            "ports to listen on for ranks on other hosts, as in 40000-40063, at least one for each rank of a host, so "
+            "that a firewall can let them pass; default: any free port", section=_JOIN),
+    Setting("HOROVOD_HEARTBEAT_TIMEOUT", "float", 10.0,
+            "seconds without a sign of life after which a host counts as lost", low=4, high=86400, agreed=True,
+            section=_JOIN),
     Setting("HOROVOD_TRANSPORT", "choice", "auto",
             "auto: shared memory inside a host, TCP between hosts; tcp: TCP between all ranks, so that it can be "
             "tested on one machine", choices=("auto", "tcp"), section=_JOIN),

@@ -10,23 +10,44 @@ import time
 import pytest
 
 from horovod.common import shared_memory
-from horovod.common.links import CONTROL, DATA, NODE, Former, LinkError, Listeners
+from horovod.common.endpoints import Endpoint
+from horovod.common.links import CONTROL, DATA, NODE, Former, LinkError
+from horovod.common.listeners import Listeners
 from horovod.common.peers import Peer, make_plan
 
 KEY = b"k" * 32
+LOOPBACK = [Endpoint("lo", "127.0.0.1", 8)]
 
 
-def make_peers(hosts, listeners):
+def make_peers(hosts, listeners, lead=(), last=True):
+    """`lead`: addresses that every rank says to listen on before, or with `last` False instead of, its own."""
     return [
-        Peer("1", rank, host, host, 100 + rank, here.address, here.port, here.unix_name, [0], {}, False, [])
+        Peer(
+            "1",
+            rank,
+            host,
+            host,
+            100 + rank,
+            "n",
+            [*lead, *here.endpoints][: None if last else len(lead)],
+            here.unix_name,
+            [0],
+            {},
+            False,
+            [],
+        )
         for rank, (host, here) in enumerate(zip(hosts, listeners, strict=True))
     ]
 
 
-def form(hosts, seconds=5.0, keys=None, absent=(), before=None):
+def where(listeners):
+    return listeners.endpoints[0].address, listeners.endpoints[0].port
+
+
+def form(hosts, seconds=5.0, keys=None, absent=(), before=None, lead=lambda _: [], last=True):
     """Runs Former for every rank in a thread; returns (plans, results) where a result is the links or an exception."""
-    listeners = [Listeners("127.0.0.1", 32) for _ in hosts]
-    peers = make_peers(hosts, listeners)
+    listeners = [Listeners(LOOPBACK, 32) for _ in hosts]
+    peers = make_peers(hosts, listeners, lead(listeners), last)
     plans = [make_plan(rank, peers) for rank in range(len(hosts))]
     results = [None] * len(hosts)
 
@@ -117,7 +138,7 @@ def test_strangers_are_dropped_and_hinder_nobody(monkeypatch):
     def pester(listeners):
         for listener in listeners:
             for _ in range(20):  # more than may wait at a time; they say nothing
-                strangers.append(socket.create_connection((listener.address, listener.port), timeout=5))
+                strangers.append(socket.create_connection(where(listener), timeout=5))
             strangers[-1].sendall(b"GET / HTTP/1.1\r\nHost: somebody\r\nUser-Agent: something or other\r\n\r\n")
             unix = socket.socket(socket.AF_UNIX)
             unix.connect("\0horovod-" + listener.unix_name)
@@ -137,7 +158,7 @@ def test_giving_up_early():
     def give_up():
         raise LinkError("rank 5 could not join")
 
-    listeners = [Listeners("127.0.0.1", 8), Listeners("127.0.0.1", 8)]
+    listeners = [Listeners(LOOPBACK, 8), Listeners(LOOPBACK, 8)]
     peers = make_peers("ab", listeners)
     begin = time.monotonic()
     with pytest.raises(LinkError, match="rank 5"):
@@ -148,8 +169,8 @@ def test_giving_up_early():
 
 
 def test_foreign_address_is_refused():
-    with pytest.raises(ValueError, match=r"cannot listen on '192\.0\.2\.1'"):
-        Listeners("192.0.2.1", 1)
+    with pytest.raises(ValueError, match=r"cannot listen on 203\.0\.113\.1 \(eth7\): Cannot assign"):
+        Listeners([Endpoint("eth7", "203.0.113.1", 24)], 1)
 
 
 def test_descriptors_travel_in_batches():
@@ -196,7 +217,7 @@ def test_descriptors_that_do_not_come():
 
 def test_a_listener_that_cannot_accept_neither_spins_nor_hides_news(monkeypatch):
     """Descriptors ran out: the listener stays readable, and another rank's failure must still be heard of."""
-    listeners = [Listeners("127.0.0.1", 32) for _ in "ab"]
+    listeners = [Listeners(LOOPBACK, 32) for _ in "ab"]
     peers = make_peers("ab", listeners)
     calls = []
 
@@ -209,10 +230,91 @@ def test_a_listener_that_cannot_accept_neither_spins_nor_hides_news(monkeypatch)
             raise LinkError("rank 1 could not join")
 
     monkeypatch.setattr(socket.socket, "accept", accept)
-    address = listeners[0].address, listeners[0].port
     former = Former(make_plan(0, peers), peers, KEY, 7, listeners[0])
-    with socket.create_connection(address, timeout=5), pytest.raises(LinkError, match="rank 1 could not join"):
+    with (
+        socket.create_connection(where(listeners[0]), timeout=5),
+        pytest.raises(LinkError, match="rank 1 could not join"),
+    ):
         former.run(5.0, check)
     assert len(calls) < 30
     for listener in listeners:
         listener.close()
+
+
+@contextlib.contextmanager
+def stranger(answer):
+    """Somebody who listens; hangs up (`answer` 'hang up'), says nothing ('nothing') or lets nobody in ('full')."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0 if answer == "full" else 64)
+        held, done = [], threading.Event()
+
+        def serve():
+            while True:
+                try:
+                    sock, _ = listener.accept()
+                except OSError:
+                    return
+                if done.is_set():
+                    sock.close()
+                    return
+                held.append(sock)
+                if answer == "hang up":
+                    held.pop().close()
+
+        server = threading.Thread(target=serve)
+        if answer != "full":
+            server.start()
+        else:
+            for _ in range(2):  # what is more than the backlog gets no answer at all
+                held.append(socket.socket())
+                held[-1].setblocking(False)
+                held[-1].connect_ex(listener.getsockname())
+        yield Endpoint("eth5", "127.0.0.1", 8, listener.getsockname()[1])
+        done.set()
+        if answer != "full":
+            socket.create_connection(listener.getsockname()).close()
+            server.join(5)
+        for sock in held:
+            sock.close()
+
+
+@contextlib.contextmanager
+def nobody():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))  # not listening
+        yield Endpoint("eth6", "127.0.0.1", 8, sock.getsockname()[1])
+
+
+def test_addresses_that_lead_elsewhere_are_skipped():
+    """Each peer's good address is the last of five; every other one leads to nobody, to a stranger or to a wrong
+    rank."""
+    with stranger("hang up") as rude, stranger("nothing") as silent, stranger("full") as full, nobody() as none:
+        plans, results = form("abcb", seconds=20, lead=lambda listeners: [none, rude, full, listeners[3].endpoints[0]])
+        check_complete(plans, results)
+        plans, results = form("ab", seconds=20, lead=lambda _: [silent])
+        check_complete(plans, results)
+
+
+def test_the_first_failure_names_both_ranks_and_every_address(monkeypatch):
+    monkeypatch.setattr("horovod.common.links._UNREACHABLE_SECONDS", 2.0)
+    monkeypatch.setattr("horovod.common.links._UNREACHABLE", 0)
+    begin = time.monotonic()
+    with stranger("hang up") as rude, stranger("full") as full, nobody() as none:
+        _, results = form("ab", seconds=20, absent=[0], lead=lambda _: [none, rude, full], last=False)
+    assert time.monotonic() - begin < 10
+    assert isinstance(results[1], LinkError)
+    text = str(results[1])
+    assert text.startswith("no data connection to rank 0 (host a, pid 100) at 127.0.0.1:")
+    assert (
+        f"{none} (eth6): refused; {rude} (eth5): somebody else answers, and hangs up; {full} (eth5): no answer" in text
+    )
+    assert "HOROVOD_PORT_RANGE" in text
+    assert "--network-interfaces" in text
+
+
+def test_a_peer_that_is_nowhere_reachable_fails_at_once():
+    begin = time.monotonic()
+    _, results = form("ab", seconds=20, absent=[0], lead=lambda _: [], last=False)
+    assert time.monotonic() - begin < 10
+    assert "which listens on nothing only, where this host cannot reach it" in str(results[1])

@@ -7,7 +7,6 @@ from horovod.common.peers import (
     Peer,
     check_agreement,
     decode_peers,
-    interface_address,
     machine_identity,
     make_job,
     make_plan,
@@ -17,9 +16,7 @@ from horovod.common.peers import (
 def peer(rank, hostname="a", machine="m", version=None, dynamic=False, sets=()):
     from horovod._version import __version__
 
-    return Peer(
-        version or __version__, rank, hostname, machine, 100 + rank, "127.0.0.1", 1, "u", [0], {}, dynamic, list(sets)
-    )
+    return Peer(version or __version__, rank, hostname, machine, 100 + rank, "n", [], "u", [0], {}, dynamic, list(sets))
 
 
 def test_one_host():
@@ -81,10 +78,3 @@ def test_process_sets_are_compared():
         check_agreement([peer(0, sets=[[0]]), peer(1)])
     with pytest.raises(ValueError, match=r"static on rank 0 .* dynamic on rank 1"):
         check_agreement([peer(0), peer(1, dynamic=True)])
-
-
-def test_interface_address():
-    assert interface_address("lo", "192.0.2.1") == "127.0.0.1"
-    assert interface_address("", "127.0.0.1") == "127.0.0.1"
-    with pytest.raises(ValueError, match=r"HOROVOD_GLOO_IFACE is 'nope0', accepted here are .*lo"):
-        interface_address("nope0", "127.0.0.1")
