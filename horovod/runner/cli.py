@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from horovod.common.settings import BY_NAME
-from horovod.runner import hosts
+from horovod.common.settings import BY_NAME, Settings
+from horovod.runner import config_file, hosts
+from horovod.runner.config_file import Config
 from horovod.runner.errors import LaunchError
 from horovod.runner.flags import FLAGS, GROUPS, Flag
 from horovod.runner.hosts import Slot
@@ -134,6 +135,11 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping[str, str]) -> LaunchSettings:
     """Check all flags together and give ranks to hosts. Raises LaunchError naming what is wrong."""
+    config = Config()
+    if namespace.config_file is not None:
+        config = config_file.read(namespace.config_file)
+        if not (namespace.gloo or namespace.mpi or namespace.jsrun) and config.controller is not None:
+            setattr(namespace, config.controller, True)
     for flag in FLAGS:
         if flag.missing and getattr(namespace, flag.dest) is not None:
             raise LaunchError(f"{flag.names[-1]} needs {flag.missing}, which this version does not have yet")
@@ -143,17 +149,17 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
         command = [sys.executable, "-m", "horovod.benchmark", *command]
     if not command:
         raise LaunchError("the command is missing: it comes after the flags, as in `horovodrun -np 2 python train.py`")
-    variables = flag_variables(namespace, environ)
+    variables = flag_variables(namespace, environ, config)
     variables.update(interface_variables(_interfaces(namespace)))
-    values = launcher_values({**environ, **variables})
+    checked = check_variables({**environ, **variables})
     slots = hosts.assign(_hosts(namespace), namespace.num_proc)
-    check_affinity(variables.get("HOROVOD_THREAD_AFFINITY"), slots)
+    check_affinity(checked.integers("HOROVOD_THREAD_AFFINITY") or [], slots)
     check_hosts_are_local(slots)
     return LaunchSettings(
         command=command,
         slots=slots,
         variables=variables,
-        start_timeout=start_timeout({**environ, **variables}),
+        start_timeout=checked.number("HOROVOD_START_TIMEOUT"),
         output_filename=namespace.output_filename,
         timestamp=bool(namespace.prefix_output_with_timestamp),
         prefix=not namespace.benchmark,
@@ -162,49 +168,72 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
         verbose=bool(namespace.verbose),
         ssh_port=namespace.ssh_port,
         ssh_identity_file=namespace.ssh_identity_file,
-        remote_python=values["HOROVOD_REMOTE_PYTHON"] or None,
+        remote_python=checked.text("HOROVOD_REMOTE_PYTHON") or None,
         disable_cache=bool(namespace.disable_cache),
-        env_allow=_patterns(values["HOROVOD_ENV_ALLOW"]),
-        env_deny=_patterns(values["HOROVOD_ENV_DENY"]),
+        env_allow=_patterns(checked.text("HOROVOD_ENV_ALLOW")),
+        env_deny=_patterns(checked.text("HOROVOD_ENV_DENY")),
     )
-
-
-def launcher_values(environ: Mapping[str, str]) -> dict[str, str]:
-    """The launcher's own variables. Raises LaunchError naming variable, value and what is accepted."""
-    made = {}
-    for name in ("HOROVOD_REMOTE_PYTHON", "HOROVOD_ENV_ALLOW", "HOROVOD_ENV_DENY"):
-        try:
-            made[name] = str(BY_NAME[name].parse(environ.get(name, "")))
-        except ValueError as error:
-            raise LaunchError(str(error)) from None
-    return made
 
 
 def _patterns(text: str) -> tuple[str, ...]:
     return tuple(filter(None, text.split(",")))
 
 
-def flag_variables(namespace: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that flags set for the workers. A flag without the one it needs is reported and has no effect."""
-    by_name = {name: flag for flag in FLAGS for name in flag.names}
-    variables: dict[str, str] = {}
+def flag_variables(namespace: argparse.Namespace, environ: Mapping[str, str], config: Config) -> dict[str, str]:
+    """The variables that flags, and below them the keys of the file, set for the workers.
+
+    One without the flag or key that it needs is reported and has no effect.
+    """
+    given: dict[str, str] = {}
+    source: dict[str, str] = {}  # the flag or key as the user wrote it
     for flag in FLAGS:
         value = getattr(namespace, flag.dest)
-        if flag.variable is None or value is None:
-            continue
-        if flag.needs is not None:
-            needed = by_name[flag.needs]
-            assert needed.variable is not None
-            if not getattr(namespace, needed.dest) and environ.get(needed.variable, "0") in ("", "0"):
-                warnings.warn(f"{flag.names[-1]} has no effect without {flag.needs}", stacklevel=2)
-                continue
-        if flag.later:
-            warnings.warn(f"{flag.names[-1]}: what it controls is not part of this version yet", stacklevel=2)
-        if flag.value is None:
-            variables[flag.variable] = flag.constant if value else "0"
-        else:
-            variables[flag.variable] = str(value)
-    return variables
+        if flag.variable is not None and value is not None:
+            given[flag.variable] = str(value) if flag.value else flag.constant if value else "0"
+            source[flag.variable] = flag.names[-1]
+    for variable, text in config.variables.items():
+        if given.setdefault(variable, text) is text:
+            source.setdefault(variable, config.keys[variable])
+    for flag in FLAGS:
+        if flag.variable in given and flag.needs is not None and not _is_on(flag.needs, given, environ):
+            text, way = given.pop(flag.variable), source[flag.variable]
+            if way.startswith("-"):
+                warnings.warn(f"{way} has no effect without {flag.needs}", stacklevel=2)
+            elif _changes(flag.variable, text) and _variable_of(flag.needs) not in given:
+                key = BY_NAME[_variable_of(flag.needs)].yaml
+                warnings.warn(f"{way} has no effect without {key}", stacklevel=2)
+    for variable, text in given.items():
+        if variable in BY_NAME and BY_NAME[variable].later and _changes(variable, text):
+            warnings.warn(f"{source[variable]}: what it controls is not part of this version yet", stacklevel=2)
+    return given
+
+
+def _is_on(name: str, given: Mapping[str, str], environ: Mapping[str, str]) -> bool:
+    """Is the setting of this flag on, by flag, file or environment?"""
+    variable = _variable_of(name)
+    return given.get(variable, environ.get(variable, "0")) not in ("", "0")
+
+
+def _variable_of(name: str) -> str:
+    variable = next(flag.variable for flag in FLAGS if name in flag.names)
+    assert variable is not None
+    return variable
+
+
+def _changes(variable: str, text: str) -> bool:
+    """Is it something else than the default?"""
+    return BY_NAME[variable].parse(text) != BY_NAME[variable].default
+
+
+def check_variables(environ: Mapping[str, str]) -> Settings:
+    """All settings as the workers will read them, so that a wrong one is told once and before anything has started.
+
+    Raises LaunchError naming variable, value and what is accepted.
+    """
+    try:
+        return Settings.from_environ(environ)
+    except ValueError as error:
+        raise LaunchError(str(error)) from None
 
 
 def _interfaces(namespace: argparse.Namespace) -> list[str]:
@@ -253,14 +282,13 @@ def check_hosts_are_local(slots: Sequence[Slot]) -> None:
             )
 
 
-def check_affinity(text: str | None, slots: Sequence[Slot]) -> None:
+def check_affinity(cores: Sequence[int], slots: Sequence[Slot]) -> None:
     """A list of cores needs one for each local rank."""
-    count = len(text.split(",")) if text else 1
     needed = max(slot.local_size for slot in slots)
-    if count > 1 and count < needed:
+    if 1 < len(cores) < needed:
         raise LaunchError(
-            f"--thread-affinity {text} has {count} cores, but a host runs {needed} processes; "
-            "expected one core, or one per local rank"
+            f"--thread-affinity (HOROVOD_THREAD_AFFINITY) is {','.join(map(str, cores))}, {len(cores)} cores, but a "
+            f"host runs {needed} processes; expected one core, or one per local rank"
         )
 
 

@@ -145,8 +145,8 @@ FLAGS: tuple[Flag, ...] = (
     Flag(("--mpi",), JOB, "use MPI", exclusive="controller", missing=_MPI),
     Flag(("--jsrun",), JOB, "use jsrun in an LSF job", exclusive="controller", missing="the jsrun launcher"),
     _setting("HOROVOD_START_TIMEOUT", JOB),
-    Flag(("--config-file",), JOB, "YAML file with values of other flags", _text("FILE"),
-         missing="the configuration file"),
+    Flag(("--config-file",), JOB, "YAML file with settings; flags beat it wherever they stand, it beats variables",
+         _text("FILE")),
 
     Flag(("-H", "--hosts"), HOSTS, "hosts and slots, as in host1:2,host2:4", _text("h:n,..."), exclusive="hosts"),
     Flag(("-hostfile", "--hostfile"), HOSTS, "file with a line 'name slots=N' per host", _text("FILE"),
