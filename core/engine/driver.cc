@@ -232,7 +232,8 @@ void Driver::decide() {
 // ---- what has been agreed -------------------------------------------------------------------------------------------------
 bool Driver::execute_agreed() {
   bool moved = false;
-  while (!order_.empty() && !over_ && !steady_) {
+  // The one who has left takes no part in what follows, and the goodbye, heard already, would wake nobody who waits in there.
+  while (!order_.empty() && !over_ && !steady_ && !past_goodbye()) {
     Response response = std::move(order_.front());
     order_.pop_front();
     execute(std::move(response));

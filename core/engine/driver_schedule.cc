@@ -88,6 +88,11 @@ bool Driver::run_schedule() {
 }
 
 bool Driver::run_bucket() {
+  // Ready or not, the one who has left takes no part in it.
+  if (past_goodbye()) {
+    fail(bye_->why, false);
+    return false;
+  }
   std::vector<Operation*> ops;
   // Held here while they run: the end of the job, heard from within the collective, must not hand their memory back before it returns.
   std::vector<OperationPtr> keep;

