@@ -86,6 +86,9 @@ struct Options {
   SpinPolicy spin{20, 3};
   double timeout = 20;
   std::function<FaultScript(int rank, int peer)> faults = {};  // null: none
+  // Puts something around rank's link to `peer`; and faults of what lies inside of that.
+  std::function<std::unique_ptr<Link>(std::unique_ptr<Link> inner, int rank, int peer)> wrap = {};
+  std::function<FaultScript(int rank, int peer)> faults_below = {};
   std::vector<int> host_of = {};  // by rank; empty: one host. Gives comms their local and cross parts
 };
 
@@ -175,9 +178,17 @@ class LinkWorld {
         to_a = std::move(pair.second);
       }
     }
-    if (!options_.faults) return;
-    to_b = std::make_unique<FaultyLink>(std::move(to_b), options_.faults(a, b), first.bell);
-    to_a = std::make_unique<FaultyLink>(std::move(to_a), options_.faults(b, a), second.bell);
+    auto misbehave = [&](const auto& faults) {
+      if (!faults) return;
+      to_b = std::make_unique<FaultyLink>(std::move(to_b), faults(a, b), first.bell);
+      to_a = std::make_unique<FaultyLink>(std::move(to_a), faults(b, a), second.bell);
+    };
+    misbehave(options_.faults_below);
+    if (options_.wrap) {
+      to_b = options_.wrap(std::move(to_b), a, b);
+      to_a = options_.wrap(std::move(to_a), b, a);
+    }
+    misbehave(options_.faults);
   }
 
   // `comm`: of world rank `rank`, which is number `me` of `members`.

@@ -1,0 +1,79 @@
+// A Link that encrypts what goes through another one. Bytes travel in records:
+//
+//     bytes of the text, uint32, little-endian   the text, encrypted   tag of both (16 bytes)
+//
+// The nonce of a direction's n-th record is n, and each direction of each connection has a key of its own, so a record that is
+// altered, repeated, left out, taken from elsewhere or sent back fails. After kRecordsPerKey records a direction goes on with the key
+// that follows from its last one (the REKEY of the Noise protocol, section 4.2): no key encrypts too much, and a key that leaks does not
+// open what was sent before it. Lengths and times of records can be seen by who listens.
+//
+// Nothing of a record is handed out before its tag has been checked. Where one fails the link is broken for good.
+#pragma once
+#include <memory>
+
+#include "transport/crypto.h"
+#include "transport/link.h"
+
+namespace hvd {
+
+class SecureLink final : public Link {
+ public:
+  static constexpr size_t kMostText = 64 << 10;  // bytes of a record
+  static constexpr uint64_t kRecordsPerKey = uint64_t{1} << 20;
+
+  struct Keys {
+    CipherKey send, receive;
+  };
+  // `records_per_key` differs from the default in tests only.
+  static Status make(std::unique_ptr<Link> inner, std::shared_ptr<const CryptoLibrary> library, Cipher cipher, const Keys& keys,
+                     std::unique_ptr<Link>* out, uint64_t records_per_key = kRecordsPerKey);
+
+  // Takes a record's text when the record has gone as a whole. So a caller whose bytes were not taken has to come with the same
+  // bytes again, or with more that begin with them, as all users of links do.
+  int64_t try_send(ConstBytes data) override;
+  int64_t try_recv(Bytes data) override;
+  const Status& error() const override { return error_.ok() ? inner_->error() : error_; }
+  int fd() const override { return inner_->fd(); }
+  short wanted() const override { return inner_->wanted(); }
+  void before_sleep() override { inner_->before_sleep(); }
+  void clear_wanted() override { inner_->clear_wanted(); }
+
+ private:
+  using Length = uint32_t;
+  static constexpr size_t kAround = sizeof(Length) + kCipherTag;
+  static constexpr size_t kRoom = 2 * (kMostText + kAround);  // bytes received and not decrypted
+
+  // One direction: the key in use and the one after it.
+  struct Direction {
+    std::unique_ptr<Aead> aead;
+    CipherKey next{};
+    uint64_t records = 0;
+  };
+
+  SecureLink(std::unique_ptr<Link> inner, std::shared_ptr<const CryptoLibrary> library, Cipher cipher, uint64_t records_per_key);
+  bool begin_key(Direction* direction, const CipherKey& key, bool sealing) const;
+  bool nonce_of(Direction* direction, bool sealing, CipherNonce* nonce) const;
+  bool seal(ConstBytes text);
+  int64_t broken(Code code, std::string why);
+  size_t hand_out(Bytes data);
+  bool whole_record(size_t* text);
+  bool open_record(size_t text, Bytes data);
+  int64_t receive_more(size_t wanted);
+
+  std::unique_ptr<Link> inner_;
+  std::shared_ptr<const CryptoLibrary> library_;
+  Cipher cipher_;
+  uint64_t records_per_key_;
+  Direction sending_, receiving_;
+  Status error_;
+
+  std::unique_ptr<std::byte[]> out_;  // the record under way
+  ConstBytes unsent_;                 // of it
+  size_t under_way_ = 0;              // its text
+
+  std::unique_ptr<std::byte[]> in_;
+  size_t in_begin_ = 0, in_end_ = 0;  // received, not decrypted
+  Bytes text_;                        // decrypted in place, not handed out; lies before in_begin_
+};
+
+}  // namespace hvd

@@ -1,0 +1,337 @@
+// Encrypted links: the contract of Link over any channel, and everything that somebody between two ranks could do to it.
+#include <doctest/doctest.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <random>
+
+#include "../collectives/harness_links.h"
+#include "../encrypted.h"
+
+using namespace hvd;
+using namespace hvd::testing;
+
+namespace {
+
+constexpr size_t kAround = 4 + kCipherTag;  // bytes that a record adds
+
+std::vector<std::byte> noise(size_t n) {
+  std::mt19937 random(static_cast<unsigned>(n));
+  std::vector<std::byte> data(n);
+  for (auto& b : data) b = static_cast<std::byte>(random());
+  return data;
+}
+
+// What is under way in one direction, for somebody in between to see and to change.
+using Wires = std::deque<std::byte>;
+
+// A channel into and out of such wires. `room`: bytes that it holds; `strict`: gives nothing until all that was asked for is there, like
+// a sleeper whom the kernel wakes no earlier.
+class WireLink final : public Link {
+ public:
+  WireLink(Wires* out, Wires* in, size_t room, bool strict) : out_(out), in_(in), room_(room), strict_(strict) {}
+  int64_t try_send(ConstBytes data) override {
+    const size_t n = std::min(data.size(), room_ - std::min(room_, out_->size()));
+    out_->insert(out_->end(), data.begin(), data.begin() + static_cast<ptrdiff_t>(n));
+    return static_cast<int64_t>(n);
+  }
+  int64_t try_recv(Bytes data) override {
+    if (strict_ && in_->size() < data.size()) return 0;
+    const size_t n = std::min(data.size(), in_->size());
+    std::copy_n(in_->begin(), n, data.begin());
+    in_->erase(in_->begin(), in_->begin() + static_cast<ptrdiff_t>(n));
+    return static_cast<int64_t>(n);
+  }
+  const Status& error() const override { return none_; }
+
+ private:
+  Wires *out_, *in_;
+  size_t room_;
+  bool strict_;
+  Status none_;
+};
+
+struct Tapped {
+  Wires forth, back;  // from a to b, from b to a
+  std::unique_ptr<Link> a, b;
+
+  explicit Tapped(size_t room = 1 << 20, bool strict = false, uint64_t records_per_key = SecureLink::kRecordsPerKey) {
+    const Library library = crypto_libraries().front();
+    const Cipher cipher = library->ciphers().front();
+    a = encrypted(std::make_unique<WireLink>(&forth, &back, room, strict), library, cipher, 0, 1, records_per_key);
+    b = encrypted(std::make_unique<WireLink>(&back, &forth, room, strict), library, cipher, 1, 0, records_per_key);
+  }
+  // As `records` records.
+  void send(const std::vector<std::byte>& data, size_t records = 1) {
+    const size_t each = data.size() / records;
+    for (size_t i = 0; i < records; ++i) REQUIRE(a->try_send(ConstBytes(data).subspan(i * each, each)) == static_cast<int64_t>(each));
+  }
+};
+
+bool refused(Link& link, const char* why = "altered, repeated or left out") {
+  std::vector<std::byte> got(64, std::byte{0x5a});
+  if (link.try_recv(got) != -1) return false;
+  for (std::byte b : got) {
+    if (b != std::byte{0x5a} && b != std::byte{0}) return false;  // nothing of what was sent is handed out
+  }
+  std::byte one[1] = {};
+  CHECK(link.try_recv(one) == -1);  // for good, in both directions
+  CHECK(link.try_send(one) == -1);
+  CHECK(link.error().code() == Code::peer_lost);
+  return link.error().message().find(why) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("an encrypted link keeps order and content over every channel, with every library and cipher") {
+  for (const Library& library : crypto_libraries()) {
+    for (Cipher cipher : library->ciphers()) {
+      for (Wire wire : {Wire::inproc, Wire::unix_socket, Wire::tcp}) {
+        INFO(std::string(name_of(wire)));
+        Options options{.wire = wire, .capacity = 64};
+        options.wrap = [&](std::unique_ptr<Link> inner, int rank, int peer) { return encrypted(std::move(inner), library, cipher, rank, peer, 3); };
+        LinkWorld world(2, options);
+        const auto forth = noise(400'001), back = noise(399'999);
+        std::vector<std::byte> at_b(forth.size()), at_a(back.size());
+        const auto results =
+            world.run([&](Comm& comm) { return comm.rank == 0 ? exchange(comm, 1, forth, 1, at_a) : exchange(comm, 0, back, 0, at_b); });
+        for (const Status& s : results) CHECK_MESSAGE(s.ok(), s.message());
+        CHECK(at_b == forth);
+        CHECK(at_a == back);
+      }
+    }
+  }
+}
+
+TEST_CASE("channels that take a byte at a time, stall, or end in the middle") {
+  const Library library = crypto_libraries().front();
+  const Cipher cipher = library->ciphers().front();
+  Options options{.wire = Wire::inproc, .capacity = 64};
+  // The channel fails under the encryption.
+  uint64_t cut = FaultScript::kNever;
+  options.faults_below = [&](int rank, int) {
+    return FaultScript{.cut_after_sent = rank == 0 ? cut : FaultScript::kNever, .piece = 1, .stall_calls = 1, .stall_every = 7};
+  };
+  options.wrap = [&](std::unique_ptr<Link> inner, int rank, int peer) { return encrypted(std::move(inner), library, cipher, rank, peer); };
+  const auto data = noise(3000);
+  std::vector<std::byte> got(data.size());
+  auto run = [&] {
+    LinkWorld world(2, options);
+    return world.run([&](Comm& comm) { return comm.rank == 0 ? send_to(comm, 1, data) : recv_from(comm, 0, got); });
+  };
+  for (const Status& s : run()) CHECK_MESSAGE(s.ok(), s.message());
+  CHECK(got == data);
+  for (uint64_t after : {0, 2, 4, 2000, 3019}) {
+    cut = after;
+    got.assign(data.size(), std::byte{0});
+    const auto results = run();
+    CHECK(results[1].code() == Code::peer_lost);
+    CHECK(results[1].message().find("rank 0: ") == 0);
+    CHECK(got == std::vector<std::byte>(data.size()));
+  }
+}
+
+TEST_CASE("a taken byte has left as a whole record, and a record that was begun is finished") {
+  Tapped ends(100);
+  const auto data = noise(500);
+  CHECK(ends.a->try_send(data) == 0);  // 100 of 520 bytes are on the wires
+  CHECK(ends.forth.size() == 100);
+  std::vector<std::byte> got(500);
+  int64_t taken = 0;
+  size_t arrived = 0;
+  for (int i = 0; i < 20 && arrived < got.size(); ++i) {
+    const int64_t n = ends.b->try_recv(Bytes(got).subspan(arrived));
+    REQUIRE(n >= 0);
+    arrived += static_cast<size_t>(n);
+    if (taken == 0) taken = ends.a->try_send(data);
+    REQUIRE(taken >= 0);
+    if (taken == 0) CHECK(arrived == 0);
+  }
+  CHECK(taken == 500);
+  CHECK(got == data);
+  Tapped others(100);
+  CHECK(others.a->try_send(data) == 0);
+  CHECK(others.a->try_send(ConstBytes(data).first(499)) == -1);  // a mistake of the caller's, not of the peer's
+  CHECK(others.a->error().code() == Code::internal);
+}
+
+TEST_CASE("a receiver never asks the channel for bytes that need not come") {
+  std::mt19937 random(1);
+  for (int round = 0; round < 30; ++round) {
+    CAPTURE(round);
+    Tapped ends(64 << 20, true);
+    const size_t total = 1 + random() % (round % 3 == 0 ? 300'000 : 3000);
+    const auto data = noise(total);
+    std::vector<std::byte> got(total);
+    size_t sent = 0, arrived = 0;
+    while (sent < total) {  // in portions of which the receiver knows nothing
+      const size_t n = std::min<size_t>(total - sent, 1 + random() % 100'000 % (random() % 2 ? 50 : 100'000));
+      REQUIRE(ends.a->try_send(ConstBytes(data).subspan(sent, n)) == static_cast<int64_t>(n));
+      sent += n;
+    }
+    while (arrived < total) {
+      const size_t n = std::min<size_t>(total - arrived, 1 + random() % (random() % 2 ? 50 : 100'000));
+      const int64_t k = ends.b->try_recv(Bytes(got).subspan(arrived, n));
+      REQUIRE(k > 0);  // all has been sent, so 0 would be a sleep without an end
+      arrived += static_cast<size_t>(k);
+    }
+    CHECK(got == data);
+    std::byte one[1];
+    CHECK(ends.b->try_recv(one) == 0);
+  }
+}
+
+TEST_CASE("no byte of a record can be altered") {
+  const std::vector<std::byte> text = noise(33);
+  for (size_t at = 0; at < text.size() + kAround; ++at) {
+    CAPTURE(at);
+    for (int bit : {0, 7}) {
+      Tapped ends;
+      ends.send(text);
+      ends.send(text);
+      REQUIRE(ends.forth.size() == 2 * (text.size() + kAround));
+      ends.forth[at] ^= std::byte{1} << bit;
+      std::vector<std::byte> got(64);
+      // A length that grew takes bytes of the next record in, or waits for more than there is; nothing comes out either way.
+      const int64_t n = ends.b->try_recv(got);
+      CHECK(n <= 0);
+      if (n < 0) CHECK(ends.b->error().code() == Code::peer_lost);
+      if (at >= 4) CHECK(refused(*ends.b));
+    }
+  }
+}
+
+TEST_CASE("records cannot be repeated, left out, swapped, cut short, sent back, or taken from another connection") {
+  const std::vector<std::byte> text = noise(2 * 33);
+  const ptrdiff_t one = 33 + kAround;
+  std::byte got[33];
+  Tapped ends;
+  ends.send(text, 2);
+  Wires& wires = ends.forth;
+  REQUIRE(wires.size() == 2 * one);
+  const Wires both = wires;
+  SUBCASE("repeated") {
+    wires.insert(wires.begin(), both.begin(), both.begin() + one);
+    CHECK(ends.b->try_recv(got) == 33);
+    CHECK(std::equal(got, got + 33, text.begin()));
+    CHECK(refused(*ends.b));
+  }
+  SUBCASE("left out") {
+    wires.erase(wires.begin(), wires.begin() + one);
+    CHECK(refused(*ends.b));
+  }
+  SUBCASE("swapped") {
+    std::rotate(wires.begin(), wires.begin() + one, wires.end());
+    CHECK(refused(*ends.b));
+  }
+  SUBCASE("cut short") {
+    wires.erase(wires.begin() + 10, wires.begin() + 11);
+    CHECK(refused(*ends.b));
+  }
+  SUBCASE("sent back") {
+    ends.back = both;
+    CHECK(refused(*ends.a));
+  }
+  SUBCASE("from another connection") {
+    Tapped same_text;
+    const Library library = crypto_libraries().front();
+    Wires none;
+    auto other = encrypted(std::make_unique<WireLink>(&none, &wires, 1 << 20, false), library, library->ciphers().front(), 2, 0);
+    CHECK(refused(*other));
+  }
+  SUBCASE("a length of nothing, or of too much") {
+    for (uint32_t length : {uint32_t{0}, static_cast<uint32_t>(SecureLink::kMostText + 1), uint32_t{0xffffffff}, uint32_t{0x20544547}}) {
+      Tapped fresh;
+      for (int i = 0; i < 4; ++i) fresh.forth.push_back(static_cast<std::byte>(length >> (8 * i)));
+      CHECK(refused(*fresh.b, "not encrypted as agreed: a record of "));
+    }
+  }
+}
+
+TEST_CASE("random bytes never come through") {
+  std::mt19937 random(7);
+  for (int round = 0; round < 300; ++round) {
+    Tapped ends;
+    const bool short_record = round % 2;  // a length that fits, so that a tag is looked at
+    const size_t n = 24 + random() % 200;
+    for (size_t i = 0; i < n; ++i) ends.forth.push_back(static_cast<std::byte>(random()));
+    if (short_record) {
+      ends.forth[0] = static_cast<std::byte>(1 + random() % (n - kAround));
+      ends.forth[1] = ends.forth[2] = ends.forth[3] = std::byte{0};
+    }
+    std::vector<std::byte> got(4096);
+    const int64_t taken = ends.b->try_recv(got);
+    CHECK(taken <= 0);
+    if (short_record) CHECK(taken == -1);
+  }
+}
+
+TEST_CASE("nothing of the text is on the wires, and equal texts look different every time") {
+  Tapped ends;
+  const std::string name = "allreduce.gradient.of.a.secret.layer";
+  std::vector<std::byte> text(name.size());
+  std::memcpy(text.data(), name.data(), name.size());
+  ends.send(text);
+  ends.send(text);
+  std::string seen;
+  for (std::byte b : ends.forth) seen.push_back(static_cast<char>(b));
+  REQUIRE(seen.size() == 2 * (name.size() + kAround));
+  for (size_t at = 0; at + 4 <= name.size(); ++at) CHECK(seen.find(name.substr(at, 4)) == std::string::npos);
+  CHECK(seen.substr(4, name.size()) != seen.substr(4 + name.size() + kAround, name.size()));
+}
+
+TEST_CASE("keys change after so many records, on both sides at once") {
+  Tapped ends(1 << 20, false, 2);
+  const auto text = noise(16);
+  std::vector<std::string> seen;
+  for (int i = 0; i < 7; ++i) {
+    ends.send(text);
+    std::string record;
+    for (std::byte b : ends.forth) record.push_back(static_cast<char>(b));
+    seen.push_back(record);
+    std::vector<std::byte> got(16);
+    REQUIRE(ends.b->try_recv(got) == 16);
+    CHECK(got == text);
+  }
+  // Records 0, 2, 4, 6 have the same nonce and text.
+  for (size_t i = 0; i < seen.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) CHECK(seen[i] != seen[j]);
+  }
+  // An end that keeps its key does not understand the third record.
+  Tapped other(1 << 20, false, 2);
+  const Library library = crypto_libraries().front();
+  auto stubborn = encrypted(std::make_unique<WireLink>(&other.back, &other.forth, 1 << 20, false), library, library->ciphers().front(), 1, 0);
+  std::vector<std::byte> got(16);
+  for (int i = 0; i < 2; ++i) {
+    other.send(text);
+    CHECK(stubborn->try_recv(got) == 16);
+  }
+  other.send(text);
+  CHECK(refused(*stubborn));
+}
+
+TEST_CASE("a sleeper at an encrypted socket is woken by a small record") {
+  const Library library = crypto_libraries().front();
+  auto [x, y] = tcp_pair();
+  auto a = encrypted(adopt(x), library, library->ciphers().front(), 0, 1);
+  auto b = encrypted(adopt(y), library, library->ciphers().front(), 1, 0);
+  std::vector<std::byte> text = noise(16 << 10), got(text.size());
+  CHECK(b->wanted() == 0);
+  CHECK(b->try_recv(got) == 0);
+  CHECK(b->wanted() == POLLIN);
+  b->before_sleep();
+  for (size_t sent = 0; sent < text.size();) {  // in small records; the sockets hold less than all of it
+    const int64_t n = a->try_send(ConstBytes(text).subspan(sent, std::min<size_t>(100, text.size() - sent)));
+    REQUIRE(n >= 0);
+    sent += static_cast<size_t>(n);
+    if (n > 0) continue;
+    CHECK(a->wanted() == POLLOUT);
+    break;
+  }
+  pollfd watched{b->fd(), POLLIN, 0};
+  CHECK(::poll(&watched, 1, 5000) == 1);
+  CHECK(b->try_recv(got) > 0);
+  CHECK(std::equal(got.begin(), got.begin() + 100, text.begin()));
+}
