@@ -89,6 +89,11 @@ class EngineConfig:
     spins: int  # rounds of busy waiting before yielding; 0 when ranks outnumber cores
     cpu: int  # core for the engine thread, -1: any
     log_level: int  # 0 trace .. 5 fatal
+    cipher_library: str  # path of the library that encrypts the links with keys; empty where there are none
+    cipher: str  # one of ciphers(cipher_library)
+
+    def encrypt(self, fd: int, send_key: bytes, receive_key: bytes) -> None:
+        """Has the link over this descriptor encrypted. Keys have 32 bytes, one for each direction of one connection."""
 
 class Engine:
     """One epoch of membership: made for (rank, size, links), used, shut down, thrown away."""
@@ -203,6 +208,20 @@ def serve_no_faces() -> None:
 
 def segment_bytes(local_size: int, staging_bytes: int, ring_bytes: int, arena_bytes: int = 0) -> int:
     """Length of the node's shared memory. Its arenas are as large as the file is longer than it would be without."""
+
+# Encryption between hosts (core/transport/crypto.h). library: path of OpenSSL's libcrypto, 1.1.1 or later, or of
+# libsodium; all raise ValueError naming it when it cannot be loaded or is something else.
+
+def ciphers(library: str) -> list[str]:
+    """Of "aes-256-gcm" and "chacha20-poly1305" those that the library has and that give the right results for published
+    examples, the faster one on this processor first. None at all when it fails with X25519."""
+
+def public_key(library: str, secret: bytes) -> bytes:
+    """The public key of 32 random bytes (X25519, RFC 7748)."""
+
+def shared_key(library: str, secret: bytes, theirs: bytes) -> bytes:
+    """What both sides get of one's own secret and the other's public key. Raises ValueError for public keys that no
+    honest side sends."""
 
 # The core's pure part (core/plan). collective: allreduce, broadcast, allgather, alltoall, reducescatter or barrier.
 # node_of: by rank, as in EngineConfig. All raise ValueError naming what they do not know and what is accepted.

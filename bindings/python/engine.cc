@@ -14,6 +14,7 @@
 #include "engine/validate.h"
 #include "face.h"
 #include "glue.h"
+#include "transport/secure_link.h"
 #include "transport/tcp_link.h"
 
 namespace hvd::python {
@@ -38,6 +39,15 @@ struct Config {
   double timeout = 30, stall_warning = 60, stall_shutdown = 0;
   std::string algorithm, tuning;
   int spins = 2000, cpu = -1, log_level = 3;
+  std::string cipher_library, cipher;
+  std::map<int, SecureLink::Keys> link_keys;  // by descriptor
+
+  ~Config() {
+    for (auto& [fd, keys] : link_keys) wipe(&keys, sizeof keys);
+  }
+  void encrypt(int fd, const nb::bytes& send_key, const nb::bytes& receive_key) {
+    link_keys[fd] = {cipher_key("send_key", send_key), cipher_key("receive_key", receive_key)};
+  }
 };
 
 // Messages of the engine's thread reach Python through one callable.
@@ -113,6 +123,28 @@ std::unique_ptr<Link> link_over(int fd) {
   return link;
 }
 
+// What the links with keys are encrypted by.
+class Encryption {
+ public:
+  explicit Encryption(const Config& c) : keys_(c.link_keys) {
+    if (keys_.empty()) return;
+    check(CryptoLibrary::load(c.cipher_library, &library_));
+    check(cipher_of(c.cipher, &cipher_));
+  }
+  std::unique_ptr<Link> around(std::unique_ptr<Link> link, int fd) const {
+    const auto keys = keys_.find(fd);
+    if (keys == keys_.end()) return link;
+    std::unique_ptr<Link> made;
+    check(SecureLink::make(std::move(link), library_, cipher_, keys->second, &made));
+    return made;
+  }
+
+ private:
+  const std::map<int, SecureLink::Keys>& keys_;
+  std::shared_ptr<const CryptoLibrary> library_;
+  Cipher cipher_{};
+};
+
 // Descriptors that have not become somebody's yet: closed when making an engine fails halfway.
 class Unclaimed {
  public:
@@ -126,10 +158,10 @@ class Unclaimed {
   ~Unclaimed() {
     for (int fd : fds_) ::close(fd);
   }
-  std::unique_ptr<Link> link(int fd) {
+  std::unique_ptr<Link> link(int fd, const Encryption& encryption) {
     std::unique_ptr<Link> made = link_over(fd);
     fds_.erase(fd);
-    return made;
+    return encryption.around(std::move(made), fd);
   }
   void claim_all() { fds_.clear(); }
 
@@ -139,6 +171,7 @@ class Unclaimed {
 
 EngineOptions make_options(const Config& c) {
   Unclaimed unclaimed(c);
+  const Encryption encryption(c);
   EngineOptions o;
   o.rank = c.rank;
   o.size = c.size;
@@ -150,9 +183,9 @@ EngineOptions make_options(const Config& c) {
   if (c.segment_fd >= 0) {
     check(Segment::map(c.segment_fd, {locals, c.ring_bytes, c.staging_bytes}, &o.segment));
   }
-  if (c.parent_fd >= 0) o.parent = unclaimed.link(c.parent_fd);
-  for (auto [rank, fd] : c.child_fds) o.children[rank] = unclaimed.link(fd);
-  for (auto [rank, fd] : c.data_fds) o.data[rank] = unclaimed.link(fd);
+  if (c.parent_fd >= 0) o.parent = unclaimed.link(c.parent_fd, encryption);
+  for (auto [rank, fd] : c.child_fds) o.children[rank] = unclaimed.link(fd, encryption);
+  for (auto [rank, fd] : c.data_fds) o.data[rank] = unclaimed.link(fd, encryption);
   Tuning tuning;
   check(Tuning::parse(c.tuning, &tuning));
   o.settings = {c.fusion_threshold, c.cycle_time_ms * 1e-3, c.cache_capacity, c.groups_apart, c.timeout,
@@ -320,7 +353,10 @@ void define_config(nb::module_& m) {
       .def_rw("tuning", &Config::tuning)
       .def_rw("spins", &Config::spins)
       .def_rw("cpu", &Config::cpu)
-      .def_rw("log_level", &Config::log_level);
+      .def_rw("log_level", &Config::log_level)
+      .def_rw("cipher_library", &Config::cipher_library)
+      .def_rw("cipher", &Config::cipher)
+      .def("encrypt", &Config::encrypt, nb::arg("fd"), nb::arg("send_key"), nb::arg("receive_key"));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <nanobind/nanobind.h>
 
 #include "base/status.h"
+#include "transport/crypto.h"
 
 namespace hvd::python {
 
@@ -14,7 +15,12 @@ inline void check(const Status& status) {
   if (!status.ok()) raise(status);
 }
 
+// Raises ValueError naming the argument unless it has 32 bytes.
+CipherKey cipher_key(const char* argument, const nb::bytes& value);
+Status cipher_of(const std::string& name, Cipher* out);
+
 void define_buffer(nb::module_& m);
+void define_crypto(nb::module_& m);
 void define_engine(nb::module_& m);
 void define_plan(nb::module_& m);
 

@@ -35,6 +35,7 @@ NB_MODULE(_core, m) {
   m.attr("WIRE_BF16") = static_cast<int>(WireFormat::bf16);
   m.attr("WIRE_INT8") = static_cast<int>(WireFormat::int8);
   python::define_buffer(m);
+  python::define_crypto(m);
   python::define_engine(m);
   python::define_plan(m);
   m.def("segment_bytes", [](int local_size, size_t staging_bytes, size_t ring_bytes, size_t arena_bytes) {
