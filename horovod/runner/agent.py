@@ -19,21 +19,28 @@ import sys
 import time
 from types import FrameType
 
-from horovod.runner import linux
+from horovod.runner import facts, linux
 from horovod.runner.errors import AgentError
 from horovod.runner.messages import (
+    Alive,
     Finished,
     FrameReader,
     FrameWriter,
+    Hello,
     Notice,
     Payload,
     Request,
+    Spawn,
     Started,
     StartJob,
     StdinData,
     StdinReady,
     Stop,
+    StreamData,
+    StreamEnd,
+    Watch,
 )
+from horovod.runner.relay import Streams
 from horovod.runner.workers import WorkerTable
 
 TERM_GRACE = 5.0  # s between SIGTERM and SIGKILL when nobody is left who would tell another time
@@ -54,11 +61,16 @@ class Agent:
         self._reader: FrameReader[Request] = FrameReader(Request)
         self._writer = FrameWriter(reports)
         self._workers = WorkerTable(self._writer.send)
+        self._streams = Streams(self._writer.send)
         self._payload = bytearray()
         self._started = False
         self._kill_at: float | None = None  # set: stopping
         self._asked: set[int] = set()  # processes that have had their SIGTERM
         self._wind_down_at: float | None = None
+        self._finished = False  # the launcher has been told that nothing runs here any more
+        self._limit = 0.0  # s of silence after which the launcher is lost; 0: its pipe tells
+        self._heard = self._looked = time.monotonic()
+        self._next_word = 0.0
         self._signals: list[int] = []
         os.set_blocking(requests, False)
         self._wake, wake_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -70,6 +82,7 @@ class Agent:
     def run(self) -> int:
         """Serve one job to its end. Returns the exit code of the agent: 0 unless its own orders failed."""
         code = 0
+        self._writer.send(Hello(facts.gather()))
         while True:
             self._wait()
             try:
@@ -78,10 +91,13 @@ class Agent:
             except AgentError as error:
                 self._end_by_itself(str(error))
                 code = 1
+            self._watch()
             self._workers.feed_stdin()
-            if self._writer.pending < OUTPUT_LIMIT or self._writer.broken:
+            listening = self._writer.pending < OUTPUT_LIMIT or self._writer.broken
+            if listening:
                 self._workers.read_output(READ_SIZE)
-            self._workers.reap()
+            self._streams.serve(listening)
+            self._workers.reap(self._streams.reaped)
             self._writer.flush()
             if self._over():
                 return code
@@ -94,12 +110,17 @@ class Agent:
         if self._writer.pending:
             poll.register(self._writer.fd, select.POLLOUT)
         if self._writer.pending < OUTPUT_LIMIT:
-            for fd in self._workers.readable_fds():
+            for fd in (*self._workers.readable_fds(), *self._streams.readable_fds()):
                 poll.register(fd, select.POLLIN)
-        for fd in self._workers.writable_fds():
-            poll.register(fd, select.POLLOUT)
-        busy = self._kill_at is not None or self._wind_down_at is not None
-        poll.poll(TICK * 1000 if busy else None)
+        wanted = dict.fromkeys((*self._workers.writable_fds(), *self._streams.writable_fds()), select.POLLOUT)
+        for fd in self._streams.readable_fds() if self._writer.pending < OUTPUT_LIMIT else ():
+            if fd in wanted:  # a socket, for both
+                wanted[fd] |= select.POLLIN
+        for fd, event in wanted.items():
+            poll.register(fd, event)
+        busy = (self._kill_at is not None or self._wind_down_at is not None) and not self._finished
+        seconds = TICK if busy else self._limit / 4 if self._limit else TICK * 10 if self._finished else None
+        poll.poll(None if seconds is None else seconds * 1000)
         try:
             os.read(self._wake, 4096)
         except BlockingIOError:
@@ -110,6 +131,29 @@ class Agent:
             number = self._signals.pop(0)
             if number != signal.SIGCHLD:
                 self._end_by_itself(f"it received {signal.Signals(number).name}")
+
+    def _watch(self) -> None:
+        """Words to the launcher, and how long it has been silent. A gap in our own loop says nothing about it."""
+        now = time.monotonic()
+        if now - self._looked > max(1.0, self._limit / 2):
+            self._heard = now
+        self._looked = now
+        if not self._limit or self._requests is None:
+            return
+        if now >= self._next_word:
+            self._next_word = now + self._limit / 4
+            if not self._writer.pending:  # what waits there is a sign of life by itself
+                self._writer.send(Alive())
+        if now - self._heard > self._limit:
+            self._lose_launcher()
+
+    def _lose_launcher(self) -> None:
+        """It has ended, was killed, or cannot be reached: nobody is interested any more."""
+        self._requests = None
+        self._limit = 0
+        self._writer.broken = True
+        self._streams.hang_up()
+        self._stop(TERM_GRACE)
 
     def _end_by_itself(self, reason: str) -> None:
         self._writer.send(Notice(reason))
@@ -125,8 +169,10 @@ class Agent:
                 data = os.read(self._requests, READ_SIZE)
             except BlockingIOError:
                 return
-            if not data:  # the launcher has ended or was killed: nobody is interested any more
+            self._heard = time.monotonic()
+            if not data:  # the launcher has ended or was killed
                 self._requests = None
+                self._streams.hang_up()
                 self._stop(TERM_GRACE)
                 return
             for message in self._reader.feed(data):
@@ -139,7 +185,9 @@ class Agent:
             if self._started:
                 raise AgentError("a second StartJob")
             self._started = True
-            pids = self._workers.start(message, bytes(self._payload) or None)
+            self._check_directory(message.directory)
+            address = self._streams.listen() if message.relay else None
+            pids = self._workers.start(message, bytes(self._payload) or None, address)
             self._payload.clear()
             self._writer.send(Started(pids))
             if message.stdin_rank >= 0:
@@ -148,10 +196,27 @@ class Agent:
             self._workers.give_stdin(message.data)
         elif isinstance(message, Stop):
             self._stop(message.grace)
+        elif isinstance(message, Watch):
+            self._limit = message.limit
+        elif isinstance(message, Spawn):
+            self._streams.spawn(message)
+        elif isinstance(message, (StreamData, StreamEnd)):
+            self._streams.take(message)
+
+    def _check_directory(self, directory: bytes) -> None:
+        try:
+            os.stat(directory + b"/.")
+        except OSError as error:
+            raise AgentError(
+                f"the working directory {os.fsdecode(directory)!r} of the launcher cannot be used there: "
+                f"{error.strerror}; make it on every host, or start from a shared directory"
+            ) from None
 
     def _over(self) -> bool:
         """Push a stop or a normal end forward; True when nothing runs any more and the launcher knows it."""
         now = time.monotonic()
+        if self._finished:
+            return self._relays_over(now)
         if not self._started:
             return self._kill_at is not None and self._finish([])
         if self._kill_at is None:
@@ -159,12 +224,12 @@ class Agent:
                 return False
             if self._wind_down_at is None:
                 self._wind_down_at = now + LINGER
-            if linux.descendants(os.getpid()):
+            if self._alive():
                 if now >= self._wind_down_at:
                     self._stop(TERM_GRACE)  # what the workers left behind ends with them
                 return False
             return self._finish([])
-        alive = linux.descendants(os.getpid())
+        alive = self._alive()
         for pid in alive:
             if now >= self._kill_at:
                 linux.send_signal(pid, signal.SIGKILL)
@@ -176,11 +241,33 @@ class Agent:
             return False
         return self._finish(alive)
 
+    def _alive(self) -> list[int]:
+        """What runs below us and is not on the way to another host."""
+        return linux.descendants(os.getpid(), without=self._streams.pids)
+
+    def _relays_over(self, now: float) -> bool:
+        """Agents further on may still be at work: only when they have ended, or the launcher has, may we."""
+        if not self._streams.pids:
+            return True
+        if self._requests is not None:
+            return False
+        assert self._kill_at is not None
+        if now >= self._kill_at + GIVE_UP:
+            self._streams.kill()
+            return True
+        return False
+
     def _finish(self, survivors: list[int]) -> bool:
         """The last reports, and the wait until the launcher has taken them or is gone."""
-        self._workers.reap()
+        self._workers.reap(self._streams.reaped)
         self._workers.drain()
+        self._streams.serve(listening=True)
+        self._streams.close()
         self._writer.send(Finished(survivors))
+        self._finished = True
+        if self._streams.pids:
+            self._kill_at = self._kill_at if self._kill_at is not None else time.monotonic() + TERM_GRACE
+            return False
         while self._writer.pending and not self._writer.broken:
             poll = select.poll()
             poll.register(self._writer.fd, select.POLLOUT)
@@ -203,6 +290,7 @@ def _run_agent(guard: int) -> int:
     linux.die_with_parent(guard, signal.SIGTERM)
     linux.become_subreaper()
     # The workers' pipes must never land on 0, 1 or 2, and what is printed here by mistake must not look like a report.
+    linux.raise_descriptor_limit()
     requests, reports = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)

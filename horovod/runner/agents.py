@@ -1,98 +1,91 @@
-"""The launcher's end of one agent. The seam for other hosts: an agent elsewhere differs only in how it is started."""
+"""The launcher's end of one agent: messages in both directions over whatever connection leads there, and its end."""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
-import horovod
+from horovod.runner.connections import Connection, StreamConnection
 from horovod.runner.errors import AgentError
+from horovod.runner.facts import HostFacts
 from horovod.runner.hosts import Slot
-from horovod.runner.messages import FrameReader, FrameWriter, Report, Request
-
-READ_SIZE = 1 << 18
-# The current directory stays out of the agent's path: a user's queue.py there must not become a library of ours.
-_BOOT = (
-    "import sys; sys.path[:1] = [p for p in sys.path[:1] if p]; sys.path.append(sys.argv[1]); "
-    "from horovod.runner.agent import main; main()"
-)
-
-
-def agent_command() -> list[str]:
-    """How an agent is started; nothing of the job is on its command line."""
-    return [sys.executable, "-c", _BOOT, str(Path(horovod.__file__).resolve().parent.parent)]
+from horovod.runner.messages import BANNER_LIMIT, MAGIC, FrameReader, Report, Request, StreamData, StreamEnd, frame
 
 
 class Agent:
-    """A running agent: messages in both directions, and its end. Only `end` waits, with a deadline."""
+    """A host of the job. `connection` is None until the fleet has made one."""
 
-    def __init__(self, host: str, slots: Sequence[Slot]) -> None:
+    def __init__(self, host: str, slots: Sequence[Slot], *, remote: bool, python: str = "") -> None:
         self.host = host
         self.slots = list(slots)
+        self.remote = remote
+        self.python = python
+        self.connection: Connection | None = None
+        self.facts: HostFacts | None = None  # set by its Hello
         self.finished = False  # it has said that nothing of the job runs there any more
-        self.gone = False  # its pipe is closed
+        self.gone = False  # its connection has ended, or there never was one
+        self.lost = False  # given up: unreachable or silent
         self.notice = ""  # why it ends the job by itself
-        try:
-            # A session of its own: Ctrl-C in the terminal reaches only the launcher, which decides what it means.
-            self._process = subprocess.Popen(
-                agent_command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, bufsize=0
-            )
-        except OSError as error:
-            raise AgentError(f"the agent on host {host} cannot be started: {error}") from None
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self.reports = self._process.stdout.fileno()
-        os.set_blocking(self.reports, False)
+        self.ended: list[tuple[int, int]] = []  # (rank, status) of the workers that have ended
+        self.heard = time.monotonic()
+        self.since = self.heard  # when the first connection was tried
+        self.streams: dict[int, StreamConnection] = {}  # connections to other agents that go through this one
         self._reader: FrameReader[Report] = FrameReader(Report)
-        self.requests = FrameWriter(self._process.stdin.fileno())
+        self._banner: bytearray | None = bytearray()
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
+    def ranks(self) -> str:
+        """`rank 3` or `ranks 4-7`."""
+        numbers = [slot.rank for slot in self.slots]
+        return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {numbers[0]}-{numbers[-1]}"
+
+    def attach(self, connection: Connection) -> None:
+        """A new connection: the conversation begins from its start."""
+        self.connection = connection
+        self.gone = False
+        self._reader = FrameReader(Report)
+        self._banner = bytearray()
 
     def send(self, message: Request) -> None:
-        self.requests.send(message)
+        if self.connection is not None and not self.gone:
+            self.connection.write(frame(message))
 
     def receive(self) -> list[Report]:
-        """The messages that have arrived. Sets `gone` at the end of the stream."""
-        try:
-            data = os.read(self.reports, READ_SIZE)
-        except BlockingIOError:
+        """The messages that have arrived. Sets `gone` at the end of the stream. Raises AgentError on nonsense."""
+        if self.connection is None:
             return []
-        if not data:
+        data = self.connection.read()
+        messages = self._understand(data) if data else []
+        if self.connection.ended:
             self.gone = True
-            return []
-        return self._reader.feed(data)
+        return messages
+
+    def _understand(self, data: bytes) -> list[Report]:
+        self.heard = time.monotonic()
+        if self._banner is not None:
+            self._banner += data
+            start = self._banner.find(MAGIC)
+            if start < 0:
+                if len(self._banner) > BANNER_LIMIT:
+                    raise AgentError(f"{BANNER_LIMIT} bytes of something else than reports")
+                return []
+            data, self._banner = bytes(self._banner[start + len(MAGIC) :]), None
+        messages = self._reader.feed(data)
+        for message in messages:
+            if self.facts is None and not isinstance(message, (StreamData, StreamEnd)):
+                facts = getattr(message, "facts", None)
+                if facts is None:
+                    raise AgentError("another report before its Hello")
+                self.facts = facts
+        return messages
 
     def hang_up(self) -> None:
-        """Close the pipe of requests, on which the agent ends everything."""
-        self.requests.broken = True
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+        """Close the way of requests, on which the agent ends everything."""
+        if self.connection is not None:
+            self.connection.hang_up()
 
-    def end(self, timeout: float) -> int:
-        """Hang up, wait until the agent has ended, at most `timeout` seconds, then kill it. Returns its exit code."""
-        self.hang_up()
-        process = self._process
-        assert process.stdout is not None
-        deadline = time.monotonic() + timeout
-        while not self.gone and time.monotonic() < deadline:  # its reports must not block it
-            try:
-                self.gone = os.read(self.reports, READ_SIZE) == b""
-            except BlockingIOError:
-                time.sleep(0.01)
-        try:
-            process.wait(max(0.1, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            try:
-                os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-            process.wait(5)
-        process.stdout.close()
-        return process.returncode
+    def end(self, deadline: float) -> int | None:
+        """Hang up, wait until the agent has ended, at most to `deadline`, then kill it. Returns its exit code."""
+        if self.connection is None:
+            return None
+        return self.connection.end(deadline)

@@ -96,6 +96,8 @@ def run(
         start_timeout=cli.start_timeout({**os.environ, **variables}),
         output_filename=output_filename,
         verbose=bool(verbose),
+        ssh_port=ssh_port,
+        ssh_identity_file=ssh_identity_file,
     )
     payload = function_package.pack(func, args, kwargs or {})
     job = Job(settings, _environment(os.environ), payload=payload, results=True, output=standard_output())
@@ -159,9 +161,7 @@ def _assign(size: int, names: str | None, hostfile: str | None) -> list[host_lis
         available = cli.read_hostfile(hostfile)
     else:
         available = [host_lists.Host("localhost", size)]
-    assigned = host_lists.assign(available, size)
-    cli.check_hosts_are_local(assigned)
-    return assigned
+    return host_lists.assign(available, size)
 
 
 def _variables(interfaces: str | Sequence[str] | None, start_timeout: int | None) -> dict[str, str]:

@@ -38,6 +38,8 @@ class LaunchSettings:
     ssh_identity_file: str | None = None
     remote_python: str | None = None  # None: the path of the launcher's own
     disable_cache: bool = False
+    ssh_fanout: int = 32
+    heartbeat_timeout: float = 10.0
     env_allow: tuple[str, ...] = ()  # patterns, see environment.passed_on
     env_deny: tuple[str, ...] = ()
 
@@ -154,7 +156,6 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
     checked = check_variables({**environ, **variables})
     slots = hosts.assign(_hosts(namespace), namespace.num_proc)
     check_affinity(checked.integers("HOROVOD_THREAD_AFFINITY") or [], slots)
-    check_hosts_are_local(slots)
     return LaunchSettings(
         command=command,
         slots=slots,
@@ -170,6 +171,8 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
         ssh_identity_file=namespace.ssh_identity_file,
         remote_python=checked.text("HOROVOD_REMOTE_PYTHON") or None,
         disable_cache=bool(namespace.disable_cache),
+        ssh_fanout=checked.integer("HOROVOD_SSH_FANOUT"),
+        heartbeat_timeout=checked.number("HOROVOD_HEARTBEAT_TIMEOUT"),
         env_allow=_patterns(checked.text("HOROVOD_ENV_ALLOW")),
         env_deny=_patterns(checked.text("HOROVOD_ENV_DENY")),
     )
@@ -270,16 +273,6 @@ def read_hostfile(path: str) -> list[hosts.Host]:
     except (OSError, UnicodeDecodeError) as error:
         raise LaunchError(f"--hostfile {path}: cannot be read: {error}") from None
     return hosts.parse_hostfile(text, path)
-
-
-def check_hosts_are_local(slots: Sequence[Slot]) -> None:
-    """Only this machine can be used so far; an agent started by ssh on another one is the place to extend."""
-    for name in dict.fromkeys(slot.hostname for slot in slots):
-        if not hosts.is_local(name):
-            raise LaunchError(
-                f"host {name!r} is another machine, and this version of horovodrun starts processes only on its own; "
-                "use localhost or an address of this machine"
-            )
 
 
 def check_affinity(cores: Sequence[int], slots: Sequence[Slot]) -> None:

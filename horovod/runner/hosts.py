@@ -10,18 +10,22 @@ from dataclasses import dataclass
 from horovod.runner.errors import LaunchError
 
 HOST_FORM = "name:slots[,name:slots...], a name of letters, digits, '_', '.' and '-' (or [IPv6]), slots at least 1"
-HOSTFILE_FORM = "a line 'name slots=N', N at least 1; blank lines and lines that begin with # are skipped"
+HOSTFILE_FORM = (
+    "a line 'name slots=N', N at least 1, after which 'python=PATH' may name the interpreter on that host; blank lines "
+    "and lines that begin with # are skipped"
+)
 _NAME = r"(?:[\w.-]+|\[[0-9A-Fa-f:.%\w]+\])"
 _HOST = re.compile(rf"({_NAME}):([0-9]+)", re.ASCII)
-_HOSTFILE_LINE = re.compile(rf"({_NAME})\s+slots\s*=\s*([0-9]+)", re.ASCII)
+_HOSTFILE_LINE = re.compile(rf"({_NAME})\s+slots\s*=\s*([0-9]+)(?:\s+python\s*=\s*(\S+))?", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Host:
-    """A machine and how many workers it may get."""
+    """A machine and how many workers it may get. `python`: the interpreter there, empty for the launcher's."""
 
     name: str
     slots: int
+    python: str = ""
 
 
 @dataclass(frozen=True)
@@ -35,30 +39,32 @@ class Slot:
     cross_rank: int
     cross_size: int
     hostname: str
+    python: str = ""
 
 
-def _merge(pairs: Sequence[tuple[str, int]]) -> list[Host]:
+def _merge(given: Sequence[Host]) -> list[Host]:
     """A host named twice has the sum of its slots and keeps its first place."""
-    slots: dict[str, int] = {}
-    for name, count in pairs:
-        slots[name] = slots.get(name, 0) + count
-    return [Host(name, count) for name, count in slots.items()]
+    hosts: dict[str, Host] = {}
+    for host in given:
+        before = hosts.get(host.name, Host(host.name, 0))
+        hosts[host.name] = Host(host.name, before.slots + host.slots, before.python or host.python)
+    return list(hosts.values())
 
 
 def parse_hosts(text: str) -> list[Host]:
     """Read `name:slots[,...]`. Raises LaunchError (a ValueError) that names the wrong entry and shows the form."""
-    pairs = []
+    given = []
     for entry in text.split(","):
         match = _HOST.fullmatch(entry.strip())
         if match is None or int(match[2]) < 1:
             raise LaunchError(f"hosts {text!r}: {entry.strip()!r} is not accepted; expected {HOST_FORM}")
-        pairs.append((match[1].strip("[]"), int(match[2])))
-    return _merge(pairs)
+        given.append(Host(match[1].strip("[]"), int(match[2])))
+    return _merge(given)
 
 
 def parse_hostfile(text: str, path: str) -> list[Host]:
     """Read the text of a host file; `path` is only for the messages of the LaunchError."""
-    pairs = []
+    given = []
     for number, line in enumerate(text.splitlines(), 1):
         content = line.split("#", 1)[0].strip()
         if not content:
@@ -66,10 +72,10 @@ def parse_hostfile(text: str, path: str) -> list[Host]:
         match = _HOSTFILE_LINE.fullmatch(content)
         if match is None or int(match[2]) < 1:
             raise LaunchError(f"{path}, line {number}: {content!r} is not accepted; expected {HOSTFILE_FORM}")
-        pairs.append((match[1].strip("[]"), int(match[2])))
-    if not pairs:
+        given.append(Host(match[1].strip("[]"), int(match[2]), match[3] or ""))
+    if not given:
         raise LaunchError(f"{path}: names no host; expected {HOSTFILE_FORM}")
-    return _merge(pairs)
+    return _merge(given)
 
 
 def assign(hosts: Sequence[Host], size: int) -> list[Slot]:
@@ -82,28 +88,29 @@ def assign(hosts: Sequence[Host], size: int) -> list[Slot]:
     if available < size:
         listed = ",".join(f"{host.name}:{host.slots}" for host in hosts)
         raise LaunchError(f"{size} processes asked for, but the hosts {listed} have only {available} slots in total")
-    counts: list[tuple[str, int]] = []
+    counts: list[tuple[Host, int]] = []
     left = size
     for host in hosts:
         if left > 0:
-            counts.append((host.name, min(host.slots, left)))
+            counts.append((host, min(host.slots, left)))
             left -= counts[-1][1]
     slots: list[Slot] = []
-    for name, count in counts:
+    for host, count in counts:
         for local_rank in range(count):
             peers = [other for other, n in counts if n > local_rank]
-            slots.append(Slot(len(slots), size, local_rank, count, peers.index(name), len(peers), name))
+            place = (len(slots), size, local_rank, count, peers.index(host), len(peers))
+            slots.append(Slot(*place, host.name, host.python))
     return slots
 
 
 def is_local(name: str) -> bool:
-    """Does the name mean this machine? Raises LaunchError when it cannot be resolved at all."""
+    """Does the name mean this machine? One that cannot be resolved here may be an alias that only ssh knows."""
     if name.lower() in ("localhost", "127.0.0.1", "::1", socket.gethostname().lower()):
         return True
     try:
         addresses = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        raise LaunchError(f"unknown host {name!r}: {error}") from None
+    except (OSError, UnicodeError):
+        return False
     return any(_is_own_address(family, address) for family, _, _, _, address in addresses)
 
 

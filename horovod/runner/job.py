@@ -1,4 +1,4 @@
-"""One job as the launcher runs it: a single-threaded loop between agents, the terminal, signals and the clock."""
+"""The launcher's main loop: one job from its start to the verdict."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from horovod.common.store import StoreServer
+from horovod.common.store_server import StoreServer
 from horovod.common.worker_env import make_key
-from horovod.runner import environment, verdict
+from horovod.runner import environment, hosts, ssh, verdict
 from horovod.runner.agents import Agent
 from horovod.runner.cli import LaunchSettings
-from horovod.runner.display import Display
-from horovod.runner.errors import AgentError
+from horovod.runner.fleet import Fleet, Trouble
 from horovod.runner.hosts import Slot
 from horovod.runner.messages import (
     CHUNK,
@@ -32,11 +31,16 @@ from horovod.runner.messages import (
     StdinData,
     StdinReady,
     Stop,
+    StreamData,
+    StreamEnd,
+    StreamOpen,
     Worker,
 )
-from horovod.runner.output import OutputQueue, OutputSink, RankFileError, RankFiles
+from horovod.runner.output import OutputSink, RankFileError
+from horovod.runner.screen import Screen
 from horovod.runner.signals import SignalQueue
 from horovod.runner.stdin import StdinSource
+from horovod.runner.store_relay import StoreRelay
 
 # s after the first failure in which the others may fail by themselves and say why. The engine promises them their
 # HorovodInternalError within 2 s.
@@ -80,20 +84,10 @@ class Job:
         self._signals = signals
         self._payload = payload
         self._want_results = results
+        self._output = output
         self._size = len(settings.slots)
         self._hosts = {slot.rank: slot.hostname for slot in settings.slots}
-        self._agents: list[Agent] = []
-        self._queue = output or OutputQueue()
-        self._files: RankFiles | None = None
-        self._display = Display(
-            self._queue,
-            self._hosts,
-            prefix=settings.prefix,
-            timestamp=settings.timestamp,
-            with_host=settings.prefix_host,
-            collapse=settings.collapse,
-        )
-        self._tails: dict[int, bytearray] = {slot.rank: bytearray() for slot in settings.slots}
+        self._launched = False  # every agent has been told what to start
         self._tails_at_stop: dict[int, str] = {}
         self._ends: list[verdict.RankEnd] = []
         self._results: dict[int, bytearray] = {}
@@ -102,15 +96,18 @@ class Job:
         self._give_up_at: float | None = None  # set: stopping
         self._received: list[int] = []  # signals
         self._troubles: list[str] = []  # of agents and of the launcher itself
+        self._lost: list[str] = []  # hosts that vanished
 
     def run(self) -> JobResult:
         """Start, watch, end. Whatever happens, nothing of the job runs on afterwards. Raises AgentError, OSError."""
-        key = make_key()
-        if self._settings.output_filename is not None:
-            self._files = RankFiles(self._settings.output_filename, self._size)
-        store = StoreServer(key)
+        self._key = make_key()
+        self._screen = Screen(self._settings, self._output)
+        self._store = StoreServer(self._key)
+        self._relay = StoreRelay(self._store.address)
+        self._fleet = self._make_fleet()
         try:
-            self._start(key, store.address)
+            self._start_by = time.monotonic() + self._settings.start_timeout
+            self._take_troubles(self._fleet.start())
             while not self._over():
                 self._wait()
                 self._check_clock()
@@ -121,100 +118,129 @@ class Job:
             try:
                 self._end_agents()
             finally:
-                store.close()
-                self._close_files()
-                self._queue.close()
+                self._relay.close()
+                self._store.close()
+                self._close_screen()
         return self._conclude()
 
+    def _close_screen(self) -> None:
+        try:
+            self._screen.close()
+        except RankFileError as error:
+            self._troubles.append(str(error))
+
     def _end_agents(self) -> None:
-        for agent in self._agents:  # all at once, for each may need its time
-            agent.hang_up()
-        for agent in self._agents:
-            code = agent.end(AGENT_GRACE)
-            if not agent.finished and not agent.notice:
-                how = verdict.describe_status(code)
-                self._troubles.append(f"the agent on host {agent.host} ended unexpectedly: {how}")
+        codes = self._fleet.end(AGENT_GRACE)
+        for agent in self._fleet.agents:
+            if not agent.finished and not agent.notice and not agent.lost:
+                how = verdict.describe_status(codes.get(agent.host) or 0)
+                self._troubles.append(f"the agent on host {agent.host} ({agent.ranks}) ended unexpectedly: {how}")
 
     # Starting
 
-    def _start(self, key: bytes, address: tuple[str, int]) -> None:
+    def _make_fleet(self) -> Fleet:
+        settings = self._settings
         slots: dict[str, list[Slot]] = {}
-        for slot in self._settings.slots:
+        for slot in settings.slots:
             slots.setdefault(slot.hostname, []).append(slot)
-        shared = environment.job_environment(
-            self._environ,
-            self._settings.variables,
-            _loopback(),
-            allow=self._settings.env_allow,
-            deny=self._settings.env_deny,
+        agents = [
+            Agent(host, on_host, remote=not hosts.is_local(host), python=on_host[0].python)
+            for host, on_host in slots.items()
+        ]
+        remote = ssh.Remote.of(
+            self._environ, settings.ssh_port, settings.ssh_identity_file, settings.remote_python or ""
         )
-        for host, on_host in slots.items():
-            agent = Agent(host, on_host)
-            self._agents.append(agent)
+        self._on_one_machine = not any(agent.remote for agent in agents)
+        return Fleet(agents, remote, fanout=settings.ssh_fanout, silence=settings.heartbeat_timeout)
+
+    def _launch(self) -> None:
+        """Every host is there: tell each what to start."""
+        self._launched = True
+        self._start_by = time.monotonic() + self._settings.start_timeout
+        for agent in self._fleet.agents:
             for offset in range(0, len(self._payload or b""), CHUNK):
                 agent.send(Payload((self._payload or b"")[offset : offset + CHUNK]))
-            agent.send(self._start_message(on_host, shared, key, address))
-            self._tell(f"agent {agent.pid} on host {host} starts ranks {on_host[0].rank}-{on_host[-1].rank}")
+            agent.send(self._start_message(agent))
+            self._tell(f"the agent on host {agent.host} starts {agent.ranks}")
         self._tell(f"command: {' '.join(self._settings.command)}")
-        self._tell(f"store on {address[0]}:{address[1]}; variables for the workers: {' '.join(sorted(shared))}")
-        self._start_by = time.monotonic() + self._settings.start_timeout
+        host, port = self._store.address
+        names = " ".join(sorted(self._shared_environment(remote=False)))
+        self._tell(f"store on {host}:{port}; variables for the workers: {names}")
 
-    def _start_message(
-        self, slots: list[Slot], shared: Mapping[str, str], key: bytes, address: tuple[str, int]
-    ) -> StartJob:
-        cores = len(os.sched_getaffinity(0))
+    def _shared_environment(self, remote: bool) -> dict[str, str]:
+        return environment.job_environment(
+            self._environ,
+            self._settings.variables,
+            _loopback() if self._on_one_machine else None,
+            allow=self._settings.env_allow,
+            deny=self._settings.env_deny,
+            remote=remote,
+        )
+
+    def _start_message(self, agent: Agent) -> StartJob:
+        assert agent.facts is not None
+        slots = agent.slots
         ranks = [slot.rank for slot in slots]
-        local = {"OMP_NUM_THREADS": str(environment.omp_threads(cores, len(slots)))}
+        local = {"OMP_NUM_THREADS": str(environment.omp_threads(agent.facts.cores, len(slots)))}
+        shared = self._shared_environment(agent.remote)
+        place = self._store.address
         return StartJob(
             command=[os.fsencode(word) for word in self._settings.command],
             directory=os.fsencode(os.getcwd()),
             environment=_encode({**local, **shared}),
-            workers=[Worker(slot.rank, _encode(environment.worker_environment(slot, *address))) for slot in slots],
-            key=key,
+            workers=[Worker(slot.rank, _encode(environment.worker_environment(slot, *place))) for slot in slots],
+            key=self._key,
             stdin_rank=0 if self._stdin is not None and 0 in ranks else -1,
             results=self._want_results,
+            relay=agent.remote,
+            own_environment=agent.remote,
+            deny=list(self._settings.env_deny),
         )
 
     # Waiting
 
+    def _listening(self) -> bool:
+        """Do we take reports? Not while our own reader is slow."""
+        return self._screen.queue.pending < QUEUE_LIMIT or bool(self._received)
+
     def _wait(self) -> None:
         """Sleep until something happens, then take what has happened."""
-        poll = select.poll()
-        events: dict[int, int] = {}
-        listening = self._queue.pending < QUEUE_LIMIT or bool(self._received)
+        listening = self._listening()
         if not listening and self._give_up_at is not None:  # it is our reader that is slow, not the agents
             self._give_up_at = max(self._give_up_at, time.monotonic() + AGENT_GRACE)
-        for agent in self._agents:
-            if listening and not agent.gone:
-                events[agent.reports] = select.POLLIN
-            if agent.requests.pending and not agent.requests.broken:
-                events[agent.requests.fd] = select.POLLOUT
+        events = {**self._fleet.events(listening), **self._relay.events()}
         if self._signals is not None:
             events[self._signals.fd] = select.POLLIN
-        output = self._queue.waiting_for()
+        output = self._screen.queue.waiting_for()
         if output is not None:
             events[output] = select.POLLOUT
         stdin = self._stdin.waiting_for() if self._stdin is not None else None
         if stdin is not None:
             events[stdin] = events.get(stdin, 0) | select.POLLIN
+        poll = select.poll()
         for fd, event in events.items():
             poll.register(fd, event)
         ready = {fd for fd, _ in poll.poll(self._sleep())}
         self._take_signals()
-        for agent in self._agents:
-            if agent.reports in ready:
-                self._take_reports(agent)
-            agent.requests.flush()
+        if listening:
+            self._take_troubles(self._fleet.receive(ready, self._take))
+        self._relay.serve(ready)
         if self._stdin is not None and stdin in ready:
             self._send_stdin(self._stdin.read())
-        self._queue.write()
-        if self._queue.broken and self._give_up_at is None:
+        self._screen.queue.write()
+        if self._screen.queue.broken and self._give_up_at is None:
             self._troubles.append("nobody reads the output any more (broken pipe)")
             self._stop(TERM_GRACE)
 
     def _sleep(self) -> float | None:
         """Milliseconds until the next thing the clock has to do; None: nothing."""
-        clocks = (self._start_by, self._settle_at, self._give_up_at, self._display.next_due())
+        clocks = (
+            self._start_by,
+            self._settle_at,
+            self._give_up_at,
+            self._fleet.next_time(),
+            self._screen.display.next_due(),
+        )
         times = [at for at in clocks if at is not None]
         if self._stdin is not None and self._stdin.in_background:
             times.append(time.monotonic() + 1.0)  # it may be brought to the foreground, which nothing tells
@@ -222,19 +248,36 @@ class Job:
 
     def _check_clock(self) -> None:
         now = time.monotonic()
-        self._display.tick(now)
+        self._screen.display.tick(now)
+        self._take_troubles(self._fleet.look(now, self._listening()))
+        if not self._launched and self._give_up_at is None and self._fleet.connected:
+            self._launch()
         if self._start_by is not None and now >= self._start_by:
             self._start_by = None
-            self._troubles.append(f"the workers were not started within {self._settings.start_timeout:g} s")
+            self._troubles.append(self._late())
             self._stop(0)
         if self._settle_at is not None and now >= self._settle_at:
             self._settle_at = None
-            self._stop(TERM_GRACE)
+            if self._fleet.suspects(now) and not verdict.has_culprit(self._ends):
+                self._settle_at = now + SETTLE / 4  # a host may be lost, which explains all that has been seen
+            else:
+                self._stop(TERM_GRACE)
+
+    def _late(self) -> str:
+        limit = f"within {self._settings.start_timeout:g} s (--start-timeout)"
+        waiting = self._fleet.waiting
+        if not waiting:
+            return f"the workers were not started {limit}"
+        told = []
+        for agent in waiting:
+            why = self._fleet.failure_of(agent)
+            told.append(f"host {agent.host} ({agent.ranks}){': ' + why if why else ''}")
+        return f"no agent answered {limit} from {', '.join(told)}"
 
     def _over(self) -> bool:
-        if all(agent.gone or agent.finished for agent in self._agents):
-            self._display.flush()
-            if self._queue.waiting_for() is None:
+        if all(agent.gone or agent.finished for agent in self._fleet.agents):
+            self._screen.display.flush()
+            if self._screen.queue.waiting_for() is None:
                 return True
             if not self._received:  # as any program in a pipeline, wait for a slow reader
                 self._give_up_at = None
@@ -247,41 +290,45 @@ class Job:
 
     def _take_signals(self) -> None:
         for number in self._signals.take() if self._signals is not None else ():
+            if number == signal.SIGTSTP:
+                self._suspend()
+                continue
             self._received.append(number)
             name = signal.Signals(number).name
             if len(self._received) == 1:
-                self._say(f"{name} received: stopping {self._size} process{'es' if self._size > 1 else ''}")
+                self._screen.say(f"{name} received: stopping {self._size} process{'es' if self._size > 1 else ''}")
                 self._stop(USER_GRACE)
             else:
-                self._say(f"{name} received again: killing")
+                self._screen.say(f"{name} received again: killing")
                 self._stop(0)
+
+    def _suspend(self) -> None:
+        """Ctrl-Z stops only the launcher; the agents must not take its silence for its end."""
+        self._fleet.watch(active=False)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self._fleet.watch(active=True)
 
     def _stop(self, grace: float) -> None:
         """End all workers; a second call can only make it sooner."""
         if not self._tails_at_stop:
-            self._tails_at_stop = {rank: tail.decode(errors="replace") for rank, tail in self._tails.items()}
-        self._settle_at = None
+            self._tails_at_stop = self._screen.tails()
+        self._settle_at = self._start_by = None
         give_up = time.monotonic() + grace + AGENT_GRACE
         self._give_up_at = give_up if self._give_up_at is None else min(self._give_up_at, give_up)
-        for agent in self._agents:
+        self._fleet.abandon_waiting()
+        for agent in self._fleet.agents:
             agent.send(Stop(grace))
 
-    def _take_reports(self, agent: Agent) -> None:
-        try:
-            reports = agent.receive()
-        except AgentError as error:
-            self._troubles.append(f"the agent on host {agent.host} sent {error}")
-            agent.gone = True
-            self._stop(0)
-            return
-        for report in reports:
-            self._take(agent, report)
-        if agent.gone and not agent.finished:
-            self._stop(TERM_GRACE)  # those on other hosts
+    def _take_troubles(self, troubles: list[Trouble]) -> None:
+        for trouble in troubles:
+            (self._lost if trouble.lost else self._troubles).append(trouble.text)
+            self._stop(TERM_GRACE if self._launched else 0)
 
     def _take(self, agent: Agent, report: Report) -> None:
         if isinstance(report, Output):
             self._show(report)
+        elif isinstance(report, (StreamOpen, StreamData, StreamEnd)):
+            self._relay.take(agent, report)
         elif isinstance(report, Exited):
             self._end_rank(report)
         elif isinstance(report, Started):
@@ -296,7 +343,7 @@ class Job:
             self._results.setdefault(report.rank, bytearray()).extend(report.data)
         elif isinstance(report, Notice):
             agent.notice = report.text
-            self._troubles.append(f"the agent on host {agent.host} ends the job: {report.text}")
+            self._troubles.append(f"the agent on host {agent.host} ({agent.ranks}) ends the job: {report.text}")
             self._stop(TERM_GRACE)
         elif isinstance(report, Finished):
             agent.finished = True
@@ -304,41 +351,21 @@ class Job:
                 self._troubles.append(f"processes on host {agent.host} that SIGKILL did not end: {report.survivors}")
 
     def _show(self, report: Output) -> None:
-        rank, stream = report.rank, report.stream
-        self._write_file(report)
-        if stream == 2:
-            tail = self._tails[rank]
-            tail += report.data
-            del tail[: -verdict.TAIL_LIMIT]
-        self._display.show(rank, stream, report.data, time.monotonic())
-
-    def _write_file(self, report: Output) -> None:
-        if self._files is None:
-            return
         try:
-            self._files.write(report.rank, report.stream, report.data)
+            self._screen.show(report)
         except RankFileError as error:  # say, the disk is full: an incomplete record is worse than no job
             self._troubles.append(str(error))
-            self._close_files()
             self._stop(TERM_GRACE)
-
-    def _close_files(self) -> None:
-        files, self._files = self._files, None
-        try:
-            if files is not None:
-                files.close()
-        except RankFileError as error:
-            self._troubles.append(str(error))
 
     def _end_rank(self, report: Exited) -> None:
         rank = report.rank
-        self._display.finish(rank, time.monotonic())
+        self._screen.finish(rank)
         self._ends.append(
             verdict.RankEnd(
                 rank,
                 self._hosts[rank],
                 report.status,
-                self._tails[rank].decode(errors="replace"),
+                self._screen.tail(rank),
                 stopped=bool(self._tails_at_stop),
                 tail_at_stop=self._tails_at_stop.get(rank),
                 error=report.error,
@@ -351,36 +378,32 @@ class Job:
     def _send_stdin(self, data: bytes | None) -> None:
         if data is None:
             return
-        for agent in self._agents:
+        for agent in self._fleet.agents:
             if any(slot.rank == 0 for slot in agent.slots):
                 agent.send(StdinData(data))
 
     # Words
 
-    def _say(self, text: str) -> None:
-        lines = "".join(f"horovodrun: {line}\n" for line in text.splitlines())
-        self._queue.put(2, lines.encode(errors="surrogateescape"))
-
     def _tell(self, text: str) -> None:
         if self._settings.verbose:
-            self._say(text)
+            self._screen.say(text)
 
     def _conclude(self) -> JobResult:
         judged = verdict.judge(self._ends)
-        texts = list(self._troubles)
-        if judged is not None:
+        texts = [*self._lost, *self._troubles]
+        if judged is not None and not (self._lost and judged.victim):
             texts.append(judged.text)
         message = "\n".join(texts)
-        headline = "\n".join([*self._troubles, judged.headline] if judged is not None else self._troubles)
+        headline = "\n".join([*self._lost, *self._troubles, *([judged.headline] if judged is not None else [])])
         if self._received:
             code = 128 + self._received[0]
             message = "\n".join([*texts, f"stopped by {signal.Signals(self._received[0]).name}"])
         elif judged is not None:
             code = judged.exit_code
-        elif self._queue.broken:
+        elif self._screen.queue.broken:
             code = 128 + signal.SIGPIPE
         else:
-            code = 1 if self._troubles else 0
+            code = 1 if texts else 0
         return JobResult(code, message, judged.rank if judged is not None else None, self._results, headline)
 
 

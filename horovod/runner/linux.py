@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import resource
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_given_limit: tuple[int, int] | None = None
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -36,6 +38,8 @@ def dying_with(parent: int) -> Callable[[], None]:
 
     def prepare() -> None:
         die_with_parent(parent, signal.SIGKILL)
+        if _given_limit is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, _given_limit)
 
     return prepare
 
@@ -57,11 +61,15 @@ def _process_table() -> list[tuple[int, int, str]]:
     return table
 
 
-def descendants(root: int) -> list[int]:
-    """Living processes below `root`, children before grandchildren; zombies count as ended."""
+def descendants(root: int, without: Collection[int] = ()) -> list[int]:
+    """Living processes below `root`, children before grandchildren; zombies count as ended.
+
+    `without`: processes that are left out, with all below them.
+    """
     children: dict[int, list[tuple[int, str]]] = {}
     for pid, parent, state in _process_table():
-        children.setdefault(parent, []).append((pid, state))
+        if pid not in without:
+            children.setdefault(parent, []).append((pid, state))
     found: list[int] = []
     level = [root]
     while level:
@@ -69,6 +77,21 @@ def descendants(root: int) -> list[int]:
         found += [pid for pid, state in below if state not in "ZX"]
         level = [pid for pid, _ in below]
     return found
+
+
+def raise_descriptor_limit() -> None:
+    """As many open files as the hard limit allows: many workers' pipes and relayed connections need them.
+
+    Children made with `dying_with` get back the limit that was given to us.
+    """
+    global _given_limit
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            _given_limit = (soft, hard)
+        except (OSError, ValueError):
+            pass
 
 
 def send_signal(pid: int, sig: int) -> None:

@@ -1,8 +1,10 @@
 """The conversation between launcher and agent: both ends of every message side by side, and their framing.
 
 The agent reads requests on its stdin and writes reports on its stdout, so that the same conversation runs through a
-pipe to a child and through ssh. A frame is a length (4 bytes, big-endian) and a msgpack body. Names, values and
-commands are bytes, because on POSIX they need not be text.
+pipe to a child, through ssh, and through another agent. A frame is a length (4 bytes, big-endian) and a msgpack body.
+Names, values and commands are bytes, because on POSIX they need not be text.
+
+Reports begin with MAGIC: what a shell prints on another host before the agent runs is skipped up to there.
 """
 
 from __future__ import annotations
@@ -14,9 +16,12 @@ from typing import Generic, TypeVar
 import msgspec
 
 from horovod.runner.errors import AgentError
+from horovod.runner.facts import HostFacts
 
 FRAME_LIMIT = 8 << 20  # no frame is larger, so a broken peer cannot make us allocate more
-CHUNK = 1 << 20  # large payloads (functions, results) travel in pieces of this many bytes
+CHUNK = 1 << 20  # large payloads (functions, results, streams) travel in pieces of this many bytes
+MAGIC = b"\0HOROVOD AGENT 1\n"
+BANNER_LIMIT = 1 << 16  # bytes before MAGIC that are taken for a shell's greeting
 _HEADER = struct.Struct(">I")
 
 
@@ -46,6 +51,12 @@ class StartJob(msgspec.Struct, frozen=True, tag="start"):
     key: bytes
     stdin_rank: int = -1  # the rank that gets StdinData; the others, or all with -1, read /dev/null
     results: bool = False  # workers get a result file, and what they leave in it comes back as Result
+    relay: bool = False  # workers reach the store through the agent: connections to it come back as StreamOpen
+    own_environment: bool = False  # what belongs to a host (HOME, ...) comes from the agent's environment
+    deny: list[str] = []  # but not what matches these
+
+    def __repr__(self) -> str:  # never the key or the environment: this may end up in a traceback
+        return f"StartJob(command={self.command!r}, ranks={[worker.rank for worker in self.workers]})"
 
 
 class StdinData(msgspec.Struct, frozen=True, tag="stdin"):
@@ -60,7 +71,27 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
     grace: float
 
 
+class Watch(msgspec.Struct, frozen=True, tag="watch"):
+    """From now on the launcher speaks often: end everything after `limit` seconds without a word from it (0: never),
+    and say Alive often as well."""
+
+    limit: float
+
+
+class Spawn(msgspec.Struct, frozen=True, tag="spawn"):
+    """Run a command (ssh to an agent on another host) whose stdin and stdout become the stream of this number."""
+
+    stream: int
+    command: list[bytes]
+
+
 # Reports: agent -> launcher
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello"):
+    """The agent's first word."""
+
+    facts: HostFacts
 
 
 class Started(msgspec.Struct, frozen=True, tag="started"):
@@ -104,8 +135,49 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     survivors: list[int] = []
 
 
-Request = Payload | StartJob | StdinData | Stop
-Report = Started | Output | StdinReady | Result | Exited | Notice | Finished
+class StreamOpen(msgspec.Struct, frozen=True, tag="open"):
+    """A worker has connected to the store's address at this agent."""
+
+    stream: int
+
+
+# Both ways
+
+
+class Alive(msgspec.Struct, frozen=True, tag="alive"):
+    """A word that only says that its sender is there."""
+
+
+class StreamData(msgspec.Struct, frozen=True, tag="data"):
+    """A piece of a stream. `error`: of a spawned command's stderr."""
+
+    stream: int
+    data: bytes
+    error: bool = False
+
+
+class StreamEnd(msgspec.Struct, frozen=True, tag="end"):
+    """Nothing more comes from this side; `status`: how a spawned command ended."""
+
+    stream: int
+    status: int = 0
+
+
+Request = Payload | StartJob | StdinData | Stop | Watch | Spawn | Alive | StreamData | StreamEnd
+Report = (
+    Hello
+    | Started
+    | Output
+    | StdinReady
+    | Result
+    | Exited
+    | Notice
+    | Finished
+    | StreamOpen
+    | Alive
+    | StreamData
+    | StreamEnd
+)
 M = TypeVar("M")
 
 
@@ -131,19 +203,26 @@ class FrameReader(Generic[M]):
             del self._buffer[:end]
             try:
                 messages.append(self._decoder.decode(body))
-            except msgspec.MsgspecError as error:
+            except (msgspec.MsgspecError, ValueError) as error:  # ValueError: text that is not UTF-8
                 raise AgentError(f"a message that is not understood: {error}") from None
         return messages
 
 
-class FrameWriter:
-    """Queues messages for a descriptor that never blocks; `flush` writes what fits."""
+def frame(message: Request | Report) -> bytes:
+    """The message as it travels. Raises AgentError when it is larger than a frame may be."""
+    body = msgspec.msgpack.encode(message)
+    if len(body) > FRAME_LIMIT:
+        raise AgentError(f"a {type(message).__name__} message of {len(body)} bytes; at most {FRAME_LIMIT} are accepted")
+    return _HEADER.pack(len(body)) + body
+
+
+class ByteWriter:
+    """Queues bytes for a descriptor that never blocks; `flush` writes what fits."""
 
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)
         self.fd = fd
         self.broken = False  # the reader is gone; everything further is dropped
-        self._encoder = msgspec.msgpack.Encoder()
         self._buffer = bytearray()
 
     @property
@@ -151,18 +230,11 @@ class FrameWriter:
         """Bytes not yet written."""
         return len(self._buffer)
 
-    def send(self, message: Request | Report) -> None:
-        """Queue the message and write what can be written. Raises AgentError when it is larger than a frame may be."""
-        if self.broken:
-            return
-        body = self._encoder.encode(message)
-        if len(body) > FRAME_LIMIT:
-            raise AgentError(
-                f"a {type(message).__name__} message of {len(body)} bytes; at most {FRAME_LIMIT} are accepted"
-            )
-        self._buffer += _HEADER.pack(len(body))
-        self._buffer += body
-        self.flush()
+    def write(self, data: bytes) -> None:
+        """Queue the bytes and write what can be written."""
+        if not self.broken:
+            self._buffer += data
+            self.flush()
 
     def flush(self) -> None:
         """Write as much as the descriptor takes now."""
@@ -176,3 +248,12 @@ class FrameWriter:
                 self._buffer.clear()
                 return
             del self._buffer[:written]
+
+
+class FrameWriter(ByteWriter):
+    """The same for messages."""
+
+    def send(self, message: Request | Report) -> None:
+        """Queue the message and write what can be written. Raises AgentError when it is larger than a frame may be."""
+        if not self.broken:
+            self.write(frame(message))

@@ -20,6 +20,8 @@ class SignalQueue:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._on_signal)
+        if signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:  # Ctrl-Z
+            signal.signal(signal.SIGTSTP, self._on_signal)
         # A launcher in the background that reads from the terminal must not be stopped by it; the read fails instead.
         signal.signal(signal.SIGTTIN, signal.SIG_IGN)
 

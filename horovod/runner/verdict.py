@@ -56,6 +56,7 @@ class Verdict:
     exit_code: int
     text: str
     headline: str = ""
+    victim: bool = False  # what it ended with is a consequence of something else
 
 
 def split_lines(text: str) -> list[str]:
@@ -184,7 +185,12 @@ def judge(ends: Sequence[RankEnd]) -> Verdict | None:
         return None
     headline = _headline(culprit, [end for end in ends if end is not culprit])
     text = "\n".join([*headline, *_last_words(culprit)])
-    return Verdict(culprit.rank, _exit_code(culprit), text, "\n".join(headline))
+    return Verdict(culprit.rank, _exit_code(culprit), text, "\n".join(headline), find_exception(culprit.tail)[1])
+
+
+def has_culprit(ends: Sequence[RankEnd]) -> bool:
+    """Has a rank failed for a reason of its own?"""
+    return any(end.status != 0 and not find_exception(end.tail)[1] for end in ends)
 
 
 def _first(ends: Sequence[RankEnd], accept: object) -> RankEnd | None:

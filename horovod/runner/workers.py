@@ -9,12 +9,15 @@ from dataclasses import dataclass, field
 
 from horovod.common.worker_env import make_key_fd
 from horovod.runner import linux
+from horovod.runner.environment import of_host
 from horovod.runner.messages import CHUNK, Exited, Output, Report, Result, StartJob, StdinReady, Worker
 
 KEY_FD = b"HOROVOD_KEY_FD"
 KEY_FILE = b"HOROVOD_KEY_FILE"
 FUNCTION_FD = b"HOROVOD_RUN_FUNCTION_FD"
 RESULT_FD = b"HOROVOD_RUN_RESULT_FD"
+STORE_ADDRESS = b"HOROVOD_GLOO_RENDEZVOUS_ADDR"
+STORE_PORT = b"HOROVOD_GLOO_RENDEZVOUS_PORT"
 DRAIN_LIMIT = 1 << 20  # bytes read at most when a worker ends, should a child of it write for ever
 
 
@@ -34,6 +37,7 @@ class WorkerTable:
         self._report = report
         self._processes: dict[int, _Process] = {}  # by pid
         self._key_file = b""
+        self._store: dict[bytes, bytes] = {}
         self._stdin: int | None = None
         self._stdin_rank = -1
         self._stdin_data = bytearray()
@@ -43,8 +47,13 @@ class WorkerTable:
     def running(self) -> bool:
         return any(process.running for process in self._processes.values())
 
-    def start(self, job: StartJob, payload: bytes | None) -> list[tuple[int, int]]:
-        """Start every worker; one that cannot be is reported as Exited with 126 or 127. Returns (rank, pid)s."""
+    def start(self, job: StartJob, payload: bytes | None, store: tuple[str, int] | None) -> list[tuple[int, int]]:
+        """Start every worker; one that cannot be is reported as Exited with 126 or 127. Returns (rank, pid)s.
+
+        `store`: where the workers of this host reach the job's store, when that is not what the launcher says.
+        """
+        if store is not None:
+            self._store = {STORE_ADDRESS: store[0].encode(), STORE_PORT: b"%d" % store[1]}
         # The key's descriptor stays open here too: its name below /proc, which only this user can open, stands in where
         # a program between agent and training script closes what it inherits.
         key = make_key_fd(job.key)
@@ -76,10 +85,13 @@ class WorkerTable:
         return pids
 
     def _spawn(self, job: StartJob, worker: Worker, inherited: list[tuple[bytes, int]]) -> _Process:
-        environment = dict(job.environment)
+        own = of_host(os.environ, job.deny) if job.own_environment else {}
+        environment = {os.fsencode(name): os.fsencode(value) for name, value in own.items()}
+        environment.update(job.environment)
         environment.update(worker.environment)
         environment.update((name, b"%d" % fd) for name, fd in inherited)
         environment[KEY_FILE] = self._key_file
+        environment.update(self._store)
         reads_stdin = worker.rank == job.stdin_rank
         popen = subprocess.Popen(
             job.command,
@@ -185,8 +197,10 @@ class WorkerTable:
 
     # The end
 
-    def reap(self) -> None:
+    def reap(self, others: Callable[[int, int], object]) -> None:
         """Collect every child that has ended, workers and adopted orphans, and report the workers' exits.
+
+        `others` is told of the rest: (pid, exit code or minus the signal).
 
         What a worker has written before its end is reported before its exit, so that the exit can be explained.
         """
@@ -199,6 +213,7 @@ class WorkerTable:
                 return
             process = self._processes.get(pid)
             if process is None:
+                others(pid, os.waitstatus_to_exitcode(status))
                 continue
             process.running = False
             code = process.popen.returncode = os.waitstatus_to_exitcode(status)

@@ -117,7 +117,6 @@ def test_two_dashes_end_the_flags():
         (["-np", "1", "--log-with-timestamp", "--log-hide-timestamp"], ["--log-with", "--log-hide", "not allowed"]),
         (["-np", "3", "-H", "localhost:2"], ["3", "2 slots"]),
         (["-np", "1", "-H", "localhost"], ["'localhost'", "name:slots"]),
-        (["-np", "1", "-H", "192.0.2.1:1"], ["192.0.2.1", "another machine"]),
         (["-np", "1", "--hostfile", "/no/such/file"], ["--hostfile", "/no/such/file"]),
         (["-np", "1", "--network-interfaces", "lo,nope0"], ["nope0", "lo"]),
         (["-np", "3", "--thread-affinity", "0,1"], ["--thread-affinity", "2 cores", "3 processes"]),

@@ -64,6 +64,12 @@ def test_other_addresses_are_not_this_machine():
     assert not hosts.is_local("192.0.2.1")
 
 
-def test_a_name_that_cannot_be_resolved_is_named():
-    with pytest.raises(ValueError, match=r"unknown host 'no-such-host\.invalid'"):
-        hosts.is_local("no-such-host.invalid")
+def test_a_name_that_cannot_be_resolved_is_left_to_ssh():
+    assert not hosts.is_local("no-such-host.invalid")
+
+
+def test_a_host_file_names_interpreters():
+    text = "a slots=2 python=/opt/a/bin/python\nb slots=1\nb slots=2 python = /b\n"
+    read = hosts.parse_hostfile(text, "hosts")
+    assert read == [Host("a", 2, "/opt/a/bin/python"), Host("b", 3, "/b")]
+    assert [slot.python for slot in hosts.assign(read, 3)] == ["/opt/a/bin/python"] * 2 + ["/b"]

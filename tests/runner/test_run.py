@@ -287,7 +287,6 @@ def test_np_is_deprecated():
         ({"use_mpi": True}, "use_mpi=True needs the MPI launcher"),
         ({"min_num_proc": 1}, "min_num_proc=1 needs elastic jobs"),
         ({"num_proc": 3, "hosts": "localhost:2"}, "3 processes.*2 slots"),
-        ({"hosts": "192.0.2.1:1"}, "another machine"),
         ({"start_timeout": -1}, "START_TIMEOUT is '-1'"),
         ({"network_interfaces": "nope0"}, "nope0"),
     ],

@@ -1,0 +1,33 @@
+"""What an agent tells about its host before anything is started there."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import time
+
+import msgspec
+
+from horovod._version import __version__
+
+
+class HostFacts(msgspec.Struct, frozen=True):
+    """One host, as its agent sees it. `clock`: its wall-clock time in seconds since 1970."""
+
+    hostname: str
+    version: str
+    python: str
+    clock: float
+    cores: int  # that the agent may run on
+
+
+def gather() -> HostFacts:
+    """The facts of this host, now."""
+    return HostFacts(
+        hostname=socket.gethostname(),
+        version=__version__,
+        python=platform.python_version(),
+        clock=time.time(),
+        cores=len(os.sched_getaffinity(0)),
+    )

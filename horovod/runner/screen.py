@@ -1,0 +1,73 @@
+"""All that the launcher shows: the workers' lines, its own words, the files per rank, and the ends of the workers'
+stderr, which explain how they ended."""
+
+from __future__ import annotations
+
+import time
+
+from horovod.runner import verdict
+from horovod.runner.cli import LaunchSettings
+from horovod.runner.display import Display
+from horovod.runner.messages import Output
+from horovod.runner.output import OutputQueue, OutputSink, RankFiles
+
+
+class Screen:
+    """Takes output as it comes; `queue` is written by the launcher's loop."""
+
+    def __init__(self, settings: LaunchSettings, output: OutputSink | None) -> None:
+        """Raises OSError when the files cannot be made."""
+        self.queue = output or OutputQueue()
+        self.display = Display(
+            self.queue,
+            {slot.rank: slot.hostname for slot in settings.slots},
+            prefix=settings.prefix,
+            timestamp=settings.timestamp,
+            with_host=settings.prefix_host,
+            collapse=settings.collapse,
+        )
+        self._tails: dict[int, bytearray] = {slot.rank: bytearray() for slot in settings.slots}
+        self._files: RankFiles | None = None
+        if settings.output_filename is not None:
+            self._files = RankFiles(settings.output_filename, len(settings.slots))
+
+    def show(self, report: Output) -> None:
+        """Raises RankFileError when a file cannot be written; there are no files from then on."""
+        rank, stream = report.rank, report.stream
+        if stream == 2:
+            tail = self._tails[rank]
+            tail += report.data
+            del tail[: -verdict.TAIL_LIMIT]
+        self.display.show(rank, stream, report.data, time.monotonic())
+        if self._files is not None:
+            try:
+                self._files.write(rank, stream, report.data)
+            except OSError:
+                files, self._files = self._files, None
+                files.close()
+                raise
+
+    def finish(self, rank: int) -> None:
+        """Nothing more comes from this rank."""
+        self.display.finish(rank, time.monotonic())
+
+    def tail(self, rank: int) -> str:
+        """The end of the rank's stderr."""
+        return self._tails[rank].decode(errors="replace")
+
+    def tails(self) -> dict[int, str]:
+        return {rank: self.tail(rank) for rank in self._tails}
+
+    def say(self, text: str) -> None:
+        """Words of the launcher itself."""
+        lines = "".join(f"horovodrun: {line}\n" for line in text.splitlines())
+        self.queue.put(2, lines.encode(errors="surrogateescape"))
+
+    def close(self) -> None:
+        """Raises RankFileError for what could not be written to the last."""
+        files, self._files = self._files, None
+        try:
+            if files is not None:
+                files.close()
+        finally:
+            self.queue.close()

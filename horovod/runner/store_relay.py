@@ -1,0 +1,73 @@
+"""The launcher's end of the streams by which workers on other hosts reach the store (see relay.py)."""
+
+from __future__ import annotations
+
+import select
+import socket
+
+from horovod.runner.agents import Agent
+from horovod.runner.messages import ByteWriter, StreamData, StreamEnd, StreamOpen
+
+READ_SIZE = 1 << 18
+QUEUE_LIMIT = 4 << 20  # bytes on the way to an agent beyond which the store's answers wait in their socket
+
+
+class StoreRelay:
+    """A connection to the store for each stream. No call waits: the store listens on this machine."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self._address = address
+        self._sockets: dict[tuple[str, int], tuple[Agent, socket.socket, ByteWriter]] = {}
+
+    def take(self, agent: Agent, report: StreamOpen | StreamData | StreamEnd) -> None:
+        """What an agent reports about a stream."""
+        key = (agent.host, report.stream)
+        if isinstance(report, StreamOpen):
+            try:
+                sock = socket.create_connection(self._address, timeout=5)
+            except OSError:
+                agent.send(StreamEnd(report.stream))
+                return
+            sock.setblocking(False)
+            self._sockets[key] = (agent, sock, ByteWriter(sock.fileno()))
+        elif key in self._sockets:
+            if isinstance(report, StreamData):
+                self._sockets[key][2].write(report.data)
+            else:
+                self._sockets.pop(key)[1].close()
+
+    def events(self) -> dict[int, int]:
+        wanted: dict[int, int] = {}
+        for agent, sock, writer in self._sockets.values():
+            event = select.POLLOUT if writer.pending and not writer.broken else 0
+            if agent.connection is not None and agent.connection.pending < QUEUE_LIMIT:
+                event |= select.POLLIN
+            if event:
+                wanted[sock.fileno()] = event
+        return wanted
+
+    def serve(self, ready: set[int]) -> None:
+        """Move what can be moved."""
+        for key, (agent, sock, writer) in list(self._sockets.items()):
+            if agent.gone:
+                self._sockets.pop(key)[1].close()
+                continue
+            writer.flush()
+            if sock.fileno() not in ready or agent.connection is None or agent.connection.pending >= QUEUE_LIMIT:
+                continue
+            try:
+                data = sock.recv(READ_SIZE)
+            except BlockingIOError:
+                continue
+            except OSError:
+                data = b""
+            if data:
+                agent.send(StreamData(key[1], data))
+            else:
+                agent.send(StreamEnd(key[1]))
+                self._sockets.pop(key)[1].close()
+
+    def close(self) -> None:
+        for _, sock, _ in self._sockets.values():
+            sock.close()
+        self._sockets = {}

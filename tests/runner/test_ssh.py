@@ -1,0 +1,55 @@
+"""What is run to reach a host, and what its failures are taken for."""
+
+import shlex
+import sys
+
+import pytest
+
+from horovod.runner import ssh
+from horovod.runner.ssh import Remote
+
+
+def test_nothing_of_the_job_is_on_the_command_line_and_the_options_are_the_users():
+    command = ssh.ssh_command("host2", Remote(2222, "~/key", "/opt/python"), ask=False)
+    assert command[0] == "ssh"
+    assert command[command.index("-p") + 1] == "2222"
+    assert command[command.index("-i") + 1].endswith("/key")
+    assert "~" not in command[command.index("-i") + 1]
+    assert "BatchMode=yes" in command
+    assert "PasswordAuthentication=no" in command
+    assert command[-3:-1] == ["--", "host2"]
+    there = shlex.split(command[-1])
+    assert there[:3] == ["exec", "/opt/python", "-c"]
+    assert len(there) == 5
+
+
+def test_a_host_has_an_interpreter_of_its_own():
+    assert "exec /special " in ssh.ssh_command("host2", Remote(python="/opt/python"), "/special", ask=False)[-1]
+    assert f"exec {sys.executable} " in ssh.ssh_command("host2", Remote(), ask=False)[-1]
+
+
+def test_the_agent_of_kubernetes_takes_the_place_of_ssh():
+    remote = Remote.of({"OMPI_MCA_plm_rsh_agent": "/etc/mpi/kubexec.sh"}, 22, None)
+    assert ssh.ssh_command("worker-0", remote)[:2] == ["/etc/mpi/kubexec.sh", "worker-0"]
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "what", "advice", "again"),
+    [
+        (255, "root@host2: Permission denied (publickey).", "refuses this user or key", "-p 22 host2 true", False),
+        (255, "ssh: Could not resolve hostname host2: Name or service not known", "cannot be resolved", "-H", False),
+        (255, "ssh: connect to host host2 port 22: Connection refused", "connection refused", "-p", True),
+        (255, "ssh: connect to host host2 port 22: Connection timed out", "Connection timed out", "firewall", True),
+        (255, "ssh: connect to host host2 port 22: No route to host", "No route to host", "up", True),
+        (255, "Host key verification failed.", "not the known one", "ssh-keygen -R host2", False),
+        (255, "kex_exchange_identification: Connection closed by remote host", "closed", "MaxStartups", True),
+        (127, "bash: line 1: /opt/py: No such file or directory", "Python does not start", "--remote-python", False),
+        (1, "Traceback ...\nModuleNotFoundError: No module named 'horovod'", "has no horovod", "install", False),
+        (3, "something\nnew", "new", "all it said:\nsomething\nnew", False),
+    ],
+)
+def test_failures_are_explained(status, said, what, advice, again):
+    failure = ssh.explain(status, said, "host2", Remote(port=22))
+    assert what in failure.what
+    assert advice in failure.advice
+    assert failure.again is again
