@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Debian packages that some tests need: programs to make several hosts out of namespaces, and to reach them as a user does, by ssh.
+# Debian packages that some tests need: programs to make several hosts out of namespaces, and to reach them as a user does, by ssh;
+# shells whose completion is tested.
 # Asks apt only for what is missing. Never fails: without them these tests are skipped, each with the reason.
 set -uo pipefail
 
@@ -15,6 +16,8 @@ sshd openssh-server
 nft nftables
 iptables iptables
 ps procps
+zsh zsh
+fish fish
 LIST
 }
 

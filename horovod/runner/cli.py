@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from horovod.common.settings import BY_NAME, Settings
-from horovod.runner import config_file, hosts
+from horovod.runner import config_file, help, hosts
 from horovod.runner.config_file import Config
 from horovod.runner.errors import LaunchError
 from horovod.runner.flags import FLAGS, GROUPS, Flag
@@ -45,6 +45,9 @@ class LaunchSettings:
 
 
 class _Parser(argparse.ArgumentParser):
+    def format_help(self) -> str:
+        return help.text()
+
     def error(self, message: str) -> NoReturn:
         raise LaunchError(message)
 
@@ -66,13 +69,7 @@ class _Check:
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser of the flags in front of the command."""
-    parser = _Parser(
-        prog="horovodrun",
-        usage="horovodrun -np N [-H host:slots,...] [flags] command [arguments]",
-        description="Start N copies of a command that work together as one Horovod job.",
-        epilog="Flags stand before the command; what follows the command belongs to it.",
-        allow_abbrev=False,
-    )
+    parser = _Parser(prog="horovodrun", usage=help.USAGE, allow_abbrev=False)
     exclusive: dict[str, argparse._MutuallyExclusiveGroup] = {}
     for title in GROUPS:
         group = parser.add_argument_group(title)
@@ -85,27 +82,18 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _add(target: argparse._ActionsContainer, flag: Flag) -> None:
-    text = flag.help
-    if flag.missing:
-        text += f" (not available yet: needs {flag.missing})"
-    elif flag.later:
-        text += " (no effect yet)"
-    if flag.no:
-        text += f"; --no-{flag.names[-1][2:]} turns it off"
     if flag.value is None:
-        target.add_argument(*flag.names, dest=flag.dest, action="store_const", const=True, help=text)
+        target.add_argument(*flag.names, dest=flag.dest, action="store_const", const=True)
         if flag.no:
             names = ["--no-" + name[2:] for name in flag.names]
-            target.add_argument(*names, dest=flag.dest, action="store_const", const=False, help=argparse.SUPPRESS)
+            target.add_argument(*names, dest=flag.dest, action="store_const", const=False)
         return
     target.add_argument(
         *flag.names,
         dest=flag.dest,
         type=_Check(flag),
-        metavar=flag.value.metavar if flag.nargs == 1 else tuple(flag.value.metavar for _ in range(flag.nargs)),
         nargs=flag.nargs if flag.nargs > 1 else None,
         action="append" if flag.repeat else "store",
-        help=text,
     )
 
 

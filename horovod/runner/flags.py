@@ -20,6 +20,8 @@ class Value:
     metavar: str
     accepted: str
     parse: Callable[[str], object]
+    choices: tuple[str, ...] = ()  # for completion, as `completes`, which is file, directory, host or interface
+    completes: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,13 +58,25 @@ def _integer(minimum: int, maximum: int | None = None) -> Value:
     return Value("N", f"an integer of at least {minimum}{most}", parse)
 
 
-def _text(metavar: str) -> Value:
+_COMPLETES = {"FILE": "file", "PATH": "file", "DIR": "directory"}
+
+
+def _text(metavar: str, completes: str = "") -> Value:
     def parse(text: str) -> str:
         if not text:
             raise ValueError
         return text
 
-    return Value(metavar, "text that is not empty", parse)
+    return Value(metavar, "text that is not empty", parse, completes=completes or _COMPLETES.get(metavar, ""))
+
+
+def _choice(metavar: str, *choices: str) -> Value:
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise ValueError
+        return text
+
+    return Value(metavar, ", ".join(choices), parse, choices)
 
 
 def _value(setting: Setting) -> Value:
@@ -82,7 +96,9 @@ def _value(setting: Setting) -> Value:
         "text": "FILE",
         "patterns": "PATTERN,...",
     }
-    return Value(metavars[setting.kind], setting.accepted(), parse)
+    metavar = metavars[setting.kind]
+    choices = tuple(choice.upper() for choice in setting.choices)
+    return Value(metavar, setting.accepted(), parse, choices, _COMPLETES.get(metavar, ""))
 
 
 def _mebibytes(setting: Setting) -> Value:
@@ -93,6 +109,10 @@ def _mebibytes(setting: Setting) -> Value:
 
     high = int(setting.high or 0) >> 20
     return Value("N", f"an integer from 0 to {high}", parse)
+
+
+def _shown(setting: Setting) -> str:
+    return f"{setting.default:g}" if isinstance(setting.default, float) else str(setting.default)
 
 
 def _setting(
@@ -108,7 +128,7 @@ def _setting(
     """The row of a flag that stands for a setting."""
     setting = BY_NAME[variable]
     switch = setting.kind == "bool"
-    shown = default or ("" if switch or setting.default in (None, "") else f"{setting.default}")
+    shown = default or ("" if switch or setting.default in (None, "") else _shown(setting))
     return Flag(
         names=(setting.flag,),
         group=group,
@@ -140,6 +160,8 @@ FLAGS: tuple[Flag, ...] = (
     Flag(("-np", "--num-proc"), JOB, "number of processes", _COUNT),
     Flag(("--benchmark",), JOB, "measure the collectives on these processes instead of running a command; options of "
          "the benchmark come after --, as in -np 2 --benchmark -- --quick (-- --help lists them)"),
+    Flag(("--completion",), JOB, "print a script with which bash, zsh or fish complete this command line, and end",
+         _choice("SHELL", "bash", "zsh", "fish")),
     Flag(("--doctor",), JOB, "check this machine and the hosts of the job, and end", missing="the doctor"),
     Flag(("--gloo",), JOB, "use the built-in controller and launcher (the default)", exclusive="controller"),
     Flag(("--mpi",), JOB, "use MPI", exclusive="controller", missing=_MPI),
@@ -148,14 +170,15 @@ FLAGS: tuple[Flag, ...] = (
     Flag(("--config-file",), JOB, "YAML file with settings; flags beat it wherever they stand, it beats variables",
          _text("FILE")),
 
-    Flag(("-H", "--hosts"), HOSTS, "hosts and slots, as in host1:2,host2:4", _text("h:n,..."), exclusive="hosts"),
+    Flag(("-H", "--hosts"), HOSTS, "hosts and slots, as in host1:2,host2:4", _text("h:n,...", "host"),
+         exclusive="hosts"),
     Flag(("-hostfile", "--hostfile"), HOSTS, "file with a line 'name slots=N' per host", _text("FILE"),
          exclusive="hosts"),
     Flag(("--host-discovery-script",), HOSTS, "program that prints the hosts there are now; makes the job elastic",
          _text("FILE"), exclusive="hosts", missing=_ELASTIC),
-    Flag(("--network-interfaces",), HOSTS, "network interfaces to use, as in eth0,eth1", _text("a,b"),
+    Flag(("--network-interfaces",), HOSTS, "network interfaces to use, as in eth0,eth1", _text("a,b", "interface"),
          exclusive="interfaces"),
-    Flag(("--network-interface",), HOSTS, "a network interface to use", _text("a"), repeat=True,
+    Flag(("--network-interface",), HOSTS, "a network interface to use", _text("a", "interface"), repeat=True,
          exclusive="interfaces"),
     Flag(("-p", "--ssh-port"), HOSTS, "port of ssh on other hosts", _integer(1, 65535)),
     Flag(("-i", "--ssh-identity-file"), HOSTS, "private key for ssh to other hosts", _text("FILE")),

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Sequence
 
 from horovod._version import __version__
-from horovod.runner import check_build, cli
+from horovod.runner import check_build, cli, completion
 from horovod.runner.errors import AgentError, LaunchError
 from horovod.runner.job import Job, JobResult
 from horovod.runner.signals import SignalQueue
@@ -49,6 +49,9 @@ def _run(arguments: Sequence[str], has_stdin: bool) -> JobResult:
     namespace, command = cli.parse(arguments)
     if namespace.version:
         print(__version__)
+        return JobResult(0)
+    if namespace.completion:
+        print(completion.script(namespace.completion), end="")
         return JobResult(0)
     if namespace.check_build:
         print(check_build.report())

