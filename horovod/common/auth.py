@@ -9,8 +9,12 @@ before it is looked at:
 
 Both nonces are fresh, so nothing recorded earlier is accepted again; the labels keep one side's answer from serving as
 the other's; purpose, epoch and both ranks are under the MAC, so a connection made for one place cannot be used in
-another. The connection's content is not encrypted afterwards: the threat is a stranger who connects, not one who can
-alter packets between hosts.
+another.
+
+Both sides then have the same ``Session``: a key for each direction of this connection (HKDF over the job's key and all
+that was said), with which the engine encrypts what follows. With an ``Ephemeral`` on both sides the nonces are public
+keys, made for this connection, and what they agree on (X25519) goes into the session as well: who records the
+connection and learns the job's key later still cannot read it.
 
 ``Connector`` and ``Acceptor`` do no I/O, so that one thread can drive many of them: write ``outgoing``, feed what
 arrives, until ``done``. ``connect`` and ``accept`` drive one over a blocking socket.
@@ -22,7 +26,8 @@ import secrets
 import socket
 import struct
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 _HELLO = struct.Struct("<4sBxxxQII32s")
 _MAGIC = b"HVD1"
@@ -44,6 +49,32 @@ class Place:
     target: int
 
 
+@dataclass(frozen=True)
+class Session:
+    """The keys of one connection, 32 bytes for each direction."""
+
+    send: bytes = field(repr=False)
+    receive: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Ephemeral:
+    """A key pair for one connection."""
+
+    public: bytes
+    """32 bytes."""
+    agree: Callable[[bytes], bytes] = field(repr=False)
+    """The secret shared with the owner of another public key. Raises ValueError when that is no honest one."""
+
+
+Ephemerals = Callable[[int], Ephemeral | None]
+"""For a purpose: a fresh key pair, or None where random nonces do. Both sides have to decide alike."""
+
+
+def _no_ephemeral(purpose: int) -> None:
+    return None
+
+
 def derive_key(job_key: bytes, label: str) -> bytes:
     """32 bytes for one use, from which neither the job key nor the key of another use can be found (HKDF, RFC 5869)."""
     secret = hmac.digest(b"horovod job key", job_key, "sha256")
@@ -55,12 +86,15 @@ def _mac(key: bytes, label: bytes, *parts: bytes) -> bytes:
 
 
 class _Side:
-    def __init__(self) -> None:
+    def __init__(self, key: bytes) -> None:
         self.outgoing = b""
         """Bytes to be sent; the driver empties it."""
         self.done = False
+        self._key = key
+        self._ephemeral: Ephemeral | None = None
         self._incoming = b""
         self._need = 0
+        self._keys: tuple[bytes, bytes] | None = None
 
     @property
     def wanted(self) -> int:
@@ -68,6 +102,22 @@ class _Side:
         link.
         """
         return 0 if self.done else self._need - len(self._incoming)
+
+    def _make_nonce(self, ephemeral: Ephemeral | None) -> bytes:
+        self._ephemeral = ephemeral
+        return secrets.token_bytes(_NONCE) if ephemeral is None else ephemeral.public
+
+    def _agree(self, said: bytes, their_nonce: bytes) -> None:
+        """Makes the keys: the connector's direction first. ``said``: all that went over the connection."""
+        secret = b""
+        if self._ephemeral is not None:
+            try:
+                secret = self._ephemeral.agree(their_nonce)
+            except ValueError as error:
+                raise AuthError(str(error)) from None
+        root = hmac.digest(hashlib.sha256(said).digest(), self._key + secret, "sha256")
+        there, back = (hmac.digest(root, label + b"\x01", "sha256") for label in (b"connector", b"acceptor"))
+        self._keys = there, back
 
     def feed(self, data: bytes) -> None:
         """Takes received bytes, at most ``wanted``. Raises AuthError when the other side is not who it has to be."""
@@ -85,33 +135,41 @@ class _Side:
 class Connector(_Side):
     """The side that opened the connection."""
 
-    def __init__(self, key: bytes, place: Place) -> None:
-        super().__init__()
-        self._key = key
-        self._hello = _HELLO.pack(
-            _MAGIC, place.purpose, place.epoch, place.source, place.target, secrets.token_bytes(_NONCE)
-        )
+    def __init__(self, key: bytes, place: Place, ephemerals: Ephemerals = _no_ephemeral) -> None:
+        super().__init__(key)
+        nonce = self._make_nonce(ephemerals(place.purpose))
+        self._hello = _HELLO.pack(_MAGIC, place.purpose, place.epoch, place.source, place.target, nonce)
         self.outgoing = self._hello
         self._need = _NONCE + _MAC
+
+    @property
+    def session(self) -> Session:
+        """The connection's keys, once ``done``."""
+        if not self.done or self._keys is None:
+            raise AuthError("the handshake is not complete")
+        return Session(send=self._keys[0], receive=self._keys[1])
 
     def _receive(self, message: bytes) -> None:
         nonce, mac = message[:_NONCE], message[_NONCE:]
         if not hmac.compare_digest(mac, _mac(self._key, b"accept", self._hello, nonce)):
             raise AuthError("the other side does not know the job's key")
-        self.outgoing += _mac(self._key, b"connect", self._hello, nonce, mac)
+        proof = _mac(self._key, b"connect", self._hello, nonce, mac)
+        self._agree(self._hello + message + proof, nonce)
+        self.outgoing += proof
         self.done = True
 
 
 class Acceptor(_Side):
     """The side that listened: learns from the hello who connects and what for."""
 
-    def __init__(self, key: bytes, epoch: int, rank: int) -> None:
-        super().__init__()
-        self._key = key
+    def __init__(self, key: bytes, epoch: int, rank: int, ephemerals: Ephemerals = _no_ephemeral) -> None:
+        super().__init__(key)
+        self._ephemerals = ephemerals
         self._epoch = epoch
         self._rank = rank
         self._need = _HELLO.size
         self._expected = b""
+        self._said = b""
         self._claimed: Place | None = None
 
     @property
@@ -121,10 +179,18 @@ class Acceptor(_Side):
             raise AuthError("the handshake is not complete")
         return self._claimed
 
+    @property
+    def session(self) -> Session:
+        """The connection's keys, once ``done``."""
+        if not self.done or self._keys is None:
+            raise AuthError("the handshake is not complete")
+        return Session(send=self._keys[1], receive=self._keys[0])
+
     def _receive(self, message: bytes) -> None:
         if self._claimed is None:
             self._receive_hello(message)
         elif hmac.compare_digest(message, self._expected):
+            self._agree(self._said + message, self._said[_HELLO.size - _NONCE : _HELLO.size])
             self.done = True
         else:
             raise AuthError("the other side does not know the job's key")
@@ -137,10 +203,11 @@ class Acceptor(_Side):
             raise AuthError(
                 f"meant for rank {target} in epoch {epoch}, this is rank {self._rank} in epoch {self._epoch}"
             )
-        nonce = secrets.token_bytes(_NONCE)
+        nonce = self._make_nonce(self._ephemerals(purpose))
         mac = _mac(self._key, b"accept", message, nonce)
         self._expected = _mac(self._key, b"connect", message, nonce, mac)
         self._claimed = Place(purpose, epoch, source, target)
+        self._said = message + nonce + mac
         self.outgoing += nonce + mac
         self._need = _MAC
 

@@ -14,14 +14,15 @@ import errno
 import os
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from horovod._version import __version__
-from horovod.common import calibration, congestion, keepalive, shared_memory
-from horovod.common.auth import derive_key
+from horovod.common import calibration, cipher, congestion, keepalive, shared_memory
+from horovod.common.auth import Session, derive_key
+from horovod.common.cipher import Cipher
 from horovod.common.endpoints import Endpoint, parse_ports, to_listen
 from horovod.common.interfaces import scan
 from horovod.common.links import CONTROL, DATA, NODE, Former, Link, LinkError
@@ -56,6 +57,8 @@ class _Formed:
 
     links: dict[Link, socket.socket]
     descriptors: list[int]  # the segment's (or -1) and the doorbells'
+    cipher: Cipher | None = None
+    sessions: dict[Link, Session] = field(default_factory=dict)  # keys of the links that are encrypted
 
     def close(self) -> None:
         for sock in self.links.values():
@@ -99,7 +102,7 @@ def _calibrated(env: WorkerEnv, settings: Settings) -> Settings:
 
 
 def _start_alone(env: WorkerEnv, settings: Settings, dynamic: bool) -> tuple[Job, "Engine"]:
-    peer = _describe(env, settings, [], dynamic, [], "")
+    peer = _describe(env, settings, [], dynamic, [], "", [])
     formed = _Formed({}, [-1, *shared_memory.make_bells(1)])
     job = make_job(0, [env.hostname], dynamic, settings.flag("HOROVOD_ELASTIC"))
     try:
@@ -116,6 +119,7 @@ def _describe(
     dynamic: bool,
     endpoints: list[Endpoint],
     unix_name: str,
+    ciphers: list[str],
 ) -> Peer:
     return Peer(
         version=__version__,
@@ -130,6 +134,7 @@ def _describe(
         agreed=settings.agreed(),
         dynamic=dynamic,
         process_sets=process_sets,
+        ciphers=ciphers,
     )
 
 
@@ -151,6 +156,7 @@ class _Joining:
         self._key = env.job_key()
         self._host, self._port = env.rendezvous_addr, env.rendezvous_port
         self._patience = settings.number("HOROVOD_START_TIMEOUT")
+        self._ciphers = cipher.available()
 
     def run(self) -> tuple[Job, "Engine"]:
         listeners = self._listen()
@@ -176,7 +182,15 @@ class _Joining:
         return Listeners(places, len(self._members) + 64, ports)
 
     def _meet(self, store: StoreClient, listeners: Listeners) -> tuple[int, list[Peer]]:
-        mine = _describe(self._env, self._settings, self._sets, self._dynamic, listeners.endpoints, listeners.unix_name)
+        mine = _describe(
+            self._env,
+            self._settings,
+            self._sets,
+            self._dynamic,
+            listeners.endpoints,
+            listeners.unix_name,
+            list(self._ciphers),
+        )
         group = "init" if self._world else "init " + ",".join(map(str, self._members))
         if len(group) > 512:  # the store's limit of names
             group = "init " + derive_key(self._key, group).hex()
@@ -204,14 +218,16 @@ class _Joining:
     def _form_and_confirm(
         self, store: StoreClient, listeners: Listeners, epoch: int, peers: list[Peer]
     ) -> tuple[Job, "Engine"]:
-        formed = _Formed({}, [])
+        settings = self._settings.with_values(peers[0].agreed)
+        plan = make_plan(self._me, peers)
+        formed = _Formed({}, [], self._cipher(plan, peers, settings))
         engine = None
         try:
-            settings = self._settings.with_values(peers[0].agreed)
             seconds = settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
-            plan = make_plan(self._me, peers)
-            former = Former(plan, peers, derive_key(self._key, "links"), epoch, listeners)
+            kinds = (CONTROL, DATA) if settings.flag("HOROVOD_ENCRYPT_DATA") else (CONTROL,)
+            former = Former(plan, peers, derive_key(self._key, "links"), epoch, listeners, formed.cipher, kinds)
             formed.links = former.run(seconds, lambda: _check_others(store, epoch))
+            formed.sessions = former.sessions
             for (kind, _), sock in formed.links.items():
                 if kind == DATA:
                     congestion.apply(sock, settings.text("HOROVOD_TCP_CONGESTION"))
@@ -234,6 +250,14 @@ class _Joining:
                 raise ValueError(f"init: {text}") from error
             raise
         return self._job(peers), engine
+
+    def _cipher(self, plan: Plan, peers: list[Peer], settings: Settings) -> Cipher | None:
+        """For connections between nodes, if there are any. Raises ValueError on all ranks alike."""
+        if len(plan.leaders) == 1:
+            return None
+        labels = [label(rank, peer) for rank, peer in enumerate(peers)]
+        name = cipher.agree(labels, [peer.ciphers for peer in peers], settings.text("HOROVOD_CIPHER"))
+        return Cipher(name, self._ciphers[name])
 
     def _confirm(self, store: StoreClient, epoch: int, seconds: float) -> None:
         try:
@@ -350,6 +374,11 @@ def _make_engine(plan: Plan, peers: Sequence[Peer], formed: _Formed, settings: S
         sock.setblocking(False)
     config.segment_fd = formed.descriptors[0]
     config.event_fds = formed.descriptors[1:]
+    if formed.cipher is not None:
+        config.cipher, config.cipher_library = formed.cipher.name, formed.cipher.library
+    for link, session in formed.sessions.items():
+        config.encrypt(formed.links[link].fileno(), session.send, session.receive)
+    formed.sessions = {}
     down = [*((NODE, rank) for rank in plan.local_children), *((CONTROL, rank) for rank in plan.remote_children)]
     config.child_fds = {link[1]: formed.links[link].detach() for link in down}
     up = (CONTROL if plan.leads else NODE, plan.parent)

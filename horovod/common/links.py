@@ -19,7 +19,8 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 
-from horovod.common.auth import Acceptor, AuthError, Connector, Place
+from horovod.common.auth import Acceptor, AuthError, Connector, Ephemeral, Place, Session
+from horovod.common.cipher import Cipher
 from horovod.common.dialing import Dialer
 from horovod.common.endpoints import Endpoint, to_try
 from horovod.common.interfaces import source_address
@@ -60,7 +61,21 @@ class _Attempt:
 class Former:
     """Forms all links of one rank. Use ``run`` once."""
 
-    def __init__(self, plan: Plan, peers: Sequence[Peer], key: bytes, epoch: int, listeners: Listeners) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        peers: Sequence[Peer],
+        key: bytes,
+        epoch: int,
+        listeners: Listeners,
+        cipher: Cipher | None = None,
+        encrypted: Sequence[int] = (),
+    ) -> None:
+        """``cipher``, ``encrypted``: what the kinds of links that will be encrypted will be encrypted with."""
+        self.sessions: dict[Link, Session] = {}
+        """Keys of those links, once formed."""
+        self._cipher = cipher
+        self._encrypted = encrypted
         self._plan = plan
         self._peers = peers
         self._key = key
@@ -102,6 +117,9 @@ class Former:
                 attempt.sock.close()
             self._selector.close()
         return self._links
+
+    def _ephemeral(self, kind: int) -> Ephemeral | None:
+        return self._cipher.ephemeral() if self._cipher is not None and kind in self._encrypted else None
 
     def _prepare(self, now: float) -> None:
         routes = functools.cache(source_address)
@@ -161,7 +179,7 @@ class Former:
             if listener is self._listeners.unix and _peer_uid(sock) != os.geteuid():
                 sock.close()
                 continue
-            self._begin(sock, Acceptor(self._key, self._epoch, self._plan.me))
+            self._begin(sock, Acceptor(self._key, self._epoch, self._plan.me, self._ephemeral))
 
     def _connect(self, link: Link, target: Target) -> None:
         kind, rank = link
@@ -183,7 +201,7 @@ class Former:
             self._failed(link, target, _reason(OSError(code, os.strerror(code))))
             return
         place = Place(kind, self._epoch, self._plan.me, rank)
-        attempt = self._begin(sock, Connector(self._key, place))
+        attempt = self._begin(sock, Connector(self._key, place, self._ephemeral))
         attempt.goal, attempt.target = link, target
 
     def _begin(self, sock: socket.socket, side: Connector | Acceptor) -> _Attempt:
@@ -243,6 +261,8 @@ class Former:
         assert link is not None
         self._forget(attempt)
         self._links[link] = attempt.sock
+        if self._cipher is not None and link[0] in self._encrypted:
+            self.sessions[link] = attempt.side.session
 
     def _fail(self, attempt: _Attempt, reason: str, silent: bool = False) -> None:
         self._forget(attempt)

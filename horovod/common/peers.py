@@ -37,6 +37,8 @@ class Peer(msgspec.Struct, array_like=True):
     """Its values of the settings that all ranks take from rank 0."""
     dynamic: bool
     process_sets: list[list[int]]
+    ciphers: list[str]
+    """What it can encrypt with, the fastest first."""
 
 
 class VersionedPeer(msgspec.Struct, array_like=True):

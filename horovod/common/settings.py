@@ -169,6 +169,12 @@ TABLE: Final = (
     Setting("HOROVOD_TRANSPORT", "choice", "auto",
             "auto: shared memory inside a host, TCP between hosts; tcp: TCP between all ranks, so that it can be "
             "tested on one machine", choices=("auto", "tcp"), section=_JOIN),
+    Setting("HOROVOD_ENCRYPT_DATA", "bool", False,
+            "encrypt tensors too on their way between hosts; what ranks agree on is always encrypted there",
+            agreed=True, section=_JOIN),
+    Setting("HOROVOD_CIPHER", "choice", "auto",
+            "what encrypts connections between hosts; auto: the fastest on rank 0's processor that all ranks have",
+            choices=("auto", "aes-256-gcm", "chacha20-poly1305"), agreed=True, section=_JOIN),
     Setting("HOROVOD_TCP_CONGESTION", "text", "auto",
             "congestion control of connections between hosts, a name that the system knows; auto: the system's, but "
             "where that is bbr and the other host is less than 1 ms away, reno; system: always the system's",

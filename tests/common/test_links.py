@@ -35,6 +35,7 @@ def make_peers(hosts, listeners, lead=(), last=True):
             {},
             False,
             [],
+            [],
         )
         for rank, (host, here) in enumerate(zip(hosts, listeners, strict=True))
     ]

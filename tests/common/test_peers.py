@@ -16,7 +16,9 @@ from horovod.common.peers import (
 def peer(rank, hostname="a", machine="m", version=None, dynamic=False, sets=()):
     from horovod._version import __version__
 
-    return Peer(version or __version__, rank, hostname, machine, 100 + rank, "n", [], "u", [0], {}, dynamic, list(sets))
+    return Peer(
+        version or __version__, rank, hostname, machine, 100 + rank, "n", [], "u", [0], {}, dynamic, list(sets), []
+    )
 
 
 def test_one_host():
