@@ -34,7 +34,7 @@ SOURCES := $(NATIVE) README.md $(shell find horovod -type f -not -name '*.pyc' 2
 # TensorFlow versions in which the library that was built is loaded as it is; each gets an environment of its own.
 TF_MATRIX ?= 2.13.1 2.16.2 2.18.1 2.21.0
 
-.PHONY: help train test unit lint docs pytest asan tsan bench wheel clean test-tf-matrix
+.PHONY: help train test unit lint docs pytest asan tsan bench wheel clean test-tf-matrix test-cluster
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -62,6 +62,9 @@ docs: $(STAMPS)/editable ## are the generated documents up to date?
 
 pytest: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/system $(STAMPS)/editable ## Python tests; PYTEST_ARGS="-k name" chooses
 	nice python -m pytest $(PYTEST_ARGS)
+
+test-cluster: $(STAMPS)/dev $(STAMPS)/system $(STAMPS)/editable ## the tests on several hosts, with every fault also on four of them
+	HOROVOD_TEST_CLUSTER=all nice python -m pytest tests/cluster $(PYTEST_ARGS)
 
 test-tf-matrix: wheel ## the TensorFlow and Keras tests with each version in TF_MATRIX, set up in .venv-tf-VERSION; minutes each
 	PYTHON=$(PYTHON) PYTEST_ARGS="$(PYTEST_ARGS)" nice scripts/test-tf-matrix.sh $(TF_MATRIX)

@@ -69,6 +69,10 @@ HOSTS_OWN = (
     "VSCODE_*",
 )
 
+# Says that a shell is the first one of a login by ssh: bash then reads ~/.bashrc even for `bash -c` and whatever that
+# prints would come out of the workers of other hosts only. Rank 0's host has none of it, so no host has.
+OF_THE_SESSION = ("SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "SHLVL")
+
 # Passes with --env-allow too: without it no program starts as the user means, and settings are not secrets.
 NEEDED = (
     "HOROVOD_*",
@@ -110,7 +114,8 @@ def passed_on(
 
 def of_host(environ: Mapping[str, str], deny: Iterable[str] = ()) -> dict[str, str]:
     """What a worker on another machine gets from there (`environ`: the agent's), where nothing is passed on."""
-    return {name: value for name, value in environ.items() if _matches(name, HOSTS_OWN) and not _matches(name, deny)}
+    barred = (*OF_THE_SESSION, *deny)
+    return {name: value for name, value in environ.items() if _matches(name, HOSTS_OWN) and not _matches(name, barred)}
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:

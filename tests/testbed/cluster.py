@@ -95,6 +95,11 @@ class Cluster:
             open_network(self.host(number).pid)
         self._cut, self._down, self._filtered = set(), set(), set()
 
+    @property
+    def is_cut(self) -> bool:
+        """Are packets to some hosts lost?"""
+        return bool(self._cut or self._down)
+
     def add_network(self, *numbers: int, subnet: str = "", ipv6: bool = False) -> dict[int, str]:
         """One more network that connects only these hosts, by an interface ethK of each; K is 1 for the first one.
         `subnet`: the first three numbers of its /24, 10.78.K unless given. Returns each host's address there."""
@@ -120,12 +125,16 @@ class Cluster:
 
     # Between tests
 
-    def litter(self) -> dict[str, object]:
-        """What is left of jobs: processes, listening ports, files, shared memory, by host. Empty when all is clean."""
+    def litter(self, ignoring: str = "") -> dict[str, object]:
+        """What is left of jobs: processes, listening ports, files, shared memory, by host. Empty when all is clean.
+
+        `ignoring`: how the command lines of processes begin that do not count."""
         found: dict[str, object] = {}
         for number, host in self._hosts.items():
             left = {
-                "processes": host.processes(),
+                "processes": {
+                    pid: line for pid, line in host.processes().items() if not (ignoring and line.startswith(ignoring))
+                },
                 "listening": host.listening(),
                 "files": sorted(host.files() - self._files[number]),
             }

@@ -1,0 +1,123 @@
+"""Jobs on the hosts of the test bed: started as a user does, checked for what they leave behind."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from horovod.runner import linux
+from tests.testbed.cluster import Cluster
+from tests.testbed.hosts import Host, HostProcess
+
+LIMIT = 120.0  # s after which a job that should have ended long ago is taken for hanging
+WORKER = [sys.executable, "-m", "tests.cluster.worker"]
+
+
+def launcher(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "horovod.runner", *map(str, arguments)]
+
+
+def words(err: str) -> list[str]:
+    """What horovodrun itself has said."""
+    return [line.removeprefix("horovodrun: ") for line in err.splitlines() if line.startswith("horovodrun: ")]
+
+
+@dataclass
+class Done:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def words(self) -> list[str]:
+        return words(self.err)
+
+    @property
+    def lines(self) -> list[str]:
+        """stdout, sorted: ranks print in any order."""
+        return sorted(self.out.splitlines())
+
+
+def no_litter(cluster: Cluster, seconds: float = 20.0, ignoring: str = "") -> None:
+    """Fails the test when something of a job is left anywhere. sshd needs a moment to notice the end of a session, and
+    a host that was cut off does not hear of it."""
+    deadline = time.monotonic() + seconds
+    while left := cluster.litter(ignoring):
+        if time.monotonic() > deadline:
+            pytest.fail(f"left behind: {left}")
+        time.sleep(0.02)
+
+
+def run_job(
+    cluster: Cluster, *arguments: str | Path, on: Host | None = None, clean: bool = True, **options: object
+) -> Done:
+    """Run `horovodrun arguments` on host1, or `on`, to its end. Nothing of it may be left on any host afterwards,
+    unless `clean` is False because of what the test did. Options are those of Host.run."""
+    done = (on or cluster.launcher).run(launcher(*arguments), timeout=LIMIT, **options)
+    if clean:
+        no_litter(cluster)
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+class Running:
+    """A job in the background; its output is collected in files that nobody else sees."""
+
+    def __init__(
+        self, host: Host, folder: Path, arguments: Sequence[str | Path], env: Mapping[str, str | None]
+    ) -> None:
+        self.host = host
+        self._out, self._err = folder / "out", folder / "err"
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self.process: HostProcess = host.popen(launcher(*arguments), stdout=out, stderr=err, env=env)
+
+    @property
+    def out(self) -> str:
+        return self._out.read_text(errors="replace")
+
+    @property
+    def err(self) -> str:
+        return self._err.read_text(errors="replace")
+
+    def wait_for(self, condition: Callable[[], bool], what: str) -> None:
+        """Fails the test, with all that the job has said, when it ends first or the condition takes too long."""
+        deadline = time.monotonic() + LIMIT
+        while not condition():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                pytest.fail(f"{what}: not before the job ended ({self.process.returncode})\n{self.out}\n{self.err}")
+            time.sleep(0.02)
+
+    def wait_for_output(self, text: str, count: int = 1) -> None:
+        self.wait_for(lambda: self.out.count(text) >= count, f"{count} times {text!r} on stdout")
+
+    def finish(self, seconds: float = LIMIT) -> Done:
+        try:
+            code = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"the job did not end within {seconds} s\n{self.out}\n{self.err}")
+        return Done(code, self.out, self.err)
+
+
+@contextlib.contextmanager
+def running(
+    cluster: Cluster,
+    folder: Path,
+    *arguments: str | Path,
+    on: Host | None = None,
+    env: Mapping[str, str | None] | None = None,
+) -> Iterator[Running]:
+    """A job that is ended by force when the test is over."""
+    job = Running(on or cluster.launcher, folder, arguments, env or {})
+    try:
+        yield job
+    finally:
+        for pid in [*linux.descendants(job.process.pid), job.process.pid]:
+            linux.send_signal(pid, signal.SIGKILL)
+        job.process.wait(LIMIT)

@@ -1,0 +1,198 @@
+"""Whatever fails, the job ends soon, on all hosts, leaves nothing behind, and its last lines say who failed and why.
+
+A row of FAULTS is one way to fail. Two hosts with two ranks each; `make test-cluster` repeats all with four hosts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from horovod.runner import linux
+from tests.cluster.jobs import WORKER, Running, no_litter, running
+from tests.testbed.cluster import Cluster
+from tests.testbed.hosts import Host
+
+SLOTS = 2
+HEARTBEAT = 4  # s of silence; where silence is how the fault is found
+WORD = 10.0  # s, the promise: from when a fault is known to the end of the job everywhere
+DEATH = 5.0  # s, the promise for the death of a process
+SMALL = "/mnt"  # a file system of 64 KiB on host1
+SIZES = (2, 4) if os.environ.get("HOROVOD_TEST_CLUSTER") == "all" else (2,)
+
+
+@dataclass
+class Scene:
+    """A running job whose ranks are all in the middle of their steps."""
+
+    cluster: Cluster
+    hosts: list[Host]
+    job: Running
+
+    @property
+    def last_host(self) -> Host:
+        return self.hosts[-1]
+
+    @property
+    def last_rank(self) -> int:
+        return SLOTS * len(self.hosts) - 1
+
+    def worker(self, rank: int) -> int:
+        wanted = f"HOROVOD_RANK={rank}".encode()
+        for pid, line in self.hosts[rank // SLOTS].processes().items():
+            if "tests.cluster.worker" in line and wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                return pid
+        raise AssertionError(f"no process of rank {rank}")
+
+    def agents(self) -> list[int]:
+        """Guard and agent on the last host."""
+        found = {p for p, line in self.last_host.processes().items() if "runner.agent" in line and "sys.argv" in line}
+        guard = next(pid for pid in sorted(found) if found & set(linux.descendants(pid)))
+        return [guard, *(found & set(linux.descendants(guard)))]
+
+
+Action = Callable[[Scene], None]
+
+
+def kill_worker(scene: Scene) -> None:
+    os.kill(scene.worker(scene.last_rank), signal.SIGKILL)
+
+
+def kill_agent(scene: Scene) -> None:
+    os.kill(scene.agents()[1], signal.SIGKILL)
+
+
+def kill_guard(scene: Scene) -> None:
+    os.kill(scene.agents()[0], signal.SIGKILL)
+
+
+def kill_launcher(scene: Scene) -> None:
+    scene.job.process.send(signal.SIGKILL)
+
+
+def pull_cable(scene: Scene) -> None:
+    scene.cluster.link_down(scene.last_host.number)
+
+
+def cut_off(scene: Scene) -> None:
+    """Half of the hosts see the launcher no more, but one another."""
+    half = scene.hosts[len(scene.hosts) // 2 :]
+    scene.cluster.partition(*(host.number for host in half))
+
+
+def interrupt(scene: Scene) -> None:
+    scene.job.process.send(signal.SIGINT)
+
+
+def interrupt_twice(scene: Scene) -> None:
+    scene.job.process.send(signal.SIGINT)
+    scene.job.wait_for(lambda: "SIGINT received" in scene.job.err, "the first Ctrl-C")
+    scene.job.process.send(signal.SIGINT)
+
+
+@dataclass
+class Fault:
+    """One way to fail.
+
+    `worker`: what the last rank does by itself (worker.py), else `action` is done to the job. `says`: patterns found in
+    this order in the last lines, with <rank> and <host> for the last rank and its host. `silence`: s until anybody can
+    know. `within`: s from then to the end of the launcher.
+    """
+
+    name: str
+    says: list[str]
+    code: int
+    worker: str = ""
+    action: Action | None = None
+    silence: float = 0.0
+    within: float = WORD
+    flags: list[str] = field(default_factory=list)
+
+
+FIRST = r"rank <rank> on host <host> failed first: "
+LOST = r"host <host> \(rank.* [\d-]*<rank>\) is lost"
+FAULTS = [
+    Fault("exit code", [FIRST + "exit code 3", "a last word on stderr$"], 3, "exit", within=DEATH),
+    Fault(
+        "exception", [FIRST + "exit code 1", "Traceback", "KeyError: 'no such layer'$"], 1, "exception", within=DEATH
+    ),
+    Fault("signal", [FIRST + r"killed by signal 11 \(SIGSEGV\)"], 139, "signal", within=DEATH),
+    Fault("kills itself", [FIRST + r"killed by signal 9 \(SIGKILL\).*memory"], 137, "kill", within=DEATH),
+    Fault("out of memory", [FIRST + "exit code 1", "Traceback", "MemoryError$"], 1, "memory", within=DEATH),
+    Fault("is killed", [FIRST + r"killed by signal 9 \(SIGKILL\)"], 137, action=kill_worker, within=DEATH),
+    Fault("ends early", ["perhaps ended too early.*rank <rank>", "HorovodInternalError"], 1, "early", within=DEATH),
+    Fault("never calls init", ["rank <rank>"], 1, "never", silence=8, flags=["--start-timeout", "8"]),
+    Fault("agent killed", ["agent on host <host>"], 1, action=kill_agent, within=DEATH),
+    Fault("guard killed", ["agent on host <host>"], 1, action=kill_guard, within=DEATH),
+    Fault("launcher killed", [], -9, action=kill_launcher, within=DEATH),
+    Fault("cable pulled", [LOST], 1, action=pull_cable, silence=HEARTBEAT),
+    Fault("partition", [LOST], 1, action=cut_off, silence=HEARTBEAT),
+    Fault("log disk full", ["/mnt/.*No space left"], 1, "chatter", flags=["--output-filename", SMALL]),
+    Fault("Ctrl-C", ["SIGINT received", "stopped by SIGINT$"], 130, action=interrupt, within=DEATH),
+    Fault(
+        "Ctrl-C twice", ["SIGINT received again: killing", "SIGINT$"], 130, "stubborn", interrupt_twice, within=DEATH
+    ),
+]
+
+
+@pytest.fixture
+def small(cluster: Cluster) -> Iterator[None]:
+    """SMALL is there."""
+    host = cluster.launcher
+    assert host.run(f"mount -t tmpfs -o size=64k tmpfs {SMALL}").returncode == 0
+    yield
+    assert host.run(["umount", SMALL]).returncode == 0
+
+
+@pytest.fixture(scope="session")
+def slowness() -> float:
+    """How much longer things take on this machine, as loaded as it is now, than on an idle one: at least 1."""
+    start = time.monotonic()
+    for _ in range(3):
+        subprocess.run([sys.executable, "-c", "import horovod.runner.job"], check=True, timeout=120)
+    return max(1.0, (time.monotonic() - start) / 3 / 0.3)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_fault(cluster: Cluster, tmp_path: Path, slowness: float, fault: Fault, size: int) -> None:
+    hosts = [cluster.host(number) for number in range(1, size + 1)]
+    rank = SLOTS * size - 1
+    places = ",".join(f"{host.name}:{SLOTS}" for host in hosts)
+    line = ["-np", str(SLOTS * size), "-H", places, *fault.flags, *WORKER]
+    if fault.worker:
+        line += ["--fault", fault.worker, "--rank", str(rank)]
+    env = {"HOROVOD_HEARTBEAT_TIMEOUT": str(HEARTBEAT)} if fault.silence == HEARTBEAT else {}
+    with running(cluster, tmp_path, *line, env=env) as job:
+        scene = Scene(cluster, hosts, job)
+        job.wait_for_output("ready", 1 if fault.worker == "never" else SLOTS * size)
+        start = time.monotonic()
+        if fault.action is not None:
+            fault.action(scene)
+        done = job.finish()
+        took = time.monotonic() - start
+    limit = fault.silence + fault.within * max(1.5, slowness)
+    grace = fault.silence + WORD * max(1.5, slowness)
+    if cluster.is_cut:  # of a connection that has vanished, the ssh server there learns when it is mended
+        no_litter(cluster, grace, ignoring="sshd: ")
+        cluster.heal()
+    no_litter(cluster, grace)
+    assert done.code == fault.code, done.err
+    last = "\n".join(done.words)
+    position = 0
+    for pattern in fault.says:
+        wanted = pattern.replace("<rank>", str(rank)).replace("<host>", hosts[-1].name)
+        found = re.compile(wanted, re.MULTILINE).search(last, position)
+        assert found, f"{wanted!r} not in its place in:\n{done.err}"
+        position = found.end()
+    assert took < limit, f"{took:.1f} s\n{done.err}"

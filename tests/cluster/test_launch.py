@@ -1,0 +1,242 @@
+"""horovodrun on several hosts over ssh: who runs where, what reaches the workers, what comes back, what goes wrong."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.jobs import WORKER, Done, run_job, running
+from tests.testbed.cluster import Cluster
+from tests.testbed.hosts import HOME, make_key
+
+PLACE = ["bash", "-c", "echo $HOROVOD_RANK $(hostname) $HOROVOD_LOCAL_RANK/$HOROVOD_LOCAL_SIZE $HOROVOD_CROSS_RANK"]
+
+
+def places(done: Done) -> list[str]:
+    assert done.code == 0, done.err
+    return [line.partition(":")[2] for line in done.lines]
+
+
+def test_ranks_fill_the_hosts_in_order(cluster: Cluster) -> None:
+    done = run_job(cluster, "-np", "4", "-H", "host2:1,host1:2,host3:1", *PLACE)
+    assert places(done) == ["0 host2 0/1 0", "1 host1 0/2 1", "2 host1 1/2 0", "3 host3 0/1 2"]
+    assert done.err == ""
+
+
+def test_a_host_file_from_a_machine_that_is_no_host(cluster: Cluster, tmp_path: Path) -> None:
+    hostfile = tmp_path / "hosts"
+    hostfile.write_text("# the cluster\nhost4 slots=1\nhost1 slots=1\n\nhost4 slots=1\n")
+    done = run_job(cluster, "-np", "3", "--hostfile", hostfile, *PLACE, on=cluster.desk)
+    assert places(done) == ["0 host4 0/2 0", "1 host4 1/2 0", "2 host1 0/1 1"]
+    assert done.err == ""
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_workers_on_all_hosts_meet(cluster: Cluster, size: int) -> None:
+    hosts = ",".join(f"host{i}:{1 + i % 2}" for i in range(1, size + 1))
+    count = sum(1 + i % 2 for i in range(1, size + 1))
+    done = run_job(cluster, "-np", count, "-H", hosts, *WORKER, "--steps", "5")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.count("done after 5 steps") == count
+
+
+def test_what_reaches_a_worker(cluster: Cluster, tmp_path: Path) -> None:
+    """Directory, variables, arguments as they are, and standard input for rank 0 alone."""
+    program = "import os, sys; print([os.getcwd(), os.environ.get('WITH'), sys.argv[1:], sys.stdin.read()])"
+    arguments = ["two words", "$HOME", "'", "", "ü", "-H", "a\nb"]
+    done = run_job(
+        cluster,
+        *["-np", "2", "-H", "host2:1,host3:1", sys.executable, "-c", program, *arguments],
+        cwd=tmp_path,
+        env={"WITH": "spaces and 'quotes' ü"},
+        input="given",
+    )
+    assert done.code == 0, done.err
+    expected = [str(tmp_path), "spaces and 'quotes' ü", arguments]
+    assert [eval(line) for line in places(done)] == [[*expected, "given"], [*expected, ""]]
+
+
+def test_a_directory_that_a_host_does_not_have(cluster: Cluster) -> None:
+    """/var/tmp is each host's own."""
+    cluster.launcher.run("mkdir -p /var/tmp/here")
+    done = run_job(cluster, "-np", "2", "-H", "host1:1,host2:1", "true", cwd="/var/tmp/here", clean=False)
+    assert done.code != 0
+    assert "/var/tmp/here" in done.words[-1] or "/var/tmp/here" in "\n".join(done.words[-3:])
+    assert "host2" in done.err
+
+
+def test_the_exit_code_and_the_output_of_a_rank_far_away(cluster: Cluster, tmp_path: Path) -> None:
+    program = "echo to stdout; echo to stderr >&2; [ $HOROVOD_RANK = 1 ] && exit 7; sleep 60"
+    done = run_job(
+        cluster, "-np", "2", "-H", "host1:1,host3:1", "--output-filename", tmp_path / "logs", "bash", "-c", program
+    )
+    assert done.code == 7
+    assert "rank 1 on host host3 failed first: exit code 7" in done.words
+    assert (tmp_path / "logs" / "rank.1" / "stdout").read_text() == "to stdout\n"
+    assert (tmp_path / "logs" / "rank.1" / "stderr").read_text() == "to stderr\n"
+
+
+# How ssh is used
+
+
+def test_port_and_identity_file(cluster: Cluster) -> None:
+    """The second port of the bed's servers, and a key that is not the default one."""
+    key, public = make_key("another")
+    for host in (cluster.desk, cluster.host(3)):
+        host.path(f"{HOME}/.ssh/id_ed25519").unlink()
+        other = host.path(f"{HOME}/other key")
+        other.write_text(key)
+        other.chmod(0o600)
+    cluster.host(3).path(f"{HOME}/.ssh/authorized_keys").write_text(public)
+    command = ["-np", "1", "-H", "host3:1", "-p", "2222", "-i", f"{HOME}/other key", *PLACE]
+    assert places(run_job(cluster, *command, on=cluster.desk, clean=False)) == ["0 host3 0/1 0"]
+    log = cluster.host(3).path("/run/bed/sshd.log").read_text()
+    assert "Accepted publickey" in log.splitlines()[-1] or "Accepted publickey" in log
+
+
+def test_the_users_configuration_of_ssh(cluster: Cluster) -> None:
+    """An alias, with a port of its own and a connection that is shared with others and outlives the job."""
+    socket = f"{HOME}/.ssh/shared-%C"
+    sharing = f"ControlMaster auto\n  ControlPath {socket}\n  ControlPersist 30\n"
+    config = f"Host node\n  HostName 10.77.0.2\n  Port 2222\n  {sharing}"
+    cluster.desk.path(f"{HOME}/.ssh/config").write_text(config)
+    for _ in range(2):
+        done = run_job(cluster, "-np", "1", "-H", "node:1", *PLACE, on=cluster.desk, clean=False)
+        assert places(done) == ["0 host2 0/1 0"]
+    masters = [line for line in cluster.desk.processes().values() if "shared-" in line or "[mux]" in line]
+    assert len(masters) == 1
+
+
+def test_noisy_shells(cluster: Cluster) -> None:
+    for name in (".bashrc", ".profile"):
+        cluster.host(2).path(f"{HOME}/{name}").write_text("echo 'Welcome!'; echo 'Maintenance on Sunday' >&2\n")
+    done = run_job(cluster, "-np", "2", "-H", "host1:1,host2:1", *PLACE, clean=False)
+    assert places(done) == ["0 host1 0/1 0", "1 host2 0/1 1"]
+    assert "Welcome" not in done.out
+
+
+def test_a_tree_of_agents(cluster: Cluster) -> None:
+    """With a fan-out of one, every host but the first is reached from another."""
+    hosts = "host1:1,host2:1,host3:1,host4:1"
+    with_tree = {"HOROVOD_SSH_FANOUT": "1"}
+    done = run_job(cluster, "-np", "4", "-H", hosts, *WORKER, "--steps", "5", on=cluster.desk, env=with_tree)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.count("done after 5 steps") == 4
+
+
+# What goes wrong: named within 10 s, by host, with what to try
+
+
+def failing(cluster: Cluster, *arguments: str, **options: object) -> str:
+    done = run_job(cluster, *arguments, clean=False, **options)
+    assert done.code != 0
+    assert "Traceback" not in done.err
+    return "\n".join(done.words)
+
+
+def test_a_key_that_is_not_accepted(cluster: Cluster) -> None:
+    cluster.host(2).path(f"{HOME}/.ssh/authorized_keys").write_text("")
+    said = failing(cluster, "-np", "2", "-H", "host1:1,host2:1", *PLACE)
+    assert "host2" in said
+    assert "ssh refuses this user or key" in said
+
+
+def test_a_host_with_another_key_than_known(cluster: Cluster) -> None:
+    _, public = make_key("somebody else")
+    known = cluster.launcher.path(f"{HOME}/.ssh/known_hosts")
+    kept = [line for line in known.read_text().splitlines() if not line.startswith("host2,")]
+    known.write_text("\n".join([*kept, f"host2,10.77.0.2 {public}"]))
+    said = failing(cluster, "-np", "2", "-H", "host1:1,host2:1", *PLACE)
+    assert "host2" in said
+    assert "ssh-keygen -R host2" in said
+
+
+def test_a_host_that_is_down(cluster: Cluster) -> None:
+    cluster.link_down(3)
+    said = failing(cluster, "-np", "3", "-H", "host1:1,host2:1,host3:1", *PLACE)
+    assert "host host3 (rank 2)" in said
+    assert "cannot be reached" in said
+
+
+def test_a_port_where_nothing_listens(cluster: Cluster) -> None:
+    said = failing(cluster, "-np", "2", "-H", "host1:1,host2:1", "-p", "2223", *PLACE)
+    assert "host host2 (rank 1)" in said
+    assert "connection refused" in said
+
+
+def test_a_name_that_does_not_exist(cluster: Cluster) -> None:
+    assert "nowhere" in failing(cluster, "-np", "2", "-H", "host1:1,nowhere:1", *PLACE)
+
+
+def test_no_python_there(cluster: Cluster) -> None:
+    """Its folder is hidden on host2."""
+    said = with_hidden(cluster, sys.prefix)
+    assert "host host2 (rank 1)" in said
+    assert "Python does not start there" in said
+
+
+def test_no_package_there(cluster: Cluster) -> None:
+    """Where the interpreter there looks for packages is nothing."""
+    import msgspec
+
+    said = with_hidden(cluster, str(Path(msgspec.__file__).parent.parent))
+    assert "host host2 (rank 1)" in said
+    assert "No module named" in said
+    assert "install the same version there" in said
+
+
+def with_hidden(cluster: Cluster, folder: str) -> str:
+    """What a job says whose second host sees nothing in a folder."""
+    host = cluster.host(2)
+    assert host.run(["mount", "-t", "tmpfs", "tmpfs", folder]).returncode == 0
+    try:
+        return failing(cluster, "-np", "2", "-H", "host1:1,host2:1", *PLACE)
+    finally:
+        assert host.run(["umount", folder]).returncode == 0
+
+
+# Secrets
+
+
+def test_nothing_secret_is_seen_from_outside(cluster: Cluster, tmp_path: Path) -> None:
+    """Neither the job's key nor the value of a forwarded variable is on any command line; the key is in no environment,
+    the value only in the workers'."""
+    value = "s3cret-of-the-user"
+    report = "import os, sys; sys.stderr.write(os.pread(int(os.environ['HOROVOD_KEY_FD']), 99, 0).hex() + '\\n')"
+    program = f"{sys.executable} -c {shlex.quote(report)}; exec sleep 600"
+    env = {"MY_TOKEN": value, "HOROVOD_SSH_FANOUT": "1"}
+    hosts = "host2:1,host3:1,host4:1"
+    with running(cluster, tmp_path, "-np", "3", "-H", hosts, "bash", "-c", program, on=cluster.desk, env=env) as job:
+        job.wait_for(lambda: len(job.err.splitlines()) >= 3, "three keys")
+        keys = {line.partition(":")[2] for line in job.err.splitlines()}
+        assert len(keys) == 1
+        key = keys.pop()
+        assert len(key) >= 64
+        spellings = [bytes.fromhex(key), key.encode(), key.upper().encode()]
+        seen = 0
+        for host in [cluster.desk, *cluster.hosts]:
+            for pid, line in host.processes().items():
+                seen += 1
+                environment = Path(f"/proc/{pid}/environ").read_bytes()
+                command = Path(f"/proc/{pid}/cmdline").read_bytes()
+                assert value.encode() not in command, line
+                for spelling in spellings:
+                    assert spelling not in command, line
+                    assert spelling not in environment, line
+                if value.encode() in environment and host is not cluster.desk:
+                    assert "sleep 600" in line
+        assert seen >= 3 * 4
+        job.process.send(2)
+        assert job.finish().code == 130
+    assert value not in job.err + job.out
+    assert not [name for host in cluster.hosts for name in host.files() if key in _content(host.path(name))]
+
+
+def _content(path: Path) -> str:
+    try:
+        return path.read_bytes().hex() + path.read_text(errors="replace")
+    except OSError:
+        return ""
