@@ -16,8 +16,14 @@ that was said), with which the engine encrypts what follows. With an ``Ephemeral
 keys, made for this connection, and what they agree on (X25519) goes into the session as well: who records the
 connection and learns the job's key later still cannot read it.
 
-``Connector`` and ``Acceptor`` do no I/O, so that one thread can drive many of them: write ``outgoing``, feed what
-arrives, until ``done``. ``connect`` and ``accept`` drive one over a blocking socket.
+Where the connector cannot open a connection to the acceptor (a firewall that lets connections through in one direction
+only), the acceptor opens it and says so first, after which the roles are as before:
+
+    acceptor  -> connector  invitation magic, purpose | 128, epoch, acceptor's rank, connector's rank, nonce I,
+                                       HMAC("invite", all this)
+
+``Connector``, ``Acceptor`` and ``Inviter`` do no I/O, so that one thread can drive many of them: write ``outgoing``,
+feed what arrives, until ``done``. ``connect`` and ``accept`` drive one over a blocking socket.
 """
 
 import hashlib
@@ -33,6 +39,7 @@ _HELLO = struct.Struct("<4sBxxxQII32s")
 _MAGIC = b"HVD1"
 _NONCE = 32
 _MAC = 32
+_INVITATION = 0x80
 
 
 class AuthError(Exception):
@@ -41,7 +48,7 @@ class AuthError(Exception):
 
 @dataclass(frozen=True)
 class Place:
-    """What a connection is for. ``purpose``: 0 to 255. ``source``: the connector's rank, ``target``: the acceptor's."""
+    """What a connection is for. ``purpose``: 0 to 127. ``source``: the connector's rank, ``target``: the acceptor's."""
 
     purpose: int
     epoch: int
@@ -171,6 +178,10 @@ class Acceptor(_Side):
         self._expected = b""
         self._said = b""
         self._claimed: Place | None = None
+        self._invitation = b""
+        self.invited: Place | None = None
+        """Set once ``done`` when the other side is an ``Inviter``, its ``source``: a ``Connector`` for the place the
+        other way round comes next."""
 
     @property
     def place(self) -> Place:
@@ -187,7 +198,9 @@ class Acceptor(_Side):
         return Session(send=self._keys[1], receive=self._keys[0])
 
     def _receive(self, message: bytes) -> None:
-        if self._claimed is None:
+        if self._invitation:
+            self._receive_invitation(message)
+        elif self._claimed is None:
             self._receive_hello(message)
         elif hmac.compare_digest(message, self._expected):
             self._agree(self._said + message, self._said[_HELLO.size - _NONCE : _HELLO.size])
@@ -203,6 +216,10 @@ class Acceptor(_Side):
             raise AuthError(
                 f"meant for rank {target} in epoch {epoch}, this is rank {self._rank} in epoch {self._epoch}"
             )
+        if purpose & _INVITATION:
+            self._invitation = message
+            self._need = _MAC
+            return
         nonce = self._make_nonce(self._ephemerals(purpose))
         mac = _mac(self._key, b"accept", message, nonce)
         self._expected = _mac(self._key, b"connect", message, nonce, mac)
@@ -210,6 +227,30 @@ class Acceptor(_Side):
         self._said = message + nonce + mac
         self.outgoing += nonce + mac
         self._need = _MAC
+
+    def _receive_invitation(self, mac: bytes) -> None:
+        if not hmac.compare_digest(mac, _mac(self._key, b"invite", self._invitation)):
+            raise AuthError("the other side does not know the job's key")
+        _, purpose, epoch, source, target, _ = _HELLO.unpack(self._invitation)
+        self.invited = Place(purpose & ~_INVITATION, epoch, source, target)
+        self.done = True
+
+
+class Inviter(Acceptor):
+    """An acceptor that opened the connection itself."""
+
+    def __init__(self, key: bytes, place: Place, ephemerals: Ephemerals = _no_ephemeral) -> None:
+        """``place``: its target is this rank, its source the one that is invited to be the connector."""
+        super().__init__(key, place.epoch, place.target, ephemerals)
+        invitation = _HELLO.pack(
+            _MAGIC,
+            place.purpose | _INVITATION,
+            place.epoch,
+            place.target,
+            place.source,
+            secrets.token_bytes(_NONCE),
+        )
+        self.outgoing = invitation + _mac(key, b"invite", invitation)
 
 
 def connect(sock: socket.socket, key: bytes, place: Place, timeout: float) -> None:

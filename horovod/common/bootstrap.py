@@ -51,6 +51,10 @@ if TYPE_CHECKING:
 _CONFIRM_SECONDS = 5.0
 
 
+class _ToldError(LinkError):
+    """Everybody has heard of it."""
+
+
 @dataclass
 class _Formed:
     """What stage 2 made; owns the descriptors until the engine takes them."""
@@ -244,7 +248,7 @@ class _Joining:
             if engine is not None:
                 engine.shutdown("init failed")
                 engine = None  # the traceback would keep it, and its own doorbell, alive
-            if isinstance(error, Exception):  # Ctrl-C does not wait
+            if isinstance(error, Exception) and not isinstance(error, _ToldError):  # Ctrl-C does not wait
                 self._await_others(store, epoch, text)
             if isinstance(error, (LinkError, OSError, StoreError)):
                 raise ValueError(f"init: {text}") from error
@@ -266,17 +270,14 @@ class _Joining:
             ranks = ", ".join(str(self._members[int(rank)]) for rank in error.missing[:32])
             raise LinkError(f"waited {seconds:g} s for rank {ranks or '?'} to connect to its peers") from None
         for text in filter(None, errors):
-            raise LinkError(text.decode(errors="replace"))
+            raise _ToldError(text.decode(errors="replace"))
 
     def _tell(self, store: StoreClient, epoch: int, error: BaseException) -> str:
         """Lets the others fail at once, not at their deadlines. Returns the job's first failure, ours or another's."""
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         text = f"rank {self._env.rank} (host {self._env.hostname}, pid {os.getpid()}) could not join: {reason}"
         with contextlib.suppress(StoreError):
-            first = store.find(_failure(epoch))
-            if first is not None:
-                return first.decode(errors="replace")
-            store.set(_failure(epoch), text.encode())
+            return store.set_first(_failure(epoch), text.encode()).decode(errors="replace")
         return text
 
     def _await_others(self, store: StoreClient, epoch: int, text: str) -> None:

@@ -68,8 +68,6 @@ class Dialer(Generic[T]):
 
     def hopeless(self, now: float, patience: float) -> bool:
         """Whether for ``patience`` seconds no address has led to somebody who might be the peer."""
-        if not self._tries:
-            return True
         waiting = any(each.connected for each in self._tries) or now - self._contact < _RECENT or bool(self._untried())
         return now - self._begun >= patience and not waiting
 

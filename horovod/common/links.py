@@ -6,8 +6,9 @@ deadline.
     data      TCP, between every two ranks on different nodes; the lower rank listens
 
 A peer listens on several addresses; which of them are tried when is told by ``dialing``. Only one connection of a link
-gets as far as the connector's proof, so both ends always mean the same one. A stranger that connects is dropped when
-its handshake fails or takes too long, and hinders nobody.
+gets as far as the connector's proof, so both ends always mean the same one. When the connector has not come for a
+while, the listening rank tries to connect to it, and they go on with their roles as they were. A stranger that connects
+is dropped when its handshake fails or takes too long, and hinders nobody.
 """
 
 import errno
@@ -19,7 +20,7 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 
-from horovod.common.auth import Acceptor, AuthError, Connector, Ephemeral, Place, Session
+from horovod.common.auth import Acceptor, AuthError, Connector, Ephemeral, Inviter, Place, Session
 from horovod.common.cipher import Cipher
 from horovod.common.dialing import Dialer
 from horovod.common.endpoints import Endpoint, to_try
@@ -34,12 +35,19 @@ _HANDSHAKE_SECONDS = 5.0
 _STRANGERS = 64
 _FULL_PAUSE = 0.05
 _CHECK_SECONDS = 0.25
-_UNREACHABLE = 8 / 30  # part of the time to form links after which an address that nobody answers at is given up
-_UNREACHABLE_SECONDS = 8.0  # but not before
+_UNREACHABLE = 0.2  # part of the time to form links after which an address that nobody answers at is given up
+_UNREACHABLE_SECONDS = 6.0  # but not before
+_REVERSE_SECONDS = 2.5  # until who listens tries to connect: a firewall may let that through
+_ADVICE = (
+    ". Is there a firewall? It has to let ranks connect to any port, or to those of HOROVOD_PORT_RANGE. If the hosts "
+    "are on several networks, name the interface to use with --network-interfaces or HOROVOD_GLOO_IFACE; "
+    "'horovodrun --doctor' tries them"
+)
 _UNIX = "its Unix socket"
+_INVITED = "its own connection"
 
 Link = tuple[int, int]  # (kind, rank at the other end)
-Target = Endpoint | str  # str: the Unix socket
+Target = Endpoint | str
 
 
 class LinkError(Exception):
@@ -53,7 +61,7 @@ class _Attempt:
         self.sock = sock
         self.side = side
         self.deadline = deadline
-        self.goal: Link | None = None  # None: someone connected to us
+        self.link: Link | None = None  # None: someone connected to us, and who is not known yet
         self.target: Target = ""
         self.connected = False
 
@@ -93,7 +101,7 @@ class Former:
         """The authenticated sockets, non-blocking, by (kind, rank). ``check`` is called now and then and may raise to
         give up.
 
-        Raises LinkError naming what is missing after ``seconds``, or earlier (after 8 of 30 seconds) what nobody
+        Raises LinkError naming what is missing after ``seconds``, or earlier (after 6 of 30 seconds) what nobody
         answers at. Nothing stays open after an error.
         """
         begin = time.monotonic()
@@ -125,11 +133,14 @@ class Former:
         routes = functools.cache(source_address)
         me = self._peers[self._plan.me]
         for link in self._outgoing:
-            kind, rank = link
-            peer = self._peers[rank]
-            same = peer.network == me.network
-            targets: Sequence[Target] = [_UNIX] if kind == NODE else to_try(me.endpoints, peer.endpoints, same, routes)
-            self._dialers[link] = Dialer(targets, now)
+            if link[0] == NODE:
+                self._dialers[link] = Dialer([_UNIX], now)
+        for kind, rank in [*self._outgoing, *self._incoming]:
+            if kind != NODE:
+                peer = self._peers[rank]
+                targets: list[Target] = [*to_try(me.endpoints, peer.endpoints, peer.network == me.network, routes)]
+                later = _REVERSE_SECONDS if (kind, rank) in self._incoming else 0.0
+                self._dialers[kind, rank] = Dialer(targets, now + later)
 
     def _step(self, deadline: float, check: Callable[[], None]) -> None:
         self._dial()
@@ -151,17 +162,17 @@ class Former:
         now = time.monotonic()
         if now < self._next_due:
             return
-        missing = [link for link in self._outgoing if link not in self._links]
-        for link in missing:
-            for target in self._dialers[link].due(now):
+        missing = [(link, dialer) for link, dialer in self._dialers.items() if link not in self._links]
+        for link, dialer in missing:
+            for target in dialer.due(now):
                 self._connect(link, target)
-        self._next_due = min((self._dialers[link].next_due() for link in missing), default=float("inf"))
+        self._next_due = min((dialer.next_due() for _, dialer in missing), default=float("inf"))
 
     def _give_up_hopeless(self, patience: float) -> None:
         now = time.monotonic()
         for link in self._outgoing:
             if link not in self._links and self._dialers[link].hopeless(now, patience):
-                raise LinkError(f"no {self._describe(link)}{_advice(link[0])}")
+                raise LinkError(f"no {self._describe(link)}{_ADVICE if link[0] != NODE else ''}")
 
     def _accept(self, listener: socket.socket) -> None:
         while True:
@@ -173,7 +184,7 @@ class Former:
                 if error.errno in (errno.EMFILE, errno.ENFILE):
                     time.sleep(_FULL_PAUSE)  # the listener stays readable
                 return
-            incoming = [a for a in self._attempts if a.goal is None]
+            incoming = [a for a in self._attempts if a.link is None]
             if len(incoming) >= 2 * len(self._incoming) + _STRANGERS:
                 self._fail(incoming[0], "too many connections")
             if listener is self._listeners.unix and _peer_uid(sock) != os.geteuid():
@@ -200,9 +211,14 @@ class Former:
             sock.close()
             self._failed(link, target, _reason(OSError(code, os.strerror(code))))
             return
-        place = Place(kind, self._epoch, self._plan.me, rank)
-        attempt = self._begin(sock, Connector(self._key, place, self._ephemeral))
-        attempt.goal, attempt.target = link, target
+        if link in self._outgoing:
+            side: Connector | Acceptor = Connector(
+                self._key, Place(kind, self._epoch, self._plan.me, rank), self._ephemeral
+            )
+        else:
+            side = Inviter(self._key, Place(kind, self._epoch, rank, self._plan.me), self._ephemeral)
+        attempt = self._begin(sock, side)
+        attempt.link, attempt.target = link, target
 
     def _begin(self, sock: socket.socket, side: Connector | Acceptor) -> _Attempt:
         sock.setblocking(False)
@@ -229,7 +245,7 @@ class Former:
         except (AuthError, OSError) as error:
             self._fail(attempt, _reason(error))
             return
-        if side.done and attempt.goal:
+        if side.done and isinstance(side, Connector):  # before the proof goes out: the acceptor must not take another
             self._drop_rivals(attempt)
         if side.done and not side.outgoing:
             self._complete(attempt)
@@ -239,38 +255,52 @@ class Former:
             )
 
     def _note_contact(self, attempt: _Attempt) -> None:
-        if attempt.goal and not attempt.connected:
+        if attempt.link and attempt.target != _INVITED and not attempt.connected:
             attempt.connected = True
-            self._dialers[attempt.goal].connected(attempt.target, time.monotonic())
+            self._dialers[attempt.link].connected(attempt.target, time.monotonic())
 
     def _drop_rivals(self, winner: _Attempt) -> None:
-        """Before the proof is sent: the acceptor must not take another one for the link."""
-        for rival in [a for a in self._attempts if a.goal == winner.goal and a is not winner]:
-            self._forget(rival)
-            rival.sock.close()
-            self._dialers[rival.goal].failed(rival.target, "given up", time.monotonic())  # type: ignore[index]
+        for rival in [a for a in self._attempts if a.link == winner.link and a is not winner]:
+            self._fail(rival, "another address was faster")
 
     def _complete(self, attempt: _Attempt) -> None:
-        link = attempt.goal
-        if isinstance(attempt.side, Acceptor):
-            link = (attempt.side.place.purpose, attempt.side.place.source)
+        side = attempt.side
+        if isinstance(side, Acceptor):
+            place = side.invited or side.place
+            link = (place.purpose, place.source)
             over_unix = attempt.sock.family == socket.AF_UNIX
-            if link not in self._incoming or link in self._links or over_unix != (link[0] == NODE):
+            wanted = self._outgoing if side.invited else self._incoming
+            fits = link in wanted and link not in self._links and attempt.link in (None, link)
+            if not fits or over_unix != (link[0] == NODE):
                 self._fail(attempt, "not expected here")
                 return
-        assert link is not None
+            attempt.link = link
+            if side.invited:
+                self._follow(attempt)
+                return
+        assert attempt.link is not None
         self._forget(attempt)
-        self._links[link] = attempt.sock
-        if self._cipher is not None and link[0] in self._encrypted:
-            self.sessions[link] = attempt.side.session
+        self._links[attempt.link] = attempt.sock
+        if self._cipher is not None and attempt.link[0] in self._encrypted:
+            self.sessions[attempt.link] = side.session
+        self._drop_rivals(attempt)
+
+    def _follow(self, attempt: _Attempt) -> None:
+        """Who should have been connected to has connected to us: the handshake as it would have been."""
+        assert attempt.link is not None
+        kind, rank = attempt.link
+        attempt.target = _INVITED
+        attempt.side = Connector(self._key, Place(kind, self._epoch, self._plan.me, rank), self._ephemeral)
+        self._selector.modify(attempt.sock, selectors.EVENT_WRITE, attempt)
 
     def _fail(self, attempt: _Attempt, reason: str, silent: bool = False) -> None:
         self._forget(attempt)
         attempt.sock.close()
-        if attempt.goal is not None:
-            self._failed(attempt.goal, attempt.target, reason, silent)
+        self._failed(attempt.link, attempt.target, reason, silent)
 
-    def _failed(self, link: Link, target: Target, reason: str, silent: bool = False) -> None:
+    def _failed(self, link: Link | None, target: Target, reason: str, silent: bool = False) -> None:
+        if link is None or target in ("", _INVITED):
+            return  # it was not we who tried
         dialer = self._dialers[link]
         dialer.failed(target, reason, time.monotonic(), silent)
         self._next_due = min(self._next_due, dialer.next_due())
@@ -286,7 +316,8 @@ class Former:
         if link in self._incoming:
             return text
         tried = [_outcome(target, outcome) for target, outcome in self._dialers[link].outcomes()]
-        return f"{text} at {'; '.join(tried)}" if tried else f"{text}, {_unreachable(peer)}"
+        text += f" at {'; '.join(tried)}" if tried else f", {_unreachable(peer)}"
+        return text if kind == NODE else f"{text}; and none came from there"
 
     def _describe_missing(self, seconds: float) -> str:
         missing = [link for link in [*self._outgoing, *self._incoming] if link not in self._links]
@@ -301,16 +332,6 @@ def _outcome(target: Target, outcome: str) -> str:
 def _unreachable(peer: Peer) -> str:
     listens = ", ".join(f"{each} ({each.interface})" for each in peer.endpoints) or "nothing"
     return f"which listens on {listens} only, where this host cannot reach it"
-
-
-def _advice(kind: int) -> str:
-    if kind == NODE:
-        return ""
-    return (
-        ". Is there a firewall? It has to let ranks connect to any port, or to those of HOROVOD_PORT_RANGE. If the "
-        "hosts are on several networks, name the interface to use with --network-interfaces or HOROVOD_GLOO_IFACE; "
-        "'horovodrun --doctor' tries them"
-    )
 
 
 def _reason(error: Exception) -> str:

@@ -54,6 +54,12 @@ class StoreClient:
         _check_value(name, value)
         self._call(Set(self._next_id(), name, value), self._seconds(timeout))
 
+    def set_first(self, name: str, value: bytes, timeout: float | None = None) -> bytes:
+        """Stores ``value`` unless there is one under ``name``; returns the one that is there then, the same to all who
+        ask. Raises StoreError when the store is full."""
+        _check_value(name, value)
+        return self._call(Set(self._next_id(), name, value, first=True), self._seconds(timeout)).values[0]
+
     def get(self, name: str, timeout: float | None = None) -> bytes:
         """The value of ``name``, waiting for it. Raises StoreTimeout."""
         return self.get_many([name], timeout)[0]

@@ -21,11 +21,13 @@ _Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e7)]
 
 
 class Set(msgspec.Struct, tag="set", array_like=True):
-    """Stores a value under a name, in place of an earlier one."""
+    """Stores a value under a name, in place of an earlier one, or with ``first`` only if there is none; answered with
+    the value that is there then."""
 
     id: int
     name: _Name
     value: _Value
+    first: bool = False
 
 
 class Get(msgspec.Struct, tag="get", array_like=True):

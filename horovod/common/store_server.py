@@ -138,12 +138,14 @@ class _Table:
         return self._exchange(client, request, now)
 
     def _set(self, client: bytes, request: Set) -> list[tuple[bytes, Reply]]:
+        if request.first and request.name in self._values:
+            return [(client, Reply(request.id, [self._values[request.name]]))]
         grown = self._bytes + len(request.value) - len(self._values.get(request.name, b""))
         if grown > MAX_TOTAL_BYTES:
             return [(client, Reply(request.id, error=f"the store is full: it holds {MAX_TOTAL_BYTES} bytes at most"))]
         self._values[request.name] = request.value
         self._bytes = grown
-        replies = [(client, Reply(request.id))]
+        replies = [(client, Reply(request.id, [request.value] if request.first else []))]
         ready = [w for w in self._waiting if request.name in w.request.names and not self._missing(w.request)]
         self._waiting = [w for w in self._waiting if w not in ready]
         return replies + [(w.client, self._found(w.request)) for w in ready]

@@ -1,5 +1,6 @@
 """The handshake: members pass, everything else does not."""
 
+import contextlib
 import os
 import socket
 import threading
@@ -8,7 +9,7 @@ import time
 import pytest
 
 from horovod.common import auth
-from horovod.common.auth import Acceptor, AuthError, Connector, Place
+from horovod.common.auth import Acceptor, AuthError, Connector, Inviter, Place
 
 KEY = b"k" * 32
 PLACE = Place(purpose=2, epoch=7, source=3, target=1)
@@ -34,6 +35,41 @@ def test_members_agree_on_the_place():
     assert acceptor.done
     assert acceptor.place == PLACE
     assert connector.wanted == acceptor.wanted == 0
+
+
+def test_an_acceptor_that_connects_invites_the_connector():
+    inviter, invited = Inviter(KEY, PLACE), Acceptor(KEY, epoch=7, rank=3)
+    invitation, inviter.outgoing = inviter.outgoing, b""
+    invited.feed(invitation[: invited.wanted])
+    invited.feed(invitation[-invited.wanted :])
+    assert invited.done
+    assert not invited.outgoing
+    assert invited.invited == Place(purpose=2, epoch=7, source=1, target=3)
+    with pytest.raises(AuthError, match="not complete"):
+        _ = invited.place
+    exchange(Connector(KEY, PLACE), inviter)
+    assert inviter.place == PLACE
+
+
+@pytest.mark.parametrize("byte", [5, 9, 20, 24, 40, 60, 87])
+def test_a_forged_invitation_is_refused(byte):
+    forged = bytearray(Inviter(KEY, PLACE).outgoing)
+    forged[byte] ^= 1
+    invited = Acceptor(KEY, 7, 3)
+    with contextlib.suppress(AuthError):
+        invited.feed(bytes(forged[:56]))
+    with contextlib.suppress(AuthError):
+        invited.feed(bytes(forged[56:]))
+    assert not invited.done
+    assert invited.invited is None
+    assert not invited.outgoing
+
+
+def test_an_invitation_is_for_one_rank_and_epoch():
+    hello = Inviter(KEY, PLACE).outgoing[:56]
+    for acceptor in (Acceptor(KEY, 8, 3), Acceptor(KEY, 7, 2)):
+        with pytest.raises(AuthError, match="meant for rank 3 in epoch 7"):
+            acceptor.feed(hello)
 
 
 def test_place_is_unknown_before_it_is_proven():

@@ -196,3 +196,4 @@ def test_when_a_peer_is_given_up():
     dialer.failed("a", "somebody else answers", 24.0)
     assert dialer.hopeless(24.0, 8.0)
     assert Dialer([], 0.0).hopeless(9.0, 8.0)
+    assert not Dialer([], 0.0).hopeless(7.0, 8.0)  # the peer may come to us

@@ -19,8 +19,8 @@ KEY = b"k" * 32
 LOOPBACK = [Endpoint("lo", "127.0.0.1", 8)]
 
 
-def make_peers(hosts, listeners, lead=(), last=True):
-    """`lead`: addresses that every rank says to listen on before, or with `last` False instead of, its own."""
+def make_peers(hosts, listeners, publish=lambda _, own: own):
+    """`publish`: what a rank says to listen on, from its number and what it does listen on."""
     return [
         Peer(
             "1",
@@ -29,7 +29,7 @@ def make_peers(hosts, listeners, lead=(), last=True):
             host,
             100 + rank,
             "n",
-            [*lead, *here.endpoints][: None if last else len(lead)],
+            publish(rank, here.endpoints),
             here.unix_name,
             [0],
             {},
@@ -45,10 +45,10 @@ def where(listeners):
     return listeners.endpoints[0].address, listeners.endpoints[0].port
 
 
-def form(hosts, seconds=5.0, keys=None, absent=(), before=None, lead=lambda _: [], last=True):
+def form(hosts, seconds=5.0, keys=None, absent=(), before=None, publish=lambda _, own: own):
     """Runs Former for every rank in a thread; returns (plans, results) where a result is the links or an exception."""
     listeners = [Listeners(LOOPBACK, 32) for _ in hosts]
-    peers = make_peers(hosts, listeners, lead(listeners), last)
+    peers = make_peers(hosts, listeners, publish)
     plans = [make_plan(rank, peers) for rank in range(len(hosts))]
     results = [None] * len(hosts)
 
@@ -287,14 +287,32 @@ def nobody():
         yield Endpoint("eth6", "127.0.0.1", 8, sock.getsockname()[1])
 
 
-def test_addresses_that_lead_elsewhere_are_skipped():
-    """Each peer's good address is the last of five; every other one leads to nobody, to a stranger or to a wrong
-    rank."""
+def test_addresses_that_lead_elsewhere_are_skipped(monkeypatch):
+    """Each peer's good address is the last one; every other one leads to nobody, to a stranger or to another rank."""
+    monkeypatch.setattr("horovod.common.links._REVERSE_SECONDS", 60)
+    first = []
+
+    def publish(rank, own):
+        first.extend(own if rank == 0 else [])
+        return [none, rude, full, *(first if rank else []), *own]
+
     with stranger("hang up") as rude, stranger("nothing") as silent, stranger("full") as full, nobody() as none:
-        plans, results = form("abcb", seconds=20, lead=lambda listeners: [none, rude, full, listeners[3].endpoints[0]])
-        check_complete(plans, results)
-        plans, results = form("ab", seconds=20, lead=lambda _: [silent])
-        check_complete(plans, results)
+        check_complete(*form("abcb", seconds=20, publish=publish))
+        check_complete(*form("ab", seconds=20, publish=lambda _, own: [silent, *own]))
+
+
+@pytest.mark.parametrize("hosts", ["ab", "aabb", "abcd"])
+def test_who_listens_connects_when_nobody_reaches_it(hosts, monkeypatch):
+    monkeypatch.setattr("horovod.common.links._REVERSE_SECONDS", 0.1)
+    with stranger("full") as full, nobody() as none:
+        plans, results = form(hosts, seconds=20, publish=lambda rank, own: [none, full] if rank == 0 else own)
+    check_complete(plans, results)
+
+
+def test_both_directions_at_once_leave_one_connection(monkeypatch):
+    monkeypatch.setattr("horovod.common.links._REVERSE_SECONDS", 0)
+    for _ in range(10):
+        check_complete(*form("abcdaa"))
 
 
 def test_the_first_failure_names_both_ranks_and_every_address(monkeypatch):
@@ -302,20 +320,22 @@ def test_the_first_failure_names_both_ranks_and_every_address(monkeypatch):
     monkeypatch.setattr("horovod.common.links._UNREACHABLE", 0)
     begin = time.monotonic()
     with stranger("hang up") as rude, stranger("full") as full, nobody() as none:
-        _, results = form("ab", seconds=20, absent=[0], lead=lambda _: [none, rude, full], last=False)
+        _, results = form("ab", seconds=20, absent=[0], publish=lambda *_: [none, rude, full])
     assert time.monotonic() - begin < 10
     assert isinstance(results[1], LinkError)
     text = str(results[1])
-    assert text.startswith("no data connection to rank 0 (host a, pid 100) at 127.0.0.1:")
-    assert (
-        f"{none} (eth6): refused; {rude} (eth5): somebody else answers, and hangs up; {full} (eth5): no answer" in text
+    assert text.startswith(
+        f"no data connection to rank 0 (host a, pid 100) at {none} (eth6): refused; {rude} (eth5): somebody else "
+        f"answers, and hangs up; {full} (eth5): no answer; and none came from there. Is there a firewall?"
     )
     assert "HOROVOD_PORT_RANGE" in text
     assert "--network-interfaces" in text
 
 
-def test_a_peer_that_is_nowhere_reachable_fails_at_once():
+def test_a_peer_that_is_nowhere_reachable(monkeypatch):
+    monkeypatch.setattr("horovod.common.links._UNREACHABLE_SECONDS", 0.5)
+    monkeypatch.setattr("horovod.common.links._UNREACHABLE", 0)
     begin = time.monotonic()
-    _, results = form("ab", seconds=20, absent=[0], lead=lambda _: [], last=False)
+    _, results = form("ab", seconds=20, absent=[0], publish=lambda *_: [])
     assert time.monotonic() - begin < 10
     assert "which listens on nothing only, where this host cannot reach it" in str(results[1])

@@ -42,6 +42,13 @@ def test_set_and_get(client):
     assert client.find("c") is None
 
 
+def test_the_first_value_stays(key, server, client):
+    assert client.set_first("cause", b"mine") == b"mine"
+    with StoreClient(key, *server.address) as other:
+        assert other.set_first("cause", b"another") == b"mine"
+    assert client.get("cause") == b"mine"
+
+
 def test_get_waits_for_the_value(key, server, client):
     got = []
     thread = threading.Thread(target=lambda: got.append(client.get_many(["x", "y"], timeout=5)))

@@ -1,0 +1,73 @@
+"""One rank of `ranks.py`: joins the job, says by which connections, works or idles, and says how it ended.
+
+Argument: what it does once in the job. Writes one JSON object a line.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import sys
+import time
+
+from horovod.common.basics import HorovodBasics, _has_ended
+from horovod.common.exceptions import HorovodInternalError
+from horovod.common.objects import allgather_object
+from horovod.common.state import state
+
+
+def connections() -> list[tuple[str, str]]:
+    """(own address, peer's address) of this process's TCP connections."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as sock:
+            if sock.family in (socket.AF_INET, socket.AF_INET6) and sock.type == socket.SOCK_STREAM:
+                found.append((sock.getsockname()[0], sock.getpeername()[0]))
+    return sorted(found)
+
+
+def listening() -> int:
+    """How many TCP sockets of this process listen."""
+    count = 0
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as sock:
+            if sock.family in (socket.AF_INET, socket.AF_INET6):
+                count += sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    return count
+
+
+def say(**facts: object) -> None:
+    print(json.dumps(facts), flush=True)
+
+
+def work(what: str) -> None:
+    if what == "gather":
+        say(gathered=allgather_object(state.job.rank if state.job else -1))
+    elif what == "idle":
+        while state.engine is not None and not _has_ended(state.engine):
+            time.sleep(0.05)
+        say(noticed=True)
+        allgather_object(0)
+    elif what == "busy":
+        while True:
+            allgather_object(0)
+
+
+def main() -> None:
+    basics = HorovodBasics("tests")
+    begin = time.monotonic()
+    try:
+        basics.init()
+    except ValueError as error:
+        say(error=str(error), seconds=time.monotonic() - begin, listening=listening())
+        return
+    say(connections=connections(), listening=listening(), seconds=time.monotonic() - begin)
+    try:
+        work(sys.argv[1])
+    except HorovodInternalError as error:
+        say(lost=str(error))
+    basics.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""Ranks on hosts find each other whatever networks there are, and say clearly when they cannot."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tests.cluster.ranks import Rank, ranks
+from tests.testbed.cluster import Cluster
+
+
+def networks_in_use(heard: Sequence[dict[str, Any]]) -> set[str]:
+    """The first three numbers, or the first word, of the addresses of all connections."""
+    peers = [peer for facts in heard for _, peer in facts["connections"]]
+    return {peer.split(":")[0] if ":" in peer else peer.rpartition(".")[0] for peer in peers}
+
+
+def formed(made: Sequence[Rank]) -> list[dict[str, Any]]:
+    """What ranks say when they are in the job; asserts that none listens any more and that data gets through."""
+    heard = [rank.hear() for rank in made]
+    assert not [facts["error"] for facts in heard if "error" in facts]
+    assert [facts["listening"] for facts in heard] == [0] * len(made)
+    assert [rank.hear() for rank in made] == [{"gathered": list(range(len(made)))}] * len(made)
+    return heard
+
+
+def first_error(made: Sequence[Rank]) -> tuple[str, float]:
+    """What all ranks fail with, and the most seconds that it took one; asserts that it is the same for all."""
+    heard = [rank.hear() for rank in made]
+    assert {facts.get("error") for facts in heard} == {heard[0].get("error")}
+    assert [facts["listening"] for facts in heard] == [0] * len(made)
+    return heard[0]["error"], max(facts["seconds"] for facts in heard)
+
+
+def test_unequal_hosts_in_any_order(cluster: Cluster) -> None:
+    with ranks(cluster, [1, 2, 1, 1]) as made:
+        heard = formed(made)
+    assert networks_in_use(heard) == {"10.77.0"}
+    assert {peer for _, peer in heard[1]["connections"]} == {"10.77.0.1"}
+    assert len(heard[1]["connections"]) == 4  # control, and data with each of three
+
+
+def test_two_names_of_one_machine_use_its_loopback(cluster: Cluster) -> None:
+    with ranks(cluster, [1, 1, 2], names=["localhost", "127.0.0.1", "host2"]) as made:
+        heard = formed(made)
+    assert {peer for _, peer in heard[0]["connections"]} == {"127.0.0.1", "10.77.0.2"}
+    assert "127.0.0.1" not in {peer for _, peer in heard[2]["connections"]}
+
+
+def test_addresses_that_every_host_has_lead_nowhere(cluster: Cluster) -> None:
+    """A bridge with the same address on both hosts, as Docker makes it, and a network that only one host is on."""
+    for number in (1, 2):
+        cluster.host(number).run("ip link add docker0 type dummy; ip link set docker0 up")
+        cluster.host(number).run("ip addr add 172.17.0.1/16 dev docker0")
+    cluster.add_network(1, 3)
+    with ranks(cluster, [1, 2]) as made:
+        heard = formed(made)
+    for number in (1, 2):
+        cluster.host(number).run("ip link del docker0")
+    assert networks_in_use(heard) == {"10.77.0"}
+
+
+def test_a_dead_network_is_passed_by(cluster: Cluster) -> None:
+    """Both hosts are on it, its links are up, but nothing gets through."""
+    cluster.add_network(1, 2)
+    cluster.partition(2)  # cuts eth0 of host2; the desk with the store is on that network, so the ranks are on another
+    desk = cluster.add_network(1, 2, 254)
+    with ranks(cluster, [1, 2], store=desk[254]) as made:
+        assert networks_in_use(formed(made)) == {"10.78.1"}
+
+
+def test_an_interface_is_asked_for(cluster: Cluster) -> None:
+    cluster.add_network(1, 2)
+    with ranks(cluster, [1, 2], env={"HOROVOD_GLOO_IFACE": "eth1"}) as made:
+        assert networks_in_use(formed(made)) == {"10.78.1"}
+    with ranks(cluster, [1, 3], env={"HOROVOD_GLOO_IFACE": "eth1", "HOROVOD_START_TIMEOUT": "3"}) as made:
+        text = made[1].hear()["error"]
+    assert "HOROVOD_GLOO_IFACE is 'eth1', but there is no interface 'eth1' on this host; accepted here are lo (" in text
+    assert "eth0 (10.77.0.3/24, fd77::3/64)" in text
+
+
+def test_hosts_that_have_only_ipv6_in_common(cluster: Cluster) -> None:
+    hosts = [cluster.host(number) for number in (1, 2)]
+    for host in hosts:
+        host.run(f"ip addr del {host.address}/24 dev eth0")
+    try:
+        with ranks(cluster, [1, 2, 2], store=cluster.desk.address6) as made:
+            assert networks_in_use(formed(made)) == {"fd77"}
+    finally:
+        for host in hosts:
+            host.run(f"ip addr add {host.address}/24 dev eth0")
+
+
+@pytest.mark.parametrize("closed", [1, 2])
+def test_a_firewall_in_one_direction(cluster: Cluster, closed: int) -> None:
+    """Whichever host lets nobody in, the other one is connected to."""
+    cluster.firewall(closed)
+    with ranks(cluster, [1, 2, 3]) as made:
+        formed(made)
+
+
+def test_a_firewall_that_lets_a_range_of_ports_pass(cluster: Cluster) -> None:
+    for number in (1, 2):
+        cluster.firewall(number, allowed=(22, *range(41000, 41002)))
+    with ranks(cluster, [1, 1, 2, 2], env={"HOROVOD_PORT_RANGE": "41000-41001"}) as made:
+        formed(made)
+
+
+def test_firewalls_in_both_directions_are_named(cluster: Cluster) -> None:
+    cluster.firewall(1)
+    cluster.firewall(2, refuse=True)
+    with ranks(cluster, [1, 2, 3]) as made:
+        text, seconds = first_error(made)
+    assert re.match(
+        r"init: rank 1 \(host host2, pid \d+\) could not join: no (data|control) connection to rank 0 "
+        r"\(host host1, pid \d+\) at 10\.77\.0\.1:\d+ \(eth0\): no answer; "
+        r"\[fd77::1\]:\d+ \(eth0\): no answer; and none came from there\. Is there a firewall\?",
+        text,
+    ), text
+    assert seconds < 25  # 6 where the machine has nothing else to do
+
+
+@pytest.mark.parametrize("what", ["idle", "busy"])
+def test_a_host_that_vanishes_is_named_on_the_others(cluster: Cluster, what: str) -> None:
+    """No end of a connection tells: the kernel's probes do, in about HOROVOD_HEARTBEAT_TIMEOUT seconds."""
+    with ranks(cluster, [1, 2, 3], what, env={"HOROVOD_HEARTBEAT_TIMEOUT": "4"}) as made:
+        assert all("connections" in rank.hear() for rank in made)
+        assert made[0].nothing_heard(1)
+        cluster.partition(2)
+        if what == "idle":
+            assert made[0].hear(20) == made[2].hear(20) == {"noticed": True}
+        for rank in (made[0], made[2]):
+            assert re.match(r"rank 1 \(host host2, pid \d+\) was lost: ", rank.hear(20)["lost"])
