@@ -15,6 +15,9 @@ from horovod.common.store_messages import MAX_REQUEST_BYTES, Exchange, Get, Repl
 
 MAX_TOTAL_BYTES = 1 << 30
 
+Waiting = dict[str, tuple[int, frozenset[int]]]
+"""By group: how many ranks it has, and those that wait for the others."""
+
 _HANDSHAKE_MS = 10_000
 
 
@@ -38,10 +41,20 @@ class StoreServer:
             raise
         self.address: tuple[str, int] = (host, port)
         """(host, port) to connect to: HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT."""
+        self._table = _Table()
         self._thread = threading.Thread(
-            target=_serve, args=(socket, gate, self._stop), name="horovod-store", daemon=True
+            target=_serve, args=(self._table, socket, gate, self._stop), name="horovod-store", daemon=True
         )
         self._thread.start()
+
+    @property
+    def completed(self) -> int:
+        """Exchanges that have been completed. May be read from any thread, also after ``close``."""
+        return self._table.completed
+
+    def waiting(self) -> "Waiting":
+        """Who waits in an exchange now. May be called from any thread, also after ``close``."""
+        return self._table.waiting
 
     def close(self) -> None:
         """Stops serving; waiting clients run into their deadlines. May be called again."""
@@ -128,7 +141,19 @@ class _Table:
         self._bytes = 0
         self._waiting: list[_Waiting] = []
         self._rounds: dict[str, _Round] = {}
-        self._round_number = 0
+        self.completed = 0
+        """Rounds that are over; the number of the last one."""
+        self._published = True
+        self.waiting: Waiting = {}
+        """As of the last ``publish``; never changed in place, so that other threads may read it."""
+
+    def publish(self) -> None:
+        """Shows the rounds that are open now to other threads."""
+        if not self._published:
+            self.waiting = {
+                group: (current.size, frozenset(current.members)) for group, current in self._rounds.items()
+            }
+            self._published = True
 
     def handle(self, client: bytes, request: Request, now: float) -> list[tuple[bytes, Reply]]:
         if isinstance(request, Set):
@@ -168,6 +193,7 @@ class _Table:
             others = f"ranks {_list(current.members)} said {current.size}" if current.members else "which is too few"
             text = f"rank {request.rank} says that the job has {request.size} ranks, {others}"
             return [(client, Reply(request.id, error=text))]
+        self._published = False
         replies = []
         earlier = current.members.get(request.rank)
         if earlier is not None:
@@ -177,10 +203,10 @@ class _Table:
         if len(current.members) < current.size:
             return replies
         del self._rounds[request.group]
-        self._round_number += 1
+        self.completed += 1
         values = [current.members[rank].request.value for rank in range(current.size)]
         for member in current.members.values():
-            replies.append((member.client, Reply(member.request.id, values, self._round_number)))
+            replies.append((member.client, Reply(member.request.id, values, self.completed)))
         return replies
 
     def expire(self, now: float) -> list[tuple[bytes, Reply]]:
@@ -193,6 +219,7 @@ class _Table:
         for group, current in list(self._rounds.items()):
             missing = [str(rank) for rank in range(current.size) if rank not in current.members]
             for rank, member in [(r, m) for r, m in current.members.items() if m.deadline <= now]:
+                self._published = False
                 del current.members[rank]
                 replies.append((member.client, Reply(member.request.id, error="timeout", missing=missing)))
             if not current.members:
@@ -210,8 +237,7 @@ def _list(ranks: dict[int, _Member]) -> str:
     return ", ".join(map(str, sorted(ranks)))
 
 
-def _serve(socket: "zmq.Socket[bytes]", gate: _Gate, stop: int) -> None:
-    table = _Table()
+def _serve(table: _Table, socket: "zmq.Socket[bytes]", gate: _Gate, stop: int) -> None:
     decoder = msgspec.msgpack.Decoder(Request)
     encoder = msgspec.msgpack.Encoder()
     poller = zmq.Poller()
@@ -232,6 +258,7 @@ def _serve(socket: "zmq.Socket[bytes]", gate: _Gate, stop: int) -> None:
             with contextlib.suppress(msgspec.MsgspecError, ValueError):
                 replies += table.handle(frames[0], decoder.decode(frames[-1]), time.monotonic())
         replies += table.expire(time.monotonic())
+        table.publish()
         for client, reply in replies:
             socket.send_multipart([client, encoder.encode(reply)])
     socket.close(linger=0)

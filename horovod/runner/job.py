@@ -37,6 +37,7 @@ from horovod.runner.messages import (
     Worker,
 )
 from horovod.runner.output import OutputSink, RankFileError
+from horovod.runner.progress import Host, Progress, State
 from horovod.runner.screen import Screen
 from horovod.runner.signals import SignalQueue
 from horovod.runner.stdin import StdinSource
@@ -87,6 +88,7 @@ class Job:
         self._output = output
         self._size = len(settings.slots)
         self._hosts = {slot.rank: slot.hostname for slot in settings.slots}
+        self._started: set[str] = set()  # hosts that have started their processes
         self._launched = False  # every agent has been told what to start
         self._tails_at_stop: dict[int, str] = {}
         self._ends: list[verdict.RankEnd] = []
@@ -103,6 +105,7 @@ class Job:
         self._key = make_key()
         self._screen = Screen(self._settings, self._output)
         self._store = StoreServer(self._key)
+        self._progress = Progress(self._hosts, self._screen.queue.rewrites)
         self._relay = StoreRelay(self._store.address)
         self._fleet = self._make_fleet()
         try:
@@ -240,6 +243,8 @@ class Job:
             self._give_up_at,
             self._fleet.next_time(),
             self._screen.display.next_due(),
+            self._progress.next_time(),
+            time.monotonic() + 1.0 if self._forming() else None,
         )
         times = [at for at in clocks if at is not None]
         if self._stdin is not None and self._stdin.in_background:
@@ -262,6 +267,28 @@ class Job:
                 self._settle_at = now + SETTLE / 4  # a host may be lost, which explains all that has been seen
             else:
                 self._stop(TERM_GRACE)
+        self._show_progress(now)
+
+    def _forming(self) -> bool:
+        """Have the ranks not met yet? They tell the store, which does not wake us."""
+        return self._launched and self._give_up_at is None and self._store.completed < 2
+
+    def _show_progress(self, now: float) -> None:
+        shown = self._progress.update(now, self._state())
+        self._screen.queue.status(shown.status)
+        if shown.line:
+            self._screen.say(shown.line)
+
+    def _state(self) -> State:
+        if self._give_up_at is not None:
+            return State()
+        if not self._launched:
+            return State(connecting=[self._waited(agent) for agent in self._fleet.waiting])
+        late = [self._waited(agent) for agent in self._fleet.agents if agent.host not in self._started]
+        return State(starting=late, groups=self._store.waiting() if self._forming() else {})
+
+    def _waited(self, agent: Agent) -> Host:
+        return Host(agent.host, [slot.rank for slot in agent.slots], self._fleet.failure_of(agent))
 
     def _late(self) -> str:
         limit = f"within {self._settings.start_timeout:g} s (--start-timeout)"
@@ -277,6 +304,7 @@ class Job:
     def _over(self) -> bool:
         if all(agent.gone or agent.finished for agent in self._fleet.agents):
             self._screen.display.flush()
+            self._screen.queue.status("")
             if self._screen.queue.waiting_for() is None:
                 return True
             if not self._received:  # as any program in a pipeline, wait for a slow reader
@@ -333,6 +361,7 @@ class Job:
             self._end_rank(report)
         elif isinstance(report, Started):
             self._start_by = None
+            self._started.add(agent.host)
             self._tell(f"processes on host {agent.host}: {', '.join(f'rank {r} pid {p}' for r, p in report.pids)}")
         elif isinstance(report, StdinReady) and self._stdin is not None:
             if report.open:

@@ -12,6 +12,8 @@ from pathlib import Path
 STREAMS = {1: "stdout", 2: "stderr"}
 PIPE_PIECE = 4096  # a pipe or terminal that is ready takes this many bytes without blocking (PIPE_BUF)
 FILE_PIECE = 1 << 20
+STATUS_LIMIT = 1 << 16  # bytes that wait, above which a status line is left out
+ERASE = b"\r\x1b[K"  # the line on which the cursor is
 
 
 class RankFileError(OSError):
@@ -83,6 +85,8 @@ class OutputSink:
         """`terminals`: streams that lead to one, or to what takes \\r as one does."""
         self._torn_by: int | None = None  # the source whose last line on a terminal ended with \r
         self._terminals = terminals
+        self._status = ""
+        self.rewrites = False  # does `status` show anything?
         self._terminal = terminals == set(STREAMS)
         self.pending = 0  # bytes that wait
         self.broken = False  # a reader (say, `head`) has gone away
@@ -95,11 +99,27 @@ class OutputSink:
         """Take whole lines for stdout (1) or stderr (2). `source` tells the streams of the ranks apart."""
         if not data:
             return
+        self.status("")
         if self._terminal:  # a line must not begin in the middle of another rank's progress bar
             if self._torn_by is not None and self._torn_by != source:
                 data = b"\n" + data
             self._torn_by = source if data.endswith(b"\r") else None
         self._emit(stream, data)
+
+    def status(self, text: str) -> None:
+        """A line that is rewritten in place, and erased before anything else is shown; empty: none. Not while the
+        progress bar of a rank stands there.
+        """
+        if text == self._status or not self.rewrites:
+            return
+        if text and (self._torn_by is not None or self.pending > STATUS_LIMIT):
+            return
+        erase = ERASE if self._status else b""
+        self._emit(2, erase + text[: self._columns() - 1].encode(errors="backslashreplace"))
+        self._status = text
+
+    def _columns(self) -> int:
+        return 80
 
     def _emit(self, stream: int, data: bytes) -> None:
         raise NotImplementedError
@@ -125,9 +145,16 @@ class OutputQueue(OutputSink):
     def __init__(self, stdout: int = 1, stderr: int = 2) -> None:
         self._fds = {1: stdout, 2: stderr}
         super().__init__({stream for stream, fd in self._fds.items() if os.isatty(fd)})
+        self.rewrites = self.is_terminal(2) and os.environ.get("TERM", "dumb") != "dumb"
         self._queue: deque[tuple[int, bytearray]] = deque()
         self._pieces = {fd: self._piece(fd) for fd in self._fds.values()}
         self._broken_fds: set[int] = set()
+
+    def _columns(self) -> int:
+        try:
+            return os.get_terminal_size(self._fds[2]).columns or 80
+        except OSError:
+            return 80
 
     @staticmethod
     def _piece(fd: int) -> int:

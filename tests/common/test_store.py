@@ -1,5 +1,6 @@
 """The store: operations, deadlines, and strangers."""
 
+import contextlib
 import os
 import socket
 import threading
@@ -105,6 +106,34 @@ def test_exchange_names_missing_ranks_and_forgets_those_that_gave_up(key, server
         client.exchange("g", 1, 3, b"old", 0.2)
     assert caught.value.missing == ["0", "2"]
     assert [result[1][1] for result in exchange_all(key, server, "g", 3)] == [b"v1"] * 3
+
+
+def test_who_waits_can_be_seen(key, server):
+    def eventually(expected):
+        end = time.monotonic() + 30
+        while server.waiting() != expected:
+            assert time.monotonic() < end, server.waiting()
+            time.sleep(0.01)
+
+    def meet(rank, seconds):
+        with StoreClient(key, *server.address) as mine, contextlib.suppress(StoreTimeout):
+            mine.exchange("init", rank, 3, b"", seconds)
+
+    assert (server.waiting(), server.completed) == ({}, 0)
+    threads = [threading.Thread(target=meet, args=(2, 30))]
+    threads[0].start()
+    eventually({"init": (3, frozenset({2}))})
+    meet(0, 0.1)  # gives up
+    eventually({"init": (3, frozenset({2}))})
+    for rank in (1, 0):
+        threads.append(threading.Thread(target=meet, args=(rank, 30)))
+        threads[-1].start()
+    for thread in threads:
+        thread.join(30)
+    eventually({})
+    assert server.completed == 1
+    server.close()
+    assert server.waiting() == {}
 
 
 def test_exchange_refuses_other_sizes_and_two_processes_of_one_rank(key, server, client):

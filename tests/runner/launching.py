@@ -109,8 +109,8 @@ class Running:
         """The guard and the agent: the guard is the launcher's child."""
         return sorted(pid for pid, line in self.commands().items() if "runner.agent" in line)
 
-    def finish(self, seconds: float = LIMIT) -> Done:
-        out, err = self.process.communicate(timeout=seconds)
+    def finish(self, seconds: float = LIMIT, input: bytes | None = None) -> Done:
+        out, err = self.process.communicate(input, timeout=seconds)
         return Done(self.process.returncode, out.decode(), err.decode())
 
 
