@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from horovod.runner import ssh
+from horovod.runner import ssh, verdict
 from horovod.runner.agents import Agent
 from horovod.runner.connections import ProcessConnection, StreamConnection
 from horovod.runner.errors import AgentError
@@ -156,8 +156,8 @@ class Fleet:
         """The connection is over before the agent has finished."""
         assert agent.connection is not None
         status = agent.end(time.monotonic() + LOST_GRACE)
-        if agent.facts is not None:  # it was part of the job; Job says how it ended
-            return []
+        if agent.facts is not None:
+            return self._explain_loss(agent, status)
         if not agent.remote:
             agent.lost = True
             return [Trouble(agent, f"the agent on this machine did not start: exit code {status}")]
@@ -173,6 +173,19 @@ class Fleet:
             return []
         agent.lost = True
         return [Trouble(agent, f"host {agent.host} ({agent.ranks}): {failure.what}\n{failure.advice}")]
+
+    def _explain_loss(self, agent: Agent, status: int | None) -> list[Trouble]:
+        """It was part of the job, and has neither finished nor said why it would not."""
+        if agent.notice or agent.lost:
+            return []
+        agent.lost = True
+        assert agent.connection is not None
+        said = agent.connection.said.strip().splitlines()
+        if agent.remote and status in (255, None):
+            how = f"the connection to its agent broke: {said[-1].strip() if said else 'no reason is known'}"
+        else:
+            how = f"its agent ended: {verdict.describe_status(status or 0)}"
+        return [Trouble(agent, f"host {agent.host} ({agent.ranks}) is lost: {how}", lost=True)]
 
     def _try_again(self, agent: Agent, at: float, failure: ssh.Failure) -> None:
         agent.gone, agent.connection = False, None
