@@ -22,6 +22,7 @@ class Agent:
         self.python = python
         self.connection: Connection | None = None
         self.facts: HostFacts | None = None  # set by its Hello
+        self.clock_offset = 0.0  # s by which its clock was ahead of ours then
         self.finished = False  # it has said that nothing of the job runs there any more
         self.gone = False  # its connection has ended, or there never was one
         self.lost = False  # given up: unreachable or silent
@@ -77,6 +78,7 @@ class Agent:
                 if facts is None:
                     raise AgentError("another report before its Hello")
                 self.facts = facts
+                self.clock_offset = facts.clock - time.time()
         return messages
 
     def hang_up(self) -> None:

@@ -10,6 +10,7 @@ import time
 import msgspec
 
 from horovod._version import __version__
+from horovod.common.interfaces import Interface, scan
 
 
 class HostFacts(msgspec.Struct, frozen=True):
@@ -20,6 +21,7 @@ class HostFacts(msgspec.Struct, frozen=True):
     python: str
     clock: float
     cores: int  # that the agent may run on
+    interfaces: list[Interface]
 
 
 def gather() -> HostFacts:
@@ -30,4 +32,12 @@ def gather() -> HostFacts:
         python=platform.python_version(),
         clock=time.time(),
         cores=len(os.sched_getaffinity(0)),
+        interfaces=_interfaces(),
     )
+
+
+def _interfaces() -> list[Interface]:
+    try:
+        return scan()
+    except OSError:  # a sandbox without netlink: the ranks will say so if they need it
+        return []

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from horovod._version import __version__
 from horovod.runner import ssh, verdict
 from horovod.runner.agents import Agent
 from horovod.runner.connections import ProcessConnection, StreamConnection
@@ -144,6 +145,14 @@ class Fleet:
         return troubles
 
     def _greet(self, agent: Agent) -> list[Trouble]:
+        assert agent.facts is not None
+        if agent.facts.version != __version__:
+            text = (
+                f"host {agent.host} ({agent.ranks}) has horovod {agent.facts.version}, the launcher {__version__}\n"
+                "install the same version on all hosts, or name the right interpreter with --remote-python or "
+                "`python=` in the host file"
+            )
+            return [Trouble(agent, text)]
         if agent.remote:
             agent.send(Watch(self._silence))
         troubles: list[Trouble] = []

@@ -5,37 +5,32 @@ from __future__ import annotations
 import os
 import select
 import signal
-import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from horovod.common.store_server import StoreServer
 from horovod.common.worker_env import make_key
-from horovod.runner import environment, hosts, ssh, verdict
+from horovod.runner import verdict
 from horovod.runner.agents import Agent
 from horovod.runner.cli import LaunchSettings
-from horovod.runner.fleet import Fleet, Trouble
-from horovod.runner.hosts import Slot
+from horovod.runner.fleet import Trouble
 from horovod.runner.messages import (
-    CHUNK,
     Exited,
     Finished,
     Notice,
     Output,
-    Payload,
     Report,
     Result,
     Started,
-    StartJob,
     StdinData,
     StdinReady,
     Stop,
     StreamData,
     StreamEnd,
     StreamOpen,
-    Worker,
 )
+from horovod.runner.orders import Orders, make_fleet
 from horovod.runner.output import OutputSink, RankFileError
 from horovod.runner.progress import Host, Progress, State
 from horovod.runner.screen import Screen
@@ -107,7 +102,7 @@ class Job:
         self._store = StoreServer(self._key)
         self._progress = Progress(self._hosts, self._screen.queue.rewrites)
         self._relay = StoreRelay(self._store.address)
-        self._fleet = self._make_fleet()
+        self._fleet = make_fleet(self._settings, self._environ)
         try:
             self._start_by = time.monotonic() + self._settings.start_timeout
             self._take_troubles(self._fleet.start())
@@ -141,64 +136,22 @@ class Job:
 
     # Starting
 
-    def _make_fleet(self) -> Fleet:
-        settings = self._settings
-        slots: dict[str, list[Slot]] = {}
-        for slot in settings.slots:
-            slots.setdefault(slot.hostname, []).append(slot)
-        agents = [
-            Agent(host, on_host, remote=not hosts.is_local(host), python=on_host[0].python)
-            for host, on_host in slots.items()
-        ]
-        remote = ssh.Remote.of(
-            self._environ, settings.ssh_port, settings.ssh_identity_file, settings.remote_python or ""
-        )
-        self._on_one_machine = not any(agent.remote for agent in agents)
-        return Fleet(agents, remote, fanout=settings.ssh_fanout, silence=settings.heartbeat_timeout)
-
     def _launch(self) -> None:
         """Every host is there: tell each what to start."""
         self._launched = True
         self._start_by = time.monotonic() + self._settings.start_timeout
-        for agent in self._fleet.agents:
-            for offset in range(0, len(self._payload or b""), CHUNK):
-                agent.send(Payload((self._payload or b"")[offset : offset + CHUNK]))
-            agent.send(self._start_message(agent))
+        agents = self._fleet.agents
+        orders = Orders(self._settings, self._environ, agents, self._key, self._store.address, self._payload)
+        for remark in orders.remarks():
+            self._screen.say(remark)
+        for agent in agents:
+            for message in orders.messages(agent, stdin=self._stdin is not None, results=self._want_results):
+                agent.send(message)
             self._tell(f"the agent on host {agent.host} starts {agent.ranks}")
         self._tell(f"command: {' '.join(self._settings.command)}")
         host, port = self._store.address
-        names = " ".join(sorted(self._shared_environment(remote=False)))
+        names = " ".join(sorted(orders.shared_environment(remote=False)))
         self._tell(f"store on {host}:{port}; variables for the workers: {names}")
-
-    def _shared_environment(self, remote: bool) -> dict[str, str]:
-        return environment.job_environment(
-            self._environ,
-            self._settings.variables,
-            _loopback() if self._on_one_machine else None,
-            allow=self._settings.env_allow,
-            deny=self._settings.env_deny,
-            remote=remote,
-        )
-
-    def _start_message(self, agent: Agent) -> StartJob:
-        assert agent.facts is not None
-        slots = agent.slots
-        ranks = [slot.rank for slot in slots]
-        local = {"OMP_NUM_THREADS": str(environment.omp_threads(agent.facts.cores, len(slots)))}
-        shared = self._shared_environment(agent.remote)
-        place = self._store.address
-        return StartJob(
-            command=[os.fsencode(word) for word in self._settings.command],
-            directory=os.fsencode(os.getcwd()),
-            environment=_encode({**local, **shared}),
-            workers=[Worker(slot.rank, _encode(environment.worker_environment(slot, *place))) for slot in slots],
-            key=self._key,
-            stdin_rank=0 if self._stdin is not None and 0 in ranks else -1,
-            results=self._want_results,
-            relay=agent.remote,
-            own_environment=agent.remote,
-            deny=list(self._settings.env_deny),
-        )
 
     # Waiting
 
@@ -434,12 +387,3 @@ class Job:
         else:
             code = 1 if texts else 0
         return JobResult(code, message, judged.rank if judged is not None else None, self._results, headline)
-
-
-def _loopback() -> str | None:
-    """The interface of a job on one machine when the user names none."""
-    return "lo" if "lo" in (name for _, name in socket.if_nameindex()) else None
-
-
-def _encode(variables: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    return [(os.fsencode(name), os.fsencode(value)) for name, value in variables.items()]
