@@ -14,7 +14,7 @@ import errno
 import os
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -253,7 +253,10 @@ class _Joining:
             if isinstance(error, (LinkError, OSError, StoreError)):
                 raise ValueError(f"init: {text}") from error
             raise
-        return self._job(peers), engine
+        job = self._job(peers)
+        if formed.cipher is not None:
+            job = replace(job, object_key=derive_key(self._key, f"objects {epoch}"))
+        return job, engine
 
     def _cipher(self, plan: Plan, peers: list[Peer], settings: Settings) -> Cipher | None:
         """For connections between nodes, if there are any. Raises ValueError on all ranks alike."""

@@ -4,7 +4,7 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from horovod.common.exceptions import HorovodInternalError
@@ -28,6 +28,8 @@ class Job:
     homogeneous: bool
     dynamic_process_sets: bool
     elastic: bool = False
+    object_key: bytes = field(default=b"", repr=False)
+    """Under which pickled objects prove to come from a member; empty where they do not leave the host."""
 
 
 def not_initialized(*_: Any, **__: Any) -> NoReturn:

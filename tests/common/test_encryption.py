@@ -1,5 +1,6 @@
 """Encrypted connections between hosts, from the handshake's keys to what can be seen, and changed, on the wire."""
 
+import os
 import re
 
 import pytest
@@ -234,8 +235,6 @@ def test_bytes_that_somebody_changes_end_the_job_and_the_error_says_so(pool, kin
 
 
 def hvd_rank_of_environment():
-    import os
-
     return int(os.environ["HOROVOD_RANK"])
 
 
@@ -244,6 +243,49 @@ def exchange_for_a_while():
 
     for i in range(100):
         broadcast_object(b"x" * 1000, i % 2)
+
+
+@pytest.mark.parametrize("operation", ["broadcast_object", "allgather_object"])
+def test_an_object_that_was_replaced_on_its_way_is_not_unpickled(pool, operation, tmp_path):
+    """Data links are not encrypted by default, and unpickling runs what the bytes say."""
+
+    def work(mark):
+        import pickle
+
+        from horovod.common import objects
+        from horovod.common.links import DATA
+
+        class Bomb:
+            def __reduce__(self):
+                return os.mkdir, (str(mark),)
+
+        hvd = HorovodBasics("tests")
+        hvd.shutdown()  # an earlier test's job
+        harmless = "x" * 1000
+        bomb = pickle.dumps(Bomb()).ljust(1000, b".")
+
+        def change(data):
+            return data.replace(harmless.encode(), bomb)
+
+        rank = hvd_rank_of_environment()
+        tap([DATA], change if rank == 1 else None)
+        try:
+            hvd.init()
+            call = getattr(objects, operation)
+            try:
+                call(harmless, 1) if operation == "broadcast_object" else call(harmless)
+            except HorovodInternalError as error:
+                return str(error)
+            return "fine"
+        finally:
+            untap()
+            hvd.shutdown()
+
+    job = pool(2, initialized=False, HOROVOD_TRANSPORT="tcp")
+    first, second = job.run(work, tmp_path / "exploded")
+    assert re.search(operation + r" 'str': the object of rank 1 was altered on its way; HOROVOD_ENCRYPT_DATA", first)
+    assert second == "fine" or "altered" in second or "rank 0" in second
+    assert not (tmp_path / "exploded").exists()
 
 
 def test_a_rank_without_a_library_is_named_on_all_ranks(pool):
