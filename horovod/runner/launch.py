@@ -54,7 +54,7 @@ def _run(arguments: Sequence[str], has_stdin: bool) -> JobResult:
         print(completion.script(namespace.completion), end="")
         return JobResult(0)
     if namespace.check_build:
-        print(check_build.report())
+        print(check_build.report(verbose=bool(namespace.verbose)))
         return JobResult(0)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -5,6 +5,7 @@ import warnings
 import pytest
 
 from horovod.runner import cli, config_file
+from tests.runner.launching import ROOT
 
 # Frozen: what users have in their files. A change of this table breaks their jobs.
 KEYS = {
@@ -94,6 +95,15 @@ def test_all_keys_at_once(read):
 )
 def test_forms(text, variables):
     assert config_file.parse(text, "f").variables == variables
+
+
+def test_the_example_of_the_documentation():
+    page = (ROOT / "docs" / "horovodrun.md").read_text()
+    config = config_file.parse(page.split("```yaml\n")[1].split("```")[0], "docs")
+    assert config.controller == "gloo"
+    assert config.variables["HOROVOD_FUSION_THRESHOLD"] == str(64 << 20)
+    assert config.variables["HOROVOD_ENV_DENY"] == "AWS_*,*_TOKEN"
+    assert len(config.variables) == 10
 
 
 @pytest.mark.parametrize(

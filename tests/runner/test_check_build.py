@@ -1,0 +1,73 @@
+import importlib.metadata
+
+import pytest
+
+from horovod.runner import check_build
+
+ALL = {
+    *("horovod._core", "horovod.torch", "horovod.tensorflow", "horovod.keras"),
+    *("torch", "tensorflow", "keras", "tf_keras", "jax", "mxnet"),
+}
+
+
+def marks(text):
+    """The rows of each table: name to whether it is marked."""
+    tables = {}
+    for line in text.splitlines():
+        if line.startswith("Available "):
+            rows = tables[line[len("Available ") : -1]] = {}
+        elif line.startswith("    ["):
+            rows[line[8:]] = {"[X]": True, "[ ]": False}[line[4:7]]
+    return tables
+
+
+@pytest.mark.parametrize(
+    ("missing", "unmarked"),
+    [
+        (set(), set()),
+        ({"torch"}, {"PyTorch"}),
+        ({"horovod.torch"}, {"PyTorch"}),
+        ({"tensorflow"}, {"TensorFlow"}),
+        ({"keras"}, set()),
+        ({"keras", "tf_keras"}, {"Keras"}),
+        ({"horovod._core"}, {"Gloo"}),
+        (ALL, {"TensorFlow", "PyTorch", "Keras", "Gloo"}),
+    ],
+)
+def test_what_is_there_is_marked(monkeypatch, missing, unmarked):
+    monkeypatch.setattr(check_build, "_present", lambda module: module in ALL - missing)
+    # frameworks without a face of ours, and what the engine cannot use, are never marked
+    able = {"TensorFlow", "PyTorch", "Keras", "Gloo"} - unmarked
+    tables = marks(check_build.report())
+    assert {title: list(rows) for title, rows in tables.items()} == {
+        "Frameworks": ["TensorFlow", "PyTorch", "Keras", "MXNet", "JAX"],
+        "Controllers": ["MPI", "Gloo"],
+        "Tensor Operations": ["NCCL", "DDL", "CCL", "MPI", "Gloo"],
+    }
+    for rows in tables.values():
+        assert rows == {name: name in able for name in rows}
+
+
+def test_versions_are_shown_on_request(monkeypatch):
+    versions = {"torch": "2.1", "tensorflow-cpu": "2.16"}
+
+    def version(package):
+        if package not in versions:
+            raise importlib.metadata.PackageNotFoundError(package)
+        return versions[package]
+
+    monkeypatch.setattr(check_build, "_present", lambda module: module in ALL)
+    monkeypatch.setattr(check_build.metadata, "version", version)
+    text = check_build.report(verbose=True)
+    for line in ("    torch 2.1\n", "    tensorflow 2.16\n", "    keras of unknown version\n"):
+        assert line in text
+    assert "torch 2.1" not in check_build.report()
+
+
+def test_a_folder_without_code_is_not_there(tmp_path, monkeypatch):
+    (tmp_path / "emptyfolder").mkdir()
+    (tmp_path / "realmodule.py").write_text("raise AssertionError('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert not check_build._present("emptyfolder")
+    assert check_build._present("realmodule")
+    assert not check_build._present("nosuchmodule.inner")
