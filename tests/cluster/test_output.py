@@ -1,0 +1,73 @@
+"""What passes to workers on other hosts, and how what they write is shown."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from tests.cluster.jobs import run_job
+from tests.testbed.cluster import Cluster
+
+SHOW = "import os; print({name: os.environ.get(name) for name in %r.split()})"
+
+
+def environments(cluster: Cluster, *flags: str) -> list[dict[str, str | None]]:
+    """Of rank 0, on the launcher's own host, and rank 1, on another."""
+    names = "KEPT SECRET_A TMPDIR SSH_AUTH_SOCK DISPLAY HOME USER PWD LANG"
+    given = {
+        "KEPT": "k",
+        "SECRET_A": "s",
+        "TMPDIR": "/launchers/tmp",
+        "SSH_AUTH_SOCK": "/launchers/agent",
+        "DISPLAY": "launcher:0",
+        "USER": "launchers-name",
+        "PWD": "/launchers",
+        "LANG": "C.UTF-8",
+    }
+    hosts = ["-np", "2", "-H", "host1:1,host2:1"]
+    done = run_job(cluster, *hosts, *flags, sys.executable, "-c", SHOW % names, env=given)
+    assert (done.code, done.err) == (0, "")
+    shown = sorted(done.lines)
+    assert [line.partition(":")[0] for line in shown] == ["[0]<stdout>", "[1]<stdout>"]
+    return [eval(line.partition(":")[2]) for line in shown]
+
+
+def test_what_belongs_to_the_launchers_machine_stays_there(cluster: Cluster) -> None:
+    near, far = environments(cluster)
+    assert (near["TMPDIR"], near["DISPLAY"], near["USER"]) == ("/launchers/tmp", "launcher:0", "launchers-name")
+    assert (far["KEPT"], far["SECRET_A"], far["LANG"]) == ("k", "s", "C.UTF-8")
+    assert (far["TMPDIR"], far["DISPLAY"], far["SSH_AUTH_SOCK"]) == (None, None, None)
+    # the host's own login gives these
+    assert far["HOME"] is not None
+    assert far["USER"] not in (None, "launchers-name")
+    assert far["PWD"] != "/launchers"
+
+
+def test_the_user_decides_what_passes(cluster: Cluster) -> None:
+    for environment in environments(cluster, "--env-allow", "SECRET_*,TMPDIR", "--env-deny", "SECRET_?"):
+        assert (environment["KEPT"], environment["SECRET_A"]) == (None, None)
+        assert environment["TMPDIR"] == "/launchers/tmp"
+
+
+def test_lines_with_their_hosts(cluster: Cluster) -> None:
+    flags = ["--prefix-output-with-host", "--collapse-output"]
+    hosts = ["-np", "3", "-H", "host1:1,host2:2"]
+    done = run_job(cluster, *hosts, *flags, "bash", "-c", "echo mine $HOROVOD_RANK $(hostname); sleep 0.5; echo all")
+    assert (done.code, done.err) == (0, "")
+    mine = [line for line in done.lines if "mine" in line]
+    assert sorted(mine) == [
+        "[0@host1]<stdout>:mine 0 host1",
+        "[1@host2]<stdout>:mine 1 host2",
+        "[2@host2]<stdout>:mine 2 host2",
+    ]
+    # Together where the ranks are no further apart than lines are held.
+    rest = [line for line in done.lines if line not in mine]
+    assert all(line.endswith("<stdout>:all") for line in rest)
+    assert 1 <= len(rest) <= 3
+
+
+def test_it_is_said_which_host_does_not_answer(cluster: Cluster) -> None:
+    cluster.partition(2)
+    done = run_job(cluster, "-np", "3", "-H", "host1:1,host2:2", "--start-timeout", "6.5", "true", clean=False)
+    assert done.code != 0
+    assert [word for word in done.words if re.match(r"waiting \d s for host host2 \(ranks 1-2", word)]
