@@ -1,0 +1,174 @@
+"""Hosts reached by ssh, without another host: a program called ssh that runs the command here.
+
+What real ssh and real hosts add is tested in tests/cluster; this runs everywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.runner.launching import eventually, run_job, running
+
+SSH = """#!/bin/sh
+# The last word is the command, the one before it the host. Runs it here, and says how deep in the tree it is.
+while [ $# -gt 2 ]; do shift; done
+echo "Welcome to $1!"
+case "$1" in refused*) echo "ssh: connect to host $1 port 22: Connection refused" >&2; exit 255;; esac
+if [ -n "$FAKE_SSH_ONLY_DIRECT" ] && [ -n "$FAKE_SSH_HOST" ]; then
+  echo "root@$1: Permission denied (publickey)." >&2; exit 255
+fi
+exec env FAKE_SSH_PATH="$FAKE_SSH_PATH $FAKE_SSH_HOST" FAKE_SSH_HOST="$1" HOME="/home/of/$1" /bin/sh -c "$2"
+"""
+
+MEET = """
+import os
+from horovod.common.store import StoreClient
+from horovod.common.worker_env import WorkerEnv
+env = WorkerEnv.from_environ()
+with StoreClient(env.job_key(), env.rendezvous_addr, env.rendezvous_port) as store:
+    _, values = store.exchange("here", env.rank, env.size, b"x" * 300000 * (env.rank + 1))
+print("met", [len(value) // 300000 for value in values], env.hostname, os.environ["HOME"])
+"""
+
+# Says hello like an agent, and nothing more.
+MUTE = """#!{python}
+import os, sys, time
+sys.path.insert(0, {root!r})
+from horovod.runner import facts, messages
+import msgspec
+hello = messages.Hello(msgspec.structs.replace(facts.gather(), **{changes!r}))
+os.write(1, messages.MAGIC + messages.frame(hello))
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def fake(tmp_path, monkeypatch) -> Path:
+    """A folder in front of PATH with our ssh."""
+    program = tmp_path / "ssh"
+    program.write_text(SSH)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    return tmp_path
+
+
+def mute_agent(folder: Path, **changes: object) -> str:
+    path = folder / "mute"
+    root = str(Path(__file__).resolve().parents[2])
+    path.write_text(MUTE.format(python=sys.executable, root=root, changes=changes))
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize("fanout", ["1", "2", "32"])
+def test_workers_of_all_hosts_meet_in_the_store_through_the_agents(fake, fanout):
+    done = run_job(
+        ["-np", "4", "-H", "red.test:1,green.test:2,blue.test:1", sys.executable, "-c", MEET],
+        environment={"HOROVOD_SSH_FANOUT": fanout, "HOME": "/home/of/launcher"},
+    )
+    assert done.code == 0, done.err
+    for rank, host in enumerate(["red", "green", "green", "blue"]):
+        assert f"[{rank}]<stdout>:met [1, 2, 3, 4] {host}.test /home/of/{host}.test\n" in done.out
+    assert "Welcome" not in done.out
+
+
+def test_a_tree_is_made_of_agents_and_what_a_parent_cannot_reach_is_tried_from_here(fake):
+    code = "import os; print(os.environ['HOROVOD_HOSTNAME'], os.environ.get('X'))"
+    arguments = ["-np", "3", "-H", "red.test:1,green.test:1,blue.test:1", sys.executable, "-c", code]
+    for only_direct in (None, "1"):
+        done = run_job(arguments, environment={"HOROVOD_SSH_FANOUT": "1", "FAKE_SSH_ONLY_DIRECT": only_direct})
+        assert done.code == 0, done.err
+        assert sorted(line.split(":", 1)[1] for line in done.out.splitlines()) == [
+            "blue.test None",
+            "green.test None",
+            "red.test None",
+        ]
+
+
+def test_a_host_that_refuses_is_named_with_its_ranks_and_what_to_try(fake):
+    start = time.monotonic()
+    done = run_job(["-np", "3", "-H", "red.test:1,refused.test:2", "sleep", "60"])
+    assert done.code == 1
+    assert "host refused.test (ranks 1-2): no ssh server answers there (connection refused)" in done.err
+    assert "-p says another one" in done.err
+    assert time.monotonic() - start < 45  # it is tried again for 7 s, and not until the start's timeout and beyond
+
+
+def test_an_exit_code_comes_from_another_host(fake):
+    code = "import os, sys; sys.exit('bad luck' if os.environ['HOROVOD_RANK'] == '1' else 0)"
+    done = run_job(["-np", "2", "-H", "red.test:1,green.test:1", sys.executable, "-c", code])
+    assert done.code == 1
+    assert "rank 1 on host green.test failed first: exit code 1" in done.err
+    assert done.err.rstrip().endswith("bad luck")
+
+
+def test_stdin_reaches_rank_0_on_another_host(fake):
+    code = "import os, sys; print(os.environ['HOROVOD_RANK'], len(sys.stdin.read()))"
+    done = run_job(["-np", "2", "-H", "red.test:1,green.test:1", sys.executable, "-c", code], stdin=b"y" * 1000000)
+    assert sorted(done.out.splitlines()) == ["[0]<stdout>:0 1000000", "[1]<stdout>:1 0"]
+
+
+def test_a_missing_working_directory_or_program_is_named(fake, tmp_path):
+    done = run_job(["-np", "1", "-H", "red.test:1", "no-such-program"])
+    assert done.code == 127
+    assert "cannot start 'no-such-program'" in done.err
+    done = run_job(["-np", "1", "-H", "red.test:1", "--remote-python", "/no/such/python", "true"])
+    assert done.code == 1
+    assert "host red.test (rank 0): Python does not start there" in done.err
+    assert "/no/such/python" in done.err
+
+
+def test_another_version_is_refused(fake):
+    mute = mute_agent(fake, version="0.0.1")
+    done = run_job(["-np", "2", "-H", "localhost:1,red.test:1", "--remote-python", mute, "sleep", "60"])
+    assert done.code == 1
+    assert "host red.test (rank 1) has horovod 0.0.1, the launcher" in done.err
+
+
+def test_a_host_that_falls_silent_is_lost_and_a_wrong_clock_is_told(fake):
+    mute = mute_agent(fake, clock=time.time() - 7200)
+    done = run_job(
+        ["-np", "2", "-H", "localhost:1,red.test:1", "--remote-python", mute, "sleep", "60"],
+        environment={"HOROVOD_HEARTBEAT_TIMEOUT": "4"},
+    )
+    assert done.code == 1
+    assert "warning: the clock of host red.test is 7" in done.err
+    assert "s behind this one's" in done.err
+    assert "host red.test (rank 1) is lost: nothing was heard from it for" in done.err
+
+
+def test_agents_end_their_part_when_the_launcher_falls_silent(fake):
+    """SIGSTOP cannot be announced, as Ctrl-Z is."""
+    arguments = ["-np", "2", "-H", "red.test:1,green.test:1", "sh", "-c", "echo ready; exec sleep 100"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOROVOD_HEARTBEAT_TIMEOUT", "4")
+        with running(arguments) as job:
+            for _ in range(2):
+                assert b"ready" in job.process.stdout.readline()
+            os.kill(job.process.pid, signal.SIGSTOP)
+            eventually(lambda: "sleep 100 " not in job.commands().values(), 30, "the workers end")
+            os.kill(job.process.pid, signal.SIGCONT)
+            assert job.finish().code != 0
+
+
+def test_ctrl_z_stops_the_launcher_alone(fake):
+    code = "import time; print('ready', flush=True); time.sleep(9); print('awake', flush=True)"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOROVOD_HEARTBEAT_TIMEOUT", "4")
+        with running(["-np", "2", "-H", "red.test:1,green.test:1", sys.executable, "-c", code]) as job:
+            for _ in range(2):
+                assert b"ready" in job.process.stdout.readline()
+            os.kill(job.process.pid, signal.SIGTSTP)
+            stat = Path(f"/proc/{job.process.pid}/stat")
+            eventually(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", 10, "the launcher stops")
+            time.sleep(7)  # longer than the agents bear silence
+            os.kill(job.process.pid, signal.SIGCONT)
+            done = job.finish()
+            assert done.code == 0, done.err
+            assert done.out.count("awake") == 2
