@@ -88,18 +88,19 @@ def run(
         raise ValueError(f"num_proc is {size!r}, accepted is an integer of at least 1")
     assigned = _assign(size, hosts, hostfile)
     root = str(Path(horovod.__file__).resolve().parent.parent)
-    variables = _variables(network_interface if network_interfaces is None else network_interfaces, start_timeout)
+    interfaces = network_interface if network_interfaces is None else network_interfaces
+    variables = _variables(interfaces, start_timeout, assigned)
     settings = cli.LaunchSettings(
         command=[executable or sys.executable, "-c", _BOOT, root],
         slots=assigned,
         variables=variables,
-        start_timeout=cli.start_timeout({**os.environ, **variables}),
         output_filename=output_filename,
         verbose=bool(verbose),
         ssh_port=ssh_port,
         ssh_identity_file=ssh_identity_file,
     )
     payload = function_package.pack(func, args, kwargs or {})
+    settings = cli.with_variables(settings, os.environ)
     job = Job(settings, _environment(os.environ), payload=payload, results=True, output=standard_output())
     return _results(job.run(), assigned)
 
@@ -164,9 +165,11 @@ def _assign(size: int, names: str | None, hostfile: str | None) -> list[host_lis
     return host_lists.assign(available, size)
 
 
-def _variables(interfaces: str | Sequence[str] | None, start_timeout: int | None) -> dict[str, str]:
+def _variables(
+    interfaces: str | Sequence[str] | None, start_timeout: int | None, slots: Sequence[host_lists.Slot]
+) -> dict[str, str]:
     names = interfaces.split(",") if isinstance(interfaces, str) else list(interfaces or ())
-    variables = cli.interface_variables(names)
+    variables = cli.interface_variables(names, slots)
     if start_timeout is not None:
         variables["HOROVOD_START_TIMEOUT"] = str(start_timeout)
     return variables

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 import socket
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -140,15 +139,12 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
     if not command:
         raise LaunchError("the command is missing: it comes after the flags, as in `horovodrun -np 2 python train.py`")
     variables = flag_variables(namespace, environ, config)
-    variables.update(interface_variables(_interfaces(namespace)))
-    checked = check_variables({**environ, **variables})
     slots = hosts.assign(_hosts(namespace), namespace.num_proc)
-    check_affinity(checked.integers("HOROVOD_THREAD_AFFINITY") or [], slots)
-    return LaunchSettings(
+    variables.update(interface_variables(_interfaces(namespace), slots))
+    made = LaunchSettings(
         command=command,
         slots=slots,
         variables=variables,
-        start_timeout=checked.number("HOROVOD_START_TIMEOUT"),
         output_filename=namespace.output_filename,
         timestamp=bool(namespace.prefix_output_with_timestamp),
         prefix=not namespace.benchmark,
@@ -157,8 +153,26 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
         verbose=bool(namespace.verbose),
         ssh_port=namespace.ssh_port,
         ssh_identity_file=namespace.ssh_identity_file,
-        remote_python=checked.text("HOROVOD_REMOTE_PYTHON") or None,
         disable_cache=bool(namespace.disable_cache),
+    )
+    return with_variables(made, environ)
+
+
+def with_variables(settings: LaunchSettings, environ: Mapping[str, str]) -> LaunchSettings:
+    """The settings with what `environ`, changed by their own variables, says for the launcher itself.
+
+    All variables are checked as the workers will, so that a wrong one is told once and before anything has started.
+    Raises LaunchError naming variable, value and what is accepted.
+    """
+    try:
+        checked = Settings.from_environ({**environ, **settings.variables})
+    except ValueError as error:
+        raise LaunchError(str(error)) from None
+    check_affinity(checked.integers("HOROVOD_THREAD_AFFINITY") or [], settings.slots)
+    return replace(
+        settings,
+        start_timeout=checked.number("HOROVOD_START_TIMEOUT"),
+        remote_python=checked.text("HOROVOD_REMOTE_PYTHON") or None,
         ssh_fanout=checked.integer("HOROVOD_SSH_FANOUT"),
         heartbeat_timeout=checked.number("HOROVOD_HEARTBEAT_TIMEOUT"),
         env_allow=_patterns(checked.text("HOROVOD_ENV_ALLOW")),
@@ -216,17 +230,6 @@ def _changes(variable: str, text: str) -> bool:
     return BY_NAME[variable].parse(text) != BY_NAME[variable].default
 
 
-def check_variables(environ: Mapping[str, str]) -> Settings:
-    """All settings as the workers will read them, so that a wrong one is told once and before anything has started.
-
-    Raises LaunchError naming variable, value and what is accepted.
-    """
-    try:
-        return Settings.from_environ(environ)
-    except ValueError as error:
-        raise LaunchError(str(error)) from None
-
-
 def _interfaces(namespace: argparse.Namespace) -> list[str]:
     many, each = namespace.network_interfaces, namespace.network_interface
     given: list[str] = [many] if many else each or []
@@ -235,11 +238,15 @@ def _interfaces(namespace: argparse.Namespace) -> list[str]:
     return [name for word in given for name in word.split(",")]
 
 
-def interface_variables(interfaces: Sequence[str]) -> dict[str, str]:
-    """What names the interfaces to the engine (the first) and to NCCL. Raises LaunchError for one that is not there."""
+def interface_variables(interfaces: Sequence[str], slots: Sequence[Slot]) -> dict[str, str]:
+    """What names the interfaces to the engine (the first) and to NCCL.
+
+    Raises LaunchError for one that is not there, when the job is on this machine only: others may have others.
+    """
+    here = bool(interfaces) and all(hosts.is_local(name) for name in {slot.hostname for slot in slots})
     present = [name for _, name in socket.if_nameindex()]
     for name in interfaces:
-        if name not in present:
+        if here and name not in present:
             raise LaunchError(f"network interface {name!r} is not there; this machine has {', '.join(present)}")
     if not interfaces:
         return {}
@@ -271,14 +278,3 @@ def check_affinity(cores: Sequence[int], slots: Sequence[Slot]) -> None:
             f"--thread-affinity (HOROVOD_THREAD_AFFINITY) is {','.join(map(str, cores))}, {len(cores)} cores, but a "
             f"host runs {needed} processes; expected one core, or one per local rank"
         )
-
-
-def start_timeout(environ: Mapping[str, str] = os.environ) -> float:
-    """HOROVOD_START_TIMEOUT in seconds. Raises LaunchError naming variable, value and what is accepted."""
-    setting = BY_NAME["HOROVOD_START_TIMEOUT"]
-    try:
-        value = setting.parse(environ.get(setting.name, ""))
-    except ValueError as error:
-        raise LaunchError(str(error)) from None
-    assert isinstance(value, (int, float))
-    return float(value)

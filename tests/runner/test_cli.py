@@ -171,6 +171,11 @@ def test_start_timeout_of_the_environment():
             read("-np", "1", environ={"HOROVOD_START_TIMEOUT": bad})
 
 
+def test_interfaces_of_other_hosts_are_not_known_here():
+    settings = read("-np", "2", "-H", "localhost:1,192.0.2.1:1", "--network-interfaces", "eth9,eth8")
+    assert settings.variables == {"HOROVOD_GLOO_IFACE": "eth9", "NCCL_SOCKET_IFNAME": "eth9,eth8"}
+
+
 def test_lists_of_variables():
     settings = read("-np", "1", "--env-deny", "AWS_*, TOKEN", environ={"HOROVOD_ENV_ALLOW": "A,B*"})
     assert (settings.env_allow, settings.env_deny) == (("A", "B*"), ("AWS_*", "TOKEN"))
