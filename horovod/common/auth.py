@@ -6,10 +6,11 @@ before it is looked at:
     connector -> acceptor   hello      magic, purpose, epoch, connector's rank, acceptor's rank, nonce C
     acceptor  -> connector  challenge  nonce A, HMAC("accept",  hello | nonce A)
     connector -> acceptor   proof      HMAC("connect", hello | nonce A | challenge's HMAC)
+    acceptor  -> connector  welcome    HMAC("welcome", hello | proof)
 
 Both nonces are fresh, so nothing recorded earlier is accepted again; the labels keep one side's answer from serving as
 the other's; purpose, epoch and both ranks are under the MAC, so a connection made for one place cannot be used in
-another.
+another. With the welcome the connector learns that the acceptor has not given up meanwhile.
 
 Both sides then have the same ``Session``: a key for each direction of this connection (HKDF over the job's key and all
 that was said), with which the engine encrypts what follows. With an ``Ephemeral`` on both sides the nonces are public
@@ -148,6 +149,12 @@ class Connector(_Side):
         self._hello = _HELLO.pack(_MAGIC, place.purpose, place.epoch, place.source, place.target, nonce)
         self.outgoing = self._hello
         self._need = _NONCE + _MAC
+        self._welcome = b""
+
+    @property
+    def proven(self) -> bool:
+        """The acceptor has proven itself; what is left is that it has the proof."""
+        return self._keys is not None
 
     @property
     def session(self) -> Session:
@@ -157,13 +164,19 @@ class Connector(_Side):
         return Session(send=self._keys[0], receive=self._keys[1])
 
     def _receive(self, message: bytes) -> None:
+        if self.proven:
+            if not hmac.compare_digest(message, self._welcome):
+                raise AuthError("the other side does not know the job's key")
+            self.done = True
+            return
         nonce, mac = message[:_NONCE], message[_NONCE:]
         if not hmac.compare_digest(mac, _mac(self._key, b"accept", self._hello, nonce)):
             raise AuthError("the other side does not know the job's key")
         proof = _mac(self._key, b"connect", self._hello, nonce, mac)
         self._agree(self._hello + message + proof, nonce)
+        self._welcome = _mac(self._key, b"welcome", self._hello, proof)
         self.outgoing += proof
-        self.done = True
+        self._need = _MAC
 
 
 class Acceptor(_Side):
@@ -204,6 +217,7 @@ class Acceptor(_Side):
             self._receive_hello(message)
         elif hmac.compare_digest(message, self._expected):
             self._agree(self._said + message, self._said[_HELLO.size - _NONCE : _HELLO.size])
+            self.outgoing += _mac(self._key, b"welcome", self._said[: _HELLO.size], message)
             self.done = True
         else:
             raise AuthError("the other side does not know the job's key")

@@ -6,7 +6,8 @@ deadline.
     data      TCP, between every two ranks on different nodes; the lower rank listens
 
 A peer listens on several addresses; which of them are tried when is told by ``dialing``. Only one connection of a link
-gets as far as the connector's proof, so both ends always mean the same one. When the connector has not come for a
+at a time gets as far as the connector's proof, and it counts when the acceptor has welcomed it, so both ends always
+mean the same one. When the connector has not come for a
 while, the listening rank tries to connect to it, and they go on with their roles as they were. A stranger that connects
 is dropped when its handshake fails or takes too long, and hinders nobody.
 """
@@ -31,13 +32,15 @@ from horovod.common.peers import Peer, Plan, label
 NODE, CONTROL, DATA = 1, 2, 3
 _KINDS = {NODE: "node", CONTROL: "control", DATA: "data"}
 
-_HANDSHAKE_SECONDS = 5.0
+_HANDSHAKE_SECONDS = 5.0  # for who has not said anything yet
+_BUSY_SECONDS = 20.0  # for who has: hundreds of ranks that start on few cores keep each other waiting
 _STRANGERS = 64
 _FULL_PAUSE = 0.05
 _CHECK_SECONDS = 0.25
 _UNREACHABLE = 0.2  # part of the time to form links after which an address that nobody answers at is given up
 _UNREACHABLE_SECONDS = 6.0  # but not before
 _REVERSE_SECONDS = 2.5  # until who listens tries to connect: a firewall may let that through
+_REVERSE_SECONDS_A_LINK = 0.1
 _ADVICE = (
     ". Is there a firewall? It has to let ranks connect to any port, or to those of HOROVOD_PORT_RANGE. If the hosts "
     "are on several networks, name the interface to use with --network-interfaces or HOROVOD_GLOO_IFACE; "
@@ -94,6 +97,7 @@ class Former:
         self._attempts: dict[_Attempt, None] = {}  # in the order of their beginning
         self._outgoing, self._incoming = _wanted(plan)
         self._dialers: dict[Link, Dialer[Target]] = {}
+        self._proven: dict[Link, _Attempt] = {}  # those that wait for the acceptor's welcome
         self._next_due = 0.0
         self._next_check = 0.0
 
@@ -132,6 +136,8 @@ class Former:
     def _prepare(self, now: float) -> None:
         routes = functools.cache(source_address)
         me = self._peers[self._plan.me]
+        # Hundreds of ranks on few cores need longer; more connections would only add to that.
+        patience = max(_REVERSE_SECONDS, _REVERSE_SECONDS_A_LINK * len(self._incoming))
         for link in self._outgoing:
             if link[0] == NODE:
                 self._dialers[link] = Dialer([_UNIX], now)
@@ -139,7 +145,7 @@ class Former:
             if kind != NODE:
                 peer = self._peers[rank]
                 targets: list[Target] = [*to_try(me.endpoints, peer.endpoints, peer.network == me.network, routes)]
-                later = _REVERSE_SECONDS if (kind, rank) in self._incoming else 0.0
+                later = patience if (kind, rank) in self._incoming else 0.0
                 self._dialers[kind, rank] = Dialer(targets, now + later)
 
     def _step(self, deadline: float, check: Callable[[], None]) -> None:
@@ -162,7 +168,7 @@ class Former:
         now = time.monotonic()
         if now < self._next_due:
             return
-        missing = [(link, dialer) for link, dialer in self._dialers.items() if link not in self._links]
+        missing = [each for each in self._dialers.items() if each[0] not in self._links and each[0] not in self._proven]
         for link, dialer in missing:
             for target in dialer.due(now):
                 self._connect(link, target)
@@ -245,8 +251,8 @@ class Former:
         except (AuthError, OSError) as error:
             self._fail(attempt, _reason(error))
             return
-        if side.done and isinstance(side, Connector):  # before the proof goes out: the acceptor must not take another
-            self._drop_rivals(attempt)
+        if not self._may_go_on(attempt):
+            return
         if side.done and not side.outgoing:
             self._complete(attempt)
         else:
@@ -255,9 +261,47 @@ class Former:
             )
 
     def _note_contact(self, attempt: _Attempt) -> None:
-        if attempt.link and attempt.target != _INVITED and not attempt.connected:
+        if attempt.link and attempt.target not in ("", _INVITED) and not attempt.connected:
             attempt.connected = True
+            attempt.deadline = max(attempt.deadline, time.monotonic() + _BUSY_SECONDS)
             self._dialers[attempt.link].connected(attempt.target, time.monotonic())
+
+    def _may_go_on(self, attempt: _Attempt) -> bool:
+        """Looks at what the message that has just come means; False: the attempt is over."""
+        side = attempt.side
+        if isinstance(side, Connector):
+            if side.proven and self._proven.get(_known(attempt)) is not attempt:
+                return self._prove(attempt)
+        elif side.done:
+            return self._admit(attempt)
+        elif side.outgoing:  # the challenge: who connected speaks our language
+            attempt.deadline = max(attempt.deadline, time.monotonic() + _BUSY_SECONDS)
+        return True
+
+    def _prove(self, attempt: _Attempt) -> bool:
+        """Before the proof goes out: while it is under way the acceptor must not get another one."""
+        link = _known(attempt)
+        if link in self._links or link in self._proven:
+            self._fail(attempt, "another address was faster")
+            return False
+        self._proven[link] = attempt
+        attempt.deadline = float("inf")  # the peer itself has it now
+        self._drop_rivals(attempt)
+        return True
+
+    def _admit(self, attempt: _Attempt) -> bool:
+        """Before the welcome goes out: is this connection one that we want?"""
+        side = attempt.side
+        assert isinstance(side, Acceptor)
+        place = side.invited or side.place
+        link = (place.purpose, place.source)
+        taken = link in self._links or link in self._proven
+        fits = link in (self._outgoing if side.invited else self._incoming) and attempt.link in (None, link)
+        if not fits or taken or (attempt.sock.family == socket.AF_UNIX) != (link[0] == NODE):
+            self._fail(attempt, "not expected here")
+            return False
+        attempt.link = link
+        return True
 
     def _drop_rivals(self, winner: _Attempt) -> None:
         for rival in [a for a in self._attempts if a.link == winner.link and a is not winner]:
@@ -265,30 +309,19 @@ class Former:
 
     def _complete(self, attempt: _Attempt) -> None:
         side = attempt.side
-        if isinstance(side, Acceptor):
-            place = side.invited or side.place
-            link = (place.purpose, place.source)
-            over_unix = attempt.sock.family == socket.AF_UNIX
-            wanted = self._outgoing if side.invited else self._incoming
-            fits = link in wanted and link not in self._links and attempt.link in (None, link)
-            if not fits or over_unix != (link[0] == NODE):
-                self._fail(attempt, "not expected here")
-                return
-            attempt.link = link
-            if side.invited:
-                self._follow(attempt)
-                return
-        assert attempt.link is not None
+        link = _known(attempt)
+        if isinstance(side, Acceptor) and side.invited:
+            self._follow(attempt)
+            return
         self._forget(attempt)
-        self._links[attempt.link] = attempt.sock
-        if self._cipher is not None and attempt.link[0] in self._encrypted:
-            self.sessions[attempt.link] = side.session
+        self._links[link] = attempt.sock
+        if self._cipher is not None and link[0] in self._encrypted:
+            self.sessions[link] = side.session
         self._drop_rivals(attempt)
 
     def _follow(self, attempt: _Attempt) -> None:
         """Who should have been connected to has connected to us: the handshake as it would have been."""
-        assert attempt.link is not None
-        kind, rank = attempt.link
+        kind, rank = _known(attempt)
         attempt.target = _INVITED
         attempt.side = Connector(self._key, Place(kind, self._epoch, self._plan.me, rank), self._ephemeral)
         self._selector.modify(attempt.sock, selectors.EVENT_WRITE, attempt)
@@ -307,6 +340,8 @@ class Former:
 
     def _forget(self, attempt: _Attempt) -> None:
         del self._attempts[attempt]
+        if attempt.link is not None and self._proven.get(attempt.link) is attempt:
+            del self._proven[attempt.link]
         self._selector.unregister(attempt.sock)
 
     def _describe(self, link: Link) -> str:
@@ -323,6 +358,11 @@ class Former:
         missing = [link for link in [*self._outgoing, *self._incoming] if link not in self._links]
         more = f", and {len(missing) - 8} more" if len(missing) > 8 else ""
         return f"waited {seconds:g} s for {', and for '.join(map(self._describe, missing[:8]))}{more}"
+
+
+def _known(attempt: _Attempt) -> Link:
+    assert attempt.link is not None
+    return attempt.link
 
 
 def _outcome(target: Target, outcome: str) -> str:

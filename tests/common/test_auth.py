@@ -91,6 +91,20 @@ def test_the_acceptor_notices_a_stranger_that_connects():
         acceptor.feed(os.urandom(32))
 
 
+def test_the_connector_is_done_when_it_is_welcome():
+    """Before that the acceptor may have given up; and only the acceptor can welcome."""
+    connector, acceptor = Connector(KEY, PLACE), Acceptor(KEY, 7, 1)
+    acceptor.feed(connector.outgoing)
+    connector.feed(acceptor.outgoing)
+    assert connector.proven
+    assert not connector.done
+    with pytest.raises(AuthError, match="not complete"):
+        _ = connector.session
+    with pytest.raises(AuthError, match="does not know the job's key"):
+        connector.feed(os.urandom(32))
+    assert not connector.done
+
+
 @pytest.mark.parametrize(("epoch", "rank"), [(8, 1), (7, 2)])
 def test_another_epoch_or_rank_is_refused(epoch, rank):
     with pytest.raises(AuthError, match="meant for rank 1 in epoch 7"):

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from horovod.common import shared_memory
+from horovod.common import auth, shared_memory
 from horovod.common.endpoints import Endpoint
 from horovod.common.links import CONTROL, DATA, NODE, Former, LinkError
 from horovod.common.listeners import Listeners
@@ -307,6 +307,22 @@ def test_who_listens_connects_when_nobody_reaches_it(hosts, monkeypatch):
     with stranger("full") as full, nobody() as none:
         plans, results = form(hosts, seconds=20, publish=lambda rank, own: [none, full] if rank == 0 else own)
     check_complete(plans, results)
+
+
+def test_an_acceptor_that_gives_up_at_the_last_moment_is_tried_again(monkeypatch):
+    """On a crowded machine its patience may end while the proof is under way; the connector must not take that for a
+    connection."""
+    receive, given_up = auth.Acceptor._receive, []
+
+    def receive_or_give_up(self, message):
+        if self.outgoing == b"" and self._claimed is not None and len(given_up) < 3:
+            given_up.append(self)
+            raise auth.AuthError("too late")
+        receive(self, message)
+
+    monkeypatch.setattr(auth.Acceptor, "_receive", receive_or_give_up)
+    check_complete(*form("abc", seconds=20))
+    assert len(given_up) == 3
 
 
 def test_both_directions_at_once_leave_one_connection(monkeypatch):
