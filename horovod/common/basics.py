@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from horovod.common import faces, util
+from horovod.common import faces, launchers, util
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.process_sets import (
     ProcessSet,
@@ -119,13 +119,20 @@ class HorovodBasics:
         return self._face.require_job().homogeneous
 
     def mpi_threads_supported(self) -> bool:
-        """ValueError: MPI does not carry this job."""
+        """May the program use MPI in several threads, as far as this library is concerned? It never calls MPI itself,
+        so True in a job that an MPI launcher started, unless HOROVOD_MPI_THREADS_DISABLE is set.
+
+        Raises ValueError in others.
+        """
         self._face.require_job()
-        raise ValueError("mpi_threads_supported: this job does not run on MPI")
+        if not self.mpi_enabled():
+            raise ValueError("mpi_threads_supported: this job was not started by MPI")
+        return os.environ.get("HOROVOD_MPI_THREADS_DISABLE", "").strip() in ("", "0")
 
     def mpi_enabled(self) -> bool:
-        """Does MPI carry the job? Not yet in any."""
-        return False
+        """Did an MPI launcher start the job? The built-in engine carries it all the same. May be asked before init."""
+        place = launchers.find(os.environ)
+        return place is not None and place.mpi
 
     def gloo_enabled(self) -> bool:
         """Does the built-in engine carry the job?"""

@@ -25,6 +25,7 @@ from horovod.common.auth import Session, derive_key
 from horovod.common.cipher import Cipher
 from horovod.common.endpoints import Endpoint, parse_ports, to_listen
 from horovod.common.interfaces import scan
+from horovod.common.launchers.meeting import find_store
 from horovod.common.links import CONTROL, DATA, NODE, Former, Link, LinkError
 from horovod.common.listeners import Listeners
 from horovod.common.log import make_sink
@@ -148,8 +149,6 @@ class _Joining:
     def __init__(
         self, env: WorkerEnv, settings: Settings, members: list[int] | None, sets: list[list[int]], dynamic: bool
     ) -> None:
-        assert env.rendezvous_addr is not None
-        assert env.rendezvous_port is not None
         self._env = env
         self._settings = settings
         self._world = members is None or len(members) == env.size
@@ -157,10 +156,10 @@ class _Joining:
         self._me = self._members.index(env.rank)
         self._sets = sets
         self._dynamic = dynamic
-        self._key = env.job_key()
-        self._host, self._port = env.rendezvous_addr, env.rendezvous_port
         self._patience = settings.number("HOROVOD_START_TIMEOUT")
         self._ciphers = cipher.available()
+        self._meeting = find_store(env, settings, [] if self._world else self._members)
+        self._key, self._host, self._port = self._meeting.key, self._meeting.address, self._meeting.port
 
     def run(self) -> tuple[Job, "Engine"]:
         listeners = self._listen()
@@ -215,6 +214,7 @@ class _Joining:
             ) from None
         except StoreError as error:
             raise ValueError(f"init: {error}") from None
+        self._meeting.formed()
         peers = decode_peers(values)
         check_agreement(peers)
         return epoch, peers
@@ -224,6 +224,7 @@ class _Joining:
     ) -> tuple[Job, "Engine"]:
         settings = self._settings.with_values(peers[0].agreed)
         plan = make_plan(self._me, peers)
+        self._env = self._placed(peers)
         formed = _Formed({}, [], self._cipher(plan, peers, settings))
         engine = None
         try:
@@ -288,10 +289,23 @@ class _Joining:
         with contextlib.suppress(StoreError):
             store.exchange(f"formed {epoch}", self._me, len(self._members), text.encode(), _CONFIRM_SECONDS)
 
+    def _placed(self, peers: list[Peer]) -> WorkerEnv:
+        """Other launchers do not tell all local and cross ranks; the hosts' names do."""
+        if self._env.place is None:
+            return self._env
+        job = self._job(peers)
+        return replace(
+            self._env,
+            local_rank=job.local_rank,
+            local_size=job.local_size,
+            cross_rank=job.cross_rank,
+            cross_size=job.cross_size,
+        )
+
     def _job(self, peers: list[Peer]) -> Job:
         elastic = self._settings.flag("HOROVOD_ELASTIC")
         job = make_job(self._me, [peer.hostname for peer in peers], self._dynamic, elastic)
-        if not self._world:
+        if not self._world or self._env.place is not None:
             return job
         env = self._env  # the launcher's word counts: it may order ranks of a host in its own way
         return Job(

@@ -5,7 +5,9 @@ import math
 import os
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from socket import socket as TcpSocket
 
 import msgspec
 import zmq
@@ -24,23 +26,24 @@ _HANDSHAKE_MS = 10_000
 class StoreServer:
     """Serves the store of one job until ``close``. Threads of its own, no processes; closing frees the port at once."""
 
-    def __init__(self, key: bytes, host: str = "127.0.0.1") -> None:
+    def __init__(self, key: bytes, host: str = "127.0.0.1", *, listeners: Sequence[TcpSocket] = ()) -> None:
         """``key``: the job key. ``host``: address of the interface to listen on; the system chooses the port.
 
-        Raises ValueError when that address is not one of this machine.
+        ``listeners``: listening sockets with one port to be used instead, which then belong to the server.
+        Raises ValueError when ``host`` is not an address of this machine.
         """
         self._context = zmq.Context(io_threads=1)
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._closed = False
+        self.address: tuple[str, int]
+        """(host, port) to connect to: HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT."""
         try:
             gate = _Gate(self._context, curve_pair(key, "client")[0])
-            socket, port = _listen(self._context, key, host)
+            socket, self.address = _listen(self._context, key, host, listeners)
         except BaseException:
             self._context.destroy(linger=0)
             os.close(self._stop)
             raise
-        self.address: tuple[str, int] = (host, port)
-        """(host, port) to connect to: HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT."""
         self._table = _Table()
         self._thread = threading.Thread(
             target=_serve, args=(self._table, socket, gate, self._stop), name="horovod-store", daemon=True
@@ -73,7 +76,9 @@ class StoreServer:
         self.close()
 
 
-def _listen(context: "zmq.Context[zmq.Socket[bytes]]", key: bytes, host: str) -> tuple["zmq.Socket[bytes]", int]:
+def _listen(
+    context: "zmq.Context[zmq.Socket[bytes]]", key: bytes, host: str, listeners: Sequence[TcpSocket]
+) -> tuple["zmq.Socket[bytes]", tuple[str, int]]:
     socket = context.socket(zmq.ROUTER)
     socket.curve_server = True
     socket.curve_publickey, socket.curve_secretkey = curve_pair(key, "server")
@@ -81,14 +86,24 @@ def _listen(context: "zmq.Context[zmq.Socket[bytes]]", key: bytes, host: str) ->
     socket.maxmsgsize = MAX_REQUEST_BYTES
     socket.handshake_ivl = _HANDSHAKE_MS
     socket.linger = 0
+    for listener in listeners:
+        at: tuple[str, int] = listener.getsockname()[:2]
+        socket.ipv6 = ":" in at[0]
+        socket.setsockopt(zmq.USE_FD, listener.detach())
+        socket.bind(_endpoint(*at))
+    if listeners:
+        return socket, at
     socket.ipv6 = ":" in host
     try:
-        socket.bind(f"tcp://[{host}]:*" if ":" in host else f"tcp://{host}:*")
+        socket.bind(_endpoint(host, "*"))
     except zmq.ZMQError as error:
         raise ValueError(f"host is {host!r}, accepted is an address of this machine: {error}") from None
     endpoint = socket.getsockopt_string(zmq.LAST_ENDPOINT)
-    port = int(endpoint.rsplit(":", 1)[1])
-    return socket, port
+    return socket, (host, int(endpoint.rsplit(":", 1)[1]))
+
+
+def _endpoint(host: str, port: int | str) -> str:
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
 
 class _Gate:

@@ -1,26 +1,35 @@
 """The worker environment contract: what a launcher tells a worker. Launcher and engine meet here and nowhere else.
 
-A worker started without any of it is rank 0 of a job of one process.
+A worker started without any of it is what another launcher's variables say (``launchers``), and without those rank 0 of
+a job of one process.
 
-Job key: 32 random bytes, made per job, that authenticate every connection inside it. It travels as a sealed memfd
-inherited by the worker (HOROVOD_KEY_FD) or in a file that only its owner can read (HOROVOD_KEY_FILE), never in the
-environment itself or in argv. Both may be given: the file then stands in where the descriptor did not survive, as when
-a Python wrapper starts the training script with subprocess, which closes descriptors. ``/proc/<launcher's
-pid>/fd/<n>`` of the same memfd is such a file.
+Job key: 32 random bytes, made per job, that authenticate every connection inside it. From horovodrun it travels as a
+sealed memfd inherited by the worker (HOROVOD_KEY_FD) or in a file that only its owner can read (HOROVOD_KEY_FILE),
+never in the environment itself or in argv. Both may be given: the file then stands in where the descriptor did not
+survive, as when a Python wrapper starts the training script with subprocess, which closes descriptors.
+``/proc/<launcher's pid>/fd/<n>`` of the same memfd is such a file.
+
+Under other launchers a user may give a key: a file, or HOROVOD_JOB_KEY, 64 hexadecimal digits in a variable that all
+processes inherit. It is removed from the environment when it has been read, so that children do not get it.
 """
 
 import fcntl
 import os
+import re
 import secrets
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from horovod.common import launchers
+from horovod.common.launchers.place import Place
+
 KEY_BYTES = 32
 
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
-_MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_JOB_KEY = "HOROVOD_JOB_KEY"
+_taken: list[bytes] = []  # the key that was in HOROVOD_JOB_KEY of this process
 
 
 @dataclass(frozen=True)
@@ -42,6 +51,8 @@ class WorkerEnv:
     cpu_operations: str = "gloo"
     key_fd: int | None = None
     key_file: str | None = None
+    place: Place | None = None
+    """What another launcher says; local and cross ranks above are then a guess until the ranks have met."""
 
     def __post_init__(self) -> None:
         _check_index("HOROVOD_RANK", self.rank, "HOROVOD_SIZE", self.size)
@@ -62,49 +73,42 @@ class WorkerEnv:
         """What the environment (default: this process's) says.
 
         Raises ValueError naming variable, value and what is accepted; with advice when it speaks of several processes
-        but gives no rendezvous, or when MPI started them.
+        but gives no rendezvous.
         """
         env = os.environ if environ is None else environ
+        place = launchers.find(env)
+        numbers = _ours(env) if place is None or place.size == 1 else _theirs(place)
         made = cls(
-            rank=_integer(env, "HOROVOD_RANK", 0),
-            size=_integer(env, "HOROVOD_SIZE", 1),
-            local_rank=_integer(env, "HOROVOD_LOCAL_RANK", 0),
-            local_size=_integer(env, "HOROVOD_LOCAL_SIZE", 1),
-            cross_rank=_integer(env, "HOROVOD_CROSS_RANK", 0),
-            cross_size=_integer(env, "HOROVOD_CROSS_SIZE", 1),
-            hostname=env.get("HOROVOD_HOSTNAME") or "localhost",
+            **numbers,
+            hostname=env.get("HOROVOD_HOSTNAME") or (place and (place.hostname or host_name())) or "localhost",
             rendezvous_addr=env.get("HOROVOD_GLOO_RENDEZVOUS_ADDR") or None,
             rendezvous_port=_port(env),
             controller=_choice(env, "HOROVOD_CONTROLLER", "gloo", ("gloo", "mpi")),
             cpu_operations=_choice(env, "HOROVOD_CPU_OPERATIONS", "gloo", ("gloo", "mpi", "ccl")),
             key_fd=_integer(env, "HOROVOD_KEY_FD", 0) if env.get("HOROVOD_KEY_FD") else None,
             key_file=env.get("HOROVOD_KEY_FILE") or None,
+            place=place,
         )
-        made._check_launch(env)
+        made._check_launch()
         return made
 
-    def _check_launch(self, env: Mapping[str, str]) -> None:
-        if self.size > 1 and self.rendezvous_addr is None:
+    def _check_launch(self) -> None:
+        if self.place is None and self.size > 1 and self.rendezvous_addr is None:
             raise ValueError(
                 f"HOROVOD_SIZE is {self.size} but HOROVOD_GLOO_RENDEZVOUS_ADDR and HOROVOD_GLOO_RENDEZVOUS_PORT are "
                 "not set, so the "
                 f"workers cannot find one another; start them with 'horovodrun -np {self.size} ...', or unset "
                 "HOROVOD_SIZE to run alone"
             )
-        if self.size > 1 and self.key_fd is None and self.key_file is None:
+        if self.place is None and self.size > 1 and self.key_fd is None and self.key_file is None:
             raise ValueError(
                 f"HOROVOD_SIZE is {self.size} but neither HOROVOD_KEY_FD nor HOROVOD_KEY_FILE gives the job's key; "
                 f"start the workers with 'horovodrun -np {self.size} ...'"
             )
-        if self.rendezvous_addr is None:
-            for name in _MPI_SIZES:
-                if _integer(env, name, 1) > 1:
-                    raise ValueError(
-                        f"{name} is {env[name]}: an MPI launcher started this job, which is not supported yet; "
-                        f"start it with 'horovodrun -np {env[name]} ...'"
-                    )
+        # MPI may start the processes, but does not carry what they say to each other.
+        accepted = ("gloo", "mpi") if self.place is not None and self.place.mpi else ("gloo",)
         for name, value in (("HOROVOD_CONTROLLER", self.controller), ("HOROVOD_CPU_OPERATIONS", self.cpu_operations)):
-            if value != "gloo":
+            if value not in accepted:
                 raise ValueError(f"{name} is {value!r}, which this build does not have; accepted is 'gloo'")
 
     def to_environ(self) -> dict[str, str]:
@@ -144,6 +148,52 @@ class WorkerEnv:
         raise ValueError(
             "neither HOROVOD_KEY_FD nor HOROVOD_KEY_FILE is set, so the job has no key; start it with horovodrun"
         )
+
+    def given_key(self) -> bytes | None:
+        """The key that the user gives to a job of another launcher, None without one. Takes HOROVOD_JOB_KEY out of this
+        process's environment. Raises ValueError naming the variable and what is wrong, never the key.
+        """
+        text = os.environ.pop(_JOB_KEY, None)
+        if text is not None:
+            if not re.fullmatch(f"[0-9a-fA-F]{{{2 * KEY_BYTES}}}", text.strip()):
+                raise ValueError(
+                    f"{_JOB_KEY} has {len(text.strip())} characters; accepted are {2 * KEY_BYTES} hexadecimal digits, "
+                    f"as 'openssl rand -hex {KEY_BYTES}' makes them"
+                )
+            _taken[:] = [bytes.fromhex(text.strip())]
+        if self.key_file is not None:
+            return read_key_file(self.key_file)
+        return _taken[0] if _taken else None
+
+
+def host_name() -> str:
+    """This host's name where neither user nor launcher gives one."""
+    return os.uname().nodename or "localhost"
+
+
+def _ours(env: Mapping[str, str]) -> dict[str, int]:
+    return {
+        "rank": _integer(env, "HOROVOD_RANK", 0),
+        "size": _integer(env, "HOROVOD_SIZE", 1),
+        "local_rank": _integer(env, "HOROVOD_LOCAL_RANK", 0),
+        "local_size": _integer(env, "HOROVOD_LOCAL_SIZE", 1),
+        "cross_rank": _integer(env, "HOROVOD_CROSS_RANK", 0),
+        "cross_size": _integer(env, "HOROVOD_CROSS_SIZE", 1),
+    }
+
+
+def _theirs(place: Place) -> dict[str, int]:
+    """Hosts of equal numbers of processes in order of rank; true or not is known when all have told their host."""
+    local_size = min(place.local_size or 1, place.size)
+    hosts = -(-place.size // local_size)
+    return {
+        "rank": place.rank,
+        "size": place.size,
+        "local_rank": min(place.local_rank or 0, local_size - 1),
+        "local_size": local_size,
+        "cross_rank": min(place.rank // local_size, hosts - 1),
+        "cross_size": hosts,
+    }
 
 
 def make_key() -> bytes:
@@ -187,7 +237,9 @@ def read_key_fd(fd: int) -> bytes:
 
 
 def read_key_file(path: str) -> bytes:
-    """The key in a file of 32 bytes that belongs to this user (or root) and that nobody else can read."""
+    """The key in a file of 32 bytes, or of 64 hexadecimal digits, that belongs to this user (or root) and that nobody
+    else can read.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
@@ -200,12 +252,18 @@ def read_key_file(path: str) -> bytes:
                 "accepted is a regular "
                 "file of this user with mode 0600 or stricter"
             )
-        key = os.read(fd, KEY_BYTES + 1)
+        key = os.read(fd, 4 * KEY_BYTES)
     finally:
         os.close(fd)
-    if len(key) != KEY_BYTES:
-        raise ValueError(f"HOROVOD_KEY_FILE is {path!r} of {found.st_size} bytes, accepted are exactly {KEY_BYTES}")
-    return key
+    if len(key) == KEY_BYTES:
+        return key
+    digits = key.strip()
+    if not re.fullmatch(rb"[0-9a-fA-F]{%d}" % (2 * KEY_BYTES), digits):
+        raise ValueError(
+            f"HOROVOD_KEY_FILE is {path!r} of {found.st_size} bytes, accepted are exactly {KEY_BYTES}, or "
+            f"{2 * KEY_BYTES} hexadecimal digits"
+        )
+    return bytes.fromhex(digits.decode())
 
 
 def _check_index(name: str, value: int, size_name: str, size: int) -> None:

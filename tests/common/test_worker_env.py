@@ -63,11 +63,59 @@ def test_several_processes_without_rendezvous_get_advice():
         WorkerEnv.from_environ({"HOROVOD_SIZE": "4", "HOROVOD_RANK": "1"})
 
 
-def test_an_mpi_job_does_not_become_many_jobs_of_one():
-    with pytest.raises(ValueError, match=r"OMPI_COMM_WORLD_SIZE is 2.*MPI"):
-        WorkerEnv.from_environ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"})
-    assert WorkerEnv.from_environ({"OMPI_COMM_WORLD_SIZE": "1"}) == WorkerEnv()
-    assert WorkerEnv.from_environ({"OMPI_COMM_WORLD_SIZE": "2", **PAIR}).size == 2
+MPIRUN = {
+    "OMPI_COMM_WORLD_RANK": "5",
+    "OMPI_COMM_WORLD_SIZE": "8",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+}
+
+
+def test_the_place_that_another_launcher_gives():
+    env = WorkerEnv.from_environ(MPIRUN)
+    assert (env.rank, env.size, env.local_rank, env.local_size, env.cross_rank, env.cross_size) == (5, 8, 1, 4, 1, 2)
+    assert env.hostname == os.uname().nodename
+    assert WorkerEnv.from_environ({**MPIRUN, "HOROVOD_HOSTNAME": "x"}).hostname == "x"
+
+
+def test_variables_of_ours_count_before_another_launcher():
+    env = WorkerEnv.from_environ({**MPIRUN, **PAIR})
+    assert (env.rank, env.size, env.place) == (1, 2, None)
+
+
+def test_a_launcher_of_one_process():
+    env = WorkerEnv.from_environ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"})
+    assert (env.rank, env.size) == (0, 1)
+
+
+def test_mpi_may_be_asked_for_where_it_started_the_job():
+    assert WorkerEnv.from_environ({**MPIRUN, "HOROVOD_CONTROLLER": "MPI"}).controller == "mpi"
+    torchrun = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+    with pytest.raises(ValueError, match="HOROVOD_CONTROLLER is 'mpi'"):
+        WorkerEnv.from_environ({**torchrun, "HOROVOD_CONTROLLER": "mpi"})
+
+
+def test_the_key_that_the_user_gives(monkeypatch, tmp_path):
+    env = WorkerEnv.from_environ(MPIRUN)
+    monkeypatch.setattr("horovod.common.worker_env._taken", [])
+    assert env.given_key() is None
+    monkeypatch.setenv("HOROVOD_JOB_KEY", "0f" * 32 + "\n")
+    assert env.given_key() == b"\x0f" * 32
+    assert "HOROVOD_JOB_KEY" not in os.environ, "children would inherit it"
+    assert env.given_key() == b"\x0f" * 32, "init may be called again"
+    path = tmp_path / "key"
+    path.write_text("e0" * 32 + "\n")
+    path.chmod(0o600)
+    assert WorkerEnv.from_environ({**MPIRUN, "HOROVOD_KEY_FILE": str(path)}).given_key() == b"\xe0" * 32
+
+
+@pytest.mark.parametrize("text", ["", "0f" * 31, "0f" * 31 + "0g", "secret"])
+def test_a_key_that_is_none_is_refused_and_not_shown(monkeypatch, text):
+    monkeypatch.setattr("horovod.common.worker_env._taken", [])
+    monkeypatch.setenv("HOROVOD_JOB_KEY", text)
+    with pytest.raises(ValueError, match=r"HOROVOD_JOB_KEY has .* 64 hexadecimal digits") as caught:
+        WorkerEnv.from_environ(MPIRUN).given_key()
+    assert not text or text not in str(caught.value)
 
 
 @pytest.fixture

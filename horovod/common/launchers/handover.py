@@ -1,0 +1,133 @@
+"""Rank 0 hands the job's key to ranks that it knows by a public key on the launcher's board.
+
+A ZeroMQ socket with CURVE: a client has to know the server's public key, which is on the board only, to begin with; it
+proves to have the secret part of its own key and says which rank it is. It gets the job's key, encrypted, when the
+public key on the board for that rank is the one that it came with. All keys here are made for this one use.
+"""
+
+import contextlib
+import os
+import secrets
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import zmq
+import zmq.utils.z85
+
+from horovod.common.launchers.search import Candidate
+
+_RANK = struct.Struct("!I")
+_ANSWER = struct.Struct("!H32s")  # port of the store, job key
+_HANDSHAKE_MS = 10_000
+_STEP_MS = 500
+
+
+class Handover:
+    """The side of rank 0: a thread of its own until ``close``."""
+
+    def __init__(
+        self, listeners: Sequence[socket.socket], known: Callable[[int], bytes | None], key: bytes, port: int
+    ) -> None:
+        """``listeners``: listening sockets, which then belong to it. ``known``: public key (32 bytes) of a rank.
+
+        ``key``, ``port``: the job's key and the port of its store, what is handed out.
+        """
+        public, secret = zmq.curve_keypair()
+        self.public: bytes = zmq.utils.z85.decode(public)
+        """To be left on the board."""
+        self._known = known
+        self._answer = _ANSWER.pack(port, key)
+        self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._closed = False
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+        self._gate = self._context.socket(zmq.REP)
+        self._gate.bind("inproc://zeromq.zap.01")
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.curve_server = True
+        self._socket.curve_publickey, self._socket.curve_secretkey = public, secret
+        self._socket.zap_domain = b"horovod"
+        self._socket.maxmsgsize = 1024  # messages of the CURVE handshake count too
+        self._socket.handshake_ivl = _HANDSHAKE_MS
+        for listener in listeners:
+            host, at = listener.getsockname()[:2]
+            self._socket.setsockopt(zmq.USE_FD, listener.detach())
+            self._socket.bind(f"tcp://[{host}]:{at}" if ":" in host else f"tcp://{host}:{at}")
+        self._thread = threading.Thread(target=self._serve, name="horovod-handover", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """May be called again."""
+        if not self._closed:
+            self._closed = True
+            os.eventfd_write(self._stop, 1)
+            self._thread.join(timeout=10)
+            self._context.destroy(linger=1000)  # an answer may still be on its way
+            os.close(self._stop)
+
+    def _serve(self) -> None:
+        poller = zmq.Poller()
+        for source in (self._gate, self._socket, self._stop):
+            poller.register(source, zmq.POLLIN)
+        while True:
+            ready = dict(poller.poll())
+            if self._stop in ready:
+                return
+            if self._gate in ready:
+                self._let_in()
+            if self._socket in ready:
+                frames = self._socket.recv_multipart(copy=False)
+                with contextlib.suppress(zmq.ZMQError, struct.error, UnicodeError):
+                    self._hand_out(frames)
+
+    def _let_in(self) -> None:
+        """Everybody who knows the server's key may ask; under which key goes with the message (ZAP, RFC 27)."""
+        frames = self._gate.recv_multipart()
+        request = frames[1] if len(frames) > 1 else b""
+        fits = len(frames) == 7 and frames[5] == b"CURVE" and len(frames[6]) == 32
+        user = zmq.utils.z85.encode(frames[6]) if fits else b""
+        code, text = (b"200", b"OK") if fits else (b"400", b"no key")
+        self._gate.send_multipart([b"1.0", request, code, text, user, b""])
+
+    def _hand_out(self, frames: Sequence[zmq.Frame]) -> None:
+        (rank,) = _RANK.unpack(frames[-1].bytes)
+        if zmq.utils.z85.decode(str(frames[-1].get("User-Id"))) == self._known(rank):
+            self._socket.send_multipart([frames[0].bytes, self._answer])
+
+
+def receive(
+    candidates: Sequence[Candidate], server: bytes, pair: tuple[bytes, bytes], rank: int, deadline: float
+) -> tuple[str, int, bytes] | None:
+    """(host, port of the store there, job key) from the first candidate that answers; None after ``deadline``.
+
+    ``server``: public key of the other side, 32 bytes. ``pair``: this rank's own keys, (public, secret) in Z85.
+    """
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+    poller = zmq.Poller()
+    asked: dict[zmq.Socket[bytes], Candidate] = {}
+    try:
+        for host, port in candidates:
+            sock = context.socket(zmq.DEALER)
+            sock.curve_publickey, sock.curve_secretkey = pair
+            sock.curve_serverkey = zmq.utils.z85.encode(server)
+            sock.setsockopt(zmq.ROUTING_ID, secrets.token_bytes(8).replace(b"\0", b"_"))
+            sock.linger = 0
+            sock.ipv6 = ":" in host
+            sock.reconnect_ivl, sock.reconnect_ivl_max = 50, 1000
+            sock.connect(f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}")
+            sock.send(_RANK.pack(rank))
+            asked[sock] = host, port
+            poller.register(sock, zmq.POLLIN)
+        while True:
+            left = deadline - time.monotonic()
+            for sock, _ in poller.poll(int(max(0.0, left) * 1000)):
+                data = sock.recv()
+                if len(data) == _ANSWER.size:
+                    store, key = _ANSWER.unpack(data)
+                    return asked[sock][0], store, key
+            if left <= 0:
+                return None
+    finally:
+        context.destroy(linger=0)

@@ -1,0 +1,71 @@
+"""A process's place in a job that another launcher started, and how such variables are read."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_INTEGER = re.compile(r"[0-9]{1,9}")
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a launcher's environment says. None: it does not say."""
+
+    launcher: str
+    """Name for messages, such as "Open MPI"."""
+    rank: int
+    size: int
+    local_rank: int | None = None
+    local_size: int | None = None
+    job: str = ""
+    """Equal for all processes of the job and different for every other job of this user; empty: not known here."""
+    hostname: str = ""
+    """What the launcher calls this host; empty: the system's own name counts."""
+    leads: tuple[str, ...] = ()
+    """Hosts where rank 0 may run, the likely ones first."""
+    port: int = 0
+    """Ports above it are free for us to use on rank 0's host, 0: none is known."""
+    mpi: bool = False
+    """An MPI launcher."""
+
+    def __post_init__(self) -> None:
+        if self.size < 1 or not 0 <= self.rank < self.size:
+            raise ValueError(
+                f"{self.launcher} says that this is rank {self.rank} of {self.size}; accepted are ranks from 0 to "
+                "the number of processes minus 1"
+            )
+        if self.local_rank is not None and self.local_size is not None and not self.local_rank < self.local_size:
+            raise ValueError(
+                f"{self.launcher} says that this is local rank {self.local_rank} of {self.local_size}; accepted is "
+                "less than the number of processes on the host"
+            )
+
+    @property
+    def one_host(self) -> bool:
+        """Do all processes of the job run on this host?"""
+        return self.local_size == self.size
+
+
+def integer(env: Mapping[str, str], name: str) -> int | None:
+    """The number in a variable, None where it is not set. Raises ValueError naming variable and value."""
+    text = env.get(name, "").strip()
+    if not text:
+        return None
+    if not _INTEGER.fullmatch(text):
+        raise ValueError(f"{name} is {text!r}, accepted is an integer of 0 or more")
+    return int(text)
+
+
+def first_integer(env: Mapping[str, str], *names: str) -> int | None:
+    """The number in the first of the variables that is set."""
+    for name in names:
+        value = integer(env, name)
+        if value is not None:
+            return value
+    return None
+
+
+def both(env: Mapping[str, str], rank: str, size: str) -> tuple[int, int] | None:
+    """The numbers in two variables that only mean something together; None unless both are set."""
+    numbers = integer(env, rank), integer(env, size)
+    return (numbers[0], numbers[1]) if numbers[0] is not None and numbers[1] is not None else None

@@ -1,0 +1,97 @@
+"""Which of several addresses leads to the job's store? All are asked at once; only the store can answer, since the
+connection is encrypted for its key.
+"""
+
+import socket
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+import zmq
+
+from horovod.common.launchers.door import read_all
+from horovod.common.store_messages import Get, curve_pair
+
+Candidate = tuple[str, int]
+
+_AT_ONCE = 256
+_STEP = 0.5  # s between looks at the clock and at candidates that are new
+
+
+def ask(candidates: Callable[[], Iterable[Candidate]], key: bytes, deadline: float) -> Candidate | None:
+    """The first candidate where the store with this job key answers; None after ``deadline``.
+
+    ``candidates`` is called now and then and may tell more each time.
+    """
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+    poller = zmq.Poller()
+    asked: dict[Candidate, zmq.Socket[bytes]] = {}
+    try:
+        while True:
+            for candidate in candidates():
+                if candidate not in asked and len(asked) < _AT_ONCE:
+                    asked[candidate] = _connect(context, candidate, key)
+                    poller.register(asked[candidate], zmq.POLLIN)
+            left = deadline - time.monotonic()
+            ready = dict(poller.poll(int(max(0, min(_STEP, left)) * 1000)))
+            for candidate, sock in asked.items():
+                if sock in ready:
+                    return candidate
+            if left <= 0:
+                return None
+    finally:
+        context.destroy(linger=0)
+
+
+def _connect(context: "zmq.Context[zmq.Socket[bytes]]", candidate: Candidate, key: bytes) -> "zmq.Socket[bytes]":
+    host, port = candidate
+    sock = context.socket(zmq.DEALER)
+    sock.curve_publickey, sock.curve_secretkey = curve_pair(key, "client")
+    sock.curve_serverkey = curve_pair(key, "server")[0]
+    sock.linger = 0
+    sock.ipv6 = ":" in host
+    sock.reconnect_ivl, sock.reconnect_ivl_max = 50, 1000
+    sock.connect(f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}")
+    sock.send(msgspec.msgpack.encode(Get(1, ["anything"], 0.0)))  # that it has no such value is answer enough
+    return sock
+
+
+def knock(candidates: Sequence[Candidate], seconds: float) -> Iterable[tuple[Candidate, bytes]]:
+    """What doors (``door.Door``) at these addresses give, one after the other; each may take ``seconds``."""
+    for candidate in candidates:
+        try:
+            with socket.create_connection(candidate, timeout=seconds) as sock:
+                data = read_all(sock)
+        except OSError:
+            continue
+        if data:
+            yield candidate, data
+
+
+class Names:
+    """Addresses of hosts by name, found bit by bit: a name that is not known yet (a pod that starts) may be later."""
+
+    def __init__(self, names: Sequence[str], ports: Sequence[int], resolve: Callable[[str], list[str]]) -> None:
+        self._names = names
+        self._ports = ports
+        self._resolve = resolve
+        self._found: dict[str, list[str]] = {}
+        self._begin = time.monotonic()
+
+    def __call__(self) -> list[Candidate]:
+        """All that are known, those of the first name first. Others are looked for when the first keeps silent."""
+        waited = time.monotonic() - self._begin
+        wanted = self._names[: 1 if waited < 2 else 8 if waited < 5 else 64]
+        for name in wanted:
+            if not self._found.get(name):
+                self._found[name] = self._resolve(name)
+        return [(address, port) for name in wanted for address in self._found[name] for port in self._ports]
+
+
+def resolve(name: str) -> list[str]:
+    """Addresses of a host; none when the name is not known."""
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return []
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))

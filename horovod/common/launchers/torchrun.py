@@ -1,0 +1,33 @@
+"""torchrun, and Kubernetes' PyTorchJob with or without it: the variables of torch.distributed."""
+
+from collections.abc import Mapping
+
+from horovod.common.launchers.place import Place, both, integer
+
+
+def find(env: Mapping[str, str]) -> Place | None:
+    """This process's place, None when the variables of torch.distributed are not all there."""
+    numbers = both(env, "RANK", "WORLD_SIZE")
+    host, port = env.get("MASTER_ADDR", "").strip(), integer(env, "MASTER_PORT")
+    if numbers is None or not host or port is None:
+        return None
+    run = env.get("TORCHELASTIC_RUN_ID", "")
+    local_size = integer(env, "LOCAL_WORLD_SIZE")
+    if local_size is None and (host == "localhost" or host.startswith("127.") or host == "::1"):
+        local_size = numbers[1]
+    # torchrun starts all workers again after a failure, with the same variables but for this number.
+    again = env.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return Place(
+        "torchrun" if run else "PyTorchJob",
+        *numbers,
+        local_rank=integer(env, "LOCAL_RANK"),
+        local_size=local_size,
+        job=f"{host}:{port}/{run}/{again}",
+        leads=(host,),
+        port=port,
+    )
+
+
+def is_inside(env: Mapping[str, str]) -> bool:
+    """Has torchrun itself started this process? It may run under mpirun or srun, one for each host."""
+    return "TORCHELASTIC_RUN_ID" in env

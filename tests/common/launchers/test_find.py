@@ -1,0 +1,196 @@
+"""Who this process is, by the variables that launchers set. The variables of Open MPI, MPICH, Slurm and torchrun are
+those that the launchers themselves had set (tests/launchers runs them)."""
+
+import pytest
+
+from horovod.common.launchers import find, lsf
+
+OPENMPI = {
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "PMIX_NAMESPACE": "prterun-host1-6998@1",
+    "PMIX_RANK": "3",
+}
+MPICH = {
+    "PMI_RANK": "3",
+    "PMI_SIZE": "4",
+    "PMI_FD": "9",
+    "MPI_LOCALRANKID": "1",
+    "MPI_LOCALNRANKS": "2",
+}
+SRUN = {
+    "SLURM_PROCID": "3",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "1",
+    "SLURM_NTASKS": "4",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_STEP_TASKS_PER_NODE": "3,1",
+    "SLURM_STEP_NODELIST": "n[1-2]",
+    "SLURM_STEP_ID": "0",
+    "SLURM_JOB_ID": "17",
+    "SLURM_CLUSTER_NAME": "test",
+    "SLURMD_NODENAME": "n2",
+}
+TORCHRUN = {
+    "RANK": "3",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "2",
+    "GROUP_RANK": "1",
+    "MASTER_ADDR": "host1",
+    "MASTER_PORT": "29500",
+    "TORCHELASTIC_RUN_ID": "none",
+    "TORCHELASTIC_RESTART_COUNT": "0",
+}
+PYTORCHJOB = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "train-master-0", "MASTER_PORT": "23456"}
+JSRUN = {
+    "JSM_NAMESPACE_RANK": "3",
+    "JSM_NAMESPACE_SIZE": "4",
+    "JSM_NAMESPACE_LOCAL_RANK": "1",
+    "JSM_NAMESPACE_LOCAL_SIZE": "2",
+    "LSB_JOBID": "4711",
+    "LSB_MCPU_HOSTS": "batch1 1 node1 40 node2 40",
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_SIZE": "4",
+}
+ALL = [("Open MPI", OPENMPI), ("MPICH", MPICH), ("srun", SRUN), ("torchrun", TORCHRUN), ("PyTorchJob", PYTORCHJOB),
+       ("jsrun", JSRUN)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "env"), ALL, ids=[name for name, _ in ALL])
+def test_rank_and_size(name, env):
+    place = find(env)
+    assert (place.launcher, place.rank, place.size) == (name, 3, 4)
+    assert place.mpi == (name in ("Open MPI", "MPICH", "jsrun"))
+    assert not place.one_host
+
+
+@pytest.mark.parametrize(
+    ("env", "local"),
+    [
+        (OPENMPI, (1, 2)),
+        (MPICH, (1, 2)),
+        (SRUN, (0, 1)),
+        (TORCHRUN, (1, 2)),
+        (PYTORCHJOB, (None, None)),
+        (JSRUN, (1, 2)),
+    ],
+)
+def test_local_ranks_as_far_as_they_are_told(env, local):
+    place = find(env)
+    assert (place.local_rank, place.local_size) == local
+
+
+def test_no_launcher():
+    assert find({}) is None
+    assert find({"PATH": "/bin", "RANK": "", "WORLD_SIZE": "2"}) is None
+
+
+@pytest.mark.parametrize("name", ["HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_GLOO_RENDEZVOUS_ADDR"])
+@pytest.mark.parametrize("env", [env for _, env in ALL], ids=[name for name, _ in ALL])
+def test_ours_counts_before_all_others(name, env):
+    assert find({**env, name: "1"}) is None
+    assert find({**env, name: ""}) is not None
+
+
+# A batch script, a shell of salloc, an interactive step: no srun has started these.
+FIRST = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
+SHELLS = {
+    "sbatch": {"SLURM_JOB_ID": "17", "SLURM_NTASKS": "4", "SLURM_NODELIST": "n[1-2]", **FIRST},
+    "salloc": {"SLURM_JOB_ID": "17", "SLURM_NTASKS": "4", "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "n[1-2]"},
+    "interactive step": {**SRUN, "SLURM_STEP_ID": str(0xFFFFFFFA), "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"},
+    "batch step": {**SRUN, "SLURM_STEP_ID": str(0xFFFFFFFB)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHELLS)
+def test_an_allocation_alone_starts_nobody(name):
+    assert find(SHELLS[name]) is None
+
+
+ONE_A_NODE = {**SRUN, "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}
+
+
+@pytest.mark.parametrize(
+    ("inner", "outer", "name"),
+    [
+        # mpirun and mpiexec reach the nodes of an allocation by srun, one process a node
+        (OPENMPI, ONE_A_NODE, "Open MPI"),
+        (MPICH, ONE_A_NODE, "MPICH"),
+        (OPENMPI, SHELLS["sbatch"], "Open MPI"),
+        (TORCHRUN, ONE_A_NODE, "torchrun"),
+        (TORCHRUN, {**OPENMPI, "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, "torchrun"),
+        # srun --mpi=pmi2 sets variables of PMI too
+        (SRUN, {"PMI_RANK": "3", "PMI_SIZE": "4", "PMI_FD": "11", "PMI_JOBID": "17.0"}, "srun"),
+        # scripts for torch.distributed export these under any launcher
+        (SRUN, {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "n1", "MASTER_PORT": "29500"}, "srun"),
+    ],
+)  # fmt: skip
+def test_the_innermost_launcher_counts(inner, outer, name):
+    place = find({**outer, **inner})
+    assert (place.launcher, place.rank, place.size) == (name, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ({**OPENMPI, "OMPI_COMM_WORLD_RANK": "4"}, ["Open MPI", "rank 4 of 4"]),
+        ({**OPENMPI, "OMPI_COMM_WORLD_RANK": "-1"}, ["OMPI_COMM_WORLD_RANK is '-1'", "0 or more"]),
+        ({**OPENMPI, "OMPI_COMM_WORLD_SIZE": "0"}, ["Open MPI", "rank 3 of 0"]),
+        ({**OPENMPI, "OMPI_COMM_WORLD_LOCAL_RANK": "2"}, ["local rank 2 of 2"]),
+        ({**MPICH, "PMI_SIZE": "four"}, ["PMI_SIZE is 'four'", "integer"]),
+        ({**TORCHRUN, "RANK": "1e1"}, ["RANK is '1e1'"]),
+        ({**SRUN, "SLURM_STEP_NODELIST": "n[1-"}, ["n[1-", "brackets"]),
+        ({**SRUN, "SLURM_STEP_TASKS_PER_NODE": "2(x"}, ["2(x", "N(xM)"]),
+    ],
+)
+def test_nonsense_is_named(env, words):
+    with pytest.raises(ValueError) as caught:
+        find(env)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_jobs_are_told_apart():
+    assert find(OPENMPI).job != find({**OPENMPI, "PMIX_NAMESPACE": "prterun-host1-6999@1"}).job
+    assert find(SRUN).job != find({**SRUN, "SLURM_STEP_ID": "1"}).job
+    assert find(SRUN).job != find({**SRUN, "SLURM_JOB_ID": "18"}).job
+    assert find(TORCHRUN).job != find({**TORCHRUN, "MASTER_PORT": "29501"}).job
+    assert find(TORCHRUN).job != find({**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "1"}).job, "workers started again"
+    same = [find({**SRUN, "SLURM_PROCID": str(r), "SLURM_LOCALID": "0", "SLURM_NODEID": str(r // 3)}) for r in range(4)]
+    assert len({(place.job, place.port, place.leads) for place in same}) == 1
+
+
+def test_where_rank_0_may_run():
+    assert find(SRUN).leads == ("n1", "n2")
+    assert find(TORCHRUN).leads == ("host1",)
+    assert find(TORCHRUN).port == 29500
+    assert find(JSRUN).leads == ("node1", "node2")
+    assert 1024 < find(SRUN).port < 32768 - 8, "outgoing connections get ports from 32768 on"
+    assert 1024 < find(JSRUN).port < 32768 - 8
+
+
+def test_one_host():
+    assert find({**OPENMPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}).one_host
+    assert find({**MPICH, "MPI_LOCALNRANKS": "4"}).one_host
+    assert find({**SRUN, "SLURM_STEP_TASKS_PER_NODE": "4", "SLURM_STEP_NODELIST": "n2", "SLURM_NODEID": "0"}).one_host
+    assert find({**PYTORCHJOB, "MASTER_ADDR": "localhost"}).one_host
+    assert find({**PYTORCHJOB, "MASTER_ADDR": "127.0.0.1"}).one_host
+
+
+@pytest.mark.parametrize(
+    ("env", "hosts"),
+    [
+        ({"LSB_MCPU_HOSTS": "batch1 1 node1 40 node2 40"}, ["node1", "node2"]),
+        ({"LSB_MCPU_HOSTS": "node1 40 node2 40"}, ["node1", "node2"]),
+        ({"LSB_MCPU_HOSTS": "node1 1"}, ["node1"]),
+        ({"LSB_MCPU_HOSTS": "a 1 b 1"}, ["a", "b"]),
+        ({"LSB_HOSTS": "batch1 node1 node1 node2 node2"}, ["node1", "node2"]),
+        ({"LSB_HOSTS": "node1 node1"}, ["node1"]),
+        ({}, []),
+    ],
+)
+def test_hosts_of_an_lsf_job(env, hosts):
+    assert lsf.compute_hosts(env) == hosts

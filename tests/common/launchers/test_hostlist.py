@@ -1,0 +1,44 @@
+"""Slurm's notation for hosts and for tasks by node."""
+
+import pytest
+
+from horovod.common.launchers.hostlist import expand, tasks
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", []),
+        ("n1", ["n1"]),
+        ("n1,m2", ["n1", "m2"]),
+        ("n[1-3]", ["n1", "n2", "n3"]),
+        ("n[1-2,7],login", ["n1", "n2", "n7", "login"]),
+        ("n[08-11]", ["n08", "n09", "n10", "n11"]),
+        ("n[098-101]", ["n098", "n099", "n100", "n101"]),
+        ("r[1-2]n[3-4]", ["r1n3", "r1n4", "r2n3", "r2n4"]),
+        ("gpu-[1-2].cluster,a.b-c", ["gpu-1.cluster", "gpu-2.cluster", "a.b-c"]),
+        ("n[5]", ["n5"]),
+    ],
+)
+def test_expand(text, names):
+    assert expand(text) == names
+
+
+@pytest.mark.parametrize("text", ["n[1-", "n]1[", "n[a-b]", "n[3-1]", "n[1-2]]", "n[]", "n[1-99999999]"])
+def test_what_is_no_list(text):
+    with pytest.raises(ValueError) as caught:
+        expand(text)
+    assert repr(text) in str(caught.value)
+
+
+def test_a_list_too_long_is_not_made():
+    with pytest.raises(ValueError, match="more than 65536 names"):
+        expand("a[1-1000]b[1-1000]c[1-1000]")
+
+
+def test_tasks():
+    assert tasks("3,1") == [3, 1]
+    assert tasks("2(x3),1") == [2, 2, 2, 1]
+    for text in ("", "2(x", "x2", "-1"):
+        with pytest.raises(ValueError):
+            tasks(text)

@@ -1,0 +1,75 @@
+"""What the jobs of these tests run: joins the job without a framework, says who it is, and perhaps fails.
+
+`python worker.py [WHAT]`, WHAT one of
+    (none)      init, a collective, shutdown, and all of it once more
+    raise:R     rank R raises ValueError("no more data") while the others wait for it
+    exit:R:C    rank R ends with code C, `kill:R` by SIGKILL
+    absent:R    rank R never calls init
+    mpi4py      uses MPI by mpi4py before and after
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+
+from horovod.common.basics import HorovodBasics
+from horovod.common.faces import named
+from horovod.common.launchers import find
+from horovod.common.objects import allgather_object
+
+hvd = HorovodBasics("benchmark")
+
+
+def gather(value):
+    return allgather_object(value, face=named("benchmark"))
+
+
+def describe():
+    return {
+        "rank": hvd.rank(),
+        "size": hvd.size(),
+        "local": [hvd.local_rank(), hvd.local_size()],
+        "cross": [hvd.cross_rank(), hvd.cross_size()],
+        "mpi": hvd.mpi_enabled(),
+        "key in environment": "HOROVOD_JOB_KEY" in os.environ,
+    }
+
+
+def come_to_an_end(what):
+    action, _, rest = what.partition(":")
+    rank, _, code = rest.partition(":")
+    if hvd.rank() == int(rank):
+        time.sleep(0.5)
+        if action == "raise":
+            raise ValueError("no more data")
+        if action == "exit":
+            sys.exit(int(code))
+        os.kill(os.getpid(), signal.SIGKILL)
+    gather(None)
+
+
+def main():
+    what = sys.argv[1] if len(sys.argv) > 1 else ""
+    if what.startswith("absent") and find(os.environ).rank == int(what[7:]):
+        time.sleep(600)
+    if what == "mpi4py":
+        from mpi4py import MPI
+
+        assert MPI.COMM_WORLD.allreduce(1) == MPI.COMM_WORLD.size
+    hvd.init()
+    everybody = gather(describe())
+    if hvd.rank() == 0:
+        print("EVERYBODY " + json.dumps(everybody), flush=True)
+    if what == "mpi4py":
+        assert MPI.COMM_WORLD.allreduce(hvd.rank()) == sum(range(hvd.size()))
+    elif what:
+        come_to_an_end(what)
+    hvd.shutdown()
+    hvd.init()
+    assert gather(hvd.rank()) == list(range(hvd.size()))
+    hvd.shutdown()
+
+
+main()
