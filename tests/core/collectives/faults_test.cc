@@ -129,12 +129,12 @@ TEST_CASE("a wait that ends without progress says for what and for whom, by glob
 }
 
 TEST_CASE("progress renews the deadline: a slow link is not a dead one") {
-  LinkWorld world(2, {.capacity = 64, .timeout = 0.3});
+  LinkWorld world(2, {.capacity = 64, .timeout = 1.5});
   const auto results = world.run([&](Comm& comm) -> Status {
-    std::byte data[64 * 6];
+    std::byte data[64 * 9];
     if (comm.rank == 0) return send_to(comm, 1, data);
-    for (int i = 0; i < 6; ++i) {  // 0.6 s in all, never 0.3 s without a byte
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    for (int i = 0; i < 9; ++i) {  // 1.8 s in all, never 1.5 s without a byte
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
       HVD_RETURN_IF_ERROR(recv_from(comm, 0, Bytes(data).subspan(0, 64)));
     }
     return {};

@@ -93,17 +93,20 @@ TEST_CASE("again: blocking, one operation at a time") {
 
 TEST_CASE("again: refused while the operation is under way, and it ends as if nothing had been asked") {
   run_everywhere([](Program& p) {
+    constexpr int kSteps = 12;
+    if (p.rank) p.await_marks(1);
     TaskPtr task = p.sum_async("x", 1);
-    for (int s = 0; s < 12; ++s) {
+    for (int s = 0; s < kSteps; ++s) {
       if (p.size > 1 && p.rank == 0) {  // the others have not submitted it, so it cannot be done
         const Status early = p.engine.submit_again(&task->op, task->in.data(), task->out.data(), false);
+        p.mark();
         refused(p, early, "still in flight");
       }
       p.barrier();
       p.wait(*task);
       p.equal(task->at<int32_t>(0), s ? sum_of(p, s) : p.size, "sum");
       p.barrier();
-      if (p.rank) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      if (p.rank) p.await_marks(std::min(s + 2, kSteps));
       go(p, *task, s + 1 + p.rank);
     }
     p.wait(*task);
@@ -134,8 +137,9 @@ TEST_CASE("again: one name, two operations: the second is refused inside and out
         refused(p, again(p, *second, 0), "an operation named 'x' is still in flight");
         p.expect(second->op->done() && !second->op->status().ok(), "the refused operation is left pending");
         refused(p, p.try_submit(Program::request(Kind::allreduce, "x", {1}), Program::bytes_of(std::vector<int32_t>{0}), &third), "still in flight");
+        p.mark();
       } else {
-        std::this_thread::sleep_for(std::chrono::milliseconds(30));
+        p.await_marks(1);
         go(p, *x, p.rank);
       }
       go(p, *y, p.rank);

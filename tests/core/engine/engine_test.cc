@@ -259,7 +259,7 @@ TEST_CASE("unlike unnamed operations are an error, and unnamed operations go on 
     TaskPtr t = p.submit(q, Program::bytes_of<int32_t>({1}));
     const Status s = p.finish(*t);
     p.expect(s.code() == Code::mismatch && contains(s.message(), "allreduce") && contains(s.message(), "broadcast"), s.message());
-    p.patience = 5;
+    p.patience = 15;
     p.equal(p.sum("", 1), 2, "the next unnamed allreduce");
     q.kind = Kind::broadcast;
     p.wait(*p.submit(q, Program::bytes_of<int32_t>({1})));
@@ -277,6 +277,7 @@ TEST_CASE("what cannot be asked for is refused at once and changes nothing") {
       p.expect(contains(s.message(), part), std::string(part) + " is not in: " + s.message());
     };
     if (p.rank == 0 && p.size > 1) refused(Program::request(Kind::allreduce, "held", {1}), "still in flight");
+    if (p.rank == 0) p.mark();
     Request q = Program::request(Kind::broadcast, "b", {1});
     q.root = p.size;
     refused(q, "root rank");
@@ -295,6 +296,7 @@ TEST_CASE("what cannot be asked for is refused at once and changes nothing") {
     q.splits = {p.size - 1, 0};
     if (p.size > 1) refused(q, "ranks");
     refused(Program::request(Kind::remove_set, ""), "id");
+    if (p.rank != 0) p.await_marks(1);
     if (p.rank != 0) held = p.sum_async("held", 1);
     p.wait(*held);
     p.equal(held->at<int32_t>(0), p.size, "the first one with the name");
@@ -405,7 +407,7 @@ TEST_CASE("programs that only poll") {
           for (int step = 0; step < 8; ++step) {
             std::vector<TaskPtr> tasks;
             for (int i = 0; i < 5; ++i) tasks.push_back(p.sum_async("t" + std::to_string(i), 1, 10));
-            const Deadline deadline = Deadline::after(10);
+            const Deadline deadline = Deadline::after(15);
             for (auto& t : tasks) {
               while (!p.engine.poll(*t->op)) {
                 p.expect(!deadline.passed(), "polled in vain for '" + t->name + "'");
@@ -432,7 +434,7 @@ TEST_CASE("what a waiting caller has heard for others is not left lying") {
         TaskPtr second = p.sum_async("b", 1, 10);
         p.wait(*(p.rank ? first : second));
         TaskPtr other = p.rank ? second : first;
-        const Deadline deadline = Deadline::after(5);
+        const Deadline deadline = Deadline::after(15);
         while (!p.engine.poll(*other->op)) {
           p.expect(!deadline.passed(), "step " + std::to_string(step) + ": lies about undone");
           std::this_thread::yield();

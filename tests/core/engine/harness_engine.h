@@ -136,6 +136,17 @@ inline double cpu_seconds() {
   return static_cast<double>(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + static_cast<double>(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
 }
 
+// True once half a second has passed in which this process used next to no CPU time: on a busy machine threads may still have been about to
+// fall asleep in the one before.
+inline bool sleeps(int tries) {
+  while (tries-- > 0) {
+    const double before = cpu_seconds();
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    if (cpu_seconds() - before < 0.005) return true;
+  }
+  return false;
+}
+
 class EngineWorld {
  public:
   explicit EngineWorld(int size, Given given = {}) : size_(size), nodes_(given.nodes.empty() ? nodes_of(given.layout, size) : given.nodes) {
@@ -196,6 +207,7 @@ class EngineWorld {
     muted_[rank] = false;
   }
   Engine::Stats stats(int rank = 0) { return engines_[rank]->stats(); }
+  std::atomic<int> marks{0};  // see Program::mark
 
  private:
   static bool is_victim(const Given& given, int rank) {
@@ -262,7 +274,7 @@ using TaskPtr = std::shared_ptr<Task>;
 // One rank's program. What it does not expect becomes an exception, which run() turns into that rank's result.
 class Program {
  public:
-  Program(EngineWorld& world, int rank) : rank(rank), size(world.size()), engine(world.engine(rank)) {}
+  Program(EngineWorld& world, int rank) : rank(rank), size(world.size()), engine(world.engine(rank)), marks_(world.marks) {}
   const int rank, size;
   Engine& engine;
   double patience = 20;
@@ -322,6 +334,13 @@ class Program {
     require(t->at<int32_t>(0) == t->at<int32_t>(n - 1), "'" + name + "': first and last element differ");
     return t->at<int32_t>(0);
   }
+  // An order between ranks that the engine has no part in: who awaits `n` marks goes on once the ranks have made so many, in all.
+  void mark() { ++marks_; }
+  void await_marks(int n) const {
+    for (const Deadline deadline = Deadline::after(patience); marks_ < n; std::this_thread::sleep_for(std::chrono::microseconds(100))) {
+      require(!deadline.passed(), "another rank does not come as far as it should");
+    }
+  }
   void barrier(uint32_t set = 0) {
     Request q = request(Kind::barrier, "");
     q.set = set;
@@ -351,6 +370,9 @@ class Program {
   void equal(const A& a, const B& b, const std::string& what) const {
     require(a == b, what + ": " + std::to_string(a) + " instead of " + std::to_string(b));
   }
+
+ private:
+  std::atomic<int>& marks_;
 };
 
 // body(program) on a thread for each rank; one line for each rank that went wrong, "" if none did.
