@@ -373,10 +373,11 @@ class Job:
     def _conclude(self) -> JobResult:
         judged = verdict.judge(self._ends)
         texts = [*self._lost, *self._troubles]
-        if judged is not None and not (self._lost and judged.victim):
+        headlines = list(texts)
+        if judged is not None and not (texts and judged.victim):
             texts.append(judged.text)
-        message = "\n".join(texts)
-        headline = "\n".join([*self._lost, *self._troubles, *([judged.headline] if judged is not None else [])])
+            headlines.append(judged.headline)
+        message, headline = "\n".join(texts), "\n".join(headlines)
         if self._received:
             code = 128 + self._received[0]
             message = "\n".join([*texts, f"stopped by {signal.Signals(self._received[0]).name}"])

@@ -12,6 +12,8 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from horovod.runner.accusation import complains_of_absence, find_accusation
+
 TAIL_LIMIT = 1 << 16  # bytes of stderr kept per rank to explain its end
 _SHOWN_LINES = 24
 _HEADER = "Traceback (most recent call last):"
@@ -176,9 +178,11 @@ def judge(ends: Sequence[RankEnd]) -> Verdict | None:
     """`ends` in the order in which the workers ended. None when all is well."""
     own = [end for end in ends if end.status != 0 and not end.stopped]
     late = [end for end in ends if end.status != 0 and end.stopped]
-    culprit = _first(own, lambda end: not find_exception(end.tail)[1])
+    culprit = _first(own, lambda end: not _suffers(end))
     if culprit is None:  # it may still have been on its way out when the victims had ended and the job was stopped
         culprit = _first(late, _has_own_exception)
+    if culprit is None and (accused := _accused(own, ends)) is not None:
+        return accused
     if culprit is None:
         culprit = own[0] if own else None
     if culprit is None:
@@ -190,7 +194,33 @@ def judge(ends: Sequence[RankEnd]) -> Verdict | None:
 
 def has_culprit(ends: Sequence[RankEnd]) -> bool:
     """Has a rank failed for a reason of its own?"""
-    return any(end.status != 0 and not find_exception(end.tail)[1] for end in ends)
+    return any(end.status != 0 and not _suffers(end) for end in ends)
+
+
+def _suffers(end: RankEnd) -> bool:
+    """Did it fail because of another rank?"""
+    exception, victim = find_exception(end.tail)
+    return victim or complains_of_absence(exception)
+
+
+def _accused(victims: Sequence[RankEnd], ends: Sequence[RankEnd]) -> Verdict | None:
+    """The verdict on a rank that failed in nothing but being there, if a victim names one that did not crash."""
+    for victim in victims:
+        exception, _ = find_exception(victim.tail)
+        accusation = find_accusation(exception)
+        if accusation is None:
+            continue
+        reason = next((end for end in ends if end.rank == accusation.rank), None)
+        if reason is None or (reason.status != 0 and not reason.stopped):
+            continue
+        lines = [_summary([end for end in ends if end is not reason])]
+        lines.append(f"rank {reason.rank} on host {reason.host} failed first: {accusation.how}")
+        if accusation.others:
+            lines.append(f"neither did rank {_ranks(sorted(accusation.others))}")
+        text = [*lines, *_last_words(reason), f"what rank {victim.rank} on host {victim.host} says:"]
+        text += ["    " + line for line in exception[exception.index(_exception_name(exception)) :]]
+        return Verdict(reason.rank, _exit_code(victim), "\n".join(text), "\n".join(lines), victim=True)
+    return None
 
 
 def _first(ends: Sequence[RankEnd], accept: object) -> RankEnd | None:

@@ -100,6 +100,42 @@ def test_a_rank_that_left_early_is_pointed_at():
     assert "too early" not in judge([end(1, 0), end(0, 1, OWN)]).text
 
 
+LOST = "horovod.common.exceptions.HorovodInternalError: rank 1 (host h, pid 7) has left the job: {}; in flight: x\n"
+WAITED = "ValueError: init: rank 0 (host h) waited 30 s for rank {} (of 4) to call hvd.init(); see the output\n"
+
+
+@pytest.mark.parametrize(
+    ("reason", "how"),
+    [
+        ("the process ended", "it ended without an error while others still needed it"),
+        ("hvd.shutdown() was called", "it left the job (hvd.shutdown() was called) while others still needed it"),
+    ],
+)
+def test_a_rank_that_victims_say_has_left_is_to_blame(reason, how):
+    left = TRACE + LOST.format(reason)
+    verdict = judge([end(1, 0, "a warning\n"), end(0, 1, left), end(2, 1, left)])
+    assert (verdict.rank, verdict.exit_code) == (1, 1)
+    lines = verdict.text.splitlines()
+    assert lines[0] == "other ranks: failed after that with HorovodInternalError: 0, 2"
+    assert lines[1:4] == [f"rank 1 on host h failed first: {how}", "the last it wrote on stderr:", "    a warning"]
+    assert lines[4] == "what rank 0 on host h says:"
+    assert lines[5] == "    " + LOST.format(reason).rstrip()
+    assert len(lines) == 6
+    assert judge([end(1, 0), end(0, 1, left), end(2, 3)]).rank == 2
+
+
+def test_a_rank_that_never_came_is_to_blame():
+    waiting = [end(0, 1, TRACE + WAITED.format("2, 3")), end(1, 1, TRACE + WAITED.format("2, 3"))]
+    stopped = [end(2, -15, "loading\n", stopped=True), end(3, -15, stopped=True)]
+    verdict = judge([*waiting, *stopped])
+    assert (verdict.rank, verdict.exit_code) == (2, 1)
+    assert "rank 2 on host h failed first: it did not call hvd.init() within 30 s\nneither did rank 3\n" in verdict.text
+    assert "    loading\n" in verdict.text
+    # It has crashed, or shown why it would not come: that says more.
+    assert "exit code 5" in judge([end(2, 5), *waiting]).text
+    assert "ValueError: bad" in judge([*waiting, end(2, -15, OWN, stopped=True, tail_at_stop=OWN)]).text
+
+
 def test_signals_are_named_and_become_exit_codes():
     verdict = judge([end(1, -signal.SIGKILL, "epoch 3\nepoch 4\n"), end(0, 1, VICTIM)])
     assert verdict.exit_code == 137
