@@ -22,6 +22,7 @@ from horovod.runner.messages import Alive, Hello, Report, StreamData, StreamEnd,
 RETRY_SECONDS = 1.0
 RETRY_UNTIL = 7.0  # s after the first attempt in which another may begin; so a host is named within 10 s
 STUCK_SECONDS = 2.0  # a gap in our own loop that long says that we, not the agents, were silent
+TRACEBACK_LINES = 12  # of an agent that failed
 LOST_GRACE = 0.5  # s for the ssh of a lost host
 
 
@@ -194,6 +195,7 @@ class Fleet:
             how = f"the connection to its agent broke: {said[-1].strip() if said else 'no reason is known'}"
         else:
             how = f"its agent ended: {verdict.describe_status(status or 0)}"
+            how += "".join(f"\n{line}" for line in said[-TRACEBACK_LINES:])
         return [Trouble(agent, f"host {agent.host} ({agent.ranks}) is lost: {how}", lost=True)]
 
     def _try_again(self, agent: Agent, at: float, failure: ssh.Failure) -> None:

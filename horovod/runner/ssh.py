@@ -17,6 +17,9 @@ import horovod
 CONNECT_SECONDS = 8  # until ssh gives an address up
 # Ends an ssh whose host has vanished, in case nobody is left who would: the launcher's own heartbeat is faster.
 _KEEPALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
+# A connection that the user shares is used, but ours does not become one, for it ends with the job. Commands and
+# forwardings of the user's configuration are for terminals.
+_PLAIN = ("-o", "ControlMaster=no", "-o", "RemoteCommand=none", "-o", "ClearAllForwardings=yes")
 _UNANSWERED = ("BatchMode=yes", "PasswordAuthentication=no", f"ConnectTimeout={CONNECT_SECONDS}")
 # Kubernetes' MPI operator names its way into a pod here; it is called like ssh without options.
 AGENT_VARIABLE = "OMPI_MCA_plm_rsh_agent"
@@ -56,7 +59,7 @@ def ssh_command(host: str, remote: Remote, python: str = "", *, ask: bool = True
     there = "exec " + shlex.join(agent_command(python or remote.python))
     if remote.agent:
         return [*shlex.split(remote.agent), host, there]
-    options = ["-x", "-T", *_KEEPALIVE]
+    options = ["-x", "-T", *_PLAIN, *_KEEPALIVE]
     for option in _UNANSWERED:
         options += ["-o", option]
     if not ask or not _has_own_rule(host):

@@ -36,15 +36,17 @@ with StoreClient(env.job_key(), env.rendezvous_addr, env.rendezvous_port) as sto
 print("met", [len(value) // 300000 for value in values], env.hostname, os.environ["HOME"])
 """
 
-# Says hello like an agent, and nothing more.
-MUTE = """#!{python}
+# Says hello like an agent and then nothing more; ends with the first word to it, if it is not mute.
+HELLO = """#!{python}
 import os, sys, time
 sys.path.insert(0, {root!r})
 from horovod.runner import facts, messages
 import msgspec
 hello = messages.Hello(msgspec.structs.replace(facts.gather(), **{changes!r}))
 os.write(1, messages.MAGIC + messages.frame(hello))
-time.sleep(60)
+if {mute!r}:
+    time.sleep(60)
+os.read(0, 1)
 """
 
 
@@ -58,10 +60,10 @@ def fake(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def mute_agent(folder: Path, **changes: object) -> str:
-    path = folder / "mute"
+def greeting_agent(folder: Path, mute: bool, **changes: object) -> str:
+    path = folder / "python-there"
     root = str(Path(__file__).resolve().parents[2])
-    path.write_text(MUTE.format(python=sys.executable, root=root, changes=changes))
+    path.write_text(HELLO.format(python=sys.executable, root=root, changes=changes, mute=mute))
     path.chmod(0o755)
     return str(path)
 
@@ -125,14 +127,14 @@ def test_a_missing_working_directory_or_program_is_named(fake, tmp_path):
 
 
 def test_another_version_is_refused(fake):
-    mute = mute_agent(fake, version="0.0.1")
-    done = run_job(["-np", "2", "-H", "localhost:1,red.test:1", "--remote-python", mute, "sleep", "60"])
+    other = greeting_agent(fake, False, version="0.0.1")
+    done = run_job(["-np", "2", "-H", "localhost:1,red.test:1", "--remote-python", other, "sleep", "60"])
     assert done.code == 1
     assert "host red.test (rank 1) has horovod 0.0.1, the launcher" in done.err
 
 
 def test_a_host_that_falls_silent_is_lost_and_a_wrong_clock_is_told(fake):
-    mute = mute_agent(fake, clock=time.time() - 7200)
+    mute = greeting_agent(fake, True, clock=time.time() - 7200)
     done = run_job(
         ["-np", "2", "-H", "localhost:1,red.test:1", "--remote-python", mute, "sleep", "60"],
         environment={"HOROVOD_HEARTBEAT_TIMEOUT": "4"},
@@ -172,3 +174,19 @@ def test_ctrl_z_stops_the_launcher_alone(fake):
             done = job.finish()
             assert done.code == 0, done.err
             assert done.out.count("awake") == 2
+
+
+@pytest.mark.parametrize("victim", ["launcher", "parent"])
+def test_kill_9_leaves_nothing_on_any_level_of_the_tree(fake, victim):
+    arguments = ["-np", "3", "-H", "red.test:1,green.test:1,blue.test:1", "sh", "-c", "echo ready; exec sleep 100"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOROVOD_SSH_FANOUT", "1")
+        with running(arguments) as job:
+            for _ in range(3):
+                assert b"ready" in job.process.stdout.readline()
+            os.kill(job.process.pid if victim == "launcher" else job.agents()[1], signal.SIGKILL)
+            eventually(lambda: job.left() == [], 30, "all processes end")
+            if victim == "parent":
+                done = job.finish()
+                assert done.code != 0
+                assert "host red.test (rank 0) is lost: its agent ended: exit code 137" in done.err
