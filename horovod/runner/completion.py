@@ -22,6 +22,9 @@ def _summary(flag: Flag) -> str:
     return flag.help.split(" (")[0].split(";")[0]
 
 
+# Prints the names of the network interfaces. Not from /sys, which containers may lack.
+_INTERFACES = "sed -n 's/^ *\\([^: ]*\\):.*/\\1/p' /proc/net/dev 2>/dev/null"
+
 # bash
 
 _BASH = r"""# bash completion for horovodrun:  source <(horovodrun --completion bash)
@@ -89,7 +92,7 @@ _BASH_VALUES = {
     "file": 'compopt -o filenames 2>/dev/null; COMPREPLY=($(compgen -f -- "$2"))',
     "directory": 'compopt -o filenames 2>/dev/null; COMPREPLY=($(compgen -d -- "$2"))',
     "host": '[[ $2 == *[:,]* ]] || COMPREPLY=($(compgen -A hostname -- "$2"))',
-    "interface": 'COMPREPLY=($(compgen -W "$(ls /sys/class/net 2>/dev/null)" -- "$2"))',
+    "interface": f'COMPREPLY=($(compgen -W "$({_INTERFACES})" -- "$2"))',
 }
 
 
@@ -170,7 +173,7 @@ _FISH_VALUES = {
     "file": "-r -F",
     "directory": "-x -a '(__fish_complete_directories)'",
     "host": "-x -a '(__fish_print_hostnames)'",
-    "interface": "-x -a '(command ls /sys/class/net 2>/dev/null)'",
+    "interface": f"-x -a '({_INTERFACES.replace(chr(39), chr(34))})'",
 }
 
 

@@ -60,7 +60,6 @@ def ask_bash(path, words, cwd):
         (["--mpi-args", "=", '"-x y"', " ", "--verb"], {"--verbose"}),
         (["--config-file", " ", "file"], {"file one", "file2.yaml"}),
         (["--output-filename", " ", "d"], {"directory"}),
-        (["--network-interface", " ", "l"], {"lo"}),
         (["-np", " ", "2", " ", "file2"], {"file2.yaml"}),
         (["-np", " ", "2", " ", "true", " ", "--verb"], set()),
         (["-np", " ", "2", " ", "cat", " ", "file2"], {"file2.yaml"}),
@@ -74,6 +73,10 @@ def test_bash(scripts, tmp_path, words, answers):
     (tmp_path / "directory").mkdir()
     got = ask_bash(scripts["bash"], ["horovodrun", " ", *words], tmp_path)
     assert set(got) == {part for answer in answers for part in answer.split()}
+
+
+def test_bash_knows_the_interfaces(scripts, tmp_path):
+    assert "lo" in ask_bash(scripts["bash"], ["horovodrun", " ", "--network-interface", " ", "l"], tmp_path)
 
 
 def test_bash_offers_every_flag_that_is_there(scripts, tmp_path):
@@ -112,6 +115,7 @@ def test_syntax(scripts, shell):
         ("horovodrun -np 2 --log-level=W", {"--log-level=WARNING"}),
         ("horovodrun -np 2 cat --log-l", set()),
         ("horovodrun -np 2 --completion ", {"bash", "zsh", "fish"}),
+        ("horovodrun --network-interfaces l", {"lo"}),
         ("horovodrun --prefix-t", set()),
         ("horovodrun -hostf", {"-hostfile"}),
     ],
@@ -122,4 +126,5 @@ def test_fish(scripts, tmp_path, line, answers):
     done = subprocess.run(
         ["fish", "--no-config", "-c", code], stdout=subprocess.PIPE, check=True, timeout=60, text=True, env=environment
     )
-    assert {answer.split("\t")[0] for answer in done.stdout.splitlines()} == answers
+    got = {answer.split("\t")[0] for answer in done.stdout.splitlines()}
+    assert got == answers or (answers == {"lo"} and "lo" in got)
