@@ -36,6 +36,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from horovod.common.secret import Secret
+
 _HELLO = struct.Struct("<4sBxxxQII32s")
 _MAGIC = b"HVD1"
 _NONCE = 32
@@ -83,10 +85,10 @@ def _no_ephemeral(purpose: int) -> None:
     return None
 
 
-def derive_key(job_key: bytes, label: str) -> bytes:
+def derive_key(job_key: bytes, label: str) -> Secret:
     """32 bytes for one use, from which neither the job key nor the key of another use can be found (HKDF, RFC 5869)."""
-    secret = hmac.digest(b"horovod job key", job_key, "sha256")
-    return hmac.digest(secret, label.encode() + b"\x01", "sha256")
+    secret = Secret(hmac.digest(b"horovod job key", job_key, "sha256"))
+    return Secret(hmac.digest(secret, label.encode() + b"\x01", "sha256"))
 
 
 def _mac(key: bytes, label: bytes, *parts: bytes) -> bytes:

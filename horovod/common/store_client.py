@@ -5,7 +5,17 @@ import time
 import msgspec
 import zmq
 
-from horovod.common.store_messages import MAX_VALUE_BYTES, Exchange, Get, Reply, Request, Set, curve_pair
+from horovod.common.store_messages import (
+    MAX_REPLY_BYTES,
+    MAX_REQUEST_BYTES,
+    MAX_VALUE_BYTES,
+    Exchange,
+    Get,
+    Reply,
+    Request,
+    Set,
+    curve_pair,
+)
 
 _GRACE = 2.0  # seconds for the server's own answer "timeout" to arrive, which names what is missing
 
@@ -40,6 +50,7 @@ class StoreClient:
             self._socket = self._context.socket(zmq.DEALER)
             self._socket.curve_publickey, self._socket.curve_secretkey = curve_pair(key, "client")
             self._socket.curve_serverkey = curve_pair(key, "server")[0]
+            self._socket.maxmsgsize = MAX_REPLY_BYTES + MAX_REQUEST_BYTES
             self._socket.linger = 0
             self._socket.ipv6 = ":" in host
             self._socket.reconnect_ivl = 50
@@ -110,7 +121,10 @@ class StoreClient:
 
     def _call(self, request: Request, seconds: float) -> Reply:
         deadline = time.monotonic() + max(seconds, self._timeout if seconds == 0 else 0) + _GRACE
-        self._socket.send(msgspec.msgpack.encode(request))
+        message = msgspec.msgpack.encode(request)
+        if len(message) > MAX_REQUEST_BYTES:
+            raise ValueError(f"a request of {len(message)} bytes, accepted are at most {MAX_REQUEST_BYTES}")
+        self._socket.send(message)
         while True:
             left = deadline - time.monotonic()
             if left <= 0 or not self._socket.poll(int(left * 1000) + 1):

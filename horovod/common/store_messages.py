@@ -7,13 +7,16 @@ import zmq
 import zmq.utils.z85
 
 from horovod.common.auth import derive_key
+from horovod.common.secret import Secret
 
-MAX_VALUE_BYTES = 64 << 20
+# Also what a stranger can make the server hold for one connection: ZeroMQ looks at lengths before it looks at keys.
+MAX_VALUE_BYTES = 1 << 20
 MAX_NAMES = 65536
 MAX_RANKS = 65536
-# A request is at most one value and its name; a reply to an exchange holds a value of every rank and is not limited by
-# the server.
+# A request is at most one value and its name, or as many names as fit.
 MAX_REQUEST_BYTES = MAX_VALUE_BYTES + 4096
+# Values of one reply; an exchange's has one of every rank.
+MAX_REPLY_BYTES = 256 << 20
 
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
 _Value = Annotated[bytes, msgspec.Meta(max_length=MAX_VALUE_BYTES)]
@@ -71,5 +74,5 @@ class Reply(msgspec.Struct, array_like=True):
 def curve_pair(job_key: bytes, side: str) -> tuple[bytes, bytes]:
     """(public, secret) CURVE keys, in Z85, of one side: "server" or "client"."""
     # Any 32 bytes are a CURVE secret: the curve's arithmetic fixes the few bits that matter.
-    secret = zmq.utils.z85.encode(derive_key(job_key, f"store {side}"))
+    secret = Secret(zmq.utils.z85.encode(derive_key(job_key, f"store {side}")))
     return zmq.curve_public(secret), secret

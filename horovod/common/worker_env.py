@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 from horovod.common import launchers
 from horovod.common.launchers.place import Place
+from horovod.common.secret import Secret
 
 KEY_BYTES = 32
 
@@ -135,7 +136,7 @@ class WorkerEnv:
             made["HOROVOD_KEY_FILE"] = self.key_file
         return made
 
-    def job_key(self) -> bytes:
+    def job_key(self) -> Secret:
         """The job's key. Raises ValueError naming the variable and what is wrong, never the key."""
         if self.key_fd is not None:
             try:
@@ -196,9 +197,9 @@ def _theirs(place: Place) -> dict[str, int]:
     }
 
 
-def make_key() -> bytes:
+def make_key() -> Secret:
     """A new job key."""
-    return secrets.token_bytes(KEY_BYTES)
+    return Secret(secrets.token_bytes(KEY_BYTES))
 
 
 def make_key_fd(key: bytes) -> int:
@@ -216,12 +217,12 @@ def make_key_fd(key: bytes) -> int:
     return fd
 
 
-def read_key_fd(fd: int) -> bytes:
+def read_key_fd(fd: int) -> Secret:
     """The key in a memfd made by ``make_key_fd``; the descriptor stays open and its offset unmoved."""
     try:
         # Whatever else has this number by now (a descriptor that was closed and given out again) has no seals.
         sealed = fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE
-        key = os.pread(fd, KEY_BYTES + 1, 0)
+        key = Secret(os.pread(fd, KEY_BYTES + 1, 0))
     except OSError as error:
         raise ValueError(
             f"HOROVOD_KEY_FD is {fd}, which is not the job key's descriptor here ({error.strerror}); accepted is a "
@@ -236,7 +237,7 @@ def read_key_fd(fd: int) -> bytes:
     return key
 
 
-def read_key_file(path: str) -> bytes:
+def read_key_file(path: str) -> Secret:
     """The key in a file of 32 bytes, or of 64 hexadecimal digits, that belongs to this user (or root) and that nobody
     else can read.
     """
@@ -252,7 +253,7 @@ def read_key_file(path: str) -> bytes:
                 "accepted is a regular "
                 "file of this user with mode 0600 or stricter"
             )
-        key = os.read(fd, 4 * KEY_BYTES)
+        key = Secret(os.read(fd, 4 * KEY_BYTES))
     finally:
         os.close(fd)
     if len(key) == KEY_BYTES:
@@ -263,7 +264,7 @@ def read_key_file(path: str) -> bytes:
             f"HOROVOD_KEY_FILE is {path!r} of {found.st_size} bytes, accepted are exactly {KEY_BYTES}, or "
             f"{2 * KEY_BYTES} hexadecimal digits"
         )
-    return bytes.fromhex(digits.decode())
+    return Secret(bytes.fromhex(digits.decode()))
 
 
 def _check_index(name: str, value: int, size_name: str, size: int) -> None:

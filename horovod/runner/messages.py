@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import os
 import struct
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from horovod.common.secret import Secret
 from horovod.runner.errors import AgentError
 from horovod.runner.facts import HostFacts
 
@@ -24,12 +25,24 @@ MAGIC = b"\0HOROVOD AGENT 1\n"
 BANNER_LIMIT = 1 << 16  # bytes before MAGIC that are taken for a shell's greeting
 _HEADER = struct.Struct(">I")
 
+_Shown = list[tuple[str, Any]]
+
+
+def _repr_of_shown(message: Any) -> str:
+    """What tracebacks and debuggers may show: no keys, and names of variables without their values."""
+    return f"{type(message).__name__}({', '.join(f'{name}={value!r}' for name, value in message.__rich_repr__())})"
+
 
 class Worker(msgspec.Struct, frozen=True):
     """One process to start: its rank, and the variables that only it gets."""
 
     rank: int
     environment: list[tuple[bytes, bytes]]
+
+    def __rich_repr__(self) -> _Shown:
+        return [("rank", self.rank), ("environment", [name for name, _ in self.environment])]
+
+    __repr__ = _repr_of_shown
 
 
 # Requests: launcher -> agent
@@ -55,8 +68,11 @@ class StartJob(msgspec.Struct, frozen=True, tag="start"):
     own_environment: bool = False  # what belongs to a host (HOME, ...) comes from the agent's environment
     deny: list[str] = []  # but not what matches these
 
-    def __repr__(self) -> str:  # never the key or the environment: this may end up in a traceback
-        return f"StartJob(command={self.command!r}, ranks={[worker.rank for worker in self.workers]})"
+    def __rich_repr__(self) -> _Shown:
+        hidden = {"environment": [name for name, _ in self.environment], "key": Secret(self.key)}
+        return [(name, hidden.get(name, getattr(self, name))) for name in self.__struct_fields__]
+
+    __repr__ = _repr_of_shown
 
 
 class StdinData(msgspec.Struct, frozen=True, tag="stdin"):
@@ -203,7 +219,7 @@ class FrameReader(Generic[M]):
             del self._buffer[:end]
             try:
                 messages.append(self._decoder.decode(body))
-            except (msgspec.MsgspecError, ValueError) as error:  # ValueError: text that is not UTF-8
+            except (ValueError, RecursionError) as error:  # not understood, not UTF-8, or nested too deeply
                 raise AgentError(f"a message that is not understood: {error}") from None
         return messages
 

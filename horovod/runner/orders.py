@@ -71,7 +71,7 @@ class Orders:
             directory=os.fsencode(os.getcwd()),
             environment=_encode({**local, **shared}),
             workers=workers,
-            key=self._key,
+            key=bytes(self._key),
             stdin_rank=0 if stdin and any(slot.rank == 0 for slot in slots) else -1,
             results=results,
             relay=agent.remote,

@@ -7,6 +7,7 @@ workers have opened). All descriptors are non-blocking, and no call waits.
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -18,7 +19,8 @@ from horovod.runner.errors import AgentError
 from horovod.runner.messages import CHUNK, ByteWriter, Report, Spawn, StreamData, StreamEnd, StreamOpen
 
 READ_SIZE = 1 << 16
-CONNECTION_LIMIT = 4096  # of workers at once; a stranger on this host could open them as well
+# Of workers at once. A stranger on this host could open them too, and must leave the agent descriptors to work with.
+CONNECTION_LIMIT = min(4096, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
 SENT_LIMIT = 64 << 20  # bytes that a reader who does not read may have waiting
 assert READ_SIZE <= CHUNK
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import select
 import socket
 
@@ -23,12 +24,13 @@ class StoreRelay:
         """What an agent reports about a stream."""
         key = (agent.host, report.stream)
         if isinstance(report, StreamOpen):
-            try:
-                sock = socket.create_connection(self._address, timeout=5)
-            except OSError:
+            # Each costs this process two descriptors, the store's end included, and may be a stranger's.
+            if len(self._sockets) >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4:
                 agent.send(StreamEnd(report.stream))
                 return
+            sock = socket.socket(socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET)
             sock.setblocking(False)
+            sock.connect_ex(self._address)  # what comes of it, the first read tells
             self._sockets[key] = (agent, sock, ByteWriter(sock.fileno()))
         elif key in self._sockets:
             if isinstance(report, StreamData):

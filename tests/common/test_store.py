@@ -236,7 +236,7 @@ def test_oversized_values_are_refused_before_sending(client):
         def __len__(self):
             return 1 << 40
 
-    with pytest.raises(ValueError, match=r"'big' has 1099511627776 bytes, accepted are at most 67108864"):
+    with pytest.raises(ValueError, match=r"'big' has 1099511627776 bytes, accepted are at most 1048576"):
         client.set("big", Huge())
 
 

@@ -87,8 +87,10 @@ def eventually(condition: Callable[[], bool], seconds: float, what: str) -> floa
 class Running:
     """A job in the background."""
 
-    def __init__(self, arguments: Sequence[str], **options: object) -> None:
-        self.environment = marked_environment()
+    def __init__(
+        self, arguments: Sequence[str], environment: Mapping[str, str | None] | None = None, **options: object
+    ) -> None:
+        self.environment = marked_environment(environment)
         options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
         self.process = subprocess.Popen(  # type: ignore[call-overload]
             launcher(arguments), env=self.environment, start_new_session=True, **options

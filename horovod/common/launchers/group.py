@@ -1,7 +1,7 @@
 """Who meets, and what comes of it."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from horovod.common.auth import derive_key
 from horovod.common.launchers.door import Door
@@ -20,7 +20,7 @@ class Meeting:
 
     address: str
     port: int
-    key: bytes
+    key: bytes = field(repr=False)
     server: StoreServer | None = None
     door: Door | Handover | None = None
 
@@ -37,7 +37,7 @@ class Group:
     place: Place
     members: tuple[int, ...]
     """World ranks, or empty for all."""
-    given_key: bytes | None
+    given_key: bytes | None = field(repr=False)
     interface: str = ""
     """HOROVOD_GLOO_IFACE."""
     ports: range = range(1)

@@ -1,0 +1,19 @@
+"""Keys that do not show themselves."""
+
+
+class Secret(bytes):
+    """Bytes that print as ``<secret of 32 bytes>``: debuggers, notebooks and test runners show the variables of every
+    frame of a traceback, and logs show what was put into them.
+
+    Equal to, and used as, the bytes that it holds; ``bytes(secret)`` has them without this protection.
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<secret of {len(self)} bytes>"
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return format(repr(self), spec)

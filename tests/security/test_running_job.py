@@ -1,0 +1,60 @@
+"""Strangers attack a job that runs: it goes on undisturbed, and nothing of what they send is executed."""
+
+import pickle
+
+import pytest
+
+from horovod.common.worker_env import make_key
+from tests.runner.launching import python, running
+from tests.security.jobs import PATIENCE, WORKER, listeners_of, wait_for, workers_of
+from tests.security.strangers import Loiterers, attack, everything, greets_only, pickles
+
+SIZE = 3
+FLOOD = 100  # connections at each listener; a rank's queue takes 67, and its handshakes 65 strangers
+
+
+@pytest.fixture(params=["tcp", "auto"])
+def job(request, tmp_path):
+    """A job whose last rank waits for the file "go" before it calls init; by "end" they go home."""
+    arguments = ["-np", str(SIZE), "--log-level", "DEBUG", *python(WORKER), str(tmp_path)]
+    environment = {"HOROVOD_TRANSPORT": request.param, "HOROVOD_START_TIMEOUT": "120"}
+    with running(arguments, environment=environment) as made:
+        yield made
+
+
+def test_a_job_under_attack_goes_on_and_executes_nothing(job, tmp_path):
+    marker = tmp_path / "executed"
+    messages = everything(marker, make_key())
+    wait_for(lambda: list(tmp_path.glob("ready-*")), SIZE)
+    pids = job.left()
+    listeners = wait_for(lambda: listeners_of(pids), 1 + 2 * (SIZE - 1))
+    assert {listener.address for listener in listeners if listener.kind == "tcp"} <= {"127.0.0.1", "::1"}
+    with Loiterers(listeners, FLOOD) as loiterers:
+        answers = attack(listeners, messages, seconds=0.3)
+        (tmp_path / "go").touch()
+        while not list(tmp_path.glob("formed-*")):
+            answers += attack(listeners, messages[:40], seconds=0.1)
+        wait_for(lambda: list(tmp_path.glob("formed-*")), SIZE)
+
+        workers = workers_of(job)
+        assert len(workers) == SIZE
+        assert listeners_of(workers) == []
+        store = listeners_of(job.left())
+        assert len(store) == 1
+        answers += attack(store, messages, seconds=0.3)
+    (tmp_path / "end").touch()
+    done = job.finish(PATIENCE)
+    assert done.code == 0, done.err
+    assert done.out.count("all sums right") == SIZE, done.out
+    assert loiterers.made > FLOOD * len(listeners)  # those that were dropped came again
+    assert not marker.exists()
+    assert all(greets_only(answer) for answer in answers)
+    assert "Traceback" not in done.err
+
+
+def test_the_bombs_would_go_off(tmp_path):
+    """Else the test above could not fail."""
+    for number, body in enumerate(pickles(tmp_path / "executed")):
+        pickle.loads(body)
+        assert (tmp_path / "executed").exists(), number
+        (tmp_path / "executed").unlink()

@@ -1,0 +1,131 @@
+"""Keys are not where somebody else could read them, and do not show themselves where they are."""
+
+import os
+import pickle
+import re
+import stat
+import traceback
+from pathlib import Path
+
+import pytest
+
+from horovod.common import auth
+from horovod.common.secret import Secret
+from horovod.common.store_messages import curve_pair
+from horovod.common.worker_env import WorkerEnv, make_key, make_key_fd, read_key_fd, read_key_file
+from horovod.runner.messages import StartJob, Worker
+from tests.runner.launching import python, running
+from tests.security.jobs import PATIENCE, WORKER, environment_of, wait_for, workers_of
+
+KEY = bytes(range(65, 97))
+
+
+def shown(*values):
+    """Everything that the usual ways of showing a value make of it."""
+    texts = []
+    for value in values:
+        texts += [
+            repr(value),
+            str(value),
+            f"{value}",
+            f"{value:>40}" if isinstance(value, Secret) else "",
+            f"{[value]}",
+        ]
+    return "\n".join(texts)
+
+
+def forms(key):
+    """How a key can look in a text."""
+    return [repr(bytes(key))[2:-1], key.hex(), str(list(key))[1:-1]]
+
+
+def test_a_secret_is_its_bytes_and_does_not_show_them(tmp_path):
+    path = tmp_path / "key"
+    path.write_bytes(KEY)
+    path.chmod(0o600)
+    fd = make_key_fd(KEY)
+    try:
+        keys = [read_key_fd(fd), read_key_file(str(path)), auth.derive_key(KEY, "links"), make_key()]
+        keys += [WorkerEnv(key_fd=fd).job_key(), curve_pair(KEY, "server")[1]]
+    finally:
+        os.close(fd)
+    assert keys[0] == keys[1] == KEY
+    for key in keys:
+        text = shown(key)
+        assert not any(form in text for form in forms(key))
+        assert "secret of" in text
+        assert pickle.loads(pickle.dumps(key)) == bytes(key)
+
+
+def test_messages_with_keys_and_variables_show_neither():
+    worker = Worker(0, [(b"MY_TOKEN", b"for-me-only")])
+    job = StartJob([b"train"], b"/", [(b"PASSWORD", b"of-the-user")], [worker], KEY)
+    text = shown(job, worker) + str(job.__rich_repr__())
+    assert not any(form in text for form in forms(KEY))
+    assert "for-me-only" not in text
+    assert "of-the-user" not in text
+    assert "PASSWORD" in text
+    assert "MY_TOKEN" in text
+    assert "train" in text
+
+
+def test_tracebacks_that_show_variables_do_not_show_keys(tmp_path):
+    """As notebooks and test runners make them: with the variables of every frame."""
+    path = tmp_path / "key"
+    path.write_bytes(KEY)
+    path.chmod(0o600)
+    found = read_key_file(str(path))
+    try:
+        auth.Connector(found, auth.Place(1, 2, 3, 4)).feed(b"x" * 64)
+    except auth.AuthError as error:
+        text = "".join(traceback.TracebackException.from_exception(error, capture_locals=True).format())
+    assert "the job's key" in text
+    assert not any(form in text for form in forms(KEY))
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    """(a running job at log level trace, the directory by which it is led, its key)."""
+    place = tmp_path_factory.mktemp("job")
+    (place / "go").touch()
+    with running(["-np", "2", "--verbose", "--log-level", "TRACE", *python(WORKER), str(place)]) as made:
+        wait_for(lambda: list(place.glob("formed-*")), 2)
+        workers = workers_of(made)
+        environ = environment_of(workers[0])
+        key = read_key_file(environ["HOROVOD_KEY_FILE"])
+        assert read_key_file(f"/proc/{workers[0]}/fd/{environ['HOROVOD_KEY_FD']}") == key
+        yield made, place, key
+
+
+def test_the_key_is_in_no_argument_and_no_environment(job):
+    made, _, key = job
+    pids = made.left()
+    assert len(pids) >= 5  # launcher, guard, agent, two workers
+    for pid in pids:
+        for what in ("cmdline", "environ", "comm"):
+            content = Path(f"/proc/{pid}/{what}").read_bytes()
+            assert bytes(key) not in content
+            assert not any(form.encode() in content for form in forms(key))
+
+
+def test_only_this_user_can_open_the_key(job):
+    made, _, _ = job
+    found = 0
+    for pid in made.left():
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            if re.match(r"/memfd:horovod-(key|function|result)", os.readlink(entry)):
+                assert stat.S_IMODE(os.stat(entry).st_mode) == 0o600
+                assert os.stat(entry).st_uid == os.getuid()
+                found += 1
+    assert found >= 3  # the agent and its workers
+
+
+def test_the_key_is_in_no_output_at_level_trace(job):
+    made, place, key = job
+    (place / "end").touch()
+    done = made.finish(PATIENCE)
+    assert done.code == 0, done.err
+    assert done.out.count("all sums right") == 2
+    assert "store on 127.0.0.1" in done.err
+    for text in (done.out, done.err):
+        assert not any(form in text for form in [*forms(key), *forms(auth.derive_key(key, "links"))])

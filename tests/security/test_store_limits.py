@@ -1,0 +1,180 @@
+"""What members that go wrong and strangers in great numbers can take of the store's process, and what they cannot."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from horovod.common import store_messages, store_table
+from horovod.common.store import StoreClient, StoreError, StoreServer
+from horovod.common.store_messages import MAX_NAMES, MAX_REPLY_BYTES, MAX_VALUE_BYTES, Exchange, Get, Set
+from horovod.common.store_table import MAX_TOTAL_BYTES, MAX_WAITING, Table
+from horovod.common.worker_env import make_key
+from tests.runner.launching import eventually
+
+KEY = b"k" * 32
+
+
+def nested(tag):
+    """A request with arrays in arrays where an array has no business, deeper than anybody's stack."""
+    return b"\x93" + bytes([0xA0 + len(tag)]) + tag + b"\x91" * 200_000
+
+
+def test_a_request_nested_too_deeply_does_not_end_the_store():
+    with StoreServer(KEY) as server, StoreClient(KEY, *server.address) as client:
+        client.set("a", b"1")
+        for data in (
+            nested(b"set"),
+            nested(b"get"),
+            b"\x91" * 200_000,
+            b"\x96\xa3set\x01\xa1a\xc4\x00" + b"\x91" * 99_999,
+        ):
+            client._socket.send(data)
+        assert client.get("a") == b"1"
+
+
+def test_the_table_is_full_before_memory_is():
+    table = Table()
+    value = bytes(MAX_VALUE_BYTES)
+    for number in range(MAX_TOTAL_BYTES // MAX_VALUE_BYTES - 1):
+        [(_, reply)] = table.handle(b"c", Set(number, str(number), value), 0.0)
+        assert reply.error == ""
+    refused = [
+        table.handle(b"c", Set(1, "one more", value), 0.0),
+        table.handle(b"c", Exchange(1, "g", 0, 2, value, 9.0), 0.0),
+    ]
+    assert all("the store is full" in replies[0][1].error for replies in refused)
+    # In place of another there is room.
+    assert table.handle(b"c", Set(1, "0", b"small"), 0.0)[0][1].error == ""
+    assert table.handle(b"c", Set(1, "one more", value), 0.0)[0][1].error == ""
+
+
+def test_values_of_exchanges_that_wait_count_and_are_given_back():
+    table = Table()
+    value = bytes(MAX_VALUE_BYTES)
+    groups = MAX_TOTAL_BYTES // MAX_VALUE_BYTES - 1
+    for number in range(groups):
+        assert table.handle(b"%d" % number, Exchange(1, str(number), 0, 2, value, 5.0), 0.0) == []
+    assert "full" in table.handle(b"c", Exchange(1, "more", 0, 2, value, 5.0), 0.0)[0][1].error
+    assert len(table.expire(6.0)) == groups
+    assert table.handle(b"c", Exchange(1, "more", 0, 2, value, 5.0), 6.0) == []
+    replies = table.handle(b"d", Exchange(2, "more", 1, 2, b"", 5.0), 6.0)
+    assert [reply.error for _, reply in replies] == ["", ""]
+    assert table._bytes == 0
+
+
+def test_one_client_can_wait_for_a_limited_number_of_things():
+    table = Table()
+    for number in range(MAX_WAITING):
+        assert table.handle(b"c", Get(number, [f"absent {number}"], 5.0), 0.0) == []
+    assert "256 requests of this process" in table.handle(b"c", Get(0, ["absent"], 5.0), 0.0)[0][1].error
+    assert table.handle(b"another", Get(0, ["absent"], 5.0), 0.0) == []
+    table.handle(b"another", Set(0, "absent 0", b""), 0.0)
+    assert table.handle(b"c", Get(0, ["absent"], 5.0), 0.0) == []
+
+
+def test_a_reply_has_a_limit():
+    table = Table()
+    table.handle(b"c", Set(1, "big", bytes(MAX_VALUE_BYTES)), 0.0)
+    fits, too_many = MAX_REPLY_BYTES // MAX_VALUE_BYTES, MAX_NAMES
+    assert len(table.handle(b"c", Get(2, ["big"] * fits, 0.0), 0.0)[0][1].values) == fits
+    assert "more than the accepted" in table.handle(b"c", Get(3, ["big"] * too_many, 0.0), 0.0)[0][1].error
+
+
+def test_a_failed_exchange_leaves_no_round_behind():
+    table = Table()
+    for number in range(100):
+        assert "too few" in table.handle(b"c", Exchange(1, str(number), 3, 3, b"", 5.0), 0.0)[0][1].error
+    assert table._rounds == {}
+
+
+def test_requests_that_are_too_long_are_refused_where_they_are_made(monkeypatch):
+    with StoreServer(KEY) as server, StoreClient(KEY, *server.address, timeout=5) as client:
+        with pytest.raises(ValueError, match="accepted are at most"):
+            client.get_many([f"{number:0500d}" for number in range(5000)])
+        client.set("a", bytes(MAX_VALUE_BYTES))
+        assert len(client.get("a")) == MAX_VALUE_BYTES
+        with pytest.raises(StoreError, match="more than the accepted"):
+            client.get_many(["a"] * 60_000)
+    assert store_messages.MAX_REQUEST_BYTES < 2 << 20
+    assert store_table.MAX_TOTAL_BYTES <= 1 << 30
+
+
+SERVER = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+from horovod.common.store import StoreServer
+with StoreServer(bytes.fromhex(sys.stdin.readline())) as server:
+    print(*server.address, flush=True)
+    while sys.stdin.readline():  # a line: can this process still open files?
+        print(len([os.open(os.devnull, os.O_RDONLY) for _ in range(8)]), flush=True)
+"""
+
+
+@pytest.fixture
+def small_server():
+    """(process, client, key, address): a store in a process that may have 128 descriptors open."""
+    key = make_key()
+    with subprocess.Popen([sys.executable, "-c", SERVER], stdin=-1, stdout=-1, text=True) as process:
+        try:
+            process.stdin.write(key.hex() + "\n")
+            process.stdin.flush()
+            host, port = process.stdout.readline().split()
+            with StoreClient(key, host, int(port), timeout=60) as client:
+                client.set("a", b"1")
+                yield process, client, key, (host, int(port))
+        finally:
+            process.kill()
+
+
+def descriptors(process):
+    return len(os.listdir(f"/proc/{process.pid}/fd"))
+
+
+@contextlib.contextmanager
+def strangers(address, numbers):
+    made = []
+    try:
+        for _ in numbers:
+            stranger = socket.socket()
+            stranger.setblocking(False)
+            stranger.connect_ex(address)
+            made.append(stranger)
+        yield made
+    finally:
+        for stranger in made:
+            stranger.close()
+
+
+def test_strangers_cannot_take_all_descriptors(small_server):
+    process, client, key, address = small_server
+
+    def one_after_the_other():
+        for number in range(130):
+            yield number
+            assert client.get("a") == b"1"  # the store has had time to look
+
+    with strangers(address, one_after_the_other()):
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "8\n"
+        assert 100 < descriptors(process) < 128
+        with StoreClient(key, *address, timeout=60) as newcomer:  # once strangers are dropped
+            assert newcomer.get("a") == b"1"
+
+
+def test_a_sudden_flood_ends_nothing(small_server):
+    process, client, key, address = small_server
+    before = descriptors(process)
+    with strangers(address, range(400)):
+        begin = time.monotonic()
+        while time.monotonic() - begin < 1.0:
+            assert client.get("a") == b"1"
+    with StoreClient(key, *address, timeout=60) as newcomer:
+        assert newcomer.get("a") == b"1"
+    eventually(lambda: descriptors(process) <= before, 60, "the strangers' descriptors are given back")
+    assert process.poll() is None
