@@ -24,7 +24,7 @@ from horovod.common import calibration, cipher, congestion, keepalive, shared_me
 from horovod.common.auth import Session, derive_key
 from horovod.common.cipher import Cipher
 from horovod.common.endpoints import Endpoint, parse_ports, to_listen
-from horovod.common.interfaces import scan
+from horovod.common.interfaces import network_identity, scan
 from horovod.common.launchers.meeting import find_store
 from horovod.common.links import CONTROL, DATA, NODE, Former, Link, LinkError
 from horovod.common.listeners import Listeners
@@ -38,7 +38,6 @@ from horovod.common.peers import (
     machine_identity,
     make_job,
     make_plan,
-    network_identity,
 )
 from horovod.common.settings import LOG_LEVELS, TABLE, Settings
 from horovod.common.state import Job

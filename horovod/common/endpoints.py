@@ -49,7 +49,7 @@ def to_listen(found: Sequence[Interface], wanted: str, alone: bool) -> list[Endp
     with ``wanted``.
     """
     if wanted:
-        chosen = [_named(name.strip(), wanted, found) for name in wanted.split(",") if name.strip()]
+        chosen = [_named(name, wanted, found) for name in parse_names(wanted)]
         return _endpoints(chosen)[:MOST]
     inside = _endpoints([each for each in found if each.up and each.loopback])[:1]
     if alone:
@@ -104,6 +104,11 @@ def to_try(
         return (3 if source is None else 2, 0)
 
     return sorted(outside, key=order)
+
+
+def parse_names(text: str) -> list[str]:
+    """The interfaces that HOROVOD_GLOO_IFACE names."""
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def parse_ports(text: str) -> range:

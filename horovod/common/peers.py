@@ -12,6 +12,7 @@ import msgspec
 
 from horovod._version import __version__
 from horovod.common.endpoints import Endpoint
+from horovod.common.interfaces import network_identity
 from horovod.common.state import Job
 
 
@@ -155,15 +156,6 @@ def make_job(me: int, hostnames: Sequence[str], dynamic: bool, elastic: bool) ->
         dynamic_process_sets=dynamic,
         elastic=elastic,
     )
-
-
-def network_identity() -> str:
-    """Equal for processes whose loopback is the same: of one kernel and one network namespace."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return f"{file.read().strip()}/{os.readlink('/proc/self/ns/net')}"
-    except OSError:
-        return secrets.token_hex(16)
 
 
 def machine_identity(shared: bool) -> str:

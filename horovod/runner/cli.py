@@ -41,6 +41,7 @@ class LaunchSettings:
     heartbeat_timeout: float = 10.0
     env_allow: tuple[str, ...] = ()  # patterns, see environment.passed_on
     env_deny: tuple[str, ...] = ()
+    own_python: bool = False  # the command is what follows the interpreter that runs the host's agent
 
 
 class _Parser(argparse.ArgumentParser):
@@ -253,12 +254,17 @@ def interface_variables(interfaces: Sequence[str], slots: Sequence[Slot]) -> dic
     return {"HOROVOD_GLOO_IFACE": interfaces[0], "NCCL_SOCKET_IFNAME": ",".join(interfaces)}
 
 
-def _hosts(namespace: argparse.Namespace) -> list[hosts.Host]:
+def given_hosts(namespace: argparse.Namespace) -> list[hosts.Host]:
+    """Those of -H or of the host file; empty: none are given. Raises LaunchError."""
     if namespace.hosts is not None:
         return hosts.parse_hosts(namespace.hosts)
     if namespace.hostfile is not None:
         return read_hostfile(namespace.hostfile)
-    return [hosts.Host("localhost", namespace.num_proc)]
+    return []
+
+
+def _hosts(namespace: argparse.Namespace) -> list[hosts.Host]:
+    return given_hosts(namespace) or [hosts.Host("localhost", namespace.num_proc)]
 
 
 def read_hostfile(path: str) -> list[hosts.Host]:

@@ -162,7 +162,7 @@ FLAGS: tuple[Flag, ...] = (
          "the benchmark come after --, as in -np 2 --benchmark -- --quick (-- --help lists them)"),
     Flag(("--completion",), JOB, "print a script with which bash, zsh or fish complete this command line, and end",
          _choice("SHELL", "bash", "zsh", "fish")),
-    Flag(("--doctor",), JOB, "check this machine and the hosts of the job, and end", missing="the doctor"),
+    Flag(("--doctor",), JOB, "check this machine and the hosts of the job, and end"),
     Flag(("--gloo",), JOB, "use the built-in controller and launcher (the default)", exclusive="controller"),
     Flag(("--mpi",), JOB, "use MPI", exclusive="controller", missing=_MPI),
     Flag(("--jsrun",), JOB, "use jsrun in an LSF job", exclusive="controller", missing="the jsrun launcher"),

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Sequence
 
 from horovod._version import __version__
-from horovod.runner import check_build, cli, completion
+from horovod.runner import check_build, cli, completion, doctor
 from horovod.runner.errors import AgentError, LaunchError
 from horovod.runner.job import Job, JobResult
 from horovod.runner.signals import SignalQueue
@@ -56,6 +56,8 @@ def _run(arguments: Sequence[str], has_stdin: bool) -> JobResult:
     if namespace.check_build:
         print(check_build.report(verbose=bool(namespace.verbose)))
         return JobResult(0)
+    if namespace.doctor:
+        return doctor.run(namespace, os.environ, SignalQueue())
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         settings = cli.settings(namespace, command, os.environ)

@@ -67,6 +67,7 @@ class StartJob(msgspec.Struct, frozen=True, tag="start"):
     relay: bool = False  # workers reach the store through the agent: connections to it come back as StreamOpen
     own_environment: bool = False  # what belongs to a host (HOME, ...) comes from the agent's environment
     deny: list[str] = []  # but not what matches these
+    own_python: bool = False  # the command is what follows the agent's own interpreter
 
     def __rich_repr__(self) -> _Shown:
         hidden = {"environment": [name for name, _ in self.environment], "key": Secret(self.key)}

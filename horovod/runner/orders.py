@@ -77,6 +77,7 @@ class Orders:
             relay=agent.remote,
             own_environment=agent.remote,
             deny=list(self._settings.env_deny),
+            own_python=self._settings.own_python,
         )
 
     def shared_environment(self, remote: bool) -> dict[str, str]:

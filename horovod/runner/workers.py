@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -94,7 +95,7 @@ class WorkerTable:
         environment.update(self._store)
         reads_stdin = worker.rank == job.stdin_rank
         popen = subprocess.Popen(
-            job.command,
+            [os.fsencode(sys.executable), *job.command] if job.own_python else job.command,
             env=environment,
             cwd=job.directory,
             stdin=subprocess.PIPE if reads_stdin else subprocess.DEVNULL,

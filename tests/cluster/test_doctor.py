@@ -1,0 +1,40 @@
+"""horovodrun --doctor on hosts: what is wrong is found and named, the rest examined all the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from tests.testbed.cluster import Cluster
+from tests.testbed.hosts import Host
+
+
+def doctor(host: Host, *flags: str) -> subprocess.CompletedProcess[str]:
+    return host.run([sys.executable, "-m", "horovod.runner.launch", "--doctor", *flags], timeout=180)
+
+
+def test_hosts_without_fault(cluster: Cluster) -> None:
+    cluster.add_network(1, 2)
+    done = doctor(cluster.desk, "-H", "host1:1,host2:1", "--network-interfaces", "eth0")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ", 2 hosts\n" in done.stdout
+    assert "host1 -> host2  10.77.0.2 (eth0)" in done.stdout
+    assert " 0 failures\n" in done.stdout
+    assert cluster.litter() == {}
+
+
+def test_faults_are_named_with_what_to_do(cluster: Cluster) -> None:
+    """A firewall in one direction, one in both, a name that nobody knows."""
+    cluster.firewall(2)
+    cluster.firewall(3)
+    done = doctor(cluster.host(1), "-H", "host1:1,host2:1,host3:1,host9:1")
+    assert done.returncode == 1
+    assert "not examined: host9\n" in done.stdout
+    assert "FAIL connection: host9: its name cannot be resolved\n     -> check the name in -H" in done.stdout
+    one_way = "host1 does not reach {0}, only the other way round: 10.77.0.{1} (eth0): no answer; fd77::{1} (eth0): no"
+    assert f"WARN network: {one_way.format('host2', 2)}" in done.stdout
+    assert f"WARN network: {one_way.format('host3', 3)}" in done.stdout
+    assert "FAIL network: host2 and host3 do not reach each other: 10.77.0.3 (eth0): no answer; fd77::3" in done.stdout
+    assert "HOROVOD_PORT_RANGE" in done.stdout
+    assert "host2 -> host1  10.77.0.1 (eth0)" in done.stdout
+    assert cluster.litter() == {}
