@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import itertools
 import json
 import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -108,6 +110,14 @@ def worker(traffic_too: bool) -> None:
 # -- measuring ---------------------------------------------------------------------------------------------------------
 
 
+def environment(bytecode: str) -> dict[str, str]:
+    """Compiled once, as an installed package is, whatever the checkout looks like: `bytecode` is a folder for that."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    made = {**os.environ, "PYTHONPATH": path, "PYTHONPYCACHEPREFIX": bytecode, "OMP_NUM_THREADS": "1"}
+    made.pop("PYTHONDONTWRITEBYTECODE", None)
+    return made
+
+
 def interpreters(count: int) -> float:
     """Seconds that so many interpreters, started at once, need to start and stop."""
     begin = time.monotonic()
@@ -125,17 +135,18 @@ def host_list(workers: int, hosts: int) -> str:
     return ",".join(f"127.0.0.{index + 1}:{count}" for index, count in enumerate(counts) if count)
 
 
-def run_job(workers: int, hosts: int, traffic: bool) -> tuple[float, float, float, list[dict[str, Any]]]:
+def run_job(
+    workers: int, hosts: int, traffic: bool, variables: dict[str, str]
+) -> tuple[float, float, float, list[dict[str, Any]]]:
     """(begin, end, CPU seconds, what the workers wrote) of one job."""
     command = [sys.executable, "-m", "horovod.runner", "-np", str(workers), "-H", host_list(workers, hosts)]
     command += ["--start-timeout", str(LIMIT), sys.executable, str(Path(__file__).resolve())]
     command += ["--worker-with-traffic" if traffic else "--worker"]
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     begin = time.monotonic()
     before = os.times()
     done = subprocess.run(
         command,
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        env=variables,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         timeout=LIMIT,
@@ -153,11 +164,11 @@ def run_job(workers: int, hosts: int, traffic: bool) -> tuple[float, float, floa
     return begin, end, cpu, records
 
 
-def measure(workers: int, hosts: int, repeats: int) -> Row:
+def measure(workers: int, hosts: int, repeats: int, variables: dict[str, str]) -> Row:
     samples = []
     for _ in range(repeats):
         idle = interpreters(workers)
-        begin, end, cpu, records = run_job(workers, hosts, traffic=False)
+        begin, end, cpu, records = run_job(workers, hosts, traffic=False, variables=variables)
         # Each phase ends when the last worker is through.
         ends = [max(record["times"][phase] for record in records) for phase in range(4)]
         samples.append(
@@ -172,7 +183,7 @@ def measure(workers: int, hosts: int, repeats: int) -> Row:
                 cpu,
             )
         )
-    records = run_job(workers, hosts, traffic=True)[3]
+    records = run_job(workers, hosts, traffic=True, variables=variables)[3]
     said = [statistics.mean(record[name] for record in records) for name in ("messages", "sent", "received")]
     return Row(workers, hosts, *(statistics.median(column) for column in zip(*samples, strict=True)), *said)
 
@@ -206,10 +217,12 @@ def main() -> None:
         worker(options.worker_with_traffic)
         return
     rows = []
-    for workers in options.workers:
-        for hosts in options.hosts:
+    with tempfile.TemporaryDirectory() as bytecode:
+        variables = environment(bytecode)
+        run_job(2, 1, traffic=True, variables=variables)
+        for workers, hosts in itertools.product(options.workers, options.hosts):
             if hosts <= workers:
-                rows.append(measure(workers, hosts, options.repeats))
+                rows.append(measure(workers, hosts, options.repeats, variables))
                 print(table(rows[-1:]), flush=True)
     load = os.getloadavg()[0]
     print(f"\n{table(rows)}\n\n{len(os.sched_getaffinity(0))} cores, load average {load:.1f} at the end")

@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import os
 import stat
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,6 +105,8 @@ def store(
     ``measured``, ``model``: seconds behind the choice and parameters of the cost model, for people. Raises
     ValueError for a size that the engine does not accept, OSError where the directory cannot be written.
     """
+    import tempfile  # brings a good part of the standard library along, which workers that start have no use for
+
     checked(tuning)
     path = path_of(world)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Small helpers, among them names that other software imports from here."""
 
 import contextlib
-import ctypes.util
+import ctypes
 import importlib.machinery
 import importlib.util
 import os

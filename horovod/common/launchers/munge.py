@@ -5,7 +5,6 @@ the payload is encrypted, and only this user can open it. Each credential can be
 """
 
 import ctypes
-import ctypes.util
 import os
 from typing import Any
 
@@ -69,6 +68,8 @@ def _check(library: Any, code: int) -> None:
 
 
 def _load() -> Any:
+    import ctypes.util  # seldom needed, and it brings half of the standard library along
+
     try:
         library = ctypes.CDLL(ctypes.util.find_library("munge") or "libmunge.so.2")
     except OSError as error:

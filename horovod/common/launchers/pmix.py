@@ -10,7 +10,6 @@ start again (hwloc inside does not survive that), hence it stays until the proce
 
 import atexit
 import ctypes
-import ctypes.util
 import os
 import threading
 from collections.abc import Iterator
@@ -105,6 +104,8 @@ def _load() -> Any:
 
 
 def _candidates() -> Iterator[str]:
+    import ctypes.util  # seldom needed, and it brings half of the standard library along
+
     yield from dict.fromkeys(path for pid in _ancestors() for path in mapped(pid, "libpmix"))
     named = ctypes.util.find_library("pmix")
     if named is not None:
