@@ -55,8 +55,8 @@ def run(
 
     The function, its arguments and its results travel by cloudpickle: lambdas, closures, and functions and classes
     of a script or notebook are fine. What the ranks print appears on `sys.stdout` and `sys.stderr`, each line with its
-    rank in front. The parameters mean what the flags of `horovodrun` mean; so far jobs run on this machine and with a
-    fixed size. May be called from any thread. An interrupt (KeyboardInterrupt) ends all.
+    rank in front. The parameters mean what the flags of `horovodrun` mean; so far jobs have a fixed size. May be called
+    from any thread. An interrupt (KeyboardInterrupt) ends all.
 
     Raises WorkerError, a RuntimeError, when a process fails or ends without a result, naming the first that did and
     its exit code; where it raised an exception, the error is an instance of the exception's class too and shows its

@@ -1,0 +1,94 @@
+"""horovod.run from a script on one host, workers on others."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+from tests.cluster.jobs import no_litter
+from tests.runner.launching import eventually
+from tests.testbed.cluster import Cluster
+from tests.testbed.hosts import HOME, make_key
+
+SCRIPT = """
+import contextlib, io, os, socket, sys
+import horovod
+
+class Place:
+    def __init__(self, rank, host, text): self.rank, self.host, self.text = rank, host, text
+
+class Own(Exception): pass
+
+def where(text):
+    from horovod.common.basics import HorovodBasics
+    from horovod.common.objects import allgather_object
+    hvd = HorovodBasics("benchmark")
+    hvd.init()
+    hosts = allgather_object(socket.gethostname(), "hosts")
+    hvd.shutdown()
+    assert len(set(hosts)) == 3, hosts
+    return Place(hvd_rank(), socket.gethostname(), text)
+
+def hvd_rank():
+    return int(os.environ["HOROVOD_RANK"])
+
+def fail():
+    print("soon")
+    if hvd_rank() == 2:
+        raise Own("far away", socket.gethostname())
+
+options = dict(num_proc=3, hosts="host1:1,host2:1,host3:1")
+large = os.urandom(3_000_000)
+text = io.StringIO()
+with contextlib.redirect_stdout(text):
+    places = horovod.run(where, (large,), **options)
+assert all(isinstance(place, Place) and place.text == large for place in places)
+assert text.getvalue() == ""
+print([(place.rank, place.host) for place in places])
+try:
+    horovod.run(fail, **options)
+except Own as error:
+    print(error.args, error.rank, error.host, error.exit_code)
+    assert 'raise Own("far away", socket.gethostname())' in str(error)
+"""
+
+
+def test_functions_results_and_exceptions_travel_between_hosts(cluster: Cluster, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    done = cluster.launcher.run([sys.executable, script])
+    assert done.returncode == 0, done.stderr
+    places, *printed, error = done.stdout.splitlines()
+    assert places == "[(0, 'host1'), (1, 'host2'), (2, 'host3')]"
+    assert sorted(printed) == [f"[{rank}]<stdout>:soon" for rank in range(3)]
+    assert error == "('far away', 'host3') 2 host3 1"
+    no_litter(cluster)
+
+
+def test_options_of_ssh_and_an_interrupt(cluster: Cluster, tmp_path: Path) -> None:
+    """The second port of the bed's servers and a key that is not the default one; Ctrl-C while the worker sleeps."""
+    key, public = make_key("another")
+    other = cluster.desk.path(f"{HOME}/other key")
+    other.write_text(key)
+    other.chmod(0o600)
+    cluster.desk.path(f"{HOME}/.ssh/id_ed25519").unlink()
+    cluster.host(2).path(f"{HOME}/.ssh/authorized_keys").write_text(public)
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import horovod, time\n"
+        "def work(): print('ready'); time.sleep(600)\n"
+        "try:\n"
+        f"    horovod.run(work, hosts='host2:1', ssh_port=2222, ssh_identity_file='{HOME}/other key')\n"
+        "except KeyboardInterrupt: print('interrupted')\n"
+    )
+    process = cluster.desk.popen([sys.executable, "-u", script])
+    try:
+        assert process.stdout.readline() == b"[0]<stdout>:ready\n"
+        process.send(signal.SIGINT)
+        assert process.stdout.readline() == b"interrupted\n"
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.communicate()
+    eventually(lambda: not cluster.host(2).processes(), 20, "the worker ends")
