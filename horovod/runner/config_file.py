@@ -127,8 +127,8 @@ class _Reader:
     def _value(self, node: yaml.Node) -> object:
         try:
             return self._loader.construct_object(node, deep=True)
-        except ValueError as error:  # say, a date that there is not
-            raise self._error(node, f"cannot be read: {error}") from None
+        except (ValueError, LookupError, AttributeError, TypeError) as error:  # a date that there is not, !!bool maybe
+            raise self._error(node, f"cannot be read: {type(error).__name__}: {error}") from None
 
     def _shown(self, node: yaml.Node) -> str:
         value = self._value(node)

@@ -1,10 +1,13 @@
 """--config-file: every key, what beats what, and what is said about a wrong file."""
 
+import contextlib
+import random
 import warnings
 
 import pytest
 
 from horovod.runner import cli, config_file
+from horovod.runner.errors import LaunchError
 from tests.runner.launching import ROOT
 
 # Frozen: what users have in their files. A change of this table breaks their jobs.
@@ -141,8 +144,10 @@ def test_the_example_of_the_documentation():
         ("params: !!python/object/apply:os.getpid []\n", ["no YAML"]),
         ("a: \x01\n", ["no YAML"]),
         ("timeline: {filename: 2024-13-45}\n", ["line 1", "month"]),
+        ("params: {torus_allreduce: !!bool maybe}\n", ["line 1", "maybe"]),
+        ("timeline: {filename: !!timestamp soon}\n", ["line 1", "cannot be read"]),
         ("params: &a {cycle_time_ms: *a}\n", ["no YAML"]),
-        ("params: {cycle_time_ms: " + 5000 * "[" + "\n", ["nested too deeply"]),
+        ("params: {cycle_time_ms: " + 600 * "[" + "\n", ["nested too deeply"]),
     ],
 )
 def test_what_is_wrong_is_named(text, named):
@@ -150,6 +155,53 @@ def test_what_is_wrong_is_named(text, named):
         config_file.parse(text, "jobs/my.yaml")
     for word in named:
         assert word in str(caught.value)
+
+
+def test_any_text_is_read_or_refused_in_words():
+    """Files with mistakes in them, as many as there is time for."""
+    pieces = [
+        "!!int x",
+        "!!bool 7",
+        "!!binary x",
+        "&a ",
+        "*a",
+        "<<: *a",
+        "? ",
+        "- ",
+        "[",
+        "]",
+        "{",
+        "}",
+        ": ",
+        "\n",
+        "  ",
+        "~",
+    ]
+    pieces += [
+        "1:30",
+        ".nan",
+        "!!set",
+        "!!omap [a: 1]",
+        "\t",
+        "'",
+        '"',
+        "|",
+        "%YAML 1.1",
+        "---",
+        "...",
+        "\ud800",
+        "\x85",
+        "é",
+    ]
+    source = random.Random(11)
+    good = text_of({key: value for key, (value, _) in KEYS.items()})
+    for _ in range(400):
+        text = good
+        for _ in range(source.randint(1, 6)):
+            at = source.randrange(len(text))
+            text = text[:at] + source.choice(pieces) + text[at + source.choice((0, 0, 1, 5)) :]
+        with contextlib.suppress(LaunchError):
+            config_file.parse(text, "f")
 
 
 @pytest.mark.parametrize(("content", "why"), [(None, "No such file"), (b"\xff\xfe", "decode")])
