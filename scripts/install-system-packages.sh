@@ -16,6 +16,10 @@ sshd openssh-server
 nft nftables
 iptables iptables
 ps procps
+slurmctld slurmctld
+slurmd slurmd
+srun slurm-client
+munged munge
 zsh zsh
 fish fish
 LIST

@@ -14,6 +14,7 @@ import base64
 import hashlib
 import os
 import select
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -116,7 +117,8 @@ def _finalize_at_exit(board: PmiBoard) -> None:
 
 
 def _finalize(pid: int) -> None:
-    if os.getpid() != pid or mpi.is_in_use():
+    # After an exception Hydra has to see a crash, or it waits for ranks that wait for this one.
+    if os.getpid() != pid or hasattr(sys, "last_type") or mpi.is_in_use():
         return
     try:
         _open[0].finalize()

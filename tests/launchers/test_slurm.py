@@ -1,0 +1,61 @@
+"""Jobs that srun starts, and processes in an allocation that it has not started."""
+
+import sys
+
+import pytest
+
+from tests.launchers.programs import WORKER
+
+# Slurm fills nodes of four CPUs in its own way: three tasks on two nodes are two and one.
+TWO_AND_ONE = [([0, 2], [0, 2]), ([1, 2], [0, 1]), ([0, 1], [1, 2])]
+KEY = "c3" * 32
+
+
+def test_pmi(slurm_cluster):
+    assert slurm_cluster.run("srun", "--mpi=pmi2", "-N2", "-n3", *WORKER).places() == TWO_AND_ONE
+
+
+def test_munge_where_there_is_no_pmi(slurm_cluster):
+    assert slurm_cluster.run("srun", "-N2", "-n3", *WORKER).places() == TWO_AND_ONE
+
+
+def test_a_key_of_the_users(slurm_cluster):
+    done = slurm_cluster.run("srun", "-N2", "-n3", *WORKER, HOROVOD_JOB_KEY=KEY)
+    assert done.places() == TWO_AND_ONE
+    assert not any(each["key in environment"] for each in done.everybody())
+    assert KEY not in done.text
+
+
+def test_one_node(slurm_cluster):
+    done = slurm_cluster.run("srun", "-N1", "-n2", *WORKER)
+    assert done.places() == [([0, 2], [0, 1]), ([1, 2], [0, 1])]
+    assert not any(each["mpi"] for each in done.everybody())
+
+
+def test_a_step_with_nodes_of_an_allocation(slurm_cluster):
+    step = ["srun", "-N1", "-n1", "--nodelist=n2", *WORKER]
+    assert slurm_cluster.run("salloc", "-Q", "-N2", "-n4", *step).places() == [([0, 1], [0, 1])]
+
+
+def test_an_allocation_without_srun_is_one_process(slurm_cluster):
+    assert slurm_cluster.run("salloc", "-Q", "-N2", "-n4", *WORKER).places() == [([0, 1], [0, 1])]
+
+
+def test_horovodrun_in_an_allocation_and_in_a_step(slurm_cluster):
+    ours = [sys.executable, "-m", "horovod.runner", "-np", "2", *WORKER]
+    assert slurm_cluster.run("salloc", "-Q", "-N2", "-n4", *ours).places() == [([0, 2], [0, 1]), ([1, 2], [0, 1])]
+    assert slurm_cluster.run("srun", "-n1", *ours).places() == [([0, 2], [0, 1]), ([1, 2], [0, 1])]
+
+
+@pytest.mark.parametrize("options", [["--mpi=pmi2"], []], ids=["pmi", "munge"])
+def test_a_rank_that_never_comes_is_named(slurm_cluster, options):
+    options = [*options, "--kill-on-bad-exit=1", "--wait=5"]
+    done = slurm_cluster.run("srun", *options, "-N2", "-n3", *WORKER, "absent:2", HOROVOD_START_TIMEOUT="3")
+    assert done.code != 0
+    assert "waited 3 s for rank 2 (of 3) to call hvd.init()" in done.text
+
+
+def test_who_failed_first_is_said(slurm_cluster):
+    done = slurm_cluster.run("srun", "-N2", "-n3", *WORKER, "raise:1")
+    assert done.code != 0
+    assert "ValueError: no more data" in done.text

@@ -1,0 +1,77 @@
+"""Jobs with the variables of torch.distributed: torchrun's, and those of a PyTorchJob's pods."""
+
+import os
+import socket
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+from tests.launchers import programs
+from tests.launchers.programs import WORKER, Done
+
+KEY = "a7" * 32
+TWO_HOSTS = [([0, 1], [0, 2]), ([0, 1], [1, 2])]
+
+
+def pods(master: str, **variables: str) -> Done:
+    """Two processes with what the operator sets in the pods of a PyTorchJob; each believes to be on its own host."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    running = []
+    for rank in range(2):
+        place = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": master, "MASTER_PORT": str(port)}
+        env = programs.environment(**place, HOROVOD_HOSTNAME=f"train-worker-{rank}", **variables)
+        running.append(subprocess.Popen(WORKER, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+    try:
+        texts = [process.communicate(timeout=programs.DEADLINE)[0] for process in running]
+    finally:
+        for process in running:
+            process.kill()
+    return Done(max(abs(process.returncode) for process in running), "".join(texts))
+
+
+def test_pods_with_a_key_in_a_variable():
+    done = pods(socket.gethostname(), HOROVOD_JOB_KEY=KEY)
+    assert done.places() == TWO_HOSTS
+    assert KEY not in done.text
+
+
+def test_pods_with_a_key_in_a_file(tmp_path):
+    path = tmp_path / "key"
+    path.write_bytes(bytes.fromhex(KEY))
+    path.chmod(0o400)
+    assert pods("localhost", HOROVOD_KEY_FILE=str(path)).places() == TWO_HOSTS
+
+
+def test_pods_without_a_key_are_told_what_to_do():
+    done = pods("192.0.2.77")
+    assert done.code == 1
+    for words in ("PyTorchJob started 2 processes", "HOROVOD_KEY_FILE=FILE", "HOROVOD_JOB_KEY=$(openssl rand -hex 32)"):
+        assert done.text.count(words) == 2, done.text
+
+
+def test_one_host_needs_no_key():
+    done = pods("127.0.0.1")
+    assert done.code == 0, done.text
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+def test_torchrun():
+    options = ["--nproc-per-node", "2", "--master-port", "0", "--no-python"]
+    done = programs.run([sys.executable, "-m", "torch.distributed.run", *options, *WORKER])
+    assert done.places() == [([0, 2], [0, 1]), ([1, 2], [0, 1])]
+
+
+@pytest.mark.skipif(os.environ.get("HOROVOD_TEST_LAUNCHERS") != "all", reason="only in make test-launchers")
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+def test_torchrun_starts_workers_again():
+    """The second time they are another job, which must not meet what is left of the first."""
+    options = ["--nproc-per-node", "2", "--master-port", "0", "--max-restarts", "1", "--no-python"]
+    script = 'test $TORCHELASTIC_RESTART_COUNT = 1 || set -- raise:1; exec "$0" "$W" "$@"'
+    command = [sys.executable, "-m", "torch.distributed.run", *options, "bash", "-c", script, sys.executable]
+    done = programs.run(command, programs.environment(W=WORKER[1]))
+    assert done.code == 0, done.text
+    assert done.text.count("EVERYBODY") == 2
