@@ -1,6 +1,7 @@
 """Whatever fails, the job ends soon, on all hosts, leaves nothing behind, and its last lines say who failed and why.
 
-A row of FAULTS is one way to fail. Two hosts with two ranks each; `make test-cluster` repeats all with four hosts.
+A row of FAULTS is one way to fail. Two hosts with two ranks each; `make test-cluster` repeats all with four hosts, and
+with four of which each but the first is reached through another.
 """
 
 from __future__ import annotations
@@ -27,7 +28,12 @@ HEARTBEAT = 4  # s of silence; where silence is how the fault is found
 WORD = 10.0  # s, the promise: from when a fault is known to the end of the job everywhere
 DEATH = 5.0  # s, the promise for the death of a process
 SMALL = "/mnt"  # a file system of 64 KiB on host1
-SIZES = (2, 4) if os.environ.get("HOROVOD_TEST_CLUSTER") == "all" else (2,)
+LAYOUTS = {
+    "2 hosts": (2, 32),
+    "4 hosts": (4, 32),
+    "4 in a row": (4, 1),
+}  # number of hosts, fan-out of the tree of agents
+CHOSEN = list(LAYOUTS) if os.environ.get("HOROVOD_TEST_CLUSTER") == "all" else ["2 hosts"]
 
 
 @dataclass
@@ -77,6 +83,13 @@ def kill_guard(scene: Scene) -> None:
 
 def kill_launcher(scene: Scene) -> None:
     scene.job.process.send(signal.SIGKILL)
+
+
+def kill_ssh(scene: Scene) -> None:
+    """The connection to the last host, where the launcher has one of its own; else the one that it goes through."""
+    for pid, line in scene.hosts[0].processes().items():
+        if line.startswith("ssh ") and ("-- host" in line):
+            os.kill(pid, signal.SIGKILL)
 
 
 def pull_cable(scene: Scene) -> None:
@@ -146,6 +159,7 @@ FAULTS = [
     ),
     Fault("agent killed", [LOST + ": its agent ended.*SIGKILL"], 1, action=kill_agent, within=DEATH),
     Fault("guard killed", ["agent on host <host>"], 1, action=kill_guard, within=DEATH),
+    Fault("ssh killed", [LOST], 1, action=kill_ssh, within=DEATH),
     Fault("launcher killed", [], -9, action=kill_launcher, within=DEATH),
     Fault("cable pulled", [LOST], 1, action=pull_cable, silence=HEARTBEAT),
     Fault("partition", [LOST], 1, action=cut_off, silence=HEARTBEAT),
@@ -176,16 +190,19 @@ def slowness() -> float:
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("layout", CHOSEN)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_fault(cluster: Cluster, tmp_path: Path, slowness: float, fault: Fault, size: int) -> None:
+def test_fault(cluster: Cluster, tmp_path: Path, slowness: float, fault: Fault, layout: str) -> None:
+    size, fanout = LAYOUTS[layout]
     hosts = [cluster.host(number) for number in range(1, size + 1)]
     rank = SLOTS * size - 1
     places = ",".join(f"{host.name}:{SLOTS}" for host in hosts)
     line = ["-np", str(SLOTS * size), "-H", places, *fault.flags, *WORKER]
     if fault.worker:
         line += ["--fault", fault.worker, "--rank", str(rank)]
-    env = {"HOROVOD_HEARTBEAT_TIMEOUT": str(HEARTBEAT)} if fault.silence == HEARTBEAT else {}
+    env = {"HOROVOD_SSH_FANOUT": str(fanout)}
+    if fault.silence == HEARTBEAT:
+        env["HOROVOD_HEARTBEAT_TIMEOUT"] = str(HEARTBEAT)
     with running(cluster, tmp_path, *line, env=env) as job:
         scene = Scene(cluster, hosts, job)
         job.wait_for_output("ready", 1 if fault.worker == "never" else SLOTS * size)

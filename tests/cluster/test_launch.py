@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from tests.cluster.jobs import WORKER, Done, run_job, running
 from tests.testbed.cluster import Cluster
-from tests.testbed.hosts import HOME, make_key
+from tests.testbed.hosts import HOME, ROOT, make_key
 
 PLACE = ["bash", "-c", "echo $HOROVOD_RANK $(hostname) $HOROVOD_LOCAL_RANK/$HOROVOD_LOCAL_SIZE $HOROVOD_CROSS_RANK"]
 
@@ -41,6 +42,21 @@ def test_workers_on_all_hosts_meet(cluster: Cluster, size: int) -> None:
     done = run_job(cluster, "-np", count, "-H", hosts, *WORKER, "--steps", "5")
     assert (done.code, done.err) == (0, "")
     assert done.out.count("done after 5 steps") == count
+
+
+@pytest.mark.slow
+def test_training_on_two_hosts_gives_the_bits_of_one(cluster: Cluster, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
+    hashes = []
+    for hosts in ("host1:2", "host1:1,host3:1"):
+        program = [sys.executable, "examples/pytorch/digits.py", "--epochs", "1", "--no-progress"]
+        program += ["--checkpoint", str(tmp_path / "state")]
+        done = run_job(cluster, "-np", "2", "-H", hosts, *program, cwd=ROOT, env={"OMP_NUM_THREADS": "1"})
+        assert done.code == 0, done.err
+        hashes += re.findall("identical on all 2 ranks: sha256 ([0-9a-f]{16})", done.out)
+    assert len(hashes) == 2
+    assert hashes[0] == hashes[1]
 
 
 def test_what_reaches_a_worker(cluster: Cluster, tmp_path: Path) -> None:
