@@ -251,7 +251,8 @@ class _Joining:
             if isinstance(error, Exception) and not isinstance(error, _ToldError):  # Ctrl-C does not wait
                 self._await_others(store, epoch, text)
             if isinstance(error, (LinkError, OSError, StoreError)):
-                raise ValueError(f"init: {text}") from error
+                # A LinkError says the same: two tracebacks would only hide it.
+                raise ValueError(f"init: {text}") from (None if isinstance(error, LinkError) else error)
             raise
         job = self._job(peers)
         if formed.cipher is not None:
