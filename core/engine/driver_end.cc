@@ -60,7 +60,7 @@ bool Driver::past_goodbye() const {
 
 void Driver::collective_failed(const Status& status) {
   // A closed data link is a symptom; the control tree is about to say who has gone and why.
-  const Deadline patience = Deadline::after(0.1);
+  const Deadline patience = Deadline::after(0.5);  // a starved machine needs more than a moment
   while (status.code() == Code::peer_lost && !over_ && !bye_ && !patience.passed()) {
     world_.waiter().nap(Deadline::after(0.005));
     control_.probe();
