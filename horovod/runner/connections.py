@@ -195,7 +195,7 @@ class StreamConnection:
         self._send(StreamEnd(self._stream))
 
     def kill(self) -> None:
-        self.hang_up()
+        self._send(StreamEnd(self._stream, signal.SIGKILL))
 
     def end(self, deadline: float) -> int | None:
         """The agent in between sees to the process; this end has nothing to wait for."""

@@ -174,7 +174,7 @@ class StreamData(msgspec.Struct, frozen=True, tag="data"):
 
 
 class StreamEnd(msgspec.Struct, frozen=True, tag="end"):
-    """Nothing more comes from this side; `status`: how a spawned command ended."""
+    """Nothing more comes from this side; `status`: how a spawned command ended; to one that runs, not 0: kill it."""
 
     stream: int
     status: int = 0

@@ -139,10 +139,12 @@ class Streams:
                 stream.writer.write(message.data)
                 if stream.writer.pending > SENT_LIMIT:
                     self._drop(stream)
-        elif stream.popen is not None:
-            self._close_input(stream)
-        else:
+        elif stream.popen is None:
             stream.closing = True
+        elif message.status:  # its host is lost: it would wait for long
+            linux.send_signal(stream.popen.pid, signal.SIGKILL)
+        else:
+            self._close_input(stream)
 
     # Descriptors
 

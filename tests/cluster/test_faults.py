@@ -161,8 +161,8 @@ FAULTS = [
     Fault("guard killed", ["agent on host <host>"], 1, action=kill_guard, within=DEATH),
     Fault("ssh killed", [LOST], 1, action=kill_ssh, within=DEATH),
     Fault("launcher killed", [], -9, action=kill_launcher, within=DEATH),
-    Fault("cable pulled", [LOST], 1, action=pull_cable, silence=HEARTBEAT),
-    Fault("partition", [LOST], 1, action=cut_off, silence=HEARTBEAT),
+    Fault("cable pulled", [LOST], 1, action=pull_cable, silence=HEARTBEAT, within=DEATH),
+    Fault("partition", [LOST], 1, action=cut_off, silence=HEARTBEAT, within=DEATH),
     Fault("log disk full", ["/mnt/.*No space left"], 1, "chatter", flags=["--output-filename", SMALL]),
     Fault("Ctrl-C", ["SIGINT received", "stopped by SIGINT$"], 130, action=interrupt, within=DEATH),
     Fault(
