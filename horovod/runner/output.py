@@ -102,7 +102,10 @@ class OutputSink:
         self.status("")
         if self._terminal:  # a line must not begin in the middle of another rank's progress bar
             if self._torn_by is not None and self._torn_by != source:
-                data = b"\n" + data
+                # Bars of several ranks take turns on one line, where that can be erased; else the screen would be full
+                # of them in a moment.
+                is_bar = data.endswith(b"\r") and b"\n" not in data
+                data = (ERASE if is_bar and self.rewrites else b"\n") + data
             self._torn_by = source if data.endswith(b"\r") else None
         self._emit(stream, data)
 
@@ -195,6 +198,14 @@ class OutputQueue(OutputSink):
                 self._queue.popleft()
             else:
                 del data[:written]
+
+    def close(self) -> None:
+        """What waits is not written any more: an interrupt may have left it written in part."""
+        if self._status:
+            try:
+                os.write(self._fds[2], ERASE)
+            except OSError:
+                pass
 
     def _drop(self, fd: int) -> None:
         self.broken = True

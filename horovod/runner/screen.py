@@ -66,8 +66,6 @@ class Screen:
     def close(self) -> None:
         """Raises RankFileError for what could not be written to the last."""
         files, self._files = self._files, None
-        self.queue.status("")
-        self.queue.write()
         try:
             if files is not None:
                 files.close()

@@ -9,7 +9,7 @@ import pytest
 
 from horovod.runner import lines
 from horovod.runner.display import Display
-from horovod.runner.output import OutputQueue, RankFileError, RankFiles
+from horovod.runner.output import ERASE, OutputQueue, RankFileError, RankFiles
 
 
 class Shown:
@@ -195,6 +195,20 @@ def test_the_queue_never_blocks_and_loses_nothing():
         got += os.read(read_end, 1 << 20)
     assert got == data
     assert queue.pending == 0
+    os.close(read_end)
+    os.close(write_end)
+
+
+def test_no_status_line_is_left_behind():
+    read_end, write_end = os.pipe()
+    queue = OutputQueue(write_end, write_end)
+    queue.rewrites = True  # as on a terminal
+    queue.status("waiting")
+    queue.write()
+    queue.put(1, b"not written when a program is interrupted\n")
+    queue.status("waiting longer")
+    queue.close()
+    assert os.read(read_end, 1000) == b"waiting" + ERASE
     os.close(read_end)
     os.close(write_end)
 

@@ -150,6 +150,19 @@ def test_no_status_line_over_a_progress_bar_nor_where_it_cannot_be_rewritten():
     assert sink.take() == b""
 
 
+@pytest.mark.parametrize(("rewrites", "between"), [(True, ERASE), (False, b"\n")])
+def test_progress_bars_of_several_ranks_take_turns_on_one_line(rewrites, between):
+    sink = Kept(rewrites)
+    sink.put(1, b"[0]:50%\r", source=1)
+    sink.put(1, b"[1]:5%\r", source=3)
+    sink.put(1, b"[1]:6%\r", source=3)
+    assert sink.take() == b"[0]:50%\r" + between + b"[1]:5%\r[1]:6%\r"
+    sink.put(1, b"[0]:done\n[0]:next\r", source=1)
+    assert sink.take() == b"\n[0]:done\n[0]:next\r"
+    sink.put(2, b"horovodrun: a word\n")
+    assert sink.take() == b"\nhorovodrun: a word\n"
+
+
 # As hvd.init() does. Rank 1 meets at once, rank 0 when it reads a line.
 MEET = """
 import sys
