@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import socket
 import sys
 import warnings
@@ -100,7 +101,8 @@ def _add(target: argparse._ActionsContainer, flag: Flag) -> None:
 def split_command(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """The flags, and the command: from the first word that is neither a flag nor the value of one, or after `--`.
 
-    argparse is not asked, because it would look for flags of ours among the words of the command.
+    argparse is not asked, because it would look for flags of ours among the words of the command. Raises LaunchError
+    for a flag that there is not, naming the nearest.
     """
     words = {name: flag.nargs if flag.value else 0 for flag in FLAGS for name in flag.names}
     index = 0
@@ -110,8 +112,26 @@ def split_command(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             return list(arguments[:index]), list(arguments[index + 1 :])
         if not word.startswith("-") or word == "-":
             break
+        _check_known(word)
         index += 1 + words.get(word, 0)
     return list(arguments[:index]), list(arguments[index:])
+
+
+def _check_known(word: str) -> None:
+    """Is the word a flag, alone, with =value or, with one letter, with its value behind it?"""
+    names = ["-h", "--help"]
+    letters = []
+    for flag in FLAGS:
+        names += flag.names
+        letters += [name for name in flag.names if len(name) == 2 and flag.value]
+        names += ["--no-" + name[2:] for name in flag.names if flag.no]
+    given = word.partition("=")[0]
+    if given in names or word[:2] in letters:
+        return
+    near = difflib.get_close_matches(given, names, 1, 0.7)
+    if not near and given.lstrip("-") in (name.lstrip("-") for name in names):  # one dash more or less
+        near = [name for name in names if name.lstrip("-") == given.lstrip("-")]
+    raise LaunchError(f"there is no flag {given}{f'; did you mean {near[0]}?' if near else ''}")
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:

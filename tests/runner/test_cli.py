@@ -89,6 +89,12 @@ def test_what_follows_the_command_belongs_to_it():
     assert command == ["python", "a.py", "-np", "9", "--verbose", "-H", "x", "--", "-v"]
 
 
+def test_a_value_may_stand_close_to_its_flag():
+    namespace, command = cli.parse(["-p22", "-Hlocalhost:2", "-np=2", "--cycle-time-ms=3", "x"])
+    assert (namespace.ssh_port, namespace.hosts, namespace.num_proc) == (22, "localhost:2", 2)
+    assert command == ["x"]
+
+
 def test_two_dashes_end_the_flags():
     assert cli.parse(["-np", "1", "--", "-odd-name", "--gloo"])[1] == ["-odd-name", "--gloo"]
 
@@ -111,7 +117,13 @@ def test_two_dashes_end_the_flags():
         (["-np", "1", "-p", "70000"], ["--ssh-port", "'70000'", "65535"]),
         (["-np", "1", "--start-timeout", "0"], ["--start-timeout", "'0'"]),
         (["-np", "1", "--no-such-flag"], ["--no-such-flag"]),
-        (["-np", "1", "--verb"], ["--verb"]),
+        (["-np", "1", "--verb"], ["no flag --verb"]),
+        (["-np", "1", "--log-levle=debug"], ["no flag --log-levle", "did you mean --log-level?"]),
+        (["-np", "1", "--no-autotunes"], ["no flag --no-autotunes", "did you mean --no-autotune?"]),
+        (["--np", "1"], ["no flag --np", "did you mean -np?"]),
+        (["-np4"], ["no flag -np4", "did you mean -np?"]),
+        (["-hostfil", "f"], ["no flag -hostfil;", "did you mean -hostfile?"]),
+        (["-np", "1", "-p=x"], ["--ssh-port", "'x'"]),
         (["-np", "1", "-H", "a:1", "--hostfile", "f"], ["--hosts", "--hostfile", "not allowed"]),
         (["-np", "1", "--gloo", "--mpi"], ["--gloo", "--mpi", "not allowed"]),
         (["-np", "1", "--log-with-timestamp", "--log-hide-timestamp"], ["--log-with", "--log-hide", "not allowed"]),
