@@ -32,8 +32,8 @@ from horovod.common.store import StoreClient
 from horovod.common.worker_env import WorkerEnv
 env = WorkerEnv.from_environ()
 with StoreClient(env.job_key(), env.rendezvous_addr, env.rendezvous_port) as store:
-    _, values = store.exchange("here", env.rank, env.size, b"x" * 300000 * (env.rank + 1))
-print("met", [len(value) // 300000 for value in values], env.hostname, os.environ["HOME"])
+    _, values = store.exchange("here", env.rank, env.size, b"x" * 200000 * (env.rank + 1))
+print("met", [len(value) // 200000 for value in values], env.hostname, os.environ["HOME"])
 """
 
 # Says hello like an agent and then nothing more; ends with the first word to it, if it is not mute.
