@@ -4,6 +4,7 @@ import random
 import re
 import resource
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -149,6 +150,7 @@ def test_folders_are_padded_to_the_widest_rank(tmp_path, size, folder):
     assert (tmp_path / "deep" / "logs" / folder / "stdout").read_bytes() == b""
 
 
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="there is no /dev/full here")
 def test_a_full_disk_is_named():
     files = RankFiles.__new__(RankFiles)
     files._files = {(0, 1): os.open("/dev/full", os.O_WRONLY)}
