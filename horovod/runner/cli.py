@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import socket
 import sys
 import warnings
@@ -128,6 +127,8 @@ def _check_known(word: str) -> None:
     given = word.partition("=")[0]
     if given in names or word[:2] in letters:
         return
+    import difflib  # not at the start of every job
+
     near = difflib.get_close_matches(given, names, 1, 0.7)
     if not near and given.lstrip("-") in (name.lstrip("-") for name in names):  # one dash more or less
         near = [name for name in names if name.lstrip("-") == given.lstrip("-")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import reprlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -160,6 +159,8 @@ def _hint(section: str, name: str) -> str:
     given = f"{section}.{name}" if section else name
     same_name = [key for key in KEYS if key.split(".")[1] == name]
     known = [*KEYS, *SECTIONS] if not section else list(KEYS)
+    import difflib
+
     near = same_name or difflib.get_close_matches(given, known, 1, 0.6)
     if not near:
         last = difflib.get_close_matches(name, [key.split(".")[1] for key in KEYS], 1, 0.6)

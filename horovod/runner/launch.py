@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import warnings
 from collections.abc import Sequence
 
 from horovod._version import __version__
-from horovod.runner import check_build, cli, completion, doctor
+from horovod.runner import cli
 from horovod.runner.errors import AgentError, LaunchError
 from horovod.runner.job import Job, JobResult
 from horovod.runner.signals import SignalQueue
@@ -45,19 +46,32 @@ def _say(text: str) -> None:
         pass
 
 
-def _run(arguments: Sequence[str], has_stdin: bool) -> JobResult:
-    namespace, command = cli.parse(arguments)
+def _tell(namespace: argparse.Namespace) -> JobResult | None:
+    """Do what flags ask for instead of a job; None: nothing. What only this needs is not loaded for a job."""
     if namespace.version:
         print(__version__)
-        return JobResult(0)
-    if namespace.completion:
+    elif namespace.completion:
+        from horovod.runner import completion
+
         print(completion.script(namespace.completion), end="")
-        return JobResult(0)
-    if namespace.check_build:
+    elif namespace.check_build:
+        from horovod.runner import check_build
+
         print(check_build.report(verbose=bool(namespace.verbose)))
-        return JobResult(0)
-    if namespace.doctor:
+    elif namespace.doctor:
+        from horovod.runner import doctor
+
         return doctor.run(namespace, os.environ, SignalQueue())
+    else:
+        return None
+    return JobResult(0)
+
+
+def _run(arguments: Sequence[str], has_stdin: bool) -> JobResult:
+    namespace, command = cli.parse(arguments)
+    told = _tell(namespace)
+    if told is not None:
+        return told
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         settings = cli.settings(namespace, command, os.environ)
