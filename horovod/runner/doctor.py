@@ -115,6 +115,7 @@ def reach(settings: LaunchSettings, environ: Mapping[str, str], signals: SignalQ
                 f"{why} within {settings.start_timeout:g} s\na higher --start-timeout gives it longer"
             )
     finally:
+        fleet.abandon_waiting()
         fleet.end(END_SECONDS)
     return [
         HostAnswer(

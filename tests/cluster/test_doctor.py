@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import time
 
 from tests.testbed.cluster import Cluster
 from tests.testbed.hosts import Host
 
+COMMAND = [sys.executable, "-m", "horovod.runner.launch", "--doctor"]
+
 
 def doctor(host: Host, *flags: str) -> subprocess.CompletedProcess[str]:
-    return host.run([sys.executable, "-m", "horovod.runner.launch", "--doctor", *flags], timeout=180)
+    return host.run([*COMMAND, *flags], timeout=180)
 
 
 def test_hosts_without_fault(cluster: Cluster) -> None:
@@ -37,4 +41,18 @@ def test_faults_are_named_with_what_to_do(cluster: Cluster) -> None:
     assert "FAIL network: host2 and host3 do not reach each other: 10.77.0.3 (eth0): no answer; fd77::3" in done.stdout
     assert "HOROVOD_PORT_RANGE" in done.stdout
     assert "host2 -> host1  10.77.0.1 (eth0)" in done.stdout
+    assert cluster.litter() == {}
+
+
+def test_an_interrupt_ends_it(cluster: Cluster) -> None:
+    """Even while it waits for a host that does not answer."""
+    cluster.partition(2)
+    process = cluster.host(1).popen(COMMAND + ["-H", "host1:1,host2:1"], text=True)
+    deadline = time.monotonic() + 60
+    while not any("ssh" in line for line in cluster.host(1).processes().values()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "", "horovodrun: stopped by SIGINT\n")
     assert cluster.litter() == {}

@@ -96,9 +96,9 @@ def test_hosts_that_have_only_ipv6_in_common(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("closed", [1, 2])
 def test_a_firewall_in_one_direction(cluster: Cluster, closed: int) -> None:
-    """Whichever host lets nobody in, the other one is connected to."""
+    """Whichever host lets nobody in, the other one is connected to, encrypted or not."""
     cluster.firewall(closed)
-    with ranks(cluster, [1, 2, 3]) as made:
+    with ranks(cluster, [1, 2, 3], env={"HOROVOD_ENCRYPT_DATA": str(closed - 1)}) as made:
         formed(made)
 
 
