@@ -1,7 +1,7 @@
 """Makes an engine out of the worker environment and the settings: meet in the store, connect, share memory, start.
 
-    1. exchange   every rank tells the store who and where it is and gets everybody's records; the round's number is the
-                  epoch
+    1. exchange   every rank tells the store who and where it is; each node's leader gets everybody's records and passes
+                  them on to the others (records.py); the round's number is the epoch
     2. connect    links.Former opens and authenticates the sockets; a node's leader passes the shared memory on
     3. start      the engine gets descriptors and numbers
     4. confirm    a second exchange: init returns on all ranks or fails on all
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from horovod._version import __version__
-from horovod.common import calibration, cipher, congestion, keepalive, shared_memory
+from horovod.common import calibration, cipher, congestion, keepalive, records, shared_memory
 from horovod.common.auth import Session, derive_key
 from horovod.common.cipher import Cipher
 from horovod.common.endpoints import Endpoint, parse_ports, to_listen
@@ -38,10 +38,11 @@ from horovod.common.peers import (
     machine_identity,
     make_job,
     make_plan,
+    node_of,
 )
 from horovod.common.settings import LOG_LEVELS, TABLE, Settings
 from horovod.common.state import Job
-from horovod.common.store_client import StoreClient, StoreError, StoreTimeout
+from horovod.common.store_client import Met, StoreClient, StoreError, StoreTimeout
 from horovod.common.util import cpu_quota
 from horovod.common.worker_env import WorkerEnv
 
@@ -164,8 +165,9 @@ class _Joining:
         listeners = self._listen()
         try:
             with StoreClient(self._key, self._host, self._port) as store:
-                epoch, peers = self._meet(store, listeners)
-                return self._form_and_confirm(store, listeners, epoch, peers)
+                mine = self._describe_self(listeners)
+                met = self._meet(store, mine)
+                return self._form_and_confirm(store, listeners, mine, met)
         finally:
             listeners.close()
 
@@ -183,8 +185,8 @@ class _Joining:
         places = to_listen(found, interface, alone)
         return Listeners(places, len(self._members) + 64, ports)
 
-    def _meet(self, store: StoreClient, listeners: Listeners) -> tuple[int, list[Peer]]:
-        mine = _describe(
+    def _describe_self(self, listeners: Listeners) -> Peer:
+        return _describe(
             self._env,
             self._settings,
             self._sets,
@@ -193,12 +195,20 @@ class _Joining:
             listeners.unix_name,
             list(self._ciphers),
         )
+
+    def _meet(self, store: StoreClient, mine: Peer) -> Met:
+        """Waits for all ranks. Raises ValueError naming those that do not come."""
         group = "init" if self._world else "init " + ",".join(map(str, self._members))
         if len(group) > 512:  # the store's limit of names
             group = "init " + derive_key(self._key, group).hex()
         try:
-            epoch, values = store.exchange(
-                group, self._me, len(self._members), msgspec.msgpack.encode(mine), self._patience
+            met = store.exchange_by_node(
+                group,
+                self._me,
+                len(self._members),
+                msgspec.msgpack.encode(mine),
+                derive_key(self._key, "node " + "\0".join(node_of(mine))).hex(),  # names may be of any length
+                self._patience,
             )
         except StoreTimeout as error:
             if not error.missing:
@@ -214,23 +224,57 @@ class _Joining:
         except StoreError as error:
             raise ValueError(f"init: {error}") from None
         self._meeting.formed()
+        return met
+
+    def _gather(self, store: StoreClient, listeners: Listeners, mine: Peer, met: Met, formed: _Formed) -> list[Peer]:
+        """Everybody's records; the links inside of the node over which they came go to ``formed``.
+
+        Raises ValueError, on all ranks alike, when records do not fit together, as well as when they do not come.
+        """
+        seconds = self._settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
+        key = derive_key(self._key, "links")
+        try:
+            values, formed.links = records.spread(
+                met, self._me, mine, key, listeners, seconds, lambda: _check_others(store, met.round)
+            )
+        except BaseException as error:
+            text = self._tell(store, met.round, error)
+            if isinstance(error, Exception):
+                self._await_others(store, met.round, text)
+            if isinstance(error, (LinkError, OSError, StoreError)):
+                raise ValueError(f"init: {text}") from error
+            raise
         peers = decode_peers(values)
         check_agreement(peers)
-        return epoch, peers
+        return peers
 
-    def _form_and_confirm(
-        self, store: StoreClient, listeners: Listeners, epoch: int, peers: list[Peer]
-    ) -> tuple[Job, "Engine"]:
-        settings = self._settings.with_values(peers[0].agreed)
-        plan = make_plan(self._me, peers)
-        self._env = self._placed(peers)
-        formed = _Formed({}, [], self._cipher(plan, peers, settings))
+    def _form_and_confirm(self, store: StoreClient, listeners: Listeners, mine: Peer, met: Met) -> tuple[Job, "Engine"]:
+        formed = _Formed({}, [])
+        epoch = met.round
+        try:
+            peers = self._gather(store, listeners, mine, met, formed)
+            settings = self._settings.with_values(peers[0].agreed)
+            plan = make_plan(self._me, peers)
+            self._env = self._placed(peers)
+            formed.cipher = self._cipher(plan, peers, settings)
+        except BaseException:
+            formed.close()
+            raise
         engine = None
         try:
             seconds = settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
-            kinds = (CONTROL, DATA) if settings.flag("HOROVOD_ENCRYPT_DATA") else (CONTROL,)
-            former = Former(plan, peers, derive_key(self._key, "links"), epoch, listeners, formed.cipher, kinds)
-            formed.links = former.run(seconds, lambda: _check_others(store, epoch))
+            encrypted = (CONTROL, DATA) if settings.flag("HOROVOD_ENCRYPT_DATA") else (CONTROL,)
+            former = Former(
+                plan,
+                peers,
+                derive_key(self._key, "links"),
+                epoch,
+                listeners,
+                formed.cipher,
+                encrypted,
+                kinds=(CONTROL, DATA),
+            )
+            formed.links.update(former.run(seconds, lambda: _check_others(store, epoch)))
             formed.sessions = former.sessions
             for (kind, _), sock in formed.links.items():
                 if kind == DATA:

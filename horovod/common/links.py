@@ -19,7 +19,7 @@ import selectors
 import socket
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from horovod.common.auth import Acceptor, AuthError, Connector, Ephemeral, Inviter, Place, Session
 from horovod.common.cipher import Cipher
@@ -75,14 +75,16 @@ class Former:
     def __init__(
         self,
         plan: Plan,
-        peers: Sequence[Peer],
+        peers: Sequence[Peer] | Mapping[int, Peer],
         key: bytes,
         epoch: int,
         listeners: Listeners,
         cipher: Cipher | None = None,
         encrypted: Sequence[int] = (),
+        kinds: Sequence[int] = (NODE, CONTROL, DATA),
     ) -> None:
-        """``cipher``, ``encrypted``: what the kinds of links that will be encrypted will be encrypted with."""
+        """``cipher``, ``encrypted``: what the kinds of links that will be encrypted will be encrypted with. ``kinds``:
+        of links to be formed now; ``peers`` has to know who is at their other ends, and this rank."""
         self.sessions: dict[Link, Session] = {}
         """Keys of those links, once formed."""
         self._cipher = cipher
@@ -95,7 +97,8 @@ class Former:
         self._selector = selectors.DefaultSelector()
         self._links: dict[Link, socket.socket] = {}
         self._attempts: dict[_Attempt, None] = {}  # in the order of their beginning
-        self._outgoing, self._incoming = _wanted(plan)
+        self._kinds = kinds
+        self._outgoing, self._incoming = _wanted(plan, kinds)
         self._dialers: dict[Link, Dialer[Target]] = {}
         self._proven: dict[Link, _Attempt] = {}  # those that wait for the acceptor's welcome
         self._next_due = 0.0
@@ -111,7 +114,7 @@ class Former:
         begin = time.monotonic()
         patience = min(seconds, max(_UNREACHABLE_SECONDS, seconds * _UNREACHABLE))
         try:
-            for listener in (self._listeners.unix, *self._listeners.tcp):
+            for listener in self._doors():
                 self._selector.register(listener, selectors.EVENT_READ, None)
             self._prepare(begin)
             while len(self._links) < len(self._outgoing) + len(self._incoming):
@@ -129,6 +132,11 @@ class Former:
                 attempt.sock.close()
             self._selector.close()
         return self._links
+
+    def _doors(self) -> list[socket.socket]:
+        """Those who come for links of other kinds wait outside for whoever forms those."""
+        doors = [self._listeners.unix] if NODE in self._kinds else []
+        return doors + (self._listeners.tcp if CONTROL in self._kinds or DATA in self._kinds else [])
 
     def _ephemeral(self, kind: int) -> Ephemeral | None:
         return self._cipher.ephemeral() if self._cipher is not None and kind in self._encrypted else None
@@ -386,14 +394,14 @@ def _reason(error: Exception) -> str:
     return (error.strerror or str(error)).lower()
 
 
-def _wanted(plan: Plan) -> tuple[list[Link], list[Link]]:
+def _wanted(plan: Plan, kinds: Sequence[int]) -> tuple[list[Link], list[Link]]:
     """(links that I connect, links that others connect to me)."""
     outgoing = [(DATA, rank) for rank in plan.remote if rank < plan.me]
     incoming = [(DATA, rank) for rank in plan.remote if rank > plan.me]
     incoming += [(NODE, rank) for rank in plan.local_children] + [(CONTROL, rank) for rank in plan.remote_children]
     if plan.parent >= 0:
         outgoing.append((CONTROL if plan.leads else NODE, plan.parent))
-    return outgoing, incoming
+    return [link for link in outgoing if link[0] in kinds], [link for link in incoming if link[0] in kinds]
 
 
 def _peer_uid(sock: socket.socket) -> int:

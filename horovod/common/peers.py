@@ -55,10 +55,11 @@ def label(rank: int, peer: Peer) -> str:
     return f"rank {rank} (host {peer.hostname}, pid {peer.pid})"
 
 
-def decode_peers(values: Sequence[bytes]) -> list[Peer]:
-    """Peers by rank. Raises ValueError naming both ranks and both versions when they run different versions."""
+def decode_peers(values: Sequence[bytes], first: int = 0) -> list[Peer]:
+    """Peers of the ranks from ``first`` on. Raises ValueError naming the rank and both versions when one runs another
+    version."""
     plain = [msgspec.msgpack.decode(value, type=VersionedPeer) for value in values]
-    for rank, peer in enumerate(plain):
+    for rank, peer in enumerate(plain, first):
         if peer.version != __version__:
             raise ValueError(
                 f"rank {rank} (host {peer.hostname}) runs horovod {peer.version}, this process runs {__version__}; "
@@ -124,15 +125,25 @@ class Plan:
         return self.leaders[1:] if self.me == 0 else []
 
 
-def make_plan(me: int, peers: Sequence[Peer]) -> Plan:
+def node_of(peer: Peer) -> tuple[str, str]:
     """Ranks of one host identity on one machine form a node."""
+    return peer.hostname, peer.machine
+
+
+def make_plan(me: int, peers: Sequence[Peer]) -> Plan:
+    """The plan of rank ``me`` of all ``peers``."""
     numbers: dict[tuple[str, str], int] = {}
-    node_of = [numbers.setdefault((peer.hostname, peer.machine), len(numbers)) for peer in peers]
-    leaders = [node_of.index(node) for node in range(len(numbers))]
-    local = [rank for rank, node in enumerate(node_of) if node == node_of[me]]
+    nodes = [numbers.setdefault(node_of(peer), len(numbers)) for peer in peers]
+    leaders = [nodes.index(node) for node in range(len(numbers))]
+    local = [rank for rank, node in enumerate(nodes) if node == nodes[me]]
     parent = (0 if me > 0 else -1) if me == local[0] else local[0]
-    remote = [rank for rank, node in enumerate(node_of) if node != node_of[me]]
-    return Plan(me, node_of, local, parent, remote, leaders)
+    remote = [rank for rank, node in enumerate(nodes) if node != nodes[me]]
+    return Plan(me, nodes, local, parent, remote, leaders)
+
+
+def make_first_plan(me: int, leader: int) -> Plan:
+    """All that a rank knows before its node's leader has told it of the others: that there is a leader."""
+    return Plan(me, [], [leader, me], leader, [], [leader])
 
 
 def make_job(me: int, hostnames: Sequence[str], dynamic: bool, elastic: bool) -> Job:

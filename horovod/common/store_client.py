@@ -1,6 +1,7 @@
 """The store's client, used by one thread at a time. Every call waits until its deadline at most."""
 
 import time
+from dataclasses import dataclass
 
 import msgspec
 import zmq
@@ -15,6 +16,7 @@ from horovod.common.store_messages import (
     Request,
     Set,
     curve_pair,
+    unpack,
 )
 
 _GRACE = 2.0  # seconds for the server's own answer "timeout" to arrive, which names what is missing
@@ -32,6 +34,17 @@ class StoreTimeout(StoreError):
     def __init__(self, message: str, missing: list[str]) -> None:
         super().__init__(message)
         self.missing = missing
+
+
+@dataclass(frozen=True)
+class Met:
+    """What came of an exchange."""
+
+    round: int
+    values: list[bytes]
+    """By rank; only the holder's when that is another rank."""
+    holder: int
+    """The rank of this node that has the values of all."""
 
 
 class StoreClient:
@@ -97,10 +110,23 @@ class StoreClient:
         Numbers of rounds never repeat. Raises StoreTimeout naming the ranks that did not come, and StoreError when
         ranks disagree about the size or two processes claim one rank.
         """
+        met = self.exchange_by_node(group, rank, size, value, "", timeout)
+        return met.round, met.values
+
+    def exchange_by_node(
+        self, group: str, rank: int, size: int, value: bytes, node: str, timeout: float | None = None
+    ) -> Met:
+        """The same, but of the ranks that say the same ``node`` only the first one gets the values, to pass them on: so
+        what goes over the network grows with the number of nodes."""
         _check_value(group, value)
         seconds = self._seconds(timeout)
-        reply = self._call(Exchange(self._next_id(), group, rank, size, value, seconds), seconds)
-        return reply.round, reply.values
+        reply = self._call(Exchange(self._next_id(), group, rank, size, value, seconds, node), seconds)
+        if reply.holder not in (-1, rank):
+            return Met(reply.round, reply.values, reply.holder)
+        try:
+            return Met(reply.round, unpack(reply.packed), rank)
+        except ValueError as error:
+            raise StoreError(str(error)) from None
 
     def close(self) -> None:
         """May be called again."""

@@ -1,5 +1,6 @@
 """What store clients and the server say to each other, and the keys they do it with."""
 
+import zlib
 from typing import Annotated
 
 import msgspec
@@ -45,7 +46,8 @@ class Exchange(msgspec.Struct, tag="exchange", array_like=True):
     """Answered when all ranks of a group have called, with everybody's values, or with an error after ``timeout``
     seconds.
 
-    A later call for the same group begins a new round. A rank that timed out has left the round.
+    A later call for the same group begins a new round. A rank that timed out has left the round. Of the ranks that say
+    the same ``node`` only the first one gets everybody's values, to pass them on, and the others get its value alone.
     """
 
     id: int
@@ -54,6 +56,7 @@ class Exchange(msgspec.Struct, tag="exchange", array_like=True):
     size: Annotated[int, msgspec.Meta(ge=1, le=MAX_RANKS)]
     value: _Value
     timeout: _Seconds
+    node: Annotated[str, msgspec.Meta(max_length=512)] = ""
 
 
 Request = Set | Get | Exchange
@@ -69,6 +72,27 @@ class Reply(msgspec.Struct, array_like=True):
     error: str = ""
     missing: list[str] = []
     """With an error: the names, or the ranks, that did not come."""
+    packed: bytes = b""
+    """Exchange: the values, if there are any, by ``pack``; then ``values`` is empty."""
+    holder: int = -1
+    """Exchange: the rank that gets everybody's values; -1: the one that asks."""
+
+
+def pack(values: list[bytes]) -> bytes:
+    """What many ranks say of themselves is alike, so it compresses well."""
+    return zlib.compress(msgspec.msgpack.encode(values))
+
+
+def unpack(packed: bytes) -> list[bytes]:
+    """The values that ``pack`` was given. Raises ValueError for what is not of its making, or larger than a reply."""
+    stream = zlib.decompressobj()
+    try:
+        data = stream.decompress(packed, MAX_REPLY_BYTES)
+        if not stream.eof:
+            raise ValueError(f"packed values are cut off, or have more than the accepted {MAX_REPLY_BYTES} bytes")
+        return msgspec.msgpack.decode(data, type=list[bytes])
+    except (zlib.error, msgspec.MsgspecError) as error:
+        raise ValueError(f"packed values are not understood: {error}") from None
 
 
 def curve_pair(job_key: bytes, side: str) -> tuple[bytes, bytes]:

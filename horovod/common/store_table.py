@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 
-from horovod.common.store_messages import MAX_REPLY_BYTES, Exchange, Get, Reply, Request, Set
+from horovod.common.store_messages import MAX_REPLY_BYTES, Exchange, Get, Reply, Request, Set, pack
 
 MAX_TOTAL_BYTES = 256 << 20
 """Of all values and their names, those of exchanges that are not complete included."""
@@ -130,10 +130,23 @@ class Table:
             return replies
         del self._rounds[request.group]
         self.completed += 1
-        values = [current.members[rank].request.value for rank in range(current.size)]
-        for member in current.members.values():
+        return replies + self._complete(current)
+
+    def _complete(self, current: _Round) -> list[tuple[bytes, Reply]]:
+        members = [current.members[rank] for rank in range(current.size)]
+        packed = pack([member.request.value for member in members])
+        holders: dict[str, int] = {}  # by node
+        replies = []
+        for rank, member in enumerate(members):
+            node = member.request.node
+            holder = holders.setdefault(node, rank) if node else rank
             self._leave(member.client, member.request)
-            replies.append((member.client, Reply(member.request.id, values, self.completed)))
+            reply = Reply(member.request.id, round=self.completed, holder=holder)
+            if holder == rank:
+                reply.packed = packed
+            else:
+                reply.values = [members[holder].request.value]
+            replies.append((member.client, reply))
         return replies
 
     def _wait(self, client: bytes, request: Request) -> None:

@@ -32,7 +32,7 @@ from horovod.common.store import StoreClient
 from horovod.common.worker_env import WorkerEnv
 env = WorkerEnv.from_environ()
 with StoreClient(env.job_key(), env.rendezvous_addr, env.rendezvous_port) as store:
-    _, values = store.exchange("here", env.rank, env.size, b"x" * 200000 * (env.rank + 1))
+    _, values = store.exchange("here", env.rank, env.size, os.urandom(200000 * (env.rank + 1)))
 print("met", [len(value) // 200000 for value in values], env.hostname, os.environ["HOME"])
 """
 
