@@ -40,6 +40,11 @@ class Agent:
         numbers = [slot.rank for slot in self.slots]
         return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {numbers[0]}-{numbers[-1]}"
 
+    @property
+    def greeting(self) -> str:
+        """What came before the first words of an agent that has not said any yet."""
+        return (self._banner or b"").decode(errors="replace")
+
     def attach(self, connection: Connection) -> None:
         """A new connection: the conversation begins from its start."""
         self.connection = connection

@@ -171,7 +171,8 @@ class Fleet:
         if not agent.remote:
             agent.lost = True
             return [Trouble(agent, f"the agent on this machine did not start: exit code {status}")]
-        failure = ssh.explain(status or 0, agent.connection.said, agent.host, self._remote, agent.python)
+        said, greeting = agent.connection.said, agent.greeting
+        failure = ssh.explain(status or 0, said, agent.host, self._remote, agent.python, greeting)
         now = time.monotonic()
         parent = self._parent(agent)
         if parent is not None:

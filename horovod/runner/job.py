@@ -248,11 +248,13 @@ class Job:
         waiting = self._fleet.waiting
         if not waiting:
             return f"the workers were not started {limit}"
-        told = []
+        told, silent = [], ""
         for agent in waiting:
             why = self._fleet.failure_of(agent)
             told.append(f"host {agent.host} ({agent.ranks}){': ' + why if why else ''}")
-        return f"no agent answered {limit} from {', '.join(told)}"
+            if not why and agent.remote:
+                silent = f"\nits login shell, or Python there, may hang: try `ssh {agent.host} true`"
+        return f"no agent answered {limit} from {', '.join(told)}{silent}"
 
     def _over(self) -> bool:
         if all(agent.gone or agent.finished for agent in self._fleet.agents):

@@ -143,9 +143,12 @@ _KNOWN: tuple[tuple[str, Failure], ...] = (
 )
 
 
-def explain(status: int, said: str, host: str, remote: Remote, python: str = "") -> Failure:
-    """What it means that the command of `ssh_command` ended with this status and these words on stderr."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+def explain(status: int, said: str, host: str, remote: Remote, python: str = "", greeting: str = "") -> Failure:
+    """What it means that the command of `ssh_command` ended with this status and these words on stderr.
+
+    `greeting`: what was on stdout before an agent's first words, which never came.
+    """
+    lines = [line.strip() for line in (greeting + "\n" + said).splitlines() if line.strip()]
     last = lines[-1] if lines else f"exit code {status}"
     options = "".join(
         [f"-p {remote.port} " if remote.port else "", f"-i {remote.identity_file} " * bool(remote.identity_file)]
@@ -161,9 +164,10 @@ def explain(status: int, said: str, host: str, remote: Remote, python: str = "")
             return Failure(
                 known.what.format(host=host, last=last), known.advice.format(host=host, options=options), known.again
             )
-    return Failure(
-        f"the agent there did not start: {last}", f"try `ssh {options}{host} true`; all it said:\n{said.strip()}"
-    )
+    advice = f"try `ssh {options}{host} true`"
+    if lines:
+        advice = "\n".join([f"{advice}; all it said:", *lines])
+    return Failure(f"the agent there did not start: {last}", advice)
 
 
 def missing_ssh(error: OSError, host: str) -> Failure:

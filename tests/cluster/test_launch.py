@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.jobs import WORKER, Done, run_job, running
+from tests.cluster.jobs import WORKER, Done, no_litter, run_job, running
 from tests.testbed.cluster import Cluster
 from tests.testbed.hosts import HOME, ROOT, make_key
 
@@ -114,16 +115,19 @@ def test_port_and_identity_file(cluster: Cluster) -> None:
 
 
 def test_the_users_configuration_of_ssh(cluster: Cluster) -> None:
-    """An alias, with a port of its own and a connection that is shared with others and outlives the job."""
-    socket = f"{HOME}/.ssh/shared-%C"
-    sharing = f"ControlMaster auto\n  ControlPath {socket}\n  ControlPersist 30\n"
+    """An alias, with a port of its own, and a connection that the user has already: jobs share it and leave it open."""
+    sharing = f"ControlMaster auto\n  ControlPath {HOME}/.ssh/shared-%C\n  ControlPersist 300\n"
     config = f"Host node\n  HostName 10.77.0.2\n  Port 2222\n  {sharing}"
     cluster.desk.path(f"{HOME}/.ssh/config").write_text(config)
+    log = cluster.host(2).path("/run/bed/sshd.log")
+    before = log.read_text().count("Accepted publickey")
+    places_of_jobs = []
+    assert cluster.desk.run("ssh node true").returncode == 0
     for _ in range(2):
-        done = run_job(cluster, "-np", "1", "-H", "node:1", *PLACE, on=cluster.desk, clean=False)
-        assert places(done) == ["0 host2 0/1 0"]
-    masters = [line for line in cluster.desk.processes().values() if "shared-" in line or "[mux]" in line]
-    assert len(masters) == 1
+        places_of_jobs += places(run_job(cluster, "-np", "1", "-H", "node:1", *PLACE, on=cluster.desk, clean=False))
+    assert places_of_jobs == ["0 host2 0/1 0"] * 2
+    assert log.read_text().count("Accepted publickey") == before + 1
+    assert cluster.desk.run("ssh -O check node").returncode == 0
 
 
 def test_noisy_shells(cluster: Cluster) -> None:
@@ -214,6 +218,32 @@ def with_hidden(cluster: Cluster, folder: str) -> str:
         assert host.run(["umount", folder]).returncode == 0
 
 
+def test_a_shell_that_refuses_or_hangs(cluster: Cluster) -> None:
+    accounts = cluster.host(2).path("/run/bed/etc-passwd")
+    usual = accounts.read_text()
+    try:
+        accounts.write_text(usual.replace("/bin/bash", "/usr/sbin/nologin", 1))
+        said = failing(cluster, "-np", "2", "-H", "host1:1,host2:1", *PLACE)
+    finally:
+        accounts.write_text(usual)
+    assert "host host2 (rank 1): the agent there did not start: This account is currently not available." in said
+    cluster.host(2).path(f"{HOME}/.bashrc").write_text("sleep 600\n")
+    said = failing(cluster, "-np", "2", "-H", "host1:1,host2:1", "--start-timeout", "3", *PLACE)
+    assert "from host host2 (rank 1)\n" in said
+    assert "`ssh host2 true`" in said
+
+
+def test_two_jobs_at_once(cluster: Cluster, tmp_path: Path) -> None:
+    line = ["-np", "3", "-H", "host1:2,host2:1", *WORKER, "--steps"]
+    with running(cluster, tmp_path, *line, "1000000") as first:
+        first.wait_for_output("ready", 3)
+        second = run_job(cluster, *line, "5", clean=False)
+        assert (second.code, second.err, second.out.count("done after 5 steps")) == (0, "", 3)
+        first.process.send(signal.SIGINT)
+        assert first.finish().code == 130
+    no_litter(cluster)
+
+
 # Secrets
 
 
@@ -245,7 +275,7 @@ def test_nothing_secret_is_seen_from_outside(cluster: Cluster, tmp_path: Path) -
                 if value.encode() in environment and host is not cluster.desk:
                     assert "sleep 600" in line
         assert seen >= 3 * 4
-        job.process.send(2)
+        job.process.send(signal.SIGINT)
         assert job.finish().code == 130
     assert value not in job.err + job.out
     assert not [name for host in cluster.hosts for name in host.files() if key in _content(host.path(name))]
