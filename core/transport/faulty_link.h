@@ -33,6 +33,9 @@ class FaultyLink final : public Link {
   void before_sleep() override {
     if (inner_) inner_->before_sleep();
   }
+  void hang_up() override {
+    if (inner_) inner_->hang_up();
+  }
   void clear_wanted() override {
     if (inner_) inner_->clear_wanted();
   }

@@ -19,6 +19,7 @@ class InprocLink final : public Link {
   int64_t try_send(ConstBytes data) override;
   int64_t try_recv(Bytes data) override;
   const Status& error() const override { return error_; }
+  void hang_up() override { close(); }
   // What a dying process does to its connections. The peer still receives what was sent before.
   void close();
 

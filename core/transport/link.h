@@ -35,6 +35,8 @@ class Link {
   // The owner is about to sleep until what is wanted comes: the link may ask the kernel to wake it for no less than the last
   // try_recv asked for. So a try_recv must not ask for more than the peer sends without waiting for an answer.
   virtual void before_sleep() {}
+  // Ends the connection for both sides: the peer learns of it, and who sleeps on fd() here wakes up. The link is of no use afterwards.
+  virtual void hang_up() {}
   // Forgets what was wanted; the Waiter calls it when a wait begins.
   virtual void clear_wanted() {}
 };

@@ -58,7 +58,10 @@ bool SecureLink::nonce_of(Direction* direction, bool sealing, CipherNonce* nonce
 }
 
 int64_t SecureLink::broken(Code code, std::string why) {
-  if (error_.ok()) error_ = Status(code, std::move(why));
+  if (error_.ok()) {
+    error_ = Status(code, std::move(why));
+    inner_->hang_up();
+  }
   return -1;
 }
 

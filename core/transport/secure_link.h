@@ -7,7 +7,8 @@
 // that follows from its last one (the REKEY of the Noise protocol, section 4.2): no key encrypts too much, and a key that leaks does not
 // open what was sent before it. Lengths and times of records can be seen by who listens.
 //
-// Nothing of a record is handed out before its tag has been checked. Where one fails the link is broken for good.
+// Nothing of a record is handed out before its tag has been checked. Where one fails the link is broken for good, and the connection
+// ends, so that the peer does not wait for answers.
 #pragma once
 #include <memory>
 
@@ -37,6 +38,7 @@ class SecureLink final : public Link {
   short wanted() const override { return inner_->wanted(); }
   void before_sleep() override { inner_->before_sleep(); }
   void clear_wanted() override { inner_->clear_wanted(); }
+  void hang_up() override { inner_->hang_up(); }
 
  private:
   using Length = uint32_t;

@@ -66,6 +66,8 @@ void TcpLink::before_sleep() {
   if (mark != low_water_) wake_at(mark);
 }
 
+void TcpLink::hang_up() { ::shutdown(fd_, SHUT_RDWR); }
+
 void TcpLink::wake_at(int bytes) {
   if (setsockopt(fd_, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes) == 0) low_water_ = bytes;
 }

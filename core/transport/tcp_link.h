@@ -21,6 +21,7 @@ class TcpLink final : public Link {
   short wanted() const override { return wanted_; }
   void clear_wanted() override { wanted_ = 0; }
   void before_sleep() override;
+  void hang_up() override;
 
  private:
   TcpLink(int fd, bool inet) : fd_(fd), inet_(inet) {}

@@ -91,6 +91,7 @@ class PassingLink : public Link {
   int fd() const override { return inner_->fd(); }
   short wanted() const override { return inner_->wanted(); }
   void clear_wanted() override { inner_->clear_wanted(); }
+  void hang_up() override { inner_->hang_up(); }
 
  private:
   std::unique_ptr<Link> inner_;

@@ -250,6 +250,28 @@ TEST_CASE("records cannot be repeated, left out, swapped, cut short, sent back, 
   }
 }
 
+TEST_CASE("a forged record ends the connection: the peer hears of it, and a sleeper here wakes up") {
+  const Library library = crypto_libraries().front();
+  auto [x, y] = unix_pair();
+  const int forger = ::dup(x);
+  auto a = encrypted(adopt(x), library, library->ciphers().front(), 0, 1);
+  auto b = encrypted(adopt(y), library, library->ciphers().front(), 1, 0);
+  const auto text = noise(20);
+  REQUIRE(a->try_send(text) == 20);
+  const std::byte forged[30] = {std::byte{5}};
+  REQUIRE(::send(forger, forged, sizeof forged, 0) == sizeof forged);
+  ::close(forger);
+  std::vector<std::byte> got(100);
+  CHECK(b->try_recv(got) == 20);  // what came before it is genuine
+  CHECK(b->try_recv(got) == -1);
+  for (Link* link : {a.get(), b.get()}) {
+    pollfd watched{link->fd(), POLLIN, 0};
+    CHECK(::poll(&watched, 1, 5000) == 1);
+    CHECK(link->try_recv(got) == -1);
+    CHECK(link->error().code() == Code::peer_lost);
+  }
+}
+
 TEST_CASE("random bytes never come through") {
   std::mt19937 random(7);
   for (int round = 0; round < 300; ++round) {
