@@ -122,11 +122,11 @@ class _Side:
         secret = b""
         if self._ephemeral is not None:
             try:
-                secret = self._ephemeral.agree(their_nonce)
+                secret = Secret(self._ephemeral.agree(their_nonce))
             except ValueError as error:
                 raise AuthError(str(error)) from None
-        root = hmac.digest(hashlib.sha256(said).digest(), self._key + secret, "sha256")
-        there, back = (hmac.digest(root, label + b"\x01", "sha256") for label in (b"connector", b"acceptor"))
+        root = Secret(hmac.digest(hashlib.sha256(said).digest(), Secret(self._key + secret), "sha256"))
+        there, back = (Secret(hmac.digest(root, label + b"\x01", "sha256")) for label in (b"connector", b"acceptor"))
         self._keys = there, back
 
     def feed(self, data: bytes) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from horovod.common.auth import Ephemeral
+from horovod.common.secret import Secret
 
 NAMES = ("aes-256-gcm", "chacha20-poly1305")
 
@@ -35,7 +36,7 @@ class Cipher:
         """A fresh key pair for one connection."""
         from horovod import _core
 
-        secret = secrets.token_bytes(32)
+        secret = Secret(secrets.token_bytes(32))
         return Ephemeral(
             _core.public_key(self.library, secret), lambda theirs: _core.shared_key(self.library, secret, theirs)
         )
