@@ -224,7 +224,7 @@ class Job:
 
     def _forming(self) -> bool:
         """Have the ranks not met yet? They tell the store, which does not wake us."""
-        return self._launched and self._give_up_at is None and self._store.completed < 2
+        return self._size > 1 and self._launched and self._give_up_at is None and self._store.completed < 2
 
     def _show_progress(self, now: float) -> None:
         shown = self._progress.update(now, self._state())
