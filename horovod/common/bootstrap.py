@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from horovod._version import __version__
-from horovod.common import calibration, cipher, congestion, keepalive, records, shared_memory
+from horovod.common import calibration, cipher, congestion, descriptors, keepalive, records, shared_memory
 from horovod.common.auth import Session, derive_key
 from horovod.common.cipher import Cipher
 from horovod.common.endpoints import Endpoint, parse_ports, to_listen
@@ -262,6 +262,7 @@ class _Joining:
             raise
         engine = None
         try:
+            descriptors.make_room(_descriptors(plan))
             seconds = settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
             encrypted = (CONTROL, DATA) if settings.flag("HOROVOD_ENCRYPT_DATA") else (CONTROL,)
             former = Former(
@@ -363,6 +364,12 @@ class _Joining:
             self._dynamic,
             elastic,
         )
+
+
+def _descriptors(plan: Plan) -> int:
+    """How many this rank needs at most: links, doorbells, connections that are tried twice, strangers, and some more
+    for libraries and the program."""
+    return 3 * len(plan.remote) + 2 * (len(plan.local) + len(plan.leaders)) + 128
 
 
 def _failure(epoch: int) -> str:
