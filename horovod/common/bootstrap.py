@@ -13,17 +13,17 @@ import contextlib
 import errno
 import os
 import socket
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from horovod._version import __version__
 from horovod.common import calibration, cipher, congestion, descriptors, keepalive, records, shared_memory
-from horovod.common.auth import Session, derive_key
+from horovod.common.auth import derive_key
 from horovod.common.cipher import Cipher
 from horovod.common.endpoints import Endpoint, parse_ports, to_listen
+from horovod.common.engine_start import Formed, make_engine
 from horovod.common.interfaces import network_identity, scan
 from horovod.common.launchers.meeting import find_store
 from horovod.common.links import CONTROL, DATA, NODE, Former, Link, LinkError
@@ -40,10 +40,9 @@ from horovod.common.peers import (
     make_plan,
     node_of,
 )
-from horovod.common.settings import LOG_LEVELS, TABLE, Settings
+from horovod.common.settings import LOG_LEVELS, Settings
 from horovod.common.state import Job
 from horovod.common.store_client import Met, StoreClient, StoreError, StoreTimeout
-from horovod.common.util import cpu_quota
 from horovod.common.worker_env import WorkerEnv
 
 if TYPE_CHECKING:
@@ -54,22 +53,6 @@ _CONFIRM_SECONDS = 5.0
 
 class _ToldError(LinkError):
     """Everybody has heard of it."""
-
-
-@dataclass
-class _Formed:
-    """What stage 2 made; owns the descriptors until the engine takes them."""
-
-    links: dict[Link, socket.socket]
-    descriptors: list[int]  # the segment's (or -1) and the doorbells'
-    cipher: Cipher | None = None
-    sessions: dict[Link, Session] = field(default_factory=dict)  # keys of the links that are encrypted
-
-    def close(self) -> None:
-        for sock in self.links.values():
-            sock.close()
-        shared_memory.close(self.descriptors)
-        self.descriptors = []
 
 
 def start(members: list[int] | None, process_sets: list[list[int]], dynamic: bool) -> tuple[Job, "Engine"]:
@@ -108,10 +91,10 @@ def _calibrated(env: WorkerEnv, settings: Settings) -> Settings:
 
 def _start_alone(env: WorkerEnv, settings: Settings, dynamic: bool) -> tuple[Job, "Engine"]:
     peer = _describe(env, settings, [], dynamic, [], "", [])
-    formed = _Formed({}, [-1, *shared_memory.make_bells(1)])
+    formed = Formed({}, [-1, *shared_memory.make_bells(1)])
     job = make_job(0, [env.hostname], dynamic, settings.flag("HOROVOD_ELASTIC"))
     try:
-        return job, _make_engine(make_plan(0, [peer]), [peer], formed, settings, env)
+        return job, make_engine(make_plan(0, [peer]), [peer], formed, settings, env)
     except BaseException:
         formed.close()
         raise
@@ -226,7 +209,7 @@ class _Joining:
         self._meeting.formed()
         return met
 
-    def _gather(self, store: StoreClient, listeners: Listeners, mine: Peer, met: Met, formed: _Formed) -> list[Peer]:
+    def _gather(self, store: StoreClient, listeners: Listeners, mine: Peer, met: Met, formed: Formed) -> list[Peer]:
         """Everybody's records; the links inside of the node over which they came go to ``formed``.
 
         Raises ValueError, on all ranks alike, when records do not fit together, as well as when they do not come.
@@ -249,7 +232,7 @@ class _Joining:
         return peers
 
     def _form_and_confirm(self, store: StoreClient, listeners: Listeners, mine: Peer, met: Met) -> tuple[Job, "Engine"]:
-        formed = _Formed({}, [])
+        formed = Formed({}, [])
         epoch = met.round
         try:
             peers = self._gather(store, listeners, mine, met, formed)
@@ -284,7 +267,7 @@ class _Joining:
                     keepalive.apply(sock, settings.number("HOROVOD_HEARTBEAT_TIMEOUT"), control=kind == CONTROL)
             listeners.close()
             formed.descriptors = _share_memory(plan, formed.links, settings, seconds)
-            engine = _make_engine(plan, peers, formed, settings, self._env)
+            engine = make_engine(plan, peers, formed, settings, self._env)
             self._confirm(store, epoch, seconds)
         except BaseException as error:
             # Told before anything is closed: what the others then see break must not hide the cause.
@@ -418,88 +401,3 @@ def _share_memory(plan: Plan, links: dict[Link, socket.socket], settings: Settin
         shared_memory.close(made)
         raise
     return made
-
-
-def _make_engine(plan: Plan, peers: Sequence[Peer], formed: _Formed, settings: Settings, env: WorkerEnv) -> "Engine":
-    from horovod import _core
-
-    config = _core.EngineConfig()
-    config.rank = plan.me
-    config.size = len(peers)
-    config.node_of = plan.node_of
-    config.labels = [label(rank, peer) for rank, peer in enumerate(peers)]
-    for setting in TABLE:
-        if setting.engine and setting.name not in _SPECIAL:
-            setattr(config, setting.engine, settings.values[setting.name])
-    config.stall_warning = (
-        0.0 if settings.flag("HOROVOD_STALL_CHECK_DISABLE") else settings.number("HOROVOD_STALL_CHECK_TIME_SECONDS")
-    )
-    config.spins = _spins(plan, peers, settings)
-    config.cpu = _cpu(settings, env)
-    config.log_level = LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL"))
-    _core.set_log_sink(make_sink(plan.me, settings.flag("HOROVOD_LOG_HIDE_TIME")))
-
-    for sock in formed.links.values():
-        sock.setblocking(False)
-    config.segment_fd = formed.descriptors[0]
-    config.event_fds = formed.descriptors[1:]
-    if formed.cipher is not None:
-        config.cipher, config.cipher_library = formed.cipher.name, formed.cipher.library
-    for link, session in formed.sessions.items():
-        config.encrypt(formed.links[link].fileno(), session.send, session.receive)
-    formed.sessions = {}
-    down = [*((NODE, rank) for rank in plan.local_children), *((CONTROL, rank) for rank in plan.remote_children)]
-    config.child_fds = {link[1]: formed.links[link].detach() for link in down}
-    up = (CONTROL if plan.leads else NODE, plan.parent)
-    config.parent_fd = formed.links[up].detach() if plan.parent >= 0 else -1
-    config.data_fds = {rank: formed.links[DATA, rank].detach() for rank in plan.remote}
-    formed.descriptors = []
-    try:
-        return _core.Engine(config)
-    except ValueError as error:
-        if "choice of algorithms" in str(error):  # the core does not know where its text came from
-            raise ValueError(f"HOROVOD_ALGORITHM: {error}") from None
-        if "in the tuning" in str(error):
-            raise ValueError(f"HOROVOD_TUNING: {error}") from None
-        raise
-
-
-_SPECIAL = {
-    "HOROVOD_STALL_CHECK_TIME_SECONDS",
-    "HOROVOD_SPIN",
-    "HOROVOD_THREAD_AFFINITY",
-    "HOROVOD_LOG_LEVEL",
-}
-
-
-def _spins(plan: Plan, peers: Sequence[Peer], settings: Settings) -> int:
-    """None where ranks share cores: a rank that spins would keep the one it waits for from running."""
-    # Ranks pinned to a core each see only their own, so what counts is the union.
-    # HOROVOD_TRANSPORT=tcp puts every rank on a node of its own, hence by host name.
-    neighbours = [peer for peer in peers if peer.hostname == peers[plan.me].hostname]
-    cores = {core for peer in neighbours for core in peer.cpus}
-    quota = cpu_quota()
-    usable = len(cores) if quota is None else min(len(cores), quota)
-    return settings.integer("HOROVOD_SPIN") if len(neighbours) <= usable else 0
-
-
-def _cpu(settings: Settings, env: WorkerEnv) -> int:
-    """Core of the engine's thread, -1 for any. The launcher's local rank counts: HOROVOD_TRANSPORT=tcp puts every rank
-    on a node of its own.
-    """
-    cores = settings.integers("HOROVOD_THREAD_AFFINITY")
-    if cores is None:
-        return -1
-    if len(cores) > 1 and len(cores) <= env.local_rank:
-        raise ValueError(
-            f"HOROVOD_THREAD_AFFINITY is {','.join(map(str, cores))}, which has {len(cores)} cores; accepted is one, "
-            f"or one for each of the {env.local_size} local ranks"
-        )
-    core = cores[0] if len(cores) == 1 else cores[env.local_rank]
-    usable = os.sched_getaffinity(0)
-    if core not in usable:
-        raise ValueError(
-            f"HOROVOD_THREAD_AFFINITY is {','.join(map(str, cores))}, which gives local rank {env.local_rank} core "
-            f"{core}; accepted are cores that the process may run on: {', '.join(map(str, sorted(usable)))}"
-        )
-    return core
