@@ -163,24 +163,24 @@ def test_progress_bars_of_several_ranks_take_turns_on_one_line(rewrites, between
     assert sink.take() == b"\nhorovodrun: a word\n"
 
 
-# As hvd.init() does. Rank 1 meets at once, rank 0 when it reads a line.
+# Rank 0 calls init when it has read a line.
 MEET = """
 import sys
-from horovod.common.store_client import StoreClient
+from horovod.common.basics import HorovodBasics
 from horovod.common.worker_env import WorkerEnv
-env = WorkerEnv.from_environ()
-with StoreClient(env.job_key(), env.rendezvous_addr, env.rendezvous_port) as store:
-    if env.rank == 0:
-        sys.stdin.readline()
-    store.exchange("init", env.rank, 2, b"", 60)
-    store.exchange("formed 1", env.rank, 2, b"", 60)
+if WorkerEnv.from_environ().rank == 0:
+    sys.stdin.readline()
+hvd = HorovodBasics("tests")
+hvd.init()
 print("met")
+hvd.shutdown()
 """
+PATIENT = ["-np", "2", "--start-timeout", "120"]
 
 
 def test_on_a_terminal(tmp_path):
     (tmp_path / "meet.py").write_text(MEET)
-    command = f"TERM=xterm {sys.executable} -m horovod.runner -np 2 {sys.executable} {tmp_path}/meet.py"
+    command = f"TERM=xterm {sys.executable} -m horovod.runner {' '.join(PATIENT)} {sys.executable} {tmp_path}/meet.py"
     with terminal(f"{command}; echo code $?") as (type_keys, until):
         until(b" s for hvd.init() on rank 0", 60)
         until(ERASE + b"[#####.....] 1/2 waiting ", 60)
@@ -191,7 +191,7 @@ def test_on_a_terminal(tmp_path):
 
 
 def test_in_a_log():
-    with running(["-np", "2", *python(MEET)], stdin=subprocess.PIPE) as job:
+    with running([*PATIENT, *python(MEET)], stdin=subprocess.PIPE) as job:
         assert select.select([job.process.stderr], [], [], 60)[0]
         line = job.process.stderr.readline().decode()  # nothing comes before
         assert re.fullmatch(r"horovodrun: waiting \d+ s for hvd.init\(\) on rank 0\n", line)
