@@ -166,7 +166,8 @@ class _Joining:
                 raise ValueError(f"the network interfaces of this host cannot be listed: {error.strerror}") from None
             found = []  # shared memory needs none
         places = to_listen(found, interface, alone)
-        return Listeners(places, len(self._members) + 64, ports)
+        # A peer comes for control and for data, and to addresses that it tries side by side.
+        return Listeners(places, 4 * len(self._members) + 64, ports)
 
     def _describe_self(self, listeners: Listeners) -> Peer:
         return _describe(

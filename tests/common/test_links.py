@@ -47,7 +47,7 @@ def where(listeners):
 
 def form(hosts, seconds=5.0, keys=None, absent=(), before=None, publish=lambda _, own: own):
     """Runs Former for every rank in a thread; returns (plans, results) where a result is the links or an exception."""
-    listeners = [Listeners(LOOPBACK, 32) for _ in hosts]
+    listeners = [Listeners(LOOPBACK, 4 * len(hosts) + 64) for _ in hosts]
     peers = make_peers(hosts, listeners, publish)
     plans = [make_plan(rank, peers) for rank in range(len(hosts))]
     results = [None] * len(hosts)
