@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from horovod.common.settings import BY_NAME, Settings
-from horovod.runner import config_file, help, hosts
+from horovod.runner import config_file, help, hosts, mpi_command
 from horovod.runner.config_file import Config
 from horovod.runner.errors import LaunchError
 from horovod.runner.flags import FLAGS, GROUPS, Flag
 from horovod.runner.hosts import Slot
+from horovod.runner.mpi_command import MpiOptions
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class LaunchSettings:
     heartbeat_timeout: float = 10.0
     env_allow: tuple[str, ...] = ()  # patterns, see environment.passed_on
     env_deny: tuple[str, ...] = ()
+    mpi: MpiOptions | None = None  # started by mpirun
+    jsrun: bool = False
     own_python: bool = False  # the command is what follows the interpreter that runs the host's agent
 
 
@@ -176,8 +179,14 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
         ssh_port=namespace.ssh_port,
         ssh_identity_file=namespace.ssh_identity_file,
         disable_cache=bool(namespace.disable_cache),
+        mpi=_mpi_options(namespace) if namespace.mpi or namespace.jsrun else None,
+        jsrun=bool(namespace.jsrun),
     )
     return with_variables(made, environ)
+
+
+def _mpi_options(namespace: argparse.Namespace) -> MpiOptions:
+    return mpi_command.options(namespace.mpi_args, namespace.binding_args, bool(namespace.tcp))
 
 
 def with_variables(settings: LaunchSettings, environ: Mapping[str, str]) -> LaunchSettings:

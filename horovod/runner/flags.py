@@ -148,7 +148,6 @@ STALL, ELASTIC, LIBRARIES, LOGGING = "stall check", "elastic", "libraries", "log
 GROUPS = (JOB, HOSTS, ENVIRONMENT, OUTPUT, TUNING, AUTOTUNE, TIMELINE, STALL, ELASTIC, LIBRARIES, LOGGING)
 
 _ELASTIC = "elastic jobs"
-_MPI = "the MPI launcher"
 _COUNT = _integer(1)
 _DISABLE = "HOROVOD_STALL_CHECK_DISABLE"
 _HIDE = "HOROVOD_LOG_HIDE_TIME"
@@ -164,8 +163,9 @@ FLAGS: tuple[Flag, ...] = (
          _choice("SHELL", "bash", "zsh", "fish")),
     Flag(("--doctor",), JOB, "check this machine and the hosts of the job, and end"),
     Flag(("--gloo",), JOB, "use the built-in controller and launcher (the default)", exclusive="controller"),
-    Flag(("--mpi",), JOB, "use MPI", exclusive="controller", missing=_MPI),
-    Flag(("--jsrun",), JOB, "use jsrun in an LSF job", exclusive="controller", missing="the jsrun launcher"),
+    Flag(("--mpi",), JOB, "start the processes by mpirun or mpiexec", exclusive="controller"),
+    Flag(("--jsrun",), JOB, "start the processes by jsrun, in an LSF job (the default there)",
+         exclusive="controller"),
     _setting("HOROVOD_START_TIMEOUT", JOB),
     Flag(("--config-file",), JOB, "YAML file with settings; flags beat it wherever they stand, it beats variables",
          _text("FILE")),
@@ -229,8 +229,8 @@ FLAGS: tuple[Flag, ...] = (
          nargs=2, missing=_ELASTIC),
 
     _setting("HOROVOD_MPI_THREADS_DISABLE", LIBRARIES),
-    Flag(("--mpi-args",), LIBRARIES, "arguments added to mpirun", _text('"..."'), missing=_MPI),
-    Flag(("--binding-args",), LIBRARIES, "binding arguments of mpirun", _text('"..."'), missing=_MPI),
+    Flag(("--mpi-args",), LIBRARIES, "arguments added to mpirun", _text('"..."')),
+    Flag(("--binding-args",), LIBRARIES, "binding arguments of mpirun, in place of ours", _text('"..."')),
     Flag(("--tcp",), LIBRARIES, "use TCP, not InfiniBand", None, "NCCL_IB_DISABLE"),
     _setting("HOROVOD_NUM_NCCL_STREAMS", LIBRARIES),
     _setting("HOROVOD_THREAD_AFFINITY", LIBRARIES),

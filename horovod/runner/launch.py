@@ -72,12 +72,24 @@ def _run(arguments: Sequence[str], has_stdin: bool) -> JobResult:
     told = _tell(namespace)
     if told is not None:
         return told
+    if namespace.jsrun or os.environ.get("LSB_JOBID"):
+        from horovod.runner import jsrun
+
+        jsrun.apply(namespace, os.environ)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         settings = cli.settings(namespace, command, os.environ)
     for warning in caught:
         _say(f"warning: {warning.message}")
     signals = SignalQueue()
+    if settings.jsrun:
+        from horovod.runner import jsrun
+
+        return jsrun.run_job(settings, os.environ, signals)
+    if settings.mpi is not None:
+        from horovod.runner import mpi
+
+        return mpi.run_job(settings, os.environ, signals)
     stdin = StdinSource() if has_stdin else None
     return Job(settings, os.environ, stdin=stdin, signals=signals).run()
 

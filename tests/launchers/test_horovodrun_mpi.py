@@ -1,0 +1,95 @@
+"""`horovodrun --mpi` with real launchers."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.launchers import programs
+from tests.launchers.programs import WORKER
+
+HOROVODRUN = [sys.executable, "-m", "horovod.runner"]
+
+
+@pytest.fixture(params=["mpirun_path", "mpiexec_path"])
+def path(request, tmp_path):
+    """A PATH on which mpirun is one of the two; their environments have a python of their own, so only that."""
+    program = request.getfixturevalue(request.param)
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "mpirun").write_text(f'#!/bin/sh\nexec "{program}" "$@"\n')
+    (folder / "mpirun").chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+def run(path, tmp_path, *words):
+    env = programs.environment(PATH=path, TMPDIR=str(tmp_path), HOROVOD_START_TIMEOUT="60")
+    return programs.run([*HOROVODRUN, "--mpi", *words], env)
+
+
+def test_a_job(path, tmp_path):
+    done = run(path, tmp_path, "-np", "2", "--cycle-time-ms", "2", "--output-filename", str(tmp_path / "out"), *WORKER)
+    assert done.code == 0, done.text
+    line = next(line for line in done.text.splitlines() if "EVERYBODY" in line)
+    assert line.startswith("[0]<stdout>:EVERYBODY ")
+    ranks = json.loads(line.split("EVERYBODY ", 1)[1])
+    assert [each["local"] for each in ranks] == [[0, 2], [1, 2]]
+    assert all(each["mpi"] for each in ranks)
+    assert "EVERYBODY" in (tmp_path / "out/rank.0/stdout").read_text()
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("raise:1", ["rank 1 on host localhost failed first: exit code 1", "    ValueError: no more data"]),
+        ("kill:1", ["rank 1 on host localhost failed first: killed by signal 9 (SIGKILL)"]),
+    ],
+)
+def test_who_failed_first(path, tmp_path, what, words):
+    done = run(path, tmp_path, "-np", "2", *WORKER, what)
+    assert done.code != 0
+    said = [line.removeprefix("horovodrun: ") for line in done.text.splitlines() if line.startswith("horovodrun: ")]
+    assert any(line.startswith("mpirun has ended: exit code ") for line in said)
+    for word in words:
+        assert any(line.startswith(word) for line in said), done.text
+
+
+def test_a_signal_ends_the_job(path, tmp_path):
+    script = "import os, sys, time; open(f'{sys.argv[1]}/pid{os.getpid()}', 'w'); time.sleep(600)"
+    env = programs.environment(PATH=path, TMPDIR=str(tmp_path))
+    command = [*HOROVODRUN, "--mpi", "-np", "2", sys.executable, "-c", script, str(tmp_path)]
+    job = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                           text=True)  # fmt: skip
+    deadline = time.monotonic() + programs.DEADLINE
+    try:
+        while len(pids := [path.name[3:] for path in tmp_path.glob("pid*")]) < 2:
+            assert time.monotonic() < deadline, "the workers have not started"
+            assert job.poll() is None, job.communicate()
+            time.sleep(0.05)
+        job.send_signal(signal.SIGINT)
+        text, _ = job.communicate(timeout=programs.DEADLINE)
+    finally:
+        job.terminate()
+        job.wait()
+    assert job.returncode == 130
+    assert "stopped by SIGINT" in text
+    while any(os.path.exists(f"/proc/{pid}") for pid in pids):
+        assert time.monotonic() < deadline, "processes are left"
+        time.sleep(0.05)
+
+
+def test_hosts_over_ssh(mpirun_path, cluster, tmp_path):
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "mpirun").write_text(f'#!/bin/sh\nexec "{mpirun_path}" --prefix "{mpirun_path.parent.parent}" "$@"\n')
+    (folder / "mpirun").chmod(0o755)
+    env = {"TMPDIR": "/var/tmp", "PATH": f"{folder}:{cluster.launcher.environment()['PATH']}"}
+    command = [*HOROVODRUN, "--mpi", "-np", "3", "-H", "host1:2,host2:1", "-p", "2222", *WORKER]
+    done = cluster.launcher.run(command, env=env, timeout=programs.DEADLINE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    ranks = json.loads(done.stdout.split("EVERYBODY ", 1)[1].splitlines()[0])
+    assert [(each["local"], each["cross"]) for each in ranks] == [([0, 2], [0, 2]), ([1, 2], [0, 1]), ([0, 1], [1, 2])]
