@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import horovod
-from horovod.runner import cli, function_package, outcome
+from horovod.runner import cli, function_package, mpi_command, mpi_function, outcome
 from horovod.runner import hosts as host_lists
 from horovod.runner.errors import OutcomeError
 from horovod.runner.job import Job, JobResult
@@ -82,7 +82,8 @@ def run(
     _refuse("elastic jobs", elastic)
     if use_gloo and use_mpi:
         raise ValueError("use_gloo and use_mpi are both given; accepted is one of them")
-    _refuse("the MPI launcher", {"use_mpi": use_mpi or None, "mpi_args": mpi_args})
+    if mpi_args is not None and not use_mpi:
+        raise ValueError(f"mpi_args={mpi_args!r} has no meaning without use_mpi=True")
     size = num_proc if np is None else np
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise ValueError(f"num_proc is {size!r}, accepted is an integer of at least 1")
@@ -98,11 +99,16 @@ def run(
         verbose=bool(verbose),
         ssh_port=ssh_port,
         ssh_identity_file=ssh_identity_file,
+        mpi=mpi_command.options(mpi_args, None, tcp=False) if use_mpi else None,
     )
     payload = function_package.pack(func, args, kwargs or {})
     settings = cli.with_variables(settings, os.environ)
-    job = Job(settings, _environment(os.environ), payload=payload, results=True, output=standard_output())
-    return _results(job.run(), assigned)
+    environ = _environment(os.environ)
+    if use_mpi:
+        result = mpi_function.run(settings, environ, payload, standard_output())
+    else:
+        result = Job(settings, environ, payload=payload, results=True, output=standard_output()).run()
+    return _results(result, assigned)
 
 
 # What a notebook's kernel says about itself is wrong in its workers; their figures cannot appear in the cell.
@@ -127,7 +133,7 @@ def _results(result: JobResult, slots: Sequence[host_lists.Slot]) -> list[Any]:
         description = described.get(rank) if rank is not None else None
         if rank is not None and description is not None and description.kind == "exception":
             text = description.traceback
-            message = f"{result.headline}\nits exception:\n{textwrap.indent(text.rstrip(), '    ')}"
+            message = f"{result.headline or result.message}\nits exception:\n{textwrap.indent(text.rstrip(), '    ')}"
             if description.body:
                 with contextlib.suppress(OutcomeError):  # the text tells all
                     cause = outcome.load(result.results[rank], description, rank)

@@ -1,7 +1,8 @@
 """What a worker of `horovod.run` executes: the function from the inherited file, its outcome into the other one.
 
-Both files are inherited from this job's agent and have no name that another program could open, so what is unpickled
-here comes from the process that called `horovod.run`.
+Both files are inherited from this job's agent and have no name that another program could open, or they lie in a folder
+of this user that nobody else can read or write (`mpi_function`), so what is unpickled here comes from the process that
+called `horovod.run`.
 """
 
 from __future__ import annotations
@@ -15,9 +16,32 @@ from typing import Any
 
 import cloudpickle
 
+from horovod.common.worker_env import WorkerEnv
 from horovod.runner import outcome
 from horovod.runner.errors import OutcomeError
 from horovod.runner.workers import FUNCTION_FD, RESULT_FD
+
+FOLDER = "HOROVOD_RUN_FOLDER"
+FUNCTION = "function"
+
+
+def result_name(rank: int) -> str:
+    """The name of a rank's file in the folder."""
+    return f"result.{rank}"
+
+
+def _open_files() -> tuple[int, int, int]:
+    """(descriptor of the function, descriptor of the outcome, this process's rank)."""
+    folder = os.environ.pop(FOLDER, None)
+    if folder is None:
+        return _take_descriptor(FUNCTION_FD), _take_descriptor(RESULT_FD), int(os.environ["HOROVOD_RANK"])
+    rank = WorkerEnv.from_environ().rank
+    found = os.stat(folder)
+    if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise SystemExit(f"{FOLDER} is {folder!r}, accepted is a folder of this user that nobody else can use")
+    source = os.open(os.path.join(folder, FUNCTION), os.O_RDONLY | os.O_CLOEXEC)
+    target = os.open(os.path.join(folder, result_name(rank)), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    return source, target, rank
 
 
 def _take_descriptor(name: bytes) -> int:
@@ -45,8 +69,7 @@ def _unpack(source: int, rank: int) -> tuple[Callable[..., Any], tuple[Any, ...]
 
 def main() -> None:
     """Run the function. An exception in it ends the process with a traceback and exit code 1, as in a script."""
-    source, target = _take_descriptor(FUNCTION_FD), _take_descriptor(RESULT_FD)
-    rank = int(os.environ.get("HOROVOD_RANK", "0"))
+    source, target, rank = _open_files()
     try:
         function, args, kwargs = _unpack(source, rank)
         outcome.write_value(target, function(*args, **kwargs), rank)

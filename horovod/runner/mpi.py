@@ -20,7 +20,7 @@ from horovod.runner.cli import LaunchSettings
 from horovod.runner.display import Display
 from horovod.runner.errors import LaunchError
 from horovod.runner.job import JobResult
-from horovod.runner.output import OutputQueue, RankFiles
+from horovod.runner.output import OutputQueue, OutputSink, RankFiles
 from horovod.runner.signals import SignalQueue
 from horovod.runner.verdict import TAIL_LIMIT, describe_status
 
@@ -91,19 +91,29 @@ def job_variables(settings: LaunchSettings, environ: Mapping[str, str]) -> dict[
     return {**shared, "HOROVOD_CONTROLLER": "mpi"}
 
 
-def run_job(settings: LaunchSettings, environ: Mapping[str, str], signals: SignalQueue | None = None) -> JobResult:
+def run_job(
+    settings: LaunchSettings,
+    environ: Mapping[str, str],
+    signals: SignalQueue | None = None,
+    output: OutputSink | None = None,
+) -> JobResult:
     """Runs the job by mpirun to its end. The message of a failed one names mpirun and its exit code, and the rank that
-    failed first as far as it can be known. Raises LaunchError, OSError.
+    failed first as far as it can be known. `output`: in place of this process's stdout and stderr. Raises LaunchError,
+    OSError.
     """
     command, variables = prepare(settings, environ)
-    return run_command(command, variables, settings, signals)
+    return run_command(command, variables, settings, signals, output)
 
 
 def run_command(
-    command: list[str], variables: Mapping[str, str], settings: LaunchSettings, signals: SignalQueue | None = None
+    command: list[str],
+    variables: Mapping[str, str],
+    settings: LaunchSettings,
+    signals: SignalQueue | None = None,
+    output: OutputSink | None = None,
 ) -> JobResult:
     """Runs a launcher's command to its end, with what it prints shown by rank."""
-    watch = _Watch(settings, signals)
+    watch = _Watch(settings, signals, output)
     try:
         return watch.run(command, variables)
     finally:
@@ -118,11 +128,11 @@ def _pause(selector: selectors.BaseSelector) -> list[tuple[selectors.SelectorKey
 class _Watch:
     """One launcher while it runs."""
 
-    def __init__(self, settings: LaunchSettings, signals: SignalQueue | None) -> None:
+    def __init__(self, settings: LaunchSettings, signals: SignalQueue | None, output: OutputSink | None) -> None:
         self._settings = settings
         self._signals = signals
         self._hosts = {slot.rank: slot.hostname for slot in settings.slots}
-        self._queue = OutputQueue()
+        self._queue = output or OutputQueue()
         self._display = Display(
             self._queue,
             self._hosts,
@@ -271,8 +281,11 @@ class _Watch:
         texts = [f"{name} has ended: {describe_status(code)}"]
         tails = {rank: bytes(tail).decode(errors="replace") for rank, tail in self._tails.items()}
         judged = mpi_output.judge(code, self._own.decode(errors="replace"), tails, self._hosts)
-        if judged is not None:
-            texts.append(judged.text)
+        if judged is None:
+            return JobResult(128 - code if code < 0 else code, texts[0], headline=texts[0])
         return JobResult(
-            128 - code if code < 0 else code, "\n".join(texts), judged.rank if judged is not None else None
+            128 - code if code < 0 else code,
+            "\n".join([*texts, judged.text]),
+            judged.rank,
+            headline="\n".join([*texts, judged.headline]),
         )

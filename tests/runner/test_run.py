@@ -284,7 +284,7 @@ def test_np_is_deprecated():
         ({"num_proc": 0}, "num_proc is 0"),
         ({"hosts": "localhost:1", "hostfile": "f"}, "hosts='localhost:1' and hostfile='f'"),
         ({"use_gloo": True, "use_mpi": True}, "use_gloo and use_mpi"),
-        ({"use_mpi": True}, "use_mpi=True needs the MPI launcher"),
+        ({"mpi_args": "-x A"}, "mpi_args=.* without use_mpi"),
         ({"min_num_proc": 1}, "min_num_proc=1 needs elastic jobs"),
         ({"num_proc": 3, "hosts": "localhost:2"}, "3 processes.*2 slots"),
         ({"start_timeout": -1}, "START_TIMEOUT is '-1'"),
