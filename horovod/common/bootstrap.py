@@ -26,7 +26,8 @@ from horovod.common.endpoints import Endpoint, parse_ports, to_listen
 from horovod.common.engine_start import Formed, make_engine
 from horovod.common.interfaces import network_identity, scan
 from horovod.common.launchers.meeting import find_store
-from horovod.common.links import CONTROL, DATA, NODE, Former, Link, LinkError
+from horovod.common.link_errors import LinkError
+from horovod.common.links import CONTROL, DATA, NODE, Former, Link
 from horovod.common.listeners import Listeners
 from horovod.common.log import make_sink
 from horovod.common.peers import (

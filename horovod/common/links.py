@@ -26,6 +26,7 @@ from horovod.common.cipher import Cipher
 from horovod.common.dialing import Dialer
 from horovod.common.endpoints import Endpoint, to_try
 from horovod.common.interfaces import source_address
+from horovod.common.link_errors import ADVICE, LinkError, outcome_text, reason, unreachable_text
 from horovod.common.listeners import Listeners
 from horovod.common.peers import Peer, Plan, label
 
@@ -41,20 +42,11 @@ _UNREACHABLE = 0.2  # part of the time to form links after which an address that
 _UNREACHABLE_SECONDS = 6.0  # but not before
 _REVERSE_SECONDS = 2.5  # until who listens tries to connect: a firewall may let that through
 _REVERSE_SECONDS_A_LINK = 0.1
-_ADVICE = (
-    ". Is there a firewall? It has to let ranks connect to any port, or to those of HOROVOD_PORT_RANGE. If the hosts "
-    "are on several networks, name the interface to use with --network-interfaces or HOROVOD_GLOO_IFACE; "
-    "'horovodrun --doctor' tries them"
-)
 _UNIX = "its Unix socket"
 _INVITED = "its own connection"
 
 Link = tuple[int, int]  # (kind, rank at the other end)
 Target = Endpoint | str
-
-
-class LinkError(Exception):
-    """The connections could not be formed; says which, and why."""
 
 
 class _Attempt:
@@ -186,7 +178,7 @@ class Former:
         now = time.monotonic()
         for link in self._outgoing:
             if link not in self._links and self._dialers[link].hopeless(now, patience):
-                raise LinkError(f"no {self._describe(link)}{_ADVICE if link[0] != NODE else ''}")
+                raise LinkError(f"no {self._describe(link)}{ADVICE if link[0] != NODE else ''}")
 
     def _accept(self, listener: socket.socket) -> None:
         while True:
@@ -223,7 +215,7 @@ class Former:
             return
         if code not in (0, errno.EINPROGRESS):
             sock.close()
-            self._failed(link, target, _reason(OSError(code, os.strerror(code))))
+            self._failed(link, target, reason(OSError(code, os.strerror(code))))
             return
         if link in self._outgoing:
             side: Connector | Acceptor = Connector(
@@ -257,7 +249,7 @@ class Former:
         except BlockingIOError:
             return
         except (AuthError, OSError) as error:
-            self._fail(attempt, _reason(error))
+            self._fail(attempt, reason(error))
             return
         if not self._may_go_on(attempt):
             return
@@ -358,8 +350,8 @@ class Former:
         text = f"{_KINDS[kind]} connection {'from' if link in self._incoming else 'to'} {label(rank, peer)}"
         if link in self._incoming:
             return text
-        tried = [_outcome(target, outcome) for target, outcome in self._dialers[link].outcomes()]
-        text += f" at {'; '.join(tried)}" if tried else f", {_unreachable(peer)}"
+        tried = [outcome_text(target, outcome) for target, outcome in self._dialers[link].outcomes()]
+        text += f" at {'; '.join(tried)}" if tried else f", {unreachable_text(peer)}"
         return text if kind == NODE else f"{text}; and none came from there"
 
     def _describe_missing(self, seconds: float) -> str:
@@ -371,27 +363,6 @@ class Former:
 def _known(attempt: _Attempt) -> Link:
     assert attempt.link is not None
     return attempt.link
-
-
-def _outcome(target: Target, outcome: str) -> str:
-    return f"{target} ({target.interface}): {outcome}" if isinstance(target, Endpoint) else f"{target}: {outcome}"
-
-
-def _unreachable(peer: Peer) -> str:
-    listens = ", ".join(f"{each} ({each.interface})" for each in peer.endpoints) or "nothing"
-    return f"which listens on {listens} only, where this host cannot reach it"
-
-
-def _reason(error: Exception) -> str:
-    if not isinstance(error, OSError):
-        return str(error)
-    if isinstance(error, ConnectionRefusedError):
-        return "refused"
-    if isinstance(error, ConnectionResetError):
-        return "somebody else answers, and hangs up"
-    if isinstance(error, TimeoutError):
-        return "no answer"
-    return (error.strerror or str(error)).lower()
 
 
 def _wanted(plan: Plan, kinds: Sequence[int]) -> tuple[list[Link], list[Link]]:

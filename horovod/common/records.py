@@ -9,7 +9,8 @@ import struct
 import time
 from collections.abc import Callable, Mapping
 
-from horovod.common.links import NODE, Former, Link, LinkError
+from horovod.common.link_errors import LinkError
+from horovod.common.links import NODE, Former, Link
 from horovod.common.listeners import Listeners
 from horovod.common.peers import Peer, decode_peers, label, make_first_plan, make_plan
 from horovod.common.store_client import Met

@@ -11,7 +11,8 @@ import pytest
 
 from horovod.common import auth, shared_memory
 from horovod.common.endpoints import Endpoint
-from horovod.common.links import CONTROL, DATA, NODE, Former, LinkError
+from horovod.common.link_errors import LinkError
+from horovod.common.links import CONTROL, DATA, NODE, Former
 from horovod.common.listeners import Listeners
 from horovod.common.peers import Peer, make_plan
 

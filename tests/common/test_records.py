@@ -8,7 +8,8 @@ import pytest
 
 from horovod._version import __version__
 from horovod.common.endpoints import Endpoint
-from horovod.common.links import NODE, LinkError
+from horovod.common.link_errors import LinkError
+from horovod.common.links import NODE
 from horovod.common.listeners import Listeners
 from horovod.common.peers import Peer, decode_peers
 from horovod.common.records import spread
