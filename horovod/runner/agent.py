@@ -216,7 +216,7 @@ class Agent:
         """Push a stop or a normal end forward; True when nothing runs any more and the launcher knows it."""
         now = time.monotonic()
         if self._finished:
-            return self._relays_over(now)
+            return self._delivered(now)
         if not self._started:
             return self._kill_at is not None and self._finish([])
         if self._kill_at is None:
@@ -245,44 +245,28 @@ class Agent:
         """What runs below us and is not on the way to another host."""
         return linux.descendants(os.getpid(), without=self._streams.pids)
 
-    def _relays_over(self, now: float) -> bool:
-        """Agents further on may still be at work: only when they have ended, or the launcher has, may we."""
-        if not self._streams.pids:
-            return True
-        if self._requests is not None:
-            return False
-        assert self._kill_at is not None
-        if now >= self._kill_at + GIVE_UP:
-            self._streams.kill()
-            return True
-        return False
-
     def _finish(self, survivors: list[int]) -> bool:
-        """The last reports, and the wait until the launcher has taken them or is gone."""
+        """The last reports. True when nothing else is left to do."""
         self._workers.reap(self._streams.reaped)
         self._workers.drain()
         self._streams.serve(listening=True)
         self._streams.close()
         self._writer.send(Finished(survivors))
         self._finished = True
-        if self._streams.pids:
-            self._kill_at = self._kill_at if self._kill_at is not None else time.monotonic() + TERM_GRACE
+        return self._delivered(time.monotonic())
+
+    def _delivered(self, now: float) -> bool:
+        """Has the launcher taken all reports, also those of agents further on? If it has gone, some time will do."""
+        if not self._streams.pids and (not self._writer.pending or self._writer.broken):
+            return True
+        if self._requests is not None:  # it is only slow; should it fall silent, `_watch` notices
             return False
-        while self._writer.pending and not self._writer.broken:
-            poll = select.poll()
-            poll.register(self._writer.fd, select.POLLOUT)
-            if (
-                self._requests is not None
-            ):  # a launcher that is killed now also breaks the other pipe, so this wait ends
-                poll.register(self._requests, select.POLLIN)
-            poll.poll(1000)
-            if self._requests is not None:
-                try:
-                    if not os.read(self._requests, READ_SIZE):
-                        break
-                except BlockingIOError:
-                    pass
-            self._writer.flush()
+        if self._kill_at is None:
+            self._stop(0)
+        assert self._kill_at is not None
+        if now < self._kill_at + GIVE_UP:
+            return False
+        self._streams.kill()
         return True
 
 

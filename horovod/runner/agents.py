@@ -9,7 +9,19 @@ from horovod.runner.connections import Connection, StreamConnection
 from horovod.runner.errors import AgentError
 from horovod.runner.facts import HostFacts
 from horovod.runner.hosts import Slot
-from horovod.runner.messages import BANNER_LIMIT, MAGIC, FrameReader, Report, Request, StreamData, StreamEnd, frame
+from horovod.runner.messages import (
+    BANNER_LIMIT,
+    MAGIC,
+    Exited,
+    FrameReader,
+    Output,
+    Report,
+    Request,
+    Result,
+    StreamData,
+    StreamEnd,
+    frame,
+)
 
 
 class Agent:
@@ -77,7 +89,10 @@ class Agent:
                 return []
             data, self._banner = bytes(self._banner[start + len(MAGIC) :]), None
         messages = self._reader.feed(data)
+        own = {slot.rank for slot in self.slots}
         for message in messages:
+            if isinstance(message, (Output, Result, Exited)) and message.rank not in own:
+                raise AgentError(f"a report about rank {message.rank}, which does not run there")
             if self.facts is None and not isinstance(message, (StreamData, StreamEnd)):
                 facts = getattr(message, "facts", None)
                 if facts is None:

@@ -121,9 +121,11 @@ class ProcessConnection:
 
     def kill(self) -> None:
         """For an ssh whose host is lost: nobody will answer."""
+        if self._process.returncode is not None:  # its number may be another's by now
+            return
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
+        except (ProcessLookupError, PermissionError):
             pass
 
     def end(self, deadline: float) -> int | None:

@@ -23,6 +23,7 @@ RETRY_SECONDS = 1.0
 RETRY_UNTIL = 7.0  # s after the first attempt in which another may begin; so a host is named within 10 s
 STUCK_SECONDS = 2.0  # a gap in our own loop that long says that we, not the agents, were silent
 TRACEBACK_LINES = 12  # of an agent that failed
+FLUSH_SECONDS = 1.0  # for the agents to take the news that we shall be silent
 LOST_GRACE = 0.5  # s for the ssh of a lost host
 
 
@@ -120,7 +121,6 @@ class Fleet:
                 continue
             if isinstance(connection, StreamConnection) or connection.output in ready:  # type: ignore[attr-defined]
                 troubles += self._receive_from(agent, take)
-            connection.flush()
         return troubles
 
     def _receive_from(self, agent: Agent, take: Callable[[Agent, Report], None]) -> list[Trouble]:
@@ -129,6 +129,7 @@ class Fleet:
             reports = agent.receive()
         except AgentError as error:
             self._give_up(agent)
+            self._cut_off_children(agent)
             return [Trouble(agent, f"the agent on host {agent.host} sent {error}", lost=agent.facts is not None)]
         for report in reports:
             if isinstance(report, Hello):
@@ -138,12 +139,21 @@ class Fleet:
             elif not isinstance(report, Alive):
                 take(agent, report)
         if agent.gone:
-            for child in self._children(agent):
-                if isinstance(child.connection, StreamConnection) and not child.gone:
-                    child.connection.ended = True
+            self._cut_off_children(agent)
             if not agent.finished:
                 troubles += self._explain_end(agent)
         return troubles
+
+    def _cut_off_children(self, agent: Agent) -> None:
+        for child in self._children(agent):
+            if isinstance(child.connection, StreamConnection) and not child.gone:
+                child.connection.ended = True
+
+    def flush(self) -> None:
+        """Write to the agents what they take now."""
+        for agent in self.agents:
+            if agent.connection is not None and not agent.gone:
+                agent.connection.flush()
 
     def _greet(self, agent: Agent) -> list[Trouble]:
         assert agent.facts is not None
@@ -271,6 +281,12 @@ class Fleet:
             if agent.remote and agent.facts is not None:
                 agent.send(Watch(self._silence if active else 0))
                 agent.heard = time.monotonic()
+        deadline = time.monotonic() + FLUSH_SECONDS
+        while any(a.connection is not None and a.connection.pending for a in self.agents if not a.gone):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.01)
+            self.flush()
 
     def _give_up(self, agent: Agent) -> None:
         agent.lost = agent.gone = True

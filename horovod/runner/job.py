@@ -30,7 +30,7 @@ from horovod.runner.messages import (
     StreamEnd,
     StreamOpen,
 )
-from horovod.runner.orders import Orders, make_fleet
+from horovod.runner.orders import Orders, make_fleet, store_connections
 from horovod.runner.output import OutputSink, RankFileError
 from horovod.runner.progress import Host, Progress, State
 from horovod.runner.screen import Screen
@@ -98,11 +98,12 @@ class Job:
     def run(self) -> JobResult:
         """Start, watch, end. Whatever happens, nothing of the job runs on afterwards. Raises AgentError, OSError."""
         self._key = make_key()
+        self._fleet = make_fleet(self._settings, self._environ)
+        limit = store_connections(self._fleet)
         self._screen = Screen(self._settings, self._output)
         self._store = StoreServer(self._key)
         self._progress = Progress(self._hosts, self._screen.queue.rewrites)
-        self._relay = StoreRelay(self._store.address)
-        self._fleet = make_fleet(self._settings, self._environ)
+        self._relay = StoreRelay(self._store.address, limit)
         try:
             self._start_by = time.monotonic() + self._settings.start_timeout
             self._take_troubles(self._fleet.start())
@@ -131,8 +132,9 @@ class Job:
         codes = self._fleet.end(AGENT_GRACE)
         for agent in self._fleet.agents:
             if not agent.finished and not agent.notice and not agent.lost:
-                how = verdict.describe_status(codes.get(agent.host) or 0)
-                self._troubles.append(f"the agent on host {agent.host} ({agent.ranks}) ended unexpectedly: {how}")
+                code = codes.get(agent.host)
+                how = "did not end in time" if code is None else f"ended: {verdict.describe_status(code)}"
+                self._troubles.append(f"the agent on host {agent.host} ({agent.ranks}) {how}")
 
     # Starting
 
@@ -180,6 +182,7 @@ class Job:
         self._take_signals()
         if listening:
             self._take_troubles(self._fleet.receive(ready, self._take))
+        self._fleet.flush()
         self._relay.serve(ready)
         if self._stdin is not None and stdin in ready:
             self._send_stdin(self._stdin.read())
@@ -311,7 +314,7 @@ class Job:
         if isinstance(report, Output):
             self._show(report)
         elif isinstance(report, (StreamOpen, StreamData, StreamEnd)):
-            self._relay.take(agent, report)
+            self._take_stream(agent, report)
         elif isinstance(report, Exited):
             self._end_rank(report)
         elif isinstance(report, Started):
@@ -333,6 +336,15 @@ class Job:
             agent.finished = True
             if report.survivors:
                 self._troubles.append(f"processes on host {agent.host} that SIGKILL did not end: {report.survivors}")
+
+    def _take_stream(self, agent: Agent, report: StreamOpen | StreamData | StreamEnd) -> None:
+        known = self._relay.refused
+        self._relay.take(agent, report)
+        if self._relay.refused != known:
+            self._screen.say(
+                f"warning: more connections to the job's store than its ranks need come from host {agent.host}; "
+                "one was refused"
+            )
 
     def _show(self, report: Output) -> None:
         try:

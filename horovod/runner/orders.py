@@ -6,9 +6,11 @@ import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 
+from horovod.common.descriptors import make_room
 from horovod.runner import environment, hosts, ssh
 from horovod.runner.agents import Agent
 from horovod.runner.cli import LaunchSettings
+from horovod.runner.errors import LaunchError
 from horovod.runner.fleet import Fleet
 from horovod.runner.hosts import Slot
 from horovod.runner.messages import CHUNK, Payload, Request, StartJob, Worker
@@ -28,6 +30,21 @@ def make_fleet(settings: LaunchSettings, environ: Mapping[str, str]) -> Fleet:
     ]
     remote = ssh.Remote.of(environ, settings.ssh_port, settings.ssh_identity_file, settings.remote_python or "")
     return Fleet(agents, remote, fanout=settings.ssh_fanout, silence=settings.heartbeat_timeout)
+
+
+def store_connections(fleet: Fleet) -> int:
+    """How many connections from other hosts the launcher passes on to its store at once: those of all ranks there, some
+    of them twice, and a few strangers'. Makes room for their descriptors.
+
+    Raises LaunchError when the hard limit of open files is too low.
+    """
+    count = 64 + sum(2 * len(agent.slots) for agent in fleet.agents if agent.remote)
+    if any(agent.remote for agent in fleet.agents):
+        try:
+            make_room(2 * count + 4 * len(fleet.agents) + 64)
+        except ValueError as error:
+            raise LaunchError(str(error)) from None
+    return count
 
 
 class Orders:

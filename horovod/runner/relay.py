@@ -19,8 +19,7 @@ from horovod.runner.errors import AgentError
 from horovod.runner.messages import CHUNK, ByteWriter, Report, Spawn, StreamData, StreamEnd, StreamOpen
 
 READ_SIZE = 1 << 16
-# Of workers at once. A stranger on this host could open them too, and must leave the agent descriptors to work with.
-CONNECTION_LIMIT = min(4096, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+CONNECTION_LIMIT = 4096  # of workers at once
 SENT_LIMIT = 64 << 20  # bytes that a reader who does not read may have waiting
 assert READ_SIZE <= CHUNK
 
@@ -44,6 +43,8 @@ class Streams:
         self._streams: dict[int, _Stream] = {}
         self._listener: socket.socket | None = None
         self._next = 1
+        # A stranger on this host could connect too, and must leave the agent descriptors to work with.
+        self._limit = min(CONNECTION_LIMIT, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
 
     # The store's address for the workers of this host
 
@@ -64,7 +65,7 @@ class Streams:
                 sock, _ = self._listener.accept()
             except OSError:
                 return
-            if len(self._streams) >= CONNECTION_LIMIT:
+            if len(self._streams) >= self._limit:
                 sock.close()
                 continue
             sock.setblocking(False)
@@ -138,6 +139,7 @@ class Streams:
             if stream.writer is not None:
                 stream.writer.write(message.data)
                 if stream.writer.pending > SENT_LIMIT:
+                    self._report(StreamEnd(stream.number))
                     self._drop(stream)
         elif stream.popen is None:
             stream.closing = True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import select
 import socket
 
@@ -14,18 +13,24 @@ QUEUE_LIMIT = 4 << 20  # bytes on the way to an agent beyond which the store's a
 
 
 class StoreRelay:
-    """A connection to the store for each stream. No call waits: the store listens on this machine."""
+    """A connection to the store for each stream. No call waits: the store listens on this machine.
 
-    def __init__(self, address: tuple[str, int]) -> None:
+    `limit`: connections at once. Each costs this process two descriptors, the store's end included, and may be a
+    stranger's on the agent's host. `refused`: the host of the first that was one too many.
+    """
+
+    def __init__(self, address: tuple[str, int], limit: int) -> None:
         self._address = address
+        self._limit = limit
+        self.refused = ""
         self._sockets: dict[tuple[str, int], tuple[Agent, socket.socket, ByteWriter]] = {}
 
     def take(self, agent: Agent, report: StreamOpen | StreamData | StreamEnd) -> None:
         """What an agent reports about a stream."""
         key = (agent.host, report.stream)
         if isinstance(report, StreamOpen):
-            # Each costs this process two descriptors, the store's end included, and may be a stranger's.
-            if len(self._sockets) >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4:
+            if len(self._sockets) >= self._limit:
+                self.refused = self.refused or agent.host
                 agent.send(StreamEnd(report.stream))
                 return
             sock = socket.socket(socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET)

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.runner.launching import eventually, run_job, running
+import horovod
+from tests.runner.launching import eventually, launcher, marked_environment, run_job, running
 
 SSH = """#!/bin/sh
 # The last word is the command, the one before it the host. Runs it here, and says how deep in the tree it is.
@@ -100,6 +102,35 @@ def test_a_host_that_refuses_is_named_with_its_ranks_and_what_to_try(fake):
     assert "host refused.test (ranks 1-2): no ssh server answers there (connection refused)" in done.err
     assert "-p says another one" in done.err
     assert time.monotonic() - start < 45  # it is tried again for 7 s, and not until the start's timeout and beyond
+
+
+@pytest.mark.parametrize("fanout", ["1", "32"])
+def test_large_results_and_outputs_come_whole_through_the_tree(fake, monkeypatch, fanout):
+    monkeypatch.setenv("HOROVOD_SSH_FANOUT", fanout)
+
+    def make(size):
+        import os
+
+        return bytes([65 + int(os.environ["HOROVOD_RANK"])]) * size
+
+    size = 6 << 20
+    results = horovod.run(make, (size,), num_proc=3, hosts="red.test:1,green.test:1,blue.test:1")
+    assert [(len(result), result[:1]) for result in results] == [(size, b"A"), (size, b"B"), (size, b"C")]
+    code = "import sys; sys.stdout.write('x' * 99 + '\\n'); sys.stdout.write(('y' * 99 + '\\n') * 40000)"
+    done = run_job(["-np", "3", "-H", "red.test:1,green.test:1,blue.test:1", sys.executable, "-c", code])
+    assert done.code == 0, done.err
+    assert done.out.count("y" * 99) == 120000
+
+
+def test_more_ranks_than_the_usual_limit_of_open_files_allows_meet(fake):
+    limited = ["bash", "-c", 'ulimit -S -n 128 && exec "$@"', "limited"]
+    command = [
+        *limited,
+        *launcher(["-np", "40", "-H", "red.test:40", sys.executable, "-c", MEET.replace("200000", "10")]),
+    ]
+    done = subprocess.run(command, env=marked_environment(), capture_output=True, timeout=120, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("met [1, 2, 3") == 40
 
 
 def test_an_exit_code_comes_from_another_host(fake):
