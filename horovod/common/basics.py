@@ -313,13 +313,23 @@ def _after_fork() -> None:
     state.leave_in_child()
 
 
+def _where(trace: TracebackType | None) -> str:
+    """The place where the exception was raised: the traceback itself is on the stderr of another host, maybe."""
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return ""
+    code = trace.tb_frame.f_code
+    return f" (in {code.co_name}, {os.path.basename(code.co_filename)}:{trace.tb_lineno})"
+
+
 def _wrap_excepthook() -> None:
     """Remembers an uncaught exception, so that the peers learn why this rank left them."""
     inner: Callable[..., Any] = sys.excepthook
 
     def remember(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
         text = str(value).strip().splitlines()
-        _ending[:] = [f"it ended with {kind.__name__}" + (f": {text[0][:200]}" if text else "")]
+        _ending[:] = [f"it ended with {kind.__name__}" + (f": {text[0][:200]}" if text else "") + _where(trace)]
         inner(kind, value, trace)
 
     sys.excepthook = remember

@@ -59,3 +59,6 @@ def test_who_failed_first_is_said(slurm_cluster):
     done = slurm_cluster.run("srun", "-N2", "-n3", *WORKER, "raise:1")
     assert done.code != 0
     assert "ValueError: no more data" in done.text
+    # srun lets the others go on, and they say it too.
+    assert "rank 1 (host n" in done.text
+    assert "has left the job: it ended with ValueError: no more data (in come_to_an_end, worker.py:" in done.text

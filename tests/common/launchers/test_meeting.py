@@ -1,0 +1,268 @@
+"""How ranks get the job's key from rank 0, and who does not get it."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import zmq
+import zmq.utils.z85
+
+from horovod.common.auth import derive_key
+from horovod.common.launchers import door, handover, munge, pmi, search, ways
+from horovod.common.launchers.group import Group, MeetingError
+from horovod.common.launchers.meeting import choose
+from horovod.common.launchers.place import Place
+from horovod.common.store import StoreClient, StoreServer
+from horovod.common.worker_env import make_key
+
+SECONDS = 60.0
+
+
+def group(rank, size=2, key=None, **place):
+    place = {"local_rank": 0, "local_size": 1, "job": f"test {os.getpid()} {time.monotonic_ns()}", **place}
+    return Group(Place("a launcher", rank, size, **place), (), key)
+
+
+class Board:
+    """What PMI and PMIx do, in this process."""
+
+    name = "a board"
+
+    def __init__(self):
+        self.values = {}
+
+    def publish(self, name, value):
+        assert len(value) <= pmi.MAX_VALUE
+        self.values[name] = value
+
+    def find(self, name, rank):
+        return self.values.get(name)
+
+
+@pytest.fixture
+def clean():
+    """Closes what it is given."""
+    with contextlib.ExitStack() as stack:
+        yield lambda meeting: stack.enter_context(contextlib.closing(_Closing(meeting))).meeting
+
+
+class _Closing:
+    def __init__(self, meeting):
+        self.meeting = meeting
+
+    def close(self):
+        self.meeting.formed()
+        if self.meeting.server is not None:
+            self.meeting.server.close()
+
+
+def check_member(meeting, key):
+    """Who has met can use the store."""
+    assert meeting.key == key
+    with StoreClient(meeting.key, meeting.address, meeting.port) as store:
+        store.set("x", b"y")
+
+
+def ranks(job, key=None, **place):
+    return [group(rank, 2, key, job=job, **place) for rank in range(2)]
+
+
+def test_on_a_board(clean):
+    board, key = Board(), make_key()
+    lead, follow = ranks("b")
+    clean(ways.OnBoard(board).lead(lead, key))
+    check_member(ways.OnBoard(board).follow(follow, SECONDS), key)
+    assert not any(bytes(key) in value for value in board.values.values()), "the key stands on the board"
+
+
+def test_on_a_board_with_a_key_of_the_users(clean):
+    board, given = Board(), make_key()
+    lead, follow = ranks("g", given)
+    key = lead.job_key(make_key())
+    clean(ways.OnBoard(board).lead(lead, key))
+    check_member(ways.OnBoard(board).follow(follow, SECONDS), key)
+    assert len(board.values) == 1, "nobody else leaves a public key"
+    stranger = group(1, 2, make_key(), job="g")
+    with pytest.raises(MeetingError, match="does not answer"):
+        ways.OnBoard(board).follow(stranger, 0.5)
+
+
+def test_a_rank_that_is_not_on_the_board_gets_no_key(clean):
+    """It has read the board, but cannot write there: not as a rank that came, nor as one that has not come yet."""
+    board = Board()
+    lead, follow = ranks("s")
+    clean(ways.OnBoard(board).lead(lead, make_key()))
+    ways.OnBoard(board).follow(follow, SECONDS)
+    pair = zmq.curve_keypair()
+    card = next(value for name, value in board.values.items() if name.endswith("/store"))
+    card = ways.msgspec.msgpack.decode(card, type=ways._Card)
+    where = [(card.addresses[0], card.port)]
+    for rank in (0, 1, 2, 1 << 31):
+        assert handover.receive(where, card.server, pair, rank, time.monotonic() + 0.3) is None
+    wrong = zmq.utils.z85.decode(zmq.curve_keypair()[0])
+    assert handover.receive(where, wrong, pair, 1, time.monotonic() + 0.3) is None
+
+
+def test_rank_0_that_does_not_come_is_waited_for():
+    with pytest.raises(MeetingError, match="has left no address in a board"):
+        ways.OnBoard(Board()).follow(group(1), 0.2)
+
+
+def test_on_one_host(clean):
+    key = make_key()
+    lead, follow = ranks(f"one {os.getpid()}", local_size=2)
+    found = []
+    waiting = threading.Thread(target=lambda: found.append(ways.OneHost().follow(follow, SECONDS)))
+    waiting.start()
+    clean(ways.OneHost().lead(lead, key))
+    waiting.join()
+    check_member(found[0], key)
+    assert found[0].address == "127.0.0.1"
+
+
+def test_the_door_is_closed_when_the_job_is_formed():
+    lead, follow = ranks(f"closed {os.getpid()}", local_size=2)
+    meeting = ways.OneHost().lead(lead, make_key())
+    meeting.formed()
+    meeting.server.close()
+    assert door.knock_local(follow.label, 0.1) is None
+
+
+AS_NOBODY = """
+import os, socket, sys
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+name = sys.argv[1]
+if sys.argv[2] == "knock":
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect("\\0" + name)
+    print(len(sock.recv(1000)))
+else:
+    sock = socket.socket(socket.AF_UNIX)
+    sock.bind("\\0" + name); sock.listen()
+    print("listening", flush=True)
+    while True:
+        peer, _ = sock.accept()
+        try:
+            peer.sendall(b"x" * 34)
+        except OSError:
+            pass  # it did not stay to listen
+        peer.close()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+def test_another_user_gets_nothing_and_is_not_believed():
+    job = f"users {os.getpid()}"
+    first = door._local_names(job)[0][1:]
+    with subprocess.Popen(
+        [sys.executable, "-c", AS_NOBODY, first, "listen"], stdout=subprocess.PIPE, text=True, cwd="/"
+    ) as squatter:
+        try:
+            assert squatter.stdout.readline() == "listening\n"
+            assert door.knock_local(job, 0.2) is None, "what another user's process says is taken for the key"
+            gate = door.open_local(job, b"secret")
+            try:
+                assert door.knock_local(job, SECONDS) == b"secret"
+                second = door._local_names(job)[1][1:]
+                done = subprocess.run([sys.executable, "-c", AS_NOBODY, second, "knock"], stdout=subprocess.PIPE,
+                                      text=True, timeout=SECONDS, cwd="/")  # fmt: skip
+                assert done.stdout == "0\n"
+            finally:
+                gate.close()
+        finally:
+            squatter.kill()
+
+
+def test_at_a_port(clean, monkeypatch):
+    monkeypatch.setattr(ways, "own_addresses", lambda interface, named: ["127.0.0.1"])
+    given = make_key()
+    lead, follow = ranks("p", given, leads=("127.0.0.1",), port=_free_port())
+    key = lead.job_key(make_key())
+    clean(ways.AtPort().lead(lead, key))
+    check_member(ways.AtPort().follow(follow, SECONDS), key)
+    with pytest.raises(MeetingError, match=r"does not answer at 127\.0\.0\.1:\d+"):
+        ways.AtPort().follow(group(1, 2, make_key(), job="p", leads=("127.0.0.1",), port=follow.place.port), 0.5)
+
+
+def test_a_port_that_a_stranger_has_taken(clean, monkeypatch):
+    monkeypatch.setattr(ways, "own_addresses", lambda interface, named: ["127.0.0.1"])
+    port = _free_port()
+    with socket.create_server(("127.0.0.1", port + 1)):
+        lead, follow = ranks("t", make_key(), leads=("127.0.0.1",), port=port)
+        key = lead.job_key(b"")
+        meeting = clean(ways.AtPort().lead(lead, key))
+        assert meeting.port != port + 1
+        check_member(ways.AtPort().follow(follow, SECONDS), key)
+
+
+def test_by_munge(clean, monkeypatch):
+    if not munge.available():
+        pytest.skip("munged does not run here")
+    monkeypatch.setattr(ways, "own_addresses", lambda interface, named: ["127.0.0.1"])
+    key, port = make_key(), _free_port()
+    lead, follow = ranks("m", leads=("127.0.0.1",), port=port)
+    clean(ways.ByMunge().lead(lead, key))
+    check_member(ways.ByMunge().follow(follow, SECONDS), key)
+    with pytest.raises(MeetingError, match="gives no credential"):
+        ways.ByMunge().follow(group(1, 2, job="another", leads=("127.0.0.1",), port=port), 0.3)
+
+
+def test_jobs_with_one_key_do_not_meet():
+    given = make_key()
+    keys = {group(0, 2, given, job=job).job_key(b"") for job in ("a", "b")}
+    keys.add(Group(group(0, 4, given, job="a").place, (0, 1), given).job_key(b""))
+    assert len(keys) == 3
+    assert group(0, 2, None, job="a").job_key(b"fresh") == b"fresh"
+
+
+def test_the_address_that_answers_is_found():
+    """Of several, of which some are nobody's and one belongs to something else."""
+    key = derive_key(make_key(), "x")
+    with StoreServer(key) as server, socket.create_server(("127.0.0.1", 0)) as other:
+        candidates = [("127.0.0.1", other.getsockname()[1]), ("127.0.0.1", _free_port()), server.address]
+        assert search.ask(lambda: candidates, key, time.monotonic() + SECONDS) == server.address
+        assert search.ask(lambda: candidates, make_key(), time.monotonic() + 0.3) is None
+
+
+@pytest.mark.parametrize(
+    ("launcher", "place", "words"),
+    [
+        ("srun", {}, ["srun started 4 processes", "--mpi=pmi2", "HOROVOD_KEY_FILE", "HOROVOD_JOB_KEY"]),
+        ("torchrun", {"leads": ("a",), "port": 1}, ["torchrun started 4 processes", "openssl rand -hex 32"]),
+        ("Open MPI", {"mpi": True}, ["Open MPI started 4 processes", "PMIx", "horovodrun --mpi -np 4"]),
+    ],
+)
+def test_without_a_key_the_user_is_told_what_to_do(monkeypatch, launcher, place, words):
+    monkeypatch.setattr(munge, "available", lambda: False)
+    monkeypatch.delenv("PMI_FD", raising=False)
+    monkeypatch.delenv("PMIX_NAMESPACE", raising=False)
+    with pytest.raises(ValueError) as caught:
+        choose(Group(Place(launcher, 1, 4, local_size=1, **place), (), None))
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_door_with_nobody_behind_it_is_given_up():
+    """A connection that is never read from, and a lot of them, do not keep others out."""
+    gates = door.listen(["127.0.0.1"], [0])
+    port = gates[0].getsockname()[1]
+    gate = door.Door(gates, lambda _: b"hello")
+    try:
+        with contextlib.ExitStack() as idle:
+            for _ in range(100):
+                idle.enter_context(socket.create_connection(("127.0.0.1", port)))
+            assert [data for _, data in search.knock([("127.0.0.1", port)], SECONDS)] == [b"hello"]
+    finally:
+        gate.close()
+
+
+def _free_port() -> int:
+    """One with eight more after it that are probably free."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return min(sock.getsockname()[1], 65000)
