@@ -114,7 +114,7 @@ def test_either_library_will_do(monkeypatch):
         monkeypatch.setattr(cipher, "_loaded", lambda some=some: some)
         monkeypatch.setattr(cipher, "_SONAMES", ())
         alone = cipher.available()
-        assert list(alone) == list(found)
+        assert "chacha20-poly1305" in alone  # libsodium has AES only where the processor has instructions that it knows
         assert set(alone.values()) == set(some[:1])
     monkeypatch.setattr(cipher, "_loaded", lambda: ["/nowhere/libcrypto.so.3", "libc.so.6"])
     assert cipher.available() == {}
