@@ -76,7 +76,7 @@ def settle(config: dict) -> None:
         pass
     memory("/run", "64m")
     memory("/dev/shm", config["shm"], "1777")
-    memory("/var/tmp", "64m", "1777")
+    memory("/var/tmp", "1g", "1777")
     os.makedirs("/run/sshd", exist_ok=True)
     passwd, shadow = accounts(config["home"])
     replace("/etc/passwd", passwd)

@@ -42,6 +42,7 @@ UsePAM no
 PidFile none
 PrintMotd no
 AcceptEnv LANG LC_*
+SetEnv TMPDIR=/var/tmp
 PermitRootLogin prohibit-password
 MaxStartups 100
 """
@@ -140,6 +141,7 @@ class Host:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("SSH_", "HOROVOD_", "XDG_"))}
         path = f"{Path(sys.executable).parent}:{kept.get('PATH', '')}:/usr/sbin:/sbin"
         fixed = {"HOME": HOME, "USER": "root", "LOGNAME": "root", "PATH": path, "HOROVOD_CALIBRATE": "0"}
+        fixed["TMPDIR"] = "/var/tmp"  # the host's own, so that what is left there is found
         return {**kept, **fixed, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")]))}
 
     def popen(
