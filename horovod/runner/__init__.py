@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from horovod.runner.api import run as run
+    from horovod.runner.worker_error import WorkerError as WorkerError
 
-__all__ = ["run"]
+__all__ = ["WorkerError", "run"]
 
 
 def __getattr__(name: str) -> Any:
@@ -16,4 +17,8 @@ def __getattr__(name: str) -> Any:
         from horovod.runner.api import run
 
         return run
+    if name == "WorkerError":
+        from horovod.runner.worker_error import WorkerError
+
+        return WorkerError
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -138,14 +138,18 @@ class Agent:
         if now - self._looked > max(1.0, self._limit / 2):
             self._heard = now
         self._looked = now
-        if not self._limit or self._requests is None:
-            return
-        if now >= self._next_word:
+        self._say_alive()
+        if self._limit and self._requests is not None and now - self._heard > self._limit:
+            self._lose_launcher()
+
+    def _say_alive(self) -> None:
+        """Now and then; also between the starts of many workers, which take long on a crowded host."""
+        now = time.monotonic()
+        if self._limit and self._requests is not None and now >= self._next_word:
             self._next_word = now + self._limit / 4
             if not self._writer.pending:  # what waits there is a sign of life by itself
                 self._writer.send(Alive())
-        if now - self._heard > self._limit:
-            self._lose_launcher()
+            self._writer.flush()
 
     def _lose_launcher(self) -> None:
         """It has ended, was killed, or cannot be reached: nobody is interested any more."""
@@ -187,7 +191,7 @@ class Agent:
             self._started = True
             self._check_directory(message.directory)
             address = self._streams.listen() if message.relay else None
-            pids = self._workers.start(message, bytes(self._payload) or None, address)
+            pids = self._workers.start(message, bytes(self._payload) or None, address, self._say_alive)
             self._payload.clear()
             self._writer.send(Started(pids))
             if message.stdin_rank >= 0:

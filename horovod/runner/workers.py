@@ -48,10 +48,17 @@ class WorkerTable:
     def running(self) -> bool:
         return any(process.running for process in self._processes.values())
 
-    def start(self, job: StartJob, payload: bytes | None, store: tuple[str, int] | None) -> list[tuple[int, int]]:
+    def start(
+        self,
+        job: StartJob,
+        payload: bytes | None,
+        store: tuple[str, int] | None,
+        between: Callable[[], None] = lambda: None,
+    ) -> list[tuple[int, int]]:
         """Start every worker; one that cannot be is reported as Exited with 126 or 127. Returns (rank, pid)s.
 
         `store`: where the workers of this host reach the job's store, when that is not what the launcher says.
+        `between` is called before each worker.
         """
         if store is not None:
             self._store = {STORE_ADDRESS: store[0].encode(), STORE_PORT: b"%d" % store[1]}
@@ -65,6 +72,7 @@ class WorkerTable:
         pids = []
         self._stdin_rank = job.stdin_rank
         for worker in job.workers:
+            between()
             inherited = list(shared)
             result = linux.memory_file("horovod-result", b"", sealed=False) if job.results else None
             if result is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import horovod
-from horovod.runner.worker_error import WorkerError
+from horovod.runner import WorkerError
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import pytest
 
 import horovod
 from horovod.runner.stream_output import StreamOutput
-from horovod.runner.worker_error import WorkerError
+from horovod.runner import WorkerError
 from tests.runner.launching import eventually, marked_environment, processes_with
 
 
