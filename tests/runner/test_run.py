@@ -16,8 +16,8 @@ import types
 import pytest
 
 import horovod
-from horovod.runner.stream_output import StreamOutput
 from horovod.runner import WorkerError
+from horovod.runner.stream_output import StreamOutput
 from tests.runner.launching import eventually, marked_environment, processes_with
 
 
