@@ -7,30 +7,30 @@ import subprocess
 from collections.abc import Sequence
 
 from horovod.common import interfaces
+from horovod.common.endpoints import to_listen
 from horovod.common.launchers import search
 
 _SECONDS = 5.0
 
 
 def own_addresses(interface: str = "", named: Sequence[str] = ()) -> list[str]:
-    """Addresses to listen on, the likely ones first.
-
-    Those of ``interface`` (HOROVOD_GLOO_IFACE), else of all interfaces but loopback, for a host may be reached by
-    several networks; those in ``named`` first. Loopback addresses only when they are named, or when the host has no
+    """Addresses to listen on, the likely ones first: those of this host in ``named``, then the ones that its ranks
+    listen on too, for a host may be reached by several networks. ``interface``: HOROVOD_GLOO_IFACE, which excludes all
     others.
 
-    Raises ValueError naming HOROVOD_GLOO_IFACE when there is no such interface, or it has no address.
+    Raises ValueError naming HOROVOD_GLOO_IFACE when it names no interface that can be used, OSError when the
+    interfaces cannot be listed.
     """
-    found = interfaces.scan()
+    mine = [each.address for each in to_listen(interfaces.scan(), interface, alone=False)]
     if interface:
-        mine = [address.text for each in found if each.name == interface for address in each.addresses]
-        if not mine:
-            raise ValueError(f"HOROVOD_GLOO_IFACE is {interface!r}, accepted here are {interfaces.describe(found)}")
         return mine
-    mine = [address.text for each in found if each.up and not each.loopback for address in each.addresses]
-    loopback = [name for name in named if ipaddress.ip_address(name).is_loopback]
-    first = [name for name in named if name in mine]
-    return list(dict.fromkeys([*first, *mine, *loopback])) or ["127.0.0.1"]
+    first = [name for name in named if name in mine and not _is_loopback(name)]
+    loopback = [name for name in named if _is_loopback(name)]  # such as Debian's 127.0.1.1 for its own name
+    return list(dict.fromkeys([*first, *mine, *loopback]))
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address).is_loopback
 
 
 def resolve_node(name: str) -> list[str]:
