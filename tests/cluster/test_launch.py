@@ -256,6 +256,11 @@ def test_nothing_secret_is_seen_from_outside(cluster: Cluster, tmp_path: Path) -
     env = {"MY_TOKEN": value, "HOROVOD_SSH_FANOUT": "1"}
     hosts = "host2:1,host3:1,host4:1"
     with running(cluster, tmp_path, "-np", "3", "-H", hosts, "bash", "-c", program, on=cluster.desk, env=env) as job:
+        machines = [cluster.desk, *cluster.hosts]
+        job.wait_for(
+            lambda: sum(line == "sleep 600" for host in machines for line in host.processes().values()) == 3,
+            "three workers that sleep",  # what has printed their keys is gone then
+        )
         said = re.compile(r"^\[\d\]<stderr>:([0-9a-f]+)$", re.MULTILINE)
         job.wait_for(lambda: len(said.findall(job.err)) == 3, "three keys")
         keys = set(said.findall(job.err))
@@ -264,11 +269,14 @@ def test_nothing_secret_is_seen_from_outside(cluster: Cluster, tmp_path: Path) -
         assert len(key) >= 64
         spellings = [bytes.fromhex(key), key.encode(), key.upper().encode()]
         seen = 0
-        for host in [cluster.desk, *cluster.hosts]:
+        for host in machines:
             for pid, line in host.processes().items():
+                try:
+                    environment = Path(f"/proc/{pid}/environ").read_bytes()
+                    command = Path(f"/proc/{pid}/cmdline").read_bytes()
+                except OSError:  # it has ended meanwhile
+                    continue
                 seen += 1
-                environment = Path(f"/proc/{pid}/environ").read_bytes()
-                command = Path(f"/proc/{pid}/cmdline").read_bytes()
                 assert value.encode() not in command, line
                 for spelling in spellings:
                     assert spelling not in command, line

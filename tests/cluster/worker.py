@@ -71,9 +71,9 @@ def main() -> None:
         assert ranks == list(range(hvd.size()))
         if step == READY:
             print("ready", hvd.rank(), socket.gethostname(), os.getpid(), flush=True)
-            if mine and "fault_" + options.fault in globals():
-                time.sleep(0.2)  # the others say that they are ready, too
-                globals()["fault_" + options.fault]()
+        # The step after READY was over for nobody before all ranks had begun it, and so had said that they are ready.
+        if mine and step == READY + 1 and "fault_" + options.fault in globals():
+            globals()["fault_" + options.fault]()
         time.sleep(0.01)
     hvd.shutdown()
     print(f"done after {options.steps} steps", flush=True)
