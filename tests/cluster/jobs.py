@@ -51,7 +51,7 @@ class Done:
         return sorted(self.out.splitlines())
 
 
-def no_litter(cluster: Cluster, seconds: float = 60.0, ignoring: str = "") -> None:
+def no_litter(cluster: Cluster, seconds: float = 60.0, ignoring: tuple[str, ...] = ()) -> None:
     """Fails the test when something of a job is left anywhere. sshd needs a moment to notice the end of a session, and
     a host that was cut off does not hear of it."""
     deadline = time.monotonic() + seconds
@@ -94,8 +94,11 @@ class Running:
     def wait_for(self, condition: Callable[[], bool], what: str) -> None:
         """Fails the test, with all that the job has said, when it ends first or the condition takes too long."""
         deadline = time.monotonic() + LIMIT
-        while not condition():
-            if self.process.poll() is not None or time.monotonic() > deadline:
+        while True:
+            ended = self.process.poll() is not None  # before the look at the condition, as its last words count
+            if condition():
+                return
+            if ended or time.monotonic() > deadline:
                 pytest.fail(f"{what}: not before the job ended ({self.process.returncode})\n{self.out}\n{self.err}")
             time.sleep(0.02)
 

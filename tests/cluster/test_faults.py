@@ -1,7 +1,7 @@
 """Whatever fails, the job ends soon, on all hosts, leaves nothing behind, and its last lines say who failed and why.
 
 A row of FAULTS is one way to fail. Two hosts with two ranks each; `make test-cluster` repeats all with four hosts, and
-with four of which each but the first is reached through another.
+with four of which each but the first is reached through another, and checks that they end as soon as promised.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import pytest
 from horovod.runner import linux
 from tests.cluster.jobs import WORKER, Running, no_litter, running
 from tests.testbed.cluster import Cluster
-from tests.testbed.hosts import Host
+from tests.testbed.hosts import SSHD_SESSIONS, Host
 
 SLOTS = 2
-HEARTBEAT = 4  # s of silence; where silence is how the fault is found
+HEARTBEAT = 6  # s of silence; where silence is how the fault is found
 WORD = 10.0  # s, the promise: from when a fault is known to the end of the job everywhere
 DEATH = 5.0  # s, the promise for the death of a process
 SMALL = "/mnt"  # a file system of 64 KiB on host1
@@ -33,7 +33,9 @@ LAYOUTS = {
     "4 hosts": (4, 32),
     "4 in a row": (4, 1),
 }  # number of hosts, fan-out of the tree of agents
-CHOSEN = list(LAYOUTS) if os.environ.get("HOROVOD_TEST_CLUSTER") == "all" else ["2 hosts"]
+ALL = os.environ.get("HOROVOD_TEST_CLUSTER") == "all"
+CHOSEN = list(LAYOUTS) if ALL else ["2 hosts"]
+GENEROUS = 60.0  # s in place of the promises in `make test`, which may run on a machine that is busy with anything
 
 
 @dataclass
@@ -151,11 +153,11 @@ FAULTS = [
     ),
     Fault(
         "never calls init",
-        [FIRST + "it did not call hvd.init\\(\\) within 8 s"],
+        [FIRST + "it did not call hvd.init\\(\\) within 16 s"],
         1,
         "never",
-        silence=8,
-        flags=["--start-timeout", "8"],
+        silence=16,  # the others must have come so far until then, on any machine
+        flags=["--start-timeout", "16"],
     ),
     Fault("agent killed", [LOST + ": its agent ended.*SIGKILL"], 1, action=kill_agent, within=DEATH),
     Fault("guard killed", ["agent on host <host>"], 1, action=kill_guard, within=DEATH),
@@ -177,22 +179,21 @@ def small(cluster: Cluster) -> Iterator[None]:
     host = cluster.launcher
     assert host.run(f"mount -t tmpfs -o size=64k tmpfs {SMALL}").returncode == 0
     yield
-    assert host.run(["umount", SMALL]).returncode == 0
+    # lazily: after a failure the job may still have files there
+    assert host.run(["umount", "-l", SMALL]).returncode == 0
 
 
-@pytest.fixture(scope="session")
 def slowness() -> float:
-    """How much longer things take on this machine, as loaded as it is now, than on an idle one: at least 1."""
+    """How much longer things take on this machine, as loaded as it is now, than on an idle one: at least 1.5."""
     start = time.monotonic()
-    for _ in range(3):
-        subprocess.run([sys.executable, "-c", "import horovod.runner.job"], check=True, timeout=120)
-    return max(1.0, (time.monotonic() - start) / 3 / 0.3)
+    subprocess.run([sys.executable, "-c", "import horovod.runner.job"], check=True, timeout=120)
+    return max(1.5, (time.monotonic() - start) / 0.3)
 
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("layout", CHOSEN)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_fault(cluster: Cluster, tmp_path: Path, slowness: float, fault: Fault, layout: str) -> None:
+def test_fault(cluster: Cluster, tmp_path: Path, fault: Fault, layout: str) -> None:
     size, fanout = LAYOUTS[layout]
     hosts = [cluster.host(number) for number in range(1, size + 1)]
     rank = SLOTS * size - 1
@@ -203,6 +204,7 @@ def test_fault(cluster: Cluster, tmp_path: Path, slowness: float, fault: Fault, 
     env = {"HOROVOD_SSH_FANOUT": str(fanout)}
     if fault.silence == HEARTBEAT:
         env["HOROVOD_HEARTBEAT_TIMEOUT"] = str(HEARTBEAT)
+    before = slowness() if ALL else 0.0
     with running(cluster, tmp_path, *line, env=env) as job:
         scene = Scene(cluster, hosts, job)
         job.wait_for_output("ready", 1 if fault.worker == "never" else SLOTS * size)
@@ -211,10 +213,11 @@ def test_fault(cluster: Cluster, tmp_path: Path, slowness: float, fault: Fault, 
             fault.action(scene)
         done = job.finish()
         took = time.monotonic() - start
-    limit = fault.silence + fault.within * max(1.5, slowness)
-    grace = fault.silence + WORD * max(1.5, slowness)
+    slower = max(before, slowness()) if ALL else 0.0
+    limit = fault.silence + (fault.within * slower if ALL else GENEROUS)
+    grace = fault.silence + (WORD * slower if ALL else GENEROUS)
     if cluster.is_cut:  # of a connection that has vanished, the ssh server there learns when it is mended
-        no_litter(cluster, grace, ignoring="sshd: ")
+        no_litter(cluster, grace, ignoring=SSHD_SESSIONS)
         cluster.heal()
     no_litter(cluster, grace)
     assert done.code == fault.code, done.err

@@ -215,7 +215,7 @@ def with_hidden(cluster: Cluster, folder: str) -> str:
     try:
         return failing(cluster, "-np", "2", "-H", "host1:1,host2:1", *PLACE)
     finally:
-        assert host.run(["umount", folder]).returncode == 0
+        assert host.run(["umount", "-l", folder]).returncode == 0
 
 
 def test_a_shell_that_refuses_or_hangs(cluster: Cluster) -> None:

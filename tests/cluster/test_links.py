@@ -56,10 +56,12 @@ def test_addresses_that_every_host_has_lead_nowhere(cluster: Cluster) -> None:
         cluster.host(number).run("ip link add docker0 type dummy; ip link set docker0 up")
         cluster.host(number).run("ip addr add 172.17.0.1/16 dev docker0")
     cluster.add_network(1, 3)
-    with ranks(cluster, [1, 2]) as made:
-        heard = formed(made)
-    for number in (1, 2):
-        cluster.host(number).run("ip link del docker0")
+    try:
+        with ranks(cluster, [1, 2]) as made:
+            heard = formed(made)
+    finally:
+        for number in (1, 2):
+            cluster.host(number).run("ip link del docker0")
     assert networks_in_use(heard) == {"10.77.0"}
 
 
@@ -112,7 +114,7 @@ def test_a_firewall_that_lets_a_range_of_ports_pass(cluster: Cluster) -> None:
 def test_firewalls_in_both_directions_are_named(cluster: Cluster) -> None:
     cluster.firewall(1)
     cluster.firewall(2, refuse=True)
-    with ranks(cluster, [1, 2, 3]) as made:
+    with ranks(cluster, [1, 2, 3], env={"HOROVOD_START_TIMEOUT": "110"}) as made:
         text, seconds = first_error(made)
     assert re.match(
         r"init: rank 1 \(host host2, pid \d+\) could not join: no (data|control) connection to rank 0 "
@@ -120,7 +122,7 @@ def test_firewalls_in_both_directions_are_named(cluster: Cluster) -> None:
         r"\[fd77::1\]:\d+ \(eth0\): no answer; and none came from there\. Is there a firewall\?",
         text,
     ), text
-    assert seconds < 25  # 6 where the machine has nothing else to do
+    assert seconds < 100  # not only when the time to start is over; 6 where the machine has nothing else to do
 
 
 @pytest.mark.parametrize("what", ["idle", "busy"])
@@ -131,6 +133,6 @@ def test_a_host_that_vanishes_is_named_on_the_others(cluster: Cluster, what: str
         assert made[0].nothing_heard(1)
         cluster.partition(2)
         if what == "idle":
-            assert made[0].hear(20) == made[2].hear(20) == {"noticed": True}
+            assert made[0].hear() == made[2].hear() == {"noticed": True}
         for rank in (made[0], made[2]):
-            assert re.match(r"rank 1 \(host host2, pid \d+\) was lost: ", rank.hear(20)["lost"])
+            assert re.match(r"rank 1 \(host host2, pid \d+\) was lost: ", rank.hear()["lost"])

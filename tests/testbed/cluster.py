@@ -125,16 +125,14 @@ class Cluster:
 
     # Between tests
 
-    def litter(self, ignoring: str = "") -> dict[str, object]:
+    def litter(self, ignoring: tuple[str, ...] = ()) -> dict[str, object]:
         """What is left of jobs: processes, listening ports, files, shared memory, by host. Empty when all is clean.
 
         `ignoring`: how the command lines of processes begin that do not count."""
         found: dict[str, object] = {}
         for number, host in self._hosts.items():
             left = {
-                "processes": {
-                    pid: line for pid, line in host.processes().items() if not (ignoring and line.startswith(ignoring))
-                },
+                "processes": {pid: line for pid, line in host.processes().items() if not line.startswith(ignoring)},
                 "listening": host.listening(),
                 "files": sorted(host.files() - self._files[number]),
             }

@@ -14,7 +14,6 @@ import contextlib
 import json
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,11 +24,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from horovod.runner import linux
-from tests.testbed.network import BedError, enter, hosts_file, ip
+from tests.testbed.network import BedError, enter, find_program, hosts_file, ip, try_network
 
 ROOT = Path(__file__).resolve().parents[2]
 HOME = "/run/home"
-PROGRAMS = ("ip", "nsenter", "sshd", "ssh", "ssh-keygen", "unshare")
+PROGRAMS = ("ip", "nft", "nsenter", "sshd", "ssh", "ssh-keygen", "unshare")
+SSHD_SESSIONS = ("sshd: ", "sshd-session: ")  # how their command lines begin; the second since OpenSSH 9.8
 NAMESPACES = ("--net", "--uts", "--mount", "--ipc", "--pid")
 STARTUP_LIMIT = 60.0  # s for a host to come up; it takes a tenth of one
 SSHD_CONFIG = f"""
@@ -48,10 +48,6 @@ MaxStartups 100
 """
 
 
-def find_program(name: str) -> str | None:
-    return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin")
-
-
 def why_not() -> str | None:
     """Why this machine cannot have such hosts; None when it can."""
     if os.geteuid() != 0:
@@ -61,7 +57,13 @@ def why_not() -> str | None:
         return f"hosts made of namespaces need {', '.join(missing)} (scripts/install-system-packages.sh)"
     trial = ["unshare", *NAMESPACES, "--fork", "--propagation", "unchanged", "true"]
     done = subprocess.run(trial, capture_output=True, text=True, timeout=STARTUP_LIMIT)
-    return f"namespaces are not permitted here: {done.stderr.strip()}" if done.returncode else None
+    if done.returncode:
+        return f"namespaces are not permitted here: {done.stderr.strip()}"
+    try:
+        try_network()
+    except BedError as error:
+        return f"this machine's kernel cannot connect hosts made of namespaces: {error}"
+    return None
 
 
 def make_key(comment: str) -> tuple[str, str]:
@@ -246,7 +248,7 @@ class Host:
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         self._process.kill()
-        self._process.wait(10)
+        self._process.wait(60)
         self._process.stdout.close()
 
 

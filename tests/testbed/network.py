@@ -7,6 +7,7 @@ several test runs never meet, and when the process ends, whoever kills it, bridg
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
 
@@ -15,8 +16,15 @@ from horovod.runner import linux
 PROGRAM_LIMIT = 30.0  # s for one call of ip or nft
 
 
+SEARCH = os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin"  # as root's should be
+
+
 class BedError(Exception):
     """The test bed cannot do what it was asked to: a fault of the bed or of the machine, not of what is tested."""
+
+
+def find_program(name: str) -> str | None:
+    return shutil.which(name, path=SEARCH)
 
 
 def enter(pid: int, *flags: str) -> list[str]:
@@ -26,9 +34,8 @@ def enter(pid: int, *flags: str) -> list[str]:
 
 def in_network(pid: int, command: list[str], text: str = "") -> str:
     """Run a program of this machine in the network of process `pid`; its stdout. Raises BedError when it fails."""
-    done = subprocess.run(
-        enter(pid, "--net") + command, input=text, capture_output=True, text=True, timeout=PROGRAM_LIMIT
-    )
+    line, environment = enter(pid, "--net") + command, {**os.environ, "PATH": SEARCH}
+    done = subprocess.run(line, input=text, capture_output=True, text=True, timeout=PROGRAM_LIMIT, env=environment)
     if done.returncode:
         raise BedError(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}\n{text}")
     return done.stdout
@@ -92,7 +99,7 @@ class Switch:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.kill()
-        self._process.wait(10)
+        self._process.wait(60)
 
 
 def filter_new_connections(pid: int, *, incoming: bool, allowed: Iterable[int], refuse: bool) -> None:
@@ -115,6 +122,20 @@ def filter_new_connections(pid: int, *, incoming: bool, allowed: Iterable[int], 
                 }}
             }}\n""",
     )
+
+
+def try_network() -> None:
+    """Make each thing of which networks of test beds are made once. Raises BedError where the kernel does not allow it
+    or lacks it."""
+    switch = Switch()
+    try:
+        switch.add_bridge("main")
+        switch.plug("main", switch.pid, "port", "eth0", ["10.77.0.1/24", "fd77::1/64"])
+        for incoming in (True, False):
+            filter_new_connections(switch.pid, incoming=incoming, allowed=(22,), refuse=incoming)
+        open_network(switch.pid)
+    finally:
+        switch.close()
 
 
 def open_network(pid: int) -> None:
