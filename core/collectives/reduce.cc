@@ -6,6 +6,10 @@
 // truncated towards zero and clamped to the type's range. A bool stays what it is unless the factor is zero.
 #include "collectives/reduce.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -30,7 +34,10 @@ const Kernels* find_kernels(std::string_view name) {
 #if defined(__x86_64__)
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                       __builtin_cpu_supports("avx512dq");
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+  // Not all compilers know "f16c" as a name (clang before 16 does not). Whether the system saves the registers, "avx2" has told.
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  const bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+  const bool avx2 = __builtin_cpu_supports("avx2") && f16c;
   if (avx512 && (name.empty() || name == "avx512")) return kernels_avx512();
   if (avx2 && (name.empty() || name == "avx2")) return kernels_avx2();
 #endif

@@ -96,10 +96,12 @@ void Control::receive(Neighbour& n) {
 
 void Control::parse(Neighbour& n) {
   size_t at = 0;
-  while (n.in.size() - at >= sizeof(Header)) {
+  const bool above = parent_.get() == &n;
+  while (!n.broken && n.in.size() - at >= sizeof(Header)) {
     Header header;
     std::memcpy(&header, n.in.data() + at, sizeof header);
-    if (header.bytes > kMaxPayload || header.type < 1 || header.type > static_cast<uint8_t>(FrameType::ack)) {
+    if (header.bytes > kMaxPayload || header.type < 1 || header.type > static_cast<uint8_t>(FrameType::ack) ||
+        (above ? goes_up : goes_down)(static_cast<FrameType>(header.type))) {
       fail(n, Status(Code::internal, "unintelligible control message"));
       return;
     }

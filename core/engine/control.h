@@ -35,6 +35,12 @@ struct Frame {
   std::string payload;
 };
 
+// Towards the root? Floods and acknowledgements go anywhere.
+constexpr bool goes_up(FrameType t) {
+  return t == FrameType::announce || t == FrameType::ready || t == FrameType::revoke || t == FrameType::settled;
+}
+constexpr bool goes_down(FrameType t) { return t == FrameType::responses || t == FrameType::go || t == FrameType::revoked; }
+
 class Control {
  public:
   // `parent` is null at the root. The links become the control plane's.

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/wire.h"
+#include "engine/check_response.h"
 
 namespace hvd {
 namespace {
@@ -152,6 +153,10 @@ bool Driver::hear() {
 }
 
 void Driver::on_frame(Frame& frame) {
+  if (frame.origin < 0 || frame.origin >= world_.size()) {
+    fail(Status(Code::internal, "control message from rank " + std::to_string(frame.origin) + ", which does not exist"), true);
+    return;
+  }
   const char* at = frame.payload.data();
   const char* end = at + frame.payload.size();
   Reader r(at, end);
@@ -257,6 +262,15 @@ std::vector<Operation*> Driver::find(const Response& response, std::vector<Opera
   return ops;
 }
 
+Status Driver::check(const Response& response, const std::vector<Operation*>& ops) {
+  if (response.names.empty()) return Status(Code::internal, "a decision of rank 0's about " + std::string(name_of(response.kind)) + " names no operation");
+  const Comm* comm = world_.comm(response.set);
+  if (!comm) return {};  // others' business
+  std::vector<const Request*> requests;
+  for (const Operation* op : ops) requests.push_back(op ? &op->request : nullptr);
+  return check_response(response, requests, comm->size, comm->rank);
+}
+
 void Driver::execute(Response response) {
   if (response.kind == Kind::adopt_schedule) {
     adopt(response);
@@ -284,8 +298,14 @@ void Driver::execute(Response response) {
     finish(ops, response.error);
     return;
   }
-  if (response.kind == Kind::add_set || response.kind == Kind::remove_set) {
-    apply_set_change(response, ops.front());
+  const bool sets = response.kind == Kind::add_set || response.kind == Kind::remove_set;
+  if (Status s = sets ? check_set_change(response, world_.size()) : check(response, ops); !s.ok()) {
+    for (OperationPtr& op : keep) pending_[key_of(op->request)] = std::move(op);
+    fail(std::move(s), true);
+    return;
+  }
+  if (sets) {
+    apply_set_change(response, ops.empty() ? nullptr : ops.front());
     return;
   }
   const bool have = std::all_of(ops.begin(), ops.end(), [](Operation* op) { return op != nullptr; });

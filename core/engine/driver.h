@@ -69,6 +69,7 @@ class Driver {
   void decide();
   bool execute_agreed();
   void execute(Response response);
+  Status check(const Response& response, const std::vector<Operation*>& ops);
   void adopt(const Response& response);
   bool run_schedule();
   bool run_bucket();

@@ -39,7 +39,8 @@ void Driver::hear_urgent() {
     r.get(&executed);
     r.get(&code, Code::internal);
     r.get(&text);
-    if (!r.ok()) text = "unintelligible goodbye from " + label(frame.origin);
+    const bool known = frame.origin >= 0 && frame.origin < world_.size();
+    if (!r.ok() || !known) text = "unintelligible goodbye from " + (known ? label(frame.origin) : "rank " + std::to_string(frame.origin));
     last_words_ = frame.payload;
     last_words_type_ = frame.type;
     if (frame.type == FrameType::bye) {

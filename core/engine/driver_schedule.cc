@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/wire.h"
+#include "engine/check_response.h"
 
 namespace hvd {
 
@@ -32,7 +33,14 @@ void Driver::adopt(const Response& response) {
   }
   const auto sets = submissions_->sets();
   std::vector<std::vector<int>> members;
-  for (const auto& bucket : schedule->buckets) members.push_back(sets.at(bucket.response.set));
+  for (const auto& bucket : schedule->buckets) {
+    const auto set = sets.find(bucket.response.set);
+    if (set == sets.end()) {
+      fail(Status(Code::internal, "a schedule for process set " + std::to_string(bucket.response.set) + ", which does not exist"), true);
+      return;
+    }
+    members.push_back(set->second);
+  }
   // A rank takes part in everything of its sets. If it does not know its own request any more, it expects one that nothing matches and
   // thereby leaves the schedule, instead of contributing zeros to it.
   static const Request kUnknown = [] {
@@ -44,6 +52,15 @@ void Driver::adopt(const Response& response) {
   for (const auto& entry : schedule->entries) {
     auto it = recent_.find(key_of(entry.set, entry.face, entry.name));
     requests.push_back(!world_.comm(entry.set) ? nullptr : it == recent_.end() ? &kUnknown : &it->second);
+  }
+  // Likewise where the schedule says anything else about this rank's memory.
+  for (const auto& bucket : schedule->buckets) {
+    const Comm* comm = world_.comm(bucket.response.set);
+    if (!comm) continue;
+    std::vector<const Request*> mine;
+    for (uint32_t e : bucket.entries) mine.push_back(requests[e]);
+    if (check_response(bucket.response, mine, comm->size, comm->rank).ok()) continue;
+    for (uint32_t e : bucket.entries) requests[e] = &kUnknown;
   }
   ++epoch_;
   counters_.schedules += 1;

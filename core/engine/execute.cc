@@ -1,6 +1,7 @@
 #include "engine/execute.h"
 
 #include <cstring>
+#include <new>
 
 #include "collectives/reduce.h"
 
@@ -32,7 +33,11 @@ size_t scattered_elements(int64_t rows, size_t row, int n, int index) {
 Status Executor::run(const Response& response, const std::vector<Operation*>& operations) {
   Comm* comm = world_->comm(response.set);
   if (!comm) return {};
-  HVD_RETURN_IF_ERROR(dispatch(*comm, response, operations));
+  try {
+    HVD_RETURN_IF_ERROR(dispatch(*comm, response, operations));
+  } catch (const std::bad_alloc&) {  // the result's memory, whose size depends on all ranks
+    return Status(Code::internal, std::string(name_of(response.kind)) + " '" + response.names.front() + "': not enough memory for the result");
+  }
   count(operations.size());
   return {};
 }

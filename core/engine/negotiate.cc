@@ -94,6 +94,20 @@ void Negotiator::settle_removed() {
   }
 }
 
+// What each rank has checked before it announced it; a rank that goes wrong must not make this one decide nonsense.
+Status Negotiator::check_announced(const std::vector<Announced>& by_rank, const std::vector<int>& members) const {
+  for (size_t i = 0; i < by_rank.size(); ++i) {
+    const Announced& a = by_rank[i];
+    const bool twice = i > 0 && by_rank[i - 1].rank == a.rank;
+    if (twice || !std::binary_search(members.begin(), members.end(), a.rank)) {
+      return Status(Code::internal, std::string(name_of(a.request.kind)) + " '" + a.request.name + "': " + labels_[a.rank] +
+                                        (twice ? " has announced it twice" : " is not in the process set"));
+    }
+    if (Status s = check_arguments(a.request, members); !s.ok()) return s.with(labels_[a.rank]);
+  }
+  return {};
+}
+
 Response Negotiator::decide(const Key& key, Pending& p) {
   const Request& like = p.by_rank.front().request;
   Response r;
@@ -116,6 +130,8 @@ Response Negotiator::decide(const Key& key, Pending& p) {
                                          " does not exist any more");
     return r;
   }
+  r.error = check_announced(p.by_rank, set->second);
+  if (!r.error.ok()) return r;
   const bool short_of_ranks = p.by_rank.size() < set->second.size();
   if (short_of_ranks && (r.kind != Kind::allreduce || r.set != 0)) {
     r.error = Status(Code::mismatch, std::string(name_of(r.kind)) + " '" + key.name + "' is not possible while " + labels_[joined(key.face).front()] +

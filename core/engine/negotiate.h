@@ -75,6 +75,7 @@ class Negotiator {
   void settle(const Key& key);         // ready now? then decide it
   bool complete(const Key& key, const Pending& p) const;
   Response decide(const Key& key, Pending& p);
+  Status check_announced(const std::vector<Announced>& by_rank, const std::vector<int>& members) const;
   void emit(Ready ready, const Request& like);
   void join(int rank, uint8_t face);
   const std::vector<int>& joined(uint8_t face) const;

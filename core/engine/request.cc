@@ -1,5 +1,6 @@
 #include "engine/request.h"
 
+#include <algorithm>
 #include <functional>
 
 #include "base/wire.h"
@@ -15,6 +16,7 @@ const char* name_of(Kind kind) {
 std::string unnamed_prefix(Kind kind) { return std::string(name_of(kind)) + ".noname."; }
 
 int64_t Request::elements() const {
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;  // before the others multiply to too much
   int64_t n = 1;
   for (int64_t d : shape) n *= d;
   return n;
@@ -72,6 +74,18 @@ void put(Writer& w, const Request& r) {
   w.put(r.fence);
 }
 
+// Nobody's tensor has fewer than no elements, or more bytes than there are addresses; sizes of such would overflow.
+bool possible(const std::vector<int64_t>& shape) {
+  constexpr int64_t kMostElements = int64_t{1} << 58;
+  if (std::any_of(shape.begin(), shape.end(), [](int64_t d) { return d < 0; })) return false;
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return true;
+  int64_t n = 1;
+  for (int64_t d : shape) {
+    if (__builtin_mul_overflow(n, d, &n) || n > kMostElements) return false;
+  }
+  return true;
+}
+
 void get(Reader& r, Request* q) {
   r.get(&q->kind, Kind::remove_set);
   r.get(&q->set);
@@ -85,6 +99,7 @@ void get(Reader& r, Request* q) {
   r.get(&q->prescale);
   r.get(&q->postscale);
   r.get(&q->shape);
+  if (!possible(q->shape)) r.fail();
   r.get(&q->splits);
   r.get(&q->group);
   r.get(&q->group_size);
@@ -122,7 +137,10 @@ void get(Reader& r, Response* p) {
   r.get(&p->postscale);
   r.get(&p->names);
   p->shapes.resize(r.count(sizeof(uint32_t)));
-  for (auto& s : p->shapes) r.get(&s);
+  for (auto& s : p->shapes) {
+    r.get(&s);
+    if (!possible(s)) r.fail();
+  }
   if (p->names.size() != p->shapes.size()) r.fail();
   r.get(&p->sizes);
   Code code = Code::ok;

@@ -27,6 +27,20 @@ void encode(const Schedule& s, std::string* out) {
   encode(responses, out);
 }
 
+namespace {
+
+// Is this the response of the bucket: are its names those of the entries?
+bool belongs(const Response& response, const Schedule::Bucket& bucket, const std::vector<ScheduleEntry>& entries) {
+  if (!response.error.ok() || response.kind > Kind::barrier || response.names.size() != bucket.entries.size()) return false;
+  for (size_t i = 0; i < bucket.entries.size(); ++i) {
+    const ScheduleEntry& e = entries[bucket.entries[i]];
+    if (e.set != response.set || e.face != response.face || e.kind != response.kind || e.name != response.names[i]) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 bool decode(const std::string& bytes, Schedule* s) {
   Reader r(bytes.data(), bytes.data() + bytes.size());
   r.get(&s->id);
@@ -39,18 +53,25 @@ bool decode(const std::string& bytes, Schedule* s) {
     r.get(&e.face);
   }
   s->buckets.resize(r.count(4 + 48));  // its entries here, its response below
+  std::vector<bool> placed(s->entries.size());
   for (auto& b : s->buckets) {
     r.get(&b.entries);
+    if (b.entries.empty()) r.fail();
     for (uint32_t e : b.entries) {
-      if (e >= s->entries.size()) r.fail();
+      if (e >= placed.size() || placed[e]) {
+        r.fail();
+        break;
+      }
+      placed[e] = true;
     }
   }
-  if (!r.ok()) return false;
+  // Each operation in one bucket, and at least one: positions are counted modulo their number.
+  if (!r.ok() || s->buckets.empty() || std::find(placed.begin(), placed.end(), false) != placed.end()) return false;
   std::vector<Response> responses;
   const char* at = r.at();
   if (!decode(&at, bytes.data() + bytes.size(), &responses) || responses.size() != s->buckets.size()) return false;
   for (size_t i = 0; i < responses.size(); ++i) {
-    if (responses[i].names.size() != s->buckets[i].entries.size()) return false;
+    if (!belongs(responses[i], s->buckets[i], s->entries)) return false;
     s->buckets[i].response = std::move(responses[i]);
   }
   return true;

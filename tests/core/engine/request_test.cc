@@ -48,11 +48,13 @@ Response rich_response() {
 Schedule rich_schedule() {
   Schedule s;
   s.id = 77;
-  s.entries = {{0, Kind::allreduce, "a", false}, {3, Kind::barrier, "barrier.noname.4", true}, {0, Kind::allreduce, "b", false, 1}};
+  s.entries = {{0, Kind::allreduce, "a", false, 1}, {3, Kind::barrier, "barrier.noname.4", true}, {0, Kind::allreduce, "b", false, 1}};
   Response two, one;
+  two.face = 1;
   two.names = {"a", "b"};
   two.shapes = {{1}, {2, 2}};
   one.kind = Kind::barrier;
+  one.set = 3;
   one.names = {"barrier.noname.4"};
   one.shapes = {{}};
   s.buckets = {{two, {0, 2}}, {one, {1}}};
@@ -115,10 +117,50 @@ TEST_CASE("schedules come back as they were; entries that do not exist are refus
   REQUIRE(back.buckets.size() == 2);
   CHECK(back.buckets[0].entries == std::vector<uint32_t>{0, 2});
   CHECK(back.buckets[0].response.shapes == s.buckets[0].response.shapes);
-  s.buckets[0].entries[1] = 3;
-  bytes.clear();
-  encode(s, &bytes);
-  CHECK(!decode(bytes, &back));
+  const Schedule good = s;
+  auto refused = [&](auto change) {
+    s = good;
+    change(s);
+    bytes.clear();
+    encode(s, &bytes);
+    return !decode(bytes, &back);
+  };
+  CHECK(!refused([](Schedule&) {}));
+  CHECK(refused([](Schedule& x) { x.buckets[0].entries[1] = 3; }));
+  CHECK(refused([](Schedule& x) { x.buckets[0].entries[1] = 0; }));                       // one twice, another never
+  CHECK(refused([](Schedule& x) { x.buckets.clear(); }));                                 // positions modulo nothing
+  CHECK(refused([](Schedule& x) { x = Schedule{}; }));
+  CHECK(refused([](Schedule& x) { x.buckets[0].response.names[0] = "another"; }));
+  CHECK(refused([](Schedule& x) { x.buckets[1].response.set = 0; }));
+  CHECK(refused([](Schedule& x) { x.buckets[1].response.kind = Kind::add_set; }));
+}
+
+TEST_CASE("shapes that no tensor has are refused") {
+  auto accepted = [](std::vector<int64_t> shape) {
+    Request q;
+    q.shape = shape;
+    Response r;
+    r.names = {"a"};
+    r.shapes = {shape};
+    std::string requests, responses;
+    encode(std::vector<Request>{q}, &requests);
+    encode(std::vector<Response>{r}, &responses);
+    std::vector<Request> back;
+    std::vector<Response> more;
+    const bool good = decodes(requests, &back);
+    CHECK(decodes(responses, &more) == good);
+    return good;
+  };
+  CHECK(accepted({}));
+  CHECK(accepted({int64_t{1} << 40, 1 << 10}));
+  CHECK(accepted({0, int64_t{1} << 40, int64_t{1} << 40}));
+  CHECK(!accepted({-1}));
+  CHECK(!accepted({0, -1}));
+  CHECK(!accepted({int64_t{1} << 40, int64_t{1} << 40}));
+  CHECK(!accepted({INT64_MAX, 2}));
+  Request empty;
+  empty.shape = {int64_t{1} << 40, int64_t{1} << 40, 0};
+  CHECK(empty.elements() == 0);
 }
 
 TEST_CASE("every truncation is refused") {

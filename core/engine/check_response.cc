@@ -1,0 +1,95 @@
+#include "engine/check_response.h"
+
+#include <algorithm>
+#include <string>
+
+#include "transport/segment.h"
+
+namespace hvd {
+namespace {
+
+constexpr uint64_t kMostBytes = uint64_t{1} << 47;  // of addresses that a process has
+
+bool ragged(Kind kind) { return kind == Kind::allgather || kind == Kind::alltoall; }
+bool reduces(Kind kind) { return kind == Kind::allreduce || kind == Kind::reducescatter; }
+
+// Of a row: all dimensions but the first. Saturates.
+uint64_t row_bytes(const std::vector<int64_t>& shape, DType dtype) {
+  uint64_t bytes = size_of(dtype);
+  for (size_t i = 1; i < shape.size(); ++i) {
+    if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(shape[i]), &bytes)) return kMostBytes;
+  }
+  return bytes;
+}
+
+// Rows that add up to something that can exist.
+bool possible(const int64_t* rows, size_t count, size_t stride, uint64_t row) {
+  uint64_t total = 0, bytes = 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (rows[i * stride] < 0 || __builtin_add_overflow(total, static_cast<uint64_t>(rows[i * stride]), &total)) return false;
+  }
+  return total == 0 || (!__builtin_mul_overflow(total, row, &bytes) && bytes <= kMostBytes);
+}
+
+const char* disagreement(const Response& r, const std::vector<int64_t>& shape, const Request& q) {
+  if (r.kind != q.kind) return "operation";
+  if (r.dtype != q.dtype) return "dtype";
+  if (reduces(r.kind) && (r.op != q.op || r.wire != q.wire)) return "reduction";
+  if (r.kind == Kind::broadcast && r.root != q.root) return "root rank";
+  const size_t first = ragged(r.kind) ? 1 : 0;
+  if (shape.size() != q.shape.size() || shape.size() < first || !std::equal(shape.begin() + first, shape.end(), q.shape.begin() + first)) return "shape";
+  if (r.kind == Kind::reducescatter && shape.empty()) return "shape";
+  return nullptr;
+}
+
+bool good_sizes(const Response& r, const Request& q, size_t size, size_t rank) {
+  const uint64_t row = row_bytes(r.shapes.front(), r.dtype);
+  if (r.kind == Kind::allgather) {
+    return r.sizes.size() == size && r.sizes[rank] == q.shape[0] && possible(r.sizes.data(), size, 1, row);
+  }
+  if (r.kind == Kind::alltoall) {
+    if (r.sizes.size() != size * size || q.splits.size() != size) return false;
+    const int64_t* mine = r.sizes.data() + rank * size;
+    return std::equal(q.splits.begin(), q.splits.end(), mine) && possible(r.sizes.data() + rank, size, size, row);
+  }
+  return true;
+}
+
+Status refused(const Response& r, const std::string& why) {
+  const std::string name = r.names.empty() ? "" : " '" + r.names.front() + "'";
+  return Status(Code::internal, "rank 0's decision about " + std::string(name_of(r.kind)) + name + " cannot be: " + why);
+}
+
+}  // namespace
+
+Status check_response(const Response& r, const std::vector<const Request*>& requests, int size, int rank) {
+  if (r.kind > Kind::barrier) return refused(r, "it is no operation on tensors");
+  if (r.names.empty() || r.names.size() != r.shapes.size() || r.names.size() != requests.size()) return refused(r, "it has no names");
+  if (r.names.size() > 1 && r.kind != Kind::allreduce) return refused(r, "several are one");
+  for (size_t i = 0; i < requests.size(); ++i) {
+    if (!requests[i]) continue;
+    if (const char* what = disagreement(r, r.shapes[i], *requests[i])) {
+      return refused(r, std::string("another ") + what + " than this rank's (shape " + shape_string(r.shapes[i]) + ", here " +
+                            shape_string(requests[i]->shape) + ")");
+    }
+    if (!good_sizes(r, *requests[i], static_cast<size_t>(size), static_cast<size_t>(rank))) return refused(r, "sizes " + shape_string(r.sizes));
+  }
+  return {};
+}
+
+Status check_set_change(const Response& r, int world) {
+  const std::vector<int64_t>& s = r.sizes;
+  if (s.size() < 2) return refused(r, "sizes " + shape_string(s));
+  const int64_t id = r.kind == Kind::add_set ? s[0] : s[1];
+  bool good = id >= 0 && id < kMaxProcessSets;
+  if (r.kind == Kind::add_set) {
+    good = good && id > 0 && s.size() > 2 && s[2] >= 0 && s.back() < world;
+    for (size_t i = 3; i < s.size(); ++i) good = good && s[i - 1] < s[i];
+  } else {
+    good = good || s[0] == 0;  // nothing was removed: the id may be any
+    good = good && (s[0] == 0 || id > 0);
+  }
+  return good ? Status() : refused(r, "sizes " + shape_string(s));
+}
+
+}  // namespace hvd

@@ -1,0 +1,50 @@
+// What ranks say to one another about operations: whatever decodes comes back from its own encoding. The first byte says what it is.
+#include "engine/schedule.h"
+#include "fuzz.h"
+
+using namespace hvd;
+
+namespace {
+
+template <class T>
+void back_and_forth(const char* begin, const char* end) {
+  std::vector<T> items, again;
+  const char* at = begin;
+  if (!decode(&at, end, &items)) return;
+  std::string bytes, more;
+  encode(items, &bytes);
+  const char* second = bytes.data();
+  fuzz::require(decode(&second, bytes.data() + bytes.size(), &again) && second == bytes.data() + bytes.size());
+  encode(again, &more);
+  fuzz::require(bytes == more);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  const char* begin = reinterpret_cast<const char*>(data) + 1;
+  const char* end = begin + size - 1;
+  switch (data[0] % 3) {
+    case 0:
+      back_and_forth<Request>(begin, end);
+      break;
+    case 1:
+      back_and_forth<Response>(begin, end);
+      break;
+    default: {
+      auto schedule = std::make_shared<Schedule>();
+      if (!decode(std::string(begin, end), schedule.get())) break;
+      std::string bytes, more;
+      encode(*schedule, &bytes);
+      Schedule again;
+      fuzz::require(decode(bytes, &again));
+      encode(again, &more);
+      fuzz::require(bytes == more);
+      // A rank that has no part in it can follow it.
+      ScheduleCursor cursor(schedule, std::vector<const Request*>(schedule->entries.size(), nullptr));
+      fuzz::require(cursor.find(Request{}) == ScheduleCursor::kNoEntry);
+    }
+  }
+  return 0;
+}

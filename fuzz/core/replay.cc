@@ -1,0 +1,38 @@
+// Runs the target on each file given, for compilers without libFuzzer: replay FILE-OR-DIRECTORY...
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+
+#include "fuzz.h"
+
+int main(int count, char** arguments) {
+  namespace fs = std::filesystem;
+  int runs = 0;
+  auto run = [&runs](const fs::path& path) {
+    std::ifstream file(path, std::ios::binary);
+    const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+    if (!file.good() && !file.eof()) return false;
+    std::printf("%s\n", path.c_str());
+    std::fflush(stdout);  // the last one printed is the one that failed
+    // Exactly as long as it is, so that the address sanitizer sees who reads on.
+    const auto exact = std::make_unique<uint8_t[]>(bytes.size());
+    std::copy(bytes.begin(), bytes.end(), exact.get());
+    LLVMFuzzerTestOneInput(exact.get(), bytes.size());
+    ++runs;
+    return true;
+  };
+  for (int i = 1; i < count; ++i) {
+    if (!fs::is_directory(arguments[i])) {
+      if (!run(arguments[i])) return 1;
+      continue;
+    }
+    for (const auto& entry : fs::directory_iterator(arguments[i])) {
+      if (!run(entry.path())) return 1;
+    }
+  }
+  std::printf("%d inputs\n", runs);
+  return runs > 0 ? 0 : 1;  // an empty corpus tests nothing
+}

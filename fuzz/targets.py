@@ -1,0 +1,168 @@
+"""Everything in Python that takes bytes from a socket or a pipe: a function of bytes each, which raises when there is a
+bug. ``fuzz/fuzz.py`` looks for inputs, ``tests/security/test_corpus.py`` runs those of ``fuzz/corpus``.
+
+    python -m fuzz.targets         writes the first inputs of the corpus, as honest peers send them
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from horovod._version import __version__
+from horovod.common import peers
+from horovod.common.auth import Acceptor, AuthError, Connector, Place
+from horovod.common.store_messages import Exchange, Get, Reply, Request, Set
+from horovod.common.store_table import MAX_TOTAL_BYTES, Table
+from horovod.runner import messages
+from horovod.runner.errors import AgentError
+from horovod.runner.messages import FrameReader
+
+CORPUS = Path(__file__).parent / "corpus"
+KEY = bytes(range(32))
+_REQUESTS = msgspec.msgpack.Decoder(Request)
+
+
+def store(data: bytes) -> None:
+    """Requests of members to the store: each has its length (2 bytes) before it, and comes a second later."""
+    table = Table()
+    for number, body in enumerate(_frames(data)):
+        client = bytes([number % 3])
+        with contextlib.suppress(ValueError, RecursionError):
+            for _, reply in table.handle(client, _REQUESTS.decode(body), float(number)):
+                assert isinstance(reply, Reply)
+                msgspec.msgpack.encode(reply)
+        for _, reply in table.expire(float(number)):
+            assert reply.error == "timeout"
+        table.publish()
+        assert 0 <= table._bytes <= MAX_TOTAL_BYTES
+    table.expire(float("inf"))
+    assert table._rounds == {}
+    assert not table._waits_of
+    assert table._bytes == sum(len(name) + len(value) + 256 for name, value in table._values.items())
+
+
+def requests(data: bytes) -> None:
+    """What an agent reads from its launcher."""
+    _conversation(data, messages.Request)
+
+
+def reports(data: bytes) -> None:
+    """What a launcher reads from an agent."""
+    _conversation(data, messages.Report)
+
+
+def _conversation(data: bytes, kind: object) -> None:
+    whole: FrameReader[object] = FrameReader(kind)
+    cut: FrameReader[object] = FrameReader(kind)
+    try:
+        at_once = whole.feed(data)
+    except AgentError:
+        with contextlib.suppress(AgentError):
+            _feed_in_pieces(cut, data)
+            raise AssertionError("refused at once, accepted in pieces") from None
+        return
+    assert repr(_feed_in_pieces(cut, data)) == repr(at_once)
+    for message in at_once:
+        again: FrameReader[object] = FrameReader(kind)
+        assert repr(again.feed(messages.frame(message))) == repr([message])  # type: ignore[arg-type]
+
+
+def _feed_in_pieces(reader: FrameReader[object], data: bytes) -> list[object]:
+    return [message for at in range(0, len(data), 7) for message in reader.feed(data[at : at + 7])]
+
+
+def acceptor(data: bytes) -> None:
+    """A handshake with somebody who does not know the key; the first byte cuts it into pieces."""
+    _never_done(Acceptor(KEY, 7, 1), data)
+
+
+def connector(data: bytes) -> None:
+    """The same from the other side."""
+    _never_done(Connector(KEY, Place(2, 7, 3, 1)), data)
+
+
+def _never_done(side: Acceptor | Connector, data: bytes) -> None:
+    size = data[0] % 64 + 1 if data else 1
+    at = 1
+    try:
+        while at < len(data):
+            piece = data[at : at + min(size, max(1, side.wanted))]
+            side.feed(piece)
+            at += len(piece)
+    except AuthError:
+        return
+    assert not side.done
+    assert side.wanted > 0
+
+
+def records(data: bytes) -> None:
+    """What ranks tell each other through the store about themselves."""
+    try:
+        found = peers.decode_peers([data])
+    except (ValueError, RecursionError):
+        return
+    assert isinstance(found[0], peers.Peer)
+    assert peers.decode_peers([msgspec.msgpack.encode(found[0])]) == found
+
+
+def _frames(data: bytes) -> Iterator[bytes]:
+    at = 0
+    while at + 2 <= len(data):
+        (length,) = struct.unpack_from(">H", data, at)
+        yield data[at + 2 : at + 2 + length]
+        at += 2 + length
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    target.__name__: target for target in (store, requests, reports, acceptor, connector, records)
+}
+
+
+def seeds() -> Iterator[tuple[str, str, bytes]]:
+    """(target, name, bytes)."""
+    asked = [
+        Set(1, "a", b"value"),
+        Get(2, ["a", "b"], 3.0),
+        Exchange(3, "init", 0, 2, b"x", 9.0),
+        Exchange(4, "init", 1, 2, b"y", 9.0),
+        Set(5, "b", b"", True),
+        Get(6, ["c"], 0.0),
+    ]
+    bodies = [msgspec.msgpack.encode(request) for request in asked]
+    yield "store", "honest", b"".join(struct.pack(">H", len(body)) + body for body in bodies)
+    yield "store", "nested", b"\x01\x00\x93\xa3set" + b"\x91" * 251
+    worker = messages.Worker(0, [(b"HOROVOD_RANK", b"0")])
+    start = messages.StartJob([b"python", b"train.py"], b"/", [(b"A", b"b")], [worker], KEY)
+    said: list[messages.Request] = [messages.Payload(b"f"), start, messages.StdinData(b"x"), messages.Stop(5.0)]
+    said += [messages.Watch(10.0), messages.Spawn(2, [b"ssh", b"host"]), messages.StreamData(1, b"x")]
+    yield "requests", "honest", b"".join(map(messages.frame, said))
+    heard: list[messages.Report] = [messages.Started([(0, 17)]), messages.Output(0, 1, b"line\n"), messages.Alive()]
+    heard += [messages.StdinReady(True), messages.Result(0, b"r"), messages.Exited(0, 1, "why"), messages.Finished([])]
+    heard += [messages.Notice("n"), messages.StreamOpen(1), messages.StreamEnd(1, 2)]
+    yield "reports", "honest", b"".join(map(messages.frame, heard))
+    for target in ("requests", "reports"):
+        yield target, "not-utf8", messages.frame(messages.Notice("n")).replace(b"\xa1n", b"\xa1\xff")
+        yield target, "nested", struct.pack(">I", 2008) + b"\x82\xa4type\xa1x" + b"\x91" * 2000
+    hello = Connector(KEY, Place(2, 7, 3, 1)).outgoing
+    yield "acceptor", "hello", b"\x3f" + hello + bytes(32)
+    yield "acceptor", "invitation", b"\x07" + hello[:4] + bytes([hello[4] | 0x80]) + hello[5:] + bytes(32)
+    yield "connector", "challenge", b"\x1f" + bytes(64)
+    rank = peers.Peer(
+        __version__, 0, "host", "machine", 17, "network", [], "name", [0, 1], {"A": 1}, False, [[0]], ["aes"]
+    )
+    yield "records", "honest", msgspec.msgpack.encode(rank)
+
+
+def main() -> None:
+    for target, name, data in seeds():
+        (CORPUS / target).mkdir(parents=True, exist_ok=True)
+        (CORPUS / target / name).write_bytes(data)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,18 @@
+"""The inputs that fuzzing started from and those that once broke something, on every parser in Python."""
+
+import pytest
+
+from fuzz.targets import CORPUS, TARGETS, seeds
+
+FILES = [(name, path) for name in TARGETS for path in sorted((CORPUS / name).glob("*"))]
+
+
+@pytest.mark.parametrize(("name", "path"), FILES, ids=[f"{name}/{path.name}" for name, path in FILES])
+def test_input(name, path):
+    TARGETS[name](path.read_bytes())
+
+
+def test_no_target_is_without_inputs_and_honest_ones_are_understood():
+    assert {name for name, _ in FILES} == set(TARGETS)
+    for name, _, data in seeds():
+        TARGETS[name](data)
