@@ -12,12 +12,12 @@ stage=build/tf-matrix
 rm -rf $stage && mkdir -p $stage
 cp -r tests pyproject.toml examples $stage/
 
-environment() { # version: sets up .venv-tf-VERSION unless that has been done
+environment() { # version: sets up .venv-tf-VERSION unless that has been done as it is now
   local version=$1 place=.venv-tf-$1
-  [ -e "$place/ready" ] && return
+  [ "$place/ready" -nt scripts/test-tf-matrix.sh ] && return
   rm -rf "$place"
   "$python" -m venv "$place" || return
-  "$place/bin/pip" install -qq "tensorflow-cpu==$version" 'pytest>=8' scikit-learn cloudpickle msgspec pyzmq || return
+  "$place/bin/pip" install -qq "tensorflow-cpu==$version" 'pytest>=8' 'pytest-timeout>=2.3' scikit-learn cloudpickle msgspec pyzmq || return
   # From 2.16 on tf.keras is Keras 3; Keras 2 of that version is tf_keras, whose dependencies would add TensorFlow once more.
   case $version in
     2.13.* | 2.14.* | 2.15.*) ;;

@@ -124,7 +124,7 @@ class Worker:
         try:
             return cloudpickle.loads(self.connection.recv_bytes())
         except (EOFError, OSError):
-            code = self.process.wait(10)
+            code = self.process.wait(60)
             how = f"signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"exit code {code}"
             raise WorkerDied(
                 f"worker {self.number} (pid {self.process.pid}) ended with {how}\n{self.log_tail()}"
@@ -144,7 +144,7 @@ class Worker:
         self.connection.close()
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
 
 
 class Fleet:

@@ -96,12 +96,11 @@ def test_a_tree_is_made_of_agents_and_what_a_parent_cannot_reach_is_tried_from_h
 
 
 def test_a_host_that_refuses_is_named_with_its_ranks_and_what_to_try(fake):
-    start = time.monotonic()
-    done = run_job(["-np", "3", "-H", "red.test:1,refused.test:2", "sleep", "60"])
+    """It is tried again for 7 s, not until the time to start is over, which is longer than the test's own limit."""
+    done = run_job(["-np", "3", "-H", "red.test:1,refused.test:2", "--start-timeout", "600", "sleep", "60"])
     assert done.code == 1
     assert "host refused.test (ranks 1-2): no ssh server answers there (connection refused)" in done.err
     assert "-p says another one" in done.err
-    assert time.monotonic() - start < 45  # it is tried again for 7 s, and not until the start's timeout and beyond
 
 
 @pytest.mark.parametrize("fanout", ["1", "32"])
@@ -185,7 +184,7 @@ def test_agents_end_their_part_when_the_launcher_falls_silent(fake):
             for _ in range(2):
                 assert b"ready" in job.process.stdout.readline()
             os.kill(job.process.pid, signal.SIGSTOP)
-            eventually(lambda: "sleep 100 " not in job.commands().values(), 30, "the workers end")
+            eventually(lambda: "sleep 100 " not in job.commands().values(), 60, "the workers end")
             os.kill(job.process.pid, signal.SIGCONT)
             assert job.finish().code != 0
 
@@ -199,7 +198,7 @@ def test_ctrl_z_stops_the_launcher_alone(fake):
                 assert b"ready" in job.process.stdout.readline()
             os.kill(job.process.pid, signal.SIGTSTP)
             stat = Path(f"/proc/{job.process.pid}/stat")
-            eventually(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", 10, "the launcher stops")
+            eventually(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", 60, "the launcher stops")
             time.sleep(7)  # longer than the agents bear silence
             os.kill(job.process.pid, signal.SIGCONT)
             done = job.finish()
@@ -216,7 +215,7 @@ def test_kill_9_leaves_nothing_on_any_level_of_the_tree(fake, victim):
             for _ in range(3):
                 assert b"ready" in job.process.stdout.readline()
             os.kill(job.process.pid if victim == "launcher" else job.agents()[1], signal.SIGKILL)
-            eventually(lambda: job.left() == [], 30, "all processes end")
+            eventually(lambda: job.left() == [], 60, "all processes end")
             if victim == "parent":
                 done = job.finish()
                 assert done.code != 0

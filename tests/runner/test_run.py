@@ -312,13 +312,13 @@ def test_an_interrupt_ends_the_workers(tmp_path, stubborn):
             assert process.stdout.readline().endswith(b"ready\n")
         start = time.monotonic()
         process.send_signal(2)
-        assert process.wait(8) == 3
-        assert time.monotonic() - start < 5
+        assert process.wait(60) == 3
+        assert time.monotonic() - start < 40
         assert process.stdout.read() == b"interrupted\n"
-        eventually(lambda: processes_with(environment["HVD_TEST_MARK"]) == [], 2, "workers end")
+        eventually(lambda: processes_with(environment["HVD_TEST_MARK"]) == [], 60, "workers end")
     finally:
         process.kill()
-        process.wait(5)
+        process.wait(60)
         process.stdout.close()
 
 

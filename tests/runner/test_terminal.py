@@ -23,7 +23,7 @@ def terminal(command):
         os.execvpe("bash", ["bash", "-c", command], environment)
     seen = b""
 
-    def until(text, seconds=8.0):
+    def until(text, seconds=60.0):
         nonlocal seen
         end = time.monotonic() + seconds
         while text not in seen:

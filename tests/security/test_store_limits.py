@@ -93,7 +93,7 @@ def test_a_failed_exchange_leaves_no_round_behind():
 
 
 def test_requests_that_are_too_long_are_refused_where_they_are_made(monkeypatch):
-    with StoreServer(KEY) as server, StoreClient(KEY, *server.address, timeout=5) as client:
+    with StoreServer(KEY) as server, StoreClient(KEY, *server.address, timeout=60) as client:
         with pytest.raises(ValueError, match="accepted are at most"):
             client.get_many([f"{number:0500d}" for number in range(5000)])
         client.set("a", bytes(MAX_VALUE_BYTES))
