@@ -228,7 +228,7 @@ def test_a_shell_that_refuses_or_hangs(cluster: Cluster) -> None:
         accounts.write_text(usual)
     assert "host host2 (rank 1): the agent there did not start: This account is currently not available." in said
     cluster.host(2).path(f"{HOME}/.bashrc").write_text("sleep 600\n")
-    said = failing(cluster, "-np", "2", "-H", "host1:1,host2:1", "--start-timeout", "3", *PLACE)
+    said = failing(cluster, "-np", "2", "-H", "host1:1,host2:1", "--start-timeout", "12", *PLACE)
     assert "from host host2 (rank 1)\n" in said
     assert "`ssh host2 true`" in said
 

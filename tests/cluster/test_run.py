@@ -87,8 +87,8 @@ def test_options_of_ssh_and_an_interrupt(cluster: Cluster, tmp_path: Path) -> No
         assert process.stdout.readline() == b"[0]<stdout>:ready\n"
         process.send(signal.SIGINT)
         assert process.stdout.readline() == b"interrupted\n"
-        assert process.wait(60) == 0
+        assert process.wait(120) == 0
     finally:
         process.kill()
         process.communicate()
-    eventually(lambda: not cluster.host(2).processes(), 20, "the worker ends")
+    eventually(lambda: not cluster.host(2).processes(), 60, "the worker ends")

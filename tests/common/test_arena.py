@@ -212,7 +212,7 @@ def test_a_peer_killed_in_the_middle_is_an_error_everywhere_at_once(pool):
     for survivor in (results[0], results[2]):
         message, seconds = survivor
         assert "rank 1" in message
-        assert seconds < 2
+        assert seconds < 20  # less than the timeout of collectives
 
 
 def test_size_of_an_arena():

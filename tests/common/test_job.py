@@ -321,7 +321,7 @@ def test_thread_affinity_is_by_local_rank(pool, transport):
             errors.append(str(caught.value))
         os.environ["HOROVOD_THREAD_AFFINITY"] = f"{core},{core}"
         hvd.init()
-        deadline = time.monotonic() + 10  # the engine's thread pins itself when it starts to run
+        deadline = time.monotonic() + 60  # the engine's thread pins itself when it starts to run
         while time.monotonic() < deadline:
             tasks = [os.sched_getaffinity(int(task)) for task in os.listdir("/proc/self/task")]
             if {core} in tasks:

@@ -29,7 +29,7 @@ def jupyter(tmp_path, monkeypatch):
         monkeypatch.setenv(name, environment[name])
     monkeypatch.setenv("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # else the kernel's debugger warns into the output
     yield environment[MARK]
-    eventually(lambda: processes_with(environment[MARK]) == [], 30, "kernels and workers end")
+    eventually(lambda: processes_with(environment[MARK]) == [], 60, "kernels and workers end")
 
 
 def execute(notebook, folder):

@@ -58,7 +58,7 @@ def test_a_culprit_that_hangs_while_ending_is_blamed():
         "import atexit, os, time\n"
         "if os.environ['HOROVOD_RANK'] == '1':\n"
         "    atexit.register(time.sleep, 60); raise ValueError('the cause')\n"
-        "time.sleep(0.4); raise HorovodInternalError('rank 1 has left')\n"
+        "time.sleep(2); raise HorovodInternalError('rank 1 has left')\n"
     )
     done = run_job(["-np", "2", *python(code)])
     words = last_words(done.err)

@@ -167,7 +167,7 @@ def test_a_host_that_falls_silent_is_lost_and_a_wrong_clock_is_told(fake):
     mute = greeting_agent(fake, True, clock=time.time() - 7200)
     done = run_job(
         ["-np", "2", "-H", "localhost:1,red.test:1", "--remote-python", mute, "sleep", "60"],
-        environment={"HOROVOD_HEARTBEAT_TIMEOUT": "4"},
+        environment={"HOROVOD_HEARTBEAT_TIMEOUT": "6"},
     )
     assert done.code == 1
     assert "warning: the clock of host red.test is 7" in done.err

@@ -169,7 +169,7 @@ class Host:
         )
 
     def run(
-        self, command: Sequence[str | Path] | str, *, timeout: float = 60.0, input: str | None = None, **options: object
+        self, command: Sequence[str | Path] | str, *, timeout: float = 120, input: str | None = None, **options: object
     ) -> subprocess.CompletedProcess[str]:
         """Run a command to its end, output as text. Raises subprocess.TimeoutExpired after `timeout` seconds, when it
         has been killed. Options are popen's."""

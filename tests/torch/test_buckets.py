@@ -646,4 +646,4 @@ def test_a_peer_that_is_killed_while_buckets_are_reduced(pool, tmp_path):
     ended = float((tmp_path / "end").read_text())
     for message, noticed in (results[0], results[2]):
         assert "rank 1" in message
-        assert noticed - ended < 5  # seconds, a step of training included
+        assert noticed - ended < 20  # seconds, less than the timeout of collectives

@@ -172,7 +172,7 @@ def pending_at_shutdown():
     started = time.monotonic()
     with pytest.raises(hvd.HorovodInternalError) as caught:
         hvd.allreduce(torch.ones(2), name="never")
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
     return str(caught.value)
 
 
@@ -204,7 +204,7 @@ def test_a_forked_child_cannot_wait_for_its_parents_operation(pool):
         _, status = os.waitpid(child, 0)
         waited = time.monotonic() - start
         hvd.synchronize(handle)
-        return os.waitstatus_to_exitcode(status) == 7 and waited < 5, tensor.unique().tolist()
+        return os.waitstatus_to_exitcode(status) == 7 and waited < 20, tensor.unique().tolist()
 
     assert pool(2).run(work) == [(True, [3.0]), (True, [3.0])]
 
