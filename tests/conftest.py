@@ -3,6 +3,7 @@
 import importlib.metadata
 import importlib.util
 import os
+import signal
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -13,6 +14,8 @@ from tests.testbed.cluster import Cluster
 
 # What somebody once calibrated on this machine is none of the tests' business.
 os.environ["HOROVOD_CALIBRATE"] = "0"
+# Shells start programs in the background with SIGINT ignored, and their children would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # For the session itself, in which the tests of several frameworks are collected: it only imports them.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
