@@ -4,6 +4,7 @@ import ipaddress
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Sequence
 
 from horovod.common import interfaces
@@ -11,6 +12,7 @@ from horovod.common.endpoints import to_listen
 from horovod.common.launchers import search
 
 _SECONDS = 5.0
+_SILENT_SECONDS = 10.0
 
 
 def own_addresses(interface: str = "", named: Sequence[str] = ()) -> list[str]:
@@ -39,19 +41,21 @@ def resolve_node(name: str) -> list[str]:
 
 
 _slurm: dict[str, list[str]] = {}
+_silent_until = [0.0]  # Slurm's controller did not answer: no process waits for it once per name
 
 
 def _ask_slurm(name: str) -> list[str]:
     """NodeAddr is what Slurm itself uses to reach a node."""
     program = shutil.which("scontrol")
-    if program is None or not re.fullmatch(r"[\w.-]+", name):
-        return []
-    if name not in _slurm:
+    if program is None or not re.fullmatch(r"[\w.-]+", name) or time.monotonic() < _silent_until[0]:
+        return _slurm.get(name, [])
+    if not _slurm.get(name):
         try:
             shown = subprocess.run(
                 [program, "-o", "show", "node", name], capture_output=True, text=True, timeout=_SECONDS, check=False
             ).stdout
         except (OSError, subprocess.TimeoutExpired):
+            _silent_until[0] = time.monotonic() + _SILENT_SECONDS
             return []
         match = re.search(r"\bNodeAddr=(\S+)", shown)
         _slurm[name] = search.resolve(match[1]) if match and match[1] != name else []

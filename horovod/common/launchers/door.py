@@ -127,9 +127,11 @@ def knock_local(job: str, seconds: float) -> bytes | None:
     while True:
         for name in _local_names(job):
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock, contextlib.suppress(OSError):
-                sock.settimeout(_SEND_SECONDS)
+                # Another user's socket may let us wait, too.
+                seconds = max(_PAUSE, min(_SEND_SECONDS, deadline - time.monotonic()))
+                sock.settimeout(seconds)
                 sock.connect(name)
-                data = read_all(sock) if _peer_uid(sock) == os.geteuid() else b""
+                data = read_all(sock, seconds) if _peer_uid(sock) == os.geteuid() else b""
                 if data:
                     return data
         if time.monotonic() >= deadline:
@@ -163,9 +165,9 @@ def listen(addresses: Sequence[str], ports: Sequence[int]) -> list[socket.socket
     raise OSError(trouble.errno if trouble else 0, f"{which} {where}")
 
 
-def read_all(sock: socket.socket) -> bytes:
-    """What comes until the other side closes, 8 KiB at most; empty when it is more or takes too long."""
-    deadline = time.monotonic() + _SEND_SECONDS
+def read_all(sock: socket.socket, seconds: float) -> bytes:
+    """What comes until the other side closes, 8 KiB at most; empty when it is more or takes longer than ``seconds``."""
+    deadline = time.monotonic() + seconds
     data = b""
     while len(data) <= _LIMIT:
         left = deadline - time.monotonic()

@@ -3,6 +3,7 @@ connection is encrypted for its key.
 """
 
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 
@@ -16,6 +17,8 @@ Candidate = tuple[str, int]
 
 _AT_ONCE = 256
 _STEP = 0.5  # s between looks at the clock and at candidates that are new
+_LOOK_UPS = 8  # at a time
+_UNKNOWN = 3.0  # s until a name that was not known is looked up again
 
 
 def ask(candidates: Callable[[], Iterable[Candidate]], key: bytes, deadline: float) -> Candidate | None:
@@ -56,36 +59,78 @@ def _connect(context: "zmq.Context[zmq.Socket[bytes]]", candidate: Candidate, ke
     return sock
 
 
-def knock(candidates: Sequence[Candidate], seconds: float) -> Iterable[tuple[Candidate, bytes]]:
-    """What doors (``door.Door``) at these addresses give, one after the other; each may take ``seconds``."""
+def knock(candidates: Sequence[Candidate], seconds: float, deadline: float) -> Iterable[tuple[Candidate, bytes]]:
+    """What doors (``door.Door``) at these addresses give, one after the other; each may take ``seconds`` to let us in
+    and as many to speak, all together until ``deadline``.
+    """
     for candidate in candidates:
+        if time.monotonic() >= deadline:
+            return
         try:
-            with socket.create_connection(candidate, timeout=seconds) as sock:
-                data = read_all(sock)
+            with socket.create_connection(candidate, timeout=_within(seconds, deadline)) as sock:
+                data = read_all(sock, _within(seconds, deadline))
         except OSError:
             continue
         if data:
             yield candidate, data
 
 
-class Names:
-    """Addresses of hosts by name, found bit by bit: a name that is not known yet (a pod that starts) may be later."""
+def _within(seconds: float, deadline: float) -> float:
+    """At most ``seconds``, never 0, which would mean not to wait for a socket at all."""
+    return max(0.01, min(seconds, deadline - time.monotonic()))
 
-    def __init__(self, names: Sequence[str], ports: Sequence[int], resolve: Callable[[str], list[str]]) -> None:
+
+class Names:
+    """Addresses of hosts by name, found bit by bit: a name that is not known yet (a pod that starts) may be later.
+
+    Looked up in threads, for a name server that is away lets a look-up last longer than anybody waits for rank 0.
+    """
+
+    def __init__(
+        self, names: Sequence[str], ports: Sequence[int], resolve: Callable[[str], list[str]], deadline: float
+    ) -> None:
+        """After ``deadline`` nothing is looked up or waited for any more."""
         self._names = names
         self._ports = ports
         self._resolve = resolve
+        self._deadline = deadline
         self._found: dict[str, list[str]] = {}
+        self._again: dict[str, float] = {}  # when a name that was not known may be looked up again
+        self._running: set[str] = set()
+        self._changed = threading.Condition()
         self._begin = time.monotonic()
 
     def __call__(self) -> list[Candidate]:
-        """All that are known, those of the first name first. Others are looked for when the first keeps silent."""
-        waited = time.monotonic() - self._begin
-        wanted = self._names[: 1 if waited < 2 else 8 if waited < 5 else 64]
-        for name in wanted:
-            if not self._found.get(name):
-                self._found[name] = self._resolve(name)
-        return [(address, port) for name in wanted for address in self._found[name] for port in self._ports]
+        """All that are known, those of the first name first. Others are looked for when the first keeps silent. Takes
+        half a second at most.
+        """
+        now = time.monotonic()
+        waited = now - self._begin
+        wanted = list(dict.fromkeys(self._names[: 1 if waited < 2 else 8 if waited < 5 else 64]))
+        with self._changed:
+            if now < self._deadline:
+                for name in wanted:
+                    self._start(name, now)
+                self._changed.wait_for(lambda: not self._running, max(0.0, min(_STEP, self._deadline - now)))
+            return [(address, port) for name in wanted for address in self._found.get(name, ()) for port in self._ports]
+
+    def _start(self, name: str, now: float) -> None:
+        missing = name not in self._found and name not in self._running and now >= self._again.get(name, 0.0)
+        if missing and len(self._running) < _LOOK_UPS:
+            self._running.add(name)
+            threading.Thread(target=self._look_up, args=(name,), name="horovod-names", daemon=True).start()
+
+    def _look_up(self, name: str) -> None:
+        found: list[str] = []
+        try:
+            found = self._resolve(name)
+        finally:
+            with self._changed:
+                self._running.discard(name)
+                if found:
+                    self._found[name] = found
+                self._again[name] = time.monotonic() + _UNKNOWN
+                self._changed.notify_all()
 
 
 def resolve(name: str) -> list[str]:

@@ -164,8 +164,9 @@ class AtPort(Way):
     def follow(self, group: Group, seconds: float) -> Meeting:
         """Asks all hosts that may be rank 0's."""
         key = group.job_key(b"")
-        names = search.Names(group.place.leads, _ports(group), resolve_node)
-        found = search.ask(names, key, time.monotonic() + seconds)
+        deadline = time.monotonic() + seconds
+        names = search.Names(group.place.leads, _ports(group), resolve_node, deadline)
+        found = search.ask(names, key, deadline)
         if found is None:
             raise MeetingError(
                 f"its store does not answer at {_where(names()) or 'a host that is known'}; perhaps the ports are "
@@ -192,9 +193,9 @@ class ByMunge(Way):
     def follow(self, group: Group, seconds: float) -> Meeting:
         """Takes the first credential that this user can open and that belongs to this job."""
         deadline = time.monotonic() + seconds
-        names = search.Names(group.place.leads, _ports(group), resolve_node)
+        names = search.Names(group.place.leads, _ports(group), resolve_node, deadline)
         while True:
-            for (host, _), data in search.knock(names(), _KNOCK_SECONDS):
+            for (host, _), data in search.knock(names(), _KNOCK_SECONDS, deadline):
                 try:
                     digest, key, port = _MUNGE.unpack(munge.decode(data))
                 except (munge.MungeError, struct.error):

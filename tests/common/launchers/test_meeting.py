@@ -212,6 +212,62 @@ def test_by_munge(clean, monkeypatch):
         ways.ByMunge().follow(group(1, 2, job="another", leads=("127.0.0.1",), port=port), 0.3)
 
 
+def test_strangers_who_let_us_wait_do_not_make_us_late():
+    """Eight ports where somebody listens and says nothing, at 5 s each to begin with."""
+    with contextlib.ExitStack() as taken:
+        silent = [taken.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname() for _ in range(8)]
+        begin = time.monotonic()
+        assert list(search.knock(silent, 5.0, begin + 0.5)) == []
+        assert time.monotonic() - begin < 20
+
+
+def test_a_look_up_that_lasts_is_not_waited_for():
+    """Neither in the loop that looks for rank 0, nor when the message about it is written."""
+    answer, asked = threading.Event(), []
+
+    def resolve(name):
+        asked.append(name)
+        answer.wait(SECONDS)
+        return ["192.0.2.1"]
+
+    try:
+        names = search.Names(["slow"], [1], resolve, time.monotonic() + 2 * SECONDS)
+        assert names() == []
+        assert _until(lambda: asked)
+        assert names() == []
+        assert asked == ["slow"], "one look-up at a time for a name"
+        answer.set()
+        assert _until(names) == [("192.0.2.1", 1)]
+    finally:
+        answer.set()
+
+
+def test_nothing_is_looked_up_after_the_deadline():
+    asked = []
+    assert search.Names(["a"], [1], asked.append, time.monotonic())() == []
+    assert asked == []
+
+
+def test_a_name_that_is_not_known_is_looked_up_again_later(monkeypatch):
+    monkeypatch.setattr(search, "_UNKNOWN", SECONDS)
+    asked = []
+    names = search.Names(["a"], [1], lambda name: asked.append(name) or [], time.monotonic() + SECONDS)
+    assert names() == []
+    assert _until(lambda: not names._running)
+    assert names() == []
+    assert asked == ["a"]
+    names._again.clear()
+    assert names() == []
+    assert _until(lambda: len(asked) == 2)
+
+
+def _until(look):
+    deadline = time.monotonic() + SECONDS
+    while not (found := look()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return found
+
+
 def test_jobs_with_one_key_do_not_meet():
     given = make_key()
     keys = {group(0, 2, given, job=job).job_key(b"") for job in ("a", "b")}
@@ -256,7 +312,8 @@ def test_a_door_with_nobody_behind_it_is_given_up():
         with contextlib.ExitStack() as idle:
             for _ in range(100):
                 idle.enter_context(socket.create_connection(("127.0.0.1", port)))
-            assert [data for _, data in search.knock([("127.0.0.1", port)], SECONDS)] == [b"hello"]
+            given = search.knock([("127.0.0.1", port)], SECONDS, time.monotonic() + SECONDS)
+            assert [data for _, data in given] == [b"hello"]
     finally:
         gate.close()
 
