@@ -22,7 +22,7 @@ from horovod.common.launchers.search import Candidate
 _RANK = struct.Struct("!I")
 _ANSWER = struct.Struct("!H32s")  # port of the store, job key
 _HANDSHAKE_MS = 10_000
-_STEP_MS = 500
+_LONGEST = 1024  # bytes of a message that is accepted
 
 
 class Handover:
@@ -49,7 +49,7 @@ class Handover:
         self._socket.curve_server = True
         self._socket.curve_publickey, self._socket.curve_secretkey = public, secret
         self._socket.zap_domain = b"horovod"
-        self._socket.maxmsgsize = 1024  # messages of the CURVE handshake count too
+        self._socket.maxmsgsize = _LONGEST  # messages of the CURVE handshake count too
         self._socket.handshake_ivl = _HANDSHAKE_MS
         for listener in listeners:
             host, at = listener.getsockname()[:2]
@@ -113,6 +113,7 @@ def receive(
             sock.curve_publickey, sock.curve_secretkey = pair
             sock.curve_serverkey = zmq.utils.z85.encode(server)
             sock.setsockopt(zmq.ROUTING_ID, secrets.token_bytes(8).replace(b"\0", b"_"))
+            sock.maxmsgsize = _LONGEST  # who listens there may be a stranger, and is heard before keys are looked at
             sock.linger = 0
             sock.ipv6 = ":" in host
             sock.reconnect_ivl, sock.reconnect_ivl_max = 50, 1000

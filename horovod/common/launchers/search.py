@@ -17,6 +17,7 @@ Candidate = tuple[str, int]
 
 _AT_ONCE = 256
 _STEP = 0.5  # s between looks at the clock and at candidates that are new
+_LONGEST = 4096  # bytes of a message that is accepted
 _LOOK_UPS = 8  # at a time
 _UNKNOWN = 3.0  # s until a name that was not known is looked up again
 
@@ -51,6 +52,7 @@ def _connect(context: "zmq.Context[zmq.Socket[bytes]]", candidate: Candidate, ke
     sock = context.socket(zmq.DEALER)
     sock.curve_publickey, sock.curve_secretkey = curve_pair(key, "client")
     sock.curve_serverkey = curve_pair(key, "server")[0]
+    sock.maxmsgsize = _LONGEST  # who listens there may be a stranger, and is heard before keys are looked at
     sock.linger = 0
     sock.ipv6 = ":" in host
     sock.reconnect_ivl, sock.reconnect_ivl_max = 50, 1000
