@@ -17,7 +17,11 @@ FLOOD = 100  # connections at each listener; a rank's queue takes 67, and its ha
 def job(request, tmp_path):
     """A job whose last rank waits for the file "go" before it calls init; by "end" they go home."""
     arguments = ["-np", str(SIZE), "--log-level", "DEBUG", *python(WORKER), str(tmp_path)]
-    environment = {"HOROVOD_TRANSPORT": request.param, "HOROVOD_START_TIMEOUT": "120"}
+    environment = {
+        "HOROVOD_TRANSPORT": request.param,
+        "HOROVOD_START_TIMEOUT": "120",
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": "120",  # links may wait for places until strangers have used up their time
+    }
     with running(arguments, environment=environment) as made:
         yield made
 
