@@ -1,4 +1,5 @@
-"""The store's listening socket, which stops accepting before strangers have used up the process's descriptors.
+"""Listening sockets of the store, and of the hand-over of its key, that stop accepting before strangers have used up
+the process's descriptors.
 
 ZeroMQ accepts whoever connects, and gives each some seconds to prove that it belongs to the job. It knows no limit to
 their number, and a process without descriptors fails in strange places. Taking its listening socket away would also end
@@ -26,6 +27,7 @@ from zmq.utils.monitor import recv_monitor_message
 _BACKLOG = 128
 _RECOUNT_SECONDS = 0.25
 _KEPT = 8  # a part of this many of all descriptors is kept for others
+_TRUSTED = 32  # so many connections, as a part of all descriptors, are let in before they are counted again
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27  # <asm-generic/socket.h>
 
 
@@ -65,7 +67,7 @@ class Door:
         while self.monitor.poll(0):
             recv_monitor_message(self.monitor)
             self._used += 1
-        if time.monotonic() < self._recount_at if self.closed else self._used < self._limit:
+        if time.monotonic() < self._recount_at if self.closed else self._used < self._recount_above:
             return
         self._count()
         if self.closed and self._used < self._limit - self._limit // 8:
@@ -98,6 +100,8 @@ class Door:
             self._used = len(os.listdir("/proc/self/fd"))
         except OSError:  # there is not even one left to look
             self._used = most
+        # This process may have another door, where strangers come in too.
+        self._recount_above = min(self._limit, self._used + most // _TRUSTED)
         self._recount_at = time.monotonic() + _RECOUNT_SECONDS
 
 

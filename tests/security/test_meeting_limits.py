@@ -3,13 +3,18 @@
 import contextlib
 import os
 import socket
+import subprocess
+import sys
 import threading
+import time
 
 import pytest
 import zmq
+import zmq.utils.z85
 
 from horovod.common.launchers import handover, search
 from horovod.common.worker_env import make_key
+from tests.security.test_store_limits import descriptors, strangers
 
 SECONDS = 60.0
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00CURVE".ljust(23, b"\0") + bytes(32)
@@ -55,3 +60,52 @@ def test_who_is_not_rank_0_cannot_fill_a_rank_that_looks_for_it(look):
         finally:
             done.set()
             looking.join()
+
+
+HANDOVER = """
+import os, resource, sys
+from horovod.common.launchers import door, handover
+from horovod.common.store import StoreServer
+resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512))
+key, public = b"k" * 32, bytes.fromhex(sys.stdin.readline())
+server = StoreServer(key)
+listeners = door.listen(["127.0.0.1"], [0])
+port = listeners[0].getsockname()[1]
+gate = handover.Handover(listeners, lambda rank: public, key, server.address[1])
+print(server.address[1], port, gate.public.hex(), flush=True)
+while sys.stdin.readline():  # a line: can this process still open files?
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(8)]
+    print(len(opened), flush=True)
+    for fd in opened:
+        os.close(fd)
+"""
+
+
+def test_strangers_cannot_take_all_descriptors_of_rank_0():
+    """They come to the store's port and to the one where its key is handed over, which have one process."""
+    pair = zmq.curve_keypair()
+    with subprocess.Popen([sys.executable, "-c", HANDOVER], stdin=-1, stdout=-1, text=True) as process:
+
+        def ask(line=""):
+            process.stdin.write(line + "\n")
+            process.stdin.flush()
+            return process.stdout.readline().split()
+
+        def one_after_the_other(count):
+            for number in range(count):
+                yield number
+                assert ask() == ["8"]  # rank 0 has had time to look
+
+        try:
+            store, port, public = ask(zmq.utils.z85.decode(pair[0]).hex())
+            with (
+                strangers(("127.0.0.1", int(store)), one_after_the_other(450)),
+                strangers(("127.0.0.1", int(port)), one_after_the_other(150)),
+            ):
+                assert descriptors(process) < 512
+                where, deadline = [("127.0.0.1", int(port))], time.monotonic() + SECONDS
+                # Once strangers are dropped.
+                found = handover.receive(where, bytes.fromhex(public), pair, 1, deadline)
+                assert found == ("127.0.0.1", int(store), b"k" * 32)
+        finally:
+            process.kill()

@@ -6,6 +6,7 @@ public key on the board for that rank is the one that it came with. All keys her
 """
 
 import contextlib
+import math
 import os
 import secrets
 import socket
@@ -18,10 +19,11 @@ import zmq
 import zmq.utils.z85
 
 from horovod.common.launchers.search import Candidate
+from horovod.common.store_door import Door
 
 _RANK = struct.Struct("!I")
 _ANSWER = struct.Struct("!H32s")  # port of the store, job key
-_HANDSHAKE_MS = 10_000
+_HANDSHAKE_MS = 5_000
 _LONGEST = 1024  # bytes of a message that is accepted
 
 
@@ -51,10 +53,7 @@ class Handover:
         self._socket.zap_domain = b"horovod"
         self._socket.maxmsgsize = _LONGEST  # messages of the CURVE handshake count too
         self._socket.handshake_ivl = _HANDSHAKE_MS
-        for listener in listeners:
-            host, at = listener.getsockname()[:2]
-            self._socket.setsockopt(zmq.USE_FD, listener.detach())
-            self._socket.bind(f"tcp://[{host}]:{at}" if ":" in host else f"tcp://{host}:{at}")
+        self._door = Door(self._socket, listeners)
         self._thread = threading.Thread(target=self._serve, name="horovod-handover", daemon=True)
         self._thread.start()
 
@@ -69,12 +68,15 @@ class Handover:
 
     def _serve(self) -> None:
         poller = zmq.Poller()
-        for source in (self._gate, self._socket, self._stop):
+        for source in (self._gate, self._socket, self._door.monitor, self._stop):
             poller.register(source, zmq.POLLIN)
         while True:
-            ready = dict(poller.poll())
+            left = self._door.seconds_left()
+            ready = dict(poller.poll(None if left == math.inf else math.ceil(left * 1000)))
             if self._stop in ready:
+                self._door.close()
                 return
+            self._door.check()
             if self._gate in ready:
                 self._let_in()
             if self._socket in ready:
