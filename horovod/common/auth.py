@@ -193,10 +193,16 @@ class Acceptor(_Side):
         self._expected = b""
         self._said = b""
         self._claimed: Place | None = None
-        self._invitation = b""
+        self.invitation = b""
+        """What an ``Inviter`` has sent; it counts once ``done``."""
         self.invited: Place | None = None
         """Set once ``done`` when the other side is an ``Inviter``, its ``source``: a ``Connector`` for the place the
         other way round comes next."""
+
+    @property
+    def greeted(self) -> bool:
+        """Something that looks like a hello has come; nothing is proven."""
+        return self._claimed is not None or bool(self.invitation)
 
     @property
     def place(self) -> Place:
@@ -213,7 +219,7 @@ class Acceptor(_Side):
         return Session(send=self._keys[1], receive=self._keys[0])
 
     def _receive(self, message: bytes) -> None:
-        if self._invitation:
+        if self.invitation:
             self._receive_invitation(message)
         elif self._claimed is None:
             self._receive_hello(message)
@@ -233,7 +239,7 @@ class Acceptor(_Side):
                 f"meant for rank {target} in epoch {epoch}, this is rank {self._rank} in epoch {self._epoch}"
             )
         if purpose & _INVITATION:
-            self._invitation = message
+            self.invitation = message
             self._need = _MAC
             return
         nonce = self._make_nonce(self._ephemerals(purpose))
@@ -245,9 +251,9 @@ class Acceptor(_Side):
         self._need = _MAC
 
     def _receive_invitation(self, mac: bytes) -> None:
-        if not hmac.compare_digest(mac, _mac(self._key, b"invite", self._invitation)):
+        if not hmac.compare_digest(mac, _mac(self._key, b"invite", self.invitation)):
             raise AuthError("the other side does not know the job's key")
-        _, purpose, epoch, source, target, _ = _HELLO.unpack(self._invitation)
+        _, purpose, epoch, source, target, _ = _HELLO.unpack(self.invitation)
         self.invited = Place(purpose & ~_INVITATION, epoch, source, target)
         self.done = True
 

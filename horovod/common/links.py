@@ -36,6 +36,7 @@ _KINDS = {NODE: "node", CONTROL: "control", DATA: "data"}
 _HANDSHAKE_SECONDS = 5.0  # for who has not said anything yet
 _BUSY_SECONDS = 20.0  # for who has: hundreds of ranks that start on few cores keep each other waiting
 _STRANGERS = 64
+_ACCEPTS = 64  # at a time, before those that are there already are looked at again
 _FULL_PAUSE = 0.05
 _CHECK_SECONDS = 0.25
 _UNREACHABLE = 0.2  # part of the time to form links after which an address that nobody answers at is given up
@@ -93,6 +94,7 @@ class Former:
         self._outgoing, self._incoming = _wanted(plan, kinds)
         self._dialers: dict[Link, Dialer[Target]] = {}
         self._proven: dict[Link, _Attempt] = {}  # those that wait for the acceptor's welcome
+        self._invitations: set[bytes] = set()  # that have come
         self._next_due = 0.0
         self._next_check = 0.0
 
@@ -181,22 +183,33 @@ class Former:
                 raise LinkError(f"no {self._describe(link)}{ADVICE if link[0] != NODE else ''}")
 
     def _accept(self, listener: socket.socket) -> None:
-        while True:
+        for _ in range(_ACCEPTS):
             try:
-                sock, _ = listener.accept()
+                sock, _address = listener.accept()
             except BlockingIOError:
                 return
             except OSError as error:  # the connection is gone again, or descriptors ran out: the deadline will tell
                 if error.errno in (errno.EMFILE, errno.ENFILE):
                     time.sleep(_FULL_PAUSE)  # the listener stays readable
                 return
-            incoming = [a for a in self._attempts if a.link is None]
-            if len(incoming) >= 2 * len(self._incoming) + _STRANGERS:
-                self._fail(incoming[0], "too many connections")
             if listener is self._listeners.unix and _peer_uid(sock) != os.geteuid():
                 sock.close()
                 continue
+            self._make_place()
             self._begin(sock, Acceptor(self._key, self._epoch, self._plan.me, self._ephemeral))
+
+    def _make_place(self) -> None:
+        """For one more that has connected to us. The oldest goes, of those that have said a hello or of those that are
+        silent, whichever are more: so a flood of the ones does not wash away the others."""
+        unknown = [a for a in self._attempts if a.link is None]
+        if len(unknown) < 2 * len(self._incoming) + _STRANGERS:
+            return
+        silent: list[_Attempt] = []
+        greeted: list[_Attempt] = []
+        for attempt in unknown:
+            side = attempt.side
+            (greeted if isinstance(side, Acceptor) and side.greeted else silent).append(attempt)
+        self._fail(max(silent, greeted, key=len)[0], "too many connections")
 
     def _connect(self, link: Link, target: Target) -> None:
         kind, rank = link
@@ -300,8 +313,19 @@ class Former:
         if not fits or taken or (attempt.sock.family == socket.AF_UNIX) != (link[0] == NODE):
             self._fail(attempt, "not expected here")
             return False
+        if side.invited and not self._may_invite(side, link):
+            self._fail(attempt, "invited already")
+            return False
         attempt.link = link
         return True
+
+    def _may_invite(self, side: Acceptor, link: Link) -> bool:
+        """Anybody can repeat what the peer has sent, and from now on the attempt is not counted among strangers: each
+        invitation is followed once, and one for a link at a time."""
+        if side.invitation in self._invitations:
+            return False
+        self._invitations.add(side.invitation)
+        return not any(a.link == link and a.target == _INVITED for a in self._attempts)
 
     def _drop_rivals(self, winner: _Attempt) -> None:
         for rival in [a for a in self._attempts if a.link == winner.link and a is not winner]:

@@ -15,6 +15,7 @@ from horovod.common.link_errors import LinkError
 from horovod.common.links import CONTROL, DATA, NODE, Former
 from horovod.common.listeners import Listeners
 from horovod.common.peers import Peer, make_plan
+from tests.runner.launching import eventually
 
 KEY = b"k" * 32
 LOOPBACK = [Endpoint("lo", "127.0.0.1", 8)]
@@ -154,6 +155,108 @@ def test_strangers_are_dropped_and_hinder_nobody(monkeypatch):
         with contextlib.suppress(ConnectionResetError):
             assert len(stranger.recv(100)) in (0, 64)  # a challenge at most
         stranger.close()
+
+
+@contextlib.contextmanager
+def forming(me, hosts="ab"):
+    """(listeners, attempts) of a job of which only rank `me` is there, and forms its links until the end."""
+    listeners = [Listeners(LOOPBACK, 256) for _ in hosts]
+    peers = make_peers(hosts, listeners)
+    former = Former(make_plan(me, peers), peers, KEY, 7, listeners[me])
+    done = threading.Event()
+
+    def check():
+        if done.is_set():
+            raise LinkError("the end")
+
+    def run():
+        with pytest.raises(LinkError, match="the end"):
+            former.run(60, check)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield listeners, former._attempts
+    finally:
+        done.set()
+        thread.join(30)
+        for listener in listeners:
+            listener.close()
+    assert not thread.is_alive()
+
+
+def receive(sock, count):
+    """`count` bytes, or what comes before the end."""
+    data = b""
+    sock.settimeout(30)
+    with contextlib.suppress(ConnectionResetError):
+        while len(data) < count and (piece := sock.recv(count - len(data))):
+            data += piece
+    return data
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    for name in ("_UNREACHABLE_SECONDS", "_HANDSHAKE_SECONDS", "_BUSY_SECONDS"):
+        monkeypatch.setattr("horovod.common.links." + name, 60.0)
+
+
+def test_a_repeated_invitation_is_not_followed_again(patient):
+    hello = auth._HELLO.size
+    with forming(1) as (listeners, _), contextlib.ExitStack() as stack:
+
+        def invite(text):
+            sock = stack.enter_context(socket.create_connection(where(listeners[1]), timeout=5))
+            sock.sendall(text)
+            return sock
+
+        first, second, third = (auth.Inviter(KEY, auth.Place(DATA, 7, 1, 0)).outgoing for _ in range(3))
+        followed = invite(first)
+        assert len(receive(followed, hello)) == hello
+        for text in [first] * 20 + [second]:  # of several addresses an honest peer tries more than one at once
+            assert receive(invite(text), hello) == b""
+        followed.close()
+        assert receive(invite(first), hello) == b""
+        assert len(receive(invite(third), hello)) == hello
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_UNIX])
+def test_silent_strangers_do_not_drop_who_has_said_hello(patient, monkeypatch, family):
+    monkeypatch.setattr("horovod.common.links._STRANGERS", 5)
+    hosts, kind = ("ab", DATA) if family == socket.AF_INET else ("aaa", NODE)
+    with forming(0, hosts) as (listeners, _), contextlib.ExitStack() as stack:
+
+        def come():
+            sock = stack.enter_context(socket.socket(family))
+            sock.settimeout(30)
+            sock.connect(where(listeners[0]) if family == socket.AF_INET else "\0horovod-" + listeners[0].unix_name)
+            return sock
+
+        honest, side = come(), auth.Connector(KEY, auth.Place(kind, 7, 1, 0))
+        honest.sendall(side.outgoing)
+        side.outgoing = b""
+        side.feed(receive(honest, side.wanted))
+        silent = [come() for _ in range(20)]
+        assert receive(silent[0], 1) == b""  # had to make a place
+        honest.sendall(side.outgoing)
+        side.feed(receive(honest, side.wanted))
+        assert side.done
+
+
+def test_other_users_take_nobodys_place(patient, monkeypatch):
+    monkeypatch.setattr("horovod.common.links._STRANGERS", 5)
+    monkeypatch.setattr("horovod.common.links._peer_uid", lambda sock: os.geteuid() + 1)
+    with forming(0) as (listeners, attempts), contextlib.ExitStack() as stack:
+        for _ in range(9):  # as many as may wait: twice the two links, and 5
+            stack.enter_context(socket.create_connection(where(listeners[0]), timeout=5))
+        eventually(lambda: len(attempts) == 9, 30, "the slow ones are let in")
+        before = list(attempts)
+        for _ in range(20):
+            other = stack.enter_context(socket.socket(socket.AF_UNIX))
+            other.settimeout(30)
+            other.connect("\0horovod-" + listeners[0].unix_name)
+            assert receive(other, 1) == b""
+        assert list(attempts) == before
 
 
 def test_giving_up_early():
