@@ -46,6 +46,11 @@ def listen(host: str) -> socket.socket:
     return listener
 
 
+def descriptors_for(members: int) -> int:
+    """How many a process needs to be able to open so that this many connections of members get through its door."""
+    return -(-members * _KEPT // (_KEPT - 1)) + _KEPT * _KEPT
+
+
 class Door:
     """Used by one thread; ``monitor`` is to be polled, and ``check`` called when it has something, and in time."""
 

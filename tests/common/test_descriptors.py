@@ -10,19 +10,19 @@ import pytest
 PROGRAM = """
 import os, resource, sys
 from horovod.common.descriptors import make_room
-soft, hard, count = map(int, sys.argv[1:])
+soft, hard, count, *at_least = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 try:
-    make_room(count)
+    make_room(count, *at_least)
 except ValueError as error:
     sys.exit(str(error))
-opened = [os.open("/dev/null", os.O_RDONLY) for _ in range(count)]
+opened = [os.open("/dev/null", os.O_RDONLY) for _ in range(min([count, *at_least]))]
 print(*resource.getrlimit(resource.RLIMIT_NOFILE))
 """
 
 
-def run(soft, hard, count):
-    command = [sys.executable, "-c", PROGRAM, str(soft), str(hard), str(count)]
+def run(*numbers):
+    command = [sys.executable, "-c", PROGRAM, *map(str, numbers)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -42,6 +42,45 @@ def test_a_hard_limit_that_is_too_low_is_named():
     done = run(64, 100, 300)
     assert done.returncode == 1
     assert done.stderr.startswith("this process may have 100 files open, but in this job it needs 3")
+
+
+def test_what_there_is_may_do():
+    assert run(64, 200, 300, 100).stdout == "200 200\n"
+    assert run(64, 500, 300, 100).stdout.endswith(" 500\n")
+    assert run(400, 500, 300, 100).stdout == "400 500\n"
+    done = run(64, 100, 300, 150)
+    assert done.returncode == 1
+    assert done.stderr.startswith("this process may have 100 files open, but in this job it needs 1")
+
+
+MEET = """
+import resource, sys
+from horovod.common.launchers.group import Group
+from horovod.common.launchers.meeting import meet
+from horovod.common.launchers.place import Place
+from horovod.common.worker_env import make_key
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, int(sys.argv[1])))
+place = Place("a launcher", 0, 300, local_rank=0, local_size=300, job=f"room {sys.argv[2]}")
+try:
+    meeting = meet(Group(place, (), None), make_key, 10)
+except ValueError as error:
+    sys.exit(str(error))
+print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], flush=True)
+meeting.formed()
+meeting.server.close()
+"""
+
+
+def test_rank_0_makes_room_for_all_that_come_to_its_store():
+    def run(hard):
+        command = [sys.executable, "-c", MEET, str(hard), str(os.getpid())]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    done = run(2000)
+    assert done.returncode == 0, done.stderr
+    assert 2 * 300 * 8 / 7 < int(done.stdout) < 1000
+    assert run(500).stdout == "500\n"
+    assert run(200).stderr.startswith("this process may have 200 files open, but in this job it needs 4")
 
 
 @pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 200, reason="the hard limit is lower")

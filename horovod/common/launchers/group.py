@@ -49,6 +49,11 @@ class Group:
         return self.members[0] if self.members else 0
 
     @property
+    def size(self) -> int:
+        """How many meet."""
+        return len(self.members) or self.place.size
+
+    @property
     def label(self) -> str:
         """Equal for its ranks only."""
         who = hashlib.sha256(str(self.members).encode()).hexdigest()[:16] if self.members else "all"

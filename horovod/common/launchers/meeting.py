@@ -7,11 +7,14 @@ How depends on what the launcher offers, and is the same on all ranks (``ways``)
 import os
 from collections.abc import Callable, Sequence
 
+from horovod.common import descriptors
 from horovod.common.endpoints import parse_ports
 from horovod.common.launchers import munge, pmi, pmix, ways
+from horovod.common.launchers.addresses import own_addresses
 from horovod.common.launchers.group import Group, Meeting, MeetingError
 from horovod.common.launchers.place import Place
 from horovod.common.settings import Settings
+from horovod.common.store_door import descriptors_for
 from horovod.common.worker_env import WorkerEnv, make_key
 
 
@@ -56,14 +59,26 @@ def meet(group: Group, fresh_key: Callable[[], bytes], seconds: float) -> Meetin
     """Finds the group's store, in rank 0's process after starting it; the same one whenever the group meets again.
 
     ``fresh_key`` makes a job key. Raises ValueError when the launcher offers no way, with what to do then, and
-    MeetingError after ``seconds``.
+    MeetingError after ``seconds``; ValueError in rank 0's process when it cannot have as many files open as it needs.
     """
     at = group.place.job, group.members
     if at not in _meetings:
         way = choose(group)
-        leads = group.place.rank == group.leader
-        _meetings[at] = way.lead(group, group.job_key(fresh_key())) if leads else way.follow(group, seconds)
+        if group.place.rank == group.leader:
+            _make_room(group)
+            _meetings[at] = way.lead(group, group.job_key(fresh_key()))
+        else:
+            _meetings[at] = way.follow(group, seconds)
     return _meetings[at]
+
+
+def _make_room(group: Group) -> None:
+    """For what the ranks need of this process's descriptors until they have met; where not all can try all addresses at
+    once, they come one after the other.
+    """
+    addresses = 1 if group.place.one_host else len(own_addresses(group.interface))
+    most = (addresses + 1) * group.size  # it asks at all addresses, then one connection to the store stays
+    descriptors.make_room(descriptors_for(most), descriptors_for(group.size))
 
 
 def choose(group: Group) -> ways.Way:
