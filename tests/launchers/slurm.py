@@ -60,6 +60,8 @@ class Slurm:
         self._made_munge = False
         (folder / "state").mkdir()
         config = folder / "slurm.conf"
+        if not os.path.ismount("/sys/fs/cgroup"):  # looking for the right plugin would end slurmd
+            (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
         host = socket.gethostname().split(".")[0]
         config.write_text(_CONFIG.format(folder=folder, host=host, nodes=NODES, ports=_five_ports()))
         self._env = environment(SLURM_CONF=str(config))
