@@ -44,7 +44,7 @@ from horovod.common.peers import (
 from horovod.common.settings import LOG_LEVELS, Settings
 from horovod.common.state import Job
 from horovod.common.store_client import Met, StoreClient, StoreError, StoreTimeout
-from horovod.common.worker_env import WorkerEnv
+from horovod.common.worker_env import WorkerEnv, take_job_key
 
 if TYPE_CHECKING:
     from horovod._core import Engine
@@ -71,6 +71,7 @@ def start(members: list[int] | None, process_sets: list[list[int]], dynamic: boo
             "them"
         )
     if env.size == 1 or (members is not None and len(members) == 1):
+        take_job_key()  # it is of no use here, and none of the children's business
         return _start_alone(env, settings, dynamic)
     if members is None or len(members) == env.size:
         settings = _calibrated(env, settings)

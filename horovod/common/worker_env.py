@@ -13,6 +13,7 @@ Under other launchers a user may give a key: a file, or HOROVOD_JOB_KEY, 64 hexa
 processes inherit. It is removed from the environment when it has been read, so that children do not get it.
 """
 
+import binascii
 import fcntl
 import os
 import re
@@ -30,7 +31,7 @@ KEY_BYTES = 32
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 _JOB_KEY = "HOROVOD_JOB_KEY"
-_taken: list[bytes] = []  # the key that was in HOROVOD_JOB_KEY of this process
+_taken: list[Secret] = []  # the key that was in HOROVOD_JOB_KEY of this process
 
 
 @dataclass(frozen=True)
@@ -150,21 +151,27 @@ class WorkerEnv:
             "neither HOROVOD_KEY_FD nor HOROVOD_KEY_FILE is set, so the job has no key; start it with horovodrun"
         )
 
-    def given_key(self) -> bytes | None:
+    def given_key(self) -> Secret | None:
         """The key that the user gives to a job of another launcher, None without one. Takes HOROVOD_JOB_KEY out of this
         process's environment. Raises ValueError naming the variable and what is wrong, never the key.
         """
-        text = os.environ.pop(_JOB_KEY, None)
-        if text is not None:
-            if not re.fullmatch(f"[0-9a-fA-F]{{{2 * KEY_BYTES}}}", text.strip()):
-                raise ValueError(
-                    f"{_JOB_KEY} has {len(text.strip())} characters; accepted are {2 * KEY_BYTES} hexadecimal digits, "
-                    f"as 'openssl rand -hex {KEY_BYTES}' makes them"
-                )
-            _taken[:] = [bytes.fromhex(text.strip())]
+        take_job_key()
         if self.key_file is not None:
             return read_key_file(self.key_file)
         return _taken[0] if _taken else None
+
+
+def take_job_key() -> None:
+    """Takes HOROVOD_JOB_KEY out of this process's environment and remembers it. Raises ValueError when it is no key."""
+    if _JOB_KEY not in os.environ:
+        return
+    text = Secret(os.environb.pop(_JOB_KEY.encode()).strip())
+    if not re.fullmatch(rb"[0-9a-fA-F]{%d}" % (2 * KEY_BYTES), text):
+        raise ValueError(
+            f"{_JOB_KEY} has {len(text)} characters; accepted are {2 * KEY_BYTES} hexadecimal digits, "
+            f"as 'openssl rand -hex {KEY_BYTES}' makes them"
+        )
+    _taken[:] = [Secret(binascii.unhexlify(text))]
 
 
 def host_name() -> str:
@@ -258,13 +265,13 @@ def read_key_file(path: str) -> Secret:
         os.close(fd)
     if len(key) == KEY_BYTES:
         return key
-    digits = key.strip()
+    digits = Secret(key.strip())
     if not re.fullmatch(rb"[0-9a-fA-F]{%d}" % (2 * KEY_BYTES), digits):
         raise ValueError(
             f"HOROVOD_KEY_FILE is {path!r} of {found.st_size} bytes, accepted are exactly {KEY_BYTES}, or "
             f"{2 * KEY_BYTES} hexadecimal digits"
         )
-    return Secret(bytes.fromhex(digits.decode()))
+    return Secret(binascii.unhexlify(digits))
 
 
 def _check_index(name: str, value: int, size_name: str, size: int) -> None:

@@ -13,6 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from horovod.common.secret import Secret
+
 _NAMES = 4
 _TRIES = 16
 _LIMIT = 8192
@@ -131,7 +133,7 @@ def knock_local(job: str, seconds: float) -> bytes | None:
                 seconds = max(_PAUSE, min(_SEND_SECONDS, deadline - time.monotonic()))
                 sock.settimeout(seconds)
                 sock.connect(name)
-                data = read_all(sock, seconds) if _peer_uid(sock) == os.geteuid() else b""
+                data = Secret(read_all(sock, seconds) if _peer_uid(sock) == os.geteuid() else b"")
                 if data:
                     return data
         if time.monotonic() >= deadline:

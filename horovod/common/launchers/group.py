@@ -7,6 +7,7 @@ from horovod.common.auth import derive_key
 from horovod.common.launchers.door import Door
 from horovod.common.launchers.handover import Handover
 from horovod.common.launchers.place import Place
+from horovod.common.secret import Secret
 from horovod.common.store_server import StoreServer
 
 
@@ -23,6 +24,9 @@ class Meeting:
     key: bytes = field(repr=False)
     server: StoreServer | None = None
     door: Door | Handover | None = None
+
+    def __post_init__(self) -> None:
+        self.key = Secret(self.key)
 
     def formed(self) -> None:
         """All ranks have come into the store: nobody else needs the door."""

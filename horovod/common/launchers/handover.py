@@ -19,10 +19,12 @@ import zmq
 import zmq.utils.z85
 
 from horovod.common.launchers.search import Candidate
+from horovod.common.secret import Secret
 from horovod.common.store_door import Door
 
 _RANK = struct.Struct("!I")
-_ANSWER = struct.Struct("!H32s")  # port of the store, job key
+_KEY = 32
+_ANSWER = struct.Struct(f"!H{_KEY}s")  # port of the store, job key
 _HANDSHAKE_MS = 5_000
 _LONGEST = 1024  # bytes of a message that is accepted
 
@@ -41,7 +43,7 @@ class Handover:
         self.public: bytes = zmq.utils.z85.decode(public)
         """To be left on the board."""
         self._known = known
-        self._answer = _ANSWER.pack(port, key)
+        self._answer = Secret(_ANSWER.pack(port, key))
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._closed = False
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
@@ -126,10 +128,10 @@ def receive(
         while True:
             left = deadline - time.monotonic()
             for sock, _ in poller.poll(int(max(0.0, left) * 1000)):
-                data = sock.recv()
+                data = Secret(sock.recv())
                 if len(data) == _ANSWER.size:
-                    store, key = _ANSWER.unpack(data)
-                    return asked[sock][0], store, key
+                    store = _ANSWER.unpack(data)[0]
+                    return asked[sock][0], store, Secret(data[-_KEY:])
             if left <= 0:
                 return None
     finally:

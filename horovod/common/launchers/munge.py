@@ -8,6 +8,8 @@ import ctypes
 import os
 from typing import Any
 
+from horovod.common.secret import Secret
+
 _TTL_OPTION, _UID_OPTION = 4, 9  # MUNGE_OPT_TTL, MUNGE_OPT_UID_RESTRICTION
 _TTL_SECONDS = 300
 
@@ -43,7 +45,7 @@ def encode(payload: bytes) -> bytes:
         library.munge_ctx_destroy(ctypes.c_void_p(context))
 
 
-def decode(credential: bytes) -> bytes:
+def decode(credential: bytes) -> Secret:
     """The payload. Raises MungeError when it was not made by this user, or was opened here before."""
     library = _load()
     payload, length = ctypes.c_void_p(), ctypes.c_int()
@@ -55,7 +57,7 @@ def decode(credential: bytes) -> bytes:
         _check(library, code)
         if uid.value != os.geteuid():
             raise MungeError(f"munge: the credential was made by user {uid.value}, accepted is {os.geteuid()}")
-        return ctypes.string_at(payload, length.value) if payload else b""
+        return Secret(ctypes.string_at(payload, length.value) if payload else b"")
     finally:
         if payload:
             _free(payload)

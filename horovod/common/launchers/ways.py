@@ -21,6 +21,7 @@ import zmq.utils.z85
 from horovod.common.launchers import door, handover, munge, pmi, pmix, search
 from horovod.common.launchers.addresses import own_addresses, resolve_node
 from horovod.common.launchers.group import Group, Meeting, MeetingError
+from horovod.common.secret import Secret
 from horovod.common.store_messages import curve_pair
 from horovod.common.store_server import StoreServer
 
@@ -54,7 +55,7 @@ class OneHost(Way):
         """The store listens on the loopback interface only."""
         server = StoreServer(key)
         try:
-            gate = door.open_local(group.label, _LOCAL.pack(key, server.address[1]))
+            gate = door.open_local(group.label, Secret(_LOCAL.pack(key, server.address[1])))
         except OSError as error:
             server.close()
             raise MeetingError(str(error)) from None
@@ -65,8 +66,8 @@ class OneHost(Way):
         data = door.knock_local(group.label, seconds)
         if data is None or len(data) != _LOCAL.size:
             raise MeetingError("its socket on this host did not appear")
-        key, port = _LOCAL.unpack(data)
-        return Meeting(_LOOPBACK, port, key)
+        port = _LOCAL.unpack(data)[1]
+        return Meeting(_LOOPBACK, port, Secret(data[:_KEY]))
 
 
 class _Card(msgspec.Struct, array_like=True):
@@ -182,7 +183,7 @@ class ByMunge(Way):
         """The store listens on a port of the system's choice, the door where it can be guessed."""
         addresses = _addresses(group)
         server = StoreServer(key, listeners=door.listen(addresses, group.ports))
-        payload = _MUNGE.pack(_digest(group), key, server.address[1])
+        payload = Secret(_MUNGE.pack(_digest(group), key, server.address[1]))
         try:
             gate = door.Door(door.listen(addresses, _ports(group)), lambda _: _credential(payload))
         except OSError as error:
@@ -197,7 +198,7 @@ class ByMunge(Way):
         while True:
             for (host, _), data in search.knock(names(), _KNOCK_SECONDS, deadline):
                 try:
-                    digest, key, port = _MUNGE.unpack(munge.decode(data))
+                    digest, key, port = _unpack_munge(munge.decode(data))
                 except (munge.MungeError, struct.error):
                     continue
                 if digest == _digest(group):
@@ -205,6 +206,12 @@ class ByMunge(Way):
             if time.monotonic() >= deadline:
                 raise MeetingError(f"it gives no credential at {_where(names()) or 'a host that is known'}")
             time.sleep(_LOOK)
+
+
+def _unpack_munge(payload: Secret) -> tuple[bytes, Secret, int]:
+    """Digest, key and port. Raises struct.error for what is nothing of ours."""
+    digest, _, port = _MUNGE.unpack(payload)
+    return digest, Secret(payload[len(digest) : len(digest) + _KEY]), port
 
 
 def _credential(payload: bytes) -> bytes | None:

@@ -64,6 +64,7 @@ class _Closing:
 def check_member(meeting, key):
     """Who has met can use the store."""
     assert meeting.key == key
+    assert "<secret" in repr(meeting.key), "it shows itself in tracebacks"
     with StoreClient(meeting.key, meeting.address, meeting.port) as store:
         store.set("x", b"y")
 
