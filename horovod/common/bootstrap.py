@@ -30,6 +30,7 @@ from horovod.common.link_errors import LinkError
 from horovod.common.links import CONTROL, DATA, NODE, Former, Link
 from horovod.common.listeners import Listeners
 from horovod.common.log import make_sink
+from horovod.common.object_seal import Seals
 from horovod.common.peers import (
     Peer,
     Plan,
@@ -287,7 +288,8 @@ class _Joining:
             raise
         job = self._job(peers)
         if formed.cipher is not None:
-            job = replace(job, object_key=derive_key(self._key, f"objects {epoch}"))
+            # A user's key may serve several jobs, the name is random.
+            job = replace(job, seals=Seals(derive_key(self._key, f"objects {epoch} {peers[0].unix_name}")))
         return job, engine
 
     def _cipher(self, plan: Plan, peers: list[Peer], settings: Settings) -> Cipher | None:

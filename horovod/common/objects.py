@@ -1,13 +1,11 @@
 """Python objects over the engine: broadcast_object and allgather_object for every face.
 
 Objects travel pickled by cloudpickle, only between the authenticated members of one job. Unpickling runs what the bytes
-say, and connections between hosts that carry data are not encrypted as a rule. So between hosts a MAC (HMAC-SHA256
-under a key of this job) over operation, sender and bytes follows each object, and nothing is unpickled before it has
-been checked.
+say, and connections between hosts that carry data are not encrypted as a rule. So between hosts each object
+is sealed (``object_seal``), and nothing is unpickled, and no memory allocated, before the seal has been checked.
 """
 
 import ctypes
-import hmac
 import io
 import pickle
 from typing import Any
@@ -15,14 +13,12 @@ from typing import Any
 import cloudpickle
 
 from horovod.common import dtypes, ops
-from horovod.common.exceptions import HorovodInternalError
 from horovod.common.faces import Face
+from horovod.common.object_seal import Seals
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.state import State, state
 
 _FAILED = b"\xff"  # begins a reason in place of an object; pickles begin with 0x80
-
-_MAC = 32
 
 _parked: list[Any] = []  # memory of interrupted operations
 
@@ -52,32 +48,6 @@ def _not_pickled(operation: str, name: str, rank: int, reason: bytes | bytearray
     return ValueError(f"{operation} {name!r}: the object of rank {rank} cannot be pickled: {text}")
 
 
-def _signed(data: bytes, key: bytes, operation: str, rank: int) -> bytearray:
-    """What travels of ``data``, which the world's ``rank`` sends."""
-    signed = bytearray(data)
-    if key:
-        signed += _mac(data, key, operation, rank)
-    return signed
-
-
-def _genuine(data: memoryview, key: bytes, operation: str, rank: int) -> memoryview:
-    """Inverse of ``_signed``. Raises HorovodInternalError naming the rank for anything else."""
-    if not key:
-        return data
-    if len(data) < _MAC or not hmac.compare_digest(data[-_MAC:], _mac(data[:-_MAC], key, operation, rank)):
-        raise HorovodInternalError(
-            f"{operation}: the object of rank {rank} was altered on its way; HOROVOD_ENCRYPT_DATA=1 protects all data "
-            "between hosts"
-        )
-    return data[:-_MAC]
-
-
-def _mac(data: bytes | memoryview, key: bytes, operation: str, rank: int) -> bytes:
-    made = hmac.new(key, f"{rank} {operation}\0".encode(errors="surrogatepass"), "sha256")
-    made.update(data)
-    return made.digest()
-
-
 def broadcast_object(
     obj: Any,
     root_rank: int = 0,
@@ -96,24 +66,35 @@ def broadcast_object(
 
     name = name or type(obj).__name__
     job = face or state
-    key = job.require_job().object_key
+    seals, ranks = job.require_job().seals, process_set.ranks or ()
     i_am_root = job.require_job().rank == root_rank
+    operation = f"broadcast_object {name!r}"
     data, error = _dumps_or_reason(obj) if i_am_root else (b"", None)
-    payload = _signed(data, key, f"broadcast_object {name!r}", root_rank) if i_am_root else bytearray()
-    # Negative: what follows is not the object but why there is none.
-    length = bytearray((len(payload) if error is None else -len(payload)).to_bytes(8, "little", signed=True))
-    _run(_core.KIND_BROADCAST, f"broadcast.{name}.sz", length, dtypes.INT64, (1,), root_rank, process_set, job)
-    size = int.from_bytes(length, "little", signed=True)
+    payload, length = bytearray(), bytearray(8 + seals.overhead)
+    if i_am_root:
+        payload = seals.seal(data if error is None else _FAILED + data, operation, root_rank, ranks)
+        length = seals.seal(len(payload).to_bytes(8, "little"), operation + " size", root_rank, ranks)
+    _run(
+        _core.KIND_BROADCAST,
+        f"broadcast.{name}.sz",
+        length,
+        dtypes.INT64,
+        (len(length) // 8,),
+        root_rank,
+        process_set,
+        job,
+    )
     if not i_am_root:
-        payload = bytearray(abs(size))
+        size = seals.open(memoryview(length), operation + " size", root_rank, ranks)
+        payload = bytearray(int.from_bytes(size, "little"))
     _run(
         _core.KIND_BROADCAST, f"broadcast.{name}.t", payload, dtypes.UINT8, (len(payload),), root_rank, process_set, job
     )
     if i_am_root and error is None:
         return obj
-    body = _genuine(memoryview(payload), key, f"broadcast_object {name!r}", root_rank)
-    if size < 0:
-        raise _not_pickled("broadcast_object", name, root_rank, body) from error
+    body = memoryview(_FAILED + data) if i_am_root else seals.open(memoryview(payload), operation, root_rank, ranks)
+    if body[:1] == _FAILED:
+        raise _not_pickled("broadcast_object", name, root_rank, body[1:]) from error
     return loads(body)
 
 
@@ -129,10 +110,12 @@ def allgather_object(
 
     name = name or type(obj).__name__
     job = face or state
-    me, key = (job.job.rank, job.job.object_key) if job.job is not None else (0, b"")  # then _run raises what fits
+    me, seals = (job.job.rank, job.job.seals) if job.job is not None else (0, Seals(b""))  # then _run raises what fits
+    ranks = process_set.ranks or ()
     data, error = _dumps_or_reason(obj)
     operation = f"allgather_object {name!r}"
-    payload = _signed(data if error is None else _FAILED + data, key, operation, me)
+    mine = data if error is None else _FAILED + data
+    payload = seals.seal(mine, operation, me, ranks)
     work = _run(
         _core.KIND_ALLGATHER,
         f"allgather.{name}.t",
@@ -146,8 +129,10 @@ def allgather_object(
     gathered = memoryview(work.output).cast("B")
     objects = []
     begin = 0
-    for rank, size in zip(process_set.ranks or (), work.sizes, strict=True):
-        part = _genuine(gathered[begin : begin + size], key, operation, rank)
+    for rank, size in zip(ranks, work.sizes, strict=True):
+        part = memoryview(mine)
+        if rank != me:
+            part = seals.open(gathered[begin : begin + size], operation, rank, ranks)
         if part[:1] == _FAILED:
             raise _not_pickled("allgather_object", name, rank, part[1:]) from error
         objects.append(loads(part))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from horovod.common.exceptions import HorovodInternalError
+from horovod.common.object_seal import Seals
 
 if TYPE_CHECKING:
     from horovod._core import Engine, Work
@@ -28,8 +29,8 @@ class Job:
     homogeneous: bool
     dynamic_process_sets: bool
     elastic: bool = False
-    object_key: bytes = field(default=b"", repr=False)
-    """Under which pickled objects prove to come from a member; empty where they do not leave the host."""
+    seals: Seals = field(default_factory=lambda: Seals(b""), repr=False, compare=False)
+    """With which pickled objects prove to come from a member where they leave the host."""
 
 
 def not_initialized(*_: Any, **__: Any) -> NoReturn:
