@@ -41,7 +41,8 @@ class Door:
             self._closed = True
             os.eventfd_write(self._stop, 1)
             self._thread.join(timeout=_SEND_SECONDS)
-            os.close(self._stop)
+            if not self._thread.is_alive():  # else it still uses that descriptor, when it is done with what holds it up
+                os.close(self._stop)
 
     def _serve(self) -> None:
         pending: dict[socket.socket, tuple[bytes, float]] = {}

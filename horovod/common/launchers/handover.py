@@ -26,6 +26,7 @@ _RANK = struct.Struct("!I")
 _KEY = 32
 _ANSWER = struct.Struct(f"!H{_KEY}s")  # port of the store, job key
 _HANDSHAKE_MS = 5_000
+_CLOSE_SECONDS = 10.0
 _LONGEST = 1024  # bytes of a message that is accepted
 
 
@@ -64,11 +65,19 @@ class Handover:
         if not self._closed:
             self._closed = True
             os.eventfd_write(self._stop, 1)
-            self._thread.join(timeout=10)
-            self._context.destroy(linger=1000)  # an answer may still be on its way
-            os.close(self._stop)
+            self._thread.join(timeout=_CLOSE_SECONDS)
+            if not self._thread.is_alive():  # else it still uses that descriptor, when it is done with what holds it up
+                os.close(self._stop)
 
     def _serve(self) -> None:
+        try:
+            self._answer_all()
+        finally:
+            self._door.close()
+            # The thread's own sockets. An answer may still be on its way.
+            self._context.destroy(linger=1000)
+
+    def _answer_all(self) -> None:
         poller = zmq.Poller()
         for source in (self._gate, self._socket, self._door.monitor, self._stop):
             poller.register(source, zmq.POLLIN)
@@ -76,7 +85,6 @@ class Handover:
             left = self._door.seconds_left()
             ready = dict(poller.poll(None if left == math.inf else math.ceil(left * 1000)))
             if self._stop in ready:
-                self._door.close()
                 return
             self._door.check()
             if self._gate in ready:

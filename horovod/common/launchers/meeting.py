@@ -90,7 +90,7 @@ def choose(group: Group) -> ways.Way:
     try:
         board = open_board()
         if board is not None:
-            return ways.OnBoard(board)
+            return board
     except (pmi.PmiError, pmix.PmixError) as error:
         trouble = f" ({error})"
     if group.given_key is not None and place.leads and place.port:
@@ -100,17 +100,17 @@ def choose(group: Group) -> ways.Way:
     raise ValueError(_advice(place, group.given_key is not None) + trouble)
 
 
-def open_board() -> ways.Board | None:
+def open_board() -> ways.OnBoard | None:
     """What the launcher's variables offer, once in a process."""
     if not _boards:
         if os.environ.get("PMI_FD"):
-            _boards.append(pmi.PmiBoard())
+            _boards.append(ways.OnBoard(pmi.PmiBoard()))
         elif os.environ.get("PMIX_NAMESPACE"):
-            _boards.append(pmix.PmixBoard())
+            _boards.append(ways.OnBoard(pmix.PmixBoard()))
     return _boards[0] if _boards else None
 
 
-_boards: list[ways.Board] = []
+_boards: list[ways.OnBoard] = []
 
 
 def _advice(place: Place, has_key: bool) -> str:

@@ -84,6 +84,8 @@ class OnBoard(Way):
 
     def __init__(self, board: Board) -> None:
         self._board = board
+        # Names on a board can be used once, and init may be called again.
+        self._pairs: dict[str, tuple[bytes, bytes]] = {}
 
     def lead(self, group: Group, key: bytes) -> Meeting:
         """Listens on all interfaces in use, on one host on the loopback interface."""
@@ -116,10 +118,9 @@ class OnBoard(Way):
     def follow(self, group: Group, seconds: float) -> Meeting:
         """Waits for rank 0's card, then for its store."""
         deadline = time.monotonic() + seconds
-        rank, pair = group.place.rank, zmq.curve_keypair()
+        rank = group.place.rank
         try:
-            if group.given_key is None:
-                self._board.publish(f"{group.label}/key {rank}", zmq.utils.z85.decode(pair[0]))
+            pair = self._introduce(group, rank) if group.given_key is None else None
             card = self._wait(group, deadline)
         except (pmi.PmiError, pmix.PmixError) as error:
             raise MeetingError(str(error)) from None
@@ -127,7 +128,7 @@ class OnBoard(Way):
             raise MeetingError(f"it has left no address in {self._board.name}")
         candidates = [(address, card.port) for address in card.addresses]
         until = max(deadline, time.monotonic() + _KNOCK_SECONDS)
-        if group.given_key is None:
+        if pair is not None:
             received = handover.receive(candidates, card.server, pair, rank, until)
             if received is not None:
                 return Meeting(*received)
@@ -137,6 +138,14 @@ class OnBoard(Way):
             if found is not None:
                 return Meeting(*found, key)
         raise MeetingError(f"it does not answer at {_where(candidates)}")
+
+    def _introduce(self, group: Group, rank: int) -> tuple[bytes, bytes]:
+        """This rank's own keys, of which the public one is on the board then."""
+        if group.label not in self._pairs:
+            pair: tuple[bytes, bytes] = zmq.curve_keypair()
+            self._board.publish(f"{group.label}/key {rank}", zmq.utils.z85.decode(pair[0]))
+            self._pairs[group.label] = pair
+        return self._pairs[group.label]
 
     def _wait(self, group: Group, deadline: float) -> _Card | None:
         pause = _LOOK
@@ -195,16 +204,21 @@ class ByMunge(Way):
         """Takes the first credential that this user can open and that belongs to this job."""
         deadline = time.monotonic() + seconds
         names = search.Names(group.place.leads, _ports(group), resolve_node, deadline)
+        trouble = ""
         while True:
             for (host, _), data in search.knock(names(), _KNOCK_SECONDS, deadline):
                 try:
                     digest, key, port = _unpack_munge(munge.decode(data))
-                except (munge.MungeError, struct.error):
+                except munge.MungeError as error:
+                    trouble = f" that this process can open ({error}; do the hosts' clocks agree?)"
+                    continue
+                except struct.error:
                     continue
                 if digest == _digest(group):
                     return Meeting(host, port, key)
             if time.monotonic() >= deadline:
-                raise MeetingError(f"it gives no credential at {_where(names()) or 'a host that is known'}")
+                where = _where(names()) or "a host that is known"
+                raise MeetingError(f"it gives no credential{trouble} at {where}")
             time.sleep(_LOOK)
 
 

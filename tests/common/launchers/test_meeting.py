@@ -19,6 +19,7 @@ from horovod.common.launchers.meeting import choose
 from horovod.common.launchers.place import Place
 from horovod.common.store import StoreClient, StoreServer
 from horovod.common.worker_env import make_key
+from tests.security.test_meeting_limits import Until
 
 SECONDS = 60.0
 
@@ -38,6 +39,7 @@ class Board:
 
     def publish(self, name, value):
         assert len(value) <= pmi.MAX_VALUE
+        assert name not in self.values, "PMI refuses a name that is used again"
         self.values[name] = value
 
     def find(self, name, rank):
@@ -112,6 +114,68 @@ def test_a_rank_that_is_not_on_the_board_gets_no_key(clean):
 def test_rank_0_that_does_not_come_is_waited_for():
     with pytest.raises(MeetingError, match="has left no address in a board"):
         ways.OnBoard(Board()).follow(group(1), 0.2)
+
+
+def test_init_may_be_called_again_after_rank_0_did_not_come(clean):
+    board, key = Board(), make_key()
+    lead, follow = ranks("again")
+    way = ways.OnBoard(board)
+    with pytest.raises(MeetingError, match="has left no address"):
+        way.follow(follow, 0.1)
+    clean(ways.OnBoard(board).lead(lead, key))
+    check_member(way.follow(follow, SECONDS), key)
+
+
+@pytest.mark.parametrize("name", ["Door", "Handover"])
+def test_what_holds_a_thread_up_keeps_what_it_uses(monkeypatch, name):
+    """A look at the board, or the making of a credential, that lasts longer than closing."""
+    monkeypatch.setattr(door, "_SEND_SECONDS", 0.2)
+    monkeypatch.setattr(handover, "_CLOSE_SECONDS", 0.2)
+    asked, go_on = threading.Event(), threading.Event()
+
+    def slow(_):
+        asked.set()
+        go_on.wait(SECONDS)
+
+    listeners = door.listen(["127.0.0.1"], [0])
+    where = [listeners[0].getsockname()]
+    if name == "Door":
+        gate = door.Door(listeners, slow)
+        knocking = threading.Thread(target=lambda: list(search.knock(where, 0.1, time.monotonic() + SECONDS)))
+    else:
+        gate = handover.Handover(listeners, slow, make_key(), 1)
+        ask = (where, gate.public, zmq.curve_keypair(), 1, Until(go_on))
+        knocking = threading.Thread(target=handover.receive, args=ask)
+    knocking.start()
+    try:
+        assert asked.wait(SECONDS)
+        gate.close()
+        assert gate._thread.is_alive()
+        os.fstat(gate._stop)
+    finally:
+        go_on.set()
+        gate._thread.join(SECONDS)
+        knocking.join()
+    assert not gate._thread.is_alive()
+    os.close(gate._stop)
+
+
+def test_a_credential_that_cannot_be_opened_is_spoken_of(clean, monkeypatch):
+    def decode(_):
+        raise munge.MungeError("munge: Expired credential")
+
+    monkeypatch.setattr(ways, "own_addresses", lambda interface, named: ["127.0.0.1"])
+    monkeypatch.setattr(munge, "encode", lambda payload: b"a credential")
+    monkeypatch.setattr(munge, "decode", decode)
+    lead, follow = ranks("expired", leads=("127.0.0.1",), port=_free_port())
+    clean(ways.ByMunge().lead(lead, make_key()))
+
+    def says():
+        with pytest.raises(MeetingError) as caught:
+            ways.ByMunge().follow(follow, 0.5)
+        return "can open (munge: Expired credential; do the hosts' clocks agree" in str(caught.value)
+
+    assert _until(says)
 
 
 def test_on_one_host(clean):
