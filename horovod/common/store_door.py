@@ -17,7 +17,6 @@ import os
 import resource
 import socket
 import struct
-import sys
 import time
 from collections.abc import Sequence
 
@@ -26,6 +25,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 _BACKLOG = 128
 _RECOUNT_SECONDS = 0.25
+_MOST = 65536  # descriptors: what strangers can make the store keep in memory grows with their number
 _KEPT = 8  # a part of this many of all descriptors is kept for others
 _TRUSTED = 32  # so many connections, as a part of all descriptors, are let in before they are counted again
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27  # <asm-generic/socket.h>
@@ -97,8 +97,7 @@ class Door:
 
     def _count(self) -> None:
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        if most == resource.RLIM_INFINITY:
-            most = sys.maxsize
+        most = _MOST if most == resource.RLIM_INFINITY else min(most, _MOST)
         self._limit = most - most // _KEPT
         # Descriptors in use, at most: each connection from now on is added.
         try:

@@ -2,14 +2,16 @@
 
 import contextlib
 import os
+import resource
 import socket
 import subprocess
 import sys
 import time
 
 import pytest
+import zmq
 
-from horovod.common import store_messages, store_table
+from horovod.common import store_door, store_messages, store_table
 from horovod.common.store import StoreClient, StoreError, StoreServer
 from horovod.common.store_messages import MAX_NAMES, MAX_REPLY_BYTES, MAX_VALUE_BYTES, Exchange, Get, Set
 from horovod.common.store_table import MAX_TOTAL_BYTES, MAX_WAITING, Table
@@ -165,6 +167,27 @@ def test_strangers_cannot_take_all_descriptors(small_server):
         assert descriptors(process) < 128
         with StoreClient(key, *address, timeout=60) as newcomer:  # once strangers are dropped
             assert newcomer.get("a") == b"1"
+
+
+@pytest.mark.parametrize("most", [1 << 20, resource.RLIM_INFINITY])
+def test_without_a_limit_of_descriptors_strangers_have_one(monkeypatch, most):
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (most, most))
+    used = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(store_door, "_MOST", used + 100)
+    listener = store_door.listen("127.0.0.1")
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
+        door = store_door.Door(socket, [listener])
+
+        def closed():
+            door.check()
+            return door.closed
+
+        try:
+            assert not closed()
+            with strangers(listener.getsockname(), range(60)):  # both ends of each connection are this process's
+                eventually(closed, 60, "the door is closed")
+        finally:
+            door.close()
 
 
 def test_a_sudden_flood_ends_nothing(small_server):
