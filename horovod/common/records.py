@@ -59,21 +59,26 @@ def _lead(
         return met.values, {}
     links = Former(plan, peers, key, met.round, listeners, kinds=(NODE,)).run(seconds, check)
     packed = pack(met.values)
+    deadline = time.monotonic() + seconds
     try:
         for rank in plan.local_children:
-            _send(links[NODE, rank], packed, label(rank, peers[rank]), seconds)
+            _send(links[NODE, rank], packed, label(rank, peers[rank]), deadline, check)
     except BaseException:
         _close(links)
         raise
     return met.values, links
 
 
-def _send(sock: socket.socket, data: bytes, to: str, seconds: float) -> None:
-    sock.settimeout(seconds)
-    try:
-        sock.sendall(_LENGTH.pack(len(data)) + data)
-    except TimeoutError:
-        raise LinkError(f"waited {seconds:g} s for {to} to take everybody's records") from None
+def _send(sock: socket.socket, data: bytes, to: str, deadline: float, check: Check) -> None:
+    left = memoryview(_LENGTH.pack(len(data)) + data)
+    sock.settimeout(_CHECK_SECONDS)
+    while left:
+        if time.monotonic() >= deadline:
+            raise LinkError(f"waited in vain for {to} to take everybody's records")
+        try:
+            left = left[sock.send(left) :]
+        except TimeoutError:
+            check()
 
 
 def _receive(sock: socket.socket, leader: str, seconds: float, check: Check) -> bytes:

@@ -1,7 +1,9 @@
 """How records reach every rank: what the store sends to whom, and what leaders pass on; ranks are threads."""
 
 import os
+import socket
 import threading
+import time
 
 import msgspec
 import pytest
@@ -12,7 +14,7 @@ from horovod.common.link_errors import LinkError
 from horovod.common.links import NODE
 from horovod.common.listeners import Listeners
 from horovod.common.peers import Peer, decode_peers
-from horovod.common.records import spread
+from horovod.common.records import _receive, _send, spread
 from horovod.common.store_messages import Exchange, pack, unpack
 from horovod.common.store_table import Table
 
@@ -143,6 +145,33 @@ def test_a_leader_that_does_not_come():
     assert isinstance(results[1], LinkError)
     assert "node connection to rank 0 (host host-a.example.org, pid 1000)" in str(results[1])
     assert results[2][1] == {}
+
+
+def test_a_leader_whose_rank_does_not_read_waits_until_the_deadline_and_hears_of_failures():
+    ours, theirs = socket.socketpair()
+    checks = []
+
+    def check():
+        checks.append(1)
+        if len(checks) > 1:
+            raise LinkError("rank 3 could not join: its reason")
+
+    with ours, theirs:
+        with pytest.raises(LinkError, match="rank 3 could not join"):
+            _send(ours, b"x" * (8 << 20), "rank 1", time.monotonic() + 120, check)
+        with pytest.raises(LinkError, match="in vain for rank 1 to take everybody's records"):
+            _send(ours, b"x", "rank 1", time.monotonic(), lambda: pytest.fail("the deadline is over"))
+
+
+def test_large_records_arrive_whole():
+    ours, theirs = socket.socketpair()
+    data = os.urandom(8 << 20)
+    with ours, theirs:
+        deadline = time.monotonic() + 60
+        sender = threading.Thread(target=_send, args=(ours, data, "rank 1", deadline, lambda: None))
+        sender.start()
+        assert _receive(theirs, "rank 0", 60, lambda: None) == data
+        sender.join(30)
 
 
 def test_whoever_waits_hears_of_failures_elsewhere():
