@@ -18,7 +18,8 @@ from typing import Any
 from horovod.common.launchers.mpi import mapped
 
 _SUCCESS = 0
-_STRING, _GLOBAL = 3, 3  # PMIX_STRING, PMIX_GLOBAL
+_STRING, _INT, _GLOBAL = 3, 6, 3  # PMIX_STRING, PMIX_INT, PMIX_GLOBAL
+_WAIT_SECONDS = 2
 _MAX_ANCESTORS = 16
 MAX_VALUE = 700
 """Bytes of a value, as on the other boards."""
@@ -35,6 +36,10 @@ class _Proc(ctypes.Structure):
 class _Value(ctypes.Structure):
     # The union behind the type has at most 32 bytes so far; what is read or written is its first member, a pointer.
     _fields_ = [("type", ctypes.c_uint16), ("pointer", ctypes.c_void_p), ("rest", ctypes.c_uint64 * 8)]
+
+
+class _Info(ctypes.Structure):
+    _fields_ = [("key", ctypes.c_char * 512), ("flags", ctypes.c_uint32), ("value", _Value)]
 
 
 class PmixBoard:
@@ -62,12 +67,16 @@ class PmixBoard:
     def find(self, name: str, rank: int) -> bytes | None:
         """What ``rank`` has published under this name, None while there is nothing.
 
-        The server waits for it, 2 s in Open MPI.
+        The server may wait for it for some seconds.
         """
         who = _Proc(self._me.nspace, rank)
+        # Without it servers choose for themselves: 2 s in Open MPI, others may wait forever.
+        wait = _Info(b"pmix.timeout", 0, _Value(type=_INT, pointer=_WAIT_SECONDS))
         found = ctypes.POINTER(_Value)()
         with self._lock:
-            code = self._library.PMIx_Get(ctypes.byref(who), _key(name), None, ctypes.c_size_t(0), ctypes.byref(found))
+            code = self._library.PMIx_Get(
+                ctypes.byref(who), _key(name), ctypes.byref(wait), ctypes.c_size_t(1), ctypes.byref(found)
+            )
         if code != _SUCCESS or not found or found.contents.type != _STRING or not found.contents.pointer:
             return None
         try:
