@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import textwrap
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -92,7 +91,8 @@ def run(
     interfaces = network_interface if network_interfaces is None else network_interfaces
     variables = _variables(interfaces, start_timeout, assigned)
     settings = cli.LaunchSettings(
-        command=[executable or sys.executable, "-c", _BOOT, root],
+        command=[*filter(None, [executable]), "-c", _BOOT, root],
+        own_python=not executable,
         slots=assigned,
         variables=variables,
         output_filename=output_filename,

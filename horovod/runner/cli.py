@@ -46,6 +46,11 @@ class LaunchSettings:
     jsrun: bool = False
     own_python: bool = False  # the command is what follows the interpreter that runs the host's agent
 
+    @property
+    def whole_command(self) -> list[str]:
+        """The command where no agent knows its host's interpreter: for other launchers, and to be shown."""
+        return [self.remote_python or sys.executable, *self.command] if self.own_python else self.command
+
 
 class _Parser(argparse.ArgumentParser):
     def format_help(self) -> str:
@@ -160,7 +165,7 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
     if namespace.num_proc is None:
         raise LaunchError("-np is missing: say how many processes to start, as in `horovodrun -np 2 python train.py`")
     if namespace.benchmark:
-        command = [sys.executable, "-m", "horovod.benchmark", *command]
+        command = ["-m", "horovod.benchmark", *command]
     if not command:
         raise LaunchError("the command is missing: it comes after the flags, as in `horovodrun -np 2 python train.py`")
     variables = flag_variables(namespace, environ, config)
@@ -181,6 +186,7 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
         disable_cache=bool(namespace.disable_cache),
         mpi=_mpi_options(namespace) if namespace.mpi or namespace.jsrun else None,
         jsrun=bool(namespace.jsrun),
+        own_python=bool(namespace.benchmark),
     )
     return with_variables(made, environ)
 

@@ -150,7 +150,7 @@ class Job:
             for message in orders.messages(agent, stdin=self._stdin is not None, results=self._want_results):
                 agent.send(message)
             self._tell(f"the agent on host {agent.host} starts {agent.ranks}")
-        self._tell(f"command: {' '.join(self._settings.command)}")
+        self._tell(f"command: {' '.join(self._settings.whole_command)}")
         host, port = self._store.address
         names = " ".join(sorted(orders.shared_environment(remote=False)))
         self._tell(f"store on {host}:{port}; variables for the workers: {names}")

@@ -77,7 +77,7 @@ def run_job(settings: LaunchSettings, environ: Mapping[str, str], signals: Signa
     cores = {host.name: host.slots for host in lsf_hosts(environ)}
     given = settings.mpi or mpi_command.MpiOptions()
     with _file(rankfile(settings.slots, cores)) as path:
-        command = build(program, path, mpi_command.exported(passing), given.extra, settings.command)
+        command = build(program, path, mpi_command.exported(passing), given.extra, settings.whole_command)
         return mpi.run_command(command, variables, settings, signals)
 
 

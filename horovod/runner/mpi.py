@@ -74,7 +74,7 @@ def prepare(settings: LaunchSettings, environ: Mapping[str, str]) -> tuple[list[
         program,
         flavour,
         settings.slots,
-        settings.command,
+        settings.whole_command,
         mpi_command.exported(passing),
         given,
         interfaces=settings.variables.get("NCCL_SOCKET_IFNAME", ""),

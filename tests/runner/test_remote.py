@@ -132,6 +132,54 @@ def test_more_ranks_than_the_usual_limit_of_open_files_allows_meet(fake):
     assert done.stdout.count("met [1, 2, 3") == 40
 
 
+@pytest.fixture
+def python_there(tmp_path) -> Path:
+    """This interpreter and its libraries under another path."""
+    folder = tmp_path / "there"
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "python").symlink_to(sys.executable)
+    for part in ("pyvenv.cfg", "lib", "lib64"):
+        if Path(sys.prefix, part).exists():
+            (folder / part).symlink_to(Path(sys.prefix, part))
+    return folder / "bin" / "python"
+
+
+def test_functions_run_by_the_interpreter_of_their_host(fake, python_there, monkeypatch):
+    def interpreter():
+        import sys
+
+        return sys.executable
+
+    hostfile = fake / "hosts"
+    hostfile.write_text(f"localhost slots=1\nred.test slots=1 python={python_there}\n")
+    here, there = sys.executable, str(python_there)
+    assert horovod.run(interpreter, num_proc=2, hostfile=str(hostfile)) == [here, there]
+    monkeypatch.setenv("HOROVOD_REMOTE_PYTHON", there)
+    names = "localhost:1,red.test:1"
+    assert horovod.run(interpreter, num_proc=2, hosts=names) == [here, there]
+    assert horovod.run(interpreter, num_proc=2, hosts=names, executable=here) == [here, here]
+
+
+def test_the_benchmark_runs_by_the_interpreter_of_its_host(fake, python_there):
+    done = run_job(
+        [
+            "-np",
+            "1",
+            "-H",
+            "red.test:1",
+            "--remote-python",
+            str(python_there),
+            "--verbose",
+            "--benchmark",
+            "--",
+            "--help",
+        ]
+    )
+    assert done.code == 0, done.err
+    assert "--quick" in done.out
+    assert f"command: {python_there} -m horovod.benchmark --help" in done.err
+
+
 def test_an_exit_code_comes_from_another_host(fake):
     code = "import os, sys; sys.exit('bad luck' if os.environ['HOROVOD_RANK'] == '1' else 0)"
     done = run_job(["-np", "2", "-H", "red.test:1,green.test:1", sys.executable, "-c", code])
