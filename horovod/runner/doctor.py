@@ -34,7 +34,6 @@ from horovod.runner.signals import SignalQueue
 
 END_SECONDS = 5.0
 WIDTH = 160  # characters, where the output is no terminal
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from horovod.runner.checks.probe import main; main()"
 
 
@@ -94,7 +93,8 @@ def diagnose(settings: LaunchSettings, environ: Mapping[str, str], signals: Sign
 
 def reach(settings: LaunchSettings, environ: Mapping[str, str], signals: SignalQueue | None = None) -> list[HostAnswer]:
     """Start an agent on every host and end it again; within the start timeout."""
-    fleet = make_fleet(settings, environ)
+    # Without a tree: a host that cannot be used must not hide those behind it.
+    fleet = make_fleet(dataclasses.replace(settings, ssh_fanout=len(settings.slots)), environ)
     failures: dict[str, str] = {}
     seconds: dict[str, float] = {}
     begin = time.monotonic()
@@ -171,8 +171,8 @@ def _examine(
         collapse=False,
     )
     result = Job(probing, environ, signals=signals, results=True, output=_Nowhere()).run()
-    if result.exit_code - 128 in _ENDING:
-        raise _StoppedError(result.exit_code - 128)
+    if result.stopped_by is not None:
+        raise _StoppedError(result.stopped_by)
     reports, unread = {}, ""
     for rank, data in result.results.items():
         try:

@@ -55,6 +55,8 @@ class Fleet:
     def start(self) -> list[Trouble]:
         """Begin with every host that needs no other one."""
         troubles: list[Trouble] = []
+        if not self._remote.agent:
+            ssh.ask_rules([agent.host for agent in self.agents if agent.remote and self._parent(agent) is None])
         for agent in self.agents:
             agent.since = agent.heard = time.monotonic()
             if self._parent(agent) is None:
@@ -185,7 +187,7 @@ class Fleet:
         failure = ssh.explain(status or 0, said, agent.host, self._remote, agent.python, greeting)
         now = time.monotonic()
         parent = self._parent(agent)
-        if parent is not None:
+        if parent is not None and not (failure.again and now - agent.since >= RETRY_UNTIL):
             self._direct.add(agent.host)
             self._try_again(agent, now, failure)
             return []

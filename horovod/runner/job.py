@@ -51,13 +51,15 @@ QUEUE_LIMIT = 4 << 20  # bytes of output waiting for the terminal before the age
 @dataclass
 class JobResult:
     """`exit_code` 0 when all is well, else `message` says what happened, `headline` the same without the last words of
-    the rank that failed first. `results`: what workers left, by rank."""
+    the rank that failed first. `results`: what workers left, by rank. `stopped_by`: the signal that ended it.
+    """
 
     exit_code: int
     message: str = ""
     failed_rank: int | None = None
     results: dict[int, bytearray] = field(default_factory=dict)
     headline: str = ""
+    stopped_by: int | None = None
 
 
 class Job:
@@ -388,9 +390,11 @@ class Job:
         judged = verdict.judge(self._ends)
         texts = [*self._lost, *self._troubles]
         headlines = list(texts)
+        failed_rank = None
         if judged is not None and not (texts and judged.victim):
             texts.append(judged.text)
             headlines.append(judged.headline)
+            failed_rank = judged.rank
         message, headline = "\n".join(texts), "\n".join(headlines)
         if self._received:
             code = 128 + self._received[0]
@@ -401,4 +405,5 @@ class Job:
             code = 128 + signal.SIGPIPE
         else:
             code = 1 if texts else 0
-        return JobResult(code, message, judged.rank if judged is not None else None, self._results, headline)
+        stopped_by = self._received[0] if self._received else None
+        return JobResult(code, message, failed_rank, self._results, headline, stopped_by)

@@ -3,12 +3,14 @@ question to ssh about its configuration."""
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,10 +73,17 @@ def ssh_command(host: str, remote: Remote, python: str = "", *, ask: bool = True
     return ["ssh", *options, "--", host, there]
 
 
+def ask_rules(hosts: Sequence[str]) -> None:
+    """Ask ssh about all hosts at once; some configurations look names up, which takes time."""
+    with ThreadPoolExecutor(max_workers=16) as threads:
+        list(threads.map(_has_own_rule, hosts))
+
+
+@functools.cache
 def _has_own_rule(host: str) -> bool:
     """Has the user decided about unknown host keys? An option of ours would overrule that."""
     try:
-        asked = subprocess.run(["ssh", "-G", "--", host], capture_output=True, text=True, timeout=5, check=False)
+        asked = subprocess.run(["ssh", "-G", "--", host], capture_output=True, text=True, timeout=2, check=False)
     except (OSError, subprocess.SubprocessError):
         return False
     found = re.search(r"^stricthostkeychecking (\S+)$", asked.stdout, re.MULTILINE | re.IGNORECASE)
@@ -92,6 +101,13 @@ class Failure:
 
 # What ssh and shells say, in the order in which it is looked for; ssh does not translate its messages.
 _KNOWN: tuple[tuple[str, Failure], ...] = (
+    (
+        r"host key is known for",
+        Failure(
+            "its ssh host key is not known, and your ssh configuration asks for known ones (StrictHostKeyChecking yes)",
+            "connect once by hand and check the key, or add it to ~/.ssh/known_hosts",
+        ),
+    ),
     (
         r"REMOTE HOST IDENTIFICATION HAS CHANGED|Host key verification failed",
         Failure(

@@ -41,6 +41,14 @@ def test_the_agent_of_kubernetes_takes_the_place_of_ssh():
         (255, "ssh: connect to host host2 port 22: Connection refused", "connection refused", "-p", True),
         (255, "ssh: connect to host host2 port 22: Connection timed out", "Connection timed out", "firewall", True),
         (255, "ssh: connect to host host2 port 22: No route to host", "No route to host", "up", True),
+        (
+            255,
+            "No ED25519 host key is known for host2 and you have requested strict checking.\n"
+            "Host key verification failed.",
+            "not known",
+            "known_hosts",
+            False,
+        ),
         (255, "Host key verification failed.", "not the known one", "ssh-keygen -R host2", False),
         (255, "kex_exchange_identification: Connection closed by remote host", "closed", "MaxStartups", True),
         (127, "bash: line 1: /opt/py: No such file or directory", "Python does not start", "--remote-python", False),
