@@ -20,7 +20,12 @@ CLOCK_TOLERANCE = 30.0  # s between the clocks of two hosts that go without a wo
 
 
 def make_fleet(settings: LaunchSettings, environ: Mapping[str, str]) -> Fleet:
-    """An agent for every host of the job; none is started yet."""
+    """An agent for every host of the job; none is started yet. Raises LaunchError for an identity file that is not
+    there: ssh would go on without it.
+    """
+    key = settings.ssh_identity_file
+    if key is not None and not os.access(os.path.expanduser(key), os.R_OK):
+        raise LaunchError(f"--ssh-identity-file (-i) is {key!r}, accepted is a file that can be read here")
     slots: dict[str, list[Slot]] = {}
     for slot in settings.slots:
         slots.setdefault(slot.hostname, []).append(slot)

@@ -82,7 +82,10 @@ class WorkerTable:
             except (OSError, ValueError) as error:  # ValueError: a NUL byte in an argument or a variable
                 missing = isinstance(error, FileNotFoundError)
                 name = os.fsdecode(job.command[0])
-                self._report(Exited(worker.rank, 127 if missing else 126, f"cannot start {name!r}: {error}"))
+                reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+                hint = " (on this host's PATH)" if missing and "/" not in name else ""
+                text = f"cannot start {name!r}: {reason}{hint}"
+                self._report(Exited(worker.rank, 127 if missing else 126, text))
                 if result is not None:
                     os.close(result)
                 continue

@@ -194,6 +194,12 @@ def test_stdin_reaches_rank_0_on_another_host(fake):
     assert sorted(done.out.splitlines()) == ["[0]<stdout>:0 1000000", "[1]<stdout>:1 0"]
 
 
+def test_a_missing_identity_file_is_named(fake):
+    done = run_job(["-np", "1", "-H", "red.test:1", "-i", "/no/such/key", "true"])
+    assert done.code == 2
+    assert "--ssh-identity-file (-i) is '/no/such/key'" in done.err
+
+
 def test_a_missing_working_directory_or_program_is_named(fake, tmp_path):
     done = run_job(["-np", "1", "-H", "red.test:1", "no-such-program"])
     assert done.code == 127

@@ -134,7 +134,7 @@ def processors(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
                 "cores",
                 answer.host,
                 f"its load is {report.load:.1f} on {report.cores} cores: something else is running",
-                "figures below are lower than they could be",
+                "the figures between hosts are lower than they could be",
             )
         else:
             yield Finding(OK, "cores", answer.host, f"{report.cores}")
