@@ -14,8 +14,9 @@ from tests.testbed.cluster import Cluster
 
 # What somebody once calibrated on this machine is none of the tests' business.
 os.environ["HOROVOD_CALIBRATE"] = "0"
-# Shells start programs in the background with SIGINT ignored, and their children would inherit that.
+# Shells start programs in the background with SIGINT ignored, nohup with SIGHUP, and their children would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # For the session itself, in which the tests of several frameworks are collected: it only imports them.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
