@@ -30,6 +30,7 @@ class Agent:
     def __init__(self, host: str, slots: Sequence[Slot], *, remote: bool, python: str = "") -> None:
         self.host = host
         self.slots = list(slots)
+        self._ranks = frozenset(slot.rank for slot in slots)
         self.remote = remote
         self.python = python
         self.connection: Connection | None = None
@@ -89,9 +90,8 @@ class Agent:
                 return []
             data, self._banner = bytes(self._banner[start + len(MAGIC) :]), None
         messages = self._reader.feed(data)
-        own = {slot.rank for slot in self.slots}
         for message in messages:
-            if isinstance(message, (Output, Result, Exited)) and message.rank not in own:
+            if isinstance(message, (Output, Result, Exited)) and message.rank not in self._ranks:
                 raise AgentError(f"a report about rank {message.rank}, which does not run there")
             if self.facts is None and not isinstance(message, (StreamData, StreamEnd)):
                 facts = getattr(message, "facts", None)

@@ -61,10 +61,6 @@ class ProcessConnection:
         self._said = bytearray()
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
     def pending(self) -> int:
         return self._writer.pending
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import horovod
+from horovod.runner.messages import MAGIC
 
 CONNECT_SECONDS = 8  # until ssh gives an address up
 # Ends an ssh whose host has vanished, in case nobody is left who would: the launcher's own heartbeat is faster.
@@ -29,7 +30,7 @@ AGENT_VARIABLE = "OMPI_MCA_plm_rsh_agent"
 # The current directory stays out of the agent's path: a user's queue.py there must not become a library of ours. The
 # first line on stdout says where the conversation begins, whatever the shell has printed before.
 _BOOT = (
-    "import os, sys; os.write(1, b'\\0HOROVOD AGENT 1\\n'); sys.path[:1] = [p for p in sys.path[:1] if p]; "
+    f"import os, sys; os.write(1, {MAGIC!r}); sys.path[:1] = [p for p in sys.path[:1] if p]; "
     "sys.path.append(sys.argv[1]); from horovod.runner.agent import main; main()"
 )
 
