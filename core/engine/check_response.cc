@@ -42,10 +42,13 @@ const char* disagreement(const Response& r, const std::vector<int64_t>& shape, c
   return nullptr;
 }
 
-bool good_sizes(const Response& r, const Request& q, size_t size, size_t rank) {
-  const uint64_t row = row_bytes(r.shapes.front(), r.dtype);
+// Of tensor `i` of the response.
+bool good_sizes(const Response& r, size_t i, const Request& q, size_t size, size_t rank) {
+  const uint64_t row = row_bytes(r.shapes[i], r.dtype);
   if (r.kind == Kind::allgather) {
-    return r.sizes.size() == size && r.sizes[rank] == q.shape[0] && possible(r.sizes.data(), size, 1, row);
+    if (r.sizes.size() != r.names.size() * size) return false;
+    const int64_t* rows = r.sizes.data() + i * size;
+    return rows[rank] == q.shape[0] && possible(rows, size, 1, row);
   }
   if (r.kind == Kind::alltoall) {
     if (r.sizes.size() != size * size || q.splits.size() != size) return false;
@@ -65,14 +68,14 @@ Status refused(const Response& r, const std::string& why) {
 Status check_response(const Response& r, const std::vector<const Request*>& requests, int size, int rank) {
   if (r.kind > Kind::barrier) return refused(r, "it is no operation on tensors");
   if (r.names.empty() || r.names.size() != r.shapes.size() || r.names.size() != requests.size()) return refused(r, "it has no names");
-  if (r.names.size() > 1 && r.kind != Kind::allreduce) return refused(r, "several are one");
+  if (r.names.size() > 1 && !joinable(r.kind)) return refused(r, "several are one");
   for (size_t i = 0; i < requests.size(); ++i) {
     if (!requests[i]) continue;
     if (const char* what = disagreement(r, r.shapes[i], *requests[i])) {
       return refused(r, std::string("another ") + what + " than this rank's (shape " + shape_string(r.shapes[i]) + ", here " +
                             shape_string(requests[i]->shape) + ")");
     }
-    if (!good_sizes(r, *requests[i], static_cast<size_t>(size), static_cast<size_t>(rank))) return refused(r, "sizes " + shape_string(r.sizes));
+    if (!good_sizes(r, i, *requests[i], static_cast<size_t>(size), static_cast<size_t>(rank))) return refused(r, "sizes " + shape_string(r.sizes));
   }
   return {};
 }

@@ -100,7 +100,7 @@ void Control::parse(Neighbour& n) {
   while (!n.broken && n.in.size() - at >= sizeof(Header)) {
     Header header;
     std::memcpy(&header, n.in.data() + at, sizeof header);
-    if (header.bytes > kMaxPayload || header.type < 1 || header.type > static_cast<uint8_t>(FrameType::ack) ||
+    if (header.bytes > kMaxPayload || header.type < 1 || header.type > static_cast<uint8_t>(kLastFrameType) ||
         (above ? goes_up : goes_down)(static_cast<FrameType>(header.type))) {
       fail(n, Status(Code::internal, "unintelligible control message"));
       return;
@@ -129,6 +129,7 @@ void Control::handle(Neighbour& from, Frame frame) {
     case FrameType::responses:
     case FrameType::go:
     case FrameType::revoked:
+    case FrameType::stalled:
       for (auto& child : children_) queue(*child, frame);
       break;
     default:  // towards the root

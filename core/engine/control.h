@@ -27,6 +27,7 @@ enum class FrameType : uint8_t {
   bye = 8,        // flooded: a rank leaves on purpose: operations it has executed, reason
   abort = 9,      // flooded: a rank is lost: code, message
   ack = 10,       // to a neighbour: its bye or abort has arrived, nothing more will be sent to it
+  stalled = 11,   // down: epoch, keys of all that waits at rank 0, which has just reported some of it
 };
 
 struct Frame {
@@ -39,7 +40,10 @@ struct Frame {
 constexpr bool goes_up(FrameType t) {
   return t == FrameType::announce || t == FrameType::ready || t == FrameType::revoke || t == FrameType::settled;
 }
-constexpr bool goes_down(FrameType t) { return t == FrameType::responses || t == FrameType::go || t == FrameType::revoked; }
+constexpr bool goes_down(FrameType t) {
+  return t == FrameType::responses || t == FrameType::go || t == FrameType::revoked || t == FrameType::stalled;
+}
+inline constexpr FrameType kLastFrameType = FrameType::stalled;
 
 class Control {
  public:

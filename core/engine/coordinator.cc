@@ -21,6 +21,7 @@ uint64_t identity_of(const Ready& ready) {
   q.postscale = r.postscale;
   q.shape = r.shapes.front();
   q.splits = r.sizes;
+  q.group_size = ready.group_size;
   return q.signature_hash() | 1;
 }
 
@@ -62,7 +63,7 @@ bool Coordinator::everybody_settled() const {
 bool Coordinator::propose(std::vector<Response>* responses) {
   if (negotiator_.anyone_joined() || !everybody_settled()) return false;
   std::vector<Ready> period = detector_.period();
-  if (period.empty()) return false;
+  if (period.empty() || !negotiator_.may_be_scheduled(period)) return false;
   FuseOptions options = options_;
   options.threshold = std::min(options.threshold, kBucketBytes);
   const Schedule schedule = make_schedule(++last_schedule_, std::move(period), options);
@@ -75,7 +76,7 @@ bool Coordinator::propose(std::vector<Response>* responses) {
   detector_.reset();
   operations_ = schedule.entries.size();
   members_.clear();
-  for (const auto& bucket : schedule.buckets) members_.push_back(negotiator_.sets().sets.at(bucket.response.set));
+  for (const auto& bucket : schedule.buckets) members_.push_back(negotiator_.sets().sets.at(bucket.set()));
   positions_.assign(settled_.size(), 0);
   go_ = 0;
   revoked_ = false;

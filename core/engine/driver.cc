@@ -24,6 +24,7 @@ Driver::Driver(EngineOptions& options, Submissions* submissions)
       control_(options.rank, std::move(options.parent), parent_of(options.rank, options.node_of), std::move(options.children)),
       world_(options), backend_(std::move(options.backend)), executor_(&world_, backend_.get()),
       stall_(options.settings.stall_warning, options.settings.stall_shutdown, options.labels),
+      watch_(options.settings.stall_warning, options.settings.stall_shutdown, options.labels[options.rank]),
       guard_(&world_, backend_.get(), &executor_, options.settings.timeout) {
   if (rank_ == 0) coordinator_ = std::make_unique<Coordinator>(world_.size(), labels_, fuse_options(settings_), settings_.cache_capacity);
   world_.waiter().set_hook([this] { return hook(); }, [this](auto& fds) { control_.poll_fds(fds); },
@@ -65,8 +66,9 @@ Status Driver::carry_out(const Response& response, const std::vector<Operation*>
 }
 
 bool Driver::turn(bool flush) {
-  // A caller that drives does so for moments only; whether neighbours live is the thread's business.
+  // A caller that drives does so for moments only; whether neighbours live, and what waits for long, is the thread's business.
   if (!flush) control_.probe();
+  if (!flush && !over_) watch();
   if (over_) {
     // Others still take leave through us.
     control_.pump();
@@ -111,6 +113,7 @@ bool Driver::announce(bool flush) {
   std::vector<Request> requests;
   for (OperationPtr& op : to_announce_) {
     Request& q = op->request;
+    if (op->announced == Clock::time_point{}) op->announced = Clock::now();
     if (q.kind == Kind::join) {
       joins_[q.face] = op;
     } else {
@@ -145,7 +148,15 @@ bool Driver::hear() {
         last_divergence_check_ = now();
         coordinator_->negotiator().fail_diverged(now() - kDivergence);
       }
-      if (Status s = stall_.check(coordinator_->negotiator(), now(), log_); !s.ok()) fail(std::move(s), true);
+      bool told = false;
+      if (Status s = stall_.check(coordinator_->negotiator(), now(), log_, &told); !s.ok()) fail(std::move(s), true);
+      if (told) {
+        std::string payload;
+        Writer w(&payload);
+        w.put(coordinator_->epoch());
+        w.put(coordinator_->negotiator().keys());
+        control_.broadcast(FrameType::stalled, payload);
+      }
     }
     decide();
   }
@@ -211,6 +222,13 @@ void Driver::on_frame(Frame& frame) {
         early_revoked_ = std::move(frame);  // its schedule may still wait in the order; a `go` like that is made good by the next one
       }
       break;
+    case FrameType::stalled: {
+      std::vector<std::string> keys;
+      r.get(&keys);
+      good = r.ok();
+      if (good) watch_.known(keys, now());
+      break;
+    }
     case FrameType::settled:
       if (good && coordinator_) coordinator_->settled(frame.origin, first);
       break;
@@ -277,6 +295,7 @@ void Driver::execute(Response response) {
     return;
   }
   ++executed_;
+  if (!joins_.empty()) last_executed_ = now();
   std::vector<OperationPtr> keep;
   if (response.kind == Kind::join) {
     const auto it = joins_.find(response.face);
@@ -364,6 +383,7 @@ Mood Driver::resting_mood() const {
 double Driver::resting_seconds() const {
   if (!to_announce_.empty()) return 50e-6;
   if (coordinator_ && coordinator_->negotiator().has_pending()) return 1.0;
+  if (anything_waits()) return Watch::kLook;
   return awaits_peers() ? guard_.patience_left() : kForever;
 }
 

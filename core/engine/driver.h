@@ -17,6 +17,7 @@
 #include "engine/stall.h"
 #include "engine/steady.h"
 #include "engine/submissions.h"
+#include "engine/watch.h"
 
 namespace hvd {
 
@@ -50,6 +51,7 @@ class Driver {
   World& world() { return world_; }
   const Counters& counters() const { return counters_; }
   const Executor::Counters& executed() const { return executor_.counters(); }
+  const Coordinator* coordinator() const { return coordinator_.get(); }  // null but on rank 0
 
  private:
   struct Bye {
@@ -60,6 +62,7 @@ class Driver {
 
   bool turn(bool flush);
   Status carry_out(const Response& response, const std::vector<Operation*>& ops);
+  Status carry_out(const Schedule::Bucket& bucket, const std::vector<Operation*>& ops);
   Status hook();
   void hear_urgent();
   bool take_submissions();
@@ -83,6 +86,8 @@ class Driver {
   void remember(const Operation& op);
   void lost(int rank, const Status& why);
   bool past_goodbye() const;
+  void watch();
+  bool anything_waits() const;
   void collective_failed(const Status& status);
   std::vector<OperationPtr> take_unfinished();
   void fail(Status why, bool tell);
@@ -100,8 +105,10 @@ class Driver {
   Executor executor_;
   std::unique_ptr<Coordinator> coordinator_;  // rank 0
   Stall stall_;
+  Watch watch_;
   Clock::time_point start_ = Clock::now();
   double last_divergence_check_ = 0;
+  double last_executed_ = 0;  // kept while this rank has joined
 
   std::vector<OperationPtr> to_announce_;
   size_t to_announce_bytes_ = 0;

@@ -15,6 +15,26 @@ std::string describe(const Operation& op) {
 
 }  // namespace
 
+// What is announced, and what cannot be because a schedule does not end.
+bool Driver::anything_waits() const { return !pending_.empty() || !joins_.empty() || (steady_ && !submissions_->empty()); }
+
+void Driver::watch() {
+  if (!anything_waits()) return;
+  const double present = now();
+  if (!watch_.due(present)) return;
+  const auto age = [this](Clock::time_point t) { return std::chrono::duration<double>(t - start_).count(); };
+  std::vector<Watch::Waiting> waiting;
+  for (const auto& [key, op] : pending_) waiting.push_back({key, describe(*op), age(op->announced)});
+  // A rank that has joined waits for as long as others go on.
+  for (const auto& [face, op] : joins_) waiting.push_back({key_of(0, face, kJoinName), "join", std::max(age(op->announced), last_executed_)});
+  std::string why;
+  if (const OperationPtr op = steady_ ? submissions_->oldest_queued() : nullptr) {
+    waiting.push_back({"", describe(*op), age(op->submitted)});
+    why = steady_->waits_for();
+  }
+  if (Status s = watch_.check(waiting, why, present, log_); !s.ok()) fail(std::move(s), true);
+}
+
 Status Driver::hook() {
   control_.probe();
   control_.pump();
@@ -103,7 +123,7 @@ void Driver::fail(Status why, bool tell) {
   std::vector<OperationPtr> ops = submissions_->end(why);
   for (OperationPtr& op : take_unfinished()) ops.push_back(std::move(op));
   std::string in_flight = busy_;
-  if (in_bucket_) in_flight = std::string(name_of(in_bucket_->response.kind)) + " '" + in_bucket_->response.names.front() + "'";
+  if (in_bucket_) in_flight = std::string(name_of(in_bucket_->parts.front().kind)) + " '" + in_bucket_->parts.front().names.front() + "'";
   for (size_t i = 0; i < ops.size() && i < 6 && in_flight.empty(); ++i) in_flight = describe(*ops[i]);
   if (!in_flight.empty() && ops.size() > 1) in_flight += " and " + std::to_string(ops.size() - 1) + " more";
   told_ = in_flight.empty() ? why : Status(why.code(), why.message() + "; in flight on " + label(rank_) + ": " + in_flight);

@@ -30,7 +30,7 @@ void Driver::finish_guarded() {
   std::vector<OperationPtr> keep;
   const Schedule::Bucket* bucket = submissions_->take_bucket(&ops, &keep);
   ++executed_;
-  guard_.deliver(bucket->response, ops);
+  guard_.deliver(bucket->parts.front(), ops);
   counters_.scheduled += 1;
   finish(ops, {});
 }

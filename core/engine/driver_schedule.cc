@@ -34,9 +34,9 @@ void Driver::adopt(const Response& response) {
   const auto sets = submissions_->sets();
   std::vector<std::vector<int>> members;
   for (const auto& bucket : schedule->buckets) {
-    const auto set = sets.find(bucket.response.set);
+    const auto set = sets.find(bucket.set());
     if (set == sets.end()) {
-      fail(Status(Code::internal, "a schedule for process set " + std::to_string(bucket.response.set) + ", which does not exist"), true);
+      fail(Status(Code::internal, "a schedule for process set " + std::to_string(bucket.set()) + ", which does not exist"), true);
       return;
     }
     members.push_back(set->second);
@@ -55,11 +55,16 @@ void Driver::adopt(const Response& response) {
   }
   // Likewise where the schedule says anything else about this rank's memory.
   for (const auto& bucket : schedule->buckets) {
-    const Comm* comm = world_.comm(bucket.response.set);
+    const Comm* comm = world_.comm(bucket.set());
     if (!comm) continue;
-    std::vector<const Request*> mine;
-    for (uint32_t e : bucket.entries) mine.push_back(requests[e]);
-    if (check_response(bucket.response, mine, comm->size, comm->rank).ok()) continue;
+    bool good = true;
+    auto entry = bucket.entries.begin();
+    for (const Response& part : bucket.parts) {
+      std::vector<const Request*> mine;
+      for (size_t i = 0; i < part.names.size(); ++i) mine.push_back(requests[*entry++]);
+      good = good && check_response(part, mine, comm->size, comm->rank).ok();
+    }
+    if (good) continue;
     for (uint32_t e : bucket.entries) requests[e] = &kUnknown;
   }
   ++epoch_;
@@ -115,9 +120,9 @@ bool Driver::run_bucket() {
   std::vector<OperationPtr> keep;
   const Schedule::Bucket* bucket = submissions_->take_bucket(&ops, &keep);
   ++executed_;
-  if (!world_.comm(bucket->response.set)) return true;
+  if (!world_.comm(bucket->set())) return true;
   in_bucket_ = bucket;
-  const Status status = carry_out(bucket->response, ops);
+  const Status status = carry_out(*bucket, ops);
   in_bucket_ = nullptr;
   if (status.ok()) {
     counters_.scheduled += 1;
@@ -127,6 +132,18 @@ bool Driver::run_bucket() {
   for (OperationPtr& op : keep) to_announce_.push_back(std::move(op));  // failed with the rest
   collective_failed(status);
   return false;
+}
+
+// Its operations complete together, so its parts count as one.
+Status Driver::carry_out(const Schedule::Bucket& bucket, const std::vector<Operation*>& ops) {
+  if (bucket.parts.size() == 1) return carry_out(bucket.parts.front(), ops);
+  auto next = ops.begin();
+  for (const Response& part : bucket.parts) {
+    const auto end = next + static_cast<ptrdiff_t>(part.names.size());
+    HVD_RETURN_IF_ERROR(carry_out(part, std::vector<Operation*>(next, end)));
+    next = end;
+  }
+  return {};
 }
 
 void Driver::leave_schedule(uint64_t final_position) {

@@ -26,10 +26,6 @@ size_t elements_of(const std::vector<int64_t>& shape, size_t from) {
 ReduceOp backend_op(ReduceOp op) { return op == ReduceOp::average ? ReduceOp::sum : op; }
 Scale scale_after(const Response& r, int n) { return {r.postscale, r.op == ReduceOp::average ? n : 1}; }
 
-size_t scattered_elements(int64_t rows, size_t row, int n, int index) {
-  return static_cast<size_t>(rows / n + (index < rows % n ? 1 : 0)) * row;
-}
-
 Status Executor::run(const Response& response, const std::vector<Operation*>& operations) {
   Comm* comm = world_->comm(response.set);
   if (!comm) return {};
@@ -49,12 +45,14 @@ void Executor::count(size_t operations) {
 
 Status Executor::dispatch(Comm& comm, const Response& r, const std::vector<Operation*>& ops) {
   if (r.kind == Kind::allreduce) return allreduce(comm, r, ops);
-  if (!ops.front()) return Status(Code::internal, std::string(name_of(r.kind)) + " '" + r.names.front() + "' was not submitted here");
+  for (size_t i = 0; i < ops.size(); ++i) {
+    if (!ops[i]) return Status(Code::internal, std::string(name_of(r.kind)) + " '" + r.names[i] + "' was not submitted here");
+  }
   switch (r.kind) {
-    case Kind::allgather: return allgather(comm, r, *ops.front());
+    case Kind::allgather: return allgather(comm, r, ops);
     case Kind::broadcast: return broadcast(comm, r, *ops.front());
     case Kind::alltoall: return alltoall(comm, r, *ops.front());
-    case Kind::reducescatter: return reducescatter(comm, r, *ops.front());
+    case Kind::reducescatter: return reducescatter(comm, r, ops);
     case Kind::barrier: return backend_->barrier(comm);
     default: return Status(Code::internal, std::string("cannot execute ") + name_of(r.kind));
   }
@@ -87,20 +85,6 @@ Status Executor::allreduce(Comm& comm, const Response& r, const std::vector<Oper
   return backend_->allreduce(comm, segments, r.dtype, backend_op(r.op), scale_after(r, comm.size));
 }
 
-Status Executor::allgather(Comm& comm, const Response& r, Operation& op) {
-  const size_t row = elements_of(r.shapes[0], 1) * size_of(r.dtype);
-  sizes_.clear();
-  size_t total = 0;
-  for (int64_t rows : r.sizes) {
-    sizes_.push_back(static_cast<size_t>(rows) * row);
-    total += sizes_.back();
-  }
-  counters_.bytes += total;
-  op.output = std::make_shared<Output>(total);
-  op.sizes = r.sizes;
-  return backend_->allgather(comm, op.in, op.output->data(), sizes_);
-}
-
 Status Executor::broadcast(Comm& comm, const Response& r, Operation& op) {
   const size_t bytes = elements_of(r.shapes[0]) * size_of(r.dtype);
   counters_.bytes += bytes;
@@ -128,22 +112,6 @@ Status Executor::alltoall(Comm& comm, const Response& r, Operation& op) {
   counters_.bytes += total;
   op.output = std::make_shared<Output>(total);
   return backend_->alltoall(comm, op.in, sizes_, op.output->data(), more_sizes_);
-}
-
-Status Executor::reducescatter(Comm& comm, const Response& r, Operation& op) {
-  const size_t row = elements_of(r.shapes[0], 1);
-  const size_t total = elements_of(r.shapes[0]);
-  sizes_.clear();
-  for (int i = 0; i < comm.size; ++i) sizes_.push_back(scattered_elements(r.shapes[0][0], row, comm.size, i));
-  counters_.bytes += total * size_of(r.dtype);
-  const std::byte* in = op.in;
-  if (r.prescale != 1.0) {
-    // The output is smaller than the input, so the scaled input needs memory of its own.
-    std::byte* scaled = comm.scratch->get(7, total * size_of(r.dtype));
-    scale(r.dtype, scaled, in, total, {r.prescale, 1});
-    in = scaled;
-  }
-  return backend_->reducescatter(comm, in, op.out, sizes_, r.dtype, backend_op(r.op), scale_after(r, comm.size));
 }
 
 }  // namespace hvd

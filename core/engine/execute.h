@@ -33,10 +33,12 @@ class Executor {
  private:
   Status dispatch(Comm& comm, const Response& r, const std::vector<Operation*>& ops);
   Status allreduce(Comm&, const Response&, const std::vector<Operation*>&);
-  Status allgather(Comm&, const Response&, Operation&);
+  Status allgather(Comm&, const Response&, const std::vector<Operation*>&);
+  Status allgather_packed(Comm&, const Response&, const std::vector<Operation*>&);
   Status broadcast(Comm&, const Response&, Operation&);
   Status alltoall(Comm&, const Response&, Operation&);
-  Status reducescatter(Comm&, const Response&, Operation&);
+  Status reducescatter(Comm&, const Response&, const std::vector<Operation*>&);
+  Status reducescatter_packed(Comm&, const Response&, const std::vector<Operation*>&);
 
   void count(size_t operations);
 
@@ -46,6 +48,14 @@ class Executor {
   std::vector<Segments::Piece> pieces_;
   std::vector<float*> residuals_;
   std::vector<size_t> sizes_, more_sizes_;
+  // How several allgathers or reducescatters are carried out together: indices of tensors.
+  struct Parts {
+    std::vector<size_t> packed, alone;
+    size_t packed_bytes = 0;
+    void clear() { packed.clear(), alone.clear(), packed_bytes = 0; }
+    void add(size_t index, size_t bytes);
+    void settle();
+  } parts_;
 };
 
 // Of the dimensions from `from` on.

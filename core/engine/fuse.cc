@@ -1,45 +1,76 @@
 #include "engine/fuse.h"
 
+#include <map>
+
 namespace hvd {
 namespace {
 
-bool fusible(const Ready& a, const Ready& b, const FuseOptions& options) {
-  const Response &x = a.response, &y = b.response;
-  if (x.kind != Kind::allreduce || y.kind != Kind::allreduce || !x.error.ok() || !y.error.ok()) return false;
-  if (options.groups_apart && (a.grouped || b.grouped) && a.unit != b.unit) return false;
-  return a.fence == b.fence && x.set == y.set && x.face == y.face && x.dtype == y.dtype && x.op == y.op && x.wire == y.wire && x.prescale == y.prescale &&
-         x.postscale == y.postscale;
+// May one response say what is to be done with both?
+bool alike(const Response& x, const Response& y) {
+  return x.kind == y.kind && joinable(x.kind) && x.error.ok() && y.error.ok() && x.set == y.set && x.face == y.face && x.dtype == y.dtype && x.op == y.op &&
+         x.wire == y.wire && x.prescale == y.prescale && x.postscale == y.postscale;
+}
+
+// What is never cut: one operation, or all those of a group that one response may be about.
+struct Lump {
+  std::vector<size_t> members;  // by index
+  size_t bytes = 0;
+  bool apart = false;  // fused with nothing else
+};
+
+std::vector<Lump> lumps_of(const std::vector<Ready>& ready, const FuseOptions& options) {
+  std::vector<Lump> lumps;
+  std::map<uint64_t, std::vector<size_t>> of_group;  // its lumps, by unit
+  for (size_t i = 0; i < ready.size(); ++i) {
+    const Ready& r = ready[i];
+    Lump* mine = nullptr;
+    if (r.grouped()) {
+      for (size_t l : of_group[r.unit]) {
+        if (alike(ready[lumps[l].members.front()].response, r.response)) mine = &lumps[l];
+      }
+    }
+    if (!mine) {
+      if (r.grouped()) of_group[r.unit].push_back(lumps.size());
+      mine = &lumps.emplace_back();
+      mine->apart = r.grouped() && options.groups_apart;
+    }
+    mine->members.push_back(i);
+    mine->bytes += r.bytes;
+  }
+  for (const auto& [unit, parts] : of_group) {
+    for (size_t l : parts) lumps[l].apart |= parts.size() > 1;
+  }
+  return lumps;
 }
 
 void append(Response* to, Response&& from) {
   to->names.push_back(std::move(from.names.front()));
   to->shapes.push_back(std::move(from.shapes.front()));
+  to->sizes.insert(to->sizes.end(), from.sizes.begin(), from.sizes.end());
 }
 
 }  // namespace
 
 std::vector<Response> fuse(std::vector<Ready> ready, const FuseOptions& options, std::vector<std::vector<size_t>>* members) {
   std::vector<Response> out;
-  std::vector<bool> taken(ready.size(), false);
   members->clear();
-  for (size_t i = 0; i < ready.size(); ++i) {
+  std::vector<Lump> lumps = lumps_of(ready, options);
+  std::vector<bool> taken(lumps.size(), false);
+  for (size_t i = 0; i < lumps.size(); ++i) {
     if (taken[i]) continue;
-    size_t bytes = ready[i].bytes;
-    Response response = std::move(ready[i].response);
-    ready[i].response = response;  // fusible() still compares with it; cheap next to the wire
-    std::vector<size_t> mine{i};
-    for (size_t j = i + 1; j < ready.size(); ++j) {
-      // Members of one group go together whatever their size; they were promised to complete together.
-      const bool together = ready[j].grouped && ready[j].unit == ready[i].unit && ready[i].grouped;
-      if (taken[j] || !fusible(ready[i], ready[j], options)) continue;
-      if (!together && (options.threshold == 0 || bytes + ready[j].bytes > options.threshold)) continue;
-      bytes += ready[j].bytes;
+    Lump& into = lumps[i];
+    const Ready first = ready[into.members.front()];
+    for (size_t j = i + 1; j < lumps.size() && !into.apart; ++j) {
+      const Ready& other = ready[lumps[j].members.front()];
+      if (taken[j] || lumps[j].apart || first.fence != other.fence || !alike(first.response, other.response)) continue;
+      if (options.threshold == 0 || into.bytes + lumps[j].bytes > options.threshold) continue;
       taken[j] = true;
-      mine.push_back(j);
-      append(&response, std::move(ready[j].response));
+      into.bytes += lumps[j].bytes;
+      into.members.insert(into.members.end(), lumps[j].members.begin(), lumps[j].members.end());
     }
-    out.push_back(std::move(response));
-    members->push_back(std::move(mine));
+    Response& response = out.emplace_back(first.response);
+    for (size_t k = 1; k < into.members.size(); ++k) append(&response, std::move(ready[into.members[k]].response));
+    members->push_back(std::move(into.members));
   }
   return out;
 }

@@ -16,15 +16,18 @@ struct FuseOptions {
 // submitted the second.
 struct Ready {
   Response response;  // with exactly one name
-  size_t bytes = 0;
+  size_t bytes = 0;          // of what fusion limits: of an allgather, the result
   uint64_t unit = 0;
   uint64_t fence = 0;
-  bool grouped = false;
+  uint32_t group_size = 0;  // 0: of no group
   bool unnamed = false;
+  bool grouped() const { return group_size > 0; }
 };
 
 // Allreduces of equal set, face, dtype, op, wire format and scale are joined as long as they stay below the threshold, also across others
-// that lie between them; everything else stays alone. The order of first members is kept. Deterministic.
+// that lie between them; likewise reducescatters (bytes in) and allgathers (bytes out); everything else stays alone. A group of one such
+// kind is one response whatever its size; one that needs several is fused with nothing else. The order of first members is kept.
+// Deterministic.
 std::vector<Response> fuse(std::vector<Ready> ready, const FuseOptions& options);
 // The same, also telling which of `ready` (by index) went into each response.
 std::vector<Response> fuse(std::vector<Ready> ready, const FuseOptions& options, std::vector<std::vector<size_t>>* members);

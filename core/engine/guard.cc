@@ -10,10 +10,11 @@ namespace hvd {
 
 void Guard::begin(const Schedule& schedule, uint64_t position, uint64_t ready, const std::vector<Operation*>& operations) {
   Comm& comm = *world_->comm(0);
-  const Response& r = schedule.buckets[position % schedule.buckets.size()].response;
+  const Schedule::Bucket& bucket = schedule.buckets[position % schedule.buckets.size()];
+  const Response& r = bucket.parts.front();
   const size_t count = executor_->staged_count(r);
   const bool plain = r.kind == Kind::allreduce && r.wire == WireFormat::none && r.op != ReduceOp::adasum;
-  carries_ = r.kind == Kind::barrier || (plain && backend_->may_be_guarded(comm, count, r.dtype));
+  carries_ = bucket.parts.size() == 1 && (r.kind == Kind::barrier || (plain && backend_->may_be_guarded(comm, count, r.dtype)));
   hurry_ = false;
   const size_t carried = carries_ ? count : 0;
   const DType acc = accumulator(r.dtype);

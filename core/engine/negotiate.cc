@@ -1,24 +1,9 @@
 #include "engine/negotiate.h"
 
 #include <algorithm>
-#include <set>
-
-#include "transport/segment.h"
+#include <numeric>
 
 namespace hvd {
-
-uint32_t ProcessSetTable::lowest_free_id() const {
-  uint32_t id = 1;
-  while (sets.count(id)) ++id;
-  return id;
-}
-
-int64_t ProcessSetTable::find(const std::vector<int>& ranks) const {
-  for (const auto& [id, members] : sets) {
-    if (members == ranks) return id;
-  }
-  return -1;
-}
 
 std::vector<int64_t> gather_sizes(Kind kind, const std::vector<Announced>& by_rank, const std::vector<int>& members) {
   std::vector<int64_t> sizes;
@@ -32,6 +17,22 @@ std::vector<int64_t> gather_sizes(Kind kind, const std::vector<Announced>& by_ra
   return sizes;
 }
 
+namespace {
+
+// Of an allgather the result.
+size_t bytes_to_fuse(const Request& like, const Response& r) {
+  if (r.kind != Kind::allgather || !r.error.ok()) return like.bytes();
+  Request result = like;
+  result.shape[0] = std::accumulate(r.sizes.begin(), r.sizes.end(), int64_t{0});
+  return result.bytes();
+}
+
+Status no_such_set(const Request& q) {
+  return Status(Code::mismatch, std::string(name_of(q.kind)) + " '" + q.name + "': process set " + std::to_string(q.set) + " does not exist any more");
+}
+
+}  // namespace
+
 Negotiator::Negotiator(int world, std::vector<std::string> labels) : world_(world), labels_(std::move(labels)) {
   std::vector<int> all(world);
   for (int r = 0; r < world; ++r) all[r] = r;
@@ -39,14 +40,19 @@ Negotiator::Negotiator(int world, std::vector<std::string> labels) : world_(worl
 }
 
 void Negotiator::announce(int rank, Request request, double now) {
+  now_ = now;
   if (request.kind == Kind::join) {
-    join(rank, request.face);
+    join(rank, request.face, now);
     return;
   }
   const Key key{request.set, request.face, request.name};
   auto [it, fresh] = pending_.try_emplace(key);
   Pending& p = it->second;
   if (fresh) p.first = now;
+  if (p.decided) {
+    spoil(key, Status(Code::internal, std::string(name_of(request.kind)) + " '" + request.name + "': " + labels_[rank] + " has announced it twice"));
+    return;
+  }
   p.by_rank.push_back({rank, std::move(request)});
   settle(key);
 }
@@ -67,17 +73,16 @@ bool Negotiator::complete(const Key& key, const Pending& p) const {
 
 void Negotiator::settle(const Key& key) {
   auto it = pending_.find(key);
-  if (it == pending_.end() || !complete(key, it->second)) return;
-  Pending p = std::move(it->second);
-  pending_.erase(it);
+  if (it == pending_.end() || it->second.decided || !complete(key, it->second)) return;
+  Pending& p = it->second;
   std::sort(p.by_rank.begin(), p.by_rank.end(), [](const Announced& a, const Announced& b) { return a.rank < b.rank; });
-  const Request like = p.by_rank.front().request;
+  const Request& like = p.by_rank.front().request;
   Ready ready;
   ready.fence = like.fence;  // of the set's first rank; comparable within one set
-  ready.bytes = like.bytes();
   ready.unnamed = like.unnamed;
   ready.response = decide(key, p);
-  emit(std::move(ready), like);
+  ready.bytes = bytes_to_fuse(like, ready.response);
+  emit(key, std::move(ready));
   settle_removed();
 }
 
@@ -90,7 +95,11 @@ void Negotiator::settle_removed() {
     for (const auto& [key, p] : pending_) {
       if (key.set == id) keys.push_back(key);
     }
-    for (const Key& key : keys) settle(key);
+    for (const Key& key : keys) {
+      const auto it = pending_.find(key);
+      if (it != pending_.end() && it->second.decided) spoil(key, no_such_set(it->second.by_rank.front().request));
+      settle(key);
+    }
   }
 }
 
@@ -126,8 +135,7 @@ Response Negotiator::decide(const Key& key, Pending& p) {
   if (!r.error.ok()) return r;
   const auto set = table_.sets.find(key.set);
   if (set == table_.sets.end()) {
-    r.error = Status(Code::mismatch, std::string(name_of(r.kind)) + " '" + key.name + "': process set " + std::to_string(key.set) +
-                                         " does not exist any more");
+    r.error = no_such_set(like);
     return r;
   }
   r.error = check_announced(p.by_rank, set->second);
@@ -143,31 +151,12 @@ Response Negotiator::decide(const Key& key, Pending& p) {
     case Kind::alltoall:
       r.sizes = gather_sizes(r.kind, p.by_rank, set->second);
       break;
-    case Kind::add_set: {
-      const std::vector<int> ranks(like.splits.begin(), like.splits.end());
-      if (const int64_t known = table_.find(ranks); known >= 0) {
-        r.error = Status(Code::invalid_argument, "process set " + shape_string(like.splits) + " exists already with id " + std::to_string(known));
-        break;
-      }
-      const uint32_t id = table_.lowest_free_id();
-      if (id >= kMaxProcessSets) {
-        r.error = Status(Code::invalid_argument, "no more than " + std::to_string(kMaxProcessSets) + " process sets can exist at a time");
-        break;
-      }
-      if (ranks.empty() || ranks.front() < 0 || ranks.back() >= world_ || !std::is_sorted(ranks.begin(), ranks.end())) {
-        r.error = Status(Code::invalid_argument, "process set " + shape_string(like.splits) + ": ranks between 0 and " +
-                                                     std::to_string(world_ - 1) + " in rising order are accepted");
-        break;
-      }
-      table_.sets[id] = ranks;
-      r.sizes = {id, static_cast<int64_t>(++generation_)};
-      r.sizes.insert(r.sizes.end(), like.splits.begin(), like.splits.end());
+    case Kind::add_set:
+      r.error = table_.add(like.splits, world_, &r.sizes);
       break;
-    }
     case Kind::remove_set: {
       const auto id = static_cast<uint32_t>(like.splits.at(0));
-      const bool removed = id != 0 && table_.sets.erase(id) > 0;
-      r.sizes = {removed ? 1 : 0, id};
+      r.sizes = {table_.remove(id) ? 1 : 0, id};
       removed_.push_back(id);
       break;
     }
@@ -177,54 +166,97 @@ Response Negotiator::decide(const Key& key, Pending& p) {
   return r;
 }
 
-void Negotiator::emit(Ready ready, const Request& like) {
-  if (like.group.empty() || like.group_size <= 1) {
-    ready.unit = ++units_;
-    ready_.push_back(std::move(ready));
-    return;
+// Several only where ranks disagree about the group.
+std::set<Negotiator::GroupKey> Negotiator::groups_of(const Key& key, const Pending& p) {
+  std::set<GroupKey> groups;
+  for (const Announced& a : p.by_rank) {
+    const Request& q = a.request;
+    if (!q.group.empty() && q.group_size > 1) groups.insert({key.set, key.face, q.group_size, q.group});
   }
-  const Key key{like.set, like.face, like.group};
-  Group& group = groups_[key];
-  group.size = like.group_size;
-  if (!ready.response.error.ok() && group.error.ok()) group.error = ready.response.error;
-  group.ready.push_back(std::move(ready));
-  if (++group.decided < group.size && group.error.ok()) return;
-  release(&group, like.group);
-  if (group.decided >= group.size) groups_.erase(key);
+  return groups;
 }
 
-// Lets go of what a group holds. One wrong member spoils the group: nothing of it runs, so all of it can be tried again.
-void Negotiator::release(Group* group, const std::string& name) {
-  const uint64_t unit = ++units_;
-  for (Ready& member : group->ready) {
-    if (!group->error.ok() && member.response.error.ok()) member.response.error = group->error.with("group '" + name + "'");
-    member.unit = unit;
-    member.grouped = true;
-    ready_.push_back(std::move(member));
+void Negotiator::push(Ready ready, uint64_t unit) {
+  ready.unit = unit;
+  last_decision_ = now_;
+  ready_.push_back(std::move(ready));
+}
+
+// All ranks have spoken about it. A member of a group stays where it is until they have about all the others; one wrong member spoils the
+// group: nothing of it runs, so all of it can be tried again.
+void Negotiator::emit(const Key& key, Ready ready) {
+  const auto it = pending_.find(key);
+  const std::set<GroupKey> groups = groups_of(key, it->second);
+  for (const GroupKey& g : groups) {
+    Group& group = groups_[g];
+    ++group.decided;
+    if (!group.error.ok() && ready.response.error.ok()) ready.response.error = group.error.with("group '" + g.name + "'");
+    if (group.error.ok()) group.error = ready.response.error;
   }
-  group->ready.clear();
+  const bool held = !groups.empty() && ready.response.error.ok();
+  if (held) {
+    ready.group_size = groups.begin()->size;
+    it->second.decided = std::move(ready);
+    groups_[*groups.begin()].held.push_back(key);
+  }
+  for (const GroupKey& g : groups) {
+    Group& group = groups_[g];
+    if (group.decided >= g.size || !group.error.ok()) release(g, &group);
+    if (group.decided >= g.size) groups_.erase(g);
+  }
+  if (held) return;
+  pending_.erase(key);
+  push(std::move(ready), groups.empty() ? ++units_ : units_);
+}
+
+// Lets go of what is held of a group.
+void Negotiator::release(const GroupKey& key, Group* group) {
+  std::vector<Ready> members;
+  uint64_t fence = 0;
+  for (const Key& member : group->held) {
+    const auto it = pending_.find(member);
+    fence = std::max(fence, it->second.decided->fence);
+    members.push_back(std::move(*it->second.decided));
+    pending_.erase(it);
+  }
+  group->held.clear();
+  ++units_;
+  for (Ready& member : members) {
+    if (!group->error.ok()) member.response.error = group->error.with("group '" + key.name + "'");
+    member.fence = fence;  // another thread may have waited for something else while this one submitted the group
+    push(std::move(member), units_);
+  }
+}
+
+// What is held of its group becomes an error.
+void Negotiator::spoil(const Key& key, const Status& why) {
+  for (const GroupKey& g : groups_of(key, pending_.at(key))) {
+    Group& group = groups_[g];
+    if (group.error.ok()) group.error = why;
+    release(g, &group);
+  }
 }
 
 const std::vector<int>& Negotiator::joined(uint8_t face) const {
   static const std::vector<int> nobody;
   const auto it = joined_.find(face);
-  return it == joined_.end() ? nobody : it->second;
+  return it == joined_.end() ? nobody : it->second.ranks;
 }
 
-void Negotiator::join(int rank, uint8_t face) {
-  std::vector<int>& ranks = joined_[face];
+void Negotiator::join(int rank, uint8_t face, double now) {
+  std::vector<int>& ranks = joined_[face].ranks;
+  joined_[face].last = now;
   if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.push_back(rank);
   settle_all_of_world();
   if (static_cast<int>(ranks.size()) < world_) return;
   Ready ready;
-  ready.unit = ++units_;
   ready.response.kind = Kind::join;
   ready.response.face = face;
-  ready.response.names = {"join.noname"};
+  ready.response.names = {kJoinName};
   ready.response.shapes = {{}};
   ready.response.sizes = {rank};
   joined_.erase(face);
-  ready_.push_back(std::move(ready));
+  push(std::move(ready), ++units_);
 }
 
 void Negotiator::settle_all_of_world() {
@@ -244,19 +276,64 @@ void Negotiator::clear_pending() {
   groups_.clear();
 }
 
+bool Negotiator::may_be_scheduled(const std::vector<Ready>& period) const {
+  // Members that are still to come share their group's error, which nobody would remember.
+  for (const auto& [key, group] : groups_) {
+    if (!group.error.ok()) return false;
+  }
+  std::set<Key> names;
+  std::set<uint64_t> streams;
+  for (const Ready& r : period) {
+    const Response& one = r.response;
+    if (r.unnamed) streams.insert(stream_of(one.set, one.face, one.kind));
+    names.insert({one.set, one.face, one.names.front()});
+  }
+  for (const auto& [key, p] : pending_) {
+    const Request& q = p.by_rank.front().request;
+    if (q.unnamed ? !streams.count(stream_of(q.set, q.face, q.kind)) : !names.count(key)) return false;
+  }
+  return true;
+}
+
+std::vector<std::string> Negotiator::keys() const {
+  std::vector<std::string> all;
+  for (const auto& [key, p] : pending_) all.push_back(key_of(key.set, key.face, key.name));
+  for (const auto& [face, j] : joined_) all.push_back(key_of(0, face, kJoinName));
+  return all;
+}
+
 std::vector<Negotiator::Waiting> Negotiator::waiting(double since) const {
   std::vector<Waiting> out;
-  for (const auto& [key, p] : pending_) {
-    if (p.first > since) continue;
-    Waiting w{key.name, key.set, p.first, {}, {}};
-    for (const Announced& a : p.by_rank) w.ready.push_back(a.rank);
-    std::sort(w.ready.begin(), w.ready.end());
+  auto add = [&](const Key& key, const std::string& name, double first, std::vector<int> ready) {
     const auto set = table_.sets.find(key.set);
-    if (set == table_.sets.end()) continue;
+    if (set == table_.sets.end()) return;
+    Waiting w{name, key.set, first, std::move(ready), {}};
+    std::sort(w.ready.begin(), w.ready.end());
     for (int r : set->second) {
       if (!std::binary_search(w.ready.begin(), w.ready.end(), r)) w.missing.push_back(r);
     }
     out.push_back(std::move(w));
+  };
+  std::set<GroupKey> told;  // what such a group waits for has a name
+  for (const auto& [key, p] : pending_) {
+    if (p.decided) continue;
+    for (const GroupKey& g : groups_of(key, p)) told.insert(g);
+    if (p.first > since) continue;
+    std::vector<int> ready;
+    for (const Announced& a : p.by_rank) ready.push_back(a.rank);
+    add(key, key.name, p.first, std::move(ready));
+  }
+  for (const auto& [g, group] : groups_) {
+    if (group.held.empty() || told.count(g)) continue;
+    const Key& key = group.held.front();
+    const double first = pending_.at(key).first;
+    if (first > since) continue;
+    const std::string part = " (only " + std::to_string(group.held.size()) + " of its " + std::to_string(g.size) + " members)";
+    add(key, "group '" + g.name + "'" + part, first, {});
+  }
+  for (const auto& [face, j] : joined_) {
+    const double first = std::max(j.last, last_decision_);
+    if (first <= since) add({0, face, ""}, "join", first, j.ranks);
   }
   return out;
 }
@@ -274,10 +351,11 @@ std::string base_of(const Request& q) {
 
 void Negotiator::fail_diverged(double since) {
   std::vector<std::pair<Key, Status>> failed;
+  const auto old = [since](const Pending& p) { return !p.decided && p.first <= since; };
   for (auto a = pending_.begin(); a != pending_.end(); ++a) {
-    if (a->second.first > since) continue;
+    if (!old(a->second)) continue;
     for (auto b = std::next(a); b != pending_.end(); ++b) {
-      if (a->first.set != b->first.set || a->first.face != b->first.face || b->second.first > since) continue;
+      if (a->first.set != b->first.set || a->first.face != b->first.face || !old(b->second)) continue;
       const Announced &x = a->second.by_rank.front(), &y = b->second.by_rank.front();
       if (x.request.kind == y.request.kind || base_of(x.request) != base_of(y.request)) continue;
       std::set<int> ranks;
@@ -295,24 +373,17 @@ void Negotiator::fail_diverged(double since) {
     }
   }
   // Members of a group that has failed and that not all ranks know (they disagree about its size): nobody else will announce them.
-  for (auto it = groups_.begin(); it != groups_.end();) {
-    if (it->second.error.ok()) {
-      ++it;
-      continue;
+  for (const auto& [key, p] : pending_) {
+    if (!old(p)) continue;
+    for (const GroupKey& g : groups_of(key, p)) {
+      const auto group = groups_.find(g);
+      if (group != groups_.end() && !group->second.error.ok()) failed.emplace_back(key, group->second.error.with("group '" + g.name + "'"));
     }
-    bool old = false;
-    for (const auto& [key, p] : pending_) {
-      if (p.first > since || key.set != it->first.set || key.face != it->first.face || p.by_rank.front().request.group != it->first.name) continue;
-      failed.emplace_back(key, it->second.error.with("group '" + it->first.name + "'"));
-      old = true;
-    }
-    it = old ? groups_.erase(it) : std::next(it);
   }
   for (auto& [key, error] : failed) {
-    auto it = pending_.find(key);
-    if (it == pending_.end()) continue;
-    const Request like = it->second.by_rank.front().request;
-    pending_.erase(it);
+    const auto it = pending_.find(key);
+    if (it == pending_.end() || it->second.decided) continue;
+    const Request& like = it->second.by_rank.front().request;
     Ready ready;
     ready.response.kind = like.kind;
     ready.response.set = like.set;
@@ -321,8 +392,7 @@ void Negotiator::fail_diverged(double since) {
     ready.response.names = {key.name};
     ready.response.shapes = {like.shape};
     ready.response.error = error;
-    ready.unit = ++units_;
-    ready_.push_back(std::move(ready));
+    emit(key, std::move(ready));
   }
 }
 

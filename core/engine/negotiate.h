@@ -7,22 +7,18 @@
 #include <compare>
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "engine/fuse.h"
+#include "engine/process_sets.h"
 #include "engine/request.h"
 #include "engine/validate.h"
 
 namespace hvd {
-
-struct ProcessSetTable {  // id -> sorted global ranks; the same on every rank
-  std::map<uint32_t, std::vector<int>> sets;
-  uint32_t lowest_free_id() const;
-  // The id of the set with exactly these ranks, or -1.
-  int64_t find(const std::vector<int>& ranks) const;
-};
 
 class Negotiator {
  public:
@@ -36,12 +32,17 @@ class Negotiator {
 
   // Forgets all that is announced but not ready (a schedule takes over; ranks announce it again if it fails).
   void clear_pending();
-  bool has_pending() const { return !pending_.empty() || !groups_.empty(); }
+  // Does anybody wait for anything?
+  bool has_pending() const { return !pending_.empty() || !joined_.empty(); }
   bool anyone_joined() const { return !joined_.empty(); }
+  // May a schedule of `period` take over what is pending? Not if it does not know all of that: whoever has submitted what it does not
+  // know would revoke it at once, again and again, and nothing would ever be seen to wait for long.
+  bool may_be_scheduled(const std::vector<Ready>& period) const;
 
   const ProcessSetTable& sets() const { return table_; }
 
-  // For the stall check: what waits since before `since`, and for whom.
+  // For the stall check: what waits since before `since`, and for whom. This is everything that is announced and not decided: operations
+  // that ranks lack, groups of which members lack everywhere, and joins, if nothing else has been decided since either.
   struct Waiting {
     std::string name;
     uint32_t set;
@@ -49,50 +50,68 @@ class Negotiator {
     std::vector<int> ready, missing;
   };
   std::vector<Waiting> waiting(double since) const;
+  // key_of() all that waits for anything.
+  std::vector<std::string> keys() const;
 
   // Operations of different kinds under one base name, announced by disjoint ranks before `since`: the program diverged and neither will
   // ever be ready. They become errors that name both operations (taken with take_ready()).
   void fail_diverged(double since);
 
  private:
-  struct Pending {
-    std::vector<Announced> by_rank;
-    double first = 0;
-  };
-  struct Group {
-    uint32_t size = 0;
-    uint32_t decided = 0;      // members about which all ranks have spoken
-    std::vector<Ready> ready;  // held until all are
-    Status error;
-  };
   struct Key {
     uint32_t set;
     uint8_t face;
     std::string name;
     auto operator<=>(const Key&) const = default;
   };
+  struct Pending {
+    std::vector<Announced> by_rank;
+    double first = 0;
+    std::optional<Ready> decided;  // all ranks have spoken; held for the rest of its group
+  };
+  struct GroupKey {
+    uint32_t set;
+    uint8_t face;
+    uint32_t size;  // ranks that disagree about it mean different groups
+    std::string name;
+    auto operator<=>(const GroupKey&) const = default;
+  };
+  struct Group {
+    uint32_t decided = 0;   // members about which all ranks have spoken
+    std::vector<Key> held;  // of them, those that wait in pending_
+    Status error;           // of a member: all others share it
+  };
+  struct Joined {
+    std::vector<int> ranks;  // in order of joining; not empty
+    double last = 0;
+  };
 
   void settle(const Key& key);         // ready now? then decide it
   bool complete(const Key& key, const Pending& p) const;
   Response decide(const Key& key, Pending& p);
   Status check_announced(const std::vector<Announced>& by_rank, const std::vector<int>& members) const;
-  void emit(Ready ready, const Request& like);
-  void join(int rank, uint8_t face);
+  static std::set<GroupKey> groups_of(const Key& key, const Pending& p);
+  void emit(const Key& key, Ready ready);
+  void push(Ready ready, uint64_t unit);
+  void release(const GroupKey& key, Group* group);
+  void spoil(const Key& key, const Status& why);
+  void join(int rank, uint8_t face, double now);
   const std::vector<int>& joined(uint8_t face) const;
-  void release(Group* group, const std::string& name);
   void settle_all_of_world();
   void settle_removed();
 
   int world_;
   std::vector<std::string> labels_;
   ProcessSetTable table_;
+  // All that ranks have announced and nobody has been told of yet; what is not in here, nor has joined, waits for nothing.
   std::map<Key, Pending> pending_;
-  std::map<Key, Group> groups_;        // by the group's name
-  std::map<uint8_t, std::vector<int>> joined_;  // by face, in order of joining; not empty
+  std::map<GroupKey, Group> groups_;   // of which something is decided
+  std::map<uint8_t, Joined> joined_;   // by face
+  double now_ = 0;                     // of the last announcement
+  double last_decision_ = 0;
   std::vector<Ready> ready_;
   std::vector<uint32_t> removed_;
   uint64_t units_ = 0;
-  uint64_t generation_ = 0;            // of process sets, see NodeGroup
 };
 
 // The responses' sizes for the operations whose result depends on every rank's request. `members` in set order.

@@ -34,6 +34,7 @@ class Operation {
   uint64_t sequence = 0;             // order of submission on this rank
   uint64_t unnamed_number = 0;       // becomes the name if it has to be announced
   Clock::time_point submitted{};
+  Clock::time_point announced{};     // for the first time
   std::atomic<int64_t> first_poll{0};  // nanoseconds; 0: never polled
   std::atomic<bool> awaited{false};  // somebody blocks on it: batch no longer
   // Instead of a caller that waits: called once when done, by whoever drives the engine. It may submit, it must not wait.

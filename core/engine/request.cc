@@ -38,7 +38,7 @@ uint64_t Request::signature_hash() const {
   mix(static_cast<uint64_t>(kind));
   mix(set);
   mix(static_cast<uint64_t>(face) << 24 | static_cast<uint64_t>(wire) << 16 | static_cast<uint64_t>(dtype) << 8 | static_cast<uint64_t>(op));
-  mix(static_cast<uint64_t>(root));
+  mix(static_cast<uint64_t>(root) << 32 | group_size);
   mix(std::hash<double>{}(prescale));
   mix(std::hash<double>{}(postscale));
   for (int64_t d : shape) mix(static_cast<uint64_t>(d));

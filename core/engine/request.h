@@ -16,9 +16,12 @@ enum class Kind : uint8_t {
   adopt_schedule = 9,  // responses only
 };
 const char* name_of(Kind kind);
+// May one response be about several operations of this kind?
+constexpr bool joinable(Kind kind) { return kind == Kind::allreduce || kind == Kind::allgather || kind == Kind::reducescatter; }
 inline constexpr int kWeakFenceBits = 20;
 // What an operation without a name is called once it is announced; its number follows.
 std::string unnamed_prefix(Kind kind);
+inline constexpr const char* kJoinName = "join.noname";
 
 struct Request {
   Kind kind = Kind::allreduce;
@@ -61,7 +64,7 @@ struct Response {
   double postscale = 1.0;
   std::vector<std::string> names;               // one, or several fused ones
   std::vector<std::vector<int64_t>> shapes;     // by name; a rank that has joined learns the sizes from here
-  // allgather: first dimensions by set rank. alltoall: splits, row-major by sender. join: the last rank. add_set: id, generation
+  // allgather: first dimensions by name, then set rank. alltoall: splits, row-major by sender. join: the last rank. add_set: id, generation
   // and the ranks. remove_set: 1 or 0, and the id.
   std::vector<int64_t> sizes;
   Status error;                                 // not ok: every rank fails these names with it

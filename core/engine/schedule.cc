@@ -22,21 +22,26 @@ void encode(const Schedule& s, std::string* out) {
   w.put(static_cast<uint32_t>(s.buckets.size()));
   for (const auto& b : s.buckets) {
     w.put(b.entries);
-    responses.push_back(b.response);
+    w.put(static_cast<uint32_t>(b.parts.size()));
+    responses.insert(responses.end(), b.parts.begin(), b.parts.end());
   }
   encode(responses, out);
 }
 
 namespace {
 
-// Is this the response of the bucket: are its names those of the entries?
-bool belongs(const Response& response, const Schedule::Bucket& bucket, const std::vector<ScheduleEntry>& entries) {
-  if (!response.error.ok() || response.kind > Kind::barrier || response.names.size() != bucket.entries.size()) return false;
-  for (size_t i = 0; i < bucket.entries.size(); ++i) {
-    const ScheduleEntry& e = entries[bucket.entries[i]];
-    if (e.set != response.set || e.face != response.face || e.kind != response.kind || e.name != response.names[i]) return false;
+// Are the names of its parts those of the bucket's entries?
+bool belongs(const Schedule::Bucket& bucket, const std::vector<ScheduleEntry>& entries) {
+  size_t at = 0;
+  for (const Response& part : bucket.parts) {
+    if (!part.error.ok() || part.kind > Kind::barrier || part.names.empty() || part.set != bucket.set()) return false;
+    for (const std::string& name : part.names) {
+      if (at >= bucket.entries.size()) return false;
+      const ScheduleEntry& e = entries[bucket.entries[at++]];
+      if (e.set != part.set || e.face != part.face || e.kind != part.kind || e.name != name) return false;
+    }
   }
-  return true;
+  return at == bucket.entries.size();
 }
 
 }  // namespace
@@ -52,11 +57,19 @@ bool decode(const std::string& bytes, Schedule* s) {
     r.get(&e.unnamed);
     r.get(&e.face);
   }
-  s->buckets.resize(r.count(4 + 48));  // its entries here, its response below
+  s->buckets.resize(r.count(8 + 48));  // its entries and the number of its parts here, the parts below
   std::vector<bool> placed(s->entries.size());
+  size_t total = 0;
   for (auto& b : s->buckets) {
     r.get(&b.entries);
-    if (b.entries.empty()) r.fail();
+    uint32_t parts = 0;
+    r.get(&parts);
+    if (parts == 0 || parts > b.entries.size()) {
+      r.fail();
+      break;
+    }
+    b.parts.resize(parts);
+    total += parts;
     for (uint32_t e : b.entries) {
       if (e >= placed.size() || placed[e]) {
         r.fail();
@@ -69,10 +82,11 @@ bool decode(const std::string& bytes, Schedule* s) {
   if (!r.ok() || s->buckets.empty() || std::find(placed.begin(), placed.end(), false) != placed.end()) return false;
   std::vector<Response> responses;
   const char* at = r.at();
-  if (!decode(&at, bytes.data() + bytes.size(), &responses) || responses.size() != s->buckets.size()) return false;
-  for (size_t i = 0; i < responses.size(); ++i) {
-    if (!belongs(responses[i], s->buckets[i], s->entries)) return false;
-    s->buckets[i].response = std::move(responses[i]);
+  if (!decode(&at, bytes.data() + bytes.size(), &responses) || responses.size() != total) return false;
+  auto next = responses.begin();
+  for (auto& b : s->buckets) {
+    for (Response& part : b.parts) part = std::move(*next++);
+    if (!belongs(b, s->entries)) return false;
   }
   return true;
 }
@@ -176,15 +190,19 @@ bool ScheduleDetector::ambiguous(size_t p) const {
   return false;
 }
 
+// Where the program had waited for what was before, and not within a group.
+bool ScheduleDetector::may_begin(size_t at) const {
+  const Ready &before = log_[at - 1].ready, &here = log_[at].ready;
+  return before.fence != here.fence && !(here.grouped() && before.unit == here.unit);
+}
+
 size_t ScheduleDetector::period_length() const {
   const size_t n = log_.size();
   if (hold_ > 0 || n < 3) return 0;
   auto prefix = [&](size_t i) { return i == 0 ? log_[0].prefix - log_[0].identity : log_[i - 1].prefix; };  // sum of the first i
   for (size_t p = least_; 2 * p + 1 <= n && p <= capacity_; ++p) {
     if (prefix(n) - prefix(n - p) != prefix(n - p) - prefix(n - 2 * p)) continue;
-    // Both periods begin where the program had waited for what was before.
-    const bool fenced = log_[n - p].ready.fence != log_[n - p - 1].ready.fence && log_[n - 2 * p].ready.fence != log_[n - 2 * p - 1].ready.fence;
-    if (fenced && !repeats_within(p) && shape_of(n - p, p) == shape_of(n - 2 * p, p)) return ambiguous(p) ? 0 : p;
+    if (may_begin(n - p) && may_begin(n - 2 * p) && !repeats_within(p) && shape_of(n - p, p) == shape_of(n - 2 * p, p)) return ambiguous(p) ? 0 : p;
   }
   return 0;
 }
@@ -204,9 +222,16 @@ Schedule make_schedule(uint64_t id, std::vector<Ready> period, const FuseOptions
     s.entries.push_back({r.set, r.kind, r.names.front(), period[i].unnamed, r.face});
   }
   std::vector<std::vector<size_t>> members;
-  std::vector<Response> responses = fuse(std::move(period), options, &members);
-  for (size_t b = 0; b < responses.size(); ++b) {
-    s.buckets.push_back({std::move(responses[b]), {members[b].begin(), members[b].end()}});
+  std::vector<Response> responses = fuse(period, options, &members);
+  // A group that needs several responses is fused with nothing else, so each of these is of that group alone.
+  std::map<uint64_t, size_t> bucket_of;  // by unit
+  for (size_t i = 0; i < responses.size(); ++i) {
+    const Ready& first = period[members[i].front()];
+    const auto [at, fresh] = bucket_of.try_emplace(first.unit, s.buckets.size());
+    if (fresh || !first.grouped()) s.buckets.emplace_back();
+    Schedule::Bucket& bucket = fresh || !first.grouped() ? s.buckets.back() : s.buckets[at->second];
+    bucket.parts.push_back(std::move(responses[i]));
+    bucket.entries.insert(bucket.entries.end(), members[i].begin(), members[i].end());
   }
   return s;
 }

@@ -15,11 +15,12 @@
 
 #include "engine/fuse.h"
 #include "engine/request.h"
+#include "engine/steady_word.h"
 
 namespace hvd {
 
 // One rank's view of one operation of the schedule. Requests can differ between ranks (allgather's first dimension), so every rank
-// keeps its own; what is common is in the bucket's response.
+// keeps its own; what is common is in the bucket's parts.
 struct ScheduleEntry {
   uint32_t set = 0;
   Kind kind = Kind::allreduce;
@@ -30,9 +31,11 @@ struct ScheduleEntry {
 
 struct Schedule {
   uint64_t id = 0;
+  // What starts, and is left, as a whole: one response, or all those of a group that needs several.
   struct Bucket {
-    Response response;
-    std::vector<uint32_t> entries;  // indices into `entries`, in the order of response.names
+    std::vector<Response> parts;    // of one process set; carried out one after the other
+    std::vector<uint32_t> entries;  // indices into `entries`, in the order of the parts' names
+    uint32_t set() const { return parts.front().set; }
   };
   std::vector<ScheduleEntry> entries;
   std::vector<Bucket> buckets;
@@ -73,6 +76,7 @@ class ScheduleDetector {
   bool ambiguous(size_t p) const;
   size_t period_length() const;
   Shape shape_of(size_t from, size_t count) const;
+  bool may_begin(size_t at) const;
   size_t capacity_;
   size_t hold_ = 0;   // operations still to be seen before the next proposal
   size_t least_ = 1;    // length of a period to propose
@@ -85,9 +89,6 @@ class ScheduleDetector {
 };
 
 Schedule make_schedule(uint64_t id, std::vector<Ready> period, const FuseOptions& options);
-
-// The position of a rank that takes no part in any bucket: nobody waits for it.
-inline constexpr uint64_t kNoPart = (uint64_t{1} << 38) - 1;
 
 // ---- every rank: following it ---------------------------------------------------------------------------------------------
 // Matches submissions with the schedule's entries and says how far this rank is ready. Not thread-safe.
@@ -117,7 +118,7 @@ class ScheduleCursor {
   // Number of buckets, counted from the first of the first round on, that are submitted completely here, without gap.
   uint64_t ready() const { return ready_; }
   uint64_t executed() const { return executed_; }
-  // Takes the next bucket: its tokens in the order of response.names (null where this rank takes no part).
+  // Takes the next bucket: its tokens in the order of its entries (null where this rank takes no part).
   const Schedule::Bucket& take(std::vector<void*>* tokens);
   // What was taken for this entry has been carried out.
   void finish(uint32_t entry) { slots_[entry].running = false; }

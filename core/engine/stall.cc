@@ -12,7 +12,8 @@ std::string seconds(double s) { return std::to_string(static_cast<long long>(std
 
 }  // namespace
 
-Status Stall::check(const Negotiator& negotiator, double now, const LogSink& log) {
+Status Stall::check(const Negotiator& negotiator, double now, const LogSink& log, bool* told) {
+  *told = false;
   if (now - last_look_ < 1.0) return {};
   last_look_ = now;
   const bool may_end = shutdown_ > 0 && shutdown_ >= warning_;
@@ -40,6 +41,7 @@ Status Stall::check(const Negotiator& negotiator, double now, const LogSink& log
   if (ended) return Status(Code::timeout, text);
   if (last_warning_ == 0 || now - last_warning_ >= warning_) {
     last_warning_ = now;
+    *told = true;
     if (log) log(LogLevel::warning, text);
   }
   return {};

@@ -5,14 +5,6 @@
 #include "base/wire.h"
 
 namespace hvd {
-namespace {
-
-// A word: 25 bits of schedule id, the frozen bit, 38 bits of position.
-constexpr uint64_t kPositionBits = 38;
-constexpr uint64_t kFrozen = uint64_t{1} << kPositionBits;
-constexpr uint64_t kPositionMask = kFrozen - 1;
-
-}  // namespace
 
 Steady::Steady(std::shared_ptr<const Schedule> schedule, std::vector<std::vector<int>> members, World* world, Control* control)
     : schedule_(std::move(schedule)), members_(std::move(members)), world_(world), control_(control), way_(way_for(*world, *schedule_)) {}
@@ -20,14 +12,18 @@ Steady::Steady(std::shared_ptr<const Schedule> schedule, std::vector<std::vector
 // The same on every rank.
 Steady::Way Steady::way_for(const World& world, const Schedule& schedule) {
   if (world.one_node()) return Way::shared;
-  const bool everybody = std::all_of(schedule.buckets.begin(), schedule.buckets.end(), [](const auto& b) { return b.response.set == 0; });
+  const bool everybody = std::all_of(schedule.buckets.begin(), schedule.buckets.end(), [](const auto& b) { return b.set() == 0; });
   return world.flat() && everybody ? Way::guarded : Way::coordinated;
 }
 
-std::atomic<uint64_t>& Steady::word(int local_rank) const { return world_->segment().set_line(0, local_rank).schedule; }
+SteadyWord Steady::word(int local_rank) const { return {world_->segment().set_line(0, local_rank).schedule.load(std::memory_order_seq_cst)}; }
 
-uint64_t Steady::pack(uint64_t position, bool frozen) const {
-  return schedule_->id << (kPositionBits + 1) | (frozen ? kFrozen : 0) | (position & kPositionMask);
+// Stores this rank's word; wakes those who sleep in that mood.
+void Steady::tell(bool frozen, Mood mood) {
+  world_->segment().set_line(0, world_->local_rank()).schedule.store(SteadyWord::of(id(), position_, frozen).bits, std::memory_order_seq_cst);
+  for (int l = 0; l < world_->local_size(); ++l) {
+    if (l != world_->local_rank()) world_->bell_of(l).wake(mood);
+  }
 }
 
 void Steady::publish(uint64_t position) {
@@ -42,10 +38,7 @@ void Steady::publish(uint64_t position) {
     control_->send_up(FrameType::ready, payload);
     return;
   }
-  word(world_->local_rank()).store(pack(position, false), std::memory_order_seq_cst);
-  for (int l = 0; l < world_->local_size(); ++l) {
-    if (l != world_->local_rank()) world_->bell_of(l).wake(Mood::waiting);
-  }
+  tell(false, Mood::waiting);
 }
 
 bool Steady::may_run(uint64_t position) const {
@@ -53,8 +46,7 @@ bool Steady::may_run(uint64_t position) const {
   for (int rank : members_[position % members_.size()]) {
     if (rank == world_->rank()) continue;
     // One node: a local rank is a global rank.
-    const uint64_t w = word(rank).load(std::memory_order_seq_cst);
-    if (w >> (kPositionBits + 1) != schedule_->id || (w & kPositionMask) <= position) return false;
+    if (!word(rank).ready(id(), position)) return false;
   }
   return position < position_;
 }
@@ -71,19 +63,25 @@ void Steady::revoke(bool stuck) {
     control_->send_up(FrameType::revoke, payload);
     return;
   }
-  word(world_->local_rank()).store(pack(position_, true), std::memory_order_seq_cst);
-  for (int l = 0; l < world_->local_size(); ++l) {
-    if (l != world_->local_rank()) world_->bell_of(l).wake(Mood::idle);
-  }
+  tell(true, Mood::idle);
 }
 
 bool Steady::leaving_elsewhere() const {
   if (frozen_ || way_ != Way::shared) return told_ && !frozen_;
   for (int l = 0; l < world_->local_size(); ++l) {
-    const uint64_t w = word(l).load(std::memory_order_seq_cst);
-    if (w >> (kPositionBits + 1) == schedule_->id && (w & kFrozen)) return true;
+    if (word(l).frozen(id())) return true;
   }
   return false;
+}
+
+std::string Steady::waits_for() const {
+  if (way_ != Way::shared || !frozen_) return "";
+  std::string ranks;
+  for (int l = 0; l < world_->local_size(); ++l) {
+    // One node: a local rank is a global rank.
+    if (!word(l).frozen(id())) ranks += (ranks.empty() ? "" : ", ") + std::to_string(l);
+  }
+  return ranks.empty() ? "" : "They wait for an answer of the engine of rank " + ranks + "; is that process stopped?";
 }
 
 void Steady::on_revoked(uint64_t position) {
@@ -109,24 +107,13 @@ bool Steady::final_position(uint64_t* position) const {
     return true;
   }
   if (!frozen_) return false;
-  std::vector<uint64_t> positions(world_->local_size());
+  std::vector<SteadyWord> words(world_->local_size());
   for (int l = 0; l < world_->local_size(); ++l) {
-    const uint64_t w = word(l).load(std::memory_order_seq_cst);
-    if (w >> (kPositionBits + 1) != schedule_->id || !(w & kFrozen)) return false;
-    positions[l] = w & kPositionMask;
+    words[l] = word(l);
+    if (!words[l].frozen(id())) return false;
   }
-  // The first position for which some member was not ready. At most one round past the slowest, so the search is short; a schedule in
-  // which nobody takes part cannot exist.
-  uint64_t least = kNoPart;
-  for (uint64_t p : positions) least = std::min(least, p);
-  for (uint64_t at = least;; ++at) {
-    for (int rank : members_[at % members_.size()]) {
-      if (positions[rank] <= at) {
-        *position = at;
-        return true;
-      }
-    }
-  }
+  *position = last_position(words, members_);
+  return true;
 }
 
 }  // namespace hvd

@@ -10,6 +10,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "engine/control.h"
@@ -39,6 +40,9 @@ class Steady {
   // The schedule ends at this position, which everybody knows by now. False: not (yet) known.
   bool final_position(uint64_t* position) const;
 
+  // Whose answer is missing before the schedule can end; "" where nobody here knows.
+  std::string waits_for() const;
+
   // Several nodes: the coordinator's frames. Guarded, `position` means nothing in the second.
   void on_go(uint64_t position) { go_ = position; }
   void on_revoked(uint64_t position);
@@ -46,8 +50,8 @@ class Steady {
   void on_vote(uint64_t position, uint64_t agreed);
 
  private:
-  std::atomic<uint64_t>& word(int local_rank) const;
-  uint64_t pack(uint64_t position, bool frozen) const;
+  SteadyWord word(int local_rank) const;
+  void tell(bool frozen, Mood mood);
 
   std::shared_ptr<const Schedule> schedule_;
   std::vector<std::vector<int>> members_;

@@ -45,22 +45,58 @@ Status Submissions::check_name(const Request& q, uint32_t entry) const {
 }
 
 Status Submissions::submit(const OperationPtr& op, bool* wake) {
-  std::lock_guard lock(mutex_);
-  return submit_locked(op, wake);
+  std::vector<OperationPtr> refused;
+  Status status;
+  {
+    std::lock_guard lock(mutex_);
+    status = submit_locked(op, wake, &refused);
+  }
+  // Without the lock: who hears of it may submit.
+  for (const OperationPtr& member : refused) member->complete(status.with("group '" + op->request.group + "'"));
+  return status;
 }
 
-Status Submissions::submit_locked(const OperationPtr& op, bool* wake) {
+// `refused`: members of the operation's group that were accepted before, and end together with it.
+Status Submissions::submit_locked(const OperationPtr& op, bool* wake, std::vector<OperationPtr>* refused) {
   Request& q = op->request;
   q.unnamed = q.name.empty();
-  HVD_RETURN_IF_ERROR(check(q));
-  const uint32_t entry = cursor_ ? cursor_->find(q) : ScheduleCursor::kNoEntry;
-  HVD_RETURN_IF_ERROR(check_name(q, entry));
+  Status status = check(q);
+  const uint32_t entry = status.ok() && cursor_ ? cursor_->find(q) : ScheduleCursor::kNoEntry;
+  if (status.ok()) status = check_name(q, entry);
+  if (Assembly::concerns(q)) return join_group(op, std::move(status), refused, wake);
+  if (status.ok()) enter(op, entry, wake);
+  return status;
+}
+
+Status Submissions::join_group(const OperationPtr& op, Status status, std::vector<OperationPtr>* refused, bool* wake) {
+  if (status.ok()) status = assembly_.refusal(op->request);
+  if (!status.ok()) {
+    *refused = assembly_.refuse(op->request, status);
+    for (const OperationPtr& member : *refused) forget_name(*member);
+    return status;
+  }
+  if (!op->request.unnamed) in_flight_.insert(key_of(op->request));
+  if (op->on_done) op->submitted = Clock::now();
+  for (const OperationPtr& member : assembly_.add(op)) {
+    forget_name(*member);
+    enter(member, cursor_ ? cursor_->find(member->request) : ScheduleCursor::kNoEntry, wake);
+  }
+  return {};
+}
+
+// Accepted, and no part of a group that is to come.
+void Submissions::enter(const OperationPtr& op, uint32_t entry, bool* wake) {
+  Request& q = op->request;
   q.fence = fence_;
   op->sequence = next_sequence_++;
   if (q.unnamed) op->unnamed_number = unnamed_[stream_of(q.set, q.face, q.kind)]++;
   if (op->on_done) last_ = op->submitted = Clock::now();  // the age of others is known to who waits for them
+  bool completed = false;
   if (cursor_ && !deviated_) {
-    if (offer(op, entry, wake)) return {};
+    if (offer(op, entry, &completed)) {
+      *wake = *wake || completed;
+      return;
+    }
     deviated_ = true;
   }
   if (!q.unnamed) in_flight_.insert(key_of(q));
@@ -68,19 +104,26 @@ Status Submissions::submit_locked(const OperationPtr& op, bool* wake) {
   queued_.store(queue_.size(), std::memory_order_seq_cst);
   last_ = op->submitted = Clock::now();
   *wake = true;
-  return {};
+}
+
+void Submissions::forget_name(const Operation& op) {
+  if (!op.request.unnamed) in_flight_.erase(key_of(op.request));
 }
 
 Status Submissions::submit_again(const OperationPtr& op, bool* wake) {
-  std::lock_guard lock(mutex_);
-  // All that a full check could find, a removed process set or the end of the job, ends the schedule first.
-  const bool known = cursor_ && !deviated_ && !op->request.unnamed && op->schedule == cursor_->schedule().id;
-  if (!known || cursor_->repeated(op->entry) || cursor_->busy(op->entry)) return submit_locked(op, wake);
-  op->request.fence = fence_;
-  op->sequence = next_sequence_++;
-  cursor_->offer_again(op->entry, op.get(), wake);
-  keep(op, op->entry);
-  return {};
+  {
+    std::lock_guard lock(mutex_);
+    // All that a full check could find, a removed process set or the end of the job, ends the schedule first.
+    const bool known = cursor_ && !deviated_ && !op->request.unnamed && op->schedule == cursor_->schedule().id;
+    if (known && !Assembly::concerns(op->request) && !cursor_->repeated(op->entry) && !cursor_->busy(op->entry)) {
+      op->request.fence = fence_;
+      op->sequence = next_sequence_++;
+      cursor_->offer_again(op->entry, op.get(), wake);
+      keep(op, op->entry);
+      return {};
+    }
+  }
+  return submit(op, wake);
 }
 
 bool Submissions::offer(const OperationPtr& op, uint32_t entry, bool* completed) {
@@ -115,6 +158,11 @@ std::vector<OperationPtr> Submissions::take() {
 Clock::time_point Submissions::last_submission() const {
   std::lock_guard lock(mutex_);
   return last_;
+}
+
+OperationPtr Submissions::oldest_queued() const {
+  std::lock_guard lock(mutex_);
+  return queue_.empty() ? nullptr : queue_.front();
 }
 
 void Submissions::skip_unnamed(const Response& response, const std::string& name) {
@@ -248,6 +296,7 @@ void Submissions::release(const std::vector<Operation*>& operations) {
 
 bool Submissions::nudge(const Operation& op, bool impatient) {
   std::lock_guard lock(mutex_);
+  if (Assembly::concerns(op.request) && impatient && release_part(op)) return true;
   if (!cursor_ || deviated_) return false;
   if (!cursor_->stuck(&op)) {
     if (!impatient) return false;
@@ -258,12 +307,24 @@ bool Submissions::nudge(const Operation& op, bool impatient) {
   return true;
 }
 
+// Lets go of the incomplete group that holds `op`: announced, its members are seen to wait for the others.
+bool Submissions::release_part(const Operation& op) {
+  bool wake = false;
+  for (const OperationPtr& member : assembly_.take_with(op)) {
+    forget_name(*member);
+    enter(member, ScheduleCursor::kNoEntry, &wake);
+  }
+  return wake;
+}
+
 bool Submissions::nudge_unattended(double patience, double impatience, bool* waiting) {
   std::lock_guard lock(mutex_);
-  *waiting = false;
-  if (!cursor_ || deviated_) return false;
   const auto now = Clock::now();
   const auto seconds = [now](Clock::time_point since) { return std::chrono::duration<double>(now - since).count(); };
+  const Operation* held = assembly_.oldest_unattended();
+  *waiting = held != nullptr;
+  if (held && seconds(held->submitted) >= impatience) return release_part(*held);
+  if (!cursor_ || deviated_) return false;
   for (void* token : cursor_->outstanding()) {
     const auto* op = static_cast<const Operation*>(token);
     if (!op->on_done) continue;
@@ -281,6 +342,7 @@ std::vector<OperationPtr> Submissions::end(Status why) {
   std::vector<OperationPtr> out;
   if (ended_.ok()) ended_ = std::move(why);
   out.swap(queue_);
+  for (OperationPtr& op : assembly_.take_all()) out.push_back(std::move(op));
   for (OperationPtr& op : take_outstanding()) out.push_back(std::move(op));
   in_flight_.clear();
   queued_.store(0, std::memory_order_seq_cst);

@@ -1,5 +1,14 @@
 // Where callers and the driver meet: the queue of new operations, the names in flight, the process sets for checks at call time, the
 // cursor of a running schedule, and the reason why the engine has ended. Everything under one short lock.
+//
+// Where an operation is that nobody has announced:
+//
+//   submit -> [assembly_: its group is not complete here] -> queue_  -> take()         -> the driver's, announced next
+//                                                         -> cursor_ -> take_bucket()  -> the driver's, carried out next
+//   a schedule begins: queue_ -> cursor_, from the first on that does not fit -> queue_ ("deviated": the driver leaves the schedule)
+//   it ends:           cursor_, queue_ -> end_schedule() -> the driver's, announced next
+//
+// Whoever waits in vain for something in cursor_ or assembly_ nudges it on towards the announcement, after which rank 0 knows who is missing.
 #pragma once
 #include <map>
 #include <memory>
@@ -8,6 +17,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "engine/assembly.h"
 #include "engine/operation.h"
 #include "engine/schedule.h"
 
@@ -32,6 +42,8 @@ class Submissions {
   std::vector<OperationPtr> take();
   bool empty() const { return queued_.load(std::memory_order_seq_cst) == 0; }
   Clock::time_point last_submission() const;
+  // The oldest of what is queued, null if nothing is.
+  OperationPtr oldest_queued() const;
   // These are about to be completed: their names may be used again.
   void release(const std::vector<Operation*>& operations);
 
@@ -58,7 +70,7 @@ class Submissions {
   const Schedule::Bucket* take_bucket(std::vector<Operation*>* operations, std::vector<OperationPtr>* keep);
   // The same, but the operations stay in the schedule: it may still end before them.
   const Schedule::Bucket* peek_bucket(std::vector<Operation*>* operations) const;
-  // A caller has been waiting for `op` for a while: if its bucket is incomplete here, waiting longer cannot help. `impatient`: it has
+  // A caller has been waiting for `op` for a while: if its bucket, or its group, is incomplete here, waiting longer cannot help. `impatient`: it has
   // waited for so long that others may never come, which only negotiation can tell (see Stall). True: wake the driver.
   bool nudge(const Operation& op, bool impatient);
   // The same for operations that nobody waits for, by their age and by how long the program has submitted nothing. `waiting`: there are
@@ -72,7 +84,11 @@ class Submissions {
  private:
   Status check(Request& q) const;
   Status check_name(const Request& q, uint32_t entry) const;
-  Status submit_locked(const OperationPtr& op, bool* wake);
+  Status submit_locked(const OperationPtr& op, bool* wake, std::vector<OperationPtr>* refused);
+  Status join_group(const OperationPtr& op, Status status, std::vector<OperationPtr>* refused, bool* wake);
+  bool release_part(const Operation& op);
+  void enter(const OperationPtr& op, uint32_t entry, bool* wake);
+  void forget_name(const Operation& op);
   bool offer(const OperationPtr& op, uint32_t entry, bool* completed);
   void keep(const OperationPtr& op, uint32_t entry);
   OperationPtr let_go(void* token);
@@ -81,6 +97,7 @@ class Submissions {
 
   const int rank_;
   mutable std::mutex mutex_;
+  Assembly assembly_;
   std::vector<OperationPtr> queue_;
   std::atomic<size_t> queued_{0};
   std::unordered_set<std::string> in_flight_;  // names of operations that no schedule has; its cursor knows the others

@@ -84,7 +84,7 @@ int main(int, char** arguments) {
   for (const Request& q : requests(1)) {
     responses.push_back(response(q));
     schedule.entries.push_back({0, q.kind, q.name, q.unnamed, 0});
-    schedule.buckets.push_back({responses.back(), {static_cast<uint32_t>(schedule.entries.size() - 1)}});
+    schedule.buckets.push_back({{responses.back()}, {static_cast<uint32_t>(schedule.entries.size() - 1)}});
   }
   Response two = responses[0];
   two.names.push_back("b");
@@ -125,6 +125,20 @@ int main(int, char** arguments) {
   write("driver", "respond-set", child + decided({added}));
   write("driver", "respond-schedule", child + decided(responses) + decided({adopted}) + frame(FrameType::go, 0, packed(uint64_t{1}, uint64_t{7})) +
                                           frame(FrameType::revoked, 0, packed(uint64_t{1}, uint64_t{7})));
+  // A group of two types: one bucket of two parts.
+  Response bytes_part = responses[0];
+  bytes_part.names = {"c"};
+  bytes_part.dtype = DType::uint8;
+  Schedule group;
+  group.id = 2;
+  for (const std::string& name : {std::string("b"), two.names.front(), std::string("c")}) group.entries.push_back({0, two.kind, name, false, 0});
+  group.buckets.push_back({{two, bytes_part}, {1, 0, 2}});
+  Response grouped;
+  grouped.kind = Kind::adopt_schedule;
+  encode(group, &grouped.payload);
+  write("messages", "schedule-of-a-group", '\2' + grouped.payload);
+  write("driver", "respond-group", child + decided({two, bytes_part}) + decided({grouped}));
+  write("driver", "respond-stalled", child + frame(FrameType::stalled, 0, packed(uint64_t{0}, std::vector<std::string>{"0/a", "0/b"})));
   write("driver", "respond-bye", child + frame(FrameType::bye, 2, bye) + frame(FrameType::ack, 0, ""));
 
   bytes = '\x01';

@@ -1,112 +1,19 @@
-// A world of engines in one process, a thread for each rank: the ranks of a pretended node share one segment, nodes are joined by
-// socket pairs, and the control links form the tree that engine/control.h describes.
+// A world of engines in one process (wiring.h), a thread for each rank.
 #pragma once
-#include <sys/eventfd.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <atomic>
 #include <cstring>
-#include <functional>
-#include <map>
-#include <memory>
 #include <mutex>
-#include <stdexcept>
 #include <string>
 #include <thread>
-#include <vector>
 
-#include "backends/host.h"
 #include "base/wire.h"
 #include "engine/control.h"
-#include "engine/schedule.h"
 #include "engine/engine.h"
-#include "transport/tcp_link.h"
+#include "engine/schedule.h"
+#include "wiring.h"
 
 namespace hvd::testing {
-
-enum class Layout { one_node, apart, pairs };  // all together; each rank its own node; two ranks a node
-inline constexpr Layout kLayouts[] = {Layout::one_node, Layout::apart, Layout::pairs};
-inline const char* name_of(Layout l) {
-  constexpr const char* names[] = {"one_node", "apart", "pairs"};
-  return names[static_cast<int>(l)];
-}
-inline std::vector<int> nodes_of(Layout layout, int size) {
-  std::vector<int> nodes;
-  for (int r = 0; r < size; ++r) nodes.push_back(layout == Layout::one_node ? 0 : layout == Layout::apart ? r : r / 2);
-  return nodes;
-}
-inline int leader_of(int rank, const std::vector<int>& nodes) {
-  return static_cast<int>(std::find(nodes.begin(), nodes.end(), nodes[rank]) - nodes.begin());
-}
-inline int parent_of(int rank, const std::vector<int>& nodes) {
-  const int leader = leader_of(rank, nodes);
-  return leader == rank ? 0 : leader;
-}
-
-inline void require(bool ok, const std::string& what) {
-  if (!ok) throw std::runtime_error(what);
-}
-inline std::pair<int, int> socket_pair() {
-  int fds[2];
-  require(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0, "socketpair");
-  return {fds[0], fds[1]};
-}
-inline std::unique_ptr<Link> adopt_socket(int fd) {
-  std::unique_ptr<TcpLink> link;
-  require(TcpLink::adopt(fd, &link).ok(), "TcpLink::adopt");
-  return link;
-}
-
-struct Given {
-  Layout layout = Layout::one_node;
-  Settings settings{};
-  LogSink log{};
-  std::vector<int> victims{};  // ranks without an engine: the test holds their sockets
-  size_t staging = 256 << 10;
-  size_t arena = 0;
-  std::vector<int> nodes{};  // by rank, instead of the layout
-  // Puts something between an engine and its link to `peer`; `data`: not of the control tree.
-  std::function<std::unique_ptr<Link>(std::unique_ptr<Link> link, int rank, int peer, bool data)> wrap{};
-  bool cuttable = false;  // see EngineWorld::cut
-};
-
-// Settings of worlds with more ranks than cores.
-inline Settings crowded() {
-  Settings s;
-  s.spins = 0;
-  s.timeout = 20;
-  return s;
-}
-
-// A link like the one inside it; tests change what they need.
-class PassingLink : public Link {
- public:
-  explicit PassingLink(std::unique_ptr<Link> inner) : inner_(std::move(inner)) {}
-  int64_t try_send(ConstBytes data) override { return inner_->try_send(data); }
-  int64_t try_recv(Bytes data) override { return inner_->try_recv(data); }
-  const Status& error() const override { return inner_->error(); }
-  int fd() const override { return inner_->fd(); }
-  short wanted() const override { return inner_->wanted(); }
-  void clear_wanted() override { inner_->clear_wanted(); }
-  void hang_up() override { inner_->hang_up(); }
-
- private:
-  std::unique_ptr<Link> inner_;
-};
-
-// Takes part in nothing while it is muted.
-class CuttableLink final : public PassingLink {
- public:
-  CuttableLink(std::unique_ptr<Link> inner, const std::atomic<bool>* muted) : PassingLink(std::move(inner)), muted_(muted) {}
-  int64_t try_send(ConstBytes data) override { return *muted_ ? 0 : PassingLink::try_send(data); }
-  int64_t try_recv(Bytes data) override { return *muted_ ? 0 : PassingLink::try_recv(data); }
-
- private:
-  const std::atomic<bool>* muted_;
-};
 
 // What a root whose part the test plays says: here is schedule `id`, of one barrier, and it ends before its first round.
 inline void announce_and_revoke(Control& root, uint64_t id) {
@@ -117,7 +24,7 @@ inline void announce_and_revoke(Control& root, uint64_t id) {
   barrier.kind = Kind::barrier;
   barrier.names = {"b"};
   barrier.shapes = {{}};
-  schedule.buckets.push_back({barrier, {0}});
+  schedule.buckets.push_back({{barrier}, {0}});
   adopt.kind = Kind::adopt_schedule;
   encode(schedule, &adopt.payload);
   std::string first, second;
@@ -150,31 +57,9 @@ inline bool sleeps(int tries) {
 
 class EngineWorld {
  public:
-  explicit EngineWorld(int size, Given given = {}) : size_(size), nodes_(given.nodes.empty() ? nodes_of(given.layout, size) : given.nodes) {
-    std::vector<EngineOptions> all(size);
-    make_nodes(&all, given);
-    for (int r = 1; r < size; ++r) {
-      const int parent = parent_of(r, nodes_);
-      auto [mine, theirs] = socket_pair();
-      hand(given, r, parent, false, mine, [&](auto link) { all[r].parent = std::move(link); });
-      hand(given, parent, r, false, theirs, [&](auto link) { all[parent].children[r] = std::move(link); });
-    }
-    for (int a = 0; a < size; ++a) {
-      for (int b = a + 1; b < size; ++b) {
-        if (nodes_[a] == nodes_[b]) continue;
-        auto [x, y] = socket_pair();
-        hand(given, a, b, true, x, [&](auto link) { all[a].data[b] = std::move(link); });
-        hand(given, b, a, true, y, [&](auto link) { all[b].data[a] = std::move(link); });
-      }
-    }
-    engines_.resize(size);
+  explicit EngineWorld(int size, Given given = {}) : wiring_(size, given), engines_(size) {
     for (int r = 0; r < size; ++r) {
-      if (is_victim(given, r)) {
-        for (int fd : all[r].event_fds) ::close(fd);
-        continue;
-      }
-      require(check(all[r]).empty(), check(all[r]));
-      engines_[r] = std::make_unique<Engine>(std::move(all[r]));
+      if (!Wiring::is_victim(given, r)) engines_[r] = std::make_unique<Engine>(std::move(wiring_.options[r]));
     }
   }
   // Leaving together, as programs do: each for itself would wait for the others' answers.
@@ -184,78 +69,20 @@ class EngineWorld {
       if (e) threads.emplace_back([&e] { e.reset(); });
     }
     for (auto& t : threads) t.join();
-    kill_victims();
-    for (auto& [rank, fds] : cut_fds_) {
-      for (int fd : fds) ::close(fd);
-    }
   }
   EngineWorld(const EngineWorld&) = delete;
 
-  int size() const { return size_; }
+  int size() const { return wiring_.size; }
   Engine& engine(int rank) { return *engines_[rank]; }
-  const std::vector<int>& victim_fds(int rank) { return victim_fds_[rank]; }
-  // What the kernel does when a process dies.
-  void kill_victims() {
-    for (auto& [rank, fds] : victim_fds_) {
-      for (int fd : fds) ::close(fd);
-    }
-    victim_fds_.clear();
-  }
-  // What others see when a rank with an engine dies: all of its connections end at once.
-  void cut(int rank) {
-    muted_[rank] = true;  // it must not see one end after the other and tell of it
-    for (int fd : cut_fds_[rank]) ::shutdown(fd, SHUT_RDWR);
-    muted_[rank] = false;
-  }
+  const std::vector<int>& victim_fds(int rank) { return wiring_.victim_fds[rank]; }
+  void kill_victims() { wiring_.kill_victims(); }
+  void cut(int rank) { wiring_.cut(rank); }
   Engine::Stats stats(int rank = 0) { return engines_[rank]->stats(); }
   std::atomic<int> marks{0};  // see Program::mark
 
  private:
-  static bool is_victim(const Given& given, int rank) {
-    return std::find(given.victims.begin(), given.victims.end(), rank) != given.victims.end();
-  }
-  template <class F>
-  void hand(const Given& given, int rank, int peer, bool data, int fd, F to) {
-    if (is_victim(given, rank)) {
-      victim_fds_[rank].push_back(fd);
-      return;
-    }
-    auto link = adopt_socket(fd);
-    if (given.cuttable) {
-      cut_fds_[rank].push_back(::dup(fd));
-      link = std::make_unique<CuttableLink>(std::move(link), &muted_[rank]);
-    }
-    if (given.wrap) link = given.wrap(std::move(link), rank, peer, data);
-    to(std::move(link));
-  }
-  void make_nodes(std::vector<EngineOptions>* all, const Given& given) {
-    std::vector<int> bells;
-    for (int r = 0; r < size_; ++r) bells.push_back(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-    std::map<int, std::shared_ptr<Segment>> segments;
-    for (int r = 0; r < size_; ++r) {
-      EngineOptions& o = (*all)[r];
-      o.rank = r;
-      o.size = size_;
-      o.node_of = nodes_;
-      for (int i = 0; i < size_; ++i) o.labels.push_back("rank " + std::to_string(i));
-      for (int i = 0; i < size_; ++i) {
-        if (nodes_[i] == nodes_[r]) o.event_fds.push_back(::dup(bells[i]));
-      }
-      auto& segment = segments[nodes_[r]];
-      if (!segment) segment = Segment::in_process({static_cast<int>(o.event_fds.size()), 4096, given.staging, given.arena});
-      o.segment = segment;
-      require(make_host_backend(given.settings.algorithm, &o.backend).ok(), "backend");
-      o.settings = given.settings;
-      o.log = given.log;
-    }
-    for (int fd : bells) ::close(fd);
-  }
-
-  int size_;
-  std::vector<int> nodes_;
+  Wiring wiring_;
   std::vector<std::unique_ptr<Engine>> engines_;
-  std::map<int, std::vector<int>> victim_fds_, cut_fds_;
-  std::map<int, std::atomic<bool>> muted_;
 };
 
 // One operation and its memory, on one rank.

@@ -46,7 +46,7 @@ Ready ready_of(const std::string& name, size_t bytes, uint64_t unit = 0) {
   r.response.shapes = {{static_cast<int64_t>(bytes)}};
   r.bytes = bytes;
   r.unit = unit;
-  r.grouped = unit != 0;
+  r.group_size = unit != 0 ? 2 : 0;
   return r;
 }
 
@@ -125,6 +125,155 @@ TEST_CASE("groups wait for all their members and fall together") {
     CHECK(ready[1].response.error.ok() == !bad);
     CHECK(ready[2].response.error.ok() == !bad);
   }
+}
+
+namespace {
+
+Request member_of(const std::string& group, uint32_t size, const std::string& name, std::vector<int64_t> shape = {2}) {
+  Request q = request(name, Kind::allreduce, std::move(shape));
+  q.group = group;
+  q.group_size = size;
+  return q;
+}
+
+std::string waiting_names(const Negotiator& n, double since) {
+  std::string all;
+  for (const auto& w : n.waiting(since)) {
+    all += w.name + ':';
+    for (int r : w.missing) all += std::to_string(r);
+    all += ' ';
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("groups of one name and different sizes do not mix") {
+  Negotiator n(2, labels(2));
+  for (int r : {0, 1}) n.announce(r, member_of("g", 2, "a"), 0);
+  for (int r : {0, 1}) n.announce(r, member_of("g", 3, "b"), 0);
+  for (int r : {0, 1}) n.announce(r, member_of("g", 3, "c"), 0);
+  CHECK(n.take_ready().empty());
+  for (int r : {0, 1}) n.announce(r, member_of("g", 2, "d"), 0);
+  CHECK(names(n.take_ready()) == Names{"a", "d"});
+  for (int r : {0, 1}) n.announce(r, member_of("g", 3, "e"), 0);
+  CHECK(names(n.take_ready()) == Names{"b", "c", "e"});
+  CHECK(!n.has_pending());
+}
+
+TEST_CASE("what fusion counts of an allgather is its result") {
+  Negotiator n(2, labels(2));
+  for (int r : {0, 1}) n.announce(r, request("a", Kind::allgather, {r == 0 ? 0 : 7, 3}), 0);
+  CHECK(n.take_ready().at(0).bytes == 7 * 3 * 4);
+}
+
+TEST_CASE("the fence of a group is its last member's") {
+  Negotiator n(1, labels(1));
+  Request first = member_of("g", 2, "a"), second = member_of("g", 2, "b");
+  second.fence = uint64_t{1} << kWeakFenceBits;  // another thread has waited meanwhile
+  n.announce(0, first, 0);
+  n.announce(0, second, 0);
+  const auto ready = n.take_ready();
+  REQUIRE(ready.size() == 2);
+  CHECK(ready[0].fence == ready[1].fence);
+  CHECK(fuse(ready, {}).size() == 1);
+}
+
+TEST_CASE("whatever waits is seen to wait: members of groups, and joins") {
+  Negotiator n(3, labels(3));
+  for (int r : {0, 1, 2}) n.announce(r, member_of("g", 3, "a"), 1);
+  CHECK(n.has_pending());
+  CHECK(waiting_names(n, 0.5) == "");
+  CHECK(waiting_names(n, 1) == "group 'g' (only 1 of its 3 members):012 ");  // as far as anybody knows
+  for (int r : {0, 1}) n.announce(r, member_of("g", 3, "b"), 2);
+  CHECK(waiting_names(n, 2) == "b:2 ");
+  n.announce(2, member_of("g", 3, "b"), 2);
+  CHECK(waiting_names(n, 2) == "group 'g' (only 2 of its 3 members):012 ");
+  for (int r : {0, 1, 2}) n.announce(r, member_of("g", 3, "c"), 3);
+  CHECK(n.take_ready().size() == 3);
+  CHECK(!n.has_pending());
+
+  n.announce(1, request("join", Kind::join), 4);
+  CHECK(n.has_pending());
+  CHECK(waiting_names(n, 4) == "join:02 ");
+  for (int r : {0, 2}) n.announce(r, request("x"), 9);  // the others are busy
+  CHECK(n.take_ready().size() == 1);
+  CHECK(waiting_names(n, 8) == "");
+  CHECK(waiting_names(n, 9) == "join:02 ");
+}
+
+TEST_CASE("a group that fails: what is held, what comes later, what only some ranks know, and what is announced twice") {
+  Negotiator n(2, labels(2));
+  auto errors = [&n] {
+    std::string all;
+    for (const Ready& r : n.take_ready()) all += r.response.names.front() + (r.response.error.ok() ? "+" : "-");
+    return all;
+  };
+  auto both = [&n](auto make) { for (int r : {0, 1}) n.announce(r, make(r), 0); };
+  both([](int) { return member_of("g", 3, "a"); });
+  both([](int r) { return member_of("g", 3, "b", {r + 1}); });
+  CHECK(errors() == "a-b-");
+  CHECK(!n.may_be_scheduled({}));  // nobody would know of the error any more
+  both([](int) { return member_of("g", 3, "c"); });
+  CHECK(errors() == "c-");
+  CHECK(n.may_be_scheduled({}));
+  for (const char* name : {"a", "b", "c"}) both([name](int) { return member_of("g", 3, name); });
+  CHECK(errors() == "a+b+c+");
+
+  for (int few : {0, 1}) {  // whichever rank is the one with the smaller group
+    both([few](int r) { return member_of("g", r == few ? 2 : 3, "a"); });
+    both([few](int r) { return member_of("g", r == few ? 2 : 3, "b"); });
+    CHECK(errors() == "a-b-");
+    n.announce(1 - few, member_of("g", 3, "c"), 0);
+    n.fail_diverged(1);
+    CHECK(errors() == "c-");
+    CHECK(!n.has_pending());
+    CHECK(n.may_be_scheduled({}));
+  }
+
+  both([](int) { return member_of("g", 2, "a"); });
+  n.announce(1, member_of("g", 2, "a"), 0);
+  CHECK(errors() == "a-");
+  both([](int) { return member_of("g", 2, "b"); });
+  CHECK(errors() == "b-");
+}
+
+TEST_CASE("a group in a set that is removed") {
+  Negotiator n(2, labels(2));
+  for (int r : {0, 1}) n.announce(r, set_request(Kind::add_set, {0}, "x"), 0);
+  (void)n.take_ready();
+  Request q = member_of("g", 2, "a");
+  q.set = 1;
+  n.announce(0, q, 0);
+  CHECK(n.take_ready().empty());
+  for (int r : {0, 1}) n.announce(r, set_request(Kind::remove_set, {1}, "x"), 0);
+  const auto ready = n.take_ready();
+  REQUIRE(names(ready) == Names{"x", "a"});
+  CHECK(contains(ready[1].response.error.message(), "process set 1 does not exist"));
+  q.name = "b";
+  n.announce(0, q, 0);
+  CHECK(!n.take_ready().at(0).response.error.ok());
+  CHECK(!n.has_pending());
+}
+
+TEST_CASE("a schedule takes over only what it knows") {
+  Negotiator n(2, labels(2));
+  auto period = [](const std::string& name, bool unnamed, Kind kind = Kind::allreduce) {
+    Ready r = ready_of(name, 1);
+    r.unnamed = unnamed;
+    r.response.kind = kind;
+    return std::vector<Ready>{r};
+  };
+  CHECK(n.may_be_scheduled(period("a", false)));
+  n.announce(0, request("a"), 0);
+  CHECK(n.may_be_scheduled(period("a", false)));
+  CHECK(!n.may_be_scheduled(period("b", false)));
+  n.clear_pending();
+  Request unnamed = request("allreduce.noname.7");
+  unnamed.unnamed = true;
+  n.announce(0, unnamed, 0);
+  CHECK(n.may_be_scheduled(period("allreduce.noname.5", true)));
+  CHECK(!n.may_be_scheduled(period("broadcast.noname.7", true, Kind::broadcast)));
 }
 
 TEST_CASE("join: allreduce goes on without the joined rank, all joined ends it") {
@@ -213,19 +362,23 @@ TEST_CASE("the stall check tells who is missing, and ends the job when asked to"
   std::string text;
   int warnings = 0;
   const LogSink log = [&](LogLevel, const std::string& t) { text = t; ++warnings; };
+  bool told = false;
+  auto check = [&](Stall& s, double now) { return s.check(n, now, log, &told); };
   Stall stall(5, 20, labels(4));
-  CHECK(stall.check(n, 14, log).ok());
+  CHECK(check(stall, 14).ok());
   CHECK(warnings == 0);
-  CHECK(stall.check(n, 16, log).ok());
+  CHECK(!told);
+  CHECK(check(stall, 16).ok());
+  CHECK(told);
   CHECK(warnings == 1);
   for (const char* part : {"late", "rank 0", "rank 2"}) CHECK(contains(text, part));
-  CHECK(stall.check(n, 18, log).ok());
+  CHECK(check(stall, 18).ok());
   CHECK(warnings == 1);
-  const Status end = stall.check(n, 31, log);
+  const Status end = check(stall, 31);
   CHECK(end.code() == Code::timeout);
   CHECK(contains(end.message(), "late"));
   Stall never(0, 0, labels(4));
-  CHECK(never.check(n, 1e6, log).ok());
+  CHECK(check(never, 1e6).ok());
   CHECK(warnings == 1);
 }
 
@@ -243,6 +396,13 @@ TEST_CASE("fusion") {
     change(two[1]);
     CHECK(fused(two, wide).size() == 2);
   };
+  for (Kind kind : {Kind::allgather, Kind::reducescatter, Kind::broadcast, Kind::alltoall, Kind::barrier}) {
+    std::vector<Ready> two{ready_of("a", 1), ready_of("b", 1)};
+    for (Ready& r : two) r.response.kind = kind, r.response.sizes = {1, 2};
+    const auto responses = fuse(two, wide);
+    CHECK(responses.size() == (joinable(kind) ? 1 : 2));
+    if (kind == Kind::allgather) CHECK(responses[0].sizes == std::vector<int64_t>{1, 2, 1, 2});
+  }
   apart([](Ready& r) { r.response.set = 1; });
   apart([](Ready& r) { r.response.dtype = DType::int8; });
   apart([](Ready& r) { r.response.op = ReduceOp::max; });

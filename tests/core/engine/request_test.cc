@@ -57,7 +57,22 @@ Schedule rich_schedule() {
   one.set = 3;
   one.names = {"barrier.noname.4"};
   one.shapes = {{}};
-  s.buckets = {{two, {0, 2}}, {one, {1}}};
+  s.buckets = {{{two}, {0, 2}}, {{one}, {1}}};
+  return s;
+}
+
+// A bucket of two parts: two allreduces of one group, of different types.
+Schedule group_of_two_types() {
+  Schedule s;
+  s.id = 78;
+  Response floats, bytes;
+  for (const char* name : {"a", "b", "c"}) s.entries.push_back({0, Kind::allreduce, name, false});
+  floats.names = {"a", "c"};
+  floats.shapes = {{1}, {2}};
+  bytes.dtype = DType::uint8;
+  bytes.names = {"b"};
+  bytes.shapes = {{7}};
+  s.buckets = {{{floats, bytes}, {0, 2, 1}}};
   return s;
 }
 
@@ -116,7 +131,7 @@ TEST_CASE("schedules come back as they were; entries that do not exist are refus
   CHECK(back.entries[2].face == 1);
   REQUIRE(back.buckets.size() == 2);
   CHECK(back.buckets[0].entries == std::vector<uint32_t>{0, 2});
-  CHECK(back.buckets[0].response.shapes == s.buckets[0].response.shapes);
+  CHECK(back.buckets[0].parts[0].shapes == s.buckets[0].parts[0].shapes);
   const Schedule good = s;
   auto refused = [&](auto change) {
     s = good;
@@ -130,9 +145,31 @@ TEST_CASE("schedules come back as they were; entries that do not exist are refus
   CHECK(refused([](Schedule& x) { x.buckets[0].entries[1] = 0; }));                       // one twice, another never
   CHECK(refused([](Schedule& x) { x.buckets.clear(); }));                                 // positions modulo nothing
   CHECK(refused([](Schedule& x) { x = Schedule{}; }));
-  CHECK(refused([](Schedule& x) { x.buckets[0].response.names[0] = "another"; }));
-  CHECK(refused([](Schedule& x) { x.buckets[1].response.set = 0; }));
-  CHECK(refused([](Schedule& x) { x.buckets[1].response.kind = Kind::add_set; }));
+  CHECK(refused([](Schedule& x) { x.buckets[0].parts[0].names[0] = "another"; }));
+  CHECK(refused([](Schedule& x) { x.buckets[1].parts[0].set = 0; }));
+  CHECK(refused([](Schedule& x) { x.buckets[1].parts[0].kind = Kind::add_set; }));
+  CHECK(refused([](Schedule& x) { x.buckets[0].parts.clear(); }));
+}
+
+TEST_CASE("a bucket's parts come back in order; they are of its set and have its names") {
+  const Schedule good = group_of_two_types();
+  Schedule back;
+  auto refused = [&](auto change) {
+    Schedule s = good;
+    change(s.buckets[0]);
+    std::string bytes;
+    encode(s, &bytes);
+    return !decode(bytes, &back);
+  };
+  REQUIRE(!refused([](Schedule::Bucket&) {}));
+  REQUIRE(back.buckets.at(0).parts.size() == 2);
+  CHECK(back.buckets[0].parts[0].names == std::vector<std::string>{"a", "c"});
+  CHECK(back.buckets[0].parts[1].dtype == DType::uint8);
+  CHECK(refused([](Schedule::Bucket& b) { b.parts.pop_back(); }));
+  CHECK(refused([](Schedule::Bucket& b) { std::swap(b.parts[0], b.parts[1]); }));
+  CHECK(refused([](Schedule::Bucket& b) { b.parts[1].set = 1; }));
+  CHECK(refused([](Schedule::Bucket& b) { b.parts[1].names.clear(), b.parts[1].shapes.clear(); }));
+  CHECK(refused([](Schedule::Bucket& b) { b.parts.push_back(b.parts[1]); }));
 }
 
 TEST_CASE("shapes that no tensor has are refused") {

@@ -1,0 +1,143 @@
+// Allgather and reducescatter, of one tensor or of several at once. What is small of several is packed and goes as one, so that it costs
+// one operation's delays; what is large goes by itself, because copying it twice would cost more.
+#include <cstring>
+#include <numeric>
+
+#include "collectives/reduce.h"
+#include "engine/execute.h"
+
+namespace hvd {
+namespace {
+
+// Bytes of an allgather's result, or of a reducescatter's input, that are small. All ranks know these numbers.
+constexpr size_t kSmall = 128u << 10;
+// So many bytes of them are packed at most: memory for it is kept.
+constexpr size_t kMostPacked = 4u << 20;
+// Of Scratch; the backend uses lower ones.
+constexpr int kSlotIn = 7, kSlotOut = 9;
+
+}  // namespace
+
+size_t scattered_elements(int64_t rows, size_t row, int n, int index) {
+  return static_cast<size_t>(rows / n + (index < rows % n ? 1 : 0)) * row;
+}
+
+// Tensor `index` of `bytes` bytes: with others, or by itself?
+void Executor::Parts::add(size_t index, size_t bytes) {
+  const bool fits = bytes <= kSmall && packed_bytes + bytes <= kMostPacked;
+  (fits ? packed : alone).push_back(index);
+  if (fits) packed_bytes += bytes;
+}
+
+void Executor::Parts::settle() {
+  if (packed.size() != 1) return;  // nothing to be packed with
+  alone.push_back(packed.front());
+  packed.clear();
+}
+
+Status Executor::allgather(Comm& comm, const Response& r, const std::vector<Operation*>& ops) {
+  const size_t n = static_cast<size_t>(comm.size);
+  parts_.clear();
+  for (size_t i = 0; i < ops.size(); ++i) {
+    ops[i]->sizes.assign(r.sizes.begin() + static_cast<ptrdiff_t>(i * n), r.sizes.begin() + static_cast<ptrdiff_t>((i + 1) * n));
+    const auto rows = std::accumulate(ops[i]->sizes.begin(), ops[i]->sizes.end(), int64_t{0});
+    const size_t total = static_cast<size_t>(rows) * elements_of(r.shapes[i], 1) * size_of(r.dtype);
+    ops[i]->output = std::make_shared<Output>(total);
+    counters_.bytes += total;
+    parts_.add(i, total);
+  }
+  parts_.settle();
+  if (!parts_.packed.empty()) HVD_RETURN_IF_ERROR(allgather_packed(comm, r, ops));
+  for (size_t i : parts_.alone) {
+    const size_t row = elements_of(r.shapes[i], 1) * size_of(r.dtype);
+    sizes_.clear();
+    for (int64_t rows : ops[i]->sizes) sizes_.push_back(static_cast<size_t>(rows) * row);
+    HVD_RETURN_IF_ERROR(backend_->allgather(comm, ops[i]->in, ops[i]->output->data(), sizes_));
+  }
+  return {};
+}
+
+// On the way each rank's parts of all tensors lie next to each other.
+Status Executor::allgather_packed(Comm& comm, const Response& r, const std::vector<Operation*>& ops) {
+  const size_t n = static_cast<size_t>(comm.size), me = static_cast<size_t>(comm.rank);
+  const auto part = [&](size_t i, size_t rank) { return static_cast<size_t>(ops[i]->sizes[rank]) * elements_of(r.shapes[i], 1) * size_of(r.dtype); };
+  sizes_.assign(n, 0);
+  for (size_t i : parts_.packed) {
+    for (size_t rank = 0; rank < n; ++rank) sizes_[rank] += part(i, rank);
+  }
+  std::byte* mine = comm.scratch->get(kSlotIn, sizes_[me]);
+  for (size_t at = 0; size_t i : parts_.packed) {
+    if (part(i, me) > 0) std::memcpy(mine + at, ops[i]->in, part(i, me));
+    at += part(i, me);
+  }
+  const std::byte* all = comm.scratch->get(kSlotOut, std::accumulate(sizes_.begin(), sizes_.end(), size_t{0}));
+  HVD_RETURN_IF_ERROR(backend_->allgather(comm, mine, const_cast<std::byte*>(all), sizes_));
+  more_sizes_.assign(ops.size(), 0);  // of each result what is there
+  for (size_t rank = 0; rank < n; ++rank) {
+    for (size_t i : parts_.packed) {
+      const size_t bytes = part(i, rank);
+      if (bytes > 0) std::memcpy(ops[i]->output->data() + more_sizes_[i], all, bytes);
+      more_sizes_[i] += bytes;
+      all += bytes;
+    }
+  }
+  return {};
+}
+
+Status Executor::reducescatter(Comm& comm, const Response& r, const std::vector<Operation*>& ops) {
+  parts_.clear();
+  for (size_t i = 0; i < ops.size(); ++i) {
+    const size_t total = elements_of(r.shapes[i]) * size_of(r.dtype);
+    counters_.bytes += total;
+    parts_.add(i, total);
+  }
+  parts_.settle();
+  if (!parts_.packed.empty()) HVD_RETURN_IF_ERROR(reducescatter_packed(comm, r, ops));
+  for (size_t i : parts_.alone) {
+    const size_t row = elements_of(r.shapes[i], 1), total = elements_of(r.shapes[i]);
+    sizes_.clear();
+    for (int rank = 0; rank < comm.size; ++rank) sizes_.push_back(scattered_elements(r.shapes[i][0], row, comm.size, rank));
+    const std::byte* in = ops[i]->in;
+    if (r.prescale != 1.0) {
+      // The output is smaller than the input, so the scaled input needs memory of its own.
+      std::byte* scaled = comm.scratch->get(kSlotIn, total * size_of(r.dtype));
+      scale(r.dtype, scaled, in, total, {r.prescale, 1});
+      in = scaled;
+    }
+    HVD_RETURN_IF_ERROR(backend_->reducescatter(comm, in, ops[i]->out, sizes_, r.dtype, backend_op(r.op), scale_after(r, comm.size)));
+  }
+  return {};
+}
+
+// On the way what belongs to one rank of all tensors lies next to each other.
+Status Executor::reducescatter_packed(Comm& comm, const Response& r, const std::vector<Operation*>& ops) {
+  const int n = comm.size;
+  const size_t element = size_of(r.dtype);
+  const auto part = [&](size_t i, int rank) { return scattered_elements(r.shapes[i][0], elements_of(r.shapes[i], 1), n, rank); };
+  size_t total = 0;
+  for (size_t i : parts_.packed) total += elements_of(r.shapes[i]);
+  std::byte* packed = comm.scratch->get(kSlotIn, total * element);
+  sizes_.assign(static_cast<size_t>(n), 0);
+  more_sizes_.assign(ops.size(), 0);  // of each tensor what is packed
+  std::byte* to = packed;
+  for (int rank = 0; rank < n; ++rank) {
+    for (size_t i : parts_.packed) {
+      const size_t count = part(i, rank);
+      if (count > 0) std::memcpy(to, ops[i]->in + more_sizes_[i] * element, count * element);
+      to += count * element;
+      more_sizes_[i] += count;
+      sizes_[static_cast<size_t>(rank)] += count;
+    }
+  }
+  if (r.prescale != 1.0) scale(r.dtype, packed, packed, total, {r.prescale, 1});
+  std::byte* mine = comm.scratch->get(kSlotOut, sizes_[static_cast<size_t>(comm.rank)] * element);
+  HVD_RETURN_IF_ERROR(backend_->reducescatter(comm, packed, mine, sizes_, r.dtype, backend_op(r.op), scale_after(r, n)));
+  for (const std::byte* from = mine; size_t i : parts_.packed) {
+    const size_t bytes = part(i, comm.rank) * element;
+    if (bytes > 0) std::memcpy(ops[i]->out, from, bytes);
+    from += bytes;
+  }
+  return {};
+}
+
+}  // namespace hvd

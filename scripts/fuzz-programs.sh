@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Random programs on whole engines, for MINUTES: fuzz-programs.sh MINUTES BUILD_DIR   (see tests/core/engine/programs_test.cc)
+# A hang or a wrong result ends it and shows the seed; HVD_PROGRAM_SEED=seed plays that program again, HVD_PROGRAMS says how many after it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+minutes=$1 build=$2
+cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DHVD_WERROR=ON -DHVD_BUILD_TESTS=ON -DHVD_BUILD_PYTHON=OFF >/dev/null
+cmake --build "$build" --target test_engine
+export HVD_PROGRAM_MINUTES=$minutes HVD_PROGRAM_SEED=${HVD_PROGRAM_SEED:-$(date +%s)000}
+echo "from seed $HVD_PROGRAM_SEED on"
+exec "$build/tests/core/test_engine" -tc='random programs with threads*' -d
