@@ -6,12 +6,21 @@ import os
 import sys
 
 from horovod.benchmark import options
+from horovod.common import launchers
+
+
+def _in_job() -> bool:
+    """Is this process one rank of the benchmark? Allocations of a scheduler look like a job of one process."""
+    if "HOROVOD_SIZE" in os.environ:
+        return True
+    place = launchers.find(os.environ)
+    return place is not None and (place.size > 1 or os.environ.get("HOROVOD_CONTROLLER") == "mpi")
 
 
 def main() -> int:
     """Exit code: 0, 1 with a message when something failed, 2 for words that are not understood."""
     chosen, np = options.parse(sys.argv[1:])
-    if "HOROVOD_SIZE" not in os.environ:
+    if not _in_job():
         from horovod.runner import launch
 
         return launch.main(["-np", str(np or 2), "--benchmark", "--", *sys.argv[1:]])

@@ -3,14 +3,16 @@
 Challenge and response with HMAC-SHA256 under the job's key. Every message has a fixed length, which is received whole
 before it is looked at:
 
-    connector -> acceptor   hello      magic, purpose, epoch, connector's rank, acceptor's rank, nonce C
+    connector -> acceptor   hello      magic, purpose, cipher, epoch, connector's rank, acceptor's rank, nonce C
     acceptor  -> connector  challenge  nonce A, HMAC("accept",  hello | nonce A)
     connector -> acceptor   proof      HMAC("connect", hello | nonce A | challenge's HMAC)
     acceptor  -> connector  welcome    HMAC("welcome", hello | proof)
 
 Both nonces are fresh, so nothing recorded earlier is accepted again; the labels keep one side's answer from serving as
 the other's; purpose, epoch and both ranks are under the MAC, so a connection made for one place cannot be used in
-another. With the welcome the connector learns that the acceptor has not given up meanwhile.
+another. So are the handshake's version, which the magic names, and the cipher by which the connection will be
+encrypted: nobody in between can bring the two sides to others than they mean. With the welcome the connector learns
+that the acceptor has not given up meanwhile.
 
 Both sides then have the same ``Session``: a key for each direction of this connection (HKDF over the job's key and all
 that was said), with which the engine encrypts what follows. With an ``Ephemeral`` on both sides the nonces are public
@@ -20,8 +22,10 @@ connection and learns the job's key later still cannot read it.
 Where the connector cannot open a connection to the acceptor (a firewall that lets connections through in one direction
 only), the acceptor opens it and says so first, after which the roles are as before:
 
-    acceptor  -> connector  invitation magic, purpose | 128, epoch, acceptor's rank, connector's rank, nonce I,
+    acceptor  -> connector  invitation magic, purpose | 128, 0, epoch, acceptor's rank, connector's rank, nonce I,
                                        HMAC("invite", all this)
+
+Byte by byte, with examples: docs/wire.md.
 
 ``Connector``, ``Acceptor`` and ``Inviter`` do no I/O, so that one thread can drive many of them: write ``outgoing``,
 feed what arrives, until ``done``. ``connect`` and ``accept`` drive one over a blocking socket.
@@ -38,8 +42,8 @@ from dataclasses import dataclass, field
 
 from horovod.common.secret import Secret
 
-_HELLO = struct.Struct("<4sBxxxQII32s")
-_MAGIC = b"HVD1"
+_HELLO = struct.Struct("<4sBBxxQII32s")
+_MAGIC = b"HVD2"  # the last byte is the version
 _NONCE = 32
 _MAC = 32
 _INVITATION = 0x80
@@ -75,6 +79,8 @@ class Ephemeral:
     """32 bytes."""
     agree: Callable[[bytes], bytes] = field(repr=False)
     """The secret shared with the owner of another public key. Raises ValueError when that is no honest one."""
+    cipher: int = 0
+    """Number of what will encrypt the connection (``cipher.NAMES``, from 1), 0: nothing will."""
 
 
 Ephemerals = Callable[[int], Ephemeral | None]
@@ -113,9 +119,10 @@ class _Side:
         """
         return 0 if self.done else self._need - len(self._incoming)
 
-    def _make_nonce(self, ephemeral: Ephemeral | None) -> bytes:
+    def _make_nonce(self, ephemeral: Ephemeral | None) -> tuple[int, bytes]:
+        """(number of the cipher, nonce)."""
         self._ephemeral = ephemeral
-        return secrets.token_bytes(_NONCE) if ephemeral is None else ephemeral.public
+        return (0, secrets.token_bytes(_NONCE)) if ephemeral is None else (ephemeral.cipher, ephemeral.public)
 
     def _agree(self, said: bytes, their_nonce: bytes) -> None:
         """Makes the keys: the connector's direction first. ``said``: all that went over the connection."""
@@ -147,8 +154,8 @@ class Connector(_Side):
 
     def __init__(self, key: bytes, place: Place, ephemerals: Ephemerals = _no_ephemeral) -> None:
         super().__init__(key)
-        nonce = self._make_nonce(ephemerals(place.purpose))
-        self._hello = _HELLO.pack(_MAGIC, place.purpose, place.epoch, place.source, place.target, nonce)
+        cipher, nonce = self._make_nonce(ephemerals(place.purpose))
+        self._hello = _HELLO.pack(_MAGIC, place.purpose, cipher, place.epoch, place.source, place.target, nonce)
         self.outgoing = self._hello
         self._need = _NONCE + _MAC
         self._welcome = b""
@@ -231,9 +238,11 @@ class Acceptor(_Side):
             raise AuthError("the other side does not know the job's key")
 
     def _receive_hello(self, message: bytes) -> None:
-        magic, purpose, epoch, source, target, _ = _HELLO.unpack(message)
-        if magic != _MAGIC:
+        magic, purpose, cipher, epoch, source, target, _ = _HELLO.unpack(message)
+        if magic[:-1] != _MAGIC[:-1]:
             raise AuthError("not a member of a Horovod job")
+        if magic != _MAGIC:
+            raise AuthError(f"it speaks version {magic[-1:]!r} of the handshake, accepted is {_MAGIC[-1:]!r}")
         if epoch != self._epoch or target != self._rank or source == target:
             raise AuthError(
                 f"meant for rank {target} in epoch {epoch}, this is rank {self._rank} in epoch {self._epoch}"
@@ -242,7 +251,9 @@ class Acceptor(_Side):
             self.invitation = message
             self._need = _MAC
             return
-        nonce = self._make_nonce(self._ephemerals(purpose))
+        mine, nonce = self._make_nonce(self._ephemerals(purpose))
+        if cipher != mine:
+            raise AuthError(f"it means to encrypt by cipher {cipher}, this side by {mine}")
         mac = _mac(self._key, b"accept", message, nonce)
         self._expected = _mac(self._key, b"connect", message, nonce, mac)
         self._claimed = Place(purpose, epoch, source, target)
@@ -253,7 +264,7 @@ class Acceptor(_Side):
     def _receive_invitation(self, mac: bytes) -> None:
         if not hmac.compare_digest(mac, _mac(self._key, b"invite", self.invitation)):
             raise AuthError("the other side does not know the job's key")
-        _, purpose, epoch, source, target, _ = _HELLO.unpack(self.invitation)
+        _, purpose, _, epoch, source, target, _ = _HELLO.unpack(self.invitation)
         self.invited = Place(purpose & ~_INVITATION, epoch, source, target)
         self.done = True
 
@@ -267,6 +278,7 @@ class Inviter(Acceptor):
         invitation = _HELLO.pack(
             _MAGIC,
             place.purpose | _INVITATION,
+            0,
             place.epoch,
             place.target,
             place.source,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from horovod.common import faces, launchers, util
+from horovod.common import faces, launchers, util, worker_env
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.process_sets import (
     ProcessSet,
@@ -311,6 +311,7 @@ def _after_fork() -> None:
     global _lock
     _lock = threading.RLock()  # another thread may have held it
     state.leave_in_child()
+    worker_env.forget_keys()
 
 
 def _where(trace: TracebackType | None) -> str:

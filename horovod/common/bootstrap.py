@@ -42,10 +42,10 @@ from horovod.common.peers import (
     make_plan,
     node_of,
 )
-from horovod.common.settings import LOG_LEVELS, Settings
+from horovod.common.settings import LOG_LEVELS, Settings, agree
 from horovod.common.state import Job
 from horovod.common.store_client import Met, StoreClient, StoreError, StoreTimeout
-from horovod.common.worker_env import WorkerEnv, take_job_key
+from horovod.common.worker_env import WorkerEnv
 
 if TYPE_CHECKING:
     from horovod._core import Engine
@@ -72,7 +72,7 @@ def start(members: list[int] | None, process_sets: list[list[int]], dynamic: boo
             "them"
         )
     if env.size == 1 or (members is not None and len(members) == 1):
-        take_job_key()  # it is of no use here, and none of the children's business
+        env.keep_key()
         return _start_alone(env, settings, dynamic)
     if members is None or len(members) == env.size:
         settings = _calibrated(env, settings)
@@ -122,7 +122,7 @@ def _describe(
         endpoints=endpoints,
         unix_name=unix_name,
         cpus=sorted(os.sched_getaffinity(0)),
-        agreed=settings.agreed(),
+        shared=settings.shared(),
         dynamic=dynamic,
         process_sets=process_sets,
         ciphers=ciphers,
@@ -240,7 +240,7 @@ class _Joining:
         epoch = met.round
         try:
             peers = self._gather(store, listeners, mine, met, formed)
-            settings = self._settings.with_values(peers[0].agreed)
+            settings = self._settings.with_values(agree([peer.shared for peer in peers]))
             plan = make_plan(self._me, peers)
             self._env = self._placed(peers)
             formed.cipher = self._cipher(plan, peers, settings)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from horovod.common.auth import Ephemeral
 from horovod.common.secret import Secret
 
-NAMES = ("aes-256-gcm", "chacha20-poly1305")
+NAMES = ("aes-256-gcm", "chacha20-poly1305")  # a name's place, from 1, is its number in the handshake
 
 # Where nothing is loaded yet: names that the system's loader may know.
 _SONAMES = ("libcrypto.so.3", "libcrypto.so.1.1", "libsodium.so.26", "libsodium.so.23")
@@ -38,7 +38,9 @@ class Cipher:
 
         secret = Secret(secrets.token_bytes(32))
         return Ephemeral(
-            _core.public_key(self.library, secret), lambda theirs: _core.shared_key(self.library, secret, theirs)
+            _core.public_key(self.library, secret),
+            lambda theirs: _core.shared_key(self.library, secret, theirs),
+            1 + NAMES.index(self.name),
         )
 
 

@@ -1,95 +1,104 @@
-"""How pickled objects prove, between hosts, that a member of the job has sent them just now, for this operation.
+"""How pickled objects prove, between hosts, that a member of the job has sent them just now, for this very call.
 
-What travels is the object, its number and a MAC (HMAC-SHA256 under a key of this job) over both, the sender and the
-operation. A sender counts what it sends to a set of ranks, and a receiver takes each number once, in any order that
-threads may bring about (the idea of the anti-replay window of RFC 4303, with the numbers still missing in its place).
+What travels is the object and a MAC (HMAC-SHA256 under a key of this job) over it, its sender, the operation with its
+name, and the number of the call: how often the ranks of the set have called this operation before. The number does not
+travel, since the ranks count alike: calls of one name come one after the other on each of them, and one that fails,
+fails on all. So an object that is altered, repeated, left out or brought into another order is noticed.
 """
 
 import hashlib
 import hmac
-import itertools
 import struct
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from horovod.common.exceptions import HorovodInternalError
 
 _NUMBER = struct.Struct("<Q")
 _MAC = 32
-_MISSING = 65536
+_NAMES = 65536  # that are remembered of each set
 
 
-class Seen:
-    """The numbers of one sender that have come."""
+class Numbers:
+    """The numbers of calls, by operation. No operation ever gets one twice. Pure, but for what it remembers."""
 
     def __init__(self) -> None:
-        self._next = 0
-        self._missing: dict[int, None] = {}  # below ``_next``, rising
+        self._next: dict[str, int] = {}  # the operation that was called last at the end
+        self._floor = 0  # above all numbers of operations that are forgotten
 
-    def take(self, number: int) -> bool:
-        """Whether ``number`` has not come before."""
-        if number < self._next:
-            return self._missing.pop(number, self) is None
-        for skipped in range(max(self._next, number - _MISSING), number):
-            self._missing[skipped] = None
-        while len(self._missing) > _MISSING:
-            del self._missing[next(iter(self._missing))]
-        self._next = number + 1
-        return True
+    def take(self, operation: str) -> int:
+        number = self._next.pop(operation, self._floor)
+        self._next[operation] = number + 1
+        if len(self._next) > _NAMES:
+            self._floor = max(self._floor, self._next.pop(next(iter(self._next))))
+        return number
+
+    def give_back(self, operation: str, number: int) -> None:
+        """The call has not come about."""
+        if operation in self._next:
+            self._next[operation] = number
 
 
 class Seals:
-    """What one rank has sealed and seen in one job. May be used by several threads."""
+    """What one rank has called in one job. May be used by several threads."""
 
     def __init__(self, key: bytes) -> None:
         """``key``: of this job alone; empty where objects do not leave the host, then nothing is added to them."""
         self._key = key
-        self._sent: dict[bytes, Iterator[int]] = {}
-        self._seen: dict[tuple[bytes, int], Seen] = {}
+        self._numbers: dict[bytes, Numbers] = {}
         self._lock = threading.Lock()
 
     @property
     def overhead(self) -> int:
-        """Bytes that ``seal`` adds."""
-        return _NUMBER.size + _MAC if self._key else 0
+        """Bytes that ``Call.seal`` adds."""
+        return _MAC if self._key else 0
 
-    def seal(self, data: bytes, operation: str, rank: int, ranks: Sequence[int]) -> bytearray:
-        """What travels of ``data``, which the world's ``rank`` sends to ``ranks``: longer by ``overhead``."""
-        if not self._key:
-            return bytearray(data)
-        group = _digest(ranks)
+    def begin(self, operation: str, ranks: Sequence[int], face: str = "") -> "Call":
+        """A call of ``operation``, named as in messages, by the world's ``ranks``, which all begin it too. Those of
+        different faces are different operations."""
+        group = hashlib.sha256(f"{face}/{','.join(map(str, ranks))}".encode()).digest()
         with self._lock:
-            number = _NUMBER.pack(next(self._sent.setdefault(group, itertools.count())))
-        return bytearray(data) + number + self._mac(data, number, operation, rank, group)
+            numbers = self._numbers.setdefault(group, Numbers())
+            return Call(self._key, operation, group, numbers.take(operation), numbers, self._lock)
 
-    def open(self, sealed: memoryview, operation: str, rank: int, ranks: Sequence[int]) -> memoryview:
-        """Inverse of ``seal``. Raises HorovodInternalError naming the rank for anything else, and for what has come
-        before."""
+
+class Call:
+    """One operation of ``Seals``, on one rank."""
+
+    def __init__(
+        self, key: bytes, operation: str, group: bytes, number: int, numbers: Numbers, lock: threading.Lock
+    ) -> None:
+        self._key = key
+        self._operation = operation
+        self._number = number
+        self._numbers = numbers
+        self._lock = lock
+        name = hashlib.sha256(operation.encode(errors="surrogatepass")).digest()
+        self._place = group + name + _NUMBER.pack(number)
+
+    def cancel(self) -> None:
+        """It has failed, as on all ranks."""
+        with self._lock:
+            self._numbers.give_back(self._operation, self._number)
+
+    def seal(self, data: bytes, rank: int, part: str) -> bytearray:
+        """What travels of ``data``, which the world's ``rank`` sends: longer by ``overhead``. ``part``: of what is sent
+        in this call."""
+        return bytearray(data) + self._mac(data, rank, part) if self._key else bytearray(data)
+
+    def open(self, sealed: memoryview, rank: int, part: str) -> memoryview:
+        """Inverse of ``seal``. Raises HorovodInternalError naming the rank for anything else."""
         if not self._key:
             return sealed
-        group = _digest(ranks)
-        data, number, mac = sealed[: -_MAC - _NUMBER.size], sealed[-_MAC - _NUMBER.size : -_MAC], sealed[-_MAC:]
-        genuine = len(number) == _NUMBER.size and hmac.compare_digest(
-            mac, self._mac(data, number, operation, rank, group)
-        )
-        if genuine:
-            with self._lock:
-                genuine = self._seen.setdefault((group, rank), Seen()).take(*_NUMBER.unpack(number))
-        if not genuine:
+        data, mac = sealed[:-_MAC], sealed[-_MAC:]
+        if not hmac.compare_digest(mac, self._mac(data, rank, part)):
             raise HorovodInternalError(
-                f"{operation}: the object of rank {rank} was altered on its way; HOROVOD_ENCRYPT_DATA=1 protects all "
-                "data between hosts"
+                f"{self._operation}: the object of rank {rank} was altered on its way, or is that of another call; "
+                "HOROVOD_ENCRYPT_DATA=1 protects all data between hosts"
             )
         return data
 
-    def _mac(
-        self, data: bytes | memoryview, number: bytes | memoryview, operation: str, rank: int, group: bytes
-    ) -> bytes:
-        made = hmac.new(self._key, group + f"{rank} {operation}\0".encode(errors="surrogatepass"), "sha256")
-        made.update(number)
+    def _mac(self, data: bytes | memoryview, rank: int, part: str) -> bytes:
+        made = hmac.new(self._key, self._place + f"{rank} {part}\0".encode(), "sha256")
         made.update(data)
         return made.digest()
-
-
-def _digest(ranks: Sequence[int]) -> bytes:
-    return hashlib.sha256(",".join(map(str, ranks)).encode()).digest()

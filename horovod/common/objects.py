@@ -14,7 +14,7 @@ import cloudpickle
 
 from horovod.common import dtypes, ops
 from horovod.common.faces import Face
-from horovod.common.object_seal import Seals
+from horovod.common.object_seal import Call, Seals
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.state import State, state
 
@@ -66,33 +66,22 @@ def broadcast_object(
 
     name = name or type(obj).__name__
     job = face or state
-    seals, ranks = job.require_job().seals, process_set.ranks or ()
+    seals = job.require_job().seals
     i_am_root = job.require_job().rank == root_rank
-    operation = f"broadcast_object {name!r}"
+    call = seals.begin(f"broadcast_object {name!r}", process_set.ranks or (), face.name if face is not None else "")
     data, error = _dumps_or_reason(obj) if i_am_root else (b"", None)
     payload, length = bytearray(), bytearray(8 + seals.overhead)
     if i_am_root:
-        payload = seals.seal(data if error is None else _FAILED + data, operation, root_rank, ranks)
-        length = seals.seal(len(payload).to_bytes(8, "little"), operation + " size", root_rank, ranks)
-    _run(
-        _core.KIND_BROADCAST,
-        f"broadcast.{name}.sz",
-        length,
-        dtypes.INT64,
-        (len(length) // 8,),
-        root_rank,
-        process_set,
-        job,
-    )
+        payload = call.seal(data if error is None else _FAILED + data, root_rank, "object")
+        length = call.seal(len(payload).to_bytes(8, "little"), root_rank, "size")
+    words, kind = (len(length) // 8,), _core.KIND_BROADCAST
+    _run(call, kind, f"broadcast.{name}.sz", length, dtypes.INT64, words, root_rank, process_set, job)
     if not i_am_root:
-        size = seals.open(memoryview(length), operation + " size", root_rank, ranks)
-        payload = bytearray(int.from_bytes(size, "little"))
-    _run(
-        _core.KIND_BROADCAST, f"broadcast.{name}.t", payload, dtypes.UINT8, (len(payload),), root_rank, process_set, job
-    )
+        payload = bytearray(int.from_bytes(call.open(memoryview(length), root_rank, "size"), "little"))
+    _run(call, kind, f"broadcast.{name}.t", payload, dtypes.UINT8, (len(payload),), root_rank, process_set, job)
     if i_am_root and error is None:
         return obj
-    body = memoryview(_FAILED + data) if i_am_root else seals.open(memoryview(payload), operation, root_rank, ranks)
+    body = memoryview(_FAILED + data) if i_am_root else call.open(memoryview(payload), root_rank, "object")
     if body[:1] == _FAILED:
         raise _not_pickled("broadcast_object", name, root_rank, body[1:]) from error
     return loads(body)
@@ -113,10 +102,11 @@ def allgather_object(
     me, seals = (job.job.rank, job.job.seals) if job.job is not None else (0, Seals(b""))  # then _run raises what fits
     ranks = process_set.ranks or ()
     data, error = _dumps_or_reason(obj)
-    operation = f"allgather_object {name!r}"
+    call = seals.begin(f"allgather_object {name!r}", ranks, face.name if face is not None else "")
     mine = data if error is None else _FAILED + data
-    payload = seals.seal(mine, operation, me, ranks)
+    payload = call.seal(mine, me, "object")
     work = _run(
+        call,
         _core.KIND_ALLGATHER,
         f"allgather.{name}.t",
         payload,
@@ -132,7 +122,7 @@ def allgather_object(
     for rank, size in zip(ranks, work.sizes, strict=True):
         part = memoryview(mine)
         if rank != me:
-            part = seals.open(gathered[begin : begin + size], operation, rank, ranks)
+            part = call.open(gathered[begin : begin + size], rank, "object")
         if part[:1] == _FAILED:
             raise _not_pickled("allgather_object", name, rank, part[1:]) from error
         objects.append(loads(part))
@@ -141,6 +131,7 @@ def allgather_object(
 
 
 def _run(
+    call: Call,
     kind: int,
     name: str,
     memory: bytearray,
@@ -150,17 +141,18 @@ def _run(
     process_set: ProcessSet,
     job: "Face | State",
 ) -> Any:
-    number = process_set.process_set_id
-    if number is None:
-        raise ValueError(f"{name}: {process_set} is not registered")
     # An empty bytearray has no address that could be taken, and none is needed.
     view = (ctypes.c_char * len(memory)).from_buffer(memory) if memory else None
     address = ctypes.addressof(view) if view is not None else 0
     try:
+        number = process_set.process_set_id
+        if number is None:
+            raise ValueError(f"{name}: {process_set} is not registered")
         work = job.run(kind, name, address, address, shape, dtype, ops.Sum, root, 1.0, 1.0, number, None, "", 0)
         work.wait()
         return work
     except Exception:
+        call.cancel()
         raise
     except BaseException:  # Ctrl-C ends the wait, not the operation, which still uses the memory
         _parked.append((memory, view))

@@ -34,8 +34,8 @@ class Peer(msgspec.Struct, array_like=True):
     """Of its listener in the abstract Unix namespace."""
     cpus: list[int]
     """Cores that it may run on."""
-    agreed: dict[str, Any]
-    """Its values of the settings that all ranks take from rank 0."""
+    shared: dict[str, Any]
+    """Its values of the settings that all ranks have to have alike."""
     dynamic: bool
     process_sets: list[list[int]]
     ciphers: list[str]

@@ -6,7 +6,7 @@ variables.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -31,6 +31,8 @@ class Setting:
     """Field of _core.EngineConfig that it fills, or empty."""
     agreed: bool = False
     """All ranks take rank 0's value."""
+    anyone: bool = False
+    """A switch that is on for all ranks where it is on for one: it only makes things safer."""
     flag: str = ""
     """horovodrun's flag."""
     yaml: str = ""
@@ -170,8 +172,8 @@ TABLE: Final = (
             "auto: shared memory inside a host, TCP between hosts; tcp: TCP between all ranks, so that it can be "
             "tested on one machine", choices=("auto", "tcp"), section=_JOIN),
     Setting("HOROVOD_ENCRYPT_DATA", "bool", False,
-            "encrypt tensors too on their way between hosts; what ranks agree on is always encrypted there",
-            agreed=True, section=_JOIN),
+            "encrypt tensors too on their way between hosts, on all ranks as soon as one asks for it; what ranks agree "
+            "on is always encrypted there", anyone=True, section=_JOIN),
     Setting("HOROVOD_CIPHER", "choice", "auto",
             "what encrypts connections between hosts; auto: the fastest on rank 0's processor that all ranks have",
             choices=("auto", "aes-256-gcm", "chacha20-poly1305"), agreed=True, section=_JOIN),
@@ -293,13 +295,21 @@ class Settings:
         assert value is None or isinstance(value, list)
         return value
 
-    def agreed(self) -> dict[str, Value]:
-        """The values that all ranks take from rank 0."""
-        return {setting.name: self.values[setting.name] for setting in TABLE if setting.agreed}
+    def shared(self) -> dict[str, Value]:
+        """The values that ranks tell one another, for ``agree``."""
+        return {setting.name: self.values[setting.name] for setting in TABLE if setting.agreed or setting.anyone}
 
     def with_values(self, values: Mapping[str, Value]) -> "Settings":
         """A copy with some values replaced."""
         return Settings({**self.values, **values})
+
+
+def agree(shared: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
+    """The values that all ranks take. ``shared``: by rank, what each has told."""
+    switches = {setting.name for setting in TABLE if setting.anyone}
+    return {
+        name: any(values[name] for values in shared) if name in switches else value for name, value in shared[0].items()
+    }
 
 
 def generate_docs() -> str:

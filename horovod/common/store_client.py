@@ -7,7 +7,7 @@ import msgspec
 import zmq
 
 from horovod.common.store_messages import (
-    MAX_REPLY_BYTES,
+    MAX_FRAME_BYTES,
     MAX_REQUEST_BYTES,
     MAX_VALUE_BYTES,
     Exchange,
@@ -16,9 +16,11 @@ from horovod.common.store_messages import (
     Request,
     Set,
     curve_pair,
+    frames,
     unpack,
 )
 
+_CONNECT_MS = 4000
 _GRACE = 2.0  # seconds for the server's own answer "timeout" to arrive, which names what is missing
 
 
@@ -63,11 +65,13 @@ class StoreClient:
             self._socket = self._context.socket(zmq.DEALER)
             self._socket.curve_publickey, self._socket.curve_secretkey = curve_pair(key, "client")
             self._socket.curve_serverkey = curve_pair(key, "server")[0]
-            self._socket.maxmsgsize = MAX_REPLY_BYTES + MAX_REQUEST_BYTES
+            self._socket.maxmsgsize = MAX_FRAME_BYTES  # who listens there may be a stranger
             self._socket.linger = 0
             self._socket.ipv6 = ":" in host
             self._socket.reconnect_ivl = 50
             self._socket.reconnect_ivl_max = 1000
+            # While strangers keep the store's door closed: the system itself would ask ever less often.
+            self._socket.connect_timeout = _CONNECT_MS
             self._socket.connect(f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}")
         except zmq.ZMQError as error:
             self._context.destroy(linger=0)
@@ -150,7 +154,7 @@ class StoreClient:
         message = msgspec.msgpack.encode(request)
         if len(message) > MAX_REQUEST_BYTES:
             raise ValueError(f"a request of {len(message)} bytes, accepted are at most {MAX_REQUEST_BYTES}")
-        self._socket.send(message)
+        self._socket.send_multipart(frames(message))
         while True:
             left = deadline - time.monotonic()
             if left <= 0 or not self._socket.poll(int(left * 1000) + 1):
@@ -160,7 +164,7 @@ class StoreClient:
                     "this address cannot be reached, or the job key is not the launcher's",
                     [],
                 )
-            reply = self._decoder.decode(self._socket.recv())
+            reply = self._decoder.decode(b"".join(self._socket.recv_multipart()))
             if reply.id == request.id:  # others answer calls that were given up
                 break
         if reply.error == "timeout":

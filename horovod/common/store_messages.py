@@ -10,7 +10,10 @@ import zmq.utils.z85
 from horovod.common.auth import derive_key
 from horovod.common.secret import Secret
 
-# Also what a stranger can make the server hold for one connection: ZeroMQ looks at lengths before it looks at keys.
+# ZeroMQ's limit of a frame, at both ends. It looks at lengths before it looks at keys, so this is what a stranger can
+# make a process hold for one connection; hence messages travel in frames.
+MAX_FRAME_BYTES = 8192
+_ENCRYPTION = 64  # bytes of a frame that are not the message's, at most (CurveZMQ, RFC 26: 33)
 MAX_VALUE_BYTES = 1 << 20
 MAX_NAMES = 65536
 MAX_RANKS = 65536
@@ -76,6 +79,13 @@ class Reply(msgspec.Struct, array_like=True):
     """Exchange: the values, if there are any, by ``pack``; then ``values`` is empty."""
     holder: int = -1
     """Exchange: the rank that gets everybody's values; -1: the one that asks."""
+
+
+def frames(message: bytes) -> list[memoryview]:
+    """The parts in which a message travels."""
+    step = MAX_FRAME_BYTES - _ENCRYPTION
+    view = memoryview(message)
+    return [view[begin : begin + step] for begin in range(0, max(1, len(view)), step)]
 
 
 def pack(values: list[bytes]) -> bytes:

@@ -12,11 +12,10 @@ import msgspec
 import zmq
 import zmq.utils.z85
 
-from horovod.common.store_door import Door, listen
-from horovod.common.store_messages import MAX_REQUEST_BYTES, Request, curve_pair
+from horovod.common.store_door import HANDSHAKE_SECONDS, Door, listen
+from horovod.common.store_messages import MAX_FRAME_BYTES, MAX_REQUEST_BYTES, Request, curve_pair, frames
 from horovod.common.store_table import Table, Waiting
 
-_HANDSHAKE_MS = 5_000
 _QUEUED = 64  # messages that wait for a client that does not read, and from one that is not served yet
 
 
@@ -83,8 +82,8 @@ def _make_socket(context: "zmq.Context[zmq.Socket[bytes]]", key: bytes) -> "zmq.
     socket.curve_server = True
     socket.curve_publickey, socket.curve_secretkey = curve_pair(key, "server")
     socket.zap_domain = b"horovod"
-    socket.maxmsgsize = MAX_REQUEST_BYTES
-    socket.handshake_ivl = _HANDSHAKE_MS
+    socket.maxmsgsize = MAX_FRAME_BYTES
+    socket.handshake_ivl = int(HANDSHAKE_SECONDS * 1000)
     socket.rcvhwm = socket.sndhwm = _QUEUED
     socket.linger = 0
     return socket
@@ -110,6 +109,12 @@ class _Gate:
         self.socket.send_multipart([b"1.0", request, code, text, b"member" if known else b"", b""])
 
 
+def _joined(parts: Sequence[bytes]) -> bytes:
+    if sum(map(len, parts)) > MAX_REQUEST_BYTES:
+        raise ValueError("a request that is too long")
+    return b"".join(parts)
+
+
 def _serve(table: Table, socket: "zmq.Socket[bytes]", gate: _Gate, door: Door, stop: int) -> None:
     decoder = msgspec.msgpack.Decoder(Request)
     encoder = msgspec.msgpack.Encoder()
@@ -126,14 +131,15 @@ def _serve(table: Table, socket: "zmq.Socket[bytes]", gate: _Gate, door: Door, s
         if gate.socket in ready:
             gate.answer()
         if socket in ready:
-            frames = socket.recv_multipart()
-            # A member that sends nonsense is answered with silence: not understood, not UTF-8, or nested too deeply.
+            client, *parts = socket.recv_multipart()
+            # A member that sends nonsense is answered with silence: too long, not understood, not UTF-8, or nested too
+            # deeply.
             with contextlib.suppress(ValueError, RecursionError):
-                replies += table.handle(frames[0], decoder.decode(frames[-1]), time.monotonic())
+                replies += table.handle(client, decoder.decode(_joined(parts)), time.monotonic())
         replies += table.expire(time.monotonic())
         table.publish()
         for client, reply in replies:
-            socket.send_multipart([client, encoder.encode(reply)])
+            socket.send_multipart([client, *frames(encoder.encode(reply))])
     door.close()
     socket.close(linger=0)
     gate.socket.close(linger=0)

@@ -7,13 +7,15 @@ Job key: 32 random bytes, made per job, that authenticate every connection insid
 sealed memfd inherited by the worker (HOROVOD_KEY_FD) or in a file that only its owner can read (HOROVOD_KEY_FILE),
 never in the environment itself or in argv. Both may be given: the file then stands in where the descriptor did not
 survive, as when a Python wrapper starts the training script with subprocess, which closes descriptors.
-``/proc/<launcher's pid>/fd/<n>`` of the same memfd is such a file.
+``/proc/<launcher's pid>/fd/<n>`` of the same memfd is such a file. Once read, the descriptor is this process's alone:
+programs that it starts do not inherit it, and forked children close it.
 
 Under other launchers a user may give a key: a file, or HOROVOD_JOB_KEY, 64 hexadecimal digits in a variable that all
 processes inherit. It is removed from the environment when it has been read, so that children do not get it.
 """
 
 import binascii
+import contextlib
 import fcntl
 import os
 import re
@@ -32,6 +34,7 @@ _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_S
 
 _JOB_KEY = "HOROVOD_JOB_KEY"
 _taken: list[Secret] = []  # the key that was in HOROVOD_JOB_KEY of this process
+_read: dict[int, tuple[int, int]] = {}  # descriptors of keys that this process has read: device and inode of each
 
 
 @dataclass(frozen=True)
@@ -151,6 +154,13 @@ class WorkerEnv:
             "neither HOROVOD_KEY_FD nor HOROVOD_KEY_FILE is set, so the job has no key; start it with horovodrun"
         )
 
+    def keep_key(self) -> None:
+        """Where the key is of no use: programs that this process starts do not inherit it either."""
+        take_job_key()
+        if self.key_fd is not None:
+            with contextlib.suppress(ValueError):  # a program in between has closed it
+                read_key_fd(self.key_fd)
+
     def given_key(self) -> Secret | None:
         """The key that the user gives to a job of another launcher, None without one. Takes HOROVOD_JOB_KEY out of this
         process's environment. Raises ValueError naming the variable and what is wrong, never the key.
@@ -224,8 +234,19 @@ def make_key_fd(key: bytes) -> int:
     return fd
 
 
+def path_of_descriptor(pid: int, fd: int) -> str:
+    """The file by which processes of this user can open the key that another one has under this descriptor."""
+    return f"/proc/{pid}/fd/{fd}"
+
+
+def is_path_of_descriptor(path: str) -> bool:
+    """Was the path made by ``path_of_descriptor``? Then it is one launcher's for its own job, not the user's."""
+    return re.fullmatch(r"/proc/\d+/fd/\d+", path) is not None
+
+
 def read_key_fd(fd: int) -> Secret:
-    """The key in a memfd made by ``make_key_fd``; the descriptor stays open and its offset unmoved."""
+    """The key in a memfd made by ``make_key_fd``; the descriptor stays open and its offset unmoved, but programs do not
+    inherit it any more: one may run as another user."""
     try:
         # Whatever else has this number by now (a descriptor that was closed and given out again) has no seals.
         sealed = fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE
@@ -241,7 +262,21 @@ def read_key_fd(fd: int) -> Secret:
         raise ValueError(
             f"HOROVOD_KEY_FD is {fd}, accepted is a sealed memfd of {KEY_BYTES} bytes inherited from the launcher"
         )
+    os.set_inheritable(fd, False)
+    found = os.fstat(fd)
+    _read[fd] = found.st_dev, found.st_ino
     return key
+
+
+def forget_keys() -> None:
+    """In a forked child, which is no member of the job: closes the descriptors of keys. What is in memory stays."""
+    for fd, identity in _read.items():
+        with contextlib.suppress(OSError):
+            found = os.fstat(fd)
+            if (found.st_dev, found.st_ino) == identity:  # else it was closed, and the number is another file's
+                os.close(fd)
+    _read.clear()
+    _taken.clear()
 
 
 def read_key_file(path: str) -> Secret:

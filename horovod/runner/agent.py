@@ -190,7 +190,7 @@ class Agent:
                 raise AgentError("a second StartJob")
             self._started = True
             self._check_directory(message.directory)
-            address = self._streams.listen() if message.relay else None
+            address = self._streams.listen(len(message.workers)) if message.relay else None
             pids = self._workers.start(message, bytes(self._payload) or None, address, self._say_alive)
             self._payload.clear()
             self._writer.send(Started(pids))

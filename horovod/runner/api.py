@@ -7,18 +7,14 @@ import os
 import textwrap
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import horovod
-from horovod.runner import cli, function_package, mpi_command, mpi_function, outcome
+from horovod.runner import boot, cli, function_package, mpi_command, mpi_function, outcome
 from horovod.runner import hosts as host_lists
 from horovod.runner.errors import OutcomeError
 from horovod.runner.job import Job, JobResult
 from horovod.runner.stream_output import standard_output
 from horovod.runner.worker_error import worker_error
-
-_BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from horovod.runner.function_worker import main; main()"
 
 
 def run(
@@ -87,11 +83,10 @@ def run(
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise ValueError(f"num_proc is {size!r}, accepted is an integer of at least 1")
     assigned = _assign(size, hosts, hostfile)
-    root = str(Path(horovod.__file__).resolve().parent.parent)
     interfaces = network_interface if network_interfaces is None else network_interfaces
     variables = _variables(interfaces, start_timeout, assigned)
     settings = cli.LaunchSettings(
-        command=[*filter(None, [executable]), "-c", _BOOT, root],
+        command=[*filter(None, [executable]), *boot.words("horovod.runner.function_worker")],
         own_python=not executable,
         slots=assigned,
         variables=variables,

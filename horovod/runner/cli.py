@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from horovod.common.settings import BY_NAME, Settings
-from horovod.runner import config_file, help, hosts, mpi_command
+from horovod.runner import boot, config_file, help, hosts, mpi_command
 from horovod.runner.config_file import Config
 from horovod.runner.errors import LaunchError
 from horovod.runner.flags import FLAGS, GROUPS, Flag
@@ -165,7 +165,7 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
     if namespace.num_proc is None:
         raise LaunchError("-np is missing: say how many processes to start, as in `horovodrun -np 2 python train.py`")
     if namespace.benchmark:
-        command = ["-m", "horovod.benchmark", *command]
+        command = [*boot.words("horovod.benchmark.__main__"), *command]
     if not command:
         raise LaunchError("the command is missing: it comes after the flags, as in `horovodrun -np 2 python train.py`")
     variables = flag_variables(namespace, environ, config)

@@ -14,12 +14,10 @@ import shutil
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 
-import horovod
-from horovod.runner import cli, hosts
+from horovod.runner import boot, cli, hosts
 from horovod.runner.agents import Agent
 from horovod.runner.checks import findings, table
 from horovod.runner.checks.report import FAIL, Diagnosis, Finding, HostAnswer, HostReport
@@ -34,7 +32,6 @@ from horovod.runner.signals import SignalQueue
 
 END_SECONDS = 5.0
 WIDTH = 160  # characters, where the output is no terminal
-_BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from horovod.runner.checks.probe import main; main()"
 
 
 class _StoppedError(Exception):
@@ -160,10 +157,9 @@ def _examine(
     python = {slot.hostname: slot.python for slot in settings.slots}
     available = [hosts.Host(name, 1, python[name]) for name in names]
     slots: list[Slot] = hosts.assign(available, len(names))
-    root = str(Path(horovod.__file__).resolve().parent.parent)
     probing = dataclasses.replace(
         settings,
-        command=["-c", _BOOT, root],
+        command=boot.words("horovod.runner.checks.probe"),
         own_python=True,
         slots=slots,
         output_filename=None,

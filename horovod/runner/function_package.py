@@ -23,7 +23,7 @@ CODE_LIMIT = 4 << 20  # characters of code that is in no file; what is beyond ha
 
 
 def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
-    """Import path, code that is in no file (cells of a notebook), and function and arguments by cloudpickle.
+    """Where we look for modules, code that is in no file (cells of a notebook), function and arguments by cloudpickle.
 
     Raises TypeError naming what cannot be pickled: the function, with the variable that it uses, or an argument.
     """
@@ -39,7 +39,25 @@ def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
     finally:
         if module is not None:
             cloudpickle.unregister_pickle_by_value(module)
-    return pickle.dumps((list(sys.path), _code_in_no_file(), body))
+    return pickle.dumps((search_path(sys.path), _code_in_no_file(), body))
+
+
+def search_path(path: Sequence[object]) -> tuple[list[str], list[str]]:
+    """Where this program looks for modules before it looks among Python's own, and after them.
+
+    The current directory is meant as it is now, also if the function changes it.
+    """
+    entries = [_resolved(entry) for entry in path if isinstance(entry, str)]
+    library = os.path.dirname(os.__file__)
+    archive = f"python{sys.version_info[0]}{sys.version_info[1]}.zip"
+    own = (n for n, entry in enumerate(entries) if entry == library or os.path.basename(entry) == archive)
+    begin = next(own, 0)
+    return entries[:begin], entries[begin:]
+
+
+def _resolved(entry: str) -> str:
+    """Entries that are no place in the file system mean something to an importer of their own."""
+    return os.path.abspath(entry) if not entry or os.path.exists(entry) else entry
 
 
 def _unreachable_module(function: Callable[..., Any]) -> ModuleType | None:

@@ -11,10 +11,13 @@ import linecache
 import os
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+# All libraries that we use are loaded before the caller's directories are looked into.
 import cloudpickle
+import msgspec  # noqa: F401
+import zmq  # noqa: F401
 
 from horovod.common.worker_env import WorkerEnv
 from horovod.runner import outcome
@@ -53,8 +56,8 @@ def _take_descriptor(name: bytes) -> int:
 
 def _unpack(source: int, rank: int) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
     with open(source, "rb", buffering=0) as file:
-        path, code, body = pickle.loads(os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0))
-    sys.path += [entry for entry in path if entry not in sys.path]
+        (front, rest), code, body = pickle.loads(os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0))
+    sys.path[:] = joined_path(front, sys.path, rest)
     for name, lines in code.items():  # without a time of change, so that nobody looks for the file
         linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
     try:
@@ -65,6 +68,12 @@ def _unpack(source: int, rank: int) -> tuple[Callable[..., Any], tuple[Any, ...]
             "that they come from have to be importable here, and in the versions of the caller"
         ) from error
     return function, args, kwargs
+
+
+def joined_path(front: Sequence[str], own: Sequence[str], rest: Sequence[str]) -> list[str]:
+    """Where modules are looked for here: first where the caller looks first (beside its script, for example), and the
+    caller's libraries last, which on another host may be of another version."""
+    return list(dict.fromkeys([*front, *own, *rest]))
 
 
 def main() -> None:

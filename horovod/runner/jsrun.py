@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 
 from horovod.common.launchers import lsf
-from horovod.runner import environment, mpi, mpi_command
+from horovod.runner import mpi, mpi_command
 from horovod.runner.cli import LaunchSettings
 from horovod.runner.errors import LaunchError
 from horovod.runner.hosts import Host, Slot
@@ -73,11 +73,12 @@ def run_job(settings: LaunchSettings, environ: Mapping[str, str], signals: Signa
     """Runs the job by jsrun to its end. Raises LaunchError naming what is missing, OSError."""
     program = check(environ)
     variables = mpi.job_variables(settings, environ)
-    passing = environment.passed_on(variables, settings.env_allow, settings.env_deny, remote=True)
     cores = {host.name: host.slots for host in lsf_hosts(environ)}
     given = settings.mpi or mpi_command.MpiOptions()
     with _file(rankfile(settings.slots, cores)) as path:
-        command = build(program, path, mpi_command.exported(passing), given.extra, settings.whole_command)
+        command = build(
+            program, path, mpi.names_to_export(settings, variables, far=True), given.extra, settings.whole_command
+        )
         return mpi.run_command(command, variables, settings, signals)
 
 

@@ -1,7 +1,7 @@
 """`horovodrun --mpi`: starts the job by mpirun, shows its output as the built-in launcher does, says who failed first.
 
 MPI is only the launcher: the engine carries the job (docs/adr/0015-mpi-starts-only.md). The ranks meet and get their
-key by what mpirun offers (horovod.common.launchers), so none is made or passed here.
+key by what mpirun offers (horovod.common.launchers), so none is made here; the user's own passes if it is in a file.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 
+from horovod.common import worker_env
 from horovod.runner import environment, hosts, linux, mpi_command, mpi_output
 from horovod.runner.cli import LaunchSettings
 from horovod.runner.display import Display
@@ -33,6 +34,7 @@ _QUEUE_LIMIT = 4 << 20  # bytes of output that wait for their reader
 _OURS = re.compile(
     r"HOROVOD_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|CROSS_RANK|CROSS_SIZE|HOSTNAME|GLOO_RENDEZVOUS_(ADDR|PORT)|CPU_OPERATIONS)"
 )
+_KEY_FILE = "HOROVOD_KEY_FILE"
 _OUTER = re.compile(r"OMPI_COMM_WORLD_|PMIX_|PMI_|JSM_NAMESPACE_")
 
 
@@ -68,14 +70,12 @@ def prepare(settings: LaunchSettings, environ: Mapping[str, str]) -> tuple[list[
     if flavour.hydra and "PYTHONUNBUFFERED" not in environ:
         # Its -l tags every piece that a process writes, and an unbuffered print is several.
         del shared["PYTHONUNBUFFERED"]
-    far = not all(hosts.is_local(slot.hostname) for slot in settings.slots)
-    passing = environment.passed_on(shared, settings.env_allow, settings.env_deny, remote=True) if far else shared
     command = mpi_command.build(
         program,
         flavour,
         settings.slots,
         settings.whole_command,
-        mpi_command.exported(passing),
+        names_to_export(settings, shared, far=not _is_local(settings)),
         given,
         interfaces=settings.variables.get("NCCL_SOCKET_IFNAME", ""),
         ssh_port=settings.ssh_port,
@@ -85,10 +85,45 @@ def prepare(settings: LaunchSettings, environ: Mapping[str, str]) -> tuple[list[
 
 
 def job_variables(settings: LaunchSettings, environ: Mapping[str, str]) -> dict[str, str]:
-    """The launcher's environment, from which the processes get theirs."""
+    """The launcher's environment, from which the processes get theirs. Raises LaunchError for a key of the user's that
+    cannot be passed on."""
     outside = {name: value for name, value in environ.items() if not (_OURS.fullmatch(name) or _OUTER.match(name))}
     shared = environment.job_environment(outside, settings.variables, allow=settings.env_allow, deny=settings.env_deny)
-    return {**shared, "HOROVOD_CONTROLLER": "mpi"}
+    return {**shared, "HOROVOD_CONTROLLER": "mpi", **_given_key(settings, environ)}
+
+
+def names_to_export(settings: LaunchSettings, variables: Mapping[str, str], far: bool) -> list[str]:
+    """Of the variables that the processes get. `far`: some of them are on other hosts."""
+    passing = variables
+    if far:
+        passing = environment.passed_on(variables, settings.env_allow, settings.env_deny, remote=True)
+    return mpi_command.exported({*passing, _KEY_FILE} & set(variables))
+
+
+def _is_local(settings: LaunchSettings) -> bool:
+    return all(hosts.is_local(slot.hostname) for slot in settings.slots)
+
+
+def _given_key(settings: LaunchSettings, environ: Mapping[str, str]) -> dict[str, str]:
+    """The user's own key file, which no pattern for variables keeps back: without it the ranks would have a key that
+    the user trusts less. Raises LaunchError for a file that the ranks would refuse, and for a key in a variable.
+    """
+    if "HOROVOD_JOB_KEY" in environ:
+        raise LaunchError(
+            "HOROVOD_JOB_KEY is set, but the MPI launcher would send it to other hosts in the clear; accepted is "
+            "HOROVOD_KEY_FILE=FILE with a file of mode 0600 that all hosts see (umask 077; printenv HOROVOD_JOB_KEY > "
+            "FILE; unset HOROVOD_JOB_KEY), or none: then the ranks agree on a key through the launcher"
+        )
+    path = environ.get(_KEY_FILE, "")
+    if not path or worker_env.is_path_of_descriptor(path):
+        return {}
+    path = os.path.abspath(path)
+    if _is_local(settings) or os.path.exists(path):
+        try:
+            worker_env.read_key_file(path)
+        except ValueError as error:
+            raise LaunchError(str(error)) from None
+    return {_KEY_FILE: path}
 
 
 def run_job(

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import select
 import stat
 import time
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 
 STREAMS = {1: "stdout", 2: "stderr"}
 PIPE_PIECE = 4096  # a pipe or terminal that is ready takes this many bytes without blocking (PIPE_BUF)
 FILE_PIECE = 1 << 20
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 STATUS_LIMIT = 1 << 16  # bytes that wait, above which a status line is left out
 ERASE = b"\r\x1b[K"  # the line on which the cursor is
 
@@ -30,31 +34,28 @@ class RankFileError(OSError):
 class RankFiles:
     """DIR/rank.<zero-padded rank>/stdout and stderr, with the bytes of each worker as they came.
 
-    Raises RankFileError, an OSError, when a directory or file cannot be made or written.
+    DIR may be a symbolic link. What lies in it others may have prepared: links there are not followed, and only plain
+    files are written. Raises RankFileError, an OSError, when a directory or file cannot be made or written.
     """
 
     def __init__(self, directory: str, size: int) -> None:
         width = len(str(size - 1))
         self._files: dict[tuple[int, int], int] = {}
         self._paths: dict[tuple[int, int], Path] = {}
-        for rank in range(size):
-            folder = Path(directory) / f"rank.{rank:0{width}}"
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                self.close()
-                raise RankFileError(folder, error) from None
-            for stream, name in STREAMS.items():
-                self._open(rank, stream, folder / name)
-
-    def _open(self, rank: int, stream: int, path: Path) -> None:
+        top = path = Path(directory)
         try:
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+            top.mkdir(parents=True, exist_ok=True)
+            with _opened(os.open(top, _FOLDER)) as at:
+                for rank in range(size):
+                    folder = path = top / f"rank.{rank:0{width}}"
+                    with _opened(_enter(at, folder.name)) as inside:
+                        for stream, name in STREAMS.items():
+                            path = folder / name
+                            self._files[rank, stream] = _create(inside, name)
+                            self._paths[rank, stream] = path
         except OSError as error:
             self.close()
             raise RankFileError(path, error) from None
-        self._files[rank, stream] = fd
-        self._paths[rank, stream] = path
 
     def write(self, rank: int, stream: int, data: bytes) -> None:
         """Append. After an error the file has the bytes that fitted."""
@@ -76,6 +77,47 @@ class RankFiles:
                 failed = failed or RankFileError(self._paths[key], error)
         if failed is not None:
             raise failed
+
+
+@contextlib.contextmanager
+def _opened(fd: int) -> Iterator[int]:
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _enter(at: int, name: str) -> int:
+    """The folder of this name in the one that is open, made if need be."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, dir_fd=at)
+    try:
+        return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=at)
+    except NotADirectoryError:
+        _refuse_link(at, name)
+        raise
+
+
+def _create(at: int, name: str) -> int:
+    """An empty file of this name in the folder."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe without a reader blocks
+    try:
+        fd = os.open(name, flags, 0o666, dir_fd=at)
+    except OSError:
+        with contextlib.suppress(FileNotFoundError):
+            _refuse_link(at, name)
+        raise
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        os.close(fd)
+        raise OSError(errno.EEXIST, "something else is there; accepted is a plain file that has no other name")
+    os.ftruncate(fd, 0)
+    return fd
+
+
+def _refuse_link(at: int, name: str) -> None:
+    if stat.S_ISLNK(os.stat(name, dir_fd=at, follow_symlinks=False).st_mode):
+        raise OSError(errno.ELOOP, "it is a symbolic link, and links in the directory of output files are not followed")
 
 
 class OutputSink:

@@ -19,7 +19,7 @@ from horovod.runner.errors import AgentError
 from horovod.runner.messages import CHUNK, ByteWriter, Report, Spawn, StreamData, StreamEnd, StreamOpen
 
 READ_SIZE = 1 << 16
-CONNECTION_LIMIT = 4096  # of workers at once
+STRANGERS = 64  # connections beyond two for each worker, which may all be members': who is one, only the store can tell
 SENT_LIMIT = 64 << 20  # bytes that a reader who does not read may have waiting
 assert READ_SIZE <= CHUNK
 
@@ -43,16 +43,17 @@ class Streams:
         self._streams: dict[int, _Stream] = {}
         self._listener: socket.socket | None = None
         self._next = 1
-        # A stranger on this host could connect too, and must leave the agent descriptors to work with.
-        self._limit = min(CONNECTION_LIMIT, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        self._limit = 0  # of connections at once
 
     # The store's address for the workers of this host
 
-    def listen(self) -> tuple[str, int]:
-        """Accept workers' connections on loopback from now on. Returns the address.
+    def listen(self, workers: int) -> tuple[str, int]:
+        """Accept connections of that many workers on loopback from now on. Returns the address.
 
-        Whoever connects reaches the store, which admits only who holds the job's key.
+        Whoever connects reaches the store, which admits only who holds the job's key. Strangers must leave the agent
+        descriptors to work with, and the launcher memory.
         """
+        self._limit = min(2 * workers + STRANGERS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         if self._listener is None:
             self._listener = _loopback_listener()
         host, port = self._listener.getsockname()[:2]
@@ -65,7 +66,7 @@ class Streams:
                 sock, _ = self._listener.accept()
             except OSError:
                 return
-            if len(self._streams) >= self._limit:
+            if sum(stream.sock is not None for stream in self._streams.values()) >= self._limit:
                 sock.close()
                 continue
             sock.setblocking(False)

@@ -12,9 +12,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
-import horovod
+from horovod.runner import boot
 from horovod.runner.messages import MAGIC
 
 CONNECT_SECONDS = 8  # until ssh gives an address up
@@ -26,13 +25,6 @@ _PLAIN = ("-o", "ControlMaster=no", "-o", "RemoteCommand=none", "-o", "ClearAllF
 _UNANSWERED = ("BatchMode=yes", "PasswordAuthentication=no", f"ConnectTimeout={CONNECT_SECONDS}")
 # Kubernetes' MPI operator names its way into a pod here; it is called like ssh without options.
 AGENT_VARIABLE = "OMPI_MCA_plm_rsh_agent"
-
-# The current directory stays out of the agent's path: a user's queue.py there must not become a library of ours. The
-# first line on stdout says where the conversation begins, whatever the shell has printed before.
-_BOOT = (
-    f"import os, sys; os.write(1, {MAGIC!r}); sys.path[:1] = [p for p in sys.path[:1] if p]; "
-    "sys.path.append(sys.argv[1]); from horovod.runner.agent import main; main()"
-)
 
 
 @dataclass(frozen=True)
@@ -51,7 +43,8 @@ class Remote:
 
 def agent_command(python: str = "") -> list[str]:
     """How an agent is started on its host; nothing of the job is on its command line."""
-    return [python or sys.executable, "-c", _BOOT, str(Path(horovod.__file__).resolve().parent.parent)]
+    # The first line on stdout says where the conversation begins, whatever the shell has printed before.
+    return [python or sys.executable, *boot.words("horovod.runner.agent", f"os.write(1, {MAGIC!r})")]
 
 
 def ssh_command(host: str, remote: Remote, python: str = "", *, ask: bool = True) -> list[str]:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import select
 import socket
 
+from horovod.common.store_messages import MAX_REQUEST_BYTES
 from horovod.runner.agents import Agent
 from horovod.runner.messages import ByteWriter, StreamData, StreamEnd, StreamOpen
 
 READ_SIZE = 1 << 18
 QUEUE_LIMIT = 4 << 20  # bytes on the way to an agent beyond which the store's answers wait in their socket
+# Bytes on the way to the store beyond which a connection is ended: a member asks for one thing at a time, and sends no
+# more before the answer; a stranger is hung up on.
+REQUEST_LIMIT = 2 * MAX_REQUEST_BYTES
 
 
 class StoreRelay:
@@ -38,10 +42,13 @@ class StoreRelay:
             sock.connect_ex(self._address)  # what comes of it, the first read tells
             self._sockets[key] = (agent, sock, ByteWriter(sock.fileno()))
         elif key in self._sockets:
-            if isinstance(report, StreamData):
-                self._sockets[key][2].write(report.data)
-            else:
+            writer = self._sockets[key][2]
+            if isinstance(report, StreamEnd):
                 self._sockets.pop(key)[1].close()
+            elif writer.pending + len(report.data) <= REQUEST_LIMIT:
+                writer.write(report.data)
+            else:
+                self._end(key)
 
     def events(self) -> dict[int, int]:
         wanted: dict[int, int] = {}
@@ -71,8 +78,12 @@ class StoreRelay:
             if data:
                 agent.send(StreamData(key[1], data))
             else:
-                agent.send(StreamEnd(key[1]))
-                self._sockets.pop(key)[1].close()
+                self._end(key)
+
+    def _end(self, key: tuple[str, int]) -> None:
+        agent, sock, _ = self._sockets.pop(key)
+        agent.send(StreamEnd(key[1]))
+        sock.close()
 
     def close(self) -> None:
         for _, sock, _ in self._sockets.values():

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from horovod.common.worker_env import make_key_fd
+from horovod.common.worker_env import make_key_fd, path_of_descriptor
 from horovod.runner import linux
 from horovod.runner.environment import of_host
 from horovod.runner.messages import CHUNK, Exited, Output, Report, Result, StartJob, StdinReady, Worker
@@ -65,7 +65,7 @@ class WorkerTable:
         # The key's descriptor stays open here too: its name below /proc, which only this user can open, stands in where
         # a program between agent and training script closes what it inherits.
         key = make_key_fd(job.key)
-        self._key_file = b"/proc/%d/fd/%d" % (os.getpid(), key)
+        self._key_file = path_of_descriptor(os.getpid(), key).encode()
         shared = [(KEY_FD, key)]
         if payload is not None:
             shared.append((FUNCTION_FD, linux.memory_file("horovod-function", payload, sealed=True)))

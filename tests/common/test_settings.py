@@ -82,10 +82,17 @@ def test_names_are_unique_and_fields_belong_to_one_setting():
 
 
 def test_agreed_values_replace_ones_own():
-    theirs = Settings.from_environ({"HOROVOD_FUSION_THRESHOLD": "5", "HOROVOD_SPIN": "7"})
-    mine = Settings().with_values(theirs.agreed())
+    first = Settings.from_environ({"HOROVOD_FUSION_THRESHOLD": "5", "HOROVOD_SPIN": "7"})
+    second = Settings.from_environ({"HOROVOD_FUSION_THRESHOLD": "6"})
+    mine = second.with_values(settings.agree([first.shared(), second.shared()]))
     assert mine.integer("HOROVOD_FUSION_THRESHOLD") == 5
     assert mine.integer("HOROVOD_SPIN") == Settings().integer("HOROVOD_SPIN")
+
+
+@pytest.mark.parametrize("asking", [(), (0,), (2,), (0, 1, 2)])
+def test_what_makes_a_job_safer_is_on_where_anybody_asks_for_it(asking):
+    told = [Settings.from_environ({"HOROVOD_ENCRYPT_DATA": str(int(rank in asking))}).shared() for rank in range(3)]
+    assert settings.agree(told)["HOROVOD_ENCRYPT_DATA"] is bool(asking)
 
 
 def test_engine_fields_exist_in_the_contract():

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import horovod
-from tests.runner.launching import ROOT, marked_environment, python, run_job, running
+from tests.runner.launching import MARK, ROOT, launcher, marked_environment, processes_with, python, run_job, running
 
 
 def by_rank(text, stream="stdout"):
@@ -120,14 +120,16 @@ def test_lines_of_all_ranks_are_shown_once_when_asked_for(tmp_path):
         assert (tmp_path / f"rank.{rank}/stdout").read_text() == f"same\nmine {rank}\n"
 
 
-@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="there is no /dev/full here")
-def test_a_full_disk_ends_the_job_and_is_named(tmp_path):
-    (tmp_path / "rank.1").mkdir()
-    (tmp_path / "rank.1" / "stdout").symlink_to("/dev/full")
-    code = "import os, time; print('x'); time.sleep(600)"
-    done = run_job(["-np", "2", "--output-filename", str(tmp_path), *python(code)])
-    assert done.code != 0
-    assert f"horovodrun: rank file {tmp_path}/rank.1/stdout: No space left on device\n" in done.err
+def test_a_file_that_cannot_be_written_ends_the_job_and_is_named(tmp_path):
+    """A full disk, for example; here a limit of this process's, which fails in the same way."""
+    code = "import os, time; print('x' * 5000 * int(os.environ['HOROVOD_RANK'])); time.sleep(600)"
+    words = launcher(["-np", "2", "--output-filename", str(tmp_path), *python(code)])
+    limited = ["bash", "-c", 'ulimit -f 1; exec "$@"', "bash", *words]
+    environment = marked_environment()
+    done = subprocess.run(limited, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+    assert processes_with(environment[MARK]) == []
+    assert done.returncode != 0
+    assert f"horovodrun: rank file {tmp_path}/rank.1/stdout: File too large\n" in done.stderr.decode()
 
 
 def test_output_files_that_cannot_be_made_are_named(tmp_path):

@@ -112,7 +112,8 @@ def test_variables_of_another_job_do_not_come_along():
         "HOROVOD_SIZE": "2",
         "HOROVOD_CYCLE_TIME": "2",
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1",
-        "HOROVOD_JOB_KEY": "0f" * 32,
+        "HOROVOD_KEY_FD": "7",
+        "HOROVOD_KEY_FILE": "/proc/4711/fd/7",
         "OMPI_COMM_WORLD_RANK": "1",
         "OMPI_MCA_plm_rsh_agent": "/etc/mpi/kubexec.sh",
     }
@@ -124,6 +125,59 @@ def test_variables_of_another_job_do_not_come_along():
         "OMPI_MCA_plm_rsh_agent": "/etc/mpi/kubexec.sh",
         "PYTHONUNBUFFERED": "1",
     }
+
+
+@pytest.fixture
+def key_file(tmp_path):
+    path = tmp_path / "job.key"
+    path.write_text("0f" * 32)
+    path.chmod(0o600)
+    return path
+
+
+OPEN_MPI = "print('mpirun (Open MPI) 5.0.0')"
+
+
+@pytest.mark.parametrize("where", [(), ("-H", "n1:1,n2:1"), ("--env-deny", "HOROVOD_*")])
+def test_a_key_file_of_the_users_reaches_the_ranks(tmp_path, monkeypatch, key_file, where):
+    fake(tmp_path, "mpirun", OPEN_MPI)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    made = settings("-np", "2", "--mpi", *where)
+    command, variables = mpi.prepare(made, {"HOROVOD_KEY_FILE": "job.key", "A": "1"})
+    assert variables["HOROVOD_KEY_FILE"] == str(key_file)
+    assert "HOROVOD_KEY_FILE" in command
+    assert jsrun_command(tmp_path, monkeypatch, made, {"HOROVOD_KEY_FILE": "job.key"}) == str(key_file)
+
+
+def jsrun_command(tmp_path, monkeypatch, made, environ):
+    """The key file that a jsrun is asked to pass on."""
+    fake(tmp_path, "jsrun", "import os, sys\nprint('-E', os.environ[sys.argv[sys.argv.index('HOROVOD_KEY_FILE')]])")
+    seen = []
+    monkeypatch.setattr(mpi, "run_command", lambda command, variables, *_: seen.append((command, variables)))
+    jsrun.run_job(made, {**LSF, **environ})
+    [(command, variables)] = seen
+    assert command[command.index("HOROVOD_KEY_FILE") - 1] == "-E"
+    return variables["HOROVOD_KEY_FILE"]
+
+
+def test_a_key_file_that_ranks_would_refuse_is_refused_before(tmp_path, key_file):
+    key_file.chmod(0o644)
+    with pytest.raises(LaunchError, match=r"HOROVOD_KEY_FILE is '.*job.key' \(owner \d+, mode 0644\)"):
+        mpi.job_variables(settings("-np", "2", "--mpi"), {"HOROVOD_KEY_FILE": str(key_file)})
+    nowhere = {"HOROVOD_KEY_FILE": str(tmp_path / "absent")}
+    with pytest.raises(LaunchError, match="absent', which cannot be opened"):
+        mpi.job_variables(settings("-np", "2", "--mpi"), nowhere)
+    # On the hosts of the job it may be another matter; if not, the ranks say so.
+    far = mpi.job_variables(settings("-np", "2", "--mpi", "-H", "n1:1,n2:1"), nowhere)
+    assert far["HOROVOD_KEY_FILE"] == nowhere["HOROVOD_KEY_FILE"]
+
+
+@pytest.mark.parametrize("text", ["0f" * 32, ""], ids=["key", "empty"])
+def test_a_key_in_a_variable_is_refused_with_what_to_do(text):
+    with pytest.raises(LaunchError, match=r"(?s)HOROVOD_JOB_KEY is set.*in the clear.*HOROVOD_KEY_FILE=FILE") as caught:
+        mpi.job_variables(settings("-np", "2", "--mpi"), {"HOROVOD_JOB_KEY": text})
+    assert not text or text not in str(caught.value)
 
 
 PIECES = [

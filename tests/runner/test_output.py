@@ -180,9 +180,63 @@ def test_a_file_that_reaches_its_limit_is_named(tmp_path):
 def test_files_that_cannot_be_made_are_named(tmp_path):
     (tmp_path / "rank.1").write_text("")
     before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(RankFileError, match=f"rank file {tmp_path}/rank.1: File exists"):
+    with pytest.raises(RankFileError, match=f"rank file {tmp_path}/rank.1: Not a directory"):
         RankFiles(str(tmp_path), 2)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def link(path, target):
+    path.parent.mkdir(exist_ok=True)
+    path.symlink_to(target)
+
+
+PREPARED = {
+    "a folder that leads elsewhere": (
+        lambda logs, mine: link(logs / "rank.1", mine.parent),
+        "rank.1: it is a symbolic",
+    ),
+    "a folder that is missing there": (lambda logs, mine: link(logs / "rank.1", "absent"), "rank.1: it is a symbolic"),
+    "a file that leads elsewhere": (lambda logs, mine: link(logs / "rank.1/stdout", mine), "stdout: it is a symbolic"),
+    "a file yet to be made": (
+        lambda logs, mine: link(logs / "rank.1/stderr", mine.parent / "new"),
+        "stderr: it is a symbolic",
+    ),
+    "another name of a file": (
+        lambda logs, mine: ((logs / "rank.1").mkdir(), (logs / "rank.1/stdout").hardlink_to(mine)),
+        "rank.1/stdout: something else",
+    ),
+    "a pipe": (
+        lambda logs, mine: ((logs / "rank.1").mkdir(), os.mkfifo(logs / "rank.1/stdout")),
+        "rank.1/stdout: No such device",
+    ),
+}
+
+
+@pytest.mark.parametrize("trap", PREPARED)
+def test_a_prepared_tree_does_not_lead_to_other_files(tmp_path, trap):
+    """In a directory where others may write, such as /tmp."""
+    mine, logs = tmp_path / "mine" / "stdout", tmp_path / "logs"
+    mine.parent.mkdir()
+    mine.write_text("dear to me")
+    logs.mkdir()
+    prepare, words = PREPARED[trap]
+    prepare(logs, mine)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(RankFileError, match=f"rank file {logs}/.*{words}"):
+        RankFiles(str(logs), 2)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert mine.read_text() == "dear to me"
+    assert list(mine.parent.iterdir()) == [mine]
+
+
+def test_the_users_own_directory_may_be_a_link_and_be_used_again(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "logs").symlink_to("disk")
+    for text in (b"longer than the next", b"short"):
+        files = RankFiles(str(tmp_path / "logs"), 1)
+        files.write(0, 1, text)
+        files.close()
+    assert (tmp_path / "disk/rank.0/stdout").read_bytes() == b"short"
 
 
 def test_the_queue_never_blocks_and_loses_nothing():

@@ -13,12 +13,12 @@ import zmq
 import zmq.utils.z85
 
 from horovod.common.launchers import handover, search
+from horovod.common.store import StoreClient, StoreTimeout
 from horovod.common.worker_env import make_key
-from tests.security.test_store_limits import descriptors, strangers
+from tests.security.test_store_limits import GREETING, LONG_COMMAND, descriptors, strangers
 
 SECONDS = 60.0
-GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00CURVE".ljust(23, b"\0") + bytes(32)
-HUGE = b"\x06" + (1 << 30).to_bytes(8, "big")  # ZMTP: a long command of that many bytes follows
+LARGE = LONG_COMMAND + (1 << 20).to_bytes(8, "big")
 
 
 class Until(float):
@@ -41,9 +41,16 @@ def receive(where, deadline):
     handover.receive([where], os.urandom(32), zmq.curve_keypair(), 1, deadline)
 
 
-@pytest.mark.parametrize("look", [ask, receive])
+def use(where, deadline):
+    with StoreClient(make_key(), *where, timeout=0.1) as client:
+        while deadline - 0:
+            with contextlib.suppress(StoreTimeout):
+                client.find("a")
+
+
+@pytest.mark.parametrize("look", [ask, receive, use])
 def test_who_is_not_rank_0_cannot_fill_a_rank_that_looks_for_it(look):
-    """It announces a gigabyte before it has shown any key, and is not listened to any longer."""
+    """It announces a megabyte before it has shown any key, and is not listened to any longer."""
     done = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(SECONDS)
@@ -54,7 +61,7 @@ def test_who_is_not_rank_0_cannot_fill_a_rank_that_looks_for_it(look):
             with sock, contextlib.suppress(ConnectionError):
                 # ZeroMQ itself hangs up after 30 s.
                 sock.settimeout(20)
-                sock.sendall(GREETING + HUGE)
+                sock.sendall(GREETING + LARGE)
                 while sock.recv(1000):
                     pass
         finally:

@@ -14,7 +14,8 @@ from horovod.common.secret import Secret
 from horovod.common.store_messages import curve_pair
 from horovod.common.worker_env import WorkerEnv, make_key, make_key_fd, read_key_fd, read_key_file
 from horovod.runner.messages import StartJob, Worker
-from tests.runner.launching import python, running
+from tests.runner.launching import python, run_job, running
+from tests.runner.test_launch import by_rank
 from tests.security.jobs import PATIENCE, WORKER, environment_of, wait_for, workers_of
 
 KEY = bytes(range(65, 97))
@@ -129,3 +130,43 @@ def test_the_key_is_in_no_output_at_level_trace(job):
     assert "store on 127.0.0.1" in done.err
     for text in (done.out, done.err):
         assert not any(form in text for form in [*forms(key), *forms(auth.derive_key(key, "links"))])
+
+
+CHILDREN = """
+import os, subprocess, sys
+from horovod.common.basics import HorovodBasics
+
+fd = int(os.environ["HOROVOD_KEY_FD"])
+hvd = HorovodBasics("torch")
+hvd.init()
+
+os.system("ls -l /proc/self/fd | grep -c horovod-key")  # C's system() passes on whatever may be inherited
+user = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
+listed = subprocess.run(["ls", "-l", "/proc/self/fd"], close_fds=False, cwd="/", stdout=subprocess.PIPE, **user)
+print("program", listed.returncode, listed.stdout.count(b"horovod-key"))
+
+sys.stdout.flush()
+child = os.fork()
+if child == 0:
+    try:
+        print("child", len(os.pread(fd, 32, 0)))
+    except OSError as error:
+        print("child", error.strerror)
+    sys.stdout.flush()
+    os._exit(0)
+os.waitpid(child, 0)
+hvd.shutdown()
+hvd.init()  # this process still has it
+print("size", hvd.size())
+hvd.shutdown()
+"""
+
+
+@pytest.mark.parametrize("np", [1, 2])
+def test_children_do_not_get_the_keys_descriptor(np):
+    """Also such as drop privileges: one of them could read it, since it is open."""
+    done = run_job(["-np", str(np), *python(CHILDREN)])
+    assert done.code == 0, done.err
+    said = ["0", "program 0 0", "child Bad file descriptor", f"size {np}"]
+    for rank in range(np):
+        assert by_rank(done.out)[rank] == said, done.out + done.err

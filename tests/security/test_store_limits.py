@@ -2,16 +2,19 @@
 
 import contextlib
 import os
+import re
 import resource
 import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import zmq
 
 from horovod.common import store_door, store_messages, store_table
+from horovod.common.descriptors import make_room
 from horovod.common.store import StoreClient, StoreError, StoreServer
 from horovod.common.store_messages import MAX_NAMES, MAX_REPLY_BYTES, MAX_VALUE_BYTES, Exchange, Get, Set
 from horovod.common.store_table import MAX_TOTAL_BYTES, MAX_WAITING, Table
@@ -19,6 +22,12 @@ from horovod.common.worker_env import make_key
 from tests.runner.launching import eventually
 
 KEY = b"k" * 32
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00CURVE".ljust(23, b"\0") + bytes(32)
+LONG_COMMAND = b"\x06"  # ZMTP: its length follows in eight bytes
+
+
+def send(client, data):
+    client._socket.send_multipart(store_messages.frames(data))
 
 
 def nested(tag):
@@ -35,7 +44,7 @@ def test_a_request_nested_too_deeply_does_not_end_the_store():
             b"\x91" * 200_000,
             b"\x96\xa3set\x01\xa1a\xc4\x00" + b"\x91" * 99_999,
         ):
-            client._socket.send(data)
+            send(client, data)
         assert client.get("a") == b"1"
 
 
@@ -188,6 +197,93 @@ def test_without_a_limit_of_descriptors_strangers_have_one(monkeypatch, most):
                 eventually(closed, 60, "the door is closed")
         finally:
             door.close()
+
+
+PLAIN_SERVER = """
+import sys
+from horovod.common import descriptors, store_door
+store_door._STRANGERS, store_door.HANDSHAKE_SECONDS = int(sys.stdin.readline()), 2.5
+from horovod.common.store import StoreServer
+descriptors.make_room(2000)
+with StoreServer(b"k" * 32) as server:
+    print(*server.address, flush=True)
+    sys.stdin.readline()
+"""
+
+
+@contextlib.contextmanager
+def plain_server(strangers):
+    """(process, address): a store in a process with more descriptors than the test needs."""
+    with subprocess.Popen([sys.executable, "-c", PLAIN_SERVER], stdin=-1, stdout=-1, text=True) as process:
+        try:
+            process.stdin.write(f"{strangers}\n")
+            process.stdin.flush()
+            host, port = process.stdout.readline().split()
+            yield process, (host, int(port))
+        finally:
+            process.kill()
+
+
+def peak_memory(process):
+    """MB that the process has had at most."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 1024
+
+
+@pytest.mark.parametrize("size", [1 << 20, store_messages.MAX_FRAME_BYTES])
+def test_strangers_do_not_fill_memory_with_messages_that_lack_a_byte(size):
+    """A thousand hellos of the announced length."""
+    make_room(1100)
+    message = GREETING + LONG_COMMAND + size.to_bytes(8, "big") + b"x" * (size - 1)
+    with plain_server(store_door._STRANGERS) as (process, address), strangers(address, range(1000)) as made:
+        before = peak_memory(process)
+        for stranger in made:
+            stranger.setblocking(True)
+            with contextlib.suppress(OSError):  # it hangs up
+                stranger.sendall(message)
+        with StoreClient(KEY, *address, timeout=60) as client:
+            client.set("a", bytes(MAX_VALUE_BYTES))  # all that is there has been looked at
+            assert len(client.get("a")) == MAX_VALUE_BYTES
+        assert peak_memory(process) - before < 128
+
+
+def test_strangers_are_counted():
+    accepted, known, gone = zmq.EVENT_ACCEPTED, zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED
+    strangers = store_door.Strangers()
+    for descriptor in (5, 6, 7, 8):
+        strangers.take(accepted, descriptor, 0.0)
+    strangers.take(known, 0, 1.0)
+    strangers.take(gone, 8, 2.0)
+    assert strangers.count(2.0) == 2
+    strangers.take(accepted, 8, 3.0)  # another one, with the number of the one that is gone
+    assert strangers.count(3.0) == 3
+    late = store_door.HANDSHAKE_SECONDS + store_door._SLACK
+    assert strangers.count(late + 0.5) == 0  # of the old ones, only a member can be there still; one is new, one known
+    assert strangers.count(late + 1.5) == 1
+    assert strangers.count(late + 3.5) == 0
+
+
+def test_strangers_have_places_of_their_own_and_no_more():
+    most = 40
+    with plain_server(most) as (process, address), StoreClient(KEY, *address, timeout=60) as client:
+        client.set("a", b"1")
+        before = descriptors(process)
+        members = [StoreClient(KEY, *address, timeout=60) for _ in range(most)]
+        try:
+            assert [member.get("a") for member in members] == [b"1"] * most  # who is known takes no place
+
+            def one_after_the_other():
+                for number in range(3 * most):
+                    yield number
+                    assert client.get("a") == b"1"  # the store has had time to look
+
+            with strangers(address, one_after_the_other()):
+                assert descriptors(process) - before <= 2 * most + 4
+                with StoreClient(KEY, *address, timeout=60) as newcomer:  # once strangers are dropped
+                    assert newcomer.get("a") == b"1"
+        finally:
+            for member in members:
+                member.close()
 
 
 def test_a_sudden_flood_ends_nothing(small_server):

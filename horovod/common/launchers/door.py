@@ -1,35 +1,64 @@
 """Where a rank gets the job's key from rank 0 when they have no other way to each other: a listener in rank 0 that
-hands out a few bytes, safe by what it is (an abstract Unix socket, where the kernel tells both sides whose process the
+hands out a few bytes, safe by whom it gives them to (``local_door``: the kernel, or a key that both have, tells who the
 other is) or by what it gives (a credential that only this user's processes can open). Open until the job is formed.
 """
 
 import contextlib
-import hashlib
 import os
 import selectors
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from horovod.common.secret import Secret
+from horovod.common.auth import AuthError
 
-_NAMES = 4
 _TRIES = 16
 _LIMIT = 8192
-_SEND_SECONDS = 5.0
+_VISIT_SECONDS = 5.0
 _MOST = 64  # connections at a time
 _PAUSE = 0.05
-_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+
+
+class Visit(Protocol):
+    """What is said over one connection, without I/O: ``outgoing`` is to be sent, ``wanted`` bytes are to be received
+    then, and when there is neither the visit is over."""
+
+    outgoing: bytes
+
+    @property
+    def wanted(self) -> int: ...
+    def receive(self, sock: socket.socket) -> None:
+        """Takes what has come, at most ``wanted`` bytes. Raises AuthError to end the visit, or OSError."""
+
+    def close(self) -> None: ...
+
+
+class Gift:
+    """A visit in which something is given to anybody."""
+
+    wanted = 0
+
+    def __init__(self, data: bytes) -> None:
+        self.outgoing = data
+
+    def receive(self, sock: socket.socket) -> None:
+        raise AuthError("nothing is asked")
+
+    def close(self) -> None:
+        pass
 
 
 class Door:
-    """Gives each connection what ``answer`` returns for it (None: nothing) and closes it; a thread of its own."""
+    """Lets each connection make the visit that ``begin`` returns for it (None: none) and closes it; has a thread of its
+    own. When there are too many visits the oldest ends."""
 
-    def __init__(self, listeners: Sequence[socket.socket], answer: Callable[[socket.socket], bytes | None]) -> None:
+    def __init__(self, listeners: Sequence[socket.socket], begin: Callable[[socket.socket], Visit | None]) -> None:
         self._listeners = list(listeners)
-        self._answer = answer
+        self._begin = begin
+        self._visits: dict[socket.socket, tuple[Visit, float]] = {}  # and when they end at the latest
+        self._selector = selectors.DefaultSelector()
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._closed = False
         self._thread = threading.Thread(target=self._serve, name="horovod-door", daemon=True)
@@ -40,106 +69,77 @@ class Door:
         if not self._closed:
             self._closed = True
             os.eventfd_write(self._stop, 1)
-            self._thread.join(timeout=_SEND_SECONDS)
+            self._thread.join(timeout=_VISIT_SECONDS)
             if not self._thread.is_alive():  # else it still uses that descriptor, when it is done with what holds it up
                 os.close(self._stop)
 
     def _serve(self) -> None:
-        pending: dict[socket.socket, tuple[bytes, float]] = {}
-        with selectors.DefaultSelector() as selector, contextlib.ExitStack() as open_sockets:
-            selector.register(self._stop, selectors.EVENT_READ)
+        with self._selector, contextlib.ExitStack() as at_end:
+            self._selector.register(self._stop, selectors.EVENT_READ)
             for listener in self._listeners:
-                open_sockets.enter_context(listener)
+                at_end.enter_context(listener)
                 listener.setblocking(False)
-                selector.register(listener, selectors.EVENT_READ)
+                self._selector.register(listener, selectors.EVENT_READ)
+            at_end.callback(self._end_all)
             while True:
-                events = selector.select(1.0 if pending else None)
+                events = self._selector.select(1.0 if self._visits else None)
                 for key, _ in events:
                     if key.fileobj == self._stop:
-                        for sock in pending:
-                            sock.close()
                         return
                     assert isinstance(key.fileobj, socket.socket)
-                    if key.fileobj in pending:
-                        self._send(key.fileobj, pending, selector)
-                    else:
-                        self._accept(key.fileobj, pending, selector)
-                for sock in [s for s, (_, until) in pending.items() if until < time.monotonic()]:
-                    _drop(sock, pending, selector)
+                    if key.fileobj in self._visits:
+                        self._go_on(key.fileobj)
+                    elif key.fileobj in self._listeners:  # else a visit that an event before this one has ended
+                        self._accept(key.fileobj)
+                for sock in [s for s, (_, until) in self._visits.items() if until < time.monotonic()]:
+                    self._end(sock)
 
-    def _accept(
-        self,
-        listener: socket.socket,
-        pending: dict[socket.socket, tuple[bytes, float]],
-        selector: selectors.BaseSelector,
-    ) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         try:
             sock, _ = listener.accept()
         except OSError:  # gone again, or no descriptors: whoever needs us comes again
             time.sleep(_PAUSE)
             return
-        data = self._answer(sock) if len(pending) < _MOST else None
-        if data is None:
+        visit = self._begin(sock)
+        if visit is None:
             sock.close()
             return
+        if len(self._visits) >= _MOST:
+            self._end(next(iter(self._visits)))
         sock.setblocking(False)
-        pending[sock] = data, time.monotonic() + _SEND_SECONDS
-        selector.register(sock, selectors.EVENT_WRITE)
+        self._visits[sock] = visit, time.monotonic() + _VISIT_SECONDS
+        self._selector.register(sock, _events(visit))
 
-    def _send(
-        self, sock: socket.socket, pending: dict[socket.socket, tuple[bytes, float]], selector: selectors.BaseSelector
-    ) -> None:
-        data, until = pending[sock]
+    def _go_on(self, sock: socket.socket) -> None:
+        visit, _ = self._visits[sock]
         try:
-            left = data[sock.send(data) :]
+            if visit.outgoing:
+                visit.outgoing = visit.outgoing[sock.send(visit.outgoing) :]
+            else:
+                visit.receive(sock)
         except BlockingIOError:
             return
-        except OSError:
-            left = b""
-        if left:
-            pending[sock] = left, until
+        except (AuthError, OSError):
+            self._end(sock)
+            return
+        if visit.outgoing or visit.wanted:
+            self._selector.modify(sock, _events(visit))
         else:
-            _drop(sock, pending, selector)
+            self._end(sock)
+
+    def _end_all(self) -> None:
+        for sock in list(self._visits):
+            self._end(sock)
+
+    def _end(self, sock: socket.socket) -> None:
+        visit, _ = self._visits.pop(sock)
+        visit.close()
+        self._selector.unregister(sock)
+        sock.close()
 
 
-def _drop(
-    sock: socket.socket, pending: dict[socket.socket, tuple[bytes, float]], selector: selectors.BaseSelector
-) -> None:
-    selector.unregister(sock)
-    del pending[sock]
-    sock.close()
-
-
-def open_local(job: str, payload: bytes) -> Door:
-    """For the ranks of ``job`` on this host that belong to this user. Raises OSError when no name is free."""
-    for name in _local_names(job):
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            sock.bind(name)
-        except OSError:  # another user's, who cannot do more harm by it than this
-            sock.close()
-            continue
-        sock.listen(128)
-        return Door([sock], lambda peer: payload if _peer_uid(peer) == os.geteuid() else None)
-    raise OSError("all names for the meeting of the ranks on this host are taken by other processes")
-
-
-def knock_local(job: str, seconds: float) -> bytes | None:
-    """What ``open_local`` gives, waiting for it; None when it did not open."""
-    deadline = time.monotonic() + seconds
-    while True:
-        for name in _local_names(job):
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock, contextlib.suppress(OSError):
-                # Another user's socket may let us wait, too.
-                seconds = max(_PAUSE, min(_SEND_SECONDS, deadline - time.monotonic()))
-                sock.settimeout(seconds)
-                sock.connect(name)
-                data = Secret(read_all(sock, seconds) if _peer_uid(sock) == os.geteuid() else b"")
-                if data:
-                    return data
-        if time.monotonic() >= deadline:
-            return None
-        time.sleep(_PAUSE)
+def _events(visit: Visit) -> int:
+    return selectors.EVENT_WRITE if visit.outgoing else selectors.EVENT_READ
 
 
 def listen(addresses: Sequence[str], ports: Sequence[int]) -> list[socket.socket]:
@@ -182,14 +182,3 @@ def read_all(sock: socket.socket, seconds: float) -> bytes:
             return data
         data += more
     return b""
-
-
-def _local_names(job: str) -> list[str]:
-    # The name is no secret; it only keeps jobs apart.
-    digest = hashlib.sha256(f"{os.geteuid()}/{job}".encode()).hexdigest()[:32]
-    return [f"\0horovod-meet-{digest}-{number}" for number in range(_NAMES)]
-
-
-def _peer_uid(sock: socket.socket) -> int:
-    uid: int = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[1]
-    return uid

@@ -20,12 +20,11 @@ import zmq.utils.z85
 
 from horovod.common.launchers.search import Candidate
 from horovod.common.secret import Secret
-from horovod.common.store_door import Door
+from horovod.common.store_door import HANDSHAKE_SECONDS, Door
 
 _RANK = struct.Struct("!I")
 _KEY = 32
 _ANSWER = struct.Struct(f"!H{_KEY}s")  # port of the store, job key
-_HANDSHAKE_MS = 5_000
 _CLOSE_SECONDS = 10.0
 _LONGEST = 1024  # bytes of a message that is accepted
 
@@ -55,7 +54,7 @@ class Handover:
         self._socket.curve_publickey, self._socket.curve_secretkey = public, secret
         self._socket.zap_domain = b"horovod"
         self._socket.maxmsgsize = _LONGEST  # messages of the CURVE handshake count too
-        self._socket.handshake_ivl = _HANDSHAKE_MS
+        self._socket.handshake_ivl = int(HANDSHAKE_SECONDS * 1000)
         self._door = Door(self._socket, listeners)
         self._thread = threading.Thread(target=self._serve, name="horovod-handover", daemon=True)
         self._thread.start()

@@ -1,6 +1,7 @@
 """Ways for the processes of another launcher's job to meet.
 
-OneHost   an abstract Unix socket between processes of one user (``door``): nothing goes over a network
+OneHost   an abstract Unix socket between processes of one user, or of one key (``local_door``): nothing goes over a
+          network
 OnBoard   PMI-1 or PMIx. Rank 0 leaves the address and the store's public key there, each other rank a public key
           of its own; with those it comes into the store, encrypted, and gets the job key. Who only reads along
           learns nothing; who can change what the launcher tells its processes owns the job anyway
@@ -18,7 +19,8 @@ import msgspec
 import zmq
 import zmq.utils.z85
 
-from horovod.common.launchers import door, handover, munge, pmi, pmix, search
+from horovod.common.auth import AuthError
+from horovod.common.launchers import door, handover, local_door, munge, pmi, pmix, search
 from horovod.common.launchers.addresses import own_addresses, resolve_node
 from horovod.common.launchers.group import Group, Meeting, MeetingError
 from horovod.common.secret import Secret
@@ -30,6 +32,7 @@ Board = pmi.PmiBoard | pmix.PmixBoard
 _LOOPBACK = "127.0.0.1"
 _KEY = 32
 _LOCAL = struct.Struct(f"!{_KEY}sH")
+_PORT = struct.Struct("!H")
 _MUNGE = struct.Struct(f"!{_KEY}s{_KEY}sH")  # digest of the job's name, key, port
 _PORTS = 8  # tried above the launcher's
 _LOOK = 0.05
@@ -49,25 +52,33 @@ class Way:
 
 
 class OneHost(Way):
-    """By the kernel."""
+    """By the kernel; where the user gives a key, by that."""
 
     def lead(self, group: Group, key: bytes) -> Meeting:
         """The store listens on the loopback interface only."""
         server = StoreServer(key)
         try:
-            gate = door.open_local(group.label, Secret(_LOCAL.pack(key, server.address[1])))
-        except OSError as error:
+            port = server.address[1]
+            if group.given_key is None:
+                gate = local_door.open_local(group.label, Secret(_LOCAL.pack(key, port)))
+            else:
+                gate = local_door.open_local(group.label, _PORT.pack(port), key)
+        except (OSError, AuthError) as error:
             server.close()
             raise MeetingError(str(error)) from None
         return Meeting(*server.address, key, server, gate)
 
     def follow(self, group: Group, seconds: float) -> Meeting:
         """Waits for rank 0's door."""
-        data = door.knock_local(group.label, seconds)
-        if data is None or len(data) != _LOCAL.size:
-            raise MeetingError("its socket on this host did not appear")
-        port = _LOCAL.unpack(data)[1]
-        return Meeting(_LOOPBACK, port, Secret(data[:_KEY]))
+        key = None if group.given_key is None else group.job_key(b"")
+        try:
+            data = local_door.knock_local(group.label, seconds, key)
+        except (AuthError, OSError) as error:
+            raise MeetingError(str(error)) from None
+        if len(data) != (_LOCAL if key is None else _PORT).size:
+            raise MeetingError("what it says at its socket on this host is not understood")
+        (port,) = _PORT.unpack(data[-_PORT.size :])
+        return Meeting(_LOOPBACK, port, Secret(data[:_KEY]) if key is None else key)
 
 
 class _Card(msgspec.Struct, array_like=True):
@@ -228,9 +239,9 @@ def _unpack_munge(payload: Secret) -> tuple[bytes, Secret, int]:
     return digest, Secret(payload[len(digest) : len(digest) + _KEY]), port
 
 
-def _credential(payload: bytes) -> bytes | None:
+def _credential(payload: bytes) -> door.Gift | None:
     try:
-        return munge.encode(payload)
+        return door.Gift(munge.encode(payload))
     except munge.MungeError:  # its daemon is restarting, for example: whoever needs us comes again
         return None
 

@@ -1,0 +1,165 @@
+"""Modules that somebody has put into the current directory are not imported by programs of ours: all that we start, the
+user's own script apart, in a directory full of modules that tell on whoever imports them.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from horovod.runner import ssh
+from horovod.runner.function_package import search_path
+from horovod.runner.function_worker import joined_path
+from tests.runner.launching import LIMIT, ROOT, marked_environment, processes_with
+
+# Third-party modules that we import or ask for, the package itself, and modules of Python's that are loaded late.
+NAMES = (
+    *("cloudpickle", "zmq", "msgspec", "yaml", "numpy", "torch", "mpi4py", "matplotlib", "horovod"),
+    *("queue", "ctypes", "selectors", "pickle", "sysconfig", "platform", "multiprocessing"),
+)
+PLANTED = """
+import os, sys
+with open({log!r}, "a") as file:
+    print(__name__, "in", *sys.orig_argv, file=file)
+raise ImportError("a planted module")
+"""
+LAUNCH = "from horovod.runner.launch import main; sys.exit(main())"
+
+
+@pytest.fixture
+def planted(tmp_path):
+    """(a directory that others have filled, the file where its modules say that they ran, a safe one beside it)."""
+    log, place, safe = tmp_path / "log", tmp_path / "planted", tmp_path / "safe"
+    place.mkdir()
+    safe.mkdir()
+    for name in NAMES:
+        (place / f"{name}.py").write_text(PLANTED.format(log=str(log)))
+    return place, log, safe
+
+
+def run(planted, code, *arguments, **variables):
+    """A program of the user's that lies in the safe directory, run in the other one; nothing planted may have run."""
+    place, log, safe = planted
+    script = safe / "program.py"
+    script.write_text(f"import sys; sys.path.append({str(ROOT)!r})\n{code}\n")
+    env = marked_environment({"PYTHONPATH": None, "HOROVOD_CALIBRATE": "0", **variables})
+    done = subprocess.run(
+        [sys.executable, str(script), *arguments], cwd=place, env=env, capture_output=True, text=True, timeout=LIMIT
+    )
+    assert not log.exists(), log.read_text()
+    assert processes_with(env["HVD_TEST_MARK"]) == []
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def fake(safe, name, body):
+    """A program on a PATH of its own, in Python, which looks for nothing in the current directory itself."""
+    folder = safe / "bin"
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!{sys.executable}\nimport os, subprocess, sys\n{body}")
+    (folder / name).chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+FUNCTION = """
+import horovod
+def work():
+    import os
+    from horovod.common.basics import HorovodBasics
+    hvd = HorovodBasics("torch")
+    hvd.init()
+    return hvd.rank(), hvd.size()
+if __name__ == "__main__":
+    print(horovod.run(work, num_proc={np}, use_mpi={mpi}))
+"""
+
+
+def test_horovod_run(planted):
+    assert run(planted, FUNCTION.format(np=2, mpi=False)) == "[(0, 2), (1, 2)]\n"
+
+
+def test_horovod_run_by_mpirun(planted):
+    path = fake(
+        planted[2],
+        "mpirun",
+        "if '--version' in sys.argv: sys.exit(print('mpirun (Open MPI) 5.0.0'))\n"
+        "variables = {**os.environ, 'OMPI_COMM_WORLD_RANK': '0', 'OMPI_COMM_WORLD_SIZE': '1'}\n"
+        "sys.exit(subprocess.run(sys.argv[sys.argv.index(sys.executable):], env=variables).returncode)\n",
+    )
+    assert run(planted, FUNCTION.format(np=1, mpi=True), PATH=path) == "[(0, 1)]\n"
+
+
+def test_horovodrun(planted):
+    """Launcher, agent, guard; the user's script lies elsewhere."""
+    worker = planted[2] / "worker.py"
+    worker.write_text("print('trained')\n")
+    assert run(planted, LAUNCH, "-np", "2", sys.executable, str(worker)).count("trained") == 2
+
+
+def test_the_doctor(planted):
+    assert "engine" in run(planted, LAUNCH, "--doctor", "-np", "1")
+
+
+BENCHMARK = ("--benchmark", "--", "--sizes", "1K", "--collectives", "barrier", "--rounds", "1", "--peers", "none")
+
+
+def test_the_benchmark(planted):
+    assert "barrier" in run(planted, LAUNCH, "-np", "2", *BENCHMARK)
+
+
+def test_the_benchmark_by_jsrun(planted):
+    path = fake(
+        planted[2],
+        "jsrun",
+        "variables = {**os.environ, 'JSM_NAMESPACE_RANK': '0', 'JSM_NAMESPACE_SIZE': '1'}\n"
+        "sys.exit(subprocess.run(sys.argv[sys.argv.index(sys.executable):], env=variables).returncode)\n",
+    )
+    lsf = {"LSB_JOBID": "1", "LSB_MCPU_HOSTS": "launch 1 localhost 1", "PATH": path}
+    assert "barrier" in run(planted, LAUNCH, "-np", "1", *BENCHMARK, **lsf)
+
+
+@pytest.mark.parametrize("switch", [{}, {"PYTHONSAFEPATH": "1"}])
+def test_an_agent(planted, switch):
+    """As ssh starts it, in the directory where the user's login begins."""
+    place, log, _ = planted
+    env = marked_environment({"PYTHONPATH": None, **switch})
+    done = subprocess.run(
+        ssh.agent_command(), cwd=place, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT
+    )
+    assert b"HOROVOD AGENT" in done.stdout
+    assert not log.exists(), log.read_text()
+
+
+def test_modules_of_the_launching_program_are_found(tmp_path):
+    """Beside its script, before those of the same name elsewhere; and in the current directory where it looks there."""
+    (tmp_path / "mine.py").write_text("def who(): return __file__\n")
+    (tmp_path / "pytest.py").write_text("def who(): return __file__\n")
+    script = (
+        "import horovod, mine, pytest\n"
+        "def work(): return mine.who(), pytest.who()\n"
+        "if __name__ == '__main__': print(horovod.run(work, num_proc=1))\n"
+    )
+    (tmp_path / "program.py").write_text(script)
+    mine, shadow = str(tmp_path / "mine.py"), str(tmp_path / "pytest.py")
+    env = marked_environment()
+    for words, place in (
+        ([str(tmp_path / "program.py")], "/"),
+        (["-m", "program"], tmp_path),
+        (["-c", script], tmp_path),
+    ):
+        done = subprocess.run(
+            [sys.executable, *words], cwd=place, env=env, capture_output=True, text=True, timeout=LIMIT
+        )
+        assert done.stdout == f"{[(mine, shadow)]}\n", done.stderr
+
+
+def test_where_a_function_looks_for_modules(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    library = os.path.dirname(os.__file__)
+    front, rest = search_path(["", "/beside", "relative", library, "/site", "__editable__.finder"])
+    assert (front, rest) == ([str(tmp_path), "/beside", "relative"], [library, "/site", "__editable__.finder"])
+    (tmp_path / "relative").mkdir()
+    assert search_path(["relative", library])[0] == [str(tmp_path / "relative")]
+    assert search_path(["/only"]) == ([], ["/only"])  # a Python that keeps its modules elsewhere
+    assert joined_path(front, ["/here", "/beside"], rest) == [*front, "/here", *rest]
