@@ -9,7 +9,6 @@ may have gradients for different parameters, but all have to take the same steps
 on the one rank whose gradients have overflowed makes the others wait.
 """
 
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ import torch
 from horovod.common.ops import Adasum, check_adasum_size
 from horovod.common.process_sets import ProcessSet
 from horovod.torch.gradients import Options, too_many_passes
+from horovod.torch.hooks import Hooks
 from horovod.torch.ops import handles
 from horovod.torch.ops.allreduce import submit
 from horovod.torch.ops.tensors import plain
@@ -56,6 +56,7 @@ class DeltaReducer:
         """``names``: of every parameter, unique among the operations of the process set and equal on all ranks."""
         self.options = options
         self._slots: list[_Slot] = []
+        self._hooks = Hooks(self)
         self.add(parameters, names)
         slot_of = {slot.parameter: slot for slot in self._slots}
         self._groups = [[slot_of[p] for p in group] for group in options.groups]
@@ -78,7 +79,7 @@ class DeltaReducer:
         for slot in self._slots:
             slot.left = self.options.passes
             if slot.hook is None and slot.parameter.requires_grad:
-                slot.hook = self._count_passes(slot)
+                self._hooks.add(slot)
 
     def set_passes(self, passes: int) -> None:
         """Expects so many backward passes between steps from now on."""
@@ -145,15 +146,8 @@ class DeltaReducer:
                 name = f"grouped_allreduce.{members[0].name}"
                 yield slot, f"{name}_{i + 1}of{len(members)}", name, len(members)
 
-    def _count_passes(self, slot: _Slot) -> Any:
-        # A weak reference: hooks live as long as the parameter.
-        itself = weakref.ref(self)
-
-        def on_gradient(_: torch.Tensor) -> None:
-            reducer = itself()
-            if reducer is not None:
-                slot.left -= 1
-                if slot.left < 0:
-                    raise too_many_passes(slot.name, reducer.options.passes)
-
-        return slot.parameter.register_post_accumulate_grad_hook(on_gradient)
+    def on_gradient(self, slot: _Slot) -> None:
+        """A backward pass has made the slot's gradient."""
+        slot.left -= 1
+        if slot.left < 0:
+            raise too_many_passes(slot.name, self.options.passes)
