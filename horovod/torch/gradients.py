@@ -17,7 +17,6 @@ bucket.
 """
 
 import contextlib
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,7 +29,8 @@ from horovod.common.process_sets import ProcessSet
 from horovod.torch.bucketing import APART, DENSE, Bucketing
 from horovod.torch.buckets import Bucket, Slot
 from horovod.torch.compression import Compression, wire_of
-from horovod.torch.ops import handles
+from horovod.torch.hooks import Hooks
+from horovod.torch.ops import handles, profiling
 from horovod.torch.ops.allreduce import submit
 from horovod.torch.ops.tensors import plain
 from horovod.torch.residuals import Residuals
@@ -78,6 +78,7 @@ class GradientReducer:
         """``names``: of every parameter, unique among the operations of the process set and equal on all ranks."""
         self.options = options
         self._slots: list[Slot] = []
+        self._hooks = Hooks(self)
         # By slot, bucket or tensor that is on its way: what waits for the result and puts it in its place.
         self._pending: dict[Any, Callable[[], None]] = {}
         self._groups: list[_Group] = []
@@ -127,17 +128,10 @@ class GradientReducer:
     def _hook(self, slot: Slot) -> None:
         if not slot.parameter.requires_grad or slot.hook is not None:
             return
-        # A weak reference: hooks live as long as the parameter, and an optimizer that is gone must not go on reducing.
-        itself = weakref.ref(self)
+        self._hooks.add(slot)
 
-        def on_gradient(_: torch.Tensor) -> None:
-            reducer = itself()
-            if reducer is not None:
-                reducer._on_gradient(slot)
-
-        slot.hook = slot.parameter.register_post_accumulate_grad_hook(on_gradient)
-
-    def _on_gradient(self, slot: Slot) -> None:
+    def on_gradient(self, slot: Slot) -> None:
+        """A backward pass has made the slot's gradient."""
         left = slot.left - 1
         if left < 0:
             raise too_many_passes(slot.name, self.options.passes)
@@ -183,6 +177,8 @@ class GradientReducer:
             wire=self._wire,
             residual=residual,
         )
+        if profiling.running():
+            profiling.mark(work)
 
         def finish() -> None:
             handles.wait(work, (tensor, residual))

@@ -11,7 +11,7 @@ from typing import Any
 
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.faces import TORCH as face
-from horovod.torch.ops import repeats
+from horovod.torch.ops import profiling, repeats
 from horovod.torch.ops.repeats import Repeat
 
 # A wait is cut into slices so that Python runs signal handlers (Ctrl-C) and a forked child finds out that nobody will
@@ -27,6 +27,9 @@ _held: list[Any] = []
 def add(works: Sequence[Any], finish: Callable[[], Any], keep: Any) -> int:
     """A new handle for ``works``. ``finish``: makes the result once all are done. ``keep``: what must live until
     then."""
+    if profiling.running():
+        for work in works:
+            profiling.mark(work)
     number = next(_numbers)
     _records[number] = (works, finish, keep)
     return number
@@ -37,6 +40,8 @@ def add_repeat(repeat: Repeat, source: Any, result: Any) -> int:
     ``result``."""
     repeat.source = source
     repeat.result = result
+    if profiling.running():
+        profiling.mark(repeat.work)
     number = next(_numbers)
     _records[number] = repeat
     return number
@@ -88,6 +93,7 @@ def synchronize_all(issued: Sequence[int]) -> list[Any]:
 
 def wait(work: Any, keep: Any) -> None:
     """Blocks until ``work`` is done. ``keep``: the tensors it uses. Raises HorovodInternalError when it failed."""
+    span = profiling.begin_wait(work) if profiling.running() else None
     try:
         while not work.wait(_SLICE_SECONDS):
             if face.forked:
@@ -96,6 +102,9 @@ def wait(work: Any, keep: Any) -> None:
         if not work.done():
             park(work, keep)
         raise
+    finally:
+        if span is not None:
+            span.__exit__(None, None, None)
 
 
 def wait_all(works: Sequence[Any], keep: Any) -> None:
