@@ -108,15 +108,12 @@ def make_functions(face: Face) -> SimpleNamespace:
         ranks, as a tensor of the backend.
 
         ``name``: matches the operation between ranks; unnamed ones are matched by their order. ``op``: Average (the
-        default), Sum, Min, Max, Product. ``average``: deprecated. Raises what the backend's face does.
+        default), Sum, Min, Max, Product. ``average``: deprecated. ``compression``: see ``Compression``; wire
+        formats take float32 with Average or Sum. Raises what the backend's face does.
         """
         op = resolve_op(op, average)
-        if compression is none:
-            return adapter.allreduce(value, name, op, prescale_factor, postscale_factor)
         check_compression(compression)
-        compressed, context = compression.compress(adapter.convert(value))
-        reduced = adapter.allreduce(compressed, name, op, prescale_factor, postscale_factor)
-        return compression.decompress(reduced, context)
+        return adapter.allreduce(value, name, op, prescale_factor, postscale_factor, compression)
 
     def allgather(value: Any, name: str | None = None) -> Any:
         """The values of all ranks joined along dim 0, in which their shapes may differ; not for scalars."""

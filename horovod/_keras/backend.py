@@ -56,8 +56,11 @@ class Adapter(Protocol):
     def key(self, variable: Any) -> Any:
         """Something hashable by which a variable is known, whichever of its wrappers is given."""
 
-    def allreduce(self, value: Any, name: str | None, op: int, prescale: float, postscale: float) -> Any:
-        """The reduction of ``value``, a tensor or what becomes one, as a tensor."""
+    def allreduce(
+        self, value: Any, name: str | None, op: int, prescale: float, postscale: float, compression: Any
+    ) -> Any:
+        """The reduction of ``value``, a tensor or what becomes one, as a tensor. ``compression``: a compressor, whose
+        ``wire_format``, if it has one, the engine is told."""
 
     def allgather(self, value: Any, name: str | None) -> Any:
         """All ranks' values, joined along dim 0."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from jax import numpy as jnp
 
+from horovod._core import WIRE_NONE
 from horovod._keras import arrays, jax_calls
 from horovod._keras.arrays import Reduction
 from horovod._keras.jax_compression import Compression
@@ -45,7 +46,7 @@ def reduce_gradients(
     if not some:
         return list(grads)
     pairs = [_compressed(grads[i], names[i], compression, sparse_as_dense) for i in some]
-    reduction = Reduction(op, process_set, prescale, postscale, getattr(compression, "wire_format", 0))
+    reduction = Reduction(op, process_set, prescale, postscale, getattr(compression, "wire_format", WIRE_NONE))
     tensors = [tensor for tensor, _ in pairs]
     full_names = [wire_name("allreduce", names[i]) for i in some]
     group_names = _group_names(names, groups, some)
@@ -65,15 +66,18 @@ def allreduce(
     op: int = Average,
     prescale: float = 1.0,
     postscale: float = 1.0,
+    compression: Any = Compression.none,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """The reduction of all ranks' values, as a JAX array. Inside of a compiled program too, where it has a gradient:
     the same reduction of the gradients."""
-    reduction = Reduction(op, process_set, prescale, postscale)
-    value, full = _array(value), wire_name("allreduce", name)
+    reduction = Reduction(op, process_set, prescale, postscale, getattr(compression, "wire_format", WIRE_NONE))
+    (value, context), full = compression.compress(_array(value)), wire_name("allreduce", name)
     if jax_calls.is_traced([value]):
-        return jax_calls.differentiable(_call([value], [full], reduction, [""]), value)[0]
-    return jnp.asarray(arrays.allreduce_all([value], [full], reduction)[0])
+        reduced = jax_calls.differentiable(_call([value], [full], reduction, [""]), value)[0]
+    else:
+        reduced = jnp.asarray(arrays.allreduce_all([value], [full], reduction)[0])
+    return compression.decompress(reduced, context)
 
 
 def allgather(value: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:

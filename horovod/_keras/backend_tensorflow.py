@@ -70,9 +70,11 @@ def convert(value: Any) -> Any:
     return value if isinstance(value, tf.IndexedSlices) else tf.convert_to_tensor(value)
 
 
-def allreduce(value: Any, name: str | None, op: int, prescale: float, postscale: float) -> Any:
-    reduced = hvd.allreduce(convert(value), name=name, op=op, prescale_factor=prescale, postscale_factor=postscale)
-    return _value_of(reduced)
+def allreduce(
+    value: Any, name: str | None, op: int, prescale: float, postscale: float, compression: Any = Compression.none
+) -> Any:
+    factors = {"prescale_factor": prescale, "postscale_factor": postscale}
+    return _value_of(hvd.allreduce(convert(value), name=name, op=op, compression=compression, **factors))
 
 
 def allgather(value: Any, name: str | None) -> Any:

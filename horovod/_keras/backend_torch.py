@@ -152,8 +152,11 @@ def convert(value: Any) -> torch.Tensor:
     return plain(value.detach())
 
 
-def allreduce(value: Any, name: str | None, op: int, prescale: float, postscale: float) -> torch.Tensor:
-    return hvd.allreduce(convert(value), name=name, op=op, prescale_factor=prescale, postscale_factor=postscale)
+def allreduce(
+    value: Any, name: str | None, op: int, prescale: float, postscale: float, compression: Any = Compression.none
+) -> torch.Tensor:
+    factors = {"prescale_factor": prescale, "postscale_factor": postscale}
+    return hvd.allreduce(convert(value), name=name, op=op, compression=compression, **factors)
 
 
 def allgather(value: Any, name: str | None) -> torch.Tensor:

@@ -239,6 +239,8 @@ def compressed():
         assert result.dtype == tf.float32
         for each in (result, *grouped):
             assert_close(each, wanted, 1e-6 if compression is exact else 0.05)
+            if compression is not exact:  # what travels really is rounded
+                assert np.mean(np.abs(each.numpy() - wanted) > 1e-5) > 0.5, choice
         if "wire" in choice:
             for wrong in ({"op": hvd.Max}, {"op": hvd.Min}):
                 with pytest.raises(ValueError, match="accepted are Average, Sum"):
@@ -250,8 +252,7 @@ def compressed():
         else:
             scattered = hvd.reducescatter(mine, op=hvd.Sum, compression=compression)
             assert_close(hvd.allgather(scattered), wanted, 1e-6 if compression is exact else 0.05)
-    # The values that travel really are rounded, and whole numbers are left alone.
-    assert not np.array_equal(hvd.allreduce(mine, op=hvd.Sum, compression=hvd.Compression.fp16), wanted)
+    # Whole numbers are left alone.
     whole = tf.constant([2**20 + 1])
     assert hvd.allreduce(whole, op=hvd.Max, compression=hvd.Compression.fp16).numpy().tolist() == [2**20 + 1]
 
