@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from horovod.common import faces, launchers, util, worker_env
+from horovod.common import descent, faces, launchers, util, worker_env
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.process_sets import (
     ProcessSet,
@@ -191,8 +191,11 @@ def _start(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
     # Imported here: the checks above need no engine, and capability queries must work without a usable one.
     from horovod.common import bootstrap
 
+    env = worker_env.WorkerEnv.from_environ()
+    descent.check(env)
     job, engine = bootstrap.start(members, [s.ranks or [] for s in sets], dynamic)
     state.start(job, engine, members)
+    descent.mark(env)
     try:
         _fill_sets(job, sets)
     except BaseException:

@@ -39,6 +39,10 @@ def test_ranks_of_several_hosts_get_the_key_through_the_launcher(launch, monkeyp
     assert launch(2).places() == TWO_HOSTS
 
 
+def test_what_a_rank_starts_does_not_join(launch):
+    assert launch(2, "child:0").places() == ONE_HOST
+
+
 def test_a_key_of_the_users(launch, tmp_path):
     path = tmp_path / "key"
     path.write_text("5a" * 32)

@@ -59,7 +59,7 @@ def test_one_host_needs_no_key():
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 def test_torchrun():
     options = ["--nproc-per-node", "2", "--master-port", "0", "--no-python"]
-    done = programs.run([sys.executable, "-m", "torch.distributed.run", *options, *WORKER])
+    done = programs.run([sys.executable, "-m", "torch.distributed.run", *options, *WORKER, "child:1"])
     assert done.places() == [([0, 2], [0, 1]), ([1, 2], [0, 1])]
 
 

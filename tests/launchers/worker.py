@@ -5,12 +5,14 @@
     raise:R     rank R raises ValueError("no more data") while the others wait for it
     exit:R:C    rank R ends with code C, `kill:R` by SIGKILL
     absent:R    rank R never calls init
+    child:R     rank R starts this program again, which is no rank
     mpi4py      uses MPI by mpi4py before and after
 """
 
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -40,6 +42,10 @@ def describe():
 def come_to_an_end(what):
     action, _, rest = what.partition(":")
     rank, _, code = rest.partition(":")
+    if action == "child":
+        if hvd.rank() == int(rank):
+            start_a_child()
+        return
     if hvd.rank() == int(rank):
         time.sleep(0.5)
         if action == "raise":
@@ -48,6 +54,12 @@ def come_to_an_end(what):
             sys.exit(int(code))
         os.kill(os.getpid(), signal.SIGKILL)
     gather(None)
+
+
+def start_a_child():
+    child = subprocess.run([sys.executable, __file__], capture_output=True, text=True, timeout=60)
+    assert child.returncode == 1, child
+    assert f"was started by rank {hvd.rank()} (pid {os.getpid()}) and is no rank itself" in child.stderr, child.stderr
 
 
 def main():
