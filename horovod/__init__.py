@@ -5,8 +5,11 @@ hvd``.
 from typing import Any
 
 from horovod._version import __version__
+from horovod.common import absent
 
 __all__ = ["__version__", "run"]
+
+absent.install()
 
 
 def __getattr__(name: str) -> Any:
@@ -17,4 +20,4 @@ def __getattr__(name: str) -> Any:
 
         globals()["run"] = run
         return run
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise absent.no_attribute(__name__, name)

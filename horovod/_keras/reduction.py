@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from numbers import Integral, Real
 from typing import Any
 
+from horovod.common.frames import warn_user
 from horovod.common.ops import Average, Sum, check_compression, op_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.state import state
@@ -163,11 +164,9 @@ def _check_groups(groups: Any) -> None:
 
 def groups_of(num_groups: Any, groups: Any) -> Any:
     """``groups`` with the deprecated ``num_groups`` in it. ValueError for a num_groups that is no number."""
-    import warnings
-
     if not num_groups:
         return groups
     if isinstance(num_groups, bool) or not isinstance(num_groups, Integral) or num_groups < 0:
         raise ValueError(f"num_groups is {num_groups!r}; accepted are integers from 0 on")
-    warnings.warn("the argument num_groups is deprecated, use groups", DeprecationWarning, stacklevel=4)
+    warn_user("the argument num_groups is deprecated, use groups", DeprecationWarning)
     return num_groups if groups is None else groups

@@ -2,7 +2,8 @@
 
 import math
 import numbers
-import warnings
+
+from horovod.common.frames import warn_user
 
 Average = 0
 Sum = 1
@@ -45,7 +46,7 @@ def resolve_op(op: int | None, average: bool | None = None) -> int:
     if average is not None:
         if op is not None:
             raise ValueError(f"average={average!r} and op={op_name(op)} are both given; use op alone")
-        warnings.warn("the argument average is deprecated, use op=Average or op=Sum", DeprecationWarning, stacklevel=3)
+        warn_user("the argument average is deprecated, use op=Average or op=Sum", DeprecationWarning)
         return Average if average else Sum
     return Average if op is None else check_op(op)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import textwrap
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from horovod.common.frames import warn_user
 from horovod.runner import boot, cli, function_package, mpi_command, mpi_function, outcome
 from horovod.runner import hosts as host_lists
 from horovod.runner.errors import OutcomeError
@@ -65,7 +65,7 @@ def run(
         ("network_interface", "network_interfaces", network_interface),
     ):
         if value is not None:
-            warnings.warn(f"{old} is deprecated: use {new}", DeprecationWarning, stacklevel=2)
+            warn_user(f"{old} is deprecated: use {new}", DeprecationWarning)
     elastic = {
         "min_num_proc": min_np if min_num_proc is None else min_num_proc,
         "max_num_proc": max_np if max_num_proc is None else max_num_proc,

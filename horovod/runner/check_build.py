@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection, Sequence
 from importlib import metadata
 from importlib.util import find_spec
 
 from horovod._version import __version__
-
-# Title, our module, and the modules of which one must be there too.
-FRAMEWORKS = (
-    ("TensorFlow", "horovod.tensorflow", ("tensorflow",)),
-    ("PyTorch", "horovod.torch", ("torch",)),
-    ("Keras", "horovod.keras", ("keras", "tf_keras")),
-    ("MXNet", "horovod.mxnet", ("mxnet",)),
-    ("JAX", "horovod.jax", ("jax",)),
-)
-# Several packages bring the module tensorflow; what has another name than its module.
-_PACKAGES = {"tensorflow": ("tensorflow", "tensorflow-cpu", "tf-nightly"), "tf_keras": ("tf-keras",)}
+from horovod.runner.frameworks import FRAMEWORKS, Framework, remark
 
 
 def _present(module: str) -> bool:
@@ -29,8 +20,8 @@ def _present(module: str) -> bool:
     return spec is not None and spec.origin is not None
 
 
-def _version(module: str) -> str:
-    for package in _PACKAGES.get(module, (module,)):
+def _version(packages: Sequence[str]) -> str:
+    for package in packages:
         try:
             return metadata.version(package)
         except metadata.PackageNotFoundError:
@@ -38,10 +29,13 @@ def _version(module: str) -> str:
     return "of unknown version"
 
 
-def _framework(face: str, modules: tuple[str, ...]) -> str | None:
-    """The installed framework and its version, None when it or our part for it is not there."""
-    there = next((module for module in modules if _present(module)), None)
-    return f"{there} {_version(there)}" if there is not None and _present(face) else None
+def _row(framework: Framework, found: Collection[str]) -> tuple[str, bool]:
+    """What to show, and whether it can be used: with our part for it, which somebody may have left out."""
+    if framework.title not in found:
+        return framework.title, False
+    said = remark(framework, found)
+    title = f"{framework.title} ({said})" if said else framework.title
+    return title, bool(framework.face) and _present(framework.face)
 
 
 def report(verbose: bool = False) -> str:
@@ -49,9 +43,13 @@ def report(verbose: bool = False) -> str:
     use counts: a library for GPUs that is installed is not enough.
     """
     engine = _present("horovod._core")
-    frameworks = [(title, _framework(face, modules)) for title, face, modules in FRAMEWORKS]
+    found = {  # title to module, and the packages that may bring it
+        framework.title: next((m, packages) for m, packages in framework.modules.items() if _present(m))
+        for framework in FRAMEWORKS
+        if any(map(_present, framework.modules))
+    }
     tables: tuple[tuple[str, tuple[tuple[str, bool], ...]], ...] = (
-        ("Frameworks", tuple((title, found is not None) for title, found in frameworks)),
+        ("Frameworks", tuple(_row(framework, found) for framework in FRAMEWORKS)),
         ("Controllers", (("MPI", False), ("Gloo", engine))),
         ("Tensor Operations", (("NCCL", False), ("DDL", False), ("CCL", False), ("MPI", False), ("Gloo", engine))),
     )
@@ -61,6 +59,6 @@ def report(verbose: bool = False) -> str:
         lines += [f"    [{'X' if there else ' '}] {name}" for name, there in rows]
     if verbose:
         lines += ["", "Found:", f"    Python {sys.version.split()[0]} ({sys.executable})"]
-        lines += [f"    {found}" for _, found in frameworks if found]
+        lines += [f"    {module} {_version(packages)}" for module, packages in found.values()]
         lines += ["", "Gloo stands for the built-in engine and launcher."]
     return "\n".join(lines)

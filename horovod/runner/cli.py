@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from horovod.common.settings import BY_NAME, Settings
-from horovod.runner import boot, config_file, help, hosts, mpi_command
+from horovod.runner import boot, config_file, help, hosts, mpi_command, spelling
 from horovod.runner.config_file import Config
 from horovod.runner.errors import LaunchError
 from horovod.runner.flags import FLAGS, GROUPS, Flag
@@ -125,22 +125,9 @@ def split_command(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _check_known(word: str) -> None:
-    """Is the word a flag, alone, with =value or, with one letter, with its value behind it?"""
-    names = ["-h", "--help"]
-    letters = []
-    for flag in FLAGS:
-        names += flag.names
-        letters += [name for name in flag.names if len(name) == 2 and flag.value]
-        names += ["--no-" + name[2:] for name in flag.names if flag.no]
-    given = word.partition("=")[0]
-    if given in names or word[:2] in letters:
-        return
-    import difflib  # not at the start of every job
-
-    near = difflib.get_close_matches(given, names, 1, 0.7)
-    if not near and given.lstrip("-") in (name.lstrip("-") for name in names):  # one dash more or less
-        near = [name for name in names if name.lstrip("-") == given.lstrip("-")]
-    raise LaunchError(f"there is no flag {given}{f'; did you mean {near[0]}?' if near else ''}")
+    if not spelling.is_flag(word):
+        clause = spelling.advice(word)
+        raise LaunchError(f"there is no flag {word.partition('=')[0]}{f'; {clause}' if clause else ''}")
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:

@@ -43,6 +43,11 @@ class Flag:
     later: bool = False  # accepted, but nothing reads the variable yet
 
     @property
+    def idle(self) -> bool:
+        """Does it nothing yet? Shown by --help-all only."""
+        return self.later or self.missing is not None
+
+    @property
     def dest(self) -> str:
         return max(self.names, key=len).lstrip("-").replace("-", "_")
 
@@ -155,8 +160,9 @@ _HIDE = "HOROVOD_LOG_HIDE_TIME"
 # fmt: off
 FLAGS: tuple[Flag, ...] = (
     Flag(("-v", "--version"), JOB, "print the version and end"),
+    Flag(("--help-all",), JOB, "show this help with the flags that have no effect yet, and end"),
     Flag(("-cb", "--check-build"), JOB, "print which frameworks, controllers and operations are there, and end"),
-    Flag(("-np", "--num-proc"), JOB, "number of processes", _COUNT),
+    Flag(("-np", "-n", "--num-proc"), JOB, "number of processes", _COUNT),
     Flag(("--benchmark",), JOB, "measure the collectives on these processes instead of running a command; options of "
          "the benchmark come after --, as in -np 2 --benchmark -- --quick (-- --help lists them)"),
     Flag(("--completion",), JOB, "print a script with which bash, zsh or fish complete this command line, and end",

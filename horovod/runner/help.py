@@ -28,16 +28,22 @@ _COLUMN = 34  # where the descriptions begin
 _MOST = 110  # columns; longer lines are hard to read
 
 
-def text(width: int | None = None) -> str:
-    """The whole help for a terminal of `width` columns (None: this one's)."""
+def text(width: int | None = None, everything: bool = False) -> str:
+    """The help for a terminal of `width` columns (None: this one's); `everything`: with flags that have no effect
+    yet."""
     width = max(60, min(width or shutil.get_terminal_size((100, 24)).columns, _MOST))
     column = min(_COLUMN, width // 2)
     parts = [f"usage: {USAGE}", textwrap.fill(_ABOUT, width), textwrap.fill(_ORDER, width)]
     for group in GROUPS:
-        rows = [_row(flag_names(flag), described(flag), width, column) for flag in FLAGS if flag.group == group]
+        shown = [flag for flag in FLAGS if flag.group == group and (everything or not flag.idle)]
+        rows = [_row(flag_names(flag), described(flag), width, column) for flag in shown]
         if group == GROUPS[0]:
             rows.insert(0, _row("-h, --help", "show this help and end", width, column))
-        parts.append("\n".join([f"{group}:", *rows]))
+        if rows:
+            parts.append("\n".join([f"{group}:", *rows]))
+    idle = sum(flag.idle for flag in FLAGS)
+    if idle and not everything:
+        parts.append(textwrap.fill(f"{idle} more flags are understood but have no effect yet: --help-all", width))
     parts.append("\n".join(["examples:", *_examples(width)]))
     return "\n\n".join(parts) + "\n"
 

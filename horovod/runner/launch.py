@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Sequence
 
 from horovod._version import __version__
-from horovod.runner import cli
+from horovod.runner import cli, help, spelling
 from horovod.runner.errors import AgentError, LaunchError
 from horovod.runner.job import Job, JobResult
 from horovod.runner.signals import SignalQueue
@@ -54,6 +54,8 @@ def _tell(namespace: argparse.Namespace) -> JobResult | None:
         from horovod.runner import completion
 
         print(completion.script(namespace.completion), end="")
+    elif namespace.help_all:
+        print(help.text(everything=True), end="")
     elif namespace.check_build:
         from horovod.runner import check_build
 
@@ -72,6 +74,8 @@ def _run(arguments: Sequence[str], has_stdin: bool) -> JobResult:
     told = _tell(namespace)
     if told is not None:
         return told
+    if refusal := spelling.refusal_of_script(arguments, [] if namespace.benchmark else command):
+        raise LaunchError(refusal)
     if namespace.jsrun or os.environ.get("LSB_JOBID"):
         from horovod.runner import jsrun
 
@@ -105,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result = _run(sys.argv[1:] if arguments is None else arguments, has_stdin)
     except LaunchError as error:
         _say(f"error: {error}")
-        _say("`horovodrun --help` shows all flags")
+        _say("`horovodrun --help` shows the flags")
         return USAGE_ERROR
     except (AgentError, OSError) as error:
         _say(f"error: {error}")

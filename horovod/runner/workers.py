@@ -84,6 +84,7 @@ class WorkerTable:
                 name = os.fsdecode(job.command[0])
                 reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
                 hint = " (on this host's PATH)" if missing and "/" not in name else ""
+                hint += f"; a Python script is started as `python {name}`" if name.endswith(".py") else ""
                 text = f"cannot start {name!r}: {reason}{hint}"
                 self._report(Exited(worker.rank, 127 if missing else 126, text))
                 if result is not None:

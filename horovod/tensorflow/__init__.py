@@ -24,6 +24,7 @@ try:
 except ImportError as _error:
     raise ImportError(f"horovod.tensorflow cannot load the native engine horovod._core: {_error}") from _error
 
+from horovod.common import absent as _absent
 from horovod.tensorflow import functions as _functions
 from horovod.tensorflow import gradients as _gradients  # noqa: F401
 from horovod.tensorflow import mpi_ops as _mpi_ops
@@ -44,7 +45,7 @@ _LAZY = {
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise _absent.no_attribute(__name__, name)
     import importlib
 
     value = getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)

@@ -1,12 +1,12 @@
 """DistributedGradientTape: a tf.GradientTape whose gradients are reduced over the ranks."""
 
 import functools
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from horovod.common.frames import warn_user
 from horovod.common.ops import Average
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow.compression import Compression
@@ -68,7 +68,7 @@ def one_of_groups(num_groups: int, groups: Any) -> Any:
     """``groups`` as its deprecated form ``num_groups`` may give it."""
     if num_groups == 0:
         return groups
-    warnings.warn("num_groups is deprecated, use groups", DeprecationWarning, stacklevel=3)
+    warn_user("num_groups is deprecated, use groups", DeprecationWarning)
     return num_groups if groups is None else groups
 
 

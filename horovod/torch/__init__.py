@@ -8,6 +8,8 @@ hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 """
 
+from typing import Any
+
 try:
     import torch as _torch  # noqa: F401
 except ImportError as _error:
@@ -19,6 +21,7 @@ try:
 except ImportError as _error:
     raise ImportError(f"horovod.torch cannot load the native engine horovod._core: {_error}") from _error
 
+from horovod.common import absent as _absent
 from horovod.torch import mpi_ops as _mpi_ops
 from horovod.torch.functions import (
     allgather_object,
@@ -30,6 +33,11 @@ from horovod.torch.mpi_ops import *  # noqa: F403
 from horovod.torch.optimizer import DistributedOptimizer
 from horovod.torch.shared import empty_shared, in_shared_memory
 from horovod.torch.sync_batch_norm import SyncBatchNorm
+
+
+def __getattr__(name: str) -> Any:
+    raise _absent.no_attribute(__name__, name)
+
 
 __all__ = [
     "DistributedOptimizer",

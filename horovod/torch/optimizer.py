@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 
 from horovod.common import objects
 from horovod.common.faces import TORCH as face
+from horovod.common.frames import warn_user
 from horovod.common.ops import Adasum, Average, check_op
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.util import split_list
@@ -67,7 +67,7 @@ def DistributedOptimizer(
     if gradient_as_bucket_view not in (None, True, False):
         raise ValueError(f"gradient_as_bucket_view is {gradient_as_bucket_view!r}; accepted are True, False and None")
     if num_groups != 0:
-        warnings.warn("num_groups is deprecated, use groups", DeprecationWarning, stacklevel=2)
+        warn_user("num_groups is deprecated, use groups", DeprecationWarning)
         groups = num_groups if groups is None else groups
     check_groups(groups)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -184,11 +184,9 @@ class _Control:
         closure = args[0] if args else kwargs.get("closure")
         if self.should_synchronize:
             if self.synchronized:
-                warnings.warn(
+                warn_user(
                     "step() follows synchronize() outside of `with optimizer.skip_synchronize():`, so it synchronizes "
                     "again, which costs time",
-                    UserWarning,
-                    stacklevel=3,
                 )
             # A closure makes its own gradients; those from before it matter only if a backward pass made them.
             if closure is not None:

@@ -52,6 +52,8 @@ def check(name, common, signatures):
     missing = [n for n in common.split() if not hasattr(module, n)]
     assert not missing
     assert set(module.__all__) <= set(dir(module))
+    with pytest.raises(AttributeError, match=f"{name}.elastic is not in this version of Horovod yet"):
+        _ = module.elastic
     if name == "horovod.keras":
         assert module.Adasum == 2
 

@@ -2,7 +2,7 @@ import importlib.metadata
 
 import pytest
 
-from horovod.runner import check_build
+from horovod.runner import check_build, frameworks
 
 ALL = {
     *("horovod._core", "horovod.torch", "horovod.tensorflow", "horovod.keras"),
@@ -39,8 +39,16 @@ def test_what_is_there_is_marked(monkeypatch, missing, unmarked):
     # frameworks without a face of ours, and what the engine cannot use, are never marked
     able = {"TensorFlow", "PyTorch", "Keras", "Gloo"} - unmarked
     tables = marks(check_build.report())
+    mxnet = "MXNet" if "mxnet" in missing else "MXNet (not usable yet)"
+    jax = (
+        "JAX"
+        if "jax" in missing
+        else "JAX (not usable yet)"
+        if {"keras", "tf_keras"} <= missing
+        else "JAX (through Keras only)"
+    )
     assert {title: list(rows) for title, rows in tables.items()} == {
-        "Frameworks": ["TensorFlow", "PyTorch", "Keras", "MXNet", "JAX"],
+        "Frameworks": ["TensorFlow", "PyTorch", "Keras", mxnet, jax],
         "Controllers": ["MPI", "Gloo"],
         "Tensor Operations": ["NCCL", "DDL", "CCL", "MPI", "Gloo"],
     }
@@ -62,6 +70,17 @@ def test_versions_are_shown_on_request(monkeypatch):
     for line in ("    torch 2.1\n", "    tensorflow 2.16\n", "    keras of unknown version\n"):
         assert line in text
     assert "torch 2.1" not in check_build.report()
+
+
+def test_the_doctor_says_the_same():
+    """With Keras, without, and nothing that could be used at all."""
+    versions = {"jax": "0.5", "keras": "3.9", "numpy": "2.1", "tf-nightly": "2.20"}
+    shown = ["jax 0.5 (through Keras only)", "keras 3.9", "numpy 2.1", "tf-nightly 2.20"]
+    assert frameworks.described(versions) == shown
+    shown = ["jax 0.5 (not usable yet)", "mxnet 1.9 (not usable yet)"]
+    assert frameworks.described({"jax": "0.5", "mxnet": "1.9"}) == shown
+    assert frameworks.usable(["numpy", "tf-keras"])
+    assert not frameworks.usable(["jax", "mpi4py"])
 
 
 def test_a_folder_without_code_is_not_there(tmp_path, monkeypatch):

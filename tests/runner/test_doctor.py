@@ -86,7 +86,7 @@ ALONE = [
         WARN,
         "the user may have 100 processes and threads; frameworks start many",
     ),
-    (findings.frameworks, {"frameworks": {"numpy": "2.0"}}, WARN, "no framework is installed"),
+    (findings.frameworks, {"frameworks": {"jax": "0.5"}}, WARN, "no framework is installed that can be used"),
     (findings.gpus, {"gpu_error": "nvidia-smi: no driver"}, WARN, "nvidia-smi: no driver"),
 ]
 

@@ -11,8 +11,9 @@ from horovod.runner.flags import FLAGS, GROUPS
 # fmt: off
 FROZEN = [
     ('-v --version', '', 0, '', ''),
+    ('--help-all', '', 0, '', ''),
     ('-cb --check-build', '', 0, '', ''),
-    ('-np --num-proc', 'N', 1, '', ''),
+    ('-np -n --num-proc', 'N', 1, '', ''),
     ('--benchmark', '', 0, '', ''),
     ('--completion', 'SHELL', 1, '', ''),
     ('--doctor', '', 0, '', ''),
@@ -217,7 +218,7 @@ def test_a_flag_beats_a_wrong_variable():
 
 @pytest.mark.parametrize("width", [60, 80, 110, 300])
 def test_help_fits_and_says_all(width):
-    text = help.text(width)
+    text = help.text(width, everything=True)
     longest = max(text.splitlines(), key=len)
     assert len(longest) <= min(width, 110) or longest.strip() in dict(help.EXAMPLES), longest
     words = " ".join(text.split())
@@ -230,8 +231,19 @@ def test_help_fits_and_says_all(width):
     ]
 
 
+def test_what_has_no_effect_yet_is_in_the_long_help_only():
+    short, long = help.text(100), help.text(100, everything=True)
+    for flag in FLAGS:
+        assert help.flag_names(flag) in long
+        assert (f"  {help.flag_names(flag)}" in short) == (not flag.idle), flag.names
+    assert "autotune:" in long
+    assert "autotune:" not in short
+    assert "have no effect yet: --help-all" in short
+    assert "--help-all" in long
+
+
 def test_help_shows_defaults_and_choices():
-    words = " ".join(help.text(100).split())
+    words = " ".join(help.text(100, everything=True).split())
     for shown in (
         "--cycle-time-ms F upper bound, in ms, of the time operations are held to batch them (default 1)",
         "(default 128)",

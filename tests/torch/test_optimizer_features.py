@@ -212,6 +212,7 @@ def misuse():
     optimizer.zero_grad()
     # A forgotten skip_synchronize: one warning, and the gradients are not reduced twice.
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p], lr=1.0), named_parameters=[("p", p)], op=hvd.Sum)
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)  # puts a frame of PyTorch's between; the warning passes it over
     before = p.detach().clone()
     p.sum().backward()
     optimizer.synchronize()
@@ -220,6 +221,7 @@ def misuse():
         optimizer.step()
     assert [w.category for w in caught] == [UserWarning]
     assert "skip_synchronize" in str(caught[0].message)
+    assert caught[0].filename == __file__
     assert torch.equal(before - hvd.size(), p)
     optimizer.zero_grad()
     p.sum().backward()

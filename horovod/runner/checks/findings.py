@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from horovod.common.endpoints import parse_names
 from horovod.runner.checks.report import FAIL, OK, WARN, Finding, HostAnswer, HostReport, Measured
+from horovod.runner.frameworks import usable
 
 SLOW_CONNECT = 5.0  # s
 CLOCK_TOLERANCE = 2.0  # s
@@ -70,8 +71,9 @@ def versions(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 def frameworks(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
     """The same frameworks in the same versions everywhere."""
     names = sorted({name for _, report in _reports(answers) for name in report.frameworks})
-    if answers and not any(name not in ("numpy", "mpi4py") for name in names):
-        yield Finding(WARN, "frameworks", "", "no framework is installed", "install PyTorch, TensorFlow or Keras")
+    if answers and not usable(names):
+        what = "no framework is installed that can be used"
+        yield Finding(WARN, "frameworks", "", what, "install PyTorch, TensorFlow or Keras")
     for name in names:
         found = {answer.host: report.frameworks.get(name, "none") for answer, report in _reports(answers)}
         yield from _compare(name, found, "install the same version on all hosts")

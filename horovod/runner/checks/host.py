@@ -15,8 +15,9 @@ from horovod._version import __version__
 from horovod.common.interfaces import Interface, scan
 from horovod.common.util import cpu_quota
 from horovod.runner.checks.report import HostReport
+from horovod.runner.frameworks import OF_DISTRIBUTION
 
-DISTRIBUTIONS = ("torch", "tensorflow", "tensorflow-cpu", "keras", "jax", "numpy", "mpi4py")
+DISTRIBUTIONS = (*OF_DISTRIBUTION, "numpy", "mpi4py")
 LIMITS = {
     "nofile": resource.RLIMIT_NOFILE,
     "nproc": resource.RLIMIT_NPROC,

@@ -6,6 +6,7 @@ import resource
 from collections.abc import Callable, Iterator, Sequence
 
 from horovod._version import __version__
+from horovod.runner import frameworks
 from horovod.runner.checks.report import FAIL, OK, WARN, Diagnosis, Finding, HostAnswer, HostReport
 
 NOTHING = "-"
@@ -84,7 +85,7 @@ def _engine(answer: HostAnswer, report: HostReport) -> str:
 
 
 def _frameworks(answer: HostAnswer, report: HostReport) -> str:
-    return ", ".join(f"{name} {version}" for name, version in sorted(report.frameworks.items())) or "none"
+    return ", ".join(frameworks.described(report.frameworks)) or "none"
 
 
 def _cores(answer: HostAnswer, report: HostReport) -> str:

@@ -15,6 +15,7 @@ except ImportError as _error:
     raise ImportError(f"horovod.tensorflow.keras cannot load the native engine horovod._core: {_error}") from _error
 
 from horovod._keras.reduction import groups_of as _groups_of
+from horovod.common import absent as _absent
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.ops import Average, Sum
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
@@ -104,6 +105,10 @@ def DistributedOptimizer(
         average_passes=average_aggregated_gradients,
         scale_local=scale_local_gradients,
     )
+
+
+def __getattr__(name: str) -> Any:
+    raise _absent.no_attribute(__name__, name)
 
 
 __all__ = [

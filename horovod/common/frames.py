@@ -1,0 +1,37 @@
+"""Warnings that point at the user's line, however many frames of ours and of frameworks lie between."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from types import FrameType
+
+_BETWEEN = frozenset(
+    ("horovod", "torch", "tensorflow", "keras", "tf_keras", "jax", "contextlib", "functools", "importlib")
+)
+"""Packages whose frames are passed over: ours, frameworks that call us, and what both wrap functions with."""
+
+
+def user_stacklevel() -> int:
+    """``stacklevel`` for ``warnings.warn`` in the caller of this function, such that the nearest frame of the user's is
+    blamed; without one the outermost frame."""
+    level, frame = 0, _caller(sys._getframe())
+    while frame is not None:
+        level += 1
+        if str(frame.f_globals.get("__name__", "")).partition(".")[0] not in _BETWEEN:
+            break
+        frame = _caller(frame)
+    return level
+
+
+def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
+    """``warnings.warn``, at the user's line."""
+    warnings.warn(message, category, stacklevel=user_stacklevel())
+
+
+def _caller(frame: FrameType) -> FrameType | None:
+    """The next frame outwards that ``warnings`` counts: it leaves out importlib's own."""
+    outer = frame.f_back
+    while outer is not None and "importlib" in outer.f_code.co_filename and "_bootstrap" in outer.f_code.co_filename:
+        outer = outer.f_back
+    return outer
