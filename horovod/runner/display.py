@@ -62,8 +62,12 @@ class Display:
         if self._collapser is None:
             return
         for group in self._collapser.take(now):
+            source = (group.stream, frozenset(group.ranks))
+            if group.bare and group.line == b"\n":
+                self._queue.go_on(group.stream, source)
+                continue
             prefix = b"" if group.bare else self._prefix_of(group.ranks, group.stream)
-            self._queue.put(group.stream, prefix + group.line, source=2 * min(group.ranks) + group.stream)
+            self._queue.put(group.stream, prefix + group.line, source)
 
     def flush(self) -> None:
         """Show all that waits."""
@@ -82,16 +86,15 @@ class Display:
                 self._collapser.add(rank, stream, line, now, bare=line == b"\r" or (continued and index == 0))
             self.tick(now)
             return
+        source = 2 * rank + stream
         prefix = self._prefix_of((rank,), stream)
-        shown = b""
         if continued:
-            shown = lines[0]
+            self._queue.go_on(stream, source)
             lines = lines[1:]
         if b"\r" in lines:
-            shown += b"".join(line if line == b"\r" else prefix + line for line in lines)
+            self._queue.put(stream, b"".join(line if line == b"\r" else prefix + line for line in lines), source)
         elif lines:
-            shown += prefix + prefix.join(lines)
-        self._queue.put(stream, shown, source=2 * rank + stream)
+            self._queue.put(stream, prefix + prefix.join(lines), source)
 
     def _prefix_of(self, ranks: Collection[int], stream: int) -> bytes:
         text = f"{datetime.now().isoformat(' ', 'milliseconds')} " if self._timestamp else ""

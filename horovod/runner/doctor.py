@@ -46,7 +46,7 @@ class _Nowhere(OutputSink):
     """What probes print, frameworks' warnings say, is no part of the answer."""
 
     def __init__(self) -> None:
-        super().__init__(set())
+        super().__init__(set(), together=False)
 
     def _emit(self, stream: int, data: bytes) -> None:
         pass

@@ -265,6 +265,7 @@ class Job:
         if all(agent.gone or agent.finished for agent in self._fleet.agents):
             self._screen.display.flush()
             self._screen.queue.status("")
+            self._screen.queue.end_bars()
             if self._screen.queue.waiting_for() is None:
                 return True
             if not self._received:  # as any program in a pipeline, wait for a slow reader

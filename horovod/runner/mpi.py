@@ -219,6 +219,7 @@ class _Watch:
         for rank in self._hosts:
             self._display.finish(rank, time.monotonic())
         self._display.flush()
+        self._queue.end_bars()
         self._write_all()
         return self._conclude(name, code)
 

@@ -9,15 +9,16 @@ import select
 import stat
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from pathlib import Path
+
+from horovod.runner.bars import ERASE, Place
 
 STREAMS = {1: "stdout", 2: "stderr"}
 PIPE_PIECE = 4096  # a pipe or terminal that is ready takes this many bytes without blocking (PIPE_BUF)
 FILE_PIECE = 1 << 20
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 STATUS_LIMIT = 1 << 16  # bytes that wait, above which a status line is left out
-ERASE = b"\r\x1b[K"  # the line on which the cursor is
 
 
 class RankFileError(OSError):
@@ -121,15 +122,16 @@ def _refuse_link(at: int, name: str) -> None:
 
 
 class OutputSink:
-    """Where the launcher's output goes: whole lines in one order, progress bars of different ranks kept apart."""
+    """Where the launcher's output goes: whole lines in one order, kept apart from progress bars."""
 
-    def __init__(self, terminals: set[int]) -> None:
-        """`terminals`: streams that lead to one, or to what takes \\r as one does."""
-        self._torn_by: int | None = None  # the source whose last line on a terminal ended with \r
+    def __init__(self, terminals: set[int], together: bool) -> None:
+        """`terminals`: streams that lead to one, or to what takes \\r as one does. `together`: do both streams lead to
+        the same place?"""
+        out = Place(1 in terminals)
+        self._places = {1: out, 2: out if together else Place(2 in terminals)}
         self._terminals = terminals
         self._status = ""
         self.rewrites = False  # does `status` show anything?
-        self._terminal = terminals == set(STREAMS)
         self.pending = 0  # bytes that wait
         self.broken = False  # a reader (say, `head`) has gone away
 
@@ -137,19 +139,24 @@ class OutputSink:
         """Does the stream lead to a terminal?"""
         return stream in self._terminals
 
-    def put(self, stream: int, data: bytes, source: int = -1) -> None:
+    def put(self, stream: int, data: bytes, source: Hashable = -1) -> None:
         """Take whole lines for stdout (1) or stderr (2). `source` tells the streams of the ranks apart."""
-        if not data:
-            return
-        self.status("")
-        if self._terminal:  # a line must not begin in the middle of another rank's progress bar
-            if self._torn_by is not None and self._torn_by != source:
-                # Bars of several ranks take turns on one line, where that can be erased; else the screen would be full
-                # of them in a moment.
-                is_bar = data.endswith(b"\r") and b"\n" not in data
-                data = (ERASE if is_bar and self.rewrites else b"\n") + data
-            self._torn_by = source if data.endswith(b"\r") else None
-        self._emit(stream, data)
+        if data:
+            self.status("")
+            self._show(stream, self._places[stream].add(data, source, self.rewrites))
+
+    def go_on(self, stream: int, source: Hashable) -> None:
+        """What was put there last ended with the first half of a torn \\r\\n; take the other half."""
+        self._show(stream, self._places[stream].go_on(source))
+
+    def _show(self, stream: int, data: bytes) -> None:
+        if data:
+            self._emit(stream, data)
+
+    def end_bars(self) -> None:
+        """The ranks have ended: what is said next begins a line, even if nothing of it comes this way."""
+        for stream, place in self._places.items():
+            self._show(stream, place.end())
 
     def status(self, text: str) -> None:
         """A line that is rewritten in place, and erased before anything else is shown; empty: none. Not while the
@@ -157,7 +164,7 @@ class OutputSink:
         """
         if text == self._status or not self.rewrites:
             return
-        if text and (self._torn_by is not None or self.pending > STATUS_LIMIT):
+        if text and (self._places[2].in_bar or self.pending > STATUS_LIMIT):
             return
         erase = ERASE if self._status else b""
         self._emit(2, erase + text[: self._columns() - 1].encode(errors="backslashreplace"))
@@ -180,6 +187,13 @@ class OutputSink:
         """The job is over."""
 
 
+def _is_same(one: int, other: int) -> bool:
+    """Do two descriptors lead to the same terminal, file or pipe?"""
+    if os.isatty(one) and os.isatty(other):
+        return True  # by whatever names
+    return os.path.samestat(os.fstat(one), os.fstat(other))
+
+
 class OutputQueue(OutputSink):
     """Bytes on their way to the launcher's own stdout and stderr, in one order, written without ever blocking.
 
@@ -189,7 +203,7 @@ class OutputQueue(OutputSink):
 
     def __init__(self, stdout: int = 1, stderr: int = 2) -> None:
         self._fds = {1: stdout, 2: stderr}
-        super().__init__({stream for stream, fd in self._fds.items() if os.isatty(fd)})
+        super().__init__({n for n, fd in self._fds.items() if os.isatty(fd)}, _is_same(stdout, stderr))
         self.rewrites = self.is_terminal(2) and os.environ.get("TERM", "dumb") != "dumb"
         self._queue: deque[tuple[int, bytearray]] = deque()
         self._pieces = {fd: self._piece(fd) for fd in self._fds.values()}

@@ -20,7 +20,8 @@ class StreamOutput(OutputSink):
     def __init__(self, stdout: Any, stderr: Any) -> None:
         """Text streams; None: what goes there is dropped."""
         self._streams = {1: stdout, 2: stderr}
-        super().__init__({n for n, stream in self._streams.items() if stream is None or _moves_back(stream)})
+        terminals = {n for n, stream in self._streams.items() if stream is None or _moves_back(stream)}
+        super().__init__(terminals, stdout is stderr or terminals == set(self._streams))
         # A line may be so long that it was cut, then perhaps inside a character.
         self._decoders = {number: codecs.getincrementaldecoder("utf-8")("replace") for number in self._streams}
         self._last = 0

@@ -110,7 +110,7 @@ def test_a_terminal_gets_a_line_every_second_after_a_while():
 
 class Kept(OutputSink):
     def __init__(self, rewrites=True):
-        super().__init__({1, 2})
+        super().__init__({1, 2}, together=True)
         self.rewrites = rewrites
         self.text = b""
 
