@@ -18,10 +18,9 @@ Homes homes_of(const NodeGroup& node, const Segments& data, size_t element) {
   if (!base || data.pieces.size() > Homes::kMost) return mine;
   for (size_t i = 0; i < data.pieces.size(); ++i) {
     const Segments::Piece& piece = data.pieces[i];
-    const auto offset = static_cast<uint64_t>(piece.out - base);  // far beyond the arena's size for memory that lies before it
-    if (!piece.out || piece.in != piece.out || offset > node.arena_bytes() || piece.count * element > node.arena_bytes() - offset) {
-      return mine;
-    }
+    // Far beyond the arena's size for memory that lies before it, and for none (a rank that has joined).
+    const uint64_t offset = reinterpret_cast<uintptr_t>(piece.out) - reinterpret_cast<uintptr_t>(base);
+    if (piece.in != piece.out || offset > node.arena_bytes() || piece.count * element > node.arena_bytes() - offset) return mine;
     mine.offset[i] = offset;
   }
   mine.count = data.pieces.size();

@@ -65,6 +65,7 @@ def parse_hosts(text: str) -> list[Host]:
 def parse_hostfile(text: str, path: str) -> list[Host]:
     """Read the text of a host file; `path` is only for the messages of the LaunchError."""
     given = []
+    interpreters: dict[str, tuple[str, int]] = {}  # host -> the one it was given, in this line
     for number, line in enumerate(text.splitlines(), 1):
         content = line.split("#", 1)[0].strip()
         if not content:
@@ -72,7 +73,16 @@ def parse_hostfile(text: str, path: str) -> list[Host]:
         match = _HOSTFILE_LINE.fullmatch(content)
         if match is None or int(match[2]) < 1:
             raise LaunchError(f"{path}, line {number}: {content!r} is not accepted; expected {HOSTFILE_FORM}")
-        given.append(Host(match[1].strip("[]"), int(match[2]), match[3] or ""))
+        name, python = match[1].strip("[]"), match[3] or ""
+        if python:
+            # The ranks of a host have one agent, and it starts all of them.
+            before, where = interpreters.setdefault(name, (python, number))
+            if before != python:
+                raise LaunchError(
+                    f"{path}, line {number}: host {name!r} with python={python}, but line {where} names {before}; "
+                    "accepted is one interpreter for a host"
+                )
+        given.append(Host(name, int(match[2]), python))
     if not given:
         raise LaunchError(f"{path}: names no host; expected {HOSTFILE_FORM}")
     return _merge(given)

@@ -81,6 +81,10 @@ def arguments():
     np.testing.assert_allclose(updated(), [mean] * 3)
     np.testing.assert_allclose(updated(op=hvd.Sum), [total] * 3)
     np.testing.assert_allclose(updated(gradient_predivide_factor=4.0), [mean] * 3)
+    # Divided before they are added: all together are 1.5 times the largest float32.
+    large = 1.5 * float(np.finfo(np.float32).max) / size
+    np.testing.assert_allclose(updated(large, count=1), [np.inf])
+    np.testing.assert_allclose(updated(large, count=1, gradient_predivide_factor=float(size)), [large], rtol=1e-6)
     np.testing.assert_allclose(updated(groups=2), [mean] * 3)
     numbers = {"gradient_predivide_factor": np.float32(2.0), "op": np.int64(hvd.Average), "groups": np.int64(2)}
     np.testing.assert_allclose(updated(**numbers, backward_passes_per_step=np.int64(1)), [mean] * 3)

@@ -73,3 +73,14 @@ def test_a_host_file_names_interpreters():
     read = hosts.parse_hostfile(text, "hosts")
     assert read == [Host("a", 2, "/opt/a/bin/python"), Host("b", 3, "/b")]
     assert [slot.python for slot in hosts.assign(read, 3)] == ["/opt/a/bin/python"] * 2 + ["/b"]
+    # One name serves all lines of a host, whichever of them has it.
+    assert hosts.parse_hostfile("a slots=1 python=/a\na slots=2\na slots=1 python=/a\n", "f") == [Host("a", 4, "/a")]
+
+
+def test_two_interpreters_for_one_host_are_refused_with_both_lines():
+    text = "# all\na slots=2 python=/opt/a/bin/python\nb slots=1\na slots=1\na slots=1 python=/usr/bin/python3\n"
+    with pytest.raises(ValueError, match=r"^file, line 5: host 'a' with python=") as caught:
+        hosts.parse_hostfile(text, "file")
+    assert "/usr/bin/python3" in str(caught.value)
+    assert "line 2 names /opt/a/bin/python" in str(caught.value)
+    assert "accepted is one interpreter for a host" in str(caught.value)

@@ -10,7 +10,7 @@ import pytest
 
 from horovod.runner import lines
 from horovod.runner.display import Display
-from horovod.runner.output import ERASE, OutputQueue, RankFileError, RankFiles
+from horovod.runner.output import ERASE, OutputQueue, OutputSink, RankFileError, RankFiles
 
 
 class Shown:
@@ -141,6 +141,33 @@ def test_colours_do_not_reach_other_lines_on_a_terminal(pieces, expected):
     assert lines_of(*pieces, terminal=True) == b"".join(b"[3]<stdout>:" + line for line in expected)
     assert lines_of(*pieces) == lines_of(b"".join(pieces))  # elsewhere they are passed as they are
     assert lines_of(*pieces).replace(b"[3]<stdout>:", b"") == b"".join(pieces)
+
+
+class Terminal(OutputSink):
+    """One terminal for both streams, that keeps what it shows."""
+
+    def __init__(self):
+        super().__init__({1, 2}, together=True)
+        self.text = b""
+
+    def _emit(self, stream, data):
+        self.text += data
+
+
+@pytest.mark.parametrize("collapse", [False, True])
+def test_no_two_streams_share_a_progress_bar(collapse):
+    """On a terminal a line that does not come from where the bar comes from begins below it."""
+    ranks = range(5)
+    streams = [(rank, stream) for rank in ranks for stream in (1, 2)]
+    for first in streams:
+        for second in streams:
+            shown = Terminal()
+            display = Display(shown, dict.fromkeys(ranks, "h"), prefix=False, collapse=collapse)
+            display.show(*first, b"10%\r", 0.0)
+            display.flush()
+            display.show(*second, b"20%\r", 1.0)
+            display.flush()
+            assert shown.text == (b"10%\r20%\r" if first == second else b"10%\r\n20%\r"), (first, second)
 
 
 @pytest.mark.parametrize(("size", "folder"), [(1, "rank.0"), (10, "rank.9"), (11, "rank.09"), (101, "rank.009")])

@@ -125,6 +125,27 @@ def compresses_and_averages_slices():
             assert plain.dtype == tf.float32
 
 
+def divides_before_it_adds():
+    """1.5 times the largest float32 is what the gradients of all ranks add up to."""
+    rank, size = hvd.rank(), hvd.size()
+    v, w = tf.Variable([1.0]), tf.Variable([1.0])
+    large = 1.5 * float(np.finfo(np.float32).max) / size
+
+    def loss():
+        return tf.reduce_sum(v) * large + tf.reduce_sum(w) * (rank + 1)
+
+    mean = sum(range(1, size + 1)) / size
+    for options in ({}, {"groups": 1}, {"groups": [[v]]}):
+        plain, _ = gradient(functools.partial(hvd.DistributedGradientTape, **options), [v, w], loss)
+        assert np.isinf(plain), "the test shows nothing"
+        reduced = gradient(
+            functools.partial(hvd.DistributedGradientTape, gradient_predivide_factor=float(size), **options),
+            [v, w],
+            loss,
+        )
+        np.testing.assert_allclose([float(value[0]) for value in reduced], [large, mean], rtol=1e-6)
+
+
 def keeps_local_gradients():
     rank, size = hvd.rank(), hvd.size()
     mine, shared = tf.Variable(1.0), tf.Variable(1.0)
@@ -143,6 +164,19 @@ def keeps_local_gradients():
     mean = sum(range(1, size + 1)) / size
     assert_close(gradient(local(), [mine, shared], loss), [2 * (rank + 1) / size, mean])
     assert_close(gradient(local(scale_local_gradients=False), [mine, shared], loss), [2 * (rank + 1), mean])
+    mine = tf.Variable([[1.0], [2.0], [3.0]])  # of which only one row gets a gradient
+
+    def sparse_loss():
+        return (rank + 1) * (tf.reduce_sum(tf.gather(mine, [2])) + shared)
+
+    for scale in (True, False):
+        slices, plain = gradient(local(scale_local_gradients=scale), [mine, shared], sparse_loss)
+        assert isinstance(slices, tf.IndexedSlices)
+        assert_close(slices.values, [[(rank + 1) / (size if scale else 1)]])
+        assert_close(slices.indices, [2])
+        assert_close(tf.convert_to_tensor(slices)[:2], [[0], [0]])
+        assert_close(plain, mean)
+    mine = tf.Variable(1.0)
     tape = local()(tf.GradientTape())
     own, others = tape.get_local_and_global_gradients([5.0, 6.0], [shared, mine])
     assert own[0][0] is mine
@@ -192,6 +226,7 @@ def refuses_bad_arguments():
     [
         behaves_like_the_tape,
         compresses_and_averages_slices,
+        divides_before_it_adds,
         keeps_local_gradients,
         keeps_gradients_of_local_layers,
         refuses_bad_arguments,

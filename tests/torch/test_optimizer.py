@@ -98,6 +98,28 @@ def test_variants(pool, variant):
     assert results[0] == results[1]
 
 
+def predivides():
+    """The gradients of all ranks add up to 1.5 times the largest float32."""
+    large = 1.5 * torch.finfo(torch.float32).max / hvd.size()
+
+    def steps(**options):
+        weights = [torch.nn.Parameter(torch.zeros(1)) for _ in range(2)]
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(weights, lr=1.0), **options)
+        for _ in range(2):  # from the second one on in buckets
+            optimizer.zero_grad()
+            (weights[0] * large + weights[1]).sum().backward()
+            optimizer.synchronize()
+        return [p.grad.item() for p in weights]
+
+    for options in ({}, {"groups": 1}, {"gradient_as_bucket_view": False}):
+        assert steps(**options) == [float("inf"), 1.0], "the test shows nothing"
+        torch.testing.assert_close(steps(gradient_predivide_factor=float(hvd.size()), **options), [large, 1.0])
+
+
+def test_gradients_are_divided_before_they_are_added(pool):
+    pool(2).run(predivides)
+
+
 def test_over_tcp(pool):
     results = pool(3, HOROVOD_TRANSPORT="tcp").run(gold, "adam", {})
     assert all(r == results[0] for r in results)

@@ -110,6 +110,74 @@ TEST_CASE("allreduce in arenas: tensors elsewhere on some ranks, or too many, ta
   }
 }
 
+TEST_CASE("allreduce in arenas: only what lies there as a whole, and is input and output at once, is at home") {
+  ArenaWorld world(3);
+  const Block first = world.arenas[1]->allocate(4096);
+  for (const std::string& m : world.run([&](Comm& comm) -> Status {
+         if (comm.rank != 1) return {};
+         std::byte *base = comm.node->arena(1), *end = base + kArena;
+         std::vector<std::byte> apart(64);
+         struct Case {
+           const char* what;
+           const std::byte* in;
+           std::byte* out;
+           size_t count;  // elements of 4 bytes
+           bool home;
+         };
+         for (const Case& c : std::initializer_list<Case>{{"a block", first->data(), first->data(), 1024, true},
+                                                          {"all of the arena", base, base, kArena / 4, true},
+                                                          {"its last element", end - 4, end - 4, 1, true},
+                                                          {"beyond its end", end - 4, end - 4, 2, false},
+                                                          {"one element more than all of it", base, base, kArena / 4 + 1, false},
+                                                          {"the neighbour's", end, end, 1, false},
+                                                          {"further in the neighbour's", end + 4096, end + 4096, 1, false},
+                                                          {"before it", base - 4, base - 4, 1, false},
+                                                          {"from elsewhere", apart.data(), base, 1, false},
+                                                          {"to elsewhere", base, apart.data(), 1, false},
+                                                          {"zeros of a rank that has joined", nullptr, nullptr, 1, false},
+                                                          {"zeros to a block", nullptr, base, 1, false}}) {
+           const std::vector<Segments::Piece> pieces{{first->data(), first->data(), 1}, {c.in, c.out, c.count}};
+           const Homes homes = homes_of(*comm.node, segments_of(pieces), 4);
+           if (homes.count != (c.home ? 2 : 0)) return Status(Code::internal, c.what);
+           if (c.home && homes.offset[1] != static_cast<uint64_t>(c.out - base)) return Status(Code::internal, std::string("offset of ") + c.what);
+         }
+         return {};
+       })) {
+    CHECK(m == "");
+  }
+}
+
+TEST_CASE("allreduce in arenas: from elsewhere into an arena, and from an arena to elsewhere") {
+  ArenaWorld world(3);
+  const size_t n = 20000;
+  std::vector<std::vector<int32_t>> in(3, std::vector<int32_t>(n));
+  std::vector<Block> blocks;
+  for (int r = 0; r < 3; ++r) {
+    for (size_t i = 0; i < n; ++i) in[r][i] = static_cast<int32_t>(i) * (r + 1);
+    blocks.push_back(world.block(r, Buffer(n * 4, std::byte{9})));
+  }
+  auto reduce = [&](const std::function<Segments::Piece(int)>& piece) {
+    for (const std::string& m : world.run([&](Comm& comm) {
+           const std::vector<Segments::Piece> pieces{piece(comm.rank)};
+           return allreduce_shm(comm, segments_of(pieces), DType::int32, ReduceOp::sum, {});
+         })) {
+      CHECK(m == "");
+    }
+  };
+  reduce([&](int r) { return Segments::Piece{reinterpret_cast<std::byte*>(in[r].data()), blocks[r]->data(), n}; });
+  std::vector<int32_t> sum(n);
+  for (size_t i = 0; i < n; ++i) sum[i] = static_cast<int32_t>(i) * 6;
+  for (int r = 0; r < 3; ++r) {
+    CHECK(std::memcmp(blocks[r]->data(), sum.data(), n * 4) == 0);
+    CHECK(in[r][1] == r + 1);  // inputs stay
+  }
+  reduce([&](int r) { return Segments::Piece{blocks[r]->data(), reinterpret_cast<std::byte*>(in[r].data()), n}; });
+  for (int r = 0; r < 3; ++r) {
+    CHECK(in[r][n - 1] == 3 * sum[n - 1]);
+    CHECK(std::memcmp(blocks[r]->data(), sum.data(), n * 4) == 0);
+  }
+}
+
 TEST_CASE("allreduce in arenas: really does without the staging areas") {
   ArenaWorld world(2);
   const size_t n = 200000;

@@ -297,6 +297,22 @@ TEST_CASE("join: allreduce goes on without the joined rank, all joined ends it")
   CHECK(!n.anyone_joined());
 }
 
+TEST_CASE("join: a rank that joins while its own operation waits counts once") {
+  Negotiator n(3, labels(3));
+  n.announce(0, request("a"), 0);
+  n.announce(0, request("join", Kind::join), 0);
+  n.announce(1, request("a"), 0);
+  CHECK(n.take_ready().empty());  // rank 2 may still come with it
+  n.announce(2, request("a"), 0);
+  auto ready = n.take_ready();
+  REQUIRE(names(ready) == Names{"a"});
+  CHECK(ready[0].response.error.ok());
+  // What comes later is not waited for there.
+  n.announce(1, request("b"), 0);
+  n.announce(2, request("b"), 0);
+  CHECK(names(n.take_ready()) == Names{"b"});
+}
+
 TEST_CASE("process sets: lowest free id, no duplicates, an end to what waits in a removed one, a limit") {
   Negotiator n(9, labels(9));
   auto all_ranks = [&](const Request& q) {

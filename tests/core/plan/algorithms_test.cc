@@ -111,6 +111,36 @@ TEST_CASE("what the table says for typical worlds") {
   for (const WorldShape& world : worlds()) CHECK(select(Collective::adasum, f, 100, world) == Algorithm::halving);
 }
 
+TEST_CASE("each bound of the table is the last size that still goes that way") {
+  const Tuning t;
+  struct Case {
+    DType d;
+    int ranks;
+    size_t bytes;
+    Algorithm want;
+  };
+  constexpr DType f = DType::float32, i = DType::int32;
+  constexpr auto doubling = Algorithm::recursive_doubling, pairwise = Algorithm::pairwise, rabenseifner = Algorithm::rabenseifner;
+  const size_t large = 64 << 20;
+  for (const Case& c : std::initializer_list<Case>{
+           {f, 2, t.doubling_bytes + 1, doubling}, {f, 2, t.pair_bytes, doubling}, {f, 2, t.pair_bytes + 1, pairwise},
+           {f, 3, t.doubling_bytes, doubling}, {f, 3, t.doubling_bytes + 1, pairwise}, {f, 3, t.pair_bytes, pairwise},
+           {f, 8, t.doubling_bytes, doubling}, {f, 8, t.doubling_bytes + 1, pairwise}, {f, 8, large, pairwise},
+           {i, 8, large, pairwise}, {i, 9, large, Algorithm::ring}, {i, 16, large, Algorithm::ring},
+           {f, 9, large, pairwise}, {f, 16, t.doubling_bytes, doubling}, {f, 16, t.doubling_bytes + 1, rabenseifner},
+           {f, 63, large, pairwise}, {f, 64, large, rabenseifner}, {f, 65, large, rabenseifner}}) {
+    CAPTURE(c.ranks);
+    CAPTURE(c.bytes);
+    CHECK(name_of(select(Collective::allreduce, c.d, c.bytes, flat(c.ranks))) == name_of(c.want));
+  }
+  auto broadcast = [](const WorldShape& world, size_t bytes) { return name_of(select(Collective::broadcast, f, bytes, world)); };
+  CHECK(broadcast(flat(2), large) == "tree");
+  CHECK(broadcast(flat(3), t.flat_tree_bytes) == "tree");
+  CHECK(broadcast(flat(3), t.flat_tree_bytes + 1) == "pipelined");
+  CHECK(broadcast(on_hosts({0, 0, 1}), t.tree_bytes) == "tree");
+  CHECK(broadcast(on_hosts({0, 0, 1}), t.tree_bytes + 1) == "pipelined");
+}
+
 TEST_CASE("the user's choice wins where it can run") {
   const Overrides o = parsed(" allreduce = ring, broadcast=tree ,");
   CHECK(select(Collective::allreduce, DType::float32, 1, flat(4), o) == Algorithm::ring);

@@ -304,27 +304,52 @@ TEST_CASE("nothing of the text is on the wires, and equal texts look different e
   CHECK(seen.substr(4, name.size()) != seen.substr(4 + name.size() + kAround, name.size()));
 }
 
-TEST_CASE("keys change after so many records, on both sides at once") {
+// The record of `text` with the key `changes` after the first one, by the Noise protocol's rule: the next key is what a key makes of
+// zeros under the greatest nonce.
+std::string record_by_hand(const Library& library, Cipher cipher, CipherKey key, size_t changes, unsigned char number,
+                           const std::vector<std::byte>& text) {
+  const std::vector<std::byte> zeros(key.size());
+  std::byte tag[kCipherTag];
+  for (size_t i = 0; i < changes; ++i) {
+    CipherNonce greatest{};
+    std::fill(greatest.begin() + 4, greatest.end(), 0xff);
+    std::vector<std::byte> next(key.size());
+    REQUIRE(library->make(cipher, key, true)->seal(greatest, {}, zeros, next.data(), tag));
+    std::memcpy(key.data(), next.data(), key.size());
+  }
+  CipherNonce nonce{};
+  nonce[4] = number;
+  std::vector<std::byte> record(4 + text.size() + kCipherTag);
+  record[0] = static_cast<std::byte>(text.size());
+  std::byte* body = record.data() + 4;
+  REQUIRE(library->make(cipher, key, true)->seal(nonce, ConstBytes(record).first(4), text, body, body + text.size()));
+  return {reinterpret_cast<const char*>(record.data()), record.size()};
+}
+
+TEST_CASE("keys change after every so many records, on both sides at once, and each follows from the one before") {
+  const Library library = crypto_libraries().front();
+  const Cipher cipher = library->ciphers().front();
   Tapped ends(1 << 20, false, 2);
   const auto text = noise(16);
   std::vector<std::string> seen;
-  for (int i = 0; i < 7; ++i) {
+  for (unsigned i = 0; i < 7; ++i) {
+    CAPTURE(i);
     ends.send(text);
     std::string record;
     for (std::byte b : ends.forth) record.push_back(static_cast<char>(b));
+    // The key changes three times, and numbers begin again with each.
+    CHECK((record == record_by_hand(library, cipher, key_of(0, 1), i / 2, i % 2, text)));
     seen.push_back(record);
     std::vector<std::byte> got(16);
     REQUIRE(ends.b->try_recv(got) == 16);
     CHECK(got == text);
   }
-  // Records 0, 2, 4, 6 have the same nonce and text.
   for (size_t i = 0; i < seen.size(); ++i) {
     for (size_t j = 0; j < i; ++j) CHECK(seen[i] != seen[j]);
   }
   // An end that keeps its key does not understand the third record.
   Tapped other(1 << 20, false, 2);
-  const Library library = crypto_libraries().front();
-  auto stubborn = encrypted(std::make_unique<WireLink>(&other.back, &other.forth, 1 << 20, false), library, library->ciphers().front(), 1, 0);
+  auto stubborn = encrypted(std::make_unique<WireLink>(&other.back, &other.forth, 1 << 20, false), library, cipher, 1, 0);
   std::vector<std::byte> got(16);
   for (int i = 0; i < 2; ++i) {
     other.send(text);

@@ -1,0 +1,90 @@
+// What a rank checks by itself before it announces an operation; what ranks agree on is in negotiate_test.cc.
+#include "engine/validate.h"
+
+#include <doctest/doctest.h>
+
+using namespace hvd;
+
+namespace {
+
+const std::vector<int> kMembers = {0, 1, 2};
+
+Request request(Kind kind, DType d, ReduceOp op) {
+  Request q;
+  q.kind = kind;
+  q.name = "x";
+  q.dtype = d;
+  q.op = op;
+  q.shape = {3};
+  return q;
+}
+
+std::string refusal(const Request& q) {
+  const Status s = check_arguments(q, kMembers);
+  if (!s.ok()) CHECK(s.code() == Code::invalid_argument);
+  return s.message();
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("bool takes no average and no scale factors, whichever of the two it is") {
+  for (Kind kind : {Kind::allreduce, Kind::reducescatter}) {
+    Request q = request(kind, DType::boolean, ReduceOp::sum);
+    CHECK(refusal(q) == "");
+    q.prescale = 0.5;
+    CHECK(refusal(q) == std::string(name_of(kind)) + " 'x': op Sum of dtype bool takes no scale factors (prescale 0.5, postscale 1); accepted: 1");
+    q.prescale = 1;
+    q.postscale = 2;
+    CHECK(contains(refusal(q), "(prescale 1, postscale 2); accepted: 1"));
+    CHECK(contains(refusal(request(kind, DType::boolean, ReduceOp::average)), "op Average is not defined for dtype bool"));
+    // Other types do, and other operations do not look at them.
+    q.dtype = DType::int32;
+    q.prescale = 3;
+    CHECK(refusal(q) == "");
+  }
+  Request gather = request(Kind::allgather, DType::boolean, ReduceOp::sum);
+  gather.prescale = 2;
+  CHECK(refusal(gather) == "");
+}
+
+TEST_CASE("alltoall: one split for each rank, none negative, together no more than the rows") {
+  Request q = request(Kind::alltoall, DType::int32, ReduceOp::sum);
+  q.splits = {1, 0, 2};
+  CHECK(refusal(q) == "");
+  q.splits = {1, 0, 1};  // rows may stay behind
+  CHECK(refusal(q) == "");
+  q.splits = {1, 1, 2};
+  CHECK(contains(refusal(q), "add up to 4, more than the 3 rows"));
+  q.splits = {4, -1, 0};
+  CHECK(contains(refusal(q), "has a negative entry"));
+  q.splits = {1, 2};
+  CHECK(contains(refusal(q), "splits has 2 entries; accepted: one for each of the 3 ranks"));
+}
+
+TEST_CASE("process sets and roots: at the edges of what is accepted") {
+  Request q = request(Kind::add_set, DType::int32, ReduceOp::sum);
+  for (const std::vector<int64_t>& good : {std::vector<int64_t>{0}, {2}, {0, 2}, {0, 1, 2}}) {
+    q.splits = good;
+    CHECK(refusal(q) == "");
+  }
+  for (const std::vector<int64_t>& bad : {std::vector<int64_t>{}, {3}, {-1}, {0, 0}, {1, 0}, {0, 1, 1}}) {
+    q.splits = bad;
+    CHECK(contains(refusal(q), "ascending, none twice"));
+  }
+  q.kind = Kind::remove_set;
+  for (const std::vector<int64_t>& good : {std::vector<int64_t>{0}, {UINT32_MAX}}) {
+    q.splits = good;
+    CHECK(refusal(q) == "");
+  }
+  for (const std::vector<int64_t>& bad : {std::vector<int64_t>{}, {-1}, {int64_t{UINT32_MAX} + 1}, {1, 2}}) {
+    q.splits = bad;
+    CHECK(contains(refusal(q), "accepted: the id of one process set"));
+  }
+  q = request(Kind::broadcast, DType::float32, ReduceOp::sum);
+  q.root = 2;
+  CHECK(refusal(q) == "");
+  q.root = 3;
+  CHECK(contains(refusal(q), "root rank 3 is not in the process set; accepted: one of "));
+}
