@@ -46,6 +46,7 @@ class Seals:
         """``key``: of this job alone; empty where objects do not leave the host, then nothing is added to them."""
         self._key = key
         self._numbers: dict[bytes, Numbers] = {}
+        self._running: set[tuple[bytes, str]] = set()
         self._lock = threading.Lock()
 
     @property
@@ -55,31 +56,49 @@ class Seals:
 
     def begin(self, operation: str, ranks: Sequence[int], face: str = "") -> "Call":
         """A call of ``operation``, named as in messages, by the world's ``ranks``, which all begin it too. Those of
-        different faces are different operations."""
+        different faces are different operations. To be left as a context manager.
+
+        Raises ValueError while another thread is in the same operation: of two such calls the engine would refuse
+        either, and which number is then free again the other ranks could not tell.
+        """
         group = hashlib.sha256(f"{face}/{','.join(map(str, ranks))}".encode()).digest()
         with self._lock:
+            if self._key and (group, operation) in self._running:
+                raise ValueError(f"{operation} is still in flight; wait for it before you use the name again")
+            self._running.add((group, operation))
             numbers = self._numbers.setdefault(group, Numbers())
-            return Call(self._key, operation, group, numbers.take(operation), numbers, self._lock)
+            return Call(self._key, operation, group, numbers.take(operation), self)
+
+    def end(self, operation: str, group: bytes, unused: int | None) -> None:
+        """The call is over. ``unused``: its number, if it has not come about."""
+        with self._lock:
+            self._running.discard((group, operation))
+            if unused is not None:
+                self._numbers[group].give_back(operation, unused)
 
 
 class Call:
-    """One operation of ``Seals``, on one rank."""
+    """One operation of ``Seals``, on one rank. A context manager: leaving it ends the call."""
 
-    def __init__(
-        self, key: bytes, operation: str, group: bytes, number: int, numbers: Numbers, lock: threading.Lock
-    ) -> None:
+    def __init__(self, key: bytes, operation: str, group: bytes, number: int, seals: Seals) -> None:
         self._key = key
         self._operation = operation
+        self._group = group
         self._number = number
-        self._numbers = numbers
-        self._lock = lock
+        self._unused: int | None = None
+        self._seals = seals
         name = hashlib.sha256(operation.encode(errors="surrogatepass")).digest()
         self._place = group + name + _NUMBER.pack(number)
 
     def cancel(self) -> None:
         """It has failed, as on all ranks."""
-        with self._lock:
-            self._numbers.give_back(self._operation, self._number)
+        self._unused = self._number
+
+    def __enter__(self) -> "Call":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._seals.end(self._operation, self._group, self._unused)
 
     def seal(self, data: bytes, rank: int, part: str) -> bytearray:
         """What travels of ``data``, which the world's ``rank`` sends: longer by ``overhead``. ``part``: of what is sent

@@ -59,8 +59,8 @@ def broadcast_object(
 
     ``root_rank``: world rank. ``name``: prefix of the two operations, ``<name>.sz`` and ``<name>.t``; default: the
     type's name, which then has to be the same on all ranks. ``face``: whose operations these are. Raises ValueError
-    for a bad root or set, and on all ranks when the root's object cannot be pickled; HorovodInternalError when a peer
-    is lost.
+    for a bad root or set, for a name that another thread is using, and on all ranks when the root's object cannot be
+    pickled; HorovodInternalError when a peer is lost.
     """
     from horovod import _core
 
@@ -68,20 +68,21 @@ def broadcast_object(
     job = face or state
     seals = job.require_job().seals
     i_am_root = job.require_job().rank == root_rank
-    call = seals.begin(f"broadcast_object {name!r}", process_set.ranks or (), face.name if face is not None else "")
     data, error = _dumps_or_reason(obj) if i_am_root else (b"", None)
-    payload, length = bytearray(), bytearray(8 + seals.overhead)
-    if i_am_root:
-        payload = call.seal(data if error is None else _FAILED + data, root_rank, "object")
-        length = call.seal(len(payload).to_bytes(8, "little"), root_rank, "size")
-    words, kind = (len(length) // 8,), _core.KIND_BROADCAST
-    _run(call, kind, f"broadcast.{name}.sz", length, dtypes.INT64, words, root_rank, process_set, job)
-    if not i_am_root:
-        payload = bytearray(int.from_bytes(call.open(memoryview(length), root_rank, "size"), "little"))
-    _run(call, kind, f"broadcast.{name}.t", payload, dtypes.UINT8, (len(payload),), root_rank, process_set, job)
-    if i_am_root and error is None:
-        return obj
-    body = memoryview(_FAILED + data) if i_am_root else call.open(memoryview(payload), root_rank, "object")
+    operation, kind = f"broadcast_object {name!r}", _core.KIND_BROADCAST
+    with seals.begin(operation, process_set.ranks or (), face.name if face is not None else "") as call:
+        payload, length = bytearray(), bytearray(8 + seals.overhead)
+        if i_am_root:
+            payload = call.seal(data if error is None else _FAILED + data, root_rank, "object")
+            length = call.seal(len(payload).to_bytes(8, "little"), root_rank, "size")
+        words = (len(length) // 8,)
+        _run(call, kind, f"broadcast.{name}.sz", length, dtypes.INT64, words, root_rank, process_set, job)
+        if not i_am_root:
+            payload = bytearray(int.from_bytes(call.open(memoryview(length), root_rank, "size"), "little"))
+        _run(call, kind, f"broadcast.{name}.t", payload, dtypes.UINT8, (len(payload),), root_rank, process_set, job)
+        if i_am_root and error is None:
+            return obj
+        body = memoryview(_FAILED + data) if i_am_root else call.open(memoryview(payload), root_rank, "object")
     if body[:1] == _FAILED:
         raise _not_pickled("broadcast_object", name, root_rank, body[1:]) from error
     return loads(body)
@@ -102,20 +103,11 @@ def allgather_object(
     me, seals = (job.job.rank, job.job.seals) if job.job is not None else (0, Seals(b""))  # then _run raises what fits
     ranks = process_set.ranks or ()
     data, error = _dumps_or_reason(obj)
-    call = seals.begin(f"allgather_object {name!r}", ranks, face.name if face is not None else "")
     mine = data if error is None else _FAILED + data
-    payload = call.seal(mine, me, "object")
-    work = _run(
-        call,
-        _core.KIND_ALLGATHER,
-        f"allgather.{name}.t",
-        payload,
-        dtypes.UINT8,
-        (len(payload),),
-        0,
-        process_set,
-        job,
-    )
+    with seals.begin(f"allgather_object {name!r}", ranks, face.name if face is not None else "") as call:
+        payload = call.seal(mine, me, "object")
+        kind, shape = _core.KIND_ALLGATHER, (len(payload),)
+        work = _run(call, kind, f"allgather.{name}.t", payload, dtypes.UINT8, shape, 0, process_set, job)
     gathered = memoryview(work.output).cast("B")
     objects = []
     begin = 0

@@ -12,11 +12,13 @@ NAME = "allgather_object 'a'"
 
 
 def sealed(seals, data=b"object", operation=NAME, rank=1, ranks=WORLD, part="object", face=""):
-    return seals.begin(operation, ranks, face).seal(data, rank, part)
+    with seals.begin(operation, ranks, face) as call:
+        return call.seal(data, rank, part)
 
 
 def opened(seals, data, operation=NAME, rank=1, ranks=WORLD, part="object", face=""):
-    return bytes(seals.begin(operation, ranks, face).open(memoryview(data), rank, part))
+    with seals.begin(operation, ranks, face) as call:
+        return bytes(call.open(memoryview(data), rank, part))
 
 
 @pytest.mark.parametrize("data", [b"", b"object", b"x" * 100_000])
@@ -67,12 +69,29 @@ def test_calls_of_other_names_sets_and_faces_may_come_in_between():
         assert opened(receiver, data, **place) == b"object"
 
 
+def fail(seals):
+    with seals.begin(NAME, WORLD) as call:
+        call.cancel()
+
+
 def test_a_call_that_fails_on_all_ranks_does_not_count():
     sender, receiver = Seals(KEY), Seals(KEY)
-    sender.begin(NAME, WORLD).cancel()
+    fail(sender)
     assert opened(receiver, sealed(sender)) == b"object"
     for seals in (sender, receiver):
-        seals.begin(NAME, WORLD).cancel()
+        fail(seals)
+    assert opened(receiver, sealed(sender)) == b"object"
+
+
+def test_a_call_of_another_thread_meanwhile_is_refused_and_does_not_count():
+    """Else it gave its number back while the next one is in use already, and no later object was opened."""
+    sender, receiver = Seals(KEY), Seals(KEY)
+    with sender.begin(NAME, WORLD) as call:
+        with pytest.raises(ValueError, match=r"allgather_object 'a' is still in flight; wait for it"):
+            sealed(sender)
+        made = call.seal(b"object", 1, "object")
+        assert sealed(sender, operation="allgather_object 'b'")
+    assert opened(receiver, made) == b"object"
     assert opened(receiver, sealed(sender)) == b"object"
 
 

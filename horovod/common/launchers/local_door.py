@@ -18,6 +18,7 @@ import hashlib
 import hmac
 import os
 import random
+import re
 import secrets
 import socket
 import time
@@ -34,6 +35,9 @@ _PATIENCE, _MOST_PATIENCE = 0.5, 5.0  # s for who lets us wait, at first and at 
 _LEAST = 0.05
 _PAUSE, _LONGEST_PAUSE = 0.05, 0.25
 _LISTENS = 0x10000  # in the list of sockets
+# Of which the third word are the flags and what follows the inode is the name, for abstract ones "@" and what its maker
+# likes, line ends included: so a line can be anything.
+_LINE = re.compile(r"(?:\S+ ){3}([0-9A-F]{8}) [0-9A-F]+ [0-9A-F]+ +[0-9]+ @(.*)")
 _GIVE = (
     "where the kernel cannot vouch for the ranks, as in different containers, give all of them one key: "
     "HOROVOD_KEY_FILE=FILE with a file of mode 0600"
@@ -137,7 +141,9 @@ def knock_local(job: str, seconds: float, key: bytes | None = None) -> bytes:
             except AuthError as error:
                 trouble = f": {error} listens in its place; {_GIVE}"
             except OSError:  # it has just been closed, or keeps us waiting
-                continue
+                pass
+            if time.monotonic() >= deadline:  # others may have put many there that keep us waiting
+                break
         if time.monotonic() >= deadline:
             raise AuthError(f"its socket on this host did not appear{trouble}")
         time.sleep(pause)
@@ -199,11 +205,7 @@ def _start_of_name(job: str, key: bytes | None) -> str:
 def _doors(start: str) -> list[str]:
     """Names of listening sockets that begin so, in any order: nobody can be before the right one for ever."""
     with open("/proc/net/unix", encoding="utf-8", errors="replace") as file:
-        lines = [line.split(maxsplit=7) for line in file if f"@{start}" in line]
-    names = [
-        words[7].rstrip("\n")[1:]
-        for words in lines
-        if len(words) == 8 and words[7].startswith(f"@{start}") and int(words[3], 16) & _LISTENS
-    ]
+        found = [_LINE.fullmatch(line.rstrip("\n")) for line in file if f"@{start}" in line]
+    names = [line[2] for line in found if line and line[2].startswith(start) and int(line[1], 16) & _LISTENS]
     random.shuffle(names)
     return names

@@ -207,6 +207,29 @@ def test_with_a_key_silent_sockets_of_the_name_are_passed_by(job):
         assert knock_local(job, SECONDS, key) == SECRET
 
 
+def test_names_that_look_like_other_lines_of_the_list_do_no_harm(job, door):
+    """A name may have line ends in it, after which its maker says what he likes."""
+    with contextlib.ExitStack() as held:
+        for line in ("0: 0 0 no-number 1 1 1 @", "0: 0 0 00010000 1 1 1 @", "@", "0: @"):
+            sock = held.enter_context(socket.socket(socket.AF_UNIX))
+            sock.bind(f"\0x\n{line}{start(job)}")
+            sock.listen()
+        assert knock_local(job, SECONDS) == SECRET
+
+
+def test_many_silent_sockets_do_not_outlast_the_deadline(job):
+    key = make_key()
+    with contextlib.ExitStack() as held:
+        for number in range(200):
+            sock = held.enter_context(socket.socket(socket.AF_UNIX))
+            sock.bind(f"\0{start(job, key)}{number}")
+            sock.listen()
+        begin = time.monotonic()
+        with pytest.raises(AuthError, match="did not appear"):
+            knock_local(job, 0.2, key)
+        assert time.monotonic() - begin < 5
+
+
 def test_names_differ_each_time(job):
     names = set()
     for _ in range(3):
