@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import msgspec
 import zmq
 
+from horovod.common.store_dial import dial
 from horovod.common.store_messages import (
     MAX_FRAME_BYTES,
     MAX_REQUEST_BYTES,
@@ -20,7 +21,6 @@ from horovod.common.store_messages import (
     unpack,
 )
 
-_CONNECT_MS = 4000
 _GRACE = 2.0  # seconds for the server's own answer "timeout" to arrive, which names what is missing
 
 
@@ -62,17 +62,8 @@ class StoreClient:
         self._decoder = msgspec.msgpack.Decoder(Reply)
         self._context = zmq.Context(io_threads=1)
         try:
-            self._socket = self._context.socket(zmq.DEALER)
-            self._socket.curve_publickey, self._socket.curve_secretkey = curve_pair(key, "client")
-            self._socket.curve_serverkey = curve_pair(key, "server")[0]
-            self._socket.maxmsgsize = MAX_FRAME_BYTES  # who listens there may be a stranger
-            self._socket.linger = 0
-            self._socket.ipv6 = ":" in host
-            self._socket.reconnect_ivl = 50
-            self._socket.reconnect_ivl_max = 1000
-            # While strangers keep the store's door closed: the system itself would ask ever less often.
-            self._socket.connect_timeout = _CONNECT_MS
-            self._socket.connect(f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}")
+            server = curve_pair(key, "server")[0]
+            self._socket = dial(self._context, host, port, curve_pair(key, "client"), server, MAX_FRAME_BYTES)
         except zmq.ZMQError as error:
             self._context.destroy(linger=0)
             raise ValueError(f"the store's address is {self._where!r}, which cannot be used: {error}") from None

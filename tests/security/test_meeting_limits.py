@@ -12,6 +12,7 @@ import pytest
 import zmq
 import zmq.utils.z85
 
+from horovod.common import store_dial, store_door
 from horovod.common.launchers import handover, search
 from horovod.common.store import StoreClient, StoreTimeout
 from horovod.common.worker_env import make_key
@@ -67,6 +68,27 @@ def test_who_is_not_rank_0_cannot_fill_a_rank_that_looks_for_it(look):
         finally:
             done.set()
             looking.join()
+
+
+def test_a_door_that_was_closed_is_tried_again_soon(monkeypatch):
+    """The system asks again after 7 seconds, and then after 11 or 15: who has waited long would wait as long again."""
+    monkeypatch.setattr(store_dial, "CONNECT_MS", 300)
+    done = threading.Event()
+    with contextlib.ExitStack() as at_end:
+        listeners = [at_end.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        for listener, look in zip(listeners, (ask, receive, use), strict=True):
+            listener.setsockopt(socket.SOL_SOCKET, store_door._SO_ATTACH_FILTER, store_door._drop_everything())
+            looking = threading.Thread(target=look, args=(listener.getsockname(), Until(done)))
+            looking.start()
+            at_end.callback(looking.join)
+        at_end.callback(done.set)
+        time.sleep(7.2)
+        for listener in listeners:
+            listener.setsockopt(socket.SOL_SOCKET, store_door._SO_DETACH_FILTER, 0)
+        until = time.monotonic() + 3.3
+        for listener in listeners:
+            listener.settimeout(max(0.1, until - time.monotonic()))
+            listener.accept()[0].close()
 
 
 HANDOVER = """

@@ -20,6 +20,7 @@ import zmq.utils.z85
 
 from horovod.common.launchers.search import Candidate
 from horovod.common.secret import Secret
+from horovod.common.store_dial import dial
 from horovod.common.store_door import HANDSHAKE_SECONDS, Door
 
 _RANK = struct.Struct("!I")
@@ -120,15 +121,8 @@ def receive(
     asked: dict[zmq.Socket[bytes], Candidate] = {}
     try:
         for host, port in candidates:
-            sock = context.socket(zmq.DEALER)
-            sock.curve_publickey, sock.curve_secretkey = pair
-            sock.curve_serverkey = zmq.utils.z85.encode(server)
-            sock.setsockopt(zmq.ROUTING_ID, secrets.token_bytes(8).replace(b"\0", b"_"))
-            sock.maxmsgsize = _LONGEST  # who listens there may be a stranger, and is heard before keys are looked at
-            sock.linger = 0
-            sock.ipv6 = ":" in host
-            sock.reconnect_ivl, sock.reconnect_ivl_max = 50, 1000
-            sock.connect(f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}")
+            name = secrets.token_bytes(8).replace(b"\0", b"_")
+            sock = dial(context, host, port, pair, zmq.utils.z85.encode(server), _LONGEST, name)
             sock.send(_RANK.pack(rank))
             asked[sock] = host, port
             poller.register(sock, zmq.POLLIN)

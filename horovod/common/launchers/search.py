@@ -11,6 +11,7 @@ import msgspec
 import zmq
 
 from horovod.common.launchers.door import read_all
+from horovod.common.store_dial import dial
 from horovod.common.store_messages import Get, curve_pair
 
 Candidate = tuple[str, int]
@@ -48,15 +49,7 @@ def ask(candidates: Callable[[], Iterable[Candidate]], key: bytes, deadline: flo
 
 
 def _connect(context: "zmq.Context[zmq.Socket[bytes]]", candidate: Candidate, key: bytes) -> "zmq.Socket[bytes]":
-    host, port = candidate
-    sock = context.socket(zmq.DEALER)
-    sock.curve_publickey, sock.curve_secretkey = curve_pair(key, "client")
-    sock.curve_serverkey = curve_pair(key, "server")[0]
-    sock.maxmsgsize = _LONGEST  # who listens there may be a stranger, and is heard before keys are looked at
-    sock.linger = 0
-    sock.ipv6 = ":" in host
-    sock.reconnect_ivl, sock.reconnect_ivl_max = 50, 1000
-    sock.connect(f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}")
+    sock = dial(context, *candidate, curve_pair(key, "client"), curve_pair(key, "server")[0], _LONGEST)
     sock.send(msgspec.msgpack.encode(Get(1, ["anything"], 0.0)))  # that it has no such value is answer enough
     return sock
 
