@@ -108,11 +108,16 @@ def _create(at: int, name: str) -> int:
         with contextlib.suppress(FileNotFoundError):
             _refuse_link(at, name)
         raise
-    found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+    try:
+        # Looked at by its name: a second name of another file, taken away since it was opened, is not there any more.
+        found = os.stat(name, dir_fd=at, follow_symlinks=False)
+        mine = os.path.samestat(found, os.fstat(fd)) and stat.S_ISREG(found.st_mode) and found.st_nlink < 2
+        if not mine:
+            raise OSError(errno.EEXIST, "something else is there; accepted is a plain file that has no other name")
+        os.ftruncate(fd, 0)
+    except OSError:
         os.close(fd)
-        raise OSError(errno.EEXIST, "something else is there; accepted is a plain file that has no other name")
-    os.ftruncate(fd, 0)
+        raise
     return fd
 
 

@@ -259,6 +259,28 @@ def test_a_prepared_tree_does_not_lead_to_other_files(tmp_path, trap):
     assert list(mine.parent.iterdir()) == [mine]
 
 
+def test_a_second_name_that_is_taken_away_again_does_no_harm(tmp_path, monkeypatch):
+    """Between opening and looking."""
+    mine, logs = tmp_path / "mine", tmp_path / "logs"
+    mine.write_text("dear to me")
+    (logs / "rank.0").mkdir(parents=True)
+    (logs / "rank.0/stdout").hardlink_to(mine)
+    really = os.open
+
+    def opened(path, *args, **kwargs):
+        fd = really(path, *args, **kwargs)
+        if path == "stdout":
+            (logs / "rank.0/stdout").unlink()
+        return fd
+
+    monkeypatch.setattr(os, "open", opened)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(RankFileError, match=r"rank\.0/stdout: No such file"):
+        RankFiles(str(logs), 1)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert mine.read_text() == "dear to me"
+
+
 def test_the_users_own_directory_may_be_a_link_and_be_used_again(tmp_path):
     (tmp_path / "disk").mkdir()
     (tmp_path / "logs").symlink_to("disk")
