@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from horovod.common.frames import warn_user
-from horovod.runner import boot, cli, function_package, mpi_command, mpi_function, outcome
+from horovod.runner import boot, cli, function_package, mpi_command, mpi_function, outcome, tracebacks
 from horovod.runner import hosts as host_lists
 from horovod.runner.errors import OutcomeError
 from horovod.runner.job import Job, JobResult
@@ -128,7 +128,8 @@ def _results(result: JobResult, slots: Sequence[host_lists.Slot]) -> list[Any]:
         description = described.get(rank) if rank is not None else None
         if rank is not None and description is not None and description.kind == "exception":
             text = description.traceback
-            message = f"{result.headline or result.message}\nits exception:\n{textwrap.indent(text.rstrip(), '    ')}"
+            shown = textwrap.indent("\n".join(tracebacks.shortened(text.rstrip().splitlines())), "    ")
+            message = f"{result.headline or result.message}\nits exception:\n{shown}"
             if description.body:
                 with contextlib.suppress(OutcomeError):  # the text tells all
                     cause = outcome.load(result.results[rank], description, rank)

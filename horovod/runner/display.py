@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from datetime import datetime
 
 from horovod.runner.collapse import Collapser, ranges
+from horovod.runner.farewells import Cut, Farewells
 from horovod.runner.lines import Colours, LineCutter
 from horovod.runner.output import STREAMS, OutputSink
 
@@ -14,7 +15,8 @@ class Display:
     """Only whole lines are shown, so lines of different ranks never mix. A \\r with nothing before it gets no prefix.
 
     `hosts`: the host of each rank, for all ranks. `with_host`, `timestamp`: shown in the prefix too. `collapse`: a line
-    that several ranks write within a moment is shown once; the caller then calls `tick` at `next_due`.
+    that several ranks write within a moment is shown once; tracebacks that end several ranks always are. The caller
+    calls `tick` at `next_due`. `cut`: of such a traceback, how many lines are left out at the front.
     """
 
     def __init__(
@@ -26,6 +28,7 @@ class Display:
         timestamp: bool = False,
         with_host: bool = False,
         collapse: bool = False,
+        cut: Cut | None = None,
     ) -> None:
         self._queue = queue
         self._hosts = hosts
@@ -33,6 +36,7 @@ class Display:
         self._timestamp = timestamp
         self._with_host = with_host
         self._collapser = Collapser(hosts) if collapse else None
+        self._farewells = Farewells(hosts, cut)
         self._cutters: dict[tuple[int, int], LineCutter] = {}
         self._colours: dict[tuple[int, int], Colours] = {}
 
@@ -41,24 +45,28 @@ class Display:
         cutter = self._cutters.get((rank, stream))
         if cutter is None:
             cutter = self._cutters[rank, stream] = LineCutter()
-        self._show_lines(rank, stream, now, *cutter.feed(data))
+        self._take_lines(rank, stream, now, *cutter.feed(data))
 
     def finish(self, rank: int, now: float) -> None:
         """The rank has ended: show what it left without an end of line."""
         for stream in STREAMS:
             cutter = self._cutters.get((rank, stream))
             if cutter is not None:
-                self._show_lines(rank, stream, now, False, cutter.finish())
+                self._take_lines(rank, stream, now, False, cutter.finish())
+        self._farewells.end(rank)
         if self._collapser is not None:
             self._collapser.leave(rank)
-            self.tick(now)
+        self.tick(now)
 
     def next_due(self) -> float | None:
         """When `tick` has something to do; None: not before more output comes."""
-        return self._collapser.next_due() if self._collapser is not None else None
+        dues = (self._farewells.next_due(), self._collapser.next_due() if self._collapser is not None else None)
+        return min((due for due in dues if due is not None), default=None)
 
     def tick(self, now: float) -> None:
         """Show the lines whose time has come."""
+        for ranks, line in self._farewells.take(now):
+            self._put(ranks, 2, line, (2, frozenset(ranks)))
         if self._collapser is None:
             return
         for group in self._collapser.take(now):
@@ -66,12 +74,20 @@ class Display:
             if group.bare and group.line == b"\n":
                 self._queue.go_on(group.stream, source)
                 continue
-            prefix = b"" if group.bare else self._prefix_of(group.ranks, group.stream)
-            self._queue.put(group.stream, prefix + group.line, source)
+            self._put(() if group.bare else group.ranks, group.stream, group.line, source)
 
     def flush(self) -> None:
         """Show all that waits."""
         self.tick(float("inf"))
+
+    def _put(self, ranks: Collection[int], stream: int, line: bytes, source: Hashable) -> None:
+        """A line of these ranks; of none: without a prefix."""
+        self._queue.put(stream, (self._prefix_of(ranks, stream) if ranks else b"") + line, source)
+
+    def _take_lines(self, rank: int, stream: int, now: float, continued: bool, lines: list[bytes]) -> None:
+        if stream == 2 and self._collapser is None:  # which merges all lines
+            lines = self._farewells.add(rank, lines, now)
+        self._show_lines(rank, stream, now, continued, lines)
 
     def _show_lines(self, rank: int, stream: int, now: float, continued: bool, lines: list[bytes]) -> None:
         if not lines:

@@ -102,7 +102,7 @@ class Job:
         self._key = make_key()
         self._fleet = make_fleet(self._settings, self._environ)
         limit = store_connections(self._fleet)
-        self._screen = Screen(self._settings, self._output)
+        self._screen = Screen(self._settings, self._output, told=self._want_results)
         self._store = StoreServer(self._key)
         self._progress = Progress(self._hosts, self._screen.queue.rewrites)
         self._relay = StoreRelay(self._store.address, limit)

@@ -4,19 +4,23 @@ stderr, which explain how they ended."""
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from horovod.runner import verdict
 from horovod.runner.cli import LaunchSettings
 from horovod.runner.display import Display
 from horovod.runner.messages import Output
 from horovod.runner.output import OutputQueue, OutputSink, RankFiles
+from horovod.runner.tracebacks import HEADER
 
 
 class Screen:
     """Takes output as it comes; `queue` is written by the launcher's loop."""
 
-    def __init__(self, settings: LaunchSettings, output: OutputSink | None) -> None:
-        """Raises OSError when the files cannot be made."""
+    def __init__(self, settings: LaunchSettings, output: OutputSink | None, told: bool = False) -> None:
+        """`told`: the caller gets the exception of the rank that fails first, so here its message is enough. Raises
+        OSError when the files cannot be made.
+        """
         self.queue = output or OutputQueue()
         self.display = Display(
             self.queue,
@@ -25,7 +29,9 @@ class Screen:
             timestamp=settings.timestamp,
             with_host=settings.prefix_host,
             collapse=settings.collapse,
+            cut=self._cut if told else None,
         )
+        self._told = False
         self._tails: dict[int, bytearray] = {slot.rank: bytearray() for slot in settings.slots}
         self._files: RankFiles | None = None
         if settings.output_filename is not None:
@@ -46,6 +52,16 @@ class Screen:
                 files, self._files = self._files, None
                 files.close()
                 raise
+
+    def _cut(self, lines: Sequence[bytes]) -> int:
+        """Where the message of the first exception that is a rank's own begins."""
+        texts = [line.decode(errors="replace").rstrip("\r\n") for line in lines]
+        exception, victim = verdict.find_exception("\n".join(texts))
+        if self._told or victim or not exception:
+            return 0
+        self._told = True
+        header = max(index for index, text in enumerate(texts) if text.endswith(HEADER))
+        return next((i for i in range(header + 1, len(texts)) if texts[i][:1].strip()), 0)
 
     def finish(self, rank: int) -> None:
         """Nothing more comes from this rank."""

@@ -12,11 +12,12 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from horovod.runner import tracebacks
 from horovod.runner.accusation import complains_of_absence, find_accusation
 
 TAIL_LIMIT = 1 << 16  # bytes of stderr kept per rank to explain its end
 _SHOWN_LINES = 24
-_HEADER = "Traceback (most recent call last):"
+_HEADER = tracebacks.HEADER
 _CHAINED = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
@@ -261,14 +262,14 @@ def _last_words(culprit: RankEnd) -> list[str]:
     exception, _ = find_exception(tail)
     if exception:
         lines.append("its exception:")
-        shown = [line for line in exception if line.strip("~^ ")]  # without the marks below the code
+        shown = tracebacks.shortened(exception[1:])  # the whole of it is what the rank wrote
     else:
         shown = [line for line in split_lines(tail) if line.strip()]
         if shown:
             lines.append("the last it wrote on stderr:")
             shown = shown[-8:]
     if len(shown) > _SHOWN_LINES:
-        shown = [*shown[:1], "    ...", *shown[-_SHOWN_LINES + 2 :]]
+        shown = [*shown[: _SHOWN_LINES // 3], "    ...", *shown[-_SHOWN_LINES + _SHOWN_LINES // 3 :]]
     return lines + ["    " + line for line in shown]
 
 

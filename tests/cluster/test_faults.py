@@ -138,11 +138,15 @@ LOST = r"host <host> \(rank.* [\d-]*<rank>\) is lost"
 FAULTS = [
     Fault("exit code", [FIRST + "exit code 3", "a last word on stderr$"], 3, "exit", within=DEATH),
     Fault(
-        "exception", [FIRST + "exit code 1", "Traceback", "KeyError: 'no such layer'$"], 1, "exception", within=DEATH
+        "exception",
+        [FIRST + "exit code 1", 'File "', "KeyError: 'no such layer'$"],
+        1,
+        "exception",
+        within=DEATH,
     ),
     Fault("signal", [FIRST + r"killed by signal 11 \(SIGSEGV\)"], 139, "signal", within=DEATH),
     Fault("kills itself", [FIRST + r"killed by signal 9 \(SIGKILL\).*memory"], 137, "kill", within=DEATH),
-    Fault("out of memory", [FIRST + "exit code 1", "Traceback", "MemoryError$"], 1, "memory", within=DEATH),
+    Fault("out of memory", [FIRST + "exit code 1", 'File "', "MemoryError$"], 1, "memory", within=DEATH),
     Fault("is killed", [FIRST + r"killed by signal 9 \(SIGKILL\)"], 137, action=kill_worker, within=DEATH),
     Fault(
         "ends early",
