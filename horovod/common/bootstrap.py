@@ -22,6 +22,7 @@ from horovod._version import __version__
 from horovod.common import calibration, cipher, congestion, descriptors, keepalive, records, shared_memory
 from horovod.common.auth import derive_key
 from horovod.common.cipher import Cipher
+from horovod.common.debugging import patient
 from horovod.common.endpoints import Endpoint, parse_ports, to_listen
 from horovod.common.engine_start import Formed, make_engine
 from horovod.common.interfaces import network_identity, scan
@@ -64,7 +65,7 @@ def start(members: list[int] | None, process_sets: list[list[int]], dynamic: boo
     compared between ranks. Raises ValueError naming what is wrong or what was waited for; nothing stays open then.
     """
     env = WorkerEnv.from_environ()
-    settings = Settings.from_environ()
+    settings = patient(Settings.from_environ())
     dynamic = dynamic or settings.flag("HOROVOD_DYNAMIC_PROCESS_SETS")
     if members is not None and (env.rank not in members or members[-1] >= env.size):
         raise ValueError(

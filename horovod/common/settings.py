@@ -208,6 +208,9 @@ TABLE: Final = (
             "seconds until such a tensor fails the job; 0: never; ignored below the warning time", low=0,
             engine="stall_shutdown", flag="--stall-check-shutdown-time-seconds",
             yaml="stall_check.shutdown_time_seconds", section=_WATCH),
+    Setting("HOROVOD_DEBUG_RANK", "int", -1,
+            "rank that somebody looks at with a debugger: no rank's patience ends, and horovodrun gives this one the "
+            "terminal (docs/debugging.md); -1: none", low=-1, high=1 << 20, flag="--debug-rank", section=_WATCH),
     Setting("HOROVOD_LOG_LEVEL", "choice", "warning", "least severity that is logged, on stderr",
             choices=("trace", "debug", "info", "warning", "error", "fatal"), engine="log_level", flag="--log-level",
             yaml="logging.level", section=_WATCH),

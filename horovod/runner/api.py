@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from horovod.common.frames import warn_user
-from horovod.runner import boot, cli, function_package, mpi_command, mpi_function, outcome, tracebacks
+from horovod.runner import boot, cli, debugging, function_package, mpi_command, mpi_function, outcome, tracebacks
 from horovod.runner import hosts as host_lists
 from horovod.runner.errors import OutcomeError
 from horovod.runner.job import Job, JobResult
@@ -102,7 +102,8 @@ def run(
     if use_mpi:
         result = mpi_function.run(settings, environ, payload, standard_output())
     else:
-        result = Job(settings, environ, payload=payload, results=True, output=standard_output()).run()
+        with debugging.terminal_restored(settings.debug_rank):
+            result = Job(settings, environ, payload=payload, results=True, output=standard_output()).run()
     return _results(result, assigned)
 
 

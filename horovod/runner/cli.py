@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from horovod.common.settings import BY_NAME, Settings
-from horovod.runner import boot, config_file, help, hosts, mpi_command, spelling
+from horovod.runner import boot, config_file, debugging, help, hosts, mpi_command, spelling
 from horovod.runner.config_file import Config
 from horovod.runner.errors import LaunchError
 from horovod.runner.flags import FLAGS, GROUPS, Flag
@@ -44,6 +44,7 @@ class LaunchSettings:
     env_deny: tuple[str, ...] = ()
     mpi: MpiOptions | None = None  # started by mpirun
     jsrun: bool = False
+    debug_rank: int | None = None
     own_python: bool = False  # the command is what follows the interpreter that runs the host's agent
 
     @property
@@ -175,7 +176,12 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
         jsrun=bool(namespace.jsrun),
         own_python=bool(namespace.benchmark),
     )
-    return with_variables(made, environ)
+    checked = with_variables(made, environ)
+    if checked.mpi is not None and checked.debug_rank is not None:
+        warnings.warn(
+            f"rank {checked.debug_rank}, which is debugged, has no terminal under mpirun or jsrun", stacklevel=2
+        )
+    return checked
 
 
 def _mpi_options(namespace: argparse.Namespace) -> MpiOptions:
@@ -198,6 +204,7 @@ def with_variables(settings: LaunchSettings, environ: Mapping[str, str]) -> Laun
         start_timeout=checked.number("HOROVOD_START_TIMEOUT"),
         remote_python=checked.text("HOROVOD_REMOTE_PYTHON") or None,
         ssh_fanout=checked.integer("HOROVOD_SSH_FANOUT"),
+        debug_rank=debugging.check(checked.integer("HOROVOD_DEBUG_RANK"), settings.slots),
         heartbeat_timeout=checked.number("HOROVOD_HEARTBEAT_TIMEOUT"),
         env_allow=_patterns(checked.text("HOROVOD_ENV_ALLOW")),
         env_deny=_patterns(checked.text("HOROVOD_ENV_DENY")),

@@ -201,6 +201,8 @@ FLAGS: tuple[Flag, ...] = (
     Flag(("--collapse-output",), OUTPUT, "show a line that several ranks write within half a second once, as in "
          "[0-3]<stdout>:line; the files of --output-filename keep every line"),
     Flag(("--verbose",), OUTPUT, "tell what is started"),
+    _setting("HOROVOD_DEBUG_RANK", OUTPUT, help="rank that gets this terminal, for pdb and breakpoint(), while the "
+             "others wait as long as it takes"),
 
     _setting("HOROVOD_FUSION_THRESHOLD", TUNING, value=_mebibytes(BY_NAME["HOROVOD_FUSION_THRESHOLD"]),
              help="MiB of tensors reduced together; 0: each alone", default="128"),

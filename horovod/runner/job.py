@@ -146,6 +146,8 @@ class Job:
         self._start_by = time.monotonic() + self._settings.start_timeout
         agents = self._fleet.agents
         orders = Orders(self._settings, self._environ, agents, self._key, self._store.address, self._payload)
+        if orders.gives_terminal:  # a rank reads there, and a line that is rewritten would be in its way
+            self._stdin, self._screen.queue.rewrites = None, False
         for remark in orders.remarks():
             self._screen.say(remark)
         for agent in agents:

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Sequence
 
 from horovod._version import __version__
-from horovod.runner import cli, help, spelling
+from horovod.runner import cli, debugging, help, spelling
 from horovod.runner.errors import AgentError, LaunchError
 from horovod.runner.job import Job, JobResult
 from horovod.runner.signals import SignalQueue
@@ -95,7 +95,8 @@ def _run(arguments: Sequence[str], has_stdin: bool) -> JobResult:
 
         return mpi.run_job(settings, os.environ, signals)
     stdin = StdinSource() if has_stdin else None
-    return Job(settings, os.environ, stdin=stdin, signals=signals).run()
+    with debugging.terminal_restored(settings.debug_rank):
+        return Job(settings, os.environ, stdin=stdin, signals=signals).run()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -67,6 +67,8 @@ class StartJob(msgspec.Struct, frozen=True, tag="start"):
     relay: bool = False  # workers reach the store through the agent: connections to it come back as StreamOpen
     own_environment: bool = False  # what belongs to a host (HOME, ...) comes from the agent's environment
     deny: list[str] = []  # but not what matches these
+    terminal_rank: int = -1  # the rank whose stdin and stdout are ...
+    terminal: bytes = b""  # ... this terminal
     own_python: bool = False  # the command is what follows the agent's own interpreter
 
     def __rich_repr__(self) -> _Shown:

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 
 from horovod.common.descriptors import make_room
-from horovod.runner import environment, hosts, ssh
+from horovod.runner import debugging, environment, hosts, ssh
 from horovod.runner.agents import Agent
 from horovod.runner.cli import LaunchSettings
 from horovod.runner.errors import LaunchError
@@ -70,6 +70,7 @@ class Orders:
         self._key = key
         self._store = store
         self._payload = payload or b""
+        self._debugged = debugging.of_job(settings.debug_rank, settings.slots)
         self._on_one_machine = not any(agent.remote for agent in agents)
         facts = {agent.host: agent.facts.interfaces for agent in agents if agent.facts is not None}
         self._interfaces = {} if self._on_one_machine else common_interfaces(facts)
@@ -87,20 +88,30 @@ class Orders:
         shared = self.shared_environment(agent.remote)
         if agent.host in self._interfaces:  # for NCCL; our own links try every network that two hosts share
             shared.setdefault("NCCL_SOCKET_IFNAME", self._interfaces[agent.host])
-        workers = [Worker(slot.rank, _encode(environment.worker_environment(slot, *self._store))) for slot in slots]
         yield StartJob(
             command=[os.fsencode(word) for word in self._settings.command],
             directory=os.fsencode(os.getcwd()),
             environment=_encode({**local, **shared}),
-            workers=workers,
+            workers=[Worker(slot.rank, _encode(self._own_environment(slot))) for slot in slots],
             key=bytes(self._key),
             stdin_rank=0 if stdin and any(slot.rank == 0 for slot in slots) else -1,
             results=results,
             relay=agent.remote,
             own_environment=agent.remote,
             deny=list(self._settings.env_deny),
+            terminal_rank=self._debugged.rank if self._debugged is not None and self.gives_terminal else -1,
+            terminal=os.fsencode(self._debugged.terminal) if self._debugged is not None else b"",
             own_python=self._settings.own_python,
         )
+
+    @property
+    def gives_terminal(self) -> bool:
+        """Does a rank get the launcher's terminal?"""
+        return self._debugged is not None and bool(self._debugged.terminal)
+
+    def _own_environment(self, slot: Slot) -> dict[str, str]:
+        others = self._debugged is not None and slot.rank != self._debugged.rank
+        return environment.worker_environment(slot, *self._store) | (debugging.OTHERS if others else {})
 
     def shared_environment(self, remote: bool) -> dict[str, str]:
         """The variables that all workers of a host have in common."""
@@ -115,7 +126,7 @@ class Orders:
 
     def remarks(self) -> list[str]:
         """What is odd about the hosts, though no reason not to start."""
-        made = []
+        made = [self._debugged.remark] if self._debugged is not None and self._debugged.remark else []
         for agent in self._agents:
             if abs(agent.clock_offset) > CLOCK_TOLERANCE:
                 way = "ahead of" if agent.clock_offset > 0 else "behind"

@@ -106,24 +106,43 @@ class WorkerTable:
         environment[KEY_FILE] = self._key_file
         environment.update(self._store)
         reads_stdin = worker.rank == job.stdin_rank
-        popen = subprocess.Popen(
+        terminal = os.open(job.terminal, os.O_RDWR | os.O_NOCTTY) if worker.rank == job.terminal_rank else None
+        try:
+            popen = self._popen(job, environment, inherited, reads_stdin, terminal)
+        finally:
+            if terminal is not None:
+                os.close(terminal)
+        return self._watched(worker.rank, popen)
+
+    @staticmethod
+    def _popen(
+        job: StartJob,
+        environment: dict[bytes, bytes],
+        inherited: list[tuple[bytes, int]],
+        reads_stdin: bool,
+        terminal: int | None,
+    ) -> subprocess.Popen[bytes]:
+        """`terminal`: a descriptor of one for stdin and stdout. Errors are read by us as ever, to explain its end."""
+        return subprocess.Popen(
             [os.fsencode(sys.executable), *job.command] if job.own_python else job.command,
             env=environment,
             cwd=job.directory,
-            stdin=subprocess.PIPE if reads_stdin else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdin=terminal if terminal is not None else subprocess.PIPE if reads_stdin else subprocess.DEVNULL,
+            stdout=subprocess.PIPE if terminal is None else terminal,
             stderr=subprocess.PIPE,
             pass_fds=[fd for _, fd in inherited],
             start_new_session=True,
             preexec_fn=linux.dying_with(os.getpid()),
             bufsize=0,
         )
+
+    def _watched(self, rank: int, popen: subprocess.Popen[bytes]) -> _Process:
         # The descriptors are ours from here on; Popen's file objects would close them a second time.
-        assert popen.stdout is not None
-        assert popen.stderr is not None
-        process = _Process(worker.rank, popen, {1: os.dup(popen.stdout.fileno()), 2: os.dup(popen.stderr.fileno())})
-        popen.stdout.close()
-        popen.stderr.close()
+        process = _Process(rank, popen)
+        for stream, pipe in ((1, popen.stdout), (2, popen.stderr)):
+            if pipe is not None:
+                process.pipes[stream] = os.dup(pipe.fileno())
+                pipe.close()
         if popen.stdin is not None:
             self._stdin = os.dup(popen.stdin.fileno())
             popen.stdin.close()
