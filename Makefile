@@ -20,6 +20,7 @@ JOBS ?= $(shell nproc)
 PYTEST_ARGS ?=
 FUZZ_SECONDS ?= 600
 MINUTES ?= 10
+MUTANTS ?= 20
 
 STAMPS := $(VENV)/stamps
 export PATH := $(abspath $(VENV))/bin:$(PATH)
@@ -36,7 +37,7 @@ SOURCES := $(NATIVE) README.md $(shell find horovod -type f -not -name '*.pyc' 2
 # TensorFlow versions in which the library that was built is loaded as it is; each gets an environment of its own.
 TF_MATRIX ?= 2.13.1 2.16.2 2.18.1 2.21.0
 
-.PHONY: help train test unit lint docs pytest asan tsan fuzz fuzz-programs bench wheel clean test-tf-matrix test-cluster test-launchers
+.PHONY: help train test unit lint docs pytest asan tsan fuzz fuzz-programs mutants bench wheel clean test-tf-matrix test-cluster test-launchers
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -85,6 +86,9 @@ fuzz: $(STAMPS)/tools ## coverage-guided fuzzing of all that reads from a socket
 
 fuzz-programs: $(STAMPS)/doctest $(STAMPS)/tools ## random programs on whole engines, MINUTES=10: looks for hangs and wrong results
 	nice scripts/fuzz-programs.sh $(MINUTES) build/unit
+
+mutants: $(STAMPS)/doctest $(STAMPS)/dev $(STAMPS)/editable ## do the tests notice small mistakes? MUTANTS=20 of each of some Python modules, and a table in C++
+	nice python -m tools.mutants --most $(MUTANTS)
 
 bench: $(STAMPS)/package $(STAMPS)/peers ## measure against gloo, DDP and Open MPI; BENCH_ARGS="--quick" for a minute of it
 	python benchmarks/run.py --mpi-prefix $(VENV)-peers $(BENCH_ARGS)

@@ -35,6 +35,12 @@ def test_members_agree_on_the_place():
     assert acceptor.done
     assert acceptor.place == PLACE
     assert connector.wanted == acceptor.wanted == 0
+    ours, theirs = connector.session, acceptor.session
+    assert (ours.send, ours.receive) == (theirs.receive, theirs.send)
+    assert ours.send != ours.receive  # a direction each
+    # What is shown of them in a traceback is no key.
+    assert repr(ours) == "Session()"
+    assert repr(auth.Ephemeral(b"p", KEY.count)) == "Ephemeral(public=b'p', cipher=0)"
 
 
 def test_an_acceptor_that_connects_invites_the_connector():

@@ -115,6 +115,7 @@ def test_port_ranges():
     assert parse_ports("") == range(1)
     assert parse_ports("40000-40063") == range(40000, 40064)
     assert parse_ports("7-7") == range(7, 8)
+    assert parse_ports("1-65535") == range(1, 65536)
     for text in ("1", "5-4", "0-9", "1-65536", "a-b", "1-2-3", "-5", "1-", "²-3"):
         with pytest.raises(ValueError, match=r"HOROVOD_PORT_RANGE is .*accepted is low-high"):
             parse_ports(text)
@@ -161,6 +162,14 @@ def test_addresses_are_tried_one_after_the_other_while_none_answers():
     dialer.failed("b", "refused", 100.3)  # at once the next
     assert dialer.due(100.3) == ["c"]
     assert dialer.outcomes() == [("a", "no answer"), ("b", "refused"), ("c", "no answer")]
+
+
+def test_a_failure_brings_forward_one_address():
+    dialer = Dialer(["a", "b", "c", "d"], 100.0)
+    assert dialer.due(100.0) == ["a"]
+    dialer.failed("a", "refused", 100.01)
+    assert dialer.due(100.01) == ["b"]
+    assert dialer.next_due() > 100.01
 
 
 def test_a_busy_peer_gets_more_time_before_others_are_tried():

@@ -16,6 +16,7 @@ def test_defaults_hold_without_environment():
     assert made.text("HOROVOD_TRANSPORT") == "auto"
     assert made.integers("HOROVOD_THREAD_AFFINITY") is None
     assert made == Settings()
+    assert Settings.from_environ({"HOROVOD_THREAD_AFFINITY": "0,3"}).integers("HOROVOD_THREAD_AFFINITY") == [0, 3]
 
 
 @pytest.mark.parametrize(

@@ -69,18 +69,38 @@ def test_equal_lines_are_shown_once(written, at_once, later):
     assert shown_of(2, *written) == (at_once, later)
 
 
+def merged(*written):
+    """What three ranks have written, (rank, line) one after the other, as (ranks, line)."""
+    collapser = Collapser(range(3))
+    for rank, line in written:
+        collapser.add(rank, 1, line, 0.0)
+    return [(ranges(group.ranks), group.line) for group in collapser.take_all()]
+
+
+def test_a_line_moves_only_where_nobodys_order_changes():
+    # Behind rank 1's last line, and before what rank 0 wrote after it.
+    assert merged((0, b"a"), (1, b"b"), (0, b"c"), (1, b"a")) == [("1", b"b"), ("0-1", b"a"), ("0", b"c")]
+    # It would go behind `c`, which rank 0 wrote later.
+    assert merged((0, b"a"), (0, b"c"), (1, b"c"), (1, b"a")) == [("0", b"a"), ("0-1", b"c"), ("1", b"a")]
+
+
 def test_hosts_of_a_line():
     written = [(rank, 1, b"a\n") for rank in (0, 3, 1, 2)]
     hosts = {0: "a", 1: "a", 2: "b", 3: "b"}
     assert shown_of(4, *written, hosts=hosts, with_host=True)[0] == "[0-1@a,2-3@b]<stdout>:a\n"
+    # In the order of the ranks, not in that of a set.
+    written = [(rank, 1, b"a\n") for rank in (8, 1)]
+    assert shown_of(2, *written, hosts={8: "a", 1: "b"}, with_host=True)[0] == "[1@b,8@a]<stdout>:a\n"
 
 
 def test_nobody_waits_for_a_rank_that_has_ended():
     shown = Shown()
     display = Display(shown, {0: "h", 1: "h", 2: "h"}, collapse=True)
+    assert display.next_due() is None
     display.show(0, 1, b"a", 0.0)
     display.finish(0, 0.0)
     display.show(2, 1, b"a\n", 0.0)
+    assert display.next_due() == collapse.DELAY
     assert shown.take() == b""
     display.finish(1, 0.0)
     assert shown.take() == b"[0,2]<stdout>:a\n"
@@ -110,6 +130,17 @@ def test_little_is_held(monkeypatch):
             waiting += 1 - len(collapser.take(0.0))
             assert waiting <= min(50, 1000 // len(line % number) + 1)
         assert waiting > 0
+    # No more goes than has to, and its bytes count no longer.
+    collapser = Collapser(range(2))
+    for number in range(3):
+        collapser.add(0, 1, b"%0400d\n" % number, 0.0)
+    assert [int(group.line) for group in collapser.take(0.0)] == [0]
+    collapser.add(0, 1, b"%0400d\n" % 3, 0.0)
+    assert [int(group.line) for group in collapser.take(0.0)] == [1]
+    collapser.add(0, 1, b"%0150d\n" % 4, 9.0)
+    assert collapser.take(0.0) == []
+    assert [int(group.line) for group in collapser.take(collapse.DELAY)] == [2, 3]  # what is due
+    assert collapser.take(collapse.DELAY) == []
 
 
 def test_every_rank_gets_its_lines_in_their_order():

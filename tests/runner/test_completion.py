@@ -128,3 +128,19 @@ def test_fish(scripts, tmp_path, line, answers):
     )
     got = {answer.split("\t")[0] for answer in done.stdout.splitlines()}
     assert got == answers or (answers == {"lo"} and "lo" in got)
+
+
+def test_zsh_is_told_what_excludes_what_and_what_a_value_is(scripts):
+    """Nothing asks a zsh: what it completes shows only at a terminal."""
+    rows = scripts["zsh"].read_text().splitlines()
+    for row in (
+        "'(--num-proc -n -np)-np[number of processes]:N: '",
+        "'(--num-proc -n -np)--num-proc=[number of processes]:N: '",
+        "'(--autotune --no-autotune)--no-autotune[search for the best settings while training]'",
+        "'(--config-file)--config-file=[YAML file with settings]:FILE:_files'",
+        "'*--network-interface=[a network interface to use]:",
+        "'(--log-level)--log-level=[least severity that is logged, on stderr]:LEVEL:(TRACE DEBUG ",
+        "with HOROVOD_* and what every program needs]:PATTERN,...: '",
+        "do not pass from the launcher'\\''s environment",
+    ):
+        assert sum(row in line for line in rows) == 1, row

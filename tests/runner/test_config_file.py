@@ -117,6 +117,8 @@ def test_the_example_of_the_documentation():
         ("params: {cache_capacity: true}\n", ["params.cache_capacity is true", "an integer"]),
         ("params: {cache_capacity: many}\n", ["params.cache_capacity is 'many'", "an integer"]),
         ("params: {cache_capacity: [1]}\n", ["params.cache_capacity is [1]", "an integer"]),
+        ("library_options: {thread_affinity: [0, true]}\n", ["thread_affinity is [0, True]", "integers of 0 or more"]),
+        ("library_options: {thread_affinity: [0, 1.0]}\n", ["thread_affinity is [0, 1.0]", "integers of 0 or more"]),
         ("params: {cache_capacity:}\n", ["params.cache_capacity has no value", "an integer"]),
         ("params: {torus_allreduce: maybe}\n", ["params.torus_allreduce is 'maybe'", "true or false"]),
         ("params: {torus_allreduce: 2}\n", ["params.torus_allreduce is 2", "true or false"]),

@@ -60,6 +60,15 @@ def test_this_machine_is_recognised(name):
     assert hosts.is_local(name)
 
 
+def test_one_address_of_ours_is_enough(monkeypatch):
+    """Of a name for several networks; and none that this machine does not have."""
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in ("192.0.2.1", "127.0.0.1")]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    assert hosts.is_local("cluster-name")
+    del found[1]
+    assert not hosts.is_local("cluster-name")
+
+
 def test_other_addresses_are_not_this_machine():
     assert not hosts.is_local("192.0.2.1")
 

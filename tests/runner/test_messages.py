@@ -26,6 +26,11 @@ def test_messages_survive_any_cutting():
     reader = FrameReader(Request)
     got = [message for index in range(len(data)) for message in reader.feed(data[index : index + 1])]
     assert got == [START, Stop(5.0)]
+    # What is not said: nobody reads stdin, no results, no relay.
+    plain = StartJob(START.command, START.directory, START.environment, START.workers, START.key)
+    assert FrameReader(Request).feed(written(plain)) == [plain]
+    assert plain.stdin_rank == -1
+    assert (plain.results, plain.relay, plain.own_environment, plain.own_python, plain.deny) == (False,) * 4 + ([],)
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def test_a_key_file_of_the_users_reaches_the_ranks(tmp_path, monkeypatch, key_fi
     fake(tmp_path, "mpirun", OPEN_MPI)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    made = settings("-np", "2", "--mpi", *where)
+    made = settings("-np", "2", "--mpi", "--mpi-args=-x y", *where)
     command, variables = mpi.prepare(made, {"HOROVOD_KEY_FILE": "job.key", "A": "1"})
     assert variables["HOROVOD_KEY_FILE"] == str(key_file)
     assert "HOROVOD_KEY_FILE" in command
@@ -157,6 +157,8 @@ def jsrun_command(tmp_path, monkeypatch, made, environ):
     monkeypatch.setattr(mpi, "run_command", lambda command, variables, *_: seen.append((command, variables)))
     jsrun.run_job(made, {**LSF, **environ})
     [(command, variables)] = seen
+    words = [*made.mpi.extra, *made.whole_command]
+    assert command[-len(words) :] == words
     assert command[command.index("HOROVOD_KEY_FILE") - 1] == "-E"
     return variables["HOROVOD_KEY_FILE"]
 
@@ -251,6 +253,7 @@ def test_rankfile():
 def test_hosts_of_the_lsf_job():
     assert jsrun.lsf_hosts(LSF) == [Host("n1", 4), Host("n2", 4)]
     assert jsrun.lsf_hosts({"LSB_HOSTS": "batch n1 n1 n2"}) == [Host("batch", 1), Host("n1", 2), Host("n2", 1)]
+    assert jsrun.lsf_hosts({"LSB_MCPU_HOSTS": "n1 4 n2 2 n3"}) == [Host("n1", 4), Host("n2", 2)]  # cut off
     with pytest.raises(ValueError, match="LSB_MCPU_HOSTS"):
         jsrun.lsf_hosts({})
 

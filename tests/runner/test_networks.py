@@ -33,6 +33,24 @@ def test_the_faster_network_wins_and_devices_come_before_bridges():
     assert common_interfaces(hosts) == {"a": "ib0", "b": "ib0"}
 
 
+def test_a_network_is_as_good_as_its_worst_interface():
+    hosts = {
+        # As fast as its slower end; with a bridge at one end it is no network of devices.
+        "a": [
+            interface("eth0", "10.0.0.1/24", speed=100000),
+            interface("br0", "10.1.0.1/24", speed=200000, physical=False),
+            interface("eth1", "fd00::1/64", "10.2.0.1/24", speed=10000),
+        ],
+        "b": [
+            interface("eth0", "10.0.0.2/24", speed=1000),
+            interface("ib0", "10.1.0.2/24", speed=200000),
+            interface("eth1", "fd00::2/64", speed=10000),
+            interface("eth2", "10.2.0.2/24", speed=10000),  # of two that are equal, the one with IPv4
+        ],
+    }
+    assert common_interfaces(hosts) == {"a": "eth1", "b": "eth2"}
+
+
 def test_nothing_is_shared():
     hosts = {
         "a": [LO, DOCKER, interface("eth0", "10.0.0.1/24")],

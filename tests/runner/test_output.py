@@ -107,6 +107,17 @@ def test_a_line_without_end_is_cut_at_the_limit(monkeypatch):
     assert given == [b"", b"", b"[0]<stdout>:" + b"x" * 120 + b"\n", b"", b""]
 
 
+def test_the_limit_of_a_line_is_counted_anew_after_every_line(monkeypatch):
+    monkeypatch.setattr(lines, "LINE_LIMIT", 100)
+    cutter = lines.LineCutter()
+    assert cutter.feed(b"x" * 100) == (False, [])
+    assert cutter.feed(b"\n" + b"y" * 100) == (False, [b"x" * 100 + b"\n"])
+    assert cutter.feed(b"z") == (False, [b"y" * 100 + b"z\n"])
+    assert cutter.feed(b"x" * 100) == (False, [])
+    assert cutter.finish() == [b"x" * 100 + b"\n"]
+    assert cutter.feed(b"x" * 100) == (False, [])
+
+
 def test_timestamp():
     assert re.fullmatch(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} \[3\]<stdout>:a\n", lines_of(b"a\n", timestamp=True))
 
@@ -152,6 +163,28 @@ class Terminal(OutputSink):
 
     def _emit(self, stream, data):
         self.text += data
+
+
+SWITCHES = {
+    22: [1, 2], 23: [3], 24: [4, 21], 25: [5, 6], 27: [7], 28: [8], 29: [9], 39: [30, 37, 38, 90, 97],
+    49: [40, 47, 48, 100, 107], 59: [58],
+}  # fmt: skip
+
+
+def test_every_colour_and_style_is_left_on_until_its_own_end():
+    ends = [0, *SWITCHES]
+    for off, switches in SWITCHES.items():
+        for on in switches:
+            for end in ends:
+                colours = lines.Colours()
+                begin, change = b"\x1b[%dm" % on, b"\x1b[%dm" % end
+                assert colours.contain(begin + b"a\n") == begin + b"a" + OFF + b"\n"
+                ended = end in (0, off)
+                assert colours.contain(change + b"b\n") == begin + change + b"b" + (b"" if ended else OFF) + b"\n"
+                assert colours.contain(b"c\n") == (b"c\n" if ended else begin + b"c" + OFF + b"\n"), (on, end)
+    colours = lines.Colours()
+    for number in (10, 20, 26, 50, 57, 73, 89, 98, 99, 108):  # none of those
+        assert colours.contain(b"\x1b[%dma\n" % number) == b"\x1b[%dma\n" % number
 
 
 @pytest.mark.parametrize("collapse", [False, True])

@@ -33,6 +33,42 @@ def test_the_agent_of_kubernetes_takes_the_place_of_ssh():
     assert ssh.ssh_command("worker-0", remote)[:2] == ["/etc/mpi/kubexec.sh", "worker-0"]
 
 
+SSH = """#!/bin/sh
+echo "asked about $*" >> "$0.log"
+case "$3" in
+plain) echo "hostname plain"; echo "StrictHostKeyChecking ask" ;;
+strict) echo "user me"; echo "stricthostkeychecking yes" ;;
+never) echo "stricthostkeychecking off"; exit 1 ;;
+esac
+"""
+
+
+def test_the_users_rule_for_unknown_hosts_stands(tmp_path, monkeypatch):
+    """Where the configuration says nothing of its own, the key of a host that is new is taken."""
+    fake = tmp_path / "ssh"
+    fake.write_text(SSH)
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    ssh._has_own_rule.cache_clear()
+    try:
+        ssh.ask_rules(["plain", "strict"])
+        log = tmp_path / "ssh.log"
+        assert sorted(log.read_text().splitlines()) == ["asked about -G -- plain", "asked about -G -- strict"]
+
+        def accepts(host, ask=True):
+            return "StrictHostKeyChecking=accept-new" in ssh.ssh_command(host, Remote(), ask=ask)
+
+        assert [accepts(host) for host in ("plain", "strict", "never", "silent")] == [True, False, False, True]
+        assert len(log.read_text().splitlines()) == 4  # each is asked about once
+        assert accepts("strict", ask=False)  # that command runs elsewhere
+        ssh._has_own_rule.cache_clear()
+        fake.unlink()
+        monkeypatch.setenv("PATH", str(tmp_path))
+        assert accepts("strict")  # there is no ssh: what comes then says so
+    finally:
+        ssh._has_own_rule.cache_clear()
+
+
 @pytest.mark.parametrize(
     ("status", "said", "what", "advice", "again"),
     [
@@ -61,3 +97,10 @@ def test_failures_are_explained(status, said, what, advice, again):
     assert what in failure.what
     assert advice in failure.advice
     assert failure.again is again
+
+
+def test_a_machine_without_ssh_is_told_so():
+    failure = ssh.missing_ssh(FileNotFoundError(2, "No such file or directory", "ssh"), "host2")
+    assert failure.what == "ssh cannot be run: No such file or directory"
+    assert "openssh-client" in failure.advice
+    assert not failure.again

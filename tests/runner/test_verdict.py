@@ -2,7 +2,7 @@ import signal
 
 import pytest
 
-from horovod.runner.verdict import RankEnd, describe_status, find_exception, judge
+from horovod.runner.verdict import RankEnd, describe_status, find_exception, has_culprit, judge
 
 TRACE = 'Traceback (most recent call last):\n  File "a.py", line 2, in f\n    g()\n'
 OWN = "loading\n" + TRACE + "ValueError: bad\nbatch\n"
@@ -200,3 +200,26 @@ def test_the_exception_of_a_thread_is_shown_when_there_is_no_other():
     lines, victim = find_exception(THREAD + IGNORED)
     assert lines[-1] == "OSError: pipe"
     assert not victim
+
+
+def test_where_an_exception_ends():
+    assert find_exception(TRACE + "ValueError: bad\n\nlater words\n")[0][-1] == "ValueError: bad"
+    assert find_exception(CAUSED)[0][-1] == "OSError: x"  # the last one of those that are chained
+    torn = TRACE.replace("    g()", "\n    g()") + "ValueError: bad\nmore\n\nlater words\n"
+    assert find_exception(torn)[0][-2:] == ["ValueError: bad", "more"]
+
+
+def test_who_has_failed_by_itself():
+    assert not has_culprit([])
+    assert not has_culprit([end(0, 0), end(1, 1, VICTIM)])
+    assert has_culprit([end(0, 1, VICTIM), end(1, 3)])
+    # One that never came and that nobody has started here cannot be told about.
+    waiting = [end(0, 1, TRACE + WAITED.format("2, 3")), end(1, 1, TRACE + WAITED.format("2, 3"))]
+    assert judge(waiting).rank == 0
+
+
+def test_statuses_next_to_those_of_signals():
+    assert describe_status(128) == "exit code 128"
+    assert describe_status(129).endswith("signal 1 (SIGHUP)")
+    assert describe_status(-64) == "killed by signal 64 (SIGRTMAX)"
+    assert describe_status(-70) == "killed by signal 70"

@@ -1,0 +1,98 @@
+"""Do the tests notice small mistakes? Makes some, one at a time, and runs the tests that should.
+
+    python -m tools.mutants [--most 20] [--seed 1] [--jobs N] [--only TEXT] [--python | --native] [--list]
+
+README.md beside this file says what is tried and what lives. Exit code 1 when fewer than 90 % were noticed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from tools.mutants.changes import changes_of
+from tools.mutants.native_mutants import table, try_table
+from tools.mutants.python_mutants import Mutant, targets, try_all
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+ENOUGH = 0.9
+
+
+Known = dict[tuple[str, str, str], str]
+
+
+def known(text: str) -> Known:
+    """What may live: (file, change, the line where it begins) -> why. A paragraph each: `file: change`, below it `in: `
+    and the line, and in the next lines the reason."""
+    found = {}
+    for paragraph in text.split("\n\n"):
+        lines = [line for line in paragraph.splitlines() if line and not line.startswith("#")]
+        if lines:
+            file, _, change = lines[0].partition(": ")
+            at, *why = (line.strip() for line in lines[1:])
+            found[file, change, at.removeprefix("in: ")] = " ".join(why)
+    return found
+
+
+def tell(mutant: Mutant) -> None:
+    if mutant.outcome == "lives":
+        print(f"  lives: {mutant.file}:{mutant.line}: {mutant.change}", flush=True)
+
+
+def summary(mutants: list[Mutant], reasons: Known) -> list[str]:
+    """A line a file, one for all, and what lives with the reason where there is one."""
+    files = list(dict.fromkeys(mutant.file for mutant in mutants))
+    lines = []
+    for file in [*files, "all"]:
+        count = Counter(mutant.outcome for mutant in mutants if file in (mutant.file, "all"))
+        total = count.total()
+        noticed = total - count["lives"]
+        hung = f", of them {count['hung']} by a deadline" if count["hung"] else ""
+        lines.append(f"{file:<44} {noticed:>4} of {total:>4}  {100 * noticed / max(1, total):5.1f} %{hung}")
+    for mutant in mutants:
+        if mutant.outcome == "lives":
+            why = reasons.get((mutant.file, mutant.change, mutant.at), "nobody has looked into it")
+            lines.append(f"lives: {mutant.file}:{mutant.line}: {mutant.change}\n       {why}")
+    return lines
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--most", type=int, default=20, help="mutants of a Python module, chosen at random (default 20)"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="of that choice")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many at once")
+    parser.add_argument("--only", default="", help="files with this in their path")
+    parser.add_argument("--list", action="store_true", help="show the mutants of Python modules and try none")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--python", action="store_true")
+    which.add_argument("--native", action="store_true")
+    options = parser.parse_args()
+    start = time.monotonic()
+    made: list[Mutant] = []
+    python = [t for t in targets((HERE / "modules.txt").read_text()) if options.only in t.file and not options.native]
+    native = [n for n in table((HERE / "native.txt").read_text()) if options.only in n.file and not options.python]
+    if options.list:
+        for target in python:
+            for change in changes_of((ROOT / target.file).read_text(encoding="utf-8")):
+                print(f"{target.file}:{change.line}: {change}")
+        return 0
+    for target in python:
+        print(target.file, flush=True)
+        made += try_all(ROOT, target, options.most, options.seed, options.jobs, tell)
+    if native:
+        print("the table of C++ mutations", flush=True)
+        made += try_table(ROOT, ROOT / "build" / "mutants", native, options.jobs, tell)
+    print("\n".join(summary(made, known((HERE / "known.txt").read_text()))))
+    print(f"{time.monotonic() - start:.0f} s, seed {options.seed}, at most {options.most} of a module")
+    return 0 if sum(mutant.outcome != "lives" for mutant in made) >= ENOUGH * len(made) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,28 @@
+"""Found by Python at its start where MUTANT_MODULE is set: that module's text comes from MUTANT_FILE.
+
+So a mutant never lies in the source tree, several can be tried at once, and processes that a test starts have it too.
+"""
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    def get_code(self, fullname):
+        with open(os.environ["MUTANT_FILE"], encoding="utf-8") as file:
+            return compile(file.read(), self.path, "exec", dont_inherit=True)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, fullname, path, target=None):
+        if fullname != os.environ["MUTANT_MODULE"]:
+            return None
+        origin = os.environ["MUTANT_ORIGIN"]
+        return importlib.util.spec_from_file_location(fullname, origin, loader=_Loader(fullname, origin))
+
+
+if "MUTANT_MODULE" in os.environ:
+    sys.meta_path.insert(0, _Finder())

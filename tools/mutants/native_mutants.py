@@ -1,0 +1,134 @@
+"""Mutants of the C++ core, from a table: each is compiled in a copy of the tree, and tried with the tests it names."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.mutants.python_mutants import Mutant
+
+PARTS = ("CMakeLists.txt", "core", "tests/core", "tests/vectors", "benchmarks/engine", "fuzz/core")
+BUILD_SECONDS = 1800.0  # of everything, on a machine that is slow and busy
+TEST_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Native:
+    """In `file` the text `before`, which is there once, becomes `after`; `tests`: of doctest, in that binary."""
+
+    file: str
+    binary: str
+    tests: str
+    before: str
+    after: str
+
+
+def table(text: str) -> list[Native]:
+    """Paragraphs of a line `file binary: tests`, lines `- before` and lines `+ after`. ValueError for another form."""
+    found = []
+    for paragraph in text.split("\n\n"):
+        lines = [line for line in paragraph.splitlines() if line and not line.startswith("#")]
+        if not lines:
+            continue
+        place, colon, tests = lines[0].partition(": ")
+        words = place.split()
+        before = [line[2:] for line in lines[1:] if line.startswith("-")]
+        after = [line[2:] for line in lines[1:] if line.startswith("+")]
+        if len(words) != 2 or not colon or not before or len(before) + len(after) != len(lines) - 1:
+            raise ValueError(
+                f"{lines[0]!r}; accepted are `file binary: tests`, then lines that begin with `- ` and `+ `"
+            )
+        found.append(Native(words[0], words[1], tests, "\n".join(before), "\n".join(after)))
+    return found
+
+
+def mutated(source: str, native: Native) -> str:
+    """The text with the change. ValueError unless `before` is there just once."""
+    if source.count(native.before) != 1:
+        raise ValueError(
+            f"{native.file}: {native.before!r} is there {source.count(native.before)} times; accepted is once"
+        )
+    return source.replace(native.before, native.after)
+
+
+def copy_changed(root: Path, copy: Path) -> None:
+    """Makes the copy's parts equal to the tree's; what is equal already keeps its time, so it is not compiled again."""
+    wanted = set()
+    for part in PARTS:
+        files = [root / part] if (root / part).is_file() else [f for f in (root / part).rglob("*") if f.is_file()]
+        for file in files:
+            to = copy / file.relative_to(root)
+            wanted.add(to)
+            if not to.exists() or to.read_bytes() != file.read_bytes():
+                to.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, to)
+    for part in PARTS:
+        for file in (copy / part).rglob("*"):
+            if file.is_file() and file not in wanted:
+                file.unlink()
+
+
+class Build:
+    """Test binaries of a copy of the tree, in `folder`."""
+
+    def __init__(self, root: Path, folder: Path, jobs: int) -> None:
+        self.tree, self._build, self._jobs = folder / "tree", folder / "build", jobs
+        copy_changed(root, self.tree)
+        # No optimisation: the tests need little, and a mutant is compiled in seconds.
+        options = ("-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG")
+        options += ("-DHVD_BUILD_TESTS=ON", "-DHVD_BUILD_PYTHON=OFF")
+        self._run(["cmake", "-S", str(self.tree), "-B", str(self._build), "-G", "Ninja", *options], BUILD_SECONDS)
+
+    @staticmethod
+    def _run(command: list[str], seconds: float) -> str:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        return done.stdout
+
+    def make(self, *binaries: str) -> None:
+        """RuntimeError with what the compiler says."""
+        self._run(["cmake", "--build", str(self._build), "-j", str(self._jobs), "--target", *binaries], BUILD_SECONDS)
+
+    def passes(self, native: Native) -> str:
+        """ "passed", "failed", or "hung"."""
+        command = [str(self._build / "tests/core" / native.binary), f"-tc={native.tests}"]
+        try:
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=TEST_SECONDS)
+        except subprocess.TimeoutExpired:
+            return "hung"
+        if b"test cases:  0" in done.stdout or b"test cases: 0 |" in done.stdout:
+            raise RuntimeError(f"{' '.join(command)}: there is no such test")
+        return "failed" if done.returncode else "passed"
+
+
+def try_table(
+    root: Path, folder: Path, natives: list[Native], jobs: int, tell: Callable[[Mutant], None]
+) -> list[Mutant]:
+    """All mutants of the table. RuntimeError if tests fail without a change or a mutant does not compile."""
+    os.nice(5)
+    build = Build(root, folder, jobs)
+    build.make(*sorted({native.binary for native in natives}))
+    for native in dict.fromkeys(Native("", n.binary, n.tests, "", "") for n in natives):
+        if build.passes(native) != "passed":
+            raise RuntimeError(f"{native.binary} -tc='{native.tests}' does not pass without any change")
+    made = []
+    for native in natives:
+        file = build.tree / native.file
+        source = file.read_text(encoding="utf-8")
+        file.write_text(mutated(source, native), encoding="utf-8")
+        try:
+            build.make(native.binary)
+            outcome = {"passed": "lives", "failed": "killed", "hung": "hung"}[build.passes(native)]
+        finally:
+            file.write_text(source, encoding="utf-8")
+        line = source[: source.index(native.before)].count("\n") + 1
+        at = source.split("\n")[line - 1].strip()
+        mutant = Mutant(native.file, line, " ".join(f"{native.before} -> {native.after}".split()), outcome, at)
+        tell(mutant)
+        made.append(mutant)
+    return made

@@ -1,0 +1,124 @@
+"""Mutants of Python modules: each is tried with the tests of its module in processes of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.mutants.changes import applied, changes_of
+
+HOOK = Path(__file__).parent / "hook"
+PATIENCE = 5  # times as long as without a change, and
+LEAST = 20.0  # s, before a mutant hangs
+
+
+@dataclass(frozen=True)
+class Target:
+    """A file and the tests that shall notice a change of it, as paths from the repository's root."""
+
+    file: str
+    tests: tuple[str, ...]
+
+    @property
+    def module(self) -> str:
+        return self.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A change, and what became of it: "killed", "hung" or "lives". `at`: the text of the line where it begins."""
+
+    file: str
+    line: int
+    change: str
+    outcome: str
+    at: str = ""
+
+
+def targets(text: str) -> list[Target]:
+    """Lines `file tests...`; ValueError for another line."""
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].split()
+        if words and (len(words) < 2 or not words[0].endswith(".py")):
+            raise ValueError(f"line {number}: {line!r}; accepted are a Python file and its tests")
+        if words:
+            found.append(Target(words[0], tuple(words[1:])))
+    return found
+
+
+def run_tests(root: Path, target: Target, text: str, seconds: float) -> str:
+    """Runs its tests with `text` for the file: "passed", "failed", or "hung" after so long; then all of it is ended."""
+    with tempfile.TemporaryDirectory(prefix="mutant") as folder:
+        mutant = Path(folder) / "text.py"
+        mutant.write_text(text, encoding="utf-8")
+        environment = {
+            **os.environ,
+            "MUTANT_MODULE": target.module,
+            "MUTANT_ORIGIN": str(root / target.file),
+            "MUTANT_FILE": str(mutant),
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(HOOK), os.environ.get("PYTHONPATH")])),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "TMPDIR": folder,
+        }
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--tb=no", *target.tests]
+        with _group(command, cwd=root, env=environment) as process:
+            try:
+                return "failed" if process.wait(timeout=seconds) else "passed"
+            except subprocess.TimeoutExpired:
+                return "hung"
+
+
+@contextlib.contextmanager
+def _group(command: list[str], **options: object) -> Iterator[subprocess.Popen[bytes]]:
+    """A process in a group of its own, of which nothing is left afterwards."""
+    process = subprocess.Popen(  # type: ignore[call-overload]
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        **options,
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def try_all(
+    root: Path, target: Target, most: int, seed: int, jobs: int, tell: Callable[[Mutant], None]
+) -> list[Mutant]:
+    """At most `most` mutants of a file, chosen by `seed`. RuntimeError if its tests fail without a change."""
+    source = (root / target.file).read_text(encoding="utf-8")
+    start = time.monotonic()
+    outcome = run_tests(root, target, source, 600)
+    if outcome != "passed":
+        raise RuntimeError(f"{target.file}: its tests {' '.join(target.tests)} {outcome} without any change")
+    seconds = max(LEAST, PATIENCE * (time.monotonic() - start))
+    changes = changes_of(source)
+    chosen = random.Random(f"{seed} {target.file}").sample(changes, min(most, len(changes)))
+
+    def attempt(number: int) -> Mutant:
+        change = chosen[number]
+        outcome = run_tests(root, target, applied(source, change), seconds)
+        words = {"passed": "lives", "failed": "killed", "hung": "hung"}
+        at = source.split("\n")[change.line - 1].strip()
+        mutant = Mutant(target.file, change.line, str(change), words[outcome], at)
+        tell(mutant)
+        return mutant
+
+    with ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(attempt, sorted(range(len(chosen)), key=lambda i: chosen[i].start)))
