@@ -20,6 +20,7 @@ from horovod.runner.messages import CHUNK, ByteWriter, Report, Spawn, StreamData
 
 READ_SIZE = 1 << 16
 STRANGERS = 64  # connections beyond two for each worker, which may all be members': who is one, only the store can tell
+ACCEPTS = 128  # at a time: strangers may come faster than they are sent away, and the agent has to say that it lives
 SENT_LIMIT = 64 << 20  # bytes that a reader who does not read may have waiting
 assert READ_SIZE <= CHUNK
 
@@ -61,14 +62,16 @@ class Streams:
 
     def _accept(self) -> None:
         assert self._listener is not None
-        while True:
+        held = sum(stream.sock is not None for stream in self._streams.values())
+        for _ in range(ACCEPTS):
             try:
                 sock, _ = self._listener.accept()
             except OSError:
                 return
-            if sum(stream.sock is not None for stream in self._streams.values()) >= self._limit:
+            if held >= self._limit:
                 sock.close()
                 continue
+            held += 1
             sock.setblocking(False)
             stream = _Stream(self._next, sock.fileno(), ByteWriter(sock.fileno()), sock=sock)
             self._next += 2

@@ -94,7 +94,7 @@ def cycle(count, warm):
 def test_200_times_without_a_leak(pool, transport):
     results = pool(2, initialized=False, HOROVOD_TRANSPORT=transport).run(cycle, 200, 40, timeout=120)
     for early, late in results:
-        assert late[:3] == early[:3], "descriptors, threads"
+        assert all(after <= before for before, after in zip(early[:3], late[:3], strict=True)), "descriptors, threads"
         assert late[3] <= early[3] + 4, "mappings"
         assert late[4] <= early[4] + 4096, "KiB resident"
 

@@ -31,6 +31,30 @@ def test_an_agent_accepts_few_more_than_its_workers():
     streams.close()
 
 
+def test_strangers_who_come_without_end_do_not_hold_the_agent_up(monkeypatch):
+    """It has to say now and then that it lives."""
+    streams = Streams(lambda report: None)
+    streams.listen(1)
+
+    class Endless:
+        left = 5000
+
+        def accept(self):
+            self.left -= 1
+            assert self.left, "it does nothing else any more"
+            mine, theirs = socket.socketpair()
+            theirs.close()
+            return mine, None
+
+        def close(self):
+            pass
+
+    streams._listener.close()
+    monkeypatch.setattr(streams, "_listener", Endless())
+    streams.serve(listening=True)
+    streams.close()
+
+
 @pytest.fixture
 def mute_store():
     """A store that accepts and does not read."""
