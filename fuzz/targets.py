@@ -14,11 +14,12 @@ from pathlib import Path
 import msgspec
 
 from horovod._version import __version__
-from horovod.common import peers
+from horovod.common import peers, reasons
 from horovod.common.auth import Acceptor, AuthError, Connector, Place
 from horovod.common.store_messages import Exchange, Get, Reply, Request, Set
 from horovod.common.store_table import MAX_TOTAL_BYTES, Table
-from horovod.runner import messages
+from horovod.runner import messages, verdict
+from horovod.runner.endings import Endings
 from horovod.runner.errors import AgentError
 from horovod.runner.messages import FrameReader
 
@@ -76,6 +77,20 @@ def _feed_in_pieces(reader: FrameReader[object], data: bytes) -> list[object]:
     return [message for at in range(0, len(data), 7) for message in reader.feed(data[at : at + 7])]
 
 
+def endings(data: bytes) -> None:
+    """What workers report in their agent's pipe, a line each, and the verdict on ranks that end after it."""
+    job = Endings(dict.fromkeys(range(4), "h"))
+    for line in data.split(b"\n"):
+        job.hear(line)
+        told = reasons.decode(line)
+        assert told is None or reasons.decode(reasons.encode(told)) is not None
+    for rank, status in enumerate((0, 1, 1, -9)):
+        if rank == 3:
+            job.stop({})
+        job.end(messages.Exited(rank, status), "")
+    assert verdict.judge(job.ends) is not None
+
+
 def acceptor(data: bytes) -> None:
     """A handshake with somebody who does not know the key; the first byte cuts it into pieces."""
     _never_done(Acceptor(KEY, 7, 1), data)
@@ -119,7 +134,7 @@ def _frames(data: bytes) -> Iterator[bytes]:
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
-    target.__name__: target for target in (store, requests, reports, acceptor, connector, records)
+    target.__name__: target for target in (store, requests, reports, endings, acceptor, connector, records)
 }
 
 
@@ -143,8 +158,11 @@ def seeds() -> Iterator[tuple[str, str, bytes]]:
     yield "requests", "honest", b"".join(map(messages.frame, said))
     heard: list[messages.Report] = [messages.Started([(0, 17)]), messages.Output(0, 1, b"line\n"), messages.Alive()]
     heard += [messages.StdinReady(True), messages.Result(0, b"r"), messages.Exited(0, 1, "why"), messages.Finished([])]
-    heard += [messages.Notice("n"), messages.StreamOpen(1), messages.StreamEnd(1, 2)]
+    heard += [messages.Said(b"{}"), messages.Notice("n"), messages.StreamOpen(1), messages.StreamEnd(1, 2)]
     yield "reports", "honest", b"".join(map(messages.frame, heard))
+    ended = [reasons.Called(0), reasons.Left(0, "the process ended"), reasons.Ending(1, "lost", [0])]
+    ended += [reasons.Ending(2, "absent", [0, 3], 30.0)]
+    yield "endings", "honest", b"".join(map(reasons.encode, ended))
     for target in ("requests", "reports"):
         yield target, "not-utf8", messages.frame(messages.Notice("n")).replace(b"\xa1n", b"\xa1\xff")
         yield target, "nested", struct.pack(">I", 2008) + b"\x82\xa4type\xa1x" + b"\x91" * 2000

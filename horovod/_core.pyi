@@ -180,6 +180,13 @@ class Engine:
         for later engines it is ordinary memory. A forked child shares it with its parent (no copy on write)."""
 
     def process_sets(self) -> dict[int, list[int]]: ...
+    def ended(self) -> tuple[str, int] | None:
+        """Why operations are refused; None while they are not, and after this process's own shutdown.
+
+        ("lost", rank): the connection to that rank broke; ("left", rank): it has called shutdown; ("failed", -1): no
+        rank is known to be the reason.
+        """
+
     def shutdown(self, reason: str = "") -> None:
         """Tells the peers (naming this rank and `reason`), fails what is pending, stops the thread, closes every
         descriptor. Blocks at most a few seconds. May be called again."""

@@ -391,6 +391,12 @@ void define_engine(nb::module_& m) {
         return block ? nb::cast(Buffer(block)) : nb::none();
       }, "nbytes"_a)
       .def("process_sets", [](PyEngine& self) { return self.live().process_sets(); })
+      .def("ended", [](PyEngine& self) -> nb::object {
+        const Status why = self.live().ended();
+        if (why.ok() || (why.code() == Code::shutdown && why.rank() < 0)) return nb::none();
+        const char* how = why.rank() < 0 ? "failed" : why.code() == Code::shutdown ? "left" : "lost";
+        return nb::make_tuple(how, why.rank());
+      })
       .def("shutdown", [](PyEngine& self, const std::string& reason) {
         if (!self.engine) return;
         nb::gil_scoped_release nogil;

@@ -21,7 +21,8 @@ enum class Code : unsigned char {
 class [[nodiscard]] Status {
  public:
   Status() = default;
-  Status(Code code, std::string message) : body_(std::make_shared<const Body>(Body{code, std::move(message)})) {}
+  // `rank`: the one that is the reason, where there is one; -1: none.
+  Status(Code code, std::string message, int rank = -1) : body_(std::make_shared<const Body>(Body{code, std::move(message), rank})) {}
   static Status Ok() { return {}; }
 
   bool ok() const { return !body_; }
@@ -30,15 +31,17 @@ class [[nodiscard]] Status {
     static const std::string none;
     return body_ ? body_->message : none;
   }
+  int rank() const { return body_ ? body_->rank : -1; }
   // The same error seen from one floor higher: "context: message".
   Status with(std::string_view context) const {
-    return ok() ? *this : Status(code(), std::string(context) + ": " + message());
+    return ok() ? *this : Status(code(), std::string(context) + ": " + message(), rank());
   }
 
  private:
   struct Body {
     Code code;
     std::string message;
+    int rank;
   };
   std::shared_ptr<const Body> body_;
 };

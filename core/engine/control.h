@@ -24,8 +24,8 @@ enum class FrameType : uint8_t {
   revoke = 5,     // up:   schedule id, why
   revoked = 6,    // down: schedule id, position up to which everybody still executes
   settled = 7,    // up:   epoch: this rank is back to negotiation
-  bye = 8,        // flooded: a rank leaves on purpose: operations it has executed, reason
-  abort = 9,      // flooded: a rank is lost: code, message
+  bye = 8,        // flooded: a rank leaves on purpose: operations it has executed, code, reason
+  abort = 9,      // flooded: a rank is lost: operations executed, code, message, the rank that is the reason or -1
   ack = 10,       // to a neighbour: its bye or abort has arrived, nothing more will be sent to it
   stalled = 11,   // down: epoch, keys of all that waits at rank 0, which has just reported some of it
 };

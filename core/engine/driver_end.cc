@@ -60,13 +60,18 @@ void Driver::hear_urgent() {
     r.get(&code, Code::internal);
     r.get(&text);
     const bool known = frame.origin >= 0 && frame.origin < world_.size();
-    if (!r.ok() || !known) text = "unintelligible goodbye from " + (known ? label(frame.origin) : "rank " + std::to_string(frame.origin));
+    int32_t reason = frame.origin;
+    if (frame.type == FrameType::abort) r.get(&reason);
+    if (!r.ok() || !known || reason < -1 || reason >= world_.size()) {
+      text = "unintelligible goodbye from " + (known ? label(frame.origin) : "rank " + std::to_string(frame.origin));
+      reason = -1;
+    }
     last_words_ = frame.payload;
     last_words_type_ = frame.type;
     if (frame.type == FrameType::bye) {
-      bye_ = Bye{frame.origin, executed, Status(Code::shutdown, text)};
+      bye_ = Bye{frame.origin, executed, Status(Code::shutdown, text, reason)};
     } else {
-      fail(Status(code == Code::ok ? Code::internal : code, text), false);
+      fail(Status(code == Code::ok ? Code::internal : code, text, reason), false);
     }
   }
   for (const auto& gone : control_.take_lost()) {
@@ -110,7 +115,7 @@ std::vector<OperationPtr> Driver::take_unfinished() {
 }
 
 void Driver::lost(int rank, const Status& why) {
-  fail(Status(Code::peer_lost, label(rank) + " was lost: " + why.message()), true);
+  fail(Status(Code::peer_lost, label(rank) + " was lost: " + why.message(), rank), true);
 }
 
 void Driver::fail(Status why, bool tell) {
@@ -126,13 +131,14 @@ void Driver::fail(Status why, bool tell) {
   if (in_bucket_) in_flight = std::string(name_of(in_bucket_->parts.front().kind)) + " '" + in_bucket_->parts.front().names.front() + "'";
   for (size_t i = 0; i < ops.size() && i < 6 && in_flight.empty(); ++i) in_flight = describe(*ops[i]);
   if (!in_flight.empty() && ops.size() > 1) in_flight += " and " + std::to_string(ops.size() - 1) + " more";
-  told_ = in_flight.empty() ? why : Status(why.code(), why.message() + "; in flight on " + label(rank_) + ": " + in_flight);
+  told_ = in_flight.empty() ? why : Status(why.code(), why.message() + "; in flight on " + label(rank_) + ": " + in_flight, why.rank());
   if (tell) {
     last_words_.clear();
     Writer w(&last_words_);
     w.put(executed_);
     w.put(why.code());
     w.put(why.message());
+    w.put(static_cast<int32_t>(why.rank()));
     last_words_type_ = FrameType::abort;
     control_.flood(FrameType::abort, last_words_);
   }

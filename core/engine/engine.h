@@ -38,6 +38,8 @@ class Engine {
   // Leaves the job: the peers hear `reason`, pending operations fail, the thread ends, descriptors are closed. May be repeated.
   void shutdown(const std::string& reason);
   bool running() const { return driver_ != nullptr; }
+  // Why operations are refused, with the rank that is the reason where there is one; ok while they are not.
+  Status ended() const { return submissions_.ended(); }
   // In a forked child, where nothing else may be called any more and the engine must not be destroyed.
   void abandon_in_child();
 

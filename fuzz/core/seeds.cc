@@ -110,6 +110,7 @@ int main(int, char** arguments) {
 
   const std::string root_of_two("\0\x80", 2), child("\1\0", 2);
   const std::string bye = packed(uint64_t{3}, Code::shutdown, std::string("has left"));
+  const std::string lost = packed(uint64_t{3}, Code::peer_lost, std::string("was lost"), int32_t{1});
   for (size_t i = 0; i < responses.size(); ++i) {
     write("driver", "announce-" + std::to_string(i), root_of_two + announced(1, {requests(1)[i]}) + announced(2, {requests(2)[i]}));
     write("driver", "respond-" + std::to_string(i), child + decided({responses[i]}));
@@ -119,7 +120,7 @@ int main(int, char** arguments) {
   write("driver", "join", root_of_two + announced(1, {request(Kind::join, "", {})}) + announced(2, {request(Kind::join, "", {})}));
   write("driver", "ready", root_of_two + frame(FrameType::ready, 1, packed(uint64_t{1}, uint64_t{5})) +
                                frame(FrameType::revoke, 2, packed(uint64_t{1}, true)) + frame(FrameType::settled, 2, packed(uint64_t{0})));
-  write("driver", "bye", root_of_two + frame(FrameType::bye, 1, bye) + frame(FrameType::abort, 2, bye));
+  write("driver", "bye", root_of_two + frame(FrameType::bye, 1, bye) + frame(FrameType::abort, 2, lost));
   write("driver", "respond-all", child + decided(responses) + decided(responses) + decided(responses));
   write("driver", "respond-fused", child + decided({two, failed}));
   write("driver", "respond-set", child + decided({added}));

@@ -7,14 +7,11 @@ though others may still be in it.
 
 import atexit
 import os
-import sys
 import threading
-from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
-from horovod.common import descent, faces, launchers, util, worker_env
-from horovod.common.exceptions import HorovodInternalError
+from horovod.common import descent, ending, faces, launchers, util, worker_env
 from horovod.common.process_sets import (
     ProcessSet,
     adopt,
@@ -27,13 +24,23 @@ from horovod.common.process_sets import (
 )
 from horovod.common.state import Job, state
 
-if TYPE_CHECKING:
-    from horovod._core import Engine
-
 __all__ = ["HorovodBasics"]
 
 _lock = threading.RLock()
-_ending: list[str] = []  # why this process ends, once known
+_last: tuple[ending.Ended, list[int] | None] = None, None  # why the last engine had ended when it was left, its members
+
+
+def _ended() -> ending.Ended:
+    """Why the engine that runs has ended, if it has."""
+    told: ending.Ended = getattr(state.engine, "ended", lambda: None)()  # an engine that was compiled before cannot say
+    return told
+
+
+def _about() -> tuple[ending.Ended, list[int] | None]:
+    return _last if state.engine is None else (_ended(), state.members)
+
+
+_watch = ending.Watch(_about)
 
 
 class HorovodBasics:
@@ -63,7 +70,7 @@ class HorovodBasics:
             if self._face.engine is None:
                 # A face that comes for the first time finds the end as the others do, by an operation that tells why:
                 # the ranks that are still there must not wait for each other in different places.
-                if state.engine is not None and self._face.name in state.left and _has_ended(state.engine):
+                if state.engine is not None and self._face.name in state.left and _ended() is not None:
                     _stop("hvd.init() was called after the job had ended")
                 if state.engine is None:
                     _start(comm, process_sets)
@@ -193,6 +200,7 @@ def _start(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
 
     env = worker_env.WorkerEnv.from_environ()
     descent.check(env)
+    _watch.begin(env.rank)
     job, engine = bootstrap.start(members, [s.ranks or [] for s in sets], dynamic)
     state.start(job, engine, members)
     descent.mark(env)
@@ -202,20 +210,6 @@ def _start(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
         _stop("hvd.init() failed")
         raise
     _install_hooks()
-
-
-def _has_ended(engine: "Engine") -> bool:
-    """Has a lost peer, a rank that left or a failed collective ended it?"""
-    from horovod import _core
-
-    try:
-        # That it has ended is the first thing that a submission is told, that there is no such process set the next.
-        engine.submit(_core.KIND_BARRIER, "", 0, 0, (), 0, 0, 0, 1.0, 1.0, -1, None, "", 0)
-    except HorovodInternalError:
-        return True
-    except ValueError:
-        pass
-    return False
 
 
 def _ask_running(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
@@ -280,6 +274,7 @@ def _fill_sets(job: Job, sets: Sequence[ProcessSet]) -> None:
 
 
 def _stop(reason: str) -> None:
+    global _last
     engine = state.engine
     if engine is None:
         return
@@ -288,13 +283,17 @@ def _stop(reason: str) -> None:
         entry.process_set_id = None
     global_process_set.process_set_id = 0
     global_process_set.ranks = None
+    _last = _ended(), state.members
+    if _last[0] is None:
+        _watch.leave(reason)
     state.stop()
     engine.shutdown(reason)
 
 
 def _stop_at_exit() -> None:
     with _lock:
-        _stop(_ending[0] if _ending else "the process ended")
+        _watch.at_exit()
+        _stop(_watch.reason)
 
 
 _installed = False
@@ -307,7 +306,6 @@ def _install_hooks() -> None:
     _installed = True
     atexit.register(_stop_at_exit)
     os.register_at_fork(after_in_child=_after_fork)
-    _wrap_excepthook()
 
 
 def _after_fork() -> None:
@@ -315,25 +313,4 @@ def _after_fork() -> None:
     _lock = threading.RLock()  # another thread may have held it
     state.leave_in_child()
     worker_env.forget_keys()
-
-
-def _where(trace: TracebackType | None) -> str:
-    """The place where the exception was raised: the traceback itself is on the stderr of another host, maybe."""
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is None:
-        return ""
-    code = trace.tb_frame.f_code
-    return f" (in {code.co_name}, {os.path.basename(code.co_filename)}:{trace.tb_lineno})"
-
-
-def _wrap_excepthook() -> None:
-    """Remembers an uncaught exception, so that the peers learn why this rank left them."""
-    inner: Callable[..., Any] = sys.excepthook
-
-    def remember(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
-        text = str(value).strip().splitlines()
-        _ending[:] = [f"it ended with {kind.__name__}" + (f": {text[0][:200]}" if text else "") + _where(trace)]
-        inner(kind, value, trace)
-
-    sys.excepthook = remember
+    _watch.forget()

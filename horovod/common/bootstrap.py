@@ -46,6 +46,7 @@ from horovod.common.peers import (
 from horovod.common.settings import LOG_LEVELS, Settings, agree
 from horovod.common.state import Job
 from horovod.common.store_client import Met, StoreClient, StoreError, StoreTimeout
+from horovod.common.waited_in_vain import waited_in_vain
 from horovod.common.worker_env import WorkerEnv
 
 if TYPE_CHECKING:
@@ -199,16 +200,11 @@ class _Joining:
                 self._patience,
             )
         except StoreTimeout as error:
-            if not error.missing:
+            if not error.missing and not error.gave_up:
                 raise ValueError(f"init: {error}") from None
-            ranks = [self._members[int(rank)] for rank in error.missing]
-            shown = ", ".join(map(str, ranks[:32])) + (", ..." if len(ranks) > 32 else "")
-            raise ValueError(
-                f"init: rank {self._env.rank} (host {self._env.hostname}) waited {self._patience:g} s for rank {shown} "
-                f"(of {len(self._members)}) to call hvd.init(); see the output of those ranks, and "
-                "HOROVOD_START_TIMEOUT if "
-                "they only need longer"
-            ) from None
+            absent, gave_up = ([self._members[int(rank)] for rank in some] for some in (error.missing, error.gave_up))
+            who = self._env.rank, self._env.hostname
+            raise waited_in_vain(who, len(self._members), self._patience, absent, gave_up) from None
         except StoreError as error:
             raise ValueError(f"init: {error}") from None
         self._meeting.formed()
@@ -305,7 +301,7 @@ class _Joining:
         try:
             _, errors = store.exchange(f"formed {epoch}", self._me, len(self._members), b"", seconds)
         except StoreTimeout as error:
-            ranks = ", ".join(str(self._members[int(rank)]) for rank in error.missing[:32])
+            ranks = ", ".join(str(self._members[int(rank)]) for rank in (*error.missing, *error.gave_up)[:32])
             raise LinkError(f"waited {seconds:g} s for rank {ranks or '?'} to connect to its peers") from None
         for text in filter(None, errors):
             raise _ToldError(text.decode(errors="replace"))

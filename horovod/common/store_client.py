@@ -29,13 +29,14 @@ class StoreError(RuntimeError):
 
 
 class StoreTimeout(StoreError):
-    """``missing``: the names (get) or ranks (exchange) that did not come; empty when the server itself did not
-    answer.
+    """``missing``: the names (get) or ranks (exchange) that did not come; ``gave_up``: ranks that had come, but waited
+    in vain before. Both are empty when the server itself did not answer.
     """
 
-    def __init__(self, message: str, missing: list[str]) -> None:
+    def __init__(self, message: str, missing: list[str], gave_up: list[str] | None = None) -> None:
         super().__init__(message)
         self.missing = missing
+        self.gave_up = gave_up or []
 
 
 @dataclass(frozen=True)
@@ -159,8 +160,9 @@ class StoreClient:
             if reply.id == request.id:  # others answer calls that were given up
                 break
         if reply.error == "timeout":
-            names = ", ".join(reply.missing[:16]) + (", ..." if len(reply.missing) > 16 else "")
-            raise StoreTimeout(f"waited {seconds:g} s for {names}", reply.missing)
+            awaited = reply.missing or reply.gave_up
+            names = ", ".join(awaited[:16]) + (", ..." if len(awaited) > 16 else "")
+            raise StoreTimeout(f"waited {seconds:g} s for {names}", reply.missing, reply.gave_up)
         if reply.error:
             raise StoreError(reply.error)
         return reply

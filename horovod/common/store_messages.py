@@ -79,6 +79,8 @@ class Reply(msgspec.Struct, array_like=True):
     """Exchange: the values, if there are any, by ``pack``; then ``values`` is empty."""
     holder: int = -1
     """Exchange: the rank that gets everybody's values; -1: the one that asks."""
+    gave_up: list[str] = []
+    """With an error of an exchange: the ranks that had come and waited in vain."""
 
 
 def frames(message: bytes) -> list[memoryview]:

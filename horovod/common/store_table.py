@@ -38,6 +38,8 @@ class _Member:
 class _Round:
     size: int
     members: dict[int, _Member] = field(default_factory=dict)
+    gave_up: set[int] = field(default_factory=set)
+    """Those that have waited in vain and have not come again."""
 
 
 Waiting = dict[str, tuple[int, frozenset[int]]]
@@ -124,6 +126,7 @@ class Table:
             text = f"another process joined as rank {request.rank}"
             replies.append((earlier.client, Reply(earlier.request.id, error=text)))
             self._leave(earlier.client, earlier.request)
+        current.gave_up.discard(request.rank)
         current.members[request.rank] = _Member(client, request, now + request.timeout)
         self._wait(client, request)
         if len(current.members) < current.size:
@@ -168,12 +171,16 @@ class Table:
             missing = self._missing(waiting.request)[:64]
             replies.append((waiting.client, Reply(waiting.request.id, error="timeout", missing=missing)))
         for group, current in list(self._rounds.items()):
-            missing = [str(rank) for rank in range(current.size) if rank not in current.members]
+            came = current.members.keys() | current.gave_up
+            missing = [str(rank) for rank in range(current.size) if rank not in came]
+            gave_up = [str(rank) for rank in sorted(current.gave_up)]
             for rank, member in [(r, m) for r, m in current.members.items() if m.deadline <= now]:
                 self._published = False
                 del current.members[rank]
+                current.gave_up.add(rank)
                 self._leave(member.client, member.request)
-                replies.append((member.client, Reply(member.request.id, error="timeout", missing=missing)))
+                reply = Reply(member.request.id, error="timeout", missing=missing, gave_up=gave_up)
+                replies.append((member.client, reply))
             if not current.members:
                 del self._rounds[group]
         return replies

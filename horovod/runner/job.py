@@ -14,6 +14,7 @@ from horovod.common.worker_env import make_key
 from horovod.runner import verdict
 from horovod.runner.agents import Agent
 from horovod.runner.cli import LaunchSettings
+from horovod.runner.endings import Endings
 from horovod.runner.fleet import Trouble
 from horovod.runner.messages import (
     Exited,
@@ -22,6 +23,7 @@ from horovod.runner.messages import (
     Output,
     Report,
     Result,
+    Said,
     Started,
     StdinData,
     StdinReady,
@@ -32,11 +34,12 @@ from horovod.runner.messages import (
 )
 from horovod.runner.orders import Orders, make_fleet, store_connections
 from horovod.runner.output import OutputSink, RankFileError
-from horovod.runner.progress import Host, Progress, State
+from horovod.runner.progress import Host, Progress, State, late
 from horovod.runner.screen import Screen
 from horovod.runner.signals import SignalQueue
 from horovod.runner.stdin import StdinSource
 from horovod.runner.store_relay import StoreRelay
+from horovod.runner.strangers import Strangers
 
 # s after the first failure in which the others may fail by themselves and say why. The engine promises them their
 # HorovodInternalError within 2 s.
@@ -51,7 +54,8 @@ QUEUE_LIMIT = 4 << 20  # bytes of output waiting for the terminal before the age
 @dataclass
 class JobResult:
     """`exit_code` 0 when all is well, else `message` says what happened, `headline` the same without the last words of
-    the rank that failed first. `results`: what workers left, by rank. `stopped_by`: the signal that ended it.
+    the rank that failed first. Where all is well `message` may be a remark. `results`: what workers left, by rank.
+    `stopped_by`: the signal that ended it.
     """
 
     exit_code: int
@@ -87,8 +91,8 @@ class Job:
         self._hosts = {slot.rank: slot.hostname for slot in settings.slots}
         self._started: set[str] = set()  # hosts that have started their processes
         self._launched = False  # every agent has been told what to start
-        self._tails_at_stop: dict[int, str] = {}
-        self._ends: list[verdict.RankEnd] = []
+        self._endings = Endings(self._hosts)
+        self._strangers = Strangers(self._size, [] if payload or settings.own_python else settings.command)
         self._results: dict[int, bytearray] = {}
         self._start_by: float | None = None
         self._settle_at: float | None = None
@@ -204,6 +208,7 @@ class Job:
             self._fleet.next_time(),
             self._screen.display.next_due(),
             self._progress.next_time(),
+            self._strangers.next_time(),
             time.monotonic() + 1.0 if self._forming() else None,
         )
         times = [at for at in clocks if at is not None]
@@ -223,11 +228,17 @@ class Job:
             self._stop(0)
         if self._settle_at is not None and now >= self._settle_at:
             self._settle_at = None
-            if self._fleet.suspects(now) and not verdict.has_culprit(self._ends):
+            if self._fleet.suspects(now) and not verdict.has_culprit(self._endings.ends):
                 self._settle_at = now + SETTLE / 4  # a host may be lost, which explains all that has been seen
             else:
                 self._stop(TERM_GRACE)
+        if remark := self._strangers.early(now, self._called()):
+            self._screen.say(remark)
         self._show_progress(now)
+
+    def _called(self) -> bool:
+        """Has any rank called hvd.init()? It reports it, and comes to the store if it does not want to be alone."""
+        return bool(self._endings.called or self._store.completed or self._store.waiting())
 
     def _forming(self) -> bool:
         """Have the ranks not met yet? They tell the store, which does not wake us."""
@@ -251,17 +262,10 @@ class Job:
         return Host(agent.host, [slot.rank for slot in agent.slots], self._fleet.failure_of(agent))
 
     def _late(self) -> str:
-        limit = f"within {self._settings.start_timeout:g} s (--start-timeout)"
-        waiting = self._fleet.waiting
-        if not waiting:
-            return f"the workers were not started {limit}"
-        told, silent = [], ""
-        for agent in waiting:
-            why = self._fleet.failure_of(agent)
-            told.append(f"host {agent.host} ({agent.ranks}){': ' + why if why else ''}")
-            if not why and agent.remote:
-                silent = f"\nits login shell, or Python there, may hang: try `ssh {agent.host} true`"
-        return f"no agent answered {limit} from {', '.join(told)}{silent}"
+        waiting = [
+            (agent.host, agent.ranks, self._fleet.failure_of(agent), agent.remote) for agent in self._fleet.waiting
+        ]
+        return late(waiting, self._settings.start_timeout)
 
     def _over(self) -> bool:
         if all(agent.gone or agent.finished for agent in self._fleet.agents):
@@ -301,8 +305,8 @@ class Job:
 
     def _stop(self, grace: float) -> None:
         """End all workers; a second call can only make it sooner."""
-        if not self._tails_at_stop:
-            self._tails_at_stop = self._screen.tails()
+        if not self._endings.stopping:
+            self._endings.stop(self._screen.tails())
         self._settle_at = self._start_by = None
         give_up = time.monotonic() + grace + AGENT_GRACE
         self._give_up_at = give_up if self._give_up_at is None else min(self._give_up_at, give_up)
@@ -320,11 +324,15 @@ class Job:
             self._show(report)
         elif isinstance(report, (StreamOpen, StreamData, StreamEnd)):
             self._take_stream(agent, report)
+        elif isinstance(report, Said):
+            self._endings.hear(report.report)
         elif isinstance(report, Exited):
             self._end_rank(report)
         elif isinstance(report, Started):
             self._start_by = None
             self._started.add(agent.host)
+            if len(self._started) == len(self._fleet.agents):
+                self._strangers.started(time.monotonic())
             self._tell(f"processes on host {agent.host}: {', '.join(f'rank {r} pid {p}' for r, p in report.pids)}")
         elif isinstance(report, StdinReady) and self._stdin is not None:
             if report.open:
@@ -361,17 +369,7 @@ class Job:
     def _end_rank(self, report: Exited) -> None:
         rank = report.rank
         self._screen.finish(rank)
-        self._ends.append(
-            verdict.RankEnd(
-                rank,
-                self._hosts[rank],
-                report.status,
-                self._screen.tail(rank),
-                stopped=bool(self._tails_at_stop),
-                tail_at_stop=self._tails_at_stop.get(rank),
-                error=report.error,
-            )
-        )
+        self._endings.end(report, self._screen.tail(rank))
         self._tell(f"rank {rank} ended: {report.error or verdict.describe_status(report.status)}")
         if report.status != 0 and self._settle_at is None and self._give_up_at is None:
             self._settle_at = time.monotonic() + SETTLE
@@ -390,7 +388,7 @@ class Job:
             self._screen.say(text)
 
     def _conclude(self) -> JobResult:
-        judged = verdict.judge(self._ends)
+        judged = verdict.judge(self._endings.ends)
         texts = [*self._lost, *self._troubles]
         headlines = list(texts)
         failed_rank = None
@@ -408,5 +406,6 @@ class Job:
             code = 128 + signal.SIGPIPE
         else:
             code = 1 if texts else 0
+            message = message or self._strangers.late(self._called())
         stopped_by = self._received[0] if self._received else None
         return JobResult(code, message, failed_rank, self._results, headline, stopped_by)

@@ -134,6 +134,12 @@ class Result(msgspec.Struct, frozen=True, tag="result"):
     data: bytes  # a piece; the pieces of a rank arrive in order and before its Exited
 
 
+class Said(msgspec.Struct, frozen=True, tag="said"):
+    """A worker's report (horovod.common.reasons); those of a rank arrive in order and before its Exited."""
+
+    report: bytes
+
+
 class Exited(msgspec.Struct, frozen=True, tag="exited"):
     """A worker ended. `status`: exit code, or minus the signal; `error`: why it could not be started at all."""
 
@@ -189,6 +195,7 @@ Report = (
     | Output
     | StdinReady
     | Result
+    | Said
     | Exited
     | Notice
     | Finished

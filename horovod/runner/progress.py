@@ -126,3 +126,17 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 def _and_more(named: Sequence[str], more: int, what: str) -> str:
     return ", ".join(named) + (f" and {more} more {what if more > 1 else what[:-1]}" if more > 0 else "")
+
+
+def late(waiting: Sequence[tuple[str, str, str, bool]], seconds: float) -> str:
+    """Why a job ends that could not be started in time. `waiting`: (host, its ranks, why it does not answer if that is
+    known, is it another machine) of all agents that have not answered."""
+    limit = f"within {seconds:g} s (--start-timeout)"
+    if not waiting:
+        return f"the workers were not started {limit}"
+    told, silent = [], ""
+    for host, ranks, why, remote in waiting:
+        told.append(f"host {host} ({ranks}){': ' + why if why else ''}")
+        if not why and remote:
+            silent = f"\nits login shell, or Python there, may hang: try `ssh {host} true`"
+    return f"no agent answered {limit} from {', '.join(told)}{silent}"

@@ -2,7 +2,8 @@
 
 When one worker fails, the collectives of all others fail too, so most of them end with HorovodInternalError: those are
 victims. The one to blame is the first that ended otherwise, or that showed another exception before the job was
-stopped.
+stopped; or else the one that victims name. Workers report what they are (`RankEnd.reason`); of those that did not, the
+last words on stderr tell.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from horovod.runner import tracebacks
-from horovod.runner.accusation import complains_of_absence, find_accusation
+from horovod.common.reasons import Ending
+from horovod.runner import accusation, tracebacks
 
 TAIL_LIMIT = 1 << 16  # bytes of stderr kept per rank to explain its end
 _SHOWN_LINES = 24
@@ -36,7 +37,8 @@ class RankEnd:
     """How one worker ended.
 
     `tail` is the end of its stderr, `tail_at_stop` what that was when the launcher began to stop the job (None: it did
-    not, or after this worker's end).
+    not, or after this worker's end). `reason`: what it reported of its end before that. `left`: why it left the job, by
+    its own report.
     """
 
     rank: int
@@ -46,6 +48,8 @@ class RankEnd:
     stopped: bool = False  # it ended after the launcher had begun to stop the job
     tail_at_stop: str | None = None
     error: str = ""  # why it could not be started
+    reason: Ending | None = None
+    left: str | None = None
 
 
 @dataclass(frozen=True)
@@ -188,9 +192,9 @@ def judge(ends: Sequence[RankEnd]) -> Verdict | None:
         culprit = own[0] if own else None
     if culprit is None:
         return None
-    headline = _headline(culprit, [end for end in ends if end is not culprit])
+    headline = _headline(culprit, ends)
     text = "\n".join([*headline, *_last_words(culprit)])
-    return Verdict(culprit.rank, _exit_code(culprit), text, "\n".join(headline), find_exception(culprit.tail)[1])
+    return Verdict(culprit.rank, _exit_code(culprit), text, "\n".join(headline), _suffers(culprit))
 
 
 def has_culprit(ends: Sequence[RankEnd]) -> bool:
@@ -198,29 +202,40 @@ def has_culprit(ends: Sequence[RankEnd]) -> bool:
     return any(end.status != 0 and not _suffers(end) for end in ends)
 
 
+def _reason(end: RankEnd, tail: str | None = None) -> Ending | None:
+    """Why it ended, by its report or else its words (`tail`: these instead of its last); None: nobody knows."""
+    if end.reason is not None:
+        return end.reason
+    return accusation.read(end.rank, *find_exception(end.tail if tail is None else tail))
+
+
 def _suffers(end: RankEnd) -> bool:
     """Did it fail because of another rank?"""
-    exception, victim = find_exception(end.tail)
-    return victim or complains_of_absence(exception)
+    reason = _reason(end)
+    return reason is not None and reason.suffers
 
 
 def _accused(victims: Sequence[RankEnd], ends: Sequence[RankEnd]) -> Verdict | None:
-    """The verdict on a rank that failed in nothing but being there, if a victim names one that did not crash."""
+    """The verdict on a rank that failed in nothing but being there, if a victim names one that did not fail itself."""
     for victim in victims:
+        reason = _reason(victim)
+        if reason is None or not reason.ranks:
+            continue
+        accused = next((end for end in ends if end.rank == reason.ranks[0]), None)
+        if accused is None or (accused.status != 0 and not accused.stopped) or _suffers(accused):
+            continue
         exception, _ = find_exception(victim.tail)
-        accusation = find_accusation(exception)
-        if accusation is None:
-            continue
-        reason = next((end for end in ends if end.rank == accusation.rank), None)
-        if reason is None or (reason.status != 0 and not reason.stopped):
-            continue
-        lines = [_summary([end for end in ends if end is not reason])]
-        lines.append(f"rank {reason.rank} on host {reason.host} failed first: {accusation.how}")
-        if accusation.others:
-            lines.append(f"neither did rank {_ranks(sorted(accusation.others))}")
-        text = [*lines, *_last_words(reason), f"what rank {victim.rank} on host {victim.host} says:"]
-        text += ["    " + line for line in exception[exception.index(_exception_name(exception)) :]]
-        return Verdict(reason.rank, _exit_code(victim), "\n".join(text), "\n".join(lines), victim=True)
+        left = accusation.why_left(exception) if accused.left is None else accused.left
+        lines = _summary(accused, ends)
+        how = accusation.describe(reason, left, accused.status, accused.stopped)
+        lines.append(f"rank {accused.rank} on host {accused.host} failed first: {how}")
+        if reason.ranks[1:]:
+            lines.append(f"neither did rank {_ranks(sorted(reason.ranks[1:]))}")
+        text = [*lines, *_last_words(accused)]
+        if exception:
+            text.append(f"what rank {victim.rank} on host {victim.host} says:")
+            text += ["    " + line for line in exception[exception.index(_exception_name(exception)) :]]
+        return Verdict(accused.rank, _exit_code(victim), "\n".join(text), "\n".join(lines), victim=True)
     return None
 
 
@@ -230,8 +245,8 @@ def _first(ends: Sequence[RankEnd], accept: object) -> RankEnd | None:
 
 
 def _has_own_exception(end: RankEnd) -> bool:
-    lines, victim = find_exception(end.tail if end.tail_at_stop is None else end.tail_at_stop)
-    return bool(lines) and not victim
+    reason = _reason(end, end.tail_at_stop)
+    return reason is not None and not reason.suffers
 
 
 def _exit_code(culprit: RankEnd) -> int:
@@ -240,10 +255,10 @@ def _exit_code(culprit: RankEnd) -> int:
     return 128 - culprit.status if culprit.status < 0 else culprit.status
 
 
-def _headline(culprit: RankEnd, others: Sequence[RankEnd]) -> list[str]:
-    lines = [_summary(others)] if others else []
-    early = [end.rank for end in others if end.status == 0]
-    if early and find_exception(culprit.tail)[1]:
+def _headline(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
+    lines = _summary(culprit, ends)
+    early = [end.rank for end in ends if end is not culprit and end.status == 0 and not end.stopped]
+    if early and _suffers(culprit):
         lines.append(f"perhaps ended too early, while others still needed it: rank {_ranks(sorted(early))}")
     if culprit.error:
         lines.append(f"rank {culprit.rank} on host {culprit.host} failed first: {culprit.error}")
@@ -273,20 +288,28 @@ def _last_words(culprit: RankEnd) -> list[str]:
     return lines + ["    " + line for line in shown]
 
 
-def _summary(others: Sequence[RankEnd]) -> str:
-    """One line for all ranks that are not to blame."""
+def _summary(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
+    """A line for all ranks that ended by themselves and are not to blame, one for all that had to be stopped."""
     groups: dict[str, list[int]] = {}
-    for end in others:
-        if end.status == 0:
-            what = "ended well"
-        elif find_exception(end.tail)[1]:
-            what = "failed after that with HorovodInternalError"
-        elif end.stopped:
-            what = "stopped by horovodrun"
+    stopped = []
+    for end in ends:
+        if end.stopped and not (end.status > 0 and _suffers(end)):
+            stopped.append(end.rank)
+        elif end is culprit:
+            continue
+        elif end.status == 0:
+            groups.setdefault("ended well", []).append(end.rank)
+        elif (reason := _reason(end)) is not None and reason.suffers and reason.why != "absent":
+            groups.setdefault("failed after that with HorovodInternalError", []).append(end.rank)
         else:
-            what = f"failed too ({end.error or describe_status(end.status)})"
-        groups.setdefault(what, []).append(end.rank)
-    return "other ranks: " + "; ".join(f"{what}: {_ranks(sorted(ranks))}" for what, ranks in groups.items())
+            groups.setdefault(f"failed too ({end.error or describe_status(end.status)})", []).append(end.rank)
+    lines = []
+    if groups:
+        told = "; ".join(f"{what}: {_ranks(sorted(ranks))}" for what, ranks in groups.items())
+        lines.append(f"other ranks: {told}")
+    if stopped:
+        lines.append(f"stopped by horovodrun: {_ranks(sorted(stopped))}")
+    return lines
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -8,15 +8,18 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from horovod.common.reasons import PIPE
 from horovod.common.worker_env import make_key_fd, path_of_descriptor
 from horovod.runner import linux
 from horovod.runner.environment import of_host
-from horovod.runner.messages import CHUNK, Exited, Output, Report, Result, StartJob, StdinReady, Worker
+from horovod.runner.messages import CHUNK, Exited, Output, Report, Result, Said, StartJob, StdinReady, Worker
+from horovod.runner.report_pipe import ReportPipe
 
 KEY_FD = b"HOROVOD_KEY_FD"
 KEY_FILE = b"HOROVOD_KEY_FILE"
 FUNCTION_FD = b"HOROVOD_RUN_FUNCTION_FD"
 RESULT_FD = b"HOROVOD_RUN_RESULT_FD"
+REPORT_PIPE = PIPE.encode()
 STORE_ADDRESS = b"HOROVOD_GLOO_RENDEZVOUS_ADDR"
 STORE_PORT = b"HOROVOD_GLOO_RENDEZVOUS_PORT"
 DRAIN_LIMIT = 1 << 20  # bytes read at most when a worker ends, should a child of it write for ever
@@ -38,6 +41,7 @@ class WorkerTable:
         self._report = report
         self._processes: dict[int, _Process] = {}  # by pid
         self._key_file = b""
+        self._pipe: ReportPipe | None = None
         self._store: dict[bytes, bytes] = {}
         self._stdin: int | None = None
         self._stdin_rank = -1
@@ -66,6 +70,7 @@ class WorkerTable:
         # a program between agent and training script closes what it inherits.
         key = make_key_fd(job.key)
         self._key_file = path_of_descriptor(os.getpid(), key).encode()
+        self._pipe = ReportPipe()
         shared = [(KEY_FD, key)]
         if payload is not None:
             shared.append((FUNCTION_FD, linux.memory_file("horovod-function", payload, sealed=True)))
@@ -104,6 +109,8 @@ class WorkerTable:
         environment.update(worker.environment)
         environment.update((name, b"%d" % fd) for name, fd in inherited)
         environment[KEY_FILE] = self._key_file
+        if self._pipe is not None:
+            environment[REPORT_PIPE] = self._pipe.path.encode()
         environment.update(self._store)
         reads_stdin = worker.rank == job.stdin_rank
         terminal = os.open(job.terminal, os.O_RDWR | os.O_NOCTTY) if worker.rank == job.terminal_rank else None
@@ -192,14 +199,21 @@ class WorkerTable:
     # Output
 
     def readable_fds(self) -> Iterator[int]:
+        if self._pipe is not None and self.running:  # it has no end of its own
+            yield self._pipe.fd
         for process in self._processes.values():
             yield from process.pipes.values()
 
     def read_output(self, size: int) -> None:
         """Report at most `size` bytes of every pipe that has some."""
+        self._pass_reports()
         for process in self._processes.values():
             for stream in list(process.pipes):
                 self._read_pipe(process, stream, size)
+
+    def _pass_reports(self) -> None:
+        for report in self._pipe.read() if self._pipe is not None else ():
+            self._report(Said(report))
 
     def _read_pipe(self, process: _Process, stream: int, size: int) -> int:
         """Read once; the number of bytes, 0 when there are none now or none ever."""
@@ -250,6 +264,7 @@ class WorkerTable:
             process.running = False
             code = process.popen.returncode = os.waitstatus_to_exitcode(status)
             self._drain_process(process)
+            self._pass_reports()
             if process.rank == self._stdin_rank:
                 self._close_stdin()
                 self._report(StdinReady(open=False))

@@ -108,6 +108,24 @@ def test_exchange_names_missing_ranks_and_forgets_those_that_gave_up(key, server
     assert [result[1][1] for result in exchange_all(key, server, "g", 3)] == [b"v1"] * 3
 
 
+def test_who_came_and_gave_up_is_not_missing(key, server, client):
+    errors = {}
+
+    def meet(rank, seconds):
+        with StoreClient(key, *server.address) as mine:
+            try:
+                mine.exchange("g", rank, 4, b"", seconds)
+            except StoreTimeout as error:
+                errors[rank] = (error.missing, error.gave_up)
+
+    threads = [threading.Thread(target=meet, args=(rank, 0.5 + rank)) for rank in (0, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert errors == {0: (["1", "3"], []), 2: (["1", "3"], ["0"])}
+
+
 def test_who_waits_can_be_seen(key, server):
     def eventually(expected):
         end = time.monotonic() + 30

@@ -52,6 +52,7 @@ TEST_CASE("a rank that dies while others wait for it: everybody hears who it was
             const Status s = p.finish(*t);
             p.expect(s.code() == Code::peer_lost, "code of: " + s.message());
             p.expect(contains(s.message(), "rank " + std::to_string(size - 1)), "does not name the lost rank: " + s.message());
+            p.expect(s.rank() == size - 1 && p.engine.ended().rank() == size - 1, "the lost rank, as a number: " + std::to_string(s.rank()));
             p.expect(contains(s.message(), "'grad'"), "does not name what was in flight: " + s.message());
             TaskPtr late;
             p.expect(p.try_submit(Program::request(Kind::barrier, ""), {}, &late).code() == Code::peer_lost, "accepted after the end");
@@ -128,6 +129,7 @@ TEST_CASE("a rank that leaves on purpose: the others' pending operations fail wi
       if (s.ok()) s = p.finish(*task);  // else the news was faster
       p.expect(s.code() == Code::shutdown, "code of: " + s.message());
       p.expect(contains(s.message(), "rank 2") && contains(s.message(), "had enough"), "message: " + s.message());
+      p.expect(s.rank() == 2, "the rank that has left, as a number: " + std::to_string(s.rank()));
     });
     CHECK(wrong == "");
   }

@@ -1,0 +1,124 @@
+"""How this process ends: remembers an uncaught exception for the peers, and tells the launcher why (``reasons``).
+
+Everything here is told once at most, by the rank itself and not by processes forked from it, and never waits.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any
+
+from horovod.common.exceptions import HorovodInternalError
+from horovod.common.reasons import PIPE, Called, Ending, Left, Teller, explanation
+
+Ended = tuple[str, int] | None
+"""What ``Engine.ended`` says."""
+
+
+def reason(error: BaseException | None, ended: Ended, members: Sequence[int] | None, rank: int) -> Ending:
+    """Why a process ends, with the exception that ends it, if any. Pure.
+
+    ``ended``: why the job's engine has ended before, if it has. ``members``: world ranks by rank of the job; None: all.
+    """
+    for one in _chain(error):
+        if (told := explanation(one)) is not None:
+            return told
+    if not _follows(error, ended):
+        return Ending(rank, "own")
+    if ended is None or ended[1] < 0:
+        return Ending(rank, "failed")
+    return Ending(rank, ended[0], [ended[1] if members is None else members[ended[1]]])
+
+
+def _follows(error: BaseException | None, ended: Ended) -> bool:
+    """Is the end a consequence of the job's? Without an exception it was caught, and the program ends by itself."""
+    if error is None:
+        return ended is not None
+    return any(
+        isinstance(one, HorovodInternalError) or (ended is not None and _of_tensorflow(one)) for one in _chain(error)
+    )
+
+
+def _of_tensorflow(error: BaseException) -> bool:
+    """Is it TensorFlow's word for what a lost peer does to an operation?"""
+    kind = type(error)
+    return kind.__name__ == "UnknownError" and kind.__module__.startswith("tensorflow.")
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """It, what it was raised from, and what was being handled then."""
+    seen: set[int] = set()
+    todo = [error]
+    while todo:
+        one = todo.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        todo += [one.__context__, one.__cause__]
+
+
+class Watch:
+    """Of this process. ``about``: asks the running engine (Ended) and who is in its job, at the end."""
+
+    def __init__(self, about: Callable[[], tuple[Ended, Sequence[int] | None]]) -> None:
+        self._about = about
+        self._teller = Teller("")
+        self._rank = -1
+        self._pid = -1
+        self._told = False
+        self._hooked = False
+        self.reason = "the process ended"
+        """What the peers are told when this process ends."""
+
+    def begin(self, rank: int) -> None:
+        """This process, ``rank`` of the world, calls hvd.init()."""
+        self._teller.close()
+        self._teller = Teller(os.environ.get(PIPE, ""))
+        self._rank, self._pid, self._told = rank, os.getpid(), False
+        self._teller.tell(Called(rank))
+        if not self._hooked:
+            self._hooked = True
+            self._wrap_excepthook()
+
+    def leave(self, why: str) -> None:
+        """It leaves the job that it was in, and that has not ended before."""
+        if os.getpid() == self._pid:
+            self._teller.tell(Left(self._rank, why))
+
+    def at_exit(self) -> None:
+        """Python ends. An exception has come by before, unless the program has replaced the hook."""
+        self._tell(getattr(sys, "last_value", None))
+
+    def forget(self) -> None:
+        """In a forked child, which is no rank."""
+        self._teller.close()
+
+    def _tell(self, error: BaseException | None) -> None:
+        if self._told or os.getpid() != self._pid:
+            return
+        self._told = True
+        ended, members = self._about()
+        self._teller.tell(reason(error, ended, members, self._rank))
+
+    def _wrap_excepthook(self) -> None:
+        inner: Callable[..., Any] = sys.excepthook
+
+        def remember(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+            text = str(value).strip().splitlines()
+            self.reason = f"it ended with {kind.__name__}" + (f": {text[0][:200]}" if text else "") + _where(trace)
+            self._tell(value)
+            inner(kind, value, trace)
+
+        sys.excepthook = remember
+
+
+def _where(trace: TracebackType | None) -> str:
+    """The place where the exception was raised: the traceback itself is on the stderr of another host, maybe."""
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return ""
+    code = trace.tb_frame.f_code
+    return f" (in {code.co_name}, {os.path.basename(code.co_filename)}:{trace.tb_lineno})"

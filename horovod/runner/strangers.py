@@ -1,0 +1,98 @@
+"""Notices a program of which every rank runs by itself, because none calls hvd.init(): it trains as many models as
+there are ranks, and all write to the same files. Pure.
+
+Said only of Python programs: `horovodrun -np 4 hostname` is no mistake, nor is a line of Python to try something out
+(`python -c`). What a shell script does cannot be seen.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+
+FIRST_LOOK = 60.0  # s after the start
+_PYTHON = re.compile(r"(?:i?python|pypy)[\d.]*t?")
+_SHELL = re.compile(r"(?:ba|da|k|z)?sh")
+_HELP = "Five lines in Horovod's README"
+
+
+def runs_python(command: Sequence[str]) -> bool:
+    """Does the command run a file or module of Python, as far as its words tell?"""
+    for index, word in enumerate(command):
+        name = PurePosixPath(word).name
+        if _PYTHON.fullmatch(name):
+            return _runs_file(command[index + 1 :])
+        if name.endswith(".py"):
+            return True
+        if _SHELL.fullmatch(name):
+            return _shell_runs_python(command[index + 1 :])
+    return False
+
+
+def _runs_file(words: Sequence[str]) -> bool:
+    """The words after `python`."""
+    for word in words:
+        if not word.startswith("-"):
+            return True
+        if word.startswith("-m"):
+            return True
+        if re.match(r"-[a-zA-Z]*[cVh]", word) or word in ("-", "--version", "--help"):
+            return False
+    return False
+
+
+def _shell_runs_python(words: Sequence[str]) -> bool:
+    """The words after `bash`: only those of -c can be read."""
+    for index, word in enumerate(words[:-1]):
+        if re.fullmatch(r"-[a-z]*c", word):
+            lexer = shlex.shlex(words[index + 1], posix=True, punctuation_chars=True)
+            lexer.whitespace_split = True
+            try:
+                return runs_python(list(lexer))
+            except ValueError:  # a quotation that does not end
+                return False
+        if not word.startswith("-"):
+            return False
+    return False
+
+
+class Strangers:
+    """What is to be said of a job, and when."""
+
+    def __init__(self, size: int, command: Sequence[str]) -> None:
+        """`command`: what the user has started; empty for programs of ours."""
+        self._size = size if runs_python(command) else 1
+        self._look_at: float | None = None
+
+    def started(self, now: float) -> None:
+        """All ranks have been started."""
+        if self._size > 1:
+            self._look_at = now + FIRST_LOOK
+
+    def next_time(self) -> float | None:
+        """When to ask for `early`; None: not any more."""
+        return self._look_at
+
+    def early(self, now: float, called: bool) -> str:
+        """The warning of the first minute, if its time has come and there is a reason. `called`: a rank has called
+        hvd.init()."""
+        if self._look_at is None or now < self._look_at:
+            return ""
+        self._look_at = None
+        if called:
+            return ""
+        return (
+            f"warning: after {FIRST_LOOK:g} s no rank has called hvd.init() yet; without it these are {self._size} "
+            f"programs that know nothing of each other ({_HELP})"
+        )
+
+    def late(self, called: bool) -> str:
+        """What is to be said of a job that has ended well."""
+        if called or self._size == 1:
+            return ""
+        return (
+            f"warning: no rank has called hvd.init(), so this was the same program {self._size} times, each by itself; "
+            f"if it is to train one model, let it call hvd.init() first ({_HELP})"
+        )

@@ -1,0 +1,102 @@
+"""Why a process ends, as the launcher is told."""
+
+import os
+
+import pytest
+
+from horovod.common.ending import reason
+from horovod.common.exceptions import HorovodInternalError
+from horovod.common.reasons import LIMIT, Called, Ending, Left, Teller, decode, encode, explained
+from horovod.common.waited_in_vain import waited_in_vain
+
+
+def raised(error, cause=None, context=None):
+    error.__cause__, error.__context__ = cause, context
+    return error
+
+
+def lost():
+    return HorovodInternalError("rank 1 was lost")
+
+
+class UnknownError(Exception):
+    __module__ = "tensorflow.python.framework.errors_impl"
+
+
+FOLLOWS = Ending(7, "lost", [1])
+TOLD = Ending(7, "absent", [2], 3.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "ended", "expected"),
+    [
+        (ValueError("bad"), None, Ending(7, "own")),
+        (ValueError("bad"), ("lost", 1), Ending(7, "own")),
+        (lost(), ("lost", 1), FOLLOWS),
+        (lost(), ("left", 0), Ending(7, "left", [0])),
+        (lost(), ("failed", -1), Ending(7, "failed")),
+        (lost(), None, Ending(7, "failed")),  # ranks that disagree end no job
+        (raised(KeyError(1), cause=lost()), ("lost", 1), FOLLOWS),
+        (raised(KeyError(1), context=raised(OSError(), context=lost())), ("lost", 1), FOLLOWS),
+        (UnknownError(), ("lost", 1), FOLLOWS),
+        (UnknownError(), None, Ending(7, "own")),
+        (explained(ValueError("init"), TOLD), None, TOLD),
+        (raised(SystemError(), context=explained(ValueError("init"), TOLD)), None, TOLD),
+        (None, ("lost", 1), FOLLOWS),  # it was caught
+        (None, None, Ending(7, "own")),
+    ],
+)
+def test_reason(error, ended, expected):
+    assert reason(error, ended, None, 7) == expected
+
+
+def test_ranks_are_told_as_the_launcher_numbers_them():
+    assert reason(lost(), ("lost", 1), [2, 5, 7], 7) == Ending(7, "lost", [5])
+
+
+def test_a_chain_that_bites_its_tail():
+    error = ValueError()
+    error.__context__ = KeyError()
+    error.__context__.__context__ = error
+    assert reason(error, None, None, 0) == Ending(0, "own")
+
+
+@pytest.mark.parametrize(
+    "report", [Called(3), Left(3, "the process ended"), Ending(3, "own"), Ending(3, "absent", [1, 2], 1.5)]
+)
+def test_reports_travel(report):
+    assert decode(encode(report).rstrip(b"\n")) == report
+
+
+def test_no_report_is_longer_than_a_pipe_takes_at_once():
+    assert len(encode(Ending(0, "absent", list(range(60000))))) <= LIMIT
+    assert len(encode(Left(0, "\x01" * 10000))) <= LIMIT
+
+
+def test_telling_never_waits_and_never_fails(tmp_path):
+    """Without a pipe, into what is none, into one that is full, and when nobody reads any more."""
+    read, write = os.pipe()
+    path = f"/proc/{os.getpid()}/fd/{write}"
+    file = tmp_path / "file"
+    file.touch()
+    for name in ("", "/nowhere", "a\0b", str(file)):
+        Teller(name).tell(Called(0))
+    assert file.read_bytes() == b""
+    teller = Teller(path)
+    for _ in range(10000):
+        teller.tell(Called(0))
+    got = os.read(read, 1 << 20)
+    assert {decode(line) for line in got.splitlines()} == {Called(0)}
+    os.close(read)
+    teller.tell(Called(0))
+    teller.close()
+    os.close(write)
+
+
+def test_the_error_of_a_rank_that_waited_in_vain():
+    error = waited_in_vain((1, "h"), 4, 2.0, [3], [0])
+    assert "rank 1 (host h) waited 2 s for rank 3 (of 4) to call hvd.init(); see" in str(error)
+    assert str(error).endswith("(rank 0 had come and given up before)")
+    assert reason(error, None, None, 1) == Ending(1, "absent", [3], 2.0)
+    assert "but rank 0, 2 (of 4) had called hvd.init() too early" in str(waited_in_vain((1, "h"), 4, 2.0, [], [0, 2]))
+    assert ", 31, ... (of 50)" in str(waited_in_vain((1, "h"), 50, 2.0, list(range(50)), []))

@@ -1,0 +1,150 @@
+"""Whom the launcher blames when no rank failed by an error: it hears of the reason by reports, not by words."""
+
+import sys
+
+import pytest
+
+from horovod.common.reasons import Called, Ending, Left, encode
+from horovod.runner.endings import Endings
+from horovod.runner.messages import Exited
+from horovod.runner.verdict import judge
+from tests.runner.launching import run_job
+
+HOSTS = dict.fromkeys(range(4), "h")
+
+
+def job(*events):
+    """The verdict on what happens in this order: reports, (rank, status) of ends, and "stop"."""
+    endings = Endings(HOSTS)
+    for event in events:
+        if event == "stop":
+            endings.stop({})
+        elif isinstance(event, tuple):
+            endings.end(Exited(*event), "")
+        else:
+            endings.hear(encode(event))
+    return judge(endings.ends)
+
+
+LOST = [Ending(0, "lost", [1]), (0, 1), Ending(2, "lost", [1]), (2, 4)]
+
+
+def test_a_rank_that_others_lost_is_to_blame_though_it_ended_with_0():
+    verdict = job(Called(0), Called(1), Called(2), (1, 0), *LOST, "stop", (3, -15))
+    assert (verdict.rank, verdict.exit_code) == (1, 1)
+    assert verdict.headline.splitlines() == [
+        "other ranks: failed after that with HorovodInternalError: 0, 2",
+        "stopped by horovodrun: 3",
+        "rank 1 on host h failed first: it ended with exit code 0 without leaving the job (as os._exit does), while "
+        "others still needed it",
+    ]
+    # It says itself that it has left, and why.
+    verdict = job(Left(1, "hvd.shutdown() was called"), (1, 0), Ending(0, "left", [1]), (0, 1))
+    assert "rank 1 on host h failed first: it left the job (hvd.shutdown() was called) while" in verdict.headline
+
+
+def test_a_rank_that_others_lost_and_that_runs_on():
+    verdict = job(*LOST, "stop", (1, -9), (3, -15))
+    assert verdict.rank == 1
+    assert (
+        "stopped by horovodrun: 1, 3\nrank 1 on host h failed first: the others lost their connections" in verdict.text
+    )
+
+
+def test_ranks_that_lost_each_other_do_not_blame_one_that_failed_itself():
+    assert job(Ending(0, "lost", [1]), (0, 1), Ending(1, "lost", [0]), (1, 1)).rank == 0
+    assert job(*LOST, (1, -9)).text.endswith("out of memory")
+    assert job(*LOST, Ending(3, "own"), (3, 7)).rank == 3
+
+
+def test_absent_is_who_has_not_called_init_by_then():
+    absent = Ending(1, "absent", [0, 2, 3], 5.0)
+    verdict = job(Called(0), Called(1), absent, (1, 1), Called(3), "stop", (0, -15), (2, -15), (3, -15))
+    assert verdict.headline.splitlines() == [
+        "other ranks: failed too (exit code 1): 1",
+        "stopped by horovodrun: 0, 2-3",
+        "rank 2 on host h failed first: it did not call hvd.init() within 5 s",
+        "neither did rank 3",
+    ]
+
+
+def test_what_is_told_when_the_job_is_being_stopped_does_not_count():
+    verdict = job(Ending(0, "failed"), (0, 1), "stop", Ending(1, "own"), (1, 1))
+    assert verdict.rank == 0
+
+
+@pytest.mark.parametrize("line", [b"", b"null", b"[" * 3000, b'{"type":"called","rank":9}', b'{"type":"x"}', b"\xff"])
+def test_nonsense_is_no_report(line):
+    endings = Endings(HOSTS)
+    endings.hear(line)
+    assert endings.called == set()
+
+
+SCRIPT = """
+import os, sys, time
+from horovod.common.basics import HorovodBasics
+from horovod.common.exceptions import HorovodInternalError
+from horovod.common.faces import named
+from horovod.common.objects import allgather_object
+
+hvd = HorovodBasics("benchmark")
+rank, what = int(os.environ["HOROVOD_RANK"]), sys.argv[1]
+
+def gather():
+    return allgather_object(0, face=named("benchmark"))
+
+if what == "absent":
+    if rank == 2:
+        time.sleep(60)
+    time.sleep(rank)
+    try:
+        hvd.init()
+    except ValueError:
+        if rank == 1:
+            raise
+        time.sleep(60)  # gave up first, and is not done with that
+hvd.init()
+gather()
+if rank == 1:
+    if what == "vanish":
+        os._exit(0)
+    os.execv("/bin/sleep", ["sleep", "60"])
+try:
+    gather()
+except HorovodInternalError:
+    if rank == 0:
+        raise
+    sys.exit(4)  # without a word
+"""
+
+
+def train(tmp_path, what):
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    done = run_job(["-np", "3", sys.executable, str(path), what], environment={"HOROVOD_START_TIMEOUT": "2"})
+    words = [line.removeprefix("horovodrun: ") for line in done.err.splitlines() if line.startswith("horovodrun: ")]
+    return done, words
+
+
+@pytest.mark.parametrize(
+    ("what", "how"), [("vanish", "it ended with exit code 0 without leaving"), ("exec", "the others lost their conn")]
+)
+def test_a_rank_that_goes_without_a_word_is_blamed(tmp_path, what, how):
+    done, words = train(tmp_path, what)
+    assert done.code in (1, 4)  # that of the first to suffer
+    assert words[0] == "other ranks: failed after that with HorovodInternalError: 0, 2"
+    assert any(line.startswith("rank 1 on host localhost failed first: " + how) for line in words), words
+    assert ("stopped by horovodrun: 1" in words) == (what == "exec")
+
+
+def test_who_gave_up_waiting_is_not_named_as_absent(tmp_path):
+    done, words = train(tmp_path, "absent")
+    assert done.code == 1
+    assert "waited 2 s for rank 2 (of 3) to call hvd.init(); see" in done.err
+    assert "(rank 0 had come and given up before)" in done.err
+    assert words[:4] == [
+        "other ranks: failed too (exit code 1): 1",
+        "stopped by horovodrun: 0, 2",
+        "rank 2 on host localhost failed first: it did not call hvd.init() within 2 s",
+        "what rank 1 on host localhost says:",
+    ]

@@ -1,0 +1,86 @@
+"""Jobs of which no rank calls hvd.init()."""
+
+import shlex
+import sys
+
+import pytest
+
+from horovod.runner.strangers import FIRST_LOOK, Strangers, runs_python
+from tests.runner.launching import run_job
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python train.py",
+        "/usr/bin/python3.11 -u -X dev train.py --epochs 3",
+        "python -m package.train",
+        "./train.py",
+        "env A=1 nice -n 5 python3 train.py",
+        "bash -c 'cd x&&python train.py; echo done'",
+        "sh -ec 'exec ./train.py'",
+        "pypy3 train.py",
+    ],
+)
+def test_what_runs_python(command):
+    assert runs_python(shlex.split(command))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "hostname",
+        "nvidia-smi -L",
+        "python -c 'print(1)' train.py",
+        "python -Bc pass",
+        "python --version",
+        "python -V",
+        "python",
+        "bash train.sh",
+        "bash -c 'echo python'",
+        """bash -c "it's python train.py" """,
+        "bash -c",
+        "cat train.python",
+        "pythonic train",
+    ],
+)
+def test_what_does_not(command):
+    assert not runs_python(shlex.split(command))
+
+
+def test_the_first_minute():
+    job = Strangers(4, ["python", "train.py"])
+    assert job.next_time() is None
+    job.started(100.0)
+    assert job.next_time() == 100.0 + FIRST_LOOK
+    assert job.early(130.0, called=False) == ""
+    assert "after 60 s no rank has called hvd.init() yet; without it these are 4 programs" in job.early(
+        160.0, called=False
+    )
+    assert job.early(161.0, called=False) == ""  # once
+    assert job.next_time() is None
+    called = Strangers(4, ["python", "train.py"])
+    called.started(0.0)
+    assert called.early(60.0, called=True) == ""
+    for other in (Strangers(1, ["python", "train.py"]), Strangers(4, ["hostname"]), Strangers(4, [])):
+        other.started(0.0)
+        assert other.next_time() is None
+        assert other.late(called=False) == ""
+
+
+def test_the_end_of_a_real_job(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import os, sys\n"
+        "from horovod.common.basics import HorovodBasics\n"
+        "hvd = HorovodBasics('benchmark')\n"
+        "if sys.argv[1:]: hvd.init(comm=[int(os.environ['HOROVOD_RANK'])])\n"  # this does not need the store
+    )
+    done = run_job(["-np", "2", sys.executable, str(path)])
+    assert (done.code, done.out) == (0, "")
+    assert done.err.startswith(
+        "horovodrun: warning: no rank has called hvd.init(), so this was the same program 2 times"
+    )
+    assert len(done.err.splitlines()) == 1
+    assert run_job(["-np", "2", sys.executable, str(path), "init"]).err == ""
+    assert run_job(["-np", "2", sys.executable, "-c", "pass"]).err == ""
