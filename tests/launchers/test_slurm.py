@@ -1,10 +1,13 @@
 """Jobs that srun starts, and processes in an allocation that it has not started."""
 
+import re
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
-from tests.launchers.programs import WORKER
+from tests.launchers.programs import DEADLINE, ROOT, WORKER, Done
 
 # Slurm fills nodes of four CPUs in its own way: three tasks on two nodes are two and one.
 TWO_AND_ONE = [([0, 2], [0, 2]), ([1, 2], [0, 1]), ([0, 1], [1, 2])]
@@ -62,3 +65,43 @@ def test_who_failed_first_is_said(slurm_cluster):
     # srun lets the others go on, and they say it too.
     assert "rank 1 (host n" in done.text
     assert "has left the job: it ended with ValueError: no more data (in come_to_an_end, worker.py:" in done.text
+
+
+TRAIN = f"""
+import os, runpy, sys
+assert os.environ["OMP_NUM_THREADS"] == "2"
+sys.argv[1:] = os.environ.get("WORDS", "").split()
+runpy.run_path({WORKER[1]!r}, run_name="__main__")
+"""
+
+
+def end_of_batch_job(cluster, submitted):
+    """(state, log) of a batch job, once it has ended."""
+    job = re.search(r"Submitted batch job (\d+)", submitted.text)
+    assert job, submitted.text
+    deadline = time.monotonic() + DEADLINE
+    while True:
+        shown = cluster.run("scontrol", "show", "job", job[1]).text
+        state = re.search(r"JobState=(\w+)", shown)[1]
+        log = Path(re.search(r"StdOut=(\S+)", shown)[1])
+        if state not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"):
+            return state, log.read_text()
+        assert time.monotonic() < deadline, (shown, log.read_text() if log.exists() else "no log")
+        time.sleep(0.5)
+
+
+def test_the_batch_file_of_the_documentation(slurm_cluster, tmp_path):
+    """As it stands there, in a directory with an environment .venv and a train.py: one job ends well, one fails."""
+    page = (ROOT / "docs/launchers/slurm.md").read_text()
+    (file,) = re.findall(r"```bash\n(#!/bin/bash\n.*?)```", page, re.DOTALL)
+    (tmp_path / "train.sbatch").write_text(file)
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    submit = ["sbatch", f"--chdir={tmp_path}", str(tmp_path / "train.sbatch")]
+    good, bad = slurm_cluster.run(*submit), slurm_cluster.run(*submit, WORDS="raise:3")
+    state, log = end_of_batch_job(slurm_cluster, good)
+    assert state == "COMPLETED", log
+    assert Done(0, log).places() == [([local, 2], [cross, 2]) for cross in range(2) for local in range(2)]
+    state, log = end_of_batch_job(slurm_cluster, bad)
+    assert state == "FAILED", log
+    assert re.search(r"(?m)^[012]: .*rank 3 \(host \S+, pid \d+\) has left the job: it ended with ValueError", log), log
