@@ -161,7 +161,7 @@ def seeds() -> Iterator[tuple[str, str, bytes]]:
     heard += [messages.Said(b"{}"), messages.Notice("n"), messages.StreamOpen(1), messages.StreamEnd(1, 2)]
     yield "reports", "honest", b"".join(map(messages.frame, heard))
     ended = [reasons.Called(0), reasons.Left(0, "the process ended"), reasons.Ending(1, "lost", [0])]
-    ended += [reasons.Ending(2, "absent", [0, 3], 30.0)]
+    ended += [reasons.Refused(0), reasons.Ending(2, "absent", [0, 3], 30.0)]
     yield "endings", "honest", b"".join(map(reasons.encode, ended))
     for target in ("requests", "reports"):
         yield target, "not-utf8", messages.frame(messages.Notice("n")).replace(b"\xa1n", b"\xa1\xff")

@@ -16,6 +16,7 @@ import os
 import re
 from collections.abc import Iterator
 
+from horovod.common.reasons import PIPE, Refused, Teller
 from horovod.common.worker_env import WorkerEnv
 
 MARK = "HOROVOD_RANK_PROCESS"
@@ -27,13 +28,17 @@ _held: list[int] = []  # the descriptor with the name, once there is one
 
 
 def check(env: WorkerEnv) -> None:
-    """Raises ValueError, with what to do, when this process descends from the rank that ``env`` says it is."""
+    """Raises ValueError, with what to do, when this process descends from the rank that ``env`` says it is. The
+    launcher hears of it too: when helpers end, a rank may say no more than that they did."""
     if env.size == 1:
         return
     place = _place(env)
     rank = _marked(place) or next((pid for pid in _ancestors() if place in _names(pid)), None)
     if rank is None or rank == os.getpid():
         return
+    teller = Teller(os.environ.get(PIPE, ""))
+    teller.tell(Refused(env.rank))
+    teller.close()
     variables = "HOROVOD_RANK, HOROVOD_SIZE, ..." if env.place is None else f"those of {env.place.launcher}"
     raise ValueError(
         f"init: this process (pid {os.getpid()}) was started by rank {env.rank} (pid {rank}) and is no rank itself, so "

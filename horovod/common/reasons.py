@@ -50,7 +50,13 @@ class Ending(msgspec.Struct, frozen=True, tag="ending"):
         return self.why != "own"
 
 
-Report = Called | Left | Ending
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """A process that the rank has started called hvd.init()."""
+
+    rank: int
+
+
+Report = Called | Left | Ending | Refused
 E = TypeVar("E", bound=BaseException)
 _decoder: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)
 

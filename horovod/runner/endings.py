@@ -19,6 +19,7 @@ class Endings:
         self._hosts = hosts
         self._endings: dict[int, reasons.Ending] = {}
         self._left: dict[int, str] = {}
+        self._refused: set[int] = set()
         self._tails: Mapping[int, str] | None = None  # of stderr when the launcher began to stop the job
         self.ends: list[RankEnd] = []
         self.called: set[int] = set()
@@ -39,6 +40,8 @@ class Endings:
             return
         if isinstance(report, reasons.Called):
             self.called.add(report.rank)
+        elif isinstance(report, reasons.Refused):
+            self._refused.add(report.rank)
         elif isinstance(report, reasons.Left):
             self._left[report.rank] = report.reason
         elif not self.stopping:  # later it may only be what the stop has caused
@@ -65,5 +68,6 @@ class Endings:
                 error=report.error,
                 reason=self._endings.get(rank),
                 left=self._left.get(rank),
+                refused=rank in self._refused,
             )
         )

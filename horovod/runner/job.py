@@ -92,7 +92,7 @@ class Job:
         self._started: set[str] = set()  # hosts that have started their processes
         self._launched = False  # every agent has been told what to start
         self._endings = Endings(self._hosts)
-        self._strangers = Strangers(self._size, [] if payload or settings.own_python else settings.command)
+        self._strangers = Strangers(self._size, self._users_command())
         self._results: dict[int, bytearray] = {}
         self._start_by: float | None = None
         self._settle_at: float | None = None
@@ -100,6 +100,11 @@ class Job:
         self._received: list[int] = []  # signals
         self._troubles: list[str] = []  # of agents and of the launcher itself
         self._lost: list[str] = []  # hosts that vanished
+
+    def _users_command(self) -> list[str]:
+        """None where it is ours, or where somebody with a debugger takes his time."""
+        settings = self._settings
+        return [] if self._payload or settings.own_python or settings.debug_rank is not None else settings.command
 
     def run(self) -> JobResult:
         """Start, watch, end. Whatever happens, nothing of the job runs on afterwards. Raises AgentError, OSError."""

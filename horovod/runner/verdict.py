@@ -38,7 +38,7 @@ class RankEnd:
 
     `tail` is the end of its stderr, `tail_at_stop` what that was when the launcher began to stop the job (None: it did
     not, or after this worker's end). `reason`: what it reported of its end before that. `left`: why it left the job, by
-    its own report.
+    its own report. `refused`: a process that it had started called hvd.init().
     """
 
     rank: int
@@ -50,6 +50,7 @@ class RankEnd:
     error: str = ""  # why it could not be started
     reason: Ending | None = None
     left: str | None = None
+    refused: bool = False
 
 
 @dataclass(frozen=True)
@@ -265,6 +266,11 @@ def _headline(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
         return lines
     how = "it was stopped while it was ending" if culprit.stopped else describe_status(culprit.status)
     lines.append(f"rank {culprit.rank} on host {culprit.host} failed first: {how}")
+    if culprit.refused:
+        lines.append(
+            "a process that it had started, a data loader's worker perhaps, came to hvd.init(), which is for ranks "
+            'only: put it below `if __name__ == "__main__":`'
+        )
     return lines
 
 

@@ -1,14 +1,11 @@
 """Whom the launcher blames when no rank failed by an error: it hears of the reason by reports, not by words."""
 
-import sys
-
 import pytest
 
-from horovod.common.reasons import Called, Ending, Left, encode
+from horovod.common.reasons import Called, Ending, Left, Refused, encode
 from horovod.runner.endings import Endings
 from horovod.runner.messages import Exited
 from horovod.runner.verdict import judge
-from tests.runner.launching import run_job
 
 HOSTS = dict.fromkeys(range(4), "h")
 
@@ -80,71 +77,8 @@ def test_nonsense_is_no_report(line):
     assert endings.called == set()
 
 
-SCRIPT = """
-import os, sys, time
-from horovod.common.basics import HorovodBasics
-from horovod.common.exceptions import HorovodInternalError
-from horovod.common.faces import named
-from horovod.common.objects import allgather_object
-
-hvd = HorovodBasics("benchmark")
-rank, what = int(os.environ["HOROVOD_RANK"]), sys.argv[1]
-
-def gather():
-    return allgather_object(0, face=named("benchmark"))
-
-if what == "absent":
-    if rank == 2:
-        time.sleep(60)
-    time.sleep(rank)
-    try:
-        hvd.init()
-    except ValueError:
-        if rank == 1:
-            raise
-        time.sleep(60)  # gave up first, and is not done with that
-hvd.init()
-gather()
-if rank == 1:
-    if what == "vanish":
-        os._exit(0)
-    os.execv("/bin/sleep", ["sleep", "60"])
-try:
-    gather()
-except HorovodInternalError:
-    if rank == 0:
-        raise
-    sys.exit(4)  # without a word
-"""
-
-
-def train(tmp_path, what):
-    path = tmp_path / "train.py"
-    path.write_text(SCRIPT)
-    done = run_job(["-np", "3", sys.executable, str(path), what], environment={"HOROVOD_START_TIMEOUT": "2"})
-    words = [line.removeprefix("horovodrun: ") for line in done.err.splitlines() if line.startswith("horovodrun: ")]
-    return done, words
-
-
-@pytest.mark.parametrize(
-    ("what", "how"), [("vanish", "it ended with exit code 0 without leaving"), ("exec", "the others lost their conn")]
-)
-def test_a_rank_that_goes_without_a_word_is_blamed(tmp_path, what, how):
-    done, words = train(tmp_path, what)
-    assert done.code in (1, 4)  # that of the first to suffer
-    assert words[0] == "other ranks: failed after that with HorovodInternalError: 0, 2"
-    assert any(line.startswith("rank 1 on host localhost failed first: " + how) for line in words), words
-    assert ("stopped by horovodrun: 1" in words) == (what == "exec")
-
-
-def test_who_gave_up_waiting_is_not_named_as_absent(tmp_path):
-    done, words = train(tmp_path, "absent")
-    assert done.code == 1
-    assert "waited 2 s for rank 2 (of 3) to call hvd.init(); see" in done.err
-    assert "(rank 0 had come and given up before)" in done.err
-    assert words[:4] == [
-        "other ranks: failed too (exit code 1): 1",
-        "stopped by horovodrun: 0, 2",
-        "rank 2 on host localhost failed first: it did not call hvd.init() within 2 s",
-        "what rank 1 on host localhost says:",
-    ]
+def test_a_rank_whose_helper_wanted_to_be_one():
+    verdict = job(Refused(0), Ending(0, "own"), (0, 1), Refused(1), Ending(1, "own"), (1, 1))
+    assert verdict.headline.splitlines()[1] == "rank 0 on host h failed first: exit code 1"
+    assert verdict.headline.splitlines()[2].endswith('put it below `if __name__ == "__main__":`')
+    assert "__main__" not in job(Refused(1), Ending(0, "own"), (0, 1), "stop", (1, -15)).text

@@ -1,12 +1,10 @@
 """Jobs of which no rank calls hvd.init()."""
 
 import shlex
-import sys
 
 import pytest
 
 from horovod.runner.strangers import FIRST_LOOK, Strangers, runs_python
-from tests.runner.launching import run_job
 
 
 @pytest.mark.parametrize(
@@ -66,21 +64,3 @@ def test_the_first_minute():
         other.started(0.0)
         assert other.next_time() is None
         assert other.late(called=False) == ""
-
-
-def test_the_end_of_a_real_job(tmp_path):
-    path = tmp_path / "train.py"
-    path.write_text(
-        "import os, sys\n"
-        "from horovod.common.basics import HorovodBasics\n"
-        "hvd = HorovodBasics('benchmark')\n"
-        "if sys.argv[1:]: hvd.init(comm=[int(os.environ['HOROVOD_RANK'])])\n"  # this does not need the store
-    )
-    done = run_job(["-np", "2", sys.executable, str(path)])
-    assert (done.code, done.out) == (0, "")
-    assert done.err.startswith(
-        "horovodrun: warning: no rank has called hvd.init(), so this was the same program 2 times"
-    )
-    assert len(done.err.splitlines()) == 1
-    assert run_job(["-np", "2", sys.executable, str(path), "init"]).err == ""
-    assert run_job(["-np", "2", sys.executable, "-c", "pass"]).err == ""

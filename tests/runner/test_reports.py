@@ -1,0 +1,94 @@
+"""Real jobs whose end the launcher understands by what ranks report to it."""
+
+import sys
+
+import pytest
+
+from tests.runner.launching import run_job
+
+SCRIPT = """
+import os, sys, time
+from horovod.common.basics import HorovodBasics
+from horovod.common.exceptions import HorovodInternalError
+from horovod.common.faces import named
+from horovod.common.objects import allgather_object
+
+hvd = HorovodBasics("benchmark")
+rank, what = int(os.environ["HOROVOD_RANK"]), sys.argv[1]
+
+def gather():
+    return allgather_object(0, face=named("benchmark"))
+
+if what == "absent":
+    if rank == 2:
+        time.sleep(60)
+    time.sleep(rank)
+    try:
+        hvd.init()
+    except ValueError:
+        if rank == 1:
+            raise
+        time.sleep(60)  # gave up first, and is not done with that
+hvd.init()
+gather()
+if rank == 1:
+    if what == "vanish":
+        os._exit(0)
+    os.execv("/bin/sleep", ["sleep", "60"])
+try:
+    gather()
+except HorovodInternalError:
+    if rank == 0:
+        raise
+    sys.exit(4)  # without a word
+"""
+
+
+def train(tmp_path, what):
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    done = run_job(["-np", "3", sys.executable, str(path), what], environment={"HOROVOD_START_TIMEOUT": "2"})
+    words = [line.removeprefix("horovodrun: ") for line in done.err.splitlines() if line.startswith("horovodrun: ")]
+    return done, words
+
+
+@pytest.mark.parametrize(
+    ("what", "how"), [("vanish", "it ended with exit code 0 without leaving"), ("exec", "the others lost their conn")]
+)
+def test_a_rank_that_goes_without_a_word_is_blamed(tmp_path, what, how):
+    done, words = train(tmp_path, what)
+    assert done.code in (1, 4)  # that of the first to suffer
+    assert words[0] == "other ranks: failed after that with HorovodInternalError: 0, 2"
+    assert any(line.startswith("rank 1 on host localhost failed first: " + how) for line in words), words
+    assert ("stopped by horovodrun: 1" in words) == (what == "exec")
+
+
+def test_who_gave_up_waiting_is_not_named_as_absent(tmp_path):
+    done, words = train(tmp_path, "absent")
+    assert done.code == 1
+    assert "waited 2 s for rank 2 (of 3) to call hvd.init(); see" in done.err
+    assert "(rank 0 had come and given up before)" in done.err
+    assert words[:4] == [
+        "other ranks: failed too (exit code 1): 1",
+        "stopped by horovodrun: 0, 2",
+        "rank 2 on host localhost failed first: it did not call hvd.init() within 2 s",
+        "what rank 1 on host localhost says:",
+    ]
+
+
+def test_that_nobody_called_init_is_said_at_the_end(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import os, sys\n"
+        "from horovod.common.basics import HorovodBasics\n"
+        "hvd = HorovodBasics('benchmark')\n"
+        "if sys.argv[1:]: hvd.init(comm=[int(os.environ['HOROVOD_RANK'])])\n"  # this does not need the store
+    )
+    done = run_job(["-np", "2", sys.executable, str(path)])
+    assert (done.code, done.out) == (0, "")
+    assert done.err.startswith(
+        "horovodrun: warning: no rank has called hvd.init(), so this was the same program 2 times"
+    )
+    assert len(done.err.splitlines()) == 1
+    assert run_job(["-np", "2", sys.executable, str(path), "init"]).err == ""
+    assert run_job(["-np", "2", sys.executable, "-c", "pass"]).err == ""
