@@ -22,6 +22,7 @@ from horovod.runner.display import Display
 from horovod.runner.errors import LaunchError
 from horovod.runner.job import JobResult
 from horovod.runner.output import OutputQueue, OutputSink, RankFiles
+from horovod.runner.screen import FirstException
 from horovod.runner.signals import SignalQueue
 from horovod.runner.verdict import TAIL_LIMIT, describe_status
 
@@ -175,6 +176,7 @@ class _Watch:
             timestamp=settings.timestamp,
             with_host=settings.prefix_host,
             collapse=settings.collapse,
+            cut=FirstException() if output is not None else None,  # only horovod.run gives one
         )
         directory = settings.output_filename
         self._files = RankFiles(directory, len(settings.slots)) if directory is not None else None

@@ -14,6 +14,23 @@ from horovod.runner.output import OutputQueue, OutputSink, RankFiles
 from horovod.runner.tracebacks import HEADER
 
 
+class FirstException:
+    """Of the tracebacks with which ranks end, one after the other: how many lines come before the message of the first
+    exception that is a rank's own, which the caller of `horovod.run` gets; 0 for all others."""
+
+    def __init__(self) -> None:
+        self._met = False
+
+    def __call__(self, lines: Sequence[bytes]) -> int:
+        texts = [line.decode(errors="replace").rstrip("\r\n") for line in lines]
+        exception, victim = verdict.find_exception("\n".join(texts))
+        if self._met or victim or not exception:
+            return 0
+        self._met = True
+        header = max((index for index, text in enumerate(texts) if text.endswith(HEADER)), default=0)
+        return next((i for i in range(header + 1, len(texts)) if texts[i][:1].strip()), 0)
+
+
 class Screen:
     """Takes output as it comes; `queue` is written by the launcher's loop."""
 
@@ -29,9 +46,8 @@ class Screen:
             timestamp=settings.timestamp,
             with_host=settings.prefix_host,
             collapse=settings.collapse,
-            cut=self._cut if told else None,
+            cut=FirstException() if told else None,
         )
-        self._told = False
         self._tails: dict[int, bytearray] = {slot.rank: bytearray() for slot in settings.slots}
         self._files: RankFiles | None = None
         if settings.output_filename is not None:
@@ -52,16 +68,6 @@ class Screen:
                 files, self._files = self._files, None
                 files.close()
                 raise
-
-    def _cut(self, lines: Sequence[bytes]) -> int:
-        """Where the message of the first exception that is a rank's own begins."""
-        texts = [line.decode(errors="replace").rstrip("\r\n") for line in lines]
-        exception, victim = verdict.find_exception("\n".join(texts))
-        if self._told or victim or not exception:
-            return 0
-        self._told = True
-        header = max(index for index, text in enumerate(texts) if text.endswith(HEADER))
-        return next((i for i in range(header + 1, len(texts)) if texts[i][:1].strip()), 0)
 
     def finish(self, rank: int) -> None:
         """Nothing more comes from this rank."""

@@ -55,4 +55,6 @@ def test_the_exception_of_a_worker_and_mpiruns_exit_code(open_mpi, capsys):
     assert error.exit_code != 0
     assert f"mpirun has ended: exit code {error.exit_code}" in str(error)
     assert 'raise KeyError("mine", os.environ["OMPI_COMM_WORLD_RANK"])' in str(error)
-    capsys.readouterr()
+    shown = capsys.readouterr().err
+    assert "Traceback" not in shown  # that is in the error
+    assert "<stderr>:KeyError: ('mine', '" in shown
