@@ -14,7 +14,6 @@ et al. 2021), output weights tied to the character embedding, no dropout, AdamW 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import math
 import os
 import sysconfig
@@ -179,14 +178,9 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
 
 def check_same_everywhere(model: nn.Module) -> None:
     """Prints that all ranks hold the same parameters bit for bit, or ends the job."""
-    digest = hashlib.sha256()
-    for value in model.state_dict().values():
-        digest.update(value.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    hashes = hvd.allgather_object(digest.hexdigest(), name="parameter_hash")
-    if len(set(hashes)) != 1:
-        raise SystemExit(f"the ranks' parameters differ: sha256 by rank {hashes}")
+    digest = hvd.check_in_sync(model)
     if hvd.rank() == 0:
-        print(f"parameters identical on all {hvd.size()} ranks: sha256 {hashes[0][:16]}", flush=True)
+        print(f"parameters identical on all {hvd.size()} ranks: sha256 {digest[:16]}", flush=True)
 
 
 @torch.no_grad()
@@ -315,8 +309,10 @@ def train(args: argparse.Namespace) -> None:
                         f"  characters/s {rate:,.0f} per worker, {rate * size:,.0f} in total"
                     )
                 recent, first, start = [], step, time.perf_counter()
-            if rank == 0 and (step % args.save_every == 0 or step == args.steps):
-                save_checkpoint(args.checkpoint, model, optimizer, step)
+            if step % args.save_every == 0 or step == args.steps:
+                hvd.check_in_sync(model, optimizer)  # on all ranks; what is saved is what all of them hold
+                if rank == 0:
+                    save_checkpoint(args.checkpoint, model, optimizer, step)
 
     final = held_out_loss(model, test)
     if rank == 0:

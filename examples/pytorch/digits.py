@@ -11,7 +11,6 @@ instead of one worker's share.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import math
 import os
 import time
@@ -139,21 +138,11 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
     return int(saved["epoch"])
 
 
-def parameter_hash(model: nn.Module) -> str:
-    digest = hashlib.sha256()
-    for name, value in model.state_dict().items():
-        digest.update(name.encode())
-        digest.update(value.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
-
-
 def check_same_everywhere(model: nn.Module) -> None:
     """Prints that all ranks hold the same parameters bit for bit, or ends the job."""
-    hashes = hvd.allgather_object(parameter_hash(model), name="parameter_hash")
-    if len(set(hashes)) != 1:
-        raise SystemExit(f"the ranks' parameters differ: sha256 by rank {hashes}")
+    digest = hvd.check_in_sync(model)
     if hvd.rank() == 0:
-        print(f"parameters identical on all {hvd.size()} ranks: sha256 {hashes[0][:16]}", flush=True)
+        print(f"parameters identical on all {hvd.size()} ranks: sha256 {digest[:16]}", flush=True)
 
 
 def report(epoch: int, epochs: int, train: Total, test: Total, seconds: float) -> None:
@@ -249,6 +238,7 @@ def main() -> None:
             train = train_epoch(model, optimizer, train_loader, bar)
             seconds = time.perf_counter() - start
             report(epoch + 1, args.epochs, train, evaluate(model, test_loader), seconds)
+            hvd.check_in_sync(model, optimizer)  # on all ranks; what is saved is what all of them hold
             if rank == 0:
                 save_checkpoint(args.checkpoint, model, optimizer, epoch + 1)
 

@@ -1,15 +1,17 @@
 """What horovod.keras and horovod.tensorflow.keras have in common: ``Face`` knows the Keras in use and its backend's
 adapter; ``make_functions`` and ``make_callbacks`` make what they export."""
 
+from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any
 
-from horovod._keras import backend, callbacks, saving
+from horovod._keras import backend, callbacks, in_sync, saving
 from horovod._keras.reduction import GradientReduction
 from horovod._keras.versions import backend_of, import_keras, is_legacy, keras_of
 from horovod.common.ops import Average, check_compression, op_name, resolve_op
 from horovod.common.ops import Sum as SumOp
-from horovod.common.process_sets import global_process_set
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.variables import optimizer_variables
 
 
 class Face:
@@ -69,14 +71,6 @@ class Face:
                 optimizer.register_local_var(variable)
 
 
-def optimizer_variables(optimizer: Any) -> list[Any]:
-    """All variables of a Keras optimizer, which has them as a list or as a method, and those of one within it."""
-    if optimizer is None:
-        return []
-    variables = optimizer.variables
-    return list(variables() if callable(variables) else variables)
-
-
 def open_face(only: str | None = None) -> Face:
     """The Keras of this process and the adapter of its backend. ``only``: the backend that is accepted.
 
@@ -129,6 +123,23 @@ def make_functions(face: Face) -> SimpleNamespace:
         if isinstance(op, bool) or op not in (Average, SumOp):
             raise ValueError(f"reducescatter: op is {op_name(op)}; accepted are Average and Sum")
         return adapter.reducescatter(value, name, op)
+
+    def check_in_sync(
+        *objects: Any, process_set: ProcessSet = global_process_set, ignore: Collection[str] = (), **named: Any
+    ) -> str:
+        """Raises OutOfSyncError, on all ranks, unless all hold the same, bit for bit; all ranks of the set call it.
+
+        ``objects``, ``named``: models, with which goes the optimizer that they are compiled with, layers, optimizers,
+        variables, tensors, arrays, numbers, texts, None, and dicts and lists of these. The error names the first
+        difference, as in ``model.weights[3]``, the ranks, and small values; keywords give the names there. Moving
+        statistics of batch normalisation, which differ between ranks, and a model's local variables are left out.
+        ``ignore``: more to leave out, paths or patterns as in ``["model.optimizer.*"]``.
+
+        Returns the SHA-256 of what was compared, in hexadecimal. Raises ValueError naming an argument of which nothing
+        could be compared, RuntimeError in a graph of tf.compat.v1, and what the backend's face does when a rank is
+        lost.
+        """
+        return in_sync.check(face, objects, named, process_set, ignore)
 
     def broadcast_global_variables(root_rank: int) -> Any:
         """In a graph of tf.compat.v1: broadcasts all global variables. RuntimeError everywhere else."""

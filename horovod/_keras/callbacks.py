@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from horovod._keras import in_sync
 from horovod.common.objects import allgather_object
 from horovod.common.state import state
 
@@ -19,7 +20,8 @@ def _sync(model: Any) -> None:
 class BroadcastGlobalVariables:
     """Brings all ranks to the root's weights and optimizer state at the end of the first batch, when both exist.
 
-    Random seeds of layers such as Dropout stay each rank's own.
+    Random seeds of layers such as Dropout stay each rank's own. With HOROVOD_CHECK_IN_SYNC_STEPS this callback, which
+    all ranks have, compares models and optimizers afterwards.
     """
 
     _hvd_face: Any
@@ -32,12 +34,21 @@ class BroadcastGlobalVariables:
         self.device = device
         self.local_variables = local_variables
         self.broadcast_done = False
+        self._batches = 0
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if self.broadcast_done:
-            return
-        self._hvd_face.broadcast_model(self.model, self.root_rank, self.local_variables)  # type: ignore[attr-defined]
-        self.broadcast_done = True
+        model = self.model  # type: ignore[attr-defined]
+        if not self.broadcast_done:
+            self._hvd_face.broadcast_model(model, self.root_rank, self.local_variables)
+            self.broadcast_done = True
+        self._batches += 1
+        if in_sync.is_due(self._batches):
+            in_sync.check_model(self._hvd_face, model, self.local_variables)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        # Callbacks after this one may write a checkpoint.
+        if in_sync.is_due(0):
+            in_sync.check_model(self._hvd_face, self.model, self.local_variables)  # type: ignore[attr-defined]
 
 
 class MetricAverage:

@@ -283,7 +283,7 @@ class _Joining:
                 # A LinkError says the same: two tracebacks would only hide it.
                 raise ValueError(f"init: {text}") from (None if isinstance(error, LinkError) else error)
             raise
-        job = self._job(peers)
+        job = replace(self._job(peers), check_steps=settings.integer("HOROVOD_CHECK_IN_SYNC_STEPS"))
         if formed.cipher is not None:
             # A user's key may serve several jobs, the name is random.
             job = replace(job, seals=Seals(derive_key(self._key, f"objects {epoch} {peers[0].unix_name}")))

@@ -3,6 +3,7 @@
     RuntimeError
       HorovodInternalError         an operation failed: a peer was lost, ranks disagreed, the engine was shut down
       HostsUpdatedInterrupt        elastic jobs: the set of hosts changed
+      OutOfSyncError               check_in_sync: the ranks do not hold the same
     ImportError
       HorovodVersionMismatchError  a framework of another version than asked for is installed
 
@@ -14,6 +15,10 @@ class HorovodInternalError(RuntimeError):
     """An operation failed for a reason outside this call, for example because a peer died. Elastic jobs recover from
     it.
     """
+
+
+class OutOfSyncError(RuntimeError):
+    """``check_in_sync`` has found a difference between the ranks. Nothing is lost, and the next operation works."""
 
 
 class HostsUpdatedInterrupt(RuntimeError):

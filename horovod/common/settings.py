@@ -211,6 +211,10 @@ TABLE: Final = (
     Setting("HOROVOD_DEBUG_RANK", "int", -1,
             "rank that somebody looks at with a debugger: no rank's patience ends, and horovodrun gives this one the "
             "terminal (docs/debugging.md); -1: none", low=-1, high=1 << 20, flag="--debug-rank", section=_WATCH),
+    Setting("HOROVOD_CHECK_IN_SYNC_STEPS", "int", 0,
+            "after every so many steps all ranks compare parameters and optimizer state, bit for bit, and a difference "
+            "is an error: in `step` of PyTorch's DistributedOptimizer, and in Keras' BroadcastGlobalVariablesCallback, "
+            "there at the end of each epoch, too; 0: never", low=0, high=1 << 40, agreed=True, section=_WATCH),
     Setting("HOROVOD_LOG_LEVEL", "choice", "warning", "least severity that is logged, on stderr",
             choices=("trace", "debug", "info", "warning", "error", "fatal"), engine="log_level", flag="--log-level",
             yaml="logging.level", section=_WATCH),

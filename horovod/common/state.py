@@ -29,6 +29,8 @@ class Job:
     homogeneous: bool
     dynamic_process_sets: bool
     elastic: bool = False
+    check_steps: int = 0
+    """After how many steps ranks compare what they hold; 0: never."""
     seals: Seals = field(default_factory=lambda: Seals(b""), repr=False, compare=False)
     """With which pickled objects prove to come from a member where they leave the host."""
 

@@ -40,6 +40,7 @@ _LAZY = {
     "LocalGradientAggregationHelper": "gradient_aggregation",
     "PartialDistributedGradientTape": "gradient_tape",
     "SyncBatchNormalization": "sync_batch_norm",
+    "check_in_sync": "in_sync",
 }
 
 

@@ -29,6 +29,7 @@ from horovod.torch.functions import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
+from horovod.torch.in_sync import check_in_sync
 from horovod.torch.mpi_ops import *  # noqa: F403
 from horovod.torch.optimizer import DistributedOptimizer
 from horovod.torch.shared import empty_shared, in_shared_memory
@@ -46,6 +47,7 @@ __all__ = [
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
+    "check_in_sync",
     "empty_shared",
     "in_shared_memory",
     *_mpi_ops.__all__,

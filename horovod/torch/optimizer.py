@@ -19,6 +19,7 @@ from horovod.torch.bucket_plan import SMALL
 from horovod.torch.bucketing import EVERYTHING
 from horovod.torch.compression import Compression, check_wire
 from horovod.torch.gradients import GradientReducer, Options
+from horovod.torch.in_sync import check_after_step
 from horovod.torch.ops.tensors import set_id
 from horovod.torch.parameter_names import check_groups, name_parameters, unique_on_the_wire
 
@@ -162,13 +163,14 @@ def _make_groups(
 class _Control:
     """What a distributed optimizer has beside its reducer."""
 
-    __slots__ = ("in_step", "reducer", "should_synchronize", "synchronized")
+    __slots__ = ("in_step", "reducer", "should_synchronize", "steps", "synchronized")
 
     def __init__(self, reducer: GradientReducer | DeltaReducer | None) -> None:
         self.reducer = reducer
         self.should_synchronize = True
         self.synchronized = False  # by the user, since the last step
         self.in_step = False
+        self.steps = 0
 
     def synchronize(self) -> None:
         if self.reducer is not None:
@@ -205,6 +207,12 @@ class _Control:
             self.in_step = False
             self.synchronized = False
 
+    def stepped(self, optimizer: Any, names: dict[torch.Tensor, str]) -> None:
+        """A step of ``optimizer`` is done. ``names``: of its parameters."""
+        if self.reducer is not None and not self.in_step:
+            self.steps += 1
+            check_after_step(optimizer, names, self.reducer.options.process_set, self.steps)
+
     @contextlib.contextmanager
     def skipping(self) -> Iterator[None]:
         self.should_synchronize = False
@@ -234,7 +242,9 @@ class _Distributed:
         With a closure, gradients are reduced after each of its calls. Raises HorovodInternalError when the reduction
         fails.
         """
-        return self._hvd.step(super().step, args, kwargs)  # type: ignore[misc]
+        result = self._hvd.step(super().step, args, kwargs)  # type: ignore[misc]
+        self._hvd.stepped(self, self._parameter_names)
+        return result
 
     # Torch wraps the step of each new optimizer class to run hooks; the plain class's step, which this calls, has it
     # already.
@@ -333,7 +343,9 @@ def _patch_again(optimizer: Any, patched: Callable[..., Any]) -> Any:
     def step(*args: Any, **kwargs: Any) -> Any:
         target = itself()
         assert target is not None
-        return target._hvd.step(patched, args, kwargs)
+        result = target._hvd.step(patched, args, kwargs)
+        target._hvd.stepped(target, target._parameter_names)
+        return result
 
     step._hvd_patched = patched  # type: ignore[attr-defined]
     return step

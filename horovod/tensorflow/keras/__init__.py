@@ -52,6 +52,7 @@ stop_timeline = _basics.stop_timeline
 allreduce = _functions.allreduce
 allgather = _functions.allgather
 broadcast = _functions.broadcast
+check_in_sync = _functions.check_in_sync
 reducescatter = _functions.reducescatter
 broadcast_global_variables = _functions.broadcast_global_variables
 load_model = _functions.load_model
@@ -125,6 +126,7 @@ __all__ = [
     "broadcast_global_variables",
     "callbacks",
     "ccl_built",
+    "check_in_sync",
     "cross_rank",
     "cross_size",
     "cuda_built",

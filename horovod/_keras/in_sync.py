@@ -1,0 +1,69 @@
+"""check_in_sync for Keras, whichever the backend. How: ``horovod.common.in_sync``."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from horovod._keras.versions import backend_of, is_legacy
+from horovod.common import fingerprints, in_sync, variables
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.state import state
+
+
+def check(
+    face: Any,
+    objects: Sequence[Any],
+    named: Mapping[str, Any],
+    process_set: ProcessSet = global_process_set,
+    ignore: Collection[str] = (),
+    local_variables: Iterable[Any] = (),
+) -> str:
+    """See ``check_in_sync`` in api.py. ``face``: an api.Face. ``local_variables``: to leave out, beside those that the
+    optimizer knows."""
+
+    def leaves() -> dict[str, fingerprints.Leaf]:
+        given = fingerprints.named(objects, named, variables.name_of)
+        for value in given.values():
+            sync = getattr(value, "jax_state_sync", None)
+            if sync is not None:
+                sync()  # while fit runs on JAX, the values are elsewhere than in the variables
+        local = {face.adapter.key(variable) for variable in local_variables}.union(*map(_local, given.values()))
+        read = variables.reader(_to_numpy(face.keras), lambda variable: face.adapter.key(variable) in local)
+        return fingerprints.table(given, read, fingerprints.check_ignore(ignore))
+
+    return in_sync.check(leaves, process_set, face.adapter.face)
+
+
+def check_model(face: Any, model: Any, local_variables: Any = None) -> None:
+    """``check`` for a model in ``fit``. The state that an optimizer keeps for local variables is nobody else's, so
+    where there are some its variables are not compared."""
+    local = list(local_variables or ())
+    ignore = ["model.optimizer.*"] if local or _local(model) else []
+    check(face, [model], {}, ignore=ignore, local_variables=local)
+
+
+def is_due(steps: int) -> bool:
+    """Does HOROVOD_CHECK_IN_SYNC_STEPS ask for a check after so many steps?"""
+    job = state.job
+    return job is not None and job.check_steps > 0 and steps % job.check_steps == 0
+
+
+def _local(value: Any) -> set[Any]:
+    """Keys of the variables that a distributed optimizer leaves with their ranks."""
+    control = getattr(getattr(value, "optimizer", value), "_hvd", None)
+    return control.reduction.local if control is not None else set()
+
+
+def _to_numpy(keras: Any) -> Any:
+    if not is_legacy(keras):
+        if backend_of(keras) == "tensorflow":
+            _require_eager()
+        return keras.ops.convert_to_numpy
+    _require_eager()
+    return lambda value: value.numpy() if hasattr(value, "numpy") else value
+
+
+def _require_eager() -> None:
+    import tensorflow as tf
+
+    if not tf.executing_eagerly():
+        raise RuntimeError("check_in_sync works in eager code only, not in graphs and tf.functions")

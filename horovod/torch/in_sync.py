@@ -1,0 +1,96 @@
+"""check_in_sync for PyTorch: what is compared of models, optimizers and tensors. How: ``horovod.common.in_sync``."""
+
+import ctypes
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import torch
+from torch.nn.modules.batchnorm import SyncBatchNorm as TorchSyncBatchNorm
+from torch.nn.modules.batchnorm import _NormBase
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from horovod.common import fingerprints, in_sync
+from horovod.common.faces import TORCH as face
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.torch.ops.tensors import plain
+from horovod.torch.sync_batch_norm import SyncBatchNorm
+
+
+def check_in_sync(
+    *objects: Any, process_set: ProcessSet = global_process_set, ignore: Collection[str] = (), **named: Any
+) -> str:
+    """Raises OutOfSyncError, on all ranks, unless all hold the same, bit for bit; all ranks of the set call it.
+
+    ``objects``, ``named``: models, optimizers, schedulers and anything else with ``state_dict()``, tensors, numbers,
+    texts, None, and dicts and lists of these. The error names the first difference, as in ``scheduler.last_epoch`` or
+    ``optimizer.state[3].exp_avg``, the ranks, and small values; keywords give the names there. The moving statistics of
+    normalisation layers that are not synchronised differ between ranks as a rule and are left out. ``ignore``: more to
+    leave out, paths or patterns as in ``["model.head.*"]``.
+
+    Returns the SHA-256 of what was compared, in hexadecimal. Raises ValueError naming an argument of which nothing
+    could be compared; HorovodInternalError when a rank is lost.
+    """
+    return in_sync.check(
+        lambda: fingerprints.table(
+            fingerprints.named(objects, named, _name_of), _read, fingerprints.check_ignore(ignore)
+        ),
+        process_set,
+        face,
+    )
+
+
+def check_after_step(optimizer: Any, names: Mapping[torch.Tensor, str], process_set: ProcessSet, steps: int) -> None:
+    """What HOROVOD_CHECK_IN_SYNC_STEPS asks for. ``names``: of the optimizer's parameters. ``steps``: that are done."""
+    job = face.require_job()
+    if job.check_steps and steps % job.check_steps == 0:
+        parameters = {name: parameter for parameter, name in names.items()}
+        check_in_sync(process_set=process_set, optimizer=optimizer, parameters=parameters)
+
+
+def _name_of(value: Any) -> str:
+    for kind, name in (
+        (torch.nn.Module, "model"),
+        (torch.optim.Optimizer, "optimizer"),
+        ((LRScheduler, ReduceLROnPlateau), "scheduler"),
+    ):
+        if isinstance(value, kind):  # type: ignore[arg-type]
+            return name
+    return type(value).__name__
+
+
+def _read(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return _read_tensor(value)
+    if isinstance(value, torch.nn.Module):
+        return _model_state(value)
+    if isinstance(value, torch.optim.Optimizer):
+        state = value.state_dict()
+        return {"param_groups": state.pop("param_groups"), **state}  # what the user has set comes first
+    return value
+
+
+def _model_state(model: torch.nn.Module) -> dict[str, Any]:
+    state = dict(model.state_dict())
+    for prefix, module in model.named_modules():
+        if isinstance(module, _NormBase) and not isinstance(module, SyncBatchNorm | TorchSyncBatchNorm):
+            for name in ("running_mean", "running_var", "num_batches_tracked"):
+                state.pop(f"{prefix}.{name}" if prefix else name, None)
+    return state
+
+
+def _read_tensor(tensor: torch.Tensor) -> Any:
+    tensor = tensor.detach()
+    if tensor.layout is torch.sparse_coo:
+        tensor = tensor.coalesce()
+        return {"indices": tensor.indices(), "values": tensor.values()}
+    if tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    if tensor.is_quantized:
+        tensor = tensor.dequantize()
+    dtype, shape = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
+    if tensor.is_meta:
+        return fingerprints.Array(dtype, shape, b"", list)
+    flat = plain(tensor.cpu().resolve_conj()).reshape(-1)
+    size = flat.numel() * flat.element_size()
+    data = (ctypes.c_char * size).from_address(flat.data_ptr()) if size else b""
+    return fingerprints.Array(dtype, shape, data, flat.tolist)  # flat.tolist keeps the memory

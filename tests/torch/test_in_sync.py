@@ -1,0 +1,120 @@
+"""check_in_sync on real ranks."""
+
+import re
+
+import pytest
+import torch
+from torch.optim.lr_scheduler import StepLR
+
+import horovod.torch as hvd
+from horovod.common.exceptions import OutOfSyncError
+
+
+def trained():
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), hvd.SyncBatchNorm(8))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    torch.manual_seed(2 + hvd.rank())  # other batches, so other moving statistics of the plain BatchNorm
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.randn(6, 4)).square().sum().backward()
+        optimizer.step()
+    return model, optimizer, StepLR(optimizer, 3)
+
+
+def compared():
+    rank = hvd.rank()
+    model, optimizer, scheduler = trained()
+    digests = {hvd.check_in_sync(model, optimizer, scheduler, epoch=3) for _ in range(2)}
+    assert len(digests) == 1
+    assert re.fullmatch("[0-9a-f]{64}", digests.pop())
+    means = hvd.allgather(model[1].running_mean).view(3, 8)
+    assert not torch.equal(means[0], means[1])
+
+    if rank == 0:  # what happens where only rank 0 reads the checkpoint, and nobody tells the others
+        scheduler.load_state_dict({**scheduler.state_dict(), "last_epoch": 5})
+    with pytest.raises(OutOfSyncError, match=r"differ: scheduler\.last_epoch is 5 on rank 0 and 0 on ranks 1-2; 1 of"):
+        hvd.check_in_sync(model, optimizer, scheduler)
+    hvd.check_in_sync(model, optimizer, scheduler, ignore=["scheduler.*"])
+
+    parameter = model[0].weight
+    if rank == 2:
+        optimizer.state[parameter]["exp_avg"][1, 2] += 1e-7
+    words = r"optimizer\.state\[0\]\.exp_avg \(float32 of shape \(8, 4\)\) is one on ranks 0-1, another on rank 2; 1 of"
+    with pytest.raises(OutOfSyncError, match=words):
+        hvd.check_in_sync(optimizer, model)
+    with pytest.raises(OutOfSyncError, match=r"b is -0\.0 on rank 0 and 0\.0 on ranks 1-2"):
+        hvd.check_in_sync(a=torch.zeros(3), b=torch.tensor(-0.0 if rank == 0 else 0.0))
+    if rank == 1:
+        model[2].running_var[3] += 1  # of the synchronised one
+    with pytest.raises(OutOfSyncError, match=r"model\.2\.running_var "):
+        hvd.check_in_sync(model)
+
+
+def test_the_first_difference_is_named(pool):
+    pool(3).run(compared)
+
+
+def wrong_arguments():
+    rank = hvd.rank()
+    model = torch.nn.Linear(2, 2)
+    with pytest.raises(ValueError, match=r"check_in_sync: generator is an iterator"):
+        hvd.check_in_sync(model.parameters())
+    with pytest.raises(ValueError, match="no object is given"):
+        hvd.check_in_sync()
+    with pytest.raises(ValueError, match=r"ignore is 'model'"):
+        hvd.check_in_sync(1, ignore="model")
+    # A rank that fails alone does not leave the others waiting.
+    kind, words = (
+        (ValueError, "weights is a method") if rank == 1 else (OutOfSyncError, "rank 1 could not.*is a method")
+    )
+    with pytest.raises(kind, match=words):
+        hvd.check_in_sync(weights=model.state_dict if rank == 1 else 3)
+    tensors = [
+        torch.arange(3.0).to_sparse(),
+        torch.zeros(2, 0),
+        torch.ones(2, 3, dtype=torch.bfloat16).T,
+        torch.tensor(1j),
+    ]
+    hvd.check_in_sync(tensors, None, [torch.float32, torch.strided], torch.randn(1).conj() * 0)
+    pair = hvd.ProcessSet([0, 1])
+    hvd.add_process_set(pair)
+    if rank < 2:
+        hvd.check_in_sync(1, process_set=pair)
+    else:
+        with pytest.raises(ValueError, match="rank 2"):
+            hvd.check_in_sync(1, process_set=pair)
+
+
+def test_wrong_arguments_and_process_sets(pool):
+    pool(3, HOROVOD_DYNAMIC_PROCESS_SETS="1").run(wrong_arguments)
+
+
+def stepped(scheduled):
+    """A learning rate of its own on rank 1: the second step finds it, before the models have gone far apart."""
+    torch.manual_seed(1)
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = StepLR(optimizer, 100) if scheduled else None  # puts a step of its own into the optimizer
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+
+    def step():
+        optimizer.zero_grad()
+        model(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+        if scheduler is not None:
+            scheduler.step()
+
+    for _ in range(3):
+        step()
+    optimizer.param_groups[0]["lr"] = 0.5 if hvd.rank() == 1 else 0.1
+    with pytest.raises(OutOfSyncError, match=r"optimizer\.param_groups\[0\]\.lr is 0\.1 on rank 0 and 0\.5 on rank 1"):
+        step()
+    step()  # the fifth
+    return hvd.allreduce(torch.ones(1), op=hvd.Sum).item()
+
+
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_steps_are_checked_where_the_setting_asks_for_it(pool, scheduled):
+    assert pool(2, HOROVOD_CHECK_IN_SYNC_STEPS="2").run(stepped, scheduled) == [2.0, 2.0]
