@@ -1,0 +1,81 @@
+"""What README.md and docs show of the launcher works; and no program in them is forgotten."""
+
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from horovod.runner import cli, config_file
+from tests.documents import PYTHON, blocks, programs
+
+# What the programs leave to the reader.
+AROUND = {
+    "a function": ("", "\nprint(results)\n"),
+    "an exception": ("\ndef work():\n    open('/nowhere')\n\n", ""),
+}
+WORDS = {"...": ["-np", "2", "python", "train.py"]}
+"""What a command leaves out."""
+
+
+def test_every_program_is_run_or_says_why_not():
+    """Others are run by tests/torch and tests/tensorflow, which look that they know all that is marked for them."""
+    wrong = [
+        f"{block.where}: <!-- run: FOLDER: NAME --> or <!-- not run: WHY --> stands before it, see tests/documents.py"
+        for block in blocks()
+        if block.language in PYTHON
+        and not re.fullmatch(r"run: (torch|tensorflow|launcher): .+|not run: .+", block.mark)
+    ]
+    marks = [block.mark for block in blocks() if block.mark.startswith("run: ")]
+    assert not wrong
+    assert len(marks) == len(set(marks)), f"two programs of one name: {marks}"
+
+
+def test_the_programs_of_horovod_run(tmp_path):
+    pytest.importorskip("torch")
+    found = programs("launcher")
+    assert set(found) == set(AROUND)
+    text = "".join(before + found[name].text + after for name, (before, after) in AROUND.items())
+    (tmp_path / "program.py").write_text(text.replace("num_proc=4", "num_proc=2"))
+    done = subprocess.run(
+        [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    results, filename, _, *trace = done.stdout.splitlines()
+    assert re.fullmatch(r"\[\(0, 0\.05\d*\), \(1, 0\.05\d*\)\]", results), done.stdout
+    assert filename == "/nowhere"
+    assert "FileNotFoundError" in "\n".join(trace)
+
+
+def commands():
+    """(where, words after horovodrun) of each line of a block that starts a job."""
+    for block in blocks():
+        if block.language in ("", "bash", "sh", "console"):
+            for line in block.text.splitlines():
+                found = re.match(r"(?:\$ )?((?:\w+=\S+ )*)horovodrun (-.*)", line)
+                if found:
+                    yield block.where, shlex.split(found[2], comments=True)
+
+
+def test_commands_are_understood(monkeypatch):
+    """Parsed and checked, without being started."""
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    seen = 0
+    for where, words in commands():
+        if {"--help", "--completion"} & set(words):
+            continue
+        namespace, command = cli.parse([each for word in words for each in WORDS.get(word, [word])])
+        seen += 1
+        if not (namespace.doctor or namespace.check_build or namespace.jsrun):
+            made = cli.settings(namespace, command, {})
+            assert made.command, where
+    assert seen > 10
+
+
+def test_the_configuration_in_the_documents_is_read(tmp_path):
+    found = [block for block in blocks() if block.language == "yaml" and block.where.startswith("docs/horovodrun.md")]
+    assert len(found) == 1
+    path = tmp_path / "horovod.yaml"
+    path.write_text(found[0].text)
+    assert config_file.read(str(path)).controller == "gloo"
