@@ -2,52 +2,79 @@
 
 namespace hvd {
 
-Status Assembly::refusal(const Request& q) {
-  const auto it = groups_.find(key_of(q));
-  if (it == groups_.end() || it->second.refused.ok()) return {};
-  if (!begins_anew(it->second, q)) return it->second.refused;
-  groups_.erase(it);
-  return {};
+Assembly::Groups::iterator Assembly::find(const Request& q) {
+  if (last_ != groups_.end()) {
+    const Key& k = last_->first;
+    if (k.set == q.set && k.face == q.face && k.kind == q.kind && k.size == q.group_size && k.name == q.group) return last_;
+  }
+  return last_ = groups_.find(key_of(q));
+}
+
+Assembly::Groups::iterator Assembly::find_or_add(const Request& q) {
+  if (find(q) == groups_.end()) last_ = groups_.try_emplace(key_of(q)).first;
+  return last_;
+}
+
+void Assembly::erase(Groups::iterator group) {
+  if (group == last_) last_ = groups_.end();
+  groups_.erase(group);
 }
 
 // A caller that gave up, with a member that was there already?
 bool Assembly::begins_anew(const Group& group, const Request& q) {
-  return !group.refused.ok() && !q.unnamed && group.names.count(q.name) != 0;
+  return (!group.refused.ok() || group.given_out) && !q.unnamed && group.names.count(q.name) != 0;
+}
+
+void Assembly::note_members(Group* group) {
+  for (const OperationPtr& member : group->members) {
+    if (!member->request.unnamed) group->names.insert(member->request.name);
+  }
+}
+
+Status Assembly::refusal(const Request& q) {
+  const auto it = find(q);
+  if (it == groups_.end()) return {};
+  if (!begins_anew(it->second, q)) return it->second.refused;
+  erase(it);
+  return {};
 }
 
 std::vector<OperationPtr> Assembly::add(const OperationPtr& op) {
-  const auto it = groups_.try_emplace(key_of(op->request)).first;
+  const auto it = find_or_add(op->request);
   Group& group = it->second;
   group.members.push_back(op);
-  if (!op->request.unnamed) group.names.insert(op->request.name);
+  const bool last = ++group.count >= op->request.group_size;
   std::vector<OperationPtr> whole;
-  if (++group.count < op->request.group_size) return whole;
-  whole.swap(group.members);
-  groups_.erase(it);
+  if (group.given_out) note_members(&group);
+  if (last || group.given_out) whole.swap(group.members);
+  if (last) erase(it);
   return whole;
 }
 
 std::vector<OperationPtr> Assembly::refuse(const Request& q, const Status& why) {
-  const auto it = groups_.try_emplace(key_of(q)).first;
+  const auto it = find_or_add(q);
   Group& group = it->second;
   if (begins_anew(group, q)) group = {};
   if (group.refused.ok()) group.refused = why.with("group '" + q.group + "'");
+  note_members(&group);
   if (!q.unnamed) group.names.insert(q.name);
   std::vector<OperationPtr> members;
   members.swap(group.members);
-  if (++group.count >= q.group_size) groups_.erase(it);
+  if (++group.count >= q.group_size) erase(it);
   return members;
 }
 
 std::vector<OperationPtr> Assembly::take_with(const Operation& op) {
   std::vector<OperationPtr> members;
-  const auto it = groups_.find(key_of(op.request));
+  const auto it = find(op.request);
   if (it == groups_.end()) return members;
+  Group& group = it->second;
   bool here = false;
-  for (const OperationPtr& member : it->second.members) here = here || member.get() == &op;
+  for (const OperationPtr& member : group.members) here = here || member.get() == &op;
   if (!here) return members;
-  members.swap(it->second.members);
-  groups_.erase(it);
+  note_members(&group);
+  members.swap(group.members);
+  group.given_out = true;
   return members;
 }
 
@@ -55,6 +82,7 @@ std::vector<OperationPtr> Assembly::take_all() {
   std::vector<OperationPtr> all;
   for (auto& [key, group] : groups_) all.insert(all.end(), group.members.begin(), group.members.end());
   groups_.clear();
+  last_ = groups_.end();
   return all;
 }
 

@@ -372,40 +372,4 @@ void Driver::finish(const std::vector<Operation*>& ops, const Status& status) {
   }
 }
 
-// ---- sleeping -------------------------------------------------------------------------------------------------------------
-Mood Driver::resting_mood() const {
-  if (!steady_) return Mood::idle;
-  if (awaits_peers()) return Mood::waiting;
-  const auto p = submissions_->progress();
-  return (p.ready > p.executed && p.ready != kNoPart) || p.deviated ? Mood::waiting : Mood::idle;
-}
-
-double Driver::resting_seconds() const {
-  if (!to_announce_.empty()) return 50e-6;
-  if (coordinator_ && coordinator_->negotiator().has_pending()) return 1.0;
-  if (anything_waits()) return Watch::kLook;
-  return awaits_peers() ? guard_.patience_left() : kForever;
-}
-
-void Driver::poll_fds(std::vector<std::pair<int, short>>& fds) const {
-  control_.poll_fds(fds);
-  if (awaits_peers()) guard_.poll_fds(fds);
-}
-
-bool Driver::work_waiting() const {
-  if (control_.work_in_memory()) return true;
-  if (over_) return false;
-  if (stopping_.load()) return true;
-  // Heard while a caller drove a collective, and not yet acted upon.
-  if (!control_.inbox_empty() || past_goodbye()) return true;
-  if (!steady_) return !submissions_->empty() || !order_.empty();
-  const auto p = submissions_->progress();
-  if (steady_->leaving_elsewhere()) return true;
-  uint64_t final_position;
-  if (steady_->final_position(&final_position)) return true;
-  if (steady_->must_publish(p.ready) || (p.deviated && !steady_->frozen())) return true;
-  if (steady_->guarded() && !guard_.under_way() && (steady_->frozen() || p.ready > p.executed)) return true;
-  return p.executed < p.ready && p.ready != kNoPart && steady_->may_run(p.executed);
-}
-
 }  // namespace hvd

@@ -15,8 +15,8 @@ std::string describe(const Operation& op) {
 
 }  // namespace
 
-// What is announced, and what cannot be because a schedule does not end.
-bool Driver::anything_waits() const { return !pending_.empty() || !joins_.empty() || (steady_ && !submissions_->empty()); }
+// What is announced, and what cannot be because a schedule does not end: whoever waits in vain in a schedule asks to leave it.
+bool Driver::anything_waits() const { return !pending_.empty() || !joins_.empty() || (steady_ && steady_->frozen()); }
 
 void Driver::watch() {
   if (!anything_waits()) return;
@@ -28,8 +28,8 @@ void Driver::watch() {
   // A rank that has joined waits for as long as others go on.
   for (const auto& [face, op] : joins_) waiting.push_back({key_of(0, face, kJoinName), "join", std::max(age(op->announced), last_executed_)});
   std::string why;
-  if (const OperationPtr op = steady_ ? submissions_->oldest_queued() : nullptr) {
-    waiting.push_back({"", describe(*op), age(op->submitted)});
+  if (const OperationPtr op = steady_ && steady_->frozen() ? submissions_->oldest_unannounced() : nullptr) {
+    waiting.push_back({"", describe(*op), age(steady_->frozen_since())});
     why = steady_->waits_for();
   }
   if (Status s = watch_.check(waiting, why, present, log_); !s.ok()) fail(std::move(s), true);

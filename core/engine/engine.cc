@@ -33,6 +33,14 @@ constexpr double kWatch = 1;
 
 int64_t nanoseconds() { return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count(); }
 
+// Seconds since a caller first asked for `op`, in this call or another: most wait in slices, to look for signals in between.
+double asked_for(Operation& op) {
+  int64_t first = 0;
+  const int64_t now = nanoseconds();
+  if (op.first_poll.compare_exchange_strong(first, now)) first = now;
+  return static_cast<double>(now - first) * 1e-9;
+}
+
 }  // namespace
 
 Engine::Engine(EngineOptions options)
@@ -163,9 +171,8 @@ bool Engine::wait(Operation& op, Deadline deadline) {
   if (drive(op, deadline)) return true;
   bell_.wake(Mood::idle);
   if (op.sleep_until(std::min(deadline, Deadline::after(kNudgeAfter), [](auto& a, auto& b) { return a.when() < b.when(); }))) return true;
-  const Deadline patience = Deadline::after(kImpatientAfter);
   while (!op.done()) {
-    if (submissions_.nudge(op, patience.passed())) bell_.ring();
+    if (submissions_.nudge(op, asked_for(op) > kImpatientAfter)) bell_.ring();
     if (deadline.passed()) return false;
     // Nudged again now and then: the next step's schedule may be the one that cannot go on.
     const Deadline slice = Deadline::after(0.1);
@@ -247,10 +254,7 @@ bool Engine::poll(Operation& op) {
   if (abandoned_) return op.done();
   submissions_.fence();
   if (op.done()) return true;
-  int64_t never = 0;
-  const int64_t now = nanoseconds();
-  if (op.first_poll.compare_exchange_strong(never, now)) never = now;
-  const double polled = static_cast<double>(now - never) * 1e-9;
+  const double polled = asked_for(op);
   if (polled > kNudgeAfter && submissions_.nudge(op, polled > kImpatientAfter)) bell_.ring();
   return op.done();
 }
@@ -286,8 +290,8 @@ void Engine::look_after_unattended() {
   if (::read(watch_, &drained, sizeof drained) < 0) return;  // not yet
   watching_.store(false, std::memory_order_seq_cst);
   bool waiting = false;
-  if (submissions_.nudge_unattended(kWatch, kImpatientAfter, &waiting)) return;  // step() sees that this rank has left the schedule
-  if (waiting) watch();
+  (void)submissions_.nudge_unattended(kWatch, kImpatientAfter, &waiting);  // step() sees that this rank has left the schedule
+  if (waiting) watch();  // others may be next
 }
 
 // Sleeps without the baton until the bell rings, a control message comes, or it is time to look.

@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kSmall = 128u << 10;
 // So many bytes of them are packed at most: memory for it is kept.
 constexpr size_t kMostPacked = 4u << 20;
-// Of Scratch; the backend uses lower ones.
+// Of Scratch; the backend and its algorithms use others.
 constexpr int kSlotIn = 7, kSlotOut = 9;
 
 }  // namespace

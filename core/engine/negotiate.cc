@@ -1,7 +1,6 @@
 #include "engine/negotiate.h"
 
 #include <algorithm>
-#include <numeric>
 
 namespace hvd {
 
@@ -19,12 +18,13 @@ std::vector<int64_t> gather_sizes(Kind kind, const std::vector<Announced>& by_ra
 
 namespace {
 
-// Of an allgather the result.
+// Of an allgather the result. Numbers that cannot be are the ranks' business (check_response.h); here they only must not overflow.
 size_t bytes_to_fuse(const Request& like, const Response& r) {
   if (r.kind != Kind::allgather || !r.error.ok()) return like.bytes();
-  Request result = like;
-  result.shape[0] = std::accumulate(r.sizes.begin(), r.sizes.end(), int64_t{0});
-  return result.bytes();
+  size_t bytes = 0;
+  for (int64_t rows : r.sizes) bytes += static_cast<size_t>(rows);
+  for (size_t i = 1; i < like.shape.size(); ++i) bytes *= static_cast<size_t>(like.shape[i]);
+  return bytes * size_of(like.dtype);
 }
 
 Status no_such_set(const Request& q) {
@@ -336,64 +336,6 @@ std::vector<Negotiator::Waiting> Negotiator::waiting(double since) const {
     if (first <= since) add({0, face, ""}, "join", first, j.ranks);
   }
   return out;
-}
-
-namespace {
-
-// "allreduce.loss" and "broadcast.loss" share the base "loss"; all unnamed operations share one.
-std::string base_of(const Request& q) {
-  if (q.unnamed) return "\n";
-  const std::string prefix = std::string(name_of(q.kind)) + ".";
-  return q.name.rfind(prefix, 0) == 0 ? q.name.substr(prefix.size()) : q.name;
-}
-
-}  // namespace
-
-void Negotiator::fail_diverged(double since) {
-  std::vector<std::pair<Key, Status>> failed;
-  const auto old = [since](const Pending& p) { return !p.decided && p.first <= since; };
-  for (auto a = pending_.begin(); a != pending_.end(); ++a) {
-    if (!old(a->second)) continue;
-    for (auto b = std::next(a); b != pending_.end(); ++b) {
-      if (a->first.set != b->first.set || a->first.face != b->first.face || !old(b->second)) continue;
-      const Announced &x = a->second.by_rank.front(), &y = b->second.by_rank.front();
-      if (x.request.kind == y.request.kind || base_of(x.request) != base_of(y.request)) continue;
-      std::set<int> ranks;
-      for (const auto* p : {&a->second, &b->second}) {
-        for (const Announced& one : p->by_rank) ranks.insert(one.rank);
-      }
-      if (!table_.sets.count(a->first.set)) continue;
-      const bool disjoint = ranks.size() == a->second.by_rank.size() + b->second.by_rank.size();
-      if (!disjoint || ranks.size() < table_.sets.at(a->first.set).size()) continue;
-      Status error(Code::mismatch, std::string("ranks disagree about the operation: ") + name_of(x.request.kind) + " '" + x.request.name +
-                                       "' on " + labels_[x.rank] + ", " + name_of(y.request.kind) + " '" + y.request.name + "' on " +
-                                       labels_[y.rank]);
-      failed.emplace_back(a->first, error);
-      failed.emplace_back(b->first, error);
-    }
-  }
-  // Members of a group that has failed and that not all ranks know (they disagree about its size): nobody else will announce them.
-  for (const auto& [key, p] : pending_) {
-    if (!old(p)) continue;
-    for (const GroupKey& g : groups_of(key, p)) {
-      const auto group = groups_.find(g);
-      if (group != groups_.end() && !group->second.error.ok()) failed.emplace_back(key, group->second.error.with("group '" + g.name + "'"));
-    }
-  }
-  for (auto& [key, error] : failed) {
-    const auto it = pending_.find(key);
-    if (it == pending_.end() || it->second.decided) continue;
-    const Request& like = it->second.by_rank.front().request;
-    Ready ready;
-    ready.response.kind = like.kind;
-    ready.response.set = like.set;
-    ready.response.face = like.face;
-    ready.response.dtype = like.dtype;
-    ready.response.names = {key.name};
-    ready.response.shapes = {like.shape};
-    ready.response.error = error;
-    emit(key, std::move(ready));
-  }
 }
 
 }  // namespace hvd

@@ -35,7 +35,7 @@ class Operation {
   uint64_t unnamed_number = 0;       // becomes the name if it has to be announced
   Clock::time_point submitted{};
   Clock::time_point announced{};     // for the first time
-  std::atomic<int64_t> first_poll{0};  // nanoseconds; 0: never polled
+  std::atomic<int64_t> first_poll{0};  // since when callers ask for it, by polling or waiting: nanoseconds; 0: never
   std::atomic<bool> awaited{false};  // somebody blocks on it: batch no longer
   // Instead of a caller that waits: called once when done, by whoever drives the engine. It may submit, it must not wait.
   void (*on_done)(Operation& op, void* context) = nullptr;

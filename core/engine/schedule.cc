@@ -1,6 +1,7 @@
 #include "engine/schedule.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/wire.h"
 
@@ -59,17 +60,16 @@ bool decode(const std::string& bytes, Schedule* s) {
   }
   s->buckets.resize(r.count(8 + 48));  // its entries and the number of its parts here, the parts below
   std::vector<bool> placed(s->entries.size());
+  std::vector<uint32_t> parts;  // how many each bucket has
   size_t total = 0;
   for (auto& b : s->buckets) {
     r.get(&b.entries);
-    uint32_t parts = 0;
-    r.get(&parts);
-    if (parts == 0 || parts > b.entries.size()) {
+    r.get(&parts.emplace_back(0));
+    if (parts.back() == 0 || parts.back() > b.entries.size()) {
       r.fail();
       break;
     }
-    b.parts.resize(parts);
-    total += parts;
+    total += parts.back();
     for (uint32_t e : b.entries) {
       if (e >= placed.size() || placed[e]) {
         r.fail();
@@ -83,10 +83,10 @@ bool decode(const std::string& bytes, Schedule* s) {
   std::vector<Response> responses;
   const char* at = r.at();
   if (!decode(&at, bytes.data() + bytes.size(), &responses) || responses.size() != total) return false;
-  auto next = responses.begin();
-  for (auto& b : s->buckets) {
-    for (Response& part : b.parts) part = std::move(*next++);
-    if (!belongs(b, s->entries)) return false;
+  auto next = std::make_move_iterator(responses.begin());
+  for (size_t i = 0; i < parts.size(); next += parts[i++]) {
+    s->buckets[i].parts.assign(next, next + parts[i]);
+    if (!belongs(s->buckets[i], s->entries)) return false;
   }
   return true;
 }

@@ -54,6 +54,7 @@ bool Steady::may_run(uint64_t position) const {
 void Steady::revoke(bool stuck) {
   if (frozen_) return;
   frozen_ = true;
+  frozen_since_ = Clock::now();
   if (told_) return;
   if (way_ != Way::shared) {
     std::string payload;

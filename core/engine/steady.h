@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "base/deadline.h"
 #include "engine/control.h"
 #include "engine/schedule.h"
 #include "engine/world.h"
@@ -33,6 +34,8 @@ class Steady {
   bool may_run(uint64_t position) const;
   bool must_publish(uint64_t position) const { return !guarded() && !frozen_ && (!published_ || position != position_); }
   bool frozen() const { return frozen_; }
+  // Since when this rank waits for the others' answers.
+  Clock::time_point frozen_since() const { return frozen_since_; }
   // Leave the schedule: this rank does something else (or another wants out).
   void revoke(bool stuck);
   // Somebody wants out and I have not answered yet.
@@ -62,6 +65,7 @@ class Steady {
   Way way_;
   bool told_ = false;  // guarded: that somebody wants out
   bool frozen_ = false;
+  Clock::time_point frozen_since_{};
   uint64_t position_ = 0;
   bool published_ = false;
   uint64_t go_ = 0;

@@ -160,9 +160,15 @@ Clock::time_point Submissions::last_submission() const {
   return last_;
 }
 
-OperationPtr Submissions::oldest_queued() const {
+OperationPtr Submissions::oldest_unannounced() const {
   std::lock_guard lock(mutex_);
-  return queue_.empty() ? nullptr : queue_.front();
+  OperationPtr oldest = queue_.empty() ? nullptr : queue_.front();
+  if (!cursor_) return oldest;
+  for (void* token : cursor_->outstanding()) {
+    const OperationPtr& op = static_cast<Operation*>(token)->held;
+    if (!oldest || op->sequence < oldest->sequence) oldest = op;
+  }
+  return oldest;
 }
 
 void Submissions::skip_unnamed(const Response& response, const std::string& name) {

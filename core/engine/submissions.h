@@ -42,8 +42,8 @@ class Submissions {
   std::vector<OperationPtr> take();
   bool empty() const { return queued_.load(std::memory_order_seq_cst) == 0; }
   Clock::time_point last_submission() const;
-  // The oldest of what is queued, null if nothing is.
-  OperationPtr oldest_queued() const;
+  // The oldest of what waits for the running schedule to end or go on, null if nothing does.
+  OperationPtr oldest_unannounced() const;
   // These are about to be completed: their names may be used again.
   void release(const std::vector<Operation*>& operations);
 
@@ -73,8 +73,8 @@ class Submissions {
   // A caller has been waiting for `op` for a while: if its bucket, or its group, is incomplete here, waiting longer cannot help. `impatient`: it has
   // waited for so long that others may never come, which only negotiation can tell (see Stall). True: wake the driver.
   bool nudge(const Operation& op, bool impatient);
-  // The same for operations that nobody waits for, by their age and by how long the program has submitted nothing. `waiting`: there are
-  // such operations in the schedule, so look again.
+  // The same for operations that nobody waits for, by their age and by how long the program has submitted nothing. `waiting`: there are, or
+  // were until now, such operations in the schedule or in incomplete groups, so look again.
   bool nudge_unattended(double patience, double impatience, bool* waiting);
 
   // No more operations; `why` goes to later callers. Returns what is queued or in the schedule. Only the first call counts.

@@ -111,13 +111,36 @@ TEST_CASE("who waits for a member of an incomplete group gets it announced, in t
   bool waiting = true;
   CHECK(!rank.submissions.nudge_unattended(0, 0, &waiting));
   CHECK(!waiting);
-  const auto b = member("b");
+  const auto b = member("b", 3, "h");
   b->on_done = [](Operation&, void*) {};
   REQUIRE(rank.submit(b).ok());
   CHECK(!rank.submissions.nudge_unattended(0, 1000, &waiting));
   CHECK(waiting);
   CHECK(rank.submissions.nudge_unattended(0, 0, &waiting));
   CHECK(rank.taken() == "b ");
+}
+
+TEST_CASE("members that come after some of their group have been announced go on at once") {
+  Rank rank;
+  const auto a = member("a");
+  REQUIRE(rank.submit(a).ok());
+  REQUIRE(rank.submissions.nudge(*a, true));
+  REQUIRE(rank.submit(member("b")).ok());
+  CHECK(rank.taken() == "a b ");
+  SUBCASE("the last one") {
+    REQUIRE(rank.submit(member("c")).ok());
+    CHECK(rank.taken() == "c ");
+    REQUIRE(rank.submit(member("d")).ok());
+    CHECK(rank.taken() == "");  // of the next group
+  }
+  SUBCASE("but not those of a caller that begins anew") {
+    rank.submissions.release({a.get()});
+    REQUIRE(rank.submit(a).ok());
+    REQUIRE(rank.submit(member("c")).ok());
+    CHECK(rank.taken() == "");
+    REQUIRE(rank.submit(member("d")).ok());
+    CHECK(rank.taken() == "a c d ");
+  }
 }
 
 TEST_CASE("the end of the job reaches members of incomplete groups") {

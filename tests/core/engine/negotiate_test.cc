@@ -231,6 +231,18 @@ TEST_CASE("a group that fails: what is held, what comes later, what only some ra
     CHECK(n.may_be_scheduled({}));
   }
 
+  for (double late : {0.0, 0.5}) {  // ranks mean different members
+    for (int r : {0, 1}) {
+      for (const std::string name : {"a", "b", r == 0 ? "c" : "d"}) n.announce(r, member_of("g", 3, name, {name == "a" ? r + 1 : 2}), r * late);
+    }
+    CHECK(errors() == "a-b-");
+    n.fail_diverged(0.25);
+    CHECK(errors() == "c-d-");
+    CHECK(n.may_be_scheduled({}));
+    for (const char* name : {"a", "b", "c"}) both([name](int) { return member_of("g", 3, name); });
+    CHECK(errors() == "a+b+c+");
+  }
+
   both([](int) { return member_of("g", 2, "a"); });
   n.announce(1, member_of("g", 2, "a"), 0);
   CHECK(errors() == "a-");

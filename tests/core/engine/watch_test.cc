@@ -144,3 +144,63 @@ TEST_CASE("members that never come, and joins, are reported and end the job") {
     CHECK(log.has(group ? "group 'g' (only 1 of its 2 members)" : "missing on rank 1: join"));
   });
 }
+
+TEST_CASE("members that never come are reported of each group, also where nobody waits for them") {
+  Log log;
+  Given given{Layout::one_node, crowded()};
+  given.settings.stall_warning = 0.5;
+  given.log = log.sink();
+  EngineWorld world(2, given);
+  int32_t value = 1;
+  auto* memory = reinterpret_cast<std::byte*>(&value);
+  CHECK(run(world, [&](Program& p) {
+          for (const char* group : {"g", "h"}) {
+            Request q = Program::request(Kind::allreduce, std::string("m.") + group, {1});
+            q.group = group;
+            q.group_size = 2;
+            require(p.engine.submit_unattended(q, memory, memory, [](Operation&, void*) {}, nullptr).ok(), group);
+          }
+          const Deadline patience = Deadline::after(15);
+          const auto told = [&] { return log.has("group 'g' (only 1 of its 2 members)") && log.has("group 'h' (only 1 of its 2 members)"); };
+          while (!told() && !patience.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+          p.expect(told(), log.text);
+        }) == "");
+}
+
+// Rank 0's engine stands still in a callback, as it would if its process were stopped.
+TEST_CASE("who waits in vain in a schedule tells whose engine does not let it end") {
+  at_once({0.0, 0.3}, [](double shutdown) {
+    Log log;
+    Given given{Layout::one_node, crowded()};
+    given.settings.stall_warning = 0.2;
+    given.settings.stall_shutdown = shutdown;
+    given.log = log.sink();
+    EngineWorld world(2, given);
+    std::atomic<bool> over{false};
+    const auto stand_still = [](Operation&, void* until) {
+      const Deadline patience = Deadline::after(18);
+      while (!*static_cast<std::atomic<bool>*>(until) && !patience.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    };
+    CHECK(run(world, [&](Program& p) {
+            const std::string who = "answer of the engine of rank 0";
+            for (int i = 0; i < 20; ++i) p.equal(p.sum("x", 1), 2, "sum");
+            p.equal(p.engine.stats().schedules - p.engine.stats().revocations, uint64_t{1}, "schedules");
+            if (p.rank == 0) {
+              int32_t value = 1;
+              auto* memory = reinterpret_cast<std::byte*>(&value);
+              require(p.engine.submit_unattended(Program::request(Kind::allreduce, "x", {1}), memory, memory, stand_still, &over).ok(), "x");
+              while (!over) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+              if (shutdown == 0) p.equal(p.sum("x", 1), 2, "afterwards");
+              return;
+            }
+            p.equal(p.sum("x", 1), 2, "the last one");
+            TaskPtr task = p.sum_async("x", 1);
+            const Deadline patience = Deadline::after(15);
+            while (shutdown == 0 && !log.has(who) && !patience.passed()) p.engine.wait(*task->op, Deadline::after(0.05));
+            if (shutdown == 0) over = true;
+            const Status s = p.finish(*task);
+            over = true;
+            p.expect(shutdown == 0 ? s.ok() && log.has(who) : s.code() == Code::timeout && s.message().find(who) != std::string::npos, s.message() + log.text);
+          }) == "");
+  });
+}
