@@ -209,7 +209,7 @@ def _theirs(place: Place) -> dict[str, int]:
         "size": place.size,
         "local_rank": min(place.local_rank or 0, local_size - 1),
         "local_size": local_size,
-        "cross_rank": min(place.rank // local_size, hosts - 1),
+        "cross_rank": place.rank // local_size,
         "cross_size": hosts,
     }
 

@@ -7,7 +7,15 @@ import traceback
 
 import pytest
 
-from horovod.common.worker_env import WorkerEnv, make_key, make_key_fd, read_key_fd, read_key_file
+from horovod.common.worker_env import (
+    WorkerEnv,
+    is_path_of_descriptor,
+    make_key,
+    make_key_fd,
+    path_of_descriptor,
+    read_key_fd,
+    read_key_file,
+)
 
 RENDEZVOUS = {
     "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
@@ -77,6 +85,40 @@ def test_the_place_that_another_launcher_gives():
     assert (env.rank, env.size, env.local_rank, env.local_size, env.cross_rank, env.cross_size) == (5, 8, 1, 4, 1, 2)
     assert env.hostname == os.uname().nodename
     assert WorkerEnv.from_environ({**MPIRUN, "HOROVOD_HOSTNAME": "x"}).hostname == "x"
+
+
+@pytest.mark.parametrize(
+    ("rank", "local_rank", "local_size", "expected"),
+    [
+        (2, 2, 4, (2, 4, 0, 2)),
+        (5, 6, None, (0, 1, 5, 8)),
+        (7, 3, 4, (3, 4, 1, 2)),
+        (7, 0, 3, (0, 3, 2, 3)),  # hosts of 3, 3 and 2
+        (7, 8, 9, (7, 8, 0, 1)),  # more than there are
+        (5, None, None, (0, 1, 5, 8)),
+    ],
+)
+def test_what_is_guessed_until_the_ranks_have_met(rank, local_rank, local_size, expected):
+    given = {"RANK": rank, "SIZE": 8, "LOCAL_RANK": local_rank, "LOCAL_SIZE": local_size}
+    made = {f"OMPI_COMM_WORLD_{name}": str(value) for name, value in given.items() if value is not None}
+    env = WorkerEnv.from_environ(made)
+    assert (env.local_rank, env.local_size, env.cross_rank, env.cross_size) == expected
+
+
+@pytest.mark.parametrize("port", [0, 1, 65535, 65536])
+def test_which_ports_there_are(port):
+    change = {"rendezvous_addr": "a", "rendezvous_port": port}
+    if 1 <= port <= 65535:
+        assert WorkerEnv(**change).rendezvous_port == port
+    else:
+        with pytest.raises(ValueError, match=f"is {port}, accepted is 1 to 65535"):
+            WorkerEnv(**change)
+
+
+def test_the_file_of_a_descriptor_is_known_by_its_name():
+    assert is_path_of_descriptor(path_of_descriptor(17, 3))
+    for path in ("/home/me/job.key", "/proc/17/fd/3/x", "/x/proc/17/fd/3", "/proc/self/fd/3"):
+        assert not is_path_of_descriptor(path)
 
 
 def test_variables_of_ours_count_before_another_launcher():

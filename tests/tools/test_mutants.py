@@ -44,6 +44,10 @@ def test_changes_are_small_and_each_is_a_program():
         assert text != SOURCE
 
 
+def test_what_only_asserts_is_left_alone():
+    assert changes_of("for _ in zip(a, b, strict=True):\n    assert b > 2\n") == []
+
+
 def test_text_before_a_change_may_be_of_any_letters():
     assert [applied('x = "ä" + "ö"; y = 1\n', change) for change in changes_of('x = "ä" + "ö"; y = 1\n')] == [
         'x = ("ä" - "ö"); y = 1\n'.replace('"', "'"),

@@ -44,6 +44,10 @@ def test_every_gradient_is_in_one_bucket():
             assert len(bucket) == 1 or nbytes <= (16384 if k else 4096)
 
 
+def test_the_bytes_of_a_gradient():
+    assert [Gradient(1000, d).nbytes for d in (torch.float64, torch.float32, torch.bfloat16)] == [8000, 4000, 2000]
+
+
 def test_places_are_aligned_and_apart():
     gradients = [Gradient(n, torch.float16) for n in (1, 31, 32, 33, 1000)]
     starts, end = offsets(gradients)

@@ -104,12 +104,17 @@ def _worth_changing(node: ast.AST) -> Iterator[ast.AST]:
     elif isinstance(node, ast.AnnAssign):
         if node.value is not None:
             yield node.value
-    elif isinstance(node, (ast.JoinedStr, ast.Assert)) or _is_chosen_number(node):
+    elif isinstance(node, (ast.JoinedStr, ast.Assert)) or _is_chosen_number(node) or _is_strict(node):
         return
     elif _is_apart(node):
         yield from node.orelse
     else:
         yield from ast.iter_child_nodes(node)
+
+
+def _is_strict(node: ast.AST) -> bool:
+    """zip(a, b, strict=True): an assertion, too"""
+    return isinstance(node, ast.keyword) and node.arg == "strict"
 
 
 def _is_apart(node: ast.AST) -> TypeGuard[ast.If]:
