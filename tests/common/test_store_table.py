@@ -83,14 +83,20 @@ def test_who_gives_up_leaves_the_round(table):
     table.handle(b"b", exchange(2, 3, timeout=9.0), 0)
     assert table.next_deadline() == 5.0
     ((client, reply),) = table.expire(5.0)
-    assert (client, reply.error, reply.missing) == (b"a", "timeout", ["1"])
+    assert (client, reply.error, reply.missing, reply.gave_up) == (b"a", "timeout", ["1"], [])
     table.publish()
     assert table.waiting == {"g": (3, frozenset({2}))}
     assert table.next_deadline() == 9.0
-    assert [reply.missing for _, reply in table.expire(9.0)] == [["0", "1"]]
+    ((_, reply),) = table.expire(9.0)
+    assert (reply.missing, reply.gave_up) == (["1"], ["0"])
     table.publish()
     assert table.waiting == {}
     assert table.handle(b"a", exchange(0, 2), 10) == []  # a new round, of another size
+    # Who has given up and comes again has not given up.
+    for rank, seconds in ((2, 9.0), (0, 1.0), (1, 1.0), (0, 9.0)):
+        table.handle(b"x", exchange(rank, 4, group="again", timeout=seconds), 20)
+        table.expire(21)
+    assert [(reply.missing, reply.gave_up) for _, reply in table.expire(29)] == [(["3"], ["1"])] * 2
 
 
 def test_wrong_sizes_and_ranks_are_named_and_change_nothing(table):
@@ -109,10 +115,21 @@ def test_wrong_sizes_and_ranks_are_named_and_change_nothing(table):
 
 
 def test_a_process_may_make_so_many_requests_that_wait(table):
-    for number in range(MAX_WAITING):
+    refused = f"{MAX_WAITING} requests of this process wait already, which is the most that are accepted"
+    for number in range(MAX_WAITING - 3):
         assert table.handle(b"a", Get(number, ["x"], 5), 0) == []
-    ((_, reply),) = table.handle(b"a", Get(999, ["x"], 5), 0)
-    assert reply.error == f"{MAX_WAITING} requests of this process wait already, which is the most that are accepted"
+    for number in range(3):  # that end in three ways, one after the other
+        assert table.handle(b"a", exchange(0, group="g") if number else Get(998, ["z"], 5), 0) == []
+        assert table.handle(b"a", Get(998, ["y"], 2), 0) == []
+        assert table.handle(b"a", Get(998, ["y"], 2), 0) == []
+        assert replies(table.handle(b"a", Get(999, ["x"], 5), 0)) == [(b"a", refused)]
+        assert len(table.expire(2)) == 2
+        over = table.handle(b"b", exchange(1, group="g") if number else Set(1, "z", b""), 2)
+        assert len(over) == 2
+        table.handle(b"b", Set(1, "z", b""), 2)
+    for number in range(3):
+        assert table.handle(b"a", Get(number, ["x"], 5), 0) == []
+    assert replies(table.handle(b"a", Get(999, ["x"], 5), 0)) == [(b"a", refused)]
     assert table.handle(b"b", Get(1, ["x"], 5), 0) == []
     assert len(table.handle(b"a", Set(1, "x", b""), 0)) == MAX_WAITING + 2
     assert table.handle(b"a", Get(1, ["y"], 5), 0) == []
@@ -128,7 +145,7 @@ def test_what_is_held_is_bounded_and_what_is_over_counts_no_longer(table, monkey
         probe = Set(0, "", b"v" * (size - store_table._PER_ENTRY))
         assert replies(table.handle(b"p", probe, 0)) == [(b"p", full)]
         probe.value = probe.value[:-1]
-        table.handle(b"p", probe, 0)
+        assert replies(table.handle(b"p", probe, 0)) == [(b"p", [])]
         table.handle(b"p", Set(0, "", b""), 0)
 
     table.handle(b"p", Set(0, "", b""), 0)

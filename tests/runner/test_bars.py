@@ -42,6 +42,20 @@ def test_a_terminal_is_overwritten():
     assert place.add(b"\r[0]:50%\r[0]:word\n[0]:60%\r", 1, True) == b"\r[0]:50%\r[0]:word\n[0]:60%\r"
     assert place.add(b"[1]:5%\r", 3, True) == ERASE + b"[1]:5%\r"
     assert place.add(b"[0]:word\n", 1, True) == b"\n[0]:word\n"
+    assert place.add(b"[0]:70%\r", 1, True) == b"[0]:70%\r"
+    assert place.add(b"[1]:word\n[1]:6%\r", 3, True) == b"\n[1]:word\n[1]:6%\r"  # a line is not erased
+    assert place.add(b"[0]:80%\r", 1, False) == b"\n[0]:80%\r"
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_only_the_other_half_of_the_last_line_ends_it(terminal):
+    place = Place(terminal)
+    place.add(b"[0]:a\r", 1, False)
+    assert place.go_on(2) == b""
+    assert place.in_bar
+    assert place.go_on(1) == b"\n"
+    assert not place.in_bar
+    assert place.go_on(1) == b""
 
 
 @pytest.mark.parametrize("collapse", [False, True])

@@ -144,3 +144,9 @@ def test_zsh_is_told_what_excludes_what_and_what_a_value_is(scripts):
         "do not pass from the launcher'\\''s environment",
     ):
         assert sum(row in line for line in rows) == 1, row
+
+
+def test_fish_is_told_how_long_a_name_is(scripts):
+    text = scripts["fish"].read_text()
+    for spelling in ("-s n ", "-o np ", "-l num-proc ", "-s h "):
+        assert text.count(f"__horovodrun_at_flags {spelling}") == 1, spelling

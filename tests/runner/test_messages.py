@@ -5,7 +5,17 @@ import pytest
 
 from horovod.runner import messages
 from horovod.runner.errors import AgentError
-from horovod.runner.messages import FrameReader, FrameWriter, Output, Report, Request, StartJob, Stop, Worker
+from horovod.runner.messages import (
+    FrameReader,
+    FrameWriter,
+    Output,
+    Report,
+    Request,
+    StartJob,
+    Stop,
+    StreamData,
+    Worker,
+)
 
 START = StartJob([b"python", b"\xff"], b"/", [(b"A", b"\xfe=1")], [Worker(0, [(b"R", b"0")])], b"k" * 32, 0)
 
@@ -30,6 +40,7 @@ def test_messages_survive_any_cutting():
     plain = StartJob(START.command, START.directory, START.environment, START.workers, START.key)
     assert FrameReader(Request).feed(written(plain)) == [plain]
     assert plain.stdin_rank == -1
+    assert StreamData(1, b"").error is False
     assert (plain.results, plain.relay, plain.own_environment, plain.own_python, plain.deny) == (False,) * 4 + ([],)
 
 
@@ -44,6 +55,15 @@ def test_messages_survive_any_cutting():
 def test_what_is_no_request_is_refused(data):
     with pytest.raises(AgentError):
         FrameReader(Request).feed(data)
+
+
+def test_the_largest_message_is_read():
+    frame = messages.frame(Output(0, 1, bytes(messages.FRAME_LIMIT - 100)))
+    rest = messages.FRAME_LIMIT + 4 - len(frame)
+    frame = messages.frame(Output(0, 1, bytes(messages.FRAME_LIMIT - 100 + rest)))
+    assert len(frame) == messages.FRAME_LIMIT + 4
+    (read,) = FrameReader(Report).feed(frame)
+    assert len(read.data) == messages.FRAME_LIMIT - 100 + rest
 
 
 def test_too_large_a_message_is_refused_by_the_sender():

@@ -172,6 +172,25 @@ def test_long_tracebacks_are_shortened_but_keep_the_end():
     assert text.endswith("    RuntimeError: deep")
 
 
+def test_of_long_messages_the_beginning_and_the_end_are_kept():
+    def shown(count):
+        said = "".join(f"line {n}\n" for n in range(count))
+        return (
+            judge([end(0, 1, TRACE + "RuntimeError: deep\n" + said)]).text.partition("its exception:\n")[2].splitlines()
+        )
+
+    short = len(shown(0))
+    for count in range(30):
+        lines = shown(count)
+        if short + count <= 24:
+            assert lines[short:] == [f"    line {n}" for n in range(count)]
+        else:
+            assert len(lines) == 25
+            assert lines[:8] == shown(20)[:8]
+            assert [n for n, line in enumerate(lines) if line.strip() == "..."] == [8]
+            assert lines[9:] == [f"    line {n}" for n in range(count - 16, count)]
+
+
 def test_marks_below_the_code_are_left_out():
     text = judge([end(0, 1, TRACE + "    ~^^^~\nRuntimeError: x\n")]).text
     assert "^" not in text

@@ -96,6 +96,9 @@ def test_the_lists_are_in_order():
     for (file, change, at), why in known((HERE / "known.txt").read_text()).items():
         assert why, f"no reason for {change}"
         source = (ROOT / file).read_text()
+        if file.endswith(".cc"):
+            assert at in source
+            continue
         here = {(str(c), source.split("\n")[c.line - 1].strip()) for c in changes_of(source)}
         assert (change, at) in here, f"{file} has no {change!r} in {at!r} any more"
 
