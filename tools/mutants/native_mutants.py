@@ -55,6 +55,17 @@ def mutated(source: str, native: Native) -> str:
     return source.replace(native.before, native.after)
 
 
+def outdated(root: Path, natives: list[Native]) -> list[str]:
+    """What is wrong with entries of the table whose text is not there any more."""
+    found = []
+    for native in natives:
+        try:
+            mutated((root / native.file).read_text(encoding="utf-8"), native)
+        except (OSError, ValueError) as error:
+            found.append(f"native.txt: {error}")
+    return found
+
+
 def copy_changed(root: Path, copy: Path) -> None:
     """Makes the copy's parts equal to the tree's; what is equal already keeps its time, so it is not compiled again."""
     wanted = set()
