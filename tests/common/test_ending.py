@@ -1,12 +1,13 @@
 """Why a process ends, as the launcher is told."""
 
 import os
+import sys
 
 import pytest
 
-from horovod.common.ending import reason
+from horovod.common.ending import Watch, reason
 from horovod.common.exceptions import HorovodInternalError
-from horovod.common.reasons import LIMIT, Called, Ending, Left, Teller, decode, encode, explained
+from horovod.common.reasons import LIMIT, PIPE, Called, Ending, Left, Teller, decode, encode, explained
 from horovod.common.waited_in_vain import waited_in_vain
 
 
@@ -91,6 +92,79 @@ def test_telling_never_waits_and_never_fails(tmp_path):
     teller.tell(Called(0))
     teller.close()
     os.close(write)
+
+
+class Rank:
+    """A Watch, its pipe, and what Python would call at the end."""
+
+    def __init__(self, monkeypatch):
+        self.printed = []
+        monkeypatch.setattr(sys, "excepthook", lambda *error: self.printed.append(error[1]))
+        self.read, write = os.pipe()
+        os.set_blocking(self.read, False)
+        monkeypatch.setenv(PIPE, f"/proc/{os.getpid()}/fd/{write}")
+        self.ended = None
+        self.watch = Watch(lambda: (self.ended, None))
+        self.watch.begin(3)
+
+    def raise_at_the_end(self, error):
+        try:
+            raise error
+        except type(error):
+            sys.excepthook(*sys.exc_info())
+
+    def told(self):
+        try:
+            return [decode(line) for line in os.read(self.read, 1 << 16).splitlines()]
+        except BlockingIOError:
+            return []
+
+
+def test_a_rank_tells_each_thing_once(monkeypatch):
+    rank = Rank(monkeypatch)
+    assert rank.told() == [Called(3)]
+    rank.watch.leave("hvd.shutdown() was called")
+    hook = sys.excepthook
+    rank.watch.begin(3)  # again, after a shutdown
+    assert sys.excepthook is hook
+    assert rank.told() == [Left(3, "hvd.shutdown() was called"), Called(3)]
+    assert rank.watch.reason == "the process ended"
+    error = ValueError("bad\nbatch")
+    rank.raise_at_the_end(error)
+    assert rank.told() == [Ending(3, "own")]
+    rank.watch.at_exit()
+    assert rank.told() == []
+    assert rank.printed == [error]  # by the hook that was there before, and once
+    assert rank.watch.reason.startswith("it ended with ValueError: bad (in raise_at_the_end, test_ending.py:")
+    sys.excepthook(KeyError, KeyError(), None)
+    assert rank.watch.reason == "it ended with KeyError"
+
+
+def test_a_rank_that_caught_the_error_tells_why_its_job_ended(monkeypatch):
+    rank = Rank(monkeypatch)
+    rank.told()
+    rank.ended = "lost", 1
+    rank.watch.at_exit()
+    assert rank.told() == [Ending(3, "lost", [1])]
+    monkeypatch.setattr(sys, "last_value", KeyError("own"), raising=False)  # the program's own hook has shown it
+    rank.watch.begin(3)
+    rank.watch.at_exit()
+    assert rank.told() == [Called(3), Ending(3, "own")]
+
+
+def test_a_forked_child_tells_nothing(monkeypatch):
+    rank = Rank(monkeypatch)
+    pid = os.fork()
+    if pid == 0:
+        rank.watch.leave("x")
+        rank.watch.at_exit()
+        rank.raise_at_the_end(ValueError())
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert rank.told() == [Called(3)]
+    rank.watch.forget()
+    rank.watch.at_exit()
+    assert rank.told() == []
 
 
 def test_the_error_of_a_rank_that_waited_in_vain():

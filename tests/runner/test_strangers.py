@@ -17,6 +17,8 @@ from horovod.runner.strangers import FIRST_LOOK, Strangers, runs_python
         "env A=1 nice -n 5 python3 train.py",
         "bash -c 'cd x&&python train.py; echo done'",
         "sh -ec 'exec ./train.py'",
+        "bash --norc -c 'python train.py'",
+        "python -u -mpackage.train",
         "pypy3 train.py",
     ],
 )
@@ -38,6 +40,10 @@ def test_what_runs_python(command):
         "bash -c 'echo python'",
         """bash -c "it's python train.py" """,
         "bash -c",
+        "bash -c 'ls host:python b'",
+        "bash train.sh -c 'python train.py'",
+        "python -",
+        "python --help",
         "cat train.python",
         "pythonic train",
     ],
@@ -60,6 +66,11 @@ def test_the_first_minute():
     called = Strangers(4, ["python", "train.py"])
     called.started(0.0)
     assert called.early(60.0, called=True) == ""
+    two = Strangers(2, ["./train.py"])
+    two.started(0.0)
+    assert two.early(60.0, called=False)
+    assert two.late(called=False).startswith("warning: no rank has called hvd.init(), so this was the same program 2 t")
+    assert two.late(called=True) == ""
     for other in (Strangers(1, ["python", "train.py"]), Strangers(4, ["hostname"]), Strangers(4, [])):
         other.started(0.0)
         assert other.next_time() is None
