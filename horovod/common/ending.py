@@ -25,7 +25,7 @@ def reason(error: BaseException | None, ended: Ended, members: Sequence[int] | N
         if (told := explanation(one)) is not None:
             return told
     if not _follows(error, ended):
-        return Ending(rank, "own")
+        return Ending(rank, "exit" if error is None else "own")
     if ended is None or ended[1] < 0:
         return Ending(rank, "failed")
     return Ending(rank, ended[0], [ended[1] if members is None else members[ended[1]]])

@@ -1,8 +1,8 @@
 """What a rank tells the launcher of its part in the job, as data: that it has come, that it leaves, why it ends.
 
-The agent of the host gives its workers the name of a pipe in HOROVOD_REPORT_PIPE; a report is a line of JSON, written
-at once, so that the reports of several ranks do not mix. Nobody waits for them: where there is no pipe (other
-launchers, a container of its own between agent and worker) or it is full, the launcher judges without.
+The agent of the host gives its workers the name of a pipe, and its inode, in HOROVOD_REPORT_PIPE; a report is a line of
+JSON, written at once, so that the reports of several ranks do not mix. Nobody waits for them: where there is no pipe
+(other launchers, a container of its own between agent and worker) or it is full, the launcher judges without.
 """
 
 import contextlib
@@ -32,11 +32,11 @@ class Left(msgspec.Struct, frozen=True, tag="left"):
 
 
 class Ending(msgspec.Struct, frozen=True, tag="ending"):
-    """The process ends by an exception, or after its job has.
+    """The process ends.
 
-    ``why``: "own": for a reason of its own. The others are consequences: "lost", the connection to ``ranks`` broke;
-    "left", they had left the job; "absent", they did not call hvd.init() within ``seconds``; "failed", an operation
-    failed, and no rank is known to be the reason.
+    ``why``: "own": by an exception that is its own; "exit": without any, perhaps by sys.exit. The others are
+    consequences: "lost", the connection to ``ranks`` broke; "left", they had left the job; "absent", they did not call
+    hvd.init() within ``seconds``; "failed", an operation failed, and no rank is known to be the reason.
     """
 
     rank: int
@@ -47,7 +47,7 @@ class Ending(msgspec.Struct, frozen=True, tag="ending"):
     @property
     def suffers(self) -> bool:
         """Is something else the reason?"""
-        return self.why != "own"
+        return self.why not in ("own", "exit")
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
@@ -78,17 +78,25 @@ def decode(line: bytes) -> Report | None:
         return None
 
 
+def name_of(path: str, fd: int) -> str:
+    """Of the pipe that has this path below /proc, and this descriptor here."""
+    return f"{path}:{os.fstat(fd).st_ino}"
+
+
 class Teller:
     """The worker's end of the pipe."""
 
-    def __init__(self, path: str) -> None:
-        """``path``: the pipe's name; empty, or not a pipe that can be written to: what is told goes nowhere."""
+    def __init__(self, name: str) -> None:
+        """``name``: the pipe's, as ``name_of`` makes it; empty, or of another file here (in another pid namespace, say):
+        what is told goes nowhere."""
         self._fd = -1
+        path, _, inode = name.rpartition(":")
         if not path:
             return
         with contextlib.suppress(OSError, ValueError):
             fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-            if stat.S_ISFIFO(os.fstat(fd).st_mode):
+            found = os.fstat(fd)
+            if stat.S_ISFIFO(found.st_mode) and str(found.st_ino) == inode:
                 self._fd = fd
             else:
                 os.close(fd)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from horovod.common.reasons import LIMIT
+from horovod.common.reasons import LIMIT, name_of
 from horovod.common.worker_env import path_of_descriptor
 
 _AT_ONCE = 16 * LIMIT  # bytes; who writes without end must not keep the agent from its work
@@ -22,7 +22,7 @@ class ReportPipe:
         finally:
             for end in ends:
                 os.close(end)
-        self.path = path_of_descriptor(os.getpid(), self.fd)
+        self.name = name_of(path_of_descriptor(os.getpid(), self.fd), self.fd)
         """By which processes of this user can open it."""
         self._rest = b""
 

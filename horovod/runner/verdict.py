@@ -247,7 +247,7 @@ def _first(ends: Sequence[RankEnd], accept: object) -> RankEnd | None:
 
 def _has_own_exception(end: RankEnd) -> bool:
     reason = _reason(end, end.tail_at_stop)
-    return reason is not None and not reason.suffers
+    return reason is not None and reason.why == "own"
 
 
 def _exit_code(culprit: RankEnd) -> int:

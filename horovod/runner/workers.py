@@ -110,7 +110,7 @@ class WorkerTable:
         environment.update((name, b"%d" % fd) for name, fd in inherited)
         environment[KEY_FILE] = self._key_file
         if self._pipe is not None:
-            environment[REPORT_PIPE] = self._pipe.path.encode()
+            environment[REPORT_PIPE] = self._pipe.name.encode()
         environment.update(self._store)
         reads_stdin = worker.rank == job.stdin_rank
         terminal = os.open(job.terminal, os.O_RDWR | os.O_NOCTTY) if worker.rank == job.terminal_rank else None

@@ -7,7 +7,7 @@ import pytest
 
 from horovod.common.ending import Watch, reason
 from horovod.common.exceptions import HorovodInternalError
-from horovod.common.reasons import LIMIT, PIPE, Called, Ending, Left, Teller, decode, encode, explained
+from horovod.common.reasons import LIMIT, PIPE, Called, Ending, Left, Teller, decode, encode, explained, name_of
 from horovod.common.waited_in_vain import waited_in_vain
 
 
@@ -44,7 +44,7 @@ TOLD = Ending(7, "absent", [2], 3.0)
         (explained(ValueError("init"), TOLD), None, TOLD),
         (raised(SystemError(), context=explained(ValueError("init"), TOLD)), None, TOLD),
         (None, ("lost", 1), FOLLOWS),  # it was caught
-        (None, None, Ending(7, "own")),
+        (None, None, Ending(7, "exit")),
     ],
 )
 def test_reason(error, ended, expected):
@@ -80,10 +80,10 @@ def test_telling_never_waits_and_never_fails(tmp_path):
     path = f"/proc/{os.getpid()}/fd/{write}"
     file = tmp_path / "file"
     file.touch()
-    for name in ("", "/nowhere", "a\0b", str(file)):
+    for name in ("", "/nowhere", "a\0b:1", f"{file}:{file.stat().st_ino}", path, f"{path}:1"):
         Teller(name).tell(Called(0))
     assert file.read_bytes() == b""
-    teller = Teller(path)
+    teller = Teller(name_of(path, write))
     for _ in range(10000):
         teller.tell(Called(0))
     got = os.read(read, 1 << 20)
@@ -102,7 +102,7 @@ class Rank:
         monkeypatch.setattr(sys, "excepthook", lambda *error: self.printed.append(error[1]))
         self.read, write = os.pipe()
         os.set_blocking(self.read, False)
-        monkeypatch.setenv(PIPE, f"/proc/{os.getpid()}/fd/{write}")
+        monkeypatch.setenv(PIPE, name_of(f"/proc/{os.getpid()}/fd/{write}", write))
         self.ended = None
         self.watch = Watch(lambda: (self.ended, None))
         self.watch.begin(3)

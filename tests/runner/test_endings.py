@@ -77,6 +77,12 @@ def test_nonsense_is_no_report(line):
     assert endings.called == set()
 
 
+def test_a_rank_that_has_left_well_and_hangs_at_its_end_has_no_error():
+    left = [Ending(1, "exit"), Left(1, "the process ended")]
+    verdict = job(*left, Ending(0, "left", [1]), (0, 1), "stop", (1, -9))
+    assert "rank 1 on host h failed first: it ended without an error while others still needed it" in verdict.text
+
+
 def test_a_rank_whose_helper_wanted_to_be_one():
     verdict = job(Refused(0), Ending(0, "own"), (0, 1), Refused(1), Ending(1, "own"), (1, 1))
     assert verdict.headline.splitlines()[1] == "rank 0 on host h failed first: exit code 1"
