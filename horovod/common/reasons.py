@@ -87,7 +87,7 @@ class Teller:
     """The worker's end of the pipe."""
 
     def __init__(self, name: str) -> None:
-        """``name``: the pipe's, as ``name_of`` makes it; empty, or of another file here (in another pid namespace, say):
+        """``name``: the pipe's, as ``name_of`` makes it; empty, or of another file here (in another pid namespace):
         what is told goes nowhere."""
         self._fd = -1
         path, _, inode = name.rpartition(":")
