@@ -1,10 +1,11 @@
 """Real jobs whose end the launcher understands by what ranks report to it."""
 
+import subprocess
 import sys
 
 import pytest
 
-from tests.runner.launching import run_job
+from tests.runner.launching import LIMIT, marked_environment, run_job
 
 SCRIPT = """
 import os, sys, time
@@ -76,19 +77,26 @@ def test_who_gave_up_waiting_is_not_named_as_absent(tmp_path):
     ]
 
 
-def test_that_nobody_called_init_is_said_at_the_end(tmp_path):
+def test_that_nobody_called_init_is_said_soon_and_at_the_end(tmp_path):
+    """Soon is after a minute, which is half a second here."""
     path = tmp_path / "train.py"
+    path.write_text("import time; time.sleep(4)")
+    soon = "from horovod.runner import launch, strangers; strangers.FIRST_LOOK = 0.5; raise SystemExit(launch.main())"
+    command = [sys.executable, "-c", soon, "-np", "2", sys.executable, str(path)]
+    done = subprocess.run(command, env=marked_environment(), capture_output=True, text=True, timeout=LIMIT)
+    early, late = done.stderr.splitlines()
+    assert early.startswith("horovodrun: warning: after 0.5 s no rank has called hvd.init() yet; without it these are")
+    assert late.startswith("horovodrun: warning: no rank has called hvd.init(), so this was the same program 2 times")
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_nothing_is_said_where_somebody_did_or_nothing_is_trained(tmp_path):
+    path = tmp_path / "alone.py"
     path.write_text(
-        "import os, sys\n"
+        "import os\n"
         "from horovod.common.basics import HorovodBasics\n"
-        "hvd = HorovodBasics('benchmark')\n"
-        "if sys.argv[1:]: hvd.init(comm=[int(os.environ['HOROVOD_RANK'])])\n"  # this does not need the store
+        "HorovodBasics('benchmark').init(comm=[int(os.environ['HOROVOD_RANK'])])\n"  # this does not need the store
     )
-    done = run_job(["-np", "2", sys.executable, str(path)])
-    assert (done.code, done.out) == (0, "")
-    assert done.err.startswith(
-        "horovodrun: warning: no rank has called hvd.init(), so this was the same program 2 times"
-    )
-    assert len(done.err.splitlines()) == 1
-    assert run_job(["-np", "2", sys.executable, str(path), "init"]).err == ""
-    assert run_job(["-np", "2", sys.executable, "-c", "pass"]).err == ""
+    for words in ([sys.executable, str(path)], [sys.executable, "-c", "pass"]):
+        done = run_job(["-np", "2", *words])
+        assert (done.code, done.err) == (0, "")
