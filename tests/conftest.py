@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.pool import KERAS, TENSORFLOW, TORCH, Fleets, Kind, Pool
+from tests.skips import left_out, pytest_sessionfinish  # noqa: F401  a hook: what was skipped is said at the end
 from tests.testbed import hosts as testbed
 from tests.testbed.cluster import Cluster
 
@@ -23,11 +24,7 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 # Frameworks whose tests are left out where they are not installed (make test-tf-matrix has no torch and no jax).
-collect_ignore = [
-    folder
-    for folder, needs in (("torch", "torch"), ("tensorflow", "tensorflow"), ("keras", "keras"))
-    if not importlib.util.find_spec(needs)
-]
+collect_ignore = [folder for folder, _ in left_out()]
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,87 @@
+"""What is skipped is said at the end of a run, with what would bring it back; and in CI (CI=true) a skip whose reason
+is not in skips.txt fails the run: nobody would notice that a whole group of tests is gone.
+
+A line of skips.txt: a regular expression for the reason, two or more spaces, what brings the tests back.
+"""
+
+import importlib.util
+import os
+import re
+from collections import Counter
+from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LIST = Path(__file__).with_name("skips.txt")
+UNKNOWN = "a line in tests/skips.txt, if that has to be so"
+
+
+def left_out() -> list[tuple[str, str]]:
+    """(folder of tests, the framework that it needs) where that is not installed, as in make test-tf-matrix."""
+    pairs = (("torch", "torch"), ("tensorflow", "tensorflow"), ("keras", "keras"))
+    return [(folder, needs) for folder, needs in pairs if not importlib.util.find_spec(needs)]
+
+
+def parse(text: str) -> list[tuple[re.Pattern[str], str]]:
+    """(reason, what brings it back) of each line. ValueError naming a line without the second."""
+    known = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip() and not line.startswith("#"):
+            reason, _, remedy = line.partition("  ")
+            if not remedy.strip():
+                raise ValueError(f"skips.txt:{number}: {line!r}; accepted is REASON, two spaces, what brings it back")
+            known.append((re.compile(reason), remedy.strip()))
+    return known
+
+
+def reason_of(report: Any) -> str:
+    """Of a skipped test or module."""
+    text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return str(text).removeprefix("Skipped: ")
+
+
+def summary(reasons: Sequence[str], known: Sequence[tuple[re.Pattern[str], str]]) -> tuple[list[str], list[str]]:
+    """(a line for each remedy with the number of its tests, reasons that are not known)."""
+    counts: Counter[str] = Counter()
+    whys: dict[str, str] = {}
+    unknown = []
+    for reason in reasons:
+        remedy = next((remedy for pattern, remedy in known if pattern.search(reason)), None)
+        if remedy is None:
+            unknown.append(reason)
+        counts[remedy or UNKNOWN] += 1
+        whys.setdefault(remedy or UNKNOWN, reason)
+    lines = [f"skipped {count}: {whys[remedy][:150]}; brought back by {remedy}" for remedy, count in counts.items()]
+    return lines, list(dict.fromkeys(unknown))
+
+
+def fails(unknown: Sequence[str], environ: Mapping[str, str]) -> bool:
+    """In CI unknown reasons do."""
+    return bool(unknown) and environ.get("CI", "").lower() in ("1", "true")
+
+
+def _found(terminal: Any) -> tuple[list[str], list[str]]:
+    skipped = [report for report in terminal.stats.get("skipped", []) if not hasattr(report, "wasxfail")]
+    reasons = [f"tests/{folder}: {needs} is not installed" for folder, needs in left_out()]
+    return summary([*map(reason_of, skipped), *reasons], parse(LIST.read_text()))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]:
+    """Writes after everything that pytest writes."""
+    yield
+    terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is None:
+        return
+    lines, unknown = _found(terminal)
+    terminal.write_line("")
+    for line in lines or ["nothing was skipped"]:
+        terminal.write_line(line)
+    if fails(unknown, os.environ):
+        terminal.write_line(
+            f"FAILED, because CI is set and tests/skips.txt does not know: {'; '.join(unknown)}", red=True
+        )
+        if session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
