@@ -131,11 +131,12 @@ def test_the_fit_gives_no_negative_times_and_weighs_small_and_large_alike() -> N
     # The second parameter would have to be negative; the best that is not is zero.
     assert model.least_squares([([1.0, 1.0], 1.0), ([1.0, 2.0], 0.5)])[1] == 0.0
     assert model.least_squares([([1e-9], 1.0), ([0.0], 1.0)]) == pytest.approx([1e9])  # whatever the units
+    assert model.least_squares([([0.0], 1.0)]) == [0.0]  # what occurs nowhere
     # One parameter, 1 s and 1000 s, each off by the same share in opposite directions: in the middle.
     [value] = model.least_squares([([1.0], 0.9), ([1000.0], 1100.0)])
     assert 0.97 < value < 1.0
     with pytest.raises(ValueError, match="above 0"):
-        model.least_squares([([1.0], 0.0)])
+        model.least_squares([([1.0], 1.0), ([1.0], 0.0)])
 
 
 def results() -> list[report.Result]:

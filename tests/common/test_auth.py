@@ -43,6 +43,15 @@ def test_members_agree_on_the_place():
     assert repr(auth.Ephemeral(b"p", KEY.count)) == "Ephemeral(public=b'p', cipher=0)"
 
 
+def test_what_is_wanted_is_what_is_missing():
+    acceptor = Acceptor(KEY, epoch=7, rank=1)
+    hello = Connector(KEY, PLACE).outgoing
+    for at in range(len(hello)):
+        assert acceptor.wanted == len(hello) - at
+        acceptor.feed(hello[at : at + 1])
+    assert acceptor.wanted == 32  # the proof
+
+
 def test_an_acceptor_that_connects_invites_the_connector():
     inviter, invited = Inviter(KEY, PLACE), Acceptor(KEY, epoch=7, rank=3)
     invitation, inviter.outgoing = inviter.outgoing, b""

@@ -43,6 +43,7 @@ def names(endpoints):
 )
 def test_where_a_rank_listens(found, wanted, alone, expected):
     assert names(to_listen(found, wanted, alone)) == expected
+    assert {each.port for each in to_listen(found, wanted, alone)} <= {0}  # any
 
 
 def test_a_host_with_very_many_addresses():
@@ -96,6 +97,13 @@ MINE = endpoints("10.1.0.5/16", "fd00:1::5/64", "192.168.1.5/24", "172.17.0.1/16
             ["192.168.9.6/24", "10.7.0.6/16", "10.8.0.1/16"],
             {"192.168.9.6": "192.168.1.5", "10.7.0.6": "10.1.0.5"},
             ["10.7.0.6", "192.168.9.6", "10.8.0.1"],
+        ),
+        # A route by any of our interfaces before one that we do not listen on, and both before none.
+        (
+            MINE,
+            ["10.7.0.6/16", "10.8.0.6/16", "10.9.0.6/16"],
+            {"10.8.0.6": "203.0.113.7", "10.9.0.6": "172.17.0.1"},
+            ["10.9.0.6", "10.8.0.6", "10.7.0.6"],
         ),
         (MINE, ["10.8.0.6/16", "fd00:1::6/64"], {}, ["fd00:1::6", "10.8.0.6"]),  # IPv6 only in common
         (MINE, ["127.0.0.1/8"], {}, []),  # it listens on its loopback only

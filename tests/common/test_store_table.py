@@ -23,6 +23,12 @@ def exchange(rank, size=2, value=b"", node="", group="g", timeout=10.0):
     return Exchange(rank, group, rank, size, value, timeout, node)
 
 
+def test_at_first_nobody_waits(table):
+    table.publish()
+    assert table.waiting == {}
+    assert table.expire(1e9) == []
+
+
 def test_values_are_found_at_once_or_as_soon_as_all_are_there(table):
     assert replies(table.handle(b"a", Set(1, "x", b"1"), 0)) == [(b"a", [])]
     assert replies(table.handle(b"b", Get(1, ["x"], 5), 0)) == [(b"b", [b"1"])]

@@ -100,18 +100,22 @@ def main() -> int:
             for change in changes_of((ROOT / target.file).read_text(encoding="utf-8")):
                 print(f"{target.file}:{change.line}: {change}")
         return 0
+    failed: list[str] = []
     for target in python:
         print(target.file, flush=True)
-        made += try_all(ROOT, target, options.most, options.seed, options.jobs, tell)
+        try:
+            made += try_all(ROOT, target, options.most, options.seed, options.jobs, tell)
+        except RuntimeError as error:  # the others can be tried
+            failed.append(str(error))
     reasons = known((HERE / "known.txt").read_text())
-    old = [*native_mutants.outdated(ROOT, native), *outdated(ROOT, reasons)]
+    failed += [*native_mutants.outdated(ROOT, native), *outdated(ROOT, reasons)]
     native = [n for n in native if not native_mutants.outdated(ROOT, [n])]
     if native:
         print("the table of C++ mutations", flush=True)
         made += native_mutants.try_table(ROOT, ROOT / "build" / "mutants", native, options.jobs, tell)
-    print("\n".join([*summary(made, reasons), *old]))
+    print("\n".join([*summary(made, reasons), *failed]))
     print(f"{time.monotonic() - start:.0f} s, seed {options.seed}, at most {options.most} of a module")
-    return 0 if sum(mutant.outcome != "lives" for mutant in made) >= ENOUGH * len(made) and not old else 1
+    return 0 if sum(mutant.outcome != "lives" for mutant in made) >= ENOUGH * len(made) and not failed else 1
 
 
 if __name__ == "__main__":
