@@ -141,6 +141,11 @@ TEST_CASE("allreduce in arenas: only what lies there as a whole, and is input an
            if (homes.count != (c.home ? 2 : 0)) return Status(Code::internal, c.what);
            if (c.home && homes.offset[1] != static_cast<uint64_t>(c.out - base)) return Status(Code::internal, std::string("offset of ") + c.what);
          }
+         for (size_t count : {Homes::kMost, Homes::kMost + 1}) {
+           const std::vector<Segments::Piece> pieces(count, {base, base, 1});
+           const size_t home = homes_of(*comm.node, segments_of(pieces), 4).count;
+           if (home != (count > Homes::kMost ? 0 : count)) return Status(Code::internal, std::to_string(count) + " pieces");
+         }
          return {};
        })) {
     CHECK(m == "");

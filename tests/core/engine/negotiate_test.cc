@@ -167,16 +167,18 @@ TEST_CASE("what fusion counts of an allgather is its result") {
   CHECK(n.take_ready().at(0).bytes == 7 * 3 * 4);
 }
 
-TEST_CASE("the fence of a group is its last member's") {
-  Negotiator n(1, labels(1));
+TEST_CASE("the fence of a group is its last member's, whichever is complete first") {
   Request first = member_of("g", 2, "a"), second = member_of("g", 2, "b");
   second.fence = uint64_t{1} << kWeakFenceBits;  // another thread has waited meanwhile
-  n.announce(0, first, 0);
-  n.announce(0, second, 0);
-  const auto ready = n.take_ready();
-  REQUIRE(ready.size() == 2);
-  CHECK(ready[0].fence == ready[1].fence);
-  CHECK(fuse(ready, {}).size() == 1);
+  for (bool turned : {false, true}) {
+    Negotiator n(1, labels(1));
+    n.announce(0, turned ? second : first, 0);
+    n.announce(0, turned ? first : second, 0);
+    const auto ready = n.take_ready();
+    REQUIRE(ready.size() == 2);
+    for (const Ready& member : ready) CHECK(member.fence == second.fence);
+    CHECK(fuse(ready, {}).size() == 1);
+  }
 }
 
 TEST_CASE("whatever waits is seen to wait: members of groups, and joins") {
@@ -378,6 +380,20 @@ TEST_CASE("unlike operations under one name become errors that name both") {
   CHECK(!n.has_pending());
 }
 
+TEST_CASE("unlike operations are an error only when each rank has announced one of them") {
+  auto failed = [](int world, const std::vector<std::pair<int, Request>>& announced) {
+    Negotiator n(world, labels(world));
+    for (const auto& [rank, q] : announced) n.announce(rank, q, 1);
+    n.fail_diverged(2);
+    return names(n.take_ready());
+  };
+  const Request reduce = request("allreduce.loss"), send = request("broadcast.loss", Kind::broadcast);
+  CHECK(failed(3, {{0, reduce}, {1, send}, {2, send}}) == Names{"allreduce.loss", "broadcast.loss"});
+  CHECK(failed(3, {{0, reduce}, {1, send}}).empty());               // rank 2 may come with either
+  CHECK(failed(2, {{0, reduce}, {0, send}, {1, send}}) == Names{"broadcast.loss"});  // complete, and rank 1 may come with the other
+  CHECK(failed(2, {{0, reduce}, {1, request("broadcast.other", Kind::broadcast)}}).empty());
+}
+
 TEST_CASE("the stall check tells who is missing, and ends the job when asked to") {
   Negotiator n(4, labels(4));
   n.announce(1, request("late"), 10);
@@ -405,6 +421,9 @@ TEST_CASE("the stall check tells who is missing, and ends the job when asked to"
   const Status end = check(stall, 31);
   CHECK(end.code() == Code::timeout);
   CHECK(contains(end.message(), "late"));
+  Stall early(5, 20, labels(4)), sharp(5, 20, labels(4));
+  CHECK(early.check(n, 29.9, nullptr, &told).ok());
+  CHECK(sharp.check(n, 30, nullptr, &told).code() == Code::timeout);  // 20 s after it was announced
   Stall never(0, 0, labels(4));
   CHECK(check(never, 1e6).ok());
   CHECK(warnings == 1);
