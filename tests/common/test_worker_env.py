@@ -219,6 +219,16 @@ def test_the_file_stands_in_for_a_lost_descriptor(key_fd):
         WorkerEnv().job_key()
 
 
+def test_a_key_that_others_could_change_is_refused():
+    fd = os.memfd_create("key", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.write(fd, make_key())
+        with pytest.raises(ValueError, match="a sealed memfd of 32 bytes"):
+            read_key_fd(fd)
+    finally:
+        os.close(fd)
+
+
 def test_another_file_under_the_descriptors_number_is_refused(tmp_path):
     (tmp_path / "f").write_bytes(b"x" * 32)
     with open(tmp_path / "f", "rb") as file, pytest.raises(ValueError, match="HOROVOD_KEY_FD"):

@@ -18,6 +18,7 @@ from horovod.common.launchers.hostlist import expand, tasks
         ("r[1-2]n[3-4]", ["r1n3", "r1n4", "r2n3", "r2n4"]),
         ("gpu-[1-2].cluster,a.b-c", ["gpu-1.cluster", "gpu-2.cluster", "a.b-c"]),
         ("n[5]", ["n5"]),
+        ("n[65535-65536]", ["n65535", "n65536"]),
     ],
 )
 def test_expand(text, names):
