@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from horovod._keras import in_sync
+from horovod._keras import batches, in_sync
 from horovod.common.objects import allgather_object
 from horovod.common.state import state
 
@@ -20,8 +20,8 @@ def _sync(model: Any) -> None:
 class BroadcastGlobalVariables:
     """Brings all ranks to the root's weights and optimizer state at the end of the first batch, when both exist.
 
-    Random seeds of layers such as Dropout stay each rank's own. With HOROVOD_CHECK_IN_SYNC_STEPS this callback, which
-    all ranks have, compares models and optimizers afterwards.
+    Random seeds of layers such as Dropout stay each rank's own. This callback, which all ranks have, also looks whether
+    they have equally many batches (ValueError), and with HOROVOD_CHECK_IN_SYNC_STEPS compares models and optimizers.
     """
 
     _hvd_face: Any
@@ -35,9 +35,18 @@ class BroadcastGlobalVariables:
         self.local_variables = local_variables
         self.broadcast_done = False
         self._batches = 0
+        self._in_epoch = 0
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        if batches.concerns(self.model):  # type: ignore[attr-defined]
+            batches.check_plan(self._hvd_face, (self.params or {}).get("steps"))  # type: ignore[attr-defined]
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._in_epoch = 0
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         model = self.model  # type: ignore[attr-defined]
+        self._in_epoch = batch + 1
         if not self.broadcast_done:
             self._hvd_face.broadcast_model(model, self.root_rank, self.local_variables)
             self.broadcast_done = True
@@ -46,6 +55,8 @@ class BroadcastGlobalVariables:
             in_sync.check_model(self._hvd_face, model, self.local_variables)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if batches.concerns(self.model):  # type: ignore[attr-defined]
+            batches.check_epoch(self._hvd_face, epoch, self._in_epoch)
         # Callbacks after this one may write a checkpoint.
         if in_sync.is_due(0):
             in_sync.check_model(self._hvd_face, self.model, self.local_variables)  # type: ignore[attr-defined]
