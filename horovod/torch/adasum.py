@@ -16,11 +16,11 @@ import torch
 
 from horovod.common.ops import Adasum, check_adasum_size
 from horovod.common.process_sets import ProcessSet
-from horovod.torch.gradients import Options, too_many_passes
 from horovod.torch.hooks import Hooks
 from horovod.torch.ops import handles
 from horovod.torch.ops.allreduce import submit
 from horovod.torch.ops.tensors import plain
+from horovod.torch.options import Options
 
 
 def check_set(process_set: ProcessSet) -> None:
@@ -86,8 +86,11 @@ class DeltaReducer:
         self.options.passes = passes
         self.reset()
 
-    def synchronize(self, only_new: bool) -> None:
+    def synchronize(self, only_new: bool = False) -> None:
         """Nothing to wait for: gradients stay as they are."""
+
+    def stepped(self) -> None:
+        """Nothing to note."""
 
     def step(self, step: Callable[[], Any]) -> Any:
         """Runs ``step``, which moves the parameters, and combines these moves over all ranks, which call it too.
@@ -150,4 +153,8 @@ class DeltaReducer:
         """A backward pass has made the slot's gradient."""
         slot.left -= 1
         if slot.left < 0:
-            raise too_many_passes(slot.name, self.options.passes)
+            passes = self.options.passes
+            raise AssertionError(
+                f"gradient {slot.name!r} was computed more than backward_passes_per_step={passes} times before step(); "
+                "raise backward_passes_per_step to sum up gradients locally"
+            )

@@ -1,20 +1,23 @@
 """Which gradients share buckets, as it is decided while training goes on.
 
-Gradients go alone at first. After each step all ranks know the outcome of the flags (gradients.py): which gradients
+Gradients go alone at first. After each round all ranks know the outcome of the flags (gradients.py): which gradients
 there were, and which of them no rank wants to have apart. From that alone, and from the order in which rank 0's
-gradients arrived, follows who shares a bucket from the next step on; so all ranks decide alike.
+gradients arrived, follows who shares a bucket from the next round on; so all ranks decide alike.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from horovod.common.faces import TORCH as face
 from horovod.common.ops import Sum
 from horovod.common.process_sets import ProcessSet
-from horovod.torch.bucket_plan import plan
+from horovod.torch.bucket_plan import Gradient, plan
 from horovod.torch.buckets import Bucket, Slot
-from horovod.torch.ops.allreduce import allreduce_
+from horovod.torch.ops import handles
+from horovod.torch.ops.allreduce import submit
 from horovod.torch.ops.tensors import CODES
 
 DENSE = 1
@@ -32,17 +35,36 @@ _PATIENCE = 3  # steps in a row that a bucket may lack gradients on all ranks be
 _MOST_MOVES = 2
 
 
+@dataclass
+class _Proposal:
+    """What the ranks are about to agree on."""
+
+    work: Any
+    message: torch.Tensor
+    slots: int
+    candidates: list[tuple[Slot, Gradient]]
+    buckets: list[Bucket]
+    job: Any
+
+
 class Bucketing:
     """The buckets of one optimizer."""
 
     def __init__(self, most: int, process_set: ProcessSet) -> None:
         """``most``: bytes of the largest gradient that shares a bucket; 0: there are no buckets."""
         self.most = most
-        self.buckets: list[Bucket] = []
         self.arrived: list[Slot] = []
-        """Of the gradients that go alone in this step those that a backward pass made, in the order they came."""
+        """Of the gradients that go alone in this round those that a backward pass made, in the order they came."""
+        self._buckets: list[Bucket] = []
         self._process_set = process_set
-        self._settled: list[int] = []  # the outcome of the step before, if it led to no new bucket
+        self._settled: list[int] = []  # the outcome of the round before, if it led to no new bucket
+        self._proposal: _Proposal | None = None
+
+    @property
+    def buckets(self) -> list[Bucket]:
+        """All buckets, with what has been proposed; see ``settle``."""
+        self.settle()
+        return self._buckets
 
     def flag(self, slot: Slot) -> int:
         """The flag of a slot with a dense gradient."""
@@ -63,46 +85,75 @@ class Bucketing:
         return DENSE if may_share else DENSE | APART
 
     def restart(self) -> None:
-        """Gets ready for the next step."""
+        """Gets ready for the next round."""
         self.arrived.clear()
-        for bucket in self.buckets:
+        for bucket in self._buckets:
             bucket.restart()
 
     def drop_outdated(self) -> None:
         """Gives up the buckets of another job: a rank that is new in this one does not have them."""
-        for bucket in [b for b in self.buckets if b.job is not face.job]:
+        if self._proposal is not None and self._proposal.job is not face.job:
+            self._proposal = None
+        for bucket in [b for b in self._buckets if b.job is not face.job]:
             self._give_up(bucket)
             for slot in bucket.members:
                 slot.moves = 0
 
     def wishes(self) -> list[int]:
         """What this rank adds to the flags: 1 if it wants no buckets, 1 if it has one that is to be given up."""
-        return [int(self.most == 0), int(any(self._is_tired(bucket) for bucket in self.buckets))]
+        return [int(self.most == 0), int(any(self._is_tired(bucket) for bucket in self._buckets))]
 
-    def rearrange(self, slots: Sequence[Slot], outcome: list[int]) -> None:
-        """Makes and gives up buckets. To be called by all ranks after a step in which no reduction failed.
+    def propose(self, slots: Sequence[Slot], outcome: list[int]) -> None:
+        """Begins to make and give up buckets, which ``settle`` does. To be called by all
+        ranks after a round in which no reduction failed. Does not wait: ranks end rounds of several optimizers in
+        whatever order.
 
-        ``outcome``: for each slot the flag, then ``wishes``; the largest of all ranks'. Raises HorovodInternalError
-        when a peer is lost.
+        ``outcome``: for each slot the flag, then ``wishes``; the largest of all ranks'.
         """
         refused, tired = outcome[-2:]
         if refused or not (tired or self._has_news(slots, outcome)):
             return
-        agreed = self._agree(slots)
-        if agreed is None:
+        count = len(slots)
+        message = torch.zeros(1 + count + len(self._buckets), dtype=torch.int64)
+        message[0] = 1
+        if self._process_set.rank() == 0:
+            for place, slot in enumerate(self.arrived, 1):
+                message[1 + slot.index] = place
+        for i, bucket in enumerate(self._buckets):
+            message[1 + count + i] = self._is_tired(bucket)
+        name = f"allreduce.gradients.order.{slots[0].name}"
+        work = submit(message, message, name, Sum, 1.0, 1.0, self._process_set)
+        handles.park(work, message)  # should the optimizer go before it is done
+        candidates = [(slot, slot.shape) for slot in self._candidates(slots, outcome)]
+        self._proposal = _Proposal(work, message, count, candidates, list(self._buckets), face.job)
+
+    def settle(self) -> None:
+        """Waits for what has been proposed and does it. To be called before gradients are looked at in the next round.
+        Raises HorovodInternalError when a peer is lost."""
+        proposal, self._proposal = self._proposal, None
+        if proposal is None:
             return
-        came, given_up = agreed
-        # Those that are given up go alone in the next step at least: its flags say whether they may share again.
-        candidates = self._candidates(slots, outcome)
-        for bucket in given_up:
-            self._give_up(bucket)
+        handles.wait(proposal.work, proposal.message)
+        present, *rest = (int(n) for n in proposal.message.tolist())
+        # A rank that does not take part, because it has joined (``hvd.join``), would not know of what is decided now.
+        if present < len(self._process_set.ranks or ()):
+            return
+        # By slot the place in the order in which the gradients of the set's first rank came, from 1 on, 0 for those
+        # that did not; and for each bucket how many ranks want to give it up.
+        came, votes = rest[: proposal.slots], rest[proposal.slots :]
+        # Those that are given up go alone in the next round at least: its flags say whether they may share again.
+        for bucket, wish in zip(proposal.buckets, votes, strict=True):
+            if wish:
+                self._give_up(bucket)
         # As they came; then those that no backward pass made, the last first.
-        candidates.sort(key=lambda slot: (came[slot.index] or len(slots) + 1, -slot.index))
-        for members in plan([slot.shape for slot in candidates], range(len(candidates))):
-            slots_of_bucket = [candidates[i] for i in members]
+        candidates = sorted(
+            proposal.candidates, key=lambda entry: (came[entry[0].index] or proposal.slots + 1, -entry[0].index)
+        )
+        for members in plan([shape for _, shape in candidates], range(len(candidates))):
+            slots_of_bucket = [candidates[i][0] for i in members]
             # A name that no other operation can have: those begin with their kind.
             name = f"gradients.bucket.{slots_of_bucket[0].name}"
-            self.buckets.append(Bucket(name, slots_of_bucket, face.job))
+            self._buckets.append(Bucket(name, slots_of_bucket, candidates[members[0]][1].dtype, face.job))
 
     def _has_news(self, slots: Sequence[Slot], outcome: list[int]) -> bool:
         if outcome == self._settled:
@@ -113,28 +164,10 @@ class Bucketing:
     def _candidates(self, slots: Sequence[Slot], outcome: list[int]) -> list[Slot]:
         return [slot for slot in slots if slot.bucket is None and outcome[slot.index] == DENSE]
 
-    def _agree(self, slots: Sequence[Slot]) -> tuple[list[int], list[Bucket]] | None:
-        """By slot the place in the order in which the gradients of the set's first rank came, from 1 on, 0 for those
-        that did not; and the buckets that some rank wants to give up. None if a rank does not take part, because it
-        has joined (``hvd.join``): later it would not know of what is decided now."""
-        count = len(slots)
-        message = torch.zeros(1 + count + len(self.buckets), dtype=torch.int64)
-        message[0] = 1
-        if self._process_set.rank() == 0:
-            for place, slot in enumerate(self.arrived, 1):
-                message[1 + slot.index] = place
-        for i, bucket in enumerate(self.buckets):
-            message[1 + count + i] = self._is_tired(bucket)
-        allreduce_(message, name=f"gradients.order.{slots[0].name}", op=Sum, process_set=self._process_set)
-        present, *rest = (int(n) for n in message.tolist())
-        if present < len(self._process_set.ranks or ()):
-            return None
-        return rest[:count], [bucket for bucket, votes in zip(self.buckets, rest[count:], strict=True) if votes]
-
     def _is_tired(self, bucket: Bucket) -> bool:
         return bucket.outgrown or bucket.partly_sent >= _PATIENCE
 
     def _give_up(self, bucket: Bucket) -> None:
-        self.buckets.remove(bucket)
+        self._buckets.remove(bucket)
         self._settled = []
         bucket.give_up()

@@ -27,14 +27,39 @@ _storage_uses: Callable[[int], int] = getattr(torch._C, "_storage_Use_Count", la
 class Slot:
     """What the reducer knows of one parameter."""
 
-    __slots__ = ("address", "bucket", "group", "hook", "index", "left", "moves", "name", "parameter", "view")
+    __slots__ = (
+        "address",
+        "again",
+        "before",
+        "bucket",
+        "group",
+        "hook",
+        "index",
+        "late",
+        "moves",
+        "name",
+        "parameter",
+        "seen",
+        "touched",
+        "version",
+        "view",
+        "watched",
+    )
 
-    def __init__(self, parameter: torch.Tensor, name: str, index: int, left: int) -> None:
+    def __init__(self, parameter: torch.Tensor, name: str, index: int) -> None:
         self.parameter = parameter
         self.name = name
         self.index = index
-        self.left = left  # backward passes until the gradient is reduced
         self.hook: Any = None
+        self.seen = 0  # number of the last backward pass that made the gradient
+        self.touched = False  # a backward pass of this round has made it
+        self.again = False  # there are backward passes that make it more than once
+        self.late = True  # so it is submitted when they are over; until it is known, too
+        self.watched: torch.Tensor | None = (
+            None  # the gradient as it was submitted, and its version; see submissions.py
+        )
+        self.version = 0
+        self.before: torch.Tensor | None = None  # what was in param.grad and is not to be reduced; see transit.py
         self.group: Any = None
         self.bucket: Bucket | None = None
         self.view: Any = None  # its place in the bucket, unless the program has moved it: it is param.grad itself
@@ -64,7 +89,7 @@ class Bucket:
         "waiting_for",
     )
 
-    def __init__(self, name: str, members: Sequence[Slot], job: Any) -> None:
+    def __init__(self, name: str, members: Sequence[Slot], dtype: torch.dtype, job: Any) -> None:
         """``name``: the operation's. ``job``: in which all ranks have this bucket."""
         self.name = name
         self.members = list(members)
@@ -73,7 +98,7 @@ class Bucket:
         self.sent = False  # in this step, as a whole
         self.partly_sent = 0  # how many steps in a row some gradients of it were missing on all ranks
         self.outgrown = False  # a parameter's dtype has changed since
-        self._dtype = self.members[0].parameter.dtype
+        self._dtype = dtype
         self._memory_is_ours = False
         self._taken_from: dict[Slot, torch.Tensor] = {}  # gradients that are no views
         self._allocate()

@@ -1,101 +1,91 @@
-"""The reduction of a model's gradients while the backward pass still runs.
+"""The reduction of a model's gradients: begun while the backward pass still runs, complete when it is over.
 
 Each parameter has a hook that autograd calls when its gradient is complete; the hook hands the gradient to the engine
-and returns. What is left is done in ``synchronize``: submit what is there but not yet on its way, find out what only
-other ranks have, wait for all.
+and returns. The rest is a *round* in which all ranks take part, at the end of the backward pass, or of the last of
+``backward_passes_per_step``: submit what is there but not yet on its way, find out what only other ranks have, wait for
+all (backward.py says when a pass ends).
 
-Ranks may have gradients for different parameters (a branch of the model that only some ranks' data took). So in
-``synchronize`` every rank contributes a vector of flags, one byte for each parameter, to a small reduction with Max:
-0 for no gradient, 1 for a dense one, 1 + k for a sparse one with k sparse dimensions. A rank that lacks a gradient
-waits for the outcome and contributes zeros if some rank has one. If no rank has one, the gradient stays None, as it
-does in a process that trains alone, so momentum and weight decay leave the parameter alone. Ranks that have all
-gradients never wait for the flags before they submit.
+Ranks may have gradients for different parameters (a branch of the model that only some ranks' data took). So in a round
+every rank contributes a vector of flags, one byte for each parameter, to a small reduction with Max: 0 for no gradient,
+1 for a dense one, 1 + k for a sparse one with k sparse dimensions. A rank that lacks a gradient waits for the outcome
+and contributes zeros if some rank has one. If no rank has one, the gradient stays None, as it does in a process that
+trains alone, so momentum and weight decay leave the parameter alone. Ranks that have all gradients never wait for the
+flags before they submit.
+
+A rank may also have made no backward pass at all when others have. It takes part in their rounds from ``step``: in as
+many as there have been in a step so far, usually one. If it turns out that there are fewer this time, the others, who
+know from the vector that somebody waits, tell it from their ``step``, which otherwise costs nothing. The vector also
+has the number of the round within the step, so ranks that make different numbers of backward passes get an error, and
+it says whose backward pass has raised an exception; then the round fails on all.
 
 Gradients go alone at first and share buckets later (bucketing.py). A bucket is submitted when all its gradients have
-arrived. If some of them are missing on all ranks, the others go alone in this step, straight from their places in the
+arrived. If some of them are missing on all ranks, the others go alone in this round, straight from their places in the
 bucket.
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
+from horovod.common.exceptions import HorovodInternalError
 from horovod.common.faces import TORCH as face
-from horovod.common.ops import Average, Max
-from horovod.common.process_sets import ProcessSet
-from horovod.torch.bucketing import APART, DENSE, Bucketing
-from horovod.torch.buckets import Bucket, Slot
-from horovod.torch.compression import Compression, wire_of
+from horovod.common.ops import Average
+from horovod.torch import backward
+from horovod.torch.bucketing import Bucketing
+from horovod.torch.buckets import Slot
+from horovod.torch.contribution import Contribution
 from horovod.torch.hooks import Hooks
-from horovod.torch.ops import handles, profiling
-from horovod.torch.ops.allreduce import submit
-from horovod.torch.ops.tensors import plain
-from horovod.torch.residuals import Residuals
-from horovod.torch.sparse import sparse_allreduce_async
+from horovod.torch.ops import handles
+from horovod.torch.options import Options
+from horovod.torch.submissions import Group, Submissions, watch
+from horovod.torch.transit import bring_back, put_aside
 
-
-@dataclass
-class Options:
-    """How gradients are reduced; see ``DistributedOptimizer``."""
-
-    process_set: ProcessSet
-    compression: Any = Compression.none
-    op: int = Average
-    prescale: float = 1.0
-    postscale: float = 1.0
-    sparse_as_dense: bool = False
-    passes: int = 1
-    groups: list[list[torch.Tensor]] = field(default_factory=list)
-    bucket_most: int = 0
-    """Gradients of at most so many bytes share buckets, if all ranks say so; 0: none."""
-
-
-def too_many_passes(name: str, passes: int) -> AssertionError:
-    """What is raised when backward computes a gradient once more than the optimizer expects."""
-    return AssertionError(
-        f"gradient {name!r} was computed more than backward_passes_per_step={passes} "
-        "times before step() or synchronize(); raise backward_passes_per_step to sum up gradients locally"
-    )
-
-
-class _Group:
-    """Gradients that are submitted together."""
-
-    __slots__ = ("members", "waiting_for")
-
-    def __init__(self, members: list[Slot]) -> None:
-        self.members = members
-        self.waiting_for = len(members)
+_MOST = 255  # of what a byte of the vector says
 
 
 class GradientReducer:
-    """The gradients of one optimizer."""
+    """The gradients of one optimizer. Takes part in backward passes (backward.Reducer)."""
 
     def __init__(self, parameters: Sequence[torch.Tensor], names: dict[torch.Tensor, str], options: Options) -> None:
         """``names``: of every parameter, unique among the operations of the process set and equal on all ranks."""
         self.options = options
         self._slots: list[Slot] = []
-        self._hooks = Hooks(self)
-        # By slot, bucket or tensor that is on its way: what waits for the result and puts it in its place.
-        self._pending: dict[Any, Callable[[], None]] = {}
-        self._groups: list[_Group] = []
-        self._wire = wire_of(options.compression)
-        self._residuals = Residuals() if getattr(options.compression, "error_feedback", False) else None
+        self._adds = options.op != Average  # to what is there, which must not be reduced again
+        self._hooks = Hooks(self, before=self._adds)
+        self._groups: list[Group] = []
+        self._on_the_way = Submissions(options)
         self._bucketing = Bucketing(options.bucket_most, options.process_set)
+        self._contribution = Contribution(options, self._slots, self._groups, self._bucketing, self._on_the_way)
+        self._job = face.job
+        self._rounds = 0  # completed since the last step, or since gradients were zeroed
+        self._pass: Any = None  # what the backward pass that is under way is known by
+        self._pass_number = 0
+        self._ended = 0  # passes of this round
+        self._in_last_pass = False  # of this round, and its end will be seen
+        self._failed = False  # has a pass of this round raised an exception?
+        self._recovers = False
+        self._most_rounds = 1  # in a step so far
+        self._awaited = False  # is another rank at its step, expecting more rounds than there have been?
+        self._vote: Any = None  # the Work and tensor of the round that is under way
+        self._answered = False
         self.add(parameters, names)
         slot_of = {slot.parameter: slot for slot in self._slots}
         for members in options.groups:
-            self._groups.append(_Group([slot_of[p] for p in members]))
+            self._groups.append(Group([slot_of[p] for p in members]))
             for slot in self._groups[-1].members:
                 slot.group = self._groups[-1]
+
+    @property
+    def name(self) -> str:
+        """Of the vote, unique in the job."""
+        return f"allreduce.gradients.{self._slots[0].name}"
 
     def add(self, parameters: Iterable[torch.Tensor], names: dict[torch.Tensor, str]) -> None:
         """Takes care of more parameters."""
         for p in parameters:
-            slot = Slot(p, names[p], len(self._slots), self.options.passes)
+            slot = Slot(p, names[p], len(self._slots))
             self._slots.append(slot)
             self._hook(slot)
 
@@ -109,15 +99,16 @@ class GradientReducer:
     @property
     def busy(self) -> bool:
         """Are gradients on their way?"""
-        return bool(self._pending)
+        return len(self._on_the_way) > 0
 
     def reset(self) -> None:
         """Waits for what is on its way, ignoring failures, forgets what compression has lost so far, and starts to
         count backward passes anew."""
-        with contextlib.suppress(Exception):
-            self._finish()
-        if self._residuals is not None:
-            self._residuals.clear()
+        self._leave_pass()
+        self._on_the_way.forget()
+        self._failed = self._awaited = False
+        self._vote = None
+        self._rounds = 0
         self._restart()
 
     def set_passes(self, passes: int) -> None:
@@ -126,273 +117,224 @@ class GradientReducer:
         self.reset()
 
     def _hook(self, slot: Slot) -> None:
-        if not slot.parameter.requires_grad or slot.hook is not None:
-            return
-        self._hooks.add(slot)
+        if slot.parameter.requires_grad and slot.hook is None:
+            self._hooks.add(slot)
+
+    # ---- in a backward pass ----------------------------------------------------------------------------------------
+
+    def before_gradient(self, slot: Slot) -> None:
+        """A backward pass is about to add to the slot's gradient. Called only if ``options.op`` needs it."""
+        if not slot.touched:
+            put_aside(slot)
 
     def on_gradient(self, slot: Slot) -> None:
         """A backward pass has made the slot's gradient."""
-        left = slot.left - 1
-        if left < 0:
-            raise too_many_passes(slot.name, self.options.passes)
-        slot.left = left
-        if slot.bucket is not None and slot.bucket.job is not face.job:
-            self._bucketing.drop_outdated()
+        # The path of every gradient: no call that is not needed.
+        if self._pass is None:
+            self._begin_pass()
+        again = slot.seen == self._pass_number
+        slot.seen = self._pass_number
+        slot.touched = True
         bucket, group = slot.bucket, slot.group
+        if again:
+            self._comes_again(slot)
         if bucket is not None:
             bucket.take(slot)
-            if left == 0:
-                bucket.waiting_for -= 1
-                if bucket.waiting_for == 0:
-                    self._submit_bucket(bucket)
-        elif left == 0 and group is None:
+        if not self._in_last_pass or again:
+            return
+        if bucket is not None:
+            if slot.late:
+                return
+            watch(slot)
+            bucket.waiting_for -= 1
+            if bucket.waiting_for == 0:
+                self._on_the_way.bucket(bucket)
+        elif group is None:
             self._bucketing.arrived.append(slot)
-            self._submit_one(slot)
-        elif left == 0:
+            if not slot.late:
+                self._on_the_way.one(slot)
+        elif not slot.late:
+            watch(slot)
             group.waiting_for -= 1
             if group.waiting_for == 0:
-                self._submit_group(group)
+                self._on_the_way.group(group)
 
-    def _submit(
-        self, key: Any, grad: torch.Tensor, name: str, group: str = "", group_size: int = 0
-    ) -> Callable[[], None]:
-        """Puts ``grad``, a dense gradient or a bucket of them, on its way and returns what waits for the result and
-        writes it into ``grad``. ``key``: in ``_pending``."""
-        options = self.options
-        grad = grad.detach()
-        tensor, context = options.compression.compress(grad)
-        # Another layout than the plain one (channels last) may not be the same on all ranks.
-        tensor = plain(tensor)
-        residual = self._residuals.of(key, tensor) if self._residuals is not None else None
-        work = submit(
-            tensor,
-            tensor,
-            name,
-            options.op,
-            options.prescale,
-            options.postscale,
-            options.process_set,
-            group,
-            group_size,
-            wire=self._wire,
-            residual=residual,
-        )
-        if profiling.running():
-            profiling.mark(work)
+    def _comes_again(self, slot: Slot) -> None:
+        """A pass within the pass, of a re-entrant checkpoint for one, has made the gradient once more."""
+        if slot.watched is not None:
+            raise RuntimeError(
+                f"gradient {slot.name!r} was computed a second time in one backward pass, by another one within it, "
+                "while it was being reduced; with torch.utils.checkpoint give use_reentrant=False"
+            )
+        slot.again = True
 
-        def finish() -> None:
-            handles.wait(work, (tensor, residual))
-            result = options.compression.decompress(tensor, context)
-            if result is not grad:
-                grad.copy_(result)
+    def _begin_pass(self) -> None:
+        self._enter_job()
+        self.recover()
+        self._bucketing.settle()
+        self._pass_number += 1
+        self._pass = backward.join(self)
+        self._in_last_pass = self._pass is not None and self._ended + 1 >= self.options.passes
+        self._pass = self._pass or _UNSEEN
 
-        self._pending[key] = finish
-        return finish
+    def _enter_job(self) -> None:
+        """Forgets what belongs to another job: ranks of this one may be new."""
+        if self._job is not face.job:
+            self._job = face.job
+            self._bucketing.drop_outdated()
+            self._failed = self._awaited = False
+            self._rounds = self._ended = 0
+            self._most_rounds = 1
 
-    def _submit_one(self, slot: Slot) -> None:
-        p = slot.parameter
-        grad = p.grad
-        assert grad is not None
-        if not grad.is_sparse:
-            self._submit(slot, grad, "allreduce." + slot.name)
-        elif self.options.sparse_as_dense:
-            p.grad = grad.to_dense()
-            self._submit(slot, p.grad, "allreduce." + slot.name)
-        else:
-            wait = sparse_allreduce_async(grad, slot.name, self.options.op, self.options.process_set)
+    def pass_ended(self) -> bool:
+        """See backward.Reducer."""
+        self._pass = None
+        self._ended += 1
+        return self._ended >= self.options.passes
 
-            def finish() -> None:
-                p.grad = wait()
+    def pass_failed(self) -> None:
+        """See backward.Reducer. The other ranks, if theirs has not failed, wait for this one at the end of their
+        pass; it tells them as soon as it comes to wait for anything."""
+        self._pass = None
+        self._ended += 1
+        self._failed = True
+        if self._ended >= self.options.passes:
+            handles.before_next_wait(self.recover)
 
-            self._pending[slot] = finish
+    def recover(self) -> None:
+        """Tells the other ranks of a backward pass that has failed here."""
+        if not self._failed or self._ended < self.options.passes or self._recovers:
+            return
+        self._recovers = True  # it comes to wait itself
+        try:
+            if self._job is face.job:
+                with contextlib.suppress(Exception):
+                    self._round()
+            self.reset()
+        finally:
+            self._recovers = False
 
-    def _submit_group(self, group: _Group, stand_ins: dict[Slot, torch.Tensor] | None = None) -> None:
-        """Submits a group together. ``stand_ins``: zeros for members without a gradient, which stay without one.
+    def _leave_pass(self) -> None:
+        """Takes no part in the end of the pass that is under way."""
+        current = self._pass() if self._pass is not None else None
+        if current is not None and self in current.reducers:
+            current.reducers.remove(self)
+        self._pass = None
 
-        Sparse gradients cannot be part of a group and go alone.
-        """
-        grads = {}
-        for slot in group.members:
-            p = slot.parameter
-            if stand_ins and slot in stand_ins:
-                grads[slot] = stand_ins[slot]
-            elif self._sparse_dims(slot):
-                self._submit_one(slot)
-            else:
-                if p.grad.is_sparse:
-                    p.grad = p.grad.to_dense()
-                grads[slot] = p.grad
-        name = f"grouped_allreduce.{group.members[0].name}"
-        for i, (slot, grad) in enumerate(grads.items()):
-            self._submit(slot, grad, f"{name}_{i + 1}of{len(grads)}", name, len(grads))
+    # ---- rounds ----------------------------------------------------------------------------------------------------
 
-    def _submit_bucket(self, bucket: Bucket) -> None:
-        bucket.sent = True
-        bucket.partly_sent = 0
-        wait = self._submit(bucket, bucket.flat, bucket.name)
+    def synchronize(self, only_new: bool = False) -> None:
+        """Sees to it that all gradients are reduced. All ranks of the set call it, once or more a step.
 
-        def finish() -> None:
-            wait()
-            for slot in bucket.members:
-                bucket.hand_out(slot)
+        There is nothing to do on a rank that has been through a round since its last step, unless others wait for it
+        or it has made more passes since. ``only_new``: leaves gradients alone that no backward pass has touched since
+        the last round; otherwise, on a rank without one since its last step, all that are there are reduced.
 
-        self._pending[bucket] = finish
-
-    def _sparse_dims(self, slot: Slot) -> int:
-        """Sparse dimensions of the gradient as it will be reduced, 0 for a dense one."""
-        grad = slot.parameter.grad
-        dense = not grad.is_sparse or self.options.sparse_as_dense or slot.bucket is not None
-        return 0 if dense else grad.sparse_dim()
-
-    def synchronize(self, only_new: bool) -> None:
-        """Completes the reduction of every gradient; all ranks of the set call it.
-
-        ``only_new``: leaves gradients alone that no backward pass has touched since the last time; otherwise all that
-        are there are reduced. Raises HorovodInternalError when ranks disagree or one is lost; nothing is pending then.
+        Raises HorovodInternalError when ranks disagree or one is lost; nothing is pending then.
         """
         if not self._slots:
             return
+        self._enter_job()
+        self.recover()
+        unseen, self._in_last_pass = self._pass is not None, False
+        self._leave_pass()
+        if self._rounds and not (unseen or self._ended or self._awaited):
+            return
+        more = True
+        while more:
+            more = self._round(at_step=True, only_new=only_new or self._rounds > 0) and self._awaited
+        self._awaited = False
+
+    def stepped(self) -> None:
+        """The optimizer has taken its step, or gradients have been zeroed."""
+        self.recover()
+        self._most_rounds = max(self._most_rounds, self._rounds)
+        self._rounds = 0
+        self._awaited = False
+
+    def _round(self, at_step: bool = False, only_new: bool = True) -> bool:
+        """Completes the reduction of every gradient. Was some rank at the end of a backward pass?"""
         try:
-            with torch.no_grad():
-                self._complete(only_new)
+            self.begin(at_step, only_new)
+            self.answer()
+            return self.finish()
         except Exception:
             self.reset()
             raise
-        self._restart()
 
-    def _complete(self, only_new: bool) -> None:
-        self._bucketing.drop_outdated()
-        flags = self._flags(only_new)
-        outcome = torch.tensor([*flags, *self._bucketing.wishes()], dtype=torch.uint8)
-        name = f"allreduce.gradients.{self._slots[0].name}"
-        vote = submit(outcome, outcome, name, Max, 1.0, 1.0, self.options.process_set)
-        self._pending[outcome] = lambda: handles.wait(vote, outcome)
-        if not self._submit_mine(flags):
-            handles.wait(vote, outcome)
-            self._submit_theirs(outcome.tolist())
-        self._finish()
-        self._bucketing.rearrange(self._slots, outcome.tolist())
-
-    def _flags(self, only_new: bool) -> list[int]:
-        """By parameter: 0 without a gradient to reduce, 1 + sparse dimensions for a sparse one, else what
-        ``Bucketing.flag`` says."""
-        passes = self.options.passes
-        flags = []
-        for slot in self._slots:
-            grad = slot.parameter.grad
-            if slot.bucket is not None and slot.bucket.sent:
-                flags.append(DENSE)
-            elif grad is None or (only_new and slot.hook is not None and slot.left == passes):
-                flags.append(0)
-            else:
-                dims = self._sparse_dims(slot)
-                flags.append(1 + dims if dims else self._bucketing.flag(slot))
-        return flags
-
-    def _submit_mine(self, flags: list[int]) -> bool:
-        """Submits what this rank has and has not submitted yet. Is everything on its way then?"""
-        everything = True
-        for slot, flag in zip(self._slots, flags, strict=True):
-            if slot.bucket is None and slot.group is None and slot not in self._pending:
-                if flag:
-                    self._submit_one(slot)
-                else:
-                    everything = False
-        for bucket in self._bucketing.buckets:
-            if not bucket.sent:
-                if all(flags[slot.index] for slot in bucket.members):
-                    self._fill_and_submit(bucket)
-                else:
-                    everything = False
-        for group in self._groups:
-            if not self._is_pending(group):
-                complete = all(flags[slot.index] for slot in group.members)
-                if complete:
-                    self._submit_group(group)
-                everything = everything and complete
-        return everything
-
-    def _submit_theirs(self, flags: list[int]) -> None:
-        """Submits zeros, or old gradients, for what only other ranks have. ``flags``: of all ranks together."""
-        for slot in self._slots:
-            flag = flags[slot.index]
-            if flag and slot.bucket is None and slot.group is None and slot not in self._pending:
-                _fill(slot.parameter, flag)
-                self._submit_one(slot)
-        for bucket in self._bucketing.buckets:
-            if not bucket.sent:
-                self._submit_rest_of_bucket(bucket, flags)
-        for group in self._groups:
-            if not self._is_pending(group) and any(flags[slot.index] for slot in group.members):
-                for slot in group.members:
-                    if flags[slot.index]:
-                        _fill(slot.parameter, flags[slot.index])
-                missing = [slot for slot in group.members if not flags[slot.index]]
-                self._submit_group(group, {slot: torch.zeros_like(slot.parameter) for slot in missing})
-
-    def _submit_rest_of_bucket(self, bucket: Bucket, flags: list[int]) -> None:
-        """Submits a bucket that some rank lacks gradients of: as a whole if other ranks have all those; else what
-        there is goes one by one, because old gradients in the bucket must not be reduced once more."""
-        there = [slot for slot in bucket.members if flags[slot.index]]
-        if len(there) == len(bucket.members):
-            self._fill_and_submit(bucket)
-        elif there:
-            bucket.partly_sent += 1
-            for slot in there:
-                self._submit_out_of_bucket(bucket, slot)
-
-    def _fill_and_submit(self, bucket: Bucket) -> None:
-        for slot in bucket.members:
-            bucket.fill(slot)
-        self._submit_bucket(bucket)
-
-    def _submit_out_of_bucket(self, bucket: Bucket, slot: Slot) -> None:
-        bucket.fill(slot)
-        wait = self._submit(slot, slot.view, "allreduce." + slot.name)
-
-        def finish() -> None:
-            wait()
-            bucket.hand_out(slot)
-
-        self._pending[slot] = finish
-
-    def _is_pending(self, group: _Group) -> bool:
-        return any(slot in self._pending for slot in group.members)
-
-    def _finish(self) -> None:
-        """Waits for all that is pending, also when one fails, then raises the first failure."""
-        failure: Exception | None = None
+    def begin(self, at_step: bool = False, only_new: bool = True) -> None:
+        """See backward.Reducer. ``at_step``: this is no backward pass's end. ``only_new``: as in ``synchronize``."""
         with torch.no_grad():
-            while self._pending:
-                # Taken out one by one: an interrupt leaves the rest, and so their memory, in place.
-                key = next(iter(self._pending))
-                try:
-                    self._pending[key]()
-                except Exception as error:
-                    failure = failure or error
-                del self._pending[key]
-        if failure is not None:
-            raise failure
+            self._enter_job()
+            self._bucketing.settle()
+            flags = self._contribution.flags(only_new)
+            wishes = self._bucketing.wishes()
+            failed = min(face.require_job().rank + 1, _MOST) if self._failed else 0
+            number = self._rounds % _MOST
+            said = [at_step, not at_step, failed, number, _MOST - number, min(self._most_rounds, _MOST)]
+            outcome = torch.tensor([*flags, *wishes, *said], dtype=torch.uint8)
+            self._vote = self._on_the_way.vote(outcome, self.name), outcome
+            self._answered = self._contribution.submit_mine()
+
+    def answer(self, seconds: float = -1.0) -> bool:
+        """See backward.Reducer."""
+        if self._answered and seconds < 0:
+            return True
+        work, outcome = self._vote
+        if seconds >= 0 and not work.wait(seconds):
+            return False
+        handles.wait(work, outcome)
+        if not self._answered:
+            with torch.no_grad():
+                self._contribution.submit_theirs(outcome.tolist())
+        return True
+
+    def finish(self) -> bool:
+        """See backward.Reducer. Was some rank at the end of a backward pass?"""
+        with torch.no_grad():
+            self._on_the_way.finish()
+            *flags, at_step, at_end, failed, most, rest, rounds = self._vote[1].tolist()
+            self._vote = None
+            _refuse(failed, most, _MOST - rest)
+            if self._adds:
+                for slot in self._slots:
+                    bring_back(slot)
+            self._bucketing.propose(self._slots, flags)
+        self._rounds += 1
+        self._awaited = bool(at_step) and self._rounds < rounds
+        self._restart()
+        return bool(at_end)
 
     def _restart(self) -> None:
-        passes = self.options.passes
         for slot in self._slots:
-            slot.left = passes
+            if slot.touched:
+                slot.touched = False
+                slot.late = slot.again
+            slot.watched = slot.before = None
             if slot.hook is None:
                 self._hook(slot)  # it may have been frozen until now
         for group in self._groups:
             group.waiting_for = len(group.members)
         self._bucketing.restart()
+        self._ended = 0
 
 
-def _fill(p: torch.Tensor, flag: int) -> None:
-    """Gives ``p`` a gradient of zeros, of the kind that ``flag`` says, if it has none."""
-    if p.grad is not None:
-        return
-    if flag in (DENSE, DENSE | APART):
-        p.grad = torch.zeros_like(p)
-        return
-    dims = flag - 1
-    indices = torch.empty((dims, 0), dtype=torch.int64, device=p.device)
-    values = torch.empty((0, *p.shape[dims:]), dtype=p.dtype, device=p.device)
-    p.grad = torch.sparse_coo_tensor(indices, values, p.shape)
+def _refuse(failed: int, most: int, fewest: int) -> None:
+    """Raises HorovodInternalError, on all ranks alike, for a round that has no right result. ``failed``: one more than
+    the rank whose backward pass has; ``most``, ``fewest``: rounds that ranks have been through in this step."""
+    if failed:
+        who = f"rank {failed - 1}" if failed < _MOST else "another rank"
+        raise HorovodInternalError(
+            f"backward() has failed on {who}, so gradients that were reduced with it are not right; if that rank goes "
+            "on, too, call zero_grad() before the next backward()"
+        )
+    if most != fewest:
+        raise HorovodInternalError(
+            f"ranks have made different numbers of backward passes since their last step() or zero_grad(): some "
+            f"{fewest}, others {most} times backward_passes_per_step, and then this one"
+        )
+
+
+def _UNSEEN() -> None:
+    """In the place of a pass whose end will not be seen."""
+    return None

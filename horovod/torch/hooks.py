@@ -5,32 +5,88 @@ has any more, nor that one's buckets in shared memory.
 """
 
 import weakref
+from collections.abc import Callable
 from typing import Any
+
+import torch
+
+from horovod.torch import backward
+
+# Compiled autograd (torch._dynamo) traces hooks into its graph. This one it must leave alone and call as it is; the
+# decorator for that costs more than the rest of the hook, so it is used only there.
+_is_traced: Callable[[], bool] = getattr(torch.compiler, "is_dynamo_compiling", lambda: False)
+
+
+@torch._disable_dynamo
+def _not_traced(itself: Any, slot: Any) -> None:
+    owner = itself()
+    if owner is not None:
+        with backward.unseen():
+            owner.on_gradient(slot)
 
 
 class Hooks:
-    """The hooks of ``owner``, whose ``on_gradient(slot)`` they call when the gradient of ``slot.parameter`` has been
-    accumulated."""
+    """The hooks of ``owner`` on the parameters of slots.
 
-    def __init__(self, owner: Any) -> None:
+    They call ``owner.on_gradient(slot)`` when the gradient of ``slot.parameter`` has been accumulated and, if
+    ``before`` is True, ``owner.before_gradient(slot)`` just before.
+    """
+
+    def __init__(self, owner: Any, before: bool = False) -> None:
         self._owner = weakref.ref(owner)
-        # Handles refer to parameters weakly, so this keeps nothing alive.
+        self._before = before
+        # Handles refer to parameters weakly, so this keeps nothing alive; nodes are let go of with the owner.
         self._handles: list[Any] = []
         weakref.finalize(owner, _remove, self._handles).atexit = False
 
     def add(self, slot: Any) -> None:
-        """Sets ``slot.hook``."""
+        """Sets ``slot.hook``, which has ``remove()``."""
         itself = self._owner
 
         def on_gradient(_: Any) -> None:
+            if _is_traced():
+                _not_traced(itself, slot)
+                return
             owner = itself()
             if owner is not None:
                 owner.on_gradient(slot)
 
         slot.hook = slot.parameter.register_post_accumulate_grad_hook(on_gradient)
         self._handles.append(slot.hook)
+        if self._before:
+            slot.hook = _Both(slot.hook, self._add_before(slot))
+            self._handles.append(slot.hook)
+
+    def _add_before(self, slot: Any) -> Any:
+        # On the node that accumulates: a hook on the parameter itself would be called by autograd.grad, too. Parameters
+        # refer to their nodes weakly.
+        itself = self._owner
+        with torch.enable_grad():
+            view = slot.parameter.view_as(slot.parameter)
+        node = view.grad_fn.next_functions[0][0]
+
+        def before_gradient(_: Any) -> None:
+            owner = itself()
+            if owner is not None:
+                owner.before_gradient(slot)
+
+        return node, node.register_prehook(before_gradient)
+
+
+class _Both:
+    """The handles of a hook after and one before."""
+
+    def __init__(self, after: Any, before: tuple[Any, Any]) -> None:
+        self._after = after
+        self._node, self._before = before
+
+    def remove(self) -> None:
+        self._after.remove()
+        self._before.remove()
+        self._node = None
 
 
 def _remove(handles: list[Any]) -> None:
     for handle in handles:
         handle.remove()
+    handles.clear()

@@ -17,10 +17,12 @@ from horovod.common.util import split_list
 from horovod.torch.adasum import DeltaReducer, check_set
 from horovod.torch.bucket_plan import SMALL
 from horovod.torch.bucketing import EVERYTHING
+from horovod.torch.closures import reducing
 from horovod.torch.compression import Compression, check_wire
-from horovod.torch.gradients import GradientReducer, Options
+from horovod.torch.gradients import GradientReducer
 from horovod.torch.in_sync import check_after_step
 from horovod.torch.ops.tensors import set_id
+from horovod.torch.options import Options
 from horovod.torch.parameter_names import check_groups, name_parameters, unique_on_the_wire
 
 
@@ -42,13 +44,14 @@ def DistributedOptimizer(
     Wrapping it again replaces the first wrapping.
 
     Gradients are reduced while the backward pass runs, if this process is in the set and the set has more than one
-    rank (or the job is elastic); otherwise it is the plain optimizer with a few more methods. A parameter that has a
+    rank (or the job is elastic), and when ``backward()`` returns, that is done; otherwise it is the plain optimizer
+    with a few more methods. All ranks go backward equally often between steps, or not at all. A parameter that has a
     gradient on some ranks only counts as zeros on the others; one that has none anywhere keeps None. It pickles and
     copies as the plain optimizer.
 
     ``named_parameters``: names must be equal on all ranks; without them parameters are matched by position.
     ``compression``: see ``Compression``; its wire_* take float32 parameters and op Average or Sum.
-    ``backward_passes_per_step``: gradients sum up locally over so many backward passes before they are reduced.
+    ``backward_passes_per_step``: gradients sum up locally over so many backward passes, and are reduced in the last.
     ``op``: Average, Sum, Min, Max, Product, or Adasum, with which each rank takes the step with its own gradients and
     the changes of the parameters are reduced in ``step`` (adasum.py); on all ranks, a power of two of them.
     ``gradient_predivide_factor`` f, for Average: gradients are divided by f before and by n/f after the sum.
@@ -172,31 +175,26 @@ class _Control:
         self.in_step = False
         self.steps = 0
 
-    def synchronize(self) -> None:
-        if self.reducer is not None:
-            # After a synchronization only gradients of later backward passes are not reduced yet.
-            self.reducer.synchronize(only_new=self.synchronized)
-
     def step(self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs ``step``, the one of the plain optimizer, on reduced gradients."""
         if self.in_step:  # a step that calls itself through another name
             return step(*args, **kwargs)
-        if isinstance(self.reducer, DeltaReducer):
-            return self.reducer.step(lambda: self._plain(step, args, kwargs))
-        closure = args[0] if args else kwargs.get("closure")
+        reducer = self.reducer
+        if isinstance(reducer, DeltaReducer):
+            return reducer.step(lambda: self._plain(step, args, kwargs))
         if self.should_synchronize:
             if self.synchronized:
                 warn_user(
-                    "step() follows synchronize() outside of `with optimizer.skip_synchronize():`, so it synchronizes "
-                    "again, which costs time",
+                    "step() follows synchronize() outside of `with optimizer.skip_synchronize():`; gradients are "
+                    "reduced when backward() returns, so neither is needed any more",
                 )
-            # A closure makes its own gradients; those from before it matter only if a backward pass made them.
-            if closure is not None:
-                self.synchronized = True
-            self.synchronize()
-            if closure is not None:
-                closure = self._synchronizing(closure)
-                args, kwargs = ((closure, *args[1:]), kwargs) if args else (args, {**kwargs, "closure": closure})
+            closure = args[0] if args else kwargs.get("closure")
+            if reducer is not None:
+                # A closure makes its own gradients; those from before it matter only if a backward pass made them.
+                reducer.synchronize(only_new=closure is not None)
+                if closure is not None:
+                    closure = reducing(closure, reducer)
+                    args, kwargs = ((closure, *args[1:]), kwargs) if args else (args, {**kwargs, "closure": closure})
         return self._plain(step, args, kwargs)
 
     def _plain(self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -206,6 +204,8 @@ class _Control:
         finally:
             self.in_step = False
             self.synchronized = False
+            if self.reducer is not None:
+                self.reducer.stepped()
 
     def stepped(self, optimizer: Any, names: dict[torch.Tensor, str]) -> None:
         """A step of ``optimizer`` is done. ``names``: of its parameters."""
@@ -221,14 +221,6 @@ class _Control:
         finally:
             self.should_synchronize = True
 
-    def _synchronizing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        def run() -> Any:
-            loss = closure()
-            self.synchronize()
-            return loss
-
-        return run
-
 
 class _Distributed:
     """What the class of a distributed optimizer has before that of the plain one."""
@@ -237,10 +229,11 @@ class _Distributed:
     _hvd_plain: type
 
     def step(self, *args: Any, **kwargs: Any) -> Any:
-        """``step(closure=None)``: completes the reduction of gradients, then does what the plain optimizer does.
+        """``step(closure=None)``: what the plain optimizer does. On a rank that has made no backward pass since the
+        last step it first waits for the gradients of those that have.
 
-        With a closure, gradients are reduced after each of its calls. Raises HorovodInternalError when the reduction
-        fails.
+        With a closure, its loss is reduced as well, so that all ranks see the same one. Raises HorovodInternalError
+        when a reduction fails.
         """
         result = self._hvd.step(super().step, args, kwargs)  # type: ignore[misc]
         self._hvd.stepped(self, self._parameter_names)
@@ -251,9 +244,11 @@ class _Distributed:
     step.hooked = True  # type: ignore[attr-defined]
 
     def synchronize(self) -> None:
-        """Completes the reduction of all gradients, for example in order to clip them before ``step``, which is then
+        """Sees to it that all gradients are reduced. They are when ``backward()`` returns, so that it has something to
+        do only on a rank that has made no backward pass, or fewer than ``backward_passes_per_step``. ``step`` is then
         to be called inside of ``with optimizer.skip_synchronize():``."""
-        self._hvd.synchronize()
+        if self._hvd.reducer is not None:
+            self._hvd.reducer.synchronize()
         self._hvd.synchronized = True
 
     def skip_synchronize(self) -> contextlib.AbstractContextManager[None]:
@@ -264,12 +259,12 @@ class _Distributed:
         return self._hvd.skipping()
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
-        """As in the plain optimizer. AssertionError while gradients are being reduced, because they would race."""
+        """As in the plain optimizer. AssertionError while gradients are being reduced, in a hook for one."""
         reducer = self._hvd.reducer
-        if reducer is not None and reducer.busy and not self._hvd.in_step:
-            raise AssertionError(
-                "zero_grad() between backward() and step() or synchronize() is a race: gradients are being reduced"
-            )
+        if reducer is not None and not self._hvd.in_step:
+            reducer.stepped()
+            if reducer.busy:
+                raise AssertionError("zero_grad() during backward() is a race: gradients are being reduced")
         super().zero_grad(*args, **kwargs)  # type: ignore[misc]
 
     def set_backward_passes_per_step(self, passes: int) -> None:

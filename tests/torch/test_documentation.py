@@ -55,7 +55,24 @@ model = torch.nn.Linear(1, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)
 """
-AROUND = {"five lines": ("", TRAINED + SHARDED), "check_in_sync": (CHECK_BEFORE, "")}
+CLIP_BEFORE = """
+import horovod.torch as hvd
+
+hvd.init()
+torch.manual_seed(1)
+model = torch.nn.Linear(1, 1)
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+loss = model(torch.full((1, 1), 100.0 * (1 + hvd.rank()))).square().sum()
+"""
+CLIPPED = """
+assert sum(p.grad.norm() ** 2 for p in model.parameters()) <= 1.001
+hvd.check_in_sync(model, optimizer)
+"""
+AROUND = {
+    "five lines": ("", TRAINED + SHARDED),
+    "check_in_sync": (CHECK_BEFORE, ""),
+    "clipping": (CLIP_BEFORE, CLIPPED),
+}
 """By name: what comes before the program, beside BEFORE, and after it."""
 
 

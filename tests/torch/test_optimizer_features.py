@@ -190,7 +190,8 @@ def added_group():
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p], lr=1.0), named_parameters=[("p", p)])
     optimizer.add_param_group({"params": [q], "lr": 2.0})
     ((p.sum() + q.sum()) * float(hvd.rank())).backward()
-    assert optimizer._hvd.reducer.busy
+    assert p.grad.tolist() == [0.5] * 2
+    assert q.grad.tolist() == [0.5] * 3
     optimizer.step()
     assert p.tolist() == [-0.5] * 2
     assert q.tolist() == [-1.0] * 3
@@ -204,10 +205,10 @@ def misuse():
     p = torch.zeros(2, requires_grad=True)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p], lr=1.0), named_parameters=[("p", p)])
     p.sum().backward()
-    with pytest.raises(AssertionError, match="race"):
-        optimizer.zero_grad()
-    with pytest.raises(AssertionError, match="backward_passes_per_step"):
+    optimizer.zero_grad()  # no race: backward() has returned
+    for _ in range(2):
         p.sum().backward()
+    assert p.grad.tolist() == [2.0, 2.0]
     optimizer.step()
     optimizer.zero_grad()
     # A forgotten skip_synchronize: one warning, and the gradients are not reduced twice.
@@ -271,9 +272,8 @@ def failed_reduction():
     # A reduction that fails leaves nothing behind: the next step works.
     p = torch.zeros(2 + hvd.rank(), requires_grad=True)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p], lr=1.0), named_parameters=[("p", p)])
-    p.sum().backward()
     with pytest.raises(hvd.HorovodInternalError, match="p"):
-        optimizer.step()
+        p.sum().backward()
     assert not optimizer._hvd.reducer.busy
     q = torch.zeros(2, requires_grad=True)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([q], lr=1.0), named_parameters=[("q", q)])

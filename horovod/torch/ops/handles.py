@@ -22,6 +22,7 @@ _numbers = itertools.count()
 _records: dict[int, Repeat | tuple[Sequence[Any], Callable[[], Any], Any]] = {}
 _parked: list[tuple[Any, Any]] = []
 _held: list[Any] = []
+_before_next_wait: list[Callable[[], None]] = []
 
 
 def add(works: Sequence[Any], finish: Callable[[], Any], keep: Any) -> int:
@@ -93,6 +94,8 @@ def synchronize_all(issued: Sequence[int]) -> list[Any]:
 
 def wait(work: Any, keep: Any) -> None:
     """Blocks until ``work`` is done. ``keep``: the tensors it uses. Raises HorovodInternalError when it failed."""
+    if _before_next_wait:
+        _run_before_wait()
     span = profiling.begin_wait(work) if profiling.running() else None
     try:
         while not work.wait(_SLICE_SECONDS):
@@ -105,6 +108,16 @@ def wait(work: Any, keep: Any) -> None:
     finally:
         if span is not None:
             span.__exit__(None, None, None)
+
+
+def before_next_wait(act: Callable[[], None]) -> None:
+    """Has ``act`` called when this process next comes to wait for an operation: others may wait for what it does."""
+    _before_next_wait.append(act)
+
+
+def _run_before_wait() -> None:
+    while _before_next_wait:
+        _before_next_wait.pop(0)()
 
 
 def wait_all(works: Sequence[Any], keep: Any) -> None:
@@ -146,6 +159,7 @@ def forget_all() -> None:
             park(work, record[2])
     _records.clear()
     _held.clear()
+    _before_next_wait.clear()
     repeats.idle.clear()  # a Work keeps its engine alive
 
 

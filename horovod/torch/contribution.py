@@ -1,0 +1,125 @@
+"""What a rank contributes to a round: flags, what it has, and zeros for what only others have (gradients.py)."""
+
+from collections.abc import Sequence
+
+import torch
+
+from horovod.common.ops import Average
+from horovod.torch.bucketing import APART, DENSE, Bucketing
+from horovod.torch.buckets import Bucket, Slot
+from horovod.torch.options import Options
+from horovod.torch.submissions import Group, Submissions
+from horovod.torch.transit import put_aside
+
+
+class Contribution:
+    """Of one optimizer, round after round."""
+
+    def __init__(
+        self,
+        options: Options,
+        slots: Sequence[Slot],
+        groups: Sequence[Group],
+        bucketing: Bucketing,
+        on_the_way: Submissions,
+    ) -> None:
+        self._options = options
+        self._slots = slots
+        self._groups = groups
+        self._bucketing = bucketing
+        self._on_the_way = on_the_way
+        self._adds = options.op != Average
+        self._mine: list[int] = []  # flags
+
+    def flags(self, only_new: bool) -> list[int]:
+        """By parameter: 0 without a gradient to reduce, 1 + sparse dimensions for a sparse one, else what
+        ``Bucketing.flag`` says. ``only_new``: see ``GradientReducer.synchronize``."""
+        flags = []
+        for slot in self._slots:
+            p = slot.parameter
+            grad = p.grad
+            if slot.bucket is not None and slot.bucket.sent:
+                flags.append(DENSE)
+            elif grad is None or (only_new and not slot.touched and (slot.hook is not None or not p.requires_grad)):
+                flags.append(0)
+            else:
+                dense = not grad.is_sparse or self._options.sparse_as_dense or slot.bucket is not None
+                flags.append(self._bucketing.flag(slot) if dense else 1 + grad.sparse_dim())
+        self._mine = flags
+        return flags
+
+    def submit_mine(self) -> bool:
+        """Submits what this rank has and has not submitted yet. Is everything on its way then?"""
+        everything, flags = True, self._mine
+        for slot, flag in zip(self._slots, flags, strict=True):
+            if slot.bucket is None and slot.group is None and slot not in self._on_the_way:
+                if flag:
+                    self._on_the_way.one(slot)
+                else:
+                    everything = False
+        for bucket in self._bucketing.buckets:
+            if not bucket.sent:
+                if all(flags[slot.index] for slot in bucket.members):
+                    self._fill_and_submit(bucket)
+                else:
+                    everything = False
+        for group in self._groups:
+            if not self._is_pending(group):
+                complete = all(flags[slot.index] for slot in group.members)
+                if complete:
+                    self._on_the_way.group(group)
+                everything = everything and complete
+        return everything
+
+    def submit_theirs(self, flags: list[int]) -> None:
+        """Submits zeros, or old gradients, for what only other ranks have. ``flags``: of all ranks together."""
+        for slot in self._slots:
+            flag = flags[slot.index]
+            if self._adds and flag and not self._mine[slot.index]:
+                put_aside(slot)
+            if flag and slot.bucket is None and slot.group is None and slot not in self._on_the_way:
+                _fill(slot.parameter, flag)
+                self._on_the_way.one(slot)
+        for bucket in self._bucketing.buckets:
+            if not bucket.sent:
+                self._submit_rest_of_bucket(bucket, flags)
+        for group in self._groups:
+            if not self._is_pending(group) and any(flags[slot.index] for slot in group.members):
+                for slot in group.members:
+                    if flags[slot.index]:
+                        _fill(slot.parameter, flags[slot.index])
+                missing = [slot for slot in group.members if not flags[slot.index]]
+                self._on_the_way.group(group, {slot: torch.zeros_like(slot.parameter) for slot in missing})
+
+    def _submit_rest_of_bucket(self, bucket: Bucket, flags: list[int]) -> None:
+        """Submits a bucket that some rank lacks gradients of: as a whole if other ranks have all those; else what
+        there is goes one by one, because old gradients in the bucket must not be reduced once more."""
+        there = [slot for slot in bucket.members if flags[slot.index]]
+        if len(there) == len(bucket.members):
+            self._fill_and_submit(bucket)
+        elif there:
+            bucket.partly_sent += 1
+            for slot in there:
+                bucket.fill(slot)
+                self._on_the_way.out_of_bucket(slot)
+
+    def _fill_and_submit(self, bucket: Bucket) -> None:
+        for slot in bucket.members:
+            bucket.fill(slot)
+        self._on_the_way.bucket(bucket)
+
+    def _is_pending(self, group: Group) -> bool:
+        return any(slot in self._on_the_way for slot in group.members)
+
+
+def _fill(p: torch.Tensor, flag: int) -> None:
+    """Gives ``p`` a gradient of zeros, of the kind that ``flag`` says, if it has none."""
+    if p.grad is not None:
+        return
+    if flag in (DENSE, DENSE | APART):
+        p.grad = torch.zeros_like(p)
+        return
+    dims = flag - 1
+    indices = torch.empty((dims, 0), dtype=torch.int64, device=p.device)
+    values = torch.empty((0, *p.shape[dims:]), dtype=p.dtype, device=p.device)
+    p.grad = torch.sparse_coo_tensor(indices, values, p.shape)

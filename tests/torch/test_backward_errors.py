@@ -1,0 +1,194 @@
+"""Backward passes that raise, on one rank or on all, and gradients that change at the wrong moment."""
+
+import os
+
+import pytest
+import torch
+
+import horovod.torch as hvd
+from tests.torch.test_backward import assert_all_equal, batch, loss_of, network, wrap
+
+
+class Raises(torch.autograd.Function):
+    """Lets ``count`` backward passes fail."""
+
+    count = 0
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, gradient):
+        if Raises.count:
+            Raises.count -= 1
+            raise LookupError("raised in backward")
+        return gradient
+
+
+def failing_loss(net, x):
+    return net[2:](Raises.apply(net[:2](x))).square().mean()
+
+
+def backward_fails(ranks, passes, buckets, then):
+    net = network()
+    optimizer = wrap(net, backward_passes_per_step=passes, gradient_as_bucket_view=buckets)
+
+    def step(number):
+        optimizer.zero_grad()
+        for i in range(passes):
+            failing_loss(net, batch(10 * number + i)).backward()
+        optimizer.step()
+
+    for number in range(2):
+        step(number)
+    for number in range(2, 5):
+        fails = hvd.rank() in ranks
+        Raises.count = int(fails)
+        for i in range(passes):
+            last = i == passes - 1
+            if fails and i == 0:
+                error, text = LookupError, "raised in backward"
+            elif last:
+                error, text = hvd.HorovodInternalError, f"backward.. has failed on rank {max(ranks)}"
+            else:
+                failing_loss(net, batch(10 * number + i)).backward()
+                continue
+            with pytest.raises(error, match=text):
+                failing_loss(net, batch(10 * number + i)).backward()
+        then(net, optimizer, fails)
+        step(10 + number)
+        assert_all_equal(net)
+    assert not optimizer._hvd.reducer.busy
+
+
+def go_on(net, optimizer, failed):
+    pass
+
+
+def zero(net, optimizer, failed):
+    optimizer.zero_grad()
+
+
+def something_else(net, optimizer, failed):
+    # The rank that has failed comes to wait for another operation, in which the others take part after their backward.
+    flag = hvd.allreduce(torch.tensor([float(failed)]), op=hvd.Max)
+    assert flag.item() == 1
+
+
+def take_step(net, optimizer, failed):
+    optimizer.step()  # with whatever gradients there are
+    hvd.broadcast_parameters(net.state_dict(), 0)
+
+
+@pytest.mark.parametrize("then", [go_on, zero, something_else, take_step])
+@pytest.mark.parametrize("buckets", [True, False])
+def test_backward_fails_on_one_rank(pool, then, buckets):
+    pool(3).run(backward_fails, [1], 1, buckets, then)
+
+
+def test_backward_fails_on_all_ranks_and_in_an_earlier_pass(pool):
+    pool(2).run(backward_fails, [0, 1], 1, None, go_on)
+    pool(2).run(backward_fails, [0], 3, None, go_on)
+    pool(2).run(backward_fails, [1], 2, None, zero)
+
+
+def fails_before_shutdown():
+    # What has failed in one job is of no interest to the next.
+    hvd.init()
+    net = network()
+    optimizer = wrap(net)
+    Raises.count = 1
+    with pytest.raises(LookupError):
+        failing_loss(net, batch(0)).backward()
+    hvd.shutdown()
+    hvd.init()
+    for number in range(2):
+        optimizer.zero_grad()
+        loss_of(net, batch(number)).backward()
+        optimizer.step()
+    assert_all_equal(net)
+    hvd.shutdown()
+
+
+def test_a_failure_before_shutdown(pool):
+    pool(2, initialized=False).run(fails_before_shutdown)
+
+
+def dies_after_failing():
+    net = network()
+    optimizer = wrap(net)
+    Raises.count = int(hvd.rank() == 1)
+    try:
+        failing_loss(net, batch(0)).backward()
+    except LookupError:
+        os._exit(3)
+    optimizer.step()
+
+
+def test_a_rank_that_ends_after_its_backward_has_failed(pool):
+    results = pool(2).run(dies_after_failing, errors=True)
+    assert isinstance(results[0], hvd.HorovodInternalError)
+    assert "rank 1" in str(results[0])
+
+
+def changed_meanwhile(change, buckets):
+    net = network()
+    optimizer = wrap(net, gradient_as_bucket_view=buckets)
+    for number in range(3):
+        optimizer.zero_grad()
+        loss_of(net, batch(number)).backward()
+        optimizer.step()
+    hook = net[2].weight.register_post_accumulate_grad_hook(change)
+    optimizer.zero_grad()
+    with pytest.raises(RuntimeError, match=r"gradient '2.weight.*' was changed or replaced while it was being reduced"):
+        loss_of(net, batch(3)).backward()
+    hook.remove()
+    optimizer.zero_grad()
+    loss_of(net, batch(4)).backward()
+    optimizer.step()
+    assert_all_equal(net)
+
+
+def halve(p):
+    p.grad.mul_(0.5)
+
+
+def replace(p):
+    p.grad = p.grad / 2
+
+
+def forget(p):
+    p.grad = None
+
+
+@pytest.mark.parametrize("change", [halve, replace, forget])
+def test_gradients_that_change_while_they_are_reduced(pool, change):
+    for buckets in (True, False):
+        pool(2).run(changed_meanwhile, change, buckets)
+
+
+def changed_before():
+    # A hook that was there before the optimizer was wrapped runs first.
+    net = network()
+    net[2].weight.register_post_accumulate_grad_hook(halve)
+    optimizer = wrap(net)
+    for number in range(3):
+        optimizer.zero_grad()
+        loss_of(net, batch(number)).backward()
+        (want,) = torch.autograd.grad(loss_of(net, batch(number)), net[2].weight)
+        torch.testing.assert_close(net[2].weight.grad, hvd.allreduce(want) / 2)
+        optimizer.zero_grad()
+    # One that makes all gradients None in the middle of backward.
+    hook = net[0].weight.register_hook(lambda _: optimizer.zero_grad())
+    with pytest.raises((AssertionError, RuntimeError), match="being reduced"):
+        loss_of(net, batch(3)).backward()
+    hook.remove()
+    optimizer.zero_grad()
+    loss_of(net, batch(4)).backward()
+    optimizer.step()
+    assert_all_equal(net)
+
+
+def test_hooks_of_the_program(pool):
+    pool(2).run(changed_before)
