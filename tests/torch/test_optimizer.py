@@ -308,7 +308,9 @@ def test_channels_last(pool):
 def submitted_during_backward():
     # With overlap the first gradients are on their way while the backward pass still runs.
     net = network()
-    optimizer = hvd.DistributedOptimizer(OPTIMIZERS["sgd"](net.parameters()), net.named_parameters())
+    optimizer = hvd.DistributedOptimizer(
+        OPTIMIZERS["sgd"](net.parameters()), net.named_parameters(), gradient_as_bucket_view=False
+    )
     busy = []
     net[0].weight.register_hook(lambda g: busy.append(optimizer._hvd.reducer.busy))
     for step in range(2):
