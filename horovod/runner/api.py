@@ -12,7 +12,8 @@ from horovod.common.frames import warn_user
 from horovod.runner import boot, cli, debugging, function_package, mpi_command, mpi_function, outcome, tracebacks
 from horovod.runner import hosts as host_lists
 from horovod.runner.errors import OutcomeError
-from horovod.runner.job import Job, JobResult
+from horovod.runner.job import Job
+from horovod.runner.job_result import JobResult
 from horovod.runner.stream_output import standard_output
 from horovod.runner.worker_error import worker_error
 

@@ -24,7 +24,8 @@ from horovod.runner.checks.report import FAIL, Diagnosis, Finding, HostAnswer, H
 from horovod.runner.cli import LaunchSettings
 from horovod.runner.fleet import Fleet, Trouble
 from horovod.runner.hosts import Slot
-from horovod.runner.job import Job, JobResult
+from horovod.runner.job import Job
+from horovod.runner.job_result import JobResult
 from horovod.runner.messages import Report
 from horovod.runner.orders import make_fleet
 from horovod.runner.output import OutputSink

@@ -7,7 +7,6 @@ import select
 import signal
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from horovod.common.store_server import StoreServer
 from horovod.common.worker_env import make_key
@@ -16,6 +15,7 @@ from horovod.runner.agents import Agent
 from horovod.runner.cli import LaunchSettings
 from horovod.runner.endings import Endings
 from horovod.runner.fleet import Trouble
+from horovod.runner.job_result import JobResult
 from horovod.runner.messages import (
     Exited,
     Finished,
@@ -49,21 +49,6 @@ USER_GRACE = 4.0  # s of that when the user has asked for the end, who is to hav
 AGENT_GRACE = 12.0  # s more until an agent that does not finish is given up
 LAST_WORDS = 1.0  # s to write what is left when the user has asked for the end and nobody reads
 QUEUE_LIMIT = 4 << 20  # bytes of output waiting for the terminal before the agents have to wait
-
-
-@dataclass
-class JobResult:
-    """`exit_code` 0 when all is well, else `message` says what happened, `headline` the same without the last words of
-    the rank that failed first. Where all is well `message` may be a remark. `results`: what workers left, by rank.
-    `stopped_by`: the signal that ended it.
-    """
-
-    exit_code: int
-    message: str = ""
-    failed_rank: int | None = None
-    results: dict[int, bytearray] = field(default_factory=dict)
-    headline: str = ""
-    stopped_by: int | None = None
 
 
 class Job:
@@ -412,5 +397,4 @@ class Job:
         else:
             code = 1 if texts else 0
             message = message or self._strangers.late(self._called())
-        stopped_by = self._received[0] if self._received else None
-        return JobResult(code, message, failed_rank, self._results, headline, stopped_by)
+        return JobResult(code, message, failed_rank, self._results, headline, next(iter(self._received), None))

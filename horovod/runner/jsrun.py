@@ -16,7 +16,7 @@ from horovod.runner import mpi, mpi_command
 from horovod.runner.cli import LaunchSettings
 from horovod.runner.errors import LaunchError
 from horovod.runner.hosts import Host, Slot
-from horovod.runner.job import JobResult
+from horovod.runner.job_result import JobResult
 from horovod.runner.signals import SignalQueue
 
 

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from horovod._version import __version__
 from horovod.runner import cli, debugging, help, spelling
 from horovod.runner.errors import AgentError, LaunchError
-from horovod.runner.job import Job, JobResult
+from horovod.runner.job import Job
+from horovod.runner.job_result import JobResult
 from horovod.runner.signals import SignalQueue
 from horovod.runner.stdin import StdinSource
 

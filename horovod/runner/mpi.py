@@ -20,7 +20,7 @@ from horovod.runner import environment, hosts, linux, mpi_command, mpi_output
 from horovod.runner.cli import LaunchSettings
 from horovod.runner.display import Display
 from horovod.runner.errors import LaunchError
-from horovod.runner.job import JobResult
+from horovod.runner.job_result import JobResult
 from horovod.runner.output import OutputQueue, OutputSink, RankFiles
 from horovod.runner.screen import FirstException
 from horovod.runner.signals import SignalQueue

@@ -16,7 +16,7 @@ from pathlib import Path
 from horovod.runner import hosts, mpi, outcome
 from horovod.runner.cli import LaunchSettings
 from horovod.runner.function_worker import FOLDER, FUNCTION, result_name
-from horovod.runner.job import JobResult
+from horovod.runner.job_result import JobResult
 from horovod.runner.output import OutputSink
 
 
