@@ -15,9 +15,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 namespace hvd::testing {
 
@@ -32,14 +34,15 @@ inline std::atomic<StackOfThread*> wanted_stack{nullptr};
 inline std::string describe_frame(void* address) {
   Dl_info info{};
   if (!dladdr(address, &info) || !info.dli_fname) return "?";
-  char command[512], line[512] = "";
+  char command[512], line[512];
+  std::string text;
   const auto offset = static_cast<unsigned long>(static_cast<char*>(address) - static_cast<char*>(info.dli_fbase) - 1);
-  std::snprintf(command, sizeof command, "addr2line -Cfpe '%s' 0x%lx 2>/dev/null", info.dli_fname, offset);
+  std::snprintf(command, sizeof command, "addr2line -Cifpe '%s' 0x%lx 2>/dev/null", info.dli_fname, offset);
   if (FILE* out = ::popen(command, "r")) {
-    if (!std::fgets(line, sizeof line, out)) line[0] = 0;
+    while (std::fgets(line, sizeof line, out)) text += line;  // more than one: what the compiler has put into one another
     ::pclose(out);
   }
-  std::string text = line[0] && line[0] != '?' ? line : info.dli_sname ? info.dli_sname : info.dli_fname;
+  if (text.empty() || text.front() == '?') text = info.dli_sname ? info.dli_sname : info.dli_fname;
   while (!text.empty() && text.back() == '\n') text.pop_back();
   return text;
 }
@@ -65,7 +68,8 @@ inline std::string stacks_by_asking() {
     std::string name;
     std::getline(std::ifstream("/proc/self/task/" + std::to_string(id) + "/comm") >> std::ws, name);
     text += "thread " + std::to_string(id) + " " + name + "\n";
-    auto* stack = new StackOfThread;  // stays, should the thread answer too late
+    static std::vector<std::unique_ptr<StackOfThread>> asked;  // they stay: a thread may answer too late
+    StackOfThread* stack = asked.emplace_back(std::make_unique<StackOfThread>()).get();
     wanted_stack = stack;
     ::syscall(SYS_tgkill, ::getpid(), id, SIGURG);
     for (int i = 0; i < 200 && !stack->done; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
