@@ -250,6 +250,11 @@ def test_rankfile():
     ]
 
 
+def test_more_ranks_than_cores_get_one_each():
+    text = jsrun.rankfile(assign([Host("n1", 3)], 3), {"n1": 2})
+    assert [line.partition("cpu: ")[2][:3] for line in text.splitlines()[3:]] == ["{0}", "{1}", "{2}"]
+
+
 def test_hosts_of_the_lsf_job():
     assert jsrun.lsf_hosts(LSF) == [Host("n1", 4), Host("n2", 4)]
     assert jsrun.lsf_hosts({"LSB_HOSTS": "batch n1 n1 n2"}) == [Host("batch", 1), Host("n1", 2), Host("n2", 1)]
