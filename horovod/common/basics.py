@@ -32,8 +32,7 @@ _last: tuple[ending.Ended, list[int] | None] = None, None  # why the last engine
 
 def _ended() -> ending.Ended:
     """Why the engine that runs has ended, if it has."""
-    told: ending.Ended = getattr(state.engine, "ended", lambda: None)()  # an engine that was compiled before cannot say
-    return told
+    return state.engine.ended() if state.engine is not None else None
 
 
 def _about() -> tuple[ending.Ended, list[int] | None]:
