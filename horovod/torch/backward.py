@@ -18,6 +18,8 @@ from typing import Any, Protocol
 import torch
 
 _queue = torch.autograd.Variable._execution_engine.queue_callback
+# The node that this thread is running, if it is within a backward pass.
+_node: Callable[[], Any] = getattr(torch._C, "_current_autograd_node", lambda: None)
 _local = threading.local()  # .current: a weak reference to this thread's pass
 
 # How long to wait for one optimizer's vote before looking at those of the others in the same pass: other ranks may have
@@ -58,7 +60,7 @@ class Pass:
 
     def end(self) -> None:
         """Called by autograd at the end of a pass."""
-        node = torch._C._current_autograd_node()
+        node = _node()
         if node is not None:  # which is running a pass of its own, that has ended
             self._follow(node)
             return

@@ -330,8 +330,8 @@ def _refuse(failed: int, most: int, fewest: int) -> None:
         )
     if most != fewest:
         raise HorovodInternalError(
-            f"ranks have made different numbers of backward passes since their last step() or zero_grad(): some "
-            f"{fewest}, others {most} times backward_passes_per_step, and then this one"
+            f"ranks have made different numbers of backward passes since their last step() or zero_grad(): before this "
+            f"one some {fewest}, others {most} (times backward_passes_per_step)"
         )
 
 

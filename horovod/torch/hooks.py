@@ -15,9 +15,10 @@ from horovod.torch import backward
 # Compiled autograd (torch._dynamo) traces hooks into its graph. This one it must leave alone and call as it is; the
 # decorator for that costs more than the rest of the hook, so it is used only there.
 _is_traced: Callable[[], bool] = getattr(torch.compiler, "is_dynamo_compiling", lambda: False)
+_leave_alone: Any = getattr(torch, "_disable_dynamo", torch.compiler.disable)  # the former does not load torch._dynamo
 
 
-@torch._disable_dynamo
+@_leave_alone
 def _not_traced(itself: Any, slot: Any) -> None:
     owner = itself()
     if owner is not None:
