@@ -10,7 +10,7 @@ import socket
 import sys
 import time
 
-from horovod.common.basics import HorovodBasics, _has_ended
+from horovod.common.basics import HorovodBasics
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.objects import allgather_object
 from horovod.common.state import state
@@ -44,7 +44,7 @@ def work(what: str) -> None:
     if what == "gather":
         say(gathered=allgather_object(state.job.rank if state.job else -1))
     elif what == "idle":
-        while state.engine is not None and not _has_ended(state.engine):
+        while state.engine is not None and state.engine.ended() is None:
             time.sleep(0.05)
         say(noticed=True)
         allgather_object(0)
