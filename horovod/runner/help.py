@@ -43,7 +43,7 @@ def text(width: int | None = None, everything: bool = False) -> str:
             parts.append("\n".join([f"{group}:", *rows]))
     idle = sum(flag.idle for flag in FLAGS)
     if idle and not everything:
-        parts.append(textwrap.fill(f"{idle} more flags are understood but have no effect yet: --help-all", width))
+        parts.append(textwrap.fill(f"{idle} more flags have no effect or are not available yet: --help-all", width))
     parts.append("\n".join(["examples:", *_examples(width)]))
     return "\n\n".join(parts) + "\n"
 

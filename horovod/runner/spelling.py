@@ -28,7 +28,7 @@ ELSEWHERE = {
     "machinefile": _HOSTS,
     "genvlist": _PASSED,
     "x": _PASSED,  # mpirun -x NAME
-    "timeline": "did you mean --timeline-filename?",
+    "timeline": "--timeline-filename is its name, but there are no timelines in this version yet",
 }
 
 

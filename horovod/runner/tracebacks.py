@@ -37,6 +37,11 @@ def library_of(path: str) -> str:
     return "Python" if _STANDARD.search(path) else ""
 
 
+def is_marks(line: str) -> bool:
+    """Is it the line of `^` and `~` below code? Python 3.11 and 3.12 write some without any indentation."""
+    return _MARKS.match(line) is not None
+
+
 def shortened(lines: Sequence[str]) -> list[str]:
     """The lines of one or more tracebacks, with what is around them, without frames of libraries and marks below the
     code. One without a frame of the user's keeps its last ones."""
@@ -66,7 +71,7 @@ def _items(lines: Sequence[str]) -> Iterator[_Frame | str]:
             end += 1
         body = lines[index:end]
         if match["where"] is not None:  # else a SyntaxError's, whose mark tells the place
-            body = [line for line in body if not _MARKS.match(line)]
+            body = [line for line in body if not is_marks(line)]
         repeated = _REPEATED.search(body[-1])
         count = 1 + int(repeated[1]) if repeated else 1
         yield _Frame(tuple(body), match["margin"], library_of(match["path"]), count)
@@ -74,8 +79,9 @@ def _items(lines: Sequence[str]) -> Iterator[_Frame | str]:
 
 
 def _belongs(line: str, margin: str) -> bool:
-    """Code below a frame, or `[Previous line repeated ...]`."""
-    return (line.startswith(margin + "  ") and _FRAME.match(line) is None) or _REPEATED.search(line) is not None
+    """Code below a frame, its marks, or `[Previous line repeated ...]`."""
+    code = line.startswith(margin + "  ") and _FRAME.match(line) is None
+    return code or is_marks(line) or _REPEATED.search(line) is not None
 
 
 def _show(frames: Sequence[_Frame]) -> list[str]:

@@ -29,6 +29,7 @@ _VICTIM = re.compile(r"(?:[\w.]+\.)?HorovodInternalError\b")
 # TensorFlow's word for what a lost peer does to an operation; it has other uses, so the message has to be ours.
 _TENSORFLOW_VICTIM = re.compile(r"(?:[\w.]+\.)?UnknownError\b")
 _OURS = "Horovod "
+_LEFT_DEBUGGER = ("bdb.BdbQuit", "BdbQuit")  # by `q` or at the end of its input
 _MORE_LINES = 8  # of a message after a blank line
 
 
@@ -129,7 +130,7 @@ def _exception_lines(lines: Sequence[str], header: int) -> list[str]:
                 block += _rest_of_message(lines[index:])
             break
         block.append(line)
-        named = named or not line.startswith((" ", "\t"))
+        named = named or _names(line)
     return block
 
 
@@ -148,9 +149,14 @@ def _rest_of_message(lines: Sequence[str]) -> list[str]:
 
 def _exception_name(block: Sequence[str]) -> str:
     for line in block[1:]:
-        if line and not line.startswith((" ", "\t")):
+        if line and _names(line):
             return line
     return ""
+
+
+def _names(line: str) -> bool:
+    """Does the line stand below the frames of a traceback, where the exception does?"""
+    return not line.startswith((" ", "\t")) and not tracebacks.is_marks(line)
 
 
 def describe_status(status: int) -> str:
@@ -270,6 +276,11 @@ def _headline(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
         lines.append(
             "a process that it had started, a data loader's worker perhaps, came to hvd.init(), which is for ranks "
             'only: put it below `if __name__ == "__main__":`'
+        )
+    exception, _ = find_exception(culprit.tail)
+    if exception and _exception_name(exception).startswith(_LEFT_DEBUGGER):
+        lines.append(
+            f"a debugger was left, or found no terminal: `horovodrun --debug-rank {culprit.rank}` gives this rank one"
         )
     return lines
 

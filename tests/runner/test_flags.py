@@ -240,7 +240,7 @@ def test_what_has_no_effect_yet_is_in_the_long_help_only():
         assert (f"  {help.flag_names(flag)}" in short) == (not flag.idle), flag.names
     assert "autotune:" in long
     assert "autotune:" not in short
-    assert "have no effect yet: --help-all" in short
+    assert "have no effect or are not available yet: --help-all" in short
     assert "--help-all" in long
 
 

@@ -12,8 +12,8 @@ from tests.runner.launching import run_job
 @pytest.mark.parametrize(
     ("word", "advice"),
     [
-        ("--timeline", "did you mean --timeline-filename?"),
-        ("--timeline=t.json", "did you mean --timeline-filename?"),
+        ("--timeline", "--timeline-filename is its name, but there are no timelines in this version yet"),
+        ("--timeline=t.json", "--timeline-filename is its name, but there are no timelines in this version yet"),
         ("--nproc-per-node", "use -np N, the number of processes in all"),
         ("--nproc_per_node=4", "use -np N, the number of processes in all"),
         ("--num_proc", "did you mean --num-proc?"),

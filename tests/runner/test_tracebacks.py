@@ -77,6 +77,24 @@ def test_the_verdict_has_the_users_frame():
     ]
 
 
+def test_marks_without_indentation():
+    """As Python 3.11 writes them below a call over several lines: they are not the exception."""
+    odd = [f'  File "{LIB}/torch/x.py", line 7, in f', "    work = start(", "^^^^^"]
+    lines = [*frame("train.py", "step"), *odd, *frame(f"{LIB}/torch/y.py")]
+    error = "horovod.common.exceptions.HorovodInternalError: rank 1 (host h, pid 7) has left the job: the process ended"
+    assert shortened(lines)[2:] == ["  ... 2 frames in torch ..."]
+    tail = "\n".join([verdict._HEADER, *lines, error, ""])
+    assert verdict.find_exception(tail) == ([verdict._HEADER, *lines, error], True)
+    judged = verdict.judge([RankEnd(1, "h", 0), RankEnd(0, "h", 1, tail)])
+    assert judged.text.splitlines()[2:] == ["what rank 0 on host h says:", f"    {error}"]
+
+
+def test_a_debugger_without_a_terminal():
+    tail = "\n".join([verdict._HEADER, *frame("train.py"), "bdb.BdbQuit", ""])
+    assert "`horovodrun --debug-rank 3`" in verdict.judge([RankEnd(3, "h", 1, tail)]).headline
+    assert "debug" not in verdict.judge([RankEnd(3, "h", 1, tail.replace("bdb.BdbQuit", "ValueError"))]).headline
+
+
 def block(message):
     return [b"Traceback (most recent call last):\n", b'  File "a.py", line 7, in f\n', message]
 

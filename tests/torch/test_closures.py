@@ -1,5 +1,7 @@
 """step(closure): all ranks see one loss, so an optimizer that searches along a line goes one way on all of them."""
 
+import warnings
+
 import pytest
 import torch
 
@@ -55,6 +57,29 @@ def test_line_search_on_uneven_data(pool, op, kind):
     for size in (2, 3):
         calls = pool(size).run(searches, op, kind)
         assert set(calls) == {calls[0]}
+
+
+def one_with_a_graph():
+    net = network()
+    optimizer = hvd.DistributedOptimizer(torch.optim.LBFGS(net.parameters(), max_iter=2), net.named_parameters())
+
+    def closure():
+        optimizer.zero_grad()
+        loss = net(rows(hvd.rank())[0]).square().mean()
+        loss.backward()
+        return loss
+
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            optimizer.step(closure)
+    finally:
+        torch.set_warn_always(False)
+
+
+def test_a_loss_with_its_graph_brings_no_warning(pool):
+    pool(2).run(one_with_a_graph)
 
 
 def ignored_losses():

@@ -15,6 +15,7 @@ def profiled():
         hvd.synchronize(hvd.allreduce_async_(torch.ones(3), name="background"))
         hvd.broadcast(torch.ones(3), 0, name="sent")
         hvd.synchronize(hvd.grouped_allreduce_async([torch.ones(1), torch.ones(2)], name="pair"))
+        hvd.allgather(torch.ones(2))
         hvd.barrier()
         optimizer.zero_grad()
         net(torch.ones(1, 4)).sum().backward()
@@ -25,7 +26,7 @@ def profiled():
         operations()  # once more: the calls of some take a shorter way now
     seen = {event.key: event for event in profile.key_averages()}
     submitted = ["allreduce.background", "grouped_allreduce.pair_1of2", "grouped_allreduce.pair_2of2"]
-    waited = ["allreduce.blocking", *submitted, "broadcast.sent", "barrier.noname"]
+    waited = ["allreduce.blocking", *submitted, "broadcast.sent", "barrier.noname", "noname"]
     for name in (*(f"hvd.submit {n}" for n in submitted), *(f"hvd.wait {n}" for n in waited)):
         assert seen[name].count == 1, (name, list(seen))
     assert seen["hvd.wait allreduce.blocking"].cpu_time_total > 0

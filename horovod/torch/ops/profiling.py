@@ -15,12 +15,16 @@ running = torch.autograd._profiler_enabled
 
 def mark(work: Any) -> None:
     """``work`` has just been submitted."""
-    with torch.profiler.record_function(f"hvd.submit {work.name}"):
+    with torch.profiler.record_function(f"hvd.submit {_name(work)}"):
         pass
 
 
 def begin_wait(work: Any) -> Any:
     """The program begins to wait for ``work``; to be ended by ``__exit__``."""
-    span = torch.profiler.record_function(f"hvd.wait {work.name}")
+    span = torch.profiler.record_function(f"hvd.wait {_name(work)}")
     span.__enter__()
     return span
+
+
+def _name(work: Any) -> str:
+    return work.name or "noname"  # the engine numbers such operations, and the number would be another in each step
