@@ -92,6 +92,10 @@ class DeltaReducer:
     def stepped(self) -> None:
         """Nothing to note."""
 
+    def zeroed(self) -> None:
+        """Gradients are being zeroed; passes count anew."""
+        self.reset()
+
     def step(self, step: Callable[[], Any]) -> Any:
         """Runs ``step``, which moves the parameters, and combines these moves over all ranks, which call it too.
 

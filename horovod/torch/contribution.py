@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import torch
 
-from horovod.common.ops import Average
 from horovod.torch.bucketing import APART, DENSE, Bucketing
 from horovod.torch.buckets import Bucket, Slot
 from horovod.torch.options import Options
@@ -28,7 +27,6 @@ class Contribution:
         self._groups = groups
         self._bucketing = bucketing
         self._on_the_way = on_the_way
-        self._adds = options.op != Average
         self._mine: list[int] = []  # flags
 
     def flags(self, only_new: bool) -> list[int]:
@@ -71,11 +69,12 @@ class Contribution:
                 everything = everything and complete
         return everything
 
-    def submit_theirs(self, flags: list[int]) -> None:
-        """Submits zeros, or old gradients, for what only other ranks have. ``flags``: of all ranks together."""
+    def submit_theirs(self, flags: list[int], adds: bool) -> None:
+        """Submits zeros, or old gradients unless results are added to these (``adds``), for what only other ranks have.
+        ``flags``: of all ranks together."""
         for slot in self._slots:
             flag = flags[slot.index]
-            if self._adds and flag and not self._mine[slot.index]:
+            if adds and flag and not self._mine[slot.index]:
                 put_aside(slot)
             if flag and slot.bucket is None and slot.group is None and slot not in self._on_the_way:
                 _fill(slot.parameter, flag)

@@ -16,7 +16,8 @@ A rank may also have made no backward pass at all when others have. It takes par
 many as there have been in a step so far, usually one. If it turns out that there are fewer this time, the others, who
 know from the vector that somebody waits, tell it from their ``step``, which otherwise costs nothing. The vector also
 has the number of the round within the step, so ranks that make different numbers of backward passes get an error, and
-it says whose backward pass has raised an exception; then the round fails on all.
+it says whose backward pass has raised an exception; then the round fails on all. One byte for each rank tells whether
+it takes part: one that has called ``hvd.join()`` does not.
 
 Gradients go alone at first and share buckets later (bucketing.py). A bucket is submitted when all its gradients have
 arrived. If some of them are missing on all ranks, the others go alone in this round, straight from their places in the
@@ -52,14 +53,14 @@ class GradientReducer:
         """``names``: of every parameter, unique among the operations of the process set and equal on all ranks."""
         self.options = options
         self._slots: list[Slot] = []
-        self._adds = options.op != Average  # to what is there, which must not be reduced again
-        self._hooks = Hooks(self, before=self._adds)
+        self._hooks = Hooks(self, before=options.op != Average)
         self._groups: list[Group] = []
         self._on_the_way = Submissions(options)
         self._bucketing = Bucketing(options.bucket_most, options.process_set)
         self._contribution = Contribution(options, self._slots, self._groups, self._bucketing, self._on_the_way)
         self._job = face.job
         self._rounds = 0  # completed since the last step, or since gradients were zeroed
+        self._some_joined = False  # did ranks that have called hvd.join() take no part in the last one?
         self._pass: Any = None  # what the backward pass that is under way is known by
         self._pass_number = 0
         self._ended = 0  # passes of this round
@@ -97,6 +98,16 @@ class GradientReducer:
                 slot.hook = None
 
     @property
+    def _ranks(self) -> int:
+        return len(self.options.process_set.ranks or ())
+
+    @property
+    def _adds(self) -> bool:
+        """Is what backward passes make added to what is there, which must not be reduced again? The average of what is
+        equal on all ranks is that; not so while a rank has joined and has zeros."""
+        return self.options.op != Average or (self._some_joined and self._rounds > 0)
+
+    @property
     def busy(self) -> bool:
         """Are gradients on their way?"""
         return len(self._on_the_way) > 0
@@ -123,8 +134,8 @@ class GradientReducer:
     # ---- in a backward pass ----------------------------------------------------------------------------------------
 
     def before_gradient(self, slot: Slot) -> None:
-        """A backward pass is about to add to the slot's gradient. Called only if ``options.op`` needs it."""
-        if not slot.touched:
+        """A backward pass is about to add to the slot's gradient. Called only where ``_adds`` has been True."""
+        if not slot.touched and self._adds:
             put_aside(slot)
 
     def on_gradient(self, slot: Slot) -> None:
@@ -252,6 +263,12 @@ class GradientReducer:
         self._rounds = 0
         self._awaited = False
 
+    def zeroed(self) -> None:
+        """Gradients are being zeroed: what passes have summed up that are not reduced yet is gone."""
+        self.stepped()
+        if self._ended and self._pass is None and not (self._failed or self.busy):
+            self._restart()
+
     def _round(self, at_step: bool = False, only_new: bool = True) -> bool:
         """Completes the reduction of every gradient. Was some rank at the end of a backward pass?"""
         try:
@@ -272,7 +289,9 @@ class GradientReducer:
             failed = min(face.require_job().rank + 1, _MOST) if self._failed else 0
             number = self._rounds % _MOST
             said = [at_step, not at_step, failed, number, _MOST - number, min(self._most_rounds, _MOST)]
-            outcome = torch.tensor([*flags, *wishes, *said], dtype=torch.uint8)
+            me = self.options.process_set.rank()
+            here = [int(rank == me) for rank in range(self._ranks)]
+            outcome = torch.tensor([*here, *flags, *wishes, *said], dtype=torch.uint8)
             self._vote = self._on_the_way.vote(outcome, self.name), outcome
             self._answered = self._contribution.submit_mine()
 
@@ -286,14 +305,16 @@ class GradientReducer:
         handles.wait(work, outcome)
         if not self._answered:
             with torch.no_grad():
-                self._contribution.submit_theirs(outcome.tolist())
+                self._contribution.submit_theirs(outcome.tolist()[self._ranks :], self._adds)
         return True
 
     def finish(self) -> bool:
         """See backward.Reducer. Was some rank at the end of a backward pass?"""
         with torch.no_grad():
             self._on_the_way.finish()
-            *flags, at_step, at_end, failed, most, rest, rounds = self._vote[1].tolist()
+            everything = self._vote[1].tolist()
+            here = everything[: self._ranks]
+            *flags, at_step, at_end, failed, most, rest, rounds = everything[self._ranks :]
             self._vote = None
             _refuse(failed, most, _MOST - rest)
             if self._adds:
@@ -301,6 +322,9 @@ class GradientReducer:
                     bring_back(slot)
             self._bucketing.propose(self._slots, flags)
         self._rounds += 1
+        self._some_joined = not all(here)
+        if self._some_joined:
+            self._hooks.also_before(self._slots)
         self._awaited = bool(at_step) and self._rounds < rounds
         self._restart()
         return bool(at_end)

@@ -5,7 +5,7 @@ has any more, nor that one's buckets in shared memory.
 """
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -57,6 +57,16 @@ class Hooks:
         if self._before:
             slot.hook = _Both(slot.hook, self._add_before(slot))
             self._handles.append(slot.hook)
+
+    def also_before(self, slots: Iterable[Any]) -> None:
+        """``owner.before_gradient`` is called from now on. ``slots``: all that there are."""
+        if self._before:
+            return
+        self._before = True
+        for slot in slots:
+            if slot.hook is not None:
+                slot.hook = _Both(slot.hook, self._add_before(slot))
+                self._handles.append(slot.hook)
 
     def _add_before(self, slot: Any) -> Any:
         # On the node that accumulates: a hook on the parameter itself would be called by autograd.grad, too. Parameters

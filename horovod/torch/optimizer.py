@@ -262,7 +262,7 @@ class _Distributed:
         """As in the plain optimizer. AssertionError while gradients are being reduced, in a hook for one."""
         reducer = self._hvd.reducer
         if reducer is not None and not self._hvd.in_step:
-            reducer.stepped()
+            reducer.zeroed()
             if reducer.busy:
                 raise AssertionError("zero_grad() during backward() is a race: gradients are being reduced")
         super().zero_grad(*args, **kwargs)  # type: ignore[misc]

@@ -39,8 +39,9 @@ def check(slot: Slot) -> None:
     watched = slot.watched
     if watched is not None and (slot.parameter.grad is not watched or watched._version != slot.version):
         raise RuntimeError(
-            f"gradient {slot.name!r} was changed or replaced while it was being reduced, by a hook or another thread; "
-            "change gradients after backward() has returned, when they are reduced"
+            f"gradient {slot.name!r} was changed or replaced while it was being reduced, by a hook, another thread "
+            "or another DistributedOptimizer that has this parameter, too; change gradients after backward() has "
+            "returned, when they are reduced"
         )
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import horovod.torch as hvd
+from tests.torch.test_backward import assert_all_equal, assert_close, batch, everybody, loss_of, network, wrap
 
 
 def uneven(named):
@@ -67,3 +68,44 @@ def train_with_uneven_data():
 def test_optimizer(pool):
     results = pool(2).run(train_with_uneven_data)
     assert results[0] == results[1]
+
+
+def several_passes(options, calls=2):
+    """Steps of several backward calls, each reduced: what the first have left must not shrink while a rank is gone."""
+    net, reference = network(), network()
+    optimizer = wrap(net, **options)
+    plain = torch.optim.SGD(reference.parameters(), lr=0.1)
+    n, me = hvd.size(), hvd.rank()
+    for number in range(3 + 4 * (n - 1)):
+        working = [r for r in range(n) if number < 3 + 4 * r]
+        if me not in working:
+            break
+        optimizer.zero_grad()
+        plain.zero_grad()
+        for i in range(calls):
+            if number != 5 or me != n - 1:  # without data, it still steps
+                loss_of(net, batch(10 * number + i)).backward()
+            for r in working:
+                if number != 5 or r != n - 1:
+                    (loss_of(reference, batch(10 * number + i, r)) / n).backward()
+        optimizer.step()
+        plain.step()
+        assert_close(net, reference)
+    hvd.broadcast_parameters(net.state_dict(), hvd.join())
+    # Everybody is back.
+    reference.load_state_dict(net.state_dict())
+    for number in range(3):
+        optimizer.zero_grad()
+        plain.zero_grad()
+        for i in range(calls):
+            loss_of(net, batch(100 + 10 * number + i)).backward()
+            everybody(reference, 100 + 10 * number + i).backward()
+        optimizer.step()
+        plain.step()
+        assert_close(net, reference)
+    assert_all_equal(net)
+
+
+@pytest.mark.parametrize("options", [{}, {"gradient_as_bucket_view": True}, {"gradient_as_bucket_view": False}])
+def test_several_backward_calls_in_a_step(pool, options):
+    pool(3).run(several_passes, options)
