@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from horovod.common.exceptions import HorovodInternalError
+from horovod.common.frames import library_of
 from horovod.common.reasons import PIPE, Called, Ending, Left, Teller, explanation
 
 Ended = tuple[str, int] | None
@@ -115,10 +116,13 @@ class Watch:
 
 
 def _where(trace: TracebackType | None) -> str:
-    """The place where the exception was raised: the traceback itself is on the stderr of another host, maybe."""
-    while trace is not None and trace.tb_next is not None:
+    """The line of the user's that raised the exception, or called what did: the traceback itself is on the stderr of
+    another host, maybe. Without one, the line that raised it."""
+    frames = []
+    while trace is not None:
+        frames.append((trace.tb_frame.f_code, trace.tb_lineno))
         trace = trace.tb_next
-    if trace is None:
+    if not frames:
         return ""
-    code = trace.tb_frame.f_code
-    return f" (in {code.co_name}, {os.path.basename(code.co_filename)}:{trace.tb_lineno})"
+    code, line = next((one for one in reversed(frames) if not library_of(one[0].co_filename)), frames[-1])
+    return f" (in {code.co_name}, {os.path.basename(code.co_filename)}:{line})"

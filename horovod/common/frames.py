@@ -1,7 +1,8 @@
-"""Warnings that point at the user's line, however many frames of ours and of frameworks lie between."""
+"""Whose code a frame is; warnings that point at the user's line, however many frames of others lie between."""
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from types import FrameType
@@ -10,6 +11,20 @@ _BETWEEN = frozenset(
     ("horovod", "torch", "tensorflow", "keras", "tf_keras", "jax", "contextlib", "functools", "importlib")
 )
 """Packages whose frames are passed over: ours, frameworks that call us, and what both wrap functions with."""
+
+_INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]([^/\\]+)")
+_STANDARD = re.compile(r"[/\\]lib(?:64)?[/\\]python\d[^/\\]*[/\\]|^<frozen ")
+_OURS = re.compile(r"[/\\]horovod[/\\](?:common|torch|tensorflow|keras|_keras|runner)[/\\]")
+
+
+def library_of(path: str) -> str:
+    """Whose code a file is, by its path: the package's name, or empty for the user's own."""
+    if _OURS.search(path):
+        return "horovod"
+    found = _INSTALLED.search(path)
+    if found:
+        return found[1].removesuffix(".py")
+    return "Python" if _STANDARD.search(path) else ""
 
 
 def user_stacklevel() -> int:

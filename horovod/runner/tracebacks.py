@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from horovod.common.frames import library_of
+
 HEADER = "Traceback (most recent call last):"
 MOST = 12  # frames of the user's that are shown; of more (a recursion) the first and the last
 _KEPT_LIBRARY = 2  # frames where there are none of the user's
@@ -14,9 +16,6 @@ _KEPT_LIBRARY = 2  # frames where there are none of the user's
 _FRAME = re.compile(r'(?P<margin>[ |]*)File "(?P<path>[^"]+)", line \d+(?P<where>, in .*)?$')
 _MARKS = re.compile(r"[ |]*[~^][~^ ]*$")
 _REPEATED = re.compile(r"\[Previous line repeated (\d+) more times?\]")
-_INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]([^/\\]+)")
-_STANDARD = re.compile(r"[/\\]lib(?:64)?[/\\]python\d[^/\\]*[/\\]|^<frozen ")
-_OURS = re.compile(r"[/\\]horovod[/\\](?:common|torch|tensorflow|keras|_keras|runner)[/\\]")
 
 
 @dataclass(frozen=True)
@@ -25,16 +24,6 @@ class _Frame:
     margin: str
     library: str  # empty: the user's
     count: int  # with its repetitions
-
-
-def library_of(path: str) -> str:
-    """Whose code a file is, by its path: the package's name, or empty for the user's own."""
-    if _OURS.search(path):
-        return "horovod"
-    found = _INSTALLED.search(path)
-    if found:
-        return found[1].removesuffix(".py")
-    return "Python" if _STANDARD.search(path) else ""
 
 
 def is_marks(line: str) -> bool:

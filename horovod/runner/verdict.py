@@ -322,11 +322,16 @@ def _summary(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
             groups.setdefault(f"failed too ({end.error or describe_status(end.status)})", []).append(end.rank)
     lines = []
     if groups:
-        told = "; ".join(f"{what}: {_ranks(sorted(ranks))}" for what, ranks in groups.items())
-        lines.append(f"other ranks: {told}")
+        told = "; ".join(f"{_named(ranks)} {what}" for what, ranks in groups.items())
+        lines.append(told)
     if stopped:
-        lines.append(f"stopped by horovodrun: {_ranks(sorted(stopped))}")
+        lines.append(f"stopped by horovodrun: {_named(stopped)}")
     return lines
+
+
+def _named(ranks: Sequence[int]) -> str:
+    """`rank 5`, `ranks 0-3, 5`."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {_ranks(sorted(ranks))}"
 
 
 def _ranks(ranks: Sequence[int]) -> str:

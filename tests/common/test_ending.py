@@ -1,5 +1,6 @@
 """Why a process ends, as the launcher is told."""
 
+import json
 import os
 import sys
 
@@ -120,6 +121,13 @@ class Rank:
             return []
 
 
+def deep_in_a_library():
+    try:
+        json.loads("{")
+    except ValueError as error:
+        return error, error.__traceback__
+
+
 def test_a_rank_tells_each_thing_once(monkeypatch):
     rank = Rank(monkeypatch)
     assert rank.told() == [Called(3)]
@@ -136,6 +144,8 @@ def test_a_rank_tells_each_thing_once(monkeypatch):
     assert rank.told() == []
     assert rank.printed == [error]  # by the hook that was there before, and once
     assert rank.watch.reason.startswith("it ended with ValueError: bad (in raise_at_the_end, test_ending.py:")
+    sys.excepthook(json.JSONDecodeError, *deep_in_a_library())
+    assert " (in deep_in_a_library, test_ending.py:" in rank.watch.reason
     sys.excepthook(KeyError, KeyError(), None)
     assert rank.watch.reason == "it ended with KeyError"
 

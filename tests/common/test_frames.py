@@ -6,6 +6,8 @@ import warnings
 
 from horovod.common import frames
 
+PACKAGES = "/venv/lib/python3.11/site-packages"
+
 
 def module(name, code):
     """A module of this name, made of the code."""
@@ -35,3 +37,14 @@ def test_frames_of_ours_and_of_frameworks_are_passed_over():
     assert blamed(lambda: THEIRS.wrap(functools.partial(THEIRS.wrap, OURS.warn))) == __file__
     # Another library is a user of ours.
     assert blamed(lambda: LIBRARY.run(functools.partial(THEIRS.wrap, OURS.deep))) == "/lib/lightning.loop.py"
+
+
+def test_whose_a_frame_is():
+    library_of = frames.library_of
+    assert library_of("/home/me/train.py") == library_of("train.py") == library_of("/home/me/lib/python/net.py") == ""
+    assert library_of(f"{PACKAGES}/torch/nn/modules/module.py") == "torch"
+    assert library_of(f"{PACKAGES}/typing_extensions.py") == "typing_extensions"
+    assert library_of("/usr/lib/python3/dist-packages/numpy/core.py") == "numpy"
+    assert library_of("/usr/lib64/python3.12/runpy.py") == library_of("<frozen importlib._bootstrap>") == "Python"
+    assert library_of("/src/horovod/torch/ops/allreduce.py") == "horovod"
+    assert library_of("<stdin>") == library_of("/home/me/.cache/ipykernel_1/cell.py") == ""
