@@ -26,6 +26,12 @@ ABSENT = {
 }
 """Name of the module to what it would be for."""
 
+IN_FACES = frozenset(
+    ("init", "shutdown", "is_initialized", "rank", "size", "local_rank", "local_size", "allreduce", "allgather")
+    + ("broadcast", "barrier", "join", "DistributedOptimizer", "broadcast_parameters", "Average", "Sum", "Compression")
+)
+"""What is asked for in the package itself by who writes ``import horovod as hvd``."""
+
 
 def _refusal(module: str) -> str:
     return f"{module} is not in this version of Horovod yet: {ABSENT[module]}"
@@ -51,4 +57,9 @@ def install() -> None:
 def no_attribute(module: str, name: str) -> AttributeError:
     """What the ``__getattr__`` of a module raises for an attribute that it does not have."""
     full = f"{module}.{name}"
-    return AttributeError(_refusal(full) if full in ABSENT else f"module {module!r} has no attribute {name!r}")
+    if full in ABSENT:
+        return AttributeError(_refusal(full))
+    where = ""
+    if module == "horovod" and name in IN_FACES:
+        where = f"; {name} is in the modules for frameworks: `import horovod.torch as hvd`, say"
+    return AttributeError(f"module {module!r} has no attribute {name!r}{where}")

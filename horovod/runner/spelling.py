@@ -17,10 +17,15 @@ _MEET = "ranks find one another by themselves"
 ELSEWHERE = {
     "nproc-per-node": _ALL,  # torchrun
     "nproc": _ALL,
+    "node-rank": _MEET,
+    "rdzv-endpoint": _MEET,
     "nnodes": _HOSTS,
     "master-addr": _MEET,
     "master-port": _MEET,
     "num-processes": _ALL,  # accelerate
+    "num-gpus": _ALL,  # deepspeed
+    "gpus": _ALL,
+    "output-dir": "did you mean --output-filename DIR?",
     "ntasks": _ALL,  # srun
     "ntasks-per-node": _ALL,
     "nodes": _HOSTS,

@@ -38,6 +38,14 @@ def test_attributes_say_so_too():
         importlib.import_module("horovod.elastik")
 
 
+def test_what_the_faces_have_is_not_in_the_package():
+    import horovod.torch as hvd
+
+    assert set(dir(hvd)) >= absent.IN_FACES
+    with pytest.raises(AttributeError, match=r"has no attribute 'init'; init is in .* `import horovod.torch as hvd`"):
+        horovod.init()
+
+
 def test_what_is_there_is_found_first(tmp_path, monkeypatch):
     (tmp_path / "ray.py").write_text("there = True\n")
     monkeypatch.setattr(horovod, "__path__", [*horovod.__path__, str(tmp_path)])

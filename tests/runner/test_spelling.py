@@ -16,6 +16,8 @@ from tests.runner.launching import run_job
         ("--timeline=t.json", "--timeline-filename is its name, but there are no timelines in this version yet"),
         ("--nproc-per-node", "use -np N, the number of processes in all"),
         ("--nproc_per_node=4", "use -np N, the number of processes in all"),
+        ("--num-gpus", "use -np N"),
+        ("--output-dir", "did you mean --output-filename DIR?"),
         ("--num_proc", "did you mean --num-proc?"),
         ("--Verbose", "did you mean --verbose?"),
         ("--verb", "did you mean --verbose?"),
