@@ -36,6 +36,7 @@ _BACKLOG = 128
 _RECOUNT_SECONDS = 0.25
 _MOST = 65536  # descriptors
 _KEPT = 8  # a part of this many of all descriptors is kept for others
+_AT_ONCE = 16  # events that are read before the door is looked at: in a flood they come as fast as they are read
 _TRUSTED = 32  # so many connections, as a part of all descriptors, are let in before they are counted again
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27  # <asm-generic/socket.h>
 
@@ -111,7 +112,9 @@ class Door:
     def check(self) -> None:
         """Closes or opens the door according to the strangers that are inside and the descriptors in use."""
         now = time.monotonic()
-        while self.monitor.poll(0):
+        for _ in range(_AT_ONCE):
+            if not self.monitor.poll(0):
+                break
             event = recv_monitor_message(self.monitor)
             self._strangers.take(event["event"], event["value"], now)
             self._used += event["event"] == zmq.EVENT_ACCEPTED

@@ -123,7 +123,9 @@ def test_strangers_cannot_take_all_descriptors_of_rank_0():
         def one_after_the_other(count):
             for number in range(count):
                 yield number
-                assert ask() == ["8"]  # rank 0 has had time to look
+                if number % 8 == 7:
+                    time.sleep(0.02)  # rank 0 has time to look
+                assert ask() == ["8"]
 
         try:
             store, port, public = ask(zmq.utils.z85.decode(pair[0]).hex())
