@@ -3,6 +3,7 @@ the first difference. What is compared: ``fingerprints``."""
 
 from collections.abc import Callable, Mapping, Sequence
 
+from horovod.common import rank_lists
 from horovod.common.exceptions import OutOfSyncError
 from horovod.common.faces import Face
 from horovod.common.fingerprints import Leaf, whole
@@ -70,18 +71,6 @@ def _values(holders: Sequence[tuple[Leaf, Sequence[int]]]) -> str:
     if len(holders) > _VALUES:
         others = f", and {len(holders) - _VALUES} more values"
     if _MISSING in [leaf for leaf, _ in holders] or all(leaf.exact for leaf, _ in holders):
-        return "is " + " and ".join(f"{leaf.shown} on {_ranks(who)}" for leaf, who in named) + others
-    parts = [f"{'one' if i == 0 else 'another'} on {_ranks(who)}" for i, (_, who) in enumerate(named)]
+        return "is " + " and ".join(f"{leaf.shown} on {rank_lists.named(who)}" for leaf, who in named) + others
+    parts = [f"{'one' if i == 0 else 'another'} on {rank_lists.named(who)}" for i, (_, who) in enumerate(named)]
     return f"({holders[0][0].shown}) is " + ", ".join(parts) + others
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    """ "rank 3" or "ranks 0-2, 5"."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and runs[-1][1] == rank - 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    text = ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
-    return f"rank {text}" if len(ranks) == 1 else f"ranks {text}"

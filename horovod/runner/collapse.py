@@ -99,14 +99,3 @@ class Collapser:
     def take_all(self) -> list[Group]:
         """Everything that waits, in order."""
         return self.take(float("inf"))
-
-
-def ranges(ranks: Iterable[int]) -> str:
-    """Sorted, with neighbours as a range: 0-3,7."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and runs[-1][1] == rank - 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    return ",".join(f"{low}" if low == high else f"{low}-{high}" for low, high in runs)

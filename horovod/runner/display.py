@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Mapping
 from datetime import datetime
 
-from horovod.runner.collapse import Collapser, ranges
+from horovod.common.rank_lists import ranges
+from horovod.runner.collapse import Collapser
 from horovod.runner.farewells import Cut, Farewells
 from horovod.runner.lines import Colours, LineCutter
 from horovod.runner.output import STREAMS, OutputSink

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from horovod.runner.collapse import ranges
+from horovod.common import rank_lists
 
 QUIET = 2.0  # s of waiting before a terminal shows anything
 FIRST = 5.0  # s of waiting before a log gets its first line; the next come at twice the time each
@@ -121,7 +121,7 @@ class Progress:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)}"
+    return rank_lists.named(ranks, ",")
 
 
 def _and_more(named: Sequence[str], more: int, what: str) -> str:

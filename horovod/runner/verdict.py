@@ -13,6 +13,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from horovod.common import rank_lists
 from horovod.common.reasons import Ending
 from horovod.runner import accusation, tracebacks
 
@@ -237,7 +238,7 @@ def _accused(victims: Sequence[RankEnd], ends: Sequence[RankEnd]) -> Verdict | N
         how = accusation.describe(reason, left, accused.status, accused.stopped)
         lines.append(f"rank {accused.rank} on host {accused.host} failed first: {how}")
         if reason.ranks[1:]:
-            lines.append(f"neither did rank {_ranks(sorted(reason.ranks[1:]))}")
+            lines.append(f"neither did rank {rank_lists.ranges(reason.ranks[1:], ', ')}")
         text = [*lines, *_last_words(accused)]
         if exception:
             text.append(f"what rank {victim.rank} on host {victim.host} says:")
@@ -266,7 +267,7 @@ def _headline(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
     lines = _summary(culprit, ends)
     early = [end.rank for end in ends if end is not culprit and end.status == 0 and not end.stopped]
     if early and _suffers(culprit):
-        lines.append(f"perhaps ended too early, while others still needed it: rank {_ranks(sorted(early))}")
+        lines.append(f"perhaps ended too early, while others still needed it: rank {rank_lists.ranges(early, ', ')}")
     if culprit.error:
         lines.append(f"rank {culprit.rank} on host {culprit.host} failed first: {culprit.error}")
         return lines
@@ -322,24 +323,8 @@ def _summary(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
             groups.setdefault(f"failed too ({end.error or describe_status(end.status)})", []).append(end.rank)
     lines = []
     if groups:
-        told = "; ".join(f"{_named(ranks)} {what}" for what, ranks in groups.items())
+        told = "; ".join(f"{rank_lists.named(ranks)} {what}" for what, ranks in groups.items())
         lines.append(told)
     if stopped:
-        lines.append(f"stopped by horovodrun: {_named(stopped)}")
+        lines.append(f"stopped by horovodrun: {rank_lists.named(stopped)}")
     return lines
-
-
-def _named(ranks: Sequence[int]) -> str:
-    """`rank 5`, `ranks 0-3, 5`."""
-    return f"rank{'s' if len(ranks) > 1 else ''} {_ranks(sorted(ranks))}"
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    """`0-3, 5`."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and runs[-1][1] == rank - 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)

@@ -2,17 +2,11 @@ import random
 
 import pytest
 
+from horovod.common.rank_lists import ranges
 from horovod.runner import collapse
-from horovod.runner.collapse import Collapser, ranges
+from horovod.runner.collapse import Collapser
 from horovod.runner.display import Display
 from tests.runner.test_output import Shown
-
-
-@pytest.mark.parametrize(
-    ("ranks", "text"), [([5], "5"), ([1, 0], "0-1"), ([3, 0, 1, 2, 7, 9, 8], "0-3,7-9"), ([0, 2, 4], "0,2,4")]
-)
-def test_ranges(ranks, text):
-    assert ranges(ranks) == text
 
 
 def shown_of(size, *written, hosts=None, **options):
