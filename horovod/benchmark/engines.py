@@ -16,6 +16,7 @@ from horovod.benchmark.cases import Case
 from horovod.common import bootstrap, dtypes, ops
 from horovod.common.calibration import World, load
 from horovod.common.settings import Settings
+from horovod.common.worker_env import WorkerEnv
 
 _KINDS = {
     "allreduce": _core.KIND_ALLREDUCE,
@@ -64,7 +65,7 @@ class EngineColumn:
         self._tuning = settings.get("HOROVOD_TUNING", os.environ.get("HOROVOD_TUNING", ""))
         self._override = settings.get("HOROVOD_ALGORITHM", os.environ.get("HOROVOD_ALGORITHM", ""))
         with environment(settings):
-            self.job, self._engine = bootstrap.start(None, [], False)
+            self.job, self._engine = bootstrap.start(WorkerEnv.from_environ(), None, [], False)
         chosen = Settings.from_environ({**os.environ, **settings})
         if self.job.rank == 0 and not self._tuning and chosen.flag("HOROVOD_CALIBRATE"):
             transport = chosen.text("HOROVOD_TRANSPORT")

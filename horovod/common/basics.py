@@ -200,7 +200,7 @@ def _start(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
     env = worker_env.WorkerEnv.from_environ()
     descent.check(env)
     _watch.begin(env.rank)
-    job, engine = bootstrap.start(members, [s.ranks or [] for s in sets], dynamic)
+    job, engine = bootstrap.start(env, members, [s.ranks or [] for s in sets], dynamic)
     state.start(job, engine, members)
     descent.mark(env)
     try:

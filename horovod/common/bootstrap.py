@@ -59,13 +59,14 @@ class _ToldError(LinkError):
     """Everybody has heard of it."""
 
 
-def start(members: list[int] | None, process_sets: list[list[int]], dynamic: bool) -> tuple[Job, "Engine"]:
-    """Joins the job that the environment describes and starts its engine.
+def start(
+    env: WorkerEnv, members: list[int] | None, process_sets: list[list[int]], dynamic: bool
+) -> tuple[Job, "Engine"]:
+    """Joins the job that ``env`` describes and starts its engine.
 
     ``members``: sorted world ranks that form the job (None: all). ``process_sets``, ``dynamic``: what init was given;
     compared between ranks. Raises ValueError naming what is wrong or what was waited for; nothing stays open then.
     """
-    env = WorkerEnv.from_environ()
     settings = patient(Settings.from_environ())
     dynamic = dynamic or settings.flag("HOROVOD_DYNAMIC_PROCESS_SETS")
     if members is not None and (env.rank not in members or members[-1] >= env.size):
