@@ -1,6 +1,7 @@
 """The programs for PyTorch in README.md and docs run as they stand there, and train."""
 
 from tests.documents import programs
+from tests.torch.recipes import CHECKS
 
 # What the programs leave to the reader.
 BEFORE = """
@@ -91,7 +92,7 @@ def run(text, folder):
 
 def test_every_program_runs_and_trains(pool, tmp_path):
     found = programs("torch")
-    assert set(found) == set(AROUND)
+    assert set(found) == {*AROUND, "beginning", "from DDP", *CHECKS}
     for name, (before, after) in AROUND.items():
         block = found[name]
         text = block.without("-") if block.language == "diff" else block.text

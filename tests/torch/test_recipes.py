@@ -1,0 +1,68 @@
+"""The programs of docs/pytorch run as they stand there, and do what the pages say."""
+
+import os
+import shutil
+import socket
+import sys
+import tempfile
+
+import pytest
+import torch
+
+import horovod.torch as hvd
+from tests.documents import programs
+from tests.torch.recipes import CHECKS, execute
+
+
+def run(folder, text, name):
+    os.chdir(tempfile.mkdtemp(dir=folder))
+    random = torch.get_rng_state()
+    try:
+        left = execute(text)
+        for check in CHECKS[name]:
+            check(left)
+    finally:
+        torch.set_rng_state(random)
+        os.chdir("/")
+        hvd.barrier()  # a program that leaves one rank behind fails here
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_recipe(pool, tmp_path, name):
+    found = programs("torch")
+    text = found["beginning"].text + found[name].text
+    if name == "IterableDataset" and sys.version_info >= (3, 14):
+        text = text.replace("WORKERS, BATCH = 2, 32", "WORKERS, BATCH = 0, 32")  # not forked, and this is no module
+    pool(2).run(run, str(tmp_path), text, name)
+
+
+def migrate(folder, begins, before, after):
+    """Both programs on this rank; rank 0 compares what they have saved."""
+    os.chdir(folder)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = hvd.broadcast_object(free.getsockname()[1])
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": hvd.rank(), "WORLD_SIZE": hvd.size()}
+    kept = dict(os.environ)
+    os.environ.update({name: str(value) for name, value in place.items()})
+    try:
+        execute(begins + before)
+        if hvd.rank() == 0:
+            shutil.move("model.pt", "ddp.pt")
+        execute(begins + after)
+    finally:
+        os.environ.clear()
+        os.environ.update(kept)
+    if hvd.rank() == 0:
+        theirs, ours = torch.load("ddp.pt"), torch.load("model.pt")
+        assert theirs.keys() == ours.keys()
+        for name in ours:
+            torch.testing.assert_close(ours[name], theirs[name], rtol=1e-4, atol=1e-5)
+    os.chdir("/")
+    hvd.barrier()
+
+
+def test_from_ddp(pool, tmp_path):
+    found = programs("torch")
+    block = found["from DDP"]
+    pool(2).run(migrate, str(tmp_path), found["beginning"].text, block.without("+"), block.without("-"))
