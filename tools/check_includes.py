@@ -23,13 +23,17 @@ DIRECT = {
     "plan": ("base",),
     "collectives": ("transport", "plan"),
     "backends": ("collectives",),
-    "engine": ("backends",),
+    "agree": ("base",),
+    "engine": ("agree", "backends"),
     "bindings": ("engine",),
 }
 FOREIGN = re.compile(
     r"(Python\.h|(nanobind|pybind11|torch|ATen|c10|tensorflow|tsl|xla|jax|mxnet|numpy)/|mpi\.h|nccl\.h|rccl/|cuda|hip/)"
 )
 INCLUDE = re.compile(r"""\s*#\s*include\s*(?P<open>["<])(?P<path>[^">]+)[">]""")
+# What the pure floors decide is a function of its arguments: no threads, no locks, no waiting, nothing of the operating system.
+PURE = {"agree"}
+ACTING = re.compile(r"(thread|mutex|shared_mutex|atomic|condition_variable|future|semaphore|chrono|fstream|[a-z_]+\.h|sys/.*|linux/.*)$")
 SUFFIXES = {".h", ".hpp", ".cc", ".cpp", ".inc"}
 
 
@@ -48,6 +52,8 @@ def reason(floor: str, path: str, quoted: bool) -> str | None:
     """Why a file of `floor` may not include `path`; None when it may."""
     if floor != "bindings" and FOREIGN.match(path):
         return f"the core includes no foreign header; {path} belongs to bindings/ or behind dlopen"
+    if floor in PURE and not quoted and ACTING.match(path):
+        return f"{floor} is pure, without threads, clocks and I/O; <{path}> belongs to engine/"
     if ".." in Path(path).parts:
         return f'"{path}" leaves its folder; write the path from core/'
     target = path.split("/")[0]

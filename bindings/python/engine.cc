@@ -11,7 +11,7 @@
 
 #include "backends/host.h"
 #include "buffer.h"
-#include "engine/validate.h"
+#include "agree/validate.h"
 #include "face.h"
 #include "glue.h"
 #include "transport/secure_link.h"

@@ -3,7 +3,7 @@
 #include <nanobind/stl/string_view.h>
 
 #include "collectives/reduce.h"
-#include "engine/request.h"
+#include "agree/request.h"
 #include "glue.h"
 #include "transport/segment.h"
 

@@ -11,13 +11,13 @@
 #include <vector>
 
 #include "engine/control.h"
-#include "engine/coordinator.h"
+#include "agree/coordinator.h"
 #include "engine/execute.h"
 #include "engine/guard.h"
-#include "engine/stall.h"
+#include "agree/stall.h"
 #include "engine/steady.h"
 #include "engine/submissions.h"
-#include "engine/watch.h"
+#include "agree/watch.h"
 
 namespace hvd {
 

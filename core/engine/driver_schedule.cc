@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "base/wire.h"
-#include "engine/check_response.h"
+#include "agree/check_response.h"
 
 namespace hvd {
 

@@ -9,7 +9,7 @@
 #include "base/deadline.h"
 #include "collectives/guarded.h"
 #include "engine/execute.h"
-#include "engine/schedule.h"
+#include "agree/schedule.h"
 #include "engine/world.h"
 
 namespace hvd {

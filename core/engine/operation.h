@@ -7,7 +7,7 @@
 
 #include "base/deadline.h"
 #include "base/status.h"
-#include "engine/request.h"
+#include "agree/request.h"
 
 namespace hvd {
 

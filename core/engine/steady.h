@@ -15,7 +15,7 @@
 
 #include "base/deadline.h"
 #include "engine/control.h"
-#include "engine/schedule.h"
+#include "agree/schedule.h"
 #include "engine/world.h"
 
 namespace hvd {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "engine/validate.h"
+#include "agree/validate.h"
 
 namespace hvd {
 

@@ -19,7 +19,7 @@
 
 #include "engine/assembly.h"
 #include "engine/operation.h"
-#include "engine/schedule.h"
+#include "agree/schedule.h"
 
 namespace hvd {
 

@@ -15,12 +15,11 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/limits.h"
 #include "base/status.h"
 #include "transport/bell.h"
 
 namespace hvd {
-
-inline constexpr int kMaxProcessSets = 256;
 
 struct SegmentSpec {
   int local_size = 1;

@@ -4,7 +4,7 @@
 
 #include "base/wire.h"
 #include "engine/control.h"
-#include "engine/schedule.h"
+#include "agree/schedule.h"
 
 using namespace hvd;
 

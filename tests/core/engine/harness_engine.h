@@ -10,7 +10,7 @@
 #include "base/wire.h"
 #include "engine/control.h"
 #include "engine/engine.h"
-#include "engine/schedule.h"
+#include "agree/schedule.h"
 #include "wiring.h"
 
 namespace hvd::testing {

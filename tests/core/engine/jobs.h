@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/request.h"
+#include "agree/request.h"
 
 namespace hvd::testing {
 

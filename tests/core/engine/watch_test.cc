@@ -1,5 +1,5 @@
 // A rank's own watch over what waits on it: in virtual time, and in engines whose rank 0 says nothing.
-#include "engine/watch.h"
+#include "agree/watch.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "engine/watch.h"
+#include "agree/watch.h"
 
 #include <algorithm>
 #include <cmath>

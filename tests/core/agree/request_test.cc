@@ -1,11 +1,11 @@
 // What travels: round trips, and bytes that are not what encode() writes.
-#include "engine/request.h"
+#include "agree/request.h"
 
 #include <doctest/doctest.h>
 
 #include <random>
 
-#include "engine/schedule.h"
+#include "agree/schedule.h"
 
 using namespace hvd;
 

@@ -1,10 +1,10 @@
 // The coordinator's decisions, without a world: what is ready, in which order, fused how, and what is wrong.
-#include "engine/negotiate.h"
+#include "agree/negotiate.h"
 
 #include <doctest/doctest.h>
 
-#include "engine/coordinator.h"
-#include "engine/stall.h"
+#include "agree/coordinator.h"
+#include "agree/stall.h"
 #include "transport/segment.h"
 
 using namespace hvd;

@@ -1,5 +1,5 @@
 // What can never be decided because ranks' programs have diverged.
-#include "engine/negotiate.h"
+#include "agree/negotiate.h"
 
 namespace hvd {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/negotiate.h"
-#include "engine/schedule.h"
+#include "agree/negotiate.h"
+#include "agree/schedule.h"
 
 namespace hvd {
 

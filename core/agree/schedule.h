@@ -13,9 +13,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/fuse.h"
-#include "engine/request.h"
-#include "engine/steady_word.h"
+#include "agree/fuse.h"
+#include "agree/request.h"
+#include "agree/steady_word.h"
 
 namespace hvd {
 

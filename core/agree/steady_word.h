@@ -1,5 +1,5 @@
 // The word by which a rank tells the others of its node how far it is in a running schedule (engine/steady.h), and what follows from all
-// words. Pure; tests/core/engine/steady_model_test.cc looks at every interleaving of the loads and stores of these words.
+// words. Pure; tests/core/agree/steady_model_test.cc looks at every interleaving of the loads and stores of these words.
 #pragma once
 #include <cstdint>
 #include <span>

@@ -1,4 +1,4 @@
-#include "engine/schedule.h"
+#include "agree/schedule.h"
 
 #include <algorithm>
 #include <iterator>

@@ -1,4 +1,4 @@
-#include "engine/validate.h"
+#include "agree/validate.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,5 +1,5 @@
 // Schedules: finding the period, following it.
-#include "engine/schedule.h"
+#include "agree/schedule.h"
 
 #include <doctest/doctest.h>
 
@@ -7,7 +7,7 @@
 #include <memory>
 #include <thread>
 
-#include "engine/coordinator.h"
+#include "agree/coordinator.h"
 #include "engine/operation.h"
 
 using namespace hvd;

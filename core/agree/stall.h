@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/log.h"
-#include "engine/negotiate.h"
+#include "agree/negotiate.h"
 
 namespace hvd {
 

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/request.h"
+#include "agree/request.h"
 
 namespace hvd {
 

@@ -1,10 +1,10 @@
 // A model of ranks of one node that follow a schedule and leave it: every interleaving of the single loads and stores of their words
-// (engine/steady_word.h), with every moment at which programs submit or do something else. Each rank's engine goes through the steps of
+// (agree/steady_word.h), with every moment at which programs submit or do something else. Each rank's engine goes through the steps of
 // Driver::run_schedule(). Shown for each state that can be reached:
 //   - a bucket that any rank starts has been submitted by all of its members, and lies before the end that all agree on;
 //   - all ranks find the same end, and have carried out exactly what lies before it;
 //   - from everywhere the end can still be reached once a program has done something else (nobody waits for ever).
-#include "engine/steady_word.h"
+#include "agree/steady_word.h"
 
 #include <doctest/doctest.h>
 

@@ -2,7 +2,7 @@
 #pragma once
 #include <vector>
 
-#include "engine/request.h"
+#include "agree/request.h"
 
 namespace hvd {
 

@@ -3,7 +3,7 @@
 #pragma once
 #include <vector>
 
-#include "engine/request.h"
+#include "agree/request.h"
 
 namespace hvd {
 

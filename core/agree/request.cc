@@ -1,4 +1,4 @@
-#include "engine/request.h"
+#include "agree/request.h"
 
 #include <algorithm>
 #include <functional>

@@ -1,4 +1,4 @@
-#include "engine/coordinator.h"
+#include "agree/coordinator.h"
 
 namespace hvd {
 

@@ -1,5 +1,5 @@
 // What a rank checks by itself before it announces an operation; what ranks agree on is in negotiate_test.cc.
-#include "engine/validate.h"
+#include "agree/validate.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "engine/negotiate.h"
+#include "agree/negotiate.h"
 
 #include <algorithm>
 

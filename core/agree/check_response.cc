@@ -1,9 +1,9 @@
-#include "engine/check_response.h"
+#include "agree/check_response.h"
 
 #include <algorithm>
 #include <string>
 
-#include "transport/segment.h"
+#include "base/limits.h"
 
 namespace hvd {
 namespace {

@@ -1,4 +1,4 @@
-#include "engine/stall.h"
+#include "agree/stall.h"
 
 #include <cmath>
 #include <map>

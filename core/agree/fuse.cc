@@ -1,4 +1,4 @@
-#include "engine/fuse.h"
+#include "agree/fuse.h"
 
 #include <map>
 

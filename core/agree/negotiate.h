@@ -13,10 +13,10 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/fuse.h"
-#include "engine/process_sets.h"
-#include "engine/request.h"
-#include "engine/validate.h"
+#include "agree/fuse.h"
+#include "agree/process_sets.h"
+#include "agree/request.h"
+#include "agree/validate.h"
 
 namespace hvd {
 

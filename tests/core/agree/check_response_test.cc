@@ -1,9 +1,9 @@
 // Decisions that contradict what this rank has asked for, and operations that no rank can have announced, are errors.
-#include "engine/check_response.h"
+#include "agree/check_response.h"
 
 #include <doctest/doctest.h>
 
-#include "engine/negotiate.h"
+#include "agree/negotiate.h"
 
 using namespace hvd;
 

@@ -1,4 +1,4 @@
-// Every rank's own watch over what waits on it, beside rank 0's stall check (engine/stall.h). Rank 0 tells, whenever it reports a stall, all
+// Every rank's own watch over what waits on it, beside rank 0's stall check (agree/stall.h). Rank 0 tells, whenever it reports a stall, all
 // that it knows to wait; what a rank waits for and rank 0 does not know, or no longer says anything about, the rank reports itself. So
 // nothing that a program waits for can wait for long unseen, whatever goes wrong with the others' checks or with rank 0. Pure but for the log.
 #pragma once

@@ -1,10 +1,10 @@
-#include "engine/process_sets.h"
+#include "agree/process_sets.h"
 
 #include <algorithm>
 #include <string>
 
-#include "engine/request.h"
-#include "transport/segment.h"
+#include "agree/request.h"
+#include "base/limits.h"
 
 namespace hvd {
 
