@@ -120,8 +120,8 @@ class HostJobs:
         self._stack.close()
 
     def start(self, column: Column) -> HostJob:
+        from horovod.common.contract.worker_env import make_key
         from horovod.common.store import StoreServer
-        from horovod.common.worker_env import make_key
 
         rendezvous, key_file = ("", 0), ""
         if column.kind == OURS:

@@ -81,9 +81,10 @@ class Traffic:
 def worker(traffic_too: bool) -> None:
     times = [time.monotonic()]
     from horovod import _core
-    from horovod.common import bootstrap, dtypes, ops  # noqa: F401  (init would import bootstrap)
+    from horovod.common import dtypes, ops
     from horovod.common.basics import HorovodBasics
     from horovod.common.state import state
+    from horovod.common.wiring import bootstrap  # noqa: F401
 
     times.append(time.monotonic())
     traffic = Traffic() if traffic_too else None

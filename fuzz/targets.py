@@ -14,14 +14,16 @@ from pathlib import Path
 import msgspec
 
 from horovod._version import __version__
-from horovod.common import peers, reasons
-from horovod.common.auth import Acceptor, AuthError, Connector, Place
-from horovod.common.store_messages import Exchange, Get, Reply, Request, Set
-from horovod.common.store_table import MAX_TOTAL_BYTES, Table
-from horovod.runner import messages, verdict
-from horovod.runner.endings import Endings
-from horovod.runner.errors import AgentError
-from horovod.runner.messages import FrameReader
+from horovod.common.contract import reasons
+from horovod.common.security.auth import Acceptor, AuthError, Connector, Place
+from horovod.common.store.messages import Exchange, Get, Reply, Request, Set
+from horovod.common.store.table import MAX_TOTAL_BYTES, Table
+from horovod.common.wiring import peers
+from horovod.runner.base.errors import AgentError
+from horovod.runner.protocol import messages
+from horovod.runner.protocol.messages import FrameReader
+from horovod.runner.verdict import verdict
+from horovod.runner.verdict.endings import Endings
 
 CORPUS = Path(__file__).parent / "corpus"
 KEY = bytes(range(32))

@@ -7,11 +7,11 @@ python - <<'PY'
 import re, sys
 from pathlib import Path
 
-from horovod.common.settings import generate_docs
+from horovod.common.contract.settings import generate_docs
 
 bad = []
 if Path("docs/settings.md").read_text() != generate_docs():
-    bad.append("docs/settings.md is not current: python -m horovod.common.settings > docs/settings.md")
+    bad.append("docs/settings.md is not current: python -m horovod.common.contract.settings > docs/settings.md")
 links = {}
 for page in [*Path(".").glob("*.md"), *Path("docs").rglob("*.md"), *Path("benchmarks").rglob("*.md")]:
     targets = [target for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()) if "://" not in target]

@@ -28,8 +28,8 @@ from typing import Any
 
 import cloudpickle
 
+from horovod.common.contract.worker_env import WorkerEnv, make_key, make_key_fd
 from horovod.common.store import StoreServer
-from horovod.common.worker_env import WorkerEnv, make_key, make_key_fd
 
 ROOT = Path(__file__).resolve().parent.parent
 GRACE = 3.0  # seconds that ranks have to end by themselves after another failed

@@ -31,9 +31,12 @@ FOREIGN = re.compile(
     r"(Python\.h|(nanobind|pybind11|torch|ATen|c10|tensorflow|tsl|xla|jax|mxnet|numpy)/|mpi\.h|nccl\.h|rccl/|cuda|hip/)"
 )
 INCLUDE = re.compile(r"""\s*#\s*include\s*(?P<open>["<])(?P<path>[^">]+)[">]""")
-# What the pure floors decide is a function of its arguments: no threads, no locks, no waiting, nothing of the operating system.
+# What the pure floors decide is a function of its arguments: no threads, no locks, no waiting, no calls of
+# the operating system.
 PURE = {"agree"}
-ACTING = re.compile(r"(thread|mutex|shared_mutex|atomic|condition_variable|future|semaphore|chrono|fstream|[a-z_]+\.h|sys/.*|linux/.*)$")
+ACTING = re.compile(
+    r"(thread|mutex|shared_mutex|atomic|condition_variable|future|semaphore|chrono|fstream|[a-z_]+\.h|sys/.*)$"
+)
 SUFFIXES = {".h", ".hpp", ".cc", ".cpp", ".inc"}
 
 

@@ -87,7 +87,7 @@ def environments(hosts: DelayedHosts, peer: str, count: int, store: tuple[int, s
         where = {"MASTER_ADDR": hosts.address(0), "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
         where["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # addresses here have no names
         return [where | {"RANK": str(rank), "GLOO_SOCKET_IFNAME": f"delay{rank + 1}"} for rank in range(count)]
-    from horovod.common.worker_env import WorkerEnv
+    from horovod.common.contract.worker_env import WorkerEnv
 
     return [
         WorkerEnv(
@@ -106,8 +106,8 @@ def environments(hosts: DelayedHosts, peer: str, count: int, store: tuple[int, s
 
 
 def measure(options: argparse.Namespace) -> None:
+    from horovod.common.contract.worker_env import make_key
     from horovod.common.store import StoreServer
-    from horovod.common.worker_env import make_key
 
     with DelayedHosts(max(options.hosts), options.delay) as hosts, tempfile.NamedTemporaryFile() as key_file:
         key = make_key()

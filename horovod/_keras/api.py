@@ -8,10 +8,10 @@ from typing import Any
 from horovod._keras import backend, callbacks, in_sync, saving
 from horovod._keras.reduction import GradientReduction
 from horovod._keras.versions import backend_of, import_keras, is_legacy, keras_of
+from horovod.common.in_sync.variables import optimizer_variables
 from horovod.common.ops import Average, check_compression, op_name, resolve_op
 from horovod.common.ops import Sum as SumOp
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.variables import optimizer_variables
 
 
 class Face:

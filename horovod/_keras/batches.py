@@ -5,11 +5,11 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from horovod.common import log
+from horovod.common.contract import log
+from horovod.common.contract.settings import LOG_LEVELS, Settings
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.objects import allgather_object
 from horovod.common.process_sets import global_process_set
-from horovod.common.settings import LOG_LEVELS, Settings
 from horovod.common.state import state
 
 _ADVICE = "give all ranks equally many, for example with dataset.take(n) or fit(steps_per_epoch=n)"

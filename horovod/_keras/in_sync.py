@@ -4,7 +4,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from horovod._keras.versions import backend_of, is_legacy
-from horovod.common import fingerprints, in_sync, variables
+from horovod.common import in_sync
+from horovod.common.in_sync import fingerprints, variables
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.state import state
 

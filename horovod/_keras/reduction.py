@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from numbers import Integral, Real
 from typing import Any
 
-from horovod.common.frames import warn_user
+from horovod.common.contract.frames import warn_user
 from horovod.common.ops import Average, Sum, check_compression, op_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.state import state

@@ -1,5 +1,5 @@
 """Measures the sizes at which collectives change their ways (core/plan/tuning.h) and keeps them for later jobs of this
-shape on this host (horovod.common.calibration). All ranks run this together; rank 0 decides.
+shape on this host (horovod.common.wiring.calibration). All ranks run this together; rank 0 decides.
 
 For each size two or more engines, which differ in that size alone, take turns. A default gives way only to what beats
 it in nearly all turns by more than a few percent, and in the end all values together have to beat the defaults; so a

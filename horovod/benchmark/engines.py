@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from horovod import _core
 from horovod.benchmark.cases import Case
-from horovod.common import bootstrap, dtypes, ops
-from horovod.common.calibration import World, load
-from horovod.common.settings import Settings
-from horovod.common.worker_env import WorkerEnv
+from horovod.common import dtypes, ops
+from horovod.common.contract.settings import Settings
+from horovod.common.contract.worker_env import WorkerEnv
+from horovod.common.wiring import bootstrap
+from horovod.common.wiring.calibration import World, load
 
 _KINDS = {
     "allreduce": _core.KIND_ALLREDUCE,

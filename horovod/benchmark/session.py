@@ -22,10 +22,10 @@ from horovod.benchmark.options import Options
 from horovod.benchmark.peers import Gloo, Mpi, gloo_missing, mpi_missing
 from horovod.benchmark.standalone.serving import pin, timed
 from horovod.common.basics import HorovodBasics
-from horovod.common.calibration import World, store
+from horovod.common.contract.settings import Settings
 from horovod.common.objects import allgather_object, broadcast_object
-from horovod.common.peers import machine_identity
-from horovod.common.settings import Settings
+from horovod.common.wiring.calibration import World, store
+from horovod.common.wiring.peers import machine_identity
 
 OURS = "horovod"
 SHARED = "shared"  # the same with tensors in memory that the ranks share

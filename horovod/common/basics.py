@@ -11,7 +11,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from horovod.common import descent, ending, faces, launchers, util, worker_env
+from horovod.common import descent, ending, faces, launchers, util
+from horovod.common.contract import worker_env
 from horovod.common.process_sets import (
     ProcessSet,
     adopt,
@@ -195,7 +196,7 @@ def _start(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
     members, sets, dynamic = _check_arguments(comm, process_sets)
 
     # Imported here: the checks above need no engine, and capability queries must work without a usable one.
-    from horovod.common import bootstrap
+    from horovod.common.wiring import bootstrap
 
     env = worker_env.WorkerEnv.from_environ()
     descent.check(env)

@@ -16,8 +16,8 @@ import os
 import re
 from collections.abc import Iterator
 
-from horovod.common.reasons import PIPE, Refused, Teller
-from horovod.common.worker_env import WorkerEnv
+from horovod.common.contract.reasons import PIPE, Refused, Teller
+from horovod.common.contract.worker_env import WorkerEnv
 
 MARK = "HOROVOD_RANK_PROCESS"
 """<pid of the rank>:<name of its place in its job>"""

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
+from horovod.common.contract.frames import library_of
+from horovod.common.contract.reasons import PIPE, Called, Ending, Left, Teller, explanation
 from horovod.common.exceptions import HorovodInternalError
-from horovod.common.frames import library_of
-from horovod.common.reasons import PIPE, Called, Ending, Left, Teller, explanation
 
 Ended = tuple[str, int] | None
 """What ``Engine.ended`` says."""

@@ -14,8 +14,8 @@ import cloudpickle
 
 from horovod.common import dtypes, ops
 from horovod.common.faces import Face
-from horovod.common.object_seal import Call, Seals
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.security.object_seal import Call, Seals
 from horovod.common.state import State, state
 
 _FAILED = b"\xff"  # begins a reason in place of an object; pickles begin with 0x80

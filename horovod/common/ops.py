@@ -3,7 +3,7 @@
 import math
 import numbers
 
-from horovod.common.frames import warn_user
+from horovod.common.contract.frames import warn_user
 
 Average = 0
 Sum = 1

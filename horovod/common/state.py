@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from horovod.common.exceptions import HorovodInternalError
-from horovod.common.object_seal import Seals
+from horovod.common.security.object_seal import Seals
 
 if TYPE_CHECKING:
     from horovod._core import Engine, Work

@@ -8,14 +8,21 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from horovod.common.frames import warn_user
-from horovod.runner import boot, cli, debugging, function_package, mpi_command, mpi_function, outcome, tracebacks
-from horovod.runner import hosts as host_lists
-from horovod.runner.errors import OutcomeError
-from horovod.runner.job import Job
-from horovod.runner.job_result import JobResult
-from horovod.runner.stream_output import standard_output
-from horovod.runner.worker_error import worker_error
+from horovod.common.contract.frames import warn_user
+from horovod.runner.base import boot
+from horovod.runner.base.errors import OutcomeError
+from horovod.runner.base.job_result import JobResult
+from horovod.runner.command import cli
+from horovod.runner.foreign import mpi_function
+from horovod.runner.function import outcome
+from horovod.runner.function import package as function_package
+from horovod.runner.function.worker_error import worker_error
+from horovod.runner.job import debugging
+from horovod.runner.job.job import Job
+from horovod.runner.output.stream_output import standard_output
+from horovod.runner.plan import hosts as host_lists
+from horovod.runner.plan.settings import LaunchSettings, mpi_options
+from horovod.runner.verdict import tracebacks
 
 
 def run(
@@ -86,8 +93,8 @@ def run(
     assigned = _assign(size, hosts, hostfile)
     interfaces = network_interface if network_interfaces is None else network_interfaces
     variables = _variables(interfaces, start_timeout, assigned)
-    settings = cli.LaunchSettings(
-        command=[*filter(None, [executable]), *boot.words("horovod.runner.function_worker")],
+    settings = LaunchSettings(
+        command=[*filter(None, [executable]), *boot.words("horovod.runner.function.worker")],
         own_python=not executable,
         slots=assigned,
         variables=variables,
@@ -95,7 +102,7 @@ def run(
         verbose=bool(verbose),
         ssh_port=ssh_port,
         ssh_identity_file=ssh_identity_file,
-        mpi=mpi_command.options(mpi_args, None, tcp=False) if use_mpi else None,
+        mpi=mpi_options(mpi_args, None, tcp=False) if use_mpi else None,
     )
     payload = function_package.pack(func, args, kwargs or {})
     settings = cli.with_variables(settings, os.environ)

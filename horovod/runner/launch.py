@@ -9,12 +9,13 @@ import warnings
 from collections.abc import Sequence
 
 from horovod._version import __version__
-from horovod.runner import cli, debugging, help, spelling
-from horovod.runner.errors import AgentError, LaunchError
-from horovod.runner.job import Job
-from horovod.runner.job_result import JobResult
-from horovod.runner.signals import SignalQueue
-from horovod.runner.stdin import StdinSource
+from horovod.runner.base.errors import AgentError, LaunchError
+from horovod.runner.base.job_result import JobResult
+from horovod.runner.base.signals import SignalQueue
+from horovod.runner.command import cli, help, spelling
+from horovod.runner.job import debugging
+from horovod.runner.job.job import Job
+from horovod.runner.job.stdin import StdinSource
 
 USAGE_ERROR = 2
 
@@ -52,17 +53,17 @@ def _tell(namespace: argparse.Namespace) -> JobResult | None:
     if namespace.version:
         print(__version__)
     elif namespace.completion:
-        from horovod.runner import completion
+        from horovod.runner.command import completion
 
         print(completion.script(namespace.completion), end="")
     elif namespace.help_all:
         print(help.text(everything=True), end="")
     elif namespace.check_build:
-        from horovod.runner import check_build
+        from horovod.runner.command import check_build
 
         print(check_build.report(verbose=bool(namespace.verbose)))
     elif namespace.doctor:
-        from horovod.runner import doctor
+        from horovod.runner.doctor import doctor
 
         return doctor.run(namespace, os.environ, SignalQueue())
     else:
@@ -78,7 +79,7 @@ def _run(arguments: Sequence[str], has_stdin: bool) -> JobResult:
     if refusal := spelling.refusal_of_script(arguments, [] if namespace.benchmark else command):
         raise LaunchError(refusal)
     if namespace.jsrun or os.environ.get("LSB_JOBID"):
-        from horovod.runner import jsrun
+        from horovod.runner.foreign import jsrun
 
         jsrun.apply(namespace, os.environ)
     with warnings.catch_warnings(record=True) as caught:
@@ -88,11 +89,11 @@ def _run(arguments: Sequence[str], has_stdin: bool) -> JobResult:
         _say(f"warning: {warning.message}")
     signals = SignalQueue()
     if settings.jsrun:
-        from horovod.runner import jsrun
+        from horovod.runner.foreign import jsrun
 
         return jsrun.run_job(settings, os.environ, signals)
     if settings.mpi is not None:
-        from horovod.runner import mpi
+        from horovod.runner.foreign import mpi
 
         return mpi.run_job(settings, os.environ, signals)
     stdin = StdinSource() if has_stdin else None

@@ -5,8 +5,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.common import fingerprints, in_sync, variables
+from horovod.common import in_sync
 from horovod.common.faces import TENSORFLOW as face
+from horovod.common.in_sync import fingerprints, variables
 from horovod.common.process_sets import ProcessSet, global_process_set
 
 

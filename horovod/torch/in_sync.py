@@ -9,8 +9,9 @@ from torch.nn.modules.batchnorm import SyncBatchNorm as TorchSyncBatchNorm
 from torch.nn.modules.batchnorm import _NormBase
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from horovod.common import fingerprints, in_sync
+from horovod.common import in_sync
 from horovod.common.faces import TORCH as face
+from horovod.common.in_sync import fingerprints
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch.ops.tensors import plain
 from horovod.torch.sync_batch_norm import SyncBatchNorm

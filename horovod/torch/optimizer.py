@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from horovod.common import objects
+from horovod.common.contract.frames import warn_user
 from horovod.common.faces import TORCH as face
-from horovod.common.frames import warn_user
 from horovod.common.ops import Adasum, Average, check_op
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.util import split_list

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from horovod.runner import linux
+from horovod.runner.base import linux
 from tests.testbed.cluster import Cluster
 from tests.testbed.hosts import Host, HostProcess
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from horovod.common.worker_env import WorkerEnv, make_key
+from horovod.common.contract.worker_env import WorkerEnv, make_key
 from tests.testbed.cluster import Cluster
 from tests.testbed.hosts import HostProcess
 

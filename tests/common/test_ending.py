@@ -6,10 +6,21 @@ import sys
 
 import pytest
 
+from horovod.common.contract.reasons import (
+    LIMIT,
+    PIPE,
+    Called,
+    Ending,
+    Left,
+    Teller,
+    decode,
+    encode,
+    explained,
+    name_of,
+)
 from horovod.common.ending import Watch, reason
 from horovod.common.exceptions import HorovodInternalError
-from horovod.common.reasons import LIMIT, PIPE, Called, Ending, Left, Teller, decode, encode, explained, name_of
-from horovod.common.waited_in_vain import waited_in_vain
+from horovod.common.wiring.waited_in_vain import waited_in_vain
 
 
 def raised(error, cause=None, context=None):

@@ -268,7 +268,7 @@ def test_an_idle_job_uses_no_cpu(pool, transport):
 
 
 def test_the_log_goes_to_stderr_with_rank_and_level(capsys):
-    from horovod.common.log import make_sink
+    from horovod.common.contract.log import make_sink
 
     make_sink(3, hide_time=True)(3, "rank 1 is slow")
     make_sink(3, hide_time=False)(4, "x")

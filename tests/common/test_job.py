@@ -125,7 +125,7 @@ def test_a_rank_that_fails_after_the_meeting_fails_all_at_once(pool):
     """One rank cannot make its engine; nobody waits for its deadline, and init works afterwards."""
 
     def work():
-        from horovod.common import bootstrap
+        from horovod.common.wiring import bootstrap
 
         hvd = HorovodBasics("tests")
         before = len(os.listdir("/proc/self/fd"))
@@ -153,7 +153,7 @@ def test_a_rank_that_fails_after_the_meeting_fails_all_at_once(pool):
 
 def test_a_rank_that_vanishes_after_the_meeting_is_named(pool):
     def work():
-        from horovod.common import bootstrap
+        from horovod.common.wiring import bootstrap
 
         if int(os.environ["HOROVOD_RANK"]) == 2:
             bootstrap._Joining._form_and_confirm = lambda *_: os._exit(7)
@@ -170,16 +170,16 @@ def test_a_rank_that_vanishes_after_the_meeting_is_named(pool):
 
 def test_another_version_is_an_error_on_every_rank(pool):
     def work():
-        import horovod.common.bootstrap
-        import horovod.common.peers
+        import horovod.common.wiring.bootstrap
+        import horovod.common.wiring.peers
 
         if int(os.environ["HOROVOD_RANK"]) == 1:
-            horovod.common.bootstrap.__version__ = horovod.common.peers.__version__ = "9.9"
+            horovod.common.wiring.bootstrap.__version__ = horovod.common.wiring.peers.__version__ = "9.9"
         with pytest.raises(ValueError, match=r"9\.9") as caught:
             HorovodBasics("tests").init()
         from horovod._version import __version__
 
-        horovod.common.bootstrap.__version__ = horovod.common.peers.__version__ = __version__
+        horovod.common.wiring.bootstrap.__version__ = horovod.common.wiring.peers.__version__ = __version__
         return str(caught.value)
 
     for message in pool(2, initialized=False).run(work):
@@ -188,7 +188,7 @@ def test_another_version_is_an_error_on_every_rank(pool):
 
 def test_a_wrong_key_gets_nowhere(pool):
     def work():
-        from horovod.common.worker_env import make_key, make_key_fd
+        from horovod.common.contract.worker_env import make_key, make_key_fd
 
         if int(os.environ["HOROVOD_RANK"]) == 1:
             os.environ["HOROVOD_KEY_FD"] = str(make_key_fd(make_key()))

@@ -12,7 +12,7 @@ def meet_a_stopped_rank(stopped):
 
     import horovod.torch as hvd
     from horovod import _core
-    from horovod.common.engine_start import make_sink
+    from horovod.common.wiring.engine_start import make_sink
 
     pids = hvd.allgather_object(os.getpid())
     for _ in range(12):  # a step that repeats: nothing is negotiated any more

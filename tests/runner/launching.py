@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from horovod.runner import linux
+from horovod.runner.base import linux
 
 ROOT = Path(__file__).resolve().parents[2]
 MARK = "HVD_TEST_MARK"

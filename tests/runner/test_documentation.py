@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from horovod.runner import cli, config_file
+from horovod.runner.command import cli, config_file
 from tests.documents import PYTHON, blocks, programs
 
 # What the programs leave to the reader.

@@ -213,10 +213,11 @@ def test_threads_per_worker_that_the_user_has_set():
 def test_the_key_is_the_same_for_all_and_nowhere_to_be_seen():
     code = (
         "import os, subprocess, sys\n"
-        "from horovod.common.worker_env import WorkerEnv\n"
+        "from horovod.common.contract.worker_env import WorkerEnv\n"
         "key = WorkerEnv.from_environ().job_key()\n"
         "print(key.hex())\n"
-        "again = 'from horovod.common.worker_env import WorkerEnv; print(WorkerEnv.from_environ().job_key().hex())'\n"
+        "again = 'from horovod.common.contract.worker_env import WorkerEnv; '\n"
+        "again += 'print(WorkerEnv.from_environ().job_key().hex())'\n"
         "subprocess.run([sys.executable, '-c', again], check=True)  # closes descriptors\n"
         "seen = 0\n"
         "for pid in filter(str.isdigit, os.listdir('/proc')):\n"
@@ -238,7 +239,7 @@ def test_the_key_is_the_same_for_all_and_nowhere_to_be_seen():
 def test_the_store_can_be_reached_with_the_key():
     code = (
         "from horovod.common.store import StoreClient\n"
-        "from horovod.common.worker_env import WorkerEnv\n"
+        "from horovod.common.contract.worker_env import WorkerEnv\n"
         "env = WorkerEnv.from_environ()\n"
         "client = StoreClient(env.job_key(), env.rendezvous_addr, env.rendezvous_port, timeout=60)\n"
         "client.set(f'r{env.rank}', b'%d' % env.rank)\n"

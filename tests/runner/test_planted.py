@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from horovod.runner import ssh
-from horovod.runner.function_package import search_path
-from horovod.runner.function_worker import joined_path
+from horovod.runner.function.package import search_path
+from horovod.runner.function.worker import joined_path
+from horovod.runner.reach import ssh
 from tests.runner.launching import LIMIT, ROOT, marked_environment, processes_with
 
 # Third-party modules that we import or ask for, the package itself, and modules of Python's that are loaded late.

@@ -81,7 +81,10 @@ def test_that_nobody_called_init_is_said_soon_and_at_the_end(tmp_path):
     """Soon is after a minute, which is half a second here."""
     path = tmp_path / "train.py"
     path.write_text("import time; time.sleep(4)")
-    soon = "from horovod.runner import launch, strangers; strangers.FIRST_LOOK = 0.5; raise SystemExit(launch.main())"
+    soon = (
+        "from horovod.runner import launch; from horovod.runner.job import strangers; "
+        "strangers.FIRST_LOOK = 0.5; raise SystemExit(launch.main())"
+    )
     command = [sys.executable, "-c", soon, "-np", "2", sys.executable, str(path)]
     done = subprocess.run(command, env=marked_environment(), capture_output=True, text=True, timeout=LIMIT)
     early, late = done.stderr.splitlines()

@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from horovod.common.auth import Connector, Place
+from horovod.common.security.auth import Connector, Place
 from tests.security.jobs import Listener
 
 CHALLENGE = 64  # bytes

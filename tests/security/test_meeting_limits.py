@@ -12,10 +12,11 @@ import pytest
 import zmq
 import zmq.utils.z85
 
-from horovod.common import store_dial, store_door
-from horovod.common.launchers import handover, search
+from horovod.common.contract.worker_env import make_key
+from horovod.common.handover import handover, search
 from horovod.common.store import StoreClient, StoreTimeout
-from horovod.common.worker_env import make_key
+from horovod.common.store import dial as store_dial
+from horovod.common.store import door as store_door
 from tests.security.test_store_limits import GREETING, LONG_COMMAND, descriptors, strangers
 
 SECONDS = 60.0
@@ -93,7 +94,7 @@ def test_a_door_that_was_closed_is_tried_again_soon(monkeypatch):
 
 HANDOVER = """
 import os, resource, sys
-from horovod.common.launchers import door, handover
+from horovod.common.handover import door, handover
 from horovod.common.store import StoreServer
 resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512))
 key, public = b"k" * 32, bytes.fromhex(sys.stdin.readline())

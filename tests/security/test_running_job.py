@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from horovod.common.worker_env import make_key
+from horovod.common.contract.worker_env import make_key
 from tests.runner.launching import python, running
 from tests.security.jobs import PATIENCE, WORKER, listeners_of, wait_for, workers_of
 from tests.security.strangers import Loiterers, attack, everything, greets_only, pickles

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from horovod.common import auth
-from horovod.common.secret import Secret
-from horovod.common.store_messages import curve_pair
-from horovod.common.worker_env import WorkerEnv, make_key, make_key_fd, read_key_fd, read_key_file
-from horovod.runner.messages import StartJob, Worker
+from horovod.common.contract.secret import Secret
+from horovod.common.contract.worker_env import WorkerEnv, make_key, make_key_fd, read_key_fd, read_key_file
+from horovod.common.security import auth
+from horovod.common.store.messages import curve_pair
+from horovod.runner.protocol.messages import StartJob, Worker
 from tests.runner.launching import python, run_job, running
 from tests.runner.test_launch import by_rank
 from tests.security.jobs import PATIENCE, WORKER, environment_of, wait_for, workers_of

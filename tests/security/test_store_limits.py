@@ -13,12 +13,14 @@ from pathlib import Path
 import pytest
 import zmq
 
-from horovod.common import store_door, store_messages, store_table
-from horovod.common.descriptors import make_room
+from horovod.common.contract.descriptors import make_room
+from horovod.common.contract.worker_env import make_key
 from horovod.common.store import StoreClient, StoreError, StoreServer
-from horovod.common.store_messages import MAX_NAMES, MAX_REPLY_BYTES, MAX_VALUE_BYTES, Exchange, Get, Set
-from horovod.common.store_table import MAX_TOTAL_BYTES, MAX_WAITING, Table
-from horovod.common.worker_env import make_key
+from horovod.common.store import door as store_door
+from horovod.common.store import messages as store_messages
+from horovod.common.store import table as store_table
+from horovod.common.store.messages import MAX_NAMES, MAX_REPLY_BYTES, MAX_VALUE_BYTES, Exchange, Get, Set
+from horovod.common.store.table import MAX_TOTAL_BYTES, MAX_WAITING, Table
 from tests.runner.launching import eventually
 
 KEY = b"k" * 32
@@ -201,7 +203,8 @@ def test_without_a_limit_of_descriptors_strangers_have_one(monkeypatch, most):
 
 PLAIN_SERVER = """
 import sys
-from horovod.common import descriptors, store_door
+from horovod.common.contract import descriptors
+from horovod.common.store import door as store_door
 store_door._STRANGERS, store_door.HANDSHAKE_SECONDS = int(sys.stdin.readline()), 2.5
 from horovod.common.store import StoreServer
 descriptors.make_room(2000)

@@ -23,7 +23,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from horovod.runner import linux
+from horovod.runner.base import linux
 from tests.testbed.network import BedError, enter, find_program, hosts_file, ip, try_network
 
 ROOT = Path(__file__).resolve().parents[2]

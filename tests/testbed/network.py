@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
 
-from horovod.runner import linux
+from horovod.runner.base import linux
 
 PROGRAM_LIMIT = 30.0  # s for one call of ip or nft
 

@@ -49,8 +49,16 @@ def test_includes_that_go_down_are_fine(tmp_path: Path) -> None:
         ("core/transport/a.h", '  #  include "plan/topology.h"', "transport may not include plan/topology.h"),
         ("core/collectives/a.cc", '#include "engine/engine.h"', "collectives may not include engine/engine.h"),
         ("core/engine/a.cc", '#include "bindings/python/x.h"', "engine may not include bindings/python/x.h"),
-        ("core/agree/a.h", '#include "transport/segment.h"', "agree may not include transport/segment.h; it may use agree, base"),
-        ("core/agree/a.cc", "#include <mutex>", "agree is pure, without threads, clocks and I/O; <mutex> belongs to engine/"),
+        (
+            "core/agree/a.h",
+            '#include "transport/segment.h"',
+            "agree may not include transport/segment.h; it may use agree, base",
+        ),
+        (
+            "core/agree/a.cc",
+            "#include <mutex>",
+            "agree is pure, without threads, clocks and I/O; <mutex> belongs to engine/",
+        ),
         ("core/agree/a.cc", "#include <poll.h>", "agree is pure"),
         ("core/engine/a.cc", "#include <Python.h>", "no foreign header; Python.h"),
         ("core/backends/deep/a.cc", "#include <cuda_runtime.h>", "no foreign header; cuda_runtime.h"),

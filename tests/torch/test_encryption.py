@@ -5,7 +5,7 @@ import hashlib
 import torch
 
 import horovod.torch as hvd
-from horovod.common import cipher
+from horovod.common.security import cipher
 
 
 def test_the_same_bits_with_every_cipher_and_without(pool):

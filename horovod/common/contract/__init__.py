@@ -1,0 +1,1 @@
+"""What launcher and workers share; the launcher may import it."""

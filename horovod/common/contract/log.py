@@ -1,0 +1,28 @@
+"""Where the engine's messages go: to stderr, with rank and time."""
+
+import sys
+import time
+from collections.abc import Callable
+
+from horovod.common.contract.settings import LOG_LEVELS
+
+
+def make_sink(rank: int, hide_time: bool) -> Callable[[int, str], None]:
+    """A function (level, message) that writes one line; called from the engine's thread."""
+
+    def sink(level: int, message: str) -> None:
+        name = LOG_LEVELS[level].upper() if 0 <= level < len(LOG_LEVELS) else str(level)
+        stream = sys.stderr
+        if stream is None:  # pythonw-like hosts and the very end of the interpreter
+            return
+        stamp = ""
+        if not hide_time:
+            now = time.time()
+            stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now)) + f".{int(now * 1000) % 1000:03d} "
+        try:
+            stream.write(f"{stamp}[horovod, rank {rank}] {name}: {message}\n")
+            stream.flush()
+        except (OSError, ValueError):
+            pass  # a closed stderr must not end training
+
+    return sink

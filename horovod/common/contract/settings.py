@@ -1,0 +1,353 @@
+"""Every setting, once: environment variables, launcher flags, YAML keys, the engine's fields and docs/settings.md come
+from TABLE.
+
+A worker reads its environment with ``Settings.from_environ``; a launcher translates flags and YAML keys to the same
+variables.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+Value = bool | int | float | str | list[int] | None
+"""A parsed setting; None where it is unset and has no default."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One row of the table."""
+
+    name: str
+    """Environment variable."""
+    kind: str
+    """bool (0 or 1), int, float, choice (any case), text, ints (comma list), patterns (comma list, kept as text)."""
+    default: Value
+    help: str
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    engine: str = ""
+    """Field of _core.EngineConfig that it fills, or empty."""
+    agreed: bool = False
+    """All ranks take rank 0's value."""
+    anyone: bool = False
+    """A switch that is on for all ranks where it is on for one: it only makes things safer."""
+    flag: str = ""
+    """horovodrun's flag."""
+    yaml: str = ""
+    """section.key in horovodrun's --config-file."""
+    yaml_inverted: bool = False
+    """The key says the opposite of the variable."""
+    later: bool = False
+    """Accepted and checked, but what it controls is not part of this build yet."""
+    section: str = "Engine"
+
+    def accepted(self) -> str:
+        """What the value may be, for messages and documentation."""
+        if self.kind == "bool":
+            return "0 or 1"
+        if self.kind == "choice":
+            return ", ".join(self.choices)
+        if self.kind == "text":
+            return "any text"
+        if self.kind == "patterns":
+            return "names or patterns as in NAME,PREFIX_*, separated by commas"
+        if self.kind == "ints":
+            return "integers of 0 or more, separated by commas"
+        noun = "an integer" if self.kind == "int" else "a number"
+        if self.low is not None and self.high is not None:
+            return f"{noun} from {_plain(self.low)} to {_plain(self.high)}"
+        return noun if self.low is None else f"{noun} of {_plain(self.low)} or more"
+
+    def parse(self, text: str) -> Value:
+        """The value in ``text``; empty text means the default.
+
+        Raises ValueError naming variable, text and what is accepted.
+        """
+        text = text.strip()
+        if not text:
+            return self.default
+        try:
+            return self._convert(text)
+        except ValueError:
+            raise ValueError(f"{self.name} is {text!r}, accepted is {self.accepted()}") from None
+
+    def _convert(self, text: str) -> Value:
+        if self.kind == "text":
+            return text
+        if self.kind == "patterns":
+            parts = [part.strip() for part in text.split(",")]
+            return _within(",".join(parts), all(parts) and "=" not in text)
+        if self.kind == "bool":
+            return _within(text == "1", text in ("0", "1"))
+        if self.kind == "choice":
+            return _within(text.lower(), text.lower() in self.choices)
+        if self.kind == "ints":
+            numbers = [int(part) for part in text.split(",")]
+            return _within(numbers, min(numbers) >= 0)
+        number: int | float = int(text) if self.kind == "int" else float(text)
+        # Infinity and nan fail the comparisons with the bounds that every number has.
+        return _within(number, (self.low or 0) <= number <= (self.high if self.high is not None else 1e18))
+
+
+def _within(value: Value, fits: bool) -> Value:
+    if not fits:
+        raise ValueError
+    return value
+
+
+def _plain(number: float) -> str:
+    return f"{number:g}" if number != int(number) else str(int(number))
+
+
+_MIB: Final = 1 << 20
+_JOIN: Final = "Start and connections"
+_LAUNCH: Final = "Launcher"
+_WATCH: Final = "Logs and diagnosis"
+_TUNE: Final = "Autotune"
+_GPU: Final = "GPU and MPI"
+
+# fmt: off
+TABLE: Final = (
+    Setting("HOROVOD_FUSION_THRESHOLD", "int", 128 * _MIB, "bytes of tensors reduced together; 0: each alone", low=0,
+            high=1 << 40, engine="fusion_threshold", agreed=True, flag="--fusion-threshold-mb",
+            yaml="params.fusion_threshold_mb"),
+    Setting("HOROVOD_CYCLE_TIME", "float", 1.0, "upper bound, in ms, of the time operations are held to batch them",
+            low=0, high=60000, engine="cycle_time_ms", agreed=True, flag="--cycle-time-ms",
+            yaml="params.cycle_time_ms"),
+    Setting("HOROVOD_CACHE_CAPACITY", "int", 1024, "negotiations remembered; 0: none", low=0, high=1 << 20,
+            engine="cache_capacity", agreed=True, flag="--cache-capacity", yaml="params.cache_capacity"),
+    Setting("HOROVOD_DISABLE_GROUP_FUSION", "bool", False, "grouped tensors are not fused with others",
+            engine="groups_apart", agreed=True),
+    Setting("HOROVOD_HIERARCHICAL_ALLREDUCE", "bool", False,
+            "allreduce inside each host, then between hosts; no effect on one host", later=True,
+            flag="--hierarchical-allreduce", yaml="params.hierarchical_allreduce"),
+    Setting("HOROVOD_HIERARCHICAL_ALLGATHER", "bool", False, "the same for allgather", later=True,
+            flag="--hierarchical-allgather", yaml="params.hierarchical_allgather"),
+    Setting("HOROVOD_TORUS_ALLREDUCE", "bool", False, "two-dimensional allreduce; no effect on one host", later=True,
+            flag="--torus-allreduce", yaml="params.torus_allreduce"),
+    Setting("HOROVOD_ALGORITHM", "text", "",
+            "overrides the table of algorithms, for tests and experts, as in allreduce=ring", engine="algorithm",
+            agreed=True),
+    Setting("HOROVOD_TUNING", "text", "",
+            "sizes at which collectives change their ways, as in chunk_bytes=65536 (core/plan/tuning.h); unset: as "
+            "calibrated, else the defaults", engine="tuning", agreed=True),
+    Setting("HOROVOD_CALIBRATE", "bool", True,
+            "use sizes that `horovodrun --benchmark -- --calibrate` has measured on this host for a job of this shape"),
+    Setting("HOROVOD_STAGING_BYTES", "int", 8 * _MIB,
+            "a rank's area in the memory shared on its host; a multiple of 4096", low=65536, high=1 << 32,
+            engine="staging_bytes", agreed=True),
+    Setting("HOROVOD_ARENA_BYTES", "int", -1,
+            "address space of a rank for tensors in the memory shared on its host, of which only what is used takes "
+            "memory; 0 for none, -1 for the host's memory divided by its ranks, or none where a limit (ulimit -f) "
+            "forbids that", low=-1, high=1 << 46),
+    Setting("HOROVOD_RING_BYTES", "int", 65536,
+            "capacity of the byte channel between two ranks of a host; a power of two", low=4096, high=1 << 26,
+            engine="ring_bytes", agreed=True),
+    Setting("HOROVOD_SPIN", "int", 2000,
+            "rounds of busy waiting before a wait yields the core; 0 where ranks outnumber cores", low=0, high=10000000,
+            engine="spins"),
+    Setting("HOROVOD_THREAD_AFFINITY", "ints", None, "core of the engine's thread: one, or one for each local rank",
+            engine="cpu", flag="--thread-affinity", yaml="library_options.thread_affinity"),
+    Setting("HOROVOD_DYNAMIC_PROCESS_SETS", "bool", False, "process sets may be added and removed after init"),
+    Setting("HOROVOD_ELASTIC", "bool", False, "elastic job; gradient hooks at size 1 too", later=True),
+    Setting("HOROVOD_GLOO_TIMEOUT_SECONDS", "float", 30.0,
+            "seconds without progress after which connecting or a running collective fails", low=0.1, high=86400,
+            engine="timeout", agreed=True, flag="--gloo-timeout-seconds", yaml="library_options.gloo_timeout_seconds",
+            section=_JOIN),
+    Setting("HOROVOD_START_TIMEOUT", "float", 30.0, "seconds to wait for all ranks to call init", low=0.1, high=86400,
+            flag="--start-timeout", section=_JOIN),
+    Setting("HOROVOD_GLOO_IFACE", "text", "",
+            "network interfaces to listen on for ranks on other hosts, separated by commas; default: all that are up, "
+            "of which those on a network of both hosts are tried first",
+            flag="--network-interfaces", section=_JOIN),
+    Setting("HOROVOD_PORT_RANGE", "text", "",
+            "ports to listen on for ranks on other hosts, as in 40000-40063, at least one for each rank of a host, so "
+            "that a firewall can let them pass; default: any free port", section=_JOIN),
+    Setting("HOROVOD_HEARTBEAT_TIMEOUT", "float", 10.0,
+            "seconds without a sign of life after which a host counts as lost", low=4, high=86400, agreed=True,
+            section=_JOIN),
+    Setting("HOROVOD_TRANSPORT", "choice", "auto",
+            "auto: shared memory inside a host, TCP between hosts; tcp: TCP between all ranks, so that it can be "
+            "tested on one machine", choices=("auto", "tcp"), section=_JOIN),
+    Setting("HOROVOD_ENCRYPT_DATA", "bool", False,
+            "encrypt tensors too on their way between hosts, on all ranks as soon as one asks for it; what ranks agree "
+            "on is always encrypted there", anyone=True, section=_JOIN),
+    Setting("HOROVOD_CIPHER", "choice", "auto",
+            "what encrypts connections between hosts; auto: the fastest on rank 0's processor that all ranks have",
+            choices=("auto", "aes-256-gcm", "chacha20-poly1305"), agreed=True, section=_JOIN),
+    Setting("HOROVOD_TCP_CONGESTION", "text", "auto",
+            "congestion control of connections between hosts, a name that the system knows; auto: the system's, but "
+            "where that is bbr and the other host is less than 1 ms away, reno; system: always the system's",
+            section=_JOIN),
+    Setting("HOROVOD_ELASTIC_TIMEOUT", "float", 600.0, "seconds to wait for enough hosts", low=0.1, later=True,
+            flag="--elastic-timeout", section=_JOIN),
+    Setting("HOROVOD_SPARK_START_TIMEOUT", "float", 600.0, "seconds to wait for Spark's tasks", low=0.1, later=True,
+            section=_JOIN),
+    Setting("HOROVOD_MPI_THREADS_DISABLE", "bool", False, "MPI_THREAD_SINGLE instead of MULTIPLE", later=True,
+            flag="--mpi-threads-disable", yaml="library_options.mpi_threads_disable", section=_JOIN),
+    Setting("HOROVOD_ENV_ALLOW", "patterns", "",
+            "only variables that match these pass from the launcher's environment to the workers, with HOROVOD_* and "
+            "what every program needs (PATH, HOME, LANG, ...)",
+            flag="--env-allow", yaml="environment.allow", section=_LAUNCH),
+    Setting("HOROVOD_ENV_DENY", "patterns", "",
+            "variables that match these do not pass from the launcher's environment to the workers",
+            flag="--env-deny", yaml="environment.deny", section=_LAUNCH),
+    Setting("HOROVOD_REMOTE_PYTHON", "text", "",
+            "Python on other hosts; unset: the path of the launcher's own", flag="--remote-python", section=_LAUNCH),
+    Setting("HOROVOD_SSH_FANOUT", "int", 32,
+            "hosts that the launcher reaches by itself; with more, the agents there start the others", low=1,
+            high=100000, section=_LAUNCH),
+    Setting("HOROVOD_STALL_CHECK_DISABLE", "bool", False, "no warnings about tensors that only some ranks submitted",
+            flag="--no-stall-check", yaml="stall_check.enabled", yaml_inverted=True, section=_WATCH),
+    Setting("HOROVOD_STALL_CHECK_TIME_SECONDS", "float", 60.0, "seconds until such a warning", low=0,
+            engine="stall_warning", flag="--stall-check-warning-time-seconds", yaml="stall_check.warning_time_seconds",
+            section=_WATCH),
+    Setting("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "float", 0.0,
+            "seconds until such a tensor fails the job; 0: never; ignored below the warning time", low=0,
+            engine="stall_shutdown", flag="--stall-check-shutdown-time-seconds",
+            yaml="stall_check.shutdown_time_seconds", section=_WATCH),
+    Setting("HOROVOD_DEBUG_RANK", "int", -1,
+            "rank that somebody looks at with a debugger: no rank's patience ends, and horovodrun gives this one the "
+            "terminal (docs/debugging.md); -1: none", low=-1, high=1 << 20, flag="--debug-rank", section=_WATCH),
+    Setting("HOROVOD_CHECK_IN_SYNC_STEPS", "int", 0,
+            "after every so many steps all ranks compare parameters and optimizer state, bit for bit, and a difference "
+            "is an error: in `step` of PyTorch's DistributedOptimizer, and in Keras' BroadcastGlobalVariablesCallback, "
+            "there at the end of each epoch, too; 0: never", low=0, high=1 << 40, agreed=True, section=_WATCH),
+    Setting("HOROVOD_LOG_LEVEL", "choice", "warning", "least severity that is logged, on stderr",
+            choices=("trace", "debug", "info", "warning", "error", "fatal"), engine="log_level", flag="--log-level",
+            yaml="logging.level", section=_WATCH),
+    Setting("HOROVOD_LOG_HIDE_TIME", "bool", False, "log lines without time", flag="--log-without-timestamp",
+            yaml="logging.with_timestamp", yaml_inverted=True, section=_WATCH),
+    Setting("HOROVOD_TIMELINE", "text", "", "file of the timeline, or DYNAMIC", later=True, flag="--timeline-filename",
+            yaml="timeline.filename", section=_WATCH),
+    Setting("HOROVOD_TIMELINE_MARK_CYCLES", "bool", False, "cycle marks in the timeline", later=True,
+            flag="--timeline-mark-cycles", yaml="timeline.mark_cycles", section=_WATCH),
+    Setting("HOROVOD_AUTOTUNE", "bool", False, "search for the best settings while training", later=True,
+            flag="--autotune", yaml="autotune.enabled", section=_TUNE),
+    Setting("HOROVOD_AUTOTUNE_LOG", "text", "", "file for the search's steps", later=True, flag="--autotune-log-file",
+            yaml="autotune.log_file", section=_TUNE),
+    Setting("HOROVOD_AUTOTUNE_WARMUP_SAMPLES", "int", 3, "samples thrown away first", low=0, later=True,
+            flag="--autotune-warmup-samples", yaml="autotune.warmup_samples", section=_TUNE),
+    Setting("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", "int", 10, "steps of one sample", low=1, later=True,
+            flag="--autotune-steps-per-sample", yaml="autotune.steps_per_sample", section=_TUNE),
+    Setting("HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", "int", 20, "samples at most", low=1, later=True,
+            flag="--autotune-bayes-opt-max-samples", yaml="autotune.bayes_opt_max_samples", section=_TUNE),
+    Setting("HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", "float", 0.8, "noise assumed by the search", low=0, high=1,
+            later=True, flag="--autotune-gaussian-process-noise", yaml="autotune.gaussian_process_noise",
+            section=_TUNE),
+    Setting("HOROVOD_NUM_NCCL_STREAMS", "int", 1, "NCCL streams", low=1, high=64, later=True, flag="--num-nccl-streams",
+            yaml="library_options.num_nccl_streams", section=_GPU),
+    Setting("HOROVOD_BATCH_D2D_MEMCOPIES", "bool", True, "one kernel packs a fusion buffer", later=True, section=_GPU),
+    Setting("HOROVOD_ENABLE_ASYNC_COMPLETION", "bool", False, "complete GPU operations without waiting for the stream",
+            later=True, section=_GPU),
+    Setting("HOROVOD_DISABLE_NVTX_RANGES", "bool", False, "no NVTX ranges", later=True, section=_GPU),
+    Setting("HOROVOD_ENABLE_XLA_OPS", "bool", False, "XLA kernel for HorovodAllreduce", later=True, section=_GPU),
+    Setting("HOROVOD_ADASUM_MPI_CHUNK_SIZE", "int", 1 << 30, "bytes of a message in Adasum over MPI", low=1, later=True,
+            section=_GPU),
+)
+# fmt: on
+
+BY_NAME: Final = {setting.name: setting for setting in TABLE}
+LOG_LEVELS: Final = BY_NAME["HOROVOD_LOG_LEVEL"].choices
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The values of all settings of one process."""
+
+    values: dict[str, Value] = field(default_factory=lambda: {s.name: s.default for s in TABLE})
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str] | None = None) -> "Settings":
+        """Raises ValueError naming variable, value and what is accepted."""
+        env = os.environ if environ is None else environ
+        made = cls({setting.name: setting.parse(env.get(setting.name, "")) for setting in TABLE})
+        made._check_forms()
+        return made
+
+    def _check_forms(self) -> None:
+        staging, ring = self.integer("HOROVOD_STAGING_BYTES"), self.integer("HOROVOD_RING_BYTES")
+        if staging % 4096:
+            raise ValueError(f"HOROVOD_STAGING_BYTES is {staging}, accepted is a multiple of 4096")
+        if ring & (ring - 1):
+            raise ValueError(f"HOROVOD_RING_BYTES is {ring}, accepted is a power of two")
+
+    def flag(self, name: str) -> bool:
+        """Value of a bool setting."""
+        return bool(self.values[name])
+
+    def integer(self, name: str) -> int:
+        """Value of an int setting."""
+        value = self.values[name]
+        assert isinstance(value, int)
+        return value
+
+    def number(self, name: str) -> float:
+        """Value of an int or float setting."""
+        value = self.values[name]
+        assert isinstance(value, (int, float))
+        return value
+
+    def text(self, name: str) -> str:
+        """Value of a text or choice setting (choices in lower case)."""
+        value = self.values[name]
+        assert isinstance(value, str)
+        return value
+
+    def integers(self, name: str) -> list[int] | None:
+        """Value of an ints setting; None when unset."""
+        value = self.values[name]
+        assert value is None or isinstance(value, list)
+        return value
+
+    def shared(self) -> dict[str, Value]:
+        """The values that ranks tell one another, for ``agree``."""
+        return {setting.name: self.values[setting.name] for setting in TABLE if setting.agreed or setting.anyone}
+
+    def with_values(self, values: Mapping[str, Value]) -> "Settings":
+        """A copy with some values replaced."""
+        return Settings({**self.values, **values})
+
+
+def agree(shared: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
+    """The values that all ranks take. ``shared``: by rank, what each has told."""
+    switches = {setting.name for setting in TABLE if setting.anyone}
+    return {
+        name: any(values[name] for values in shared) if name in switches else value for name, value in shared[0].items()
+    }
+
+
+def generate_docs() -> str:
+    """Text of docs/settings.md."""
+    lines = [
+        "# Settings",
+        "",
+        "Generated by `python -m horovod.common.contract.settings > docs/settings.md`; edit "
+        "`horovod/common/contract/settings.py`.",
+        "",
+        "A flag beats the key of the YAML file (`--config-file`), which beats the environment variable. "
+        "An unset or empty variable means the "
+        "default. A "
+        "value that is not accepted is an error that names variable, value and what is accepted. Settings marked † are "
+        "checked, but what they control is not part of this build yet. Those marked ● take rank 0's value on all "
+        "ranks.",
+    ]
+    for section in dict.fromkeys(setting.section for setting in TABLE):
+        lines += ["", f"## {section}", ""]
+        lines += ["| Variable | Default | Accepted | Meaning | Flag · YAML key |", "|---|---|---|---|---|"]
+        lines += [_row(setting) for setting in TABLE if setting.section == section]
+    return "\n".join(lines) + "\n"
+
+
+def _row(setting: Setting) -> str:
+    default = setting.default
+    shown = "unset" if default in (None, "") else str(int(default) if isinstance(default, bool) else default)
+    marks = (" ●" if setting.agreed else "") + (" †" if setting.later else "")
+    ways = " · ".join(f"`{way}`" for way in (setting.flag, setting.yaml) if way)
+    return f"| `{setting.name}`{marks} | {shown} | {setting.accepted()} | {setting.help} | {ways} |"
+
+
+if __name__ == "__main__":
+    print(generate_docs(), end="")

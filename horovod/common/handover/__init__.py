@@ -1,0 +1,1 @@
+"""How ranks that another launcher started get the job's key and meet."""

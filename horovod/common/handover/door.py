@@ -1,0 +1,184 @@
+"""Where a rank gets the job's key from rank 0 when they have no other way to each other: a listener in rank 0 that
+hands out a few bytes, safe by whom it gives them to (``local_door``: the kernel, or a key that both have, tells who the
+other is) or by what it gives (a credential that only this user's processes can open). Open until the job is formed.
+"""
+
+import contextlib
+import os
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from horovod.common.security.auth import AuthError
+
+_TRIES = 16
+_LIMIT = 8192
+_VISIT_SECONDS = 5.0
+_MOST = 64  # connections at a time
+_PAUSE = 0.05
+
+
+class Visit(Protocol):
+    """What is said over one connection, without I/O: ``outgoing`` is to be sent, ``wanted`` bytes are to be received
+    then, and when there is neither the visit is over."""
+
+    outgoing: bytes
+
+    @property
+    def wanted(self) -> int: ...
+    def receive(self, sock: socket.socket) -> None:
+        """Takes what has come, at most ``wanted`` bytes. Raises AuthError to end the visit, or OSError."""
+
+    def close(self) -> None: ...
+
+
+class Gift:
+    """A visit in which something is given to anybody."""
+
+    wanted = 0
+
+    def __init__(self, data: bytes) -> None:
+        self.outgoing = data
+
+    def receive(self, sock: socket.socket) -> None:
+        raise AuthError("nothing is asked")
+
+    def close(self) -> None:
+        pass
+
+
+class Door:
+    """Lets each connection make the visit that ``begin`` returns for it (None: none) and closes it; has a thread of its
+    own. When there are too many visits the oldest ends."""
+
+    def __init__(self, listeners: Sequence[socket.socket], begin: Callable[[socket.socket], Visit | None]) -> None:
+        self._listeners = list(listeners)
+        self._begin = begin
+        self._visits: dict[socket.socket, tuple[Visit, float]] = {}  # and when they end at the latest
+        self._selector = selectors.DefaultSelector()
+        self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._closed = False
+        self._thread = threading.Thread(target=self._serve, name="horovod-door", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """May be called again."""
+        if not self._closed:
+            self._closed = True
+            os.eventfd_write(self._stop, 1)
+            self._thread.join(timeout=_VISIT_SECONDS)
+            if not self._thread.is_alive():  # else it still uses that descriptor, when it is done with what holds it up
+                os.close(self._stop)
+
+    def _serve(self) -> None:
+        with self._selector, contextlib.ExitStack() as at_end:
+            self._selector.register(self._stop, selectors.EVENT_READ)
+            for listener in self._listeners:
+                at_end.enter_context(listener)
+                listener.setblocking(False)
+                self._selector.register(listener, selectors.EVENT_READ)
+            at_end.callback(self._end_all)
+            while True:
+                events = self._selector.select(1.0 if self._visits else None)
+                for key, _ in events:
+                    if key.fileobj == self._stop:
+                        return
+                    assert isinstance(key.fileobj, socket.socket)
+                    if key.fileobj in self._visits:
+                        self._go_on(key.fileobj)
+                    elif key.fileobj in self._listeners:  # else a visit that an event before this one has ended
+                        self._accept(key.fileobj)
+                for sock in [s for s, (_, until) in self._visits.items() if until < time.monotonic()]:
+                    self._end(sock)
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            sock, _ = listener.accept()
+        except OSError:  # gone again, or no descriptors: whoever needs us comes again
+            time.sleep(_PAUSE)
+            return
+        visit = self._begin(sock)
+        if visit is None:
+            sock.close()
+            return
+        if len(self._visits) >= _MOST:
+            self._end(next(iter(self._visits)))
+        sock.setblocking(False)
+        self._visits[sock] = visit, time.monotonic() + _VISIT_SECONDS
+        self._selector.register(sock, _events(visit))
+
+    def _go_on(self, sock: socket.socket) -> None:
+        visit, _ = self._visits[sock]
+        try:
+            if visit.outgoing:
+                visit.outgoing = visit.outgoing[sock.send(visit.outgoing) :]
+            else:
+                visit.receive(sock)
+        except BlockingIOError:
+            return
+        except (AuthError, OSError):
+            self._end(sock)
+            return
+        if visit.outgoing or visit.wanted:
+            self._selector.modify(sock, _events(visit))
+        else:
+            self._end(sock)
+
+    def _end_all(self) -> None:
+        for sock in list(self._visits):
+            self._end(sock)
+
+    def _end(self, sock: socket.socket) -> None:
+        visit, _ = self._visits.pop(sock)
+        visit.close()
+        self._selector.unregister(sock)
+        sock.close()
+
+
+def _events(visit: Visit) -> int:
+    return selectors.EVENT_WRITE if visit.outgoing else selectors.EVENT_READ
+
+
+def listen(addresses: Sequence[str], ports: Sequence[int]) -> list[socket.socket]:
+    """Listening sockets on all addresses at the first of the ports that is free on all (0: any).
+
+    Raises OSError naming the ports when none is.
+    """
+    trouble: OSError | None = None
+    for port in ports if 0 not in ports else [0] * _TRIES:
+        made: list[socket.socket] = []
+        try:
+            for address in addresses:
+                sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+                made.append(sock)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                sock.bind((address, port))
+                sock.listen(128)
+                port = sock.getsockname()[1]
+            return made
+        except OSError as error:
+            for sock in made:
+                sock.close()
+            trouble = error
+    where = f"{', '.join(addresses)}: {trouble.strerror if trouble else ''}"
+    which = f"none of the ports {ports[0]} to {ports[-1]} is free on" if ports[-1] else "cannot listen on"
+    raise OSError(trouble.errno if trouble else 0, f"{which} {where}")
+
+
+def read_all(sock: socket.socket, seconds: float) -> bytes:
+    """What comes until the other side closes, 8 KiB at most; empty when it is more or takes longer than ``seconds``."""
+    deadline = time.monotonic() + seconds
+    data = b""
+    while len(data) <= _LIMIT:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return b""
+        sock.settimeout(left)
+        more = sock.recv(_LIMIT + 1)
+        if not more:
+            return data
+        data += more
+    return b""

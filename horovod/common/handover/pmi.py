@@ -1,0 +1,126 @@
+"""A board on which processes of a job leave short texts for each other, by the wire protocol of PMI-1.
+
+Spoken by Hydra (MPICH, Intel MPI, MVAPICH), by ``srun --mpi=pmi2`` and others: the process manager leaves a connected
+socket in PMI_FD; a request is a line ``cmd=... name=value ...``, the answer is another one. Names that are published
+(publish_name, lookup_name) are seen at once by everybody, without the barrier that put and get need, in which a rank
+that is missing could not be named.
+
+An MPI library in the same process uses the same socket, so nothing is ever left half read on it, its flags stay as they
+are, and it is the library that says init and finalize when it is in use.
+"""
+
+import atexit
+import base64
+import hashlib
+import os
+import select
+import sys
+import threading
+import time
+from collections.abc import Mapping
+
+from horovod.common.handover import mpi
+
+_ANSWER_SECONDS = 10.0
+_LONGEST = 4096
+MAX_VALUE = 700
+"""Bytes of a value: 1024 characters after base64, with room for those who allow less than they say."""
+
+
+class PmiError(RuntimeError):
+    """The process manager does not answer, or not as PMI-1 asks."""
+
+
+class PmiBoard:
+    """``publish`` and ``find`` may be called from several threads."""
+
+    name = "PMI"
+
+    def __init__(self, env: Mapping[str, str] | None = None) -> None:
+        """Raises PmiError when PMI_FD is no socket of a process manager."""
+        text = (os.environ if env is None else env).get("PMI_FD", "")
+        if not text.isdigit():
+            raise PmiError(f"PMI_FD is {text!r}, accepted is the number of a descriptor")
+        self._fd = int(text)
+        self._lock = threading.Lock()
+        if not mpi.is_in_use():
+            self._call("init pmi_version=1 pmi_subversion=1")
+        self._scope = self._call("get_my_kvsname").get("kvsname", "")
+        if not self._scope:
+            raise PmiError("the process manager does not tell the name of the job's key-value space")
+        _finalize_at_exit(self)
+
+    def publish(self, name: str, value: bytes) -> None:
+        """Leaves a value of at most MAX_VALUE bytes; a name can be used once. Raises PmiError."""
+        text = base64.urlsafe_b64encode(value).decode().rstrip("=")
+        answer = self._call(f"publish_name service={self._service(name)} port={text}")
+        if not _is_ok(answer):
+            raise PmiError(f"the process manager refuses to publish a name: {answer.get('msg', answer)}")
+
+    def find(self, name: str, rank: int) -> bytes | None:
+        """What ``rank`` has published under this name, None while there is nothing. Does not wait."""
+        del rank
+        answer = self._call(f"lookup_name service={self._service(name)}")
+        text = answer.get("port", "")
+        if not _is_ok(answer) or not text:
+            return None
+        try:
+            return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        except ValueError:
+            return None
+
+    def finalize(self) -> None:
+        """Tells the manager that this process may end. Without it, Hydra takes its end for a crash."""
+        self._call("finalize")
+
+    def _service(self, name: str) -> str:
+        # Names may be seen by other jobs of a name server, and keys have 64 characters at most.
+        return "horovod-" + hashlib.sha256(f"{self._scope}/{name}".encode()).hexdigest()[:32]
+
+    def _call(self, command: str) -> dict[str, str]:
+        with self._lock:
+            try:
+                os.write(self._fd, f"cmd={command}\n".encode())
+                line = self._read_line()
+            except OSError as error:
+                raise PmiError(f"the process manager cannot be reached by PMI_FD: {error.strerror}") from None
+        return dict(word.partition("=")[::2] for word in line.split())
+
+    def _read_line(self) -> str:
+        deadline = time.monotonic() + _ANSWER_SECONDS
+        poll = select.poll()
+        poll.register(self._fd, select.POLLIN)
+        line = b""
+        while not line.endswith(b"\n"):
+            left = deadline - time.monotonic()
+            if left <= 0 or not poll.poll(left * 1000):
+                raise PmiError(f"no answer from the process manager within {_ANSWER_SECONDS:g} s")
+            data = os.read(self._fd, _LONGEST)  # an answer is all that can be there
+            if not data or len(line) > _LONGEST:
+                raise PmiError("the process manager has closed the connection PMI_FD")
+            line += data
+        return line.decode(errors="replace")
+
+
+def _is_ok(answer: Mapping[str, str]) -> bool:
+    """Hydra answers rc=0, Slurm info=ok."""
+    return answer.get("rc", "0") == "0" and answer.get("info", "ok") == "ok"
+
+
+_open: list[PmiBoard] = []
+
+
+def _finalize_at_exit(board: PmiBoard) -> None:
+    if not _open:
+        atexit.register(_finalize, os.getpid())
+    _open[:] = [board]
+
+
+def _finalize(pid: int) -> None:
+    # After an exception Hydra has to see a crash, or it waits for ranks that wait for this one.
+    if os.getpid() != pid or hasattr(sys, "last_type") or mpi.is_in_use():
+        return
+    try:
+        _open[0].finalize()
+    except PmiError:
+        pass  # the manager is gone, or another has said it

@@ -1,0 +1,268 @@
+"""Ways for the processes of another launcher's job to meet.
+
+OneHost   an abstract Unix socket between processes of one user, or of one key (``local_door``): nothing goes over a
+          network
+OnBoard   PMI-1 or PMIx. Rank 0 leaves the address and the store's public key there, each other rank a public key
+          of its own; with those it comes into the store, encrypted, and gets the job key. Who only reads along
+          learns nothing; who can change what the launcher tells its processes owns the job anyway
+AtPort    where the key is known (HOROVOD_KEY_FILE, HOROVOD_JOB_KEY): the store listens on a port that follows
+          from the launcher's variables, and only it can answer there
+ByMunge   in a Slurm job: on such a port a credential is given out that only this user's processes can open
+"""
+
+import hashlib
+import struct
+import time
+from collections.abc import Sequence
+
+import msgspec
+import zmq
+import zmq.utils.z85
+
+from horovod.common.contract.secret import Secret
+from horovod.common.handover import door, handover, local_door, munge, pmi, pmix, search
+from horovod.common.handover.addresses import own_addresses, resolve_node
+from horovod.common.handover.group import Group, Meeting, MeetingError
+from horovod.common.security.auth import AuthError
+from horovod.common.store.messages import curve_pair
+from horovod.common.store.server import StoreServer
+
+Board = pmi.PmiBoard | pmix.PmixBoard
+
+_LOOPBACK = "127.0.0.1"
+_KEY = 32
+_LOCAL = struct.Struct(f"!{_KEY}sH")
+_PORT = struct.Struct("!H")
+_MUNGE = struct.Struct(f"!{_KEY}s{_KEY}sH")  # digest of the job's name, key, port
+_PORTS = 8  # tried above the launcher's
+_LOOK = 0.05
+_KNOCK_SECONDS = 2.0
+
+
+class Way:
+    """One of the ways above, for one side each."""
+
+    def lead(self, group: Group, key: bytes) -> Meeting:
+        """Starts the store and says where it is."""
+        raise NotImplementedError
+
+    def follow(self, group: Group, seconds: float) -> Meeting:
+        """Finds it. Raises MeetingError."""
+        raise NotImplementedError
+
+
+class OneHost(Way):
+    """By the kernel; where the user gives a key, by that."""
+
+    def lead(self, group: Group, key: bytes) -> Meeting:
+        """The store listens on the loopback interface only."""
+        server = StoreServer(key)
+        try:
+            port = server.address[1]
+            if group.given_key is None:
+                gate = local_door.open_local(group.label, Secret(_LOCAL.pack(key, port)))
+            else:
+                gate = local_door.open_local(group.label, _PORT.pack(port), key)
+        except (OSError, AuthError) as error:
+            server.close()
+            raise MeetingError(str(error)) from None
+        return Meeting(*server.address, key, server, gate)
+
+    def follow(self, group: Group, seconds: float) -> Meeting:
+        """Waits for rank 0's door."""
+        key = None if group.given_key is None else group.job_key(b"")
+        try:
+            data = local_door.knock_local(group.label, seconds, key)
+        except (AuthError, OSError) as error:
+            raise MeetingError(str(error)) from None
+        if len(data) != (_LOCAL if key is None else _PORT).size:
+            raise MeetingError("what it says at its socket on this host is not understood")
+        (port,) = _PORT.unpack(data[-_PORT.size :])
+        return Meeting(_LOOPBACK, port, Secret(data[:_KEY]) if key is None else key)
+
+
+class _Card(msgspec.Struct, array_like=True):
+    """What rank 0 leaves on the board."""
+
+    port: int
+    server: bytes
+    """Public key of who listens there: a ``Handover``, or the store where the key is known."""
+    addresses: list[str]
+
+
+class OnBoard(Way):
+    """By PMI-1 or PMIx."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        # Names on a board can be used once, and init may be called again.
+        self._pairs: dict[str, tuple[bytes, bytes]] = {}
+
+    def lead(self, group: Group, key: bytes) -> Meeting:
+        """Listens on all interfaces in use, on one host on the loopback interface."""
+        addresses = [_LOOPBACK] if group.place.one_host else own_addresses(group.interface)
+        server = StoreServer(key, listeners=door.listen(addresses, group.ports))
+        gate = None
+        try:
+            card = _Card(server.address[1], zmq.utils.z85.decode(curve_pair(key, "server")[0]), addresses)
+            if group.given_key is None:
+                listeners = door.listen(addresses, group.ports)
+                port = listeners[0].getsockname()[1]
+                gate = handover.Handover(listeners, lambda rank: self._key_of(group, rank), key, server.address[1])
+                card = _Card(port, gate.public, addresses)
+            while len(msgspec.msgpack.encode(card)) > pmi.MAX_VALUE:
+                card.addresses.pop()
+            self._board.publish(f"{group.label}/store", msgspec.msgpack.encode(card))
+        except (OSError, pmi.PmiError, pmix.PmixError) as error:
+            server.close()
+            if gate is not None:
+                gate.close()
+            raise MeetingError(str(error)) from None
+        return Meeting(*server.address, key, server, gate)
+
+    def _key_of(self, group: Group, rank: int) -> bytes | None:
+        try:
+            return self._board.find(f"{group.label}/key {rank}", rank) if rank < group.place.size else None
+        except (pmi.PmiError, pmix.PmixError):
+            return None
+
+    def follow(self, group: Group, seconds: float) -> Meeting:
+        """Waits for rank 0's card, then for its store."""
+        deadline = time.monotonic() + seconds
+        rank = group.place.rank
+        try:
+            pair = self._introduce(group, rank) if group.given_key is None else None
+            card = self._wait(group, deadline)
+        except (pmi.PmiError, pmix.PmixError) as error:
+            raise MeetingError(str(error)) from None
+        if card is None:
+            raise MeetingError(f"it has left no address in {self._board.name}")
+        candidates = [(address, card.port) for address in card.addresses]
+        until = max(deadline, time.monotonic() + _KNOCK_SECONDS)
+        if pair is not None:
+            received = handover.receive(candidates, card.server, pair, rank, until)
+            if received is not None:
+                return Meeting(*received)
+        else:
+            key = group.job_key(b"")
+            found = search.ask(lambda: candidates, key, until)
+            if found is not None:
+                return Meeting(*found, key)
+        raise MeetingError(f"it does not answer at {_where(candidates)}")
+
+    def _introduce(self, group: Group, rank: int) -> tuple[bytes, bytes]:
+        """This rank's own keys, of which the public one is on the board then."""
+        if group.label not in self._pairs:
+            pair: tuple[bytes, bytes] = zmq.curve_keypair()
+            self._board.publish(f"{group.label}/key {rank}", zmq.utils.z85.decode(pair[0]))
+            self._pairs[group.label] = pair
+        return self._pairs[group.label]
+
+    def _wait(self, group: Group, deadline: float) -> _Card | None:
+        pause = _LOOK
+        while True:
+            data = self._board.find(f"{group.label}/store", group.leader)
+            if data is not None:
+                try:
+                    return msgspec.msgpack.decode(data, type=_Card)
+                except (msgspec.MsgspecError, ValueError):
+                    raise MeetingError(f"what it has left in {self._board.name} is not understood") from None
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(pause)
+            pause = min(2 * pause, 1.0)
+
+
+class AtPort(Way):
+    """With a key that all have."""
+
+    def lead(self, group: Group, key: bytes) -> Meeting:
+        """The store itself listens there."""
+        listeners = door.listen(_addresses(group), _ports(group))
+        server = StoreServer(key, listeners=listeners)
+        return Meeting(*server.address, key, server)
+
+    def follow(self, group: Group, seconds: float) -> Meeting:
+        """Asks all hosts that may be rank 0's."""
+        key = group.job_key(b"")
+        deadline = time.monotonic() + seconds
+        names = search.Names(group.place.leads, _ports(group), resolve_node, deadline)
+        found = search.ask(names, key, deadline)
+        if found is None:
+            raise MeetingError(
+                f"its store does not answer at {_where(names()) or 'a host that is known'}; perhaps the ports are "
+                "behind a firewall, or the key there is another one"
+            )
+        return Meeting(*found, key)
+
+
+class ByMunge(Way):
+    """On a cluster with MUNGE."""
+
+    def lead(self, group: Group, key: bytes) -> Meeting:
+        """The store listens on a port of the system's choice, the door where it can be guessed."""
+        addresses = _addresses(group)
+        server = StoreServer(key, listeners=door.listen(addresses, group.ports))
+        payload = Secret(_MUNGE.pack(_digest(group), key, server.address[1]))
+        try:
+            gate = door.Door(door.listen(addresses, _ports(group)), lambda _: _credential(payload))
+        except OSError as error:
+            server.close()
+            raise MeetingError(str(error)) from None
+        return Meeting(*server.address, key, server, gate)
+
+    def follow(self, group: Group, seconds: float) -> Meeting:
+        """Takes the first credential that this user can open and that belongs to this job."""
+        deadline = time.monotonic() + seconds
+        names = search.Names(group.place.leads, _ports(group), resolve_node, deadline)
+        trouble = ""
+        while True:
+            for (host, _), data in search.knock(names(), _KNOCK_SECONDS, deadline):
+                try:
+                    digest, key, port = _unpack_munge(munge.decode(data))
+                except munge.MungeError as error:
+                    trouble = f" that this process can open ({error}; do the hosts' clocks agree?)"
+                    continue
+                except struct.error:
+                    continue
+                if digest == _digest(group):
+                    return Meeting(host, port, key)
+            if time.monotonic() >= deadline:
+                where = _where(names()) or "a host that is known"
+                raise MeetingError(f"it gives no credential{trouble} at {where}")
+            time.sleep(_LOOK)
+
+
+def _unpack_munge(payload: Secret) -> tuple[bytes, Secret, int]:
+    """Digest, key and port. Raises struct.error for what is nothing of ours."""
+    digest, _, port = _MUNGE.unpack(payload)
+    return digest, Secret(payload[len(digest) : len(digest) + _KEY]), port
+
+
+def _credential(payload: bytes) -> door.Gift | None:
+    try:
+        return door.Gift(munge.encode(payload))
+    except munge.MungeError:  # its daemon is restarting, for example: whoever needs us comes again
+        return None
+
+
+def _digest(group: Group) -> bytes:
+    return hashlib.sha256(group.label.encode()).digest()
+
+
+def _ports(group: Group) -> list[int]:
+    """Where rank 0 listens: above the launcher's own port, or as the user says, at the end that ranks use last."""
+    if group.ports != range(1):
+        return list(group.ports[-_PORTS:])
+    first = group.place.port + 1
+    return [port if port <= 65535 else port - 40000 for port in range(first, first + _PORTS)]
+
+
+def _addresses(group: Group) -> list[str]:
+    """Where rank 0 listens: the interfaces in use, and others of this host that the launcher means it by."""
+    return own_addresses(group.interface, [a for name in group.place.leads[:8] for a in resolve_node(name)])
+
+
+def _where(candidates: Sequence[tuple[str, int]]) -> str:
+    shown = [f"{host}:{port}" for host, port in candidates[:6]]
+    return ", ".join(shown) + (", ..." if len(candidates) > 6 else "")

@@ -1,0 +1,76 @@
+"""``check_in_sync``: do all ranks hold the same? One small exchange tells; only where they do not, a second one finds
+the first difference. What is compared: ``fingerprints``."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from horovod.common.contract import rank_lists
+from horovod.common.exceptions import OutOfSyncError
+from horovod.common.faces import Face
+from horovod.common.in_sync.fingerprints import Leaf, whole
+from horovod.common.objects import allgather_object
+from horovod.common.process_sets import ProcessSet
+
+_VALUES = 4  # different values named in a message
+_PATHS = 5  # further paths named in it
+_MISSING = Leaf(b"", "missing")
+
+
+def check(leaves: Callable[[], dict[str, Leaf]], process_set: ProcessSet, face: Face) -> str:
+    """SHA-256, in hexadecimal, of what ``leaves`` returns, which is the same on all ranks of the set.
+
+    All of them call it. Raises OutOfSyncError on all ranks where they differ or where ``leaves`` fails on one, whose
+    own exception is raised there; else like ``allgather_object``.
+    """
+    mine: dict[str, Leaf] = {}
+    failure: Exception | None = None
+    try:
+        mine = leaves()
+        said = (whole(mine), "")
+    except Exception as error:  # the others must hear of it, not wait
+        failure = error
+        said = ("", f"{type(error).__name__}: {error}"[:1000])
+    everybody = allgather_object(said, "check_in_sync", process_set, face)
+    if failure is not None:
+        raise failure
+    ranks = process_set.ranks or ()
+    for rank, (_, reason) in zip(ranks, everybody, strict=True):
+        if reason:
+            raise OutOfSyncError(f"check_in_sync: rank {rank} could not tell what it holds: {reason}")
+    if len(set(everybody)) == 1:
+        return said[0]
+    details = allgather_object(
+        {path: (leaf.digest, leaf.shown, leaf.exact) for path, leaf in mine.items()},
+        "check_in_sync.details",
+        process_set,
+        face,
+    )
+    tables = [{path: Leaf(*leaf) for path, leaf in table.items()} for table in details]
+    raise OutOfSyncError(report(ranks, tables))
+
+
+def report(ranks: Sequence[int], tables: Sequence[Mapping[str, Leaf]]) -> str:
+    """Which paths differ, and how the first does. ``ranks``: world ranks; ``tables``: of each, the leaves by path, in
+    the order in which that rank has them: what comes first on the first of them is named first."""
+    paths = list(dict.fromkeys(path for table in tables for path in table))
+    different = [path for path in paths if len({table.get(path, _MISSING).digest for table in tables}) > 1]
+    first, more = different[0], different[1:]
+    holders: dict[bytes, tuple[Leaf, list[int]]] = {}
+    for rank, table in zip(ranks, tables, strict=True):
+        leaf = table.get(first, _MISSING)
+        holders.setdefault(leaf.digest, (leaf, []))[1].append(rank)
+    text = f"check_in_sync: the ranks differ: {first} {_values(list(holders.values()))}; "
+    text += f"{len(different)} of {len(paths)} values differ"
+    if more:
+        text += ", also " + ", ".join(more[:_PATHS]) + (", ..." if len(more) > _PATHS else "")
+    return text
+
+
+def _values(holders: Sequence[tuple[Leaf, Sequence[int]]]) -> str:
+    """Who holds what of one path."""
+    named, others = holders[:_VALUES], ""
+    if len(holders) > _VALUES:
+        others = f", and {len(holders) - _VALUES} more values"
+    if _MISSING in [leaf for leaf, _ in holders] or all(leaf.exact for leaf, _ in holders):
+        return "is " + " and ".join(f"{leaf.shown} on {rank_lists.named(who)}" for leaf, who in named) + others
+    parts = [f"{'one' if i == 0 else 'another'} on {rank_lists.named(who)}" for i, (_, who) in enumerate(named)]
+    return f"({holders[0][0].shown}) is " + ", ".join(parts) + others

@@ -1,0 +1,126 @@
+"""Where a rank listens, and in which order the places where a peer listens are tried. Pure.
+
+Nothing tells beforehand which of a host's addresses its peers can reach, so a rank publishes all of them, and who
+connects tries them: an address that leads nowhere or elsewhere costs a moment, for the handshake names its target.
+"""
+
+import functools
+import ipaddress
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from horovod.common.network.interfaces import Interface, describe
+
+MOST = 16  # addresses of a rank; a host with more has them for other purposes
+
+
+class Endpoint(msgspec.Struct, frozen=True, array_like=True):
+    """An address of one of a rank's listeners; ``port`` 0: any."""
+
+    interface: str
+    address: str
+    prefix: int
+    port: int = 0
+
+    def __str__(self) -> str:
+        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+
+    @property
+    def loopback(self) -> bool:
+        """Only for ranks on the same machine."""
+        return ipaddress.ip_address(self.address).is_loopback
+
+    def shares_network(self, other: "Endpoint") -> bool:
+        """Whether both are in one network, by their prefixes."""
+        return not self.loopback and _network(self.address, self.prefix) == _network(other.address, other.prefix)
+
+
+@functools.lru_cache(maxsize=4096)  # many ranks, few addresses
+def _network(address: str, prefix: int) -> "ipaddress.IPv4Network | ipaddress.IPv6Network":
+    return ipaddress.ip_interface(f"{address}/{prefix}").network
+
+
+def to_listen(found: Sequence[Interface], wanted: str, alone: bool) -> list[Endpoint]:
+    """What to listen on, best first.
+
+    ``wanted``: HOROVOD_GLOO_IFACE, the names of interfaces separated by commas, or empty for all that are up.
+    ``alone``: all ranks are on this machine, so that its loopback is enough. Raises ValueError naming what is wrong
+    with ``wanted``.
+    """
+    if wanted:
+        chosen = [_named(name, wanted, found) for name in parse_names(wanted)]
+        return _endpoints(chosen)[:MOST]
+    inside = _endpoints([each for each in found if each.up and each.loopback])[:1]
+    if alone:
+        return inside
+    outside = [each for each in found if each.up and not each.loopback]
+    outside.sort(key=lambda each: (not each.physical, -each.speed))
+    return _endpoints(outside)[:MOST] + inside
+
+
+def _named(name: str, wanted: str, found: Sequence[Interface]) -> Interface:
+    matching = [each for each in found if each.name == name]
+    if not matching:
+        trouble = f"there is no interface {name!r} on this host"
+    elif not matching[0].up:
+        trouble = f"{name} is down"
+    elif not matching[0].addresses:
+        trouble = f"{name} has no address"
+    else:
+        return matching[0]
+    raise ValueError(f"HOROVOD_GLOO_IFACE is {wanted!r}, but {trouble}; accepted here are {describe(found)}")
+
+
+def _endpoints(interfaces: Sequence[Interface]) -> list[Endpoint]:
+    return [Endpoint(each.name, address.text, address.prefix) for each in interfaces for address in each.addresses]
+
+
+def to_try(
+    mine: Sequence[Endpoint],
+    theirs: Sequence[Endpoint],
+    same_machine: bool,
+    source_address: Callable[[str], str | None],
+) -> list[Endpoint]:
+    """A peer's endpoints in the order in which to try them: on a network that we are on too, then where a route leads
+    from one of our networks, then where one leads at all, then the others.
+
+    ``mine``: our host's endpoints, best first. ``same_machine``: the peer may be reached over the loopback.
+    """
+    if same_machine:
+        return sorted(theirs, key=lambda each: not each.loopback)
+    ours = {each.address for each in mine}
+    # An address that we have too (docker0's on every host) leads to ourselves, as the loopback does.
+    outside = [each for each in theirs if not each.loopback and each.address not in ours]
+
+    def order(each: Endpoint) -> tuple[int, int]:
+        for index, own in enumerate(mine):
+            if own.shares_network(each):
+                return (0, index)
+        source = source_address(each.address)
+        for index, own in enumerate(mine):
+            if own.address == source and not own.loopback:
+                return (1, index)
+        return (3 if source is None else 2, 0)
+
+    return sorted(outside, key=order)
+
+
+def parse_names(text: str) -> list[str]:
+    """The interfaces that HOROVOD_GLOO_IFACE names."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def parse_ports(text: str) -> range:
+    """The ports that HOROVOD_PORT_RANGE allows to listen on; empty text: any, given as ``range(0, 1)``.
+
+    Raises ValueError naming the variable, its value and what is accepted.
+    """
+    if not text:
+        return range(1)
+    low, dash, high = text.partition("-")
+    if dash and low.isdecimal() and high.isdecimal() and 1 <= int(low) <= int(high) <= 65535:
+        return range(int(low), int(high) + 1)
+    raise ValueError(
+        f"HOROVOD_PORT_RANGE is {text!r}, accepted is low-high, two ports from 1 to 65535 such as 40000-40063"
+    )

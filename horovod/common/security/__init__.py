@@ -1,0 +1,1 @@
+"""Who may talk to whom, and what others can read of it."""

@@ -1,0 +1,323 @@
+"""Mutual authentication of two ranks on a fresh stream connection (TCP or Unix), before anything else is read from it.
+
+Challenge and response with HMAC-SHA256 under the job's key. Every message has a fixed length, which is received whole
+before it is looked at:
+
+    connector -> acceptor   hello      magic, purpose, cipher, epoch, connector's rank, acceptor's rank, nonce C
+    acceptor  -> connector  challenge  nonce A, HMAC("accept",  hello | nonce A)
+    connector -> acceptor   proof      HMAC("connect", hello | nonce A | challenge's HMAC)
+    acceptor  -> connector  welcome    HMAC("welcome", hello | proof)
+
+Both nonces are fresh, so nothing recorded earlier is accepted again; the labels keep one side's answer from serving as
+the other's; purpose, epoch and both ranks are under the MAC, so a connection made for one place cannot be used in
+another. So are the handshake's version, which the magic names, and the cipher by which the connection will be
+encrypted: nobody in between can bring the two sides to others than they mean. With the welcome the connector learns
+that the acceptor has not given up meanwhile.
+
+Both sides then have the same ``Session``: a key for each direction of this connection (HKDF over the job's key and all
+that was said), with which the engine encrypts what follows. With an ``Ephemeral`` on both sides the nonces are public
+keys, made for this connection, and what they agree on (X25519) goes into the session as well: who records the
+connection and learns the job's key later still cannot read it.
+
+Where the connector cannot open a connection to the acceptor (a firewall that lets connections through in one direction
+only), the acceptor opens it and says so first, after which the roles are as before:
+
+    acceptor  -> connector  invitation magic, purpose | 128, 0, epoch, acceptor's rank, connector's rank, nonce I,
+                                       HMAC("invite", all this)
+
+Byte by byte, with examples: docs/wire.md.
+
+``Connector``, ``Acceptor`` and ``Inviter`` do no I/O, so that one thread can drive many of them: write ``outgoing``,
+feed what arrives, until ``done``. ``connect`` and ``accept`` drive one over a blocking socket.
+"""
+
+import hashlib
+import hmac
+import secrets
+import socket
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from horovod.common.contract.secret import Secret
+
+_HELLO = struct.Struct("<4sBBxxQII32s")
+_MAGIC = b"HVD2"  # the last byte is the version
+_NONCE = 32
+_MAC = 32
+_INVITATION = 0x80
+
+
+class AuthError(Exception):
+    """The other side did not prove to be the expected member of this job."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a connection is for. ``purpose``: 0 to 127. ``source``: the connector's rank, ``target``: the acceptor's."""
+
+    purpose: int
+    epoch: int
+    source: int
+    target: int
+
+
+@dataclass(frozen=True)
+class Session:
+    """The keys of one connection, 32 bytes for each direction."""
+
+    send: bytes = field(repr=False)
+    receive: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Ephemeral:
+    """A key pair for one connection."""
+
+    public: bytes
+    """32 bytes."""
+    agree: Callable[[bytes], bytes] = field(repr=False)
+    """The secret shared with the owner of another public key. Raises ValueError when that is no honest one."""
+    cipher: int = 0
+    """Number of what will encrypt the connection (``cipher.NAMES``, from 1), 0: nothing will."""
+
+
+Ephemerals = Callable[[int], Ephemeral | None]
+"""For a purpose: a fresh key pair, or None where random nonces do. Both sides have to decide alike."""
+
+
+def _no_ephemeral(purpose: int) -> None:
+    return None
+
+
+def derive_key(job_key: bytes, label: str) -> Secret:
+    """32 bytes for one use, from which neither the job key nor the key of another use can be found (HKDF, RFC 5869)."""
+    secret = Secret(hmac.digest(b"horovod job key", job_key, "sha256"))
+    return Secret(hmac.digest(secret, label.encode() + b"\x01", "sha256"))
+
+
+def _mac(key: bytes, label: bytes, *parts: bytes) -> bytes:
+    return hmac.digest(key, label + b"\x00" + b"".join(parts), hashlib.sha256)
+
+
+class _Side:
+    def __init__(self, key: bytes) -> None:
+        self.outgoing = b""
+        """Bytes to be sent; the driver empties it."""
+        self.done = False
+        self._key = key
+        self._ephemeral: Ephemeral | None = None
+        self._incoming = b""
+        self._need = 0
+        self._keys: tuple[bytes, bytes] | None = None
+
+    @property
+    def wanted(self) -> int:
+        """Bytes still missing of the message that is awaited; never ask the socket for more, they belong to the
+        link.
+        """
+        return 0 if self.done else self._need - len(self._incoming)
+
+    def _make_nonce(self, ephemeral: Ephemeral | None) -> tuple[int, bytes]:
+        """(number of the cipher, nonce)."""
+        self._ephemeral = ephemeral
+        return (0, secrets.token_bytes(_NONCE)) if ephemeral is None else (ephemeral.cipher, ephemeral.public)
+
+    def _agree(self, said: bytes, their_nonce: bytes) -> None:
+        """Makes the keys: the connector's direction first. ``said``: all that went over the connection."""
+        secret = b""
+        if self._ephemeral is not None:
+            try:
+                secret = Secret(self._ephemeral.agree(their_nonce))
+            except ValueError as error:
+                raise AuthError(str(error)) from None
+        root = Secret(hmac.digest(hashlib.sha256(said).digest(), Secret(self._key + secret), "sha256"))
+        there, back = (Secret(hmac.digest(root, label + b"\x01", "sha256")) for label in (b"connector", b"acceptor"))
+        self._keys = there, back
+
+    def feed(self, data: bytes) -> None:
+        """Takes received bytes, at most ``wanted``. Raises AuthError when the other side is not who it has to be."""
+        if len(data) > self.wanted:
+            raise AuthError("more data than the handshake has")
+        self._incoming += data
+        if len(self._incoming) == self._need:
+            message, self._incoming = self._incoming, b""
+            self._receive(message)
+
+    def _receive(self, message: bytes) -> None:
+        raise NotImplementedError
+
+
+class Connector(_Side):
+    """The side that opened the connection."""
+
+    def __init__(self, key: bytes, place: Place, ephemerals: Ephemerals = _no_ephemeral) -> None:
+        super().__init__(key)
+        cipher, nonce = self._make_nonce(ephemerals(place.purpose))
+        self._hello = _HELLO.pack(_MAGIC, place.purpose, cipher, place.epoch, place.source, place.target, nonce)
+        self.outgoing = self._hello
+        self._need = _NONCE + _MAC
+        self._welcome = b""
+
+    @property
+    def proven(self) -> bool:
+        """The acceptor has proven itself; what is left is that it has the proof."""
+        return self._keys is not None
+
+    @property
+    def session(self) -> Session:
+        """The connection's keys, once ``done``."""
+        if not self.done or self._keys is None:
+            raise AuthError("the handshake is not complete")
+        return Session(send=self._keys[0], receive=self._keys[1])
+
+    def _receive(self, message: bytes) -> None:
+        if self.proven:
+            if not hmac.compare_digest(message, self._welcome):
+                raise AuthError("the other side does not know the job's key")
+            self.done = True
+            return
+        nonce, mac = message[:_NONCE], message[_NONCE:]
+        if not hmac.compare_digest(mac, _mac(self._key, b"accept", self._hello, nonce)):
+            raise AuthError("the other side does not know the job's key")
+        proof = _mac(self._key, b"connect", self._hello, nonce, mac)
+        self._agree(self._hello + message + proof, nonce)
+        self._welcome = _mac(self._key, b"welcome", self._hello, proof)
+        self.outgoing += proof
+        self._need = _MAC
+
+
+class Acceptor(_Side):
+    """The side that listened: learns from the hello who connects and what for."""
+
+    def __init__(self, key: bytes, epoch: int, rank: int, ephemerals: Ephemerals = _no_ephemeral) -> None:
+        super().__init__(key)
+        self._ephemerals = ephemerals
+        self._epoch = epoch
+        self._rank = rank
+        self._need = _HELLO.size
+        self._expected = b""
+        self._said = b""
+        self._claimed: Place | None = None
+        self.invitation = b""
+        """What an ``Inviter`` has sent; it counts once ``done``."""
+        self.invited: Place | None = None
+        """Set once ``done`` when the other side is an ``Inviter``, its ``source``: a ``Connector`` for the place the
+        other way round comes next."""
+
+    @property
+    def greeted(self) -> bool:
+        """Something that looks like a hello has come; nothing is proven."""
+        return self._claimed is not None or bool(self.invitation)
+
+    @property
+    def place(self) -> Place:
+        """Who connected and for what; proven once ``done``."""
+        if not self.done or self._claimed is None:
+            raise AuthError("the handshake is not complete")
+        return self._claimed
+
+    @property
+    def session(self) -> Session:
+        """The connection's keys, once ``done``."""
+        if not self.done or self._keys is None:
+            raise AuthError("the handshake is not complete")
+        return Session(send=self._keys[1], receive=self._keys[0])
+
+    def _receive(self, message: bytes) -> None:
+        if self.invitation:
+            self._receive_invitation(message)
+        elif self._claimed is None:
+            self._receive_hello(message)
+        elif hmac.compare_digest(message, self._expected):
+            self._agree(self._said + message, self._said[_HELLO.size - _NONCE : _HELLO.size])
+            self.outgoing += _mac(self._key, b"welcome", self._said[: _HELLO.size], message)
+            self.done = True
+        else:
+            raise AuthError("the other side does not know the job's key")
+
+    def _receive_hello(self, message: bytes) -> None:
+        magic, purpose, cipher, epoch, source, target, _ = _HELLO.unpack(message)
+        if magic[:-1] != _MAGIC[:-1]:
+            raise AuthError("not a member of a Horovod job")
+        if magic != _MAGIC:
+            raise AuthError(f"it speaks version {magic[-1:]!r} of the handshake, accepted is {_MAGIC[-1:]!r}")
+        if epoch != self._epoch or target != self._rank or source == target:
+            raise AuthError(
+                f"meant for rank {target} in epoch {epoch}, this is rank {self._rank} in epoch {self._epoch}"
+            )
+        if purpose & _INVITATION:
+            self.invitation = message
+            self._need = _MAC
+            return
+        mine, nonce = self._make_nonce(self._ephemerals(purpose))
+        if cipher != mine:
+            raise AuthError(f"it means to encrypt by cipher {cipher}, this side by {mine}")
+        mac = _mac(self._key, b"accept", message, nonce)
+        self._expected = _mac(self._key, b"connect", message, nonce, mac)
+        self._claimed = Place(purpose, epoch, source, target)
+        self._said = message + nonce + mac
+        self.outgoing += nonce + mac
+        self._need = _MAC
+
+    def _receive_invitation(self, mac: bytes) -> None:
+        if not hmac.compare_digest(mac, _mac(self._key, b"invite", self.invitation)):
+            raise AuthError("the other side does not know the job's key")
+        _, purpose, _, epoch, source, target, _ = _HELLO.unpack(self.invitation)
+        self.invited = Place(purpose & ~_INVITATION, epoch, source, target)
+        self.done = True
+
+
+class Inviter(Acceptor):
+    """An acceptor that opened the connection itself."""
+
+    def __init__(self, key: bytes, place: Place, ephemerals: Ephemerals = _no_ephemeral) -> None:
+        """``place``: its target is this rank, its source the one that is invited to be the connector."""
+        super().__init__(key, place.epoch, place.target, ephemerals)
+        invitation = _HELLO.pack(
+            _MAGIC,
+            place.purpose | _INVITATION,
+            0,
+            place.epoch,
+            place.target,
+            place.source,
+            secrets.token_bytes(_NONCE),
+        )
+        self.outgoing = invitation + _mac(key, b"invite", invitation)
+
+
+def connect(sock: socket.socket, key: bytes, place: Place, timeout: float) -> None:
+    """Runs the connector's side over a blocking socket, within ``timeout`` seconds. Raises AuthError or
+    TimeoutError.
+    """
+    _drive(sock, Connector(key, place), timeout)
+
+
+def accept(sock: socket.socket, key: bytes, epoch: int, rank: int, timeout: float) -> Place:
+    """Runs the acceptor's side; returns who connected and what for. Raises AuthError or TimeoutError."""
+    side = Acceptor(key, epoch, rank)
+    _drive(sock, side, timeout)
+    return side.place
+
+
+def _drive(sock: socket.socket, side: _Side, timeout: float) -> None:
+    deadline = time.monotonic() + timeout
+    try:
+        while side.outgoing or not side.done:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            sock.settimeout(left)
+            if side.outgoing:
+                data, side.outgoing = side.outgoing, b""
+                sock.sendall(data)
+            else:
+                data = sock.recv(side.wanted)
+                if not data:
+                    raise AuthError("the other side closed the connection during the handshake")
+                side.feed(data)
+    except TimeoutError:
+        raise TimeoutError(f"no answer within {timeout:g} s during the handshake") from None
+    except OSError as error:
+        raise AuthError(f"the connection broke during the handshake: {error.strerror}") from error

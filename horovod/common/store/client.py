@@ -1,0 +1,173 @@
+"""The store's client, used by one thread at a time. Every call waits until its deadline at most."""
+
+import time
+from dataclasses import dataclass
+
+import msgspec
+import zmq
+
+from horovod.common.store.dial import dial
+from horovod.common.store.messages import (
+    MAX_FRAME_BYTES,
+    MAX_REQUEST_BYTES,
+    MAX_VALUE_BYTES,
+    Exchange,
+    Get,
+    Reply,
+    Request,
+    Set,
+    curve_pair,
+    frames,
+    unpack,
+)
+
+_GRACE = 2.0  # seconds for the server's own answer "timeout" to arrive, which names what is missing
+
+
+class StoreError(RuntimeError):
+    """The server refused the request."""
+
+
+class StoreTimeout(StoreError):
+    """``missing``: the names (get) or ranks (exchange) that did not come; ``gave_up``: ranks that had come, but waited
+    in vain before. Both are empty when the server itself did not answer.
+    """
+
+    def __init__(self, message: str, missing: list[str], gave_up: list[str] | None = None) -> None:
+        super().__init__(message)
+        self.missing = missing
+        self.gave_up = gave_up or []
+
+
+@dataclass(frozen=True)
+class Met:
+    """What came of an exchange."""
+
+    round: int
+    values: list[bytes]
+    """By rank; only the holder's when that is another rank."""
+    holder: int
+    """The rank of this node that has the values of all."""
+
+
+class StoreClient:
+    """A connection to the store of one job. Close it, or use it in a with statement."""
+
+    def __init__(self, key: bytes, host: str, port: int, timeout: float = 30.0) -> None:
+        """``timeout``: seconds for calls that give none. Connects in the background: the first call notices a wrong
+        address.
+        """
+        self._timeout = timeout
+        self._where = f"{host}:{port}"
+        self._last_id = 0
+        self._decoder = msgspec.msgpack.Decoder(Reply)
+        self._context = zmq.Context(io_threads=1)
+        try:
+            server = curve_pair(key, "server")[0]
+            self._socket = dial(self._context, host, port, curve_pair(key, "client"), server, MAX_FRAME_BYTES)
+        except zmq.ZMQError as error:
+            self._context.destroy(linger=0)
+            raise ValueError(f"the store's address is {self._where!r}, which cannot be used: {error}") from None
+
+    def set(self, name: str, value: bytes, timeout: float | None = None) -> None:
+        """Stores ``value`` (at most MAX_VALUE_BYTES) under ``name``. Raises StoreError when the store is full."""
+        _check_value(name, value)
+        self._call(Set(self._next_id(), name, value), self._seconds(timeout))
+
+    def set_first(self, name: str, value: bytes, timeout: float | None = None) -> bytes:
+        """Stores ``value`` unless there is one under ``name``; returns the one that is there then, the same to all who
+        ask. Raises StoreError when the store is full."""
+        _check_value(name, value)
+        return self._call(Set(self._next_id(), name, value, first=True), self._seconds(timeout)).values[0]
+
+    def get(self, name: str, timeout: float | None = None) -> bytes:
+        """The value of ``name``, waiting for it. Raises StoreTimeout."""
+        return self.get_many([name], timeout)[0]
+
+    def get_many(self, names: list[str], timeout: float | None = None) -> list[bytes]:
+        """The values of all ``names``, waiting for the last. Raises StoreTimeout naming those that did not come."""
+        seconds = self._seconds(timeout)
+        return self._call(Get(self._next_id(), names, seconds), seconds).values
+
+    def find(self, name: str) -> bytes | None:
+        """The value of ``name`` if it is there."""
+        try:
+            return self.get(name, 0.0)
+        except StoreTimeout as error:
+            if error.missing:
+                return None
+            raise
+
+    def exchange(
+        self, group: str, rank: int, size: int, value: bytes, timeout: float | None = None
+    ) -> tuple[int, list[bytes]]:
+        """Meets ``size`` ranks of ``group``: returns (number of the round, values by rank) when all have called.
+
+        Numbers of rounds never repeat. Raises StoreTimeout naming the ranks that did not come, and StoreError when
+        ranks disagree about the size or two processes claim one rank.
+        """
+        met = self.exchange_by_node(group, rank, size, value, "", timeout)
+        return met.round, met.values
+
+    def exchange_by_node(
+        self, group: str, rank: int, size: int, value: bytes, node: str, timeout: float | None = None
+    ) -> Met:
+        """The same, but of the ranks that say the same ``node`` only the first one gets the values, to pass them on: so
+        what goes over the network grows with the number of nodes."""
+        _check_value(group, value)
+        seconds = self._seconds(timeout)
+        reply = self._call(Exchange(self._next_id(), group, rank, size, value, seconds, node), seconds)
+        if reply.holder not in (-1, rank):
+            return Met(reply.round, reply.values, reply.holder)
+        try:
+            return Met(reply.round, unpack(reply.packed), rank)
+        except ValueError as error:
+            raise StoreError(str(error)) from None
+
+    def close(self) -> None:
+        """May be called again."""
+        self._context.destroy(linger=0)
+
+    def __enter__(self) -> "StoreClient":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _seconds(self, timeout: float | None) -> float:
+        return self._timeout if timeout is None else max(0.0, timeout)
+
+    def _next_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
+    def _call(self, request: Request, seconds: float) -> Reply:
+        deadline = time.monotonic() + max(seconds, self._timeout if seconds == 0 else 0) + _GRACE
+        message = msgspec.msgpack.encode(request)
+        if len(message) > MAX_REQUEST_BYTES:
+            raise ValueError(f"a request of {len(message)} bytes, accepted are at most {MAX_REQUEST_BYTES}")
+        self._socket.send_multipart(frames(message))
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0 or not self._socket.poll(int(left * 1000) + 1):
+                raise StoreTimeout(
+                    f"no answer from the job's store at {self._where} within {seconds:g} s: either the launcher is "
+                    "gone, or "
+                    "this address cannot be reached, or the job key is not the launcher's",
+                    [],
+                )
+            reply = self._decoder.decode(b"".join(self._socket.recv_multipart()))
+            if reply.id == request.id:  # others answer calls that were given up
+                break
+        if reply.error == "timeout":
+            awaited = reply.missing or reply.gave_up
+            names = ", ".join(awaited[:16]) + (", ..." if len(awaited) > 16 else "")
+            raise StoreTimeout(f"waited {seconds:g} s for {names}", reply.missing, reply.gave_up)
+        if reply.error:
+            raise StoreError(reply.error)
+        return reply
+
+
+def _check_value(name: str, value: bytes) -> None:
+    if len(value) > MAX_VALUE_BYTES:
+        raise ValueError(f"value of {name!r} has {len(value)} bytes, accepted are at most {MAX_VALUE_BYTES}")

@@ -1,0 +1,145 @@
+"""The store's server: one thread with one poll loop, so no state is shared and no lock is needed."""
+
+import contextlib
+import math
+import os
+import threading
+import time
+from collections.abc import Sequence
+from socket import socket as TcpSocket
+
+import msgspec
+import zmq
+import zmq.utils.z85
+
+from horovod.common.store.door import HANDSHAKE_SECONDS, Door, listen
+from horovod.common.store.messages import MAX_FRAME_BYTES, MAX_REQUEST_BYTES, Request, curve_pair, frames
+from horovod.common.store.table import Table, Waiting
+
+_QUEUED = 64  # messages that wait for a client that does not read, and from one that is not served yet
+
+
+class StoreServer:
+    """Serves the store of one job until ``close``. Threads of its own, no processes; closing frees the port at once."""
+
+    def __init__(self, key: bytes, host: str = "127.0.0.1", *, listeners: Sequence[TcpSocket] = ()) -> None:
+        """``key``: the job key. ``host``: address of the interface to listen on; the system chooses the port.
+
+        ``listeners``: listening sockets with one port to be used instead, which then belong to the server.
+        Raises ValueError when ``host`` is not an address of this machine.
+        """
+        listeners = listeners or [listen(host)]
+        self._context = zmq.Context(io_threads=1)
+        self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._closed = False
+        last: tuple[str, int] = listeners[-1].getsockname()[:2]
+        self.address = last
+        """(host, port) to connect to: HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT."""
+        try:
+            gate = _Gate(self._context, curve_pair(key, "client")[0])
+            socket = _make_socket(self._context, key)
+            door = Door(socket, listeners)
+        except BaseException:
+            self._context.destroy(linger=0)
+            os.close(self._stop)
+            for listener in listeners:
+                listener.close()
+            raise
+        self._table = Table()
+        self._thread = threading.Thread(
+            target=_serve, args=(self._table, socket, gate, door, self._stop), name="horovod-store", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def completed(self) -> int:
+        """Exchanges that have been completed. May be read from any thread, also after ``close``."""
+        return self._table.completed
+
+    def waiting(self) -> Waiting:
+        """Who waits in an exchange now. May be called from any thread, also after ``close``."""
+        return self._table.waiting
+
+    def close(self) -> None:
+        """Stops serving; waiting clients run into their deadlines. May be called again."""
+        if self._closed:
+            return
+        self._closed = True
+        os.eventfd_write(self._stop, 1)
+        self._thread.join(timeout=10)
+        self._context.destroy(linger=0)
+        os.close(self._stop)
+
+    def __enter__(self) -> "StoreServer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _make_socket(context: "zmq.Context[zmq.Socket[bytes]]", key: bytes) -> "zmq.Socket[bytes]":
+    socket = context.socket(zmq.ROUTER)
+    socket.curve_server = True
+    socket.curve_publickey, socket.curve_secretkey = curve_pair(key, "server")
+    socket.zap_domain = b"horovod"
+    socket.maxmsgsize = MAX_FRAME_BYTES
+    socket.handshake_ivl = int(HANDSHAKE_SECONDS * 1000)
+    socket.rcvhwm = socket.sndhwm = _QUEUED
+    socket.linger = 0
+    return socket
+
+
+class _Gate:
+    """Answers ZeroMQ's question (ZAP, RFC 27) whether a client may come in: only with the job's client key."""
+
+    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", client_public: bytes) -> None:
+        self.socket = context.socket(zmq.REP)
+        self.socket.linger = 0
+        self.socket.bind("inproc://zeromq.zap.01")
+        self._accepted = zmq.utils.z85.decode(client_public)
+
+    def answer(self) -> None:
+        frames = self.socket.recv_multipart()
+        request = frames[1] if len(frames) > 1 else b""
+        mechanism, credentials = (frames[5], frames[6:]) if len(frames) > 5 else (b"", [])
+        # Public keys are no secret, so a plain comparison will do; the CURVE handshake proved that the peer has the
+        # secret one.
+        known = mechanism == b"CURVE" and credentials == [self._accepted]
+        code, text = (b"200", b"OK") if known else (b"400", b"not a member of this job")
+        self.socket.send_multipart([b"1.0", request, code, text, b"member" if known else b"", b""])
+
+
+def _joined(parts: Sequence[bytes]) -> bytes:
+    if sum(map(len, parts)) > MAX_REQUEST_BYTES:
+        raise ValueError("a request that is too long")
+    return b"".join(parts)
+
+
+def _serve(table: Table, socket: "zmq.Socket[bytes]", gate: _Gate, door: Door, stop: int) -> None:
+    decoder = msgspec.msgpack.Decoder(Request)
+    encoder = msgspec.msgpack.Encoder()
+    poller = zmq.Poller()
+    for source in (socket, gate.socket, door.monitor, stop):
+        poller.register(source, zmq.POLLIN)
+    while True:
+        left = min(table.next_deadline() - time.monotonic(), door.seconds_left())
+        ready = dict(poller.poll(None if left == math.inf else max(0, math.ceil(left * 1000))))
+        if stop in ready:
+            break
+        door.check()
+        replies = []
+        if gate.socket in ready:
+            gate.answer()
+        if socket in ready:
+            client, *parts = socket.recv_multipart()
+            # A member that sends nonsense is answered with silence: too long, not understood, not UTF-8, or nested too
+            # deeply.
+            with contextlib.suppress(ValueError, RecursionError):
+                replies += table.handle(client, decoder.decode(_joined(parts)), time.monotonic())
+        replies += table.expire(time.monotonic())
+        table.publish()
+        for client, reply in replies:
+            socket.send_multipart([client, *frames(encoder.encode(reply))])
+    door.close()
+    socket.close(linger=0)
+    gate.socket.close(linger=0)

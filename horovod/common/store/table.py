@@ -1,0 +1,203 @@
+"""The store's state and its limits: what the server does with requests. Pure: knows no socket and no clock.
+
+Clients are members of the job, so the limits are not against an attack: a member that goes wrong is told so, and takes
+neither the memory of the launcher nor the job's store with it.
+"""
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+
+from horovod.common.store.messages import MAX_REPLY_BYTES, Exchange, Get, Reply, Request, Set, pack
+
+MAX_TOTAL_BYTES = 256 << 20
+"""Of all values and their names, those of exchanges that are not complete included."""
+MAX_WAITING = 256
+"""Requests of one client that wait at a time; ours make one after the other."""
+_PER_ENTRY = 256  # bytes that a request costs beside its names and value, about
+_PER_NAME = 64
+
+
+@dataclass
+class _Waiting:
+    """A Get that lacks names."""
+
+    client: bytes
+    request: Get
+    deadline: float
+
+
+@dataclass
+class _Member:
+    client: bytes
+    request: Exchange
+    deadline: float
+
+
+@dataclass
+class _Round:
+    size: int
+    members: dict[int, _Member] = field(default_factory=dict)
+    gave_up: set[int] = field(default_factory=set)
+    """Those that have waited in vain and have not come again."""
+
+
+Waiting = dict[str, tuple[int, frozenset[int]]]
+"""By group: how many ranks it has, and those that wait for the others."""
+
+
+class Table:
+    """Requests in, replies out, as (client, reply) pairs."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, bytes] = {}
+        self._bytes = 0
+        self._waiting: list[_Waiting] = []
+        self._rounds: dict[str, _Round] = {}
+        self.completed = 0
+        """Rounds that are over; the number of the last one."""
+        self._published = True
+        self.waiting: Waiting = {}
+        """As of the last ``publish``; never changed in place, so that other threads may read it."""
+        self._waits_of: Counter[bytes] = Counter()  # by client
+
+    def publish(self) -> None:
+        """Shows the rounds that are open now to other threads."""
+        if not self._published:
+            self.waiting = {
+                group: (current.size, frozenset(current.members)) for group, current in self._rounds.items()
+            }
+            self._published = True
+
+    def handle(self, client: bytes, request: Request, now: float) -> list[tuple[bytes, Reply]]:
+        if self._bytes + _cost(request) > MAX_TOTAL_BYTES:
+            return [(client, Reply(request.id, error=f"the store is full: it holds {MAX_TOTAL_BYTES} bytes at most"))]
+        if not isinstance(request, Set) and self._waits_of[client] >= MAX_WAITING:
+            text = f"{MAX_WAITING} requests of this process wait already, which is the most that are accepted"
+            return [(client, Reply(request.id, error=text))]
+        if isinstance(request, Set):
+            return self._set(client, request)
+        if isinstance(request, Get):
+            return self._get(client, request, now)
+        return self._exchange(client, request, now)
+
+    def _set(self, client: bytes, request: Set) -> list[tuple[bytes, Reply]]:
+        earlier = self._values.get(request.name)
+        if request.first and earlier is not None:
+            return [(client, Reply(request.id, [earlier]))]
+        self._bytes += _cost(request)
+        if earlier is not None:
+            self._bytes -= _cost(Set(0, request.name, earlier))
+        self._values[request.name] = request.value
+        replies = [(client, Reply(request.id, [request.value] if request.first else []))]
+        for waiting in [w for w in self._waiting if request.name in w.request.names and not self._missing(w.request)]:
+            self._waiting.remove(waiting)
+            self._leave(waiting.client, waiting.request)
+            replies.append((waiting.client, self._found(waiting.request)))
+        return replies
+
+    def _get(self, client: bytes, request: Get, now: float) -> list[tuple[bytes, Reply]]:
+        if not self._missing(request):
+            return [(client, self._found(request))]
+        self._waiting.append(_Waiting(client, request, now + request.timeout))
+        self._wait(client, request)
+        return []
+
+    def _missing(self, request: Get) -> list[str]:
+        return [name for name in request.names if name not in self._values]
+
+    def _found(self, request: Get) -> Reply:
+        values = [self._values[name] for name in request.names]
+        if sum(map(len, values)) > MAX_REPLY_BYTES:
+            return Reply(request.id, error=f"these values have more than the accepted {MAX_REPLY_BYTES} bytes together")
+        return Reply(request.id, values)
+
+    def _exchange(self, client: bytes, request: Exchange, now: float) -> list[tuple[bytes, Reply]]:
+        current = self._rounds.get(request.group) or _Round(request.size)
+        if request.size != current.size or request.rank >= request.size:
+            others = f"ranks {_list(current.members)} said {current.size}" if current.members else "which is too few"
+            text = f"rank {request.rank} says that the job has {request.size} ranks, {others}"
+            return [(client, Reply(request.id, error=text))]
+        self._published = False
+        self._rounds[request.group] = current
+        replies = []
+        earlier = current.members.get(request.rank)
+        if earlier is not None:
+            text = f"another process joined as rank {request.rank}"
+            replies.append((earlier.client, Reply(earlier.request.id, error=text)))
+            self._leave(earlier.client, earlier.request)
+        current.gave_up.discard(request.rank)
+        current.members[request.rank] = _Member(client, request, now + request.timeout)
+        self._wait(client, request)
+        if len(current.members) < current.size:
+            return replies
+        del self._rounds[request.group]
+        self.completed += 1
+        return replies + self._complete(current)
+
+    def _complete(self, current: _Round) -> list[tuple[bytes, Reply]]:
+        members = [current.members[rank] for rank in range(current.size)]
+        packed = pack([member.request.value for member in members])
+        holders: dict[str, int] = {}  # by node
+        replies = []
+        for rank, member in enumerate(members):
+            node = member.request.node
+            holder = holders.setdefault(node, rank) if node else rank
+            self._leave(member.client, member.request)
+            reply = Reply(member.request.id, round=self.completed, holder=holder)
+            if holder == rank:
+                reply.packed = packed
+            else:
+                reply.values = [members[holder].request.value]
+            replies.append((member.client, reply))
+        return replies
+
+    def _wait(self, client: bytes, request: Request) -> None:
+        self._bytes += _cost(request)
+        self._waits_of[client] += 1
+
+    def _leave(self, client: bytes, request: Request) -> None:
+        self._bytes -= _cost(request)
+        self._waits_of[client] -= 1
+        if not self._waits_of[client]:
+            del self._waits_of[client]
+
+    def expire(self, now: float) -> list[tuple[bytes, Reply]]:
+        """Replies to everybody whose deadline has passed."""
+        replies = []
+        for waiting in [w for w in self._waiting if w.deadline <= now]:
+            self._waiting.remove(waiting)
+            self._leave(waiting.client, waiting.request)
+            missing = self._missing(waiting.request)[:64]
+            replies.append((waiting.client, Reply(waiting.request.id, error="timeout", missing=missing)))
+        for group, current in list(self._rounds.items()):
+            came = current.members.keys() | current.gave_up
+            missing = [str(rank) for rank in range(current.size) if rank not in came]
+            gave_up = [str(rank) for rank in sorted(current.gave_up)]
+            for rank, member in [(r, m) for r, m in current.members.items() if m.deadline <= now]:
+                self._published = False
+                del current.members[rank]
+                current.gave_up.add(rank)
+                self._leave(member.client, member.request)
+                reply = Reply(member.request.id, error="timeout", missing=missing, gave_up=gave_up)
+                replies.append((member.client, reply))
+            if not current.members:
+                del self._rounds[group]
+        return replies
+
+    def next_deadline(self) -> float:
+        """When ``expire`` has to be called next; infinity when nobody waits."""
+        deadlines = [w.deadline for w in self._waiting]
+        deadlines += [m.deadline for current in self._rounds.values() for m in current.members.values()]
+        return min(deadlines, default=math.inf)
+
+
+def _list(ranks: dict[int, _Member]) -> str:
+    return ", ".join(map(str, sorted(ranks)))
+
+
+def _cost(request: Request) -> int:
+    """Bytes of memory that holding it takes, about."""
+    if isinstance(request, Get):
+        return _PER_ENTRY + sum(_PER_NAME + len(name) for name in request.names)
+    return _PER_ENTRY + len(request.name if isinstance(request, Set) else request.group) + len(request.value)

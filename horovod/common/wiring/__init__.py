@@ -1,0 +1,1 @@
+"""From the worker's environment to a running engine."""

@@ -1,0 +1,122 @@
+"""From the connections and the memory that a rank has to a running engine."""
+
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from horovod.common.contract.log import make_sink
+from horovod.common.contract.settings import LOG_LEVELS, TABLE, Settings
+from horovod.common.contract.worker_env import WorkerEnv
+from horovod.common.security.auth import Session
+from horovod.common.security.cipher import Cipher
+from horovod.common.util import cpu_quota
+from horovod.common.wiring import shared_memory
+from horovod.common.wiring.links import CONTROL, DATA, NODE, Link
+from horovod.common.wiring.peers import Peer, Plan, label
+
+if TYPE_CHECKING:
+    from horovod._core import Engine
+
+
+@dataclass
+class Formed:
+    """What stage 2 made; owns the descriptors until the engine takes them."""
+
+    links: dict[Link, socket.socket]
+    descriptors: list[int]  # the segment's (or -1) and the doorbells'
+    cipher: Cipher | None = None
+    sessions: dict[Link, Session] = field(default_factory=dict)  # keys of the links that are encrypted
+
+    def close(self) -> None:
+        for sock in self.links.values():
+            sock.close()
+        shared_memory.close(self.descriptors)
+        self.descriptors = []
+
+
+def make_engine(plan: Plan, peers: Sequence[Peer], formed: Formed, settings: Settings, env: WorkerEnv) -> "Engine":
+    """The engine, which owns what was formed. Raises ValueError naming the setting that it does not accept."""
+    from horovod import _core
+
+    config = _core.EngineConfig()
+    config.rank = plan.me
+    config.size = len(peers)
+    config.node_of = plan.node_of
+    config.labels = [label(rank, peer) for rank, peer in enumerate(peers)]
+    for setting in TABLE:
+        if setting.engine and setting.name not in _SPECIAL:
+            setattr(config, setting.engine, settings.values[setting.name])
+    config.stall_warning = (
+        0.0 if settings.flag("HOROVOD_STALL_CHECK_DISABLE") else settings.number("HOROVOD_STALL_CHECK_TIME_SECONDS")
+    )
+    config.spins = _spins(plan, peers, settings)
+    config.cpu = _cpu(settings, env)
+    config.log_level = LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL"))
+    _core.set_log_sink(make_sink(plan.me, settings.flag("HOROVOD_LOG_HIDE_TIME")))
+
+    for sock in formed.links.values():
+        sock.setblocking(False)
+    config.segment_fd = formed.descriptors[0]
+    config.event_fds = formed.descriptors[1:]
+    if formed.cipher is not None:
+        config.cipher, config.cipher_library = formed.cipher.name, formed.cipher.library
+    for link, session in formed.sessions.items():
+        config.encrypt(formed.links[link].fileno(), session.send, session.receive)
+    formed.sessions = {}
+    down = [*((NODE, rank) for rank in plan.local_children), *((CONTROL, rank) for rank in plan.remote_children)]
+    config.child_fds = {link[1]: formed.links[link].detach() for link in down}
+    up = (CONTROL if plan.leads else NODE, plan.parent)
+    config.parent_fd = formed.links[up].detach() if plan.parent >= 0 else -1
+    config.data_fds = {rank: formed.links[DATA, rank].detach() for rank in plan.remote}
+    formed.descriptors = []
+    try:
+        return _core.Engine(config)
+    except ValueError as error:
+        if "choice of algorithms" in str(error):  # the core does not know where its text came from
+            raise ValueError(f"HOROVOD_ALGORITHM: {error}") from None
+        if "in the tuning" in str(error):
+            raise ValueError(f"HOROVOD_TUNING: {error}") from None
+        raise
+
+
+_SPECIAL = {
+    "HOROVOD_STALL_CHECK_TIME_SECONDS",
+    "HOROVOD_SPIN",
+    "HOROVOD_THREAD_AFFINITY",
+    "HOROVOD_LOG_LEVEL",
+}
+
+
+def _spins(plan: Plan, peers: Sequence[Peer], settings: Settings) -> int:
+    """None where ranks share cores: a rank that spins would keep the one it waits for from running."""
+    # Ranks pinned to a core each see only their own, so what counts is the union.
+    # HOROVOD_TRANSPORT=tcp puts every rank on a node of its own, hence by host name.
+    neighbours = [peer for peer in peers if peer.hostname == peers[plan.me].hostname]
+    cores = {core for peer in neighbours for core in peer.cpus}
+    quota = cpu_quota()
+    usable = len(cores) if quota is None else min(len(cores), quota)
+    return settings.integer("HOROVOD_SPIN") if len(neighbours) <= usable else 0
+
+
+def _cpu(settings: Settings, env: WorkerEnv) -> int:
+    """Core of the engine's thread, -1 for any. The launcher's local rank counts: HOROVOD_TRANSPORT=tcp puts every rank
+    on a node of its own.
+    """
+    cores = settings.integers("HOROVOD_THREAD_AFFINITY")
+    if cores is None:
+        return -1
+    if len(cores) > 1 and len(cores) <= env.local_rank:
+        raise ValueError(
+            f"HOROVOD_THREAD_AFFINITY is {','.join(map(str, cores))}, which has {len(cores)} cores; accepted is one, "
+            f"or one for each of the {env.local_size} local ranks"
+        )
+    core = cores[0] if len(cores) == 1 else cores[env.local_rank]
+    usable = os.sched_getaffinity(0)
+    if core not in usable:
+        raise ValueError(
+            f"HOROVOD_THREAD_AFFINITY is {','.join(map(str, cores))}, which gives local rank {env.local_rank} core "
+            f"{core}; accepted are cores that the process may run on: {', '.join(map(str, sorted(usable)))}"
+        )
+    return core

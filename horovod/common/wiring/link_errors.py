@@ -1,0 +1,38 @@
+"""What is said of connections between ranks that cannot be formed."""
+
+from horovod.common.network.endpoints import Endpoint
+from horovod.common.wiring.peers import Peer
+
+ADVICE = (
+    ". Is there a firewall? It has to let ranks connect to any port, or to those of HOROVOD_PORT_RANGE. If the hosts "
+    "are on several networks, name the interface to use with --network-interfaces or HOROVOD_GLOO_IFACE; "
+    "'horovodrun --doctor' tries them"
+)
+
+
+class LinkError(Exception):
+    """The connections could not be formed; says which, and why."""
+
+
+def outcome_text(target: Endpoint | str, outcome: str) -> str:
+    """An address that was tried, and what came of it."""
+    return f"{target} ({target.interface}): {outcome}" if isinstance(target, Endpoint) else f"{target}: {outcome}"
+
+
+def unreachable_text(peer: Peer) -> str:
+    """Why no address of the peer was tried at all."""
+    listens = ", ".join(f"{each} ({each.interface})" for each in peer.endpoints) or "nothing"
+    return f"which listens on {listens} only, where this host cannot reach it"
+
+
+def reason(error: Exception) -> str:
+    """A few words for what became of a connection."""
+    if not isinstance(error, OSError):
+        return str(error)
+    if isinstance(error, ConnectionRefusedError):
+        return "refused"
+    if isinstance(error, ConnectionResetError):
+        return "somebody else answers, and hangs up"
+    if isinstance(error, TimeoutError):
+        return "no answer"
+    return (error.strerror or str(error)).lower()

@@ -1,0 +1,183 @@
+"""Who takes part in a job, and what follows from it: nodes, parents, who connects to whom. Pure, but for
+the identities at the end.
+"""
+
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from horovod._version import __version__
+from horovod.common.network.endpoints import Endpoint
+from horovod.common.network.interfaces import network_identity
+from horovod.common.state import Job
+
+
+class Peer(msgspec.Struct, array_like=True):
+    """What a rank tells the others about itself."""
+
+    version: str
+    world_rank: int
+    hostname: str
+    """HOROVOD_HOSTNAME."""
+    machine: str
+    """Equal for ranks that can share memory."""
+    pid: int
+    network: str
+    """Equal for ranks that have one loopback."""
+    endpoints: list[Endpoint]
+    """Where its TCP listeners are, best first."""
+    unix_name: str
+    """Of its listener in the abstract Unix namespace."""
+    cpus: list[int]
+    """Cores that it may run on."""
+    shared: dict[str, Any]
+    """Its values of the settings that all ranks have to have alike."""
+    dynamic: bool
+    process_sets: list[list[int]]
+    ciphers: list[str]
+    """What it can encrypt with, the fastest first."""
+
+
+class VersionedPeer(msgspec.Struct, array_like=True):
+    """The part of a Peer that every version understands."""
+
+    version: str
+    world_rank: int
+    hostname: str
+
+
+def label(rank: int, peer: Peer) -> str:
+    """How a rank is named in messages."""
+    return f"rank {rank} (host {peer.hostname}, pid {peer.pid})"
+
+
+def decode_peers(values: Sequence[bytes], first: int = 0) -> list[Peer]:
+    """Peers of the ranks from ``first`` on. Raises ValueError naming the rank and both versions when one runs another
+    version."""
+    plain = [msgspec.msgpack.decode(value, type=VersionedPeer) for value in values]
+    for rank, peer in enumerate(plain, first):
+        if peer.version != __version__:
+            raise ValueError(
+                f"rank {rank} (host {peer.hostname}) runs horovod {peer.version}, this process runs {__version__}; "
+                "install "
+                "the same version everywhere"
+            )
+    return [msgspec.msgpack.decode(value, type=Peer) for value in values]
+
+
+def check_agreement(peers: Sequence[Peer]) -> None:
+    """Raises ValueError, on every rank alike, when ranks gave init different process sets, naming what differs."""
+    first = peers[0]
+    for rank, peer in enumerate(peers):
+        if peer.dynamic != first.dynamic:
+            raise ValueError(
+                f"process sets are {'dynamic' if first.dynamic else 'static'} on {label(0, first)} but "
+                f"{'dynamic' if peer.dynamic else 'static'} on {label(rank, peer)}"
+            )
+        if len(peer.process_sets) != len(first.process_sets):
+            raise ValueError(
+                f"{label(0, first)} gave init {len(first.process_sets)} process sets, {label(rank, peer)} "
+                f"{len(peer.process_sets)}"
+            )
+        for index, (mine, theirs) in enumerate(zip(first.process_sets, peer.process_sets, strict=True)):
+            if mine != theirs:
+                raise ValueError(
+                    f"process_sets[{index}] has ranks {mine} on {label(0, first)} but {theirs} on {label(rank, peer)}"
+                )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One rank's view of the job's shape. Ranks are indices into the list of peers."""
+
+    me: int
+    node_of: list[int]
+    """By rank; nodes are numbered in order of first appearance."""
+    local: list[int]
+    """Ranks of my node; the first leads it."""
+    parent: int
+    """Whom my control link goes to: my node's leader, for leaders rank 0, -1 for rank 0."""
+    remote: list[int]
+    """Ranks on other nodes: one data connection each."""
+    leaders: list[int]
+    """Leaders of all nodes."""
+
+    @property
+    def leader(self) -> int:
+        return self.local[0]
+
+    @property
+    def leads(self) -> bool:
+        return self.me == self.leader
+
+    @property
+    def local_children(self) -> list[int]:
+        """Control links that arrive from ranks of my node."""
+        return self.local[1:] if self.leads else []
+
+    @property
+    def remote_children(self) -> list[int]:
+        """Control links that arrive from other nodes' leaders."""
+        return self.leaders[1:] if self.me == 0 else []
+
+
+def node_of(peer: Peer) -> tuple[str, str]:
+    """Ranks of one host identity on one machine form a node."""
+    return peer.hostname, peer.machine
+
+
+def make_plan(me: int, peers: Sequence[Peer]) -> Plan:
+    """The plan of rank ``me`` of all ``peers``."""
+    numbers: dict[tuple[str, str], int] = {}
+    nodes = [numbers.setdefault(node_of(peer), len(numbers)) for peer in peers]
+    leaders = [nodes.index(node) for node in range(len(numbers))]
+    local = [rank for rank, node in enumerate(nodes) if node == nodes[me]]
+    parent = (0 if me > 0 else -1) if me == local[0] else local[0]
+    remote = [rank for rank, node in enumerate(nodes) if node != nodes[me]]
+    return Plan(me, nodes, local, parent, remote, leaders)
+
+
+def make_first_plan(me: int, leader: int) -> Plan:
+    """All that a rank knows before its node's leader has told it of the others: that there is a leader."""
+    return Plan(me, [], [leader, me], leader, [], [leader])
+
+
+def make_job(me: int, hostnames: Sequence[str], dynamic: bool, elastic: bool) -> Job:
+    """Local and cross ranks from the host identities by rank."""
+    index_on_host: list[int] = []
+    counts: dict[str, int] = {}
+    for name in hostnames:
+        index_on_host.append(counts.get(name, 0))
+        counts[name] = index_on_host[-1] + 1
+    mine = index_on_host[me]
+    # Hosts in order of first appearance; those with this local rank are the ones with more ranks than that.
+    across = [name for name, count in counts.items() if count > mine]
+    return Job(
+        rank=me,
+        size=len(hostnames),
+        local_rank=mine,
+        local_size=counts[hostnames[me]],
+        cross_rank=across.index(hostnames[me]),
+        cross_size=len(across),
+        homogeneous=len(set(counts.values())) == 1,
+        dynamic_process_sets=dynamic,
+        elastic=elastic,
+    )
+
+
+def machine_identity(shared: bool) -> str:
+    """Equal for processes that can pass descriptors to each other: the same kernel, user, and network and user
+    namespaces.
+
+    Abstract Unix sockets live in the network namespace; credentials mean the same only inside a user namespace.
+    ``shared`` False: equal to nobody's.
+    """
+    try:
+        parts = [network_identity(), str(os.getuid()), os.readlink("/proc/self/ns/user")]
+    except OSError:
+        shared = False
+    return "/".join(parts) if shared else secrets.token_hex(16)

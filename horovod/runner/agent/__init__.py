@@ -1,0 +1,1 @@
+"""What runs on each host: starts, watches and ends its workers."""

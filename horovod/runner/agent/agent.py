@@ -1,0 +1,342 @@
+"""The agent starts, watches and ends the workers of one host; it talks with the launcher by stdin and stdout.
+
+Two processes, so that nothing is left behind whoever gets kill -9:
+
+    guard (subreaper)           only waits; when the agent is gone it kills what is left below it
+      agent (subreaper)         the loop of this file; stops when the guard dies (SIGTERM) or the launcher's pipe closes
+        worker, worker, ...     each in a session of its own; gets SIGKILL when the agent dies
+
+Whatever a worker starts, daemons included, becomes a child of the agent (or of the guard) when its parent ends, so
+walking the process tree finds everything.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from types import FrameType
+
+from horovod.runner.agent.relay import Streams
+from horovod.runner.agent.workers import WorkerTable
+from horovod.runner.base import linux
+from horovod.runner.base.errors import AgentError
+from horovod.runner.protocol import facts
+from horovod.runner.protocol.messages import (
+    Alive,
+    Finished,
+    FrameReader,
+    FrameWriter,
+    Hello,
+    Notice,
+    Payload,
+    Request,
+    Spawn,
+    Started,
+    StartJob,
+    StdinData,
+    StdinReady,
+    Stop,
+    StreamData,
+    StreamEnd,
+    Watch,
+)
+
+TERM_GRACE = 5.0  # s between SIGTERM and SIGKILL when nobody is left who would tell another time
+GIVE_UP = 5.0  # s after SIGKILL: processes that the kernel cannot end (a dead network disk) are reported and left
+LINGER = 0.2  # s that children of ended workers get to end by themselves (multiprocessing's helpers do)
+TICK = 0.05  # s between looks at the process tree while stopping
+OUTPUT_LIMIT = (
+    4 << 20
+)  # bytes waiting for the launcher before the workers' pipes are left full (their writes then block)
+READ_SIZE = 1 << 16
+
+
+class Agent:
+    """The loop. Sleeps in poll() until a pipe, a signal or, only while stopping, the clock has something to do."""
+
+    def __init__(self, requests: int, reports: int) -> None:
+        self._requests: int | None = requests
+        self._reader: FrameReader[Request] = FrameReader(Request)
+        self._writer = FrameWriter(reports)
+        self._workers = WorkerTable(self._writer.send)
+        self._streams = Streams(self._writer.send)
+        self._payload = bytearray()
+        self._started = False
+        self._kill_at: float | None = None  # set: stopping
+        self._asked: set[int] = set()  # processes that have had their SIGTERM
+        self._wind_down_at: float | None = None
+        self._finished = False  # the launcher has been told that nothing runs here any more
+        self._limit = 0.0  # s of silence after which the launcher is lost; 0: its pipe tells
+        self._heard = self._looked = time.monotonic()
+        self._next_word = 0.0
+        self._signals: list[int] = []
+        os.set_blocking(requests, False)
+        self._wake, wake_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
+
+    def on_signal(self, number: int, _frame: FrameType | None) -> None:
+        self._signals.append(number)
+
+    def run(self) -> int:
+        """Serve one job to its end. Returns the exit code of the agent: 0 unless its own orders failed."""
+        code = 0
+        self._writer.send(Hello(facts.gather()))
+        while True:
+            self._wait()
+            try:
+                self._obey_signals()
+                self._read_requests()
+            except AgentError as error:
+                self._end_by_itself(str(error))
+                code = 1
+            self._watch()
+            self._workers.feed_stdin()
+            listening = self._writer.pending < OUTPUT_LIMIT or self._writer.broken
+            if listening:
+                self._workers.read_output(READ_SIZE)
+            self._streams.serve(listening)
+            self._workers.reap(self._streams.reaped)
+            self._writer.flush()
+            if self._over():
+                return code
+
+    def _wait(self) -> None:
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        if self._requests is not None:
+            poll.register(self._requests, select.POLLIN)
+        if self._writer.pending:
+            poll.register(self._writer.fd, select.POLLOUT)
+        if self._writer.pending < OUTPUT_LIMIT:
+            for fd in (*self._workers.readable_fds(), *self._streams.readable_fds()):
+                poll.register(fd, select.POLLIN)
+        wanted = dict.fromkeys((*self._workers.writable_fds(), *self._streams.writable_fds()), select.POLLOUT)
+        for fd in self._streams.readable_fds() if self._writer.pending < OUTPUT_LIMIT else ():
+            if fd in wanted:  # a socket, for both
+                wanted[fd] |= select.POLLIN
+        for fd, event in wanted.items():
+            poll.register(fd, event)
+        busy = (self._kill_at is not None or self._wind_down_at is not None) and not self._finished
+        seconds = TICK if busy else self._limit / 4 if self._limit else TICK * 10 if self._finished else None
+        poll.poll(None if seconds is None else seconds * 1000)
+        try:
+            os.read(self._wake, 4096)
+        except BlockingIOError:
+            pass
+
+    def _obey_signals(self) -> None:
+        while self._signals:
+            number = self._signals.pop(0)
+            if number != signal.SIGCHLD:
+                self._end_by_itself(f"it received {signal.Signals(number).name}")
+
+    def _watch(self) -> None:
+        """Words to the launcher, and how long it has been silent. A gap in our own loop says nothing about it."""
+        now = time.monotonic()
+        if now - self._looked > max(1.0, self._limit / 2):
+            self._heard = now
+        self._looked = now
+        self._say_alive()
+        if self._limit and self._requests is not None and now - self._heard > self._limit:
+            self._lose_launcher()
+
+    def _say_alive(self) -> None:
+        """Now and then; also between the starts of many workers, which take long on a crowded host."""
+        now = time.monotonic()
+        if self._limit and self._requests is not None and now >= self._next_word:
+            self._next_word = now + self._limit / 4
+            if not self._writer.pending:  # what waits there is a sign of life by itself
+                self._writer.send(Alive())
+            self._writer.flush()
+
+    def _lose_launcher(self) -> None:
+        """It has ended, was killed, or cannot be reached: nobody is interested any more."""
+        self._requests = None
+        self._limit = 0
+        self._writer.broken = True
+        self._streams.hang_up()
+        self._stop(TERM_GRACE)
+
+    def _end_by_itself(self, reason: str) -> None:
+        self._writer.send(Notice(reason))
+        self._stop(TERM_GRACE)
+
+    def _stop(self, grace: float) -> None:
+        kill_at = time.monotonic() + grace
+        self._kill_at = kill_at if self._kill_at is None else min(self._kill_at, kill_at)
+
+    def _read_requests(self) -> None:
+        while self._requests is not None:
+            try:
+                data = os.read(self._requests, READ_SIZE)
+            except BlockingIOError:
+                return
+            self._heard = time.monotonic()
+            if not data:  # the launcher has ended or was killed
+                self._requests = None
+                self._streams.hang_up()
+                self._stop(TERM_GRACE)
+                return
+            for message in self._reader.feed(data):
+                self._obey(message)
+
+    def _obey(self, message: Request) -> None:
+        if isinstance(message, Payload):
+            self._payload += message.data
+        elif isinstance(message, StartJob):
+            if self._started:
+                raise AgentError("a second StartJob")
+            self._started = True
+            self._check_directory(message.directory)
+            address = self._streams.listen(len(message.workers)) if message.relay else None
+            pids = self._workers.start(message, bytes(self._payload) or None, address, self._say_alive)
+            self._payload.clear()
+            self._writer.send(Started(pids))
+            if message.stdin_rank >= 0:
+                self._writer.send(StdinReady(open=True))
+        elif isinstance(message, StdinData):
+            self._workers.give_stdin(message.data)
+        elif isinstance(message, Stop):
+            self._stop(message.grace)
+        elif isinstance(message, Watch):
+            self._limit = message.limit
+        elif isinstance(message, Spawn):
+            self._streams.spawn(message)
+        elif isinstance(message, (StreamData, StreamEnd)):
+            self._streams.take(message)
+
+    def _check_directory(self, directory: bytes) -> None:
+        try:
+            os.stat(directory + b"/.")
+        except OSError as error:
+            raise AgentError(
+                f"the working directory {os.fsdecode(directory)!r} of the launcher cannot be used there: "
+                f"{error.strerror}; make it on every host, or start from a shared directory"
+            ) from None
+
+    def _over(self) -> bool:
+        """Push a stop or a normal end forward; True when nothing runs any more and the launcher knows it."""
+        now = time.monotonic()
+        if self._finished:
+            return self._delivered(now)
+        if not self._started:
+            return self._kill_at is not None and self._finish([])
+        if self._kill_at is None:
+            if self._workers.running:
+                return False
+            if self._wind_down_at is None:
+                self._wind_down_at = now + LINGER
+            if self._alive():
+                if now >= self._wind_down_at:
+                    self._stop(TERM_GRACE)  # what the workers left behind ends with them
+                return False
+            return self._finish([])
+        alive = self._alive()
+        for pid in alive:
+            if now >= self._kill_at:
+                linux.send_signal(pid, signal.SIGKILL)
+            elif pid not in self._asked:
+                self._asked.add(pid)
+                linux.send_signal(pid, signal.SIGTERM)
+                linux.send_signal(pid, signal.SIGCONT)  # a stopped process would not see it
+        if alive and now < self._kill_at + GIVE_UP:
+            return False
+        return self._finish(alive)
+
+    def _alive(self) -> list[int]:
+        """What runs below us and is not on the way to another host."""
+        return linux.descendants(os.getpid(), without=self._streams.pids)
+
+    def _finish(self, survivors: list[int]) -> bool:
+        """The last reports. True when nothing else is left to do."""
+        self._workers.reap(self._streams.reaped)
+        self._workers.drain()
+        self._streams.serve(listening=True)
+        self._streams.close()
+        self._writer.send(Finished(survivors))
+        self._finished = True
+        return self._delivered(time.monotonic())
+
+    def _delivered(self, now: float) -> bool:
+        """Has the launcher taken all reports, also those of agents further on? If it has gone, some time will do."""
+        if not self._streams.pids and (not self._writer.pending or self._writer.broken):
+            return True
+        if self._requests is not None:  # it is only slow; should it fall silent, `_watch` notices
+            return False
+        if self._kill_at is None:
+            self._stop(0)
+        assert self._kill_at is not None
+        if now < self._kill_at + GIVE_UP:
+            return False
+        self._streams.kill()
+        return True
+
+
+def _run_agent(guard: int) -> int:
+    linux.die_with_parent(guard, signal.SIGTERM)
+    linux.become_subreaper()
+    # The workers' pipes must never land on 0, 1 or 2, and what is printed here by mistake must not look like a report.
+    linux.raise_descriptor_limit()
+    requests, reports = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(2, 1)
+    os.close(null)
+    agent = Agent(requests, reports)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(number, agent.on_signal)
+    # The launcher ignores these for itself; ignored signals would stay so in the workers.
+    for number in (signal.SIGTTIN, signal.SIGTTOU, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+    return agent.run()
+
+
+def _guard(agent: int) -> int:
+    """Wait for the agent, then end everything below. stdout stays open so long: its end tells the launcher."""
+    os.close(0)
+    status = 0
+    while True:
+        pid, wait_status = os.waitpid(-1, 0)
+        if pid == agent:
+            status = os.waitstatus_to_exitcode(wait_status)
+            break
+    deadline = time.monotonic() + GIVE_UP
+    while time.monotonic() < deadline:
+        left = linux.descendants(os.getpid())
+        for pid in left:
+            linux.send_signal(pid, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            pass
+        if not left:
+            break
+        time.sleep(0.01)
+    return status if status >= 0 else 128 - status
+
+
+def main() -> None:
+    """Entry point of the agent's process; ends it."""
+    linux.become_subreaper()
+    guard = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            code = _run_agent(guard)
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    os._exit(_guard(pid))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,254 @@
+"""Streams that an agent passes on: its workers' connections to the store, and conversations with agents further on.
+
+A stream has a number: even ones are the launcher's (commands it has had spawned), odd ones ours (connections that the
+workers have opened). All descriptors are non-blocking, and no call waits.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from horovod.runner.base import linux
+from horovod.runner.base.errors import AgentError
+from horovod.runner.protocol.messages import CHUNK, ByteWriter, Report, Spawn, StreamData, StreamEnd, StreamOpen
+
+READ_SIZE = 1 << 16
+STRANGERS = 64  # connections beyond two for each worker, which may all be members': who is one, only the store can tell
+ACCEPTS = 128  # at a time: strangers may come faster than they are sent away, and the agent has to say that it lives
+SENT_LIMIT = 64 << 20  # bytes that a reader who does not read may have waiting
+assert READ_SIZE <= CHUNK
+
+
+@dataclass
+class _Stream:
+    number: int
+    source: int  # descriptor to read, -1 when it has ended
+    writer: ByteWriter | None
+    popen: subprocess.Popen[bytes] | None = None
+    errors: int = -1
+    sock: socket.socket | None = None
+    closing: bool = False  # the other side has ended: close when what is queued is written
+
+
+class Streams:
+    """All streams of one agent; reports go to `report` as they happen."""
+
+    def __init__(self, report: Callable[[Report], None]) -> None:
+        self._report = report
+        self._streams: dict[int, _Stream] = {}
+        self._listener: socket.socket | None = None
+        self._next = 1
+        self._limit = 0  # of connections at once
+
+    # The store's address for the workers of this host
+
+    def listen(self, workers: int) -> tuple[str, int]:
+        """Accept connections of that many workers on loopback from now on. Returns the address.
+
+        Whoever connects reaches the store, which admits only who holds the job's key. Strangers must leave the agent
+        descriptors to work with, and the launcher memory.
+        """
+        self._limit = min(2 * workers + STRANGERS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        if self._listener is None:
+            self._listener = _loopback_listener()
+        host, port = self._listener.getsockname()[:2]
+        return str(host), int(port)
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        held = sum(stream.sock is not None for stream in self._streams.values())
+        for _ in range(ACCEPTS):
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            if held >= self._limit:
+                sock.close()
+                continue
+            held += 1
+            sock.setblocking(False)
+            stream = _Stream(self._next, sock.fileno(), ByteWriter(sock.fileno()), sock=sock)
+            self._next += 2
+            self._streams[stream.number] = stream
+            self._report(StreamOpen(stream.number))
+
+    # Agents further on
+
+    def spawn(self, message: Spawn) -> None:
+        """Run the command. Raises AgentError for a number that is in use."""
+        if message.stream in self._streams or message.stream % 2:
+            raise AgentError(f"a stream number that is not free: {message.stream}")
+        try:
+            popen = subprocess.Popen(
+                message.command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                preexec_fn=linux.dying_with(os.getpid()),
+                bufsize=0,
+            )
+        except OSError as error:
+            self._report(StreamData(message.stream, str(error).encode(), error=True))
+            self._report(StreamEnd(message.stream, 127))
+            return
+        assert popen.stdin is not None
+        assert popen.stdout is not None
+        assert popen.stderr is not None
+        for pipe in (popen.stdout, popen.stderr):
+            os.set_blocking(pipe.fileno(), False)
+        self._streams[message.stream] = _Stream(
+            message.stream, popen.stdout.fileno(), ByteWriter(popen.stdin.fileno()), popen, popen.stderr.fileno()
+        )
+
+    @property
+    def pids(self) -> set[int]:
+        """The processes that were spawned and still run."""
+        return {stream.popen.pid for stream in self._streams.values() if stream.popen is not None}
+
+    def reaped(self, pid: int, status: int) -> bool:
+        """Tell that a child has ended; False when it is none of ours."""
+        for stream in self._streams.values():
+            if stream.popen is not None and stream.popen.pid == pid:
+                stream.popen.returncode = status
+                self._read(stream, until_end=True)
+                self._close(stream, status)
+                return True
+        return False
+
+    def hang_up(self) -> None:
+        """Close the stdin of everything spawned: the agents there end their part."""
+        for stream in self._streams.values():
+            if stream.popen is not None:
+                self._close_input(stream)
+
+    def kill(self) -> None:
+        for pid in self.pids:
+            linux.send_signal(pid, signal.SIGKILL)
+
+    # Requests
+
+    def take(self, message: StreamData | StreamEnd) -> None:
+        """A piece, or the end, from the launcher's side; for a stream that has ended here it is too late."""
+        stream = self._streams.get(message.stream)
+        if stream is None:
+            return
+        if isinstance(message, StreamData):
+            if stream.writer is not None:
+                stream.writer.write(message.data)
+                if stream.writer.pending > SENT_LIMIT:
+                    self._report(StreamEnd(stream.number))
+                    self._drop(stream)
+        elif stream.popen is None:
+            stream.closing = True
+        elif message.status:  # its host is lost: it would wait for long
+            linux.send_signal(stream.popen.pid, signal.SIGKILL)
+        else:
+            self._close_input(stream)
+
+    # Descriptors
+
+    def readable_fds(self) -> Iterator[int]:
+        if self._listener is not None:
+            yield self._listener.fileno()
+        for stream in self._streams.values():
+            if stream.source >= 0:
+                yield stream.source
+            if stream.errors >= 0:
+                yield stream.errors
+
+    def writable_fds(self) -> Iterator[int]:
+        for stream in self._streams.values():
+            if stream.writer is not None and stream.writer.pending and not stream.writer.broken:
+                yield stream.writer.fd
+
+    def serve(self, listening: bool) -> None:
+        """Write what can be written; with `listening` also read and accept."""
+        if listening and self._listener is not None:
+            self._accept()
+        for stream in list(self._streams.values()):
+            if listening:
+                self._read(stream)
+            if stream.writer is not None:
+                stream.writer.flush()
+            if stream.closing and stream.sock is not None and (stream.writer is None or not stream.writer.pending):
+                self._drop(stream)
+
+    def _read(self, stream: _Stream, until_end: bool = False) -> None:
+        for error in (True, False):
+            while (fd := stream.errors if error else stream.source) >= 0:
+                try:
+                    data = os.read(fd, READ_SIZE)
+                except BlockingIOError:
+                    break
+                except OSError:
+                    data = b""
+                if data:
+                    self._report(StreamData(stream.number, data, error))
+                elif error:
+                    stream.errors = -1
+                elif stream.sock is not None:
+                    self._report(StreamEnd(stream.number))
+                    self._drop(stream)
+                    return
+                else:
+                    stream.source = -1
+                if not until_end:
+                    break
+
+    def _close_input(self, stream: _Stream) -> None:
+        assert stream.popen is not None
+        assert stream.popen.stdin is not None
+        if stream.writer is not None:
+            stream.writer.flush()
+            stream.writer = None
+            stream.popen.stdin.close()
+
+    def _close(self, stream: _Stream, status: int) -> None:
+        assert stream.popen is not None
+        self._close_input(stream)
+        for pipe in (stream.popen.stdout, stream.popen.stderr):
+            assert pipe is not None
+            pipe.close()
+        del self._streams[stream.number]
+        self._report(StreamEnd(stream.number, status))
+
+    def _drop(self, stream: _Stream) -> None:
+        if stream.sock is not None:
+            stream.sock.close()
+            self._streams.pop(stream.number, None)
+
+    def close(self) -> None:
+        """The listener and the workers' connections."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        for stream in list(self._streams.values()):
+            self._drop(stream)
+
+
+def _loopback_listener() -> socket.socket:
+    """On 127.0.0.1, or ::1 on a host without IPv4."""
+    last: OSError | None = None
+    for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        try:
+            listener = socket.socket(family, socket.SOCK_STREAM)
+        except OSError as error:
+            last = error
+            continue
+        try:
+            listener.bind((address, 0))
+            listener.listen(1024)
+        except OSError as error:
+            listener.close()
+            last = error
+            continue
+        listener.setblocking(False)
+        return listener
+    raise AgentError(f"no loopback address to listen on: {last}")

@@ -1,0 +1,282 @@
+"""The worker processes of one host, as the agent sees them: start, pipes, exit codes, results."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from horovod.common.contract.reasons import PIPE
+from horovod.common.contract.worker_env import make_key_fd, path_of_descriptor
+from horovod.runner.agent.report_pipe import ReportPipe
+from horovod.runner.base import linux
+from horovod.runner.plan.environment import of_host
+from horovod.runner.protocol.messages import CHUNK, Exited, Output, Report, Result, Said, StartJob, StdinReady, Worker
+
+KEY_FD = b"HOROVOD_KEY_FD"
+KEY_FILE = b"HOROVOD_KEY_FILE"
+FUNCTION_FD = b"HOROVOD_RUN_FUNCTION_FD"
+RESULT_FD = b"HOROVOD_RUN_RESULT_FD"
+REPORT_PIPE = PIPE.encode()
+STORE_ADDRESS = b"HOROVOD_GLOO_RENDEZVOUS_ADDR"
+STORE_PORT = b"HOROVOD_GLOO_RENDEZVOUS_PORT"
+DRAIN_LIMIT = 1 << 20  # bytes read at most when a worker ends, should a child of it write for ever
+
+
+@dataclass
+class _Process:
+    rank: int
+    popen: subprocess.Popen[bytes]
+    pipes: dict[int, int] = field(default_factory=dict)  # stream (1, 2) -> descriptor
+    result: int | None = None
+    running: bool = True
+
+
+class WorkerTable:
+    """All workers; reports go to `report` as they happen. No call blocks."""
+
+    def __init__(self, report: Callable[[Report], None]) -> None:
+        self._report = report
+        self._processes: dict[int, _Process] = {}  # by pid
+        self._key_file = b""
+        self._pipe: ReportPipe | None = None
+        self._store: dict[bytes, bytes] = {}
+        self._stdin: int | None = None
+        self._stdin_rank = -1
+        self._stdin_data = bytearray()
+        self._stdin_ends = False
+
+    @property
+    def running(self) -> bool:
+        return any(process.running for process in self._processes.values())
+
+    def start(
+        self,
+        job: StartJob,
+        payload: bytes | None,
+        store: tuple[str, int] | None,
+        between: Callable[[], None] = lambda: None,
+    ) -> list[tuple[int, int]]:
+        """Start every worker; one that cannot be is reported as Exited with 126 or 127. Returns (rank, pid)s.
+
+        `store`: where the workers of this host reach the job's store, when that is not what the launcher says.
+        `between` is called before each worker.
+        """
+        if store is not None:
+            self._store = {STORE_ADDRESS: store[0].encode(), STORE_PORT: b"%d" % store[1]}
+        # The key's descriptor stays open here too: its name below /proc, which only this user can open, stands in where
+        # a program between agent and training script closes what it inherits.
+        key = make_key_fd(job.key)
+        self._key_file = path_of_descriptor(os.getpid(), key).encode()
+        self._pipe = ReportPipe()
+        shared = [(KEY_FD, key)]
+        if payload is not None:
+            shared.append((FUNCTION_FD, linux.memory_file("horovod-function", payload, sealed=True)))
+        pids = []
+        self._stdin_rank = job.stdin_rank
+        for worker in job.workers:
+            between()
+            inherited = list(shared)
+            result = linux.memory_file("horovod-result", b"", sealed=False) if job.results else None
+            if result is not None:
+                inherited.append((RESULT_FD, result))
+            try:
+                process = self._spawn(job, worker, inherited)
+            except (OSError, ValueError) as error:  # ValueError: a NUL byte in an argument or a variable
+                missing = isinstance(error, FileNotFoundError)
+                name = os.fsdecode(job.command[0])
+                reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+                hint = " (on this host's PATH)" if missing and "/" not in name else ""
+                hint += f"; a Python script is started as `python {name}`" if name.endswith(".py") else ""
+                text = f"cannot start {name!r}: {reason}{hint}"
+                self._report(Exited(worker.rank, 127 if missing else 126, text))
+                if result is not None:
+                    os.close(result)
+                continue
+            process.result = result
+            self._processes[process.popen.pid] = process
+            pids.append((worker.rank, process.popen.pid))
+        for _, fd in shared[1:]:
+            os.close(fd)
+        return pids
+
+    def _spawn(self, job: StartJob, worker: Worker, inherited: list[tuple[bytes, int]]) -> _Process:
+        own = of_host(os.environ, job.deny) if job.own_environment else {}
+        environment = {os.fsencode(name): os.fsencode(value) for name, value in own.items()}
+        environment.update(job.environment)
+        environment.update(worker.environment)
+        environment.update((name, b"%d" % fd) for name, fd in inherited)
+        environment[KEY_FILE] = self._key_file
+        if self._pipe is not None:
+            environment[REPORT_PIPE] = self._pipe.name.encode()
+        environment.update(self._store)
+        reads_stdin = worker.rank == job.stdin_rank
+        terminal = os.open(job.terminal, os.O_RDWR | os.O_NOCTTY) if worker.rank == job.terminal_rank else None
+        try:
+            popen = self._popen(job, environment, inherited, reads_stdin, terminal)
+        finally:
+            if terminal is not None:
+                os.close(terminal)
+        return self._watched(worker.rank, popen)
+
+    @staticmethod
+    def _popen(
+        job: StartJob,
+        environment: dict[bytes, bytes],
+        inherited: list[tuple[bytes, int]],
+        reads_stdin: bool,
+        terminal: int | None,
+    ) -> subprocess.Popen[bytes]:
+        """`terminal`: a descriptor of one for stdin and stdout. Errors are read by us as ever, to explain its end."""
+        return subprocess.Popen(
+            [os.fsencode(sys.executable), *job.command] if job.own_python else job.command,
+            env=environment,
+            cwd=job.directory,
+            stdin=terminal if terminal is not None else subprocess.PIPE if reads_stdin else subprocess.DEVNULL,
+            stdout=subprocess.PIPE if terminal is None else terminal,
+            stderr=subprocess.PIPE,
+            pass_fds=[fd for _, fd in inherited],
+            start_new_session=True,
+            preexec_fn=linux.dying_with(os.getpid()),
+            bufsize=0,
+        )
+
+    def _watched(self, rank: int, popen: subprocess.Popen[bytes]) -> _Process:
+        # The descriptors are ours from here on; Popen's file objects would close them a second time.
+        process = _Process(rank, popen)
+        for stream, pipe in ((1, popen.stdout), (2, popen.stderr)):
+            if pipe is not None:
+                process.pipes[stream] = os.dup(pipe.fileno())
+                pipe.close()
+        if popen.stdin is not None:
+            self._stdin = os.dup(popen.stdin.fileno())
+            popen.stdin.close()
+            os.set_blocking(self._stdin, False)
+        for fd in process.pipes.values():
+            os.set_blocking(fd, False)
+        return process
+
+    # Standard input of one worker
+
+    def give_stdin(self, data: bytes) -> None:
+        """Queue bytes for the worker that reads stdin; empty: end of file."""
+        if self._stdin is None:
+            self._report(StdinReady(open=False))
+            return
+        self._stdin_data += data
+        self._stdin_ends = not data
+
+    def feed_stdin(self) -> None:
+        """Write what the worker takes, and ask the launcher for more when all is taken."""
+        if self._stdin is None or not (self._stdin_data or self._stdin_ends):
+            return
+        try:
+            while self._stdin_data:
+                del self._stdin_data[: os.write(self._stdin, self._stdin_data)]
+        except BlockingIOError:
+            return
+        except OSError:  # it has closed its end
+            self._close_stdin()
+            self._report(StdinReady(open=False))
+            return
+        if self._stdin_ends:
+            self._close_stdin()
+        else:
+            self._report(StdinReady(open=True))
+
+    def _close_stdin(self) -> None:
+        if self._stdin is not None:
+            os.close(self._stdin)
+            self._stdin = None
+        self._stdin_data.clear()
+
+    def writable_fds(self) -> Iterator[int]:
+        if self._stdin is not None and self._stdin_data:
+            yield self._stdin
+
+    # Output
+
+    def readable_fds(self) -> Iterator[int]:
+        if self._pipe is not None and self.running:  # it has no end of its own
+            yield self._pipe.fd
+        for process in self._processes.values():
+            yield from process.pipes.values()
+
+    def read_output(self, size: int) -> None:
+        """Report at most `size` bytes of every pipe that has some."""
+        self._pass_reports()
+        for process in self._processes.values():
+            for stream in list(process.pipes):
+                self._read_pipe(process, stream, size)
+
+    def _pass_reports(self) -> None:
+        for report in self._pipe.read() if self._pipe is not None else ():
+            self._report(Said(report))
+
+    def _read_pipe(self, process: _Process, stream: int, size: int) -> int:
+        """Read once; the number of bytes, 0 when there are none now or none ever."""
+        try:
+            data = os.read(process.pipes[stream], size)
+        except BlockingIOError:
+            return 0
+        if data:
+            self._report(Output(process.rank, stream, data))
+        else:
+            os.close(process.pipes.pop(stream))
+        return len(data)
+
+    def _drain_process(self, process: _Process) -> None:
+        for stream in list(process.pipes):
+            total = 0
+            while total < DRAIN_LIMIT and stream in process.pipes:
+                count = self._read_pipe(process, stream, 1 << 16)
+                total += count
+                if count == 0:
+                    break
+
+    def drain(self) -> None:
+        """Report what is left in the pipes."""
+        for process in self._processes.values():
+            self._drain_process(process)
+
+    # The end
+
+    def reap(self, others: Callable[[int, int], object]) -> None:
+        """Collect every child that has ended, workers and adopted orphans, and report the workers' exits.
+
+        `others` is told of the rest: (pid, exit code or minus the signal).
+
+        What a worker has written before its end is reported before its exit, so that the exit can be explained.
+        """
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            process = self._processes.get(pid)
+            if process is None:
+                others(pid, os.waitstatus_to_exitcode(status))
+                continue
+            process.running = False
+            code = process.popen.returncode = os.waitstatus_to_exitcode(status)
+            self._drain_process(process)
+            self._pass_reports()
+            if process.rank == self._stdin_rank:
+                self._close_stdin()
+                self._report(StdinReady(open=False))
+            self._send_result(process)
+            self._report(Exited(process.rank, code))
+
+    def _send_result(self, process: _Process) -> None:
+        if process.result is None:
+            return
+        offset = 0
+        while piece := os.pread(process.result, CHUNK, offset):
+            self._report(Result(process.rank, piece))
+            offset += len(piece)
+        os.close(process.result)
+        process.result = None

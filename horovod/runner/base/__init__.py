@@ -1,0 +1,1 @@
+"""What all of the launcher stands on: starting Pythons, Linux, signals, errors."""

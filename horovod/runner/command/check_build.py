@@ -1,0 +1,64 @@
+"""`horovodrun --check-build`: what this installation can do, found without importing a framework or the engine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Sequence
+from importlib import metadata
+from importlib.util import find_spec
+
+from horovod._version import __version__
+from horovod.runner.base.frameworks import FRAMEWORKS, Framework, remark
+
+
+def _present(module: str) -> bool:
+    try:
+        spec = find_spec(module)
+    except (ImportError, ValueError):
+        return False
+    # A folder without code (a namespace) is no module that could be used.
+    return spec is not None and spec.origin is not None
+
+
+def _version(packages: Sequence[str]) -> str:
+    for package in packages:
+        try:
+            return metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return "of unknown version"
+
+
+def _row(framework: Framework, found: Collection[str]) -> tuple[str, bool]:
+    """What to show, and whether it can be used: with our part for it, which somebody may have left out."""
+    if framework.title not in found:
+        return framework.title, False
+    said = remark(framework, found)
+    title = f"{framework.title} ({said})" if said else framework.title
+    return title, bool(framework.face) and _present(framework.face)
+
+
+def report(verbose: bool = False) -> str:
+    """The tables, with [X] for what is there; `verbose` adds what was found. For an operation only what the engine can
+    use counts: a library for GPUs that is installed is not enough.
+    """
+    engine = _present("horovod._core")
+    found = {  # title to module, and the packages that may bring it
+        framework.title: next((m, packages) for m, packages in framework.modules.items() if _present(m))
+        for framework in FRAMEWORKS
+        if any(map(_present, framework.modules))
+    }
+    tables: tuple[tuple[str, tuple[tuple[str, bool], ...]], ...] = (
+        ("Frameworks", tuple(_row(framework, found) for framework in FRAMEWORKS)),
+        ("Controllers", (("MPI", False), ("Gloo", engine))),
+        ("Tensor Operations", (("NCCL", False), ("DDL", False), ("CCL", False), ("MPI", False), ("Gloo", engine))),
+    )
+    lines = [f"Horovod v{__version__}:"]
+    for title, rows in tables:
+        lines += ["", f"Available {title}:"]
+        lines += [f"    [{'X' if there else ' '}] {name}" for name, there in rows]
+    if verbose:
+        lines += ["", "Found:", f"    Python {sys.version.split()[0]} ({sys.executable})"]
+        lines += [f"    {module} {_version(packages)}" for module, packages in found.values()]
+        lines += ["", "Gloo stands for the built-in engine and launcher."]
+    return "\n".join(lines)

@@ -1,0 +1,285 @@
+"""From the words on the command line to checked settings."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+from horovod.common.contract.settings import BY_NAME, Settings
+from horovod.runner.base import boot
+from horovod.runner.base.errors import LaunchError
+from horovod.runner.command import config_file, help, spelling
+from horovod.runner.command.config_file import Config
+from horovod.runner.command.flags import FLAGS, GROUPS, Flag
+from horovod.runner.job import debugging
+from horovod.runner.plan import hosts
+from horovod.runner.plan.hosts import Slot
+from horovod.runner.plan.settings import LaunchSettings, MpiOptions, mpi_options
+
+
+class _Parser(argparse.ArgumentParser):
+    def format_help(self) -> str:
+        return help.text()
+
+    def error(self, message: str) -> NoReturn:
+        raise LaunchError(message)
+
+
+class _Check:
+    """The `type` of an argument: argparse shows the message of ArgumentTypeError after the name of the flag."""
+
+    def __init__(self, flag: Flag) -> None:
+        self._flag = flag
+
+    def __call__(self, text: str) -> object:
+        value = self._flag.value
+        assert value is not None
+        try:
+            return value.parse(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not accepted; expected {value.accepted}") from None
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the flags in front of the command."""
+    parser = _Parser(prog="horovodrun", usage=help.USAGE, allow_abbrev=False)
+    exclusive: dict[str, argparse._MutuallyExclusiveGroup] = {}
+    for title in GROUPS:
+        group = parser.add_argument_group(title)
+        for flag in (flag for flag in FLAGS if flag.group == title):
+            target: argparse._ActionsContainer = group
+            if flag.exclusive is not None:
+                target = exclusive.setdefault(flag.exclusive, group.add_mutually_exclusive_group())
+            _add(target, flag)
+    return parser
+
+
+def _add(target: argparse._ActionsContainer, flag: Flag) -> None:
+    if flag.value is None:
+        target.add_argument(*flag.names, dest=flag.dest, action="store_const", const=True)
+        if flag.no:
+            names = ["--no-" + name[2:] for name in flag.names]
+            target.add_argument(*names, dest=flag.dest, action="store_const", const=False)
+        return
+    target.add_argument(
+        *flag.names,
+        dest=flag.dest,
+        type=_Check(flag),
+        nargs=flag.nargs if flag.nargs > 1 else None,
+        action="append" if flag.repeat else "store",
+    )
+
+
+def split_command(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The flags, and the command: from the first word that is neither a flag nor the value of one, or after `--`.
+
+    argparse is not asked, because it would look for flags of ours among the words of the command. Raises LaunchError
+    for a flag that there is not, naming the nearest.
+    """
+    words = {name: flag.nargs if flag.value else 0 for flag in FLAGS for name in flag.names}
+    index = 0
+    while index < len(arguments):
+        word = arguments[index]
+        if word == "--":
+            return list(arguments[:index]), list(arguments[index + 1 :])
+        if not word.startswith("-") or word == "-":
+            break
+        _check_known(word)
+        index += 1 + words.get(word, 0)
+    return list(arguments[:index]), list(arguments[index:])
+
+
+def _check_known(word: str) -> None:
+    if not spelling.is_flag(word):
+        clause = spelling.advice(word)
+        raise LaunchError(f"there is no flag {word.partition('=')[0]}{f'; {clause}' if clause else ''}")
+
+
+def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The flags' values (None where not given) and the command.
+
+    Raises LaunchError naming flag, value and what is accepted.
+    """
+    before, command = split_command(arguments)
+    return make_parser().parse_args(before), command
+
+
+def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping[str, str]) -> LaunchSettings:
+    """Check all flags together and give ranks to hosts. Raises LaunchError naming what is wrong."""
+    config = Config()
+    if namespace.config_file is not None:
+        config = config_file.read(namespace.config_file)
+        if not (namespace.gloo or namespace.mpi or namespace.jsrun) and config.controller is not None:
+            setattr(namespace, config.controller, True)
+    for flag in FLAGS:
+        if flag.missing and getattr(namespace, flag.dest) is not None:
+            raise LaunchError(f"{flag.names[-1]} needs {flag.missing}, which this version does not have yet")
+    if namespace.num_proc is None:
+        raise LaunchError("-np is missing: say how many processes to start, as in `horovodrun -np 2 python train.py`")
+    if namespace.benchmark:
+        command = [*boot.words("horovod.benchmark.__main__"), *command]
+    if not command:
+        raise LaunchError("the command is missing: it comes after the flags, as in `horovodrun -np 2 python train.py`")
+    variables = flag_variables(namespace, environ, config)
+    slots = hosts.assign(_hosts(namespace), namespace.num_proc)
+    variables.update(interface_variables(_interfaces(namespace), slots))
+    made = LaunchSettings(
+        command=command,
+        slots=slots,
+        variables=variables,
+        output_filename=namespace.output_filename,
+        timestamp=bool(namespace.prefix_output_with_timestamp),
+        prefix=not namespace.benchmark,
+        prefix_host=bool(namespace.prefix_output_with_host),
+        collapse=bool(namespace.collapse_output),
+        verbose=bool(namespace.verbose),
+        ssh_port=namespace.ssh_port,
+        ssh_identity_file=namespace.ssh_identity_file,
+        disable_cache=bool(namespace.disable_cache),
+        mpi=_mpi_options(namespace) if namespace.mpi or namespace.jsrun else None,
+        jsrun=bool(namespace.jsrun),
+        own_python=bool(namespace.benchmark),
+    )
+    checked = with_variables(made, environ)
+    if checked.mpi is not None and checked.debug_rank is not None:
+        warnings.warn(
+            f"rank {checked.debug_rank}, which is debugged, has no terminal under mpirun or jsrun", stacklevel=2
+        )
+    return checked
+
+
+def _mpi_options(namespace: argparse.Namespace) -> MpiOptions:
+    return mpi_options(namespace.mpi_args, namespace.binding_args, bool(namespace.tcp))
+
+
+def with_variables(settings: LaunchSettings, environ: Mapping[str, str]) -> LaunchSettings:
+    """The settings with what `environ`, changed by their own variables, says for the launcher itself.
+
+    All variables are checked as the workers will, so that a wrong one is told once and before anything has started.
+    Raises LaunchError naming variable, value and what is accepted.
+    """
+    try:
+        checked = Settings.from_environ({**environ, **settings.variables})
+    except ValueError as error:
+        raise LaunchError(str(error)) from None
+    check_affinity(checked.integers("HOROVOD_THREAD_AFFINITY") or [], settings.slots)
+    return replace(
+        settings,
+        start_timeout=checked.number("HOROVOD_START_TIMEOUT"),
+        remote_python=checked.text("HOROVOD_REMOTE_PYTHON") or None,
+        ssh_fanout=checked.integer("HOROVOD_SSH_FANOUT"),
+        debug_rank=debugging.check(checked.integer("HOROVOD_DEBUG_RANK"), settings.slots),
+        heartbeat_timeout=checked.number("HOROVOD_HEARTBEAT_TIMEOUT"),
+        env_allow=_patterns(checked.text("HOROVOD_ENV_ALLOW")),
+        env_deny=_patterns(checked.text("HOROVOD_ENV_DENY")),
+    )
+
+
+def _patterns(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, text.split(",")))
+
+
+def flag_variables(namespace: argparse.Namespace, environ: Mapping[str, str], config: Config) -> dict[str, str]:
+    """The variables that flags, and below them the keys of the file, set for the workers.
+
+    One without the flag or key that it needs is reported and has no effect.
+    """
+    given: dict[str, str] = {}
+    source: dict[str, str] = {}  # the flag or key as the user wrote it
+    for flag in FLAGS:
+        value = getattr(namespace, flag.dest)
+        if flag.variable is not None and value is not None:
+            given[flag.variable] = str(value) if flag.value else flag.constant if value else "0"
+            source[flag.variable] = flag.names[-1]
+    for variable, text in config.variables.items():
+        if given.setdefault(variable, text) is text:
+            source.setdefault(variable, config.keys[variable])
+    for flag in FLAGS:
+        if flag.variable in given and flag.needs is not None and not _is_on(flag.needs, given, environ):
+            text, way = given.pop(flag.variable), source[flag.variable]
+            if way.startswith("-"):
+                warnings.warn(f"{way} has no effect without {flag.needs}", stacklevel=2)
+            elif _changes(flag.variable, text) and _variable_of(flag.needs) not in given:
+                key = BY_NAME[_variable_of(flag.needs)].yaml
+                warnings.warn(f"{way} has no effect without {key}", stacklevel=2)
+    for variable, text in given.items():
+        if variable in BY_NAME and BY_NAME[variable].later and _changes(variable, text):
+            warnings.warn(f"{source[variable]}: what it controls is not part of this version yet", stacklevel=2)
+    return given
+
+
+def _is_on(name: str, given: Mapping[str, str], environ: Mapping[str, str]) -> bool:
+    """Is the setting of this flag on, by flag, file or environment?"""
+    variable = _variable_of(name)
+    return given.get(variable, environ.get(variable, "0")) not in ("", "0")
+
+
+def _variable_of(name: str) -> str:
+    variable = next(flag.variable for flag in FLAGS if name in flag.names)
+    assert variable is not None
+    return variable
+
+
+def _changes(variable: str, text: str) -> bool:
+    """Is it something else than the default?"""
+    return BY_NAME[variable].parse(text) != BY_NAME[variable].default
+
+
+def _interfaces(namespace: argparse.Namespace) -> list[str]:
+    many, each = namespace.network_interfaces, namespace.network_interface
+    given: list[str] = [many] if many else each or []
+    if each and any("," in name for name in given):
+        warnings.warn("a comma list in --network-interface is deprecated: use --network-interfaces", stacklevel=3)
+    return [name for word in given for name in word.split(",")]
+
+
+def interface_variables(interfaces: Sequence[str], slots: Sequence[Slot]) -> dict[str, str]:
+    """What names the interfaces to the engine (the first) and to NCCL.
+
+    Raises LaunchError for one that is not there, when the job is on this machine only: others may have others.
+    """
+    here = bool(interfaces) and all(hosts.is_local(name) for name in {slot.hostname for slot in slots})
+    present = [name for _, name in socket.if_nameindex()]
+    for name in interfaces:
+        if here and name not in present:
+            raise LaunchError(f"network interface {name!r} is not there; this machine has {', '.join(present)}")
+    if not interfaces:
+        return {}
+    return {"HOROVOD_GLOO_IFACE": interfaces[0], "NCCL_SOCKET_IFNAME": ",".join(interfaces)}
+
+
+def given_hosts(namespace: argparse.Namespace) -> list[hosts.Host]:
+    """Those of -H or of the host file; empty: none are given. Raises LaunchError."""
+    if namespace.hosts is not None:
+        return hosts.parse_hosts(namespace.hosts)
+    if namespace.hostfile is not None:
+        return read_hostfile(namespace.hostfile)
+    return []
+
+
+def _hosts(namespace: argparse.Namespace) -> list[hosts.Host]:
+    return given_hosts(namespace) or [hosts.Host("localhost", namespace.num_proc)]
+
+
+def read_hostfile(path: str) -> list[hosts.Host]:
+    """The hosts of a host file. Raises LaunchError naming the path and, for a wrong line, its number."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise LaunchError(f"--hostfile {path}: cannot be read: {error}") from None
+    return hosts.parse_hostfile(text, path)
+
+
+def check_affinity(cores: Sequence[int], slots: Sequence[Slot]) -> None:
+    """A list of cores needs one for each local rank."""
+    needed = max(slot.local_size for slot in slots)
+    if 1 < len(cores) < needed:
+        raise LaunchError(
+            f"--thread-affinity (HOROVOD_THREAD_AFFINITY) is {','.join(map(str, cores))}, {len(cores)} cores, but a "
+            f"host runs {needed} processes; expected one core, or one per local rank"
+        )

@@ -1,0 +1,217 @@
+"""`horovodrun --completion SHELL`: a script for the shell, made from FLAGS."""
+
+from __future__ import annotations
+
+from horovod.runner.command.flags import FLAGS, Flag
+
+SHELLS = ("bash", "zsh", "fish")
+OFFERED = tuple(flag for flag in FLAGS if not flag.missing)
+
+
+def script(shell: str) -> str:
+    """The text for a shell of SHELLS."""
+    return {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell]()
+
+
+def _spellings(flag: Flag) -> list[str]:
+    return [*flag.names, *(f"--no-{name[2:]}" for name in flag.names if flag.no)]
+
+
+def _summary(flag: Flag) -> str:
+    """The description up to the first parenthesis or semicolon: lists of completions are narrow."""
+    return flag.help.split(" (")[0].split(";")[0]
+
+
+# Prints the names of the network interfaces. Not from /sys, which containers may lack.
+_INTERFACES = "sed -n 's/^ *\\([^: ]*\\):.*/\\1/p' /proc/net/dev 2>/dev/null"
+
+# bash
+
+_BASH = r"""# bash completion for horovodrun:  source <(horovodrun --completion bash)
+_horovodrun() {
+    # bash cuts words at = and : too; they are put together again along the line.
+    local line=$COMP_LINE words=() raw=() i
+    for ((i = 0; i <= COMP_CWORD; i++)); do
+        if [[ $i -eq 0 || $line == [[:space:]]* ]]; then
+            line=${line#"${line%%[![:space:]]*}"}
+            words+=("") raw+=("$i")
+        fi
+        words[${#words[@]}-1]+=${COMP_WORDS[i]}
+        line=${line#"${COMP_WORDS[i]}"}
+    done
+    local last=$((${#words[@]} - 1)) flag="" values=0 command=""
+    COMPREPLY=()
+    for ((i = 1; i < last; i++)); do
+        if ((values > 0)); then
+            values=$((values - 1))
+            continue
+        fi
+        case ${words[i]} in
+            --) command=$((i + 1)); break ;;
+@CASES@
+            -*) ;;
+            *) command=$i; break ;;
+        esac
+    done
+    local current=${words[last]}
+    if [[ -n $command ]]; then
+        _horovodrun_command "${raw[command]}" "$((last - command))"
+    elif ((values > 0)); then
+        _horovodrun_value "$flag" "$current"
+    elif [[ $current == --*=* ]]; then
+        _horovodrun_value "${current%%=*}" "${current#*=}"
+    elif [[ $current == -* ]]; then
+        COMPREPLY=($(compgen -W "@FLAGS@" -- "$current"))
+    else
+        _horovodrun_command "${raw[last]}" 0
+    fi
+}
+
+_horovodrun_value() {
+    case $1 in
+@VALUES@
+    esac
+}
+
+_horovodrun_command() {
+    if declare -F _comp_command_offset >/dev/null; then
+        _comp_command_offset "$1"
+    elif declare -F _command_offset >/dev/null; then
+        _command_offset "$1"
+    elif (($2 == 0)); then
+        COMPREPLY=($(compgen -c -f -- "${COMP_WORDS[COMP_CWORD]}"))
+    else
+        compopt -o filenames 2>/dev/null
+        COMPREPLY=($(compgen -f -- "${COMP_WORDS[COMP_CWORD]}"))
+    fi
+}
+
+complete -F _horovodrun horovodrun
+"""
+_BASH_VALUES = {
+    "file": 'compopt -o filenames 2>/dev/null; COMPREPLY=($(compgen -f -- "$2"))',
+    "directory": 'compopt -o filenames 2>/dev/null; COMPREPLY=($(compgen -d -- "$2"))',
+    "host": '[[ $2 == *[:,]* ]] || COMPREPLY=($(compgen -A hostname -- "$2"))',
+    "interface": f'COMPREPLY=($(compgen -W "$({_INTERFACES})" -- "$2"))',
+}
+
+
+def _bash() -> str:
+    cases = []
+    values = []
+    for flag in FLAGS:
+        if flag.value is None:
+            continue
+        names = "|".join(flag.names)
+        cases.append(f"            {names}) flag=${{words[i]}} values={flag.nargs} ;;")
+        if flag.value.choices:
+            reply = f'COMPREPLY=($(compgen -W "{" ".join(flag.value.choices)}" -- "$2"))'
+        elif flag.value.completes:
+            reply = _BASH_VALUES[flag.value.completes]
+        else:
+            continue
+        values.append(f"        {names}) {reply} ;;")
+    names = " ".join(["-h", "--help", *(name for flag in OFFERED for name in _spellings(flag))])
+    text = _BASH.replace("@CASES@", "\n".join(cases)).replace("@VALUES@", "\n".join(values))
+    return text.replace("@FLAGS@", names)
+
+
+# zsh
+
+_ZSH_VALUES = {
+    "file": "_files",
+    "directory": "_files -/",
+    "host": "_hosts",
+    "interface": "_net_interfaces",
+}
+
+
+def _zsh() -> str:
+    lines = [
+        "#compdef horovodrun",
+        "# zsh completion for horovodrun: after compinit, source <(horovodrun --completion zsh), or put the output",
+        "# into a file named _horovodrun in a directory of $fpath",
+        "_horovodrun() {",
+        "    _arguments -S \\",
+        "        '(- *)'{-h,--help}'[show this help and end]' \\",
+    ]
+    for flag in OFFERED:
+        for name in _spellings(flag):
+            lines.append(f"        {_zsh_row(flag, name)} \\")
+    lines += [
+        "        '(-):command: _command_names -e' \\",
+        "        '*::arguments: _normal'",
+        "}",
+        'if [[ ${funcstack[1]} == _horovodrun ]]; then _horovodrun "$@"; else compdef _horovodrun horovodrun; fi',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _zsh_row(flag: Flag, name: str) -> str:
+    others = {other for row in FLAGS if row.exclusive and row.exclusive == flag.exclusive for other in row.names}
+    apart = "" if flag.repeat else f"({' '.join(sorted(others | set(_spellings(flag))))})"
+    star = "*" if flag.repeat else ""
+    equals = "=" if flag.value is not None and flag.nargs == 1 and name.startswith("--") else ""
+    row = f"{apart}{star}{name}{equals}[{_zsh_escape(_summary(flag))}]"
+    if flag.value is not None:
+        action = (
+            f"({' '.join(flag.value.choices)})" if flag.value.choices else _ZSH_VALUES.get(flag.value.completes, " ")
+        )
+        row += f":{_zsh_escape(flag.value.metavar)}:{action}" * flag.nargs
+    return "'" + row.replace("'", "'\\''") + "'"
+
+
+def _zsh_escape(text: str) -> str:
+    for special in "\\[]:":
+        text = text.replace(special, "\\" + special)
+    return text
+
+
+# fish
+
+_FISH_VALUES = {
+    "file": "-r -F",
+    "directory": "-x -a '(__fish_complete_directories)'",
+    "host": "-x -a '(__fish_print_hostnames)'",
+    "interface": f"-x -a '({_INTERFACES.replace(chr(39), chr(34))})'",
+}
+
+
+def _fish() -> str:
+    """The words before the command are walked in the shell, as in split_command."""
+    counts = " ".join(f"{name}:{flag.nargs}" for flag in FLAGS if flag.value for name in flag.names)
+    lines = [
+        "# fish completion for horovodrun: horovodrun --completion fish > ~/.config/fish/completions/horovodrun.fish",
+        "function __horovodrun_at_flags --description 'has the command not begun yet?'",
+        "    set -l words (commandline -opc)[2..-1]",
+        "    while set -q words[1]",
+        "        string match -q -- '-*' $words[1]; or return 1",
+        "        test $words[1] = --; and return 1",
+        "        set -l skip 1",
+        f"        for count in {counts}",
+        "            set -l parts (string split : -- $count)",
+        "            test $words[1] = $parts[1]; and set skip (math 1 + $parts[2])",
+        "        end",
+        "        set words $words[(math $skip + 1)..-1]",
+        "    end",
+        "    return 0",
+        "end",
+        "complete -c horovodrun -x -a '(__fish_complete_subcommand)'",
+        "complete -c horovodrun -n __horovodrun_at_flags -s h -l help -d 'show this help and end'",
+    ]
+    for flag in OFFERED:
+        for name in _spellings(flag):
+            lines.append(_fish_row(flag, name))
+    return "\n".join(lines) + "\n"
+
+
+def _fish_row(flag: Flag, name: str) -> str:
+    kind = "-l" if name.startswith("--") else "-s" if len(name) == 2 else "-o"
+    row = f"complete -c horovodrun -n __horovodrun_at_flags {kind} {name.lstrip('-')}"
+    if flag.value is not None:
+        if flag.value.choices:
+            row += f" -x -a '{' '.join(flag.value.choices)}'"
+        else:
+            row += " " + _FISH_VALUES.get(flag.value.completes, "-x")
+    summary = _summary(flag).replace("\\", "\\\\").replace("'", "\\'")
+    return f"{row} -d '{summary}'"

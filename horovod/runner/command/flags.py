@@ -1,0 +1,256 @@
+"""Every flag of horovodrun, in one table.
+
+A flag that stands for a setting takes its variable, kind, range and help from the table of settings
+(horovod.common.contract.settings); the others are described here. Parser, variables, and the check for features that
+are not there are all made from FLAGS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from horovod.common.contract.settings import BY_NAME, Setting
+
+
+@dataclass(frozen=True)
+class Value:
+    """A kind of value: `parse` returns it or raises ValueError; `accepted` is what the message says then."""
+
+    metavar: str
+    accepted: str
+    parse: Callable[[str], object]
+    choices: tuple[str, ...] = ()  # for completion, as `completes`, which is file, directory, host or interface
+    completes: str = ""
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One row. `value` None: a switch."""
+
+    names: tuple[str, ...]
+    group: str
+    help: str
+    value: Value | None = None
+    variable: str | None = None  # carries the value to the workers
+    constant: str = "1"  # what a switch writes into the variable
+    no: bool = False  # there is also --no-..., which writes 0
+    nargs: int = 1
+    repeat: bool = False
+    exclusive: str | None = None  # at most one flag of this name may be given
+    needs: str | None = None  # without this flag (or its variable) the flag has no effect
+    missing: str | None = None  # the feature that is not there yet: the flag is refused
+    later: bool = False  # accepted, but nothing reads the variable yet
+
+    @property
+    def idle(self) -> bool:
+        """Does it nothing yet? Shown by --help-all only."""
+        return self.later or self.missing is not None
+
+    @property
+    def dest(self) -> str:
+        return max(self.names, key=len).lstrip("-").replace("-", "_")
+
+
+def _integer(minimum: int, maximum: int | None = None) -> Value:
+    def parse(text: str) -> int:
+        value = int(text)
+        if value < minimum or (maximum is not None and value > maximum):
+            raise ValueError
+        return value
+
+    most = "" if maximum is None else f" and at most {maximum}"
+    return Value("N", f"an integer of at least {minimum}{most}", parse)
+
+
+_COMPLETES = {"FILE": "file", "PATH": "file", "DIR": "directory"}
+
+
+def _text(metavar: str, completes: str = "") -> Value:
+    def parse(text: str) -> str:
+        if not text:
+            raise ValueError
+        return text
+
+    return Value(metavar, "text that is not empty", parse, completes=completes or _COMPLETES.get(metavar, ""))
+
+
+def _choice(metavar: str, *choices: str) -> Value:
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise ValueError
+        return text
+
+    return Value(metavar, ", ".join(choices), parse, choices)
+
+
+def _value(setting: Setting) -> Value:
+    """The kind of a setting. The variable gets the user's own words once they have been understood."""
+
+    def parse(text: str) -> str:
+        if not text.strip():  # as a variable this would mean the default
+            raise ValueError
+        setting.parse(text)
+        return text.strip()
+
+    metavars = {
+        "int": "N",
+        "float": "F",
+        "choice": "LEVEL",
+        "ints": "N[,N...]",
+        "text": "FILE",
+        "patterns": "PATTERN,...",
+    }
+    metavar = metavars[setting.kind]
+    choices = tuple(choice.upper() for choice in setting.choices)
+    return Value(metavar, setting.accepted(), parse, choices, _COMPLETES.get(metavar, ""))
+
+
+def _mebibytes(setting: Setting) -> Value:
+    def parse(text: str) -> str:
+        size = int(text) << 20
+        setting.parse(str(size))
+        return str(size)
+
+    high = int(setting.high or 0) >> 20
+    return Value("N", f"an integer from 0 to {high}", parse)
+
+
+def _shown(setting: Setting) -> str:
+    return f"{setting.default:g}" if isinstance(setting.default, float) else str(setting.default)
+
+
+def _setting(
+    variable: str,
+    group: str,
+    *,
+    value: Value | None = None,
+    default: str = "",
+    help: str = "",
+    exclusive: str | None = None,
+    needs: str | None = None,
+) -> Flag:
+    """The row of a flag that stands for a setting."""
+    setting = BY_NAME[variable]
+    switch = setting.kind == "bool"
+    shown = default or ("" if switch or setting.default in (None, "") else _shown(setting))
+    return Flag(
+        names=(setting.flag,),
+        group=group,
+        help=(help or setting.help) + (f" (default {shown})" if shown else ""),
+        value=None if switch else value or _value(setting),
+        variable=variable,
+        no=switch and exclusive is None,
+        exclusive=exclusive,
+        needs=needs,
+        later=setting.later,
+    )
+
+
+JOB, HOSTS, ENVIRONMENT, OUTPUT = "job", "hosts and network", "environment", "output"
+TUNING, AUTOTUNE, TIMELINE = "tuning", "autotune", "timeline"
+STALL, ELASTIC, LIBRARIES, LOGGING = "stall check", "elastic", "libraries", "logging"
+GROUPS = (JOB, HOSTS, ENVIRONMENT, OUTPUT, TUNING, AUTOTUNE, TIMELINE, STALL, ELASTIC, LIBRARIES, LOGGING)
+
+_ELASTIC = "elastic jobs"
+_COUNT = _integer(1)
+_DISABLE = "HOROVOD_STALL_CHECK_DISABLE"
+_HIDE = "HOROVOD_LOG_HIDE_TIME"
+
+# fmt: off
+FLAGS: tuple[Flag, ...] = (
+    Flag(("-v", "--version"), JOB, "print the version and end"),
+    Flag(("--help-all",), JOB, "show this help with the flags that have no effect yet, and end"),
+    Flag(("-cb", "--check-build"), JOB, "print which frameworks, controllers and operations are there, and end"),
+    Flag(("-np", "-n", "--num-proc"), JOB, "number of processes", _COUNT),
+    Flag(("--benchmark",), JOB, "measure the collectives on these processes instead of running a command; options of "
+         "the benchmark come after --, as in -np 2 --benchmark -- --quick (-- --help lists them)"),
+    Flag(("--completion",), JOB, "print a script with which bash, zsh or fish complete this command line, and end",
+         _choice("SHELL", "bash", "zsh", "fish")),
+    Flag(("--doctor",), JOB, "check this machine and the hosts of the job, and end"),
+    Flag(("--gloo",), JOB, "use the built-in controller and launcher (the default)", exclusive="controller"),
+    Flag(("--mpi",), JOB, "start the processes by mpirun or mpiexec", exclusive="controller"),
+    Flag(("--jsrun",), JOB, "start the processes by jsrun, in an LSF job (the default there)",
+         exclusive="controller"),
+    _setting("HOROVOD_START_TIMEOUT", JOB),
+    Flag(("--config-file",), JOB, "YAML file with settings; flags beat it wherever they stand, it beats variables",
+         _text("FILE")),
+
+    Flag(("-H", "--hosts"), HOSTS, "hosts and slots, as in host1:2,host2:4", _text("h:n,...", "host"),
+         exclusive="hosts"),
+    Flag(("-hostfile", "--hostfile"), HOSTS, "file with a line 'name slots=N' per host", _text("FILE"),
+         exclusive="hosts"),
+    Flag(("--host-discovery-script",), HOSTS, "program that prints the hosts there are now; makes the job elastic",
+         _text("FILE"), exclusive="hosts", missing=_ELASTIC),
+    Flag(("--network-interfaces",), HOSTS, "network interfaces to use, as in eth0,eth1", _text("a,b", "interface"),
+         exclusive="interfaces"),
+    Flag(("--network-interface",), HOSTS, "a network interface to use", _text("a", "interface"), repeat=True,
+         exclusive="interfaces"),
+    Flag(("-p", "--ssh-port"), HOSTS, "port of ssh on other hosts", _integer(1, 65535)),
+    Flag(("-i", "--ssh-identity-file"), HOSTS, "private key for ssh to other hosts", _text("FILE")),
+    Flag(("--disable-cache",), HOSTS, "repeat the checks of hosts that were checked less than 60 minutes ago"),
+
+    _setting("HOROVOD_REMOTE_PYTHON", HOSTS, value=_text("PATH")),
+    _setting("HOROVOD_ENV_ALLOW", ENVIRONMENT),
+    _setting("HOROVOD_ENV_DENY", ENVIRONMENT),
+
+    Flag(("--output-filename",), OUTPUT, "also write DIR/rank.N/stdout and stderr", _text("DIR")),
+    Flag(("-prefix-timestamp", "--prefix-output-with-timestamp"), OUTPUT, "time before each line of output"),
+    Flag(("--prefix-output-with-host",), OUTPUT, "the host's name too in the prefix of each line, as in "
+         "[3@host2]<stdout>:"),
+    Flag(("--collapse-output",), OUTPUT, "show a line that several ranks write within half a second once, as in "
+         "[0-3]<stdout>:line; the files of --output-filename keep every line"),
+    Flag(("--verbose",), OUTPUT, "tell what is started"),
+    _setting("HOROVOD_DEBUG_RANK", OUTPUT, help="rank that gets this terminal, for pdb and breakpoint(), while the "
+             "others wait as long as it takes"),
+
+    _setting("HOROVOD_FUSION_THRESHOLD", TUNING, value=_mebibytes(BY_NAME["HOROVOD_FUSION_THRESHOLD"]),
+             help="MiB of tensors reduced together; 0: each alone", default="128"),
+    _setting("HOROVOD_CYCLE_TIME", TUNING),
+    _setting("HOROVOD_CACHE_CAPACITY", TUNING),
+    _setting("HOROVOD_HIERARCHICAL_ALLREDUCE", TUNING),
+    _setting("HOROVOD_HIERARCHICAL_ALLGATHER", TUNING),
+    _setting("HOROVOD_TORUS_ALLREDUCE", TUNING),
+
+    _setting("HOROVOD_AUTOTUNE", AUTOTUNE),
+    _setting("HOROVOD_AUTOTUNE_LOG", AUTOTUNE, needs="--autotune"),
+    _setting("HOROVOD_AUTOTUNE_WARMUP_SAMPLES", AUTOTUNE, needs="--autotune"),
+    _setting("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", AUTOTUNE, needs="--autotune"),
+    _setting("HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", AUTOTUNE, needs="--autotune"),
+    _setting("HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", AUTOTUNE, needs="--autotune"),
+
+    _setting("HOROVOD_TIMELINE", TIMELINE),
+    _setting("HOROVOD_TIMELINE_MARK_CYCLES", TIMELINE, needs="--timeline-filename"),
+
+    _setting(_DISABLE, STALL, exclusive="stall"),
+    Flag(("--stall-check",), STALL, "warn about tensors that wait for some ranks (the default)", None, _DISABLE, "0",
+         exclusive="stall"),
+    _setting("HOROVOD_STALL_CHECK_TIME_SECONDS", STALL),
+    _setting("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", STALL),
+
+    Flag(("--min-np", "--min-num-proc"), ELASTIC, "processes to go on with at least", _COUNT, missing=_ELASTIC),
+    Flag(("--max-np", "--max-num-proc"), ELASTIC, "processes to use at most", _COUNT, missing=_ELASTIC),
+    Flag(("--slots-per-host",), ELASTIC, "slots of discovered hosts that tell none", _COUNT, missing=_ELASTIC),
+    Flag(("--elastic-timeout",), ELASTIC, "seconds to wait for enough processes", _COUNT, missing=_ELASTIC),
+    Flag(("--reset-limit",), ELASTIC, "resets before the job fails", _integer(0), missing=_ELASTIC),
+    Flag(("--blacklist-cooldown-range",), ELASTIC, "seconds until a failed host may come back", _integer(1, 3600),
+         nargs=2, missing=_ELASTIC),
+
+    _setting("HOROVOD_MPI_THREADS_DISABLE", LIBRARIES),
+    Flag(("--mpi-args",), LIBRARIES, "arguments added to mpirun", _text('"..."')),
+    Flag(("--binding-args",), LIBRARIES, "binding arguments of mpirun, in place of ours", _text('"..."')),
+    Flag(("--tcp",), LIBRARIES, "use TCP, not InfiniBand", None, "NCCL_IB_DISABLE"),
+    _setting("HOROVOD_NUM_NCCL_STREAMS", LIBRARIES),
+    _setting("HOROVOD_THREAD_AFFINITY", LIBRARIES),
+    _setting("HOROVOD_GLOO_TIMEOUT_SECONDS", LIBRARIES),
+
+    _setting("HOROVOD_LOG_LEVEL", LOGGING),
+    Flag(("--log-with-timestamp",), LOGGING, "log lines with time (the default)", None, _HIDE, "0",
+         exclusive="log time"),
+    _setting(_HIDE, LOGGING, exclusive="log time"),
+    Flag(("--no-log-hide-timestamp",), LOGGING, "deprecated: --log-with-timestamp", None, _HIDE, "0",
+         exclusive="log time"),
+    Flag(("--log-hide-timestamp",), LOGGING, "deprecated: --log-without-timestamp", None, _HIDE,
+         exclusive="log time"),
+)
+# fmt: on

@@ -1,0 +1,1 @@
+"""`horovodrun --doctor`: looks at hosts and what lies between them."""

@@ -1,0 +1,181 @@
+"""`horovodrun --doctor`: examines this machine and the hosts of a job, with the agents, the environment and the
+handshakes that the job would have.
+
+First an agent is started on every host, so that each one that cannot be reached is named and the others are examined
+all the same. Then a job with one worker a host runs `checks.probe`, and what its workers leave is judged and shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import select
+import shutil
+import signal
+import time
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from horovod.runner.base import boot
+from horovod.runner.base.job_result import JobResult
+from horovod.runner.base.signals import SignalQueue
+from horovod.runner.command import cli
+from horovod.runner.doctor import findings, table
+from horovod.runner.doctor.report import FAIL, Diagnosis, Finding, HostAnswer, HostReport
+from horovod.runner.job.job import Job
+from horovod.runner.job.orders import make_fleet
+from horovod.runner.output.output import OutputSink
+from horovod.runner.plan import hosts
+from horovod.runner.plan.hosts import Slot
+from horovod.runner.plan.settings import LaunchSettings
+from horovod.runner.protocol.messages import Report
+from horovod.runner.reach.agents import Agent
+from horovod.runner.reach.fleet import Fleet, Trouble
+
+END_SECONDS = 5.0
+WIDTH = 160  # characters, where the output is no terminal
+
+
+class _StoppedError(Exception):
+    """By the user."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}")
+        self.code = 128 + number
+
+
+class _Nowhere(OutputSink):
+    """What probes print, frameworks' warnings say, is no part of the answer."""
+
+    def __init__(self) -> None:
+        super().__init__(set(), together=False)
+
+    def _emit(self, stream: int, data: bytes) -> None:
+        pass
+
+
+def run(namespace: argparse.Namespace, environ: Mapping[str, str], signals: SignalQueue | None = None) -> JobResult:
+    """Examine, print the table, and return exit code 0 unless something does not work. Raises LaunchError."""
+    settings = _settings(namespace, environ)
+    try:
+        diagnosis = diagnose(settings, environ, signals)
+    except _StoppedError as stopped:
+        return JobResult(stopped.code, str(stopped))
+    print(table.show(diagnosis, shutil.get_terminal_size((WIDTH, 24)).columns), end="")
+    return JobResult(0 if diagnosis.healthy else 1)
+
+
+def _settings(namespace: argparse.Namespace, environ: Mapping[str, str]) -> LaunchSettings:
+    """As of a job on all slots of the hosts, or on -np of them."""
+    given = cli.given_hosts(namespace)
+    if namespace.num_proc is None:
+        namespace.num_proc = sum(host.slots for host in given) if given else 1
+    return cli.settings(namespace, ["-"], environ)
+
+
+def diagnose(settings: LaunchSettings, environ: Mapping[str, str], signals: SignalQueue | None = None) -> Diagnosis:
+    """What is wrong with the hosts of this job. Raises AgentError or OSError when this machine itself cannot start
+    anything."""
+    answers = reach(settings, environ, signals)
+    known = [answer for answer in answers if not answer.failure]
+    trouble: list[Finding] = []
+    if known:
+        reports, message = _examine(settings, environ, [answer.host for answer in known], signals)
+        for rank, answer in enumerate(known):
+            done = dataclasses.replace(answer, rank=rank, report=reports.get(rank))
+            answers[answers.index(answer)] = done
+        if message:
+            what, _, rest = message.partition("\n")
+            trouble = [Finding(FAIL, "examination", "", what, rest)]
+    return Diagnosis(answers, [*findings.judge(answers), *trouble])
+
+
+def reach(settings: LaunchSettings, environ: Mapping[str, str], signals: SignalQueue | None = None) -> list[HostAnswer]:
+    """Start an agent on every host and end it again; within the start timeout."""
+    # Without a tree: a host that cannot be used must not hide those behind it.
+    fleet = make_fleet(dataclasses.replace(settings, ssh_fanout=len(settings.slots)), environ)
+    failures: dict[str, str] = {}
+    seconds: dict[str, float] = {}
+    begin = time.monotonic()
+    deadline = begin + settings.start_timeout
+    try:
+        troubles = fleet.start()
+        while True:
+            failures.update({trouble.agent.host: _without_ranks(trouble.text, trouble.agent) for trouble in troubles})
+            now = time.monotonic()
+            seconds.update({a.host: now - begin for a in fleet.agents if a.facts is not None and a.host not in seconds})
+            waiting = [agent for agent in fleet.waiting if agent.host not in failures]
+            if not waiting or now >= deadline:
+                break
+            troubles = _wait(fleet, deadline, signals)
+        for agent in waiting:
+            why = fleet.failure_of(agent) or "no answer"
+            failures[agent.host] = (
+                f"{why} within {settings.start_timeout:g} s\na higher --start-timeout gives it longer"
+            )
+    finally:
+        fleet.abandon_waiting()
+        fleet.end(END_SECONDS)
+    return [
+        HostAnswer(
+            host=agent.host,
+            slots=len(agent.slots),
+            remote=agent.remote,
+            connect_seconds=seconds.get(agent.host, 0.0),
+            clock_offset=agent.clock_offset if agent.remote else 0.0,
+            failure=failures.get(agent.host, ""),
+        )
+        for agent in fleet.agents
+    ]
+
+
+def _wait(fleet: Fleet, deadline: float, signals: SignalQueue | None) -> list[Trouble]:
+    poll = select.poll()
+    for fd, event in fleet.events(listening=True).items():
+        poll.register(fd, event)
+    if signals is not None:
+        poll.register(signals.fd, select.POLLIN)
+    until = min(deadline, fleet.next_time() or deadline)
+    ready = {fd for fd, _ in poll.poll(max(0.0, until - time.monotonic()) * 1000 + 1)}
+    for number in signals.take() if signals is not None else ():
+        if number != signal.SIGTSTP:
+            raise _StoppedError(number)
+    return [*fleet.receive(ready, _ignore), *fleet.look(time.monotonic(), True)]
+
+
+def _ignore(agent: Agent, report: Report) -> None:
+    """An agent without a job has nothing to say but its Hello."""
+
+
+def _without_ranks(text: str, agent: Agent) -> str:
+    """`host a (ranks 0-3): why` without what the table says already."""
+    return text.removeprefix(f"host {agent.host} ({agent.ranks})").removeprefix(":").strip()
+
+
+def _examine(
+    settings: LaunchSettings, environ: Mapping[str, str], names: Sequence[str], signals: SignalQueue | None
+) -> tuple[dict[int, HostReport], str]:
+    """Reports by rank, a rank a host, and what is wrong with the job itself."""
+    python = {slot.hostname: slot.python for slot in settings.slots}
+    available = [hosts.Host(name, 1, python[name]) for name in names]
+    slots: list[Slot] = hosts.assign(available, len(names))
+    probing = dataclasses.replace(
+        settings,
+        command=boot.words("horovod.runner.doctor.probe"),
+        own_python=True,
+        slots=slots,
+        output_filename=None,
+        verbose=False,
+        collapse=False,
+    )
+    result = Job(probing, environ, signals=signals, results=True, output=_Nowhere()).run()
+    if result.stopped_by is not None:
+        raise _StoppedError(result.stopped_by)
+    reports, unread = {}, ""
+    for rank, data in result.results.items():
+        try:
+            reports[rank] = msgspec.msgpack.decode(data, type=HostReport)
+        except (msgspec.MsgspecError, ValueError) as error:
+            unread = f"the report of host {names[rank]} is not understood: {error}"
+    return reports, result.message or unread

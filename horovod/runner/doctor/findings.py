@@ -1,0 +1,347 @@
+"""Judges what the hosts told. Pure: every check is a function from answers to findings, one finding a host at most
+where nothing is wrong."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable, Iterator, Sequence
+
+from horovod.common.network.endpoints import parse_names
+from horovod.runner.base.frameworks import usable
+from horovod.runner.doctor.report import FAIL, OK, WARN, Finding, HostAnswer, HostReport, Measured
+
+SLOW_CONNECT = 5.0  # s
+CLOCK_TOLERANCE = 2.0  # s
+LOW_MEMORY = 0.05  # part of the memory that is available
+LOW_SHM = 64 << 20
+LOW_PROCESSES = 2048
+SLOW_GIGABITS = 0.5
+SLOW_PART = 0.25  # of the interface's own speed, up to that at which one stream of Python keeps up
+TRUSTED_MEGABITS = 10000
+SLOW_ROUND_TRIP_US = 1000.0
+
+Check = Callable[[Sequence[HostAnswer]], Iterator[Finding]]
+FIREWALL = (
+    "let ranks connect to each other's ports in the firewall; HOROVOD_PORT_RANGE=low-high limits which ports they are"
+)
+
+
+def judge(answers: Sequence[HostAnswer]) -> list[Finding]:
+    """All findings, in the order of the checks."""
+    return [finding for check in CHECKS for finding in check(answers)]
+
+
+def _reports(answers: Sequence[HostAnswer]) -> Iterator[tuple[HostAnswer, HostReport]]:
+    for answer in answers:
+        if answer.report is not None:
+            yield answer, answer.report
+
+
+def connection(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
+    """Was there an agent, and how long did it take?"""
+    for each in answers:
+        if each.failure:
+            what, _, advice = each.failure.partition("\n")
+            yield Finding(FAIL, "connection", each.host, what, advice)
+        elif each.report is None:
+            yield Finding(FAIL, "connection", each.host, "the examination there did not come to its end")
+        elif each.remote and each.connect_seconds > SLOW_CONNECT:
+            yield Finding(
+                WARN,
+                "connection",
+                each.host,
+                f"it took {each.connect_seconds:.1f} s until the agent answered",
+                "sshd may look up names (`UseDNS no` in its configuration), or Python starts from a slow disk",
+            )
+        else:
+            yield Finding(OK, "connection", each.host, "an agent answers")
+
+
+def versions(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
+    """Python's versions; another version of ours ends the examination before."""
+    found = {answer.host: ".".join(report.python.split(".")[:2]) for answer, report in _reports(answers)}
+    yield from _compare(
+        "Python",
+        found,
+        "what horovod.run sends, and files of checkpoints, may not be readable elsewhere; --remote-python or `python=` "
+        "in the host file name another interpreter",
+    )
+
+
+def frameworks(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
+    """The same frameworks in the same versions everywhere."""
+    names = sorted({name for _, report in _reports(answers) for name in report.frameworks})
+    if answers and not usable(names):
+        what = "no framework is installed that can be used"
+        yield Finding(WARN, "frameworks", "", what, "install PyTorch, TensorFlow or Keras")
+    for name in names:
+        found = {answer.host: report.frameworks.get(name, "none") for answer, report in _reports(answers)}
+        yield from _compare(name, found, "install the same version on all hosts")
+
+
+def _compare(check: str, found: dict[str, str], advice: str) -> Iterator[Finding]:
+    """WARN when hosts differ."""
+    if len(set(found.values())) > 1:
+        texts = [
+            f"{value} on {_list([h for h, v in found.items() if v == value])}" for value in sorted(set(found.values()))
+        ]
+        yield Finding(WARN, check, "", "differs: " + "; ".join(texts), advice)
+    elif found:
+        yield Finding(OK, check, "", next(iter(found.values())))
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+
+
+def engine(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
+    """Can the native engine be loaded, and encrypt?"""
+    for answer, report in _reports(answers):
+        if report.engine_error:
+            yield Finding(
+                FAIL,
+                "engine",
+                answer.host,
+                f"the engine cannot be loaded: {report.engine_error}",
+                f"reinstall horovod for {report.executable} (Python {report.python})",
+            )
+        elif not report.ciphers and len(answers) > 1:
+            yield Finding(
+                FAIL,
+                "engine",
+                answer.host,
+                "no library to encrypt connections between hosts with",
+                "install OpenSSL's libcrypto (Debian: libssl3), or pyzmq from its wheel, which brings libsodium",
+            )
+        else:
+            yield Finding(OK, "engine", answer.host, "it loads")
+
+
+def processors(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
+    """Enough cores for the ranks, and are they free?"""
+    for answer, report in _reports(answers):
+        usable = report.cores if report.quota is None else min(report.cores, report.quota)
+        if answer.slots > usable:
+            why = "" if report.quota is None or report.quota >= report.cores else ", the container's quota"
+            yield Finding(
+                WARN,
+                "cores",
+                answer.host,
+                f"{answer.slots} ranks on {usable:g} cores{why}",
+                "ranks that share cores wait for each other; start fewer, or allow more cores",
+            )
+        elif report.load > max(0.5, 0.5 * report.cores):
+            yield Finding(
+                WARN,
+                "cores",
+                answer.host,
+                f"its load is {report.load:.1f} on {report.cores} cores: something else is running",
+                "the figures between hosts are lower than they could be",
+            )
+        else:
+            yield Finding(OK, "cores", answer.host, f"{report.cores}")
+
+
+def memory(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
+    """Memory that ranks share, and what PyTorch's DataLoader takes from /dev/shm."""
+    for answer, report in _reports(answers):
+        if report.memfd_error:
+            yield Finding(
+                FAIL,
+                "memory",
+                answer.host,
+                f"ranks there cannot share memory: {report.memfd_error}",
+                "raise the limit of file sizes (`ulimit -f`, LimitFSIZE of a service) or of the container's memory",
+            )
+        elif 0 <= report.memory_available < LOW_MEMORY * report.memory:
+            free = f"{report.memory_available / (1 << 30):.1f} GiB"
+            yield Finding(
+                WARN, "memory", answer.host, f"only {free} of memory is available", "end what else runs there"
+            )
+        elif 0 <= report.shm_free < LOW_SHM:
+            yield Finding(
+                WARN,
+                "memory",
+                answer.host,
+                f"/dev/shm has only {report.shm_free >> 20} MiB left",
+                "horovod does not use it, but workers of PyTorch's DataLoader do: `docker run --shm-size=1g`, or in "
+                "Kubernetes a volume of medium Memory there",
+            )
+        else:
+            yield Finding(OK, "memory", answer.host, "can be shared")
+
+
+def limits(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
+    """Descriptors (each rank has connections to all others) and processes."""
+    ranks = sum(answer.slots for answer in answers)
+    needed = 256 + 4 * ranks
+    for answer, report in _reports(answers):
+        files, processes = (report.limits.get(name, (-1, -1))[0] for name in ("nofile", "nproc"))
+        if files not in (-1, resource.RLIM_INFINITY) and files < needed:
+            yield Finding(
+                FAIL,
+                "limits",
+                answer.host,
+                f"a process may open {files} files and sockets; {ranks} ranks need about {needed}",
+                "raise `ulimit -n` (nofile in /etc/security/limits.conf, LimitNOFILE of a service)",
+            )
+        elif processes not in (-1, resource.RLIM_INFINITY) and processes < LOW_PROCESSES:
+            yield Finding(
+                WARN,
+                "limits",
+                answer.host,
+                f"the user may have {processes} processes and threads; frameworks start many",
+                "raise `ulimit -u` (nproc in /etc/security/limits.conf, pids of the container)",
+            )
+        else:
+            yield Finding(OK, "limits", answer.host, "high enough")
+
+
+def clocks(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
+    """Times in logs and of files have to fit together."""
+    for answer, _ in _reports(answers):
+        if abs(answer.clock_offset) > CLOCK_TOLERANCE:
+            way = "ahead of" if answer.clock_offset > 0 else "behind"
+            text = f"its clock is {abs(answer.clock_offset):.1f} s {way} this machine's"
+            yield Finding(WARN, "clock", answer.host, text, "let NTP (chrony, systemd-timesyncd) set both")
+        else:
+            yield Finding(OK, "clock", answer.host, "the same")
+
+
+def interfaces(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
+    """A network at all, and packets of the same size on both sides of one."""
+    if len(answers) < 2:
+        return
+    sizes: dict[str, dict[str, int]] = {}
+    for answer, report in _reports(answers):
+        useful = [each for each in report.interfaces if each.up and not each.loopback and each.addresses]
+        if not useful:
+            yield Finding(FAIL, "network", answer.host, "no interface is up and has an address", "see `ip address`")
+        for each in useful:
+            for address in each.addresses:
+                sizes.setdefault(str(address.network), {})[answer.host] = each.mtu
+    for network, by_host in sizes.items():
+        if len(set(by_host.values())) > 1:
+            shown = ", ".join(f"{size} on {host}" for host, size in by_host.items())
+            yield Finding(
+                WARN,
+                "network",
+                "",
+                f"hosts on {network} send packets of different size (MTU {shown})",
+                "large ones may vanish on the way: `ip link set INTERFACE mtu N`, the same everywhere",
+            )
+
+
+def reachability(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
+    """Between every two hosts, an address in one direction is enough; both are better."""
+    known = [answer for answer, _ in _reports(answers)]
+    for i, one in enumerate(known):
+        for other in known[i + 1 :]:
+            yield from _between(one, other)
+    for answer, report in _reports(answers):
+        if report.pairs_error:
+            text = f"connections could not all be tried: {report.pairs_error}"
+            yield Finding(FAIL, "network", answer.host, text, "the other findings may say why")
+
+
+def _between(one: HostAnswer, other: HostAnswer) -> Iterator[Finding]:
+    there, back = _gets_through(one, other), _gets_through(other, one)
+    if there is None or back is None:
+        return
+    name = f"{one.host} and {other.host}"
+    if there and back:
+        yield Finding(OK, "network", "", f"{name} reach each other")
+    elif there or back:
+        source, closed = (one, other) if there else (other, one)
+        yield Finding(
+            WARN,
+            "network",
+            "",
+            f"{closed.host} does not reach {source.host}, only the other way round: {_outcomes(closed, source)}",
+            f"a job works, but takes seconds longer to start; {FIREWALL}",
+        )
+    else:
+        yield Finding(
+            FAIL,
+            "network",
+            "",
+            f"{name} do not reach each other: {_outcomes(one, other)}",
+            f"{FIREWALL}; or name another network with --network-interfaces",
+        )
+
+
+def _gets_through(answer: HostAnswer, peer: HostAnswer) -> bool | None:
+    """None: it was not tried."""
+    assert answer.report is not None
+    if answer.report.pairs_error:
+        return None
+    wanted = parse_names(answer.report.wanted_interfaces)
+    tried = [each for each in answer.report.tried if each.peer == peer.rank]
+    return any(not each.outcome and (not wanted or each.interface in wanted) for each in tried)
+
+
+def _outcomes(answer: HostAnswer, peer: HostAnswer) -> str:
+    assert answer.report is not None
+    tried = [each for each in answer.report.tried if each.peer == peer.rank]
+    shown = [f"{each.address} ({each.interface}): {each.outcome or 'answers'}" for each in tried[:8]]
+    return "; ".join(shown) or "they have no network in common"
+
+
+def speeds(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
+    """What goes through, and how fast."""
+    known = {answer.rank: answer for answer, _ in _reports(answers)}
+    for answer, report in _reports(answers):
+        for each in report.measured:
+            if each.peer in known:
+                yield _speed(answer, known[each.peer], report, each)
+
+
+def _speed(answer: HostAnswer, other: HostAnswer, report: HostReport, each: Measured) -> Finding:
+    name = f"{answer.host} to {other.host} at {each.address}"
+    if each.error:
+        advice = "connections are possible, but data does not get through: are large packets lost (MTU)?"
+        return Finding(FAIL, "speed", "", f"{name}: {each.error}", advice)
+    figures = f"{name}: {each.gigabits:.2f} Gbit/s, round trip {each.round_trip_us:.0f} us"
+    nominal = _nominal(report, each)
+    if nominal and each.gigabits * 1000 < SLOW_PART * nominal:
+        advice = f"the interface says {nominal / 1000:g} Gbit/s: who else uses the network, is it a busy machine?"
+        return Finding(WARN, "speed", "", figures, advice)
+    if each.gigabits < SLOW_GIGABITS or each.round_trip_us > SLOW_ROUND_TRIP_US:
+        advice = "slow for training: is there a faster network (--network-interfaces)? Compression halves what travels"
+        return Finding(WARN, "speed", "", figures, advice)
+    return Finding(OK, "speed", "", figures)
+
+
+def _nominal(report: HostReport, each: Measured) -> int:
+    """Mbit/s of the sender's physical interface by the same name, 0 where that says nothing."""
+    for interface in report.interfaces:
+        if interface.name == each.interface and interface.physical and interface.speed <= TRUSTED_MEGABITS:
+            return interface.speed
+    return 0
+
+
+def gpus(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
+    """The same number everywhere; a driver that answers."""
+    for answer, report in _reports(answers):
+        if report.gpu_error:
+            advice = "collectives take tensors in host memory, so a job runs, but not on the GPU"
+            yield Finding(WARN, "GPU", answer.host, report.gpu_error, advice)
+    found = {answer.host: str(len(report.gpus)) for answer, report in _reports(answers) if not report.gpu_error}
+    if len(set(found.values())) > 1:
+        yield from _compare("GPU", found, "ranks by local rank find a device only where there are enough")
+
+
+CHECKS: tuple[Check, ...] = (
+    connection,
+    versions,
+    engine,
+    frameworks,
+    processors,
+    memory,
+    limits,
+    clocks,
+    interfaces,
+    reachability,
+    speeds,
+    gpus,
+)

@@ -1,0 +1,151 @@
+"""Examines the host that this process runs on. Nothing here raises: what cannot be found out is part of the answer."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.metadata
+import os
+import platform
+import resource
+import subprocess
+import sys
+
+from horovod._version import __version__
+from horovod.common.network.interfaces import Interface, scan
+from horovod.common.util import cpu_quota
+from horovod.runner.base.frameworks import OF_DISTRIBUTION
+from horovod.runner.doctor.report import HostReport
+
+DISTRIBUTIONS = (*OF_DISTRIBUTION, "numpy", "mpi4py")
+LIMITS = {
+    "nofile": resource.RLIMIT_NOFILE,
+    "nproc": resource.RLIMIT_NPROC,
+    "memlock": resource.RLIMIT_MEMLOCK,
+    "fsize": resource.RLIMIT_FSIZE,
+}
+SEGMENT = 64 << 20  # bytes: what a job of a few ranks on a host shares at least
+PROGRAM_SECONDS = 10.0
+_NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
+
+
+def examine() -> HostReport:
+    """What can be known here without the other hosts."""
+    engine_error, ciphers = _engine()
+    memory = _meminfo()
+    gpus, gpu_error = _gpus()
+    return HostReport(
+        version=__version__,
+        python=platform.python_version(),
+        executable=sys.executable,
+        kernel=platform.release(),
+        engine_error=engine_error,
+        ciphers=ciphers,
+        frameworks=_versions(DISTRIBUTIONS),
+        interfaces=_interfaces(),
+        wanted_interfaces=os.environ.get("HOROVOD_GLOO_IFACE", ""),
+        cores=len(os.sched_getaffinity(0)),
+        all_cores=os.cpu_count() or 0,
+        quota=cpu_quota(),
+        load=os.getloadavg()[0],
+        memory=memory.get("MemTotal", -1),
+        memory_available=memory.get("MemAvailable", -1),
+        memfd_error=_memfd_error(SEGMENT),
+        shm_free=_free("/dev/shm"),
+        limits={name: resource.getrlimit(number) for name, number in LIMITS.items()},
+        gpus=gpus,
+        gpu_error=gpu_error,
+        nccl=_nccl(),
+    )
+
+
+def _engine() -> tuple[str, list[str]]:
+    """(why the engine cannot be loaded, ciphers for connections between hosts)."""
+    try:
+        from horovod.common.security import cipher
+
+        return "", list(cipher.available())
+    except Exception as error:  # a broken installation can raise anything
+        return f"{type(error).__name__}: {error}"[:4000], []
+
+
+def _versions(names: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for name in names:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def _interfaces() -> list[Interface]:
+    try:
+        return scan()
+    except OSError:
+        return []
+
+
+def _meminfo() -> dict[str, int]:
+    found = {}
+    with contextlib.suppress(OSError, ValueError), open("/proc/meminfo") as file:
+        for line in file:
+            name, _, rest = line.partition(":")
+            found[name] = int(rest.split()[0]) * 1024
+    return found
+
+
+def _memfd_error(size: int) -> str:
+    """Why ranks here could not share memory; empty when they can."""
+    try:
+        fd = os.memfd_create("horovod-doctor", os.MFD_CLOEXEC)
+    except OSError as error:
+        return f"memfd_create: {error.strerror}"
+    try:
+        os.ftruncate(fd, size)
+    except OSError as error:
+        return f"{size >> 20} MiB of shared memory are refused: {error.strerror}"
+    finally:
+        os.close(fd)
+    return ""
+
+
+def _free(path: str) -> int:
+    try:
+        stat = os.statvfs(path)
+    except OSError:
+        return -1
+    return stat.f_bavail * stat.f_frsize
+
+
+def _gpus() -> tuple[list[str], str]:
+    """(names of the GPUs, why they cannot be listed)."""
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=PROGRAM_SECONDS,
+            check=False,
+        )
+    except FileNotFoundError:
+        return [], ""
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [], f"nvidia-smi: {error}"[:4000]
+    lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
+    if done.returncode != 0:
+        return [], f"nvidia-smi: {(done.stderr or done.stdout).strip() or f'exit code {done.returncode}'}"[:4000]
+    return lines[:64], ""
+
+
+def _nccl() -> str:
+    """Version of NCCL, of Python's package or else of the system's library; empty: none."""
+    for version in _versions(_NCCL_PACKAGES).values():
+        return version
+    try:
+        library = ctypes.CDLL("libnccl.so.2")
+        number = ctypes.c_int()
+        if library.ncclGetVersion(ctypes.byref(number)) != 0:
+            return ""
+    except (OSError, AttributeError):
+        return ""
+    code = number.value  # 22304 is 2.23.4
+    return f"{code // 10000}.{code // 100 % 100}.{code % 100}"

@@ -1,0 +1,186 @@
+"""What is between two hosts: which addresses lead to the right rank, how long a message takes, how much goes through.
+
+Every connection begins with the handshake of the job's own links (common/security/auth.py), so only ranks of this job
+take part.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from horovod.common.network.endpoints import Endpoint
+from horovod.common.network.listeners import Listeners
+from horovod.common.security.auth import AuthError, Place, accept, connect
+from horovod.runner.doctor.report import Measured, Tried
+
+REACH, MEASURE = 100, 101  # purposes of connections; those of links are smaller
+EPOCH = 1
+REACH_SECONDS = 2.0  # until an address is given up: the job's links begin to try others after a quarter of a second
+ANSWER_SECONDS = 10.0  # for the handshake of who has taken the connection: it may be busy
+STALL_SECONDS = 10.0  # without progress of a measurement
+ECHOES = 100
+STREAM_SECONDS = 0.3
+PIECE = 256 << 10
+_COUNTED = struct.Struct("!Qd")  # bytes, seconds
+_THREADS = 32
+
+
+def rounds(count: int, most: int) -> list[list[tuple[int, int]]]:
+    """At most `most` rounds in which ranks 0 to count - 1 meet in disjoint pairs (i < j), all pairs if that is enough
+    (the circle method of tournaments)."""
+    ring = list(range(count)) if count % 2 == 0 else [*range(count), -1]
+    made = []
+    for _ in range(min(most, len(ring) - 1)):
+        half = len(ring) // 2
+        pairs = zip(ring[:half], reversed(ring[half:]), strict=True)
+        made.append([(min(pair), max(pair)) for pair in pairs if -1 not in pair])
+        ring = [ring[0], ring[-1], *ring[1:-1]]
+    return made
+
+
+class Server:
+    """Answers the other ranks on all listeners until it is closed."""
+
+    def __init__(self, listeners: Listeners, key: bytes, rank: int) -> None:
+        self._listeners = listeners
+        self._key = key
+        self._rank = rank
+        self._stopping = False
+        self._threads = [threading.Thread(target=self._serve, args=(sock,), daemon=True) for sock in listeners.tcp]
+        for thread in self._threads:
+            thread.start()
+
+    def _serve(self, listener: socket.socket) -> None:
+        listener.settimeout(0.2)
+        while not self._stopping:
+            try:
+                sock, _ = listener.accept()
+            except TimeoutError:
+                continue
+            except OSError:
+                return
+            if threading.active_count() < 4 * _THREADS:
+                threading.Thread(target=self._answer, args=(sock,), daemon=True).start()
+            else:
+                sock.close()
+
+    def _answer(self, sock: socket.socket) -> None:
+        with sock, contextlib.suppress(AuthError, OSError):
+            place = accept(sock, self._key, EPOCH, self._rank, ANSWER_SECONDS)
+            if place.purpose == MEASURE:
+                serve_measurement(sock)
+
+    def close(self) -> None:
+        self._stopping = True
+        for thread in self._threads:
+            thread.join(2)
+        self._listeners.close()
+
+
+def dial(endpoint: Endpoint, key: bytes, purpose: int, rank: int, peer: int) -> socket.socket:
+    """An authenticated connection. Raises OSError or AuthError."""
+    sock = socket.create_connection((endpoint.address, endpoint.port), timeout=REACH_SECONDS)
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connect(sock, key, Place(purpose, EPOCH, rank, peer), ANSWER_SECONDS)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def try_all(targets: Sequence[tuple[int, Endpoint]], key: bytes, rank: int) -> list[Tried]:
+    """Tries every (peer, endpoint), many at a time; the answers are in the same order."""
+
+    def one(target: tuple[int, Endpoint]) -> Tried:
+        peer, endpoint = target
+        try:
+            dial(endpoint, key, REACH, rank, peer).close()
+            outcome = ""
+        except (OSError, AuthError) as error:
+            outcome = describe(error)
+        return Tried(peer, endpoint.address, endpoint.interface, outcome)
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(one, targets))
+
+
+def describe(error: Exception) -> str:
+    """A few words for what became of a connection."""
+    if isinstance(error, AuthError):
+        return "somebody else answers"
+    if isinstance(error, ConnectionRefusedError):
+        return "refused"
+    if isinstance(error, TimeoutError):
+        return "no answer"
+    return str(getattr(error, "strerror", None) or error).lower()
+
+
+def measure(endpoint: Endpoint, key: bytes, rank: int, peer: int) -> Measured:
+    """Median round trip of small messages, then one stream for `STREAM_SECONDS`."""
+    stage = "connecting"
+    try:
+        with dial(endpoint, key, MEASURE, rank, peer) as sock:
+            sock.settimeout(STALL_SECONDS)
+            stage = "small messages"
+            round_trip = _echo(sock)
+            stage = "a stream of large packets"
+            return Measured(
+                peer, endpoint.address, endpoint.interface, round_trip_us=round_trip * 1e6, gigabits=_stream(sock)
+            )
+    except (OSError, AuthError) as error:
+        text = f"{stage}: {describe(error)}"
+        return Measured(peer, endpoint.address, endpoint.interface, error=text)
+
+
+def _echo(sock: socket.socket) -> float:
+    taken = []
+    for _ in range(ECHOES):
+        begin = time.perf_counter()
+        sock.sendall(b"?")
+        _receive(sock, 1)
+        taken.append(time.perf_counter() - begin)
+    return sorted(taken)[len(taken) // 2]
+
+
+def _stream(sock: socket.socket) -> float:
+    """Gigabits per second, as the receiver counts them."""
+    piece = memoryview(bytearray(PIECE))
+    end = time.perf_counter() + STREAM_SECONDS
+    while time.perf_counter() < end:
+        rest = piece
+        while rest:
+            rest = rest[sock.send(rest) :]  # not sendall: its timeout is for all of it
+    sock.shutdown(socket.SHUT_WR)
+    count, seconds = _COUNTED.unpack(_receive(sock, _COUNTED.size))
+    return float(count * 8 / max(seconds, 1e-9) / 1e9)
+
+
+def serve_measurement(sock: socket.socket) -> None:
+    """The other side of `measure`."""
+    sock.settimeout(STALL_SECONDS)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for _ in range(ECHOES):
+        _receive(sock, 1)
+        sock.sendall(b"!")
+    buffer = bytearray(PIECE)
+    count, begin = sock.recv_into(buffer), time.perf_counter()
+    while got := sock.recv_into(buffer):
+        count += got
+    sock.sendall(_COUNTED.pack(count, time.perf_counter() - begin))
+
+
+def _receive(sock: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = sock.recv(size - len(data))
+        if not piece:
+            raise ConnectionError(0, "the other side hung up")
+        data += piece
+    return data

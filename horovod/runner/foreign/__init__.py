@@ -1,0 +1,1 @@
+"""Jobs that others' launchers start for us: mpirun and jsrun."""

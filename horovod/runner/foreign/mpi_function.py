@@ -1,0 +1,47 @@
+"""The function of `horovod.run` on workers that mpirun starts, to which nothing of ours can hand a descriptor.
+
+Function and outcomes lie in a folder of this user alone: a temporary one, or one in the current directory when workers
+run on other hosts, which then have to share it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from horovod.runner.base.job_result import JobResult
+from horovod.runner.foreign import mpi
+from horovod.runner.function import outcome
+from horovod.runner.function.worker import FOLDER, FUNCTION, result_name
+from horovod.runner.output.output import OutputSink
+from horovod.runner.plan import hosts
+from horovod.runner.plan.settings import LaunchSettings
+
+
+def run(settings: LaunchSettings, environ: Mapping[str, str], payload: bytes, output: OutputSink) -> JobResult:
+    """Runs the job. Raises LaunchError when there is no mpirun, OSError when the folder cannot be made."""
+    far = not all(hosts.is_local(slot.hostname) for slot in settings.slots)
+    folder = Path(tempfile.mkdtemp(prefix=".horovod-run-", dir=os.getcwd() if far else None))  # of mode 0700
+    try:
+        with open(folder / FUNCTION, "xb") as file:
+            file.write(payload)
+        variables = {**settings.variables, FOLDER: str(folder)}
+        result = mpi.run_job(dataclasses.replace(settings, variables=variables), environ, output=output)
+        left = {slot.rank: folder / result_name(slot.rank) for slot in settings.slots}
+        result.results = {rank: bytearray(path.read_bytes()) for rank, path in left.items() if path.exists()}
+        if result.exit_code != 0 and result.failed_rank is None:
+            result.failed_rank = _first_to_fail(result.results, left)
+        return result
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _first_to_fail(results: Mapping[int, bytearray], left: Mapping[int, Path]) -> int | None:
+    """mpirun does not always say which rank made it end the job; the first that left an exception is as good a guess
+    as there is."""
+    failed = [rank for rank, data in results.items() if (found := outcome.describe(data)) and found.kind == "exception"]
+    return min(failed, key=lambda rank: left[rank].stat().st_mtime_ns, default=None)

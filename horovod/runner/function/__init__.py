@@ -1,0 +1,1 @@
+"""`horovod.run`: the function, its workers, its results and errors."""

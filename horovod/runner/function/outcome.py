@@ -1,0 +1,105 @@
+"""What a worker of `horovod.run` leaves in its result file: a result, or the exception that ended it.
+
+    pickled value or exception | description (msgpack) | length of the description (4 bytes, big-endian)
+
+The description comes last because it is known last; a file without a whole one is that of a worker that was killed.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import struct
+import traceback
+from typing import Any, Literal
+
+import cloudpickle
+import msgspec
+
+from horovod.runner.base.errors import OutcomeError
+
+TRACEBACK_LIMIT = 1 << 16  # characters; the middle of a longer one is left out
+_LENGTH = struct.Struct(">I")
+_BUFFER = 1 << 20
+
+
+class Description(msgspec.Struct, frozen=True):
+    """`type_name`: of the value or exception. `body` bytes of the file are its pickle, 0 where it has none."""
+
+    kind: Literal["value", "exception"]
+    type_name: str
+    body: int
+    traceback: str = ""
+
+
+def write_value(fd: int, value: object, rank: int) -> None:
+    """Leave a result. Raises OutcomeError naming rank and type when it cannot be pickled or is too large to keep."""
+    try:
+        _write(fd, value, lambda body: Description("value", type_name(value), body))
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise OutcomeError(
+            f"the result of rank {rank}, of type {type_name(value)}, cannot be sent back: {reason}"
+        ) from error
+
+
+def write_exception(fd: int, error: BaseException, text: str) -> None:
+    """Leave an exception with its traceback as text; as text only where it cannot be pickled and unpickled."""
+    name = type_name(error)
+    try:
+        pickle.loads(cloudpickle.dumps(error))  # many exceptions pickle but do not unpickle
+        _write(fd, error, lambda body: Description("exception", name, body, text))
+    except Exception:
+        _write(fd, None, lambda _: Description("exception", name, 0, text))
+
+
+def _write(fd: int, value: object, describe: Any) -> None:
+    """Pickle straight into the file, for a result may be as large as memory allows only once."""
+    os.ftruncate(fd, 0)
+    os.lseek(fd, 0, os.SEEK_SET)
+    with open(fd, "wb", buffering=_BUFFER, closefd=False) as file:
+        cloudpickle.dump(value, file)
+        description = msgspec.msgpack.encode(describe(file.tell()))
+        file.write(description)
+        file.write(_LENGTH.pack(len(description)))
+
+
+def describe(data: bytes | bytearray) -> Description | None:
+    """The description at the end of the file; None when the worker did not come to write it."""
+    view = memoryview(data)
+    if len(view) < _LENGTH.size:
+        return None
+    (length,) = _LENGTH.unpack(view[-_LENGTH.size :])
+    if len(view) < length + _LENGTH.size:
+        return None
+    try:
+        return msgspec.msgpack.decode(view[-_LENGTH.size - length : -_LENGTH.size], type=Description)
+    except msgspec.MsgspecError:
+        return None
+
+
+def load(data: bytes | bytearray, description: Description, rank: int) -> Any:
+    """The value or exception. Raises OutcomeError naming rank and type when it cannot be unpickled here."""
+    try:
+        return pickle.loads(memoryview(data)[: description.body])
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        what = "result" if description.kind == "value" else "exception"
+        raise OutcomeError(
+            f"the {what} of rank {rank}, of type {description.type_name}, cannot be unpickled here: {reason}"
+        ) from error
+
+
+def type_name(value: object) -> str:
+    """With the module, but for builtins."""
+    kind = type(value)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def format_traceback(error: BaseException) -> str:
+    """As Python prints it, limited in length."""
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    if len(text) > TRACEBACK_LIMIT:
+        half = TRACEBACK_LIMIT // 2
+        text = f"{text[:half]}\n    ... ({len(text) - 2 * half} characters left out)\n{text[-half:]}"
+    return text

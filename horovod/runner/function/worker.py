@@ -1,0 +1,109 @@
+"""What a worker of `horovod.run` executes: the function from the inherited file, its outcome into the other one.
+
+Both files are inherited from this job's agent and have no name that another program could open, or they lie in a folder
+of this user that nobody else can read or write (`mpi_function`), so what is unpickled here comes from the process that
+called `horovod.run`.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import pickle
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+# All libraries that we use are loaded before the caller's directories are looked into.
+import cloudpickle
+import msgspec  # noqa: F401
+import zmq  # noqa: F401
+
+from horovod.common.contract.worker_env import WorkerEnv
+from horovod.runner.agent.workers import FUNCTION_FD, RESULT_FD
+from horovod.runner.base.errors import OutcomeError
+from horovod.runner.function import outcome
+
+FOLDER = "HOROVOD_RUN_FOLDER"
+FUNCTION = "function"
+
+
+def result_name(rank: int) -> str:
+    """The name of a rank's file in the folder."""
+    return f"result.{rank}"
+
+
+def _open_files() -> tuple[int, int, int]:
+    """(descriptor of the function, descriptor of the outcome, this process's rank)."""
+    folder = os.environ.pop(FOLDER, None)
+    if folder is None:
+        return _take_descriptor(FUNCTION_FD), _take_descriptor(RESULT_FD), int(os.environ["HOROVOD_RANK"])
+    rank = WorkerEnv.from_environ().rank
+    found = os.stat(folder)
+    if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise SystemExit(f"{FOLDER} is {folder!r}, accepted is a folder of this user that nobody else can use")
+    source = os.open(os.path.join(folder, FUNCTION), os.O_RDONLY | os.O_CLOEXEC)
+    target = os.open(os.path.join(folder, result_name(rank)), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    return source, target, rank
+
+
+def _take_descriptor(name: bytes) -> int:
+    """The number in the variable, which is removed: children of the function have no use for it."""
+    fd = int(os.environb.pop(name))
+    os.set_inheritable(fd, False)
+    return fd
+
+
+def _unpack(source: int, rank: int) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    with open(source, "rb", buffering=0) as file:
+        (front, rest), code, body = pickle.loads(os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0))
+    sys.path[:] = joined_path(front, sys.path, rest)
+    for name, lines in code.items():  # without a time of change, so that nobody looks for the file
+        linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
+    try:
+        function, args, kwargs = cloudpickle.loads(body)
+    except Exception as error:
+        raise OutcomeError(
+            f"rank {rank} cannot unpack the function or its arguments: {type(error).__name__}: {error}; the modules "
+            "that they come from have to be importable here, and in the versions of the caller"
+        ) from error
+    return function, args, kwargs
+
+
+def joined_path(front: Sequence[str], own: Sequence[str], rest: Sequence[str]) -> list[str]:
+    """Where modules are looked for here: first where the caller looks first (beside its script, for example), and the
+    caller's libraries last, which on another host may be of another version."""
+    return list(dict.fromkeys([*front, *own, *rest]))
+
+
+def main() -> None:
+    """Run the function. An exception in it ends the process with a traceback and exit code 1, as in a script."""
+    source, target, rank = _open_files()
+    try:
+        function, args, kwargs = _unpack(source, rank)
+        outcome.write_value(target, function(*args, **kwargs), rank)
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        _fail(target, error)
+    os.close(target)
+
+
+def _fail(target: int, error: BaseException) -> None:
+    if error.__traceback__ is not None:
+        error.__traceback__ = error.__traceback__.tb_next  # ours says nothing
+    text = outcome.format_traceback(error)
+    try:
+        outcome.write_exception(target, error, text)
+    except OSError as trouble:  # no memory for it
+        print(f"the exception cannot be sent back: {trouble}", file=sys.stderr)
+    if sys.excepthook is sys.__excepthook__:
+        # Not by the hook, which knows only code in files: this shows the lines of notebook cells too.
+        print(text, end="", file=sys.stderr, flush=True)
+    else:
+        sys.excepthook(type(error), error, error.__traceback__)
+    sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""One job, from its agents to its end."""

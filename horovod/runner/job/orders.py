@@ -1,0 +1,148 @@
+"""What each agent of a job is told to start."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+
+from horovod.common.contract.descriptors import make_room
+from horovod.runner.base.errors import LaunchError
+from horovod.runner.job import debugging
+from horovod.runner.plan import environment, hosts
+from horovod.runner.plan.hosts import Slot
+from horovod.runner.plan.networks import common_interfaces
+from horovod.runner.plan.settings import LaunchSettings
+from horovod.runner.protocol.messages import CHUNK, Payload, Request, StartJob, Worker
+from horovod.runner.reach import ssh
+from horovod.runner.reach.agents import Agent
+from horovod.runner.reach.fleet import Fleet
+
+CLOCK_TOLERANCE = 30.0  # s between the clocks of two hosts that go without a word
+
+
+def make_fleet(settings: LaunchSettings, environ: Mapping[str, str]) -> Fleet:
+    """An agent for every host of the job; none is started yet. Raises LaunchError for an identity file that is not
+    there: ssh would go on without it.
+    """
+    key = settings.ssh_identity_file
+    if key is not None and not os.access(os.path.expanduser(key), os.R_OK):
+        raise LaunchError(f"--ssh-identity-file (-i) is {key!r}, accepted is a file that can be read here")
+    slots: dict[str, list[Slot]] = {}
+    for slot in settings.slots:
+        slots.setdefault(slot.hostname, []).append(slot)
+    agents = [
+        Agent(host, on_host, remote=not hosts.is_local(host), python=on_host[0].python)
+        for host, on_host in slots.items()
+    ]
+    remote = ssh.Remote.of(environ, settings.ssh_port, settings.ssh_identity_file, settings.remote_python or "")
+    return Fleet(agents, remote, fanout=settings.ssh_fanout, silence=settings.heartbeat_timeout)
+
+
+def store_connections(fleet: Fleet) -> int:
+    """How many connections from other hosts the launcher passes on to its store at once: those of all ranks there, some
+    of them twice, and a few strangers'. Makes room for their descriptors.
+
+    Raises LaunchError when the hard limit of open files is too low.
+    """
+    count = 64 + sum(2 * len(agent.slots) for agent in fleet.agents if agent.remote)
+    if any(agent.remote for agent in fleet.agents):
+        try:
+            make_room(2 * count + 4 * len(fleet.agents) + 64)
+        except ValueError as error:
+            raise LaunchError(str(error)) from None
+    return count
+
+
+class Orders:
+    """Made when all agents have told their facts. `key`: the job's; `store`: its address on this machine."""
+
+    def __init__(
+        self,
+        settings: LaunchSettings,
+        environ: Mapping[str, str],
+        agents: Sequence[Agent],
+        key: bytes,
+        store: tuple[str, int],
+        payload: bytes | None,
+    ) -> None:
+        self._settings = settings
+        self._environ = environ
+        self._agents = agents
+        self._key = key
+        self._store = store
+        self._payload = payload or b""
+        self._debugged = debugging.of_job(settings.debug_rank, settings.slots)
+        self._on_one_machine = not any(agent.remote for agent in agents)
+        facts = {agent.host: agent.facts.interfaces for agent in agents if agent.facts is not None}
+        self._interfaces = {} if self._on_one_machine else common_interfaces(facts)
+
+    def __repr__(self) -> str:  # never the key
+        return f"Orders({[agent.host for agent in self._agents]})"
+
+    def messages(self, agent: Agent, *, stdin: bool, results: bool) -> Iterator[Request]:
+        """For one agent. `stdin`: rank 0 reads it; `results`: workers leave some."""
+        for offset in range(0, len(self._payload), CHUNK):
+            yield Payload(self._payload[offset : offset + CHUNK])
+        assert agent.facts is not None
+        slots = agent.slots
+        local = {"OMP_NUM_THREADS": str(environment.omp_threads(agent.facts.cores, len(slots)))}
+        shared = self.shared_environment(agent.remote)
+        if agent.host in self._interfaces:  # for NCCL; our own links try every network that two hosts share
+            shared.setdefault("NCCL_SOCKET_IFNAME", self._interfaces[agent.host])
+        yield StartJob(
+            command=[os.fsencode(word) for word in self._settings.command],
+            directory=os.fsencode(os.getcwd()),
+            environment=_encode({**local, **shared}),
+            workers=[Worker(slot.rank, _encode(self._own_environment(slot))) for slot in slots],
+            key=bytes(self._key),
+            stdin_rank=0 if stdin and any(slot.rank == 0 for slot in slots) else -1,
+            results=results,
+            relay=agent.remote,
+            own_environment=agent.remote,
+            deny=list(self._settings.env_deny),
+            terminal_rank=self._debugged.rank if self._debugged is not None and self.gives_terminal else -1,
+            terminal=os.fsencode(self._debugged.terminal) if self._debugged is not None else b"",
+            own_python=self._settings.own_python,
+        )
+
+    @property
+    def gives_terminal(self) -> bool:
+        """Does a rank get the launcher's terminal?"""
+        return self._debugged is not None and bool(self._debugged.terminal)
+
+    def _own_environment(self, slot: Slot) -> dict[str, str]:
+        others = self._debugged is not None and slot.rank != self._debugged.rank
+        return environment.worker_environment(slot, *self._store) | (debugging.OTHERS if others else {})
+
+    def shared_environment(self, remote: bool) -> dict[str, str]:
+        """The variables that all workers of a host have in common."""
+        return environment.job_environment(
+            self._environ,
+            self._settings.variables,
+            _loopback() if self._on_one_machine else None,
+            allow=self._settings.env_allow,
+            deny=self._settings.env_deny,
+            remote=remote,
+        )
+
+    def remarks(self) -> list[str]:
+        """What is odd about the hosts, though no reason not to start."""
+        made = [self._debugged.remark] if self._debugged is not None and self._debugged.remark else []
+        for agent in self._agents:
+            if abs(agent.clock_offset) > CLOCK_TOLERANCE:
+                way = "ahead of" if agent.clock_offset > 0 else "behind"
+                made.append(
+                    f"warning: the clock of host {agent.host} is {abs(agent.clock_offset):.0f} s {way} this one's, so "
+                    "times in logs and of files will not fit together; let NTP (chrony, systemd-timesyncd) set both"
+                )
+        return made
+
+
+def _loopback() -> str | None:
+    """The interface of a job on one machine when the user names none."""
+    return "lo" if "lo" in (name for _, name in socket.if_nameindex()) else None
+
+
+def _encode(variables: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(os.fsencode(name), os.fsencode(value)) for name, value in variables.items()]

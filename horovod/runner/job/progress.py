@@ -1,0 +1,142 @@
+"""One line that says what a starting job waits for: which hosts, which ranks, for how long. Pure: the clock is an
+argument."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from horovod.common.contract import rank_lists
+
+QUIET = 2.0  # s of waiting before a terminal shows anything
+FIRST = 5.0  # s of waiting before a log gets its first line; the next come at twice the time each
+SHOWN = 4  # hosts that are named
+BAR = 10  # characters
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host that has not answered yet; `why`: what the last try ended with, if there was one."""
+
+    name: str
+    ranks: Sequence[int]
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class State:
+    """What is known of the start. `groups`: StoreServer.waiting()."""
+
+    connecting: Sequence[Host] = ()
+    starting: Sequence[Host] = ()
+    groups: Mapping[str, tuple[int, Collection[int]]] | None = None
+
+
+@dataclass(frozen=True)
+class Shown:
+    """`status`: what the line on a terminal shows now, nothing when empty. `line`: what is to be added to a log."""
+
+    status: str = ""
+    line: str = ""
+
+
+class Progress:
+    """Says nothing at all while all goes quickly."""
+
+    def __init__(self, hosts: Mapping[int, str], terminal: bool) -> None:
+        """`hosts`: the host of each rank, for all ranks."""
+        self._hosts = hosts
+        self._terminal = terminal
+        self._phase = ""
+        self._since = 0.0
+        self._next: float | None = None
+
+    def next_time(self) -> float | None:
+        """When `update` has something new to say although nothing happens; None: never."""
+        return self._next
+
+    def update(self, now: float, state: State) -> Shown:
+        """What to show in this state."""
+        phase, missing, text = self._describe(state)
+        if phase != self._phase:
+            self._phase, self._since = phase, now
+            self._next = now + (QUIET if self._terminal else FIRST) if phase else None
+        if self._next is None:
+            return Shown()
+        waited = now - self._since
+        sentence = f"waiting {waited:.0f} s for {text}"
+        if self._terminal:
+            if waited < QUIET:
+                return Shown()
+            self._next = self._since + int(waited) + 1
+            return Shown(status=f"{self._bar(missing)} {sentence}")
+        if now < self._next:
+            return Shown()
+        self._next = self._since + FIRST
+        while self._next <= now:
+            self._next += self._next - self._since
+        return Shown(line=sentence)
+
+    def _describe(self, state: State) -> tuple[str, int, str]:
+        """(phase, number of ranks that are waited for, what is waited for); all empty when nothing is."""
+        if state.connecting:
+            missing = sum(len(host.ranks) for host in state.connecting)
+            return "connect", missing, self._host_list(state.connecting)
+        if state.starting:
+            missing = sum(len(host.ranks) for host in state.starting)
+            return "start", missing, f"the processes of {self._host_list(state.starting)}"
+        for group, (size, joined) in (state.groups or {}).items():
+            if size != len(self._hosts):
+                continue  # a part of the ranks, whose numbers there are not those of the job
+            missing_ranks = [rank for rank in range(size) if rank not in joined]
+            if group == "init":
+                return group, len(missing_ranks), f"hvd.init() on {self._rank_list(missing_ranks)}"
+            if group.startswith("formed "):
+                return group, len(missing_ranks), f"connections to the other ranks on {self._rank_list(missing_ranks)}"
+        return "", 0, ""
+
+    def _bar(self, missing: int) -> str:
+        size = len(self._hosts)
+        done = size - missing
+        filled = BAR * done // size
+        return f"[{'#' * filled}{'.' * (BAR - filled)}] {done}/{size}"
+
+    @staticmethod
+    def _host_list(waiting: Sequence[Host]) -> str:
+        named = [
+            f"host {host.name} ({_ranks(host.ranks)}{': ' + host.why if host.why else ''})" for host in waiting[:SHOWN]
+        ]
+        return _and_more(named, len(waiting) - SHOWN, "hosts")
+
+    def _rank_list(self, missing: Sequence[int]) -> str:
+        """rank 3 (host2), ranks 4-7 (host3)"""
+        by_host: dict[str, list[int]] = {}
+        for rank in missing:
+            by_host.setdefault(self._hosts[rank], []).append(rank)
+        if len(set(self._hosts.values())) == 1:
+            return _ranks(missing)
+        named = [f"{_ranks(on_host)} ({host})" for host, on_host in by_host.items()]
+        more = sum(len(on_host) for on_host in list(by_host.values())[SHOWN:])
+        return _and_more(named[:SHOWN], more, "ranks")
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return rank_lists.named(ranks, ",")
+
+
+def _and_more(named: Sequence[str], more: int, what: str) -> str:
+    return ", ".join(named) + (f" and {more} more {what if more > 1 else what[:-1]}" if more > 0 else "")
+
+
+def late(waiting: Sequence[tuple[str, str, str, bool]], seconds: float) -> str:
+    """Why a job ends that could not be started in time. `waiting`: (host, its ranks, why it does not answer if that is
+    known, is it another machine) of all agents that have not answered."""
+    limit = f"within {seconds:g} s (--start-timeout)"
+    if not waiting:
+        return f"the workers were not started {limit}"
+    told, silent = [], ""
+    for host, ranks, why, remote in waiting:
+        told.append(f"host {host} ({ranks}){': ' + why if why else ''}")
+        if not why and remote:
+            silent = f"\nits login shell, or Python there, may hang: try `ssh {host} true`"
+    return f"no agent answered {limit} from {', '.join(told)}{silent}"

@@ -1,0 +1,91 @@
+"""The launcher's end of the streams by which workers on other hosts reach the store (see relay.py)."""
+
+from __future__ import annotations
+
+import select
+import socket
+
+from horovod.common.store.messages import MAX_REQUEST_BYTES
+from horovod.runner.protocol.messages import ByteWriter, StreamData, StreamEnd, StreamOpen
+from horovod.runner.reach.agents import Agent
+
+READ_SIZE = 1 << 18
+QUEUE_LIMIT = 4 << 20  # bytes on the way to an agent beyond which the store's answers wait in their socket
+# Bytes on the way to the store beyond which a connection is ended: a member asks for one thing at a time, and sends no
+# more before the answer; a stranger is hung up on.
+REQUEST_LIMIT = 2 * MAX_REQUEST_BYTES
+
+
+class StoreRelay:
+    """A connection to the store for each stream. No call waits: the store listens on this machine.
+
+    `limit`: connections at once. Each costs this process two descriptors, the store's end included, and may be a
+    stranger's on the agent's host. `refused`: the host of the first that was one too many.
+    """
+
+    def __init__(self, address: tuple[str, int], limit: int) -> None:
+        self._address = address
+        self._limit = limit
+        self.refused = ""
+        self._sockets: dict[tuple[str, int], tuple[Agent, socket.socket, ByteWriter]] = {}
+
+    def take(self, agent: Agent, report: StreamOpen | StreamData | StreamEnd) -> None:
+        """What an agent reports about a stream."""
+        key = (agent.host, report.stream)
+        if isinstance(report, StreamOpen):
+            if len(self._sockets) >= self._limit:
+                self.refused = self.refused or agent.host
+                agent.send(StreamEnd(report.stream))
+                return
+            sock = socket.socket(socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET)
+            sock.setblocking(False)
+            sock.connect_ex(self._address)  # what comes of it, the first read tells
+            self._sockets[key] = (agent, sock, ByteWriter(sock.fileno()))
+        elif key in self._sockets:
+            writer = self._sockets[key][2]
+            if isinstance(report, StreamEnd):
+                self._sockets.pop(key)[1].close()
+            elif writer.pending + len(report.data) <= REQUEST_LIMIT:
+                writer.write(report.data)
+            else:
+                self._end(key)
+
+    def events(self) -> dict[int, int]:
+        wanted: dict[int, int] = {}
+        for agent, sock, writer in self._sockets.values():
+            event = select.POLLOUT if writer.pending and not writer.broken else 0
+            if agent.connection is not None and agent.connection.pending < QUEUE_LIMIT:
+                event |= select.POLLIN
+            if event:
+                wanted[sock.fileno()] = event
+        return wanted
+
+    def serve(self, ready: set[int]) -> None:
+        """Move what can be moved."""
+        for key, (agent, sock, writer) in list(self._sockets.items()):
+            if agent.gone:
+                self._sockets.pop(key)[1].close()
+                continue
+            writer.flush()
+            if sock.fileno() not in ready or agent.connection is None or agent.connection.pending >= QUEUE_LIMIT:
+                continue
+            try:
+                data = sock.recv(READ_SIZE)
+            except BlockingIOError:
+                continue
+            except OSError:
+                data = b""
+            if data:
+                agent.send(StreamData(key[1], data))
+            else:
+                self._end(key)
+
+    def _end(self, key: tuple[str, int]) -> None:
+        agent, sock, _ = self._sockets.pop(key)
+        agent.send(StreamEnd(key[1]))
+        sock.close()
+
+    def close(self) -> None:
+        for _, sock, _ in self._sockets.values():
+            sock.close()
+        self._sockets = {}

@@ -1,0 +1,1 @@
+"""What the workers print, and where it goes."""

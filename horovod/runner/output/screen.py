@@ -1,0 +1,95 @@
+"""All that the launcher shows: the workers' lines, its own words, the files per rank, and the ends of the workers'
+stderr, which explain how they ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from horovod.runner.output.display import Display
+from horovod.runner.output.output import OutputQueue, OutputSink, RankFiles
+from horovod.runner.plan.settings import LaunchSettings
+from horovod.runner.protocol.messages import Output
+from horovod.runner.verdict import verdict
+from horovod.runner.verdict.tracebacks import HEADER
+
+
+class FirstException:
+    """Of the tracebacks with which ranks end, one after the other: how many lines come before the message of the first
+    exception that is a rank's own, which the caller of `horovod.run` gets; 0 for all others."""
+
+    def __init__(self) -> None:
+        self._met = False
+
+    def __call__(self, lines: Sequence[bytes]) -> int:
+        texts = [line.decode(errors="replace").rstrip("\r\n") for line in lines]
+        exception, victim = verdict.find_exception("\n".join(texts))
+        if self._met or victim or not exception:
+            return 0
+        self._met = True
+        header = max((index for index, text in enumerate(texts) if text.endswith(HEADER)), default=0)
+        return next((i for i in range(header + 1, len(texts)) if texts[i][:1].strip()), 0)
+
+
+class Screen:
+    """Takes output as it comes; `queue` is written by the launcher's loop."""
+
+    def __init__(self, settings: LaunchSettings, output: OutputSink | None, told: bool = False) -> None:
+        """`told`: the caller gets the exception of the rank that fails first, so here its message is enough. Raises
+        OSError when the files cannot be made.
+        """
+        self.queue = output or OutputQueue()
+        self.display = Display(
+            self.queue,
+            {slot.rank: slot.hostname for slot in settings.slots},
+            prefix=settings.prefix,
+            timestamp=settings.timestamp,
+            with_host=settings.prefix_host,
+            collapse=settings.collapse,
+            cut=FirstException() if told else None,
+        )
+        self._tails: dict[int, bytearray] = {slot.rank: bytearray() for slot in settings.slots}
+        self._files: RankFiles | None = None
+        if settings.output_filename is not None:
+            self._files = RankFiles(settings.output_filename, len(settings.slots))
+
+    def show(self, report: Output) -> None:
+        """Raises RankFileError when a file cannot be written; there are no files from then on."""
+        rank, stream = report.rank, report.stream
+        if stream == 2:
+            tail = self._tails[rank]
+            tail += report.data
+            del tail[: -verdict.TAIL_LIMIT]
+        self.display.show(rank, stream, report.data, time.monotonic())
+        if self._files is not None:
+            try:
+                self._files.write(rank, stream, report.data)
+            except OSError:
+                files, self._files = self._files, None
+                files.close()
+                raise
+
+    def finish(self, rank: int) -> None:
+        """Nothing more comes from this rank."""
+        self.display.finish(rank, time.monotonic())
+
+    def tail(self, rank: int) -> str:
+        """The end of the rank's stderr."""
+        return self._tails[rank].decode(errors="replace")
+
+    def tails(self) -> dict[int, str]:
+        return {rank: self.tail(rank) for rank in self._tails}
+
+    def say(self, text: str) -> None:
+        """Words of the launcher itself."""
+        lines = "".join(f"horovodrun: {line}\n" for line in text.splitlines())
+        self.queue.put(2, lines.encode(errors="surrogateescape"))
+
+    def close(self) -> None:
+        """Raises RankFileError for what could not be written to the last."""
+        files, self._files = self._files, None
+        try:
+            if files is not None:
+                files.close()
+        finally:
+            self.queue.close()

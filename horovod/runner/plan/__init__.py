@@ -1,0 +1,1 @@
+"""Who runs where, with what: pure."""

@@ -1,0 +1,50 @@
+"""Which network the hosts of a job have in common: a pure function of what their agents tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from horovod.common.network.interfaces import Interface
+
+Interfaces = Sequence[Interface]
+
+
+def common_interfaces(hosts: Mapping[str, Interfaces]) -> dict[str, str]:
+    """The interface of each host in the best network that all of them share; empty when they share none.
+
+    Devices of their own come before bridges and tunnels, fast ones before slow ones, IPv4 before IPv6. A network in
+    which two machines have the same address is none that connects them: every host has a docker0 like that.
+    """
+    machines = {_identity(interfaces): interfaces for interfaces in hosts.values()}
+    best: tuple[tuple[bool, int, bool], str] | None = None
+    for _, address, network in _places(next(iter(machines.values()), ())):
+        entries = [_entry(interfaces, network) for interfaces in machines.values()]
+        if any(entry is None for entry in entries):
+            continue
+        found = [entry for entry in entries if entry is not None]
+        if len({text for _, text in found}) < len(found):
+            continue
+        every = [entry[0] for entry in found]
+        rank = (all(i.physical for i in every), min(i.speed for i in every), ":" not in address)
+        if best is None or rank > best[0]:
+            best = (rank, network)
+    if best is None:
+        return {}
+    chosen = {host: _entry(interfaces, best[1]) for host, interfaces in hosts.items()}
+    return {host: entry[0].name for host, entry in chosen.items() if entry is not None}
+
+
+def _places(interfaces: Interfaces) -> Iterator[tuple[Interface, str, str]]:
+    for interface in interfaces:
+        if interface.up and not interface.loopback:
+            for address in interface.addresses:
+                yield interface, address.text, str(address.network)
+
+
+def _entry(interfaces: Interfaces, network: str) -> tuple[Interface, str] | None:
+    return next(((i, address) for i, address, of in _places(interfaces) if of == network), None)
+
+
+def _identity(interfaces: Interfaces) -> frozenset[str]:
+    """Two names of one machine have all addresses in common."""
+    return frozenset(address for _, address, _ in _places(interfaces))

@@ -1,0 +1,68 @@
+"""All that a job is started from. Pure: from flags and arguments that have been checked."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import dataclass, field
+
+from horovod.runner.base.errors import LaunchError
+from horovod.runner.plan.hosts import Slot
+
+
+@dataclass(frozen=True)
+class MpiOptions:
+    """What the user wants of mpirun. `binding`: in place of ours."""
+
+    extra: tuple[str, ...] = ()
+    binding: tuple[str, ...] | None = None
+    tcp: bool = False
+
+
+def mpi_options(mpi_args: str | None, binding_args: str | None, tcp: bool) -> MpiOptions:
+    """From the flags. Raises LaunchError naming the flag whose quotes do not match."""
+    return MpiOptions(
+        _words("--mpi-args", mpi_args) if mpi_args else (),
+        _words("--binding-args", binding_args) if binding_args else None,
+        tcp,
+    )
+
+
+def _words(flag: str, text: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise LaunchError(f"{flag} is {text!r}, which no shell understands: {error}") from None
+
+
+@dataclass(frozen=True)
+class LaunchSettings:
+    """All that a job is started from; every value has been checked."""
+
+    command: list[str]
+    slots: list[Slot]
+    variables: dict[str, str] = field(default_factory=dict)  # set by flags, for all workers
+    start_timeout: float = 30.0
+    output_filename: str | None = None
+    timestamp: bool = False
+    prefix: bool = True  # a rank's number before each line of its output
+    prefix_host: bool = False  # and its host
+    collapse: bool = False  # a line of many ranks is shown once
+    verbose: bool = False
+    ssh_port: int | None = None
+    ssh_identity_file: str | None = None
+    remote_python: str | None = None  # None: the path of the launcher's own
+    disable_cache: bool = False
+    ssh_fanout: int = 32
+    heartbeat_timeout: float = 10.0
+    env_allow: tuple[str, ...] = ()  # patterns, see environment.passed_on
+    env_deny: tuple[str, ...] = ()
+    mpi: MpiOptions | None = None  # started by mpirun
+    jsrun: bool = False
+    debug_rank: int | None = None
+    own_python: bool = False  # the command is what follows the interpreter that runs the host's agent
+
+    @property
+    def whole_command(self) -> list[str]:
+        """The command where no agent knows its host's interpreter: for other launchers, and to be shown."""
+        return [self.remote_python or sys.executable, *self.command] if self.own_python else self.command

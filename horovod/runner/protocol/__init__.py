@@ -1,0 +1,1 @@
+"""What launcher and agent say to each other."""

@@ -1,0 +1,200 @@
+"""How the launcher reaches an agent: a process of its own (the agent, or ssh), or a stream through another agent."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from horovod.runner.protocol.messages import CHUNK, ByteWriter, Request, Spawn, StreamData, StreamEnd
+
+READ_SIZE = 1 << 18
+SAID_LIMIT = 1 << 14  # bytes of stderr kept to explain an end
+
+
+class Connection(Protocol):
+    """Bytes to and from an agent. Only `end` waits."""
+
+    ended: bool  # nothing more comes
+    status: int | None  # how the process at the other end of it ended, once known
+
+    def write(self, data: bytes) -> None: ...
+    def read(self) -> bytes: ...
+    def events(self) -> dict[int, int]: ...
+    def flush(self) -> None: ...
+    def hang_up(self) -> None: ...
+    def end(self, deadline: float) -> int | None: ...
+    @property
+    def pending(self) -> int: ...
+    @property
+    def said(self) -> str: ...
+
+
+class ProcessConnection:
+    """A child of ours. `remote`: its stderr is kept, to be explained; else it is ours."""
+
+    def __init__(self, command: Sequence[str], *, remote: bool) -> None:
+        """Raises OSError when the command cannot be run."""
+        # A session of its own: Ctrl-C in the terminal reaches only the launcher, which decides what it means.
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE if remote else None,
+            start_new_session=True,
+            bufsize=0,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self.ended = False
+        self.status: int | None = None
+        self._out = self._process.stdout.fileno()
+        os.set_blocking(self._out, False)
+        self._err = self._process.stderr.fileno() if self._process.stderr is not None else -1
+        if self._err >= 0:
+            os.set_blocking(self._err, False)
+        self._writer = ByteWriter(self._process.stdin.fileno())
+        self._said = bytearray()
+
+    @property
+    def pending(self) -> int:
+        return self._writer.pending
+
+    @property
+    def said(self) -> str:
+        self._listen()
+        return self._said.decode(errors="replace")
+
+    def write(self, data: bytes) -> None:
+        self._writer.write(data)
+
+    def flush(self) -> None:
+        self._writer.flush()
+        self._listen()
+
+    def events(self) -> dict[int, int]:
+        """What to poll for, without the output itself."""
+        wanted: dict[int, int] = {}
+        if self._writer.pending and not self._writer.broken:
+            wanted[self._writer.fd] = select.POLLOUT
+        return wanted
+
+    @property
+    def output(self) -> int:
+        return self._out
+
+    def read(self) -> bytes:
+        """What has come; sets `ended` at the end of the stream."""
+        self._listen()
+        try:
+            data = os.read(self._out, READ_SIZE)
+        except BlockingIOError:
+            return b""
+        if not data:
+            self.ended = True
+        return data
+
+    def _listen(self) -> None:
+        """Take what is on stderr, so that it cannot fill."""
+        if self._err < 0:
+            return
+        try:
+            while data := os.read(self._err, READ_SIZE):
+                self._said += data
+                del self._said[:-SAID_LIMIT]
+        except (BlockingIOError, OSError):
+            pass
+
+    def hang_up(self) -> None:
+        """Close the pipe of requests, on which the agent ends everything."""
+        self._writer.broken = True
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def kill(self) -> None:
+        """For an ssh whose host is lost: nobody will answer."""
+        if self._process.returncode is not None:  # its number may be another's by now
+            return
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass
+
+    def end(self, deadline: float) -> int | None:
+        """Wait for the process until `deadline` (monotonic), then kill it. Returns its exit code."""
+        self.hang_up()
+        while not self.ended and time.monotonic() < deadline:  # its reports must not block it
+            if not self.read() and not self.ended:
+                time.sleep(0.01)
+        try:
+            self._process.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self.kill()
+            self._process.wait(5)
+        self._listen()
+        for stream in (self._process.stdout, self._process.stderr):
+            if stream is not None and not stream.closed:
+                stream.close()
+        self._err = -1
+        self.ended = True
+        self.status = self._process.returncode
+        return self.status
+
+
+class StreamConnection:
+    """Through another agent, which runs the command. What comes is handed in by `deliver`."""
+
+    def __init__(self, send: Callable[[Request], None], stream: int, command: Sequence[bytes]) -> None:
+        self._send = send
+        self._stream = stream
+        self.ended = False
+        self.status: int | None = None
+        self._received = bytearray()
+        self._said = bytearray()
+        send(Spawn(stream, list(command)))
+
+    @property
+    def pending(self) -> int:
+        return 0
+
+    @property
+    def said(self) -> str:
+        return self._said.decode(errors="replace")
+
+    def write(self, data: bytes) -> None:
+        for offset in range(0, len(data), CHUNK):
+            self._send(StreamData(self._stream, data[offset : offset + CHUNK]))
+
+    def flush(self) -> None:
+        pass
+
+    def events(self) -> dict[int, int]:
+        return {}
+
+    def deliver(self, message: StreamData | StreamEnd) -> None:
+        if isinstance(message, StreamEnd):
+            self.ended, self.status = True, message.status
+        elif message.error:
+            self._said += message.data
+            del self._said[:-SAID_LIMIT]
+        else:
+            self._received += message.data
+
+    def read(self) -> bytes:
+        data = bytes(self._received)
+        self._received.clear()
+        return data
+
+    def hang_up(self) -> None:
+        self._send(StreamEnd(self._stream))
+
+    def kill(self) -> None:
+        self._send(StreamEnd(self._stream, signal.SIGKILL))
+
+    def end(self, deadline: float) -> int | None:
+        """The agent in between sees to the process; this end has nothing to wait for."""
+        return self.status

@@ -1,0 +1,191 @@
+"""The user's own ssh: the command that starts an agent on another host, and what its failures mean. Pure but for one
+question to ssh about its configuration."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from horovod.runner.base import boot
+from horovod.runner.protocol.messages import MAGIC
+
+CONNECT_SECONDS = 8  # until ssh gives an address up
+# Ends an ssh whose host has vanished, in case nobody is left who would: the launcher's own heartbeat is faster.
+_KEEPALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
+# A connection that the user shares is used, but ours does not become one, for it ends with the job. Commands and
+# forwardings of the user's configuration are for terminals.
+_PLAIN = ("-o", "ControlMaster=no", "-o", "RemoteCommand=none", "-o", "ClearAllForwardings=yes")
+_UNANSWERED = ("BatchMode=yes", "PasswordAuthentication=no", f"ConnectTimeout={CONNECT_SECONDS}")
+# Kubernetes' MPI operator names its way into a pod here; it is called like ssh without options.
+AGENT_VARIABLE = "OMPI_MCA_plm_rsh_agent"
+
+
+@dataclass(frozen=True)
+class Remote:
+    """How other hosts are reached. `python`: the interpreter there, unless a host has one of its own."""
+
+    port: int | None = None
+    identity_file: str | None = None
+    python: str = ""
+    agent: str = ""  # replaces ssh
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str], port: int | None, identity_file: str | None, python: str = "") -> Remote:
+        return cls(port, identity_file, python, environ.get(AGENT_VARIABLE, ""))
+
+
+def agent_command(python: str = "") -> list[str]:
+    """How an agent is started on its host; nothing of the job is on its command line."""
+    # The first line on stdout says where the conversation begins, whatever the shell has printed before.
+    return [python or sys.executable, *boot.words("horovod.runner.agent.agent", f"os.write(1, {MAGIC!r})")]
+
+
+def ssh_command(host: str, remote: Remote, python: str = "", *, ask: bool = True) -> list[str]:
+    """The command that runs an agent on `host`.
+
+    `ask` False: without a look at the user's configuration (the command runs on another machine).
+    """
+    there = "exec " + shlex.join(agent_command(python or remote.python))
+    if remote.agent:
+        return [*shlex.split(remote.agent), host, there]
+    options = ["-x", "-T", *_PLAIN, *_KEEPALIVE]
+    for option in _UNANSWERED:
+        options += ["-o", option]
+    if not ask or not _has_own_rule(host):
+        options += ["-o", "StrictHostKeyChecking=accept-new"]
+    if remote.port is not None:
+        options += ["-p", str(remote.port)]
+    if remote.identity_file is not None:
+        options += ["-i", os.path.abspath(os.path.expanduser(remote.identity_file))]
+    return ["ssh", *options, "--", host, there]
+
+
+def ask_rules(hosts: Sequence[str]) -> None:
+    """Ask ssh about all hosts at once; some configurations look names up, which takes time."""
+    with ThreadPoolExecutor(max_workers=16) as threads:
+        list(threads.map(_has_own_rule, hosts))
+
+
+@functools.cache
+def _has_own_rule(host: str) -> bool:
+    """Has the user decided about unknown host keys? An option of ours would overrule that."""
+    try:
+        asked = subprocess.run(["ssh", "-G", "--", host], capture_output=True, text=True, timeout=2, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return False
+    found = re.search(r"^stricthostkeychecking (\S+)$", asked.stdout, re.MULTILINE | re.IGNORECASE)
+    return found is not None and found[1].lower() != "ask"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why no agent came up. `again`: it may be different in a moment."""
+
+    what: str
+    advice: str
+    again: bool = False
+
+
+# What ssh and shells say, in the order in which it is looked for; ssh does not translate its messages.
+_KNOWN: tuple[tuple[str, Failure], ...] = (
+    (
+        r"host key is known for",
+        Failure(
+            "its ssh host key is not known, and your ssh configuration asks for known ones (StrictHostKeyChecking yes)",
+            "connect once by hand and check the key, or add it to ~/.ssh/known_hosts",
+        ),
+    ),
+    (
+        r"REMOTE HOST IDENTIFICATION HAS CHANGED|Host key verification failed",
+        Failure(
+            "its ssh host key is not the known one",
+            "if the host was set up anew, forget the old key with `ssh-keygen -R {host}`; else somebody may be in "
+            "between",
+        ),
+    ),
+    (
+        r"Permission denied|Too many authentication failures|no mutual signature|Load key|UNPROTECTED PRIVATE KEY",
+        Failure(
+            "ssh refuses this user or key",
+            "`ssh {options}{host} true` has to work without a password: check user and key (-i, ssh-agent, "
+            "~/.ssh/config)",
+        ),
+    ),
+    (
+        r"Could not resolve hostname|Name or service not known|Temporary failure in name resolution",
+        Failure("its name cannot be resolved", "check the name in -H or the host file, /etc/hosts, ~/.ssh/config"),
+    ),
+    (
+        r"Connection refused",
+        Failure(
+            "no ssh server answers there (connection refused)",
+            "is sshd running, and on this port? -p says another one",
+            again=True,
+        ),
+    ),
+    (
+        r"timed out|No route to host|Network is unreachable",
+        Failure(
+            "it cannot be reached ({last})",
+            "is it up, and may this machine reach its ssh port through the firewall?",
+            again=True,
+        ),
+    ),
+    (
+        r"No module named '?(horovod|msgspec|zmq|cloudpickle)",
+        Failure(
+            "Python there has no horovod ({last})",
+            "install the same version there, or name the right interpreter with --remote-python or `python=` in the "
+            "host file",
+        ),
+    ),
+    (
+        r"Connection closed by|Connection reset by|kex_exchange_identification|Broken pipe",
+        Failure("its ssh server closed the connection ({last})", "see its log; MaxStartups may be too low", again=True),
+    ),
+)
+
+
+def explain(status: int, said: str, host: str, remote: Remote, python: str = "", greeting: str = "") -> Failure:
+    """What it means that the command of `ssh_command` ended with this status and these words on stderr.
+
+    `greeting`: what was on stdout before an agent's first words, which never came.
+    """
+    lines = [line.strip() for line in (greeting + "\n" + said).splitlines() if line.strip()]
+    last = lines[-1] if lines else f"exit code {status}"
+    options = "".join(
+        [f"-p {remote.port} " if remote.port else "", f"-i {remote.identity_file} " * bool(remote.identity_file)]
+    )
+    if status in (126, 127):
+        program = python or remote.python or sys.executable
+        return Failure(
+            f"Python does not start there: {last}",
+            f"this job uses {program}; name another one with --remote-python or `python=` in the host file",
+        )
+    for pattern, known in _KNOWN:
+        if re.search(pattern, said):
+            return Failure(
+                known.what.format(host=host, last=last), known.advice.format(host=host, options=options), known.again
+            )
+    advice = f"try `ssh {options}{host} true`"
+    if lines:
+        advice = "\n".join([f"{advice}; all it said:", *lines])
+    return Failure(f"the agent there did not start: {last}", advice)
+
+
+def missing_ssh(error: OSError, host: str) -> Failure:
+    """The command itself cannot be run here."""
+    return Failure(
+        f"{error.filename or 'ssh'} cannot be run: {error.strerror}", "install an ssh client (openssh-client)"
+    )
+
+
+def words(command: Sequence[str]) -> list[bytes]:
+    return [os.fsencode(word) for word in command]

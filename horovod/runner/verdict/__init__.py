@@ -1,0 +1,1 @@
+"""Who failed first and why, in words. Pure but for what endings collects."""

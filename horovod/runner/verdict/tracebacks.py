@@ -1,0 +1,98 @@
+"""Tracebacks made short: the user's own frames stay, runs of frames of libraries become one line. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from horovod.common.contract.frames import library_of
+
+HEADER = "Traceback (most recent call last):"
+MOST = 12  # frames of the user's that are shown; of more (a recursion) the first and the last
+_KEPT_LIBRARY = 2  # frames where there are none of the user's
+
+# Exception groups draw a margin of | in front.
+_FRAME = re.compile(r'(?P<margin>[ |]*)File "(?P<path>[^"]+)", line \d+(?P<where>, in .*)?$')
+_MARKS = re.compile(r"[ |]*[~^][~^ ]*$")
+_REPEATED = re.compile(r"\[Previous line repeated (\d+) more times?\]")
+
+
+@dataclass(frozen=True)
+class _Frame:
+    lines: tuple[str, ...]
+    margin: str
+    library: str  # empty: the user's
+    count: int  # with its repetitions
+
+
+def is_marks(line: str) -> bool:
+    """Is it the line of `^` and `~` below code? Python 3.11 and 3.12 write some without any indentation."""
+    return _MARKS.match(line) is not None
+
+
+def shortened(lines: Sequence[str]) -> list[str]:
+    """The lines of one or more tracebacks, with what is around them, without frames of libraries and marks below the
+    code. One without a frame of the user's keeps its last ones."""
+    shown: list[str] = []
+    frames: list[_Frame] = []
+    for item in _items(lines):
+        if isinstance(item, _Frame):
+            frames.append(item)
+            continue
+        shown += _show(frames)
+        frames = []
+        shown.append(item)
+    return shown + _show(frames)
+
+
+def _items(lines: Sequence[str]) -> Iterator[_Frame | str]:
+    """Frames with their lines of code, and the other lines."""
+    index = 0
+    while index < len(lines):
+        match = _FRAME.match(lines[index])
+        if match is None:
+            yield lines[index]
+            index += 1
+            continue
+        end = index + 1
+        while end < len(lines) and _belongs(lines[end], match["margin"]):
+            end += 1
+        body = lines[index:end]
+        if match["where"] is not None:  # else a SyntaxError's, whose mark tells the place
+            body = [line for line in body if not is_marks(line)]
+        repeated = _REPEATED.search(body[-1])
+        count = 1 + int(repeated[1]) if repeated else 1
+        yield _Frame(tuple(body), match["margin"], library_of(match["path"]), count)
+        index = end
+
+
+def _belongs(line: str, margin: str) -> bool:
+    """Code below a frame, its marks, or `[Previous line repeated ...]`."""
+    code = line.startswith(margin + "  ") and _FRAME.match(line) is None
+    return code or is_marks(line) or _REPEATED.search(line) is not None
+
+
+def _show(frames: Sequence[_Frame]) -> list[str]:
+    own = [index for index, frame in enumerate(frames) if not frame.library]
+    kept = set(own if len(own) <= MOST else [*own[: MOST // 3], *own[-(MOST - MOST // 3) :]])
+    if not own:
+        kept = set(range(len(frames))[-_KEPT_LIBRARY:])
+    lines: list[str] = []
+    left: list[_Frame] = []
+    for index, frame in enumerate(frames):
+        if index in kept:
+            lines += [*_elision(left), *frame.lines]
+            left = []
+        else:
+            left.append(frame)
+    return lines + _elision(left)
+
+
+def _elision(frames: Sequence[_Frame]) -> list[str]:
+    if not frames:
+        return []
+    names = dict.fromkeys(frame.library for frame in frames if frame.library)
+    count = sum(frame.count for frame in frames)
+    where = f" in {', '.join(names)}" if names else ""
+    return [f"{frames[0].margin}... {count} frame{'s' if count > 1 else ''}{where} ..."]

@@ -1,0 +1,303 @@
+"""Which rank failed first, and why: a pure function of how the workers ended.
+
+When one worker fails, the collectives of all others fail too, so most of them end with HorovodInternalError: those are
+victims. The one to blame is the first that ended otherwise, or that showed another exception before the job was
+stopped; or else the one that victims name. Workers report what they are (`RankEnd.reason`); of those that did not, the
+last words on stderr tell.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from horovod.common.contract import rank_lists
+from horovod.common.contract.reasons import Ending
+from horovod.runner.base.exit_status import describe_status
+from horovod.runner.verdict import accusation, tracebacks
+
+TAIL_LIMIT = 1 << 16  # bytes of stderr kept per rank to explain its end
+_SHOWN_LINES = 24
+_HEADER = tracebacks.HEADER
+_CHAINED = (
+    "During handling of the above exception, another exception occurred:",
+    "The above exception was the direct cause of the following exception:",
+)
+_IGNORED = "Exception ignored"  # in a destructor, often at the interpreter's exit; it ends no process
+_THREAD = "Exception in thread"  # ends that thread only
+_VICTIM = re.compile(r"(?:[\w.]+\.)?HorovodInternalError\b")
+# TensorFlow's word for what a lost peer does to an operation; it has other uses, so the message has to be ours.
+_TENSORFLOW_VICTIM = re.compile(r"(?:[\w.]+\.)?UnknownError\b")
+_OURS = "Horovod "
+_LEFT_DEBUGGER = ("bdb.BdbQuit", "BdbQuit")  # by `q` or at the end of its input
+_MORE_LINES = 8  # of a message after a blank line
+
+
+@dataclass(frozen=True)
+class RankEnd:
+    """How one worker ended.
+
+    `tail` is the end of its stderr, `tail_at_stop` what that was when the launcher began to stop the job (None: it did
+    not, or after this worker's end). `reason`: what it reported of its end before that. `left`: why it left the job, by
+    its own report. `refused`: a process that it had started called hvd.init().
+    """
+
+    rank: int
+    host: str
+    status: int  # exit code, or minus the signal
+    tail: str = ""
+    stopped: bool = False  # it ended after the launcher had begun to stop the job
+    tail_at_stop: str | None = None
+    error: str = ""  # why it could not be started
+    reason: Ending | None = None
+    left: str | None = None
+    refused: bool = False
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The rank to blame, the exit code for the whole job and the text that says so.
+
+    `headline`: the text without the exception or the last lines of that rank.
+    """
+
+    rank: int
+    exit_code: int
+    text: str
+    headline: str = ""
+    victim: bool = False  # what it ended with is a consequence of something else
+
+
+def split_lines(text: str) -> list[str]:
+    """Lines as a terminal shows them: a progress bar's \\r begins a new one."""
+    return re.split(r"\r\n|\n|\r", text)
+
+
+def find_exception(tail: str) -> tuple[list[str], bool]:
+    """The lines of the last traceback and whether it, or what it was chained to, is a HorovodInternalError.
+
+    Tracebacks of exceptions that Python ignores do not count, those of threads only if there is no other. Empty lines
+    list: no traceback in `tail`.
+    """
+    lines = split_lines(tail)
+    chains = _find_chains(lines)
+    if not chains:
+        return [], False
+    blocks = [_exception_lines(lines, header) for header in chains[-1]]
+    return blocks[-1], any(_is_victim(block) for block in blocks)
+
+
+def _is_victim(block: Sequence[str]) -> bool:
+    name = _exception_name(block)
+    return bool(
+        _VICTIM.match(name)
+        or (_TENSORFLOW_VICTIM.match(name) and any(_OURS in line for line in block[block.index(name) :]))
+    )
+
+
+def _find_chains(lines: Sequence[str]) -> list[list[int]]:
+    """Where the tracebacks that count begin; those that are chained together are in one list."""
+    chains: list[list[int]] = []
+    kinds: list[str] = []
+    for index, line in enumerate(lines):
+        if not _bare(line).endswith(_HEADER):
+            continue
+        before = next((above for above in map(_bare, reversed(lines[:index])) if above), "")
+        if before in _CHAINED and chains:
+            chains[-1].append(index)
+        else:
+            chains.append([index])
+            kinds.append(next((kind for kind in (_IGNORED, _THREAD) if before.startswith(kind)), ""))
+    for accepted in ("", _THREAD):
+        found = [chain for chain, kind in zip(chains, kinds, strict=True) if kind == accepted]
+        if found:
+            return found
+    return []
+
+
+def _bare(line: str) -> str:
+    """Without the frame that exception groups draw."""
+    return line.strip(" |+")
+
+
+def _exception_lines(lines: Sequence[str], header: int) -> list[str]:
+    """From the header to the end of the message: indented lines, the exception, what follows up to a blank line."""
+    block = [lines[header]]
+    named = False
+    for index, line in enumerate(lines[header + 1 :], header + 1):
+        if named and (not line.strip() or _ends_message(line)):
+            if block[-1].endswith(":") and not line.strip():
+                block += _rest_of_message(lines[index:])
+            break
+        block.append(line)
+        named = named or _names(line)
+    return block
+
+
+def _ends_message(line: str) -> bool:
+    return line.strip() in _CHAINED or line.startswith((_IGNORED, _THREAD)) or _bare(line).endswith(_HEADER)
+
+
+def _rest_of_message(lines: Sequence[str]) -> list[str]:
+    """What a message says after "...:" and a blank line, as TensorFlow's do: up to the last line of ours, if there is
+    one, without the stacks in between."""
+    end = next((i for i, line in enumerate(lines) if _ends_message(line)), len(lines))
+    said = [line for line in lines[:end] if line.strip() and not line.startswith((" ", "\t"))]
+    ours = [i for i, line in enumerate(said) if line.startswith(_OURS)]
+    return said[: ours[-1] + 1][-_MORE_LINES:] if ours else said[:_MORE_LINES]
+
+
+def _exception_name(block: Sequence[str]) -> str:
+    for line in block[1:]:
+        if line and _names(line):
+            return line
+    return ""
+
+
+def _names(line: str) -> bool:
+    """Does the line stand below the frames of a traceback, where the exception does?"""
+    return not line.startswith((" ", "\t")) and not tracebacks.is_marks(line)
+
+
+def judge(ends: Sequence[RankEnd]) -> Verdict | None:
+    """`ends` in the order in which the workers ended. None when all is well."""
+    own = [end for end in ends if end.status != 0 and not end.stopped]
+    late = [end for end in ends if end.status != 0 and end.stopped]
+    culprit = _first(own, lambda end: not _suffers(end))
+    if culprit is None:  # it may still have been on its way out when the victims had ended and the job was stopped
+        culprit = _first(late, _has_own_exception)
+    if culprit is None and (accused := _accused(own, ends)) is not None:
+        return accused
+    if culprit is None:
+        culprit = own[0] if own else None
+    if culprit is None:
+        return None
+    headline = _headline(culprit, ends)
+    text = "\n".join([*headline, *_last_words(culprit)])
+    return Verdict(culprit.rank, _exit_code(culprit), text, "\n".join(headline), _suffers(culprit))
+
+
+def has_culprit(ends: Sequence[RankEnd]) -> bool:
+    """Has a rank failed for a reason of its own?"""
+    return any(end.status != 0 and not _suffers(end) for end in ends)
+
+
+def _reason(end: RankEnd, tail: str | None = None) -> Ending | None:
+    """Why it ended, by its report or else its words (`tail`: these instead of its last); None: nobody knows."""
+    if end.reason is not None:
+        return end.reason
+    return accusation.read(end.rank, *find_exception(end.tail if tail is None else tail))
+
+
+def _suffers(end: RankEnd) -> bool:
+    """Did it fail because of another rank?"""
+    reason = _reason(end)
+    return reason is not None and reason.suffers
+
+
+def _accused(victims: Sequence[RankEnd], ends: Sequence[RankEnd]) -> Verdict | None:
+    """The verdict on a rank that failed in nothing but being there, if a victim names one that did not fail itself."""
+    for victim in victims:
+        reason = _reason(victim)
+        if reason is None or not reason.ranks:
+            continue
+        accused = next((end for end in ends if end.rank == reason.ranks[0]), None)
+        if accused is None or (accused.status != 0 and not accused.stopped) or _suffers(accused):
+            continue
+        exception, _ = find_exception(victim.tail)
+        left = accusation.why_left(exception) if accused.left is None else accused.left
+        lines = _summary(accused, ends)
+        how = accusation.describe(reason, left, accused.status, accused.stopped)
+        lines.append(f"rank {accused.rank} on host {accused.host} failed first: {how}")
+        if reason.ranks[1:]:
+            lines.append(f"neither did rank {rank_lists.ranges(reason.ranks[1:], ', ')}")
+        text = [*lines, *_last_words(accused)]
+        if exception:
+            text.append(f"what rank {victim.rank} on host {victim.host} says:")
+            text += ["    " + line for line in exception[exception.index(_exception_name(exception)) :]]
+        return Verdict(accused.rank, _exit_code(victim), "\n".join(text), "\n".join(lines), victim=True)
+    return None
+
+
+def _first(ends: Sequence[RankEnd], accept: object) -> RankEnd | None:
+    assert callable(accept)
+    return next((end for end in ends if accept(end)), None)
+
+
+def _has_own_exception(end: RankEnd) -> bool:
+    reason = _reason(end, end.tail_at_stop)
+    return reason is not None and reason.why == "own"
+
+
+def _exit_code(culprit: RankEnd) -> int:
+    if culprit.stopped:  # its status tells of our signal, but an exception was already ending it
+        return 1
+    return 128 - culprit.status if culprit.status < 0 else culprit.status
+
+
+def _headline(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
+    lines = _summary(culprit, ends)
+    early = [end.rank for end in ends if end is not culprit and end.status == 0 and not end.stopped]
+    if early and _suffers(culprit):
+        lines.append(f"perhaps ended too early, while others still needed it: rank {rank_lists.ranges(early, ', ')}")
+    if culprit.error:
+        lines.append(f"rank {culprit.rank} on host {culprit.host} failed first: {culprit.error}")
+        return lines
+    how = "it was stopped while it was ending" if culprit.stopped else describe_status(culprit.status)
+    lines.append(f"rank {culprit.rank} on host {culprit.host} failed first: {how}")
+    if culprit.refused:
+        lines.append(
+            "a process that it had started, a data loader's worker perhaps, came to hvd.init(), which is for ranks "
+            'only: put it below `if __name__ == "__main__":`'
+        )
+    exception, _ = find_exception(culprit.tail)
+    if exception and _exception_name(exception).startswith(_LEFT_DEBUGGER):
+        lines.append(
+            f"a debugger was left, or found no terminal: `horovodrun --debug-rank {culprit.rank}` gives this rank one"
+        )
+    return lines
+
+
+def _last_words(culprit: RankEnd) -> list[str]:
+    """Its exception, or else the last that it wrote on stderr."""
+    if culprit.error:
+        return []
+    lines = []
+    tail = culprit.tail if culprit.tail_at_stop is None else culprit.tail_at_stop
+    exception, _ = find_exception(tail)
+    if exception:
+        lines.append("its exception:")
+        shown = tracebacks.shortened(exception[1:])  # the whole of it is what the rank wrote
+    else:
+        shown = [line for line in split_lines(tail) if line.strip()]
+        if shown:
+            lines.append("the last it wrote on stderr:")
+            shown = shown[-8:]
+    if len(shown) > _SHOWN_LINES:
+        shown = [*shown[: _SHOWN_LINES // 3], "    ...", *shown[-_SHOWN_LINES + _SHOWN_LINES // 3 :]]
+    return lines + ["    " + line for line in shown]
+
+
+def _summary(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
+    """A line for all ranks that ended by themselves and are not to blame, one for all that had to be stopped."""
+    groups: dict[str, list[int]] = {}
+    stopped = []
+    for end in ends:
+        if end.stopped and not (end.status > 0 and _suffers(end)):
+            stopped.append(end.rank)
+        elif end is culprit:
+            continue
+        elif end.status == 0:
+            groups.setdefault("ended well", []).append(end.rank)
+        elif (reason := _reason(end)) is not None and reason.suffers and reason.why != "absent":
+            groups.setdefault("failed after that with HorovodInternalError", []).append(end.rank)
+        else:
+            groups.setdefault(f"failed too ({end.error or describe_status(end.status)})", []).append(end.rank)
+    lines = []
+    if groups:
+        told = "; ".join(f"{rank_lists.named(ranks)} {what}" for what, ranks in groups.items())
+        lines.append(told)
+    if stopped:
+        lines.append(f"stopped by horovodrun: {rank_lists.named(stopped)}")
+    return lines

@@ -1,0 +1,99 @@
+"""The limit of open files, in processes of their own."""
+
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import os, resource, sys
+from horovod.common.contract.descriptors import make_room
+soft, hard, count, *at_least = map(int, sys.argv[1:])
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+try:
+    make_room(count, *at_least)
+except ValueError as error:
+    sys.exit(str(error))
+opened = [os.open("/dev/null", os.O_RDONLY) for _ in range(min([count, *at_least]))]
+print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+
+
+def run(*numbers):
+    command = [sys.executable, "-c", PROGRAM, *map(str, numbers)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_limit_is_raised_as_far_as_needed():
+    done = run(64, 500, 300)
+    assert done.returncode == 0, done.stderr
+    soft, hard = map(int, done.stdout.split())
+    assert 300 < soft < 400
+    assert hard == 500
+
+
+def test_it_stays_where_there_is_room():
+    assert run(400, 500, 300).stdout == "400 500\n"
+
+
+def test_a_hard_limit_that_is_too_low_is_named():
+    done = run(64, 100, 300)
+    assert done.returncode == 1
+    assert done.stderr.startswith("this process may have 100 files open, but in this job it needs 3")
+
+
+def test_what_there_is_may_do():
+    assert run(64, 200, 300, 100).stdout == "200 200\n"
+    assert run(64, 500, 300, 100).stdout.endswith(" 500\n")
+    assert run(400, 500, 300, 100).stdout == "400 500\n"
+    done = run(64, 100, 300, 150)
+    assert done.returncode == 1
+    assert done.stderr.startswith("this process may have 100 files open, but in this job it needs 1")
+
+
+MEET = """
+import resource, sys
+from horovod.common.handover.group import Group
+from horovod.common.handover.meeting import meet
+from horovod.common.launchers.place import Place
+from horovod.common.contract.worker_env import make_key
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, int(sys.argv[1])))
+place = Place("a launcher", 0, 300, local_rank=0, local_size=300, job=f"room {sys.argv[2]}")
+try:
+    meeting = meet(Group(place, (), None), make_key, 10)
+except ValueError as error:
+    sys.exit(str(error))
+print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], flush=True)
+meeting.formed()
+meeting.server.close()
+"""
+
+
+def test_rank_0_makes_room_for_all_that_come_to_its_store():
+    def run(hard):
+        command = [sys.executable, "-c", MEET, str(hard), str(os.getpid())]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    done = run(2000)
+    assert done.returncode == 0, done.stderr
+    assert 2 * 300 * 8 / 7 < int(done.stdout) < 1000
+    assert run(500).stdout == "500\n"
+    assert run(200).stderr.startswith("this process may have 200 files open, but in this job it needs 4")
+
+
+@pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 200, reason="the hard limit is lower")
+def test_a_job_forms_where_the_soft_limit_is_too_low():
+    """Ten ranks as on ten hosts need more descriptors than they are given at first."""
+    program = (
+        "import resource; files = resource.RLIMIT_NOFILE\n"
+        "resource.setrlimit(files, (30, resource.getrlimit(files)[1]))\n"
+        "from horovod.common.basics import HorovodBasics\n"
+        "hvd = HorovodBasics('benchmark'); hvd.init(); print(hvd.size()); hvd.shutdown()\n"
+    )
+    command = [sys.executable, "-m", "horovod.runner", "-np", "10", sys.executable, "-c", program]
+    environment = {**os.environ, "HOROVOD_TRANSPORT": "tcp"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(":10\n") == 10

@@ -1,0 +1,19 @@
+"""Ranks in messages."""
+
+import pytest
+
+from horovod.common.contract.rank_lists import named, ranges
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"), [([5], "5"), ([1, 0], "0-1"), ([3, 0, 1, 2, 7, 9, 8], "0-3,7-9"), ([0, 2, 4], "0,2,4")]
+)
+def test_ranges(ranks, text):
+    assert ranges(ranks) == text
+    assert ranges(ranks, ", ") == text.replace(",", ", ")
+
+
+def test_named():
+    assert named([5]) == "rank 5"
+    assert named([5, 0, 1]) == "ranks 0-1, 5"
+    assert named([5, 0, 1], ",") == "ranks 0-1,5"

@@ -1,0 +1,270 @@
+"""The worker environment contract and the job key."""
+
+import os
+import subprocess
+import sys
+import traceback
+
+import pytest
+
+from horovod.common.contract.worker_env import (
+    WorkerEnv,
+    is_path_of_descriptor,
+    make_key,
+    make_key_fd,
+    path_of_descriptor,
+    read_key_fd,
+    read_key_file,
+)
+
+RENDEZVOUS = {
+    "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
+    "HOROVOD_GLOO_RENDEZVOUS_PORT": "4711",
+    "HOROVOD_KEY_FD": "9",
+}
+PAIR = {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2", "HOROVOD_LOCAL_RANK": "1", "HOROVOD_LOCAL_SIZE": "2", **RENDEZVOUS}
+
+
+def test_without_any_of_it_a_job_of_one():
+    env = WorkerEnv.from_environ({})
+    assert env == WorkerEnv()
+    assert (env.rank, env.size, env.local_rank, env.local_size, env.cross_rank, env.cross_size) == (0, 1, 0, 1, 0, 1)
+    assert env.hostname == "localhost"
+
+
+def test_round_trip():
+    env = WorkerEnv(3, 8, 1, 2, 1, 4, "worker-1", "10.0.0.1", 4711, "gloo", "gloo", 5, "/run/key")
+    assert WorkerEnv.from_environ(env.to_environ()) == env
+    assert WorkerEnv.from_environ(WorkerEnv().to_environ()) == WorkerEnv()
+
+
+def test_controllers_in_any_case():
+    assert WorkerEnv.from_environ({"HOROVOD_CONTROLLER": "GLOO", "HOROVOD_CPU_OPERATIONS": "Gloo"}) == WorkerEnv()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"HOROVOD_RANK": "2"}, ["HOROVOD_RANK is 2", "0 to 1"]),
+        ({"HOROVOD_RANK": "-1"}, ["HOROVOD_RANK is -1", "0 or more"]),
+        ({"HOROVOD_RANK": "one"}, ["HOROVOD_RANK is 'one'", "an integer"]),
+        ({"HOROVOD_SIZE": "0"}, ["HOROVOD_SIZE is 0", "1 or more"]),
+        ({"HOROVOD_LOCAL_RANK": "2"}, ["HOROVOD_LOCAL_RANK is 2"]),
+        ({"HOROVOD_LOCAL_SIZE": "3"}, ["HOROVOD_LOCAL_SIZE is 3", "HOROVOD_SIZE, 2"]),
+        ({"HOROVOD_CROSS_RANK": "1"}, ["HOROVOD_CROSS_RANK is 1"]),
+        ({"HOROVOD_GLOO_RENDEZVOUS_PORT": "70000"}, ["HOROVOD_GLOO_RENDEZVOUS_PORT is 70000", "65535"]),
+        ({"HOROVOD_GLOO_RENDEZVOUS_PORT": "-1"}, ["HOROVOD_GLOO_RENDEZVOUS_PORT is None", "both or neither"]),
+        ({"HOROVOD_CONTROLLER": "smoke"}, ["HOROVOD_CONTROLLER is 'smoke'", "gloo, mpi"]),
+        ({"HOROVOD_CONTROLLER": "MPI"}, ["HOROVOD_CONTROLLER is 'mpi'"]),
+        ({"HOROVOD_CPU_OPERATIONS": "CCL"}, ["HOROVOD_CPU_OPERATIONS is 'ccl'"]),
+        ({"HOROVOD_KEY_FD": ""}, ["HOROVOD_KEY_FD nor HOROVOD_KEY_FILE", "horovodrun -np 2"]),
+    ],
+)
+def test_bad_values_are_named(change, words):
+    with pytest.raises(ValueError) as caught:
+        WorkerEnv.from_environ({**PAIR, **change})
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_several_processes_without_rendezvous_get_advice():
+    with pytest.raises(ValueError, match=r"HOROVOD_SIZE is 4.*horovodrun -np 4"):
+        WorkerEnv.from_environ({"HOROVOD_SIZE": "4", "HOROVOD_RANK": "1"})
+
+
+MPIRUN = {
+    "OMPI_COMM_WORLD_RANK": "5",
+    "OMPI_COMM_WORLD_SIZE": "8",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+}
+
+
+def test_the_place_that_another_launcher_gives():
+    env = WorkerEnv.from_environ(MPIRUN)
+    assert (env.rank, env.size, env.local_rank, env.local_size, env.cross_rank, env.cross_size) == (5, 8, 1, 4, 1, 2)
+    assert env.hostname == os.uname().nodename
+    assert WorkerEnv.from_environ({**MPIRUN, "HOROVOD_HOSTNAME": "x"}).hostname == "x"
+
+
+@pytest.mark.parametrize(
+    ("rank", "local_rank", "local_size", "expected"),
+    [
+        (2, 2, 4, (2, 4, 0, 2)),
+        (5, 6, None, (0, 1, 5, 8)),
+        (7, 3, 4, (3, 4, 1, 2)),
+        (7, 0, 3, (0, 3, 2, 3)),  # hosts of 3, 3 and 2
+        (7, 8, 9, (7, 8, 0, 1)),  # more than there are
+        (5, None, None, (0, 1, 5, 8)),
+    ],
+)
+def test_what_is_guessed_until_the_ranks_have_met(rank, local_rank, local_size, expected):
+    given = {"RANK": rank, "SIZE": 8, "LOCAL_RANK": local_rank, "LOCAL_SIZE": local_size}
+    made = {f"OMPI_COMM_WORLD_{name}": str(value) for name, value in given.items() if value is not None}
+    env = WorkerEnv.from_environ(made)
+    assert (env.local_rank, env.local_size, env.cross_rank, env.cross_size) == expected
+
+
+@pytest.mark.parametrize("port", [0, 1, 65535, 65536])
+def test_which_ports_there_are(port):
+    change = {"rendezvous_addr": "a", "rendezvous_port": port}
+    if 1 <= port <= 65535:
+        assert WorkerEnv(**change).rendezvous_port == port
+    else:
+        with pytest.raises(ValueError, match=f"is {port}, accepted is 1 to 65535"):
+            WorkerEnv(**change)
+
+
+def test_the_file_of_a_descriptor_is_known_by_its_name():
+    assert is_path_of_descriptor(path_of_descriptor(17, 3))
+    for path in ("/home/me/job.key", "/proc/17/fd/3/x", "/x/proc/17/fd/3", "/proc/self/fd/3"):
+        assert not is_path_of_descriptor(path)
+
+
+def test_variables_of_ours_count_before_another_launcher():
+    env = WorkerEnv.from_environ({**MPIRUN, **PAIR})
+    assert (env.rank, env.size, env.place) == (1, 2, None)
+
+
+def test_a_launcher_of_one_process():
+    env = WorkerEnv.from_environ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"})
+    assert (env.rank, env.size) == (0, 1)
+
+
+def test_mpi_may_be_asked_for_where_it_started_the_job():
+    assert WorkerEnv.from_environ({**MPIRUN, "HOROVOD_CONTROLLER": "MPI"}).controller == "mpi"
+    torchrun = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+    with pytest.raises(ValueError, match="HOROVOD_CONTROLLER is 'mpi'"):
+        WorkerEnv.from_environ({**torchrun, "HOROVOD_CONTROLLER": "mpi"})
+
+
+def test_the_key_that_the_user_gives(monkeypatch, tmp_path):
+    env = WorkerEnv.from_environ(MPIRUN)
+    monkeypatch.setattr("horovod.common.contract.worker_env._taken", [])
+    assert env.given_key() is None
+    monkeypatch.setenv("HOROVOD_JOB_KEY", "0f" * 32 + "\n")
+    assert env.given_key() == b"\x0f" * 32
+    assert "HOROVOD_JOB_KEY" not in os.environ, "children would inherit it"
+    assert env.given_key() == b"\x0f" * 32, "init may be called again"
+    path = tmp_path / "key"
+    path.write_text("e0" * 32 + "\n")
+    path.chmod(0o600)
+    assert WorkerEnv.from_environ({**MPIRUN, "HOROVOD_KEY_FILE": str(path)}).given_key() == b"\xe0" * 32
+
+
+@pytest.mark.parametrize("text", ["", "0f" * 31, "0f" * 31 + "0g", "password"])
+def test_a_key_that_is_none_is_refused_and_not_shown(monkeypatch, text):
+    monkeypatch.setattr("horovod.common.contract.worker_env._taken", [])
+    monkeypatch.setenv("HOROVOD_JOB_KEY", text)
+    with pytest.raises(ValueError, match=r"HOROVOD_JOB_KEY has .* 64 hexadecimal digits") as caught:
+        WorkerEnv.from_environ(MPIRUN).given_key()
+    # Test runners and debuggers show the variables of each frame.
+    steps = list(traceback.walk_tb(caught.tb))[1:]
+    shown = str(caught.value) + repr([frame.f_locals for frame, _ in steps])
+    assert not text or text not in shown
+
+
+def test_a_process_alone_takes_the_key_out_of_its_environment():
+    program = (
+        "import os\n"
+        "from horovod.common.basics import HorovodBasics\n"
+        "hvd = HorovodBasics('benchmark'); hvd.init(); hvd.shutdown()\n"
+        "print('HOROVOD_JOB_KEY' in os.environ)\n"
+    )
+    environment = {**os.environ, "HOROVOD_JOB_KEY": "0f" * 32}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+    assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
+
+
+@pytest.fixture
+def key_fd():
+    key = make_key()
+    fd = make_key_fd(key)
+    yield key, fd
+    os.close(fd)
+
+
+def test_key_descriptor_can_be_read_any_number_of_times(key_fd):
+    key, fd = key_fd
+    assert len(key) == 32
+    assert read_key_fd(fd) == read_key_fd(fd) == key
+    assert WorkerEnv(key_fd=fd).job_key() == key
+
+
+def test_key_descriptor_is_sealed(key_fd):
+    key, fd = key_fd
+    with pytest.raises(OSError):
+        os.pwrite(fd, b"x" * 32, 0)
+    with pytest.raises(OSError):
+        os.ftruncate(fd, 0)
+    assert read_key_fd(fd) == key
+
+
+def test_key_reaches_a_child(key_fd):
+    key, fd = key_fd
+    code = "from horovod.common.contract.worker_env import WorkerEnv; print(WorkerEnv.from_environ().job_key().hex())"
+    environ = {**os.environ, "HOROVOD_KEY_FD": str(fd)}
+    child = subprocess.run([sys.executable, "-c", code], env=environ, pass_fds=(fd,), capture_output=True, text=True)
+    assert child.stdout.strip() == key.hex()
+
+
+def test_the_file_stands_in_for_a_lost_descriptor(key_fd):
+    key, fd = key_fd
+    proc = f"/proc/{os.getpid()}/fd/{fd}"
+    assert WorkerEnv(key_fd=4000, key_file=proc).job_key() == key
+    with pytest.raises(ValueError, match="HOROVOD_KEY_FD is 4000"):
+        WorkerEnv(key_fd=4000).job_key()
+    with pytest.raises(ValueError, match="neither"):
+        WorkerEnv().job_key()
+
+
+def test_a_key_that_others_could_change_is_refused():
+    fd = os.memfd_create("key", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.write(fd, make_key())
+        with pytest.raises(ValueError, match="a sealed memfd of 32 bytes"):
+            read_key_fd(fd)
+    finally:
+        os.close(fd)
+
+
+def test_another_file_under_the_descriptors_number_is_refused(tmp_path):
+    (tmp_path / "f").write_bytes(b"x" * 32)
+    with open(tmp_path / "f", "rb") as file, pytest.raises(ValueError, match="HOROVOD_KEY_FD"):
+        read_key_fd(file.fileno())
+    fd = make_key_fd(b"short")
+    with pytest.raises(ValueError, match="32 bytes"):
+        read_key_fd(fd)
+    os.close(fd)
+
+
+def test_key_file(tmp_path):
+    key, path = make_key(), tmp_path / "key"
+    path.write_bytes(key)
+    path.chmod(0o600)
+    assert read_key_file(str(path)) == key
+    for mode in (0o640, 0o604, 0o602, 0o644):
+        path.chmod(mode)
+        with pytest.raises(ValueError, match=r"HOROVOD_KEY_FILE is .*accepted is a regular file"):
+            read_key_file(str(path))
+    path.chmod(0o600)
+    path.write_bytes(key + b"x")
+    with pytest.raises(ValueError, match="of 33 bytes") as caught:
+        read_key_file(str(path))
+    assert key.hex() not in str(caught.value)
+    with pytest.raises(ValueError, match="cannot be opened"):
+        read_key_file(str(tmp_path / "absent"))
+    os.mkfifo(tmp_path / "fifo", 0o600)
+    with pytest.raises(ValueError, match="accepted is a regular"):
+        read_key_file(str(tmp_path / "fifo"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give a file away")
+def test_key_file_of_another_user_is_refused(tmp_path):
+    path = tmp_path / "key"
+    path.write_bytes(make_key())
+    path.chmod(0o600)
+    os.chown(path, 12345, 12345)
+    with pytest.raises(ValueError, match="owner 12345"):
+        read_key_file(str(path))

@@ -1,0 +1,55 @@
+"""Congestion control of data connections: what is chosen, and that a real socket gets it."""
+
+import socket
+
+import pytest
+
+from horovod.common.network import congestion
+
+
+@pytest.fixture
+def connected():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        theirs, _ = listener.accept()
+    with ours, theirs:
+        yield ours
+
+
+def current(sock):
+    return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).partition(b"\0")[0].decode()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "system", "round_trip_us", "asked"),
+    [
+        ("auto", "bbr", 50, ("reno", "cubic")),
+        ("auto", "bbr", 1000, ()),
+        ("auto", "cubic", 50, ()),
+        ("auto", "dctcp", 50, ()),
+        ("system", "bbr", 50, ()),
+        ("bbr", "cubic", 50, ("bbr",)),
+    ],
+)
+def test_only_bbr_to_a_near_host_is_replaced(wanted, system, round_trip_us, asked):
+    assert congestion.choose(wanted, system, round_trip_us) == asked
+
+
+def test_a_socket_gets_what_is_asked_for_by_name(connected):
+    congestion.apply(connected, "reno")  # every kernel has it and grants it to everybody
+    assert current(connected) == "reno"
+    congestion.apply(connected, "system")
+    congestion.apply(connected, "auto")
+    assert current(connected) == "reno"
+
+
+def test_the_round_trip_of_a_near_connection_is_near(connected):
+    connected.sendall(b"x")
+    assert 0 <= congestion._round_trip_us(connected) < congestion._NEAR_US
+
+
+def test_an_unknown_name_is_refused_with_what_is_accepted(connected):
+    with pytest.raises(
+        ValueError, match=r"HOROVOD_TCP_CONGESTION is 'nosuch'.*accepted are auto, system, or one of .*reno"
+    ):
+        congestion.apply(connected, "nosuch")

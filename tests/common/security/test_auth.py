@@ -1,0 +1,236 @@
+"""The handshake: members pass, everything else does not."""
+
+import contextlib
+import os
+import socket
+import threading
+import time
+
+import pytest
+
+from horovod.common.security import auth
+from horovod.common.security.auth import Acceptor, AuthError, Connector, Inviter, Place
+
+KEY = b"k" * 32
+PLACE = Place(purpose=2, epoch=7, source=3, target=1)
+
+
+def exchange(connector, acceptor):
+    """Runs both sides to the end without a socket; returns what went from connector to acceptor."""
+    sent = b""
+    while connector.outgoing or acceptor.outgoing:
+        data, connector.outgoing = connector.outgoing, b""
+        sent += data
+        acceptor.feed(data)
+        data, acceptor.outgoing = acceptor.outgoing, b""
+        if data:
+            connector.feed(data)
+    return sent
+
+
+def test_members_agree_on_the_place():
+    connector, acceptor = Connector(KEY, PLACE), Acceptor(KEY, epoch=7, rank=1)
+    exchange(connector, acceptor)
+    assert connector.done
+    assert acceptor.done
+    assert acceptor.place == PLACE
+    assert connector.wanted == acceptor.wanted == 0
+    ours, theirs = connector.session, acceptor.session
+    assert (ours.send, ours.receive) == (theirs.receive, theirs.send)
+    assert ours.send != ours.receive  # a direction each
+    # What is shown of them in a traceback is no key.
+    assert repr(ours) == "Session()"
+    assert repr(auth.Ephemeral(b"p", KEY.count)) == "Ephemeral(public=b'p', cipher=0)"
+
+
+def test_what_is_wanted_is_what_is_missing():
+    acceptor = Acceptor(KEY, epoch=7, rank=1)
+    hello = Connector(KEY, PLACE).outgoing
+    for at in range(len(hello)):
+        assert acceptor.wanted == len(hello) - at
+        acceptor.feed(hello[at : at + 1])
+    assert acceptor.wanted == 32  # the proof
+
+
+def test_an_acceptor_that_connects_invites_the_connector():
+    inviter, invited = Inviter(KEY, PLACE), Acceptor(KEY, epoch=7, rank=3)
+    invitation, inviter.outgoing = inviter.outgoing, b""
+    invited.feed(invitation[: invited.wanted])
+    invited.feed(invitation[-invited.wanted :])
+    assert invited.done
+    assert not invited.outgoing
+    assert invited.invited == Place(purpose=2, epoch=7, source=1, target=3)
+    with pytest.raises(AuthError, match="not complete"):
+        _ = invited.place
+    exchange(Connector(KEY, PLACE), inviter)
+    assert inviter.place == PLACE
+
+
+@pytest.mark.parametrize("byte", [5, 9, 20, 24, 40, 60, 87])
+def test_a_forged_invitation_is_refused(byte):
+    forged = bytearray(Inviter(KEY, PLACE).outgoing)
+    forged[byte] ^= 1
+    invited = Acceptor(KEY, 7, 3)
+    with contextlib.suppress(AuthError):
+        invited.feed(bytes(forged[:56]))
+    with contextlib.suppress(AuthError):
+        invited.feed(bytes(forged[56:]))
+    assert not invited.done
+    assert invited.invited is None
+    assert not invited.outgoing
+
+
+def test_an_invitation_is_for_one_rank_and_epoch():
+    hello = Inviter(KEY, PLACE).outgoing[:56]
+    for acceptor in (Acceptor(KEY, 8, 3), Acceptor(KEY, 7, 2)):
+        with pytest.raises(AuthError, match="meant for rank 3 in epoch 7"):
+            acceptor.feed(hello)
+
+
+def test_place_is_unknown_before_it_is_proven():
+    connector, acceptor = Connector(KEY, PLACE), Acceptor(KEY, 7, 1)
+    acceptor.feed(connector.outgoing)
+    with pytest.raises(AuthError, match="not complete"):
+        _ = acceptor.place
+
+
+def test_the_connector_notices_a_stranger_that_listens():
+    with pytest.raises(AuthError, match="does not know the job's key"):
+        exchange(Connector(KEY, PLACE), Acceptor(b"x" * 32, 7, 1))
+
+
+def test_the_acceptor_notices_a_stranger_that_connects():
+    connector, acceptor = Connector(b"x" * 32, PLACE), Acceptor(KEY, 7, 1)
+    acceptor.feed(connector.outgoing)
+    with pytest.raises(AuthError, match="does not know the job's key"):
+        acceptor.feed(os.urandom(32))
+
+
+def test_the_connector_is_done_when_it_is_welcome():
+    """Before that the acceptor may have given up; and only the acceptor can welcome."""
+    connector, acceptor = Connector(KEY, PLACE), Acceptor(KEY, 7, 1)
+    acceptor.feed(connector.outgoing)
+    connector.feed(acceptor.outgoing)
+    assert connector.proven
+    assert not connector.done
+    with pytest.raises(AuthError, match="not complete"):
+        _ = connector.session
+    with pytest.raises(AuthError, match="does not know the job's key"):
+        connector.feed(os.urandom(32))
+    assert not connector.done
+
+
+@pytest.mark.parametrize(("epoch", "rank"), [(8, 1), (7, 2)])
+def test_another_epoch_or_rank_is_refused(epoch, rank):
+    with pytest.raises(AuthError, match="meant for rank 1 in epoch 7"):
+        Acceptor(KEY, epoch, rank).feed(Connector(KEY, PLACE).outgoing)
+
+
+@pytest.mark.parametrize("byte", range(56))
+def test_every_byte_of_the_hello_is_under_the_mac(byte):
+    """Purpose, ranks, epoch and nonce cannot be altered on the way; the three pad bytes are covered too."""
+    connector, acceptor = Connector(KEY, PLACE), Acceptor(KEY, 7, 1)
+    hello = bytearray(connector.outgoing)
+    assert len(hello) == 56
+    hello[byte] ^= 1
+    connector.outgoing = b""
+    with pytest.raises(AuthError):  # noqa: PT012
+        acceptor.feed(bytes(hello))
+        connector.feed(acceptor.outgoing)
+
+
+def test_a_recorded_connection_cannot_be_played_again():
+    recorded = exchange(Connector(KEY, PLACE), Acceptor(KEY, 7, 1))
+    acceptor = Acceptor(KEY, 7, 1)
+    acceptor.feed(recorded[:-32])
+    with pytest.raises(AuthError):
+        acceptor.feed(recorded[-32:])
+
+
+def test_an_answer_cannot_be_reflected():
+    """The acceptor's MAC sent back as the proof must not pass."""
+    connector, acceptor = Connector(KEY, PLACE), Acceptor(KEY, 7, 1)
+    acceptor.feed(connector.outgoing)
+    with pytest.raises(AuthError):
+        acceptor.feed(acceptor.outgoing[-32:])
+
+
+def test_more_data_than_the_handshake_has_is_refused():
+    with pytest.raises(AuthError, match="more data"):
+        Acceptor(KEY, 7, 1).feed(b"\0" * 4096)
+
+
+def run_accept(sock, timeout=30.0):
+    result = []
+
+    def run():
+        try:
+            result.append(auth.accept(sock, KEY, 7, 1, timeout))
+        except Exception as error:
+            result.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, result
+
+
+def test_over_sockets_and_no_byte_too_many():
+    a, b = socket.socketpair()
+    with a, b:
+        thread, result = run_accept(b)
+        auth.connect(a, KEY, PLACE, 30)
+        a.sendall(b"data of the link")
+        thread.join(30)
+        assert result == [PLACE]
+        assert b.recv(100) == b"data of the link"
+
+
+def test_silence_ends_at_the_deadline():
+    a, b = socket.socketpair()
+    with a, b:
+        begin = time.monotonic()
+        with pytest.raises(TimeoutError, match=r"no answer within 0\.2 s"):
+            auth.connect(a, KEY, PLACE, 0.2)
+        assert time.monotonic() - begin < 20
+        with pytest.raises(TimeoutError):
+            auth.accept(b, b"y" * 32, 7, 1, 0.2)
+
+
+def test_dripping_does_not_extend_the_deadline():
+    a, b = socket.socketpair()
+    with a, b:
+        thread, result = run_accept(b, timeout=0.4)
+        begin = time.monotonic()
+        while thread.is_alive() and time.monotonic() - begin < 30:
+            a.sendall(b"H")
+            time.sleep(0.05)
+        thread.join(30)
+        assert isinstance(result[0], TimeoutError)  # AuthError when it had read on, to the end of the first message
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"GET / HTTP/1.1\r\nHost: here\r\nAccept: everything that there is\r\n\r\n", b"\0" * 200]
+)
+def test_garbage_is_refused(garbage):
+    a, b = socket.socketpair()
+    with a, b:
+        thread, result = run_accept(b)
+        a.sendall(garbage)
+        thread.join(30)
+        assert isinstance(result[0], AuthError)
+
+
+def test_a_closed_connection_is_an_error_at_once():
+    a, b = socket.socketpair()
+    with a:
+        b.close()
+        with pytest.raises(AuthError, match=r"closed|broke"):
+            auth.connect(a, KEY, PLACE, 30)
+
+
+def test_derived_keys_differ_and_are_stable():
+    keys = {auth.derive_key(KEY, label) for label in ("a", "b", "store server")}
+    assert len(keys) == 3
+    assert auth.derive_key(KEY, "a") in keys
+    assert auth.derive_key(b"x" * 32, "a") not in keys
+    assert all(len(key) == 32 for key in keys)

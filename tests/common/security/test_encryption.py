@@ -1,0 +1,374 @@
+"""Encrypted connections between hosts, from the handshake's keys to what can be seen, and changed, on the wire."""
+
+import os
+import re
+
+import pytest
+
+from horovod.common.basics import HorovodBasics
+from horovod.common.exceptions import HorovodInternalError
+from horovod.common.security import cipher
+from horovod.common.security.auth import Acceptor, AuthError, Connector, Ephemeral, Place, Session
+from horovod.common.security.cipher import Cipher
+
+KEY = b"k" * 32
+PLACE = Place(purpose=2, epoch=7, source=3, target=1)
+
+
+def fresh_pair(purpose):
+    name, library = next(iter(cipher.available().items()))
+    return Cipher(name, library).ephemeral()
+
+
+def shake_hands(connector, acceptor):
+    while connector.outgoing or acceptor.outgoing:
+        data, connector.outgoing = connector.outgoing, b""
+        acceptor.feed(data)
+        data, acceptor.outgoing = acceptor.outgoing, b""
+        if data:
+            connector.feed(data)
+    return connector.session, acceptor.session
+
+
+def hands(key=KEY, ephemerals=lambda purpose: None):
+    return shake_hands(Connector(key, PLACE, ephemerals), Acceptor(key, 7, 1, ephemerals))
+
+
+def test_both_sides_mean_the_same_cipher():
+    """Nobody in between can bring one of them to another, or to none."""
+    pairs = [None, *(Ephemeral(b"p" * 32, lambda theirs: b"a secret", cipher=number) for number in (1, 2))]
+    for mine in pairs:
+        for theirs in pairs:
+            if mine is theirs:
+                hands(ephemerals=lambda purpose, pair=mine: pair)
+                continue
+            acceptor = Acceptor(KEY, 7, 1, lambda purpose, pair=theirs: pair)
+            with pytest.raises(AuthError, match=r"it means to encrypt by cipher \d, this side by \d"):
+                acceptor.feed(Connector(KEY, PLACE, lambda purpose, pair=mine: pair).outgoing)
+    first, second = (hands(ephemerals=lambda purpose, pair=pair: pair)[0] for pair in pairs[1:])
+    assert not {first.send, first.receive} & {second.send, second.receive}
+    for name, library in cipher.available().items():
+        assert Cipher(name, library).ephemeral().cipher == 1 + cipher.NAMES.index(name)
+
+
+@pytest.mark.parametrize("ephemerals", [lambda purpose: None, fresh_pair])
+def test_both_ends_have_the_same_keys_the_other_way_round(ephemerals):
+    connector, acceptor = hands(ephemerals=ephemerals)
+    assert (connector.send, connector.receive) == (acceptor.receive, acceptor.send)
+    assert connector.send != connector.receive
+    assert len(connector.send) == len(connector.receive) == 32
+
+
+def test_every_connection_has_keys_of_its_own():
+    sessions = [hands(ephemerals=e) for e in (lambda purpose: None, fresh_pair) for _ in range(3)]
+    keys = {key for pair in sessions for key in (pair[0].send, pair[0].receive)}
+    assert len(keys) == 12
+
+
+def test_keys_follow_from_what_only_the_two_ends_know():
+    """Who has recorded the connection and learns the job's key later lacks the secret of the two ephemeral keys."""
+    steady = Ephemeral(b"p" * 32, lambda theirs: b"one secret")
+    same_nonces = Ephemeral(b"p" * 32, lambda theirs: b"another secret")
+    first, second = (hands(ephemerals=lambda purpose, pair=pair: pair)[0] for pair in (steady, same_nonces))
+    assert first.send != second.send
+    assert hands(ephemerals=lambda purpose: steady)[0] == first
+
+
+def test_ends_that_agree_differently_have_different_keys():
+    one, other = (Ephemeral(b"p" * 32, lambda theirs, secret=secret: secret, 1) for secret in (b"one", b"another"))
+    connector, acceptor = shake_hands(Connector(KEY, PLACE, lambda _: one), Acceptor(KEY, 7, 1, lambda _: other))
+    assert connector.send != acceptor.receive
+
+
+def test_a_public_key_of_small_order_is_refused():
+    evil = Ephemeral(b"\1" + b"\0" * 31, lambda theirs: b"", fresh_pair(2).cipher)
+    with pytest.raises(AuthError, match="no public key that an honest side sends"):
+        shake_hands(Connector(KEY, PLACE, lambda purpose: evil), Acceptor(KEY, 7, 1, fresh_pair))
+
+
+def test_keys_are_known_only_after_the_handshake_and_not_shown():
+    connector, acceptor = Connector(KEY, PLACE), Acceptor(KEY, 7, 1)
+    for side in (connector, acceptor):
+        with pytest.raises(AuthError, match="not complete"):
+            _ = side.session
+    assert repr(Session(b"secret", b"secret")) == "Session()"
+    assert "agree" not in repr(fresh_pair(2))
+
+
+def test_ephemeral_keys_are_made_for_the_purpose_that_the_hello_names():
+    asked = []
+
+    def note(purpose):
+        asked.append(purpose)
+
+    hands(ephemerals=note)
+    assert asked == [2, 2]
+
+
+def test_what_all_can_do_is_what_rank_0_likes_best():
+    both, reverse, one = list(cipher.NAMES), list(reversed(cipher.NAMES)), ["chacha20-poly1305"]
+    labels = ["rank 0", "rank 1"]
+    assert cipher.agree(labels, [both, reverse], "auto") == "aes-256-gcm"
+    assert cipher.agree(labels, [reverse, both], "auto") == "chacha20-poly1305"
+    assert cipher.agree(labels, [both, one], "auto") == "chacha20-poly1305"
+    assert cipher.agree(labels, [both, both], "chacha20-poly1305") == "chacha20-poly1305"
+    with pytest.raises(ValueError, match=r"^rank 1 has no library for encryption: .*libssl3.*pyzmq"):
+        cipher.agree(labels, [both, []], "auto")
+    with pytest.raises(ValueError, match=r"^rank 1 has no library for aes-256-gcm: "):
+        cipher.agree(labels, [both, one], "aes-256-gcm")
+    with pytest.raises(ValueError, match=r"^rank 1 has no library for aes-256-gcm: "):
+        cipher.agree(labels, [both[:1], one], "auto")
+
+
+def test_either_library_will_do(monkeypatch):
+    found = cipher.available()
+    assert "chacha20-poly1305" in found
+    paths = cipher._loaded()
+    assert any("libsodium" in path for path in paths), "pyzmq's wheels bring it"
+    for kind in ("libsodium", "libcrypto"):
+        some = [path for path in paths if kind in path]
+        if not some:  # a Python that has OpenSSL inside of itself
+            continue
+        monkeypatch.setattr(cipher, "_loaded", lambda some=some: some)
+        monkeypatch.setattr(cipher, "_SONAMES", ())
+        alone = cipher.available()
+        assert "chacha20-poly1305" in alone  # libsodium has AES only where the processor has instructions that it knows
+        assert set(alone.values()) == set(some[:1])
+    monkeypatch.setattr(cipher, "_loaded", lambda: ["/nowhere/libcrypto.so.3", "libc.so.6"])
+    assert cipher.available() == {}
+
+
+def tap(kinds, change=None):
+    """What the wires between this rank and its peers carry from now on, by (kind, rank, "out" or "in").
+
+    Puts a pair of sockets between the engine and each connection, and a thread that copies. ``change(data)``: what
+    comes out in place of some bytes that leave over a connection of one of ``kinds``.
+    """
+    import contextlib
+    import socket
+    import threading
+
+    from horovod.common.wiring import bootstrap
+
+    seen = {}
+
+    def copy(source, sink, record, change):
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 20):
+                record += data
+                sink.sendall(change(data) if change else data)
+        for sock in (source, sink):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    class Tapped(bootstrap.Former):
+        def run(self, seconds, check):
+            links = super().run(seconds, check)
+            for (kind, rank), real in list(links.items()):
+                if kind not in kinds:
+                    continue
+                with socket.create_server(("127.0.0.1", 0)) as server:
+                    near = socket.create_connection(server.getsockname())
+                    far, _ = server.accept()
+                real.setblocking(True)
+                links[kind, rank] = near
+                for way, source, sink, change_it in (("out", far, real, change), ("in", real, far, None)):
+                    record = seen[kind, rank, way] = bytearray()
+                    threading.Thread(target=copy, args=(source, sink, record, change_it), daemon=True).start()
+            return links
+
+    bootstrap.Former = Tapped  # for the job of this test only: see untap
+    return seen
+
+
+def untap():
+    from horovod.common.wiring import bootstrap, links
+
+    bootstrap.Former = links.Former
+
+
+def exchange_something():
+    """A broadcast of bytes that nobody could mistake, under a name that nobody could."""
+    from horovod.common.objects import broadcast_object
+
+    return broadcast_object(b"the weights of the last layer " * 100, 0, name="a.very.telling.name")
+
+
+@pytest.mark.parametrize("asks", [[], [0, 1], [1]], ids=["nobody", "everybody", "rank 1"])
+def test_the_wire_shows_neither_names_nor_data(pool, asks):
+    """Data is encrypted as soon as one rank asks for it, whichever."""
+
+    def work(asks):
+        from horovod.common.wiring.links import CONTROL, DATA
+
+        hvd = HorovodBasics("tests")
+        hvd.shutdown()  # an earlier test's job
+        seen = tap([CONTROL, DATA])
+        os.environ["HOROVOD_ENCRYPT_DATA"] = str(int(hvd_rank_of_environment() in asks))
+        try:
+            hvd.init()
+            exchange_something()
+            hvd.shutdown()
+        finally:
+            del os.environ["HOROVOD_ENCRYPT_DATA"]
+            untap()
+        assert sum(map(len, seen.values())) > 3000
+        names = [b"telling" in record for (kind, _, _), record in seen.items() if kind == CONTROL]
+        data = [b"weights" in record for (kind, _, _), record in seen.items() if kind == DATA]
+        return any(names), any(data), len(seen)
+
+    for names, data, records in pool(2, initialized=False, HOROVOD_TRANSPORT="tcp").run(work, asks):
+        assert not names
+        assert data == (not asks), "or the tap sees nothing"
+        assert records == 4
+
+
+@pytest.mark.parametrize("kind", ["control", "data"])
+def test_bytes_that_somebody_changes_end_the_job_and_the_error_says_so(pool, kind):
+    def work():
+        from horovod.common.wiring.links import CONTROL, DATA
+
+        hvd = HorovodBasics("tests")
+        hvd.shutdown()  # an earlier test's job
+        changing = []
+
+        def change(data):
+            return data[:-1] + bytes([data[-1] ^ 1]) if changing else data
+
+        rank = hvd_rank_of_environment()
+        tap([CONTROL if kind == "control" else DATA], change if rank == 1 else None)
+        try:
+            hvd.init()
+            exchange_something()
+            if rank == 1:
+                changing.append(True)
+            with pytest.raises(HorovodInternalError) as caught:
+                exchange_for_a_while()
+            return str(caught.value)
+        finally:
+            untap()
+            hvd.shutdown()
+
+    results = pool(2, initialized=False, HOROVOD_TRANSPORT="tcp", HOROVOD_ENCRYPT_DATA="1").run(work)
+    assert re.search(r"rank 1.*altered, repeated or left out on the way", results[0]), results
+    # Rank 1 hears of it where its own way is not the one that is changed.
+    assert "rank 0" in results[1] or "altered" in results[1], results
+
+
+def hvd_rank_of_environment():
+    return int(os.environ["HOROVOD_RANK"])
+
+
+def exchange_for_a_while():
+    from horovod.common.objects import broadcast_object
+
+    for i in range(100):
+        broadcast_object(b"x" * 1000, i % 2)
+
+
+@pytest.mark.parametrize("operation", ["broadcast_object", "allgather_object"])
+def test_an_object_that_was_replaced_on_its_way_is_not_unpickled(pool, operation, tmp_path):
+    """Data links are not encrypted by default, and unpickling runs what the bytes say."""
+
+    def work(mark):
+        import pickle
+
+        from horovod.common import objects
+        from horovod.common.wiring.links import DATA
+
+        class Bomb:
+            def __reduce__(self):
+                return os.mkdir, (str(mark),)
+
+        hvd = HorovodBasics("tests")
+        hvd.shutdown()  # an earlier test's job
+        harmless = "x" * 1000
+        bomb = pickle.dumps(Bomb()).ljust(1000, b".")
+
+        def change(data):
+            return data.replace(harmless.encode(), bomb)
+
+        rank = hvd_rank_of_environment()
+        tap([DATA], change if rank == 1 else None)
+        try:
+            hvd.init()
+            call = getattr(objects, operation)
+            try:
+                call(harmless, 1) if operation == "broadcast_object" else call(harmless)
+            except HorovodInternalError as error:
+                return str(error)
+            return "fine"
+        finally:
+            untap()
+            hvd.shutdown()
+
+    job = pool(2, initialized=False, HOROVOD_TRANSPORT="tcp")
+    first, second = job.run(work, tmp_path / "exploded")
+    assert re.search(operation + r" 'str': the object of rank 1 was altered on its way.*HOROVOD_ENCRYPT_DATA", first)
+    assert second == "fine" or "altered" in second or "rank 0" in second
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_a_rank_without_a_library_is_named_on_all_ranks(pool):
+    def work(transport):
+        from horovod.common.security import cipher
+
+        hvd = HorovodBasics("tests")
+        hvd.shutdown()  # an earlier test's job
+        original = cipher.available
+        if hvd_rank_of_environment() == 1:
+            cipher.available = dict
+        try:
+            hvd.init()
+            hvd.shutdown()
+        except ValueError as error:
+            return str(error)
+        finally:
+            cipher.available = original
+        return "joined"
+
+    for transport, expected in (("tcp", r"^rank 1 \(host .*\) has no library for encryption: "), ("auto", "^joined$")):
+        for result in pool(2, initialized=False, HOROVOD_TRANSPORT=transport).run(work, transport):
+            assert re.search(expected, result), result
+
+
+def test_objects_are_opened_after_calls_that_failed(pool):
+    """Ranks number their calls alike, also those that come to nothing on all of them or on one."""
+
+    def work():
+        from horovod.common.objects import allgather_object, broadcast_object
+        from horovod.common.process_sets import ProcessSet
+
+        hvd = HorovodBasics("tests")
+        hvd.shutdown()  # an earlier test's job
+        hvd.init()
+        rank, got = hvd.rank(), []
+        try:
+            for call in (
+                lambda: broadcast_object("x", rank, name="a"),  # each has another root
+                lambda: broadcast_object("x", 7, name="a") if rank == 1 else None,
+                lambda: broadcast_object(stuck(), 0, name="a"),
+                lambda: allgather_object("x", name="a", process_set=ProcessSet([0])) if rank == 1 else None,
+                lambda: allgather_object(stuck() if rank == 1 else 1, name="a"),
+            ):
+                try:
+                    call()
+                    got.append("no error")
+                except (ValueError, HorovodInternalError) as error:
+                    got.append(str(error)[:20])
+            got.append(broadcast_object(f"from {rank}", 1, name="a"))
+            got.append(allgather_object(rank, name="a"))
+            return got
+        finally:
+            hvd.shutdown()
+
+    for rank, got in enumerate(pool(2, initialized=False, HOROVOD_TRANSPORT="tcp").run(work)):
+        assert got[-2:] == ["from 1", [0, 1]], got
+        assert got.count("no error") == (2 if rank == 0 else 0), got
+
+
+def stuck():
+    """What cannot be pickled."""
+    import threading
+
+    return threading.Lock()

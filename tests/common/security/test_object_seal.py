@@ -1,0 +1,125 @@
+"""Seals of objects: only what a member has just sent for this call is opened."""
+
+import pytest
+
+from horovod.common.exceptions import HorovodInternalError
+from horovod.common.security import object_seal
+from horovod.common.security.object_seal import Numbers, Seals
+
+KEY = b"k" * 32
+WORLD = [0, 1, 2]
+NAME = "allgather_object 'a'"
+
+
+def sealed(seals, data=b"object", operation=NAME, rank=1, ranks=WORLD, part="object", face=""):
+    with seals.begin(operation, ranks, face) as call:
+        return call.seal(data, rank, part)
+
+
+def opened(seals, data, operation=NAME, rank=1, ranks=WORLD, part="object", face=""):
+    with seals.begin(operation, ranks, face) as call:
+        return bytes(call.open(memoryview(data), rank, part))
+
+
+@pytest.mark.parametrize("data", [b"", b"object", b"x" * 100_000])
+def test_what_was_sealed_is_opened(data):
+    sender, receiver = Seals(KEY), Seals(KEY)
+    made = sealed(sender, data)
+    assert len(made) == len(data) + sender.overhead
+    assert opened(receiver, made) == data
+    assert opened(Seals(b""), sealed(Seals(b""), data)) == data
+    assert Seals(b"").overhead == 0
+
+
+def refused(receiver, data, **place):
+    with pytest.raises(HorovodInternalError, match=r"allgather_object 'a': the object of rank 1 was altered"):
+        opened(receiver, data, **place)
+
+
+def test_an_object_counts_in_its_own_call_only():
+    """Not when it is repeated, nor before or after its turn."""
+    sender = Seals(KEY)
+    first, second, third = (sealed(sender) for _ in range(3))
+    receiver = Seals(KEY)
+    refused(receiver, second)
+    refused(receiver, first)
+    assert opened(receiver, third) == b"object"
+    receiver = Seals(KEY)
+    assert opened(receiver, first) == b"object"
+    refused(receiver, first)
+    refused(receiver, second)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"operation": "allgather_object 'b'"}, {"rank": 2}, {"ranks": [0, 1]}, {"part": "size"}, {"face": "torch"}],
+    ids=["operation", "rank", "set", "part", "face"],
+)
+def test_an_object_of_another_place_is_refused(other):
+    with pytest.raises(HorovodInternalError, match="altered"):
+        opened(Seals(KEY), sealed(Seals(KEY)), **other)
+
+
+def test_calls_of_other_names_sets_and_faces_may_come_in_between():
+    """Threads bring them about in another order on each rank."""
+    sender, receiver = Seals(KEY), Seals(KEY)
+    places = [{}, {"operation": "allgather_object 'b'"}, {"ranks": [0, 1]}, {"face": "torch"}]
+    made = [(place, sealed(sender, **place)) for place in places for _ in range(2)]
+    for place, data in made[::2][::-1] + made[1::2]:
+        assert opened(receiver, data, **place) == b"object"
+
+
+def fail(seals):
+    with seals.begin(NAME, WORLD) as call:
+        call.cancel()
+
+
+def test_a_call_that_fails_on_all_ranks_does_not_count():
+    sender, receiver = Seals(KEY), Seals(KEY)
+    fail(sender)
+    assert opened(receiver, sealed(sender)) == b"object"
+    for seals in (sender, receiver):
+        fail(seals)
+    assert opened(receiver, sealed(sender)) == b"object"
+
+
+def test_a_call_of_another_thread_meanwhile_is_refused_and_does_not_count():
+    """Else it gave its number back while the next one is in use already, and no later object was opened."""
+    sender, receiver = Seals(KEY), Seals(KEY)
+    with sender.begin(NAME, WORLD) as call:
+        with pytest.raises(ValueError, match=r"allgather_object 'a' is still in flight; wait for it"):
+            sealed(sender)
+        made = call.seal(b"object", 1, "object")
+        assert sealed(sender, operation="allgather_object 'b'")
+    assert opened(receiver, made) == b"object"
+    assert opened(receiver, sealed(sender)) == b"object"
+
+
+def test_every_altered_byte_and_every_cut_is_noticed():
+    made = sealed(Seals(KEY))
+    for index in range(len(made)):
+        changed = bytearray(made)
+        changed[index] ^= 1
+        for wrong in (changed, made[:index]):
+            with pytest.raises(HorovodInternalError, match="altered"):
+                opened(Seals(KEY), wrong)
+    with pytest.raises(HorovodInternalError, match="altered"):
+        opened(Seals(b"x" * 32), made)
+
+
+def test_the_memory_for_names_is_bounded_and_no_number_comes_twice(monkeypatch):
+    monkeypatch.setattr(object_seal, "_NAMES", 100)
+    numbers, given = Numbers(), set()
+    for step in range(1000):
+        for name in ("each step", "each step", f"step {step}", f"step {step % 300}"):
+            number = name, numbers.take(name)
+            assert number not in given
+            given.add(number)
+    assert len(numbers._next) == 100
+    other = Numbers()  # of another rank, which has called the same
+    for step in range(1000):
+        for name in ("each step", "each step", f"step {step}", f"step {step % 300}"):
+            other.take(name)
+    assert [other.take(f"step {step}") for step in range(1000)] == [
+        numbers.take(f"step {step}") for step in range(1000)
+    ]

@@ -1,0 +1,288 @@
+"""The store: operations, deadlines, and strangers."""
+
+import contextlib
+import os
+import socket
+import threading
+import time
+
+import pytest
+
+from horovod.common.contract.worker_env import make_key
+from horovod.common.store import StoreClient, StoreError, StoreServer, StoreTimeout
+
+
+@pytest.fixture
+def key():
+    return make_key()
+
+
+@pytest.fixture
+def server(key):
+    with StoreServer(key) as made:
+        yield made
+
+
+@pytest.fixture
+def client(key, server):
+    with StoreClient(key, *server.address, timeout=30) as made:
+        yield made
+
+
+def open_descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_set_and_get(client):
+    client.set("a", b"1")
+    client.set("b", b"\0\xff" * 1000)
+    client.set("a", b"2")
+    assert client.get("a") == b"2"
+    assert client.get_many(["b", "a"]) == [b"\0\xff" * 1000, b"2"]
+    assert client.find("a") == b"2"
+    assert client.find("c") is None
+
+
+def test_the_first_value_stays(key, server, client):
+    assert client.set_first("cause", b"mine") == b"mine"
+    with StoreClient(key, *server.address) as other:
+        assert other.set_first("cause", b"another") == b"mine"
+    assert client.get("cause") == b"mine"
+
+
+def test_get_waits_for_the_value(key, server, client):
+    got = []
+    thread = threading.Thread(target=lambda: got.append(client.get_many(["x", "y"], timeout=30)))
+    thread.start()
+    with StoreClient(key, *server.address) as other:
+        other.set("x", b"1")
+        time.sleep(0.1)
+        assert not got
+        other.set("y", b"2")
+    thread.join(30)
+    assert got == [[b"1", b"2"]]
+
+
+def test_get_names_what_did_not_come(client):
+    client.set("here", b"")
+    begin = time.monotonic()
+    with pytest.raises(StoreTimeout, match="absent") as caught:
+        client.get_many(["here", "absent"], timeout=0.2)
+    assert 0.15 < time.monotonic() - begin < 20
+    assert caught.value.missing == ["absent"]
+    client.set("absent", b"late")
+    assert client.get("absent") == b"late"
+
+
+def exchange_all(key, server, group, size, timeout=30.0):
+    results = [None] * size
+
+    def meet(rank):
+        with StoreClient(key, *server.address) as mine:
+            try:
+                results[rank] = mine.exchange(group, rank, size, b"v%d" % rank, timeout)
+            except StoreError as error:
+                results[rank] = error
+
+    threads = [threading.Thread(target=meet, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return results
+
+
+def test_exchange_gives_everybody_everything_in_numbered_rounds(key, server):
+    first = exchange_all(key, server, "g", 5)
+    second = exchange_all(key, server, "g", 5)
+    values = [b"v0", b"v1", b"v2", b"v3", b"v4"]
+    assert [result[1] for result in first + second] == [values] * 10
+    assert len({result[0] for result in first}) == 1
+    assert {result[0] for result in second}.isdisjoint({result[0] for result in first})
+
+
+def test_exchange_names_missing_ranks_and_forgets_those_that_gave_up(key, server, client):
+    with pytest.raises(StoreTimeout) as caught:
+        client.exchange("g", 1, 3, b"old", 0.2)
+    assert caught.value.missing == ["0", "2"]
+    assert [result[1][1] for result in exchange_all(key, server, "g", 3)] == [b"v1"] * 3
+
+
+def test_who_came_and_gave_up_is_not_missing(key, server, client):
+    errors = {}
+
+    def meet(rank, seconds):
+        with StoreClient(key, *server.address) as mine:
+            try:
+                mine.exchange("g", rank, 4, b"", seconds)
+            except StoreTimeout as error:
+                errors[rank] = (error.missing, error.gave_up)
+
+    threads = [threading.Thread(target=meet, args=(rank, 0.5 + rank)) for rank in (0, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert errors == {0: (["1", "3"], []), 2: (["1", "3"], ["0"])}
+
+
+def test_who_waits_can_be_seen(key, server):
+    def eventually(expected):
+        end = time.monotonic() + 30
+        while server.waiting() != expected:
+            assert time.monotonic() < end, server.waiting()
+            time.sleep(0.01)
+
+    def meet(rank, seconds):
+        with StoreClient(key, *server.address) as mine, contextlib.suppress(StoreTimeout):
+            mine.exchange("init", rank, 3, b"", seconds)
+
+    assert (server.waiting(), server.completed) == ({}, 0)
+    threads = [threading.Thread(target=meet, args=(2, 30))]
+    threads[0].start()
+    eventually({"init": (3, frozenset({2}))})
+    meet(0, 0.1)  # gives up
+    eventually({"init": (3, frozenset({2}))})
+    for rank in (1, 0):
+        threads.append(threading.Thread(target=meet, args=(rank, 30)))
+        threads[-1].start()
+    for thread in threads:
+        thread.join(30)
+    eventually({})
+    assert server.completed == 1
+    server.close()
+    assert server.waiting() == {}
+
+
+def test_exchange_refuses_other_sizes_and_two_processes_of_one_rank(key, server, client):
+    caught = []
+
+    def meet(timeout):
+        try:
+            client.exchange("g", 0, 2, b"", timeout)
+        except StoreError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=meet, args=(1.0,))
+    thread.start()
+    time.sleep(0.2)
+    with StoreClient(key, *server.address) as other:
+        with pytest.raises(StoreError, match=r"rank 1 says that the job has 3 ranks, ranks 0 said 2"):
+            other.exchange("g", 1, 3, b"")
+        with pytest.raises(StoreError, match="too few"):
+            other.exchange("h", 3, 3, b"")
+    thread.join(30)
+    assert isinstance(caught.pop(), StoreTimeout)
+
+    thread = threading.Thread(target=meet, args=(5.0,))
+    thread.start()
+    time.sleep(0.2)
+    with StoreClient(key, *server.address) as other, pytest.raises(StoreTimeout):
+        other.exchange("g", 0, 2, b"", 0.2)
+    thread.join(30)
+    assert "another process joined as rank 0" in str(caught[0])
+
+
+def test_wrong_key_gets_nothing_and_disturbs_nobody(key, server, client):
+    client.set("secret", b"s")
+    stranger = StoreClient(make_key(), *server.address, timeout=0.3)
+    try:
+        with pytest.raises(StoreTimeout, match="job key") as caught:
+            stranger.get("secret")
+        assert caught.value.missing == []
+        with pytest.raises(StoreTimeout):
+            stranger.set("secret", b"forged", timeout=0.3)
+    finally:
+        stranger.close()
+    assert client.get("secret") == b"s"
+
+
+def test_right_server_key_but_foreign_client_key_is_refused(key, server, client):
+    """Who knows the server's public key, but is not of this job, passes CURVE; the gate has to stop him."""
+    import zmq
+
+    from horovod.common.store.messages import curve_pair
+
+    client.set("secret", b"s")
+    context = zmq.Context()
+    sock = context.socket(zmq.DEALER)
+    sock.linger = 0
+    sock.curve_publickey, sock.curve_secretkey = zmq.curve_keypair()
+    sock.curve_serverkey = curve_pair(key, "server")[0]
+    sock.connect("tcp://{}:{}".format(*server.address))
+    import msgspec
+
+    from horovod.common.store.messages import Get
+
+    sock.send(msgspec.msgpack.encode(Get(1, ["secret"], 1.0)))
+    assert not sock.poll(500)
+    context.destroy(linger=0)
+    assert client.get("secret") == b"s"
+
+
+def test_garbage_disturbs_nobody(server, client):
+    client.set("a", b"1")
+    strangers = []
+    for garbage in (
+        b"",
+        b"\0" * 64,
+        b"GET / HTTP/1.1\r\n\r\n",
+        os.urandom(4096),
+        b"\xff" + b"\0" * 8 + b"\x7f",
+        b"\xff" * 65536,
+    ):
+        stranger = socket.create_connection(server.address)
+        stranger.sendall(garbage)
+        strangers.append(stranger)
+    assert client.get("a") == b"1"
+    for stranger in strangers:
+        stranger.close()
+    assert client.get("a") == b"1"
+
+
+def test_a_member_that_talks_nonsense_is_ignored(key, server, client):
+    client.set("a", b"1")
+    client._socket.send(b"\xc1 not msgpack")
+    client._socket.send(b"\x93\xa3set\x01")
+    client._socket.send(b"\x94\xa3set\x01\xa1\xff\xc4\x00")  # a name that is not UTF-8
+    client._socket.send_multipart([b"", b"", b""])
+    assert client.get("a") == b"1"
+
+
+def test_oversized_values_are_refused_before_sending(client):
+    class Huge(bytes):
+        def __len__(self):
+            return 1 << 40
+
+    with pytest.raises(ValueError, match=r"'big' has 1099511627776 bytes, accepted are at most 1048576"):
+        client.set("big", Huge())
+
+
+def test_close_frees_port_descriptors_and_thread(key):
+    with StoreServer(key) as warm_up:
+        assert warm_up.address[0] == "127.0.0.1"
+    before = open_descriptors(), threading.active_count()
+    for _ in range(20):
+        server = StoreServer(key)
+        with StoreClient(key, *server.address) as client:
+            client.set("a", b"1")
+        server.close()
+        server.close()
+        with pytest.raises(OSError, match="refused"):
+            socket.create_connection(server.address, timeout=30)
+    assert (open_descriptors(), threading.active_count()) == before
+
+
+def test_a_server_that_is_gone_is_an_error_in_time(key):
+    server = StoreServer(key)
+    address = server.address
+    server.close()
+    begin = time.monotonic()
+    with StoreClient(key, *address, timeout=0.2) as client, pytest.raises(StoreTimeout, match="launcher is gone"):
+        client.get("a")
+    assert time.monotonic() - begin < 30
+
+
+def test_foreign_interface_is_refused(key):
+    with pytest.raises(ValueError, match=r"host is '192\.0\.2\.1'"):
+        StoreServer(key, "192.0.2.1")

@@ -1,0 +1,188 @@
+"""The store's decisions, without a server: who gets which reply, and when."""
+
+import math
+
+import pytest
+
+from horovod.common.store import table as store_table
+from horovod.common.store.messages import Exchange, Get, Set, unpack
+from horovod.common.store.table import MAX_WAITING, Table
+
+
+@pytest.fixture
+def table():
+    return Table()
+
+
+def replies(answers):
+    """(client, values or error) of each reply."""
+    return [(client, reply.error or reply.values) for client, reply in answers]
+
+
+def exchange(rank, size=2, value=b"", node="", group="g", timeout=10.0):
+    return Exchange(rank, group, rank, size, value, timeout, node)
+
+
+def test_at_first_nobody_waits(table):
+    table.publish()
+    assert table.waiting == {}
+    assert table.expire(1e9) == []
+
+
+def test_values_are_found_at_once_or_as_soon_as_all_are_there(table):
+    assert replies(table.handle(b"a", Set(1, "x", b"1"), 0)) == [(b"a", [])]
+    assert replies(table.handle(b"b", Get(1, ["x"], 5), 0)) == [(b"b", [b"1"])]
+    assert table.next_deadline() == math.inf
+    assert table.handle(b"b", Get(2, ["x", "y", "z"], 5), 1) == []
+    assert table.handle(b"c", Get(3, ["z"], 2), 1) == []
+    assert table.next_deadline() == 3
+    assert replies(table.handle(b"a", Set(2, "y", b"2"), 1)) == [(b"a", [])]
+    answers = table.handle(b"a", Set(3, "z", b"3"), 2)
+    assert replies(answers) == [(b"a", []), (b"b", [b"1", b"2", b"3"]), (b"c", [b"3"])]
+    assert [reply.id for _, reply in answers] == [3, 2, 3]
+    assert table.next_deadline() == math.inf
+    assert replies(table.handle(b"a", Set(4, "z", b"4"), 2)) == [(b"a", [])]  # nobody waits for it any more
+    assert replies(table.handle(b"b", Get(4, ["z"], 0), 2)) == [(b"b", [b"4"])]
+
+
+def test_the_first_value_stays_where_that_is_asked_for(table):
+    assert replies(table.handle(b"a", Set(1, "x", b"1", first=True), 0)) == [(b"a", [b"1"])]
+    assert replies(table.handle(b"b", Set(1, "x", b"2", first=True), 0)) == [(b"b", [b"1"])]
+    assert replies(table.handle(b"b", Get(2, ["x"], 0), 0)) == [(b"b", [b"1"])]
+
+
+def test_who_waits_too_long_hears_what_is_missing(table):
+    table.handle(b"a", Set(1, "x", b"1"), 0)
+    table.handle(b"b", Get(7, ["w", "x", "y"], 5), 1)
+    assert table.expire(5.9) == []
+    ((client, reply),) = table.expire(6.0)
+    assert (client, reply.id, reply.error, reply.missing) == (b"b", 7, "timeout", ["w", "y"])
+    assert table.expire(100.0) == []
+    assert table.next_deadline() == math.inf
+
+
+def test_a_round_is_over_when_all_ranks_have_come(table):
+    assert table.handle(b"b", exchange(1, 3, b"one", node="n"), 0) == []
+    assert table.handle(b"c", exchange(2, 3, b"two", node="n"), 0) == []
+    table.publish()
+    shown = table.waiting
+    assert shown == {"g": (3, frozenset({1, 2}))}
+    table.publish()
+    assert table.waiting is shown  # nothing has changed
+    answers = dict(table.handle(b"a", exchange(0, 3, b"zero"), 0))
+    assert {client: reply.holder for client, reply in answers.items()} == {b"a": 0, b"b": 1, b"c": 1}
+    assert {reply.round for reply in answers.values()} == {1}
+    for client in (b"a", b"b"):
+        assert [bytes(value) for value in unpack(answers[client].packed)] == [b"zero", b"one", b"two"]
+    assert answers[b"c"].values == [b"one"]  # of the rank that passes everybody's on
+    assert not answers[b"c"].packed
+    table.publish()
+    assert table.waiting == {}
+    # Another round, and of a group of one.
+    assert dict(table.handle(b"a", exchange(0, 1, b"x"), 0))[b"a"].round == 2
+
+
+def test_ranks_without_a_node_pass_nothing_on(table):
+    table.handle(b"a", exchange(0), 0)
+    assert [reply.holder for _, reply in table.handle(b"b", exchange(1), 0)] == [0, 1]
+
+
+def test_who_gives_up_leaves_the_round(table):
+    table.handle(b"a", exchange(0, 3, timeout=5.0), 0)
+    table.handle(b"b", exchange(2, 3, timeout=9.0), 0)
+    assert table.next_deadline() == 5.0
+    ((client, reply),) = table.expire(5.0)
+    assert (client, reply.error, reply.missing, reply.gave_up) == (b"a", "timeout", ["1"], [])
+    table.publish()
+    assert table.waiting == {"g": (3, frozenset({2}))}
+    assert table.next_deadline() == 9.0
+    ((_, reply),) = table.expire(9.0)
+    assert (reply.missing, reply.gave_up) == (["1"], ["0"])
+    table.publish()
+    assert table.waiting == {}
+    assert table.handle(b"a", exchange(0, 2), 10) == []  # a new round, of another size
+    # Who has given up and comes again has not given up.
+    for rank, seconds in ((2, 9.0), (0, 1.0), (1, 1.0), (0, 9.0)):
+        table.handle(b"x", exchange(rank, 4, group="again", timeout=seconds), 20)
+        table.expire(21)
+    assert [(reply.missing, reply.gave_up) for _, reply in table.expire(29)] == [(["3"], ["1"])] * 2
+
+
+def test_wrong_sizes_and_ranks_are_named_and_change_nothing(table):
+    assert replies(table.handle(b"a", exchange(2, 2), 0)) == [
+        (b"a", "rank 2 says that the job has 2 ranks, which is too few")
+    ]
+    assert table.next_deadline() == math.inf
+    table.handle(b"a", exchange(1, 4), 0)
+    table.handle(b"b", exchange(0, 4), 0)
+    assert replies(table.handle(b"c", exchange(2, 3), 0)) == [
+        (b"c", "rank 2 says that the job has 3 ranks, ranks 0, 1 said 4")
+    ]
+    assert replies(table.handle(b"c", exchange(1, 4), 0)) == [(b"a", "another process joined as rank 1")]
+    assert table.handle(b"d", exchange(2, 4), 0) == []
+    assert [client for client, _ in table.handle(b"e", exchange(3, 4), 0)] == [b"b", b"c", b"d", b"e"]
+
+
+def test_a_process_may_make_so_many_requests_that_wait(table):
+    refused = f"{MAX_WAITING} requests of this process wait already, which is the most that are accepted"
+    for number in range(MAX_WAITING - 3):
+        assert table.handle(b"a", Get(number, ["x"], 5), 0) == []
+    for number in range(3):  # that end in three ways, one after the other
+        assert table.handle(b"a", exchange(0, group="g") if number else Get(998, ["z"], 5), 0) == []
+        assert table.handle(b"a", Get(998, ["y"], 2), 0) == []
+        assert table.handle(b"a", Get(998, ["y"], 2), 0) == []
+        assert replies(table.handle(b"a", Get(999, ["x"], 5), 0)) == [(b"a", refused)]
+        assert len(table.expire(2)) == 2
+        over = table.handle(b"b", exchange(1, group="g") if number else Set(1, "z", b""), 2)
+        assert len(over) == 2
+        table.handle(b"b", Set(1, "z", b""), 2)
+    for number in range(3):
+        assert table.handle(b"a", Get(number, ["x"], 5), 0) == []
+    assert replies(table.handle(b"a", Get(999, ["x"], 5), 0)) == [(b"a", refused)]
+    assert table.handle(b"b", Get(1, ["x"], 5), 0) == []
+    assert len(table.handle(b"a", Set(1, "x", b""), 0)) == MAX_WAITING + 2
+    assert table.handle(b"a", Get(1, ["y"], 5), 0) == []
+
+
+def test_what_is_held_is_bounded_and_what_is_over_counts_no_longer(table, monkeypatch):
+    monkeypatch.setattr(store_table, "MAX_TOTAL_BYTES", 10_000)
+    full = "the store is full: it holds 10000 bytes at most"
+    large, larger = b"v" * 6000, b"v" * 9000
+
+    def holds(size):
+        """Are this many bytes more too many, and one less not?"""
+        probe = Set(0, "", b"v" * (size - store_table._PER_ENTRY))
+        assert replies(table.handle(b"p", probe, 0)) == [(b"p", full)]
+        probe.value = probe.value[:-1]
+        assert replies(table.handle(b"p", probe, 0)) == [(b"p", [])]
+        table.handle(b"p", Set(0, "", b""), 0)
+
+    table.handle(b"p", Set(0, "", b""), 0)
+    rest = 10_000 - store_table._PER_ENTRY
+    holds(rest + 1)
+    for _ in range(5):  # in place of one another
+        assert replies(table.handle(b"a", Set(1, "x", large), 0)) != [(b"a", full)]
+        table.handle(b"a", Set(1, "x", b""), 0)
+    entry = store_table._PER_ENTRY + len("x")
+    holds(rest - entry + 1)
+    assert replies(table.handle(b"a", Set(1, "y", larger + large), 0)) == [(b"a", full)]
+    for _ in range(5):  # exchanges and waits that end, in either way
+        table.handle(b"a", exchange(0, value=large), 0)
+        table.handle(b"b", exchange(1), 0)
+        table.handle(b"a", exchange(0, value=large), 0)
+        table.handle(b"b", Get(1, ["nothing", "more"], 5), 0)
+        table.expire(100)
+    holds(rest - entry + 1)
+    table.handle(b"b", Get(1, ["four", "more"], 5), 0)
+    holds(rest - entry - store_table._PER_ENTRY - 2 * store_table._PER_NAME - 8 + 1)
+
+
+def test_what_is_found_together_is_bounded(table, monkeypatch):
+    monkeypatch.setattr(store_table, "MAX_REPLY_BYTES", 1000)
+    table.handle(b"a", Set(1, "x", b"v" * 600), 0)
+    table.handle(b"a", Set(1, "y", b"v" * 400), 0)
+    table.handle(b"a", Set(1, "z", b"v" * 401), 0)
+    ((_, reply),) = table.handle(b"b", Get(1, ["x", "y"], 0), 0)
+    assert not reply.error
+    ((_, reply),) = table.handle(b"b", Get(1, ["x", "z"], 0), 0)
+    assert reply.error == "these values have more than the accepted 1000 bytes together"

@@ -1,0 +1,222 @@
+"""Tensors in the memory that the ranks of a host share: Engine.allocate and the allreduce that needs no copies."""
+
+import ctypes
+import os
+
+import pytest
+
+from horovod.common.exceptions import HorovodInternalError
+from horovod.common.wiring import shared_memory
+
+COUNT = 50_000
+
+
+def engine():
+    from horovod.common.state import state
+
+    return state.engine
+
+
+def sum_int32(memory, name="x"):
+    """Allreduce in place of ``memory`` (Buffer or ctypes array) as int32: first value, last value, bytes reduced
+    unstaged."""
+    from horovod import _core
+    from horovod.common import dtypes
+    from horovod.common.ops import Sum
+
+    before = engine().stats()["unstaged_bytes"]
+    view = ints(memory)
+    address = memory.address if isinstance(memory, _core.Buffer) else ctypes.addressof(memory)
+    shape, int32 = (len(view),), dtypes.CODES["int32"]
+    engine().run(
+        _core.KIND_ALLREDUCE, name, address, address, shape, int32, Sum, 0, 1.0, 1.0, 0, None, "", 0
+    ).wait(20)  # fmt: skip
+    return view[0], view[len(view) - 1], engine().stats()["unstaged_bytes"] - before
+
+
+def ints(memory):
+    return memoryview(memory).cast("B").cast("i")
+
+
+def rank_of_tests():
+    from horovod.common.basics import HorovodBasics
+
+    return HorovodBasics("tests").rank()
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_tensors_that_all_ranks_share_are_reduced_without_staging(pool, size):
+    def work(size):
+        rank = rank_of_tests()
+        engine().allocate(4096 * (rank + 1))  # others' tensors are at other places
+        buffer = engine().allocate(4 * COUNT)
+        assert bytes(buffer) == bytes(4 * COUNT)
+        for step in range(20):  # through negotiation and schedule
+            ints(buffer)[0], ints(buffer)[COUNT - 1] = rank + step, 2 * rank
+            first, last, unstaged = sum_int32(buffer)
+            assert (first, last) == (sum(range(size)) + size * step, 2 * sum(range(size)))
+            assert unstaged == 4 * COUNT
+        return True
+
+    assert pool(size).run(work, size) == [True] * size
+
+
+def test_a_tensor_elsewhere_on_one_rank_is_reduced_all_the_same(pool):
+    def work():
+        rank = rank_of_tests()
+        shared, private = engine().allocate(4 * COUNT), (ctypes.c_int * COUNT)()
+        results = []
+        for step in range(6):
+            memory = private if rank == 1 and step % 2 == 0 else shared
+            ints(memory)[0], ints(memory)[COUNT - 1] = rank + 1, step
+            results.append(sum_int32(memory))
+        return results
+
+    expected = [(3, 2 * step, 4 * COUNT if step % 2 else 0) for step in range(6)]
+    assert pool(2).run(work) == [expected, expected]
+
+
+def test_memory_comes_back_and_runs_out(pool):
+    def work():
+        blocks = [engine().allocate(1 << 20) for _ in range(4)]
+        assert None not in blocks
+        full = engine().allocate(1)
+        used = engine().stats()["arena_bytes"]
+        addresses = [b.address for b in blocks]
+        del blocks
+        again = engine().allocate(4 << 20)
+        return full, used, again.address == addresses[0], bytes(memoryview(again)[:10])
+
+    assert pool(2, HOROVOD_ARENA_BYTES=str(4 << 20)).run(work) == [(None, 4 << 20, True, bytes(10))] * 2
+
+
+@pytest.mark.parametrize(
+    ("size", "settings"), [(1, {}), (2, {"HOROVOD_ARENA_BYTES": "0"}), (2, {"HOROVOD_TRANSPORT": "tcp"})]
+)
+def test_where_nothing_is_shared_nothing_is_allocated(pool, size, settings):
+    def work():
+        return engine().allocate(4096)
+
+    assert pool(size, **settings).run(work) == [None] * size
+
+
+def test_memory_outlives_its_engine_and_is_ordinary_for_the_next(pool):
+    def work():
+        from horovod.common.basics import HorovodBasics
+
+        basics = HorovodBasics("tests")
+        basics.shutdown()  # an earlier test's job
+        basics.init()
+        old = engine().allocate(4 * COUNT)
+        ints(old)[0] = 7
+        basics.shutdown()
+        assert ints(old)[0] == 7
+        basics.init()
+        return sum_int32(old, "after")
+
+    assert pool(2, initialized=False).run(work) == [(14, 0, 0)] * 2
+
+
+def test_a_forked_child_gives_nothing_back(pool):
+    def work():
+        buffer = engine().allocate(4096)
+        memoryview(buffer)[0] = 5
+        child = os.fork()
+        if child == 0:
+            del buffer
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        return status, memoryview(buffer)[0]
+
+    assert pool(2).run(work) == [(0, 5)] * 2
+
+
+def test_a_rank_that_may_not_map_so_much_goes_without(pool):
+    def work():
+        import resource
+
+        from horovod.common.basics import HorovodBasics
+
+        basics = HorovodBasics("tests")
+        basics.shutdown()  # an earlier test's job
+        rank = int(os.environ["HOROVOD_RANK"])
+        before = resource.getrlimit(resource.RLIMIT_AS)
+        if rank == 1:
+            resource.setrlimit(resource.RLIMIT_AS, (8 << 30, before[1]))
+        try:
+            basics.init()
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, before)
+        shared = engine().allocate(4 * COUNT)
+        memory = shared or (ctypes.c_int * COUNT)()
+        ints(memory)[0] = 3
+        return shared is not None, sum_int32(memory)[0]
+
+    assert pool(2, initialized=False, HOROVOD_ARENA_BYTES=str(1 << 40)).run(work) == [(True, 6), (False, 6)]
+
+
+def init_with_files_of(most):
+    """What happens to init under a limit of file sizes: its error, or whether there is an arena and what a sum is."""
+    import resource
+
+    from horovod.common.basics import HorovodBasics
+
+    basics = HorovodBasics("tests")
+    basics.shutdown()  # an earlier test's job
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    try:
+        basics.init()
+    except ValueError as error:
+        return str(error)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    memory = (ctypes.c_int * COUNT)()
+    ints(memory)[0] = 3
+    return engine().allocate(4096) is not None, sum_int32(memory)[0]
+
+
+def test_a_limit_of_file_sizes_takes_the_arena_that_nobody_asked_for(pool):
+    assert pool(2, initialized=False).run(init_with_files_of, 64 << 20) == [(False, 6)] * 2
+
+
+@pytest.mark.parametrize(("arena", "most"), [(1 << 30, 64 << 20), (-1, 1 << 20)])
+def test_a_limit_of_file_sizes_that_is_too_low_is_an_error_that_names_settings(pool, arena, most):
+    results = pool(2, initialized=False, HOROVOD_ARENA_BYTES=str(arena)).run(init_with_files_of, most)
+    for message in results:
+        assert "rank 0" in message
+        assert f"HOROVOD_ARENA_BYTES, which is {arena}, and HOROVOD_STAGING_BYTES" in message
+        assert "ulimit -f" in message
+
+
+def test_a_peer_killed_in_the_middle_is_an_error_everywhere_at_once(pool):
+    def work():
+        import signal
+        import threading
+        import time
+
+        buffer = engine().allocate(64 << 20)
+        sum_int32(buffer, "big")
+        if rank_of_tests() == 1:
+            threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGKILL]).start()
+        killed = time.monotonic() + 0.1
+        try:
+            for _ in range(100_000):
+                sum_int32(buffer, "big")
+        except HorovodInternalError as error:
+            return str(error), time.monotonic() - killed
+        return "no error", 0.0
+
+    results = pool(3).run(work, fresh=True, errors=True)
+    assert "SIGKILL" in str(results[1])
+    for survivor in (results[0], results[2]):
+        message, seconds = survivor
+        assert "rank 1" in message
+        assert seconds < 20  # less than the timeout of collectives
+
+
+def test_size_of_an_arena():
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert memory / 2 <= shared_memory.arena_bytes(-1, 2) < memory / 2 + 4096
+    assert shared_memory.arena_bytes(0, 2) == 0
+    assert shared_memory.arena_bytes(4097, 2) == 8192

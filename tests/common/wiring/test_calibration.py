@@ -1,0 +1,158 @@
+"""The file of measured sizes, and how it reaches the engines."""
+
+import json
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from horovod import _core
+from horovod.common.wiring import calibration
+from horovod.common.wiring.calibration import World, load, path_of, store
+from tests.runner.launching import python, run_job
+
+WORLD = World("host/x86_64/cpu/2", 2, 2, 1, "auto")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_what_is_stored_is_found_for_the_same_world_only(cache: Path) -> None:
+    assert load(WORLD) == ("", "")
+    path = store(WORLD, {"chunk_bytes": 65536, "direct_bytes": 0}, {"allreduce": {"default": 2.0, "tuned": 1.0}})
+    assert path.parent == cache / "horovod"
+    assert load(WORLD) == ("chunk_bytes=65536,direct_bytes=0", "")
+    assert load(World(WORLD.machine, 3, 3, 1, "auto")) == ("", "")
+    assert load(World("other", 2, 2, 1, "auto")) == ("", "")
+    store(WORLD, {})
+    assert load(WORLD) == ("", "")
+
+
+def test_only_the_owner_can_read_and_write_and_nothing_else_is_left(cache: Path) -> None:
+    before = os.umask(0)
+    try:
+        path = store(WORLD, {"chunk_bytes": 65536})
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+def test_without_the_variable_it_is_below_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert calibration.directory() == tmp_path / ".cache" / "horovod"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert calibration.directory() == tmp_path / ".cache" / "horovod"
+
+
+def edited(**changes: object) -> str:
+    made = {"format": 1, "world": json.loads(path_of(WORLD).read_text())["world"], "tuning": {}, "measured": {}}
+    return json.dumps({**made, **changes})
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (lambda: "", "is not used"),
+        (lambda: "{", "is not used"),
+        (lambda: "x" * 70000, "it has 70000 bytes"),
+        (lambda: edited(format=2), "of another version or world"),
+        (lambda: edited(tuning={"chunk_bytes": "many"}), "Expected `int`"),
+        (lambda: edited(tuning={"chunk_bytes": 1}), "'chunk_bytes=1' in the tuning: accepted are bytes from 4096"),
+        (lambda: edited(tuning={"chonk": 1}), "no size 'chonk'"),
+        (lambda: edited(extra=1), "unknown field"),
+    ],
+)
+def test_a_damaged_file_is_passed_over_with_a_reason(cache: Path, text: Callable[[], str], reason: str) -> None:
+    path = store(WORLD, {})
+    path.write_text(text())
+    found, why = load(WORLD)
+    assert found == ""
+    assert str(path) in why
+    assert reason in why
+    assert "\n" not in why
+
+
+def test_a_file_that_others_can_write_is_passed_over(cache: Path) -> None:
+    path = store(WORLD, {"chunk_bytes": 65536})
+    path.chmod(0o622)
+    assert load(WORLD)[0] == ""
+    assert "only this user" in load(WORLD)[1]
+    target = path.with_suffix(".real")
+    path.chmod(0o600)
+    path.rename(target)
+    path.symlink_to(target)
+    assert load(WORLD)[0] == ""
+    path.unlink()
+    path.mkdir()
+    assert load(WORLD)[0] == ""
+    assert str(path) in load(WORLD)[1]
+
+
+def test_what_the_engine_would_refuse_is_not_stored(cache: Path) -> None:
+    with pytest.raises(ValueError, match="chunk_bytes=1"):
+        store(WORLD, {"chunk_bytes": 1})
+    assert list(cache.iterdir()) == []
+
+
+def test_the_engines_sizes() -> None:
+    assert _core.tuning()["chunk_bytes"] == 128 << 10
+    assert _core.tuning("chunk_bytes=65536") == {**_core.tuning(), "chunk_bytes": 65536}
+    with pytest.raises(ValueError, match="no size 'x'"):
+        _core.tuning("x=1")
+
+
+SHOW = """
+import sys
+from horovod import _core
+made = _core.Engine
+def spy(config):
+    sys.stdout.write(f"tuning {config.rank} {config.tuning!r}\\n")
+    return made(config)
+_core.Engine = spy
+from horovod.common.basics import HorovodBasics
+basics = HorovodBasics("test")
+basics.init()
+basics.shutdown()
+"""
+
+
+def shown(**environment: str) -> tuple[list[str], str]:
+    """The tunings that the engines of both ranks got, and what the job said."""
+    done = run_job(["-np", "2", *python(SHOW)], environment={"HOROVOD_CALIBRATE": None, **environment})
+    assert done.code == 0, done.err
+    lines = sorted(line.partition(":")[2] for line in done.out.splitlines())
+    return [line.split(" ", 2)[2] for line in lines], done.err
+
+
+def test_all_ranks_get_what_rank_0_finds(cache: Path) -> None:
+    folder = {"XDG_CACHE_HOME": str(cache)}
+    assert shown(**folder)[0] == ["''", "''"]
+    path = store(World.here(2, 2, 1, "auto"), {"chunk_bytes": 65536})
+    assert shown(**folder) == (["'chunk_bytes=65536'"] * 2, "")
+    assert shown(HOROVOD_CALIBRATE="0", **folder)[0] == ["''", "''"]
+    assert shown(HOROVOD_TUNING="direct_bytes=1", **folder)[0] == ["'direct_bytes=1'"] * 2
+    assert shown(HOROVOD_TRANSPORT="tcp", **folder)[0] == ["''", "''"]
+    path.write_text("broken")
+    tunings, said = shown(**folder)
+    assert tunings == ["''", "''"]
+    assert said.count(f"WARNING: {path} is not used") == 1
+    assert "is not used" not in shown(HOROVOD_LOG_LEVEL="error", **folder)[1]
+
+
+def test_a_wrong_tuning_names_the_variable_on_every_rank() -> None:
+    done = run_job(["-np", "2", *python(SHOW)], environment={"HOROVOD_TUNING": "chunk_bytes=7"})
+    assert done.code != 0
+    for rank in (0, 1):
+        # What both write alike is shown once.
+        lines = [line for line in done.err.splitlines() if line.startswith((f"[{rank}]", "[0-1]"))]
+        assert any(
+            "HOROVOD_TUNING: 'chunk_bytes=7' in the tuning: accepted are bytes from 4096" in line for line in lines
+        )

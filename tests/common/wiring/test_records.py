@@ -1,0 +1,196 @@
+"""How records reach every rank: what the store sends to whom, and what leaders pass on; ranks are threads."""
+
+import os
+import socket
+import threading
+import time
+
+import msgspec
+import pytest
+
+from horovod._version import __version__
+from horovod.common.network.endpoints import Endpoint
+from horovod.common.network.listeners import Listeners
+from horovod.common.store.messages import Exchange, pack, unpack
+from horovod.common.store.table import Table
+from horovod.common.wiring.link_errors import LinkError
+from horovod.common.wiring.links import NODE
+from horovod.common.wiring.peers import Peer, decode_peers
+from horovod.common.wiring.records import _receive, _send, spread
+
+KEY = b"k" * 32
+
+
+def records(hosts, unix_names, versions=None):
+    """One a character of `hosts`, of the size that real ones have."""
+    return [
+        msgspec.msgpack.encode(
+            Peer(
+                versions[rank] if versions else __version__,
+                rank,
+                f"host-{host}.example.org",
+                f"machine {host}",
+                1000 + rank,
+                "network",
+                [Endpoint("eth0", f"10.0.0.{rank % 256}", 24, 40000 + rank)],
+                unix_names[rank],
+                list(range(64)),
+                {f"HOROVOD_SETTING_{index}": index for index in range(20)},
+                False,
+                [],
+                ["aes", "chacha"],
+            )
+        )
+        for rank, host in enumerate(hosts)
+    ]
+
+
+def exchange(hosts, made, node=True):
+    """The store's replies by rank."""
+    table = Table()
+    replies = {}
+    for rank, host in reversed(list(enumerate(hosts))):  # in any order
+        request = Exchange(rank, "init", rank, len(hosts), made[rank], 5.0, host if node else "")
+        replies.update(table.handle(b"%d" % rank, request, 0.0))
+    return [replies[b"%d" % rank] for rank in range(len(hosts))]
+
+
+def total(replies):
+    return sum(len(msgspec.msgpack.encode(reply)) for reply in replies)
+
+
+def test_the_first_rank_of_each_node_gets_everything():
+    made = records("abab", "uuuu")
+    replies = exchange("abab", made)
+    assert [reply.holder for reply in replies] == [0, 1, 0, 1]
+    assert [unpack(reply.packed) for reply in replies[:2]] == [made, made]
+    assert [reply.values for reply in replies[2:]] == [[made[0]], [made[1]]]
+    assert [reply.packed for reply in replies[2:]] == [b"", b""]
+    assert {reply.round for reply in replies} == {1}
+
+
+def test_without_nodes_everybody_gets_everything():
+    made = records("abab", "uuuu")
+    assert [unpack(reply.packed) for reply in exchange("abab", made, node=False)] == [made] * 4
+
+
+def test_what_the_store_sends_grows_with_the_number_of_ranks():
+    """For a number of hosts; without passing on it would be 16 times as much for four times the ranks."""
+
+    def bytes_for(hosts):
+        return total(exchange(hosts, records(hosts, [os.urandom(16).hex() for _ in hosts])))
+
+    small, large = bytes_for("a" * 8 + "b" * 8), bytes_for("a" * 32 + "b" * 32)
+    assert large < 5 * small
+    assert large < 64 * 2000
+
+
+@pytest.mark.parametrize("data", [b"", b"nonsense", pack([b"x" * 100])[:-1], b"\x78\x9c"])
+def test_packed_values_that_are_not(data):
+    with pytest.raises(ValueError, match="packed values"):
+        unpack(data)
+
+
+def test_packed_values_that_would_fill_the_memory(monkeypatch):
+    monkeypatch.setattr("horovod.common.store.messages.MAX_REPLY_BYTES", 1000)
+    assert unpack(pack([b"x" * 900])) == [b"x" * 900]
+    with pytest.raises(ValueError, match="more than the accepted 1000 bytes"):
+        unpack(pack([b"x" * 1001]))
+
+
+def run_all(hosts, seconds=30.0, absent=(), versions=None, check=lambda rank: None):
+    """What `spread` returns or raises on each rank."""
+    listeners = [Listeners([Endpoint("lo", "127.0.0.1", 8)], 32) for _ in hosts]
+    made = records(hosts, [each.unix_name for each in listeners], versions)
+    replies = exchange(hosts, made)
+    results = [None] * len(hosts)
+
+    def run(rank):
+        from horovod.common.store.client import Met
+
+        reply = replies[rank]
+        met = Met(reply.round, unpack(reply.packed) if reply.holder == rank else reply.values, reply.holder)
+        mine = msgspec.msgpack.decode(made[rank], type=Peer)
+        try:
+            results[rank] = spread(met, rank, mine, KEY, listeners[rank], seconds, lambda: check(rank))
+        except Exception as error:
+            results[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(hosts)) if rank not in absent]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(90)
+    for each in listeners:
+        each.close()
+    return made, results
+
+
+@pytest.mark.parametrize("hosts", ["a", "aa", "ab", "aabb", "abcabc", "a" * 24])
+def test_leaders_pass_the_records_on(hosts):
+    before = len(os.listdir("/proc/self/fd"))
+    made, results = run_all(hosts)
+    for rank, (values, links) in enumerate(results):
+        assert values == made
+        leader = hosts.index(hosts[rank])
+        locals_ = [other for other, host in enumerate(hosts) if host == hosts[rank] and other != leader]
+        assert set(links) == {(NODE, other) for other in (locals_ if rank == leader else [leader])}
+        for sock in links.values():
+            sock.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_leader_that_does_not_come():
+    _, results = run_all("aab", seconds=2, absent=[0])
+    assert isinstance(results[1], LinkError)
+    assert "node connection to rank 0 (host host-a.example.org, pid 1000)" in str(results[1])
+    assert results[2][1] == {}
+
+
+def test_a_leader_whose_rank_does_not_read_waits_until_the_deadline_and_hears_of_failures():
+    ours, theirs = socket.socketpair()
+    checks = []
+
+    def check():
+        checks.append(1)
+        if len(checks) > 1:
+            raise LinkError("rank 3 could not join: its reason")
+
+    with ours, theirs:
+        with pytest.raises(LinkError, match="rank 3 could not join"):
+            _send(ours, b"x" * (8 << 20), "rank 1", time.monotonic() + 120, check)
+        with pytest.raises(LinkError, match="in vain for rank 1 to take everybody's records"):
+            _send(ours, b"x", "rank 1", time.monotonic(), lambda: pytest.fail("the deadline is over"))
+
+
+def test_large_records_arrive_whole():
+    ours, theirs = socket.socketpair()
+    data = os.urandom(8 << 20)
+    with ours, theirs:
+        deadline = time.monotonic() + 60
+        sender = threading.Thread(target=_send, args=(ours, data, "rank 1", deadline, lambda: None))
+        sender.start()
+        assert _receive(theirs, "rank 0", 60, lambda: None) == data
+        sender.join(30)
+
+
+def test_whoever_waits_hears_of_failures_elsewhere():
+    def check(rank):
+        if rank == 1:
+            raise LinkError("rank 3 could not join: its reason")
+
+    _, results = run_all("aab", seconds=60, absent=[0], check=check)
+    assert str(results[1]) == "rank 3 could not join: its reason"
+
+
+def test_a_leader_of_another_version_is_named():
+    _, results = run_all("aba", seconds=2, versions=["0.0.1", __version__, __version__])
+    for result in results:
+        assert isinstance(result, ValueError)
+        assert "rank 0 (host host-a.example.org) runs horovod 0.0.1" in str(result)
+
+
+def test_the_number_of_the_rank_is_right_in_that_message():
+    made = records("ab", "uu", [__version__, "0.0.1"])
+    with pytest.raises(ValueError, match=r"rank 7 \(host host-b"):
+        decode_peers(made[1:], 7)

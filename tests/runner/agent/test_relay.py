@@ -1,0 +1,79 @@
+"""What workers' and strangers' connections to the store cost the agent and the launcher that pass them on."""
+
+import contextlib
+import socket
+
+import pytest
+
+from horovod.common.store.messages import MAX_REQUEST_BYTES
+from horovod.runner.agent import relay
+from horovod.runner.agent.relay import Streams
+from horovod.runner.job import store_relay
+from horovod.runner.job.store_relay import StoreRelay
+from horovod.runner.protocol.messages import StreamData, StreamEnd, StreamOpen
+from horovod.runner.reach.agents import Agent
+
+
+def test_an_agent_accepts_few_more_than_its_workers():
+    reports = []
+    streams = Streams(reports.append)
+    where = streams.listen(3)
+    with contextlib.ExitStack() as open_ones:
+        for _ in range(200):
+            open_ones.enter_context(socket.create_connection(where))
+        streams.serve(listening=True)
+        opened = [report for report in reports if isinstance(report, StreamOpen)]
+        assert len(opened) == 2 * 3 + relay.STRANGERS
+    streams.serve(listening=True)
+    assert len([report for report in reports if isinstance(report, StreamEnd)]) == len(opened)
+    with socket.create_connection(where):  # there are places again
+        streams.serve(listening=True)
+    assert len([report for report in reports if isinstance(report, StreamOpen)]) == len(opened) + 1
+    streams.close()
+
+
+def test_strangers_who_come_without_end_do_not_hold_the_agent_up(monkeypatch):
+    """It has to say now and then that it lives."""
+    streams = Streams(lambda report: None)
+    streams.listen(1)
+
+    class Endless:
+        left = 5000
+
+        def accept(self):
+            self.left -= 1
+            assert self.left, "it does nothing else any more"
+            mine, theirs = socket.socketpair()
+            theirs.close()
+            return mine, None
+
+        def close(self):
+            pass
+
+    streams._listener.close()
+    monkeypatch.setattr(streams, "_listener", Endless())
+    streams.serve(listening=True)
+    streams.close()
+
+
+@pytest.fixture
+def mute_store():
+    """A store that accepts and does not read."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener
+
+
+def test_the_launcher_keeps_little_for_who_sends_more_than_the_store_takes(mute_store, monkeypatch):
+    sent = []
+    agent = Agent("far", [], remote=True)
+    monkeypatch.setattr(agent, "send", sent.append)
+    relayed = StoreRelay(mute_store.getsockname()[:2], limit=2)
+    relayed.take(agent, StreamOpen(1))
+    relayed.take(agent, StreamOpen(3))
+    relayed.take(agent, StreamData(3, bytes(MAX_REQUEST_BYTES)))  # as much as a member sends before it waits
+    for _ in range(64):  # 64 MB
+        relayed.take(agent, StreamData(1, bytes(1 << 20)))
+        assert sum(writer.pending for _, _, writer in relayed._sockets.values()) <= 2 * store_relay.REQUEST_LIMIT
+    assert sent == [StreamEnd(1)]
+    assert list(relayed._sockets) == [("far", 3)]
+    relayed.close()

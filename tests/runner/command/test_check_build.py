@@ -1,0 +1,93 @@
+import importlib.metadata
+
+import pytest
+
+from horovod.runner.base import frameworks
+from horovod.runner.command import check_build
+
+ALL = {
+    *("horovod._core", "horovod.torch", "horovod.tensorflow", "horovod.keras"),
+    *("torch", "tensorflow", "keras", "tf_keras", "jax", "mxnet"),
+}
+
+
+def marks(text):
+    """The rows of each table: name to whether it is marked."""
+    tables = {}
+    for line in text.splitlines():
+        if line.startswith("Available "):
+            rows = tables[line[len("Available ") : -1]] = {}
+        elif line.startswith("    ["):
+            rows[line[8:]] = {"[X]": True, "[ ]": False}[line[4:7]]
+    return tables
+
+
+@pytest.mark.parametrize(
+    ("missing", "unmarked"),
+    [
+        (set(), set()),
+        ({"torch"}, {"PyTorch"}),
+        ({"horovod.torch"}, {"PyTorch"}),
+        ({"tensorflow"}, {"TensorFlow"}),
+        ({"keras"}, set()),
+        ({"keras", "tf_keras"}, {"Keras"}),
+        ({"horovod._core"}, {"Gloo"}),
+        (ALL, {"TensorFlow", "PyTorch", "Keras", "Gloo"}),
+    ],
+)
+def test_what_is_there_is_marked(monkeypatch, missing, unmarked):
+    monkeypatch.setattr(check_build, "_present", lambda module: module in ALL - missing)
+    # frameworks without a face of ours, and what the engine cannot use, are never marked
+    able = {"TensorFlow", "PyTorch", "Keras", "Gloo"} - unmarked
+    tables = marks(check_build.report())
+    mxnet = "MXNet" if "mxnet" in missing else "MXNet (not usable yet)"
+    jax = (
+        "JAX"
+        if "jax" in missing
+        else "JAX (not usable yet)"
+        if {"keras", "tf_keras"} <= missing
+        else "JAX (through Keras only)"
+    )
+    assert {title: list(rows) for title, rows in tables.items()} == {
+        "Frameworks": ["TensorFlow", "PyTorch", "Keras", mxnet, jax],
+        "Controllers": ["MPI", "Gloo"],
+        "Tensor Operations": ["NCCL", "DDL", "CCL", "MPI", "Gloo"],
+    }
+    for rows in tables.values():
+        assert rows == {name: name in able for name in rows}
+
+
+def test_versions_are_shown_on_request(monkeypatch):
+    versions = {"torch": "2.1", "tensorflow-cpu": "2.16"}
+
+    def version(package):
+        if package not in versions:
+            raise importlib.metadata.PackageNotFoundError(package)
+        return versions[package]
+
+    monkeypatch.setattr(check_build, "_present", lambda module: module in ALL)
+    monkeypatch.setattr(check_build.metadata, "version", version)
+    text = check_build.report(verbose=True)
+    for line in ("    torch 2.1\n", "    tensorflow 2.16\n", "    keras of unknown version\n"):
+        assert line in text
+    assert "torch 2.1" not in check_build.report()
+
+
+def test_the_doctor_says_the_same():
+    """With Keras, without, and nothing that could be used at all."""
+    versions = {"jax": "0.5", "keras": "3.9", "numpy": "2.1", "tf-nightly": "2.20"}
+    shown = ["jax 0.5 (through Keras only)", "keras 3.9", "numpy 2.1", "tf-nightly 2.20"]
+    assert frameworks.described(versions) == shown
+    shown = ["jax 0.5 (not usable yet)", "mxnet 1.9 (not usable yet)"]
+    assert frameworks.described({"jax": "0.5", "mxnet": "1.9"}) == shown
+    assert frameworks.usable(["numpy", "tf-keras"])
+    assert not frameworks.usable(["jax", "mpi4py"])
+
+
+def test_a_folder_without_code_is_not_there(tmp_path, monkeypatch):
+    (tmp_path / "emptyfolder").mkdir()
+    (tmp_path / "realmodule.py").write_text("raise AssertionError('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert not check_build._present("emptyfolder")
+    assert check_build._present("realmodule")
+    assert not check_build._present("nosuchmodule.inner")

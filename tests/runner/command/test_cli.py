@@ -1,0 +1,204 @@
+import warnings
+
+import pytest
+
+from horovod.common.contract.settings import TABLE
+from horovod.runner.command import cli
+from horovod.runner.command.flags import FLAGS
+
+COMMAND = ["python", "train.py"]
+
+
+def read(*arguments, environ=None):
+    namespace, command = cli.parse([*arguments, *COMMAND])
+    return cli.settings(namespace, command, environ or {})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables"),
+    [
+        (["--fusion-threshold-mb", "32"], {"HOROVOD_FUSION_THRESHOLD": "33554432"}),
+        (["--fusion-threshold-mb=0"], {"HOROVOD_FUSION_THRESHOLD": "0"}),
+        (["--cycle-time-ms", "2.5"], {"HOROVOD_CYCLE_TIME": "2.5"}),
+        (["--cache-capacity", "0"], {"HOROVOD_CACHE_CAPACITY": "0"}),
+        (["--hierarchical-allreduce"], {"HOROVOD_HIERARCHICAL_ALLREDUCE": "1"}),
+        (["--no-hierarchical-allgather"], {"HOROVOD_HIERARCHICAL_ALLGATHER": "0"}),
+        (["--torus-allreduce", "--no-torus-allreduce"], {"HOROVOD_TORUS_ALLREDUCE": "0"}),
+        (
+            ["--autotune", "--autotune-log-file", "f", "--autotune-gaussian-process-noise", "0.5"],
+            {"HOROVOD_AUTOTUNE": "1", "HOROVOD_AUTOTUNE_LOG": "f", "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE": "0.5"},
+        ),
+        (
+            ["--timeline-filename", "t.json", "--timeline-mark-cycles"],
+            {"HOROVOD_TIMELINE": "t.json", "HOROVOD_TIMELINE_MARK_CYCLES": "1"},
+        ),
+        (["--no-stall-check"], {"HOROVOD_STALL_CHECK_DISABLE": "1"}),
+        (["--stall-check"], {"HOROVOD_STALL_CHECK_DISABLE": "0"}),
+        (["--stall-check-warning-time-seconds", "5"], {"HOROVOD_STALL_CHECK_TIME_SECONDS": "5"}),
+        (["--stall-check-shutdown-time-seconds", "9"], {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "9"}),
+        (["--mpi-threads-disable"], {"HOROVOD_MPI_THREADS_DISABLE": "1"}),
+        (["--tcp"], {"NCCL_IB_DISABLE": "1"}),
+        (["--num-nccl-streams", "2"], {"HOROVOD_NUM_NCCL_STREAMS": "2"}),
+        (["--thread-affinity", "0,1"], {"HOROVOD_THREAD_AFFINITY": "0,1"}),
+        (["--gloo-timeout-seconds", "7"], {"HOROVOD_GLOO_TIMEOUT_SECONDS": "7"}),
+        (["--log-level", "DEBUG"], {"HOROVOD_LOG_LEVEL": "DEBUG"}),
+        (["--log-with-timestamp"], {"HOROVOD_LOG_HIDE_TIME": "0"}),
+        (["--log-hide-timestamp"], {"HOROVOD_LOG_HIDE_TIME": "1"}),
+        (["--network-interfaces", "lo"], {"HOROVOD_GLOO_IFACE": "lo", "NCCL_SOCKET_IFNAME": "lo"}),
+        (["--network-interface", "lo"], {"HOROVOD_GLOO_IFACE": "lo", "NCCL_SOCKET_IFNAME": "lo"}),
+        (["--start-timeout", "12"], {"HOROVOD_START_TIMEOUT": "12"}),
+        (["--gloo", "--verbose", "-prefix-timestamp", "-p", "22", "-i", "key", "--disable-cache"], {}),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*not part of this version yet")
+def test_flags_become_variables(arguments, variables):
+    assert read("-np", "2", *arguments).variables == variables
+
+
+def test_every_flag_of_the_table_of_settings_is_there():
+    by_name = {name: flag for flag in FLAGS for name in flag.names}
+    for setting in TABLE:
+        if setting.flag:
+            flag = by_name[setting.flag]
+            assert flag.missing or flag.variable == setting.name or setting.name == "HOROVOD_GLOO_IFACE"
+
+
+def test_a_flag_that_nothing_reads_yet_says_so():
+    later = next(flag for flag in FLAGS if flag.later and flag.value is None and not flag.needs)
+    with pytest.warns(UserWarning, match=f"{later.names[-1]}: what it controls is not part"):
+        read("-np", "1", later.names[-1])
+
+
+def test_defaults_set_nothing():
+    settings = read("-np", "2")
+    assert settings.variables == {}
+    assert settings.command == COMMAND
+    assert [slot.hostname for slot in settings.slots] == ["localhost", "localhost"]
+    assert settings.start_timeout == 30
+
+
+@pytest.mark.parametrize("spelling", ["-np", "--num-proc"])
+def test_spellings_of_the_number_of_processes(spelling):
+    assert len(read(spelling, "3").slots) == 3
+
+
+def test_what_follows_the_command_belongs_to_it():
+    namespace, command = cli.parse(["-np", "2", "python", "a.py", "-np", "9", "--verbose", "-H", "x", "--", "-v"])
+    assert namespace.num_proc == 2
+    assert not namespace.verbose
+    assert command == ["python", "a.py", "-np", "9", "--verbose", "-H", "x", "--", "-v"]
+
+
+def test_a_value_may_stand_close_to_its_flag():
+    namespace, command = cli.parse(["-p22", "-Hlocalhost:2", "-np=2", "--cycle-time-ms=3", "x"])
+    assert (namespace.ssh_port, namespace.hosts, namespace.num_proc) == (22, "localhost:2", 2)
+    assert command == ["x"]
+
+
+def test_two_dashes_end_the_flags():
+    assert cli.parse(["-np", "1", "--", "-odd-name", "--gloo"])[1] == ["-odd-name", "--gloo"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["-np", "0"], ["-np", "'0'", "at least 1"]),
+        (["-np", "-2"], ["-np", "'-2'", "at least 1"]),
+        (["-np", "two"], ["-np", "'two'", "integer"]),
+        (["-np", "1", "--cycle-time-ms", "-1"], ["--cycle-time-ms", "'-1'", "from 0 to 60000"]),
+        (["-np", "1", "--cycle-time-ms", "nan"], ["--cycle-time-ms", "'nan'"]),
+        (["-np", "1", "--fusion-threshold-mb", "-8"], ["--fusion-threshold-mb", "'-8'"]),
+        (["-np", "1", "--fusion-threshold-mb", "1.5"], ["--fusion-threshold-mb", "'1.5'", "integer"]),
+        (["-np", "1", "--fusion-threshold-mb", "9999999"], ["--fusion-threshold-mb", "'9999999'", "1048576"]),
+        (["-np", "1", "--cycle-time-ms", ""], ["--cycle-time-ms", "''"]),
+        (["-np", "1", "--autotune-gaussian-process-noise", "2"], ["noise", "'2'", "from 0 to 1"]),
+        (["-np", "1", "--log-level", "LOUD"], ["--log-level", "'LOUD'", "trace, debug"]),
+        (["-np", "1", "--thread-affinity", "0,-1"], ["--thread-affinity", "'0,-1'"]),
+        (["-np", "1", "-p", "70000"], ["--ssh-port", "'70000'", "65535"]),
+        (["-np", "1", "--start-timeout", "0"], ["--start-timeout", "'0'"]),
+        (["-np", "1", "--no-such-flag"], ["--no-such-flag"]),
+        (["-np", "1", "--verb"], ["no flag --verb"]),
+        (["-np", "1", "--log-levle=debug"], ["no flag --log-levle", "did you mean --log-level?"]),
+        (["-np", "1", "--no-autotunes"], ["no flag --no-autotunes", "did you mean --no-autotune?"]),
+        (["--np", "1"], ["no flag --np", "did you mean -np?"]),
+        (["-np4"], ["no flag -np4", "did you mean -np?"]),
+        (["-hostfil", "f"], ["no flag -hostfil;", "did you mean -hostfile?"]),
+        (["-np", "1", "-p=x"], ["--ssh-port", "'x'"]),
+        (["-np", "1", "-H", "a:1", "--hostfile", "f"], ["--hosts", "--hostfile", "not allowed"]),
+        (["-np", "1", "--gloo", "--mpi"], ["--gloo", "--mpi", "not allowed"]),
+        (["-np", "1", "--log-with-timestamp", "--log-hide-timestamp"], ["--log-with", "--log-hide", "not allowed"]),
+        (["-np", "3", "-H", "localhost:2"], ["3", "2 slots"]),
+        (["-np", "1", "-H", "localhost"], ["'localhost'", "name:slots"]),
+        (["-np", "1", "--hostfile", "/no/such/file"], ["--hostfile", "/no/such/file"]),
+        (["-np", "1", "--network-interfaces", "lo,nope0"], ["nope0", "lo"]),
+        (["-np", "3", "--thread-affinity", "0,1"], ["--thread-affinity", "2 cores", "3 processes"]),
+        ([], ["-np"]),
+    ],
+)
+def test_bad_input_is_named(arguments, named):
+    with pytest.raises(ValueError) as caught:
+        read(*arguments)
+    for word in named:
+        assert word in str(caught.value)
+
+
+def test_a_missing_command_is_an_error():
+    namespace, command = cli.parse(["-np", "2"])
+    with pytest.raises(ValueError, match="command is missing"):
+        cli.settings(namespace, command, {})
+
+
+@pytest.mark.parametrize("flag", [flag for flag in FLAGS if flag.missing], ids=lambda flag: flag.names[-1])
+def test_what_is_not_there_yet_says_so(flag):
+    values = [] if flag.value is None else ["1"] * flag.nargs
+    with pytest.raises(ValueError, match=f"{flag.names[-1]} needs {flag.missing}"):
+        read("-np", "2", flag.names[-1], *values)
+
+
+@pytest.mark.parametrize("flag", ["--autotune-log-file=f", "--timeline-mark-cycles"])
+def test_flags_without_the_one_they_need_are_reported(flag):
+    with pytest.warns(UserWarning, match="has no effect without"):
+        assert read("-np", "1", flag).variables == {}
+
+
+@pytest.mark.filterwarnings("ignore:.*not part of this version yet")
+def test_the_needed_feature_may_be_on_by_variable():
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*has no effect")
+        settings = read("-np", "1", "--autotune-log-file=f", environ={"HOROVOD_AUTOTUNE": "1"})
+    assert settings.variables == {"HOROVOD_AUTOTUNE_LOG": "f"}
+
+
+def test_hostfile(tmp_path):
+    file = tmp_path / "hosts"
+    file.write_text("# mine\n127.0.0.1 slots=1\nlocalhost slots=2\n")
+    assert [slot.hostname for slot in read("-np", "2", "-hostfile", str(file)).slots] == ["127.0.0.1", "localhost"]
+
+
+def test_start_timeout_of_the_environment():
+    assert read("-np", "1", environ={"HOROVOD_START_TIMEOUT": "7"}).start_timeout == 7
+    assert read("-np", "1", "--start-timeout", "9", environ={"HOROVOD_START_TIMEOUT": "7"}).start_timeout == 9
+    for bad in ("soon", "-1", "0", "nan"):
+        with pytest.raises(ValueError, match=f"HOROVOD_START_TIMEOUT is '{bad}'"):
+            read("-np", "1", environ={"HOROVOD_START_TIMEOUT": bad})
+
+
+def test_interfaces_of_other_hosts_are_not_known_here():
+    settings = read("-np", "2", "-H", "localhost:1,192.0.2.1:1", "--network-interfaces", "eth9,eth8")
+    assert settings.variables == {"HOROVOD_GLOO_IFACE": "eth9", "NCCL_SOCKET_IFNAME": "eth9,eth8"}
+
+
+def test_lists_of_variables():
+    settings = read("-np", "1", "--env-deny", "AWS_*, TOKEN", environ={"HOROVOD_ENV_ALLOW": "A,B*"})
+    assert (settings.env_allow, settings.env_deny) == (("A", "B*"), ("AWS_*", "TOKEN"))
+    assert read("-np", "1", "--env-allow=C", environ={"HOROVOD_ENV_ALLOW": "A"}).env_allow == ("C",)
+    for bad in ("A,,B", "A=1", ","):
+        with pytest.raises(ValueError, match=f"HOROVOD_ENV_DENY is '{bad}'"):
+            read("-np", "1", environ={"HOROVOD_ENV_DENY": bad})
+
+
+def test_every_flag_has_help_and_a_name_of_its_own():
+    names = [name for flag in FLAGS for name in flag.names]
+    assert len(names) == len(set(names))
+    for flag in FLAGS:
+        assert flag.help

@@ -1,0 +1,152 @@
+"""Completion, in the shells themselves."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from horovod.runner.command import completion
+from horovod.runner.command.flags import FLAGS
+from tests.runner.output.test_terminal import terminal
+
+# Calls the function as readline does, with the words cut at COMP_WORDBREAKS as bash cuts them, and shows its answers.
+ASK = """
+COMP_LINE=$1 COMP_POINT=${#1}
+shift
+COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
+_horovodrun
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("completion")
+    paths = {}
+    for shell in completion.SHELLS:
+        paths[shell] = folder / f"horovodrun.{shell}"
+        paths[shell].write_text(completion.script(shell))
+    return paths
+
+
+def ask_bash(path, words, cwd):
+    line = "".join(words)
+    given = [word for word in words if word != " "]
+    if words[-1] == " ":
+        given.append("")
+    code = f"source {path}\n{ASK}"
+    done = subprocess.run(
+        ["bash", "--norc", "--noprofile", "-c", code, "bash", line, *given],
+        cwd=cwd, stdout=subprocess.PIPE, check=True, timeout=60, text=True,
+    )  # fmt: skip
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "answers"),
+    [
+        (["--log-l"], {"--log-level"}),
+        (["--no-auto"], {"--no-autotune"}),
+        (["-np", " ", "2", " ", "--completi"], {"--completion"}),
+        (["-np", " "], set()),
+        (["--log-level", " ", "D"], {"DEBUG"}),
+        (["--log-level", "=", "W"], {"WARNING"}),
+        (["--log-level", "="], {"TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL"}),
+        (["--completion", " "], {"bash", "zsh", "fish"}),
+        (["-H", " ", "a", ":", "2,b", ":", "2", " ", "--verb"], {"--verbose"}),
+        (["--blacklist-cooldown-range", " ", "1", " ", "2", " ", "--verb"], {"--verbose"}),
+        (["--env-allow", "=", "A,B", " ", "--verb"], {"--verbose"}),
+        (["--mpi-args", "=", '"-x y"', " ", "--verb"], {"--verbose"}),
+        (["--config-file", " ", "file"], {"file one", "file2.yaml"}),
+        (["--output-filename", " ", "d"], {"directory"}),
+        (["-np", " ", "2", " ", "file2"], {"file2.yaml"}),
+        (["-np", " ", "2", " ", "true", " ", "--verb"], set()),
+        (["-np", " ", "2", " ", "cat", " ", "file2"], {"file2.yaml"}),
+        (["-np", " ", "2", " ", "--", " ", "file2"], {"file2.yaml"}),
+        (["--host-discovery"], set()),
+    ],
+)
+def test_bash(scripts, tmp_path, words, answers):
+    (tmp_path / "file one").write_text("")
+    (tmp_path / "file2.yaml").write_text("")
+    (tmp_path / "directory").mkdir()
+    got = ask_bash(scripts["bash"], ["horovodrun", " ", *words], tmp_path)
+    assert set(got) == {part for answer in answers for part in answer.split()}
+
+
+def test_bash_knows_the_interfaces(scripts, tmp_path):
+    assert "lo" in ask_bash(scripts["bash"], ["horovodrun", " ", "--network-interface", " ", "l"], tmp_path)
+
+
+def test_bash_offers_every_flag_that_is_there(scripts, tmp_path):
+    offered = set(ask_bash(scripts["bash"], ["horovodrun", " ", "-"], tmp_path))
+    for flag in FLAGS:
+        for name in flag.names:
+            assert (name in offered) == (not flag.missing)
+
+
+def test_a_key_in_bash():
+    load = f"source <({sys.executable} -m horovod.runner --completion bash)"
+    with terminal("exec bash --norc --noprofile -i") as (type_keys, until):
+        type_keys(f"PS1=ready-; {load}; echo loaded-$?\n".encode())
+        until(b"loaded-0", 60)
+        type_keys(b"horovodrun --log-lev\t")
+        until(b"horovodrun --log-level ", 60)
+        type_keys(b"WAR\t")
+        until(b"--log-level WARNING ", 60)
+        type_keys(b"\x15exit\n")
+
+
+@pytest.mark.parametrize("shell", completion.SHELLS)
+def test_syntax(scripts, shell):
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    done = subprocess.run([shell, "-n", str(scripts[shell])], capture_output=True, timeout=60, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+@pytest.mark.parametrize(
+    ("line", "answers"),
+    [
+        ("horovodrun --log-l", {"--log-level"}),
+        ("horovodrun -np 2 --log-level W", {"WARNING"}),
+        ("horovodrun -np 2 --log-level=W", {"--log-level=WARNING"}),
+        ("horovodrun -np 2 cat --log-l", set()),
+        ("horovodrun -np 2 --completion ", {"bash", "zsh", "fish"}),
+        ("horovodrun --network-interfaces l", {"lo"}),
+        ("horovodrun --prefix-t", set()),
+        ("horovodrun -hostf", {"-hostfile"}),
+    ],
+)
+def test_fish(scripts, tmp_path, line, answers):
+    code = f"source {scripts['fish']}; complete -C '{line}'"
+    environment = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        ["fish", "--no-config", "-c", code], stdout=subprocess.PIPE, check=True, timeout=60, text=True, env=environment
+    )
+    got = {answer.split("\t")[0] for answer in done.stdout.splitlines()}
+    assert got == answers or (answers == {"lo"} and "lo" in got)
+
+
+def test_zsh_is_told_what_excludes_what_and_what_a_value_is(scripts):
+    """Nothing asks a zsh: what it completes shows only at a terminal."""
+    rows = scripts["zsh"].read_text().splitlines()
+    for row in (
+        "'(--num-proc -n -np)-np[number of processes]:N: '",
+        "'(--num-proc -n -np)--num-proc=[number of processes]:N: '",
+        "'(--autotune --no-autotune)--no-autotune[search for the best settings while training]'",
+        "'(--config-file)--config-file=[YAML file with settings]:FILE:_files'",
+        "'*--network-interface=[a network interface to use]:",
+        "'(--log-level)--log-level=[least severity that is logged, on stderr]:LEVEL:(TRACE DEBUG ",
+        "with HOROVOD_* and what every program needs]:PATTERN,...: '",
+        "do not pass from the launcher'\\''s environment",
+    ):
+        assert sum(row in line for line in rows) == 1, row
+
+
+def test_fish_is_told_how_long_a_name_is(scripts):
+    text = scripts["fish"].read_text()
+    for spelling in ("-s n ", "-o np ", "-l num-proc ", "-s h "):
+        assert text.count(f"__horovodrun_at_flags {spelling}") == 1, spelling

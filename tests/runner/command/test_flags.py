@@ -1,0 +1,266 @@
+"""The command line is a promise: flags, keys' variables, defaults and what --help says of them."""
+
+import pytest
+
+from horovod.common.contract.settings import TABLE
+from horovod.runner.command import cli, help
+from horovod.runner.command.flags import FLAGS, GROUPS
+
+# Frozen: (names, metavar, number of values, variable without HOROVOD_, at most one of). People have these words in
+# their scripts: a line that has to change breaks these. A new flag gets a line.
+# fmt: off
+FROZEN = [
+    ('-v --version', '', 0, '', ''),
+    ('--help-all', '', 0, '', ''),
+    ('-cb --check-build', '', 0, '', ''),
+    ('-np -n --num-proc', 'N', 1, '', ''),
+    ('--benchmark', '', 0, '', ''),
+    ('--completion', 'SHELL', 1, '', ''),
+    ('--doctor', '', 0, '', ''),
+    ('--gloo', '', 0, '', 'controller'),
+    ('--mpi', '', 0, '', 'controller'),
+    ('--jsrun', '', 0, '', 'controller'),
+    ('--start-timeout', 'F', 1, 'START_TIMEOUT', ''),
+    ('--config-file', 'FILE', 1, '', ''),
+    ('-H --hosts', 'h:n,...', 1, '', 'hosts'),
+    ('-hostfile --hostfile', 'FILE', 1, '', 'hosts'),
+    ('--host-discovery-script', 'FILE', 1, '', 'hosts'),
+    ('--network-interfaces', 'a,b', 1, '', 'interfaces'),
+    ('--network-interface', 'a', 1, '', 'interfaces'),
+    ('-p --ssh-port', 'N', 1, '', ''),
+    ('-i --ssh-identity-file', 'FILE', 1, '', ''),
+    ('--disable-cache', '', 0, '', ''),
+    ('--remote-python', 'PATH', 1, 'REMOTE_PYTHON', ''),
+    ('--env-allow', 'PATTERN,...', 1, 'ENV_ALLOW', ''),
+    ('--env-deny', 'PATTERN,...', 1, 'ENV_DENY', ''),
+    ('--output-filename', 'DIR', 1, '', ''),
+    ('-prefix-timestamp --prefix-output-with-timestamp', '', 0, '', ''),
+    ('--prefix-output-with-host', '', 0, '', ''),
+    ('--collapse-output', '', 0, '', ''),
+    ('--verbose', '', 0, '', ''),
+    ('--debug-rank', 'N', 1, 'DEBUG_RANK', ''),
+    ('--fusion-threshold-mb', 'N', 1, 'FUSION_THRESHOLD', ''),
+    ('--cycle-time-ms', 'F', 1, 'CYCLE_TIME', ''),
+    ('--cache-capacity', 'N', 1, 'CACHE_CAPACITY', ''),
+    ('--hierarchical-allreduce', '', 0, 'HIERARCHICAL_ALLREDUCE', ''),
+    ('--hierarchical-allgather', '', 0, 'HIERARCHICAL_ALLGATHER', ''),
+    ('--torus-allreduce', '', 0, 'TORUS_ALLREDUCE', ''),
+    ('--autotune', '', 0, 'AUTOTUNE', ''),
+    ('--autotune-log-file', 'FILE', 1, 'AUTOTUNE_LOG', ''),
+    ('--autotune-warmup-samples', 'N', 1, 'AUTOTUNE_WARMUP_SAMPLES', ''),
+    ('--autotune-steps-per-sample', 'N', 1, 'AUTOTUNE_STEPS_PER_SAMPLE', ''),
+    ('--autotune-bayes-opt-max-samples', 'N', 1, 'AUTOTUNE_BAYES_OPT_MAX_SAMPLES', ''),
+    ('--autotune-gaussian-process-noise', 'F', 1, 'AUTOTUNE_GAUSSIAN_PROCESS_NOISE', ''),
+    ('--timeline-filename', 'FILE', 1, 'TIMELINE', ''),
+    ('--timeline-mark-cycles', '', 0, 'TIMELINE_MARK_CYCLES', ''),
+    ('--no-stall-check', '', 0, 'STALL_CHECK_DISABLE', 'stall'),
+    ('--stall-check', '', 0, 'STALL_CHECK_DISABLE', 'stall'),
+    ('--stall-check-warning-time-seconds', 'F', 1, 'STALL_CHECK_TIME_SECONDS', ''),
+    ('--stall-check-shutdown-time-seconds', 'F', 1, 'STALL_SHUTDOWN_TIME_SECONDS', ''),
+    ('--min-np --min-num-proc', 'N', 1, '', ''),
+    ('--max-np --max-num-proc', 'N', 1, '', ''),
+    ('--slots-per-host', 'N', 1, '', ''),
+    ('--elastic-timeout', 'N', 1, '', ''),
+    ('--reset-limit', 'N', 1, '', ''),
+    ('--blacklist-cooldown-range', 'N', 2, '', ''),
+    ('--mpi-threads-disable', '', 0, 'MPI_THREADS_DISABLE', ''),
+    ('--mpi-args', '"..."', 1, '', ''),
+    ('--binding-args', '"..."', 1, '', ''),
+    ('--tcp', '', 0, 'NCCL_IB_DISABLE', ''),
+    ('--num-nccl-streams', 'N', 1, 'NUM_NCCL_STREAMS', ''),
+    ('--thread-affinity', 'N[,N...]', 1, 'THREAD_AFFINITY', ''),
+    ('--gloo-timeout-seconds', 'F', 1, 'GLOO_TIMEOUT_SECONDS', ''),
+    ('--log-level', 'LEVEL', 1, 'LOG_LEVEL', ''),
+    ('--log-with-timestamp', '', 0, 'LOG_HIDE_TIME', 'log time'),
+    ('--log-without-timestamp', '', 0, 'LOG_HIDE_TIME', 'log time'),
+    ('--no-log-hide-timestamp', '', 0, 'LOG_HIDE_TIME', 'log time'),
+    ('--log-hide-timestamp', '', 0, 'LOG_HIDE_TIME', 'log time'),
+]
+# fmt: on
+
+# Frozen: variables and their defaults; None: unset.
+VARIABLES = {
+    "HOROVOD_CIPHER": "auto",
+    "HOROVOD_ENCRYPT_DATA": False,
+    "HOROVOD_SSH_FANOUT": 32,
+    "HOROVOD_FUSION_THRESHOLD": 134217728,
+    "HOROVOD_CYCLE_TIME": 1.0,
+    "HOROVOD_CACHE_CAPACITY": 1024,
+    "HOROVOD_DISABLE_GROUP_FUSION": False,
+    "HOROVOD_HIERARCHICAL_ALLREDUCE": False,
+    "HOROVOD_HIERARCHICAL_ALLGATHER": False,
+    "HOROVOD_TORUS_ALLREDUCE": False,
+    "HOROVOD_ALGORITHM": "",
+    "HOROVOD_TUNING": "",
+    "HOROVOD_CALIBRATE": True,
+    "HOROVOD_STAGING_BYTES": 8388608,
+    "HOROVOD_ARENA_BYTES": -1,
+    "HOROVOD_RING_BYTES": 65536,
+    "HOROVOD_SPIN": 2000,
+    "HOROVOD_THREAD_AFFINITY": None,
+    "HOROVOD_DYNAMIC_PROCESS_SETS": False,
+    "HOROVOD_ELASTIC": False,
+    "HOROVOD_GLOO_TIMEOUT_SECONDS": 30.0,
+    "HOROVOD_START_TIMEOUT": 30.0,
+    "HOROVOD_GLOO_IFACE": "",
+    "HOROVOD_PORT_RANGE": "",
+    "HOROVOD_HEARTBEAT_TIMEOUT": 10.0,
+    "HOROVOD_TRANSPORT": "auto",
+    "HOROVOD_TCP_CONGESTION": "auto",
+    "HOROVOD_ELASTIC_TIMEOUT": 600.0,
+    "HOROVOD_SPARK_START_TIMEOUT": 600.0,
+    "HOROVOD_MPI_THREADS_DISABLE": False,
+    "HOROVOD_ENV_ALLOW": "",
+    "HOROVOD_ENV_DENY": "",
+    "HOROVOD_REMOTE_PYTHON": "",
+    "HOROVOD_STALL_CHECK_DISABLE": False,
+    "HOROVOD_STALL_CHECK_TIME_SECONDS": 60.0,
+    "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": 0.0,
+    "HOROVOD_LOG_LEVEL": "warning",
+    "HOROVOD_LOG_HIDE_TIME": False,
+    "HOROVOD_DEBUG_RANK": -1,
+    "HOROVOD_TIMELINE": "",
+    "HOROVOD_TIMELINE_MARK_CYCLES": False,
+    "HOROVOD_AUTOTUNE": False,
+    "HOROVOD_AUTOTUNE_LOG": "",
+    "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": 3,
+    "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": 10,
+    "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": 20,
+    "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE": 0.8,
+    "HOROVOD_NUM_NCCL_STREAMS": 1,
+    "HOROVOD_BATCH_D2D_MEMCOPIES": True,
+    "HOROVOD_ENABLE_ASYNC_COMPLETION": False,
+    "HOROVOD_DISABLE_NVTX_RANGES": False,
+    "HOROVOD_ENABLE_XLA_OPS": False,
+    "HOROVOD_ADASUM_MPI_CHUNK_SIZE": 1073741824,
+}
+
+# What the workers' environment may have although nothing reads it: no error, no warning.
+WITHOUT_EFFECT = {
+    "HOROVOD_CCL_CACHE": "x",
+    "DDL_OPTIONS": "x",
+    "HOROVOD_WITH_PYTORCH": "1",
+    "HOROVOD_WITHOUT_MPI": "1",
+    "HOROVOD_GPU": "CUDA",
+    "HOROVOD_GPU_OPERATIONS": "NCCL",
+    "HOROVOD_GPU_ALLREDUCE": "NCCL",
+    "HOROVOD_ALLOW_MIXED_GPU_IMPL": "0",
+    "HOROVOD_NCCL_HOME": "/x",
+    "HOROVOD_CUDA_HOME": "/x",
+    "HOROVOD_ROCM_HOME": "/x",
+    "HOROVOD_CMAKE": "cmake",
+    "HOROVOD_BUILD_ARCH_FLAGS": "-O3",
+    "HOROVOD_DEBUG": "1",
+    "HOROVOD_SKIP_COMPILE": "1",
+    "MAKEFLAGS": "-j",
+}
+
+
+def test_the_flags_are_frozen():
+    rows = [
+        (
+            " ".join(flag.names),
+            flag.value.metavar if flag.value else "",
+            flag.nargs if flag.value else 0,
+            (flag.variable or "").removeprefix("HOROVOD_"),
+            flag.exclusive or "",
+        )
+        for flag in FLAGS
+    ]
+    assert [row for row in FROZEN if row not in rows] == []
+
+
+def test_what_argparse_makes_of_them():
+    parser = cli.make_parser()
+    actions = {name: action for action in parser._actions for name in action.option_strings}
+    for names, metavar, count, _, _ in FROZEN:
+        dest = max(names.split(), key=len).lstrip("-").replace("-", "_")
+        for name in names.split():
+            action = actions.pop(name)
+            assert (action.dest, action.default, action.nargs) == (dest, None, {0: 0, 1: None}.get(count, count))
+            assert (action.type is None) == (metavar == "")
+    assert {"-h", "--help"} | {f"--no-{name[2:]}" for flag in FLAGS if flag.no for name in flag.names} <= set(actions)
+
+
+def test_variables_and_defaults_are_frozen():
+    made = {setting.name: setting.default for setting in TABLE}
+    assert {name: made.get(name, "is gone") for name in VARIABLES} == VARIABLES
+
+
+def test_variables_without_effect_are_accepted_in_silence(recwarn):
+    namespace, command = cli.parse(["-np", "1", "x"])
+    assert cli.settings(namespace, command, WITHOUT_EFFECT).variables == {}
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize(
+    ("environ", "named"),
+    [
+        ({"HOROVOD_CYCLE_TIME": "-1"}, "HOROVOD_CYCLE_TIME is '-1', accepted is a number from 0 to 60000"),
+        ({"HOROVOD_AUTOTUNE": "yes"}, "HOROVOD_AUTOTUNE is 'yes', accepted is 0 or 1"),
+        ({"HOROVOD_LOG_LEVEL": "LOUD"}, "HOROVOD_LOG_LEVEL is 'LOUD', accepted is trace, debug"),
+        ({"HOROVOD_THREAD_AFFINITY": "0,1"}, r"HOROVOD_THREAD_AFFINITY\) is 0,1, 2 cores, but a host runs 3"),
+        ({"HOROVOD_RING_BYTES": "5000"}, "HOROVOD_RING_BYTES is 5000, accepted is a power of two"),
+    ],
+)
+def test_a_wrong_variable_is_named_before_anything_starts(environ, named):
+    namespace, command = cli.parse(["-np", "3", "x"])
+    with pytest.raises(ValueError, match=named):
+        cli.settings(namespace, command, environ)
+
+
+def test_a_flag_beats_a_wrong_variable():
+    namespace, command = cli.parse(["-np", "1", "--cycle-time-ms", "3", "x"])
+    settings = cli.settings(namespace, command, {"HOROVOD_CYCLE_TIME": "-1"})
+    assert settings.variables == {"HOROVOD_CYCLE_TIME": "3"}
+
+
+# --help
+
+
+@pytest.mark.parametrize("width", [60, 80, 110, 300])
+def test_help_fits_and_says_all(width):
+    text = help.text(width, everything=True)
+    longest = max(text.splitlines(), key=len)
+    assert len(longest) <= min(width, 110) or longest.strip() in dict(help.EXAMPLES), longest
+    words = " ".join(text.split())
+    for flag in FLAGS:
+        assert help.flag_names(flag) in words
+        assert " ".join(help.described(flag).split()) in words
+    assert [line[:-1] for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")] == [
+        *GROUPS,
+        "examples",
+    ]
+
+
+def test_what_has_no_effect_yet_is_in_the_long_help_only():
+    short, long = help.text(100), help.text(100, everything=True)
+    for flag in FLAGS:
+        assert help.flag_names(flag) in long
+        assert (f"  {help.flag_names(flag)}" in short) == (not flag.idle), flag.names
+    assert "autotune:" in long
+    assert "autotune:" not in short
+    assert "have no effect or are not available yet: --help-all" in short
+    assert "--help-all" in long
+
+
+def test_help_shows_defaults_and_choices():
+    words = " ".join(help.text(100, everything=True).split())
+    for shown in (
+        "--cycle-time-ms F upper bound, in ms, of the time operations are held to batch them (default 1)",
+        "(default 128)",
+        "--log-level LEVEL least severity that is logged, on stderr (default warning): TRACE, DEBUG",
+        "--[no-]autotune",
+    ):
+        assert shown in words
+    for setting in TABLE:
+        if setting.flag and isinstance(setting.default, (int, float)) and not isinstance(setting.default, bool):
+            flag = next(flag for flag in FLAGS if setting.flag in flag.names)
+            assert flag.missing or "default" in flag.help or "(default" in flag.help, setting.flag
+
+
+@pytest.mark.parametrize("command", [command for command, _ in help.EXAMPLES if command.startswith("horovodrun")])
+def test_the_examples_of_help_are_understood(command):
+    namespace, rest = cli.parse(command.split()[1:])
+    assert namespace.num_proc
+    assert rest == (["python", "train.py"] if "train.py" in command else [])

@@ -1,0 +1,64 @@
+"""What somebody may have meant."""
+
+import os
+
+import pytest
+
+from horovod.runner.base.errors import LaunchError
+from horovod.runner.command import cli, spelling
+from tests.runner.launching import run_job
+
+
+@pytest.mark.parametrize(
+    ("word", "advice"),
+    [
+        ("--timeline", "--timeline-filename is its name, but there are no timelines in this version yet"),
+        ("--timeline=t.json", "--timeline-filename is its name, but there are no timelines in this version yet"),
+        ("--nproc-per-node", "use -np N, the number of processes in all"),
+        ("--nproc_per_node=4", "use -np N, the number of processes in all"),
+        ("--num-gpus", "use -np N"),
+        ("--output-dir", "did you mean --output-filename DIR?"),
+        ("--num_proc", "did you mean --num-proc?"),
+        ("--Verbose", "did you mean --verbose?"),
+        ("--verb", "did you mean --verbose?"),
+        ("--env", "did you mean --env-allow or --env-deny?"),
+        ("-x", "the environment is passed on"),
+        ("--machinefile", "--hostfile"),
+        ("-np4", "did you mean -np?"),
+        ("--xyzzy", ""),
+    ],
+)
+def test_a_flag_that_is_not_there(word, advice):
+    with pytest.raises(LaunchError) as caught:
+        cli.parse([word, "2", "python", "train.py"])
+    text = str(caught.value)
+    assert text.startswith(f"there is no flag {word.partition('=')[0]}")
+    assert advice in text
+    assert advice or text.endswith("--xyzzy")
+
+
+@pytest.mark.parametrize("arguments", [["-n", "3"], ["-n3"], ["-n=3"], ["-np=3"]])
+def test_spellings_of_the_number_of_processes(arguments):
+    namespace, command = cli.parse([*arguments, "python", "train.py", "-n", "9"])
+    assert (namespace.num_proc, command) == (3, ["python", "train.py", "-n", "9"])
+
+
+def test_a_script_is_no_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("print(1)\n")
+    refused = run_job(["-np", "2", "--verbose", "--", "train.py", "--lr", "0 1"], cwd=tmp_path)
+    assert refused.code == 2
+    assert "did you mean `horovodrun -np 2 --verbose -- python train.py --lr '0 1'`?" in refused.err
+    # What the shell itself could not start either, and what it can.
+    os.chmod("train.py", 0o755)
+    assert "on the PATH only" in spelling.refusal_of_script(["-np", "1", "train.py"], ["train.py"])
+    assert "#!" in spelling.refusal_of_script(["-np", "1", "./train.py"], ["./train.py"])
+    (tmp_path / "train.py").write_text("#!/usr/bin/env python\n")
+    assert spelling.refusal_of_script(["-np", "1", "./train.py"], ["./train.py"]) == ""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert spelling.refusal_of_script(["-np", "1", "train.py"], ["train.py"]) == ""
+    # One that is not here may be on other hosts; there it is named with what to write.
+    assert spelling.refusal_of_script(["-np", "1", "other.py"], ["other.py"]) == ""
+    assert spelling.refusal_of_script(["-np", "1"], []) == ""
+    missing = run_job(["-np", "1", "other.py"], cwd=tmp_path)
+    assert (missing.code, "is started as `python other.py`" in missing.err) == (127, True)

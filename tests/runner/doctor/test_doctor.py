@@ -1,0 +1,354 @@
+"""horovodrun --doctor: what it concludes from what hosts tell, how it shows that, and its probes."""
+
+import os
+import re
+import resource
+import socket
+import subprocess
+import sys
+import threading
+
+import msgspec
+import pytest
+
+from horovod._version import __version__
+from horovod.common.network.endpoints import Endpoint
+from horovod.common.network.interfaces import Address, Interface
+from horovod.common.network.listeners import Listeners
+from horovod.runner.doctor import findings, host, pairs, table
+from horovod.runner.doctor.report import FAIL, OK, WARN, Diagnosis, HostAnswer, HostReport, Measured, Tried
+
+GIB = 1 << 30
+
+
+def interface(name="eth0", text="10.0.0.1", mtu=1500, speed=10000, physical=True, up=True):
+    return Interface(name, up, name == "lo", physical, mtu, speed, [Address(text, 24)])
+
+
+GOOD = HostReport(
+    version=__version__,
+    python="3.11.2",
+    executable="/usr/bin/python3",
+    kernel="6.1",
+    engine_error="",
+    ciphers=["aes-256-gcm"],
+    frameworks={"torch": "2.13.0", "numpy": "2.0"},
+    interfaces=[interface("lo", "127.0.0.1"), interface()],
+    wanted_interfaces="",
+    cores=8,
+    all_cores=8,
+    quota=None,
+    load=0.1,
+    memory=64 * GIB,
+    memory_available=60 * GIB,
+    memfd_error="",
+    shm_free=8 * GIB,
+    limits={"nofile": (65536, 65536), "nproc": (resource.RLIM_INFINITY, resource.RLIM_INFINITY)},
+    gpus=[],
+    gpu_error="",
+    nccl="",
+)
+
+
+def answer(name="a", rank=0, slots=2, report=GOOD, **changes):
+    return HostAnswer(name, slots, rank=rank, report=report, **changes)
+
+
+def with_report(**changes):
+    return msgspec.structs.replace(GOOD, **changes)
+
+
+def bad(answers, check):
+    """(level, host, text) of what the check finds wrong."""
+    found = list(check(answers))
+    assert all(finding.advice for finding in found if finding.level != OK)
+    return [(finding.level, finding.host, finding.text) for finding in found if finding.level != OK]
+
+
+ALONE = [
+    # check, changes of the report, level, text
+    (findings.engine, {"engine_error": "ImportError: no"}, FAIL, "the engine cannot be loaded: ImportError: no"),
+    (findings.processors, {"cores": 1}, WARN, "2 ranks on 1 cores"),
+    (findings.processors, {"quota": 1.5}, WARN, "2 ranks on 1.5 cores, the container's quota"),
+    (findings.processors, {"load": 5.0}, WARN, "its load is 5.0 on 8 cores: something else is running"),
+    (findings.memory, {"memfd_error": "File too large"}, FAIL, "ranks there cannot share memory: File too large"),
+    (findings.memory, {"memory_available": GIB}, WARN, "only 1.0 GiB of memory is available"),
+    (findings.memory, {"shm_free": 10 << 20}, WARN, "/dev/shm has only 10 MiB left"),
+    (
+        findings.limits,
+        {"limits": {"nofile": (128, 128)}},
+        FAIL,
+        "a process may open 128 files and sockets; 2 ranks need about 264",
+    ),
+    (
+        findings.limits,
+        {"limits": {"nproc": (100, 100)}},
+        WARN,
+        "the user may have 100 processes and threads; frameworks start many",
+    ),
+    (findings.frameworks, {"frameworks": {"jax": "0.5"}}, WARN, "no framework is installed that can be used"),
+    (findings.gpus, {"gpu_error": "nvidia-smi: no driver"}, WARN, "nvidia-smi: no driver"),
+]
+
+
+@pytest.mark.parametrize(("check", "changes", "level", "text"), ALONE)
+def test_what_is_wrong_with_one_host(check, changes, level, text):
+    assert bad([answer()], check) == []
+    ((found_level, found_host, found_text),) = bad([answer(report=with_report(**changes))], check)
+    assert (found_level, found_text) == (level, text)
+    assert found_host == ("" if check is findings.frameworks else "a")
+
+
+TOGETHER = [
+    (findings.versions, {"python": "3.12.1"}, WARN, "differs: 3.11 on a; 3.12 on b"),
+    (findings.frameworks, {"frameworks": {"torch": "2.1", "numpy": "2.0"}}, WARN, "differs: 2.1 on b; 2.13.0 on a"),
+    (findings.frameworks, {"frameworks": {"numpy": "2.0"}}, WARN, "differs: 2.13.0 on a; none on b"),
+    (findings.engine, {"ciphers": []}, FAIL, "no library to encrypt connections between hosts with"),
+    (
+        findings.interfaces,
+        {"interfaces": [interface("lo", "127.0.0.1")]},
+        FAIL,
+        "no interface is up and has an address",
+    ),
+    (
+        findings.interfaces,
+        {"interfaces": [interface(text="10.0.0.2", mtu=9000)]},
+        WARN,
+        "hosts on 10.0.0.0/24 send packets of different size (MTU 1500 on a, 9000 on b)",
+    ),
+    (findings.gpus, {"gpus": ["X", "X"]}, WARN, "differs: 0 on a; 2 on b"),
+    (findings.reachability, {"pairs_error": "no store"}, FAIL, "connections could not all be tried: no store"),
+]
+
+
+@pytest.mark.parametrize(("check", "changes", "level", "text"), TOGETHER)
+def test_what_is_wrong_with_two_hosts(check, changes, level, text):
+    works = [Tried(1, "10.0.0.2", "eth0", "")], [Tried(0, "10.0.0.1", "eth0", "")]
+    reports = [msgspec.structs.replace(GOOD, tried=tried) for tried in works]
+    assert bad([answer(report=reports[0]), answer("b", 1, report=reports[1])], check) == []
+    changed = msgspec.structs.replace(reports[1], **changes)
+    found = bad([answer(report=reports[0]), answer("b", 1, report=changed)], check)
+    assert [(one[0], one[2]) for one in found] == [(level, text)]
+
+
+def test_connections_and_clocks():
+    failed = HostAnswer("a", 1, failure="ssh refuses this user or key\ntry it by hand")
+    assert bad([failed], findings.connection) == [(FAIL, "a", "ssh refuses this user or key")]
+    assert next(findings.connection([failed])).advice == "try it by hand"
+    missing = HostAnswer("a", 1, rank=0)
+    (finding,) = findings.connection([missing])
+    assert (finding.level, finding.text) == (FAIL, "the examination there did not come to its end")
+    slow = answer(remote=True, connect_seconds=9.0)
+    assert bad([slow], findings.connection) == [(WARN, "a", "it took 9.0 s until the agent answered")]
+    assert bad([answer(clock_offset=-60.0)], findings.clocks) == [
+        (WARN, "a", "its clock is 60.0 s behind this machine's")
+    ]
+    assert bad([answer(clock_offset=0.5)], findings.clocks) == []
+
+
+def tried(peer, *outcomes):
+    return [Tried(peer, f"10.{n}.0.{peer + 1}", f"eth{n}", outcome) for n, outcome in enumerate(outcomes)]
+
+
+@pytest.mark.parametrize(
+    ("there", "back", "wanted", "expected"),
+    [
+        (["", "refused"], ["", ""], "", []),
+        (["no answer", ""], ["no answer", ""], "", []),  # one of two networks is enough
+        (
+            ["no answer", "refused"],
+            ["", ""],
+            "",
+            [
+                (
+                    WARN,
+                    "a does not reach b, only the other way round: "
+                    "10.0.0.2 (eth0): no answer; 10.1.0.2 (eth1): refused",
+                )
+            ],
+        ),
+        (
+            [""],
+            ["refused"],
+            "",
+            [(WARN, "b does not reach a, only the other way round: 10.0.0.1 (eth0): refused")],
+        ),
+        (["refused"], ["refused"], "", [(FAIL, "a and b do not reach each other: 10.0.0.2 (eth0): refused")]),
+        ([], [], "", [(FAIL, "a and b do not reach each other: they have no network in common")]),
+        (
+            ["", "refused"],
+            ["", "refused"],
+            "eth1",
+            [(FAIL, "a and b do not reach each other: 10.0.0.2 (eth0): answers; 10.1.0.2 (eth1): refused")],
+        ),
+    ],
+)
+def test_which_hosts_reach_each_other(there, back, wanted, expected):
+    """Ranks of probes, not places in the list, number the hosts: one that was not reached has none."""
+    answers = [
+        answer("a", 0, report=with_report(tried=tried(1, *there), wanted_interfaces=wanted)),
+        HostAnswer("gone", 1, failure="unreachable"),
+        answer("b", 1, report=with_report(tried=tried(0, *back), wanted_interfaces=wanted)),
+    ]
+    assert [(level, text) for level, _, text in bad(answers, findings.reachability)] == expected
+
+
+@pytest.mark.parametrize(
+    ("measured", "interfaces", "level"),
+    [
+        (Measured(1, "10.0.0.2", "eth0", 50.0, 9.0), [interface()], OK),
+        (Measured(1, "10.0.0.2", "eth0", 50.0, 1.0), [interface()], WARN),  # of 10 Gbit/s
+        (Measured(1, "10.0.0.2", "eth0", 50.0, 1.0), [interface(physical=False)], OK),
+        (Measured(1, "10.0.0.2", "eth0", 50.0, 9.0), [interface(speed=400000)], OK),
+        (Measured(1, "10.0.0.2", "eth0", 50.0, 0.1), [], WARN),
+        (Measured(1, "10.0.0.2", "eth0", 5000.0, 9.0), [], WARN),
+        (Measured(1, "10.0.0.2", "eth0", error="a stream of large packets: no answer"), [], FAIL),
+    ],
+)
+def test_speeds(measured, interfaces, level):
+    report = with_report(measured=[measured], interfaces=interfaces)
+    (finding,) = findings.speeds([answer(report=report), answer("b", 1)])
+    assert finding.level == level
+    assert finding.text.startswith("a to b at 10.0.0.2: ")
+
+
+def test_a_healthy_job_has_no_advice():
+    reports = [
+        with_report(tried=tried(1, ""), measured=[Measured(1, "10.0.0.2", "eth0", 50.0, 9.0)]),
+        with_report(tried=tried(0, "")),
+    ]
+    answers = [answer(report=reports[0]), answer("b", 1, report=reports[1], remote=True, connect_seconds=0.3)]
+    diagnosis = Diagnosis(answers, findings.judge(answers))
+    assert diagnosis.healthy
+    assert {finding.level for finding in diagnosis.findings} == {OK}
+
+
+def test_the_table():
+    measured = [Measured(1, "10.0.0.2", "eth0", 50.4, 9.25), Measured(1, "10.0.0.2", "eth0", error="no answer")]
+    answers = [
+        answer(report=with_report(measured=measured, tried=tried(1, ""))),
+        answer(
+            "b",
+            1,
+            remote=True,
+            connect_seconds=0.31,
+            clock_offset=61.5,
+            report=with_report(quota=1.0, tried=tried(0, "")),
+        ),
+        HostAnswer("c", 1, failure="its name cannot be resolved\ncheck the name"),
+    ]
+    diagnosis = Diagnosis(answers, findings.judge(answers))
+    assert not diagnosis.healthy
+    wide, narrow = table.show(diagnosis, 200), table.show(diagnosis, 60)
+    assert re.search(r"^ +a +b$", wide, re.MULTILINE)
+    assert re.search(r"^connection +this machine +ssh, 0\.3 s$", wide, re.MULTILINE)
+    assert re.search(r"^cores +8 of 8, load 0\.1 +8 of 8, quota 1, load 0\.1$", wide, re.MULTILINE)
+    assert re.search(r"^on all hosts\n  horovod", narrow, re.MULTILINE)
+    assert re.search(r"^a\n  connection  this machine\n  cores       8 of 8, load 0\.1$", narrow, re.MULTILINE)
+    for text in (wide, narrow):
+        assert "not examined: c\n" in text
+        assert re.search(r"^a -> b +10\.0\.0\.2 \(eth0\)  50 us +9\.25 Gbit/s$", text, re.MULTILINE)
+        assert "WARN clock: b: its clock is 61.5 s ahead of this machine's\n     -> let NTP" in text
+        assert "FAIL connection: c: its name cannot be resolved\n     -> check the name\n" in text
+        assert text.index("WARN") < text.index("FAIL")
+        assert re.search(r"\d+ checks OK, 2 warnings, 2 failures\n$", text)
+    assert "horovod " + __version__ + ", 1 host\n" in table.show(Diagnosis([answer()]), 80)
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 8, 9])
+def test_rounds_are_pairs_that_do_not_disturb_each_other(count):
+    every = pairs.rounds(count, 100)
+    for round_ in every:
+        ranks = [rank for pair in round_ for rank in pair]
+        assert len(set(ranks)) == len(ranks)
+    flat = sorted(pair for round_ in every for pair in round_)
+    assert flat == [(i, j) for i in range(count) for j in range(i + 1, count)]
+    assert len(pairs.rounds(count, 2)) == min(2, count - 1 + count % 2)
+
+
+def test_this_host_is_examined():
+    report = host.examine()
+    assert (report.version, report.executable) == (__version__, sys.executable)
+    assert report.cores == len(os.sched_getaffinity(0))
+    assert report.engine_error == ""
+    assert report.memfd_error == ""
+    assert report.memory > report.memory_available > 0
+    assert report.limits["nofile"] == resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert any(each.loopback for each in report.interfaces)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(report), type=HostReport) == report
+
+
+def test_shared_memory_that_a_limit_refuses_is_an_answer():
+    program = (
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)); import signal; "
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); from horovod.runner.doctor import host; "
+        "print(host._memfd_error(host.SEGMENT))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "64 MiB of shared memory are refused: File too large\n"
+
+
+KEY = b"k" * 32
+
+
+@pytest.fixture
+def server():
+    made = Listeners([Endpoint("lo", "127.0.0.1", 8)], 16)
+    server = pairs.Server(made, KEY, 1)
+    yield made.endpoints[0]
+    server.close()
+
+
+def test_a_pair_is_measured(server):
+    found = pairs.measure(server, KEY, 0, 1)
+    assert found.error == ""
+    assert 0 < found.round_trip_us < 1e6
+    assert found.gigabits > 0.001
+    assert found.peer == 1
+
+
+def test_addresses_are_tried_and_told_apart(server):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        nobody = Endpoint("eth1", "127.0.0.1", 8, closed.getsockname()[1])
+        found = pairs.try_all([(1, server), (1, nobody), (2, server)], KEY, 0)
+        stranger = pairs.try_all([(1, server)], b"x" * 32, 0)
+    assert [each.outcome for each in found] == ["", "refused", "somebody else answers"]
+    assert stranger[0].outcome == "somebody else answers"
+    assert pairs.measure(nobody, KEY, 0, 1).error == "connecting: refused"
+
+
+def test_a_stream_that_stalls_is_named(monkeypatch):
+    """Small packets pass, large ones do not, as with a wrong MTU: the other side echoes and then reads no more."""
+    monkeypatch.setattr(pairs, "STALL_SECONDS", 3)
+    monkeypatch.setattr(pairs, "STREAM_SECONDS", 60)
+    stop = threading.Event()
+
+    def only_echo(sock):
+        for _ in range(pairs.ECHOES):
+            pairs._receive(sock, 1)
+            sock.sendall(b"!")
+        stop.wait(90)
+
+    monkeypatch.setattr(pairs, "serve_measurement", only_echo)
+    made = Listeners([Endpoint("lo", "127.0.0.1", 8)], 16)
+    server = pairs.Server(made, KEY, 1)
+    assert pairs.measure(made.endpoints[0], KEY, 0, 1).error == "a stream of large packets: no answer"
+    stop.set()
+    server.close()
+
+
+def test_the_command_examines_this_machine():
+    command = [sys.executable, "-m", "horovod.runner.launch", "--doctor", "-np", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith(f"horovod {__version__}, 1 host\n")
+    assert " 0 failures\n" in done.stdout
+    assert done.stderr == ""
+
+
+def test_a_report_is_bounded():
+    """It comes from another host: more than a report can have is refused before it is built."""
+    huge = msgspec.msgpack.encode(with_report(gpus=["x" * 5000]))
+    with pytest.raises(msgspec.ValidationError, match="length <= 4096"):
+        msgspec.msgpack.decode(huge, type=HostReport)

@@ -1,0 +1,315 @@
+"""mpirun's command line and its output, jsrun's resource file: what needs no MPI. With real ones: tests/launchers."""
+
+import os
+import sys
+
+import pytest
+
+from horovod.runner.base.errors import LaunchError
+from horovod.runner.command import cli
+from horovod.runner.foreign import jsrun, mpi, mpi_command, mpi_output
+from horovod.runner.foreign.mpi_command import Flavour, build, exported, recognise
+from horovod.runner.plan.hosts import Host, assign
+from horovod.runner.plan.settings import MpiOptions
+
+VERSIONS = {
+    "mpirun (Open MPI) 5.0.11\n\nReport bugs to https://www.open-mpi.org/community/help/": Flavour.OPEN_MPI,
+    "mpirun (Open MPI) 4.1.4": Flavour.OPEN_MPI,
+    "mpirun (IBM Spectrum MPI) 10.4.0.03rtm4": Flavour.SPECTRUM,
+    "HYDRA build details:\n    Version:                                 5.0.2": Flavour.MPICH,
+    "Intel(R) MPI Library for Linux* OS, Version 2021.9": Flavour.INTEL,
+    "slurm 22.05": None,
+}
+TWO = assign([Host("a", 2), Host("b", 2)], 4)
+UNEQUAL = assign([Host("a", 2), Host("b", 1)], 3)
+COMMAND = ["python", "train.py", "--x"]
+
+
+@pytest.mark.parametrize("text", VERSIONS)
+def test_families(text):
+    assert recognise(text) is VERSIONS[text]
+
+
+def test_open_mpi():
+    words = build("mpirun", Flavour.OPEN_MPI, TWO, COMMAND, ["A", "B"], MpiOptions(("--oversubscribe",)))
+    assert " ".join(words) == (
+        "mpirun --allow-run-as-root --tag-output -np 4 -H a:2,b:2 --bind-to none --map-by slot --mca pml ob1 --mca btl "
+        "^openib -x A -x B --oversubscribe python train.py --x"
+    )
+
+
+def test_open_mpi_with_everything():
+    given = MpiOptions((), ("--bind-to", "core"), tcp=True)
+    words = build("mpirun", Flavour.OPEN_MPI, UNEQUAL, COMMAND, [], given, interfaces="eth1,eth2", ssh_port=2222,
+                  ssh_identity_file="/k ey")  # fmt: skip
+    text = " ".join(words)
+    assert "-np 3 -H a:2,b:1 --bind-to core --mca pml" in text
+    assert "--map-by" not in text
+    assert "--mca btl_tcp_if_include eth1,eth2" in text
+    assert words[words.index("plm_rsh_args") + 1] == "-p 2222 -i '/k ey'"
+    assert "-tcp" not in words
+
+
+def test_many_hosts_are_started_at_once():
+    def words(count):
+        slots = assign([Host(f"h{i}", 1) for i in range(count)], count)
+        return " ".join(build("mpirun", Flavour.OPEN_MPI, slots, COMMAND, [], MpiOptions()))
+
+    assert "plm_rsh" not in words(63)
+    assert "--mca plm_rsh_no_tree_spawn true --mca plm_rsh_num_concurrent 64" in words(64)
+
+
+def test_spectrum():
+    words = " ".join(build("mpirun", Flavour.SPECTRUM, TWO, COMMAND, [], MpiOptions(tcp=True)))
+    assert "--bind-to socket --map-by socket --rank-by core -tcp" in words
+    assert "btl" not in words
+
+
+@pytest.mark.parametrize("flavour", [Flavour.MPICH, Flavour.INTEL])
+def test_hydra(flavour):
+    words = " ".join(build("mpiexec", flavour, TWO, COMMAND, ["A", "B"], MpiOptions(), interfaces="eth1,eth2"))
+    assert words == "mpiexec -l -np 4 -hosts a,b -ppn 2 -bind-to none -iface eth1 -genvlist A,B python train.py --x"
+    assert "-hosts a:2,b:1 -bind-to" in " ".join(build("mpiexec", flavour, UNEQUAL, COMMAND, [], MpiOptions()))
+    with pytest.raises(LaunchError, match=r"--ssh-port.*ssh/config"):
+        build("mpiexec", flavour, TWO, COMMAND, [], MpiOptions(), ssh_port=22)
+
+
+def test_what_is_exported():
+    names = ["PATH", "HOROVOD_CYCLE_TIME", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_FD", "SLURM_JOB_ID", "a.b", "X=Y"]
+    assert exported(names) == ["HOROVOD_CYCLE_TIME", "PATH"]
+
+
+def test_quotes_that_do_not_match():
+    with pytest.raises(LaunchError, match="--mpi-args is"):
+        mpi_command.options("--mca 'x", None, False)
+    assert mpi_command.options("-x 'a b'", "--bind-to none", True) == MpiOptions(
+        ("-x", "a b"), ("--bind-to", "none"), True
+    )
+
+
+def settings(*words):
+    return cli.settings(*cli.parse([*words, "python", "x.py"]), {})
+
+
+def fake(folder, name, script):
+    path = folder / name
+    path.write_text(f"#!{sys.executable}\n{script}")
+    path.chmod(0o755)
+    return path
+
+
+def test_no_mpi_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ValueError, match=r"--mpi needs mpirun .* none on PATH"):
+        mpi.find_launcher()
+    fake(tmp_path, "mpirun", "print('something else 1.0')")
+    with pytest.raises(ValueError, match=r"something else 1\.0"):
+        mpi.find_launcher()
+
+
+def test_variables_of_another_job_do_not_come_along():
+    environ = {
+        "A": "1",
+        "HOROVOD_RANK": "1",
+        "HOROVOD_SIZE": "2",
+        "HOROVOD_CYCLE_TIME": "2",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1",
+        "HOROVOD_KEY_FD": "7",
+        "HOROVOD_KEY_FILE": "/proc/4711/fd/7",
+        "OMPI_COMM_WORLD_RANK": "1",
+        "OMPI_MCA_plm_rsh_agent": "/etc/mpi/kubexec.sh",
+    }
+    made = mpi.job_variables(settings("-np", "2", "--mpi", "--cycle-time-ms", "3"), environ)
+    assert made == {
+        "A": "1",
+        "HOROVOD_CYCLE_TIME": "3",
+        "HOROVOD_CONTROLLER": "mpi",
+        "OMPI_MCA_plm_rsh_agent": "/etc/mpi/kubexec.sh",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+@pytest.fixture
+def key_file(tmp_path):
+    path = tmp_path / "job.key"
+    path.write_text("0f" * 32)
+    path.chmod(0o600)
+    return path
+
+
+OPEN_MPI = "print('mpirun (Open MPI) 5.0.0')"
+
+
+@pytest.mark.parametrize("where", [(), ("-H", "n1:1,n2:1"), ("--env-deny", "HOROVOD_*")])
+def test_a_key_file_of_the_users_reaches_the_ranks(tmp_path, monkeypatch, key_file, where):
+    fake(tmp_path, "mpirun", OPEN_MPI)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    made = settings("-np", "2", "--mpi", "--mpi-args=-x y", *where)
+    command, variables = mpi.prepare(made, {"HOROVOD_KEY_FILE": "job.key", "A": "1"})
+    assert variables["HOROVOD_KEY_FILE"] == str(key_file)
+    assert "HOROVOD_KEY_FILE" in command
+    assert jsrun_command(tmp_path, monkeypatch, made, {"HOROVOD_KEY_FILE": "job.key"}) == str(key_file)
+
+
+def jsrun_command(tmp_path, monkeypatch, made, environ):
+    """The key file that a jsrun is asked to pass on."""
+    fake(tmp_path, "jsrun", "import os, sys\nprint('-E', os.environ[sys.argv[sys.argv.index('HOROVOD_KEY_FILE')]])")
+    seen = []
+    monkeypatch.setattr(mpi, "run_command", lambda command, variables, *_: seen.append((command, variables)))
+    jsrun.run_job(made, {**LSF, **environ})
+    [(command, variables)] = seen
+    words = [*made.mpi.extra, *made.whole_command]
+    assert command[-len(words) :] == words
+    assert command[command.index("HOROVOD_KEY_FILE") - 1] == "-E"
+    return variables["HOROVOD_KEY_FILE"]
+
+
+def test_a_key_file_that_ranks_would_refuse_is_refused_before(tmp_path, key_file):
+    key_file.chmod(0o644)
+    with pytest.raises(LaunchError, match=r"HOROVOD_KEY_FILE is '.*job.key' \(owner \d+, mode 0644\)"):
+        mpi.job_variables(settings("-np", "2", "--mpi"), {"HOROVOD_KEY_FILE": str(key_file)})
+    nowhere = {"HOROVOD_KEY_FILE": str(tmp_path / "absent")}
+    with pytest.raises(LaunchError, match="absent', which cannot be opened"):
+        mpi.job_variables(settings("-np", "2", "--mpi"), nowhere)
+    # On the hosts of the job it may be another matter; if not, the ranks say so.
+    far = mpi.job_variables(settings("-np", "2", "--mpi", "-H", "n1:1,n2:1"), nowhere)
+    assert far["HOROVOD_KEY_FILE"] == nowhere["HOROVOD_KEY_FILE"]
+
+
+@pytest.mark.parametrize("text", ["0f" * 32, ""], ids=["key", "empty"])
+def test_a_key_in_a_variable_is_refused_with_what_to_do(text):
+    with pytest.raises(LaunchError, match=r"(?s)HOROVOD_JOB_KEY is set.*in the clear.*HOROVOD_KEY_FILE=FILE") as caught:
+        mpi.job_variables(settings("-np", "2", "--mpi"), {"HOROVOD_JOB_KEY": text})
+    assert not text or text not in str(caught.value)
+
+
+PIECES = [
+    (b"[1,0]<stdout>: out\n[1,1]<stdout>:old\n", [(0, b"out\n"), (1, b"old\n")]),
+    (b"[0] out\n[12] more\n", [(0, b"out\n"), (12, b"more\n")]),
+    (b"[1,3]<stderr>: 10%\r 20%\r\nmpirun: it\n", [(3, b"10%\r"), (3, b" 20%\r"), (3, b"\n"), (None, b"mpirun: it\n")]),
+    (b"[3] text[3] \n", [(3, b"text\n")]),
+    (b"[1,0]<stdout>: no end", [(0, b"no end")]),
+    (b"[x] [1,0]\n", [(None, b"[x] [1,0]\n")]),
+]
+
+
+@pytest.mark.parametrize(("data", "pieces"), PIECES)
+@pytest.mark.parametrize("step", [1, 1000])
+def test_whose_a_line_is(data, pieces, step):
+    lines = mpi_output.Lines()
+    found = [piece for at in range(0, len(data), step) for piece in lines.feed(data[at : at + step])]
+    assert [*found, *lines.finish()] == pieces
+
+
+TRACEBACK = 'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\n    f()\n'
+OWN = TRACEBACK + "ValueError: no more data\n"
+VICTIM = TRACEBACK + (
+    "horovod.common.exceptions.HorovodInternalError: rank 1 (host b, pid 77) was lost: the peer closed its connection\n"
+)
+HOSTS = {0: "a", 1: "b"}
+SAID = {
+    "Open MPI, signal": "prterun noticed that process rank 1 with PID 77 on node b exited on\nsignal 9 (Killed).\n",
+    "Open MPI, code": "   Process name: [prterun-vm-7@1,1]\n   Exit code:    3\n",
+    "Hydra, signal": "=   PID 77 RUNNING AT b\n=   EXIT CODE: 9\nEXIT STRING: Killed (signal 9)\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "tails", "words"),
+    [
+        (137, "Open MPI, signal", {0: VICTIM}, "rank 1 on host b failed first: killed by signal 9"),
+        (3, "Open MPI, code", {}, "rank 1 on host b failed first: exit code 3"),
+        (3, "Open MPI, code", {1: OWN}, "    ValueError: no more data"),
+        (1, "", {0: VICTIM, 1: OWN}, "rank 1 on host b failed first: exit code 1"),
+        (9, "Hydra, signal", {0: VICTIM}, "rank 1 on host b failed first: killed by signal 9"),
+        (1, "", {0: VICTIM}, "rank 1 on host b failed first: exit code 1"),
+    ],
+)
+def test_who_failed_first(code, said, tails, words):
+    judged = mpi_output.judge(code, SAID.get(said, ""), tails, HOSTS)
+    assert judged.rank == 1
+    assert words in judged.text
+
+
+def test_nobody_can_be_blamed():
+    assert mpi_output.judge(1, "mpirun: something\n", {0: "a warning\n"}, HOSTS) is None
+    assert mpi_output.judge(0, "", {0: OWN}, HOSTS) is None, "an exception that the program has caught"
+
+
+LSF = {"LSB_JOBID": "17", "LSB_MCPU_HOSTS": "batch 1 n1 4 n2 4"}
+
+
+def test_rankfile():
+    text = jsrun.rankfile(assign([Host("n1", 2), Host("n2", 1)], 3), {"n1": 8, "n2": 8})
+    assert text.splitlines() == [
+        "overlapping_rs: allow",
+        "cpu_index_using: logical",
+        "",
+        "rank: 0: { hostname: n1; cpu: {0-3} ; gpu: * ; mem: * }",
+        "rank: 1: { hostname: n1; cpu: {4-7} ; gpu: * ; mem: * }",
+        "rank: 2: { hostname: n2; cpu: {0-7} ; gpu: * ; mem: * }",
+    ]
+
+
+def test_more_ranks_than_cores_get_one_each():
+    text = jsrun.rankfile(assign([Host("n1", 3)], 3), {"n1": 2})
+    assert [line.partition("cpu: ")[2][:3] for line in text.splitlines()[3:]] == ["{0}", "{1}", "{2}"]
+
+
+def test_hosts_of_the_lsf_job():
+    assert jsrun.lsf_hosts(LSF) == [Host("n1", 4), Host("n2", 4)]
+    assert jsrun.lsf_hosts({"LSB_HOSTS": "batch n1 n1 n2"}) == [Host("batch", 1), Host("n1", 2), Host("n2", 1)]
+    assert jsrun.lsf_hosts({"LSB_MCPU_HOSTS": "n1 4 n2 2 n3"}) == [Host("n1", 4), Host("n2", 2)]  # cut off
+    with pytest.raises(ValueError, match="LSB_MCPU_HOSTS"):
+        jsrun.lsf_hosts({})
+
+
+def test_jsrun_outside_of_lsf_and_without_the_program(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match=r"--jsrun .* LSB_JOBID"):
+        jsrun.check({})
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ValueError, match="needs the program jsrun"):
+        jsrun.check(LSF)
+
+
+JSRUN = """
+import os, sys
+at = sys.argv.index("--erf_input")
+path = sys.argv[at + 1]
+assert os.stat(path).st_mode & 0o777 == 0o600
+print("".join(f"[1,{n}]<stdout>:{line}\\n" for n, line in enumerate(open(path).read().split("\\n")[3:5])), end="")
+assert "-E" in sys.argv and not any("secret" in word for word in sys.argv)
+print(sys.argv[-2:], os.environ["SECRET"], os.environ["HOROVOD_CYCLE_TIME"])
+sys.exit(4)
+"""
+
+
+def test_a_job_by_jsrun(tmp_path, monkeypatch, capfd):
+    """Inside an LSF job jsrun is the default, and hosts and number of processes follow from the job."""
+    fake(tmp_path, "jsrun", JSRUN)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SECRET", "secret")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    for name, value in LSF.items():
+        monkeypatch.setenv(name, value)
+    namespace, command = cli.parse(["--cycle-time-ms", "4", "python", "x.py"])
+    jsrun.apply(namespace, os.environ)
+    made = cli.settings(namespace, command, {})
+    assert (made.jsrun, len(made.slots)) == (True, 8)
+    result = jsrun.run_job(made, os.environ)
+    out, err = capfd.readouterr()
+    assert result.exit_code == 4
+    assert "jsrun has ended: exit code 4" in result.message
+    assert "[0]<stdout>:rank: 0: { hostname: n1; cpu: {0} ; gpu: * ; mem: * }" in out
+    assert "['python', 'x.py'] secret 4" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["jsrun"], "the resource file is removed"
+
+
+def test_inside_lsf_other_launchers_can_be_asked_for(tmp_path, monkeypatch):
+    fake(tmp_path, "jsrun", JSRUN)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for flag in ("--gloo", "--mpi"):
+        namespace, _ = cli.parse(["-np", "1", flag, "python"])
+        jsrun.apply(namespace, LSF)
+        assert not namespace.jsrun

@@ -1,0 +1,330 @@
+"""horovod.run: functions, results, errors."""
+
+import concurrent.futures
+import contextlib
+import functools
+import io
+import linecache
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+import types
+
+import pytest
+
+import horovod
+from horovod.runner import WorkerError
+from horovod.runner.output.stream_output import StreamOutput
+from tests.runner.launching import eventually, marked_environment, processes_with
+
+
+def place(factor, offset=0):
+    return int(os.environ["HOROVOD_RANK"]) * factor + offset, int(os.environ["HOROVOD_SIZE"])
+
+
+def test_results_come_by_rank():
+    assert horovod.run(place, (10,), {"offset": 3}, num_proc=3) == [(3, 3), (13, 3), (23, 3)]
+
+
+def test_closures_and_large_results():
+    data = bytes(range(256)) * 400_000  # 100 MB
+    results = horovod.run(lambda: data[1:] + os.environ["HOROVOD_RANK"].encode(), num_proc=2)
+    assert [len(result) for result in results] == [len(data)] * 2
+    assert results == [data[1:] + b"0", data[1:] + b"1"]
+
+
+def test_a_failure_names_the_first_rank_and_its_exit_code(capfd):
+    def fail():
+        if os.environ["HOROVOD_RANK"] == "1":
+            raise ValueError("no data")
+        time.sleep(30)
+
+    with pytest.raises(RuntimeError, match=r"(?s)rank 1 .*failed first: exit code 1.*ValueError: no data"):
+        horovod.run(fail, num_proc=2)
+    assert "[1]<stderr>:ValueError: no data" in capfd.readouterr().err
+
+
+class Unhappy(Exception):
+    def __init__(self, code, *, colour):  # pickles, and does not unpickle
+        super().__init__(f"code {code}")
+
+
+def test_the_exception_itself_is_raised_with_its_remote_traceback():
+    def inner():
+        raise FileNotFoundError(2, "not there", "/data")
+
+    def fail():
+        try:
+            inner()
+        except OSError as error:
+            raise KeyError("table") from error
+
+    with pytest.raises(KeyError) as caught:
+        horovod.run(fail, num_proc=1)
+    error = caught.value
+    assert isinstance(error, WorkerError)
+    assert (error.args, error.rank, error.host, error.exit_code) == (("table",), 0, "localhost", 1)
+    assert type(error.__cause__) is KeyError
+    # All of it, from the function on: the chain, the lines of code, and nothing of ours in between.
+    for words in (
+        "in inner",
+        'raise FileNotFoundError(2, "not there", "/data")',
+        "was the direct cause",
+        "KeyError: 'table'",
+    ):
+        assert words in str(error)
+        assert words in error.remote_traceback
+    assert "function_worker" not in str(error)
+
+
+def test_exceptions_that_cannot_be_unpickled_are_told_in_words():
+    def fail():
+        raise Unhappy(3, colour="red")
+
+    with pytest.raises(WorkerError, match=r"(?s)exit code 1.*Unhappy: code 3") as caught:
+        horovod.run(fail, num_proc=1)
+    assert type(caught.value) is WorkerError
+    assert caught.value.cause is None
+
+
+def test_an_exception_class_of_the_function_is_the_callers_class():
+    class Own(Exception):
+        pass
+
+    def fail():
+        raise Own("mine", [1, 2])
+
+    with pytest.raises(Own) as caught:
+        horovod.run(fail, num_proc=1)
+    assert caught.value.args == ("mine", [1, 2])
+
+
+def test_an_exception_that_tells_others_is_not_taken_for_the_first():
+    def fail():
+        from horovod.common.exceptions import HorovodInternalError
+
+        if os.environ["HOROVOD_RANK"] == "0":
+            raise HorovodInternalError("a peer is gone")
+        time.sleep(0.5)
+        raise ArithmeticError("the cause")
+
+    with pytest.raises(ArithmeticError) as caught:
+        horovod.run(fail, num_proc=2)
+    assert caught.value.rank == 1
+
+
+@pytest.mark.parametrize(
+    ("result", "named"),
+    [
+        (threading.Lock, r"the result of rank 0, of type _thread.lock, cannot be sent back.*cannot pickle"),
+        (lambda: OnlyThere(), r"the result of rank 0, of type .*OnlyThere, cannot be unpickled here.*not here"),
+    ],
+)
+def test_results_that_cannot_travel_are_named(result, named):
+    with pytest.raises(WorkerError, match=f"(?s){named}"):
+        horovod.run(result, num_proc=1)
+
+
+class OnlyThere:
+    def __reduce__(self):
+        return refuse, (os.getpid(),)
+
+
+def refuse(pid):
+    if pid != os.getpid():
+        raise RuntimeError("not here")
+
+
+def test_functions_and_arguments_that_cannot_travel_are_named():
+    lock = threading.Lock()
+    with pytest.raises(TypeError, match=r"args\[1\], of type _thread.lock, cannot be sent to the workers"):
+        horovod.run(place, (1, lock))
+    with pytest.raises(TypeError, match=r"kwargs\['offset'\], of type _thread.lock,"):
+        horovod.run(place, (1,), {"offset": lock})
+    with pytest.raises(TypeError, match=r"func, .*<lambda>, which uses 'lock', of type _thread.lock,"):
+        horovod.run(lambda: lock.locked())
+
+
+def test_functions_of_modules_that_no_file_holds():
+    module = types.ModuleType("made_here")
+    exec("def double(x): return helper(x)\ndef helper(x): return 2 * x", module.__dict__)
+    sys.modules["made_here"] = module
+    try:
+        assert horovod.run(module.double, (21,)) == [42]
+        assert horovod.run(functools.partial(module.double, 4)) == [8]
+    finally:
+        del sys.modules["made_here"]
+
+
+def test_tracebacks_show_code_that_no_file_holds():
+    lines = ["def fail():\n", "    return undefined_name  # of cell 3\n"]
+    namespace = {"__name__": "__main__"}
+    exec(compile("".join(lines), "/nowhere/cell_3.py", "exec"), namespace)
+    linecache.cache["/nowhere/cell_3.py"] = (sum(map(len, lines)), None, lines, "/nowhere/cell_3.py")
+    try:
+        with pytest.raises(NameError, match="undefined_name  # of cell 3"):
+            horovod.run(namespace["fail"])
+    finally:
+        del linecache.cache["/nowhere/cell_3.py"]
+
+
+def test_output_goes_to_replaced_streams(capsys):
+    def talk():
+        for i in range(3):
+            print(f"out {i} \u00fc")
+        print("tail", end="")
+
+    horovod.run(talk, num_proc=1)
+    assert capsys.readouterr().out == "".join(
+        f"[0]<stdout>:{t}\n" for t in ("out 0 \u00fc", "out 1 \u00fc", "out 2 \u00fc", "tail")
+    )
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
+        horovod.run(os.system, ("echo one >&2",), num_proc=1)
+    assert text.getvalue() == "[0]<stderr>:one\n"
+
+
+class Kept:
+    """A stream that keeps what it gets until it is flushed, into a common list."""
+
+    encoding = "ascii"
+
+    def __init__(self, name, shown):
+        self.name, self.shown, self.text = name, shown, ""
+
+    def write(self, text):
+        self.text += text
+
+    def flush(self):
+        if self.text:
+            self.shown.append((self.name, self.text))
+        self.text = ""
+
+    def isatty(self):
+        return True
+
+
+def test_replaced_streams_keep_the_order():
+    shown = []
+    sink = StreamOutput(Kept("out", shown), Kept("err", shown))
+    for stream, data, source in (
+        (1, b"a\n", 1),
+        (1, b"b\n", 1),
+        (2, b"50 %\r", 2),
+        (1, "\u00fc\n".encode(), 1),
+        (2, b"c\n", 2),
+    ):
+        sink.put(stream, data, source)
+    sink.close()
+    # A line of another source does not begin in the middle of a progress bar, and what ASCII lacks is spelled.
+    assert shown == [("out", "a\nb\n"), ("err", "50 %\r"), ("out", "\n\\xfc\n"), ("err", "c\n")]
+    assert not sink.broken
+
+
+def test_a_stream_that_is_closed_breaks_the_output():
+    text = io.StringIO()
+    sink = StreamOutput(text, None)
+    sink.put(2, b"dropped\n")
+    assert not sink.broken
+    text.close()
+    sink.put(1, b"nowhere\n")
+    assert sink.broken
+
+
+def test_it_runs_in_any_thread_several_at_once():
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        runs = [pool.submit(horovod.run, place, (factor,), num_proc=2) for factor in (1, 10)]
+        assert [run.result() for run in runs] == [[(0, 2), (1, 2)], [(0, 2), (10, 2)]]
+
+
+def test_classes_of_the_script_travel_both_ways(tmp_path):
+    (tmp_path / "beside.py").write_text("def triple(x): return 3 * x\n")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import horovod, beside\n"
+        "class Point:\n    def __init__(self, x): self.x = x\n"
+        "def work(point): return Point(beside.triple(point.x))\n"
+        "if __name__ == '__main__':\n"
+        "    [made] = horovod.run(work, (Point(5),))\n"
+        "    assert isinstance(made, Point)\n"
+        "    print(made.x, horovod.run(beside.triple, (made.x,)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd="/", env=marked_environment(), capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.stderr) == ("15 [45]\n", "")
+
+
+def test_a_worker_that_ends_without_a_result():
+    with pytest.raises(RuntimeError, match="failed first: exit code 4"):
+        horovod.run(lambda: os._exit(4), num_proc=1)
+
+
+@pytest.mark.parametrize("leave", [sys.exit, os._exit])
+def test_a_rank_that_leaves_with_exit_code_0_is_named(leave):
+    def work():
+        if os.environ["HOROVOD_RANK"] == "1":
+            leave(0)
+
+    with pytest.raises(RuntimeError, match=r"rank 1 on host \S+ ended with exit code 0 without a result"):
+        horovod.run(work, num_proc=2)
+
+
+def test_np_is_deprecated():
+    with pytest.warns(DeprecationWarning, match="np is deprecated"):
+        assert horovod.run(place, (1,), np=2) == [(0, 2), (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"num_proc": 0}, "num_proc is 0"),
+        ({"hosts": "localhost:1", "hostfile": "f"}, "hosts='localhost:1' and hostfile='f'"),
+        ({"use_gloo": True, "use_mpi": True}, "use_gloo and use_mpi"),
+        ({"mpi_args": "-x A"}, "mpi_args=.* without use_mpi"),
+        ({"min_num_proc": 1}, "min_num_proc=1 needs elastic jobs"),
+        ({"num_proc": 3, "hosts": "localhost:2"}, "3 processes.*2 slots"),
+        ({"start_timeout": -1}, "START_TIMEOUT is '-1'"),
+        ({"network_interfaces": "nope0"}, "nope0"),
+    ],
+)
+def test_bad_parameters_are_named(options, named):
+    with pytest.raises(ValueError, match=re.compile(named)):
+        horovod.run(place, (1,), **options)
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_an_interrupt_ends_the_workers(tmp_path, stubborn):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import horovod, signal, time, os\n"
+        f"def work():\n    {'signal.signal(15, signal.SIG_IGN); ' if stubborn else ''}print('ready'); time.sleep(60)\n"
+        "try: horovod.run(work, num_proc=2)\n"
+        "except KeyboardInterrupt: print('interrupted', flush=True); os._exit(3)\n"
+    )
+    environment = marked_environment()
+    process = subprocess.Popen([sys.executable, str(script)], env=environment, stdout=subprocess.PIPE)
+    try:
+        for _ in range(2):
+            assert process.stdout.readline().endswith(b"ready\n")
+        start = time.monotonic()
+        process.send_signal(2)
+        assert process.wait(60) == 3
+        assert time.monotonic() - start < 40
+        assert process.stdout.read() == b"interrupted\n"
+        eventually(lambda: processes_with(environment["HVD_TEST_MARK"]) == [], 60, "workers end")
+    finally:
+        process.kill()
+        process.wait(60)
+        process.stdout.close()
+
+
+def test_nothing_is_left_open():
+    horovod.run(place, (1,), num_proc=1)
+    before = sorted(os.listdir("/proc/self/fd"))
+    for _ in range(2):
+        horovod.run(place, (1,), num_proc=2)
+    assert sorted(os.listdir("/proc/self/fd")) == before

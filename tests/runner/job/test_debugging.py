@@ -1,0 +1,95 @@
+"""A debugger in one rank."""
+
+import sys
+
+import pytest
+
+from horovod.common.contract.debugging import patient
+from horovod.common.contract.settings import Settings
+from horovod.runner.base.errors import LaunchError
+from horovod.runner.command import cli
+from horovod.runner.job import debugging
+from horovod.runner.plan import hosts
+from tests.runner.launching import run_job
+from tests.runner.output.test_terminal import LAUNCH, terminal
+
+SCRIPT = """
+from horovod.common.basics import HorovodBasics
+hvd = HorovodBasics("tests")
+secret = 41
+breakpoint()
+hvd.init()
+print("secret", secret)
+hvd.shutdown()
+"""
+
+
+def test_a_debugger_in_rank_1_has_the_terminal(tmp_path):
+    """What is typed reaches it, prompts appear as they are written, and the other rank waits longer than it may."""
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    quick = "HOROVOD_START_TIMEOUT=1 HOROVOD_STALL_CHECK_TIME_SECONDS=1 HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=1"
+    command = f"{quick} {LAUNCH} -np 2 --debug-rank 1 {sys.executable} {script}; echo code $?"
+    with terminal(command) as (type_keys, until):
+        until(b"(Pdb) ")
+        type_keys(b"p secret + 100\n")
+        until(b"141")
+        until(b"(Pdb) ")
+        type_keys(b"import time; time.sleep(2.5); secret = 7\n")
+        until(b"(Pdb) ")
+        type_keys(b"c\n")
+        until(b"secret 7")
+        until(b"code 0")
+
+
+def test_a_terminal_is_left_as_it_was(tmp_path):
+    """As after a debugger that was killed at its prompt."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, termios\n"
+        "mode = termios.tcgetattr(0)\n"
+        "mode[3] &= ~termios.ECHO\n"
+        "termios.tcsetattr(0, 0, mode)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    with terminal(f"{LAUNCH} -np 1 --debug-rank 0 {sys.executable} {script}; stty -a; echo code $?") as (_, until):
+        until(b" echo ")
+        until(b"code 0")
+
+
+def test_without_a_terminal_the_job_runs_all_the_same():
+    code = "import os; breakpoint() if os.environ['HOROVOD_RANK'] == '1' else print(os.environ['HOROVOD_DEBUG_RANK'])"
+    done = run_job(["-np", "2", "--debug-rank", "0", sys.executable, "-c", code])
+    assert (done.code, done.out) == (0, "[0]<stdout>:0\n")
+    assert "rank 0 cannot be given a terminal, since there is none here: breakpoint() finds no input" in done.err
+
+
+def test_who_gets_the_terminal():
+    slots = hosts.assign([hosts.Host("localhost", 1), hosts.Host("192.0.2.1", 1)], 2)
+    assert debugging.place(0, slots, "/dev/pts/3") == debugging.Debugged(0, "/dev/pts/3")
+    other = debugging.place(1, slots, "/dev/pts/3")
+    assert other.terminal == ""
+    assert "rank 1 is on host 192.0.2.1, which does not have this terminal" in other.remark
+    assert debugging.check(-1, slots) is None
+    with pytest.raises(LaunchError, match=r"HOROVOD_DEBUG_RANK\) is 2, accepted are ranks of the job, from 0 to 1"):
+        debugging.check(2, slots)
+    namespace, command = cli.parse(["-np", "2", "x"])
+    assert cli.settings(namespace, command, {"HOROVOD_DEBUG_RANK": "1"}).debug_rank == 1
+    namespace, command = cli.parse(["-np", "2", "--mpi", "--debug-rank", "1", "x"])
+    with pytest.warns(UserWarning, match="no terminal under mpirun"):
+        cli.settings(namespace, command, {})
+
+
+def test_nobody_runs_out_of_patience():
+    short = {
+        "HOROVOD_START_TIMEOUT": "1",
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": "2",
+        "HOROVOD_STALL_CHECK_TIME_SECONDS": "3",
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "4",
+    }
+    before = Settings.from_environ(short)
+    assert patient(before) is before
+    made = patient(Settings.from_environ({**short, "HOROVOD_DEBUG_RANK": "0"}))
+    assert made.number("HOROVOD_START_TIMEOUT") == made.number("HOROVOD_GLOO_TIMEOUT_SECONDS") == 86400
+    assert made.flag("HOROVOD_STALL_CHECK_DISABLE")
+    assert made.number("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS") == 0

@@ -1,0 +1,199 @@
+import re
+import select
+import subprocess
+import sys
+
+import pytest
+
+from horovod.runner.job.progress import Host, Progress, Shown, State
+from horovod.runner.output.output import ERASE, OutputSink
+from tests.runner.launching import python, running
+from tests.runner.output.test_terminal import terminal
+
+HOSTS = {0: "a", 1: "a", 2: "b", 3: "b", 4: "c", 5: "c"}
+
+
+def init(*joined, size=6, group="init"):
+    return State(groups={group: (size, frozenset(joined))})
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        (init(0, 1, 2, 4), "hvd.init() on rank 3 (b), rank 5 (c)"),
+        (init(1), "hvd.init() on rank 0 (a), ranks 2-3 (b), ranks 4-5 (c)"),
+        (init(0, 1, 2, 4, 5, group="formed 1"), "connections to the other ranks on rank 3 (b)"),
+        (State(connecting=[Host("b", [2, 3])]), "host b (ranks 2-3)"),
+        (
+            State(connecting=[Host("b", [2, 3], "Connection refused"), Host("c", [4])]),
+            "host b (ranks 2-3: Connection refused), host c (rank 4)",
+        ),
+        (
+            State(connecting=[Host(name, [number]) for number, name in enumerate("uvwxyz")]),
+            "host u (rank 0), host v (rank 1), host w (rank 2), host x (rank 3) and 2 more hosts",
+        ),
+        (State(starting=[Host("c", [4, 5])]), "the processes of host c (ranks 4-5)"),
+    ],
+)
+def test_what_is_waited_for(state, text):
+    log = Progress(HOSTS, terminal=False)
+    assert log.update(100.0, state) == Shown()
+    assert log.next_time() == 105.0
+    assert log.update(105.0, state) == Shown(line=f"waiting 5 s for {text}")
+
+
+@pytest.mark.parametrize("state", [State(), init(0, 1, size=2), init(0, group="init 0,1"), State(groups={})])
+def test_nothing_to_wait_for(state):
+    for is_terminal in (False, True):
+        progress = Progress(HOSTS, is_terminal)
+        assert progress.update(1.0, state) == Shown()
+        assert progress.next_time() is None
+        assert progress.update(100.0, state) == Shown()
+
+
+def test_on_one_host_its_name_says_nothing():
+    log = Progress(dict.fromkeys(range(4), "localhost"), terminal=False)
+    log.update(0.0, init(1, size=4))
+    assert log.update(5.0, init(1, size=4)).line == "waiting 5 s for hvd.init() on ranks 0,2-3"
+
+
+def test_many_hosts_are_cut():
+    log = Progress({rank: f"h{rank // 2}" for rank in range(20)}, terminal=False)
+    log.update(0.0, init(0, size=20))
+    assert log.update(5.0, init(0, size=20)).line == (
+        "waiting 5 s for hvd.init() on rank 1 (h0), ranks 2-3 (h1), ranks 4-5 (h2), ranks 6-7 (h3) and 12 more ranks"
+    )
+
+
+def test_a_log_gets_a_line_at_5_10_20_40_seconds():
+    log = Progress(HOSTS, terminal=False)
+    said = {}
+    for tenths in range(1000):
+        shown = log.update(tenths / 10, init(0, 1, 2, 3, 4))
+        if shown.line:
+            said[tenths / 10] = shown.line
+    assert list(said) == [5.0, 10.0, 20.0, 40.0, 80.0]
+    assert said[40.0] == "waiting 40 s for hvd.init() on rank 5 (c)"
+
+
+def test_a_look_that_comes_late_is_no_reason_for_two_lines():
+    log = Progress(HOSTS, terminal=False)
+    log.update(0.0, init(0))
+    assert log.update(23.0, init(0)).line
+    assert log.next_time() == 40.0
+
+
+def test_each_wait_has_its_own_clock():
+    log = Progress(HOSTS, terminal=False)
+    log.update(0.0, State(connecting=[Host("b", [2])]))
+    assert log.update(4.0, init(0)) == Shown()
+    assert log.update(8.9, init(0)) == Shown()
+    assert log.update(9.0, init(0, 1)).line.startswith("waiting 5 s for hvd.init()")
+    assert log.update(9.1, State()) == Shown()
+    assert log.next_time() is None
+
+
+def test_a_terminal_gets_a_line_every_second_after_a_while():
+    shown = Progress(HOSTS, terminal=True)
+    assert shown.update(10.0, init(0, 1, 2)) == Shown()
+    assert shown.next_time() == 12.0
+    assert shown.update(12.0, init(0, 1, 2)) == Shown(
+        status="[#####.....] 3/6 waiting 2 s for hvd.init() on rank 3 (b), ranks 4-5 (c)"
+    )
+    assert shown.next_time() == 13.0
+    # what has changed is shown at once
+    assert shown.update(12.5, init(0, 1, 2, 3, 4)) == Shown(
+        status="[########..] 5/6 waiting 2 s for hvd.init() on rank 5 (c)"
+    )
+    assert shown.update(12.6, State()) == Shown()
+
+
+class Kept(OutputSink):
+    def __init__(self, rewrites=True):
+        super().__init__({1, 2}, together=True)
+        self.rewrites = rewrites
+        self.text = b""
+
+    def _emit(self, stream, data):
+        self.text += data
+
+    def take(self):
+        text, self.text = self.text, b""
+        return text
+
+
+def test_the_status_line_is_rewritten_and_gone_before_anything_else():
+    sink = Kept()
+    sink.status("one")
+    sink.status("one")
+    sink.status("two")
+    assert sink.take() == b"one" + ERASE + b"two"
+    sink.put(1, b"line\n")
+    assert sink.take() == ERASE + b"line\n"
+    sink.put(1, b"line\n")
+    assert sink.take() == b"line\n"
+    sink.status("three")
+    sink.status("")
+    assert sink.take() == b"three" + ERASE
+    sink.status("x" * 200)
+    assert len(sink.take()) == 79  # it has to fit, or it could not be rewritten
+
+
+def test_no_status_line_over_a_progress_bar_nor_where_it_cannot_be_rewritten():
+    sink = Kept()
+    sink.put(1, b"50%\r", source=1)
+    sink.take()
+    sink.status("one")
+    assert sink.take() == b""
+    sink = Kept(rewrites=False)
+    sink.status("one")
+    assert sink.take() == b""
+
+
+@pytest.mark.parametrize(("rewrites", "between"), [(True, ERASE), (False, b"\n")])
+def test_progress_bars_of_several_ranks_take_turns_on_one_line(rewrites, between):
+    sink = Kept(rewrites)
+    sink.put(1, b"[0]:50%\r", source=1)
+    sink.put(1, b"[1]:5%\r", source=3)
+    sink.put(1, b"[1]:6%\r", source=3)
+    assert sink.take() == b"[0]:50%\r" + between + b"[1]:5%\r[1]:6%\r"
+    sink.put(1, b"[0]:done\n[0]:next\r", source=1)
+    assert sink.take() == b"\n[0]:done\n[0]:next\r"
+    sink.put(2, b"horovodrun: a word\n")
+    assert sink.take() == b"\nhorovodrun: a word\n"
+
+
+# Rank 0 calls init when it has read a line.
+MEET = """
+import sys
+from horovod.common.basics import HorovodBasics
+from horovod.common.contract.worker_env import WorkerEnv
+if WorkerEnv.from_environ().rank == 0:
+    sys.stdin.readline()
+hvd = HorovodBasics("tests")
+hvd.init()
+print("met")
+hvd.shutdown()
+"""
+PATIENT = ["-np", "2", "--start-timeout", "120"]
+
+
+def test_on_a_terminal(tmp_path):
+    (tmp_path / "meet.py").write_text(MEET)
+    command = f"TERM=xterm {sys.executable} -m horovod.runner {' '.join(PATIENT)} {sys.executable} {tmp_path}/meet.py"
+    with terminal(f"{command}; echo code $?") as (type_keys, until):
+        until(b" s for hvd.init() on rank 0", 60)
+        until(ERASE + b"[#####.....] 1/2 waiting ", 60)
+        type_keys(b"\n")
+        until(b"[0]<stdout>:met", 60)
+        until(b"[1]<stdout>:met", 60)
+        until(b"code 0", 60)
+
+
+def test_in_a_log():
+    with running([*PATIENT, *python(MEET)], stdin=subprocess.PIPE) as job:
+        assert select.select([job.process.stderr], [], [], 60)[0]
+        line = job.process.stderr.readline().decode()  # nothing comes before
+        assert re.fullmatch(r"horovodrun: waiting \d+ s for hvd.init\(\) on rank 0\n", line)
+        done = job.finish(input=b"\n")
+    assert (done.code, sorted(done.out.splitlines())) == (0, ["[0]<stdout>:met", "[1]<stdout>:met"])

@@ -1,0 +1,155 @@
+import random
+
+import pytest
+
+from horovod.common.contract.rank_lists import ranges
+from horovod.runner.output import collapse
+from horovod.runner.output.collapse import Collapser
+from horovod.runner.output.display import Display
+from tests.runner.output.test_output import Shown
+
+
+def shown_of(size, *written, hosts=None, **options):
+    """What is shown of (rank, stream, text) written one after the other, and then after the delay."""
+    shown = Shown()
+    display = Display(shown, hosts or dict.fromkeys(range(size), "h"), collapse=True, **options)
+    for rank, stream, text in written:
+        display.show(rank, stream, text, 0.0)
+    at_once = shown.take().decode()
+    display.tick(collapse.DELAY)
+    return at_once, shown.take().decode()
+
+
+@pytest.mark.parametrize(
+    ("written", "at_once", "later"),
+    [
+        pytest.param([(0, 1, b"a\n"), (1, 1, b"a\n")], "[0-1]<stdout>:a\n", "", id="all ranks: at once"),
+        pytest.param([(1, 1, b"a\n")], "", "[1]<stdout>:a\n", id="one rank: after the delay"),
+        pytest.param([(0, 1, b"a\n"), (1, 2, b"a\n")], "", "[0]<stdout>:a\n[1]<stderr>:a\n", id="streams stay apart"),
+        pytest.param(
+            [(0, 1, b"a\na\n"), (1, 1, b"a\n")], "[0-1]<stdout>:a\n", "[0]<stdout>:a\n", id="twice by one rank"
+        ),
+        pytest.param(
+            [(0, 1, b"a\nb\n"), (1, 1, b"b\na\n")],
+            "[0]<stdout>:a\n[0-1]<stdout>:b\n",
+            "[1]<stdout>:a\n",
+            id="in the order of each rank",
+        ),
+        pytest.param(
+            [(0, 1, b"loss 1\nsaved\n"), (1, 1, b"loss 2\nsaved\n")],
+            "[0]<stdout>:loss 1\n[1]<stdout>:loss 2\n[0-1]<stdout>:saved\n",
+            "",
+            id="behind a line of its own",
+        ),
+        pytest.param(
+            [(0, 1, b"saved\nend\n"), (1, 1, b"mine\nsaved\n")],
+            "",
+            "[0]<stdout>:saved\n[0]<stdout>:end\n[1]<stdout>:mine\n[1]<stdout>:saved\n",
+            id="never before what the rank wrote first",
+        ),
+        pytest.param(
+            [(0, 2, b"err\n"), (0, 1, b"out\n"), (1, 2, b"err\n"), (1, 1, b"out\n")],
+            "[0-1]<stderr>:err\n[0-1]<stdout>:out\n",
+            "",
+            id="errors are kept in their place",
+        ),
+        pytest.param(
+            [(0, 1, b"\r50%\r"), (1, 1, b"\r50%\r")], "\r[0-1]<stdout>:50%\r", "", id="progress bars without prefix"
+        ),
+        pytest.param([(0, 1, b"a\r"), (0, 1, b"\n")], "", "[0]<stdout>:a\r\n", id="a torn end of line"),
+    ],
+)
+def test_equal_lines_are_shown_once(written, at_once, later):
+    assert shown_of(2, *written) == (at_once, later)
+
+
+def merged(*written):
+    """What three ranks have written, (rank, line) one after the other, as (ranks, line)."""
+    collapser = Collapser(range(3))
+    for rank, line in written:
+        collapser.add(rank, 1, line, 0.0)
+    return [(ranges(group.ranks), group.line) for group in collapser.take_all()]
+
+
+def test_a_line_moves_only_where_nobodys_order_changes():
+    # Behind rank 1's last line, and before what rank 0 wrote after it.
+    assert merged((0, b"a"), (1, b"b"), (0, b"c"), (1, b"a")) == [("1", b"b"), ("0-1", b"a"), ("0", b"c")]
+    # It would go behind `c`, which rank 0 wrote later.
+    assert merged((0, b"a"), (0, b"c"), (1, b"c"), (1, b"a")) == [("0", b"a"), ("0-1", b"c"), ("1", b"a")]
+
+
+def test_hosts_of_a_line():
+    written = [(rank, 1, b"a\n") for rank in (0, 3, 1, 2)]
+    hosts = {0: "a", 1: "a", 2: "b", 3: "b"}
+    assert shown_of(4, *written, hosts=hosts, with_host=True)[0] == "[0-1@a,2-3@b]<stdout>:a\n"
+    # In the order of the ranks, not in that of a set.
+    written = [(rank, 1, b"a\n") for rank in (8, 1)]
+    assert shown_of(2, *written, hosts={8: "a", 1: "b"}, with_host=True)[0] == "[1@b,8@a]<stdout>:a\n"
+
+
+def test_nobody_waits_for_a_rank_that_has_ended():
+    shown = Shown()
+    display = Display(shown, {0: "h", 1: "h", 2: "h"}, collapse=True)
+    assert display.next_due() is None
+    display.show(0, 1, b"a", 0.0)
+    display.finish(0, 0.0)
+    display.show(2, 1, b"a\n", 0.0)
+    assert display.next_due() == collapse.DELAY
+    assert shown.take() == b""
+    display.finish(1, 0.0)
+    assert shown.take() == b"[0,2]<stdout>:a\n"
+    display.show(2, 1, b"b\n", 0.0)
+    assert shown.take() == b"[2]<stdout>:b\n"
+
+
+def test_a_line_waits_no_longer_than_the_delay():
+    collapser = Collapser(range(2))
+    collapser.add(0, 1, b"first\n", 1.0)
+    collapser.add(0, 1, b"second\n", 1.2)
+    assert collapser.next_due() == 1.0 + collapse.DELAY
+    assert [group.line for group in collapser.take(1.1 + collapse.DELAY)] == [b"first\n"]
+    assert collapser.next_due() == 1.2 + collapse.DELAY
+    assert [group.line for group in collapser.take_all()] == [b"second\n"]
+    assert collapser.next_due() is None
+
+
+def test_little_is_held(monkeypatch):
+    monkeypatch.setattr(collapse, "HELD_LIMIT", 1000)
+    monkeypatch.setattr(collapse, "GROUP_LIMIT", 50)
+    for line in (b"%0300d\n", b"%d\n"):
+        collapser = Collapser(range(2))
+        waiting = 0
+        for number in range(500):
+            collapser.add(0, 1, line % number, 0.0)
+            waiting += 1 - len(collapser.take(0.0))
+            assert waiting <= min(50, 1000 // len(line % number) + 1)
+        assert waiting > 0
+    # No more goes than has to, and its bytes count no longer.
+    collapser = Collapser(range(2))
+    for number in range(3):
+        collapser.add(0, 1, b"%0400d\n" % number, 0.0)
+    assert [int(group.line) for group in collapser.take(0.0)] == [0]
+    collapser.add(0, 1, b"%0400d\n" % 3, 0.0)
+    assert [int(group.line) for group in collapser.take(0.0)] == [1]
+    collapser.add(0, 1, b"%0150d\n" % 4, 9.0)
+    assert collapser.take(0.0) == []
+    assert [int(group.line) for group in collapser.take(collapse.DELAY)] == [2, 3]  # what is due
+    assert collapser.take(collapse.DELAY) == []
+
+
+def test_every_rank_gets_its_lines_in_their_order():
+    random.seed(5)
+    shown = []
+    written = {rank: [] for rank in range(4)}
+    collapser = Collapser(range(4))
+    now = 0.0
+    for _ in range(3000):
+        rank, stream, line = random.randrange(4), random.choice((1, 2)), b"%d\n" % random.randrange(6)
+        now += random.choice((0.0, 0.01, 0.2))
+        collapser.add(rank, stream, line, now)
+        written[rank].append((stream, line))
+        if random.random() < 0.7:
+            shown += collapser.take(now)
+    shown += collapser.take_all()
+    assert {r: [(g.stream, g.line) for g in shown if r in g.ranks] for r in range(4)} == written
+    assert len(shown) < 2500

@@ -1,0 +1,365 @@
+import errno
+import os
+import random
+import re
+import resource
+import signal
+from pathlib import Path
+
+import pytest
+
+from horovod.runner.output import lines
+from horovod.runner.output.display import Display
+from horovod.runner.output.output import ERASE, OutputQueue, OutputSink, RankFileError, RankFiles
+
+
+class Shown:
+    """Stands for the queue and keeps what is put there, all in one."""
+
+    def __init__(self, terminal=False):
+        self.terminal = terminal
+        self.text = b""
+
+    def put(self, stream, data, source=-1):
+        self.text += data
+
+    def go_on(self, stream, source):
+        self.text += b"\n"
+
+    def is_terminal(self, stream):
+        return self.terminal
+
+    def take(self):
+        text, self.text = self.text, b""
+        return text
+
+
+def lines_of(*pieces, rank=3, terminal=False, **options):
+    shown = Shown(terminal)
+    display = Display(shown, {rank: "node-7"}, **options)
+    for piece in pieces:
+        display.show(rank, 1, piece, 0.0)
+    display.finish(rank, 0.0)
+    return shown.text
+
+
+def test_lines_get_a_prefix():
+    assert lines_of(b"a\nb\n") == b"[3]<stdout>:a\n[3]<stdout>:b\n"
+    shown = Shown()
+    Display(shown, {12: "h"}).show(12, 2, b"x\n", 0.0)
+    assert shown.text == b"[12]<stderr>:x\n"
+
+
+def test_nothing_is_given_out_before_the_line_is_whole():
+    shown = Shown()
+    display = Display(shown, {0: "h"})
+    display.show(0, 1, b"ab", 0.0)
+    assert shown.take() == b""
+    display.show(0, 1, b"cd\nef", 0.0)
+    assert shown.take() == b"[0]<stdout>:abcd\n"
+    display.finish(0, 0.0)
+    assert shown.take() == b"[0]<stdout>:ef\n"
+    display.finish(0, 0.0)
+    assert shown.take() == b""
+
+
+def test_progress_bars_are_given_out_at_every_return():
+    assert lines_of(b"\r 10%", b"\r 20%\r", b" 30%\n") == (b"\r[3]<stdout>: 10%\r[3]<stdout>: 20%\r[3]<stdout>: 30%\n")
+
+
+def test_a_return_with_nothing_before_it_gets_no_prefix():
+    assert lines_of(b"a\r\r\rb\n") == b"[3]<stdout>:a\r\r\r[3]<stdout>:b\n"
+    assert lines_of(b"\r", b"b\n") == b"\r[3]<stdout>:b\n"
+    assert lines_of(b"a\n\r") == b"[3]<stdout>:a\n\r"
+    assert lines_of(b"\r", b"\n") == lines_of(b"\r\n") == b"[3]<stdout>:\r\n"
+
+
+def test_return_and_newline_are_one_end_of_line_even_when_torn():
+    assert lines_of(b"a\r\nb\r\n") == b"[3]<stdout>:a\r\n[3]<stdout>:b\r\n"
+    assert lines_of(b"a\r", b"\nb\r", b"\n") == b"[3]<stdout>:a\r\n[3]<stdout>:b\r\n"
+    assert lines_of(b"a\r", b"b\n") == b"[3]<stdout>:a\r[3]<stdout>:b\n"
+
+
+def test_empty_lines_and_odd_bytes_are_kept():
+    assert lines_of(b"\n\n\xff\x00\x85\x1c\xe2\x80\xa8\n") == (
+        b"[3]<stdout>:\n[3]<stdout>:\n[3]<stdout>:\xff\x00\x85\x1c\xe2\x80\xa8\n"
+    )
+
+
+def test_any_cutting_gives_the_same_text():
+    random.seed(7)
+    text = bytes(random.choice(b"abc\r\n") for _ in range(400))
+    whole = lines_of(text)
+    for _ in range(200):
+        cuts = sorted(random.sample(range(400), 30))
+        pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, 400], strict=True)]
+        assert lines_of(*pieces) == whole
+
+
+def test_a_line_without_end_is_cut_at_the_limit(monkeypatch):
+    monkeypatch.setattr(lines, "LINE_LIMIT", 100)
+    shown = Shown()
+    display = Display(shown, {0: "h"})
+    given = []
+    for _ in range(5):
+        display.show(0, 1, b"x" * 40, 0.0)
+        given.append(shown.take())
+    assert given == [b"", b"", b"[0]<stdout>:" + b"x" * 120 + b"\n", b"", b""]
+
+
+def test_the_limit_of_a_line_is_counted_anew_after_every_line(monkeypatch):
+    monkeypatch.setattr(lines, "LINE_LIMIT", 100)
+    cutter = lines.LineCutter()
+    assert cutter.feed(b"x" * 100) == (False, [])
+    assert cutter.feed(b"\n" + b"y" * 100) == (False, [b"x" * 100 + b"\n"])
+    assert cutter.feed(b"z") == (False, [b"y" * 100 + b"z\n"])
+    assert cutter.feed(b"x" * 100) == (False, [])
+    assert cutter.finish() == [b"x" * 100 + b"\n"]
+    assert cutter.feed(b"x" * 100) == (False, [])
+
+
+def test_timestamp():
+    assert re.fullmatch(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} \[3\]<stdout>:a\n", lines_of(b"a\n", timestamp=True))
+
+
+def test_the_host_is_in_the_prefix_when_asked_for():
+    assert lines_of(b"a\n", with_host=True) == b"[3@node-7]<stdout>:a\n"
+    assert lines_of(b"a\n", with_host=True, prefix=False) == b"a\n"
+
+
+RED, GREEN, OFF = b"\x1b[31m", b"\x1b[32m", b"\x1b[0m"
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [
+        ([RED + b"a" + OFF + b"b\n"], [RED + b"a" + OFF + b"b\n"]),
+        ([RED + b"a\nb\nc" + OFF + b"\nd\n"], [RED + b"a" + OFF + b"\n", RED + b"b" + OFF + b"\n"]
+         + [RED + b"c" + OFF + b"\n", b"d\n"]),
+        ([RED + b"50%\r", b"60%" + OFF + b"\r\n"], [RED + b"50%" + OFF + b"\r", RED + b"60%" + OFF + b"\r\n"]),
+        ([RED + b"a" + GREEN + b"b\nc\n"], [RED + b"a" + GREEN + b"b" + OFF + b"\n", GREEN + b"c" + OFF + b"\n"]),
+        ([b"\x1b[1;38;5;0;4ma\nb\x1b[22;24;39mc\nd\n"],
+         [b"\x1b[1;38;5;0;4ma" + OFF + b"\n", b"\x1b[1;38;5;0;4mb\x1b[22;24;39mc\n", b"d\n"]),
+        ([b"\x1b[48;2;0;0;0ma\nb\x1b[m\nc\n"],
+         [b"\x1b[48;2;0;0;0ma" + OFF + b"\n", b"\x1b[48;2;0;0;0mb\x1b[m\n", b"c\n"]),
+        ([b"\x1b[4:3;38:2::1:2:3ma\nb\x1b[4:0;39m\nc\n"],
+         [b"\x1b[4:3;38:2::1:2:3ma" + OFF + b"\n", b"\x1b[4:3;38:2::1:2:3mb\x1b[4:0;39m\n", b"c\n"]),
+        ([b"\x1b[0;31ma\x1b[31;0m\nb\n"], [b"\x1b[0;31ma\x1b[31;0m\n", b"b\n"]),
+        ([b"\x1b[2Ka\x1b[1Ab\x1b[38m\x1b[38;5m\x1b[;m\n"], [b"\x1b[2Ka\x1b[1Ab\x1b[38m\x1b[38;5m\x1b[;m\n"]),
+    ],
+)  # fmt: skip
+def test_colours_do_not_reach_other_lines_on_a_terminal(pieces, expected):
+    assert lines_of(*pieces, terminal=True) == b"".join(b"[3]<stdout>:" + line for line in expected)
+    assert lines_of(*pieces) == lines_of(b"".join(pieces))  # elsewhere they are passed as they are
+    assert lines_of(*pieces).replace(b"[3]<stdout>:", b"") == b"".join(pieces)
+
+
+class Terminal(OutputSink):
+    """One terminal for both streams, that keeps what it shows."""
+
+    def __init__(self):
+        super().__init__({1, 2}, together=True)
+        self.text = b""
+
+    def _emit(self, stream, data):
+        self.text += data
+
+
+SWITCHES = {
+    22: [1, 2], 23: [3], 24: [4, 21], 25: [5, 6], 27: [7], 28: [8], 29: [9], 39: [30, 37, 38, 90, 97],
+    49: [40, 47, 48, 100, 107], 59: [58],
+}  # fmt: skip
+
+
+def test_every_colour_and_style_is_left_on_until_its_own_end():
+    ends = [0, *SWITCHES]
+    for off, switches in SWITCHES.items():
+        for on in switches:
+            for end in ends:
+                colours = lines.Colours()
+                begin, change = b"\x1b[%dm" % on, b"\x1b[%dm" % end
+                assert colours.contain(begin + b"a\n") == begin + b"a" + OFF + b"\n"
+                ended = end in (0, off)
+                assert colours.contain(change + b"b\n") == begin + change + b"b" + (b"" if ended else OFF) + b"\n"
+                assert colours.contain(b"c\n") == (b"c\n" if ended else begin + b"c" + OFF + b"\n"), (on, end)
+    colours = lines.Colours()
+    for number in (10, 20, 26, 50, 57, 73, 89, 98, 99, 108):  # none of those
+        assert colours.contain(b"\x1b[%dma\n" % number) == b"\x1b[%dma\n" % number
+
+
+@pytest.mark.parametrize("collapse", [False, True])
+def test_no_two_streams_share_a_progress_bar(collapse):
+    """On a terminal a line that does not come from where the bar comes from begins below it."""
+    ranks = range(5)
+    streams = [(rank, stream) for rank in ranks for stream in (1, 2)]
+    for first in streams:
+        for second in streams:
+            shown = Terminal()
+            display = Display(shown, dict.fromkeys(ranks, "h"), prefix=False, collapse=collapse)
+            display.show(*first, b"10%\r", 0.0)
+            display.flush()
+            display.show(*second, b"20%\r", 1.0)
+            display.flush()
+            assert shown.text == (b"10%\r20%\r" if first == second else b"10%\r\n20%\r"), (first, second)
+
+
+@pytest.mark.parametrize(("size", "folder"), [(1, "rank.0"), (10, "rank.9"), (11, "rank.09"), (101, "rank.009")])
+def test_folders_are_padded_to_the_widest_rank(tmp_path, size, folder):
+    files = RankFiles(str(tmp_path / "deep" / "logs"), size)
+    rank = int(folder.split(".")[1])
+    files.write(rank, 2, b"raw\xff")
+    files.close()
+    assert (tmp_path / "deep" / "logs" / folder / "stderr").read_bytes() == b"raw\xff"
+    assert (tmp_path / "deep" / "logs" / folder / "stdout").read_bytes() == b""
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="there is no /dev/full here")
+def test_a_full_disk_is_named():
+    files = RankFiles.__new__(RankFiles)
+    files._files = {(0, 1): os.open("/dev/full", os.O_WRONLY)}
+    files._paths = {(0, 1): "/logs/rank.0/stdout"}
+    with pytest.raises(RankFileError, match=r"^rank file /logs/rank.0/stdout: No space left on device$") as caught:
+        files.write(0, 1, b"x")
+    assert caught.value.errno == errno.ENOSPC
+    files.close()
+
+
+def test_a_file_that_reaches_its_limit_is_named(tmp_path):
+    # by the limit of this process, which fails as a full disk does, in the middle of a write
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    files = RankFiles(str(tmp_path), 1)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+        with pytest.raises(RankFileError, match=rf"{tmp_path}/rank.0/stderr: File too large"):
+            files.write(0, 2, b"x" * 20)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+        files.close()
+    assert (tmp_path / "rank.0" / "stderr").read_bytes() == b"x" * 10
+
+
+def test_files_that_cannot_be_made_are_named(tmp_path):
+    (tmp_path / "rank.1").write_text("")
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(RankFileError, match=f"rank file {tmp_path}/rank.1: Not a directory"):
+        RankFiles(str(tmp_path), 2)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def link(path, target):
+    path.parent.mkdir(exist_ok=True)
+    path.symlink_to(target)
+
+
+PREPARED = {
+    "a folder that leads elsewhere": (
+        lambda logs, mine: link(logs / "rank.1", mine.parent),
+        "rank.1: it is a symbolic",
+    ),
+    "a folder that is missing there": (lambda logs, mine: link(logs / "rank.1", "absent"), "rank.1: it is a symbolic"),
+    "a file that leads elsewhere": (lambda logs, mine: link(logs / "rank.1/stdout", mine), "stdout: it is a symbolic"),
+    "a file yet to be made": (
+        lambda logs, mine: link(logs / "rank.1/stderr", mine.parent / "new"),
+        "stderr: it is a symbolic",
+    ),
+    "another name of a file": (
+        lambda logs, mine: ((logs / "rank.1").mkdir(), (logs / "rank.1/stdout").hardlink_to(mine)),
+        "rank.1/stdout: something else",
+    ),
+    "a pipe": (
+        lambda logs, mine: ((logs / "rank.1").mkdir(), os.mkfifo(logs / "rank.1/stdout")),
+        "rank.1/stdout: No such device",
+    ),
+}
+
+
+@pytest.mark.parametrize("trap", PREPARED)
+def test_a_prepared_tree_does_not_lead_to_other_files(tmp_path, trap):
+    """In a directory where others may write, such as /tmp."""
+    mine, logs = tmp_path / "mine" / "stdout", tmp_path / "logs"
+    mine.parent.mkdir()
+    mine.write_text("dear to me")
+    logs.mkdir()
+    prepare, words = PREPARED[trap]
+    prepare(logs, mine)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(RankFileError, match=f"rank file {logs}/.*{words}"):
+        RankFiles(str(logs), 2)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert mine.read_text() == "dear to me"
+    assert list(mine.parent.iterdir()) == [mine]
+
+
+def test_a_second_name_that_is_taken_away_again_does_no_harm(tmp_path, monkeypatch):
+    """Between opening and looking."""
+    mine, logs = tmp_path / "mine", tmp_path / "logs"
+    mine.write_text("dear to me")
+    (logs / "rank.0").mkdir(parents=True)
+    (logs / "rank.0/stdout").hardlink_to(mine)
+    really = os.open
+
+    def opened(path, *args, **kwargs):
+        fd = really(path, *args, **kwargs)
+        if path == "stdout":
+            (logs / "rank.0/stdout").unlink()
+        return fd
+
+    monkeypatch.setattr(os, "open", opened)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(RankFileError, match=r"rank\.0/stdout: No such file"):
+        RankFiles(str(logs), 1)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert mine.read_text() == "dear to me"
+
+
+def test_the_users_own_directory_may_be_a_link_and_be_used_again(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "logs").symlink_to("disk")
+    for text in (b"longer than the next", b"short"):
+        files = RankFiles(str(tmp_path / "logs"), 1)
+        files.write(0, 1, text)
+        files.close()
+    assert (tmp_path / "disk/rank.0/stdout").read_bytes() == b"short"
+
+
+def test_the_queue_never_blocks_and_loses_nothing():
+    read_end, write_end = os.pipe()
+    queue = OutputQueue(write_end, write_end)
+    data = os.urandom(300_000).replace(b"\r", b"r")
+    queue.put(1, data[:100_000])
+    queue.put(2, data[100_000:])
+    got = b""
+    while len(got) < len(data):
+        queue.write()  # returns although nobody reads at the same time
+        got += os.read(read_end, 1 << 20)
+    assert got == data
+    assert queue.pending == 0
+    os.close(read_end)
+    os.close(write_end)
+
+
+def test_no_status_line_is_left_behind():
+    read_end, write_end = os.pipe()
+    queue = OutputQueue(write_end, write_end)
+    queue.rewrites = True  # as on a terminal
+    queue.status("waiting")
+    queue.write()
+    queue.put(1, b"not written when a program is interrupted\n")
+    queue.status("waiting longer")
+    queue.close()
+    assert os.read(read_end, 1000) == b"waiting" + ERASE
+    os.close(read_end)
+    os.close(write_end)
+
+
+def test_a_reader_that_goes_away_is_noticed():
+    read_end, write_end = os.pipe()
+    queue = OutputQueue(write_end, 2)
+    os.close(read_end)
+    queue.put(1, b"x\n")
+    queue.write()
+    assert queue.broken
+    assert queue.waiting_for() is None
+    os.close(write_end)

@@ -1,0 +1,100 @@
+import pytest
+
+from horovod.common.contract.worker_env import WorkerEnv
+from horovod.runner.plan import environment
+from horovod.runner.plan.hosts import Slot
+
+
+def test_what_is_not_passed_on():
+    kept = {"HOME": "/root", "CUDA_HOME": "/usr", "MY_SECRET_KEY": "1", "HOROVOD_CYCLE_TIME": "2"}
+    dropped = {
+        "BASH_FUNC_f%%": "() { :; }",
+        "OLDPWD": "/",
+        "CUDA_VISIBLE_DEVICES": "0",
+        "ROCR_CUDA_VISIBLE_DEVICES": "0",
+        "_HOROVOD_SECRET_KEY": "k",
+        "HOROVOD_KEY_FD": "7",
+        "HOROVOD_KEY_FILE": "/k",
+    }
+    assert environment.passed_on({**kept, **dropped}) == kept
+
+
+SECRETS = {"AWS_SECRET": "s", "AWS_REGION": "r", "WANDB_KEY": "w"}
+PLAIN = {"PATH": "/bin", "HOME": "/home/me", "LC_ALL": "C", "HOROVOD_CYCLE_TIME": "2", "PYTHONPATH": "/src"}
+
+
+@pytest.mark.parametrize(
+    ("allow", "deny", "passing"),
+    [
+        ((), (), {"AWS_SECRET", "AWS_REGION", "WANDB_KEY", *PLAIN}),
+        ((), ("AWS_*",), {"WANDB_KEY", *PLAIN}),
+        (("AWS_*",), (), {"AWS_SECRET", "AWS_REGION", *PLAIN}),
+        (("AWS_*",), ("*SECRET",), {"AWS_REGION", *PLAIN}),
+        (("NOTHING",), ("PYTHONPATH", "HOROVOD_*"), {"PATH", "HOME", "LC_ALL"}),
+        (("*",), (), {"AWS_SECRET", "AWS_REGION", "WANDB_KEY", *PLAIN}),
+        (("_HOROVOD_SECRET_KEY", "HOROVOD_KEY_FD"), (), set(PLAIN)),
+        (("aws_*",), (), set(PLAIN)),
+        (("AWS_REGIO?",), (), {"AWS_REGION", *PLAIN}),
+    ],
+)
+def test_the_user_decides_what_else_passes(allow, deny, passing):
+    barred = {"_HOROVOD_SECRET_KEY": "k", "HOROVOD_KEY_FD": "3", "HOROVOD_JOB_KEY": "k"}
+    made = environment.passed_on({**SECRETS, **PLAIN, **barred}, allow, deny)
+    assert set(made) == passing
+
+
+def test_what_belongs_to_a_machine_stays_there():
+    everywhere = {"PATH": "/bin", "LD_PRELOAD": "libjemalloc.so", "TERM": "xterm", "XDG_CACHE_HOME": "/c"}
+    here = {
+        "SSH_AUTH_SOCK": "/tmp/agent",
+        "DISPLAY": ":0",
+        "HOSTNAME": "here",
+        "HOME": "/home/me",
+        "TMPDIR": "/tmp/job7",
+        "XDG_RUNTIME_DIR": "/run/user/0",
+        "DBUS_SESSION_BUS_ADDRESS": "unix:x",
+        "TERM_PROGRAM_VERSION": "3",
+        "_": "/bin/env",
+    }
+    environ = {**everywhere, **here}
+    assert environment.passed_on(environ, remote=False) == environ
+    assert environment.passed_on(environ, remote=True) == everywhere
+    # named in full it is wanted nevertheless; a pattern may just happen to match
+    assert environment.passed_on(environ, allow=("*", "TMPDIR"), remote=True) == {**everywhere, "TMPDIR": "/tmp/job7"}
+    assert environment.of_host(environ) == here
+    assert environment.of_host(environ, deny=("SSH_*", "D*", "TERM*")).keys() == here.keys() - {
+        "SSH_AUTH_SOCK",
+        "DISPLAY",
+        "DBUS_SESSION_BUS_ADDRESS",
+        "TERM_PROGRAM_VERSION",
+    }
+
+
+def test_the_job_environment_follows_the_lists():
+    made = environment.job_environment(SECRETS, {"AWS_SECRET": "flag"}, deny=("AWS_*",))
+    assert made == {"PYTHONUNBUFFERED": "1", "WANDB_KEY": "w", "AWS_SECRET": "flag"}
+
+
+def test_flags_win_over_the_environment_and_both_over_defaults():
+    assert environment.job_environment({}, {}, "lo") == {
+        "PYTHONUNBUFFERED": "1",
+        "HOROVOD_GLOO_IFACE": "lo",
+        "NCCL_SOCKET_IFNAME": "lo",
+    }
+    given = {"PYTHONUNBUFFERED": "", "HOROVOD_GLOO_IFACE": "eth0", "HOROVOD_CYCLE_TIME": "5"}
+    made = environment.job_environment(given, {"HOROVOD_CYCLE_TIME": "1"}, "lo")
+    assert made == {**given, "HOROVOD_CYCLE_TIME": "1", "NCCL_SOCKET_IFNAME": "lo"}
+
+
+def test_threads_share_the_cores():
+    assert environment.omp_threads(16, 4) == 4
+    assert environment.omp_threads(7, 2) == 3
+    assert environment.omp_threads(2, 8) == 1
+
+
+def test_workers_get_the_contract():
+    slot = Slot(rank=3, size=4, local_rank=1, local_size=2, cross_rank=1, cross_size=2, hostname="b")
+    made = environment.worker_environment(slot, "127.0.0.1", 4711)
+    assert made["HOROVOD_CONTROLLER"] == made["HOROVOD_CPU_OPERATIONS"] == "gloo"
+    expected = WorkerEnv(3, 4, 1, 2, 1, 2, "b", "127.0.0.1", 4711, key_fd=5)
+    assert WorkerEnv.from_environ({**made, "HOROVOD_KEY_FD": "5"}) == expected

@@ -1,0 +1,73 @@
+"""The network that the hosts of a job share."""
+
+from horovod.common.network.interfaces import Address, Interface
+from horovod.runner.plan.networks import common_interfaces
+
+
+def interface(name, *addresses, speed=1000, physical=True, up=True, loopback=False):
+    made = [Address(text, int(prefix)) for text, prefix in (address.split("/") for address in addresses)]
+    return Interface(name, up, loopback, physical, 1500, speed, made)
+
+
+LO = interface("lo", "127.0.0.1/8", loopback=True)
+DOCKER = interface("docker0", "172.17.0.1/16", physical=False)
+
+
+def test_the_shared_network_is_found_whatever_its_interfaces_are_called():
+    hosts = {
+        "a": [LO, DOCKER, interface("eth0", "10.0.0.1/24"), interface("wlan0", "192.168.1.5/24")],
+        "b": [LO, DOCKER, interface("ens3", "10.0.0.2/24")],
+    }
+    assert common_interfaces(hosts) == {"a": "eth0", "b": "ens3"}
+
+
+def test_the_faster_network_wins_and_devices_come_before_bridges():
+    hosts = {
+        name: [
+            interface("br0", f"10.1.0.{i}/24", speed=100000, physical=False),
+            interface("eth0", f"10.0.0.{i}/24", speed=1000),
+            interface("ib0", f"10.2.0.{i}/24", speed=40000),
+        ]
+        for i, name in enumerate("ab", 1)
+    }
+    assert common_interfaces(hosts) == {"a": "ib0", "b": "ib0"}
+
+
+def test_a_network_is_as_good_as_its_worst_interface():
+    hosts = {
+        # As fast as its slower end; with a bridge at one end it is no network of devices.
+        "a": [
+            interface("eth0", "10.0.0.1/24", speed=100000),
+            interface("br0", "10.1.0.1/24", speed=200000, physical=False),
+            interface("eth1", "fd00::1/64", "10.2.0.1/24", speed=10000),
+        ],
+        "b": [
+            interface("eth0", "10.0.0.2/24", speed=1000),
+            interface("ib0", "10.1.0.2/24", speed=200000),
+            interface("eth1", "fd00::2/64", speed=10000),
+            interface("eth2", "10.2.0.2/24", speed=10000),  # of two that are equal, the one with IPv4
+        ],
+    }
+    assert common_interfaces(hosts) == {"a": "eth1", "b": "eth2"}
+
+
+def test_nothing_is_shared():
+    hosts = {
+        "a": [LO, DOCKER, interface("eth0", "10.0.0.1/24")],
+        "b": [LO, DOCKER, interface("eth0", "10.0.1.1/24")],
+    }
+    assert common_interfaces(hosts) == {}
+    assert common_interfaces({}) == {}
+    down = {"a": [interface("eth0", "10.0.0.1/24", up=False)], "b": [interface("eth0", "10.0.0.2/24")]}
+    assert common_interfaces(down) == {}
+
+
+def test_two_names_of_one_machine_are_no_conflict():
+    first = [LO, interface("eth0", "10.0.0.1/24", "fd00::1/64")]
+    hosts = {"localhost": first, "127.0.0.1": first, "b": [LO, interface("eth1", "10.0.0.2/24", "fd00::2/64")]}
+    assert common_interfaces(hosts) == {"localhost": "eth0", "127.0.0.1": "eth0", "b": "eth1"}
+
+
+def test_ipv6_only():
+    hosts = {"a": [interface("eth0", "fd00::1/64")], "b": [interface("eth0", "fd00::2/64")]}
+    assert common_interfaces(hosts) == {"a": "eth0", "b": "eth0"}

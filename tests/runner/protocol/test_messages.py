@@ -1,0 +1,90 @@
+import os
+import struct
+
+import pytest
+
+from horovod.runner.base.errors import AgentError
+from horovod.runner.protocol import messages
+from horovod.runner.protocol.messages import (
+    FrameReader,
+    FrameWriter,
+    Output,
+    Report,
+    Request,
+    StartJob,
+    Stop,
+    StreamData,
+    Worker,
+)
+
+START = StartJob([b"python", b"\xff"], b"/", [(b"A", b"\xfe=1")], [Worker(0, [(b"R", b"0")])], b"k" * 32, 0)
+
+
+def written(*sent):
+    read_end, write_end = os.pipe()
+    writer = FrameWriter(write_end)
+    for message in sent:
+        writer.send(message)
+    os.close(write_end)
+    data = os.read(read_end, 1 << 20)
+    os.close(read_end)
+    return data
+
+
+def test_messages_survive_any_cutting():
+    data = written(START, Stop(5.0))
+    reader = FrameReader(Request)
+    got = [message for index in range(len(data)) for message in reader.feed(data[index : index + 1])]
+    assert got == [START, Stop(5.0)]
+    # What is not said: nobody reads stdin, no results, no relay.
+    plain = StartJob(START.command, START.directory, START.environment, START.workers, START.key)
+    assert FrameReader(Request).feed(written(plain)) == [plain]
+    assert plain.stdin_rank == -1
+    assert StreamData(1, b"").error is False
+    assert (plain.results, plain.relay, plain.own_environment, plain.own_python, plain.deny) == (False,) * 4 + ([],)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        struct.pack(">I", messages.FRAME_LIMIT + 1),
+        struct.pack(">I", 3) + b"\xc1\xc1\xc1",
+        written(Output(0, 1, b"x")),  # a report is no request
+    ],
+)
+def test_what_is_no_request_is_refused(data):
+    with pytest.raises(AgentError):
+        FrameReader(Request).feed(data)
+
+
+def test_the_largest_message_is_read():
+    frame = messages.frame(Output(0, 1, bytes(messages.FRAME_LIMIT - 100)))
+    rest = messages.FRAME_LIMIT + 4 - len(frame)
+    frame = messages.frame(Output(0, 1, bytes(messages.FRAME_LIMIT - 100 + rest)))
+    assert len(frame) == messages.FRAME_LIMIT + 4
+    (read,) = FrameReader(Report).feed(frame)
+    assert len(read.data) == messages.FRAME_LIMIT - 100 + rest
+
+
+def test_too_large_a_message_is_refused_by_the_sender():
+    with pytest.raises(AgentError, match="at most"):
+        written(Output(0, 1, bytes(messages.FRAME_LIMIT + 1)))
+
+
+def test_the_writer_does_not_block_and_goes_on_later():
+    read_end, write_end = os.pipe()
+    writer = FrameWriter(write_end)
+    reader = FrameReader(Report)
+    writer.send(Output(1, 2, b"y" * 1_000_000))
+    assert writer.pending > 0
+    got = []
+    while writer.pending:
+        got += reader.feed(os.read(read_end, 1 << 20))
+        writer.flush()
+    got += reader.feed(os.read(read_end, 1 << 20))
+    assert got == [Output(1, 2, b"y" * 1_000_000)]
+    os.close(read_end)
+    writer.send(Stop(0.0))
+    assert writer.broken
+    assert writer.pending == 0
+    os.close(write_end)

@@ -1,0 +1,277 @@
+"""Hosts reached by ssh, without another host: a program called ssh that runs the command here.
+
+What real ssh and real hosts add is tested in tests/cluster; this runs everywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import horovod
+from tests.runner.launching import eventually, launcher, marked_environment, run_job, running
+
+SSH = """#!/bin/sh
+# The last word is the command, the one before it the host. Runs it here, and says how deep in the tree it is.
+while [ $# -gt 2 ]; do shift; done
+echo "Welcome to $1!"
+case "$1" in refused*) echo "ssh: connect to host $1 port 22: Connection refused" >&2; exit 255;; esac
+if [ -n "$FAKE_SSH_ONLY_DIRECT" ] && [ -n "$FAKE_SSH_HOST" ]; then
+  echo "root@$1: Permission denied (publickey)." >&2; exit 255
+fi
+exec env FAKE_SSH_PATH="$FAKE_SSH_PATH $FAKE_SSH_HOST" FAKE_SSH_HOST="$1" HOME="/home/of/$1" /bin/sh -c "$2"
+"""
+
+MEET = """
+import os
+from horovod.common.store import StoreClient
+from horovod.common.contract.worker_env import WorkerEnv
+env = WorkerEnv.from_environ()
+with StoreClient(env.job_key(), env.rendezvous_addr, env.rendezvous_port) as store:
+    _, values = store.exchange("here", env.rank, env.size, os.urandom(200000 * (env.rank + 1)))
+print("met", [len(value) // 200000 for value in values], env.hostname, os.environ["HOME"])
+"""
+
+# Says hello like an agent and then nothing more; ends with the first word to it, if it is not mute.
+HELLO = """#!{python}
+import os, sys, time
+sys.path.insert(0, {root!r})
+from horovod.runner.protocol import facts, messages
+import msgspec
+hello = messages.Hello(msgspec.structs.replace(facts.gather(), **{changes!r}))
+os.write(1, messages.MAGIC + messages.frame(hello))
+if {mute!r}:
+    time.sleep(60)
+os.read(0, 1)
+"""
+
+
+@pytest.fixture
+def fake(tmp_path, monkeypatch) -> Path:
+    """A folder in front of PATH with our ssh."""
+    program = tmp_path / "ssh"
+    program.write_text(SSH)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    return tmp_path
+
+
+def greeting_agent(folder: Path, mute: bool, **changes: object) -> str:
+    path = folder / "python-there"
+    root = str(Path(__file__).resolve().parents[3])
+    path.write_text(HELLO.format(python=sys.executable, root=root, changes=changes, mute=mute))
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize("fanout", ["1", "2", "32"])
+def test_workers_of_all_hosts_meet_in_the_store_through_the_agents(fake, fanout):
+    done = run_job(
+        ["-np", "4", "-H", "red.test:1,green.test:2,blue.test:1", sys.executable, "-c", MEET],
+        environment={"HOROVOD_SSH_FANOUT": fanout, "HOME": "/home/of/launcher"},
+    )
+    assert done.code == 0, done.err
+    for rank, host in enumerate(["red", "green", "green", "blue"]):
+        assert f"[{rank}]<stdout>:met [1, 2, 3, 4] {host}.test /home/of/{host}.test\n" in done.out
+    assert "Welcome" not in done.out
+
+
+def test_a_tree_is_made_of_agents_and_what_a_parent_cannot_reach_is_tried_from_here(fake):
+    code = "import os; print(os.environ['HOROVOD_HOSTNAME'], os.environ.get('X'))"
+    arguments = ["-np", "3", "-H", "red.test:1,green.test:1,blue.test:1", sys.executable, "-c", code]
+    for only_direct in (None, "1"):
+        done = run_job(arguments, environment={"HOROVOD_SSH_FANOUT": "1", "FAKE_SSH_ONLY_DIRECT": only_direct})
+        assert done.code == 0, done.err
+        assert sorted(line.split(":", 1)[1] for line in done.out.splitlines()) == [
+            "blue.test None",
+            "green.test None",
+            "red.test None",
+        ]
+
+
+def test_a_host_that_refuses_is_named_with_its_ranks_and_what_to_try(fake):
+    """It is tried again for 7 s, not until the time to start is over, which is longer than the test's own limit."""
+    done = run_job(["-np", "3", "-H", "red.test:1,refused.test:2", "--start-timeout", "600", "sleep", "60"])
+    assert done.code == 1
+    assert "host refused.test (ranks 1-2): no ssh server answers there (connection refused)" in done.err
+    assert "-p says another one" in done.err
+
+
+@pytest.mark.parametrize("fanout", ["1", "32"])
+def test_large_results_and_outputs_come_whole_through_the_tree(fake, monkeypatch, fanout):
+    monkeypatch.setenv("HOROVOD_SSH_FANOUT", fanout)
+
+    def make(size):
+        import os
+
+        return bytes([65 + int(os.environ["HOROVOD_RANK"])]) * size
+
+    size = 6 << 20
+    results = horovod.run(make, (size,), num_proc=3, hosts="red.test:1,green.test:1,blue.test:1")
+    assert [(len(result), result[:1]) for result in results] == [(size, b"A"), (size, b"B"), (size, b"C")]
+    code = "import sys; sys.stdout.write('x' * 99 + '\\n'); sys.stdout.write(('y' * 99 + '\\n') * 40000)"
+    done = run_job(["-np", "3", "-H", "red.test:1,green.test:1,blue.test:1", sys.executable, "-c", code])
+    assert done.code == 0, done.err
+    assert done.out.count("y" * 99) == 120000
+
+
+def test_more_ranks_than_the_usual_limit_of_open_files_allows_meet(fake):
+    limited = ["bash", "-c", 'ulimit -S -n 128 && exec "$@"', "limited"]
+    command = [
+        *limited,
+        *launcher(["-np", "40", "-H", "red.test:40", sys.executable, "-c", MEET.replace("200000", "10")]),
+    ]
+    done = subprocess.run(command, env=marked_environment(), capture_output=True, timeout=120, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("met [1, 2, 3") == 40
+
+
+@pytest.fixture
+def python_there(tmp_path) -> Path:
+    """This interpreter and its libraries under another path."""
+    folder = tmp_path / "there"
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "python").symlink_to(sys.executable)
+    for part in ("pyvenv.cfg", "lib", "lib64"):
+        if Path(sys.prefix, part).exists():
+            (folder / part).symlink_to(Path(sys.prefix, part))
+    return folder / "bin" / "python"
+
+
+def test_functions_run_by_the_interpreter_of_their_host(fake, python_there, monkeypatch):
+    def interpreter():
+        import sys
+
+        return sys.executable
+
+    hostfile = fake / "hosts"
+    hostfile.write_text(f"localhost slots=1\nred.test slots=1 python={python_there}\n")
+    here, there = sys.executable, str(python_there)
+    assert horovod.run(interpreter, num_proc=2, hostfile=str(hostfile)) == [here, there]
+    monkeypatch.setenv("HOROVOD_REMOTE_PYTHON", there)
+    names = "localhost:1,red.test:1"
+    assert horovod.run(interpreter, num_proc=2, hosts=names) == [here, there]
+    assert horovod.run(interpreter, num_proc=2, hosts=names, executable=here) == [here, here]
+
+
+def test_the_benchmark_runs_by_the_interpreter_of_its_host(fake, python_there):
+    done = run_job(
+        [
+            "-np",
+            "1",
+            "-H",
+            "red.test:1",
+            "--remote-python",
+            str(python_there),
+            "--verbose",
+            "--benchmark",
+            "--",
+            "--help",
+        ]
+    )
+    assert done.code == 0, done.err
+    assert "--quick" in done.out
+    assert re.search(f"command: {python_there} -c .*horovod.benchmark.* --help", done.err)
+
+
+def test_an_exit_code_comes_from_another_host(fake):
+    code = "import os, sys; sys.exit('bad luck' if os.environ['HOROVOD_RANK'] == '1' else 0)"
+    done = run_job(["-np", "2", "-H", "red.test:1,green.test:1", sys.executable, "-c", code])
+    assert done.code == 1
+    assert "rank 1 on host green.test failed first: exit code 1" in done.err
+    assert done.err.rstrip().endswith("bad luck")
+
+
+def test_stdin_reaches_rank_0_on_another_host(fake):
+    code = "import os, sys; print(os.environ['HOROVOD_RANK'], len(sys.stdin.read()))"
+    done = run_job(["-np", "2", "-H", "red.test:1,green.test:1", sys.executable, "-c", code], stdin=b"y" * 1000000)
+    assert sorted(done.out.splitlines()) == ["[0]<stdout>:0 1000000", "[1]<stdout>:1 0"]
+
+
+def test_a_missing_identity_file_is_named(fake):
+    done = run_job(["-np", "1", "-H", "red.test:1", "-i", "/no/such/key", "true"])
+    assert done.code == 2
+    assert "--ssh-identity-file (-i) is '/no/such/key'" in done.err
+
+
+def test_a_missing_working_directory_or_program_is_named(fake, tmp_path):
+    done = run_job(["-np", "1", "-H", "red.test:1", "no-such-program"])
+    assert done.code == 127
+    assert "cannot start 'no-such-program'" in done.err
+    done = run_job(["-np", "1", "-H", "red.test:1", "--remote-python", "/no/such/python", "true"])
+    assert done.code == 1
+    assert "host red.test (rank 0): Python does not start there" in done.err
+    assert "/no/such/python" in done.err
+
+
+def test_another_version_is_refused(fake):
+    other = greeting_agent(fake, False, version="0.0.1")
+    done = run_job(["-np", "2", "-H", "localhost:1,red.test:1", "--remote-python", other, "sleep", "60"])
+    assert done.code == 1
+    assert "host red.test (rank 1) has horovod 0.0.1, the launcher" in done.err
+
+
+def test_a_host_that_falls_silent_is_lost_and_a_wrong_clock_is_told(fake):
+    mute = greeting_agent(fake, True, clock=time.time() - 7200)
+    done = run_job(
+        ["-np", "2", "-H", "localhost:1,red.test:1", "--remote-python", mute, "sleep", "60"],
+        environment={"HOROVOD_HEARTBEAT_TIMEOUT": "6"},
+    )
+    assert done.code == 1
+    assert "warning: the clock of host red.test is 7" in done.err
+    assert "s behind this one's" in done.err
+    assert "host red.test (rank 1) is lost: nothing was heard from it for" in done.err
+
+
+def test_agents_end_their_part_when_the_launcher_falls_silent(fake):
+    """SIGSTOP cannot be announced, as Ctrl-Z is."""
+    arguments = ["-np", "2", "-H", "red.test:1,green.test:1", "sh", "-c", "echo ready; exec sleep 100"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOROVOD_HEARTBEAT_TIMEOUT", "4")
+        with running(arguments) as job:
+            for _ in range(2):
+                assert b"ready" in job.process.stdout.readline()
+            os.kill(job.process.pid, signal.SIGSTOP)
+            eventually(lambda: "sleep 100 " not in job.commands().values(), 60, "the workers end")
+            os.kill(job.process.pid, signal.SIGCONT)
+            assert job.finish().code != 0
+
+
+def test_ctrl_z_stops_the_launcher_alone(fake):
+    code = "import time; print('ready', flush=True); time.sleep(9); print('awake', flush=True)"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOROVOD_HEARTBEAT_TIMEOUT", "4")
+        with running(["-np", "2", "-H", "red.test:1,green.test:1", sys.executable, "-c", code]) as job:
+            for _ in range(2):
+                assert b"ready" in job.process.stdout.readline()
+            os.kill(job.process.pid, signal.SIGTSTP)
+            stat = Path(f"/proc/{job.process.pid}/stat")
+            eventually(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", 60, "the launcher stops")
+            time.sleep(7)  # longer than the agents bear silence
+            os.kill(job.process.pid, signal.SIGCONT)
+            done = job.finish()
+            assert done.code == 0, done.err
+            assert done.out.count("awake") == 2
+
+
+@pytest.mark.parametrize("victim", ["launcher", "parent"])
+def test_kill_9_leaves_nothing_on_any_level_of_the_tree(fake, victim):
+    arguments = ["-np", "3", "-H", "red.test:1,green.test:1,blue.test:1", "sh", "-c", "echo ready; exec sleep 100"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOROVOD_SSH_FANOUT", "1")
+        with running(arguments) as job:
+            for _ in range(3):
+                assert b"ready" in job.process.stdout.readline()
+            os.kill(job.process.pid if victim == "launcher" else job.agents()[1], signal.SIGKILL)
+            eventually(lambda: job.left() == [], 60, "all processes end")
+            if victim == "parent":
+                done = job.finish()
+                assert done.code != 0
+                assert "host red.test (rank 0) is lost: its agent ended: exit code 137" in done.err
