@@ -162,7 +162,7 @@ def test_an_interrupt_of_the_cell_ends_the_workers(jupyter, tmp_path):
         for message in messages(client, lambda _: "".join(shown).count("ready\n") == 2):
             shown.append(message["content"].get("text", ""))
         workers = [
-            pid for pid in processes_with(jupyter) if b"function_worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            pid for pid in processes_with(jupyter) if b"function.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
         ]
         assert len(workers) == 2
         manager.interrupt_kernel()

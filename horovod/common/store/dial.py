@@ -4,7 +4,7 @@ import zmq
 import zmq.utils.z85
 
 CONNECT_MS = 4000
-"""How often it is asked anew while strangers keep the door there closed (``store_door``): the system itself would ask
+"""How often it is asked anew while strangers keep the door there closed (``door``): the system itself would ask
 ever less often."""
 _PAUSE_MS, _LONGEST_PAUSE_MS = 50, 1000
 
