@@ -10,7 +10,7 @@ from horovod.runner.command import cli
 from horovod.runner.foreign import jsrun, mpi, mpi_command, mpi_output
 from horovod.runner.foreign.mpi_command import Flavour, build, exported, recognise
 from horovod.runner.plan.hosts import Host, assign
-from horovod.runner.plan.settings import MpiOptions
+from horovod.runner.plan.settings import MpiOptions, mpi_options
 
 VERSIONS = {
     "mpirun (Open MPI) 5.0.11\n\nReport bugs to https://www.open-mpi.org/community/help/": Flavour.OPEN_MPI,
@@ -81,8 +81,8 @@ def test_what_is_exported():
 
 def test_quotes_that_do_not_match():
     with pytest.raises(LaunchError, match="--mpi-args is"):
-        mpi_command.options("--mca 'x", None, False)
-    assert mpi_command.options("-x 'a b'", "--bind-to none", True) == MpiOptions(
+        mpi_options("--mca 'x", None, False)
+    assert mpi_options("-x 'a b'", "--bind-to none", True) == MpiOptions(
         ("-x", "a b"), ("--bind-to", "none"), True
     )
 
