@@ -7,7 +7,7 @@ import pytest
 
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.command import cli
-from horovod.runner.foreign import jsrun, mpi, mpi_command, mpi_output
+from horovod.runner.foreign import jsrun, mpi, mpi_output
 from horovod.runner.foreign.mpi_command import Flavour, build, exported, recognise
 from horovod.runner.plan.hosts import Host, assign
 from horovod.runner.plan.settings import MpiOptions, mpi_options
