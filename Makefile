@@ -37,7 +37,7 @@ SOURCES := $(NATIVE) README.md $(shell find horovod -type f -not -name '*.pyc' 2
 # TensorFlow versions in which the library that was built is loaded as it is; each gets an environment of its own.
 TF_MATRIX ?= 2.13.1 2.16.2 2.18.1 2.21.0
 
-.PHONY: help train test unit lint docs pytest asan tsan fuzz fuzz-programs mutants bench wheel clean test-tf-matrix test-cluster test-launchers
+.PHONY: help train test unit lint docs site pytest asan tsan fuzz fuzz-programs mutants bench wheel clean test-tf-matrix test-cluster test-launchers
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -62,6 +62,9 @@ lint: $(STAMPS)/dev $(STAMPS)/editable ## ruff, mypy, import-linter, order of th
 
 docs: $(STAMPS)/editable ## are the generated documents up to date?
 	nice scripts/check-docs.sh
+
+site: $(STAMPS)/site $(STAMPS)/frameworks $(STAMPS)/editable ## all pages and the reference of the API as a site in build/site; warnings and dead links are errors
+	nice python -m sphinx -E -W --keep-going -q -b html -c tools/site -d build/site-cache . build/site
 
 pytest: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/editable ## Python tests; PYTEST_ARGS="-k name" chooses
 	nice python -m pytest $(PYTEST_ARGS)
@@ -131,6 +134,10 @@ $(STAMPS)/editable: $(STAMPS)/tools $(STAMPS)/torch $(NATIVE)
 
 $(STAMPS)/dev: $(STAMPS)/venv pyproject.toml
 	scripts/install-dev-tools.sh
+	touch $@
+
+$(STAMPS)/site: $(STAMPS)/venv pyproject.toml
+	scripts/install-dev-tools.sh site
 	touch $@
 
 $(STAMPS)/doctest: $(STAMPS)/venv

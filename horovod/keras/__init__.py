@@ -1,10 +1,12 @@
 """Horovod for Keras: Keras 3 on TensorFlow, PyTorch or JAX, and Keras 2 (tf_keras, with TF_USE_LEGACY_KERAS=1).
 
-import horovod.keras as hvd
+In short::
 
-hvd.init()
-model.compile(optimizer=hvd.DistributedOptimizer(optimizer), loss=...)
-model.fit(..., callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+    import horovod.keras as hvd
+
+    hvd.init()
+    model.compile(optimizer=hvd.DistributedOptimizer(optimizer), loss=...)
+    model.fit(..., callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
 """
 
 from typing import Any

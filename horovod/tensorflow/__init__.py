@@ -1,13 +1,15 @@
 """Horovod for TensorFlow, in eager mode, in tf.functions and in sessions of tf.compat.v1.
 
-import horovod.tensorflow as hvd
+In short::
 
-hvd.init()
-with tf.GradientTape() as tape:
-    loss = ...
-tape = hvd.DistributedGradientTape(tape)
-...
-hvd.broadcast_variables(model.variables, root_rank=0)   # after the first step
+    import horovod.tensorflow as hvd
+
+    hvd.init()
+    with tf.GradientTape() as tape:
+        loss = ...
+    tape = hvd.DistributedGradientTape(tape)
+    ...
+    hvd.broadcast_variables(model.variables, root_rank=0)   # after the first step
 """
 
 from typing import Any

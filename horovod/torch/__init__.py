@@ -1,11 +1,13 @@
 """Horovod for PyTorch.
 
-import horovod.torch as hvd
+In short::
 
-hvd.init()
-optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    import horovod.torch as hvd
+
+    hvd.init()
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 """
 
 from typing import Any

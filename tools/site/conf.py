@@ -1,0 +1,95 @@
+"""The site: all pages of the repository and the reference of the public API. `make site` builds it.
+
+Its source is the repository itself, so a link between two pages is written once, relative, and works on the code's host
+and on the site alike. What the site alone needs, the order of the pages, is added here while they are read.
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+# Frameworks as the reference imports them: quiet, on the CPU, Keras on the backend with all that there is.
+os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1", KERAS_BACKEND="tensorflow", JAX_PLATFORMS="cpu")
+os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"  # it would say that they are on
+
+ROOT = Path(__file__).resolve().parents[2]
+
+project = "Horovod, reborn"
+author = "its maintainers"
+version = release = re.findall(r'__version__ = "(.+)"', (ROOT / "horovod/_version.py").read_text())[0]
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinxcontrib.mermaid"]
+include_patterns = ["*.md", "docs/*.md", "docs/**/*.md", "benchmarks/*.md", "tools/mutants/README.md"]
+# Not even looked into.
+exclude_patterns = [".*", "build", "dist", "runs", "core", "horovod", "tests", "examples", "fuzz", "bindings"]
+root_doc = "docs/index"
+PAGES = {
+    "Start": ["README"],
+    "Train": ["docs/pytorch", "docs/pytorch/*", "docs/tensorflow", "docs/run", "docs/compression"],
+    "Run": ["docs/horovodrun", "docs/launchers/README", "docs/launchers/*", "docs/settings", "SECURITY"],
+    "When something goes wrong": ["docs/troubleshooting", "docs/debugging", "docs/performance", "benchmarks/*"],
+    "Reference": ["docs/api/README", "docs/api/*"],
+    "Understand and change": [
+        "docs/architecture",
+        "docs/how-a-job-starts",
+        "docs/wire",
+        "docs/where-to-change",
+        "CONTRIBUTING",
+        "tools/mutants/README",
+        "docs/adr/README",
+        "docs/adr/*",
+        "docs/dependencies",
+        "CHANGELOG",
+    ],
+}
+"""Every page has to be here, or the build fails."""
+
+suppress_warnings = ["myst.header"]  # RESULTS.md is written by a program
+myst_heading_anchors = 4  # links to headings, checked
+myst_fence_as_directive = ["mermaid"]  # as on GitHub
+autodoc_member_order = "groupwise"
+autodoc_typehints = "signature"
+
+DEFAULTS = {
+    r"<?ProcessSet\(process_set_id=0.*?\)>?": "global_process_set",
+    r"<class '[\w.]*NoneCompressor'>": "Compression.none",
+    r"\bop: int = 0": "op: int = Average",
+}
+
+html_theme = "furo"
+html_title = f"{project} {version}"
+html_copy_source = False
+templates_path: list[str] = []
+
+
+def _add_order(app: Any, name: str, content: list[str]) -> None:
+    """The tree of pages, below the page on which GitHub's readers find links."""
+    if name != root_doc:
+        return
+    for caption, pages in PAGES.items():
+        entries = "\n".join(f"/{page}" for page in pages)
+        content[0] += f"\n```{{toctree}}\n:hidden:\n:glob:\n:caption: {caption}\n\n{entries}\n```\n"
+
+
+def _shorten(
+    app: Any, what: str, name: str, value: Any, options: Any, arguments: str | None, returns: str | None
+) -> tuple[str | None, str | None]:
+    """Defaults as in the source. (autodoc_preserve_defaults does not know functions that are bound methods.)"""
+    for pattern, words in DEFAULTS.items():
+        arguments = arguments and re.sub(pattern, words, arguments)
+    return arguments, returns
+
+
+def _add_entrance(app: Any, failure: Exception | None) -> None:
+    if failure is None and app.builder.name == "html":
+        goal = f"{root_doc}.html"
+        (Path(app.outdir) / "index.html").write_text(
+            f'<!doctype html><meta http-equiv="refresh" content="0; url={goal}"><a href="{goal}">{project}</a>\n'
+        )
+
+
+def setup(app: Any) -> None:
+    app.connect("source-read", _add_order)
+    app.connect("autodoc-process-signature", _shorten)
+    app.connect("build-finished", _add_entrance)
