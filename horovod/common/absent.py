@@ -38,14 +38,22 @@ def _refusal(module: str) -> str:
 
 
 class AbsentModules:
-    """The finder: raises ModuleNotFoundError that says so for what is in ABSENT, also while searching for a part."""
+    """The finder: raises ModuleNotFoundError that says so for what is in ABSENT, also while searching for a part.
+    ``importlib.util.find_spec``, by which programs look whether a module is there, gets None as of any other."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if name in ABSENT:
+        if name in ABSENT and not _only_looked_for():
             # Without `name=`: `from horovod.torch import elastic` would go on and say less.
             raise ModuleNotFoundError(_refusal(name))
         return None
+
+
+def _only_looked_for() -> bool:
+    """Does somebody ask by ``importlib.util.find_spec``, and not by an import?"""
+    frame = sys._getframe(1).f_back  # of the function that asks all finders; behind it, who wants to know
+    asker = frame.f_back if frame is not None else None
+    return asker is not None and asker.f_globals.get("__name__") == "importlib.util"
 
 
 def install() -> None:

@@ -71,12 +71,42 @@ def _tell(namespace: argparse.Namespace) -> JobResult | None:
     return JobResult(0)
 
 
-def _run(arguments: Sequence[str], has_stdin: bool) -> JobResult:
-    namespace, command = cli.parse(arguments)
+def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The flags of a command line (default: this process's), None where not given, and its `command`, for `_run`.
+
+    Raises ValueError naming flag, value and what is accepted.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    namespace, command = cli.parse(words)
+    namespace.command, namespace.words = command, words
+    return namespace
+
+
+def _run(args: argparse.Namespace) -> None:
+    """Run what `parse_args` has understood, as programs do that are launchers themselves.
+
+    Raises ValueError for what cannot be started, RuntimeError naming the rank that failed first when the job fails.
+    """
+    result = _started(args, has_stdin=True)
+    if result.exit_code != 0:
+        raise RuntimeError(result.message or f"the job has ended with exit code {result.exit_code}")
+    if result.message:
+        _say(result.message)
+
+
+def run_commandline() -> None:
+    """What `horovodrun` does; ends the process with its exit code unless that is 0."""
+    code = main()
+    if code != 0:
+        sys.exit(code)
+
+
+def _started(namespace: argparse.Namespace, has_stdin: bool) -> JobResult:
     told = _tell(namespace)
     if told is not None:
         return told
-    if refusal := spelling.refusal_of_script(arguments, [] if namespace.benchmark else command):
+    command = namespace.command
+    if refusal := spelling.refusal_of_script(namespace.words, [] if namespace.benchmark else command):
         raise LaunchError(refusal)
     if namespace.jsrun or os.environ.get("LSB_JOBID"):
         from horovod.runner.foreign import jsrun
@@ -109,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     has_stdin = _open_standard_streams()
     try:
-        result = _run(sys.argv[1:] if arguments is None else arguments, has_stdin)
+        result = _started(parse_args(arguments), has_stdin)
     except LaunchError as error:
         _say(f"error: {error}")
         _say("`horovodrun --help` shows the flags")

@@ -13,7 +13,7 @@ from typing import NoReturn
 from horovod.common.contract.settings import BY_NAME, Settings
 from horovod.runner.base import boot
 from horovod.runner.base.errors import LaunchError
-from horovod.runner.command import config_file, help, spelling
+from horovod.runner.command import config_file, help, words
 from horovod.runner.command.config_file import Config
 from horovod.runner.command.flags import FLAGS, GROUPS, Flag
 from horovod.runner.job import debugging
@@ -75,37 +75,12 @@ def _add(target: argparse._ActionsContainer, flag: Flag) -> None:
     )
 
 
-def split_command(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The flags, and the command: from the first word that is neither a flag nor the value of one, or after `--`.
-
-    argparse is not asked, because it would look for flags of ours among the words of the command. Raises LaunchError
-    for a flag that there is not, naming the nearest.
-    """
-    words = {name: flag.nargs if flag.value else 0 for flag in FLAGS for name in flag.names}
-    index = 0
-    while index < len(arguments):
-        word = arguments[index]
-        if word == "--":
-            return list(arguments[:index]), list(arguments[index + 1 :])
-        if not word.startswith("-") or word == "-":
-            break
-        _check_known(word)
-        index += 1 + words.get(word, 0)
-    return list(arguments[:index]), list(arguments[index:])
-
-
-def _check_known(word: str) -> None:
-    if not spelling.is_flag(word):
-        clause = spelling.advice(word)
-        raise LaunchError(f"there is no flag {word.partition('=')[0]}{f'; {clause}' if clause else ''}")
-
-
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """The flags' values (None where not given) and the command.
 
     Raises LaunchError naming flag, value and what is accepted.
     """
-    before, command = split_command(arguments)
+    before, command = words.split(arguments)
     return make_parser().parse_args(before), command
 
 
@@ -123,6 +98,8 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
         raise LaunchError("-np is missing: say how many processes to start, as in `horovodrun -np 2 python train.py`")
     if namespace.benchmark:
         command = [*boot.words("horovod.benchmark.__main__"), *command]
+    else:
+        command = words.through_env(command)
     if not command:
         raise LaunchError("the command is missing: it comes after the flags, as in `horovodrun -np 2 python train.py`")
     variables = flag_variables(namespace, environ, config)

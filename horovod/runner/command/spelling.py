@@ -1,8 +1,9 @@
-"""What somebody may have meant who wrote a flag that there is not, or a command that cannot be started."""
+"""What somebody may have meant who wrote an unknown flag, or a command that cannot be started."""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 from collections.abc import Sequence
@@ -33,8 +34,8 @@ ELSEWHERE = {
     "machinefile": _HOSTS,
     "genvlist": _PASSED,
     "x": _PASSED,  # mpirun -x NAME
-    "timeline": "--timeline-filename is its name, but there are no timelines in this version yet",
 }
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
 def spellings() -> tuple[list[str], list[str]]:
@@ -57,26 +58,30 @@ def is_flag(word: str) -> bool:
 
 
 def advice(word: str) -> str:
-    """What to write instead of a flag that there is not, as a clause; empty: no idea."""
+    """What to write instead of an unknown flag, as a clause; empty: no idea."""
     given = word.partition("=")[0]
     bare = given.lstrip("-").replace("_", "-").lower()
     if bare in ELSEWHERE:
         return ELSEWHERE[bare]
     near = _near(given, bare)
-    return f"did you mean {' or '.join(near)}?" if near else ""
+    return f"did you mean {near}?" if near else ""
 
 
-def _near(given: str, bare: str) -> list[str]:
+def _near(given: str, bare: str) -> str:
     names, _ = spellings()
     same = [name for name in names if name.lstrip("-") == bare]  # other dashes
     if same:
-        return same[:1]
-    longer = [name for name in names if given.startswith("--") and bare and name.startswith("--" + bare)]
-    if 0 < len(longer) < 4:
-        return longer
+        return same[0]
     import difflib  # not at the start of every job
 
-    return difflib.get_close_matches("--" + bare if given.startswith("--") else given, names, 1, 0.7)
+    near = difflib.get_close_matches("--" + bare if given.startswith("--") else given, names, 1, 0.7)
+    return near[0] if near else ""
+
+
+def without_assignments(command: Sequence[str]) -> list[str]:
+    """The command behind the `NAME=value`s in front of it."""
+    count = next((i for i, word in enumerate(command) if not _ASSIGNMENT.match(word)), len(command))
+    return list(command[count:])
 
 
 def refusal_of_script(arguments: Sequence[str], command: Sequence[str]) -> str:
@@ -84,7 +89,8 @@ def refusal_of_script(arguments: Sequence[str], command: Sequence[str]) -> str:
 
     `arguments`: the whole command line, which ends with `command`.
     """
-    name = command[0] if command else ""
+    program = without_assignments(command)
+    name = program[0] if program else ""
     if not name.endswith((".py", ".pyw")):
         return ""
     if "/" not in name and shutil.which(name) is not None:
@@ -93,8 +99,8 @@ def refusal_of_script(arguments: Sequence[str], command: Sequence[str]) -> str:
     if not reason:
         return ""
     python = "python" if shutil.which("python") or not shutil.which("python3") else "python3"
-    before = list(arguments[: len(arguments) - len(command)])
-    return f"{name}: {reason}; did you mean `{shlex.join(['horovodrun', *before, python, *command])}`?"
+    before = list(arguments[: len(arguments) - len(program)])
+    return f"{name}: {reason}; did you mean `{shlex.join(['horovodrun', *before, python, *program])}`?"
 
 
 def _reason(name: str) -> str:

@@ -15,13 +15,14 @@ from pathlib import PurePosixPath
 FIRST_LOOK = 60.0  # s after the start
 _PYTHON = re.compile(r"(?:i?python|pypy)[\d.]*t?")
 _SHELL = re.compile(r"(?:ba|da|k|z)?sh")
+_ASSIGNMENT = re.compile(r"\w+=")  # for env
 _HELP = "Five lines in Horovod's README"
 
 
 def runs_python(command: Sequence[str]) -> bool:
     """Does the command run a file or module of Python, as far as its words tell?"""
     for index, word in enumerate(command):
-        name = PurePosixPath(word).name
+        name = "" if _ASSIGNMENT.match(word) else PurePosixPath(word).name
         if _PYTHON.fullmatch(name):
             return _runs_file(command[index + 1 :])
         if name.endswith(".py"):

@@ -1,0 +1,65 @@
+"""The words of the command line: which are flags, written out in full or not, and where the command begins. Pure.
+
+argparse is not asked, because it would look for flags of ours among the words of the command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from horovod.runner.base.errors import LaunchError
+from horovod.runner.command import spelling
+from horovod.runner.command.flags import FLAGS, Flag
+
+
+def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The flags, their names in full, and the command: from the first word that is neither a flag nor the value of one,
+    or after `--`.
+
+    Raises LaunchError for an unknown flag, naming the nearest, and for a beginning that several flags share.
+    """
+    values = {name: flag.nargs if flag.value else 0 for flag in FLAGS for name in flag.names}
+    flags: list[str] = []
+    index = 0
+    while index < len(arguments):
+        word = arguments[index]
+        if word == "--":
+            return flags, list(arguments[index + 1 :])
+        if not word.startswith("-") or word == "-":
+            break
+        word = in_full(word)
+        end = index + 1 + values.get(word, 0)
+        flags += [word, *arguments[index + 1 : end]]
+        index = end
+    return flags, list(arguments[index:])
+
+
+def in_full(word: str) -> str:
+    """The flag that is meant by its name, or by a beginning that no other long flag has. Raises LaunchError."""
+    if spelling.is_flag(word):
+        return word
+    given, equals, value = word.partition("=")
+    found = _beginning_with(given) if given.startswith("--") else {}
+    if len(set(found.values())) == 1:
+        return next(iter(found)) + equals + value
+    if found:
+        names = sorted(found)
+        raise LaunchError(f"{given} is ambiguous: it could be {', '.join(names[:-1])} or {names[-1]}")
+    clause = spelling.advice(word)
+    raise LaunchError(f"unknown flag {given}{f'; {clause}' if clause else ''}")
+
+
+def _beginning_with(given: str) -> Mapping[str, tuple[Flag | None, bool]]:
+    """Long names, and what each means: names of one flag mean the same."""
+    known: dict[str, tuple[Flag | None, bool]] = {"--help": (None, True)}
+    for flag in FLAGS:
+        known.update(dict.fromkeys(flag.names, (flag, True)))
+        known.update({"--no-" + name[2:]: (flag, False) for name in flag.names if flag.no})
+    return {name: meaning for name, meaning in known.items() if name.startswith(given)}
+
+
+def through_env(command: Sequence[str]) -> list[str]:
+    """The command; with `NAME=value` in front of it, as in a shell, it is started by env. Empty where only those are
+    there."""
+    bare = spelling.without_assignments(command)
+    return ["env", *command] if bare and len(bare) < len(command) else bare

@@ -1,0 +1,82 @@
+"""Hosts and who runs where, in the types that programs written for Horovod know; the rules are `plan.hosts`'."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from horovod.runner.plan import hosts as plan
+
+
+@dataclass
+class HostInfo:
+    """A host and how many processes it may get."""
+
+    hostname: str
+    slots: int
+
+    @staticmethod
+    def from_string(host_string: str) -> HostInfo:
+        """Of `name:slots`. Raises ValueError naming the text and what is accepted."""
+        return parse_hosts(host_string)[0]
+
+
+@dataclass
+class SlotInfo:
+    """One process's place in the job."""
+
+    hostname: str
+    rank: int
+    local_rank: int
+    cross_rank: int
+    size: int
+    local_size: int
+    cross_size: int
+
+
+INVALID_SLOT_INFO = SlotInfo(hostname="", rank=-1, local_rank=-1, cross_rank=-1, size=-1, local_size=-1, cross_size=-1)
+"""Of a process that has no place (any more)."""
+
+
+def parse_host_files(filename: str) -> str:
+    """The hosts of a host file as `name:slots,...`. Raises OSError, and ValueError naming file, line and what is
+    accepted.
+    """
+    found = plan.parse_hostfile(Path(filename).read_text(encoding="utf-8"), filename)
+    return ",".join(f"{host.name}:{host.slots}" for host in found)
+
+
+def parse_hosts_and_slots(hosts: str) -> tuple[list[str], dict[str, int]]:
+    """Names and slots of `name:slots,...`: (the names in their order, slots by name). Raises ValueError."""
+    found = plan.parse_hosts(hosts)
+    return [host.name for host in found], {host.name: host.slots for host in found}
+
+
+def parse_hosts(hosts_string: str) -> list[HostInfo]:
+    """The hosts of `name:slots,...`. Raises ValueError naming the entry and what is accepted."""
+    return [HostInfo(host.name, host.slots) for host in plan.parse_hosts(hosts_string)]
+
+
+def get_host_assignments(
+    hosts: Sequence[HostInfo], min_num_proc: int, max_num_proc: int | None = None
+) -> list[SlotInfo]:
+    """A place for each process, by rank: `max_num_proc` of them, or as many as the hosts have slots when that is fewer
+    or when there is no maximum. Raises ValueError when the slots are fewer than `min_num_proc`.
+    """
+    given = [plan.Host(host.hostname, host.slots) for host in hosts]
+    available = sum(host.slots for host in given)
+    size = available if max_num_proc is None else min(available, max_num_proc)
+    assigned = plan.assign(given, max(size, min_num_proc))
+    return [
+        SlotInfo(
+            hostname=slot.hostname,
+            rank=slot.rank,
+            local_rank=slot.local_rank,
+            cross_rank=slot.cross_rank,
+            size=slot.size,
+            local_size=slot.local_size,
+            cross_size=slot.cross_size,
+        )
+        for slot in assigned
+    ]

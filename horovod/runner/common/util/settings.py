@@ -1,0 +1,37 @@
+"""What programs that are launchers themselves put their wishes into."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(kw_only=True)
+class BaseSettings:
+    """What all jobs have. `verbose`: 0 to 2; `start_timeout`: s; `nics`: names of network interfaces."""
+
+    num_proc: int | None = None
+    verbose: int = 0
+    ssh_port: int | None = None
+    ssh_identity_file: str | None = None
+    extra_mpi_args: str | None = None
+    tcp_flag: bool | None = None
+    binding_args: str | None = None
+    key: bytes | None = None
+    start_timeout: Any = None
+    output_filename: str | None = None
+    run_func_mode: bool | None = None
+    nics: Collection[str] | None = None
+    elastic: bool = False
+    prefix_output_with_timestamp: bool = False
+
+    def __repr__(self) -> str:  # never the key
+        return f"{type(self).__name__}(num_proc={self.num_proc})"
+
+
+@dataclass(kw_only=True, repr=False)
+class Settings(BaseSettings):
+    """Of a job on given hosts: `name:slots,...`, or those that `horovod.runner.common.util.hosts` has parsed."""
+
+    hosts: str | Sequence[Any] | None = None

@@ -1,0 +1,260 @@
+"""Words, flags and names of the launcher on which programs written for Horovod rely; each test names its row."""
+
+import importlib
+import importlib.util
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from horovod.common import absent
+from horovod.runner.base.errors import LaunchError
+from horovod.runner.command import cli
+from horovod.runner.command.flags import FLAGS
+from horovod.runner.foreign import jsrun, mpi_command
+from horovod.runner.plan.hosts import Host, assign
+from horovod.runner.plan.settings import MpiOptions
+from tests.runner.launching import LIMIT, marked_environment, processes_with, python, run_job
+
+COMMAND = ["python", "train.py"]
+LONG = {name: flag for flag in FLAGS for name in flag.names if name.startswith("--")}
+NEGATED = {f"--no-{name[2:]}": flag for name, flag in LONG.items() if flag.no}
+
+
+# Row: `horovodrun -n 2` and every other unique prefix of a long flag
+
+
+def prefixes():
+    """(beginning, the flag it means and whether it switches it off) for all that mean one."""
+    meanings = {name: (flag.dest, True) for name, flag in LONG.items()}
+    meanings |= {name: (flag.dest, False) for name, flag in NEGATED.items()} | {"--help": ("help", True)}
+    for name in meanings:
+        for end in range(3, len(name)):
+            beginning = name[:end]
+            if beginning in meanings:
+                continue
+            found = {meaning for other, meaning in meanings.items() if other.startswith(beginning)}
+            yield beginning, found
+
+
+def test_a_beginning_that_one_flag_has_means_it():
+    namespace, command = cli.parse(
+        ["--num-p", "3", "--verb", "--cycle-t=2", "--no-autot", "--network-interface", "lo", *COMMAND]
+    )
+    assert (namespace.num_proc, namespace.verbose, namespace.cycle_time_ms) == (3, True, "2")
+    assert (namespace.autotune, namespace.network_interface, namespace.network_interfaces) == (False, ["lo"], None)
+    assert command == COMMAND
+    assert cli.parse(["-n", "2", *COMMAND])[0].num_proc == 2
+
+
+def test_every_beginning():
+    unique = ambiguous = 0
+    for beginning, meanings in {(b, frozenset(m)) for b, m in prefixes()}:
+        if len(meanings) > 1:
+            ambiguous += 1
+            with pytest.raises(LaunchError, match=f"^{beginning} is ambiguous: it could be --.* or --"):
+                cli.parse([beginning, *COMMAND])
+            continue
+        (dest, on) = next(iter(meanings))
+        if dest == "help":
+            continue
+        unique += 1
+        flag = next(flag for flag in FLAGS if flag.dest == dest)
+        sample = (
+            {"N": "1", "F": "0.5", "LEVEL": "info", "SHELL": "bash"}.get(flag.value.metavar, "x") if flag.value else ""
+        )
+        sample = "1" if flag.value and flag.value.metavar == "N[,N...]" else sample
+        given = [beginning, *([sample] * flag.nargs if flag.value else [])]
+        namespace, command = cli.parse([*given, *COMMAND])
+        value = getattr(namespace, dest)
+        assert value is not None if flag.value else value is on, beginning
+        assert command == COMMAND, beginning
+    assert unique > 400
+    assert ambiguous > 30
+
+
+def test_the_candidates_are_named():
+    for given, named in (
+        ("--host", "--host-discovery-script, --hostfile or --hosts"),
+        ("--env=A", "--env-allow or --env-deny"),
+    ):
+        with pytest.raises(LaunchError, match=rf"^{given.partition('=')[0]} is ambiguous: it could be {named}$"):
+            cli.parse([given, "x", *COMMAND])
+
+
+def test_words_of_the_command_are_its_own():
+    words = ["--num-p", "2", "python", "train.py", "--verb", "--num-p", "9", "--hos", "--"]
+    namespace, command = cli.parse(words)
+    assert (namespace.num_proc, namespace.verbose, command) == (2, None, words[2:])
+    assert cli.parse(["-np", "1", "--", "--verb"])[1] == ["--verb"]
+    # A beginning that takes a value takes one word.
+    assert cli.parse(["--hostf", "hosts", "--output-f", "logs", "x"])[1] == ["x"]
+
+
+# Row: `horovodrun -np 2 NAME=value python x.py` (through `env`)
+
+
+def settings(*words):
+    return cli.settings(*cli.parse(words), {})
+
+
+def test_variables_in_front_of_the_command():
+    command = ["A=1", "B_2=x y", "python", "x.py", "C=3"]
+    assert settings("-np", "2", *command).command == ["env", *command]
+    assert settings("-np", "2", "--", *command).command == ["env", *command]
+    for plain in (["python", "x.py", "A=1"], ["./A=1"], ["1A=x", "y"]):
+        assert settings("-np", "2", *plain).command == plain
+    with pytest.raises(LaunchError, match="the command is missing"):
+        settings("-np", "2", "A=1", "B=2")
+    assert "A=1" not in settings("-np", "2", "--benchmark", "--", "--quick").command
+
+
+def test_the_ranks_have_them():
+    show = "import os; print(os.environ['A_B'], os.environ['C'], os.environ['HOROVOD_RANK'])"
+    done = run_job(["-np", "2", "A_B=one two", "C=", *python(show)], environment={"A_B": "outer"})
+    assert done.code == 0, done.err
+    assert sorted(done.out.splitlines()) == ["[0]<stdout>:one two  0", "[1]<stdout>:one two  1"]
+    missing = run_job(["-np", "1", "A=1", "no-such-program"])
+    assert missing.code == 127
+    assert "no-such-program" in missing.err
+
+
+def test_mpirun_and_jsrun_get_them():
+    made = settings("-np", "2", "A=1", "python", "x.py")
+    for flavour in mpi_command.Flavour:
+        words = mpi_command.build("mpirun", flavour, made.slots, made.whole_command, [], MpiOptions())
+        assert words[-4:] == ["env", "A=1", "python", "x.py"]
+    assert jsrun.build("jsrun", "f", [], [], made.whole_command)[-4:] == ["env", "A=1", "python", "x.py"]
+
+
+def test_a_script_behind_them_is_no_command_either(tmp_path):
+    (tmp_path / "train.py").write_text("print(1)\n")
+    refused = run_job(["-np", "1", "A=1", "train.py"], cwd=tmp_path)
+    assert refused.code == 2
+    assert "did you mean `horovodrun -np 1 A=1 python train.py`?" in refused.err
+
+
+# Row: horovod.runner.launch.{run_commandline, _run, parse_args}
+
+
+def test_the_launcher_from_a_program():
+    program = (
+        "import sys\n"
+        "from horovod.runner import launch\n"
+        "args = launch.parse_args(['--num-p', '2', sys.executable, '-c', 'print(41 + 1)'])\n"
+        "assert (args.num_proc, args.command[1]) == (2, '-c'), args\n"
+        "assert launch._run(args) is None\n"
+        "try:\n"
+        "    launch._run(launch.parse_args(['-np', '1', sys.executable, '-c', 'raise SystemExit(7)']))\n"
+        "except RuntimeError as error:\n"
+        "    assert 'rank 0' in str(error) and 'exit code 7' in str(error), error\n"
+        "sys.argv = ['horovodrun', '-np', '1', sys.executable, '-c', 'raise SystemExit(5)']\n"
+        "launch.run_commandline()\n"
+    )
+    env = marked_environment()
+    done = subprocess.run(
+        python(program), env=env, capture_output=True, timeout=LIMIT, stdin=subprocess.DEVNULL, text=True
+    )
+    assert done.returncode == 5, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["[0]<stdout>:42", "[1]<stdout>:42"]
+    assert processes_with(env["HVD_TEST_MARK"]) == []
+
+
+def test_words_of_this_process_are_the_default(monkeypatch):
+    from horovod.runner import launch
+
+    monkeypatch.setattr(sys, "argv", ["horovodrun", "-n", "2", *COMMAND])
+    assert launch.parse_args().command == COMMAND
+    with pytest.raises(ValueError, match=r"-np.*'0'.*at least 1"):
+        launch.parse_args(["-np", "0", *COMMAND])
+
+
+# Row: horovod.runner.common.util.{env, hosts, settings}; horovod.runner.util.threads.in_thread
+
+
+@pytest.mark.parametrize(
+    ("environ", "found"),
+    [
+        ({}, (0, 1)),
+        ({"HOROVOD_RANK": "3", "HOROVOD_SIZE": "8"}, (3, 8)),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4"}, (1, 4)),
+        ({"PMI_RANK": "2", "PMI_SIZE": "5"}, (2, 5)),
+        ({"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2", "PMI_RANK": "2", "PMI_SIZE": "5"}, (0, 2)),
+    ],
+)
+def test_rank_and_size_of_the_environment(environ, found, monkeypatch):
+    from horovod.runner.common.util import env
+
+    for name in ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_GLOO_RENDEZVOUS_ADDR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert env.get_env_rank_and_size() == found
+
+
+def test_what_is_exported(monkeypatch):
+    from horovod.runner.common.util import env
+
+    assert env.LOG_LEVEL_STR == ["FATAL", "ERROR", "WARNING", "INFO", "DEBUG", "TRACE"]
+    assert {"BASH_FUNC_.*", "OLDPWD", ".*CUDA_VISIBLE_DEVICES"} <= env.IGNORE_REGEXES
+    assert env.is_exportable("PATH")
+    assert not any(map(env.is_exportable, ("BASH_FUNC_x%%", "OLDPWD", "CUDA_VISIBLE_DEVICES", "_HOROVOD_SECRET_KEY")))
+    assert not env.is_kubeflow_mpi()
+    monkeypatch.setenv("OMPI_MCA_plm_rsh_agent", env.KUBEFLOW_MPI_EXEC)
+    assert env.is_kubeflow_mpi()
+
+
+def test_hosts_and_places(tmp_path):
+    from horovod.runner.common.util import hosts
+
+    assert hosts.parse_hosts("a:2,b:1") == [hosts.HostInfo("a", 2), hosts.HostInfo("b", 1)]
+    assert hosts.HostInfo.from_string("a:2") == hosts.HostInfo(hostname="a", slots=2)
+    assert hosts.parse_hosts_and_slots("a:2,b:1") == (["a", "b"], {"a": 2, "b": 1})
+    with pytest.raises(ValueError, match="'b'"):
+        hosts.parse_hosts(hosts_string="a:2,b")
+    file = tmp_path / "hosts"
+    file.write_text("a slots=2\nb slots=1\n")
+    assert hosts.parse_host_files(filename=str(file)) == "a:2,b:1"
+    given = hosts.parse_hosts("a:2,b:1")
+    places = hosts.get_host_assignments(given, 2, 3)
+    assert [(p.hostname, p.rank, p.local_rank, p.cross_rank) for p in places] == [
+        ("a", 0, 0, 0), ("a", 1, 1, 0), ("b", 2, 0, 1)
+    ]  # fmt: skip
+    assert {(p.size, p.local_size, p.cross_size) for p in places} == {(3, 2, 2), (3, 2, 1), (3, 1, 2)}
+    assert len(hosts.get_host_assignments(hosts=given, min_num_proc=1, max_num_proc=2)) == 2
+    assert len(hosts.get_host_assignments(given, 2)) == 3
+    with pytest.raises(ValueError, match=r"4 processes.*3 slots"):
+        hosts.get_host_assignments(given, 4)
+    assert hosts.INVALID_SLOT_INFO.rank == -1
+    # The rules are the launcher's own.
+    assert [slot.rank for slot in assign([Host("a", 2), Host("b", 1)], 3)] == [place.rank for place in places]
+
+
+def test_settings_are_kept_and_their_key_is_not_shown():
+    from horovod.runner.common.util.settings import Settings
+
+    made = Settings(num_proc=2, verbose=2, key=b"secret", nics=["lo"], hosts="a:2", start_timeout=30)
+    assert (made.num_proc, made.hosts, made.nics, made.elastic) == (2, "a:2", ["lo"], False)
+    assert "secret" not in repr(made)
+
+
+def test_a_thread():
+    from horovod.runner.util.threads import in_thread
+
+    done = threading.Event()
+    thread = in_thread(lambda event: event.set(), (done,), name="t")
+    assert done.wait(LIMIT)
+    assert (thread.daemon, thread.name) == (True, "t")
+    with pytest.raises(ValueError, match="of type list, accepted is a tuple"):
+        in_thread(print, [1])
+
+
+# Row: importlib.util.find_spec of modules that are not there yet is None
+
+
+@pytest.mark.parametrize("name", [name for name in absent.ABSENT if name.count(".") == 1 or ".runner." in name])
+def test_looking_for_a_module_that_is_not_there_yet(name):
+    assert importlib.util.find_spec(name) is None
+    with pytest.raises(ModuleNotFoundError, match=f"^{name} is not in this version of Horovod yet"):
+        importlib.import_module(name)
