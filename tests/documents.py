@@ -1,12 +1,13 @@
 """The programs in README.md and docs, for the tests that run them.
 
-Before each block of Python, in the source of a page and invisible to its readers, stands a comment that says what
-becomes of it:
+Before a block, in the source of a page and invisible to its readers, stands a comment that says what becomes of it:
 
     <!-- run: torch: five lines -->         run by tests/torch/test_documentation.py, under this name
     <!-- not run: it needs two hosts -->    and why
 
-A block of a diff (```diff) is two programs: without what is added, and without what is removed.
+A block of a diff (```diff) is two programs: without what is added, and without what is removed. No comment is needed
+before output and pictures (```text), what the site draws (```mermaid, ```{...}), and commands of which the tests know
+that they are understood (tests/runner/test_documentation.py).
 """
 
 import re
@@ -14,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PYTHON = ("python", "py", "diff")
 _BLOCK = re.compile(
-    r"^(?:<!-- (?P<mark>[^\n]*?) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
+    r"^(?:<!-- (?P<mark>[^\n]*?) -->\n)?```(?P<language>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
 )
 
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from horovod.runner.command import cli, config_file
-from tests.documents import PYTHON, blocks, programs
+from tests.documents import ROOT, blocks, programs
 
 # What the programs leave to the reader.
 AROUND = {
@@ -18,13 +18,18 @@ AROUND = {
 WORDS = {"...": ["-np", "2", "python", "train.py"]}
 """What a command leaves out."""
 
+DRAWN = ("text", "mermaid", "{eval-rst}")
+SHELL = ("", "bash", "sh", "console")
+OUTSIDE = ("pip", "export", "cd")
+"""Commands of others that need no comment."""
+
 
 def test_every_program_is_run_or_says_why_not():
     """Others are run by tests/torch and tests/tensorflow, which look that they know all that is marked for them."""
     wrong = [
         f"{block.where}: <!-- run: FOLDER: NAME --> or <!-- not run: WHY --> stands before it, see tests/documents.py"
         for block in blocks()
-        if block.language in PYTHON
+        if block.language not in (*SHELL, *DRAWN)
         and not re.fullmatch(r"run: (torch|tensorflow|launcher): .+|not run: .+", block.mark)
     ]
     marks = [block.mark for block in blocks() if block.mark.startswith("run: ")]
@@ -49,27 +54,48 @@ def test_the_programs_of_horovod_run(tmp_path):
 
 
 def commands():
-    """(where, words after horovodrun) of each line of a block that starts a job."""
+    """(where, words) of each command in a block that has no comment of its own."""
     for block in blocks():
-        if block.language in ("", "bash", "sh", "console"):
-            for line in block.text.splitlines():
-                found = re.match(r"(?:\$ )?((?:\w+=\S+ )*)horovodrun (-.*)", line)
-                if found:
-                    yield block.where, shlex.split(found[2], comments=True)
+        if block.language in SHELL and not block.mark:
+            lines = [line for line in block.text.splitlines() if line.strip() and not line.startswith("#")]
+            for line in lines:
+                if block.language == "console" or lines[0].startswith("$ "):
+                    if not line.startswith("$ "):
+                        continue  # output
+                    line = line.removeprefix("$ ")
+                yield block.where, shlex.split(re.sub(r"^(\w+=\S+ )*", "", line), comments=True)
+
+
+def complaint(words):
+    """What is wrong with a command, or nothing."""
+    if words[0] == "make":
+        targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        return "" if words[1] in targets or "=" in words[1] else f"no target {words[1]} in the Makefile"
+    if words[:2] == ["python", "-m"]:
+        return "" if (ROOT / words[2].replace(".", "/") / "__main__.py").exists() else f"no module {words[2]}"
+    if words[0] == "python":
+        return "" if "/" not in words[1] or (ROOT / words[1]).exists() else f"no file {words[1]}"
+    return "" if words[0] in OUTSIDE else "a comment before it says whether it is run, see tests/documents.py"
 
 
 def test_commands_are_understood(monkeypatch):
     """Parsed and checked, without being started."""
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    seen = 0
+    wrong, seen = [], 0
     for where, words in commands():
-        if {"--help", "--completion"} & set(words):
-            continue
-        namespace, command = cli.parse([each for word in words for each in WORDS.get(word, [word])])
-        seen += 1
-        if not (namespace.doctor or namespace.check_build or namespace.jsrun):
-            made = cli.settings(namespace, command, {})
-            assert made.command, where
+        if words[0] == "horovodrun":
+            seen += 1
+            if {"--help", "--completion"} & set(words):
+                continue
+            namespace, words = cli.parse([each for word in words[1:] for each in WORDS.get(word, [word])])
+            if namespace.doctor or namespace.check_build or namespace.jsrun:
+                continue
+            assert cli.settings(namespace, words, {}).command, where
+            if namespace.benchmark:
+                continue
+        if what := complaint(words):
+            wrong.append(f"{where}: {' '.join(words)}: {what}")
+    assert not wrong
     assert seen > 10
 
 

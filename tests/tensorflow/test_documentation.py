@@ -34,9 +34,21 @@ TAPE_AFTER = """
 batch = next(iter(dataset.batch(8)))
 optimizer.apply_gradients(zip(tape.gradient(value, model.trainable_variables), model.trainable_variables))
 """
+STEPS_BEFORE = """
+import horovod.keras as hvd
+
+hvd.init()
+total = 96 * hvd.size()
+"""
+STEPS_AFTER = """
+assert len(list(dataset)) == steps == 3
+model.compile(optimizer=hvd.DistributedOptimizer(optimizer), loss=loss)
+model.fit(dataset, verbose=0)
+"""
 AROUND = {
     "README, the tape": (TAPE_BEFORE, TAPE_AFTER),
     "README, fit": ("dataset = dataset.take(96).batch(8)\n", ""),
+    "equal steps": (STEPS_BEFORE, STEPS_AFTER),
     "tf.function": ("", ""),
     "Keras": ("", ""),
     "XLA": ("", XLA_AFTER),

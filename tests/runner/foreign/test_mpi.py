@@ -82,9 +82,7 @@ def test_what_is_exported():
 def test_quotes_that_do_not_match():
     with pytest.raises(LaunchError, match="--mpi-args is"):
         mpi_options("--mca 'x", None, False)
-    assert mpi_options("-x 'a b'", "--bind-to none", True) == MpiOptions(
-        ("-x", "a b"), ("--bind-to", "none"), True
-    )
+    assert mpi_options("-x 'a b'", "--bind-to none", True) == MpiOptions(("-x", "a b"), ("--bind-to", "none"), True)
 
 
 def settings(*words):
