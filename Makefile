@@ -17,11 +17,14 @@ KERAS2 ?= tf_keras==2.21.*
 JAX ?= jax[cpu]==0.10.*
 WORKERS ?= 2
 JOBS ?= $(shell nproc)
+# Processes that run Python tests side by side: more than there are cores, because many tests wait. TESTERS=0: one after another.
+TESTERS ?= $(shell n=$$(nproc); echo $$((n + 2 < 8 ? n + 2 : 8)))
 PYTEST_ARGS ?=
 FUZZ_SECONDS ?= 600
 MINUTES ?= 10
 MUTANTS ?= 20
 
+SIDE_BY_SIDE := $(if $(filter-out 0,$(TESTERS)),-n $(TESTERS)) --slowest=20
 STAMPS := $(VENV)/stamps
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 export VIRTUAL_ENV := $(abspath $(VENV))
@@ -37,70 +40,81 @@ SOURCES := $(NATIVE) README.md $(shell find horovod -type f -not -name '*.pyc' 2
 # TensorFlow versions in which the library that was built is loaded as it is; each gets an environment of its own.
 TF_MATRIX ?= 2.13.1 2.16.2 2.18.1 2.21.0
 
-.PHONY: help train test unit lint docs site pytest asan tsan fuzz fuzz-programs mutants bench wheel clean test-tf-matrix test-cluster test-launchers
+.PHONY: help train environment test test-all unit lint docs site pytest asan tsan fuzz fuzz-programs mutants bench wheel clean test-tf-matrix test-cluster test-launchers
 
-help: ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
+# After ## comes what a target takes on 2 cores where the environment and what is compiled are there (those take minutes once).
+help: ## [1 s] this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## \[(.*)\] /  make \1\t\2\t/' | expand -t 22,30
 
-train: $(STAMPS)/package ## set up, build, install, and train a small network on two workers
+train: $(STAMPS)/package ## [2 min] set up, build, install, and train a small network on two workers
 	horovodrun -np $(WORKERS) python examples/pytorch/digits.py
 
-test: ## set up and run everything: C++ unit tests, lint, types, layers, documents, Python tests
-	$(MAKE) --no-print-directory unit
-	$(MAKE) --no-print-directory lint
-	$(MAKE) --no-print-directory docs
+# What all tests need, one after another: pip does not bear another one beside it.
+environment: $(STAMPS)/doctest $(STAMPS)/tools $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/editable
+	@:
+
+test: ## [12 min] set up and run the tests: C++, lint, types, layers, documents, Python
+	$(MAKE) --no-print-directory -j1 environment
+	$(MAKE) --no-print-directory -j2 --output-sync=line unit lint docs
 	$(MAKE) --no-print-directory pytest
 
-unit: $(STAMPS)/doctest $(STAMPS)/tools ## the core's C++ unit tests
+test-all: ## [30 min] all there is: also what is marked heavy, and hosts and launchers in every case
+	$(MAKE) --no-print-directory -j1 environment
+	$(MAKE) --no-print-directory -j2 --output-sync=line unit lint docs
+	nice python -m pytest $(SIDE_BY_SIDE) --heavy --ignore=tests/cluster --ignore=tests/launchers
+	$(MAKE) --no-print-directory test-launchers
+	$(MAKE) --no-print-directory test-cluster
+
+unit: $(STAMPS)/doctest $(STAMPS)/tools ## [3 min] the core's C++ unit tests
 	nice scripts/unit-tests.sh build/unit ""
 
-lint: $(STAMPS)/dev $(STAMPS)/editable ## ruff, mypy, import-linter, order of the C++ includes
+lint: $(STAMPS)/dev $(STAMPS)/editable ## [1 min] ruff, mypy, import-linter, order of the C++ includes
 	ruff check .
 	mypy
 	lint-imports
 	python tools/check_includes.py
 
-docs: $(STAMPS)/editable ## are the generated documents up to date?
+docs: $(STAMPS)/editable ## [1 s] are the generated documents up to date?
 	nice scripts/check-docs.sh
 
-site: $(STAMPS)/site $(STAMPS)/frameworks $(STAMPS)/editable ## all pages and the reference of the API as a site in build/site; warnings and dead links are errors
+site: $(STAMPS)/site $(STAMPS)/frameworks $(STAMPS)/editable ## [1 min] all pages and the reference of the API as a site in build/site; warnings and dead links are errors
 	nice python -m sphinx -E -W --keep-going -q -b html -c tools/site -d build/site-cache . build/site
 
-pytest: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/editable ## Python tests; PYTEST_ARGS="-k name" chooses
-	nice python -m pytest $(PYTEST_ARGS)
+pytest: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/editable ## [9 min] Python tests; PYTEST_ARGS="-k name" chooses
+	nice python -m pytest $(if $(PYTEST_ARGS),$(PYTEST_ARGS),$(SIDE_BY_SIDE))
 
-test-launchers: $(STAMPS)/dev $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/editable ## jobs of mpirun, mpiexec, srun and torchrun, all cases
-	HOROVOD_TEST_LAUNCHERS=all nice python -m pytest tests/launchers $(PYTEST_ARGS)
+test-launchers: $(STAMPS)/dev $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/editable ## [3 min] jobs of mpirun, mpiexec, srun and torchrun, all cases
+	nice python -m pytest --heavy tests/launchers $(PYTEST_ARGS)
 
-test-cluster: $(STAMPS)/dev $(STAMPS)/system $(STAMPS)/editable ## the tests on several hosts, with every fault also on four of them
-	HOROVOD_TEST_CLUSTER=all nice python -m pytest tests/cluster $(PYTEST_ARGS)
+test-cluster: $(STAMPS)/dev $(STAMPS)/system $(STAMPS)/editable ## [8 min] the tests on several hosts, with every fault also on four of them
+	nice python -m pytest --heavy tests/cluster $(PYTEST_ARGS)
 
-test-tf-matrix: wheel ## the TensorFlow and Keras tests with each version in TF_MATRIX, set up in .venv-tf-VERSION; minutes each
+test-tf-matrix: wheel ## [30 min] the TensorFlow and Keras tests with each version in TF_MATRIX, set up in .venv-tf-VERSION
 	PYTHON=$(PYTHON) PYTEST_ARGS="$(PYTEST_ARGS)" nice scripts/test-tf-matrix.sh $(TF_MATRIX)
 
-asan: $(STAMPS)/doctest $(STAMPS)/tools ## the C++ unit tests under the address sanitizer
+asan: $(STAMPS)/doctest $(STAMPS)/tools ## [10 min] the C++ unit tests under the address sanitizer
 	nice scripts/unit-tests.sh build/asan address
 
-tsan: $(STAMPS)/doctest $(STAMPS)/tools ## the C++ unit tests under the thread sanitizer
+tsan: $(STAMPS)/doctest $(STAMPS)/tools ## [20 min] the C++ unit tests under the thread sanitizer
 	nice scripts/unit-tests.sh build/tsan thread
 
-fuzz: $(STAMPS)/tools ## coverage-guided fuzzing of all that reads from a socket, FUZZ_SECONDS=600 in all; installs clang
+fuzz: $(STAMPS)/tools ## [10 min] coverage-guided fuzzing of all that reads from a socket, FUZZ_SECONDS=600; installs clang
 	nice scripts/fuzz.sh $(FUZZ_SECONDS) build/fuzz
 
-fuzz-programs: $(STAMPS)/doctest $(STAMPS)/tools ## random programs on whole engines, MINUTES=10: looks for hangs and wrong results
+fuzz-programs: $(STAMPS)/doctest $(STAMPS)/tools ## [10 min] random programs on whole engines, MINUTES=10: looks for hangs and wrong results
 	nice scripts/fuzz-programs.sh $(MINUTES) build/unit
 
-mutants: $(STAMPS)/doctest $(STAMPS)/dev $(STAMPS)/editable ## do the tests notice small mistakes? MUTANTS=20 of each of some Python modules, and a table in C++
+mutants: $(STAMPS)/doctest $(STAMPS)/dev $(STAMPS)/editable ## [20 min] do the tests notice small mistakes? MUTANTS=20 of each of some Python modules, and a table in C++
 	nice python -m tools.mutants --most $(MUTANTS)
 
-bench: $(STAMPS)/package $(STAMPS)/peers ## measure against gloo, DDP and Open MPI; BENCH_ARGS="--quick" for a minute of it
+bench: $(STAMPS)/package $(STAMPS)/peers ## [15 min] measure against gloo, DDP and Open MPI; BENCH_ARGS="--quick" for a minute of it
 	python benchmarks/run.py --mpi-prefix $(VENV)-peers $(BENCH_ARGS)
 
-wheel: $(STAMPS)/tools ## a wheel in dist/
+wheel: $(STAMPS)/tools ## [2 min] a wheel in dist/
 	rm -rf dist
 	pip wheel --no-deps --no-build-isolation --config-settings=build-dir=build/wheel -w dist .
 
-clean: ## remove what was built, environments included
+clean: ## [0 s] remove what was built, environments included
 	rm -rf build dist $(VENV) $(VENV)-peers .venv-tf-* .venv-openmpi .venv-mpich runs
 
 # -- environments: a stamp each, so that a second run starts at once --------------------------------------------------------------

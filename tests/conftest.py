@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.pool import KERAS, TENSORFLOW, TORCH, Fleets, Kind, Pool
-from tests.skips import left_out, pytest_sessionfinish  # noqa: F401  a hook: what was skipped is said at the end
 from tests.testbed import hosts as testbed
 from tests.testbed.cluster import Cluster
+
+# What a run leaves out, in which order and beside what the rest runs, and what is said of it at the end.
+pytest_plugins = ("tests.heavy", "tests.lanes", "tests.skips", "tests.slowest")
 
 # What somebody once calibrated on this machine is none of the tests' business.
 os.environ["HOROVOD_CALIBRATE"] = "0"
@@ -22,9 +24,6 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-
-# Frameworks whose tests are left out where they are not installed (make test-tf-matrix has no torch and no jax).
-collect_ignore = [folder for folder, _ in left_out()]
 
 
 @pytest.fixture(scope="session")

@@ -37,7 +37,7 @@ START_SECONDS = 60.0
 RUN_SECONDS = 60.0
 # For fleets that import TensorFlow (5 s of CPU each) and trace functions (seconds again), on a busy machine.
 FRAMEWORK_SECONDS = 180.0
-AWAKE = 2  # fleets beside the one for PyTorch that keep their workers: a worker with TensorFlow takes 600 MB
+AWAKE = 1  # fleets beside the one for PyTorch that keep their workers: a worker with TensorFlow takes 600 MB
 
 
 class WorkerDied(RuntimeError):

@@ -69,10 +69,19 @@ def leave(joined: list[Any]) -> None:
     for basics in joined:
         basics.shutdown()
     joined.clear()
+    forget_names()
     for face in list(state.faces):  # what the test's function began itself
         from horovod.common.basics import HorovodBasics
 
         HorovodBasics(face).shutdown()
+
+
+def forget_names() -> None:
+    """Keras numbers what it makes, and gradients have names with those numbers: a worker that took another's place
+    would not meet the others, which have made more before."""
+    for name in ("keras", "tf_keras"):
+        if name in sys.modules:
+            sys.modules[name].backend.clear_session()
 
 
 def join(joined: list[Any], environ: dict[str, str], initialize: bool, faces: tuple[str, ...]) -> None:

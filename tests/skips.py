@@ -24,6 +24,11 @@ def left_out() -> list[tuple[str, str]]:
     return [(folder, needs) for folder, needs in pairs if not importlib.util.find_spec(needs)]
 
 
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leaves those out."""
+    return True if collection_path in [LIST.with_name(folder) for folder, _ in left_out()] else None
+
+
 def parse(text: str) -> list[tuple[re.Pattern[str], str]]:
     """(reason, what brings it back) of each line. ValueError naming a line without the second."""
     known = []

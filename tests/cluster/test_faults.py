@@ -33,8 +33,7 @@ LAYOUTS = {
     "4 hosts": (4, 32),
     "4 in a row": (4, 1),
 }  # number of hosts, fan-out of the tree of agents
-ALL = os.environ.get("HOROVOD_TEST_CLUSTER") == "all"
-CHOSEN = list(LAYOUTS) if ALL else ["2 hosts"]
+CHOSEN = [pytest.param(name, marks=[pytest.mark.heavy] if name != "2 hosts" else []) for name in LAYOUTS]
 GENEROUS = 60.0  # s in place of the promises in `make test`, which may run on a machine that is busy with anything
 
 
@@ -197,7 +196,8 @@ def slowness() -> float:
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("layout", CHOSEN)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_fault(cluster: Cluster, tmp_path: Path, fault: Fault, layout: str) -> None:
+def test_fault(request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path, fault: Fault, layout: str) -> None:
+    alone = request.config.getoption("--heavy")  # make test-cluster, in which nothing else runs beside
     size, fanout = LAYOUTS[layout]
     hosts = [cluster.host(number) for number in range(1, size + 1)]
     rank = SLOTS * size - 1
@@ -208,7 +208,7 @@ def test_fault(cluster: Cluster, tmp_path: Path, fault: Fault, layout: str) -> N
     env = {"HOROVOD_SSH_FANOUT": str(fanout)}
     if fault.silence == HEARTBEAT:
         env["HOROVOD_HEARTBEAT_TIMEOUT"] = str(HEARTBEAT)
-    before = slowness() if ALL else 0.0
+    before = slowness() if alone else 0.0
     with running(cluster, tmp_path, *line, env=env) as job:
         scene = Scene(cluster, hosts, job)
         job.wait_for_output("ready", 1 if fault.worker == "never" else SLOTS * size)
@@ -217,9 +217,9 @@ def test_fault(cluster: Cluster, tmp_path: Path, fault: Fault, layout: str) -> N
             fault.action(scene)
         done = job.finish()
         took = time.monotonic() - start
-    slower = max(before, slowness()) if ALL else 0.0
-    limit = fault.silence + (fault.within * slower if ALL else GENEROUS)
-    grace = fault.silence + (WORD * slower if ALL else GENEROUS)
+    slower = max(before, slowness()) if alone else 0.0
+    limit = fault.silence + (fault.within * slower if alone else GENEROUS)
+    grace = fault.silence + (WORD * slower if alone else GENEROUS)
     if cluster.is_cut:  # of a connection that has vanished, the ssh server there learns when it is mended
         no_litter(cluster, grace, ignoring=SSHD_SESSIONS)
         cluster.heal()

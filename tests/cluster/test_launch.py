@@ -45,7 +45,6 @@ def test_workers_on_all_hosts_meet(cluster: Cluster, size: int) -> None:
     assert done.out.count("done after 5 steps") == count
 
 
-@pytest.mark.slow
 def test_training_on_two_hosts_gives_the_bits_of_one(cluster: Cluster, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")

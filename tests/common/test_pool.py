@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+import types
 
 import pytest
 
@@ -81,6 +82,24 @@ def test_a_kind_decides_environment_faces_and_imports():
     fleets = Fleets()
     try:
         assert Pool(fleets.of(kind), 2, ()).run(work) == [("yes", True, ["one", "tests", "two"])] * 2
+    finally:
+        fleets.close()
+
+
+def test_from_job_to_job_keras_counts_from_the_beginning():
+    def plant():
+        cleared = []
+        keras = types.ModuleType("keras")
+        keras.backend = types.SimpleNamespace(clear_session=lambda: cleared.append(1))
+        keras.cleared = cleared
+        sys.modules["keras"] = keras
+
+    fleets = Fleets()
+    try:
+        fleet = fleets.of(Kind(("tests",)))
+        Pool(fleet, 1, ()).run(plant)
+        assert Pool(fleet, 1, ()).run(lambda: len(sys.modules["keras"].cleared)) == [0], "the same job"
+        assert Pool(fleet, 2, ()).run(lambda: "keras" in sys.modules and len(sys.modules["keras"].cleared))[0] == 1
     finally:
         fleets.close()
 

@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-THOROUGH = os.environ.get("HOROVOD_TEST_LAUNCHERS") == "all"
-"""All cases, in make test-launchers; else those that a mistake would not pass."""
 ROOT = Path(__file__).resolve().parents[2]
 WORKER = [sys.executable, str(ROOT / "tests/launchers/worker.py")]
 DEADLINE = 120.0  # s; a job takes one or two

@@ -62,7 +62,7 @@ def test_a_rank_that_never_comes_is_named(launch):
     assert "waited 3 s for rank 1 (of 2) to call hvd.init()" in done.text
 
 
-@pytest.mark.skipif(not programs.THOROUGH, reason="only in make test-launchers")
+@pytest.mark.heavy
 def test_rank_0_that_never_comes_is_named(launch):
     done = launch(2, "absent:0", HOROVOD_START_TIMEOUT="3")
     assert done.code != 0
@@ -75,7 +75,7 @@ def test_who_failed_first_is_said(launch):
     assert "ValueError: no more data" in done.text
 
 
-@pytest.mark.skipif(not programs.THOROUGH, reason="only in make test-launchers")
+@pytest.mark.heavy
 @pytest.mark.parametrize("what", ["exit:1:3", "kill:1"])
 def test_the_job_ends_when_a_rank_does(launch, what):
     assert launch(2, what).code != 0

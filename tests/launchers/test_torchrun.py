@@ -63,7 +63,7 @@ def test_torchrun():
     assert done.places() == [([0, 2], [0, 1]), ([1, 2], [0, 1])]
 
 
-@pytest.mark.skipif(not programs.THOROUGH, reason="only in make test-launchers")
+@pytest.mark.heavy
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 def test_torchrun_starts_workers_again():
     """The second time they are another job, which must not meet what is left of the first."""

@@ -74,7 +74,6 @@ a Slurm cluster needs slurmctld (scripts/install-system-packages.sh)
 fish is not installed
 could not import 'torch': No module named 'torch'
 tests/tensorflow: tensorflow is not installed
-only in make test-launchers
 """
 
 

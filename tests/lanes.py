@@ -1,0 +1,61 @@
+"""Which tests belong together, and in which order groups of them begin.
+
+A lane is a list of tests that one process runs one after another, because they share something that is dear to start: a
+fleet of workers that have imported TensorFlow, or hosts made of namespaces. All other tests make a lane of each file.
+With ``-n`` (pytest-xdist) lanes run side by side, and the longest begin first; without it the order alone keeps a fleet
+from being put to sleep and woken again for each backend of Keras.
+
+A test that is put into the wrong lane costs time and nothing else.
+"""
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from xdist.scheduler import LoadScopeScheduling
+
+LONGEST_FIRST = ("tensorflow", "keras-jax", "keras-torch", "keras-legacy", "cluster", "torch", "launchers")
+"""Lanes of several files, in the order in which they begin."""
+SINGLE = {"tests/cluster": "cluster", "tests/launchers": "launchers", "tests/torch": "torch"}
+"""Folders that are a lane each."""
+FRAMEWORKS = ("tests/keras", "tests/tensorflow")
+"""Folders whose tests go to the lane of the backend that they name in their first parameter or in their file's name."""
+
+
+def lane(nodeid: str) -> str:
+    """The lane of a test by its id, such as ``tests/keras/test_api.py::test_names[torch-2]``."""
+    path, _, name = nodeid.partition("::")
+    folder = "/".join(path.split("/")[:2])
+    if folder in FRAMEWORKS:
+        named = re.match(r"test_(jax|torch|legacy)", path.rpartition("/")[2]) or re.search(
+            r"\[(jax|torch|legacy)\b", name
+        )
+        return f"keras-{named[1]}" if named else "tensorflow"
+    if path == "tests/test_two_faces.py":
+        return "tensorflow"
+    return SINGLE.get(folder, path)
+
+
+def order(nodeid: str) -> int:
+    """What to sort tests by: the number of their lane, after which come all files that are a lane each."""
+    name = lane(nodeid)
+    return LONGEST_FIRST.index(name) if name in LONGEST_FIRST else len(LONGEST_FIRST)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: order(item.nodeid))  # a stable sort: inside a lane they stay as they were
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> "LoadScopeScheduling":
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Lanes(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:  # what pytest-xdist's documentation says to override
+            return lane(nodeid)
+
+    config.option.loadscopereorder = False  # by the number of tests; ours are in order
+    return Lanes(config, log)

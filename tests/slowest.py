@@ -1,0 +1,47 @@
+"""Where the time of a run went: at its end the slowest tests, and their share of what all tests took.
+
+    python -m pytest --slowest=20
+
+A test's seconds are its own and those of the fixtures that it was the first to ask for or the last to need. The seconds
+of tests that run side by side (``-n``) add up to more than the run took.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--slowest", type=int, default=0, metavar="N", help="show the N slowest tests at the end, and their share"
+    )
+
+
+def seconds_of(reports: Iterable[Any]) -> dict[str, float]:
+    """By test: seconds of its setup, call and teardown together. Others than reports of tests are passed over."""
+    seconds: dict[str, float] = {}
+    for report in reports:
+        if isinstance(report, pytest.TestReport):
+            seconds[report.nodeid] = seconds.get(report.nodeid, 0.0) + report.duration
+    return seconds
+
+
+def summary(seconds: Mapping[str, float], most: int) -> list[str]:
+    """Lines: a head that tells the share of the `most` slowest tests, then a line for each, the slowest first."""
+    ranked = sorted(seconds.items(), key=lambda item: (-item[1], item[0]))[:most]
+    if not ranked:
+        return []
+    total, theirs = sum(seconds.values()), sum(taken for _, taken in ranked)
+    share = theirs / total if total else 0.0
+    head = f"the {len(ranked)} slowest of {len(seconds)} tests took {theirs:.1f} of {total:.1f} s, {share:.0%}:"
+    return [head, *(f"{taken:7.1f} s  {name}" for name, taken in ranked)]
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    most = config.getoption("--slowest")
+    lines = summary(seconds_of(report for reports in terminalreporter.stats.values() for report in reports), most)
+    for number, line in enumerate(lines if most else []):
+        if number == 0:
+            terminalreporter.section("slowest tests")
+        terminalreporter.write_line(line)
