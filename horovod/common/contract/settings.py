@@ -319,6 +319,17 @@ def agree(shared: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
     }
 
 
+def without_effect(given: Mapping[str, str]) -> dict[str, str]:
+    """Of these variables, those that are something else than the default and yet have no effect: name to the reason, a
+    clause for a warning. The launcher says it for flags, keys and variables alike. Raises ValueError as ``parse`` does.
+    """
+    return {
+        setting.name: "what it controls is not part of this version yet"
+        for setting in TABLE
+        if setting.later and setting.parse(given.get(setting.name, "")) != setting.default
+    }
+
+
 def generate_docs() -> str:
     """Text of docs/settings.md."""
     lines = [

@@ -240,7 +240,7 @@ def path_of_descriptor(pid: int, fd: int) -> str:
 
 
 def is_path_of_descriptor(path: str) -> bool:
-    """Was the path made by ``path_of_descriptor``? Then it is one launcher's for its own job, not the user's."""
+    """Is it of the form that ``path_of_descriptor`` makes?"""
     return re.fullmatch(r"/proc/\d+/fd/\d+", path) is not None
 
 

@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from horovod.common.contract.settings import BY_NAME, Settings
+from horovod.common.contract.frames import warn_user
+from horovod.common.contract.settings import BY_NAME, Settings, without_effect
 from horovod.runner.base import boot
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.command import config_file, help, words
@@ -137,13 +138,16 @@ def _mpi_options(namespace: argparse.Namespace) -> MpiOptions:
 def with_variables(settings: LaunchSettings, environ: Mapping[str, str]) -> LaunchSettings:
     """The settings with what `environ`, changed by their own variables, says for the launcher itself.
 
-    All variables are checked as the workers will, so that a wrong one is told once and before anything has started.
+    All variables are checked as the workers will, so that a wrong one is told once and before anything has started; a
+    warning names those that have no effect. Flags have had theirs.
     Raises LaunchError naming variable, value and what is accepted.
     """
     try:
         checked = Settings.from_environ({**environ, **settings.variables})
     except ValueError as error:
         raise LaunchError(str(error)) from None
+    for variable, reason in without_effect({**environ, **dict.fromkeys(settings.variables, "")}).items():
+        warn_user(f"{variable} is {environ[variable]!r}, but {reason}")
     check_affinity(checked.integers("HOROVOD_THREAD_AFFINITY") or [], settings.slots)
     return replace(
         settings,
@@ -184,9 +188,8 @@ def flag_variables(namespace: argparse.Namespace, environ: Mapping[str, str], co
             elif _changes(flag.variable, text) and _variable_of(flag.needs) not in given:
                 key = BY_NAME[_variable_of(flag.needs)].yaml
                 warnings.warn(f"{way} has no effect without {key}", stacklevel=2)
-    for variable, text in given.items():
-        if variable in BY_NAME and BY_NAME[variable].later and _changes(variable, text):
-            warnings.warn(f"{source[variable]}: what it controls is not part of this version yet", stacklevel=2)
+    for variable, reason in without_effect(given).items():
+        warnings.warn(f"{source[variable]}: {reason}", stacklevel=2)
     return given
 
 

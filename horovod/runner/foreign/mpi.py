@@ -38,7 +38,7 @@ _QUEUE_LIMIT = 4 << 20  # bytes of output that wait for their reader
 _OURS = re.compile(
     r"HOROVOD_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|CROSS_RANK|CROSS_SIZE|HOSTNAME|GLOO_RENDEZVOUS_(ADDR|PORT)|CPU_OPERATIONS)"
 )
-_KEY_FILE = "HOROVOD_KEY_FILE"
+_KEY_FILE, _KEY_FD = "HOROVOD_KEY_FILE", "HOROVOD_KEY_FD"
 _OUTER = re.compile(r"OMPI_COMM_WORLD_|PMIX_|PMI_|JSM_NAMESPACE_")
 
 
@@ -110,7 +110,8 @@ def _is_local(settings: LaunchSettings) -> bool:
 
 def _given_key(settings: LaunchSettings, environ: Mapping[str, str]) -> dict[str, str]:
     """The user's own key file, which no pattern for variables keeps back: without it the ranks would have a key that
-    the user trusts less. Raises LaunchError for a file that the ranks would refuse, and for a key in a variable.
+    the user trusts less. That of a job which this launcher is a worker of is not the user's. Raises LaunchError for a
+    file that the ranks would refuse or cannot open, and for a key in a variable.
     """
     if "HOROVOD_JOB_KEY" in environ:
         raise LaunchError(
@@ -119,9 +120,15 @@ def _given_key(settings: LaunchSettings, environ: Mapping[str, str]) -> dict[str
             "FILE; unset HOROVOD_JOB_KEY), or none: then the ranks agree on a key through the launcher"
         )
     path = environ.get(_KEY_FILE, "")
-    if not path or worker_env.is_path_of_descriptor(path):
+    of_a_process = worker_env.is_path_of_descriptor(path)
+    if not path or (of_a_process and _KEY_FD in environ):  # the agent of that job gives its workers both
         return {}
     path = os.path.abspath(path)
+    if of_a_process and not _is_local(settings):
+        raise LaunchError(
+            f"HOROVOD_KEY_FILE is {path}, a descriptor of a process of this machine, but ranks run on others; accepted "
+            "is a file of mode 0600 that all hosts see"
+        )
     if _is_local(settings) or os.path.exists(path):
         try:
             worker_env.read_key_file(path)

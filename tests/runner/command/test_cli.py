@@ -5,6 +5,7 @@ import pytest
 from horovod.common.contract.settings import TABLE
 from horovod.runner.command import cli
 from horovod.runner.command.flags import FLAGS
+from tests.runner.launching import run_job
 
 COMMAND = ["python", "train.py"]
 
@@ -202,3 +203,21 @@ def test_every_flag_has_help_and_a_name_of_its_own():
     assert len(names) == len(set(names))
     for flag in FLAGS:
         assert flag.help
+
+
+def test_variables_that_nothing_reads_yet_say_so():
+    environ = {
+        "HOROVOD_TIMELINE": "t.json",
+        "HOROVOD_AUTOTUNE": "0",
+        "HOROVOD_NUM_NCCL_STREAMS": "2",
+        "HOROVOD_ELASTIC": "",
+    }
+    with pytest.warns(UserWarning, match="not part of this version") as caught:
+        read("-np", "1", "--num-nccl-streams", "4", environ=environ)
+    assert [str(warning.message) for warning in caught] == [
+        "--num-nccl-streams: what it controls is not part of this version yet",  # the variable is beaten by it
+        "HOROVOD_TIMELINE is 't.json', but what it controls is not part of this version yet",
+    ]
+    assert run_job(["-np", "1", "true"], environment={"HOROVOD_TIMELINE": "t"}).err == (
+        "horovodrun: warning: HOROVOD_TIMELINE is 't', but what it controls is not part of this version yet\n"
+    )

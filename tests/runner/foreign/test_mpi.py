@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from horovod.common.contract.worker_env import make_key_fd, path_of_descriptor
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.command import cli
 from horovod.runner.foreign import jsrun, mpi, mpi_output
@@ -173,6 +174,20 @@ def test_a_key_file_that_ranks_would_refuse_is_refused_before(tmp_path, key_file
     # On the hosts of the job it may be another matter; if not, the ranks say so.
     far = mpi.job_variables(settings("-np", "2", "--mpi", "-H", "n1:1,n2:1"), nowhere)
     assert far["HOROVOD_KEY_FILE"] == nowhere["HOROVOD_KEY_FILE"]
+
+
+def test_a_key_that_a_process_holds_open_is_the_users_too():
+    """It is another job's only where that job's own variables stand beside it."""
+    fd = make_key_fd(b"k" * 32)
+    held = {"HOROVOD_KEY_FILE": path_of_descriptor(os.getpid(), fd)}
+    try:
+        assert mpi.job_variables(settings("-np", "2", "--mpi"), held)["HOROVOD_KEY_FILE"] == held["HOROVOD_KEY_FILE"]
+        with pytest.raises(LaunchError, match=r"a descriptor of a process of this machine, but ranks run on others"):
+            mpi.job_variables(settings("-np", "2", "--mpi", "-H", "n1:1,n2:1"), held)
+        outer = {**held, "HOROVOD_KEY_FD": "7"}
+        assert "HOROVOD_KEY_FILE" not in mpi.job_variables(settings("-np", "2", "--mpi"), outer)
+    finally:
+        os.close(fd)
 
 
 @pytest.mark.parametrize("text", ["0f" * 32, ""], ids=["key", "empty"])
