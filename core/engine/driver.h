@@ -85,7 +85,9 @@ class Driver {
   std::vector<Operation*> find(const Response& response, std::vector<OperationPtr>* keep);
   void remember(const Operation& op);
   void lost(int rank, const Status& why);
+  bool beyond_goodbye() const;
   bool past_goodbye() const;
+  bool has_no_part() const;
   void watch();
   bool anything_waits() const;
   void collective_failed(const Status& status);
@@ -129,8 +131,7 @@ class Driver {
   const Schedule::Bucket* in_bucket_ = nullptr;  // likewise
   std::optional<Bye> bye_;
   std::set<int> parted_;  // ranks that have said goodbye or told of the end: their links may close
-  std::string last_words_;  // the frame that told of the end
-  FrameType last_words_type_ = FrameType::bye;
+  std::string last_words_;  // what told of a rank's loss, said again when this one leaves
   bool over_ = false;
   Status told_;  // what callers of unfinished operations were told at the end
   std::atomic<bool> stopping_{false};

@@ -42,7 +42,7 @@ Status Driver::hook() {
   if (over_) return submissions_->ended();
   if (stopping_.load(std::memory_order_seq_cst)) return Status(Code::shutdown, label(rank_) + " has called shutdown");
   // A rank that has left took part in all operations up to some number; those still end well.
-  if (bye_ && executed_ > bye_->executed) return bye_->why;
+  if (beyond_goodbye()) return bye_->why;
   return {};
 }
 
@@ -50,8 +50,7 @@ void Driver::hear_urgent() {
   Frame frame;
   while (control_.pop_urgent(&frame)) {
     parted_.insert(frame.origin);
-    // After a goodbye the operations up to it still end well, unless somebody else is lost meanwhile.
-    if (over_ || (bye_ && frame.type == FrameType::bye)) continue;
+    if (over_) continue;
     Reader r(frame.payload.data(), frame.payload.data() + frame.payload.size());
     uint64_t executed = 0;
     Code code = Code::ok;
@@ -66,11 +65,11 @@ void Driver::hear_urgent() {
       text = "unintelligible goodbye from " + (known ? label(frame.origin) : "rank " + std::to_string(frame.origin));
       reason = -1;
     }
-    last_words_ = frame.payload;
-    last_words_type_ = frame.type;
     if (frame.type == FrameType::bye) {
-      bye_ = Bye{frame.origin, executed, Status(Code::shutdown, text, reason)};
+      // Operations up to a goodbye still end well: of several goodbyes, up to the one that promises least.
+      if (!bye_ || executed < bye_->executed) bye_ = Bye{frame.origin, executed, Status(Code::shutdown, text, reason)};
     } else {
+      last_words_ = frame.payload;
       fail(Status(code == Code::ok ? Code::internal : code, text, reason), false);
     }
   }
@@ -79,15 +78,19 @@ void Driver::hear_urgent() {
   }
 }
 
-// Somebody has left, and all that it took part in is done. A rank without a part in the running schedule has nothing to do with it.
-bool Driver::past_goodbye() const {
-  return bye_ && (executed_ >= bye_->executed || (steady_ && submissions_->progress().ready == kNoPart));
-}
+// What is being executed is something that a rank that has left takes no part in.
+bool Driver::beyond_goodbye() const { return bye_ && executed_ > bye_->executed; }
+
+// A rank without a part in the running schedule has nothing to do with it, and does not count its operations while it runs.
+bool Driver::has_no_part() const { return steady_ && submissions_->progress().ready == kNoPart; }
+
+// Somebody has left, and all that it took part in is done.
+bool Driver::past_goodbye() const { return bye_ && (executed_ >= bye_->executed || has_no_part()); }
 
 void Driver::collective_failed(const Status& status) {
   // A closed data link is a symptom; the control tree is about to say who has gone and why.
   const Deadline patience = Deadline::after(0.5);  // a starved machine needs more than a moment
-  while (status.code() == Code::peer_lost && !over_ && !bye_ && !patience.passed()) {
+  while (status.code() == Code::peer_lost && !over_ && !beyond_goodbye() && !patience.passed()) {
     world_.waiter().nap(Deadline::after(0.005));
     control_.probe();
     control_.pump();
@@ -96,7 +99,7 @@ void Driver::collective_failed(const Status& status) {
   if (!over_ && stopping_.load(std::memory_order_seq_cst)) {
     --executed_;  // our goodbye must not promise it
     fail(status, false);
-  } else if (!over_ && bye_ && executed_ > bye_->executed) {
+  } else if (!over_ && beyond_goodbye()) {
     fail(bye_->why, false);  // everybody hears that from the one who left
   } else {
     fail(status, true);
@@ -139,7 +142,6 @@ void Driver::fail(Status why, bool tell) {
     w.put(why.code());
     w.put(why.message());
     w.put(static_cast<int32_t>(why.rank()));
-    last_words_type_ = FrameType::abort;
     control_.flood(FrameType::abort, last_words_);
   }
   // Local ranks that spin or sleep in shared memory.
@@ -152,12 +154,16 @@ void Driver::fail(Status why, bool tell) {
 
 void Driver::leave(const std::string& reason) {
   if (last_words_.empty()) {
-    Writer w(&last_words_);
-    w.put(executed_);
+    // What this rank has done itself: the goodbye of who has left before may promise more than that. Without a part it takes nothing back.
+    std::string words;
+    Writer w(&words);
+    w.put(bye_ && has_no_part() ? std::max(executed_, bye_->executed) : executed_);
     w.put(Code::shutdown);
     w.put(label(rank_) + " has left the job" + (reason.empty() ? "" : ": " + reason));
+    control_.flood(FrameType::bye, words);
+  } else {
+    control_.flood(FrameType::abort, last_words_);
   }
-  control_.flood(last_words_type_, last_words_);
   if (!over_) {
     over_ = true;
     const Status why(Code::shutdown, "this rank has called shutdown");

@@ -229,6 +229,47 @@ TEST_CASE("what was agreed on beyond the goodbye of a rank is not begun") {
   world.kill_victims();  // or rank 1 would wait for an answer to its goodbye
 }
 
+// Rank 1, whose part the test plays, promises an operation that rank 2 gives up. The others must hear both of them: what rank 2 says after it
+// has heard rank 1, and what that takes back of rank 1's promise.
+TEST_CASE("two ranks leave during a collective: the others wait for neither") {
+  for (Layout layout : kLayouts) {
+    CAPTURE(name_of(layout));
+    Given given{layout, crowded()};
+    given.victims = {1};
+    EngineWorld world(4, given);
+    Control control(1, adopt_socket(::dup(world.victim_fds(1).at(0))), 0, {});
+    std::string announcement, bye;
+    Writer(&announcement).put(uint64_t{0});
+    encode(std::vector<Request>{Program::request(Kind::allreduce, "grad", {100000})}, &announcement);
+    Writer w(&bye);
+    w.put(uint64_t{1});  // operations executed
+    w.put(Code::shutdown);
+    w.put(std::string("rank 1 has left the job"));
+    control.send_up(FrameType::announce, announcement);
+    const std::string wrong = run(
+        world,
+        [&](Program& p) {
+          p.patience = kSoon;
+          TaskPtr t = p.sum_async("grad", 1, 100000);
+          if (p.rank == 2) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the collective begins, and waits for rank 1
+            control.flood(FrameType::bye, bye);
+            std::this_thread::sleep_for(std::chrono::milliseconds(100));
+            p.expect(!t->op->done(), "what rank 1 has promised ends");
+            p.engine.shutdown("had enough");
+            return;
+          }
+          const Status s = p.finish(*t);
+          p.expect(s.code() == Code::shutdown, "code of: " + s.message());
+          p.expect(contains(s.message(), "rank 2 has left the job: had enough"), "message: " + s.message());
+          p.expect(s.rank() == 2, "the rank that gave it up, as a number: " + std::to_string(s.rank()));
+        },
+        {0, 2, 3});
+    CHECK(wrong == "");
+    world.kill_victims();  // or rank 0 would wait for an answer to its goodbye
+  }
+}
+
 TEST_CASE("shutdown in the middle of a schedule ends it everywhere") {
   for (Layout layout : kLayouts) {
     for (int round = 0; round < 10; ++round) {
