@@ -125,21 +125,21 @@ def test_a_rank_that_fails_after_the_meeting_fails_all_at_once(pool):
     """One rank cannot make its engine; nobody waits for its deadline, and init works afterwards."""
 
     def work():
-        from horovod.common.wiring import bootstrap
+        from horovod.common.wiring import shared_memory
 
         hvd = HorovodBasics("tests")
         before = len(os.listdir("/proc/self/fd"))
-        original = bootstrap._share_memory
+        original = shared_memory.provide
         if int(os.environ["HOROVOD_RANK"]) == 1:
 
             def fail(*_):
                 raise OSError(24, "Too many open files")
 
-            bootstrap._share_memory = fail
+            shared_memory.provide = fail
         begin = time.monotonic()
         with pytest.raises(ValueError, match="Too many open files") as caught:
             hvd.init()
-        bootstrap._share_memory = original
+        shared_memory.provide = original
         assert time.monotonic() - begin < 10
         assert "rank 1 (host localhost" in str(caught.value)
         after = len(os.listdir("/proc/self/fd"))
@@ -153,10 +153,10 @@ def test_a_rank_that_fails_after_the_meeting_fails_all_at_once(pool):
 
 def test_a_rank_that_vanishes_after_the_meeting_is_named(pool):
     def work():
-        from horovod.common.wiring import bootstrap
+        from horovod.common.wiring import joining
 
         if int(os.environ["HOROVOD_RANK"]) == 2:
-            bootstrap._Joining._form_and_confirm = lambda *_: os._exit(7)
+            joining.Joining._form = lambda *_: os._exit(7)
         begin = time.monotonic()
         with pytest.raises(ValueError, match=r"waited 1 s for .*rank 2"):
             HorovodBasics("tests").init()
@@ -170,16 +170,16 @@ def test_a_rank_that_vanishes_after_the_meeting_is_named(pool):
 
 def test_another_version_is_an_error_on_every_rank(pool):
     def work():
-        import horovod.common.wiring.bootstrap
+        import horovod.common.wiring.joining
         import horovod.common.wiring.peers
 
         if int(os.environ["HOROVOD_RANK"]) == 1:
-            horovod.common.wiring.bootstrap.__version__ = horovod.common.wiring.peers.__version__ = "9.9"
+            horovod.common.wiring.joining.__version__ = horovod.common.wiring.peers.__version__ = "9.9"
         with pytest.raises(ValueError, match=r"9\.9") as caught:
             HorovodBasics("tests").init()
         from horovod._version import __version__
 
-        horovod.common.wiring.bootstrap.__version__ = horovod.common.wiring.peers.__version__ = __version__
+        horovod.common.wiring.joining.__version__ = horovod.common.wiring.peers.__version__ = __version__
         return str(caught.value)
 
     for message in pool(2, initialized=False).run(work):

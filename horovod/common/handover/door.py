@@ -4,15 +4,14 @@ other is) or by what it gives (a credential that only this user's processes can 
 """
 
 import contextlib
-import os
 import selectors
 import socket
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from horovod.common.security.auth import AuthError
+from horovod.common.store.serving import Serving
 
 _TRIES = 16
 _LIMIT = 8192
@@ -50,28 +49,17 @@ class Gift:
         pass
 
 
-class Door:
+class Door(Serving):
     """Lets each connection make the visit that ``begin`` returns for it (None: none) and closes it; has a thread of its
     own. When there are too many visits the oldest ends."""
 
     def __init__(self, listeners: Sequence[socket.socket], begin: Callable[[socket.socket], Visit | None]) -> None:
+        super().__init__("horovod-door", _VISIT_SECONDS)
         self._listeners = list(listeners)
         self._begin = begin
         self._visits: dict[socket.socket, tuple[Visit, float]] = {}  # and when they end at the latest
         self._selector = selectors.DefaultSelector()
-        self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._closed = False
-        self._thread = threading.Thread(target=self._serve, name="horovod-door", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """May be called again."""
-        if not self._closed:
-            self._closed = True
-            os.eventfd_write(self._stop, 1)
-            self._thread.join(timeout=_VISIT_SECONDS)
-            if not self._thread.is_alive():  # else it still uses that descriptor, when it is done with what holds it up
-                os.close(self._stop)
+        self._start()
 
     def _serve(self) -> None:
         with self._selector, contextlib.ExitStack() as at_end:

@@ -7,11 +7,9 @@ public key on the board for that rank is the one that it came with. All keys her
 
 import contextlib
 import math
-import os
 import secrets
 import socket
 import struct
-import threading
 import time
 from collections.abc import Callable, Sequence
 
@@ -22,6 +20,7 @@ from horovod.common.contract.secret import Secret
 from horovod.common.handover.search import Candidate
 from horovod.common.store.dial import dial
 from horovod.common.store.door import HANDSHAKE_SECONDS, Door
+from horovod.common.store.serving import Serving
 
 _RANK = struct.Struct("!I")
 _KEY = 32
@@ -30,7 +29,7 @@ _CLOSE_SECONDS = 10.0
 _LONGEST = 1024  # bytes of a message that is accepted
 
 
-class Handover:
+class Handover(Serving):
     """The side of rank 0: a thread of its own until ``close``."""
 
     def __init__(
@@ -40,13 +39,12 @@ class Handover:
 
         ``key``, ``port``: the job's key and the port of its store, what is handed out.
         """
+        super().__init__("horovod-handover", _CLOSE_SECONDS)
         public, secret = zmq.curve_keypair()
         self.public: bytes = zmq.utils.z85.decode(public)
         """To be left on the board."""
         self._known = known
         self._answer = Secret(_ANSWER.pack(port, key))
-        self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._closed = False
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         self._gate = self._context.socket(zmq.REP)
         self._gate.bind("inproc://zeromq.zap.01")
@@ -57,17 +55,7 @@ class Handover:
         self._socket.maxmsgsize = _LONGEST  # messages of the CURVE handshake count too
         self._socket.handshake_ivl = int(HANDSHAKE_SECONDS * 1000)
         self._door = Door(self._socket, listeners)
-        self._thread = threading.Thread(target=self._serve, name="horovod-handover", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """May be called again."""
-        if not self._closed:
-            self._closed = True
-            os.eventfd_write(self._stop, 1)
-            self._thread.join(timeout=_CLOSE_SECONDS)
-            if not self._thread.is_alive():  # else it still uses that descriptor, when it is done with what holds it up
-                os.close(self._stop)
+        self._start()
 
     def _serve(self) -> None:
         try:

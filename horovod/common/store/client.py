@@ -60,6 +60,8 @@ class StoreClient:
         self._timeout = timeout
         self._where = f"{host}:{port}"
         self._last_id = 0
+        self._peeks: dict[str, int] = {}  # names that were asked for by peek(), and under which id
+        self._peeked: dict[int, Reply] = {}  # what came to that
         self._decoder = msgspec.msgpack.Decoder(Reply)
         self._context = zmq.Context(io_threads=1)
         try:
@@ -97,6 +99,21 @@ class StoreClient:
             if error.missing:
                 return None
             raise
+
+    def peek(self, name: str) -> bytes | None:
+        """The value of ``name`` if the store has said by now that it is there. Never waits: the answer is found by a
+        later call, and the question is put again after it."""
+        if name not in self._peeks:
+            self._peeks[name] = self._next_id()
+            request = Get(self._peeks[name], [name], 0.0)
+            self._socket.send_multipart(frames(msgspec.msgpack.encode(request)))
+        while self._peeks[name] not in self._peeked and self._socket.poll(0):
+            self._receive()
+        reply = self._peeked.pop(self._peeks[name], None)
+        if reply is None:
+            return None
+        del self._peeks[name]
+        return None if reply.error else reply.values[0]
 
     def exchange(
         self, group: str, rank: int, size: int, value: bytes, timeout: float | None = None
@@ -141,6 +158,12 @@ class StoreClient:
         self._last_id += 1
         return self._last_id
 
+    def _receive(self) -> Reply:
+        reply = self._decoder.decode(b"".join(self._socket.recv_multipart()))
+        if reply.id in self._peeks.values():
+            self._peeked[reply.id] = reply
+        return reply
+
     def _call(self, request: Request, seconds: float) -> Reply:
         deadline = time.monotonic() + max(seconds, self._timeout if seconds == 0 else 0) + _GRACE
         message = msgspec.msgpack.encode(request)
@@ -156,7 +179,7 @@ class StoreClient:
                     "this address cannot be reached, or the job key is not the launcher's",
                     [],
                 )
-            reply = self._decoder.decode(b"".join(self._socket.recv_multipart()))
+            reply = self._receive()
             if reply.id == request.id:  # others answer calls that were given up
                 break
         if reply.error == "timeout":

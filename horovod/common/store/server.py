@@ -2,8 +2,6 @@
 
 import contextlib
 import math
-import os
-import threading
 import time
 from collections.abc import Sequence
 from socket import socket as TcpSocket
@@ -14,12 +12,14 @@ import zmq.utils.z85
 
 from horovod.common.store.door import HANDSHAKE_SECONDS, Door, listen
 from horovod.common.store.messages import MAX_FRAME_BYTES, MAX_REQUEST_BYTES, Request, curve_pair, frames
+from horovod.common.store.serving import Serving
 from horovod.common.store.table import Table, Waiting
 
+_CLOSE_SECONDS = 10.0
 _QUEUED = 64  # messages that wait for a client that does not read, and from one that is not served yet
 
 
-class StoreServer:
+class StoreServer(Serving):
     """Serves the store of one job until ``close``. Threads of its own, no processes; closing frees the port at once."""
 
     def __init__(self, key: bytes, host: str = "127.0.0.1", *, listeners: Sequence[TcpSocket] = ()) -> None:
@@ -29,27 +29,23 @@ class StoreServer:
         Raises ValueError when ``host`` is not an address of this machine.
         """
         listeners = listeners or [listen(host)]
+        super().__init__("horovod-store", _CLOSE_SECONDS)
         self._context = zmq.Context(io_threads=1)
-        self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._closed = False
         last: tuple[str, int] = listeners[-1].getsockname()[:2]
         self.address = last
         """(host, port) to connect to: HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT."""
         try:
-            gate = _Gate(self._context, curve_pair(key, "client")[0])
-            socket = _make_socket(self._context, key)
-            door = Door(socket, listeners)
+            self._gate = _Gate(self._context, curve_pair(key, "client")[0])
+            self._socket = _make_socket(self._context, key)
+            self._door = Door(self._socket, listeners)
         except BaseException:
             self._context.destroy(linger=0)
-            os.close(self._stop)
+            super().close()
             for listener in listeners:
                 listener.close()
             raise
         self._table = Table()
-        self._thread = threading.Thread(
-            target=_serve, args=(self._table, socket, gate, door, self._stop), name="horovod-store", daemon=True
-        )
-        self._thread.start()
+        self._start()
 
     @property
     def completed(self) -> int:
@@ -62,13 +58,39 @@ class StoreServer:
 
     def close(self) -> None:
         """Stops serving; waiting clients run into their deadlines. May be called again."""
-        if self._closed:
-            return
-        self._closed = True
-        os.eventfd_write(self._stop, 1)
-        self._thread.join(timeout=10)
-        self._context.destroy(linger=0)
-        os.close(self._stop)
+        if not self._closed:
+            super().close()
+            self._context.destroy(linger=0)
+
+    def _serve(self) -> None:
+        table, socket, gate, door = self._table, self._socket, self._gate, self._door
+        decoder = msgspec.msgpack.Decoder(Request)
+        encoder = msgspec.msgpack.Encoder()
+        poller = zmq.Poller()
+        for source in (socket, gate.socket, door.monitor, self._stop):
+            poller.register(source, zmq.POLLIN)
+        while True:
+            left = min(table.next_deadline() - time.monotonic(), door.seconds_left())
+            ready = dict(poller.poll(None if left == math.inf else max(0, math.ceil(left * 1000))))
+            if self._stop in ready:
+                break
+            door.check()
+            replies = []
+            if gate.socket in ready:
+                gate.answer()
+            if socket in ready:
+                client, *parts = socket.recv_multipart()
+                # A member that sends nonsense is answered with silence: too long, not understood, not UTF-8, or nested
+                # too deeply.
+                with contextlib.suppress(ValueError, RecursionError):
+                    replies += table.handle(client, decoder.decode(_joined(parts)), time.monotonic())
+            replies += table.expire(time.monotonic())
+            table.publish()
+            for client, reply in replies:
+                socket.send_multipart([client, *frames(encoder.encode(reply))])
+        door.close()
+        socket.close(linger=0)
+        gate.socket.close(linger=0)
 
     def __enter__(self) -> "StoreServer":
         return self
@@ -113,33 +135,3 @@ def _joined(parts: Sequence[bytes]) -> bytes:
     if sum(map(len, parts)) > MAX_REQUEST_BYTES:
         raise ValueError("a request that is too long")
     return b"".join(parts)
-
-
-def _serve(table: Table, socket: "zmq.Socket[bytes]", gate: _Gate, door: Door, stop: int) -> None:
-    decoder = msgspec.msgpack.Decoder(Request)
-    encoder = msgspec.msgpack.Encoder()
-    poller = zmq.Poller()
-    for source in (socket, gate.socket, door.monitor, stop):
-        poller.register(source, zmq.POLLIN)
-    while True:
-        left = min(table.next_deadline() - time.monotonic(), door.seconds_left())
-        ready = dict(poller.poll(None if left == math.inf else max(0, math.ceil(left * 1000))))
-        if stop in ready:
-            break
-        door.check()
-        replies = []
-        if gate.socket in ready:
-            gate.answer()
-        if socket in ready:
-            client, *parts = socket.recv_multipart()
-            # A member that sends nonsense is answered with silence: too long, not understood, not UTF-8, or nested too
-            # deeply.
-            with contextlib.suppress(ValueError, RecursionError):
-                replies += table.handle(client, decoder.decode(_joined(parts)), time.monotonic())
-        replies += table.expire(time.monotonic())
-        table.publish()
-        for client, reply in replies:
-            socket.send_multipart([client, *frames(encoder.encode(reply))])
-    door.close()
-    socket.close(linger=0)
-    gate.socket.close(linger=0)

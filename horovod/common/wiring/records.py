@@ -13,11 +13,13 @@ from horovod.common.network.listeners import Listeners
 from horovod.common.store.client import Met
 from horovod.common.store.messages import MAX_REPLY_BYTES, pack, unpack
 from horovod.common.wiring.link_errors import LinkError
-from horovod.common.wiring.links import NODE, Former, Link
+from horovod.common.wiring.links import NODE, Link
+from horovod.common.wiring.mesh import MeshBuilder
 from horovod.common.wiring.peers import Peer, decode_peers, label, make_first_plan, make_plan
 
 _LENGTH = struct.Struct(">Q")
 _CHECK_SECONDS = 0.25
+_REASON_SECONDS = 1.0
 
 Check = Callable[[], None]
 
@@ -28,16 +30,16 @@ def spread(
     """(the records by rank, the node links over which they went).
 
     ``met``: what the store has told this rank, ``mine`` its own record. ``check`` is called now and then and may raise
-    to give up. Raises LinkError or OSError, leaving nothing open, and ValueError when the leader's record is of
-    another version; the caller then tells the others.
+    to give up; it must not wait. Raises LinkError or OSError, leaving nothing open, and ValueError when the leader's
+    record is of another version; the caller then tells the others.
     """
     if met.holder == me:
         return _lead(met, me, key, listeners, seconds, check)
     leader = decode_peers(met.values, met.holder)[0]
-    former = Former(
+    mesh = MeshBuilder(
         make_first_plan(me, met.holder), {met.holder: leader, me: mine}, key, met.round, listeners, kinds=(NODE,)
     )
-    links = former.run(seconds, check)
+    links = mesh.run(seconds, check)
     try:
         data = _receive(links[NODE, met.holder], label(met.holder, leader), seconds, check)
         return unpack(data), links
@@ -57,7 +59,7 @@ def _lead(
     plan = make_plan(me, peers)
     if not plan.local_children:
         return met.values, {}
-    links = Former(plan, peers, key, met.round, listeners, kinds=(NODE,)).run(seconds, check)
+    links = MeshBuilder(plan, peers, key, met.round, listeners, kinds=(NODE,)).run(seconds, check)
     packed = pack(met.values)
     deadline = time.monotonic() + seconds
     try:
@@ -101,10 +103,18 @@ def _receive_exactly(sock: socket.socket, count: int, leader: str, deadline: flo
             check()
             continue
         if not piece:
-            check()  # it has told the store why, if it could
+            _hear_why(check)
             raise LinkError(f"{leader} hung up instead of sending everybody's records")
         data += piece
     return bytes(data)
+
+
+def _hear_why(check: Check) -> None:
+    """Who hangs up has told the store why, if it could."""
+    deadline = time.monotonic() + _REASON_SECONDS
+    while time.monotonic() < deadline:
+        check()
+        time.sleep(_REASON_SECONDS / 20)
 
 
 def _close(links: Mapping[Link, socket.socket]) -> None:

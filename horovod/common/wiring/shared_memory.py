@@ -1,15 +1,20 @@
 """The memory and the doorbells that the ranks of one node share: made by its leader, passed on as descriptors.
 
-Nothing has a name, so nothing is left behind, kill -9 included: a memfd and one eventfd a rank, sent over the
+Nothing has a name, so nothing is left behind, kill -9 included: a memfd and one eventfd per rank, sent over the
 authenticated Unix sockets of ``links``.
 """
 
 import array
+import errno
 import fcntl
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from horovod.common.contract.settings import Settings
+from horovod.common.wiring.links import NODE, Link
+from horovod.common.wiring.peers import Plan
 
 _BATCH = 200  # the kernel takes 253 descriptors in a message
 
@@ -22,6 +27,45 @@ def arena_bytes(wanted: int, ranks: int) -> int:
     if wanted < 0:
         wanted = page * os.sysconf("SC_PHYS_PAGES") // ranks
     return -(-wanted // page) * page
+
+
+def provide(plan: Plan, links: Mapping[Link, socket.socket], settings: Settings, seconds: float) -> list[int]:
+    """[segment or -1, doorbell of each local rank]: made by the node's leader, passed on to the others. Raises OSError,
+    leaving nothing open, that names the settings when it is their size that is refused."""
+    from horovod import _core
+
+    count = len(plan.local)
+    if count == 1:
+        return [-1, *make_bells(1)]
+    if not plan.leads:
+        return receive(links[NODE, plan.leader], count + 1, seconds)
+    arena, staging = settings.integer("HOROVOD_ARENA_BYTES"), settings.integer("HOROVOD_STAGING_BYTES")
+    ring = settings.integer("HOROVOD_RING_BYTES")
+
+    def make_segment(bytes_each: int) -> list[int]:
+        whole = _core.segment_bytes(count, staging, ring, arena_bytes(bytes_each, count))
+        try:
+            return make(whole, count)
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise
+            if bytes_each == -1:  # nobody has asked for that much
+                return make_segment(0)
+            raise OSError(
+                error.errno,
+                f"{whole} bytes of shared memory for {count} ranks are refused: {error.strerror}; they follow from "
+                f"HOROVOD_ARENA_BYTES, which is {arena}, and HOROVOD_STAGING_BYTES, which is {staging}: accepted is "
+                "what memory and the limit of file sizes (ulimit -f) allow",
+            ) from None
+
+    made = make_segment(arena)
+    try:
+        for rank in plan.local_children:
+            send(links[NODE, rank], made, seconds)
+    except OSError:
+        close(made)
+        raise
+    return made
 
 
 def make(size: int, ranks: int) -> list[int]:

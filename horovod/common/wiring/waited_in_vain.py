@@ -16,16 +16,17 @@ def waited_in_vain(
     begin = f"init: rank {rank} (host {host}) waited {seconds:g} s"
     longer = "HOROVOD_START_TIMEOUT if they only need longer"
     if absent:
-        text = f"{begin} for rank {_list(absent)} (of {size}) to call hvd.init(); "
+        text = f"{begin} for rank {listed(absent)} (of {size}) to call hvd.init(); "
         text += f"see the output of those ranks, and {longer}"
-        text += f" (rank {_list(gave_up)} had come and given up before)" if gave_up else ""
+        text += f" (rank {listed(gave_up)} had come and given up before)" if gave_up else ""
     else:
         text = (
-            f"{begin}, but rank {_list(gave_up)} (of {size}) had called hvd.init() too early and given up before all "
+            f"{begin}, but rank {listed(gave_up)} (of {size}) had called hvd.init() too early and given up before all "
             f"others came; see {longer}"
         )
     return explained(ValueError(text), Ending(rank, "absent", list(absent), seconds))
 
 
-def _list(ranks: Sequence[int]) -> str:
+def listed(ranks: Sequence[int]) -> str:
+    """The first ranks, for a message about many."""
     return ", ".join(map(str, ranks[:_SHOWN])) + (", ..." if len(ranks) > _SHOWN else "")

@@ -148,7 +148,7 @@ def tap(kinds, change=None):
     import socket
     import threading
 
-    from horovod.common.wiring import bootstrap
+    from horovod.common.wiring import joining
 
     seen = {}
 
@@ -161,7 +161,7 @@ def tap(kinds, change=None):
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
 
-    class Tapped(bootstrap.Former):
+    class Tapped(joining.MeshBuilder):
         def run(self, seconds, check):
             links = super().run(seconds, check)
             for (kind, rank), real in list(links.items()):
@@ -177,14 +177,14 @@ def tap(kinds, change=None):
                     threading.Thread(target=copy, args=(source, sink, record, change_it), daemon=True).start()
             return links
 
-    bootstrap.Former = Tapped  # for the job of this test only: see untap
+    joining.MeshBuilder = Tapped  # for the job of this test only: see untap
     return seen
 
 
 def untap():
-    from horovod.common.wiring import bootstrap, links
+    from horovod.common.wiring import joining, mesh
 
-    bootstrap.Former = links.Former
+    joining.MeshBuilder = mesh.MeshBuilder
 
 
 def exchange_something():

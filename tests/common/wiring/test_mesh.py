@@ -14,7 +14,8 @@ from horovod.common.network.listeners import Listeners
 from horovod.common.security import auth
 from horovod.common.wiring import shared_memory
 from horovod.common.wiring.link_errors import LinkError
-from horovod.common.wiring.links import CONTROL, DATA, NODE, Former
+from horovod.common.wiring.links import CONTROL, DATA, NODE
+from horovod.common.wiring.mesh import MeshBuilder
 from horovod.common.wiring.peers import Peer, make_plan
 from tests.runner.launching import eventually
 
@@ -49,7 +50,7 @@ def where(listeners):
 
 
 def form(hosts, seconds=30.0, keys=None, absent=(), before=None, publish=lambda _, own: own):
-    """Runs Former for every rank in a thread; returns (plans, results) where a result is the links or an exception."""
+    """Builds the mesh of every rank in a thread; returns (plans, results): a result is the links or an exception."""
     listeners = [Listeners(LOOPBACK, 4 * len(hosts) + 64) for _ in hosts]
     peers = make_peers(hosts, listeners, publish)
     plans = [make_plan(rank, peers) for rank in range(len(hosts))]
@@ -58,7 +59,7 @@ def form(hosts, seconds=30.0, keys=None, absent=(), before=None, publish=lambda 
     def run(rank):
         key = keys[rank] if keys else KEY
         try:
-            results[rank] = Former(plans[rank], peers, key, 7, listeners[rank]).run(seconds, lambda: None)
+            results[rank] = MeshBuilder(plans[rank], peers, key, 7, listeners[rank]).run(seconds, lambda: None)
         except Exception as error:
             results[rank] = error
 
@@ -136,7 +137,7 @@ def test_a_rank_with_another_key_is_not_let_in():
 
 
 def test_strangers_are_dropped_and_hinder_nobody(monkeypatch):
-    monkeypatch.setattr("horovod.common.wiring.links._STRANGERS", 5)
+    monkeypatch.setattr("horovod.common.wiring.mesh._STRANGERS", 5)
     strangers = []
 
     def pester(listeners):
@@ -163,7 +164,7 @@ def forming(me, hosts="ab"):
     """(listeners, attempts) of a job of which only rank `me` is there, and forms its links until the end."""
     listeners = [Listeners(LOOPBACK, 256) for _ in hosts]
     peers = make_peers(hosts, listeners)
-    former = Former(make_plan(me, peers), peers, KEY, 7, listeners[me])
+    mesh = MeshBuilder(make_plan(me, peers), peers, KEY, 7, listeners[me])
     done = threading.Event()
 
     def check():
@@ -172,12 +173,12 @@ def forming(me, hosts="ab"):
 
     def run():
         with pytest.raises(LinkError, match="the end"):
-            former.run(60, check)
+            mesh.run(60, check)
 
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        yield listeners, former._attempts
+        yield listeners, mesh._attempts
     finally:
         done.set()
         thread.join(30)
@@ -199,7 +200,7 @@ def receive(sock, count):
 @pytest.fixture
 def patient(monkeypatch):
     for name in ("_UNREACHABLE_SECONDS", "_HANDSHAKE_SECONDS", "_BUSY_SECONDS"):
-        monkeypatch.setattr("horovod.common.wiring.links." + name, 60.0)
+        monkeypatch.setattr("horovod.common.wiring.mesh." + name, 60.0)
 
 
 def test_a_repeated_invitation_is_not_followed_again(patient):
@@ -223,7 +224,7 @@ def test_a_repeated_invitation_is_not_followed_again(patient):
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_UNIX])
 def test_silent_strangers_do_not_drop_who_has_said_hello(patient, monkeypatch, family):
-    monkeypatch.setattr("horovod.common.wiring.links._STRANGERS", 5)
+    monkeypatch.setattr("horovod.common.wiring.mesh._STRANGERS", 5)
     hosts, kind = ("ab", DATA) if family == socket.AF_INET else ("aaa", NODE)
     with forming(0, hosts) as (listeners, _), contextlib.ExitStack() as stack:
 
@@ -245,8 +246,8 @@ def test_silent_strangers_do_not_drop_who_has_said_hello(patient, monkeypatch, f
 
 
 def test_other_users_take_nobodys_place(patient, monkeypatch):
-    monkeypatch.setattr("horovod.common.wiring.links._STRANGERS", 5)
-    monkeypatch.setattr("horovod.common.wiring.links._peer_uid", lambda sock: os.geteuid() + 1)
+    monkeypatch.setattr("horovod.common.wiring.mesh._STRANGERS", 5)
+    monkeypatch.setattr("horovod.common.wiring.mesh._peer_uid", lambda sock: os.geteuid() + 1)
     with forming(0) as (listeners, attempts), contextlib.ExitStack() as stack:
         for _ in range(9):  # as many as may wait: twice the two links, and 5
             stack.enter_context(socket.create_connection(where(listeners[0]), timeout=5))
@@ -268,7 +269,7 @@ def test_giving_up_early():
     peers = make_peers("ab", listeners)
     begin = time.monotonic()
     with pytest.raises(LinkError, match="rank 5"):
-        Former(make_plan(0, peers), peers, KEY, 7, listeners[0]).run(60, give_up)
+        MeshBuilder(make_plan(0, peers), peers, KEY, 7, listeners[0]).run(60, give_up)
     assert time.monotonic() - begin < 30
     for listener in listeners:
         listener.close()
@@ -336,12 +337,12 @@ def test_a_listener_that_cannot_accept_neither_spins_nor_hides_news(monkeypatch)
             raise LinkError("rank 1 could not join")
 
     monkeypatch.setattr(socket.socket, "accept", accept)
-    former = Former(make_plan(0, peers), peers, KEY, 7, listeners[0])
+    mesh = MeshBuilder(make_plan(0, peers), peers, KEY, 7, listeners[0])
     with (
         socket.create_connection(where(listeners[0]), timeout=30),
         pytest.raises(LinkError, match="rank 1 could not join"),
     ):
-        former.run(30.0, check)
+        mesh.run(30.0, check)
     assert len(calls) < 30
     for listener in listeners:
         listener.close()
@@ -394,7 +395,7 @@ def nobody():
 
 def test_addresses_that_lead_elsewhere_are_skipped(monkeypatch):
     """Each peer's good address is the last one; every other one leads to nobody, to a stranger or to another rank."""
-    monkeypatch.setattr("horovod.common.wiring.links._REVERSE_SECONDS", 60)
+    monkeypatch.setattr("horovod.common.wiring.mesh._REVERSE_SECONDS", 60)
     first = []
 
     def publish(rank, own):
@@ -408,7 +409,7 @@ def test_addresses_that_lead_elsewhere_are_skipped(monkeypatch):
 
 @pytest.mark.parametrize("hosts", ["ab", "aabb", "abcd"])
 def test_who_listens_connects_when_nobody_reaches_it(hosts, monkeypatch):
-    monkeypatch.setattr("horovod.common.wiring.links._REVERSE_SECONDS", 0.1)
+    monkeypatch.setattr("horovod.common.wiring.mesh._REVERSE_SECONDS", 0.1)
     with stranger("full") as full, nobody() as none:
         plans, results = form(hosts, seconds=60, publish=lambda rank, own: [none, full] if rank == 0 else own)
     check_complete(plans, results)
@@ -431,14 +432,14 @@ def test_an_acceptor_that_gives_up_at_the_last_moment_is_tried_again(monkeypatch
 
 
 def test_both_directions_at_once_leave_one_connection(monkeypatch):
-    monkeypatch.setattr("horovod.common.wiring.links._REVERSE_SECONDS", 0)
+    monkeypatch.setattr("horovod.common.wiring.mesh._REVERSE_SECONDS", 0)
     for _ in range(10):
         check_complete(*form("abcdaa"))
 
 
 def test_the_first_failure_names_both_ranks_and_every_address(monkeypatch):
-    monkeypatch.setattr("horovod.common.wiring.links._UNREACHABLE_SECONDS", 2.0)
-    monkeypatch.setattr("horovod.common.wiring.links._UNREACHABLE", 0)
+    monkeypatch.setattr("horovod.common.wiring.mesh._UNREACHABLE_SECONDS", 2.0)
+    monkeypatch.setattr("horovod.common.wiring.mesh._UNREACHABLE", 0)
     begin = time.monotonic()
     with stranger("hang up") as rude, stranger("full") as full, nobody() as none:
         _, results = form("ab", seconds=60, absent=[0], publish=lambda *_: [none, rude, full])
@@ -454,8 +455,8 @@ def test_the_first_failure_names_both_ranks_and_every_address(monkeypatch):
 
 
 def test_a_peer_that_is_nowhere_reachable(monkeypatch):
-    monkeypatch.setattr("horovod.common.wiring.links._UNREACHABLE_SECONDS", 0.5)
-    monkeypatch.setattr("horovod.common.wiring.links._UNREACHABLE", 0)
+    monkeypatch.setattr("horovod.common.wiring.mesh._UNREACHABLE_SECONDS", 0.5)
+    monkeypatch.setattr("horovod.common.wiring.mesh._UNREACHABLE", 0)
     begin = time.monotonic()
     _, results = form("ab", seconds=60, absent=[0], publish=lambda *_: [])
     assert time.monotonic() - begin < 40

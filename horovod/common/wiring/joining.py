@@ -1,0 +1,284 @@
+"""One attempt of a rank to join a job of several ranks.
+
+    stage                                                         when it fails here
+    listen    sockets for those who will connect to us            the others hear from the store that this rank
+    meet      all ranks in the store; the round is the epoch      has not come
+    ------------------------------------------------------------------------------------------------------------
+    gather    everybody's records (``records``)                   told
+    agree     settings, process sets, cipher: follow from the     fails on all ranks alike, so it is not told
+              records alone
+    connect   sockets to peers (``mesh``)                         told
+    share     the node's memory and doorbells                     told
+    start     the engine, which owns all that was made            told
+    confirm   init returns on all ranks or fails on all           told, or heard
+
+Whatever fails below the line ends in ``_give_up``: tell the others (``failures``) before anything is closed, so that
+what they see break does not hide the cause; close; wait for those who are past looking for failures; raise.
+"""
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from horovod._version import __version__
+from horovod.common.contract import descriptors
+from horovod.common.contract.settings import Settings, agree
+from horovod.common.contract.worker_env import WorkerEnv
+from horovod.common.handover.meeting import find_store
+from horovod.common.network import congestion, keepalive
+from horovod.common.network.endpoints import Endpoint, parse_ports, to_listen
+from horovod.common.network.interfaces import network_identity, scan
+from horovod.common.network.listeners import Listeners
+from horovod.common.security import cipher
+from horovod.common.security.auth import derive_key
+from horovod.common.security.cipher import Cipher
+from horovod.common.security.object_seal import Seals
+from horovod.common.state import Job
+from horovod.common.store.client import Met, StoreClient, StoreError, StoreTimeout
+from horovod.common.wiring import records, shared_memory
+from horovod.common.wiring.engine_start import Formed, make_engine
+from horovod.common.wiring.failures import Failures, KnownFailureError
+from horovod.common.wiring.link_errors import LinkError
+from horovod.common.wiring.links import CONTROL, DATA, NODE
+from horovod.common.wiring.mesh import MeshBuilder
+from horovod.common.wiring.peers import (
+    Peer,
+    Plan,
+    check_agreement,
+    decode_peers,
+    label,
+    machine_identity,
+    make_job,
+    make_plan,
+    node_of,
+)
+from horovod.common.wiring.waited_in_vain import waited_in_vain
+
+if TYPE_CHECKING:
+    from horovod._core import Engine
+
+
+class Joining:
+    """Use ``run`` once."""
+
+    def __init__(
+        self, env: WorkerEnv, settings: Settings, members: list[int] | None, sets: list[list[int]], dynamic: bool
+    ) -> None:
+        self._env = env
+        self._settings = settings
+        self._world = members is None or len(members) == env.size
+        self._members = members or list(range(env.size))
+        self._me = self._members.index(env.rank)
+        self._sets = sets
+        self._dynamic = dynamic
+        self._patience = settings.number("HOROVOD_START_TIMEOUT")
+        self._ciphers = cipher.available()
+        self._meeting = find_store(env, settings, [] if self._world else self._members)
+        self._key, self._host, self._port = self._meeting.key, self._meeting.address, self._meeting.port
+        self._formed = Formed({}, [])
+        self._engine: Engine | None = None
+        self._told = False  # all ranks know of what fails now, without being told
+
+    def run(self) -> tuple[Job, "Engine"]:
+        """Raises ValueError naming what is wrong or what was waited for; nothing stays open then."""
+        listeners = self._listen()
+        try:
+            with StoreClient(self._key, self._host, self._port) as store:
+                mine = self._describe_self(listeners)
+                met = self._meet(store, mine)
+                failures = Failures(store, met.round, self._me, self._members, self._env.hostname)
+                try:
+                    return self._form(listeners, mine, met, failures)
+                except BaseException as error:
+                    text = self._give_up(error, failures)
+                    if isinstance(error, (LinkError, OSError, StoreError)):
+                        # A LinkError says the same: two tracebacks would only hide it.
+                        raise ValueError(f"init: {text}") from (None if isinstance(error, LinkError) else error)
+                    raise
+        finally:
+            listeners.close()
+
+    def _form(self, listeners: Listeners, mine: Peer, met: Met, failures: Failures) -> tuple[Job, "Engine"]:
+        formed, epoch = self._formed, met.round
+        values = self._gather(listeners, mine, met, failures)
+        self._told = True
+        peers = decode_peers(values)
+        check_agreement(peers)
+        self._settings = self._settings.with_values(agree([peer.shared for peer in peers]))
+        plan = make_plan(self._me, peers)
+        self._env = self._placed(peers)
+        formed.cipher = self._cipher(plan, peers)
+        self._told = False
+        seconds = self._settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
+        self._connect(listeners, plan, peers, epoch, failures)
+        formed.descriptors = shared_memory.provide(plan, formed.links, self._settings, seconds)
+        self._engine = make_engine(plan, peers, formed, self._settings, self._env)
+        failures.confirm(seconds)
+        return self._describe_job(peers, epoch), self._engine
+
+    def _give_up(self, error: BaseException, failures: Failures) -> str:
+        """Nothing of this attempt stays. Returns the job's first failure, this rank's or another's."""
+        told = self._told or isinstance(error, KnownFailureError)
+        text = str(error) if told else failures.tell(error)
+        self._formed.close()
+        if self._engine is not None:
+            self._engine.shutdown("init failed")
+            self._engine = None  # the traceback would keep it, and its own doorbell, alive
+        if isinstance(error, Exception) and not told:  # Ctrl-C does not wait
+            failures.await_others(text)
+        return text
+
+    def _listen(self) -> Listeners:
+        """Raises ValueError naming HOROVOD_GLOO_IFACE or HOROVOD_PORT_RANGE when they do not fit."""
+        ports = parse_ports(self._settings.text("HOROVOD_PORT_RANGE"))
+        interface = self._settings.text("HOROVOD_GLOO_IFACE")
+        alone = self._env.local_size == self._env.size
+        try:
+            found = scan()
+        except OSError as error:
+            if interface or not alone:
+                raise ValueError(f"the network interfaces of this host cannot be listed: {error.strerror}") from None
+            found = []  # shared memory needs none
+        places = to_listen(found, interface, alone)
+        # A peer comes for control and for data, and to addresses that it tries side by side.
+        return Listeners(places, 4 * len(self._members) + 64, ports)
+
+    def _describe_self(self, listeners: Listeners) -> Peer:
+        return describe(
+            self._env,
+            self._settings,
+            self._sets,
+            self._dynamic,
+            listeners.endpoints,
+            listeners.unix_name,
+            list(self._ciphers),
+        )
+
+    def _meet(self, store: StoreClient, mine: Peer) -> Met:
+        """Waits for all ranks. Raises ValueError naming those that do not come."""
+        group = "init" if self._world else "init " + ",".join(map(str, self._members))
+        if len(group) > 512:  # the store's limit of names
+            group = "init " + derive_key(self._key, group).hex()
+        try:
+            met = store.exchange_by_node(
+                group,
+                self._me,
+                len(self._members),
+                msgspec.msgpack.encode(mine),
+                derive_key(self._key, "node " + "\0".join(node_of(mine))).hex(),  # names may be of any length
+                self._patience,
+            )
+        except StoreTimeout as error:
+            if not error.missing and not error.gave_up:
+                raise ValueError(f"init: {error}") from None
+            absent, gave_up = ([self._members[int(rank)] for rank in some] for some in (error.missing, error.gave_up))
+            who = self._env.rank, self._env.hostname
+            raise waited_in_vain(who, len(self._members), self._patience, absent, gave_up) from None
+        except StoreError as error:
+            raise ValueError(f"init: {error}") from None
+        self._meeting.formed()
+        return met
+
+    def _gather(self, listeners: Listeners, mine: Peer, met: Met, failures: Failures) -> list[bytes]:
+        """Everybody's records; the links inside of the node over which they came are kept."""
+        seconds = self._settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
+        key = derive_key(self._key, "links")
+        values, self._formed.links = records.spread(met, self._me, mine, key, listeners, seconds, failures.check)
+        return values
+
+    def _cipher(self, plan: Plan, peers: list[Peer]) -> Cipher | None:
+        """For connections between nodes, if there are any. Raises ValueError on all ranks alike."""
+        if len(plan.leaders) == 1:
+            return None
+        labels = [label(rank, peer) for rank, peer in enumerate(peers)]
+        name = cipher.agree(labels, [peer.ciphers for peer in peers], self._settings.text("HOROVOD_CIPHER"))
+        return Cipher(name, self._ciphers[name])
+
+    def _connect(self, listeners: Listeners, plan: Plan, peers: list[Peer], epoch: int, failures: Failures) -> None:
+        """The links to other nodes. Nobody listens afterwards."""
+        settings = self._settings
+        descriptors.make_room(_descriptors(plan))
+        encrypted = (CONTROL, DATA) if settings.flag("HOROVOD_ENCRYPT_DATA") else (CONTROL,)
+        key, formed = derive_key(self._key, "links"), self._formed
+        mesh = MeshBuilder(plan, peers, key, epoch, listeners, formed.cipher, encrypted, kinds=(CONTROL, DATA))
+        formed.links.update(mesh.run(settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS"), failures.check))
+        formed.sessions = mesh.sessions
+        for (kind, _), sock in formed.links.items():
+            if kind == DATA:
+                congestion.apply(sock, settings.text("HOROVOD_TCP_CONGESTION"))
+            if kind != NODE:
+                keepalive.apply(sock, settings.number("HOROVOD_HEARTBEAT_TIMEOUT"), control=kind == CONTROL)
+        listeners.close()
+
+    def _describe_job(self, peers: list[Peer], epoch: int) -> Job:
+        job = replace(self._job(peers), check_steps=self._settings.integer("HOROVOD_CHECK_IN_SYNC_STEPS"))
+        if self._formed.cipher is None:
+            return job
+        # A user's key may serve several jobs, the name is random.
+        return replace(job, seals=Seals(derive_key(self._key, f"objects {epoch} {peers[0].unix_name}")))
+
+    def _placed(self, peers: list[Peer]) -> WorkerEnv:
+        """Other launchers do not tell all local and cross ranks; the hosts' names do."""
+        if self._env.place is None:
+            return self._env
+        job = self._job(peers)
+        return replace(
+            self._env,
+            local_rank=job.local_rank,
+            local_size=job.local_size,
+            cross_rank=job.cross_rank,
+            cross_size=job.cross_size,
+        )
+
+    def _job(self, peers: list[Peer]) -> Job:
+        elastic = self._settings.flag("HOROVOD_ELASTIC")
+        job = make_job(self._me, [peer.hostname for peer in peers], self._dynamic, elastic)
+        if not self._world or self._env.place is not None:
+            return job
+        env = self._env  # the launcher's word counts: it may order ranks of a host in its own way
+        return Job(
+            env.rank,
+            env.size,
+            env.local_rank,
+            env.local_size,
+            env.cross_rank,
+            env.cross_size,
+            job.homogeneous,
+            self._dynamic,
+            elastic,
+        )
+
+
+def describe(
+    env: WorkerEnv,
+    settings: Settings,
+    process_sets: list[list[int]],
+    dynamic: bool,
+    endpoints: list[Endpoint],
+    unix_name: str,
+    ciphers: list[str],
+) -> Peer:
+    """What this rank tells the others about itself."""
+    return Peer(
+        version=__version__,
+        world_rank=env.rank,
+        hostname=env.hostname,
+        machine=machine_identity(shared=settings.text("HOROVOD_TRANSPORT") != "tcp"),
+        pid=os.getpid(),
+        network=network_identity(),
+        endpoints=endpoints,
+        unix_name=unix_name,
+        cpus=sorted(os.sched_getaffinity(0)),
+        shared=settings.shared(),
+        dynamic=dynamic,
+        process_sets=process_sets,
+        ciphers=ciphers,
+    )
+
+
+def _descriptors(plan: Plan) -> int:
+    """How many this rank needs at most: links, doorbells, connections that are tried twice, strangers, and some more
+    for libraries and the program."""
+    return 3 * len(plan.remote) + 2 * (len(plan.local) + len(plan.leaders)) + 128
