@@ -25,6 +25,7 @@ from horovod.runner.doctor import findings, table
 from horovod.runner.doctor.report import FAIL, Diagnosis, Finding, HostAnswer, HostReport
 from horovod.runner.job.job import Job
 from horovod.runner.job.orders import make_fleet
+from horovod.runner.job.watch import wait_for
 from horovod.runner.output.output import OutputSink
 from horovod.runner.plan import hosts
 from horovod.runner.plan.hosts import Slot
@@ -131,13 +132,10 @@ def reach(settings: LaunchSettings, environ: Mapping[str, str], signals: SignalQ
 
 
 def _wait(fleet: Fleet, deadline: float, signals: SignalQueue | None) -> list[Trouble]:
-    poll = select.poll()
-    for fd, event in fleet.events(listening=True).items():
-        poll.register(fd, event)
+    events = fleet.events(listening=True)
     if signals is not None:
-        poll.register(signals.fd, select.POLLIN)
-    until = min(deadline, fleet.next_time() or deadline)
-    ready = {fd for fd, _ in poll.poll(max(0.0, until - time.monotonic()) * 1000 + 1)}
+        events[signals.fd] = select.POLLIN
+    ready = wait_for(events, min(deadline, fleet.next_time() or deadline))
     for number in signals.take() if signals is not None else ():
         if number != signal.SIGTSTP:
             raise _StoppedError(number)

@@ -15,7 +15,7 @@ from horovod.common.launchers import lsf
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.base.job_result import JobResult
 from horovod.runner.base.signals import SignalQueue
-from horovod.runner.foreign import mpi
+from horovod.runner.foreign import foreign_job, mpi
 from horovod.runner.plan.hosts import Host, Slot
 from horovod.runner.plan.settings import LaunchSettings, MpiOptions
 
@@ -79,7 +79,7 @@ def run_job(settings: LaunchSettings, environ: Mapping[str, str], signals: Signa
         command = build(
             program, path, mpi.names_to_export(settings, variables, far=True), given.extra, settings.whole_command
         )
-        return mpi.run_command(command, variables, settings, signals)
+        return foreign_job.run_command(command, variables, settings, signals)
 
 
 def check(environ: Mapping[str, str]) -> str:

@@ -8,10 +8,11 @@ import pytest
 from horovod.common.contract.worker_env import make_key_fd, path_of_descriptor
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.command import cli
-from horovod.runner.foreign import jsrun, mpi, mpi_output
+from horovod.runner.foreign import foreign_job, jsrun, mpi, mpi_output
 from horovod.runner.foreign.mpi_command import Flavour, build, exported, recognise
 from horovod.runner.plan.hosts import Host, assign
 from horovod.runner.plan.settings import MpiOptions, mpi_options
+from tests.runner.launching import LIMIT, running
 
 VERSIONS = {
     "mpirun (Open MPI) 5.0.11\n\nReport bugs to https://www.open-mpi.org/community/help/": Flavour.OPEN_MPI,
@@ -155,7 +156,7 @@ def jsrun_command(tmp_path, monkeypatch, made, environ):
     """The key file that a jsrun is asked to pass on."""
     fake(tmp_path, "jsrun", "import os, sys\nprint('-E', os.environ[sys.argv[sys.argv.index('HOROVOD_KEY_FILE')]])")
     seen = []
-    monkeypatch.setattr(mpi, "run_command", lambda command, variables, *_: seen.append((command, variables)))
+    monkeypatch.setattr(foreign_job, "run_command", lambda command, variables, *_: seen.append((command, variables)))
     jsrun.run_job(made, {**LSF, **environ})
     [(command, variables)] = seen
     words = [*made.mpi.extra, *made.whole_command]
@@ -317,6 +318,19 @@ def test_a_job_by_jsrun(tmp_path, monkeypatch, capfd):
     assert "[0]<stdout>:rank: 0: { hostname: n1; cpu: {0} ; gpu: * ; mem: * }" in out
     assert "['python', 'x.py'] secret 4" in err
     assert [path.name for path in tmp_path.iterdir()] == ["jsrun"], "the resource file is removed"
+
+
+def test_a_launcher_whose_output_nobody_reads_is_ended(tmp_path):
+    """As every job: the loop is the same."""
+    fake(tmp_path, "mpirun", "import sys\nif '--version' in sys.argv: sys.exit(print('mpirun (Open MPI) 5.0.0'))\n"
+         "while True: print('[1,0]<stdout>:more')")  # fmt: skip
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    with running(["-np", "1", "--mpi", "true"], environment={"PATH": path}) as job:
+        assert job.process.stdout.readline() == b"[0]<stdout>:more\n"
+        job.process.stdout.close()
+        assert job.process.wait(LIMIT) == 128 + 13
+        assert b"nobody reads the output any more" in job.process.stderr.read()
+        assert job.left() == []
 
 
 def test_inside_lsf_other_launchers_can_be_asked_for(tmp_path, monkeypatch):

@@ -1,0 +1,204 @@
+"""A job that another launcher runs for us: its command, watched by the loop of all jobs."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Mapping
+
+from horovod.runner.base import linux
+from horovod.runner.base.exit_status import describe_status
+from horovod.runner.base.job_result import JobResult
+from horovod.runner.base.signals import SignalQueue
+from horovod.runner.foreign import mpi_output
+from horovod.runner.job.policy import Policy
+from horovod.runner.job.watch import Watch
+from horovod.runner.output.output import OutputSink, RankFileError
+from horovod.runner.output.screen import Screen
+from horovod.runner.plan.settings import LaunchSettings
+from horovod.runner.protocol.messages import Output
+from horovod.runner.verdict.verdict import TAIL_LIMIT
+
+_USER_GRACE = 5.0  # s for mpirun to end its processes when the user asks for the end
+_DRAIN = 5.0  # s for the output of a launcher that has ended, which its orphans may hold open
+_READ = 1 << 16
+
+
+def run_command(
+    command: list[str],
+    variables: Mapping[str, str],
+    settings: LaunchSettings,
+    signals: SignalQueue | None = None,
+    output: OutputSink | None = None,
+) -> JobResult:
+    """Runs a launcher's command to its end, with what it prints shown by rank. Raises OSError."""
+    screen = Screen(settings, output, told=output is not None)  # only horovod.run gives one
+    watch = Watch(screen, Policy(time.monotonic(), None, _USER_GRACE), signals, len(settings.slots))
+    try:
+        if settings.verbose:
+            screen.say(f"command: {' '.join(command)}")
+        attempt = ForeignAttempt(command, variables, settings, watch)
+        try:
+            watch.run(attempt)
+        finally:
+            attempt.close()
+    finally:
+        try:
+            screen.close()
+        except RankFileError as error:
+            watch.troubles.append(str(error))
+    return _conclude(os.path.basename(command[0]), attempt, watch)
+
+
+class ForeignAttempt:
+    """The launcher while it runs. `own`: the end of what it said itself; `code`: its exit code, or minus the signal."""
+
+    def __init__(
+        self, command: list[str], variables: Mapping[str, str], settings: LaunchSettings, watch: Watch
+    ) -> None:
+        """Starts it. Raises OSError."""
+        self.hosts = {slot.rank: slot.hostname for slot in settings.slots}
+        self.own = b""
+        self.code: int | None = None
+        self._watch = watch
+        self._screen = watch.screen
+        self._lines = {1: mpi_output.Lines(), 2: mpi_output.Lines()}
+        self._kill_at: float | None = None
+        self._drain_until: float | None = None  # set: it has ended
+        self._output_ended = False
+        parent = os.getpid()
+        self._process = process = subprocess.Popen(
+            command,
+            env=dict(variables),
+            stdin=subprocess.DEVNULL if os.isatty(0) else None,  # a session of its own has no terminal to read from
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
+            preexec_fn=lambda: linux.die_with_parent(parent, signal.SIGTERM),  # at which mpirun ends its processes
+        )
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self._pipes = {process.stdout.fileno(): 1, process.stderr.fileno(): 2}
+        for fd in self._pipes:
+            os.set_blocking(fd, False)
+        self._ended = os.pidfd_open(process.pid)
+
+    def start(self) -> None:
+        """It runs already."""
+
+    def launch(self) -> None:
+        """It sees to that."""
+
+    def close(self) -> None:
+        """Nothing of it runs on."""
+        if self._process.poll() is None:
+            self._kill()
+        self.code = self._process.wait()
+        os.close(self._ended)
+        for pipe in (self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+    @property
+    def gone(self) -> bool:
+        return self._output_ended
+
+    def events(self, listening: bool) -> dict[int, int]:
+        wanted = dict.fromkeys(self._pipes, select.POLLIN) if listening else {}
+        if self._drain_until is None:
+            wanted[self._ended] = select.POLLIN
+        return wanted
+
+    def serve(self, ready: set[int], listening: bool) -> None:
+        for fd in ready & self._pipes.keys():
+            self._read(fd)
+        if self._ended in ready and self._drain_until is None:
+            self._drain_until = time.monotonic() + _DRAIN
+
+    def next_time(self) -> float | None:
+        return min((at for at in (self._kill_at, self._drain_until) if at is not None), default=None)
+
+    def tick(self, now: float, listening: bool) -> None:
+        if self._kill_at is not None and now >= self._kill_at:
+            self._kill_at = None
+            self._kill()
+        if self._drain_until is None or self._output_ended:
+            return
+        if not listening:  # our reader is slow, and what is in the pipes must not be lost
+            self._drain_until = now + _DRAIN
+        if not self._pipes or now >= self._drain_until:
+            self._end_output()
+
+    def stop(self, grace: float) -> None:
+        if self._drain_until is not None:
+            return
+        if grace > 0:
+            self._process.terminate()
+            self._kill_at = min(self._kill_at or time.monotonic() + grace, time.monotonic() + grace)
+        else:
+            self._kill()
+
+    def suspend(self) -> None:
+        """It cannot be stopped in a way from which it would come back."""
+
+    def doubtful(self, now: float) -> bool:
+        return False
+
+    def late(self) -> str:
+        return ""
+
+    def _kill(self) -> None:
+        for pid in [*linux.descendants(self._process.pid), self._process.pid]:
+            linux.send_signal(pid, signal.SIGKILL)
+
+    def _read(self, fd: int) -> None:
+        try:
+            data = os.read(fd, _READ)
+        except BlockingIOError:
+            return
+        stream = self._pipes[fd]
+        if data:
+            self._show(stream, self._lines[stream].feed(data))
+        else:
+            del self._pipes[fd]
+
+    def _end_output(self) -> None:
+        self._output_ended = True
+        for stream, lines in self._lines.items():
+            self._show(stream, lines.finish())
+        for rank in self.hosts:
+            self._screen.finish(rank)
+
+    def _show(self, stream: int, pieces: Iterable[tuple[int | None, bytes]]) -> None:
+        for rank, piece in pieces:
+            if rank is None or rank not in self.hosts:
+                self.own = (self.own + piece)[-TAIL_LIMIT:]
+                self._screen.queue.put(2, piece)
+                continue
+            try:
+                self._screen.show(Output(rank, stream, piece))
+            except RankFileError as error:
+                self._watch.fail(str(error))
+
+
+def _conclude(name: str, attempt: ForeignAttempt, watch: Watch) -> JobResult:
+    texts = list(watch.troubles)
+    if watch.received:
+        number = watch.received[0]
+        message = "\n".join([*texts, f"stopped by {signal.Signals(number).name}"])
+        return JobResult(128 + number, message, stopped_by=number)
+    code = attempt.code or 0
+    if code == 0 or watch.screen.queue.broken:  # its exit code is our doing then
+        exit_code = 128 + signal.SIGPIPE if watch.screen.queue.broken else 1 if texts else 0
+        return JobResult(exit_code, "\n".join(texts), headline="\n".join(texts))
+    exit_code = 128 - code if code < 0 else code
+    texts.append(f"{name} has ended: {describe_status(code)}")
+    judged = mpi_output.judge(code, attempt.own.decode(errors="replace"), watch.screen.tails(), attempt.hosts)
+    if judged is None:
+        return JobResult(exit_code, "\n".join(texts), headline="\n".join(texts))
+    message, headline = ("\n".join([*texts, text]) for text in (judged.text, judged.headline))
+    return JobResult(exit_code, message, judged.rank, headline=headline)

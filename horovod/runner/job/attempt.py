@@ -1,0 +1,294 @@
+"""One attempt to run a job by our own agents: from the first connection to a host until nothing of it runs any more.
+
+The processes of an attempt have a fleet of agents, a store in which they find one another, and a key that no other
+attempt has. When what happens here ends, or must end, `policy` decides; `watch` is the loop that calls this.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Mapping
+
+from horovod.common.contract.worker_env import make_key
+from horovod.common.store.server import StoreServer
+from horovod.runner.base.exit_status import describe_status
+from horovod.runner.job.orders import Orders, make_fleet, store_connections
+from horovod.runner.job.policy import AGENT_GRACE, Phase
+from horovod.runner.job.progress import Host, Progress, State, late
+from horovod.runner.job.stdin import StdinSource
+from horovod.runner.job.store_relay import StoreRelay
+from horovod.runner.job.strangers import Strangers
+from horovod.runner.job.watch import Watch
+from horovod.runner.output.output import RankFileError
+from horovod.runner.plan.settings import LaunchSettings
+from horovod.runner.protocol.messages import (
+    Exited,
+    Finished,
+    Notice,
+    Output,
+    Report,
+    Result,
+    Said,
+    Started,
+    StdinData,
+    StdinReady,
+    Stop,
+    StreamData,
+    StreamEnd,
+    StreamOpen,
+)
+from horovod.runner.reach.agents import Agent
+from horovod.runner.reach.fleet import Trouble
+from horovod.runner.verdict import verdict
+from horovod.runner.verdict.endings import Endings
+
+
+class Attempt:
+    """`endings`: of the ranks; `lost`: hosts that have vanished, in words; `results`: what workers left, by rank."""
+
+    def __init__(
+        self,
+        settings: LaunchSettings,
+        environ: Mapping[str, str],
+        watch: Watch,
+        *,
+        stdin: StdinSource | None = None,
+        payload: bytes | None = None,
+        results: bool = False,
+    ) -> None:
+        """`payload` is a file for all workers; `results` asks for what they leave in their result files. Nothing is
+        started yet. Raises LaunchError, OSError.
+        """
+        self._settings = settings
+        self._environ = environ
+        self._watch = watch
+        self._screen = watch.screen
+        self._policy = watch.policy
+        self._stdin = stdin
+        self._payload = payload
+        self._want_results = results
+        self._size = len(settings.slots)
+        hosts = {slot.rank: slot.hostname for slot in settings.slots}
+        self._started: set[str] = set()  # hosts that have started their processes
+        self.endings = Endings(hosts)
+        self.lost: list[str] = []
+        self.results: dict[int, bytearray] = {}
+        self._strangers = Strangers(self._size, self._users_command())
+        self._progress = Progress(hosts, self._screen.queue.rewrites)
+        self._key = make_key()
+        self._fleet = make_fleet(settings, environ)
+        limit = store_connections(self._fleet)
+        self._store = StoreServer(self._key)
+        self._relay = StoreRelay(self._store.address, limit)
+
+    def _users_command(self) -> list[str]:
+        """None where it is ours, or where somebody with a debugger takes his time."""
+        settings = self._settings
+        return [] if self._payload or settings.own_python or settings.debug_rank is not None else settings.command
+
+    # From the start to the end
+
+    def start(self) -> None:
+        """Begin with every host."""
+        self._take_troubles(self._fleet.start())
+
+    def launch(self) -> None:
+        """Every host is there: tell each what to start."""
+        agents = self._fleet.agents
+        orders = Orders(self._settings, self._environ, agents, self._key, self._store.address, self._payload)
+        if orders.gives_terminal:  # a rank reads there, and a line that is rewritten would be in its way
+            self._stdin, self._screen.queue.rewrites = None, False
+        for remark in orders.remarks():
+            self._screen.say(remark)
+        for agent in agents:
+            for message in orders.messages(agent, stdin=self._stdin is not None, results=self._want_results):
+                agent.send(message)
+            self._tell(f"the agent on host {agent.host} starts {agent.ranks}")
+        self._tell(f"command: {' '.join(self._settings.whole_command)}")
+        host, port = self._store.address
+        names = " ".join(sorted(orders.shared_environment(remote=False)))
+        self._tell(f"store on {host}:{port}; variables for the workers: {names}")
+
+    def stop(self, grace: float) -> None:
+        """End all workers; a second call can only make it sooner."""
+        if not self.endings.stopping:
+            self.endings.stop(self._screen.tails())
+        self._fleet.abandon_waiting()
+        for agent in self._fleet.agents:
+            agent.send(Stop(grace))
+
+    def suspend(self) -> None:
+        """Ctrl-Z stops only the launcher; the agents must not take its silence for its end."""
+        self._fleet.watch(active=False)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self._fleet.watch(active=True)
+
+    @property
+    def gone(self) -> bool:
+        return all(agent.gone or agent.finished for agent in self._fleet.agents)
+
+    def close(self) -> None:
+        """End the agents that have not ended; afterwards nothing of the attempt runs on."""
+        try:
+            codes = self._fleet.end(AGENT_GRACE)
+            for agent in self._fleet.agents:
+                if not agent.finished and not agent.notice and not agent.lost:
+                    code = codes.get(agent.host)
+                    how = "did not end in time" if code is None else f"ended: {describe_status(code)}"
+                    self._watch.troubles.append(f"the agent on host {agent.host} ({agent.ranks}) {how}")
+        finally:
+            self._relay.close()
+            self._store.close()
+
+    # Parts of the loop
+
+    def events(self, listening: bool) -> dict[int, int]:
+        wanted = {**self._fleet.events(listening), **self._relay.events()}
+        stdin = self._stdin.waiting_for() if self._stdin is not None else None
+        if stdin is not None:
+            wanted[stdin] = wanted.get(stdin, 0) | select.POLLIN
+        return wanted
+
+    def serve(self, ready: set[int], listening: bool) -> None:
+        if listening:
+            self._take_troubles(self._fleet.receive(ready, self._take))
+        self._fleet.flush()
+        self._relay.serve(ready)
+        if self._stdin is not None and self._stdin.waiting_for() in ready:
+            self._send_stdin(self._stdin.read())
+
+    def next_time(self) -> float | None:
+        clocks = (
+            self._fleet.next_time(),
+            self._progress.next_time(),
+            self._strangers.next_time(),
+            time.monotonic() + 1.0 if self._forming() else None,
+        )
+        times = [at for at in clocks if at is not None]
+        if self._stdin is not None and self._stdin.in_background:
+            times.append(time.monotonic() + 1.0)  # it may be brought to the foreground, which nothing tells
+        return min(times, default=None)
+
+    def tick(self, now: float, listening: bool) -> None:
+        self._take_troubles(self._fleet.look(now, listening))
+        if self._fleet.connected:
+            self._watch.connected()
+        if remark := self._strangers.early(now, self._called()):
+            self._screen.say(remark)
+        shown = self._progress.update(now, self._state())
+        self._screen.queue.status(shown.status)
+        if shown.line:
+            self._screen.say(shown.line)
+
+    def doubtful(self, now: float) -> bool:
+        return bool(self._fleet.suspects(now)) and not verdict.has_culprit(self.endings.ends)
+
+    # How far it is
+
+    def _called(self) -> bool:
+        """Has any rank called hvd.init()? It reports it, and comes to the store if it does not want to be alone."""
+        return bool(self.endings.called or self._store.completed or self._store.waiting())
+
+    def _forming(self) -> bool:
+        """Have the ranks not met yet? They tell the store, which does not wake us."""
+        launched = self._policy.phase in (Phase.STARTING, Phase.RUNNING, Phase.SETTLING)
+        return self._size > 1 and launched and self._store.completed < 2
+
+    def _state(self) -> State:
+        if self._policy.phase in (Phase.STOPPING, Phase.ENDED):
+            return State()
+        if self._policy.phase is Phase.CONNECTING:
+            return State(connecting=[self._waited(agent) for agent in self._fleet.waiting])
+        late = [self._waited(agent) for agent in self._fleet.agents if agent.host not in self._started]
+        return State(starting=late, groups=self._store.waiting() if self._forming() else {})
+
+    def _waited(self, agent: Agent) -> Host:
+        return Host(agent.host, [slot.rank for slot in agent.slots], self._fleet.failure_of(agent))
+
+    def late(self) -> str:
+        waiting = [
+            (agent.host, agent.ranks, self._fleet.failure_of(agent), agent.remote) for agent in self._fleet.waiting
+        ]
+        return late(waiting, self._settings.start_timeout)
+
+    def remark(self) -> str:
+        """What is to be said of an attempt that has ended well; empty: nothing."""
+        return self._strangers.late(self._called())
+
+    # What happens
+
+    def _take_troubles(self, troubles: list[Trouble]) -> None:
+        for trouble in troubles:
+            if trouble.lost:
+                self.lost.append(trouble.text)
+                self._watch.fail()
+            else:
+                self._watch.fail(trouble.text)
+
+    def _take(self, agent: Agent, report: Report) -> None:
+        if isinstance(report, Output):
+            self._show(report)
+        elif isinstance(report, (StreamOpen, StreamData, StreamEnd)):
+            self._take_stream(agent, report)
+        elif isinstance(report, Said):
+            self.endings.hear(report.report)
+        elif isinstance(report, Exited):
+            self._end_rank(report)
+        elif isinstance(report, Started):
+            self._policy.started()
+            self._started.add(agent.host)
+            if len(self._started) == len(self._fleet.agents):
+                self._strangers.started(time.monotonic())
+            self._tell(f"processes on host {agent.host}: {', '.join(f'rank {r} pid {p}' for r, p in report.pids)}")
+        elif isinstance(report, StdinReady) and self._stdin is not None:
+            if report.open:
+                self._stdin.wanted = True
+            else:
+                self._stdin.close()
+        elif isinstance(report, Result):
+            self.results.setdefault(report.rank, bytearray()).extend(report.data)
+        elif isinstance(report, Notice):
+            agent.notice = report.text
+            self._watch.fail(f"the agent on host {agent.host} ({agent.ranks}) ends the job: {report.text}")
+        elif isinstance(report, Finished):
+            agent.finished = True
+            if report.survivors:
+                left = f"processes on host {agent.host} that SIGKILL did not end: {report.survivors}"
+                self._watch.troubles.append(left)
+
+    def _take_stream(self, agent: Agent, report: StreamOpen | StreamData | StreamEnd) -> None:
+        known = self._relay.refused
+        self._relay.take(agent, report)
+        if self._relay.refused != known:
+            self._screen.say(
+                f"warning: more connections to the job's store than its ranks need come from host {agent.host}; "
+                "one was refused"
+            )
+
+    def _show(self, report: Output) -> None:
+        try:
+            self._screen.show(report)
+        except RankFileError as error:  # say, the disk is full: an incomplete record is worse than no job
+            self._watch.fail(str(error))
+
+    def _end_rank(self, report: Exited) -> None:
+        rank = report.rank
+        self._screen.finish(rank)
+        self.endings.end(report, self._screen.tail(rank))
+        self._tell(f"rank {rank} ended: {report.error or describe_status(report.status)}")
+        if report.status != 0:
+            self._policy.failed(time.monotonic())
+
+    def _send_stdin(self, data: bytes | None) -> None:
+        if data is None:
+            return
+        for agent in self._fleet.agents:
+            if any(slot.rank == 0 for slot in agent.slots):
+                agent.send(StdinData(data))
+
+    def _tell(self, text: str) -> None:
+        if self._settings.verbose:
+            self._screen.say(text)

@@ -1,0 +1,169 @@
+"""The loop of whoever launches processes and watches them: sleeps until a descriptor, a signal or the clock has
+something to do, shows what comes, and does what the policy decides.
+
+What runs the processes is an `Attempt`: our agents (`job.attempt`), or another launcher (`foreign.mpi`).
+"""
+
+from __future__ import annotations
+
+import select
+import signal
+import time
+from collections.abc import Mapping
+from typing import Protocol
+
+from horovod.runner.base.signals import SignalQueue
+from horovod.runner.job.policy import Action, Late, Launch, Phase, Policy, Stop
+from horovod.runner.output.screen import Screen
+
+QUEUE_LIMIT = 4 << 20  # bytes of output waiting for their reader before the processes have to wait
+
+
+class Attempt(Protocol):
+    """One set of processes, from their start to their end. No call waits."""
+
+    def start(self) -> None:
+        """Begin; called once, before everything else."""
+
+    @property
+    def gone(self) -> bool:
+        """Does nothing run any more?"""
+
+    def events(self, listening: bool) -> dict[int, int]:
+        """Descriptors and what to poll them for; `listening` False: leave output where it is."""
+
+    def serve(self, ready: set[int], listening: bool) -> None:
+        """Take what has come and write what can be written."""
+
+    def next_time(self) -> float | None:
+        """When `tick` has something to do, None: nothing."""
+
+    def tick(self, now: float, listening: bool) -> None:
+        """Do what depends on the clock."""
+
+    def launch(self) -> None:
+        """All hosts are there: start the processes."""
+
+    def stop(self, grace: float) -> None:
+        """SIGTERM to all processes, SIGKILL after `grace` s; again: sooner."""
+
+    def suspend(self) -> None:
+        """Ctrl-Z."""
+
+    def doubtful(self, now: float) -> bool:
+        """May something be lost that would explain the failures that have been seen?"""
+
+    def late(self) -> str:
+        """Who has not come within the start timeout."""
+
+
+def wait_for(events: Mapping[int, int], until: float | None) -> set[int]:
+    """The descriptors that are ready. `until`: when to return without any (monotonic), None: never."""
+    poll = select.poll()
+    for fd, event in events.items():
+        poll.register(fd, event)
+    timeout = None if until is None else max(0.0, until - time.monotonic()) * 1000 + 1
+    return {fd for fd, _ in poll.poll(timeout)}
+
+
+class Watch:
+    """`received`: signals that have ended the job. `troubles`: what went wrong besides the ranks themselves."""
+
+    def __init__(self, screen: Screen, policy: Policy, signals: SignalQueue | None, size: int) -> None:
+        self.screen = screen
+        self.policy = policy
+        self.received: list[int] = []
+        self.troubles: list[str] = []
+        self._signals = signals
+        self._size = size
+        self._attempt: Attempt | None = None
+
+    def run(self, attempt: Attempt) -> None:
+        """To its end, or until what does not end is given up."""
+        self._attempt = attempt
+        attempt.start()
+        while not self._over(attempt):
+            self._wait(attempt)
+            self._tick(attempt)
+
+    # What others tell
+
+    def fail(self, *troubles: str) -> None:
+        """The one way of failures that are not a rank's: they are kept for the end, and everything stops."""
+        self.troubles += troubles
+        self._do(self.policy.trouble(time.monotonic()))
+
+    def interrupt(self) -> None:
+        """The user asks for the end."""
+        self._do(self.policy.interrupted(time.monotonic()))
+
+    def connected(self) -> None:
+        """Every host is there."""
+        self._do(self.policy.connected(time.monotonic()))
+
+    def _do(self, actions: list[Action]) -> None:
+        assert self._attempt is not None
+        for action in actions:
+            if isinstance(action, Launch):
+                self._attempt.launch()
+            elif isinstance(action, Stop):
+                self._attempt.stop(action.grace)
+            elif isinstance(action, Late):
+                self.troubles.append(self._attempt.late())
+
+    # The loop
+
+    def _listening(self) -> bool:
+        """Do we take output? Not while our own reader is slow."""
+        return self.screen.queue.pending < QUEUE_LIMIT or bool(self.received)
+
+    def _wait(self, attempt: Attempt) -> None:
+        """Sleep until something happens, then take what has happened."""
+        listening = self._listening()
+        if not listening:
+            self.policy.reader_is_slow(time.monotonic())
+        queue = self.screen.queue
+        events = attempt.events(listening)
+        if self._signals is not None:
+            events[self._signals.fd] = select.POLLIN
+        output = queue.waiting_for()
+        if output is not None:
+            events[output] = events.get(output, 0) | select.POLLOUT
+        times = (self.policy.next_time(), attempt.next_time(), self.screen.display.next_due())
+        ready = wait_for(events, min((at for at in times if at is not None), default=None))
+        self._take_signals()
+        attempt.serve(ready, listening)
+        queue.write()
+        if queue.broken and not self.policy.stopping:
+            self.fail("nobody reads the output any more (broken pipe)")
+
+    def _tick(self, attempt: Attempt) -> None:
+        now = time.monotonic()
+        self.screen.display.tick(now)
+        attempt.tick(now, self._listening())
+        self._do(self.policy.tick(now, attempt.doubtful(now)))
+
+    def _take_signals(self) -> None:
+        for number in self._signals.take() if self._signals is not None else ():
+            if number == signal.SIGTSTP:
+                if self._attempt is not None:
+                    self._attempt.suspend()
+                continue
+            self.received.append(number)
+            name = signal.Signals(number).name
+            if len(self.received) == 1:
+                self.screen.say(f"{name} received: stopping {self._size} process{'es' if self._size > 1 else ''}")
+            else:
+                self.screen.say(f"{name} received again: killing")
+            self.interrupt()
+
+    def _over(self, attempt: Attempt) -> bool:
+        if attempt.gone:
+            self.screen.display.flush()
+            self.screen.queue.status("")
+            self.screen.queue.end_bars()
+            if self.screen.queue.waiting_for() is None:
+                return True
+            if self.policy.phase is not Phase.ENDED or self.received:
+                self.policy.ended(time.monotonic())
+        return self.policy.gives_up(time.monotonic())

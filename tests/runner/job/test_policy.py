@@ -1,0 +1,116 @@
+"""When an attempt begins, is stopped and is given up: a pure function of what happens."""
+
+from horovod.runner.job.policy import (
+    AGENT_GRACE,
+    LAST_WORDS,
+    SETTLE,
+    TERM_GRACE,
+    USER_GRACE,
+    Late,
+    Launch,
+    Phase,
+    Policy,
+    Stop,
+)
+
+
+def running(now: float = 0.0) -> Policy:
+    policy = Policy(now, 30.0)
+    assert policy.connected(now) == [Launch()]
+    policy.started()
+    assert (policy.phase, policy.next_time()) == (Phase.RUNNING, None)
+    return policy
+
+
+def test_from_the_first_connection_to_running():
+    policy = Policy(100.0, 30.0)
+    assert (policy.phase, policy.next_time()) == (Phase.CONNECTING, 130.0)
+    assert policy.tick(129.0) == []
+    assert policy.connected(120.0) == [Launch()]
+    assert policy.connected(121.0) == [], "once"
+    assert (policy.phase, policy.next_time()) == (Phase.STARTING, 150.0), "the start has as long again"
+    policy.started()
+    assert (policy.phase, policy.next_time()) == (Phase.RUNNING, None)
+    assert policy.tick(1e9) == []
+
+
+def test_a_start_that_takes_too_long():
+    early = Policy(0.0, 30.0)
+    assert early.tick(30.0) == [Late(), Stop(0)]
+    assert early.tick(31.0) == [], "said once"
+    assert early.connected(32.0) == [], "too late"
+    late = Policy(0.0, 30.0)
+    late.connected(20.0)
+    assert late.tick(49.0) == []
+    assert late.tick(50.0) == [Late(), Stop(0)]
+
+
+def test_after_the_first_failure_the_others_may_say_why():
+    policy = running()
+    policy.failed(10.0)
+    policy.failed(11.0)
+    assert (policy.phase, policy.next_time()) == (Phase.SETTLING, 10.0 + SETTLE)
+    assert policy.tick(10.0 + SETTLE - 0.1) == []
+    # A host that may be lost explains all failures: wait until that is known.
+    assert policy.tick(10.0 + SETTLE, doubtful=True) == []
+    assert policy.next_time() == 10.0 + SETTLE * 1.25
+    assert policy.tick(10.0 + SETTLE * 1.25) == [Stop(TERM_GRACE)]
+    assert policy.stopping
+    policy.failed(20.0)
+    assert policy.stopping, "what ends now ends because of us"
+
+
+def test_a_rank_that_cannot_be_started_fails_before_its_host_has_started():
+    policy = Policy(0.0, 30.0)
+    policy.connected(0.0)
+    policy.failed(1.0)
+    policy.started()
+    assert (policy.phase, policy.next_time()) == (Phase.SETTLING, 1.0 + SETTLE)
+
+
+def test_trouble_stops_at_once():
+    assert Policy(0.0, 30.0).trouble(1.0) == [Stop(0)], "nothing runs yet"
+    policy = running()
+    assert policy.trouble(1.0) == [Stop(TERM_GRACE)]
+    assert policy.next_time() == 1.0 + TERM_GRACE + AGENT_GRACE
+    policy.trouble(3.0)
+    assert policy.next_time() == 1.0 + TERM_GRACE + AGENT_GRACE, "more trouble gives no more time"
+    assert not policy.gives_up(1.0 + TERM_GRACE + AGENT_GRACE - 0.1)
+    assert policy.gives_up(1.0 + TERM_GRACE + AGENT_GRACE)
+
+
+def test_who_asks_twice_does_not_want_to_wait():
+    policy = running()
+    assert policy.interrupted(1.0) == [Stop(USER_GRACE)]
+    assert policy.interrupted(2.0) == [Stop(0)]
+    assert policy.next_time() == 2.0 + AGENT_GRACE
+
+
+def test_a_slow_reader_is_not_the_processes_fault():
+    policy = running()
+    policy.reader_is_slow(1.0)
+    assert policy.next_time() is None
+    policy.trouble(1.0)
+    policy.reader_is_slow(50.0)
+    assert policy.next_time() == 50.0 + AGENT_GRACE
+
+
+def test_what_is_left_to_be_written():
+    policy = running()
+    policy.trouble(1.0)
+    policy.ended(2.0)
+    assert (policy.phase, policy.next_time()) == (Phase.ENDED, None), "as long as the reader likes"
+    assert policy.tick(100.0) == []
+    # ... but not if the user has asked for the end, now or before.
+    policy.interrupted(100.0)
+    policy.ended(100.0)
+    assert policy.next_time() == 100.0 + LAST_WORDS
+    policy.ended(100.5)
+    assert policy.next_time() == 100.0 + LAST_WORDS
+    assert policy.gives_up(100.0 + LAST_WORDS)
+
+
+def test_an_attempt_that_others_start_runs_from_its_beginning():
+    policy = Policy(0.0, None, user_grace=9.0)
+    assert (policy.phase, policy.next_time(), policy.connected(0.0)) == (Phase.RUNNING, None, [])
+    assert policy.interrupted(1.0) == [Stop(9.0)]
