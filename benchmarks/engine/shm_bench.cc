@@ -191,7 +191,9 @@ int main(int argc, char** argv) {
     fprintf(stderr, "%s\n", mapped.message().c_str());
     _exit(1);
   }
-  if (me == 0) printf("isa %s, %s, staging %zu MiB\n", std::string(isa()).c_str(), options.in_place ? "in place" : "out of place", options.staging >> 20);
+  if (me == 0)
+    printf("isa %s, %s, staging %zu MiB\n", std::string(isa()).c_str(), options.in_place ? "in place" : "out of place",
+           options.staging >> 20);
   run_rank(options, me, segment, events, bare);
   if (me == 1) _exit(0);
   int status = 0;

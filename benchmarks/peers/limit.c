@@ -5,11 +5,11 @@
 enum { BLOCK = 2048 };  // floats that stay in the first-level cache between reading and writing
 
 // Elements [first, last) of all vectors become their sum.
-void bare_loop(float **vectors, size_t members, size_t first, size_t last) {
+void bare_loop(float** vectors, size_t members, size_t first, size_t last) {
   for (size_t at = first; at < last; at += BLOCK) {
     const size_t n = last - at < BLOCK ? last - at : BLOCK;
     if (members == 2) {
-      float *restrict a = vectors[0] + at, *restrict b = vectors[1] + at;
+      float* restrict a = vectors[0] + at, * restrict b = vectors[1] + at;
       for (size_t i = 0; i < n; ++i) a[i] = b[i] = a[i] + b[i];
       continue;
     }
@@ -25,7 +25,7 @@ void bare_loop(float **vectors, size_t members, size_t first, size_t last) {
 }
 
 // Waits until all `members` have called it as often as this one, which is the `round`th time (from 1).
-void barrier(unsigned long *arrived, unsigned long members, unsigned long round) {
+void barrier(unsigned long* arrived, unsigned long members, unsigned long round) {
   __atomic_add_fetch(arrived, 1, __ATOMIC_ACQ_REL);
   extern int sched_yield(void);
   while (__atomic_load_n(arrived, __ATOMIC_ACQUIRE) < members * round) sched_yield();

@@ -58,7 +58,15 @@ typedef void (*HvdDone)(void* context, const HvdResult* result);
 
 typedef struct HvdWork HvdWork;
 
-enum HvdQuestion { HVD_RANK = 0, HVD_SIZE = 1, HVD_LOCAL_RANK = 2, HVD_LOCAL_SIZE = 3, HVD_SET_SIZE = 4, HVD_SET_INCLUDED = 5, HVD_SET_RANK = 6 };
+enum HvdQuestion {
+  HVD_RANK = 0,
+  HVD_SIZE = 1,
+  HVD_LOCAL_RANK = 2,
+  HVD_LOCAL_SIZE = 3,
+  HVD_SET_SIZE = 4,
+  HVD_SET_INCLUDED = 5,
+  HVD_SET_RANK = 6
+};
 #define HVD_UNKNOWN_PROCESS_SET (-3)
 
 typedef struct HvdFaceApi {
@@ -76,8 +84,8 @@ typedef struct HvdFaceApi {
   void (*result)(HvdWork* work, HvdResult* result);  // once done; valid until release()
   void (*release)(HvdWork* work);
 
-  // An answer to HvdQuestion; -1: the face has not called init; HVD_SET_*: HVD_UNKNOWN_PROCESS_SET. `process_set` counts for HVD_SET_* only;
-  // HVD_SET_RANK: -2 when this rank is no member.
+  // An answer to HvdQuestion; -1: the face has not called init; HVD_SET_*: HVD_UNKNOWN_PROCESS_SET. `process_set` counts for HVD_SET_*
+  // only; HVD_SET_RANK: -2 when this rank is no member.
   int32_t (*ask)(int32_t face, int32_t question, int32_t process_set);
 } HvdFaceApi;
 

@@ -37,7 +37,8 @@ class Reader {
   const T* find(std::string_view name, int32_t type) const {
     for (int64_t i = 0; i < attributes_.size; ++i) {
       const xla::Span& here = *attributes_.names[i];
-      if (attributes_.types[i] == type && name == std::string_view(here.data, here.size)) return static_cast<const T*>(attributes_.values[i]);
+      if (attributes_.types[i] == type && name == std::string_view(here.data, here.size))
+        return static_cast<const T*>(attributes_.values[i]);
     }
     return nullptr;
   }
@@ -104,7 +105,9 @@ Failure Call::read(const xla::CallFrame& frame) {
     const xla::Buffer& in = *frame.arguments.buffers[i];
     HvdRequest& r = requests_[i];
     r.dtype = engine_dtype(in.dtype);
-    if (r.dtype < 0) return invalid("horovod: tensor '" + names_[i] + "' has a data type that cannot travel (XLA's number " + std::to_string(in.dtype) + ")");
+    if (r.dtype < 0)
+      return invalid("horovod: tensor '" + names_[i] + "' has a data type that cannot travel (XLA's number " + std::to_string(in.dtype) +
+                     ")");
     r.name = names_[i].c_str();
     r.in = in.data;
     r.out = frame.results.buffers[i]->data;

@@ -1,7 +1,9 @@
-// Buffer: the engine's memory (an output, or a block of the arena) as a Python object with the buffer protocol, so that a framework can wrap it without a copy.
+// Buffer: the engine's memory (an output, or a block of the arena) as a Python object with the buffer protocol, so that a framework can
+// wrap it without a copy.
+#include "buffer.h"
+
 #include <memory>
 
-#include "buffer.h"
 #include "glue.h"
 
 namespace hvd::python {
@@ -17,9 +19,9 @@ PyType_Slot slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)}, {
 }  // namespace
 
 void define_buffer(nb::module_& m) {
-  nb::class_<Buffer>(m, "Buffer", nb::type_slots(slots))
-      .def_prop_ro("nbytes", [](const Buffer& b) { return b.bytes; })
-      .def_prop_ro("address", [](const Buffer& b) { return reinterpret_cast<uintptr_t>(b.data); });
+  nb::class_<Buffer>(m, "Buffer", nb::type_slots(slots)).def_prop_ro("nbytes", [](const Buffer& b) {
+    return b.bytes;
+  }).def_prop_ro("address", [](const Buffer& b) { return reinterpret_cast<uintptr_t>(b.data); });
 }
 
 }  // namespace hvd::python

@@ -30,7 +30,8 @@ nb::bytes handed_over(CipherKey& key) {
 CipherKey cipher_key(const char* argument, const nb::bytes& value) {
   CipherKey key;
   if (value.size() != key.size()) {
-    throw nb::value_error((std::string(argument) + " has " + std::to_string(value.size()) + " bytes, accepted are " + std::to_string(key.size())).c_str());
+    throw nb::value_error(
+        (std::string(argument) + " has " + std::to_string(value.size()) + " bytes, accepted are " + std::to_string(key.size())).c_str());
   }
   std::memcpy(key.data(), value.c_str(), key.size());
   return key;

@@ -9,9 +9,9 @@
 #include <mutex>
 #include <set>
 
+#include "agree/validate.h"
 #include "backends/host.h"
 #include "buffer.h"
-#include "agree/validate.h"
 #include "face.h"
 #include "glue.h"
 #include "transport/secure_link.h"
@@ -188,14 +188,24 @@ EngineOptions make_options(const Config& c) {
   for (auto [rank, fd] : c.data_fds) o.data[rank] = unclaimed.link(fd, encryption);
   Tuning tuning;
   check(Tuning::parse(c.tuning, &tuning));
-  o.settings = {c.fusion_threshold, c.cycle_time_ms * 1e-3, c.cache_capacity, c.groups_apart, c.timeout,
-                c.stall_warning, c.stall_shutdown, c.algorithm, tuning, c.spins, c.cpu};
+  o.settings = {c.fusion_threshold,
+                c.cycle_time_ms * 1e-3,
+                c.cache_capacity,
+                c.groups_apart,
+                c.timeout,
+                c.stall_warning,
+                c.stall_shutdown,
+                c.algorithm,
+                tuning,
+                c.spins,
+                c.cpu};
   check(make_host_backend(c.algorithm, &o.backend));
   const int least = c.log_level;
   o.log = [least](LogLevel level, const std::string& text) {
     if (static_cast<int>(level) >= least) log_to_python(level, text);
   };
-  if (const std::string wrong = hvd::check(o); !wrong.empty()) throw nb::value_error(("inconsistent engine configuration: " + wrong).c_str());
+  if (const std::string wrong = hvd::check(o); !wrong.empty())
+    throw nb::value_error(("inconsistent engine configuration: " + wrong).c_str());
   unclaimed.claim_all();
   if (c.segment_fd >= 0) ::close(c.segment_fd);  // the mapping stays
   return o;
@@ -251,14 +261,17 @@ const char* text(const nb::str& s) {
 template <class Enum>
 Enum code(const char* argument, int value, Enum last) {
   if (value < 0 || value > static_cast<int>(last)) {
-    throw nb::value_error((std::string(argument) + " " + std::to_string(value) + " is unknown; accepted: 0 to " + std::to_string(static_cast<int>(last))).c_str());
+    throw nb::value_error(
+        (std::string(argument) + " " + std::to_string(value) + " is unknown; accepted: 0 to " + std::to_string(static_cast<int>(last)))
+            .c_str());
   }
   return static_cast<Enum>(value);
 }
 
 template <bool kBlocking>
 Work submit(PyEngine& self, int kind, nb::str name, uintptr_t in, uintptr_t out, nb::handle shape, int dtype, int op, int root,
-            double prescale, double postscale, int process_set, nb::handle splits, nb::str group, int group_size, int wire, uintptr_t residual, int face) {
+            double prescale, double postscale, int process_set, nb::handle splits, nb::str group, int group_size, int wire,
+            uintptr_t residual, int face) {
   Engine& engine = self.live();
   Request q;
   q.kind = code("kind", kind, Kind::barrier);
@@ -369,45 +382,51 @@ void define_engine(nb::module_& m) {
       .def("wait", &Work::wait, nb::arg("timeout") = -1.0)
       .def("submit_again", &Work::again<false>, nb::arg("in_ptr"), nb::arg("out_ptr"))
       .def("run_again", &Work::again<true>, nb::arg("in_ptr"), nb::arg("out_ptr"))
-      .def_prop_ro("sizes", [](const Work& w) { return w.op->done() ? w.op->sizes : std::vector<int64_t>(); })
-      .def_prop_ro("output", [](const Work& w) -> nb::object {
-        if (!w.op->done() || !w.op->output) return nb::none();
-        return nb::cast(Buffer(w.op->output));
-      });
+      .def_prop_ro("sizes", [](const Work& w) {
+    return w.op->done() ? w.op->sizes : std::vector<int64_t>();
+  }).def_prop_ro("output", [](const Work& w) -> nb::object {
+    if (!w.op->done() || !w.op->output) return nb::none();
+    return nb::cast(Buffer(w.op->output));
+  });
   using namespace nb::literals;
   nb::class_<PyEngine>(m, "Engine")
       .def(nb::init<const Config&>(), "config"_a)
       .def("submit", &submit<false>, "kind"_a, "name"_a, "in_ptr"_a, "out_ptr"_a, "shape"_a, "dtype"_a, "op"_a, "root"_a, "prescale"_a,
-           "postscale"_a, "process_set"_a, "splits"_a.none(), "group"_a, "group_size"_a, "wire"_a = 0,
-           "residual"_a = 0, "face"_a = 0)
+           "postscale"_a, "process_set"_a, "splits"_a.none(), "group"_a, "group_size"_a, "wire"_a = 0, "residual"_a = 0, "face"_a = 0)
       .def("run", &submit<true>, "kind"_a, "name"_a, "in_ptr"_a, "out_ptr"_a, "shape"_a, "dtype"_a, "op"_a, "root"_a, "prescale"_a,
-           "postscale"_a, "process_set"_a, "splits"_a.none(), "group"_a, "group_size"_a, "wire"_a = 0,
-           "residual"_a = 0, "face"_a = 0)
+           "postscale"_a, "process_set"_a, "splits"_a.none(), "group"_a, "group_size"_a, "wire"_a = 0, "residual"_a = 0, "face"_a = 0)
       .def("join", [](PyEngine& self, int face) { return submit_special(self, Kind::join, "join.noname", {}, face); }, "face"_a = 0)
-      .def("add_process_set", [](PyEngine& self, std::vector<int64_t> ranks) { return submit_special(self, Kind::add_set, "", std::move(ranks), 0); }, "ranks"_a)
-      .def("remove_process_set", [](PyEngine& self, int id) { return submit_special(self, Kind::remove_set, "", {id}, 0); }, "process_set"_a)
-      .def("allocate", [](PyEngine& self, size_t nbytes) -> nb::object {
-        const auto block = self.live().allocate(nbytes);
-        return block ? nb::cast(Buffer(block)) : nb::none();
-      }, "nbytes"_a)
+      .def("add_process_set",
+           [](PyEngine& self, std::vector<int64_t> ranks) { return submit_special(self, Kind::add_set, "", std::move(ranks), 0); },
+           "ranks"_a)
+      .def("remove_process_set", [](PyEngine& self, int id) { return submit_special(self, Kind::remove_set, "", {id}, 0); },
+           "process_set"_a)
+      .def("allocate",
+           [](PyEngine& self, size_t nbytes) -> nb::object {
+    const auto block = self.live().allocate(nbytes);
+    return block ? nb::cast(Buffer(block)) : nb::none();
+  }, "nbytes"_a)
       .def("process_sets", [](PyEngine& self) { return self.live().process_sets(); })
-      .def("ended", [](PyEngine& self) -> nb::object {
-        const Status why = self.live().ended();
-        if (why.ok() || (why.code() == Code::shutdown && why.rank() < 0)) return nb::none();
-        const char* how = why.rank() < 0 ? "failed" : why.code() == Code::shutdown ? "left" : "lost";
-        return nb::make_tuple(how, why.rank());
-      })
-      .def("shutdown", [](PyEngine& self, const std::string& reason) {
-        if (!self.engine) return;
-        nb::gil_scoped_release nogil;
-        self.engine->shutdown(reason);
-      }, "reason"_a = "")
+      .def("ended",
+           [](PyEngine& self) -> nb::object {
+    const Status why = self.live().ended();
+    if (why.ok() || (why.code() == Code::shutdown && why.rank() < 0)) return nb::none();
+    const char* how = why.rank() < 0 ? "failed" : why.code() == Code::shutdown ? "left" : "lost";
+    return nb::make_tuple(how, why.rank());
+  })
+      .def("shutdown",
+           [](PyEngine& self, const std::string& reason) {
+    if (!self.engine) return;
+    nb::gil_scoped_release nogil;
+    self.engine->shutdown(reason);
+  }, "reason"_a = "")
       .def("abandon", &PyEngine::abandon)
-      .def("serve_faces", [](PyEngine& self, int rank, int size, int local_rank, int local_size) {
-        self.live();
-        nb::gil_scoped_release nogil;
-        set_current(self.engine, rank, size, local_rank, local_size);
-      }, "rank"_a, "size"_a, "local_rank"_a, "local_size"_a)
+      .def("serve_faces",
+           [](PyEngine& self, int rank, int size, int local_rank, int local_size) {
+    self.live();
+    nb::gil_scoped_release nogil;
+    set_current(self.engine, rank, size, local_rank, local_size);
+  }, "rank"_a, "size"_a, "local_rank"_a, "local_size"_a)
       .def("stats", &stats);
   m.def("face_api", &face_api);
   m.def("serve_face", [](int face, bool in) { serve_face(code("face", face, uint8_t{UINT8_MAX}), in); }, "face"_a, "in_job"_a);

@@ -1,12 +1,12 @@
 // The table of C functions for native libraries of other faces (bindings/face/api.h), over the engine that runs at the moment.
-#include "face/api.h"
+#include "face.h"
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <mutex>
 
-#include "face.h"
+#include "face/api.h"
 
 struct HvdWork {
   std::shared_ptr<hvd::Engine> engine;
@@ -55,8 +55,10 @@ int32_t refuse_without_engine(int32_t face, char* message, size_t bytes) {
   if (face < 0 || face > UINT8_MAX) return refuse(HVD_INVALID_ARGUMENT, "face " + std::to_string(face) + " is unknown", message, bytes);
   std::lock_guard lock(current().mutex);
   if (current().forked) {
-    return refuse(HVD_SHUTDOWN, "this process was forked from a worker after hvd.init() and is not part of the job; collectives run in the worker itself only",
-                  message, bytes);
+    return refuse(
+        HVD_SHUTDOWN,
+        "this process was forked from a worker after hvd.init() and is not part of the job; collectives run in the worker itself only",
+        message, bytes);
   }
   if (current().faces[static_cast<size_t>(face)] == Current::Membership::never) {
     return refuse(HVD_NOT_INITIALIZED, "Horovod is not initialised in this process; call hvd.init() first", message, bytes);
@@ -83,7 +85,8 @@ Status read(const HvdRequest& from, Request* to) {
   to->root = from.root;
   to->prescale = from.prescale;
   to->postscale = from.postscale;
-  if (from.process_set < 0) return Status(Code::invalid_argument, "process set " + std::to_string(from.process_set) + " is unknown; accepted are ids from 0 on");
+  if (from.process_set < 0)
+    return Status(Code::invalid_argument, "process set " + std::to_string(from.process_set) + " is unknown; accepted are ids from 0 on");
   to->set = static_cast<uint32_t>(from.process_set);
   to->shape.assign(from.shape, from.shape + from.dimensions);
   to->splits.assign(from.splits, from.splits + from.splits_count);
@@ -94,7 +97,7 @@ Status read(const HvdRequest& from, Request* to) {
 
 void fill(const Operation& op, HvdResult* result) {
   const Status& status = op.status();
-  *result = {static_cast<int32_t>(status.code()), status.message().c_str(), op.sizes.data(), op.sizes.size(),
+  *result = {static_cast<int32_t>(status.code()),     status.message().c_str(),          op.sizes.data(), op.sizes.size(),
              op.output ? op.output->data() : nullptr, op.output ? op.output->bytes() : 0};
 }
 
@@ -116,7 +119,8 @@ int32_t submit(const HvdRequest* request, HvdDone done, void* context, char* mes
   Request q;
   if (Status s = read(*request, &q); !s.ok()) return refuse(s, message, bytes);
   auto caller = std::make_unique<Caller>(Caller{done, context});
-  const Status status = engine->submit_unattended(std::move(q), static_cast<const std::byte*>(request->in), static_cast<std::byte*>(request->out), tell, caller.get());
+  const Status status = engine->submit_unattended(std::move(q), static_cast<const std::byte*>(request->in),
+                                                  static_cast<std::byte*>(request->out), tell, caller.get());
   if (status.ok()) caller.release();
   return refuse(status, message, bytes);
 }
@@ -127,7 +131,8 @@ int32_t start(const HvdRequest* request, HvdWork** work, char* message, size_t b
   Request q;
   if (Status s = read(*request, &q); !s.ok()) return refuse(s, message, bytes);
   OperationPtr op;
-  const Status status = engine->submit_blocking(std::move(q), static_cast<const std::byte*>(request->in), static_cast<std::byte*>(request->out), &op);
+  const Status status =
+      engine->submit_blocking(std::move(q), static_cast<const std::byte*>(request->in), static_cast<std::byte*>(request->out), &op);
   if (status.ok()) *work = new HvdWork{std::move(engine), std::move(op)};
   return refuse(status, message, bytes);
 }

@@ -2,8 +2,8 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string_view.h>
 
-#include "collectives/reduce.h"
 #include "agree/request.h"
+#include "collectives/reduce.h"
 #include "glue.h"
 #include "transport/segment.h"
 

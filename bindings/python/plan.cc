@@ -81,8 +81,9 @@ void define_plan(nb::module_& m) {
   m.def("runs_in", [](const std::string& collective, const std::string& algorithm, const std::vector<int>& node_of) {
     return runs_in(algorithm_of(collective_of(collective), algorithm), world_of(node_of));
   }, "collective"_a, "algorithm"_a, "node_of"_a);
-  m.def("choose_algorithm", [](const std::string& collective, int dtype, size_t bytes, const std::vector<int>& node_of,
-                               const std::string& override_text, const std::string& tuning_text) {
+  m.def("choose_algorithm",
+        [](const std::string& collective, int dtype, size_t bytes, const std::vector<int>& node_of, const std::string& override_text,
+           const std::string& tuning_text) {
     if (dtype < 0 || dtype >= kDTypeCount) {
       refuse("dtype is " + std::to_string(dtype) + ", accepted are 0 to " + std::to_string(kDTypeCount - 1));
     }
@@ -92,7 +93,8 @@ void define_plan(nb::module_& m) {
     check(Tuning::parse(tuning_text, &tuning));
     const WorldShape world = world_of(node_of);
     return std::string(name_of(select(collective_of(collective), static_cast<DType>(dtype), bytes, world, overrides, tuning)));
-  }, "collective"_a, "dtype"_a, "bytes"_a, "node_of"_a, "override"_a = "", "tuning"_a = "");
+  },
+        "collective"_a, "dtype"_a, "bytes"_a, "node_of"_a, "override"_a = "", "tuning"_a = "");
   m.def("tuning", [](const std::string& text) {
     Tuning tuning;
     check(Tuning::parse(text, &tuning));
@@ -113,11 +115,13 @@ void define_plan(nb::module_& m) {
     for (const auto& [parameter, member] : kParameters) values[parameter] = CostModel().*member;
     return values;
   });
-  m.def("predict", [](const std::string& collective, const std::string& algorithm, size_t bytes, const std::vector<int>& node_of,
-                      const std::map<std::string, double>& model) {
+  m.def("predict",
+        [](const std::string& collective, const std::string& algorithm, size_t bytes, const std::vector<int>& node_of,
+           const std::map<std::string, double>& model) {
     const Collective c = collective_of(collective);
     return predict(c, algorithm_of(c, algorithm), world_of(node_of), bytes, model_of(model));
-  }, "collective"_a, "algorithm"_a, "bytes"_a, "node_of"_a, "model"_a = std::map<std::string, double>());
+  },
+        "collective"_a, "algorithm"_a, "bytes"_a, "node_of"_a, "model"_a = std::map<std::string, double>());
 }
 
 }  // namespace hvd::python

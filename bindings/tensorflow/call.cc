@@ -94,7 +94,8 @@ bool forward(Call* call, Member* m, const void** in) {
   TfStatus status;
   const int candidate[1] = {m->index};
   int forwarded = -1;
-  m->out = tf().ForwardInputOrAllocateOutput(call->ctx, candidate, 1, m->index, m->shape.data(), static_cast<int>(m->shape.size()), &forwarded, status);
+  m->out = tf().ForwardInputOrAllocateOutput(call->ctx, candidate, 1, m->index, m->shape.data(), static_cast<int>(m->shape.size()),
+                                             &forwarded, status);
   if (!status.ok()) return call->fail(status), false;
   return true;
 }

@@ -6,8 +6,8 @@
 
 namespace hvd::tensorflow {
 
-// TensorFlow hands a kernel the address of a std::function<void()> in the caller's frame, so whoever finishes later needs a copy of it. That
-// this is what lies there is no promise of the C API; readable() looks before the first copy.
+// TensorFlow hands a kernel the address of a std::function<void()> in the caller's frame, so whoever finishes later needs a copy of it.
+// That this is what lies there is no promise of the C API; readable() looks before the first copy.
 class Done {
  public:
   // Does it look like a std::function whose code is TensorFlow's?

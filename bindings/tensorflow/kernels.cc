@@ -115,7 +115,8 @@ void announce_all(Call* call, std::vector<HvdRequest>& requests, Announce announ
 
 void run_blocking(Call* call, std::vector<HvdRequest>& requests) {
   const HvdFaceApi* api = engine();
-  announce_all(call, requests, [api](const HvdRequest& q, Member* m, char* message, size_t bytes) { return api->start(&q, &m->work, message, bytes); });
+  announce_all(call, requests,
+               [api](const HvdRequest& q, Member* m, char* message, size_t bytes) { return api->start(&q, &m->work, message, bytes); });
   for (Member& m : call->members) {
     if (!m.work) continue;
     while (!api->wait(m.work, 1.0)) {
@@ -130,9 +131,11 @@ void run_blocking(Call* call, std::vector<HvdRequest>& requests) {
 void warn_once(const char* why) {
   static std::atomic<bool> warned{false};
   if (warned.exchange(true)) return;
-  std::fprintf(stderr,
-               "horovod: %s; collectives block TensorFlow's threads while they run. Results are the same, but slower, and ranks have to run "
-               "independent collectives in the same order.\n", why);
+  std::fprintf(
+      stderr,
+      "horovod: %s; collectives block TensorFlow's threads while they run. Results are the same, but slower, and ranks have to run "
+      "independent collectives in the same order.\n",
+      why);
 }
 
 // `done` null: a kernel that is not asynchronous.
@@ -141,7 +144,8 @@ void compute(const Kernel& k, TF_OpKernelContext* ctx, TF_AsyncOpKernelDoneCallb
   const bool block = must_block || k.awaited;  // who waits anyway drives the engine itself, which saves two wake-ups
   if (must_block) {
     set_blocking(Blocking::yes);
-    warn_once(done ? "this TensorFlow tells asynchronous kernels of their end in an unknown way" : "this TensorFlow has no asynchronous kernels");
+    warn_once(done ? "this TensorFlow tells asynchronous kernels of their end in an unknown way"
+                   : "this TensorFlow has no asynchronous kernels");
   } else if (blocking() == Blocking::unknown) {
     set_blocking(Blocking::no);
   }
@@ -166,11 +170,14 @@ void compute(const Kernel& k, TF_OpKernelContext* ctx, TF_AsyncOpKernelDoneCallb
   call->done = Done(done);
   const HvdFaceApi* api = engine();
   Call* shared = call.release();
-  announce_all(shared, requests, [api](const HvdRequest& q, Member* m, char* message, size_t bytes) { return api->submit(&q, on_done, m, message, bytes); });
+  announce_all(shared, requests,
+               [api](const HvdRequest& q, Member* m, char* message, size_t bytes) { return api->submit(&q, on_done, m, message, bytes); });
   one_less(shared);
 }
 
-void compute_async(void* kernel, TF_OpKernelContext* ctx, TF_AsyncOpKernelDoneCallback* done) { compute(*static_cast<Kernel*>(kernel), ctx, done); }
+void compute_async(void* kernel, TF_OpKernelContext* ctx, TF_AsyncOpKernelDoneCallback* done) {
+  compute(*static_cast<Kernel*>(kernel), ctx, done);
+}
 void compute_sync(void* kernel, TF_OpKernelContext* ctx) { compute(*static_cast<Kernel*>(kernel), ctx, nullptr); }
 
 // ---- questions -------------------------------------------------------------------------------------------------------------

@@ -10,7 +10,9 @@ namespace {
 class Attributes {
  public:
   explicit Attributes(TF_OpKernelConstruction* c) : c_(c) {}
-  void integer(const char* name, int32_t* out) { get(name, [&] { tf().OpKernelConstruction_GetAttrInt32(c_, name, out, status_); }); }
+  void integer(const char* name, int32_t* out) {
+    get(name, [&] { tf().OpKernelConstruction_GetAttrInt32(c_, name, out, status_); });
+  }
   // A float attribute, or the double that another one has in bits: TensorFlow's attributes know no doubles.
   void number(const char* name, const char* bits_name, double* out) {
     float rounded = 1;

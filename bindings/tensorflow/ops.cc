@@ -72,7 +72,8 @@ std::string define(const Definition& d, bool named) {
   TF_OpDefinitionBuilder* b = tf().NewOpDefinitionBuilder(d.name);
   for (const char* a : d.attributes) tf().OpDefinitionBuilderAddAttr(b, a);
   if (named) {
-    for (const char* a : {"process_set_id: int = 0", "tensor_name: string = ''", "unnamed: bool = false", "ignore_name_scope: bool = false"}) {
+    for (const char* a :
+         {"process_set_id: int = 0", "tensor_name: string = ''", "unnamed: bool = false", "ignore_name_scope: bool = false"}) {
       tf().OpDefinitionBuilderAddAttr(b, a);
     }
   }
@@ -88,10 +89,13 @@ std::string define(const Definition& d, bool named) {
 }  // namespace
 
 std::string define_ops() {
-  constexpr const char *pre = "prescale_factor: float = 1.0", *post = "postscale_factor: float = 1.0", *op = "reduce_op: int",
+  constexpr const char *pre = "prescale_factor: float = 1.0", *post = "postscale_factor: float = 1.0",
+                       *op = "reduce_op: int",
                        // The factors once more, as the bits of a double; 0: the float says it all.
-                       *pre_bits = "prescale_bits: int = 0", *post_bits = "postscale_bits: int = 0", *many = "num_tensors: int >= 1", *wire = "wire: int = 0", *root = "root_rank: int", *set = "process_set_id: int = 0";
-  const std::vector<const char*> one_in{"tensor: T"}, one_out{"output: T"}, many_in{"tensors: num_tensors * T"}, many_out{"outputs: num_tensors * T"};
+                           *pre_bits = "prescale_bits: int = 0", *post_bits = "postscale_bits: int = 0", *many = "num_tensors: int >= 1",
+                       *wire = "wire: int = 0", *root = "root_rank: int", *set = "process_set_id: int = 0";
+  const std::vector<const char*> one_in{"tensor: T"}, one_out{"output: T"}, many_in{"tensors: num_tensors * T"},
+      many_out{"outputs: num_tensors * T"};
   const std::vector<Definition> collectives{
       {"HorovodAllreduce", {kType, op, pre, post, pre_bits, post_bits, wire}, one_in, one_out, same_shapes},
       {"HorovodGroupedAllreduce", {kType, many, op, pre, post, pre_bits, post_bits, wire}, many_in, many_out, same_shapes},

@@ -37,7 +37,8 @@ const char* disagreement(const Response& r, const std::vector<int64_t>& shape, c
   if (reduces(r.kind) && (r.op != q.op || r.wire != q.wire)) return "reduction";
   if (r.kind == Kind::broadcast && r.root != q.root) return "root rank";
   const size_t first = ragged(r.kind) ? 1 : 0;
-  if (shape.size() != q.shape.size() || shape.size() < first || !std::equal(shape.begin() + first, shape.end(), q.shape.begin() + first)) return "shape";
+  if (shape.size() != q.shape.size() || shape.size() < first || !std::equal(shape.begin() + first, shape.end(), q.shape.begin() + first))
+    return "shape";
   if (r.kind == Kind::reducescatter && shape.empty()) return "shape";
   return nullptr;
 }
@@ -75,7 +76,8 @@ Status check_response(const Response& r, const std::vector<const Request*>& requ
       return refused(r, std::string("another ") + what + " than this rank's (shape " + shape_string(r.shapes[i]) + ", here " +
                             shape_string(requests[i]->shape) + ")");
     }
-    if (!good_sizes(r, i, *requests[i], static_cast<size_t>(size), static_cast<size_t>(rank))) return refused(r, "sizes " + shape_string(r.sizes));
+    if (!good_sizes(r, i, *requests[i], static_cast<size_t>(size), static_cast<size_t>(rank)))
+      return refused(r, "sizes " + shape_string(r.sizes));
   }
   return {};
 }

@@ -28,7 +28,8 @@ size_t bytes_to_fuse(const Request& like, const Response& r) {
 }
 
 Status no_such_set(const Request& q) {
-  return Status(Code::mismatch, std::string(name_of(q.kind)) + " '" + q.name + "': process set " + std::to_string(q.set) + " does not exist any more");
+  return Status(Code::mismatch,
+                std::string(name_of(q.kind)) + " '" + q.name + "': process set " + std::to_string(q.set) + " does not exist any more");
 }
 
 }  // namespace
@@ -50,7 +51,8 @@ void Negotiator::announce(int rank, Request request, double now) {
   Pending& p = it->second;
   if (fresh) p.first = now;
   if (p.decided) {
-    spoil(key, Status(Code::internal, std::string(name_of(request.kind)) + " '" + request.name + "': " + labels_[rank] + " has announced it twice"));
+    spoil(key, Status(Code::internal,
+                      std::string(name_of(request.kind)) + " '" + request.name + "': " + labels_[rank] + " has announced it twice"));
     return;
   }
   p.by_rank.push_back({rank, std::move(request)});
@@ -142,26 +144,22 @@ Response Negotiator::decide(const Key& key, Pending& p) {
   if (!r.error.ok()) return r;
   const bool short_of_ranks = p.by_rank.size() < set->second.size();
   if (short_of_ranks && (r.kind != Kind::allreduce || r.set != 0)) {
-    r.error = Status(Code::mismatch, std::string(name_of(r.kind)) + " '" + key.name + "' is not possible while " + labels_[joined(key.face).front()] +
-                                         " has called join; only allreduce on the global process set is");
+    r.error =
+        Status(Code::mismatch, std::string(name_of(r.kind)) + " '" + key.name + "' is not possible while " +
+                                   labels_[joined(key.face).front()] + " has called join; only allreduce on the global process set is");
     return r;
   }
   switch (r.kind) {
     case Kind::allgather:
-    case Kind::alltoall:
-      r.sizes = gather_sizes(r.kind, p.by_rank, set->second);
-      break;
-    case Kind::add_set:
-      r.error = table_.add(like.splits, world_, &r.sizes);
-      break;
+    case Kind::alltoall: r.sizes = gather_sizes(r.kind, p.by_rank, set->second); break;
+    case Kind::add_set: r.error = table_.add(like.splits, world_, &r.sizes); break;
     case Kind::remove_set: {
       const auto id = static_cast<uint32_t>(like.splits.at(0));
       r.sizes = {table_.remove(id) ? 1 : 0, id};
       removed_.push_back(id);
       break;
     }
-    default:
-      break;
+    default: break;
   }
   return r;
 }

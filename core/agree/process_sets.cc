@@ -24,11 +24,13 @@ int64_t ProcessSetTable::find(const std::vector<int>& ranks) const {
 Status ProcessSetTable::add(const std::vector<int64_t>& wanted, int world, std::vector<int64_t>* sizes) {
   const std::vector<int> ranks(wanted.begin(), wanted.end());
   const auto refuse = [](std::string why) { return Status(Code::invalid_argument, std::move(why)); };
-  if (const int64_t known = find(ranks); known >= 0) return refuse("process set " + shape_string(wanted) + " exists already with id " + std::to_string(known));
+  if (const int64_t known = find(ranks); known >= 0)
+    return refuse("process set " + shape_string(wanted) + " exists already with id " + std::to_string(known));
   const uint32_t id = lowest_free_id();
   if (id >= kMaxProcessSets) return refuse("no more than " + std::to_string(kMaxProcessSets) + " process sets can exist at a time");
   if (ranks.empty() || ranks.front() < 0 || ranks.back() >= world || !std::is_sorted(ranks.begin(), ranks.end())) {
-    return refuse("process set " + shape_string(wanted) + ": ranks between 0 and " + std::to_string(world - 1) + " in rising order are accepted");
+    return refuse("process set " + shape_string(wanted) + ": ranks between 0 and " + std::to_string(world - 1) +
+                  " in rising order are accepted");
   }
   sets[id] = ranks;
   *sizes = {id, static_cast<int64_t>(++generation)};

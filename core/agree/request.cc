@@ -8,8 +8,8 @@
 namespace hvd {
 
 const char* name_of(Kind kind) {
-  static const char* const names[] = {"allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier",
-                                      "join", "add_process_set", "remove_process_set", "adopt_schedule"};
+  static const char* const names[] = {"allreduce", "allgather", "broadcast",       "alltoall",           "reducescatter",
+                                      "barrier",   "join",      "add_process_set", "remove_process_set", "adopt_schedule"};
   return names[static_cast<size_t>(kind)];
 }
 
@@ -23,9 +23,9 @@ int64_t Request::elements() const {
 }
 
 bool Request::same_signature(const Request& o) const {
-  return kind == o.kind && set == o.set && face == o.face && unnamed == o.unnamed && (unnamed || name == o.name) && dtype == o.dtype && op == o.op &&
-         wire == o.wire && root == o.root && prescale == o.prescale && postscale == o.postscale && shape == o.shape && splits == o.splits &&
-         group_size == o.group_size && (unnamed || group == o.group);
+  return kind == o.kind && set == o.set && face == o.face && unnamed == o.unnamed && (unnamed || name == o.name) && dtype == o.dtype &&
+         op == o.op && wire == o.wire && root == o.root && prescale == o.prescale && postscale == o.postscale && shape == o.shape &&
+         splits == o.splits && group_size == o.group_size && (unnamed || group == o.group);
 }
 
 uint64_t Request::signature_hash() const {
@@ -37,7 +37,8 @@ uint64_t Request::signature_hash() const {
   };
   mix(static_cast<uint64_t>(kind));
   mix(set);
-  mix(static_cast<uint64_t>(face) << 24 | static_cast<uint64_t>(wire) << 16 | static_cast<uint64_t>(dtype) << 8 | static_cast<uint64_t>(op));
+  mix(static_cast<uint64_t>(face) << 24 | static_cast<uint64_t>(wire) << 16 | static_cast<uint64_t>(dtype) << 8 |
+      static_cast<uint64_t>(op));
   mix(static_cast<uint64_t>(root) << 32 | group_size);
   mix(std::hash<double>{}(prescale));
   mix(std::hash<double>{}(postscale));

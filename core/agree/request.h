@@ -11,8 +11,15 @@ namespace hvd {
 
 // Codes are part of the contract with the Python package (KIND_* in _core).
 enum class Kind : uint8_t {
-  allreduce = 0, allgather = 1, broadcast = 2, alltoall = 3, reducescatter = 4, barrier = 5,
-  join = 6, add_set = 7, remove_set = 8,
+  allreduce = 0,
+  allgather = 1,
+  broadcast = 2,
+  alltoall = 3,
+  reducescatter = 4,
+  barrier = 5,
+  join = 6,
+  add_set = 7,
+  remove_set = 8,
   adopt_schedule = 9,  // responses only
 };
 const char* name_of(Kind kind);
@@ -67,8 +74,8 @@ struct Response {
   // allgather: first dimensions by name, then set rank. alltoall: splits, row-major by sender. join: the last rank. add_set: id, generation
   // and the ranks. remove_set: 1 or 0, and the id.
   std::vector<int64_t> sizes;
-  Status error;                                 // not ok: every rank fails these names with it
-  std::string payload;                          // adopt_schedule: the encoded schedule
+  Status error;  // not ok: every rank fails these names with it
+  std::string payload;  // adopt_schedule: the encoded schedule
 };
 
 // Names are unique within a process set and face; this is unique among all.

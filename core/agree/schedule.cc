@@ -92,9 +92,7 @@ bool decode(const std::string& bytes, Schedule* s) {
 }
 
 // ---- detector -------------------------------------------------------------------------------------------------------------
-void ScheduleDetector::reset() {
-  log_.clear();
-}
+void ScheduleDetector::reset() { log_.clear(); }
 
 // Operations after which short periods are considered again; the program may have become another one.
 constexpr size_t kRecovery = 128;
@@ -184,7 +182,8 @@ bool ScheduleDetector::ambiguous(size_t p) const {
   for (size_t i = log_.size() - p; i < log_.size(); ++i) {
     const Token& t = log_[i];
     if (t.ready.unnamed) continue;
-    const auto [it, fresh] = known.try_emplace(key_of(t.ready.response.set, t.ready.response.face, t.ready.response.names.front()), t.identity);
+    const auto [it, fresh] =
+        known.try_emplace(key_of(t.ready.response.set, t.ready.response.face, t.ready.response.names.front()), t.identity);
     if (!fresh && it->second != t.identity) return true;
   }
   return false;
@@ -202,7 +201,8 @@ size_t ScheduleDetector::period_length() const {
   auto prefix = [&](size_t i) { return i == 0 ? log_[0].prefix - log_[0].identity : log_[i - 1].prefix; };  // sum of the first i
   for (size_t p = least_; 2 * p + 1 <= n && p <= capacity_; ++p) {
     if (prefix(n) - prefix(n - p) != prefix(n - p) - prefix(n - 2 * p)) continue;
-    if (may_begin(n - p) && may_begin(n - 2 * p) && !repeats_within(p) && shape_of(n - p, p) == shape_of(n - 2 * p, p)) return ambiguous(p) ? 0 : p;
+    if (may_begin(n - p) && may_begin(n - 2 * p) && !repeats_within(p) && shape_of(n - p, p) == shape_of(n - 2 * p, p))
+      return ambiguous(p) ? 0 : p;
   }
   return 0;
 }
@@ -274,9 +274,8 @@ ScheduleCursor::ScheduleCursor(std::shared_ptr<const Schedule> schedule, std::ve
     }
   }
   for (auto& [key, stream] : unnamed_) {
-    std::sort(stream.entries.begin(), stream.entries.end(), [&](uint32_t a, uint32_t b) {
-      return number_of(schedule_->entries[a].name) < number_of(schedule_->entries[b].name);
-    });
+    std::sort(stream.entries.begin(), stream.entries.end(),
+              [&](uint32_t a, uint32_t b) { return number_of(schedule_->entries[a].name) < number_of(schedule_->entries[b].name); });
     for (uint32_t e : stream.entries) slots_[e].stream = &stream;
   }
   // A name is used again only when its last use is over, so these come in the order in which they were negotiated.

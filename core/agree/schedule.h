@@ -49,16 +49,16 @@ class ScheduleDetector {
   // `capacity`: most operations of a schedule; 0: never propose one.
   explicit ScheduleDetector(size_t capacity) : capacity_(capacity) {}
 
-  // An operation has become ready. `identity`: hash of what must repeat: set, face, name unless unnamed, signature of all ranks; operations that
-  // cannot be scheduled (errors, join, process sets) call reset() instead.
+  // An operation has become ready. `identity`: hash of what must repeat: set, face, name unless unnamed, signature of all ranks; operations
+  // that cannot be scheduled (errors, join, process sets) call reset() instead.
   void feed(const Ready& ready, uint64_t identity);
   void reset();
 
   // When the last operations are two equal periods that begin at a fence: the last period, in order. Else empty.
   std::vector<Ready> period() const;
   // A schedule of `operations` ended after `rounds` rounds. After one that did not last, or several that lasted only briefly, only longer
-  // ones are proposed (its period was part of a longer one); after several that did not last the next proposal waits, twice as long each time, so that a program which never settles pays
-  // next to nothing for the attempts.
+  // ones are proposed (its period was part of a longer one); after several that did not last the next proposal waits, twice as long each
+  // time, so that a program which never settles pays next to nothing for the attempts.
   void note_revoked(uint64_t rounds, size_t operations);
 
  private:
@@ -95,7 +95,7 @@ Schedule make_schedule(uint64_t id, std::vector<Ready> period, const FuseOptions
 class ScheduleCursor {
  public:
   // `requests`: this rank's requests of the schedule's operations by entry (from the negotiated step before), null where this rank takes
-  // no part. 
+  // no part.
   ScheduleCursor(std::shared_ptr<const Schedule> schedule, std::vector<const Request*> requests);
 
   const Schedule& schedule() const { return *schedule_; }

@@ -4,14 +4,15 @@
 #include <set>
 #include <string>
 
-#include "base/log.h"
 #include "agree/negotiate.h"
+#include "base/log.h"
 
 namespace hvd {
 
 class Stall {
  public:
-  Stall(double warning, double shutdown, std::vector<std::string> labels) : warning_(warning), shutdown_(shutdown), labels_(std::move(labels)) {}
+  Stall(double warning, double shutdown, std::vector<std::string> labels)
+      : warning_(warning), shutdown_(shutdown), labels_(std::move(labels)) {}
 
   // Looks at most once a second. `told`: it has just been reported. Not ok: the job has to end (shutdown time passed).
   Status check(const Negotiator& negotiator, double now, const LogSink& log, bool* told);

@@ -11,8 +11,8 @@ namespace hvd {
 inline constexpr int kPositionBits = 38;
 inline constexpr uint64_t kNoPart = (uint64_t{1} << kPositionBits) - 1;
 
-// 25 bits of schedule id, the frozen bit, the position: the rank is ready for all below. A frozen word does not change any more until it has
-// another id.
+// 25 bits of schedule id, the frozen bit, the position: the rank is ready for all below. A frozen word does not change any more until it
+// has another id.
 struct SteadyWord {
   uint64_t bits = 0;
 

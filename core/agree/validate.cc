@@ -36,9 +36,8 @@ Disagreement compare(const Request& a, const Request& b) {
   }
   if (a.group_size != b.group_size) return {"size of the group", std::to_string(a.group_size), std::to_string(b.group_size)};
   const size_t first = ragged(a.kind) ? 1 : 0;
-  const bool same = a.shape.size() == b.shape.size() &&
-                    std::equal(a.shape.begin() + std::min(first, a.shape.size()), a.shape.end(),
-                               b.shape.begin() + std::min(first, b.shape.size()));
+  const bool same = a.shape.size() == b.shape.size() && std::equal(a.shape.begin() + std::min(first, a.shape.size()), a.shape.end(),
+                                                                   b.shape.begin() + std::min(first, b.shape.size()));
   if (!same) return {ragged(a.kind) ? "shape beyond the first dimension" : "shape", shape_string(a.shape), shape_string(b.shape)};
   return {};
 }
@@ -105,7 +104,9 @@ Status check_arguments(const Request& q, const std::vector<int>& members) {
   if (q.kind == Kind::add_set) {
     bool good = !q.splits.empty() && q.splits.front() >= 0 && q.splits.back() < n;
     for (size_t i = 1; i < q.splits.size(); ++i) good = good && q.splits[i - 1] < q.splits[i];
-    if (!good) return refuse("ranks " + shape_string(q.splits) + "; accepted: one or more of 0 to " + std::to_string(n - 1) + ", ascending, none twice");
+    if (!good)
+      return refuse("ranks " + shape_string(q.splits) + "; accepted: one or more of 0 to " + std::to_string(n - 1) +
+                    ", ascending, none twice");
   }
   if (q.kind == Kind::remove_set && (q.splits.size() != 1 || q.splits[0] < 0 || q.splits[0] > UINT32_MAX)) {
     return refuse("id " + shape_string(q.splits) + "; accepted: the id of one process set");
@@ -122,8 +123,8 @@ Status check_arguments(const Request& q, const std::vector<int>& members) {
       sum += s;
     }
     if (sum > rows) {
-      return refuse("splits " + shape_string(q.splits) + " add up to " + std::to_string(sum) + ", more than the " +
-                    std::to_string(rows) + " rows of the tensor");
+      return refuse("splits " + shape_string(q.splits) + " add up to " + std::to_string(sum) + ", more than the " + std::to_string(rows) +
+                    " rows of the tensor");
     }
   }
   return {};

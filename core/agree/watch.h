@@ -1,6 +1,7 @@
 // Every rank's own watch over what waits on it, beside rank 0's stall check (agree/stall.h). Rank 0 tells, whenever it reports a stall, all
 // that it knows to wait; what a rank waits for and rank 0 does not know, or no longer says anything about, the rank reports itself. So
-// nothing that a program waits for can wait for long unseen, whatever goes wrong with the others' checks or with rank 0. Pure but for the log.
+// nothing that a program waits for can wait for long unseen, whatever goes wrong with the others' checks or with rank 0. Pure but for the
+// log.
 #pragma once
 #include <string>
 #include <unordered_set>
@@ -17,7 +18,7 @@ class Watch {
   Watch(double warning, double shutdown, std::string label) : warning_(warning), shutdown_(shutdown), label_(std::move(label)) {}
 
   struct Waiting {
-    std::string key;   // of the operation, among all that wait; "": rank 0 cannot know of it yet
+    std::string key;  // of the operation, among all that wait; "": rank 0 cannot know of it yet
     std::string what;  // for people
     double since;
   };

@@ -8,8 +8,17 @@
 namespace hvd {
 
 enum class DType : uint8_t {
-  uint8 = 0, int8 = 1, uint16 = 2, int16 = 3, int32 = 4, int64 = 5,
-  float16 = 6, float32 = 7, float64 = 8, boolean = 9, bfloat16 = 10,
+  uint8 = 0,
+  int8 = 1,
+  uint16 = 2,
+  int16 = 3,
+  int32 = 4,
+  int64 = 5,
+  float16 = 6,
+  float32 = 7,
+  float64 = 8,
+  boolean = 9,
+  bfloat16 = 10,
 };
 inline constexpr int kDTypeCount = 11;
 
@@ -19,14 +28,12 @@ constexpr size_t size_of(DType d) {
 }
 
 constexpr std::string_view name_of(DType d) {
-  constexpr std::string_view names[kDTypeCount] = {"uint8", "int8", "uint16", "int16", "int32", "int64",
-                                                   "float16", "float32", "float64", "bool", "bfloat16"};
+  constexpr std::string_view names[kDTypeCount] = {"uint8",   "int8",    "uint16",  "int16", "int32",   "int64",
+                                                   "float16", "float32", "float64", "bool",  "bfloat16"};
   return names[static_cast<size_t>(d)];
 }
 
-constexpr bool is_float(DType d) {
-  return d == DType::float16 || d == DType::float32 || d == DType::float64 || d == DType::bfloat16;
-}
+constexpr bool is_float(DType d) { return d == DType::float16 || d == DType::float32 || d == DType::float64 || d == DType::bfloat16; }
 constexpr bool is_half(DType d) { return d == DType::float16 || d == DType::bfloat16; }
 
 // What float32 values are while they travel between nodes (collectives/codec.h). The codes are part of the same contracts.

@@ -1,5 +1,5 @@
-// The processor's floating-point mode belongs to the thread: a caller that drives the engine may flush denormals to zero (XLA's threads do, and
-// torch.set_flush_denormal) or round otherwise, and ranks would compute different bits.
+// The processor's floating-point mode belongs to the thread: a caller that drives the engine may flush denormals to zero (XLA's threads do,
+// and torch.set_flush_denormal) or round otherwise, and ranks would compute different bits.
 #pragma once
 #include <cstdint>
 

@@ -33,9 +33,7 @@ class [[nodiscard]] Status {
   }
   int rank() const { return body_ ? body_->rank : -1; }
   // The same error seen from one floor higher: "context: message".
-  Status with(std::string_view context) const {
-    return ok() ? *this : Status(code(), std::string(context) + ": " + message(), rank());
-  }
+  Status with(std::string_view context) const { return ok() ? *this : Status(code(), std::string(context) + ": " + message(), rank()); }
 
  private:
   struct Body {
@@ -46,8 +44,8 @@ class [[nodiscard]] Status {
   std::shared_ptr<const Body> body_;
 };
 
-#define HVD_RETURN_IF_ERROR(expr)                  \
-  do {                                             \
+#define HVD_RETURN_IF_ERROR(expr)                                   \
+  do {                                                              \
     if (::hvd::Status hvd_s_ = (expr); !hvd_s_.ok()) return hvd_s_; \
   } while (0)
 

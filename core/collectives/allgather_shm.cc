@@ -28,9 +28,7 @@ Status allgather_shm(Comm& comm, const std::byte* in, std::byte* out, std::span<
   const size_t step = std::min(subs.bytes, comm.tuning.chunk_bytes);
   auto some = [&](size_t m, size_t k) { return bytes[m] > k * step ? std::min(step, bytes[m] - k * step) : 0; };
 
-  auto stage_in = [&](size_t k) {
-    copy_bytes(subs.at(node.me(), k), in + k * step, some(me, k), false);
-  };
+  auto stage_in = [&](size_t k) { copy_bytes(subs.at(node.me(), k), in + k * step, some(me, k), false); };
   auto take_out = [&](size_t k) -> Status {
     std::byte* to = out + before + bytes[me];  // the part of the member after me; wraps around
     for (size_t i = 1; i < members; ++i) {

@@ -45,7 +45,8 @@ class CodedAllreduce {
     std::byte* coded = comm_.scratch->get(kSlotCoded, total_);
     std::byte* theirs = comm_.scratch->get(kSlotCodedTheirs, n() * mine_[0]);
     contribute(coded);
-    HVD_RETURN_IF_ERROR(comm_.node ? alltoall_shm(comm_, coded, bytes_, theirs, mine_) : alltoall_pairwise(comm_, coded, bytes_, theirs, mine_));
+    HVD_RETURN_IF_ERROR(comm_.node ? alltoall_shm(comm_, coded, bytes_, theirs, mine_)
+                                   : alltoall_pairwise(comm_, coded, bytes_, theirs, mine_));
     reduce(theirs, coded + before_);
     HVD_RETURN_IF_ERROR(gather(coded));
     take_out(coded);

@@ -20,8 +20,8 @@ constexpr int kDriver = 0;
 class Driver {
  public:
   Driver(Comm& comm, size_t block, DType d, ReduceOp op)
-      : comm_(comm), dtype_(d), op_(op), theirs_(comm.scratch->get(kSlotTheirs, comm.size * block)), block_(block),
-        sources_(comm.size), transfers_(comm.size) {}
+      : comm_(comm), dtype_(d), op_(op), theirs_(comm.scratch->get(kSlotTheirs, comm.size * block)), block_(block), sources_(comm.size),
+        transfers_(comm.size) {}
 
   Status round(Bytes mine) {
     for (int i = 0; i < comm_.size; ++i) {

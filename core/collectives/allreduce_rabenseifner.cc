@@ -52,15 +52,14 @@ Status allreduce_rabenseifner(Comm& comm, std::byte* data, size_t count, DType d
     for (int k = 0; k < halving.steps; ++k) {
       const int peer = halving.partner(k);
       const Combine combine{acc, op, !halving.lower(k)};
-      HVD_RETURN_IF_ERROR(exchange_combine(comm, peer, halving.given(k).of(wide, size_of(acc)), peer,
-                                           halving.kept(k).of(wide, size_of(acc)), combine));
+      HVD_RETURN_IF_ERROR(
+          exchange_combine(comm, peer, halving.given(k).of(wide, size_of(acc)), peer, halving.kept(k).of(wide, size_of(acc)), combine));
     }
     const Range own = halving.own();
     narrowed(data, wide, own.lo, own.hi - own.lo, d);
     for (int k = halving.steps - 1; k >= 0; --k) {
       const int peer = halving.partner(k);
-      HVD_RETURN_IF_ERROR(
-          exchange(comm, peer, halving.kept(k).of(data, size_of(d)), peer, halving.given(k).of(data, size_of(d))));
+      HVD_RETURN_IF_ERROR(exchange(comm, peer, halving.kept(k).of(data, size_of(d)), peer, halving.given(k).of(data, size_of(d))));
     }
   }
   return fold_out(comm, fold, {data, count * size_of(d)});

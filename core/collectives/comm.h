@@ -25,8 +25,13 @@ class Scratch {
   size_t held() const { return held_.load(std::memory_order_relaxed); }  // bytes, for the memory figures; any thread may ask
 
  private:
-  struct Free { void operator()(std::byte* p) const; };
-  struct Block { std::unique_ptr<std::byte, Free> memory; size_t bytes = 0; };
+  struct Free {
+    void operator()(std::byte* p) const;
+  };
+  struct Block {
+    std::unique_ptr<std::byte, Free> memory;
+    size_t bytes = 0;
+  };
   std::vector<Block> blocks_;
   std::atomic<size_t> held_{0};
 };

@@ -106,9 +106,7 @@ struct Float16 {
 
 #if defined(HVD_KERNEL_F16C) && HVD_KERNEL_WIDTH == 64
   // The masked forms with a zero source: GCC 12's plain ones read an undefined register and warn about it.
-  HVD_INLINE static Vec load(const std::byte* p) {
-    return same_bits<Vec>(_mm512_maskz_cvtph_ps(0xffff, load_bytes<__m256i>(p)));
-  }
+  HVD_INLINE static Vec load(const std::byte* p) { return same_bits<Vec>(_mm512_maskz_cvtph_ps(0xffff, load_bytes<__m256i>(p))); }
   HVD_INLINE static void store(std::byte* p, Vec v) {
     const __m256i h = _mm512_maskz_cvtps_ph(0xffff, same_bits<__m512>(v), _MM_FROUND_TO_NEAREST_INT);
     memcpy(p, &h, sizeof h);
@@ -150,9 +148,7 @@ struct BFloat16 {
   using Acc = float;
   using Vec = FloatVec;
   static constexpr size_t kBytes = 2;
-  HVD_INLINE static Vec load(const std::byte* p) {
-    return same_bits<Vec>(load_halves(p) << 16);
-  }
+  HVD_INLINE static Vec load(const std::byte* p) { return same_bits<Vec>(load_halves(p) << 16); }
   HVD_INLINE static void store(std::byte* p, Vec v) {
     const WordVec bits = same_bits<WordVec>(v);
     const WordVec is_nan = same_bits<WordVec>(v != v);
@@ -166,28 +162,40 @@ struct BFloat16 {
 
 struct Sum {
   template <class V>
-  HVD_INLINE static V apply(V a, V b) { return a + b; }
+  HVD_INLINE static V apply(V a, V b) {
+    return a + b;
+  }
 };
 struct Product {
   template <class V>
-  HVD_INLINE static V apply(V a, V b) { return a * b; }
+  HVD_INLINE static V apply(V a, V b) {
+    return a * b;
+  }
 };
 // a when it wins or is NaN, else b, which is NaN when b is. For integers `a != a` folds away.
 struct Min {
   template <class V>
-  HVD_INLINE static V apply(V a, V b) { return ((a < b) | (a != a)) ? a : b; }
+  HVD_INLINE static V apply(V a, V b) {
+    return ((a < b) | (a != a)) ? a : b;
+  }
 };
 struct Max {
   template <class V>
-  HVD_INLINE static V apply(V a, V b) { return ((a > b) | (a != a)) ? a : b; }
+  HVD_INLINE static V apply(V a, V b) {
+    return ((a > b) | (a != a)) ? a : b;
+  }
 };
 struct Or {
   template <class V>
-  HVD_INLINE static V apply(V a, V b) { return same_bits<V>((a | b) != 0) & 1; }
+  HVD_INLINE static V apply(V a, V b) {
+    return same_bits<V>((a | b) != 0) & 1;
+  }
 };
 struct And {
   template <class V>
-  HVD_INLINE static V apply(V a, V b) { return same_bits<V>((a != 0) & (b != 0)) & 1; }
+  HVD_INLINE static V apply(V a, V b) {
+    return same_bits<V>((a != 0) & (b != 0)) & 1;
+  }
 };
 
 template <class T>

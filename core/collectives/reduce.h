@@ -41,7 +41,8 @@ double largest(const double* x, size_t n);
 void reduce_many(DType d, ReduceOp op, std::byte* dst, std::span<const std::byte* const> sources, size_t n, const Scale& scale,
                  bool streaming = false);
 
-// memcpy for the staging of large data, on request with stores that bypass the cache (for outputs that nobody reads soon). The two must not overlap.
+// memcpy for the staging of large data, on request with stores that bypass the cache (for outputs that nobody reads soon). The two must not
+// overlap.
 void copy_bytes(std::byte* dst, const std::byte* src, size_t bytes, bool streaming);
 
 // THE order: which values are added first must not depend on the algorithm, on how tensors were fused, or on timing, or bits would

@@ -20,8 +20,8 @@ size_t round_count(int size, DType d) { return block_of_contributions(static_cas
 
 }  // namespace
 
-Status reducescatter_pairwise(Comm& comm, const std::byte* in, std::byte* out, std::span<const size_t> counts, DType d,
-                              ReduceOp op, const Scale& scale) {
+Status reducescatter_pairwise(Comm& comm, const std::byte* in, std::byte* out, std::span<const size_t> counts, DType d, ReduceOp op,
+                              const Scale& scale) {
   const size_t n = static_cast<size_t>(comm.size), element = size_of(d), mine = counts[comm.rank];
   auto* offsets = reinterpret_cast<size_t*>(comm.scratch->get(kSlotOffsets, n * sizeof(size_t)));
   for (size_t i = 0, sum = 0; i < n; sum += counts[i++]) offsets[i] = sum;

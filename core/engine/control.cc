@@ -123,9 +123,7 @@ void Control::handle(Neighbour& from, Frame frame) {
       queue(from, {FrameType::ack, rank_, {}});
       urgent_.push_back(std::move(frame));
       return;
-    case FrameType::ack:
-      from.acked = true;
-      return;
+    case FrameType::ack: from.acked = true; return;
     case FrameType::responses:
     case FrameType::go:
     case FrameType::revoked:

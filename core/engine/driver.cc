@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "base/wire.h"
 #include "agree/check_response.h"
+#include "base/wire.h"
 
 namespace hvd {
 namespace {
@@ -28,7 +28,7 @@ Driver::Driver(EngineOptions& options, Submissions* submissions)
       guard_(&world_, backend_.get(), &executor_, options.settings.timeout) {
   if (rank_ == 0) coordinator_ = std::make_unique<Coordinator>(world_.size(), labels_, fuse_options(settings_), settings_.cache_capacity);
   world_.waiter().set_hook([this] { return hook(); }, [this](auto& fds) { control_.poll_fds(fds); },
-                            [this] { return control_.work_in_memory(); });
+                           [this] { return control_.work_in_memory(); });
 }
 
 double Driver::now() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
@@ -232,8 +232,7 @@ void Driver::on_frame(Frame& frame) {
     case FrameType::settled:
       if (good && coordinator_) coordinator_->settled(frame.origin, first);
       break;
-    default:
-      break;
+    default: break;
   }
   if (!good) fail(Status(Code::internal, "unintelligible control message from " + label(frame.origin)), true);
 }
@@ -281,7 +280,8 @@ std::vector<Operation*> Driver::find(const Response& response, std::vector<Opera
 }
 
 Status Driver::check(const Response& response, const std::vector<Operation*>& ops) {
-  if (response.names.empty()) return Status(Code::internal, "a decision of rank 0's about " + std::string(name_of(response.kind)) + " names no operation");
+  if (response.names.empty())
+    return Status(Code::internal, "a decision of rank 0's about " + std::string(name_of(response.kind)) + " names no operation");
   const Comm* comm = world_.comm(response.set);
   if (!comm) return {};  // others' business
   std::vector<const Request*> requests;
@@ -329,7 +329,9 @@ void Driver::execute(Response response) {
   }
   const bool have = std::all_of(ops.begin(), ops.end(), [](Operation* op) { return op != nullptr; });
   if (world_.comm(response.set) && !have && !joins_.count(response.face)) {
-    fail(Status(Code::internal, std::string(name_of(response.kind)) + " '" + response.names.front() + "' was agreed on but never submitted here"), true);
+    fail(Status(Code::internal,
+                std::string(name_of(response.kind)) + " '" + response.names.front() + "' was agreed on but never submitted here"),
+         true);
     return;
   }
   busy_ = std::string(name_of(response.kind)) + " '" + response.names.front() + "'" +

@@ -10,14 +10,14 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/control.h"
 #include "agree/coordinator.h"
+#include "agree/stall.h"
+#include "agree/watch.h"
+#include "engine/control.h"
 #include "engine/execute.h"
 #include "engine/guard.h"
-#include "agree/stall.h"
 #include "engine/steady.h"
 #include "engine/submissions.h"
-#include "agree/watch.h"
 
 namespace hvd {
 

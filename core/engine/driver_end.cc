@@ -1,9 +1,8 @@
 // How a job ends: a rank leaves, is lost, or a collective fails; who is told, and what becomes of operations under way.
-#include "engine/driver.h"
-
 #include <algorithm>
 
 #include "base/wire.h"
+#include "engine/driver.h"
 
 namespace hvd {
 namespace {
@@ -26,7 +25,8 @@ void Driver::watch() {
   std::vector<Watch::Waiting> waiting;
   for (const auto& [key, op] : pending_) waiting.push_back({key, describe(*op), age(op->announced)});
   // A rank that has joined waits for as long as others go on.
-  for (const auto& [face, op] : joins_) waiting.push_back({key_of(0, face, kJoinName), "join", std::max(age(op->announced), last_executed_)});
+  for (const auto& [face, op] : joins_)
+    waiting.push_back({key_of(0, face, kJoinName), "join", std::max(age(op->announced), last_executed_)});
   std::string why;
   if (const OperationPtr op = steady_ && steady_->frozen() ? submissions_->oldest_unannounced() : nullptr) {
     waiting.push_back({"", describe(*op), age(steady_->frozen_since())});
@@ -117,9 +117,7 @@ std::vector<OperationPtr> Driver::take_unfinished() {
   return ops;
 }
 
-void Driver::lost(int rank, const Status& why) {
-  fail(Status(Code::peer_lost, label(rank) + " was lost: " + why.message(), rank), true);
-}
+void Driver::lost(int rank, const Status& why) { fail(Status(Code::peer_lost, label(rank) + " was lost: " + why.message(), rank), true); }
 
 void Driver::fail(Status why, bool tell) {
   if (over_) {

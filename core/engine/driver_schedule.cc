@@ -1,10 +1,9 @@
 // The driver's part in schedules: adopting one, running its buckets, leaving it.
-#include "engine/driver.h"
-
 #include <algorithm>
 
-#include "base/wire.h"
 #include "agree/check_response.h"
+#include "base/wire.h"
+#include "engine/driver.h"
 
 namespace hvd {
 

@@ -1,7 +1,7 @@
 // Before the driver sleeps: what it is to be woken for, until when it may sleep, and whether there is something to do after all.
-#include "engine/driver.h"
-
 #include <algorithm>
+
+#include "engine/driver.h"
 
 namespace hvd {
 

@@ -107,7 +107,8 @@ Status Engine::submit_again(OperationPtr* op, const std::byte* in, std::byte* ou
   if (abandoned_) return Status(Code::shutdown, "the engine belongs to the parent process; a forked child cannot use it");
   if (!(*op)->done()) {
     const Request& q = (*op)->request;
-    return Status(Code::invalid_argument, std::string(name_of(q.kind)) + ": the operation is still in flight; wait for it before you submit it again");
+    return Status(Code::invalid_argument,
+                  std::string(name_of(q.kind)) + ": the operation is still in flight; wait for it before you submit it again");
   }
   if (op->use_count() == 1) {
     (*op)->reuse();
@@ -183,7 +184,8 @@ bool Engine::wait(Operation& op, Deadline deadline) {
 
 bool Engine::drive(Operation& op, Deadline deadline) {
   auto idle_since = Clock::now();
-  const Deadline stay = Deadline::at(std::min(deadline.when(), idle_since + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(kNudgeAfter))));
+  const Deadline stay = Deadline::at(
+      std::min(deadline.when(), idle_since + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(kNudgeAfter))));
   // The thread may hold the baton for a moment, woken by a peer's message; waiting for that beats going to sleep.
   while (!baton_.try_lock()) {
     if (op.done()) return true;
@@ -226,7 +228,8 @@ bool Engine::doze(Operation& op, Deadline deadline) {
   driver_->poll_fds(fds);
   std::vector<pollfd> polls{{bell_.fd(), POLLIN, 0}, {timer_, POLLIN, 0}};
   for (auto [fd, events] : fds) polls.push_back({fd, events, 0});
-  const timespec timeout{0, static_cast<long>(std::chrono::nanoseconds(std::min<Clock::duration>(left, std::chrono::milliseconds(100))).count())};
+  const timespec timeout{
+      0, static_cast<long>(std::chrono::nanoseconds(std::min<Clock::duration>(left, std::chrono::milliseconds(100))).count())};
   bell_.word()->mood.store(static_cast<uint32_t>(Mood::waiting), std::memory_order_seq_cst);
   if (!op.done() && !stop_.load(std::memory_order_seq_cst) && !driver_->work_waiting()) {
     ::ppoll(polls.data(), polls.size(), &timeout, nullptr);
@@ -244,7 +247,8 @@ void Engine::release_baton() {
   bool work = false;
   if (ring) {
     bell_.word()->mood.store(static_cast<uint32_t>(driver_->resting_mood()), std::memory_order_seq_cst);
-    work = driver_->work_waiting() || driver_->resting_seconds() < kLongRest || stop_.load() || driver_->unsent() || driver_->awaits_peers();
+    work =
+        driver_->work_waiting() || driver_->resting_seconds() < kLongRest || stop_.load() || driver_->unsent() || driver_->awaits_peers();
   }
   baton_.unlock();
   if (work) bell_.ring();
@@ -360,8 +364,20 @@ Engine::Stats Engine::stats() const {
 Engine::Stats Engine::read_stats() const {
   const Counters& c = driver_->counters();
   const Executor::Counters& e = driver_->executed();
-  return {e.operations, e.fused, e.bytes, c.announcements, c.negotiated, c.scheduled, c.schedules, c.revocations, c.errors, c.responses,
-          driver_->world().unstaged_bytes(), arena_->used(), driver_->world().wire_bytes(), driver_->world().scratch_held(),
+  return {e.operations,
+          e.fused,
+          e.bytes,
+          c.announcements,
+          c.negotiated,
+          c.scheduled,
+          c.schedules,
+          c.revocations,
+          c.errors,
+          c.responses,
+          driver_->world().unstaged_bytes(),
+          arena_->used(),
+          driver_->world().wire_bytes(),
+          driver_->world().scratch_held(),
           static_cast<double>(c.control_ns) * 1e-9};
 }
 

@@ -32,7 +32,8 @@ Status Executor::run(const Response& response, const std::vector<Operation*>& op
   try {
     HVD_RETURN_IF_ERROR(dispatch(*comm, response, operations));
   } catch (const std::bad_alloc&) {  // the result's memory, whose size depends on all ranks
-    return Status(Code::internal, std::string(name_of(response.kind)) + " '" + response.names.front() + "': not enough memory for the result");
+    return Status(Code::internal,
+                  std::string(name_of(response.kind)) + " '" + response.names.front() + "': not enough memory for the result");
   }
   count(operations.size());
   return {};

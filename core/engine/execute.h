@@ -19,8 +19,8 @@ class Executor {
   Status run(const Response& response, const std::vector<Operation*>& operations);
 
   // An allreduce in halves, for one that the engine guards (engine/guard.h). stage() writes the values that this rank contributes to
-  // `values` (staged_count() of the accumulation type), deliver() the callers' results from their reduction. Of a barrier nothing is staged,
-  // and deliver() only counts it.
+  // `values` (staged_count() of the accumulation type), deliver() the callers' results from their reduction. Of a barrier nothing is
+  // staged, and deliver() only counts it.
   size_t staged_count(const Response& response) const;
   void stage(const Response& response, const std::vector<Operation*>& operations, std::byte* values);
   void deliver(const Response& response, const std::vector<Operation*>& operations, std::byte* values);

@@ -60,7 +60,9 @@ Status Executor::allgather(Comm& comm, const Response& r, const std::vector<Oper
 // On the way each rank's parts of all tensors lie next to each other.
 Status Executor::allgather_packed(Comm& comm, const Response& r, const std::vector<Operation*>& ops) {
   const size_t n = static_cast<size_t>(comm.size), me = static_cast<size_t>(comm.rank);
-  const auto part = [&](size_t i, size_t rank) { return static_cast<size_t>(ops[i]->sizes[rank]) * elements_of(r.shapes[i], 1) * size_of(r.dtype); };
+  const auto part = [&](size_t i, size_t rank) {
+    return static_cast<size_t>(ops[i]->sizes[rank]) * elements_of(r.shapes[i], 1) * size_of(r.dtype);
+  };
   sizes_.assign(n, 0);
   for (size_t i : parts_.packed) {
     for (size_t rank = 0; rank < n; ++rank) sizes_[rank] += part(i, rank);

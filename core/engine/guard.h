@@ -5,11 +5,11 @@
 //
 // A vote may last for as long as a program is late, so nothing here blocks, and only who has been told to leave is given a time.
 #pragma once
+#include "agree/schedule.h"
 #include "backends/backend.h"
 #include "base/deadline.h"
 #include "collectives/guarded.h"
 #include "engine/execute.h"
-#include "agree/schedule.h"
 #include "engine/world.h"
 
 namespace hvd {

@@ -5,9 +5,9 @@
 #include <memory>
 #include <vector>
 
+#include "agree/request.h"
 #include "base/deadline.h"
 #include "base/status.h"
-#include "agree/request.h"
 
 namespace hvd {
 

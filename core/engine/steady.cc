@@ -16,11 +16,15 @@ Steady::Way Steady::way_for(const World& world, const Schedule& schedule) {
   return world.flat() && everybody ? Way::guarded : Way::coordinated;
 }
 
-SteadyWord Steady::word(int local_rank) const { return {world_->segment().set_line(0, local_rank).schedule.load(std::memory_order_seq_cst)}; }
+SteadyWord Steady::word(int local_rank) const {
+  return {world_->segment().set_line(0, local_rank).schedule.load(std::memory_order_seq_cst)};
+}
 
 // Stores this rank's word; wakes those who sleep in that mood.
 void Steady::tell(bool frozen, Mood mood) {
-  world_->segment().set_line(0, world_->local_rank()).schedule.store(SteadyWord::of(id(), position_, frozen).bits, std::memory_order_seq_cst);
+  world_->segment()
+      .set_line(0, world_->local_rank())
+      .schedule.store(SteadyWord::of(id(), position_, frozen).bits, std::memory_order_seq_cst);
   for (int l = 0; l < world_->local_size(); ++l) {
     if (l != world_->local_rank()) world_->bell_of(l).wake(mood);
   }

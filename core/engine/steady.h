@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "agree/schedule.h"
 #include "base/deadline.h"
 #include "engine/control.h"
-#include "agree/schedule.h"
 #include "engine/world.h"
 
 namespace hvd {

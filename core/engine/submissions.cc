@@ -16,12 +16,14 @@ Status Submissions::check(Request& q) const {
   if (!ended_.ok()) return ended_;
   const auto set = sets_.find(q.set);
   if (set == sets_.end()) {
-    return Status(Code::invalid_argument, std::string(name_of(q.kind)) + ": process set " + std::to_string(q.set) + " is unknown or was removed");
+    return Status(Code::invalid_argument,
+                  std::string(name_of(q.kind)) + ": process set " + std::to_string(q.set) + " is unknown or was removed");
   }
   const auto& members = set->second;
   if (!std::binary_search(members.begin(), members.end(), rank_)) {
-    return Status(Code::invalid_argument, std::string(name_of(q.kind)) + ": rank " + std::to_string(rank_) + " is not a member of process set " +
-                                              std::to_string(q.set) + " with ranks " + shape_string({members.begin(), members.end()}));
+    return Status(Code::invalid_argument, std::string(name_of(q.kind)) + ": rank " + std::to_string(rank_) +
+                                              " is not a member of process set " + std::to_string(q.set) + " with ranks " +
+                                              shape_string({members.begin(), members.end()}));
   }
   if (q.kind == Kind::alltoall && q.splits.empty() && !q.shape.empty()) {
     const int64_t n = static_cast<int64_t>(members.size());
@@ -37,8 +39,8 @@ Status Submissions::check(Request& q) const {
 // `entry`: of the running schedule.
 Status Submissions::check_name(const Request& q, uint32_t entry) const {
   if (q.unnamed) return {};
-  const bool taken = (entry != ScheduleCursor::kNoEntry && cursor_->busy(entry)) ||
-                     (!in_flight_.empty() && in_flight_.count(key_of(q)) != 0);
+  const bool taken =
+      (entry != ScheduleCursor::kNoEntry && cursor_->busy(entry)) || (!in_flight_.empty() && in_flight_.count(key_of(q)) != 0);
   if (!taken) return {};
   return Status(Code::invalid_argument, std::string(name_of(q.kind)) + ": an operation named '" + q.name +
                                             "' is still in flight; wait for it before you use the name again");

@@ -8,7 +8,8 @@
 //   a schedule begins: queue_ -> cursor_, from the first on that does not fit -> queue_ ("deviated": the driver leaves the schedule)
 //   it ends:           cursor_, queue_ -> end_schedule() -> the driver's, announced next
 //
-// Whoever waits in vain for something in cursor_ or assembly_ nudges it on towards the announcement, after which rank 0 knows who is missing.
+// Whoever waits in vain for something in cursor_ or assembly_ nudges it on towards the announcement, after which rank 0 knows who is
+// missing.
 #pragma once
 #include <map>
 #include <memory>
@@ -17,9 +18,9 @@
 #include <unordered_set>
 #include <vector>
 
+#include "agree/schedule.h"
 #include "engine/assembly.h"
 #include "engine/operation.h"
-#include "agree/schedule.h"
 
 namespace hvd {
 
@@ -70,8 +71,8 @@ class Submissions {
   const Schedule::Bucket* take_bucket(std::vector<Operation*>* operations, std::vector<OperationPtr>* keep);
   // The same, but the operations stay in the schedule: it may still end before them.
   const Schedule::Bucket* peek_bucket(std::vector<Operation*>* operations) const;
-  // A caller has been waiting for `op` for a while: if its bucket, or its group, is incomplete here, waiting longer cannot help. `impatient`: it has
-  // waited for so long that others may never come, which only negotiation can tell (see Stall). True: wake the driver.
+  // A caller has been waiting for `op` for a while: if its bucket, or its group, is incomplete here, waiting longer cannot help.
+  // `impatient`: it has waited for so long that others may never come, which only negotiation can tell (see Stall). True: wake the driver.
   bool nudge(const Operation& op, bool impatient);
   // The same for operations that nobody waits for, by their age and by how long the program has submitted nothing. `waiting`: there are, or
   // were until now, such operations in the schedule or in incomplete groups, so look again.

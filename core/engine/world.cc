@@ -25,10 +25,13 @@ SpinPolicy spin_policy(const Settings& settings) {
 
 std::string check(const EngineOptions& o) {
   if (o.size < 1 || o.rank < 0 || o.rank >= o.size) return "rank " + std::to_string(o.rank) + " of " + std::to_string(o.size);
-  if (static_cast<int>(o.node_of.size()) != o.size) return "node_of has " + std::to_string(o.node_of.size()) + " entries for " + std::to_string(o.size) + " ranks";
-  if (static_cast<int>(o.labels.size()) != o.size) return "labels has " + std::to_string(o.labels.size()) + " entries for " + std::to_string(o.size) + " ranks";
+  if (static_cast<int>(o.node_of.size()) != o.size)
+    return "node_of has " + std::to_string(o.node_of.size()) + " entries for " + std::to_string(o.size) + " ranks";
+  if (static_cast<int>(o.labels.size()) != o.size)
+    return "labels has " + std::to_string(o.labels.size()) + " entries for " + std::to_string(o.size) + " ranks";
   const auto locals = std::count(o.node_of.begin(), o.node_of.end(), o.node_of[o.rank]);
-  if (static_cast<long>(o.event_fds.size()) != locals) return "event_fds has " + std::to_string(o.event_fds.size()) + " entries for " + std::to_string(locals) + " ranks of this node";
+  if (static_cast<long>(o.event_fds.size()) != locals)
+    return "event_fds has " + std::to_string(o.event_fds.size()) + " entries for " + std::to_string(locals) + " ranks of this node";
   if (locals > 1 && !o.segment) return "no shared memory for " + std::to_string(locals) + " ranks of this node";
   for (int r = 0; r < o.size; ++r) {
     if (o.node_of[r] != o.node_of[o.rank] && !o.data.count(r)) return "no data link to rank " + std::to_string(r);
@@ -66,8 +69,9 @@ void talk_through_memory(EngineOptions& o) {
 }
 
 World::World(EngineOptions& options)
-    : rank_(options.rank), node_of_(options.node_of), timeout_(options.settings.timeout), tuning_(options.settings.tuning), segment_(std::move(options.segment)),
-      event_fds_(std::move(options.event_fds)), links_(std::move(options.data)), waiter_({}, spin_policy(options.settings)) {
+    : rank_(options.rank), node_of_(options.node_of), timeout_(options.settings.timeout), tuning_(options.settings.tuning),
+      segment_(std::move(options.segment)), event_fds_(std::move(options.event_fds)), links_(std::move(options.data)),
+      waiter_({}, spin_policy(options.settings)) {
   for (int r = 0; r < size(); ++r) {
     if (node_of_[r] == node_of_[rank_]) locals_.push_back(r);
     if (node_of_[r] != node_of_[0]) one_node_ = false;

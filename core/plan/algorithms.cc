@@ -68,8 +68,8 @@ constexpr std::string_view kAlgorithmNames[kAlgorithmCount] = {
     "tree", "pipelined",          "dissemination", "naive",    "driver", "halving"};
 
 // The last three of allreduce are never in the table: they are there to be compared with (horovod/benchmark).
-constexpr A kAllreduce[] = {A::shm,          A::recursive_doubling, A::rabenseifner, A::pairwise, A::ring,
-                            A::hierarchical, A::tree,               A::driver,       A::naive};
+constexpr A kAllreduce[] = {A::shm,  A::recursive_doubling, A::rabenseifner, A::pairwise, A::ring, A::hierarchical, A::tree, A::driver,
+                            A::naive};
 constexpr A kBroadcast[] = {A::shm, A::tree, A::pipelined};
 constexpr A kAllgather[] = {A::shm, A::ring};
 constexpr A kDirect[] = {A::shm, A::pairwise};
@@ -83,8 +83,7 @@ Status parse_one(std::string_view item, Overrides* out) {
   const std::string shown = quoted(item).append(" in the choice of algorithms");
   const size_t equals = item.find('=');
   if (equals == item.npos) {
-    return Status(Code::invalid_argument,
-                  shown + " is not of the form collective=algorithm, as in 'allreduce=ring,broadcast=tree'");
+    return Status(Code::invalid_argument, shown + " is not of the form collective=algorithm, as in 'allreduce=ring,broadcast=tree'");
   }
   const std::string_view left = trimmed(item.substr(0, equals)), right = trimmed(item.substr(equals + 1));
   for (int c = 0; c < kCollectiveCount; ++c) {
@@ -134,25 +133,19 @@ Order order_of(Collective c, Algorithm a) {
 
 bool runs_in(Algorithm a, const WorldShape& world) {
   switch (a) {
-    case A::shm:
-      return world.all_local;
-    case A::hierarchical:
-      return world.nested;
-    case A::halving:
-      return true;
-    default:
-      return world.links;
+    case A::shm: return world.all_local;
+    case A::hierarchical: return world.nested;
+    case A::halving: return true;
+    default: return world.links;
   }
 }
 
-Algorithm select(Collective c, DType d, size_t bytes, const WorldShape& world, const Overrides& overrides,
-                 const Tuning& tuning) {
+Algorithm select(Collective c, DType d, size_t bytes, const WorldShape& world, const Overrides& overrides, const Tuning& tuning) {
   const auto& wanted = overrides.wanted[static_cast<size_t>(c)];
   if (wanted && runs_in(*wanted, world)) return *wanted;
   for (const Row& row : kTable) {
     if (row.collective == c && row.where == where(world) && (row.values == Values::any || !is_float(d)) &&
-        (row.sizes == Sizes::any || world.power_of_two) && world.size <= row.ranks &&
-        (!row.bytes || bytes <= tuning.*row.bytes)) {
+        (row.sizes == Sizes::any || world.power_of_two) && world.size <= row.ranks && (!row.bytes || bytes <= tuning.*row.bytes)) {
       return row.algorithm;
     }
   }

@@ -46,8 +46,7 @@ Status Topology::subset(std::span<const int> ranks, Topology* out) const {
   int mine = -1;
   for (int r : ranks) {
     if (r < 0 || r >= size) {
-      return Status(Code::invalid_argument,
-                    "process set with rank " + std::to_string(r) + " in a world of " + std::to_string(size));
+      return Status(Code::invalid_argument, "process set with rank " + std::to_string(r) + " in a world of " + std::to_string(size));
     }
     if (seen[r]) return Status(Code::invalid_argument, "process set with rank " + std::to_string(r) + " twice");
     seen[r] = true;

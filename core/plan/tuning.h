@@ -1,6 +1,6 @@
 // Sizes at which the collectives change their ways: which algorithm, how much in a round, which stores. The defaults were measured on
-// one kind of machine; horovod.benchmark --calibrate measures them on another (horovod/common/wiring/calibration.py). All ranks of a job use
-// the same values, and no value changes a bit of a result (docs/adr/0002-same-bits.md). Pure.
+// one kind of machine; horovod.benchmark --calibrate measures them on another (horovod/common/wiring/calibration.py). All ranks of a job
+// use the same values, and no value changes a bit of a result (docs/adr/0002-same-bits.md). Pure.
 #pragma once
 #include <cstddef>
 #include <span>

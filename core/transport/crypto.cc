@@ -42,8 +42,7 @@ constexpr Example kExamples[] = {
      "d9313225f88406e5a55909c5aff5269a86a7a9531534f7da2e4c303d8a318a721c3c0c95956809532fcf0e2449a6b525b16aedf5aa0de657ba637b39",
      "522dc1f099567d07f47f37a32a84427d643a8cdcbfe5c0c97598a2bd2555d1aa8cb08e48590dbb3da7b08b1056828838c5f61e6393ba7a0abcc9f662",
      "76fc6ece0f4e1768cddf8853bb2d551b"},
-    {"808182838485868788898a8b8c8d8e8f909192939495969798999a9b9c9d9e9f", "070000004041424344454647",
-     "50515253c0c1c2c3c4c5c6c7",
+    {"808182838485868788898a8b8c8d8e8f909192939495969798999a9b9c9d9e9f", "070000004041424344454647", "50515253c0c1c2c3c4c5c6c7",
      "4c616469657320616e642047656e746c656d656e206f662074686520636c617373206f66202739393a204966204920636f756c64206f66666572"
      "20796f75206f6e6c79206f6e652074697020666f7220746865206675747572652c2073756e73637265656e20776f756c642062652069742e",
      "d31a8d34648e60db7b86afbc53ef7ec2a4aded51296e08fea9e2b5a736ee62d63dbea45e8ca9671282fafb69da92728b1a71de0a9e060b2905d6"
@@ -95,7 +94,8 @@ Status CryptoLibrary::load(const std::string& path, std::shared_ptr<const Crypto
   std::unique_ptr<CryptoLibrary> made = openssl_library(handle);
   if (!made) made = sodium_library(handle);
   if (!made) {
-    return Status(Code::invalid_argument, "the library '" + path + "' lacks functions; accepted are OpenSSL's libcrypto from 1.1.1 on, and libsodium");
+    return Status(Code::invalid_argument,
+                  "the library '" + path + "' lacks functions; accepted are OpenSSL's libcrypto from 1.1.1 on, and libsodium");
   }
   *out = std::move(made);
   return {};

@@ -13,7 +13,8 @@ struct Functions {
   using Opaque = void;
   Opaque* (*cipher_ctx_new)() = nullptr;
   void (*cipher_ctx_free)(Opaque*) = nullptr;
-  int (*cipher_init)(Opaque* ctx, const Opaque* cipher, Opaque* engine, const unsigned char* key, const unsigned char* iv, int seal) = nullptr;
+  int (*cipher_init)(Opaque* ctx, const Opaque* cipher, Opaque* engine, const unsigned char* key, const unsigned char* iv,
+                     int seal) = nullptr;
   int (*cipher_update)(Opaque* ctx, unsigned char* out, int* out_bytes, const unsigned char* in, int in_bytes) = nullptr;
   int (*cipher_final)(Opaque* ctx, unsigned char* out, int* out_bytes) = nullptr;
   int (*cipher_ctrl)(Opaque* ctx, int what, int bytes, void* data) = nullptr;

@@ -12,8 +12,10 @@ namespace {
 using U8 = unsigned char;
 using Length = unsigned long long;
 // `k`: the key, or for AES what beforenm() has made of it.
-using Seal = int (*)(U8* c, U8* mac, Length* mac_bytes, const U8* m, Length m_bytes, const U8* ad, Length ad_bytes, const U8* nsec, const U8* nonce, const U8* k);
-using Open = int (*)(U8* m, U8* nsec, const U8* c, Length c_bytes, const U8* mac, const U8* ad, Length ad_bytes, const U8* nonce, const U8* k);
+using Seal = int (*)(U8* c, U8* mac, Length* mac_bytes, const U8* m, Length m_bytes, const U8* ad, Length ad_bytes, const U8* nsec,
+                     const U8* nonce, const U8* k);
+using Open = int (*)(U8* m, U8* nsec, const U8* c, Length c_bytes, const U8* mac, const U8* ad, Length ad_bytes, const U8* nonce,
+                     const U8* k);
 
 struct Functions {
   int (*init)() = nullptr;
@@ -36,7 +38,8 @@ bool find(void* handle, const char* name, F* out) {
 
 bool Functions::load(void* handle) {
   return find(handle, "sodium_init", &init) && find(handle, "crypto_aead_aes256gcm_is_available", &aes_is_there) &&
-         find(handle, "crypto_aead_aes256gcm_statebytes", &aes_state_bytes) && find(handle, "crypto_aead_aes256gcm_beforenm", &aes_prepare) &&
+         find(handle, "crypto_aead_aes256gcm_statebytes", &aes_state_bytes) &&
+         find(handle, "crypto_aead_aes256gcm_beforenm", &aes_prepare) &&
          find(handle, "crypto_aead_aes256gcm_encrypt_detached_afternm", &aes_seal) &&
          find(handle, "crypto_aead_aes256gcm_decrypt_detached_afternm", &aes_open) &&
          find(handle, "crypto_aead_chacha20poly1305_ietf_encrypt_detached", &chacha_seal) &&
@@ -61,10 +64,12 @@ class SodiumAead final : public Aead {
 
   bool seal(const CipherNonce& nonce, ConstBytes extra, ConstBytes text, std::byte* out, std::byte* tag) override {
     Length bytes = 0;
-    return seal_(raw(out), raw(tag), &bytes, raw(text.data()), text.size(), raw(extra.data()), extra.size(), nullptr, nonce.data(), state_) == 0;
+    return seal_(raw(out), raw(tag), &bytes, raw(text.data()), text.size(), raw(extra.data()), extra.size(), nullptr, nonce.data(),
+                 state_) == 0;
   }
   bool open(const CipherNonce& nonce, ConstBytes extra, ConstBytes sealed, const std::byte* tag, std::byte* out) override {
-    return open_(raw(out), nullptr, raw(sealed.data()), sealed.size(), raw(tag), raw(extra.data()), extra.size(), nonce.data(), state_) == 0;
+    return open_(raw(out), nullptr, raw(sealed.data()), sealed.size(), raw(tag), raw(extra.data()), extra.size(), nonce.data(), state_) ==
+           0;
   }
 
  private:

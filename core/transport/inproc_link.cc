@@ -49,14 +49,12 @@ struct InprocLink::Pipe {
 
 InprocLink::Pair InprocLink::make_pair(BellRef first, BellRef second, size_t capacity) {
   auto pipe = std::make_shared<Pipe>(capacity);
-  return {std::unique_ptr<InprocLink>(new InprocLink(pipe, 0, second)),
-          std::unique_ptr<InprocLink>(new InprocLink(pipe, 1, first))};
+  return {std::unique_ptr<InprocLink>(new InprocLink(pipe, 0, second)), std::unique_ptr<InprocLink>(new InprocLink(pipe, 1, first))};
 }
 
 int64_t InprocLink::broken() {
   const bool mine = pipe_->closed[side_];
-  if (error_.ok())
-    error_ = Status(Code::peer_lost, mine ? "this end of the connection is closed" : "the peer closed its connection");
+  if (error_.ok()) error_ = Status(Code::peer_lost, mine ? "this end of the connection is closed" : "the peer closed its connection");
   return -1;
 }
 

@@ -2,10 +2,10 @@
 
 namespace hvd {
 
-NodeGroup::NodeGroup(std::shared_ptr<Segment> segment, int set_slot, uint32_t generation, std::vector<int> locals, int me, std::vector<BellRef> bells,
-                     StagingLedger* ledger, Waiter* waiter, double timeout_seconds)
-    : segment_(std::move(segment)), locals_(std::move(locals)), me_(me), bells_(std::move(bells)),
-      ledger_(ledger), waiter_(waiter), timeout_(timeout_seconds), staging_(locals_.size()) {
+NodeGroup::NodeGroup(std::shared_ptr<Segment> segment, int set_slot, uint32_t generation, std::vector<int> locals, int me,
+                     std::vector<BellRef> bells, StagingLedger* ledger, Waiter* waiter, double timeout_seconds)
+    : segment_(std::move(segment)), locals_(std::move(locals)), me_(me), bells_(std::move(bells)), ledger_(ledger), waiter_(waiter),
+      timeout_(timeout_seconds), staging_(locals_.size()) {
   ProgressCounters counters;
   for (int local : locals_) counters.push_back(&segment_->set_line(set_slot, local).progress);
   counters_ = std::make_shared<const ProgressCounters>(std::move(counters));

@@ -6,8 +6,8 @@
 //
 //   Each collective: begin() -> half of the staging area; publish() after each stage; await(member, stage); finish().
 //
-// Staging: every rank has one area that the others read, cut into two halves that successive operations of a group use in turn. begin() waits
-// until everybody is done with the operation that used the half before (two operations ago, or in another process set), which in
+// Staging: every rank has one area that the others read, cut into two halves that successive operations of a group use in turn. begin()
+// waits until everybody is done with the operation that used the half before (two operations ago, or in another process set), which in
 // steady state has long happened. finish() publishes the stage "I touch nobody's memory of this operation any more".
 #pragma once
 #include <atomic>
@@ -40,8 +40,8 @@ class NodeGroup {
   // `locals`: local ranks of the members in set order; `me`: my index among them; `bells`: of the members, same order.
   // `generation`: the same on all members and larger than that of any earlier group in this slot; counters start from it, so
   // that what an earlier group left in the slot counts as "not yet".
-  NodeGroup(std::shared_ptr<Segment> segment, int set_slot, uint32_t generation, std::vector<int> locals, int me, std::vector<BellRef> bells,
-            StagingLedger* ledger, Waiter* waiter, double timeout_seconds);
+  NodeGroup(std::shared_ptr<Segment> segment, int set_slot, uint32_t generation, std::vector<int> locals, int me,
+            std::vector<BellRef> bells, StagingLedger* ledger, Waiter* waiter, double timeout_seconds);
   int size() const { return static_cast<int>(locals_.size()); }
   int me() const { return me_; }
 
@@ -57,9 +57,7 @@ class NodeGroup {
   Status await(int member, uint64_t stage);
   Status await_all(uint64_t stage);
   // Have they? Never waits.
-  bool reached(int member, uint64_t stage) const {
-    return progress(member).load(std::memory_order_seq_cst) >= base_ + stage;
-  }
+  bool reached(int member, uint64_t stage) const { return progress(member).load(std::memory_order_seq_cst) >= base_ + stage; }
   // Ends the collective after `published` stages of mine (publishes one more: done).
   void finish();
   // Ends it as if I had published `stages` stages (at least those that I have): where members give up after unequally many.

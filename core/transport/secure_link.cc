@@ -111,8 +111,8 @@ bool SecureLink::whole_record(size_t* text) {
   const auto* p = reinterpret_cast<const unsigned char*>(in_.get() + in_begin_);
   for (size_t i = 0; i < sizeof(Length); ++i) *text |= size_t{p[i]} << (8 * i);
   if (*text == 0 || *text > kMostText) {
-    broken(Code::peer_lost, "what it sends is not encrypted as agreed: a record of " + std::to_string(*text) + " bytes, accepted are 1 to " +
-                                std::to_string(kMostText));
+    broken(Code::peer_lost, "what it sends is not encrypted as agreed: a record of " + std::to_string(*text) +
+                                " bytes, accepted are 1 to " + std::to_string(kMostText));
     return false;
   }
   return held >= *text + kAround;

@@ -19,12 +19,8 @@ size_t rings(const SegmentSpec& s) { return static_cast<size_t>(kRingChannels) *
 size_t bells_at() { return page_up(sizeof(SegmentHeader)); }
 size_t sets_at(const SegmentSpec& s) { return page_up(bells_at() + s.local_size * sizeof(BellWord)); }
 size_t ring_headers_at(const SegmentSpec& s) { return page_up(sets_at(s) + kMaxProcessSets * s.local_size * sizeof(SetLine)); }
-size_t ring_data_at(const SegmentSpec& s) {
-  return page_up(ring_headers_at(s) + rings(s) * sizeof(RingHeader));
-}
-size_t staging_at(const SegmentSpec& s) {
-  return page_up(ring_data_at(s) + rings(s) * s.ring_bytes);
-}
+size_t ring_data_at(const SegmentSpec& s) { return page_up(ring_headers_at(s) + rings(s) * sizeof(RingHeader)); }
+size_t staging_at(const SegmentSpec& s) { return page_up(ring_data_at(s) + rings(s) * s.ring_bytes); }
 
 size_t arenas_at(const SegmentSpec& s) { return page_up(staging_at(s) + s.local_size * s.staging_bytes); }
 

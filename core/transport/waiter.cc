@@ -91,8 +91,7 @@ Status Wait::pause() {
     rounds_ = 0;
   }
   const int round = rounds_++;
-  if (round % kHookEvery == kHookEvery - 1 && waiter_.abort_flag_ &&
-      waiter_.abort_flag_->load(std::memory_order_relaxed) != 0) {
+  if (round % kHookEvery == kHookEvery - 1 && waiter_.abort_flag_ && waiter_.abort_flag_->load(std::memory_order_relaxed) != 0) {
     HVD_RETURN_IF_ERROR(waiter_.run_hook());
   }
   if (round < policy.spins) {

@@ -76,8 +76,7 @@ class Waiter {
 class Wait {
  public:
   // `what` completes the sentence "no progress for 30 s while waiting for ..."; it must outlive the Wait.
-  Wait(Waiter& waiter, double timeout_seconds, const char* what)
-      : waiter_(waiter), timeout_(timeout_seconds), what_(what) {}
+  Wait(Waiter& waiter, double timeout_seconds, const char* what) : waiter_(waiter), timeout_(timeout_seconds), what_(what) {}
   Wait(Waiter& waiter, double timeout_seconds, std::function<std::string()> what)
       : waiter_(waiter), timeout_(timeout_seconds), describe_(std::move(what)) {}
   ~Wait();
@@ -90,7 +89,10 @@ class Wait {
   // than we are), and does so without looking around for long.
   void looks_are_dear() { dear_ = true; }
   // Something moved: spinning and the deadline start anew.
-  void progress() { rounds_ = 0; started_ = false; }
+  void progress() {
+    rounds_ = 0;
+    started_ = false;
+  }
 
  private:
   static constexpr int kDearLook = 32;

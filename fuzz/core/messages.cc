@@ -26,12 +26,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const char* begin = reinterpret_cast<const char*>(data) + 1;
   const char* end = begin + size - 1;
   switch (data[0] % 3) {
-    case 0:
-      back_and_forth<Request>(begin, end);
-      break;
-    case 1:
-      back_and_forth<Response>(begin, end);
-      break;
+    case 0: back_and_forth<Request>(begin, end); break;
+    case 1: back_and_forth<Response>(begin, end); break;
     default: {
       auto schedule = std::make_shared<Schedule>();
       if (!decode(std::string(begin, end), schedule.get())) break;

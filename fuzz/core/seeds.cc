@@ -2,9 +2,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "agree/schedule.h"
 #include "base/wire.h"
 #include "engine/control.h"
-#include "agree/schedule.h"
 
 using namespace hvd;
 
@@ -44,8 +44,12 @@ Request request(Kind kind, const char* name, std::vector<int64_t> shape) {
 
 // As in driver.cc.
 std::vector<Request> requests(int rank) {
-  std::vector<Request> all = {request(Kind::allreduce, "a", {2, 3}), request(Kind::allreduce, "b", {5}), request(Kind::allgather, "g", {rank + 1, 2}),
-                              request(Kind::alltoall, "t", {6}),     request(Kind::broadcast, "c", {3}), request(Kind::reducescatter, "r", {4}),
+  std::vector<Request> all = {request(Kind::allreduce, "a", {2, 3}),
+                              request(Kind::allreduce, "b", {5}),
+                              request(Kind::allgather, "g", {rank + 1, 2}),
+                              request(Kind::alltoall, "t", {6}),
+                              request(Kind::broadcast, "c", {3}),
+                              request(Kind::reducescatter, "r", {4}),
                               request(Kind::barrier, "barrier.noname.0", {})};
   all[3].splits = {1, 2, 3};
   all[6].unnamed = true;
@@ -118,21 +122,24 @@ int main(int, char** arguments) {
   write("driver", "announce-all", root_of_two + announced(1, requests(1)) + announced(2, requests(2)));
   write("driver", "announce-set", root_of_two + announced(1, {add}) + announced(2, {add}));
   write("driver", "join", root_of_two + announced(1, {request(Kind::join, "", {})}) + announced(2, {request(Kind::join, "", {})}));
-  write("driver", "ready", root_of_two + frame(FrameType::ready, 1, packed(uint64_t{1}, uint64_t{5})) +
-                               frame(FrameType::revoke, 2, packed(uint64_t{1}, true)) + frame(FrameType::settled, 2, packed(uint64_t{0})));
+  write("driver", "ready",
+        root_of_two + frame(FrameType::ready, 1, packed(uint64_t{1}, uint64_t{5})) +
+            frame(FrameType::revoke, 2, packed(uint64_t{1}, true)) + frame(FrameType::settled, 2, packed(uint64_t{0})));
   write("driver", "bye", root_of_two + frame(FrameType::bye, 1, bye) + frame(FrameType::abort, 2, lost));
   write("driver", "respond-all", child + decided(responses) + decided(responses) + decided(responses));
   write("driver", "respond-fused", child + decided({two, failed}));
   write("driver", "respond-set", child + decided({added}));
-  write("driver", "respond-schedule", child + decided(responses) + decided({adopted}) + frame(FrameType::go, 0, packed(uint64_t{1}, uint64_t{7})) +
-                                          frame(FrameType::revoked, 0, packed(uint64_t{1}, uint64_t{7})));
+  write("driver", "respond-schedule",
+        child + decided(responses) + decided({adopted}) + frame(FrameType::go, 0, packed(uint64_t{1}, uint64_t{7})) +
+            frame(FrameType::revoked, 0, packed(uint64_t{1}, uint64_t{7})));
   // A group of two types: one bucket of two parts.
   Response bytes_part = responses[0];
   bytes_part.names = {"c"};
   bytes_part.dtype = DType::uint8;
   Schedule group;
   group.id = 2;
-  for (const std::string& name : {std::string("b"), two.names.front(), std::string("c")}) group.entries.push_back({0, two.kind, name, false, 0});
+  for (const std::string& name : {std::string("b"), two.names.front(), std::string("c")})
+    group.entries.push_back({0, two.kind, name, false, 0});
   group.buckets.push_back({{two, bytes_part}, {1, 0, 2}});
   Response grouped;
   grouped.kind = Kind::adopt_schedule;

@@ -24,7 +24,8 @@ inline std::vector<Library> crypto_libraries() {
 
 inline CipherKey key_of(int from, int to) {
   CipherKey key;
-  for (size_t i = 0; i < key.size(); ++i) key[i] = static_cast<unsigned char>(7 * i + 31 * static_cast<size_t>(from) + static_cast<size_t>(to));
+  for (size_t i = 0; i < key.size(); ++i)
+    key[i] = static_cast<unsigned char>(7 * i + 31 * static_cast<size_t>(from) + static_cast<size_t>(to));
   return key;
 }
 
@@ -32,7 +33,8 @@ inline CipherKey key_of(int from, int to) {
 inline std::unique_ptr<Link> encrypted(std::unique_ptr<Link> inner, const Library& library, Cipher cipher, int mine, int theirs,
                                        uint64_t records_per_key = SecureLink::kRecordsPerKey) {
   std::unique_ptr<Link> link;
-  const Status made = SecureLink::make(std::move(inner), library, cipher, {key_of(mine, theirs), key_of(theirs, mine)}, &link, records_per_key);
+  const Status made =
+      SecureLink::make(std::move(inner), library, cipher, {key_of(mine, theirs), key_of(theirs, mine)}, &link, records_per_key);
   if (!made.ok()) throw std::runtime_error(made.message());
   return link;
 }

@@ -1,5 +1,5 @@
-// The stacks of all threads of this process, for reports of hangs: by gdb where it is installed, else by asking each thread, which those that
-// block signals (the engines' own) do not answer.
+// The stacks of all threads of this process, for reports of hangs: by gdb where it is installed, else by asking each thread, which those
+// that block signals (the engines' own) do not answer.
 #pragma once
 #include <dirent.h>
 #include <dlfcn.h>
@@ -52,7 +52,7 @@ inline std::string stacks_by_asking() {
   const std::lock_guard lock(one_at_a_time);
   void* warm[2];
   (void)::backtrace(warm, 2);  // the first call allocates, which a handler must not
-  struct sigaction action {}, before {};
+  struct sigaction action{}, before{};
   action.sa_handler = [](int) {
     if (StackOfThread* stack = wanted_stack.load()) {
       stack->count = ::backtrace(stack->frames.data(), static_cast<int>(stack->frames.size()));

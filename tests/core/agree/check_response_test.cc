@@ -58,9 +58,14 @@ TEST_CASE("a decision about another tensor than this rank's is refused") {
 TEST_CASE("sizes have to be possible, and this rank's own") {
   Request q = asked(Kind::allgather, {4, 2});
   Response r = answer(q);
-  for (const auto& [sizes, good] : std::vector<std::pair<std::vector<int64_t>, bool>>{
-           {{1, 4, 9}, true}, {{0, 4, 0}, true}, {{1, 4}, false}, {{1, 5, 9}, false}, {{-1, 4, 9}, false}, {{1, 4, INT64_MAX / 4}, false},
-           {{INT64_MAX, 4, INT64_MAX}, false}, {{}, false}}) {
+  for (const auto& [sizes, good] : std::vector<std::pair<std::vector<int64_t>, bool>>{{{1, 4, 9}, true},
+                                                                                      {{0, 4, 0}, true},
+                                                                                      {{1, 4}, false},
+                                                                                      {{1, 5, 9}, false},
+                                                                                      {{-1, 4, 9}, false},
+                                                                                      {{1, 4, INT64_MAX / 4}, false},
+                                                                                      {{INT64_MAX, 4, INT64_MAX}, false},
+                                                                                      {{}, false}}) {
     CAPTURE(shape_string(sizes));
     r.sizes = sizes;
     CHECK(accepted(r, q) == good);
@@ -83,9 +88,15 @@ TEST_CASE("process sets have ranks that there are") {
   r.names = {"set"};
   r.shapes = {{}};
   r.kind = Kind::add_set;
-  for (const auto& [sizes, good] : std::vector<std::pair<std::vector<int64_t>, bool>>{
-           {{1, 7, 0, 2}, true}, {{1, 7}, false}, {{0, 7, 0, 2}, false}, {{256, 7, 0, 2}, false}, {{1, 7, 0, 3}, false}, {{1, 7, -1, 2}, false},
-           {{1, 7, 2, 0}, false}, {{1, 7, 1, 1}, false}, {{}, false}}) {
+  for (const auto& [sizes, good] : std::vector<std::pair<std::vector<int64_t>, bool>>{{{1, 7, 0, 2}, true},
+                                                                                      {{1, 7}, false},
+                                                                                      {{0, 7, 0, 2}, false},
+                                                                                      {{256, 7, 0, 2}, false},
+                                                                                      {{1, 7, 0, 3}, false},
+                                                                                      {{1, 7, -1, 2}, false},
+                                                                                      {{1, 7, 2, 0}, false},
+                                                                                      {{1, 7, 1, 1}, false},
+                                                                                      {{}, false}}) {
     CAPTURE(shape_string(sizes));
     r.sizes = sizes;
     CHECK(check_set_change(r, kSize).ok() == good);

@@ -74,8 +74,16 @@ TEST_CASE("ready when the last rank has announced, in the order of completion") 
 }
 
 TEST_CASE("each disagreement names the tensor, both ranks and both values") {
-  struct Wrong { const char* what; Request left, right; const char *one, *other; };
-  auto with = [](auto change, Kind kind = Kind::allreduce) { Request q = request("t", kind); change(q); return q; };
+  struct Wrong {
+    const char* what;
+    Request left, right;
+    const char *one, *other;
+  };
+  auto with = [](auto change, Kind kind = Kind::allreduce) {
+    Request q = request("t", kind);
+    change(q);
+    return q;
+  };
   const Request t = request("t");
   const Wrong all[] = {
       {"operation", t, request("t", Kind::allgather), "allreduce", "allgather"},
@@ -85,7 +93,11 @@ TEST_CASE("each disagreement names the tensor, both ranks and both values") {
       {"wire format", t, with([](Request& q) { q.wire = WireFormat::int8; }), "none", "int8"},
       {"prescale", t, with([](Request& q) { q.prescale = 0.5; }), "1", "0.5"},
       {"postscale", t, with([](Request& q) { q.postscale = 0.1; }), "1", "0.1"},
-      {"group", t, with([](Request& q) { q.group = "g"; q.group_size = 3; }), "0", "3"},
+      {"group", t, with([](Request& q) {
+    q.group = "g";
+    q.group_size = 3;
+  }),
+       "0", "3"},
       {"root", request("t", Kind::broadcast), with([](Request& q) { q.root = 1; }, Kind::broadcast), "0", "1"},
       {"shape", request("t", Kind::allgather, {2, 3}), request("t", Kind::allgather, {9, 4}), "[2, 3]", "[9, 4]"},
       {"shape", request("t", Kind::alltoall, {2, 3}), request("t", Kind::alltoall, {2}), "[2, 3]", "[2]"},
@@ -211,7 +223,9 @@ TEST_CASE("a group that fails: what is held, what comes later, what only some ra
     for (const Ready& r : n.take_ready()) all += r.response.names.front() + (r.response.error.ok() ? "+" : "-");
     return all;
   };
-  auto both = [&n](auto make) { for (int r : {0, 1}) n.announce(r, make(r), 0); };
+  auto both = [&n](auto make) {
+    for (int r : {0, 1}) n.announce(r, make(r), 0);
+  };
   both([](int) { return member_of("g", 3, "a"); });
   both([](int r) { return member_of("g", 3, "b", {r + 1}); });
   CHECK(errors() == "a-b-");
@@ -235,7 +249,8 @@ TEST_CASE("a group that fails: what is held, what comes later, what only some ra
 
   for (double late : {0.0, 0.5}) {  // ranks mean different members
     for (int r : {0, 1}) {
-      for (const std::string name : {"a", "b", r == 0 ? "c" : "d"}) n.announce(r, member_of("g", 3, name, {name == "a" ? r + 1 : 2}), r * late);
+      for (const std::string name : {"a", "b", r == 0 ? "c" : "d"})
+        n.announce(r, member_of("g", 3, name, {name == "a" ? r + 1 : 2}), r * late);
     }
     CHECK(errors() == "a-b-");
     n.fail_diverged(0.25);
@@ -405,7 +420,10 @@ TEST_CASE("the stall check tells who is missing, and ends the job when asked to"
   CHECK(waiting[0].missing == std::vector<int>{0, 2});
   std::string text;
   int warnings = 0;
-  const LogSink log = [&](LogLevel, const std::string& t) { text = t; ++warnings; };
+  const LogSink log = [&](LogLevel, const std::string& t) {
+    text = t;
+    ++warnings;
+  };
   bool told = false;
   auto check = [&](Stall& s, double now) { return s.check(n, now, log, &told); };
   Stall stall(5, 20, labels(4));

@@ -32,7 +32,8 @@ std::string period_after(ScheduleDetector& d, const std::vector<std::string>& st
     ++fence;
     for (char c : step) {
       const bool unnamed = c < 'a';
-      const Ready r = unnamed ? ready_of("allreduce.noname." + std::to_string(number++), fence, true, c) : ready_of(std::string(1, c), fence);
+      const Ready r =
+          unnamed ? ready_of("allreduce.noname." + std::to_string(number++), fence, true, c) : ready_of(std::string(1, c), fence);
       d.feed(r, identity_of(r));
     }
   }
@@ -98,7 +99,10 @@ struct Follower {
 }  // namespace
 
 TEST_CASE("which histories have a period") {
-  struct Case { std::vector<std::string> steps; const char* period; };
+  struct Case {
+    std::vector<std::string> steps;
+    const char* period;
+  };
   const Case cases[] = {
       {{"x", "abc", "abc"}, "abc"},
       {{"x", "abc", "bca"}, "bca"},      // ranks race
@@ -155,7 +159,8 @@ TEST_CASE("after a schedule that did not last only longer periods are proposed, 
 
 TEST_CASE("a barrier after every so many equal operations: the period with the barrier in it is found") {
   ScheduleDetector d(100);
-  const std::vector<std::string> round{"b", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a"};
+  const std::vector<std::string> round{"b", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a",
+                                       "a", "a", "a", "a", "a", "a", "a", "a", "a", "a"};
   for (int i = 0; i < 2; ++i) {
     CHECK(period_after(d, {"b", "a", "a", "a"}) == "a");  // three negotiated, the others by the schedule, until the barrier ends it
     d.note_revoked(17, 1);

@@ -4,8 +4,6 @@
 //   - a bucket that any rank starts has been submitted by all of its members, and lies before the end that all agree on;
 //   - all ranks find the same end, and have carried out exactly what lies before it;
 //   - from everywhere the end can still be reached once a program has done something else (nobody waits for ever).
-#include "agree/steady_word.h"
-
 #include <doctest/doctest.h>
 
 #include <array>
@@ -14,6 +12,8 @@
 #include <map>
 #include <string>
 #include <unordered_map>
+
+#include "agree/steady_word.h"
 
 using namespace hvd;
 
@@ -138,9 +138,7 @@ class Explorer {
   State turn(State s, int r) {
     RankState& me = s.ranks[r];
     switch (me.step) {
-      case enter:
-        me.step = begin;
-        break;
+      case enter: me.step = begin; break;
       case begin: {  // submissions_->progress()
         const uint64_t ready = ready_of(r, me);
         me.ready = any_part(r) ? static_cast<uint8_t>(ready) : 0;
@@ -184,7 +182,8 @@ class Explorer {
         } else if (me.index == m_.ranks) {
           // position < position_: what is frozen was told before
           me.step = me.told > me.executed + 1 ? start : begin;
-        } else if (!takes_part(me.index, me.executed % buckets()) || me.index == r || SteadyWord{s.words[me.index]}.ready(kId, me.executed)) {
+        } else if (!takes_part(me.index, me.executed % buckets()) || me.index == r ||
+                   SteadyWord{s.words[me.index]}.ready(kId, me.executed)) {
           ++me.index;
         } else {
           me.step = begin;
@@ -195,8 +194,7 @@ class Explorer {
         ++me.executed;
         me.step = begin;
         break;
-      default:
-        break;
+      default: break;
     }
     return s;
   }
@@ -206,7 +204,8 @@ class Explorer {
     for (int member : m_.members[position % buckets()]) {
       uint64_t mine = 0;
       for (uint64_t p = 0; p <= position; ++p) mine += takes_part(member, p % buckets());
-      if (s.ranks[member].submitted < mine) wrong_ = "rank " + std::to_string(r) + " starts what rank " + std::to_string(member) + " has not submitted";
+      if (s.ranks[member].submitted < mine)
+        wrong_ = "rank " + std::to_string(r) + " starts what rank " + std::to_string(member) + " has not submitted";
     }
   }
   // leave_schedule(): all words are frozen, so nothing changes while the rest is carried out.
@@ -232,7 +231,8 @@ class Explorer {
       if (s.ranks[r].executed != s.ranks[0].executed) wrong_ = "rank " + std::to_string(r) + " ends elsewhere";
     }
   }
-  // Backwards from the ends: what is not met cannot end any more. Before anybody leaves, programs may go on as they like, and then one leaves.
+  // Backwards from the ends: what is not met cannot end any more. Before anybody leaves, programs may go on as they like, and then one
+  // leaves.
   void check_end() {
     if (ends_.empty()) {
       wrong_ = "no end";

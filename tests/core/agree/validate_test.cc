@@ -34,7 +34,8 @@ TEST_CASE("bool takes no average and no scale factors, whichever of the two it i
     Request q = request(kind, DType::boolean, ReduceOp::sum);
     CHECK(refusal(q) == "");
     q.prescale = 0.5;
-    CHECK(refusal(q) == std::string(name_of(kind)) + " 'x': op Sum of dtype bool takes no scale factors (prescale 0.5, postscale 1); accepted: 1");
+    CHECK(refusal(q) ==
+          std::string(name_of(kind)) + " 'x': op Sum of dtype bool takes no scale factors (prescale 0.5, postscale 1); accepted: 1");
     q.prescale = 1;
     q.postscale = 2;
     CHECK(contains(refusal(q), "(prescale 1, postscale 2); accepted: 1"));

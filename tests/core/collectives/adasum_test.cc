@@ -236,8 +236,9 @@ TEST_CASE("Adasum of extreme magnitudes neither overflows nor underflows") {
     DType d;
     double largest, smallest;
   };
-  for (const Extreme& e : {Extreme{DType::float64, 1.7e308, 5e-324}, Extreme{DType::float64, 1e300, 1e-300}, Extreme{DType::float32, 3.4e38, 1e-45},
-                           Extreme{DType::bfloat16, 3e38, 1e-40}, Extreme{DType::float16, 65504, 6e-8}}) {
+  for (const Extreme& e :
+       {Extreme{DType::float64, 1.7e308, 5e-324}, Extreme{DType::float64, 1e300, 1e-300}, Extreme{DType::float32, 3.4e38, 1e-45},
+        Extreme{DType::bfloat16, 3e38, 1e-40}, Extreme{DType::float16, 65504, 6e-8}}) {
     INFO(name_of(e.d), " ", e.largest);
     const double h = e.largest, l = e.smallest;
     check_pair(world, e.d, {h, h / 2, -h / 4}, {h, h / 2, -h / 4});       // parallel
@@ -292,7 +293,8 @@ TEST_CASE("the kernels of Adasum give the same bits on every instruction set") {
         memcpy(result.data() + n * size_of(d), sums, sizeof sums);
         results.push_back(result);
         long double ab = 0;
-        for (size_t i = 0; i < n; ++i) ab += static_cast<long double>(get_float(d, a.data(), i)) * static_cast<long double>(get_float(d, b.data(), i));
+        for (size_t i = 0; i < n; ++i)
+          ab += static_cast<long double>(get_float(d, a.data(), i)) * static_cast<long double>(get_float(d, b.data(), i));
         CHECK(sums[0] == doctest::Approx(static_cast<double>(ab)).epsilon(1e-12));
         if (d == DType::float64) {
           double most = 0;

@@ -1,4 +1,6 @@
 // Allreduce of tensors that live in the members' arenas (collectives/homes.h).
+#include "transport/arena.h"
+
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -9,7 +11,6 @@
 #include "collectives/homes.h"
 #include "elements.h"
 #include "harness_shm.h"
-#include "transport/arena.h"
 
 using namespace hvd;
 using namespace hvd::testing;
@@ -114,40 +115,41 @@ TEST_CASE("allreduce in arenas: only what lies there as a whole, and is input an
   ArenaWorld world(3);
   const Block first = world.arenas[1]->allocate(4096);
   for (const std::string& m : world.run([&](Comm& comm) -> Status {
-         if (comm.rank != 1) return {};
-         std::byte *base = comm.node->arena(1), *end = base + kArena;
-         std::vector<std::byte> apart(64);
-         struct Case {
-           const char* what;
-           const std::byte* in;
-           std::byte* out;
-           size_t count;  // elements of 4 bytes
-           bool home;
-         };
-         for (const Case& c : std::initializer_list<Case>{{"a block", first->data(), first->data(), 1024, true},
-                                                          {"all of the arena", base, base, kArena / 4, true},
-                                                          {"its last element", end - 4, end - 4, 1, true},
-                                                          {"beyond its end", end - 4, end - 4, 2, false},
-                                                          {"one element more than all of it", base, base, kArena / 4 + 1, false},
-                                                          {"the neighbour's", end, end, 1, false},
-                                                          {"further in the neighbour's", end + 4096, end + 4096, 1, false},
-                                                          {"before it", base - 4, base - 4, 1, false},
-                                                          {"from elsewhere", apart.data(), base, 1, false},
-                                                          {"to elsewhere", base, apart.data(), 1, false},
-                                                          {"zeros of a rank that has joined", nullptr, nullptr, 1, false},
-                                                          {"zeros to a block", nullptr, base, 1, false}}) {
-           const std::vector<Segments::Piece> pieces{{first->data(), first->data(), 1}, {c.in, c.out, c.count}};
-           const Homes homes = homes_of(*comm.node, segments_of(pieces), 4);
-           if (homes.count != (c.home ? 2 : 0)) return Status(Code::internal, c.what);
-           if (c.home && homes.offset[1] != static_cast<uint64_t>(c.out - base)) return Status(Code::internal, std::string("offset of ") + c.what);
-         }
-         for (size_t count : {Homes::kMost, Homes::kMost + 1}) {
-           const std::vector<Segments::Piece> pieces(count, {base, base, 1});
-           const size_t home = homes_of(*comm.node, segments_of(pieces), 4).count;
-           if (home != (count > Homes::kMost ? 0 : count)) return Status(Code::internal, std::to_string(count) + " pieces");
-         }
-         return {};
-       })) {
+    if (comm.rank != 1) return {};
+    std::byte *base = comm.node->arena(1), *end = base + kArena;
+    std::vector<std::byte> apart(64);
+    struct Case {
+      const char* what;
+      const std::byte* in;
+      std::byte* out;
+      size_t count;  // elements of 4 bytes
+      bool home;
+    };
+    for (const Case& c : std::initializer_list<Case>{{"a block", first->data(), first->data(), 1024, true},
+                                                     {"all of the arena", base, base, kArena / 4, true},
+                                                     {"its last element", end - 4, end - 4, 1, true},
+                                                     {"beyond its end", end - 4, end - 4, 2, false},
+                                                     {"one element more than all of it", base, base, kArena / 4 + 1, false},
+                                                     {"the neighbour's", end, end, 1, false},
+                                                     {"further in the neighbour's", end + 4096, end + 4096, 1, false},
+                                                     {"before it", base - 4, base - 4, 1, false},
+                                                     {"from elsewhere", apart.data(), base, 1, false},
+                                                     {"to elsewhere", base, apart.data(), 1, false},
+                                                     {"zeros of a rank that has joined", nullptr, nullptr, 1, false},
+                                                     {"zeros to a block", nullptr, base, 1, false}}) {
+      const std::vector<Segments::Piece> pieces{{first->data(), first->data(), 1}, {c.in, c.out, c.count}};
+      const Homes homes = homes_of(*comm.node, segments_of(pieces), 4);
+      if (homes.count != (c.home ? 2 : 0)) return Status(Code::internal, c.what);
+      if (c.home && homes.offset[1] != static_cast<uint64_t>(c.out - base))
+        return Status(Code::internal, std::string("offset of ") + c.what);
+    }
+    for (size_t count : {Homes::kMost, Homes::kMost + 1}) {
+      const std::vector<Segments::Piece> pieces(count, {base, base, 1});
+      const size_t home = homes_of(*comm.node, segments_of(pieces), 4).count;
+      if (home != (count > Homes::kMost ? 0 : count)) return Status(Code::internal, std::to_string(count) + " pieces");
+    }
+    return {};
+  })) {
     CHECK(m == "");
   }
 }
@@ -163,9 +165,9 @@ TEST_CASE("allreduce in arenas: from elsewhere into an arena, and from an arena 
   }
   auto reduce = [&](const std::function<Segments::Piece(int)>& piece) {
     for (const std::string& m : world.run([&](Comm& comm) {
-           const std::vector<Segments::Piece> pieces{piece(comm.rank)};
-           return allreduce_shm(comm, segments_of(pieces), DType::int32, ReduceOp::sum, {});
-         })) {
+      const std::vector<Segments::Piece> pieces{piece(comm.rank)};
+      return allreduce_shm(comm, segments_of(pieces), DType::int32, ReduceOp::sum, {});
+    })) {
       CHECK(m == "");
     }
   };
@@ -195,10 +197,10 @@ TEST_CASE("allreduce in arenas: really does without the staging areas") {
     return used;
   };
   for (const std::string& m : world.run([&](Comm& comm) {
-         std::byte* at = blocks[comm.rank]->data();
-         const std::vector<Segments::Piece> pieces{{at, at, n}};
-         return allreduce_shm(comm, segments_of(pieces), DType::int32, ReduceOp::max, {});
-       })) {
+    std::byte* at = blocks[comm.rank]->data();
+    const std::vector<Segments::Piece> pieces{{at, at, n}};
+    return allreduce_shm(comm, segments_of(pieces), DType::int32, ReduceOp::max, {});
+  })) {
     CHECK(m == "");
   }
   for (int r : {0, 1}) CHECK(staged(r) <= sizeof(Homes));
@@ -211,21 +213,21 @@ TEST_CASE("allreduce in arenas: many in a row, of changing kinds, keep step") {
   std::vector<Buffer> apart(3, Buffer(n * 4));
   for (int r = 0; r < 3; ++r) blocks.push_back(world.arenas[r]->allocate(n * 4));
   for (const std::string& m : world.run([&](Comm& comm) -> Status {
-         for (int i = 0; i < 300; ++i) {
-           // All at home, one rank away, all away, in a pattern; small ones in between.
-           const bool home = i % 3 == 0 || (i % 3 == 1 && comm.rank != i % 2);
-           std::byte* at = home ? blocks[comm.rank]->data() : apart[comm.rank].data();
-           const size_t count = i % 7 == 0 ? 10 : n;
-           auto* values = reinterpret_cast<int32_t*>(at);
-           for (size_t k = 0; k < count; ++k) values[k] = static_cast<int32_t>(k) * (comm.rank + 1) + i;
-           const std::vector<Segments::Piece> pieces{{at, at, count}};
-           HVD_RETURN_IF_ERROR(allreduce_shm(comm, segments_of(pieces), DType::int32, ReduceOp::sum, {}));
-           for (size_t k = 0; k < count; ++k) {
-             if (values[k] != static_cast<int32_t>(k) * 6 + 3 * i) return Status(Code::internal, "wrong at " + std::to_string(k));
-           }
-         }
-         return {};
-       })) {
+    for (int i = 0; i < 300; ++i) {
+      // All at home, one rank away, all away, in a pattern; small ones in between.
+      const bool home = i % 3 == 0 || (i % 3 == 1 && comm.rank != i % 2);
+      std::byte* at = home ? blocks[comm.rank]->data() : apart[comm.rank].data();
+      const size_t count = i % 7 == 0 ? 10 : n;
+      auto* values = reinterpret_cast<int32_t*>(at);
+      for (size_t k = 0; k < count; ++k) values[k] = static_cast<int32_t>(k) * (comm.rank + 1) + i;
+      const std::vector<Segments::Piece> pieces{{at, at, count}};
+      HVD_RETURN_IF_ERROR(allreduce_shm(comm, segments_of(pieces), DType::int32, ReduceOp::sum, {}));
+      for (size_t k = 0; k < count; ++k) {
+        if (values[k] != static_cast<int32_t>(k) * 6 + 3 * i) return Status(Code::internal, "wrong at " + std::to_string(k));
+      }
+    }
+    return {};
+  })) {
     CHECK(m == "");
   }
 }

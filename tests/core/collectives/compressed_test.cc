@@ -100,9 +100,9 @@ World reduced(LinkWorld& world, Allreduce allreduce, World in, WireFormat f, con
   World none(in.size());
   World& kept = residuals ? *residuals : none;
   for (const Status& s : world.run([&](Comm& comm) {
-         const int r = comm.global_ranks[comm.rank];
-         return reduce_here(comm, allreduce, in[r], kept[r], f, scale, fused);
-       })) {
+    const int r = comm.global_ranks[comm.rank];
+    return reduce_here(comm, allreduce, in[r], kept[r], f, scale, fused);
+  })) {
     CHECK_MESSAGE(s.ok(), s.message());
   }
   return in;
@@ -163,8 +163,8 @@ TEST_CASE("compressed allreduce in shared memory gives the bits that it gives ov
       const Tensors want = expected(in, f, {1.0, size});
       World data = in, none(size);
       for (const std::string& message : world.run([&](Comm& comm) {
-             return reduce_here(comm, allreduce_compressed, data[comm.rank], none[comm.rank], f, {1.0, size}, true);
-           })) {
+        return reduce_here(comm, allreduce_compressed, data[comm.rank], none[comm.rank], f, {1.0, size}, true);
+      })) {
         CHECK(message == "");
       }
       for (const Tensors& got : data) CHECK(same_bits(got, want));
@@ -207,10 +207,10 @@ TEST_CASE("compressed allreduce: a rank that has joined counts as zeros and drop
   std::fill(with_zeros[1][0].begin(), with_zeros[1][0].end(), 0.0f);
   const auto untouched = data[1];
   for (const Status& s : world.run([&](Comm& comm) {
-         auto* bytes = reinterpret_cast<std::byte*>(data[comm.rank][0].data());
-         const Segments::Piece piece = comm.rank == 1 ? Segments::Piece{nullptr, nullptr, 700} : Segments::Piece{bytes, bytes, 700};
-         return allreduce_compressed(comm, {{&piece, 1}, 700}, {}, WireFormat::int8, {});
-       })) {
+    auto* bytes = reinterpret_cast<std::byte*>(data[comm.rank][0].data());
+    const Segments::Piece piece = comm.rank == 1 ? Segments::Piece{nullptr, nullptr, 700} : Segments::Piece{bytes, bytes, 700};
+    return allreduce_compressed(comm, {{&piece, 1}, 700}, {}, WireFormat::int8, {});
+  })) {
     CHECK_MESSAGE(s.ok(), s.message());
   }
   const Tensors want = expected(with_zeros, WireFormat::int8, {});

@@ -24,8 +24,7 @@ const std::vector<Operation>& operations() {
   static const std::vector<Operation> all = {
       {"recursive doubling",
        [](Comm& c, std::byte* p) { return allreduce_recursive_doubling(c, p, kCount, DType::float32, ReduceOp::sum); }, true},
-      {"Rabenseifner", [](Comm& c, std::byte* p) { return allreduce_rabenseifner(c, p, kCount, DType::float32, ReduceOp::sum); },
-       true},
+      {"Rabenseifner", [](Comm& c, std::byte* p) { return allreduce_rabenseifner(c, p, kCount, DType::float32, ReduceOp::sum); }, true},
       {"pairwise", [](Comm& c, std::byte* p) { return allreduce_pairwise(c, p, kCount, DType::float32, ReduceOp::sum); }, true},
       {"tree", [](Comm& c, std::byte* p) { return allreduce_tree(c, p, kCount, DType::float32, ReduceOp::sum); }, false},
       // The others may have their results before the connection to one of them breaks.
@@ -34,10 +33,9 @@ const std::vector<Operation>& operations() {
       {"ring", [](Comm& c, std::byte* p) { return allreduce_ring(c, p, kCount, DType::float32, ReduceOp::sum); }, true},
       {"compressed",
        [](Comm& c, std::byte* p) {
-         const Segments::Piece piece{p, p, kCount};
-         return allreduce_compressed(c, {{&piece, 1}, kCount}, {}, WireFormat::int8, {});
-       },
-       true},
+    const Segments::Piece piece{p, p, kCount};
+    return allreduce_compressed(c, {{&piece, 1}, kCount}, {}, WireFormat::int8, {});
+  }, true},
       {"pipelined broadcast", [](Comm& c, std::byte* p) { return broadcast_pipelined(c, p, kCount * 4, 0); }, false},
       {"tree broadcast", [](Comm& c, std::byte* p) { return broadcast_tree(c, p, kCount * 4, 0); }, false},
   };
@@ -59,10 +57,9 @@ TEST_CASE("a connection that breaks in the middle is an error, and the others do
       INFO(std::string(operation.name), " on ", std::string(name_of(wire)));
       // Ranks 0 and 1 talk to each other in each of these, except that the tree goes from 0 to 2 first.
       const int other = std::string(operation.name) == "tree broadcast" ? 2 : 1;
-      LinkWorld world(
-          4, {.wire = wire, .timeout = 0.4, .faults = [=](int rank, int peer) {
-                return FaultScript{.cut_after_sent = connected(rank, peer, 0, other) && rank == 0 ? 5000 : FaultScript::kNever};
-              }});
+      LinkWorld world(4, {.wire = wire, .timeout = 0.4, .faults = [=](int rank, int peer) {
+        return FaultScript{.cut_after_sent = connected(rank, peer, 0, other) && rank == 0 ? 5000 : FaultScript::kNever};
+      }});
       std::vector<Buffer> data;
       const auto begin = std::chrono::steady_clock::now();
       const auto results = run_on(world, operation, data);
@@ -84,11 +81,9 @@ TEST_CASE("links that deliver in tiny pieces and stall change nothing but the ti
     for (Wire wire : {Wire::inproc, Wire::unix_socket, Wire::shm}) {
       for (SpinPolicy spin : {SpinPolicy{0, 0}, SpinPolicy{20, 3}}) {
         INFO(std::string(operation.name), " on ", std::string(name_of(wire)));
-        LinkWorld plain(3),
-            faulty(3, {.wire = wire, .spin = spin, .faults = [](int rank, int peer) {
-                         return FaultScript{
-                             .piece = static_cast<size_t>(61 + 40 * rank + 7 * peer), .stall_calls = 2, .stall_every = 5 + rank};
-                       }});
+        LinkWorld plain(3), faulty(3, {.wire = wire, .spin = spin, .faults = [](int rank, int peer) {
+          return FaultScript{.piece = static_cast<size_t>(61 + 40 * rank + 7 * peer), .stall_calls = 2, .stall_every = 5 + rank};
+        }});
         std::vector<Buffer> want, got;
         for (const Status& s : run_on(plain, operation, want)) REQUIRE(s.ok());
         for (const Status& s : run_on(faulty, operation, got)) CHECK_MESSAGE(s.ok(), s.message());

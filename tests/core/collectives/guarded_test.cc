@@ -1,9 +1,10 @@
 // Guarded allreduces over all kinds of links: what is agreed on, the bits of what rides along, and ranks that are out of step.
+#include "collectives/guarded.h"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
 
-#include "collectives/guarded.h"
 #include "elements.h"
 #include "harness_links.h"
 
@@ -50,7 +51,8 @@ void vote_often(LinkWorld& world, DType acc, ReduceOp op, size_t n, int rounds) 
       if (n) std::memcpy(values, in[comm.rank].data(), in[comm.rank].size());
       HVD_RETURN_IF_ERROR(finish(comm, vote));
       const uint64_t least = *std::min_element(ready.begin(), ready.end());
-      if (vote.agreed() != least) return Status(Code::internal, "agreed on " + std::to_string(vote.agreed()) + " instead of " + std::to_string(least));
+      if (vote.agreed() != least)
+        return Status(Code::internal, "agreed on " + std::to_string(vote.agreed()) + " instead of " + std::to_string(least));
       if (least <= position || n == 0) continue;
       const Buffer want = reference(acc, op, sources, n);
       if (std::memcmp(want.data(), values, want.size()) != 0) return Status(Code::internal, "wrong bits");

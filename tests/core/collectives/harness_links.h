@@ -218,8 +218,8 @@ class LinkWorld {
         locals.push_back(static_cast<int>(locals.size()));
         bells.push_back(ranks_[m].bell);
       }
-      rank.node = std::make_unique<NodeGroup>(segments[t.host[r]], 0, 1, locals, t.local_rank, bells, &rank.ledger,
-                                              rank.waiter.get(), options_.timeout);
+      rank.node = std::make_unique<NodeGroup>(segments[t.host[r]], 0, 1, locals, t.local_rank, bells, &rank.ledger, rank.waiter.get(),
+                                              options_.timeout);
       fill(rank.local, r, t.local_rank, t.local_members());
       rank.local.node = rank.node.get();
       rank.local.links.assign(locals.size(), nullptr);

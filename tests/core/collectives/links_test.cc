@@ -44,8 +44,7 @@ std::vector<const std::byte*> pointers(const std::vector<Buffer>& buffers) {
 
 std::vector<Buffer> reduced(LinkWorld& world, Allreduce algorithm, const std::vector<Buffer>& in, DType d, ReduceOp op) {
   auto data = in;
-  check_ok(
-      world.run([&](Comm& comm) { return algorithm(comm, data[comm.rank].data(), data[comm.rank].size() / size_of(d), d, op); }));
+  check_ok(world.run([&](Comm& comm) { return algorithm(comm, data[comm.rank].data(), data[comm.rank].size() / size_of(d), d, op); }));
   return data;
 }
 
@@ -215,8 +214,7 @@ TEST_CASE("allgather of blocks of different sizes, some empty, out of place and 
       LinkWorld world(size, {.wire = wire});
       for (int pattern = 0; pattern < 3; ++pattern) {
         std::vector<size_t> bytes(size);
-        for (int r = 0; r < size; ++r)
-          bytes[r] = pattern == 0 ? 1000 : pattern == 1 ? (r % 2) * 3001u * r : (r == size / 2) * 9999u;
+        for (int r = 0; r < size; ++r) bytes[r] = pattern == 0 ? 1000 : pattern == 1 ? (r % 2) * 3001u * r : (r == size / 2) * 9999u;
         Buffer want;
         std::vector<Buffer> in;
         for (int r = 0; r < size; ++r) {

@@ -356,8 +356,9 @@ Status random_steps(Comm& comm, uint64_t seed, int steps, Hash* hash) {
     const size_t all = std::accumulate(parts.begin(), parts.end(), size_t{0});
     const std::byte fill{static_cast<uint8_t>(salt + 1)};
     if (kind == 0) {
-      const std::vector<Segments::Piece> pieces = {{mine.data(), mine.data(), count / 2},
-                                                   {mine.data() + count / 2 * size_of(d), mine.data() + count / 2 * size_of(d), count - count / 2}};
+      const std::vector<Segments::Piece> pieces = {
+          {mine.data(), mine.data(), count / 2},
+          {mine.data() + count / 2 * size_of(d), mine.data() + count / 2 * size_of(d), count - count / 2}};
       HVD_RETURN_IF_ERROR(allreduce_shm(comm, segments_of(pieces), d, op, {1.0, n}));
       hash->add(mine);
     } else if (kind == 1) {

@@ -22,9 +22,7 @@ Floats random_floats(size_t n, uint64_t seed) {
   for (float& v : x) v = normal(random);
   return x;
 }
-Floats contribution(int step, size_t t, int rank) {
-  return random_floats(kSizes[t], static_cast<uint64_t>(step * 1000 + rank * 10) + t);
-}
+Floats contribution(int step, size_t t, int rank) { return random_floats(kSizes[t], static_cast<uint64_t>(step * 1000 + rank * 10) + t); }
 
 // Of a and b, by the definition, in double.
 std::vector<double> pair_of(const std::vector<double>& a, const std::vector<double>& b) {
@@ -133,7 +131,8 @@ TEST_CASE("Adasum: ranks that have joined count as zeros; sets may be smaller th
         const Floats in_set = result(p, *adasum_async(p, "in a set", x, set));
         const Floats one = random_floats(1000, 1), two = random_floats(1000, 2);
         const auto want = pair_of({one.begin(), one.end()}, {two.begin(), two.end()});
-        for (size_t i = 0; i < want.size(); ++i) p.expect(std::abs(in_set[i] - want[i]) < 1e-5 * (1 + std::abs(want[i])), "the set's result");
+        for (size_t i = 0; i < want.size(); ++i)
+          p.expect(std::abs(in_set[i] - want[i]) < 1e-5 * (1 + std::abs(want[i])), "the set's result");
       }
       if (p.rank == 3) {
         const Floats alone = result(p, *adasum_async(p, "alone", x));
@@ -160,7 +159,8 @@ TEST_CASE("Adasum is refused for other types than floats, sizes that are no powe
     Request q = Program::request(Kind::reducescatter, "r", {3}, DType::float32);
     q.op = ReduceOp::adasum;
     TaskPtr t;
-    p.expect(p.try_submit(std::move(q), std::vector<std::byte>(16), &t).message().find("Adasum is not supported") != std::string::npos, "reducescatter");
+    p.expect(p.try_submit(std::move(q), std::vector<std::byte>(16), &t).message().find("Adasum is not supported") != std::string::npos,
+             "reducescatter");
     const uint32_t set = p.add_set({0, 1});
     if (p.rank == 2) return;
     q = Program::request(Kind::allreduce, "x", {1}, DType::float32);

@@ -21,7 +21,8 @@ void go(Program& p, Task& task, int32_t value, bool blocking = false) {
 }
 
 void refused(Program& p, const Status& s, const std::string& words) {
-  p.expect(s.code() == Code::invalid_argument && s.message().find(words) != std::string::npos, "not refused as expected: '" + s.message() + "'");
+  p.expect(s.code() == Code::invalid_argument && s.message().find(words) != std::string::npos,
+           "not refused as expected: '" + s.message() + "'");
 }
 
 // The sum of value + rank over the ranks.
@@ -61,19 +62,17 @@ void run_everywhere(const std::function<void(Program&)>& body, const std::functi
 }  // namespace
 
 TEST_CASE("again: results with new memory, into a schedule, out of it and into the next") {
-  run_everywhere(
-      [](Program& p) {
-        std::vector<TaskPtr> tasks;
-        steps(p, tasks, 30, 0);  // so long that the schedule counts as one that lasted, and the next one comes as soon
-        p.equal(p.sum("other", 1), p.size, "other");
-        steps(p, tasks, 30, 30);
-        p.barrier();
-        steps(p, tasks, 30, 60);
-      },
-      [](EngineWorld& world) {
-        CHECK(world.stats().schedules >= 2);
-        CHECK(world.stats().revocations >= 2);
-      });
+  run_everywhere([](Program& p) {
+    std::vector<TaskPtr> tasks;
+    steps(p, tasks, 30, 0);  // so long that the schedule counts as one that lasted, and the next one comes as soon
+    p.equal(p.sum("other", 1), p.size, "other");
+    steps(p, tasks, 30, 30);
+    p.barrier();
+    steps(p, tasks, 30, 60);
+  }, [](EngineWorld& world) {
+    CHECK(world.stats().schedules >= 2);
+    CHECK(world.stats().revocations >= 2);
+  });
 }
 
 TEST_CASE("again: blocking, one operation at a time") {
@@ -136,7 +135,8 @@ TEST_CASE("again: one name, two operations: the second is refused inside and out
         TaskPtr third;
         refused(p, again(p, *second, 0), "an operation named 'x' is still in flight");
         p.expect(second->op->done() && !second->op->status().ok(), "the refused operation is left pending");
-        refused(p, p.try_submit(Program::request(Kind::allreduce, "x", {1}), Program::bytes_of(std::vector<int32_t>{0}), &third), "still in flight");
+        refused(p, p.try_submit(Program::request(Kind::allreduce, "x", {1}), Program::bytes_of(std::vector<int32_t>{0}), &third),
+                "still in flight");
         p.mark();
       } else {
         p.await_marks(1);

@@ -50,7 +50,8 @@ std::vector<float> train(Program& p, WireFormat wire, int steps, bool feedback) 
   return results;
 }
 
-std::vector<std::vector<float>> train_everywhere(int size, const Given& given, WireFormat wire, bool feedback, uint64_t* scheduled = nullptr) {
+std::vector<std::vector<float>> train_everywhere(int size, const Given& given, WireFormat wire, bool feedback,
+                                                 uint64_t* scheduled = nullptr) {
   EngineWorld world(size, given);
   std::vector<std::vector<float>> results(size);
   CHECK(run(world, [&](Program& p) { results[p.rank] = train(p, wire, 8, feedback); }) == "");

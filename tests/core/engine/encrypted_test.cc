@@ -1,10 +1,11 @@
 // Engines over encrypted links: negotiation, schedules and the messages that carry votes and data work as they do over plain ones, and
 // what somebody changes on the way ends the job with the rank's name.
+#include "../encrypted.h"
+
 #include <doctest/doctest.h>
 
 #include <atomic>
 
-#include "../encrypted.h"
 #include "harness_engine.h"
 
 using namespace hvd;

@@ -92,7 +92,8 @@ TEST_CASE("every kind of operation, at every world size") {
     }
 
     // reducescatter of n + 1 rows: the first rank gets two.
-    TaskPtr s = p.submit(Program::request(Kind::reducescatter, "scatter", {n + 1, 5}), Program::bytes_of(std::vector<int32_t>(5 * (n + 1), p.rank + 1)));
+    TaskPtr s = p.submit(Program::request(Kind::reducescatter, "scatter", {n + 1, 5}),
+                         Program::bytes_of(std::vector<int32_t>(5 * (n + 1), p.rank + 1)));
     p.wait(*s);
     for (int i = 0; i < 5 * ((n + 1) / n + (p.rank < (n + 1) % n)); ++i) p.equal(s->at<int32_t>(i), total(n), "scattered element");
     p.equal(p.sum("sum", 1), n, "a name again");
@@ -107,13 +108,19 @@ TEST_CASE("every dtype and reduction, several lengths at once") {
       CAPTURE(size);
       EngineWorld world(size, {layout, crowded()});
       CHECK(run(world, [&](Program& p) {
-        struct Case { DType d; ReduceOp op; size_t n; TaskPtr task; };
+        struct Case {
+          DType d;
+          ReduceOp op;
+          size_t n;
+          TaskPtr task;
+        };
         std::vector<Case> cases;
         for (DType d : kAllDTypes) {
           for (ReduceOp op : ops) {
             if (d == DType::boolean && op == ReduceOp::average) continue;
             for (size_t n : {1, 37, 5000}) {
-              Request q = Program::request(Kind::allreduce, std::string(name_of(d)) + std::string(name_of(op)) + std::to_string(n), {static_cast<int64_t>(n)}, d);
+              Request q = Program::request(Kind::allreduce, std::string(name_of(d)) + std::string(name_of(op)) + std::to_string(n),
+                                           {static_cast<int64_t>(n)}, d);
               q.op = op;
               cases.push_back({d, op, n, p.submit(std::move(q), small_numbers(d, op, n, p.rank))});
             }
@@ -162,23 +169,21 @@ TEST_CASE("any order of submission, in any order of waiting") {
     Settings settings = crowded();
     settings.fusion_threshold = threshold;
     CAPTURE(threshold);
-    everywhere(
-        [](Program& p) {
-          std::mt19937 random(p.rank + 17);
-          for (int step = 0; step < 4; ++step) {
-            std::vector<int> order(30);
-            for (int i = 0; i < 30; ++i) order[i] = i;
-            std::shuffle(order.begin(), order.end(), random);
-            std::vector<TaskPtr> tasks(30);
-            for (int i : order) tasks[i] = p.sum_async("t" + std::to_string(i), (p.rank + 1) * (i + 1), 1 + i * 7);
-            std::shuffle(order.begin(), order.end(), random);
-            for (int i : order) {
-              p.wait(*tasks[i]);
-              p.equal(tasks[i]->at<int32_t>(i * 7), total(p.size) * (i + 1), "sum " + std::to_string(i));
-            }
-          }
-        },
-        settings);
+    everywhere([](Program& p) {
+      std::mt19937 random(p.rank + 17);
+      for (int step = 0; step < 4; ++step) {
+        std::vector<int> order(30);
+        for (int i = 0; i < 30; ++i) order[i] = i;
+        std::shuffle(order.begin(), order.end(), random);
+        std::vector<TaskPtr> tasks(30);
+        for (int i : order) tasks[i] = p.sum_async("t" + std::to_string(i), (p.rank + 1) * (i + 1), 1 + i * 7);
+        std::shuffle(order.begin(), order.end(), random);
+        for (int i : order) {
+          p.wait(*tasks[i]);
+          p.equal(tasks[i]->at<int32_t>(i * 7), total(p.size) * (i + 1), "sum " + std::to_string(i));
+        }
+      }
+    }, settings);
   }
 }
 
@@ -186,32 +191,30 @@ TEST_CASE("groups complete together and survive a bad member") {
   for (bool apart : {false, true}) {
     Settings settings = crowded();
     settings.groups_apart = apart;
-    everywhere(
-        [](Program& p) {
-          for (int step = 0; step < 5; ++step) {
-            std::vector<TaskPtr> tasks;
-            for (int g = 0; g < 3; ++g) {
-              for (int i = 0; i < 4; ++i) {
-                Request q = Program::request(Kind::allreduce, "g" + std::to_string(g) + "." + std::to_string(i), {i + 1});
-                q.group = "g" + std::to_string(g);
-                q.group_size = 4;
-                const bool bad = step == 2 && g == 1 && i == 3;  // only this member, only in this step
-                if (bad) q.shape = {p.rank + 1};
-                tasks.push_back(p.submit(q, Program::bytes_of(std::vector<int32_t>(static_cast<size_t>(q.shape[0]), p.rank + 1))));
-              }
-            }
-            for (size_t i = 0; i < tasks.size(); ++i) {
-              const Status s = p.finish(*tasks[i]);
-              if (step == 2 && i / 4 == 1 && p.size > 1) {
-                p.expect(s.code() == Code::mismatch, "a group with a bad member: " + s.message());
-              } else {
-                p.expect(s.ok(), s.message());
-                p.equal(tasks[i]->at<int32_t>(0), total(p.size), "sum");
-              }
-            }
+    everywhere([](Program& p) {
+      for (int step = 0; step < 5; ++step) {
+        std::vector<TaskPtr> tasks;
+        for (int g = 0; g < 3; ++g) {
+          for (int i = 0; i < 4; ++i) {
+            Request q = Program::request(Kind::allreduce, "g" + std::to_string(g) + "." + std::to_string(i), {i + 1});
+            q.group = "g" + std::to_string(g);
+            q.group_size = 4;
+            const bool bad = step == 2 && g == 1 && i == 3;  // only this member, only in this step
+            if (bad) q.shape = {p.rank + 1};
+            tasks.push_back(p.submit(q, Program::bytes_of(std::vector<int32_t>(static_cast<size_t>(q.shape[0]), p.rank + 1))));
           }
-        },
-        settings);
+        }
+        for (size_t i = 0; i < tasks.size(); ++i) {
+          const Status s = p.finish(*tasks[i]);
+          if (step == 2 && i / 4 == 1 && p.size > 1) {
+            p.expect(s.code() == Code::mismatch, "a group with a bad member: " + s.message());
+          } else {
+            p.expect(s.ok(), s.message());
+            p.equal(tasks[i]->at<int32_t>(0), total(p.size), "sum");
+          }
+        }
+      }
+    }, settings);
   }
 }
 
@@ -227,9 +230,17 @@ TEST_CASE("ranks that disagree: an error for everybody that names both and their
       {"op", [](Request& q, int r) { q.op = r == 1 ? ReduceOp::max : ReduceOp::sum; }, "Sum", "Max"},
       {"prescale", [](Request& q, int r) { q.prescale = r == 1 ? 2 : 1; }, "1", "2"},
       {"postscale", [](Request& q, int r) { q.postscale = r == 1 ? 2.5 : 1; }, "1", "2.5"},
-      {"root", [](Request& q, int r) { q.kind = Kind::broadcast; q.root = r == 1 ? 1 : 0; }, "0", "1"},
+      {"root",
+       [](Request& q, int r) {
+    q.kind = Kind::broadcast;
+    q.root = r == 1 ? 1 : 0;
+  }, "0", "1"},
       {"kind", [](Request& q, int r) { q.kind = r == 1 ? Kind::broadcast : Kind::allreduce; }, "allreduce", "broadcast"},
-      {"row", [](Request& q, int r) { q.kind = Kind::allgather; q.shape = {1, r == 1 ? 2 : 3}; }, "[1, 3]", "[1, 2]"},
+      {"row",
+       [](Request& q, int r) {
+    q.kind = Kind::allgather;
+    q.shape = {1, r == 1 ? 2 : 3};
+  }, "[1, 3]", "[1, 2]"},
   };
   for (Layout layout : kLayouts) {
     for (int steps : {0, 8}) {  // without and with a schedule before
@@ -353,7 +364,11 @@ TEST_CASE("process sets: overlapping, mixed with the world, removed, added again
           }
           if (round == 1) std::swap(low, high);  // so ids are used again for other ranks
           auto member = [&](const std::vector<int>& s) { return std::find(s.begin(), s.end(), p.rank) != s.end(); };
-          auto sum_of = [](const std::vector<int>& s) { int t = 0; for (int r : s) t += r + 1; return t; };
+          auto sum_of = [](const std::vector<int>& s) {
+            int t = 0;
+            for (int r : s) t += r + 1;
+            return t;
+          };
           if (low.size() == static_cast<size_t>(p.size)) low.pop_back();
           if (high.size() == static_cast<size_t>(p.size)) high.pop_back();
           const uint32_t a = p.add_set(low);
@@ -402,22 +417,20 @@ TEST_CASE("programs that only poll") {
   for (int spins : {0, 200}) {
     Settings settings = crowded();
     settings.spins = spins;
-    everywhere(
-        [](Program& p) {
-          for (int step = 0; step < 8; ++step) {
-            std::vector<TaskPtr> tasks;
-            for (int i = 0; i < 5; ++i) tasks.push_back(p.sum_async("t" + std::to_string(i), 1, 10));
-            const Deadline deadline = Deadline::after(15);
-            for (auto& t : tasks) {
-              while (!p.engine.poll(*t->op)) {
-                p.expect(!deadline.passed(), "polled in vain for '" + t->name + "'");
-                std::this_thread::sleep_for(std::chrono::microseconds(100));
-              }
-              p.equal(t->at<int32_t>(9), p.size, "sum");
-            }
+    everywhere([](Program& p) {
+      for (int step = 0; step < 8; ++step) {
+        std::vector<TaskPtr> tasks;
+        for (int i = 0; i < 5; ++i) tasks.push_back(p.sum_async("t" + std::to_string(i), 1, 10));
+        const Deadline deadline = Deadline::after(15);
+        for (auto& t : tasks) {
+          while (!p.engine.poll(*t->op)) {
+            p.expect(!deadline.passed(), "polled in vain for '" + t->name + "'");
+            std::this_thread::sleep_for(std::chrono::microseconds(100));
           }
-        },
-        settings);
+          p.equal(t->at<int32_t>(9), p.size, "sum");
+        }
+      }
+    }, settings);
   }
 }
 

@@ -43,21 +43,18 @@ TEST_CASE("a rank that dies while others wait for it: everybody hears who it was
       });
       std::vector<int> ranks;
       for (int r = 0; r < size - 1; ++r) ranks.push_back(r);
-      const std::string wrong = run(
-          world,
-          [&](Program& p) {
-            TaskPtr t = p.sum_async("grad", 1);
-            ++submitted;
-            p.patience = kSoon;
-            const Status s = p.finish(*t);
-            p.expect(s.code() == Code::peer_lost, "code of: " + s.message());
-            p.expect(contains(s.message(), "rank " + std::to_string(size - 1)), "does not name the lost rank: " + s.message());
-            p.expect(s.rank() == size - 1 && p.engine.ended().rank() == size - 1, "the lost rank, as a number: " + std::to_string(s.rank()));
-            p.expect(contains(s.message(), "'grad'"), "does not name what was in flight: " + s.message());
-            TaskPtr late;
-            p.expect(p.try_submit(Program::request(Kind::barrier, ""), {}, &late).code() == Code::peer_lost, "accepted after the end");
-          },
-          ranks);
+      const std::string wrong = run(world, [&](Program& p) {
+        TaskPtr t = p.sum_async("grad", 1);
+        ++submitted;
+        p.patience = kSoon;
+        const Status s = p.finish(*t);
+        p.expect(s.code() == Code::peer_lost, "code of: " + s.message());
+        p.expect(contains(s.message(), "rank " + std::to_string(size - 1)), "does not name the lost rank: " + s.message());
+        p.expect(s.rank() == size - 1 && p.engine.ended().rank() == size - 1, "the lost rank, as a number: " + std::to_string(s.rank()));
+        p.expect(contains(s.message(), "'grad'"), "does not name what was in flight: " + s.message());
+        TaskPtr late;
+        p.expect(p.try_submit(Program::request(Kind::barrier, ""), {}, &late).code() == Code::peer_lost, "accepted after the end");
+      }, ranks);
       killer.join();
       CHECK(wrong == "");
     }
@@ -91,19 +88,16 @@ TEST_CASE("a rank that dies inside a collective") {
         });
         std::vector<int> ranks;
         for (int r = 0; r < victim; ++r) ranks.push_back(r);
-        const std::string wrong = run(
-            world,
-            [&](Program& p) {
-              p.patience = kSoon;
-              TaskPtr small = p.sum_async("small", 1, 10);
-              TaskPtr big = p.sum_async("big", 1, 100000);
-              for (Task* t : {big.get(), small.get()}) {
-                const Status s = p.finish(*t);
-                p.expect(s.code() == Code::peer_lost, "code of: " + s.message());
-                p.expect(contains(s.message(), "rank " + std::to_string(victim)), "does not name the lost rank: " + s.message());
-              }
-            },
-            ranks);
+        const std::string wrong = run(world, [&](Program& p) {
+          p.patience = kSoon;
+          TaskPtr small = p.sum_async("small", 1, 10);
+          TaskPtr big = p.sum_async("big", 1, 100000);
+          for (Task* t : {big.get(), small.get()}) {
+            const Status s = p.finish(*t);
+            p.expect(s.code() == Code::peer_lost, "code of: " + s.message());
+            p.expect(contains(s.message(), "rank " + std::to_string(victim)), "does not name the lost rank: " + s.message());
+          }
+        }, ranks);
         killer.join();
         CHECK(wrong == "");
       }
@@ -202,35 +196,32 @@ TEST_CASE("what was agreed on beyond the goodbye of a rank is not begun") {
   w.put(std::string("rank 0 has left the job: had enough"));
   root.broadcast(FrameType::responses, agreed);
   root.flood(FrameType::bye, bye);
-  const std::string wrong = run(
-      world,
-      [&](Program& p) {
-        const TaskPtr refused = p.sum_async("refused", 1), last = p.sum_async("agreed", 1);
-        Frame announcement;
-        for (const Deadline deadline = Deadline::after(p.patience); !root.pop(&announcement) || announcement.type != FrameType::announce;) {
-          p.expect(!deadline.passed(), "nothing is announced");
-          root.pump();
-        }
-        held = false;
-        root.pump();
-        // Waiting for it would wake the engine, and that would find the goodbye.
-        const Deadline deadline = Deadline::after(kSoon);
-        while (!last->op->done()) {
-          p.expect(!deadline.passed(), "waits for the rank that has left");
-          std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        }
-        p.expect(p.finish(*refused).code() == Code::mismatch, "what comes before the goodbye ends as agreed");
-        const Status s = p.finish(*last);
-        p.expect(s.code() == Code::shutdown, "code of: " + s.message());
-        p.expect(contains(s.message(), "had enough"), "message: " + s.message());
-      },
-      {1});
+  const std::string wrong = run(world, [&](Program& p) {
+    const TaskPtr refused = p.sum_async("refused", 1), last = p.sum_async("agreed", 1);
+    Frame announcement;
+    for (const Deadline deadline = Deadline::after(p.patience); !root.pop(&announcement) || announcement.type != FrameType::announce;) {
+      p.expect(!deadline.passed(), "nothing is announced");
+      root.pump();
+    }
+    held = false;
+    root.pump();
+    // Waiting for it would wake the engine, and that would find the goodbye.
+    const Deadline deadline = Deadline::after(kSoon);
+    while (!last->op->done()) {
+      p.expect(!deadline.passed(), "waits for the rank that has left");
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    p.expect(p.finish(*refused).code() == Code::mismatch, "what comes before the goodbye ends as agreed");
+    const Status s = p.finish(*last);
+    p.expect(s.code() == Code::shutdown, "code of: " + s.message());
+    p.expect(contains(s.message(), "had enough"), "message: " + s.message());
+  }, {1});
   CHECK(wrong == "");
   world.kill_victims();  // or rank 1 would wait for an answer to its goodbye
 }
 
-// Rank 1, whose part the test plays, promises an operation that rank 2 gives up. The others must hear both of them: what rank 2 says after it
-// has heard rank 1, and what that takes back of rank 1's promise.
+// Rank 1, whose part the test plays, promises an operation that rank 2 gives up. The others must hear both of them: what rank 2 says after
+// it has heard rank 1, and what that takes back of rank 1's promise.
 TEST_CASE("two ranks leave during a collective: the others wait for neither") {
   for (Layout layout : kLayouts) {
     CAPTURE(name_of(layout));
@@ -246,25 +237,22 @@ TEST_CASE("two ranks leave during a collective: the others wait for neither") {
     w.put(Code::shutdown);
     w.put(std::string("rank 1 has left the job"));
     control.send_up(FrameType::announce, announcement);
-    const std::string wrong = run(
-        world,
-        [&](Program& p) {
-          p.patience = kSoon;
-          TaskPtr t = p.sum_async("grad", 1, 100000);
-          if (p.rank == 2) {
-            std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the collective begins, and waits for rank 1
-            control.flood(FrameType::bye, bye);
-            std::this_thread::sleep_for(std::chrono::milliseconds(100));
-            p.expect(!t->op->done(), "what rank 1 has promised ends");
-            p.engine.shutdown("had enough");
-            return;
-          }
-          const Status s = p.finish(*t);
-          p.expect(s.code() == Code::shutdown, "code of: " + s.message());
-          p.expect(contains(s.message(), "rank 2 has left the job: had enough"), "message: " + s.message());
-          p.expect(s.rank() == 2, "the rank that gave it up, as a number: " + std::to_string(s.rank()));
-        },
-        {0, 2, 3});
+    const std::string wrong = run(world, [&](Program& p) {
+      p.patience = kSoon;
+      TaskPtr t = p.sum_async("grad", 1, 100000);
+      if (p.rank == 2) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the collective begins, and waits for rank 1
+        control.flood(FrameType::bye, bye);
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        p.expect(!t->op->done(), "what rank 1 has promised ends");
+        p.engine.shutdown("had enough");
+        return;
+      }
+      const Status s = p.finish(*t);
+      p.expect(s.code() == Code::shutdown, "code of: " + s.message());
+      p.expect(contains(s.message(), "rank 2 has left the job: had enough"), "message: " + s.message());
+      p.expect(s.rank() == 2, "the rank that gave it up, as a number: " + std::to_string(s.rank()));
+    }, {0, 2, 3});
     CHECK(wrong == "");
     world.kill_victims();  // or rank 0 would wait for an answer to its goodbye
   }
@@ -336,7 +324,8 @@ TEST_CASE("worlds come and go without leaving descriptors or threads behind") {
   }
   CHECK(entries("/proc/self/fd") == fds);
   // A thread that has been joined may still be listed for a moment.
-  for (const Deadline deadline = Deadline::after(kSoon); entries("/proc/self/task") != threads && !deadline.passed();) std::this_thread::yield();
+  for (const Deadline deadline = Deadline::after(kSoon); entries("/proc/self/task") != threads && !deadline.passed();)
+    std::this_thread::yield();
   CHECK(entries("/proc/self/task") == threads);
   CHECK(!slow.passed());
 }

@@ -32,7 +32,8 @@ std::vector<TaskPtr> submit_group(Program& p, const Shape& shape, const std::str
     q.group = name.empty() ? "unnamed" : name;
     q.group_size = members;
     const int value = p.rank + 1 + static_cast<int>(i);
-    tasks.push_back(p.submit(std::move(q), d == DType::int64 ? Program::bytes_of(std::vector<int64_t>(n, value)) : Program::bytes_of(std::vector<int32_t>(n, value))));
+    tasks.push_back(p.submit(std::move(q), d == DType::int64 ? Program::bytes_of(std::vector<int64_t>(n, value))
+                                                             : Program::bytes_of(std::vector<int32_t>(n, value))));
   }
   return tasks;
 }
@@ -56,14 +57,14 @@ TEST_CASE("a schedule that ends while ranks are in the middle of a group") {
       Settings settings = crowded();
       EngineWorld world(layout == Layout::pairs ? 4 : 2, {layout, settings});
       REQUIRE(run(world, [&](Program& p) {
-                const bool last = p.rank == p.size - 1;
-                for (uint32_t members : {8, 24, 8, 24, 8, 24, 8, 24, 8, 24}) {
-                  for (int step = 0; step < 12; ++step) wait_for(p, shape, submit_group(p, shape, "g", members));
-                  const auto tasks = submit_group(p, shape, "g", members, last ? members / 2 : 0);
-                  p.equal(p.sum("unrelated", 1), p.size, "unrelated");
-                  wait_for(p, shape, tasks);
-                }
-              }) == "");
+        const bool last = p.rank == p.size - 1;
+        for (uint32_t members : {8, 24, 8, 24, 8, 24, 8, 24, 8, 24}) {
+          for (int step = 0; step < 12; ++step) wait_for(p, shape, submit_group(p, shape, "g", members));
+          const auto tasks = submit_group(p, shape, "g", members, last ? members / 2 : 0);
+          p.equal(p.sum("unrelated", 1), p.size, "unrelated");
+          wait_for(p, shape, tasks);
+        }
+      }) == "");
     }
   }
 }
@@ -79,14 +80,16 @@ void gather_and_check(Program& p) {
     Request q = Program::request(Kind::allgather, "t" + std::to_string(i), {rows_of(i, p.rank), 2});
     q.group = "g";
     q.group_size = 6;
-    tasks.push_back(p.submit(std::move(q), Program::bytes_of(std::vector<int32_t>(2 * rows_of(i, p.rank), static_cast<int32_t>(i) + 10 * p.rank))));
+    tasks.push_back(
+        p.submit(std::move(q), Program::bytes_of(std::vector<int32_t>(2 * rows_of(i, p.rank), static_cast<int32_t>(i) + 10 * p.rank))));
   }
   for (size_t i = 0; i < 6; ++i) {
     p.wait(*tasks[i]);
     size_t at = 0;
     for (int r = 0; r < p.size; ++r) {
       p.equal(tasks[i]->op->sizes.at(r), rows_of(i, r), "rows");
-      for (int64_t k = 0; k < 2 * rows_of(i, r); ++k) p.equal(tasks[i]->at<int32_t>(at++), static_cast<int32_t>(i) + 10 * r, tasks[i]->name);
+      for (int64_t k = 0; k < 2 * rows_of(i, r); ++k)
+        p.equal(tasks[i]->at<int32_t>(at++), static_cast<int32_t>(i) + 10 * r, tasks[i]->name);
     }
     p.equal(tasks[i]->out.size(), at * sizeof(int32_t), "bytes");
   }
@@ -126,16 +129,16 @@ TEST_CASE("groups of allgathers and of reducescatters are one operation each, wi
       CAPTURE(size);
       EngineWorld world(size, {layout, crowded()});
       REQUIRE(run(world, [](Program& p) {
-                gather_and_check(p);
-                scatter_and_check(p, 1, ReduceOp::sum);
-              }) == "");
+        gather_and_check(p);
+        scatter_and_check(p, 1, ReduceOp::sum);
+      }) == "");
       if (size > 1) CHECK(world.stats().responses <= 2);
       REQUIRE(run(world, [](Program& p) {
-                for (int step = 0; step < 8; ++step) {
-                  gather_and_check(p);
-                  scatter_and_check(p, 0.5, step < 5 ? ReduceOp::average : ReduceOp::sum);
-                }
-              }) == "");
+        for (int step = 0; step < 8; ++step) {
+          gather_and_check(p);
+          scatter_and_check(p, 0.5, step < 5 ? ReduceOp::average : ReduceOp::sum);
+        }
+      }) == "");
       if (size > 1) CHECK(world.stats().scheduled > 0);
     }
   }

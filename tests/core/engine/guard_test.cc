@@ -110,8 +110,9 @@ TEST_CASE("guarded steps have the bits of negotiated ones") {
       std::vector<uint64_t> hashes(size);
       CHECK(run(world, [&](Program& p) {
         for (int s = 0; s < 2 * kSteps; ++s) {
-          std::vector<TaskPtr> tasks{floats(p, "one", 100, 1, d), floats(p, "two", 33, 2, d, 0.3, ReduceOp::average), floats(p, "none", 0, 3, d),
-                                     floats(p, "max", 7, 4, d, 1, ReduceOp::max), floats(p, "edge", 9000, 5, d, 1, ReduceOp::average)};
+          std::vector<TaskPtr> tasks{floats(p, "one", 100, 1, d), floats(p, "two", 33, 2, d, 0.3, ReduceOp::average),
+                                     floats(p, "none", 0, 3, d), floats(p, "max", 7, 4, d, 1, ReduceOp::max),
+                                     floats(p, "edge", 9000, 5, d, 1, ReduceOp::average)};
           uint64_t hash = 1;
           for (auto& t : tasks) {
             p.wait(*t);
@@ -352,19 +353,21 @@ uint64_t random_program(Program& p, uint64_t seed, int rounds) {
     std::vector<std::function<TaskPtr()>> parts;
     for (size_t i = 0; i < 4; ++i) {
       const size_t count = i == 3 ? 20000 : 1 + i * 700;  // one too large to ride along
-      parts.push_back([&, i, count] { return floats(p, "g" + std::to_string(i), count, static_cast<uint64_t>(round), i == 1 ? DType::bfloat16 : DType::float32); });
+      parts.push_back([&, i, count] {
+        return floats(p, "g" + std::to_string(i), count, static_cast<uint64_t>(round), i == 1 ? DType::bfloat16 : DType::float32);
+      });
     }
     parts.push_back([&] {
       Request q = Program::request(Kind::broadcast, "b", {50});
       q.root = 0;
       return p.submit(q, Program::bytes_of(std::vector<int32_t>(50, p.rank == 0 ? round : -1)));
     });
-    parts.push_back([&] {
-      return p.submit(Program::request(Kind::alltoall, "a", {p.size}), Program::bytes_of(std::vector<int32_t>(p.size, round)));
-    });
+    parts.push_back(
+        [&] { return p.submit(Program::request(Kind::alltoall, "a", {p.size}), Program::bytes_of(std::vector<int32_t>(p.size, round))); });
     parts.push_back([&] { return p.submit(Program::request(Kind::barrier, "c"), {}); });
     if (special) {
-      for (size_t i = 0; i < n; ++i) parts.push_back([&, i] { return floats(p, "s" + std::to_string(i), 64, static_cast<uint64_t>(round), DType::float64); });
+      for (size_t i = 0; i < n; ++i)
+        parts.push_back([&, i] { return floats(p, "s" + std::to_string(i), 64, static_cast<uint64_t>(round), DType::float64); });
     }
     std::vector<TaskPtr> tasks(parts.size());
     std::vector<size_t> order(parts.size());

@@ -7,10 +7,10 @@
 #include <string>
 #include <thread>
 
+#include "agree/schedule.h"
 #include "base/wire.h"
 #include "engine/control.h"
 #include "engine/engine.h"
-#include "agree/schedule.h"
 #include "wiring.h"
 
 namespace hvd::testing {

@@ -1,4 +1,5 @@
-// Random jobs, written down: what the ranks of a job submit and wait for, so that everything has to end, and what comes out. A seed tells all.
+// Random jobs, written down: what the ranks of a job submit and wait for, so that everything has to end, and what comes out. A seed tells
+// all.
 #pragma once
 #include <algorithm>
 #include <random>
@@ -42,9 +43,9 @@ struct JobOptions {
   int steps = 8;  // of each lane, about
 };
 
-// A step that mostly repeats, and now and then something else: another step, a part of it, one with other shapes under the same names, ranks that
-// disagree, process sets that come and go in the middle of other operations. All ranks make the same operations, each in an order of its own
-// where the order is free. Some ranks stop early and join.
+// A step that mostly repeats, and now and then something else: another step, a part of it, one with other shapes under the same names,
+// ranks that disagree, process sets that come and go in the middle of other operations. All ranks make the same operations, each in an
+// order of its own where the order is free. Some ranks stop early and join.
 class Job {
  public:
   Job(uint64_t seed, const JobOptions& options) : options_(options), random_(seed) {
@@ -107,8 +108,8 @@ class Job {
   }
 
   Request some() {
-    constexpr Kind kKinds[] = {Kind::allreduce, Kind::allreduce, Kind::allreduce, Kind::allreduce, Kind::allgather,
-                               Kind::reducescatter, Kind::broadcast, Kind::barrier, Kind::alltoall};
+    constexpr Kind kKinds[] = {Kind::allreduce,     Kind::allreduce, Kind::allreduce, Kind::allreduce, Kind::allgather,
+                               Kind::reducescatter, Kind::broadcast, Kind::barrier,   Kind::alltoall};
     constexpr DType kTypes[] = {DType::int32, DType::int32, DType::float32, DType::float32, DType::uint8, DType::float64, DType::float16};
     Request q;
     q.name = "t" + std::to_string(names_++);
@@ -121,7 +122,8 @@ class Job {
     if (q.kind == Kind::broadcast) q.root = below(options_.size);
     if (q.kind == Kind::allreduce && below(3) == 0) q.op = below(2) ? ReduceOp::max : ReduceOp::average;
     if (q.kind == Kind::reducescatter && below(3) == 0) q.op = ReduceOp::average;
-    if (q.kind == Kind::allreduce && q.dtype == DType::float32 && q.op != ReduceOp::max && below(2)) q.wire = static_cast<WireFormat>(below(4));
+    if (q.kind == Kind::allreduce && q.dtype == DType::float32 && q.op != ReduceOp::max && below(2))
+      q.wire = static_cast<WireFormat>(below(4));
     return q;
   }
   // Operations, some of them in groups, some of sets, some without a name.

@@ -1,5 +1,5 @@
-// Random jobs (jobs.h) on whole engines, with threads, data and chance for timing; every element of every result is checked on every rank. A hang
-// fails with what each rank was at and the stacks of all threads.
+// Random jobs (jobs.h) on whole engines, with threads, data and chance for timing; every element of every result is checked on every rank.
+// A hang fails with what each rank was at and the stacks of all threads.
 //   HVD_PROGRAMS: how many jobs (default 100); HVD_PROGRAM_SEED: the first one's seed; HVD_PROGRAM_MINUTES: go on for so long
 #include <doctest/doctest.h>
 
@@ -46,7 +46,8 @@ int64_t row_of(const Request& q) {
 
 std::vector<std::byte> input_of(const Request& q, int op, int use, int rank) {
   std::vector<std::byte> data(q.bytes());
-  for (int64_t i = 0; q.kind != Kind::barrier && i < q.elements(); ++i) put_value(q.dtype, data.data(), static_cast<size_t>(i), value_of(op, use, rank, i));
+  for (int64_t i = 0; q.kind != Kind::barrier && i < q.elements(); ++i)
+    put_value(q.dtype, data.data(), static_cast<size_t>(i), value_of(op, use, rank, i));
   return data;
 }
 
@@ -54,7 +55,8 @@ std::vector<std::byte> input_of(const Request& q, int op, int use, int rank) {
 class Expectation {
  public:
   // `makers`: the ranks that make this use of it; others have joined.
-  Expectation(const Job& job, int op, int use, std::vector<int> makers) : p_(job.table[static_cast<size_t>(op)]), op_(op), use_(use), makers_(std::move(makers)) {}
+  Expectation(const Job& job, int op, int use, std::vector<int> makers)
+      : p_(job.table[static_cast<size_t>(op)]), op_(op), use_(use), makers_(std::move(makers)) {}
 
   bool error() const {
     const bool all = makers_.size() == p_.ranks.size();
@@ -105,7 +107,10 @@ class Expectation {
   }
   template <class Want>
   void expect(const Task& task, int64_t count, Want want) const {
-    const double tolerance = p_.like.wire == WireFormat::int8 ? 8 : p_.like.wire != WireFormat::none ? 1 : is_float(p_.like.dtype) ? 0.07 : 0;
+    const double tolerance = p_.like.wire == WireFormat::int8   ? 8
+                             : p_.like.wire != WireFormat::none ? 1
+                             : is_float(p_.like.dtype)          ? 0.07
+                                                                : 0;
     for (int64_t i = 0; i < count && wrong_.empty(); ++i, ++at_) {
       const double got = get_value(p_.like.dtype, task.out.data(), at_);
       if (std::abs(got - want(i)) > tolerance) {
@@ -161,8 +166,8 @@ struct Run {
     for (size_t lane = 0; lane < at.size(); ++lane) {
       for (int r = 0; r < world.size(); ++r) {
         const size_t i = at[lane][static_cast<size_t>(r)];
-        text += "rank " + std::to_string(r) + ", thread " + std::to_string(lane) + " " + line_text(lane, r, i) + " (line " + std::to_string(i) + " of " +
-                std::to_string(job.scripts[lane][static_cast<size_t>(r)].size()) + ")\n";
+        text += "rank " + std::to_string(r) + ", thread " + std::to_string(lane) + " " + line_text(lane, r, i) + " (line " +
+                std::to_string(i) + " of " + std::to_string(job.scripts[lane][static_cast<size_t>(r)].size()) + ")\n";
       }
     }
     std::cerr << text << all_stacks() << std::endl;
@@ -172,7 +177,8 @@ struct Run {
 // One thread of one rank.
 class Lane {
  public:
-  Lane(Run& run, Program& program, size_t lane) : run_(run), p_(program), lane_(lane), random_(run.seed * 977 + static_cast<uint64_t>(program.rank) * 31 + lane) {}
+  Lane(Run& run, Program& program, size_t lane)
+      : run_(run), p_(program), lane_(lane), random_(run.seed * 977 + static_cast<uint64_t>(program.rank) * 31 + lane) {}
 
   void play() {
     const Script& script = run_.job.scripts[lane_][static_cast<size_t>(p_.rank)];
@@ -223,7 +229,8 @@ class Lane {
     const Status s = p_.finish(*mine.task);
     const Kind kind = run_.job.table[static_cast<size_t>(op)].like.kind;
     const Expectation expectation(run_.job, op, mine.use - 1, run_.makers(lane_, op, mine.use - 1));
-    const std::string what = std::string(name_of(kind)) + " " + std::to_string(op) + " '" + mine.task->name + "', use " + std::to_string(mine.use - 1) + ": ";
+    const std::string what =
+        std::string(name_of(kind)) + " " + std::to_string(op) + " '" + mine.task->name + "', use " + std::to_string(mine.use - 1) + ": ";
     if (expectation.error()) {
       require(s.code() == Code::mismatch, what + "no error");
     } else {

@@ -25,9 +25,13 @@ class Notebook final : public Backend {
     return allreduce(c, s, DType::float32, ReduceOp::sum, scale);
   }
   bool may_be_guarded(const Comm&, size_t count, DType) const override { return count < 100; }
-  Status broadcast(Comm& c, std::byte*, size_t bytes, int root) override { return note(c, "broadcast " + std::to_string(bytes) + " " + std::to_string(root)); }
+  Status broadcast(Comm& c, std::byte*, size_t bytes, int root) override {
+    return note(c, "broadcast " + std::to_string(bytes) + " " + std::to_string(root));
+  }
   Status allgather(Comm& c, const std::byte*, std::byte*, std::span<const size_t> bytes) override { return note(c, "allgather", bytes); }
-  Status alltoall(Comm& c, const std::byte*, std::span<const size_t>, std::byte*, std::span<const size_t>) override { return note(c, "alltoall"); }
+  Status alltoall(Comm& c, const std::byte*, std::span<const size_t>, std::byte*, std::span<const size_t>) override {
+    return note(c, "alltoall");
+  }
   Status reducescatter(Comm& c, const std::byte*, std::byte*, std::span<const size_t> counts, DType, ReduceOp, const Scale&) override {
     return note(c, "reducescatter", counts);
   }

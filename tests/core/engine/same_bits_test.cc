@@ -90,8 +90,7 @@ Pending submit_one(Program& p, uint64_t seed, int index, uint32_t set, const std
       q.shape = {static_cast<int64_t>(rows)};
       return {p.submit(q, random_floats(d, rows, mine)), nullptr, 0, false};
     }
-    default:
-      break;
+    default: break;
   }
   q.op = random() % 4 == 0 ? ReduceOp::average : random() % 6 == 0 ? ReduceOp::max : ReduceOp::sum;
   if (random() % 3 == 0) q.prescale = 1.0 / 3;

@@ -83,8 +83,8 @@ class Play {
     for (int r = 0; r < puppets_.size(); ++r) {
       if (ranks_[r].at >= scripts_[r].size()) continue;
       const int op = scripts_[r][ranks_[r].at].op;
-      return "rank " + std::to_string(r) + " waits for ever, for operation " + std::to_string(op) + " '" + table_[op].like.name + "'; rank 0 knows of " +
-             std::to_string(puppets_.negotiator().keys().size()) + " that wait";
+      return "rank " + std::to_string(r) + " waits for ever, for operation " + std::to_string(op) + " '" + table_[op].like.name +
+             "'; rank 0 knows of " + std::to_string(puppets_.negotiator().keys().size()) + " that wait";
     }
     for (size_t i = 0; i < table_.size(); ++i) {
       std::vector<const Status*> firsts;  // by how often it was made before; who stops early makes it less often
@@ -93,7 +93,8 @@ class Play {
           if (!r.ops[i][k]->done()) return "operation " + std::to_string(i) + " is never done";
           const Status& s = r.ops[i][k]->status();
           if (firsts.size() == k) firsts.push_back(&s);
-          if (s.code() != firsts[k]->code()) return "operation " + std::to_string(i) + " ends differently: " + s.message() + " / " + firsts[k]->message();
+          if (s.code() != firsts[k]->code())
+            return "operation " + std::to_string(i) + " ends differently: " + s.message() + " / " + firsts[k]->message();
         }
       }
     }

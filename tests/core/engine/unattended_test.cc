@@ -111,7 +111,8 @@ TEST_CASE("unattended operations: a step without one that the schedule knows end
         Step step(p.engine);
         for (int i = 0; i < 6; ++i) {
           if (s == 29 && i == 3) continue;
-          step.start("x" + std::to_string(i), p.rank + 1, [&p, s](int32_t sum) { p.expect(sum == total(p.size), "step " + std::to_string(s)); });
+          step.start("x" + std::to_string(i), p.rank + 1,
+                     [&p, s](int32_t sum) { p.expect(sum == total(p.size), "step " + std::to_string(s)); });
         }
         const Status status = step.wait();
         p.expect(status.ok(), "step " + std::to_string(s) + ": " + status.message());
@@ -184,7 +185,8 @@ TEST_CASE("a thread that flushes denormals to zero gets the same bits as others"
     const unsigned before = __builtin_ia32_stmxcsr();
     for (int s = 0; s < 200; ++s) {
       if (p.rank == 0) __builtin_ia32_ldmxcsr(before | kFlush);
-      TaskPtr task = p.submit(Program::request(Kind::allreduce, "tiny", {1}, DType::float32), Program::bytes_of(std::vector<uint32_t>{0x100}), true);
+      TaskPtr task =
+          p.submit(Program::request(Kind::allreduce, "tiny", {1}, DType::float32), Program::bytes_of(std::vector<uint32_t>{0x100}), true);
       p.wait(*task);
       const bool kept = p.rank != 0 || (__builtin_ia32_stmxcsr() & kFlush) == kFlush;
       __builtin_ia32_ldmxcsr(before);
@@ -209,16 +211,14 @@ TEST_CASE("unattended operations: callbacks hear of a disagreement, and later op
       bool& done;
     } here{mutex, changed, status, done};
     int32_t in[3] = {1, 1, 1}, out[3];
-    const Status s = p.engine.submit_unattended(
-        Program::request(Kind::allreduce, "bad", {p.rank + 1}), reinterpret_cast<std::byte*>(in), reinterpret_cast<std::byte*>(out),
-        [](Operation& op, void* context) {
-          auto& h = *static_cast<Here*>(context);
-          std::lock_guard lock(h.mutex);
-          h.status = op.status();
-          h.done = true;
-          h.changed.notify_all();
-        },
-        &here);
+    const Status s = p.engine.submit_unattended(Program::request(Kind::allreduce, "bad", {p.rank + 1}), reinterpret_cast<std::byte*>(in),
+                                                reinterpret_cast<std::byte*>(out), [](Operation& op, void* context) {
+      auto& h = *static_cast<Here*>(context);
+      std::lock_guard lock(h.mutex);
+      h.status = op.status();
+      h.done = true;
+      h.changed.notify_all();
+    }, &here);
     p.expect(s.ok(), s.message());
     std::unique_lock lock(mutex);
     p.expect(changed.wait_for(lock, std::chrono::seconds(20), [&] { return done; }), "never told");

@@ -90,15 +90,15 @@ TEST_CASE("a rank 0 that says nothing: each rank reports what it waits for, and 
     given.log = log.sink();
     EngineWorld world(2, given);
     CHECK(run(world, [&](Program& p) {
-            TaskPtr task = p.sum_async("lonely", 1);
-            if (shutdown == 0) {
-              const Deadline patience = Deadline::after(15);
-              while (!log.has("allreduce 'lonely'") && !patience.passed()) p.engine.wait(*task->op, Deadline::after(0.05));
-              return;
-            }
-            const Status s = p.finish(*task);
-            p.expect(s.code() == Code::timeout && s.message().find("lonely") != std::string::npos, s.message());
-          }, {1}) == "");
+      TaskPtr task = p.sum_async("lonely", 1);
+      if (shutdown == 0) {
+        const Deadline patience = Deadline::after(15);
+        while (!log.has("allreduce 'lonely'") && !patience.passed()) p.engine.wait(*task->op, Deadline::after(0.05));
+        return;
+      }
+      const Status s = p.finish(*task);
+      p.expect(s.code() == Code::timeout && s.message().find("lonely") != std::string::npos, s.message());
+    }, {1}) == "");
     CHECK(log.has("rank 1") == (shutdown == 0));
   });
 }
@@ -111,14 +111,14 @@ TEST_CASE("what rank 0 reports is not reported again, and a joined rank may wait
     given.log = log.sink();
     EngineWorld world(3, given);
     CHECK(run(world, [&](Program& p) {
-            for (int i = 0; joins && p.rank < 2 && i < 25; ++i) {
-              std::this_thread::sleep_for(std::chrono::milliseconds(100));
-              p.equal(p.sum("x", 1), 2, "sum");
-            }
-            if (joins) p.last_joined();
-            if (!joins && p.rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(3000));
-            if (!joins) p.equal(p.sum("late", 1), 3, "late");
-          }) == "");
+      for (int i = 0; joins && p.rank < 2 && i < 25; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        p.equal(p.sum("x", 1), 2, "sum");
+      }
+      if (joins) p.last_joined();
+      if (!joins && p.rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(3000));
+      if (!joins) p.equal(p.sum("late", 1), 3, "late");
+    }) == "");
     CHECK(log.has("missing on rank 1: late") == !joins);
     CHECK(!log.has("Rank 0, which"));
     if (joins) CHECK(log.text == "");
@@ -134,13 +134,13 @@ TEST_CASE("members that never come, and joins, are reported and end the job") {
     given.log = log.sink();
     EngineWorld world(3, given);
     CHECK(run(world, [&](Program& p) {
-            Request q = Program::request(group ? Kind::allreduce : Kind::join, group ? "m0" : "", {});
-            if (group) q.group = "g", q.group_size = 2;
-            if (!group && p.rank == 1) return;
-            TaskPtr task = p.submit(q, Program::bytes_of(std::vector<int32_t>(1, 1)));
-            const Status s = p.finish(*task);
-            p.expect(s.code() == Code::timeout, s.message());
-          }) == "");
+      Request q = Program::request(group ? Kind::allreduce : Kind::join, group ? "m0" : "", {});
+      if (group) q.group = "g", q.group_size = 2;
+      if (!group && p.rank == 1) return;
+      TaskPtr task = p.submit(q, Program::bytes_of(std::vector<int32_t>(1, 1)));
+      const Status s = p.finish(*task);
+      p.expect(s.code() == Code::timeout, s.message());
+    }) == "");
     CHECK(log.has(group ? "group 'g' (only 1 of its 2 members)" : "missing on rank 1: join"));
   });
 }
@@ -154,17 +154,17 @@ TEST_CASE("members that never come are reported of each group, also where nobody
   int32_t value = 1;
   auto* memory = reinterpret_cast<std::byte*>(&value);
   CHECK(run(world, [&](Program& p) {
-          for (const char* group : {"g", "h"}) {
-            Request q = Program::request(Kind::allreduce, std::string("m.") + group, {1});
-            q.group = group;
-            q.group_size = 2;
-            require(p.engine.submit_unattended(q, memory, memory, [](Operation&, void*) {}, nullptr).ok(), group);
-          }
-          const Deadline patience = Deadline::after(15);
-          const auto told = [&] { return log.has("group 'g' (only 1 of its 2 members)") && log.has("group 'h' (only 1 of its 2 members)"); };
-          while (!told() && !patience.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-          p.expect(told(), log.text);
-        }) == "");
+    for (const char* group : {"g", "h"}) {
+      Request q = Program::request(Kind::allreduce, std::string("m.") + group, {1});
+      q.group = group;
+      q.group_size = 2;
+      require(p.engine.submit_unattended(q, memory, memory, [](Operation&, void*) {}, nullptr).ok(), group);
+    }
+    const Deadline patience = Deadline::after(15);
+    const auto told = [&] { return log.has("group 'g' (only 1 of its 2 members)") && log.has("group 'h' (only 1 of its 2 members)"); };
+    while (!told() && !patience.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    p.expect(told(), log.text);
+  }) == "");
 }
 
 // Rank 0's engine stands still in a callback, as it would if its process were stopped.
@@ -182,25 +182,26 @@ TEST_CASE("who waits in vain in a schedule tells whose engine does not let it en
       while (!*static_cast<std::atomic<bool>*>(until) && !patience.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     };
     CHECK(run(world, [&](Program& p) {
-            const std::string who = "answer of the engine of rank 0";
-            for (int i = 0; i < 20; ++i) p.equal(p.sum("x", 1), 2, "sum");
-            p.equal(p.engine.stats().schedules - p.engine.stats().revocations, uint64_t{1}, "schedules");
-            if (p.rank == 0) {
-              int32_t value = 1;
-              auto* memory = reinterpret_cast<std::byte*>(&value);
-              require(p.engine.submit_unattended(Program::request(Kind::allreduce, "x", {1}), memory, memory, stand_still, &over).ok(), "x");
-              while (!over) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-              if (shutdown == 0) p.equal(p.sum("x", 1), 2, "afterwards");
-              return;
-            }
-            p.equal(p.sum("x", 1), 2, "the last one");
-            TaskPtr task = p.sum_async("x", 1);
-            const Deadline patience = Deadline::after(15);
-            while (shutdown == 0 && !log.has(who) && !patience.passed()) p.engine.wait(*task->op, Deadline::after(0.05));
-            if (shutdown == 0) over = true;
-            const Status s = p.finish(*task);
-            over = true;
-            p.expect(shutdown == 0 ? s.ok() && log.has(who) : s.code() == Code::timeout && s.message().find(who) != std::string::npos, s.message() + log.text);
-          }) == "");
+      const std::string who = "answer of the engine of rank 0";
+      for (int i = 0; i < 20; ++i) p.equal(p.sum("x", 1), 2, "sum");
+      p.equal(p.engine.stats().schedules - p.engine.stats().revocations, uint64_t{1}, "schedules");
+      if (p.rank == 0) {
+        int32_t value = 1;
+        auto* memory = reinterpret_cast<std::byte*>(&value);
+        require(p.engine.submit_unattended(Program::request(Kind::allreduce, "x", {1}), memory, memory, stand_still, &over).ok(), "x");
+        while (!over) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        if (shutdown == 0) p.equal(p.sum("x", 1), 2, "afterwards");
+        return;
+      }
+      p.equal(p.sum("x", 1), 2, "the last one");
+      TaskPtr task = p.sum_async("x", 1);
+      const Deadline patience = Deadline::after(15);
+      while (shutdown == 0 && !log.has(who) && !patience.passed()) p.engine.wait(*task->op, Deadline::after(0.05));
+      if (shutdown == 0) over = true;
+      const Status s = p.finish(*task);
+      over = true;
+      p.expect(shutdown == 0 ? s.ok() && log.has(who) : s.code() == Code::timeout && s.message().find(who) != std::string::npos,
+               s.message() + log.text);
+    }) == "");
   });
 }

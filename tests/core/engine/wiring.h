@@ -104,7 +104,8 @@ class CuttableLink final : public PassingLink {
 // What the engines of a world are made from, and the ends that a test holds.
 class Wiring {
  public:
-  Wiring(int size, const Given& given) : size(size), nodes(given.nodes.empty() ? nodes_of(given.layout, size) : given.nodes), options(size) {
+  Wiring(int size, const Given& given)
+      : size(size), nodes(given.nodes.empty() ? nodes_of(given.layout, size) : given.nodes), options(size) {
     make_nodes(given);
     for (int r = 1; r < size; ++r) {
       const int parent = parent_of(r, nodes);

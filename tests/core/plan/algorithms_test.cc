@@ -122,13 +122,24 @@ TEST_CASE("each bound of the table is the last size that still goes that way") {
   constexpr DType f = DType::float32, i = DType::int32;
   constexpr auto doubling = Algorithm::recursive_doubling, pairwise = Algorithm::pairwise, rabenseifner = Algorithm::rabenseifner;
   const size_t large = 64 << 20;
-  for (const Case& c : std::initializer_list<Case>{
-           {f, 2, t.doubling_bytes + 1, doubling}, {f, 2, t.pair_bytes, doubling}, {f, 2, t.pair_bytes + 1, pairwise},
-           {f, 3, t.doubling_bytes, doubling}, {f, 3, t.doubling_bytes + 1, pairwise}, {f, 3, t.pair_bytes, pairwise},
-           {f, 8, t.doubling_bytes, doubling}, {f, 8, t.doubling_bytes + 1, pairwise}, {f, 8, large, pairwise},
-           {i, 8, large, pairwise}, {i, 9, large, Algorithm::ring}, {i, 16, large, Algorithm::ring},
-           {f, 9, large, pairwise}, {f, 16, t.doubling_bytes, doubling}, {f, 16, t.doubling_bytes + 1, rabenseifner},
-           {f, 63, large, pairwise}, {f, 64, large, rabenseifner}, {f, 65, large, rabenseifner}}) {
+  for (const Case& c : std::initializer_list<Case>{{f, 2, t.doubling_bytes + 1, doubling},
+                                                   {f, 2, t.pair_bytes, doubling},
+                                                   {f, 2, t.pair_bytes + 1, pairwise},
+                                                   {f, 3, t.doubling_bytes, doubling},
+                                                   {f, 3, t.doubling_bytes + 1, pairwise},
+                                                   {f, 3, t.pair_bytes, pairwise},
+                                                   {f, 8, t.doubling_bytes, doubling},
+                                                   {f, 8, t.doubling_bytes + 1, pairwise},
+                                                   {f, 8, large, pairwise},
+                                                   {i, 8, large, pairwise},
+                                                   {i, 9, large, Algorithm::ring},
+                                                   {i, 16, large, Algorithm::ring},
+                                                   {f, 9, large, pairwise},
+                                                   {f, 16, t.doubling_bytes, doubling},
+                                                   {f, 16, t.doubling_bytes + 1, rabenseifner},
+                                                   {f, 63, large, pairwise},
+                                                   {f, 64, large, rabenseifner},
+                                                   {f, 65, large, rabenseifner}}) {
     CAPTURE(c.ranks);
     CAPTURE(c.bytes);
     CHECK(name_of(select(Collective::allreduce, c.d, c.bytes, flat(c.ranks))) == name_of(c.want));

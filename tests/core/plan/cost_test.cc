@@ -64,6 +64,5 @@ TEST_CASE("the model orders the algorithms as one expects") {
   CHECK(seconds(Algorithm::recursive_doubling, 64) < seconds(Algorithm::rabenseifner, 64));
   CHECK(seconds(Algorithm::rabenseifner, 64) < seconds(Algorithm::ring, 64));
   CHECK(seconds(Algorithm::rabenseifner, 64 << 20) < seconds(Algorithm::recursive_doubling, 64 << 20));
-  CHECK(predict(Collective::broadcast, Algorithm::pipelined, w, 64 << 20) <
-        predict(Collective::broadcast, Algorithm::tree, w, 64 << 20));
+  CHECK(predict(Collective::broadcast, Algorithm::pipelined, w, 64 << 20) < predict(Collective::broadcast, Algorithm::tree, w, 64 << 20));
 }

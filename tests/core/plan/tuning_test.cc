@@ -46,12 +46,13 @@ TEST_CASE("the defaults are accepted") {
 }
 
 TEST_CASE("a wrong size names the part and what is accepted") {
-  CHECK(refused("chunk=1") == "'chunk=1' in the tuning: no size 'chunk'; accepted: direct_bytes, chunk_bytes, stream_bytes, "
-                              "doubling_bytes, pair_bytes, tree_bytes, flat_tree_bytes");
+  CHECK(refused("chunk=1") ==
+        "'chunk=1' in the tuning: no size 'chunk'; accepted: direct_bytes, chunk_bytes, stream_bytes, "
+        "doubling_bytes, pair_bytes, tree_bytes, flat_tree_bytes");
   for (const char* wrong : {"chunk_bytes", "chunk_bytes=", "chunk_bytes=1", "chunk_bytes=-5", "chunk_bytes=64K",
                             "chunk_bytes=99999999999999999999999", "chunk_bytes=1e5"}) {
-    CHECK(refused(wrong) == "'" + std::string(wrong) +
-                                "' in the tuning: accepted are bytes from 4096 to 67108864, as in 'chunk_bytes=65536'");
+    CHECK(refused(wrong) ==
+          "'" + std::string(wrong) + "' in the tuning: accepted are bytes from 4096 to 67108864, as in 'chunk_bytes=65536'");
   }
 }
 

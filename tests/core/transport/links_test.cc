@@ -47,8 +47,8 @@ TEST_CASE("a link keeps order and content, wrapping around many times, both ways
     Ends ends(wire);
     const auto forth = noise(40'001), back = noise(39'999);
     std::vector<std::byte> at_b(forth.size()), at_a(back.size());
-    const auto results = ends.world.run(
-        [&](Comm& comm) { return comm.rank == 0 ? exchange(comm, 1, forth, 1, at_a) : exchange(comm, 0, back, 0, at_b); });
+    const auto results =
+        ends.world.run([&](Comm& comm) { return comm.rank == 0 ? exchange(comm, 1, forth, 1, at_a) : exchange(comm, 0, back, 0, at_b); });
     for (const Status& s : results) CHECK_MESSAGE(s.ok(), s.message());
     CHECK(at_b == forth);
     CHECK(at_a == back);
@@ -155,8 +155,8 @@ TEST_CASE("a closed link wakes a sleeper at once") {
   for (Wire wire : {Wire::inproc, Wire::unix_socket}) {
     INFO(std::string(name_of(wire)));
     LinkWorld world(2, {.wire = wire, .timeout = 10, .faults = [](int rank, int) {
-                          return FaultScript{.cut_after_sent = rank == 0 ? 0 : FaultScript::kNever};
-                        }});
+      return FaultScript{.cut_after_sent = rank == 0 ? 0 : FaultScript::kNever};
+    }});
     const auto begin = Clock::now();
     const auto results = world.run([&](Comm& comm) {
       std::byte data[4] = {};

@@ -91,7 +91,9 @@ TEST_CASE("an encrypted link keeps order and content over every channel, with ev
       for (Wire wire : {Wire::inproc, Wire::unix_socket, Wire::tcp}) {
         INFO(std::string(name_of(wire)));
         Options options{.wire = wire, .capacity = 64};
-        options.wrap = [&](std::unique_ptr<Link> inner, int rank, int peer) { return encrypted(std::move(inner), library, cipher, rank, peer, 3); };
+        options.wrap = [&](std::unique_ptr<Link> inner, int rank, int peer) {
+          return encrypted(std::move(inner), library, cipher, rank, peer, 3);
+        };
         LinkWorld world(2, options);
         const auto forth = noise(400'001), back = noise(399'999);
         std::vector<std::byte> at_b(forth.size()), at_a(back.size());
