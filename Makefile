@@ -40,7 +40,7 @@ SOURCES := $(NATIVE) README.md $(shell find horovod -type f -not -name '*.pyc' 2
 # TensorFlow versions in which the library that was built is loaded as it is; each gets an environment of its own.
 TF_MATRIX ?= 2.13.1 2.16.2 2.18.1 2.21.0
 
-.PHONY: help train environment test test-all unit lint docs site pytest asan tsan fuzz fuzz-programs mutants bench wheel clean test-tf-matrix test-cluster test-launchers
+.PHONY: help train environment test test-all unit lint format docs site pytest asan tsan fuzz fuzz-programs mutants bench wheel clean test-tf-matrix test-cluster test-launchers
 
 # After ## comes what a target takes on 2 cores where the environment and what is compiled are there (those take minutes once).
 help: ## [1 s] this list
@@ -68,11 +68,17 @@ test-all: ## [30 min] all there is: also what is marked heavy, and hosts and lau
 unit: $(STAMPS)/doctest $(STAMPS)/tools ## [3 min] the core's C++ unit tests
 	nice scripts/unit-tests.sh build/unit ""
 
-lint: $(STAMPS)/dev $(STAMPS)/editable ## [1 min] ruff, mypy, import-linter, order of the C++ includes
+lint: $(STAMPS)/dev $(STAMPS)/editable ## [1 min] formatting, ruff, mypy, import-linter, order of the C++ includes
 	ruff check .
+	ruff format --check .
+	clang-format --dry-run -Werror $$(scripts/cxx-files.sh)
 	mypy
 	lint-imports
 	python tools/check_includes.py
+
+format: $(STAMPS)/dev ## [10 s] put Python and C++ into the form that lint asks for
+	ruff format .
+	clang-format -i $$(scripts/cxx-files.sh)
 
 docs: $(STAMPS)/editable ## [1 s] are the generated documents up to date?
 	nice scripts/check-docs.sh
