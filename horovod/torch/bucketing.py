@@ -56,6 +56,8 @@ class Bucketing:
         self.arrived: list[Slot] = []
         """Of the gradients that go alone in this round those that a backward pass made, in the order they came."""
         self._buckets: list[Bucket] = []
+        self._apart: list[Slot] | None = None  # see ``apart``
+        self._arrived_last = 0  # in the last round: how many in ``arrived``
         self._process_set = process_set
         self._settled: list[int] = []  # the outcome of the round before, if it led to no new bucket
         self._proposal: _Proposal | None = None
@@ -65,6 +67,25 @@ class Bucketing:
         """All buckets, with what has been proposed; see ``settle``."""
         self.settle()
         return self._buckets
+
+    def apart(self, slots: list[Slot]) -> list[Slot]:
+        """Those of ``slots``, all of the optimizer's, that are in no bucket."""
+        self.settle()
+        if self._apart is None:
+            self._apart = [slot for slot in slots if slot.bucket is None]
+        return self._apart
+
+    def expects_more(self) -> bool:
+        """Will backward make more gradients, if it makes those that it made in the last round? If not, its end comes
+        now, and what is not on its way is submitted then: the program waits right after it, and the engine's thread
+        need not be woken."""
+        if len(self.arrived) < self._arrived_last:
+            return True
+        return any(bucket.waiting_for for bucket in self._buckets)
+
+    def changed(self) -> None:
+        """There are more slots, or other buckets, than there were."""
+        self._apart = None
 
     def flag(self, slot: Slot) -> int:
         """The flag of a slot with a dense gradient."""
@@ -86,6 +107,7 @@ class Bucketing:
 
     def restart(self) -> None:
         """Gets ready for the next round."""
+        self._arrived_last = len(self.arrived)
         self.arrived.clear()
         for bucket in self._buckets:
             bucket.restart()
@@ -154,6 +176,7 @@ class Bucketing:
             # A name that no other operation can have: those begin with their kind.
             name = f"gradients.bucket.{slots_of_bucket[0].name}"
             self._buckets.append(Bucket(name, slots_of_bucket, candidates[members[0]][1].dtype, face.job))
+        self.changed()
 
     def _has_news(self, slots: Sequence[Slot], outcome: list[int]) -> bool:
         if outcome == self._settled:
@@ -170,4 +193,5 @@ class Bucketing:
     def _give_up(self, bucket: Bucket) -> None:
         self._buckets.remove(bucket)
         self._settled = []
+        self.changed()
         bucket.give_up()

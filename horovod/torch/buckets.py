@@ -1,17 +1,21 @@
 """Buckets: memory in which several gradients lie next to each other and are reduced as one.
 
 ``param.grad`` is a view of the bucket. Autograd gives a parameter without a gradient the tensor that backward has just
-computed; that is copied to its place in the bucket while it is still in the cache, and given back at once, so the next
-gradient is computed in memory that is in the cache, too. A bucket lies in shared memory where there is some: then the
-ranks of a host reduce it in place, each its slice of all, and nothing is copied any more.
+computed; that is copied to its place in the bucket, and given back. Small ones are copied all together when the last of
+them has come, which takes one call; larger ones while they are still in the cache, so that the next gradient is
+computed in memory that is in the cache, too. A bucket lies in shared memory where there is some: then the ranks of a
+host reduce it in place, each its slice of all, and nothing is copied any more.
 
 Whatever a gradient is, the bucket can carry it: a tensor that the user has put in place of the view, a sparse or
 strided one, one of another dtype or device, one that is part of a graph (``create_graph``). Those of the last three
 kinds stay ``param.grad`` and get the result copied into them; the others are replaced by the view.
+
+Every step looks at all gradients several times, so what has to be asked of each is asked in a ``map``.
 """
 
 import sys
 from collections.abc import Callable, Sequence
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -23,13 +27,31 @@ from horovod.torch.shared import shared_buffer
 # keeps over a step are not noticed; gradients themselves are.
 _storage_uses: Callable[[int], int] = getattr(torch._C, "_storage_Use_Count", lambda _: 0)
 
+# Bytes from which on the time that a copy takes is that of the memory, not that of the call.
+_AT_ONCE = 32 << 10
+
+_grad_of = attrgetter("grad")
+_version_of = attrgetter("_version")
+_dtype_of = attrgetter("dtype")
+_needs_grad = attrgetter("requires_grad")
+_pointer_of = torch.Tensor.data_ptr
+_is_contiguous = torch.Tensor.is_contiguous
+
+
+def _copy_one_by_one(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    for target, source in zip(targets, sources, strict=True):
+        target.copy_(source)
+
+
+_copy_all: Callable[..., Any] = getattr(torch, "_foreach_copy_", _copy_one_by_one)
+
 
 class Slot:
     """What the reducer knows of one parameter."""
 
     __slots__ = (
-        "address",
         "again",
+        "at_once",
         "before",
         "bucket",
         "group",
@@ -39,10 +61,9 @@ class Slot:
         "moves",
         "name",
         "parameter",
+        "place",
         "seen",
-        "touched",
         "version",
-        "view",
         "watched",
     )
 
@@ -52,40 +73,51 @@ class Slot:
         self.index = index
         self.hook: Any = None
         self.seen = 0  # number of the last backward pass that made the gradient
-        self.touched = False  # a backward pass of this round has made it
         self.again = False  # there are backward passes that make it more than once
         self.late = True  # so it is submitted when they are over; until it is known, too
-        self.watched: torch.Tensor | None = (
-            None  # the gradient as it was submitted, and its version; see submissions.py
-        )
+        # The gradient as it was submitted, outside of buckets, and its version; see submissions.py.
+        self.watched: torch.Tensor | None = None
         self.version = 0
         self.before: torch.Tensor | None = None  # what was in param.grad and is not to be reduced; see transit.py
         self.group: Any = None
         self.bucket: Bucket | None = None
-        self.view: Any = None  # its place in the bucket, unless the program has moved it: it is param.grad itself
-        self.address = 0  # of its place
+        self.place = 0  # in the bucket: the how many-th
+        self.at_once = False  # goes to its place in the bucket when it comes
         self.moves = 0  # how often its bucket was given up
 
     @property
     def shape(self) -> Gradient:
         return Gradient(self.parameter.numel(), self.parameter.dtype)
 
+    @property
+    def view(self) -> Any:
+        """Its place in the bucket, unless the program has moved it: it is param.grad itself. None without a bucket."""
+        return None if self.bucket is None else self.bucket.views[self.place]
+
 
 class Bucket:
     """The gradients of ``members``, all of one dtype."""
 
     __slots__ = (
+        "_addresses",
+        "_came",
         "_dtype",
         "_memory_is_ours",
+        "_parameters",
         "_storage_uses",
         "_taken_from",
+        "_versions",
+        "_view_uses",
+        "changed",
         "flat",
+        "gathered",
         "job",
         "members",
         "name",
         "outgrown",
         "partly_sent",
         "sent",
+        "views",
         "waiting_for",
     )
 
@@ -94,51 +126,123 @@ class Bucket:
         self.name = name
         self.members = list(members)
         self.job = job
-        self.waiting_for = len(self.members)  # gradients that backward has yet to make in this step
-        self.sent = False  # in this step, as a whole
         self.partly_sent = 0  # how many steps in a row some gradients of it were missing on all ranks
         self.outgrown = False  # a parameter's dtype has changed since
         self._dtype = dtype
-        self._memory_is_ours = False
+        self._parameters = [slot.parameter for slot in self.members]
         self._taken_from: dict[Slot, torch.Tensor] = {}  # gradients that are no views
         self._allocate()
-        for slot in self.members:
+        for place, slot in enumerate(self.members):
             slot.bucket = self
+            slot.place = place
+            slot.at_once = slot.shape.nbytes > _AT_ONCE
+        self.restart()
+
+    def restart(self) -> None:
+        """Gets ready for the next step."""
+        self.waiting_for = len(self.members)  # gradients that backward has yet to make
+        self.gathered = False  # are all gradients views, and known not to have been missing?
+        self.sent = False  # as a whole
+        self._memory_is_ours = False
+        self._taken_from.clear()
+        # The gradients as they came, later as they were submitted, with their versions: nobody is to change them.
+        self._came: list[Any] = [None] * len(self.members)
+        self._versions = [0] * len(self.members)
+        self.changed: Slot | None = None  # one whose gradient was not left alone
 
     def _allocate(self) -> None:
         # Of the bucket's dtype, whatever a parameter's has become: this is not decided together with the other ranks.
-        starts, nbytes = offsets([Gradient(slot.parameter.numel(), self._dtype) for slot in self.members])
+        starts, nbytes = offsets([Gradient(p.numel(), self._dtype) for p in self._parameters])
         self.flat = shared_buffer(nbytes).view(self._dtype)
-        for slot, start in zip(self.members, starts, strict=True):
-            slot.address = self.flat.data_ptr() + start
-            self._place(slot)
-        # Counted when nothing here has the storage but the tensors.
+        self._addresses = [self.flat.data_ptr() + start for start in starts]
+        self.views: list[torch.Tensor] = [self._view(place) for place in range(len(starts))]
+        # Counted when nothing here has the storage but the tensors, and nothing has these but the list.
         self._storage_uses = _storage_uses(self.flat.untyped_storage()._cdata)
+        self._view_uses = max(map(sys.getrefcount, self.views))
 
-    def _place(self, slot: Slot) -> None:
-        start = (slot.address - self.flat.data_ptr()) // self.flat.element_size()
+    def _view(self, place: int) -> torch.Tensor:
+        start = (self._addresses[place] - self.flat.data_ptr()) // self.flat.element_size()
         # Not view(): tensors of their own over the memory, whose changes autograd counts separately.
         view = torch.empty(0, dtype=self._dtype)
-        slot.view = view.set_(self.flat.untyped_storage(), start, slot.parameter.shape)
+        return view.set_(self.flat.untyped_storage(), start, self._parameters[place].shape)
 
-    def _in_place(self, slot: Slot) -> bool:
-        """Is the view still where it was made? ``p.grad.data = ...``, which ``Module.to`` does, too, and ``set_`` move
-        it somewhere else, and later changes of it would not reach the bucket."""
-        view = slot.view
-        return view.data_ptr() == slot.address and view.dtype is self._dtype and view.is_contiguous()
+    # Are the views still where they were made? ``p.grad.data = ...``, which ``Module.to`` does, too, ``set_`` and
+    # ``t_`` make something else of them, and later changes would not reach the bucket.
+    def _in_place(self, place: int) -> bool:
+        view = self.views[place]
+        return view.data_ptr() == self._addresses[place] and view.dtype is self._dtype and view.is_contiguous()
+
+    def _all_in_place(self) -> bool:
+        return list(map(_pointer_of, self.views)) == self._addresses and all(map(_is_contiguous, self.views))
+
+    def come(self, slot: Slot) -> bool:
+        """Notes that a backward pass has made the slot's gradient, which nobody is to change until it is reduced. Have
+        all come?"""
+        # The path of every gradient: no call that is not needed.
+        grad = self._came[slot.place] = slot.parameter.grad
+        self._versions[slot.place] = grad._version  # type: ignore[union-attr]
+        self.waiting_for -= 1
+        return self.waiting_for == 0
+
+    def has_come(self, slot: Slot) -> bool:
+        """Has ``come`` been called in this step?"""
+        return self._came[slot.place] is not None
+
+    def gather(self) -> None:
+        """Makes all gradients views of the bucket, if they are none yet; a parameter that has none gets one of
+        zeros."""
+        self.look_for_change()
+        if self.changed is None and self.waiting_for == 0:
+            self._take_all()
+        else:
+            for slot in self.members:
+                self.fill(slot)
+        self._came = list(map(_grad_of, self._parameters))
+        self._versions = list(map(_version_of, self._came))
+        self.gathered = True
+
+    def look_for_change(self) -> None:
+        """Sets ``changed`` if a gradient is no more what it was when it came or was submitted."""
+        came, versions = self._came, self._versions
+        if (
+            self.waiting_for == 0
+            and all(map(is_, map(_grad_of, self._parameters), came))
+            and list(map(_version_of, came)) == versions
+        ):
+            return
+        for slot, grad, version in zip(self.members, came, versions, strict=True):
+            if grad is not None and (slot.parameter.grad is not grad or grad._version != version):
+                self.changed = self.changed or slot
+
+    def _take_all(self) -> None:
+        in_place = self._all_in_place()
+        if in_place and all(map(is_, self._came, self.views)):
+            return
+        if not self._memory_is_ours:
+            self._make_memory_ours()
+        grads = list(map(_grad_of, self._parameters))
+        if set(map(_dtype_of, grads)) == {self._dtype} and not any(map(_needs_grad, grads)):
+            try:
+                _copy_all(self.views, grads)
+                for p, view in zip(self._parameters, self.views, strict=True):
+                    p.grad = view
+                return
+            except RuntimeError:  # sparse ones, or a parameter that has become something else
+                pass
+        for slot in self.members:
+            self.take(slot)
 
     def take(self, slot: Slot) -> None:
         """Makes the gradient of the slot's parameter a view of the bucket, if it is none yet."""
-        # The path of every gradient: no call that is not needed.
         p = slot.parameter
         grad = p.grad
-        if grad is slot.view and self._in_place(slot):
+        if grad is slot.view and self._in_place(slot.place):
             return
         assert grad is not None
         if not self._memory_is_ours:
             self._make_memory_ours()
-        if not self._in_place(slot):
-            self._place(slot)
+        if not self._in_place(slot.place):
+            self.views[slot.place] = self._view(slot.place)
         view = slot.view
         if p.dtype is not view.dtype:
             self.outgrown = True
@@ -150,23 +254,29 @@ class Bucket:
         p.grad = view
 
     def _make_memory_ours(self) -> None:
-        """Once a step, before the first gradient comes: if the program has kept gradients of earlier steps, or views of
-        them, leaves them the memory and goes on in new memory."""
-        for slot in self.members:
-            if not self._in_place(slot):
-                self._place(slot)
-        kept = _storage_uses(self.flat.untyped_storage()._cdata) > self._storage_uses
-        for slot in self.members:
-            # One reference is the slot's, one the call's; autograd may have one to a gradient that is a parameter's.
-            kept = kept or (slot.parameter.grad is not slot.view and sys.getrefcount(slot.view) > 2)
-        if kept:
-            before = [slot.view for slot in self.members]
-            self._allocate()
-            for slot, old in zip(self.members, before, strict=True):
-                if slot.parameter.grad is old:
-                    slot.view.copy_(old)
-                    slot.parameter.grad = slot.view
+        """Once a step, before the first gradient is copied: if the program has kept gradients of earlier steps, or
+        views of them, leaves them the memory and goes on in new memory."""
         self._memory_is_ours = True
+        if not self._all_in_place():
+            for place in range(len(self.members)):
+                if not self._in_place(place):
+                    self.views[place] = self._view(place)
+        kept = _storage_uses(self.flat.untyped_storage()._cdata) > self._storage_uses
+        if not kept and max(map(sys.getrefcount, self.views)) > self._view_uses:
+            # Autograd may have a reference to a gradient that is a parameter's.
+            loose = [view for p, view in zip(self._parameters, self.views, strict=True) if p.grad is not view]
+            kept = bool(loose) and max(map(sys.getrefcount, loose)) > self._view_uses + 1  # the list's
+        if not kept:
+            return
+        before = self.views
+        self._allocate()
+        for place, (p, old) in enumerate(zip(self._parameters, before, strict=True)):
+            if p.grad is old:
+                view = self.views[place]
+                view.copy_(old)
+                p.grad = view
+                if self._came[place] is old and self._versions[place] == old._version:
+                    self._came[place], self._versions[place] = view, view._version
 
     def fill(self, slot: Slot) -> None:
         """Takes the slot's gradient; a parameter that has none gets one of zeros."""
@@ -174,20 +284,16 @@ class Bucket:
             slot.parameter.grad = torch.zeros_like(slot.parameter, memory_format=torch.contiguous_format)
         self.take(slot)
 
-    def hand_out(self, slot: Slot) -> None:
-        """Gives the result to a gradient that is no view."""
-        grad = self._taken_from.pop(slot, None)
-        if grad is not None:
-            grad.copy_(slot.view)
-
-    def restart(self) -> None:
-        self.waiting_for = len(self.members)
-        self.sent = False
-        self._memory_is_ours = False
-        self._taken_from.clear()
+    def hand_out(self, slot: Slot | None) -> None:
+        """Gives the result to the slot's gradient if that is no view; without a slot to all."""
+        for of in [slot] if slot is not None else list(self._taken_from):
+            grad = self._taken_from.pop(of, None)
+            if grad is not None:
+                grad.copy_(of.view)
 
     def give_up(self) -> None:
         """Sends its members back to where they were. Their gradients stay where they are."""
         for slot in self.members:
-            slot.bucket = slot.view = None
+            slot.bucket = None
+            slot.at_once = False
             slot.moves += 1

@@ -127,6 +127,12 @@ def wire_of(compression: Any) -> int:
     return wire
 
 
+def leaves_alone(compression: Any) -> bool:
+    """Does the compressor hand on the very tensor that it is given, and give back what it gets?"""
+    own = NoneCompressor
+    return getattr(compression, "compress", None) is own.compress and compression.decompress is own.decompress
+
+
 def check_wire(compression: Any, tensor: Any, op: int, what: str) -> int:
     """``wire_of`` a compressor that is to carry ``tensor``. Raises ValueError, naming ``what``, when it cannot; what is
     no tensor is refused elsewhere."""

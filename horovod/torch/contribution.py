@@ -28,50 +28,62 @@ class Contribution:
         self._bucketing = bucketing
         self._on_the_way = on_the_way
         self._mine: list[int] = []  # flags
+        self._parts = False  # are there parts of buckets or groups, which are not submitted yet?
 
-    def flags(self, only_new: bool) -> list[int]:
+    def flags(self, since: int) -> list[int]:
         """By parameter: 0 without a gradient to reduce, 1 + sparse dimensions for a sparse one, else what
-        ``Bucketing.flag`` says. ``only_new``: see ``GradientReducer.synchronize``."""
-        flags = []
-        for slot in self._slots:
-            p = slot.parameter
-            grad = p.grad
-            if slot.bucket is not None and slot.bucket.sent:
-                flags.append(DENSE)
-            elif grad is None or (only_new and not slot.touched and (slot.hook is not None or not p.requires_grad)):
-                flags.append(0)
-            else:
-                dense = not grad.is_sparse or self._options.sparse_as_dense or slot.bucket is not None
-                flags.append(self._bucketing.flag(slot) if dense else 1 + grad.sparse_dim())
+        ``Bucketing.flag`` says. ``since``: leaves gradients out that no backward pass from this number on has made."""
+        flags = [DENSE] * len(self._slots)
+        for slot in self._bucketing.apart(self._slots):  # many may be frozen, or not used
+            flags[slot.index] = 0 if slot.parameter.grad is None else self._flag(slot, since)
+        for bucket in self._bucketing.buckets:
+            if not bucket.gathered:
+                for slot in bucket.members:
+                    flags[slot.index] = self._flag(slot, since)
         self._mine = flags
         return flags
+
+    def _flag(self, slot: Slot, since: int) -> int:
+        p = slot.parameter
+        grad = p.grad
+        if grad is None or (slot.seen < since and (slot.hook is not None or not p.requires_grad)):
+            return 0
+        dense = not grad.is_sparse or self._options.sparse_as_dense or slot.bucket is not None
+        return self._bucketing.flag(slot) if dense else 1 + grad.sparse_dim()
 
     def submit_mine(self) -> bool:
         """Submits what this rank has and has not submitted yet. Is everything on its way then?"""
         everything, flags = True, self._mine
-        for slot, flag in zip(self._slots, flags, strict=True):
-            if slot.bucket is None and slot.group is None and slot not in self._on_the_way:
-                if flag:
-                    self._on_the_way.one(slot)
-                else:
+        self._parts = False
+        for slot in self._bucketing.apart(self._slots):
+            if slot.group is None:
+                if not flags[slot.index]:
                     everything = False
+                elif slot not in self._on_the_way:
+                    self._on_the_way.one(slot)
         for bucket in self._bucketing.buckets:
             if not bucket.sent:
-                if all(flags[slot.index] for slot in bucket.members):
-                    self._fill_and_submit(bucket)
+                there = sum(flags[slot.index] > 0 for slot in bucket.members)
+                if there == len(bucket.members):
+                    self._on_the_way.bucket(bucket)
                 else:
                     everything = False
+                    self._parts = self._parts or there > 0
         for group in self._groups:
             if not self._is_pending(group):
-                complete = all(flags[slot.index] for slot in group.members)
-                if complete:
+                there = sum(flags[slot.index] > 0 for slot in group.members)
+                if there == len(group.members):
                     self._on_the_way.group(group)
-                everything = everything and complete
+                else:
+                    everything = False
+                    self._parts = self._parts or there > 0
         return everything
 
     def submit_theirs(self, flags: list[int], adds: bool) -> None:
         """Submits zeros, or old gradients unless results are added to these (``adds``), for what only other ranks have.
         ``flags``: of all ranks together."""
+        if flags == self._mine and not self._parts:
+            return  # what is missing here is missing everywhere: frozen parameters, unused ones
         for slot in self._slots:
             flag = flags[slot.index]
             if adds and flag and not self._mine[slot.index]:
@@ -95,17 +107,14 @@ class Contribution:
         there is goes one by one, because old gradients in the bucket must not be reduced once more."""
         there = [slot for slot in bucket.members if flags[slot.index]]
         if len(there) == len(bucket.members):
-            self._fill_and_submit(bucket)
+            self._on_the_way.bucket(bucket)
         elif there:
             bucket.partly_sent += 1
-            for slot in there:
+            bucket.look_for_change()
+            for slot in there:  # all before the first is on its way: the bucket may find new memory
                 bucket.fill(slot)
+            for slot in there:
                 self._on_the_way.out_of_bucket(slot)
-
-    def _fill_and_submit(self, bucket: Bucket) -> None:
-        for slot in bucket.members:
-            bucket.fill(slot)
-        self._on_the_way.bucket(bucket)
 
     def _is_pending(self, group: Group) -> bool:
         return any(slot in self._on_the_way for slot in group.members)

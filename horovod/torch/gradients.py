@@ -40,7 +40,7 @@ from horovod.torch.contribution import Contribution
 from horovod.torch.hooks import Hooks
 from horovod.torch.ops import handles
 from horovod.torch.options import Options
-from horovod.torch.submissions import Group, Submissions, watch
+from horovod.torch.submissions import Group, Submissions
 from horovod.torch.transit import bring_back, put_aside
 
 _MOST = 255  # of what a byte of the vector says
@@ -63,6 +63,9 @@ class GradientReducer:
         self._some_joined = False  # did ranks that have called hvd.join() take no part in the last one?
         self._pass: Any = None  # what the backward pass that is under way is known by
         self._pass_number = 0
+        self._first_pass = 1  # number of this round's
+        self._unsettled = False  # does this round tell of some gradients when they can be submitted?
+        self._frozen: list[Slot] = []  # those without a hook
         self._ended = 0  # passes of this round
         self._in_last_pass = False  # of this round, and its end will be seen
         self._failed = False  # has a pass of this round raised an exception?
@@ -86,9 +89,10 @@ class GradientReducer:
     def add(self, parameters: Iterable[torch.Tensor], names: dict[torch.Tensor, str]) -> None:
         """Takes care of more parameters."""
         for p in parameters:
-            slot = Slot(p, names[p], len(self._slots))
-            self._slots.append(slot)
-            self._hook(slot)
+            self._slots.append(Slot(p, names[p], len(self._slots)))
+            self._frozen.append(self._slots[-1])
+        self._bucketing.changed()
+        self._hook_thawed()
 
     def close(self) -> None:
         """Removes the hooks; to be used when nothing is pending."""
@@ -127,15 +131,18 @@ class GradientReducer:
         self.options.passes = passes
         self.reset()
 
-    def _hook(self, slot: Slot) -> None:
-        if slot.parameter.requires_grad and slot.hook is None:
-            self._hooks.add(slot)
+    def _hook_thawed(self) -> None:
+        if self._frozen:
+            for slot in self._frozen:
+                if slot.parameter.requires_grad:
+                    self._hooks.add(slot)
+            self._frozen = [slot for slot in self._frozen if slot.hook is None]
 
     # ---- in a backward pass ----------------------------------------------------------------------------------------
 
     def before_gradient(self, slot: Slot) -> None:
         """A backward pass is about to add to the slot's gradient. Called only where ``_adds`` has been True."""
-        if not slot.touched and self._adds:
+        if slot.seen < self._first_pass and self._adds:
             put_aside(slot)
 
     def on_gradient(self, slot: Slot) -> None:
@@ -145,39 +152,42 @@ class GradientReducer:
             self._begin_pass()
         again = slot.seen == self._pass_number
         slot.seen = self._pass_number
-        slot.touched = True
-        bucket, group = slot.bucket, slot.group
+        bucket = slot.bucket
         if again:
             self._comes_again(slot)
-        if bucket is not None:
+        if slot.at_once:
             bucket.take(slot)
-        if not self._in_last_pass or again:
+        if slot.late:
+            self._unsettled = True
+        if again or not self._in_last_pass:
             return
-        if bucket is not None:
-            if slot.late:
-                return
-            watch(slot)
-            bucket.waiting_for -= 1
-            if bucket.waiting_for == 0:
-                self._on_the_way.bucket(bucket)
-        elif group is None:
+        if slot.late:
+            if bucket is None and slot.group is None:
+                self._bucketing.arrived.append(slot)
+        elif bucket is not None:
+            if bucket.come(slot):
+                bucket.gather()
+                if self._bucketing.expects_more():
+                    self._on_the_way.bucket(bucket)
+        elif slot.group is None:
             self._bucketing.arrived.append(slot)
-            if not slot.late:
+            self._on_the_way.watch(slot)
+            if self._bucketing.expects_more():
                 self._on_the_way.one(slot)
-        elif not slot.late:
-            watch(slot)
-            group.waiting_for -= 1
-            if group.waiting_for == 0:
-                self._on_the_way.group(group)
+        else:
+            self._on_the_way.watch(slot)
+            slot.group.waiting_for -= 1
+            if slot.group.waiting_for == 0:
+                self._on_the_way.group(slot.group)
 
     def _comes_again(self, slot: Slot) -> None:
         """A pass within the pass, of a re-entrant checkpoint for one, has made the gradient once more."""
-        if slot.watched is not None:
+        if slot.watched is not None or (slot.bucket is not None and slot.bucket.has_come(slot)):
             raise RuntimeError(
                 f"gradient {slot.name!r} was computed a second time in one backward pass, by another one within it, "
                 "while it was being reduced; with torch.utils.checkpoint give use_reentrant=False"
             )
-        slot.again = True
+        slot.again = slot.late = True
 
     def _begin_pass(self) -> None:
         self._enter_job()
@@ -284,14 +294,14 @@ class GradientReducer:
         with torch.no_grad():
             self._enter_job()
             self._bucketing.settle()
-            flags = self._contribution.flags(only_new)
+            flags = self._contribution.flags(self._first_pass if only_new else 0)
             wishes = self._bucketing.wishes()
             failed = min(face.require_job().rank + 1, _MOST) if self._failed else 0
             number = self._rounds % _MOST
             said = [at_step, not at_step, failed, number, _MOST - number, min(self._most_rounds, _MOST)]
             me = self.options.process_set.rank()
             here = [int(rank == me) for rank in range(self._ranks)]
-            outcome = torch.tensor([*here, *flags, *wishes, *said], dtype=torch.uint8)
+            outcome = torch.frombuffer(bytearray([*here, *flags, *wishes, *said]), dtype=torch.uint8)
             self._vote = self._on_the_way.vote(outcome, self.name), outcome
             self._answered = self._contribution.submit_mine()
 
@@ -305,7 +315,8 @@ class GradientReducer:
         handles.wait(work, outcome)
         if not self._answered:
             with torch.no_grad():
-                self._contribution.submit_theirs(outcome.tolist()[self._ranks :], self._adds)
+                theirs = outcome.tolist()[self._ranks : self._ranks + len(self._slots)]
+                self._contribution.submit_theirs(theirs, self._adds)
         return True
 
     def finish(self) -> bool:
@@ -330,13 +341,17 @@ class GradientReducer:
         return bool(at_end)
 
     def _restart(self) -> None:
-        for slot in self._slots:
-            if slot.touched:
-                slot.touched = False
-                slot.late = slot.again
-            slot.watched = slot.before = None
-            if slot.hook is None:
-                self._hook(slot)  # it may have been frozen until now
+        if self._unsettled:
+            for slot in self._slots:
+                if slot.seen >= self._first_pass:
+                    slot.late = slot.again
+            self._unsettled = False
+        self._first_pass = self._pass_number + 1
+        self._on_the_way.forget_watched()
+        if self._hooks.before:
+            for slot in self._slots:
+                slot.before = None
+        self._hook_thawed()  # some may have been frozen until now
         for group in self._groups:
             group.waiting_for = len(group.members)
         self._bucketing.restart()

@@ -35,7 +35,8 @@ class Hooks:
 
     def __init__(self, owner: Any, before: bool = False) -> None:
         self._owner = weakref.ref(owner)
-        self._before = before
+        self.before = before
+        """Is ``before_gradient`` called?"""
         # Handles refer to parameters weakly, so this keeps nothing alive; nodes are let go of with the owner.
         self._handles: list[Any] = []
         weakref.finalize(owner, _remove, self._handles).atexit = False
@@ -54,15 +55,15 @@ class Hooks:
 
         slot.hook = slot.parameter.register_post_accumulate_grad_hook(on_gradient)
         self._handles.append(slot.hook)
-        if self._before:
+        if self.before:
             slot.hook = _Both(slot.hook, self._add_before(slot))
             self._handles.append(slot.hook)
 
     def also_before(self, slots: Iterable[Any]) -> None:
         """``owner.before_gradient`` is called from now on. ``slots``: all that there are."""
-        if self._before:
+        if self.before:
             return
-        self._before = True
+        self.before = True
         for slot in slots:
             if slot.hook is not None:
                 slot.hook = _Both(slot.hook, self._add_before(slot))

@@ -2,15 +2,17 @@
 
 import contextlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
+from horovod._core import WIRE_NONE
 from horovod.common.ops import Max
 from horovod.torch.buckets import Bucket, Slot
-from horovod.torch.compression import wire_of
-from horovod.torch.ops import handles, profiling
+from horovod.torch.compression import leaves_alone, wire_of
+from horovod.torch.ops import handles, profiling, repeats
 from horovod.torch.ops.allreduce import submit
+from horovod.torch.ops.repeats import Repeat
 from horovod.torch.ops.tensors import plain
 from horovod.torch.options import Options
 from horovod.torch.residuals import Residuals
@@ -27,22 +29,30 @@ class Group:
         self.waiting_for = len(members)
 
 
-def watch(slot: Slot) -> None:
-    """Notes what the slot's gradient is now; see ``check``."""
-    grad = slot.parameter.grad
-    slot.watched = grad
-    slot.version = grad._version  # type: ignore[union-attr]
-
-
 def check(slot: Slot) -> None:
     """Raises RuntimeError, naming the parameter, when its gradient is no more what was submitted."""
     watched = slot.watched
     if watched is not None and (slot.parameter.grad is not watched or watched._version != slot.version):
-        raise RuntimeError(
-            f"gradient {slot.name!r} was changed or replaced while it was being reduced, by a hook, another thread "
-            "or another DistributedOptimizer that has this parameter, too; change gradients after backward() has "
-            "returned, when they are reduced"
-        )
+        _refuse_change(slot)
+
+
+def _refuse_change(slot: Slot) -> NoReturn:
+    raise RuntimeError(
+        f"gradient {slot.name!r} was changed or replaced while it was being reduced, by a hook, another thread or "
+        "another DistributedOptimizer that has this parameter, too; change gradients after backward() has returned, "
+        "when they are reduced"
+    )
+
+
+def _check(slot: Slot | None, bucket: Bucket | None) -> None:
+    """``check`` for one gradient, perhaps of a bucket, or for all of one."""
+    if slot is not None:
+        check(slot)
+    if bucket is not None:
+        if slot is None:
+            bucket.look_for_change()
+        if bucket.changed is not None:
+            _refuse_change(bucket.changed)
 
 
 class Submissions:
@@ -50,10 +60,13 @@ class Submissions:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        # By slot, bucket or tensor: what waits for the result and puts it in its place.
-        self._pending: dict[Any, Callable[[], None]] = {}
+        # By slot, bucket or tensor: what waits for the result and puts it in its place; or, for a slot or bucket whose
+        # result lies in its place then, what is under way.
+        self._pending: dict[Any, Callable[[], None] | Repeat] = {}
         self._wire = wire_of(options.compression)
         self._residuals = Residuals() if getattr(options.compression, "error_feedback", False) else None
+        self._in_place = self._residuals is None and leaves_alone(options.compression)
+        self._watched: list[Slot] = []
 
     def __contains__(self, key: Any) -> bool:
         return key in self._pending
@@ -63,9 +76,14 @@ class Submissions:
 
     def vote(self, outcome: torch.Tensor, name: str) -> Any:
         """Reduces ``outcome`` in place with Max and returns its Work."""
-        work = submit(outcome, outcome, name, Max, 1.0, 1.0, self._options.process_set)
-        self._pending[outcome] = lambda: handles.wait(work, outcome)
-        return work
+        repeat = self._hand_over(outcome, name, Max)
+
+        def finish() -> None:
+            handles.wait(repeat.work, outcome)
+            repeats.put_back(repeat)
+
+        self._pending[outcome] = finish
+        return repeat.work
 
     def one(self, slot: Slot) -> None:
         """Submits a gradient that is in no bucket."""
@@ -76,10 +94,12 @@ class Submissions:
         if not grad.is_sparse or self.makes_dense:
             if grad.is_sparse:
                 p.grad = grad = grad.to_dense()
-            watch(slot)
-            self._submit(slot, (slot,), grad, name)
+                self.watch(slot)
+            elif slot.watched is None:
+                self.watch(slot)
+            self._submit(slot, None, grad, name)
             return
-        watch(slot)
+        self.watch(slot)
         wait = sparse_allreduce_async(grad, slot.name, self._options.op, self._options.process_set)
 
         def finish() -> None:
@@ -109,60 +129,126 @@ class Submissions:
             else:
                 if p.grad.is_sparse:
                     p.grad = p.grad.to_dense()
-                watch(slot)
+                self.watch(slot)
                 grads[slot] = p.grad
         name = f"grouped_allreduce.{group.members[0].name}"
         for i, (slot, grad) in enumerate(grads.items()):
-            self._submit(slot, (slot,), grad, f"{name}_{i + 1}of{len(grads)}", name, len(grads))
+            self._submit(slot, None, grad, f"{name}_{i + 1}of{len(grads)}", name, len(grads))
 
     def bucket(self, bucket: Bucket) -> None:
         """Submits a whole bucket."""
+        if not bucket.gathered:
+            bucket.gather()
         bucket.sent = True
         bucket.partly_sent = 0
-        self._submit(bucket, bucket.members, bucket.flat, bucket.name)
+        self._submit(None, bucket, bucket.flat, bucket.name)
 
     def out_of_bucket(self, slot: Slot) -> None:
         """Submits one gradient of a bucket from its place there."""
-        self._submit(slot, (slot,), slot.view, "allreduce." + slot.name)
+        self.watch(slot)
+        self._submit(slot, slot.bucket, slot.view, "allreduce." + slot.name)
+
+    def watch(self, slot: Slot) -> None:
+        """Notes what the slot's gradient is now; nobody is to change it until it is reduced."""
+        slot.watched = grad = slot.parameter.grad
+        slot.version = grad._version  # type: ignore[union-attr]
+        self._watched.append(slot)
+
+    def forget_watched(self) -> None:
+        """Gradients may be changed again."""
+        for slot in self._watched:
+            slot.watched = None
+        self._watched.clear()
 
     def _submit(
-        self, key: Any, members: Any, grad: torch.Tensor, name: str, group: str = "", group_size: int = 0
+        self,
+        slot: Slot | None,
+        bucket: Bucket | None,
+        grad: torch.Tensor,
+        name: str,
+        group: str = "",
+        group_size: int = 0,
     ) -> None:
-        """Puts ``grad``, a dense gradient or a bucket of them, on its way; the result will be written into it."""
+        """Puts ``grad`` on its way, the dense gradient of ``slot`` (in ``bucket``, if that is given), or without a slot
+        a whole bucket; the result will be written into it."""
         options = self._options
+        key: Any = bucket if slot is None else slot
+        if self._in_place and (slot is None or bucket is None):
+            # The way of most gradients. What ``take`` accepts is as ``plain`` would have it.
+            known = (name, group_size, self._wire)
+            again = repeats.take(known, grad, options.op, options.prescale, options.postscale, options.process_set)
+            if again is not None:
+                again.source = grad
+                self._send_again(again, grad)
+                self._pending[key] = again
+                return
         grad = grad.detach()
         tensor, context = options.compression.compress(grad)
         # Another layout than the plain one (channels last) may not be the same on all ranks.
         tensor = plain(tensor)
         residual = self._residuals.of(key, tensor) if self._residuals is not None else None
-        work = submit(
-            tensor,
-            tensor,
-            name,
-            options.op,
-            options.prescale,
-            options.postscale,
-            options.process_set,
-            group,
-            group_size,
-            wire=self._wire,
-            residual=residual,
+        repeat = self._hand_over(
+            tensor, name, options.op, options.prescale, options.postscale, group, group_size, self._wire, residual
         )
-        if profiling.running():
-            profiling.mark(work)
 
         def finish() -> None:
-            handles.wait(work, (tensor, residual))
-            for slot in members:
-                check(slot)
+            handles.wait(repeat.work, (tensor, residual))
+            if residual is None:
+                repeats.put_back(repeat)
+            _check(slot, bucket)
             result = options.compression.decompress(tensor, context)
             if result is not grad:
                 grad.copy_(result)
-            for slot in members:
-                if slot.bucket is not None:
-                    slot.bucket.hand_out(slot)
+            if bucket is not None:
+                bucket.hand_out(slot)
 
         self._pending[key] = finish
+
+    def _hand_over(
+        self,
+        tensor: torch.Tensor,
+        name: str,
+        op: int,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        group: str = "",
+        group_size: int = 0,
+        wire: int = WIRE_NONE,
+        residual: torch.Tensor | None = None,
+    ) -> Repeat:
+        """Submits ``tensor`` in place: the operation of the last step again, unless there is a residual, whose memory
+        that one would keep."""
+        process_set = self._options.process_set
+        known = (name, group_size, wire)  # no name that a user can give
+        repeat = None
+        if residual is None:
+            repeat = repeats.take(known, tensor, op, prescale, postscale, process_set)
+        if repeat is not None:
+            self._send_again(repeat, tensor)
+            return repeat
+        arguments = (name, op, prescale, postscale, process_set, group, group_size)
+        work = submit(tensor, tensor, *arguments, wire=wire, residual=residual)
+        if profiling.state._is_profiler_enabled:
+            profiling.mark(work)
+        return Repeat(work, known, tensor, op, prescale, postscale, process_set)
+
+    def _send_again(self, repeat: Repeat, tensor: torch.Tensor) -> None:
+        pointer = tensor.data_ptr()
+        repeat.work.submit_again(pointer, pointer)
+        if profiling.state._is_profiler_enabled:
+            profiling.mark(repeat.work)
+
+    def _await(self, key: Any, what: Callable[[], None] | Repeat) -> None:
+        if not isinstance(what, Repeat):
+            what()
+            return
+        handles.wait(what.work, what)
+        repeats.put_back(what)
+        if isinstance(key, Slot):
+            check(key)
+        else:
+            _check(None, key)
+            key.hand_out(None)
 
     def finish(self) -> None:
         """Waits for all that is pending, also when one fails, then raises the first failure."""
@@ -172,7 +258,7 @@ class Submissions:
                 # Taken out one by one: an interrupt leaves the rest, and so their memory, in place.
                 key = next(iter(self._pending))
                 try:
-                    self._pending[key]()
+                    self._await(key, self._pending[key])
                 except Exception as error:
                     failure = failure or error
                 del self._pending[key]

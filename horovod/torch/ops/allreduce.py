@@ -94,19 +94,55 @@ def submit_group(
     postscale: float,
     process_set: ProcessSet,
     wire: int = WIRE_NONE,
-) -> list[Any]:
+) -> list[Repeat]:
     """Hands a group to the engine. Every member is checked first: half a group would wait for the other half for
-    ever."""
+    ever. Its members can be put back when they have completed, if it has a name."""
+    count, arguments = len(sources), (op, prescale, postscale, process_set)
+    if name:
+        group, members = groups.names("grouped_allreduce", name, count, process_set)
+        known = [(member, count, wire) for member in members]  # no names that a user can give
+        again = _take_group(known, sources, arguments)
+        if again:
+            for repeat, source, target in zip(again, sources, targets, strict=True):
+                repeat.work.submit_again(source.data_ptr(), target.data_ptr())
+            return again
     for tensor in sources:
         code = code_of(tensor, "grouped_allreduce", name)
         check_reduction(code, op, prescale, postscale, process_set, "grouped_allreduce")
     check_scale("grouped_allreduce", prescale, postscale)
     set_id(process_set, "grouped_allreduce")
-    group, members = groups.names("grouped_allreduce", name, len(sources), process_set)
+    if not name:
+        group, members = groups.names("grouped_allreduce", name, count, process_set)
+        known = [("", count, wire)] * count
     return [
-        submit(source, target, member, op, prescale, postscale, process_set, group, len(sources), wire=wire)
-        for source, target, member in zip(sources, targets, members, strict=True)
+        Repeat(submit(source, target, member, *arguments, group, count, wire=wire), key, source, *arguments)
+        for source, target, member, key in zip(sources, targets, members, known, strict=True)
     ]
+
+
+def _take_group(known: list[Any], sources: Sequence[torch.Tensor], arguments: Any) -> list[Repeat]:
+    """The idle Repeats of all members, or none."""
+    taken: list[Repeat] = []
+    for key, source in zip(known, sources, strict=True):
+        repeat = take(key, source, *arguments)
+        if repeat is None:
+            for other in taken:
+                put_back(other)
+            return []
+        taken.append(repeat)
+    return taken
+
+
+def _add_group(members: list[Repeat], name: str | None, results: list[torch.Tensor], keep: Any) -> int:
+    """A handle for a group, whose outcome is ``results``."""
+
+    def finish() -> list[torch.Tensor]:
+        if name:  # the next group without one has another number
+            for repeat in members:
+                put_back(repeat)
+        return results
+
+    return handles.add([repeat.work for repeat in members], finish, keep)
 
 
 def allreduce_async(
@@ -281,8 +317,8 @@ def _start_group(
     for tensor in tensors:
         code_of(tensor, "grouped_allreduce", name)
     outputs = [torch.empty_like(tensor) for tensor in tensors]
-    works = submit_group(tensors, outputs, name, op, prescale, postscale, process_set, wire)
-    return handles.add(works, lambda: outputs, (tensors, outputs))
+    members = submit_group(tensors, outputs, name, op, prescale, postscale, process_set, wire)
+    return _add_group(members, name, outputs, (tensors, outputs))
 
 
 def grouped_allreduce_async_(
@@ -297,8 +333,8 @@ def grouped_allreduce_async_(
     """Like ``grouped_allreduce_async``, in place."""
     op = resolve_op(op, average)
     tensors = groups.check(tensors, "grouped_allreduce")
-    works = submit_group(tensors, tensors, name, op, prescale_factor, postscale_factor, process_set)
-    return handles.add(works, lambda: tensors, tensors)
+    members = submit_group(tensors, tensors, name, op, prescale_factor, postscale_factor, process_set)
+    return _add_group(members, name, tensors, tensors)
 
 
 def grouped_allreduce_(

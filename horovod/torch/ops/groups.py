@@ -1,5 +1,6 @@
 """Names of grouped operations."""
 
+import functools
 import weakref
 from typing import Any
 
@@ -23,7 +24,12 @@ def names(operation: str, name: str | None, count: int, process_set: ProcessSet)
     if not name:
         return f"{operation}.noname.{_next(operation, process_set)}", [""] * count
     group = wire_name(operation, name)
-    return group, [f"{group}_{i + 1}of{count}" for i in range(count)]
+    return group, _members(group, count)
+
+
+@functools.lru_cache(256)
+def _members(group: str, count: int) -> list[str]:
+    return [f"{group}_{i + 1}of{count}" for i in range(count)]
 
 
 def restart(process_set: ProcessSet) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.faces import TORCH as face
 from horovod.torch.ops import profiling, repeats
+from horovod.torch.ops.profiling import state as _profiler
 from horovod.torch.ops.repeats import Repeat
 
 # A wait is cut into slices so that Python runs signal handlers (Ctrl-C) and a forked child finds out that nobody will
@@ -28,7 +29,7 @@ _before_next_wait: list[Callable[[], None]] = []
 def add(works: Sequence[Any], finish: Callable[[], Any], keep: Any) -> int:
     """A new handle for ``works``. ``finish``: makes the result once all are done. ``keep``: what must live until
     then."""
-    if profiling.running():
+    if _profiler._is_profiler_enabled:
         for work in works:
             profiling.mark(work)
     number = next(_numbers)
@@ -41,7 +42,7 @@ def add_repeat(repeat: Repeat, source: Any, result: Any) -> int:
     ``result``."""
     repeat.source = source
     repeat.result = result
-    if profiling.running():
+    if _profiler._is_profiler_enabled:
         profiling.mark(repeat.work)
     number = next(_numbers)
     _records[number] = repeat
@@ -92,11 +93,17 @@ def synchronize_all(issued: Sequence[int]) -> list[Any]:
     return results
 
 
-def wait(work: Any, keep: Any) -> None:
-    """Blocks until ``work`` is done. ``keep``: the tensors it uses. Raises HorovodInternalError when it failed."""
+def wait(work: Any, keep: Any, recorded: bool = False) -> None:
+    """Blocks until ``work`` is done. ``keep``: the tensors it uses. ``recorded``: a profiler knows of this wait.
+
+    Raises HorovodInternalError when the operation failed.
+    """
     if _before_next_wait:
         _run_before_wait()
-    span = profiling.begin_wait(work) if profiling.running() else None
+    if _profiler._is_profiler_enabled and not recorded:
+        with profiling.waiting(work):
+            wait(work, keep, recorded=True)
+        return
     try:
         while not work.wait(_SLICE_SECONDS):
             if face.forked:
@@ -105,9 +112,6 @@ def wait(work: Any, keep: Any) -> None:
         if not work.done():
             park(work, keep)
         raise
-    finally:
-        if span is not None:
-            span.__exit__(None, None, None)
 
 
 def before_next_wait(act: Callable[[], None]) -> None:

@@ -2,15 +2,24 @@
 
 ``hvd.submit NAME`` marks where an operation was handed to the engine, ``hvd.wait NAME`` is the time that the program
 waited for it. A blocking call has the second one only. Recorded while a profiler runs in the calling thread; otherwise
-it costs the question whether one does.
+it costs the question whether there is one.
 """
 
 from typing import Any
 
 import torch
+from torch.autograd import profiler
 
-running = torch.autograd._profiler_enabled
-"""Is a profiler at work in this thread?"""
+
+class _Asking:
+    """In the place of the profiler's module where that has no such attribute."""
+
+    _is_profiler_enabled = property(lambda _: torch.autograd._profiler_enabled())
+
+
+state: Any = profiler if hasattr(profiler, "_is_profiler_enabled") else _Asking()
+"""``state._is_profiler_enabled``: does a profiler run in this process? An attribute, because every operation asks
+twice."""
 
 
 def mark(work: Any) -> None:
@@ -19,11 +28,9 @@ def mark(work: Any) -> None:
         pass
 
 
-def begin_wait(work: Any) -> Any:
-    """The program begins to wait for ``work``; to be ended by ``__exit__``."""
-    span = torch.profiler.record_function(f"hvd.wait {_name(work)}")
-    span.__enter__()
-    return span
+def waiting(work: Any) -> Any:
+    """A context in which the program waits for ``work``."""
+    return torch.profiler.record_function(f"hvd.wait {_name(work)}")
 
 
 def _name(work: Any) -> str:

@@ -42,14 +42,16 @@ class Repeat:
     def __init__(
         self,
         work: Any,
-        name: str | None,
+        name: Any,
         source: torch.Tensor,
         op: int | None,
         prescale: float,
         postscale: float,
         process_set: ProcessSet,
     ) -> None:
-        """``name``, ``op``: as the user gave them. The operation's tensors are kept in ``source`` and ``result``."""
+        """``name``, ``op``: as the user gave them, or a name that no user can give. The operation's tensors are kept in
+        ``source`` and ``result``.
+        """
         self.work = work
         self.engine = face.engine
         self.name = name
@@ -64,7 +66,7 @@ class Repeat:
         self.result: Any = None
 
 
-idle: dict[str | None, Repeat] = {}
+idle: dict[Any, Repeat] = {}
 
 
 def take(

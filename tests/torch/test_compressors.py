@@ -1,0 +1,139 @@
+"""Each compressor through each public function that takes one."""
+
+import pytest
+import torch
+
+import horovod.torch as hvd
+
+
+class Halves:
+    """A user's: halves what travels, and keeps something to undo it."""
+
+    @staticmethod
+    def compress(tensor):
+        return tensor / 2, 2.0
+
+    @staticmethod
+    def decompress(tensor, context):
+        return tensor * context
+
+
+# By name: the largest relative error of one rounding; of int8 it is the largest of 256 neighbours that counts.
+ROUNDING = {
+    "none": 0.0,
+    "fp16": 2.0**-11,
+    "bf16": 2.0**-8,
+    "wire_fp16": 2.0**-11,
+    "wire_bf16": 2.0**-8,
+    "wire_int8": 1 / 254,
+}
+
+
+def compressor(name):
+    return Halves if name == "user" else getattr(hvd.Compression, name)
+
+
+def noise(rank, *shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(rank)).clamp(-3, 3)
+
+
+def everybody(*shape):
+    return torch.stack([noise(r, *shape) for r in range(hvd.size())])
+
+
+def near(name, got, want, roundings=4):
+    allowed = roundings * ROUNDING.get(name, 2.0**-22) * max(3.0, float(want.abs().max())) * hvd.size() + 1e-6
+    assert got.dtype is torch.float32, name
+    assert got.shape == want.shape, name
+    assert float((got - want).abs().max()) <= allowed, name
+
+
+def through_collectives(name):
+    compression = compressor(name)
+    mine, mean = noise(hvd.rank(), 6, 5), everybody(6, 5).mean(0)
+    kept = mine.clone()
+    near(name, hvd.allreduce(mine, name="a", compression=compression), mean)
+    near(name, hvd.allreduce(mine, op=hvd.Sum, compression=compression), mean * hvd.size())
+    for got in hvd.grouped_allreduce([mine, mine.t().contiguous()], name="g", compression=compression):
+        near(name, got if got.shape == mean.shape else got.t(), mean)
+    x = mine.clone().requires_grad_()
+    (hvd.allreduce(x, name="d", compression=compression) * 3).sum().backward()
+    near(name, x.grad, torch.full_like(mean, 3.0))
+    assert torch.equal(mine, kept)  # nobody changes what is given
+
+    rows = 6 // hvd.size()
+    part = slice(hvd.rank() * rows, (hvd.rank() + 1) * rows)
+    scatters = (
+        lambda: hvd.reducescatter(mine, name="r", compression=compression),
+        lambda: hvd.grouped_reducescatter([mine], name="s", compression=compression)[0],
+    )
+    for scatter in scatters:
+        if name.startswith("wire"):
+            with pytest.raises(
+                ValueError, match=r"reducescatter: compression=Wire\w+Compressor works with allreduce only"
+            ):
+                scatter()
+        else:
+            near(name, scatter(), mean[part])
+
+
+def network():
+    torch.manual_seed(7)
+    return torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+
+
+def through_the_optimizer(name):
+    compression = compressor(name)
+    options = [
+        {},
+        {"gradient_as_bucket_view": True},
+        {"gradient_as_bucket_view": False},
+        {"groups": 2},
+        {"backward_passes_per_step": 2},
+        {"gradient_predivide_factor": 2.0},
+        {"op": hvd.Sum},
+    ]
+    for given in options:
+        net, passes = network(), given.get("backward_passes_per_step", 1)
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(net.parameters(), lr=0.0), net.named_parameters(), compression=compression, **given
+        )
+        for step in range(3):  # alone, in new buckets, in known ones
+            optimizer.zero_grad()
+            want = [torch.zeros_like(p) for p in net.parameters()]
+            for i in range(passes):
+                x = [noise(100 * step + 10 * i + r, 8, 5) for r in range(hvd.size())]
+                net(x[hvd.rank()]).square().sum().backward()
+                for data in x:
+                    for w, g in zip(
+                        want, torch.autograd.grad(net(data).square().sum(), list(net.parameters())), strict=True
+                    ):
+                        w += g if given.get("op") == hvd.Sum else g / hvd.size()
+            optimizer.step()
+            for p, w in zip(net.parameters(), want, strict=True):
+                near(name, p.grad, w, roundings=8)
+    if name == "none" or not name.startswith("wire"):
+        net = network()
+        before = [p.detach().clone() for p in net.parameters()]
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters(), compression=compression, op=hvd.Adasum
+        )
+        net(noise(0, 8, 5)).square().sum().backward()  # the same on all ranks, so Adasum makes the plain step
+        optimizer.step()
+        for p, start in zip(net.parameters(), before, strict=True):
+            near(name, p.detach(), start - 0.1 * p.grad, roundings=8)
+    else:
+        with pytest.raises(ValueError, match="op=Adasum; accepted are Average, Sum"):
+            hvd.DistributedOptimizer(
+                torch.optim.SGD(network().parameters(), lr=0.1), compression=compression, op=hvd.Adasum
+            )
+
+
+def through_everything():
+    for name in [*ROUNDING, "user"]:
+        through_collectives(name)
+        through_the_optimizer(name)
+
+
+def test_every_compressor_through_every_function_that_takes_one(pool):
+    pool(2).run(through_everything)

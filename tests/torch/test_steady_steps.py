@@ -1,0 +1,110 @@
+"""What a step costs that is like the last one: what it asks of the engine, and how many calls Python makes."""
+
+import sys
+
+import torch
+
+import horovod.torch as hvd
+from horovod.common import faces
+
+LAYERS = 40
+
+
+def network():
+    torch.manual_seed(3)
+    return torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(LAYERS)])
+
+
+def step(net, optimizer):
+    optimizer.zero_grad()
+    net(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+
+
+def settled(freeze=0, unused=0, **options):
+    """A network and its optimizer, whose steps have become alike; the first layers frozen, others never used."""
+    net = network()
+    net[:freeze].requires_grad_(False)
+    others = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(unused)])
+    parameters = {**dict(net.named_parameters()), **{f"unused.{n}": p for n, p in others.named_parameters()}}
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters.values(), lr=1e-3), parameters.items(), **options)
+    for _ in range(40):
+        step(net, optimizer)
+    return net, optimizer
+
+
+def of_the_engine(net, optimizer, steps=5):
+    """(Operations of a step, names of those whose requests were built anew.)"""
+    face = faces.TORCH
+    built, plain = [], face.submit
+    before = face.engine.stats()["operations"]
+    face.submit = lambda *a, **k: (built.append(a[1]), plain(*a, **k))[1]
+    try:
+        for _ in range(steps):
+            step(net, optimizer)
+    finally:
+        face.submit = plain
+    return (face.engine.stats()["operations"] - before) / steps, built
+
+
+def repeats():
+    for options in (
+        {},
+        {"gradient_as_bucket_view": False},
+        {"op": hvd.Sum},
+        {"compression": hvd.Compression.wire_bf16},
+        {"groups": 2},
+    ):
+        _, built = of_the_engine(*settled(**options))
+        assert not built, (options, built)
+
+
+def test_gradients_and_votes_are_submitted_again(pool):
+    pool(2).run(repeats)
+
+
+def calls_of(backward):
+    """How many functions a backward pass calls, those written in C too."""
+    made = 0
+
+    def count(_, event, __):
+        nonlocal made
+        made += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        backward()
+    finally:
+        sys.setprofile(None)
+    return made
+
+
+def calls(net, optimizer):
+    optimizer.zero_grad()
+    made = calls_of(net(torch.ones(2, 8)).sum().backward)
+    optimizer.step()
+    return made
+
+
+def frozen():
+    for bucket_views in (None, False):
+        usual = settled(freeze=LAYERS // 2, gradient_as_bucket_view=bucket_views)
+        operations, _ = of_the_engine(*usual)
+        some = calls(*usual)
+        for what in ({"freeze": LAYERS // 2, "unused": 20}, {"freeze": LAYERS // 2, "unused": 60}):
+            net, optimizer = settled(gradient_as_bucket_view=bucket_views, **what)
+            assert of_the_engine(net, optimizer) == (operations, [])
+            assert calls(net, optimizer) == some  # none for each
+            assert all(p.grad is None for p in net[: LAYERS // 2].parameters())
+
+
+def test_frozen_and_unused_parameters_cost_nothing_in_a_step(pool):
+    pool(2).run(frozen)
+
+
+def calls_of_gradients():
+    return calls(*settled()) / (2 * LAYERS)
+
+
+def test_calls_for_each_gradient(pool):
+    assert max(pool(2).run(calls_of_gradients)) < 9
