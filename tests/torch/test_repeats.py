@@ -18,6 +18,8 @@ FORMS = {
     "allreduce": hvd.allreduce,
     "async": lambda *a, **k: hvd.synchronize(hvd.allreduce_async(*a, **k)),
     "async_": lambda *a, **k: hvd.synchronize(hvd.allreduce_async_(*a, **k)),
+    "grouped": lambda t, **k: hvd.grouped_allreduce([t, t.clone()], **k)[1],
+    "grouped_": lambda t, **k: hvd.grouped_allreduce_([t, t.clone()], **k)[0],
 }
 
 
