@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import signal
@@ -12,8 +13,9 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("sklearn")
-pytest.importorskip("tqdm")
+for name in ("sklearn", "tqdm"):
+    if importlib.util.find_spec(name) is None:  # importing it takes seconds
+        pytest.skip(f"{name} is not installed", allow_module_level=True)
 
 ROOT = Path(__file__).resolve().parents[2]
 DIGITS = ROOT / "examples/pytorch/digits.py"
@@ -92,6 +94,7 @@ def test_digits_learns_and_resumes(tmp_path: Path) -> None:
     assert torch.load(checkpoint, weights_only=True)["epoch"] == 8
 
 
+@pytest.mark.heavy  # the same bits in every run: tests/torch, tests/cluster
 def test_digits_is_deterministic_on_three_workers(tmp_path: Path) -> None:
     hashes = []
     for run in ("a", "b"):

@@ -35,7 +35,10 @@ print(json.dumps({
 """
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", "torch", "jax"])
+# What differs between the backends is in tests/keras; here it is the example.
+@pytest.mark.parametrize(
+    "backend", ["tensorflow", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("torch", "jax"))]
+)
 def test_the_digits_are_learnt_and_the_model_loads_without_us(
     tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

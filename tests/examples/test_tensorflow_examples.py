@@ -22,26 +22,28 @@ def accuracy(out: str) -> float:
 
 
 @pytest.mark.parametrize(
-    ("workers", "options"), [(2, []), (2, ["--reference-variables"]), (4, [])], ids=["2", "2-reference", "4"]
+    ("workers", "options"),
+    [(2, []), *(pytest.param(*each, marks=pytest.mark.heavy) for each in ((2, ["--reference-variables"]), (4, [])))],
+    ids=["2", "2-reference", "4"],
 )
-def test_the_session_script_learns(tmp_path: Path, workers: int, options: list[str]) -> None:
+def test_the_session_script_learns_and_goes_on_from_rank_0s_checkpoint(
+    tmp_path: Path, workers: int, options: list[str]
+) -> None:
     out, err = launch(tmp_path, SESSION, *options, workers=workers)
     assert accuracy(out) >= 0.95
     identical_parameters(out, workers)
     assert re.search(rf"held-out loss [\d.]+, equal on all {workers} ranks", out), out
     # Written by rank 0 alone, at the step where all of them stopped.
     written = {path.name for path in (tmp_path / "checkpoints").iterdir()}
-    assert f"model.ckpt-{1200 // workers}.index" in written
+    done = 1200 // workers
+    assert f"model.ckpt-{done}.index" in written
     assert "Saving checkpoints for 0 into" in err
     assert not re.search(r"\[[1-9]\]<stderr>:.*Saving checkpoints", err)
 
-
-def test_the_session_script_goes_on_from_rank_0s_checkpoint(tmp_path: Path) -> None:
-    launch(tmp_path, SESSION, "--steps", 40)
-    # Only rank 0 reads the checkpoint, and with it that 20 of the 22 steps are done.
-    out, err = launch(tmp_path, SESSION, "--steps", 44)
-    identical_parameters(out)
-    assert "Saving checkpoints for 22 into" in err
+    # Only rank 0 reads the checkpoint, and with it that all steps but two are done.
+    out, err = launch(tmp_path, SESSION, *options, "--steps", (done + 2) * workers, workers=workers)
+    identical_parameters(out, workers)
+    assert f"Saving checkpoints for {done + 2} into" in err
     assert "Saving checkpoints for 0 into" not in err
 
 

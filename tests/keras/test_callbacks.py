@@ -126,7 +126,7 @@ def metrics():
     assert history.get("alone") == ([5.0] if rank == 1 else None)
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.heavy)])
 def test_metrics_are_averages_over_all_samples(keras3, size):
     keras3(size).run(metrics)
 

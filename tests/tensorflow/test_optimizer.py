@@ -81,24 +81,27 @@ def compare(kinds, seeds, reference, **options):
         for seed in seeds:
             case = Case(seed)
             trained, steps = train(case, kind, True, reference, **options)
-            expected, expected_steps = train(case, kind, False, **options)
-            assert_equal_training(case, trained, expected)
-            assert steps == expected_steps
+            if hvd.rank() == 0:  # the others have the same bits, says the caller
+                expected, expected_steps = train(case, kind, False, **options)
+                assert_equal_training(case, trained, expected)
+                assert steps == expected_steps
             digests.append([value.tobytes() for value in trained])
     return digests
 
 
+@pytest.mark.parametrize("seeds", [[300, 321], pytest.param([301, 302], marks=pytest.mark.heavy)], ids=str)
 @pytest.mark.parametrize("reference", [False, True], ids=["resource", "reference"])
-def test_equals_one_process_on_the_joined_batch(tf_pool, reference):
-    results = tf_pool(3).run(compare, OPTIMIZERS, [300, 301, 302], reference, timeout=180)
+def test_equals_one_process_on_the_joined_batch(tf_pool, reference, seeds):
+    results = tf_pool(3).run(compare, OPTIMIZERS, seeds, reference, timeout=180)
     assert all(result == results[0] for result in results), "ranks differ"
 
 
+@pytest.mark.parametrize("seeds", [[400], pytest.param([401], marks=pytest.mark.heavy)], ids=str)
 @pytest.mark.parametrize("reference", [False, True], ids=["resource", "reference"])
-def test_equals_one_process_with_passes_summed_up_locally(tf_pool, reference):
+def test_equals_one_process_with_passes_summed_up_locally(tf_pool, reference, seeds):
     def work():
         return [
-            compare(["sgd", "adam"], [400, 401], reference, passes=passes, average=average)
+            compare(["sgd", "adam"], seeds, reference, passes=passes, average=average)
             for passes, average in ((2, True), (3, False))
         ]
 
