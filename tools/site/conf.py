@@ -4,6 +4,7 @@ Its source is the repository itself, so a link between two pages is written once
 and on the site alike. What the site alone needs, the order of the pages, is added here while they are read.
 """
 
+import importlib
 import os
 import re
 from pathlib import Path
@@ -63,6 +64,34 @@ html_copy_source = False
 templates_path: list[str] = []
 
 
+REFERENCE = ["horovod.torch", "horovod.tensorflow", "horovod.keras", "horovod.tensorflow.keras", "horovod.runner"]
+CONSTANTS = ["Adasum", "Average", "Max", "Min", "Product", "Sum", "global_process_set"]
+ELSEWHERE = ["Compression", "ProcessSet", "callbacks", *CONSTANTS]
+"""Names of several of these modules that are described for one of them, in a section of their own or on the first page
+of the reference."""
+
+
+def _names(module: Any) -> list[str]:
+    return [name for name in module.__all__ if not name.startswith("_")]
+
+
+def _load(app: Any) -> None:
+    """autodoc sees what a module holds; some names are loaded when they are asked for."""
+    for module in map(importlib.import_module, REFERENCE):
+        vars(module).update({name: getattr(module, name) for name in _names(module)})
+
+
+def _check(app: Any, environment: Any) -> None:
+    """Nothing public is left out."""
+    from sphinx.util import logging  # not there where only the tests read this file
+
+    described = environment.domains["py"].objects
+    for module in map(importlib.import_module, REFERENCE):
+        lost = [n for n in _names(module) if f"{module.__name__}.{n}" not in described and n not in ELSEWHERE]
+        if lost:
+            logging.getLogger("site").warning("%s: not in the reference: %s", module.__name__, ", ".join(lost))
+
+
 def _add_order(app: Any, name: str, content: list[str]) -> None:
     """The tree of pages, below the page on which GitHub's readers find links."""
     if name != root_doc:
@@ -90,6 +119,8 @@ def _add_entrance(app: Any, failure: Exception | None) -> None:
 
 
 def setup(app: Any) -> None:
+    app.connect("builder-inited", _load)
+    app.connect("env-check-consistency", _check)
     app.connect("source-read", _add_order)
     app.connect("autodoc-process-signature", _shorten)
     app.connect("build-finished", _add_entrance)
