@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from horovod.runner.base.errors import AgentError
-from horovod.runner.plan.hosts import Slot
+from horovod.runner.plan.hosts import Host, Slot
 from horovod.runner.protocol.facts import HostFacts
 from horovod.runner.protocol.messages import (
     BANNER_LIMIT,
@@ -44,6 +44,7 @@ class Agent:
         self.heard = time.monotonic()
         self.since = self.heard  # when the first connection was tried
         self.streams: dict[int, StreamConnection] = {}  # connections to other agents that go through this one
+        self._next_stream = 2  # even numbers are ours, odd ones the agent's
         self._reader: FrameReader[Report] = FrameReader(Report)
         self._banner: bytearray | None = bytearray()
 
@@ -64,6 +65,17 @@ class Agent:
         self.gone = False
         self._reader = FrameReader(Report)
         self._banner = bytearray()
+
+    @property
+    def place(self) -> Host:
+        """What a way to it needs to know."""
+        return Host(self.host, len(self.slots), self.python)
+
+    def add_stream(self, connection: StreamConnection) -> int:
+        """The number of a new stream through this agent, whose data goes to `connection`."""
+        stream, self._next_stream = self._next_stream, self._next_stream + 2
+        self.streams[stream] = connection
+        return stream
 
     def send(self, message: Request) -> None:
         if self.connection is not None and not self.gone:

@@ -7,7 +7,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from horovod.runner.protocol.messages import CHUNK, ByteWriter, Request, Spawn, StreamData, StreamEnd
@@ -22,16 +22,50 @@ class Connection(Protocol):
     ended: bool  # nothing more comes
     status: int | None  # how the process at the other end of it ended, once known
 
-    def write(self, data: bytes) -> None: ...
-    def read(self) -> bytes: ...
-    def events(self) -> dict[int, int]: ...
-    def flush(self) -> None: ...
-    def hang_up(self) -> None: ...
-    def end(self, deadline: float) -> int | None: ...
+    def events(self, listening: bool) -> dict[int, int]:
+        """Descriptors and what to poll them for; `listening` False: leave what comes where it is."""
+
+    def may_have(self, ready: set[int]) -> bool:
+        """Is there perhaps something to read, when these descriptors are ready?"""
+
+    def read(self) -> bytes:
+        """What has come; sets `ended` at the end of the stream."""
+
+    def write(self, data: bytes) -> None:
+        """Queue bytes for the agent."""
+
+    def flush(self) -> None:
+        """Write what is taken now."""
+
+    def hang_up(self) -> None:
+        """Close the way of requests, on which the agent ends everything."""
+
+    def kill(self) -> None:
+        """The host is lost: nobody will answer."""
+
+    def cut_off(self) -> None:
+        """The agent in between has gone."""
+
+    def end(self, deadline: float) -> int | None:
+        """Hang up and wait until `deadline` (monotonic), then kill. Returns the exit code, None: it is not known."""
+
     @property
-    def pending(self) -> int: ...
+    def pending(self) -> int:
+        """Bytes that wait to be written."""
+
     @property
-    def said(self) -> str: ...
+    def said(self) -> str:
+        """The end of what came on stderr."""
+
+
+class Carrier(Protocol):
+    """An agent through which others are reached."""
+
+    def send(self, message: Request) -> None:
+        """A message to it."""
+
+    def add_stream(self, connection: StreamConnection) -> int:
+        """The number of a new stream, whose data goes to `connection` from now on."""
 
 
 class ProcessConnection:
@@ -76,16 +110,14 @@ class ProcessConnection:
         self._writer.flush()
         self._listen()
 
-    def events(self) -> dict[int, int]:
-        """What to poll for, without the output itself."""
-        wanted: dict[int, int] = {}
+    def events(self, listening: bool) -> dict[int, int]:
+        wanted = {self._out: select.POLLIN} if listening else {}
         if self._writer.pending and not self._writer.broken:
             wanted[self._writer.fd] = select.POLLOUT
         return wanted
 
-    @property
-    def output(self) -> int:
-        return self._out
+    def may_have(self, ready: set[int]) -> bool:
+        return self._out in ready
 
     def read(self) -> bytes:
         """What has come; sets `ended` at the end of the stream."""
@@ -114,6 +146,9 @@ class ProcessConnection:
         self._writer.broken = True
         if self._process.stdin is not None:
             self._process.stdin.close()
+
+    def cut_off(self) -> None:
+        """Nobody is in between."""
 
     def kill(self) -> None:
         """For an ssh whose host is lost: nobody will answer."""
@@ -148,14 +183,14 @@ class ProcessConnection:
 class StreamConnection:
     """Through another agent, which runs the command. What comes is handed in by `deliver`."""
 
-    def __init__(self, send: Callable[[Request], None], stream: int, command: Sequence[bytes]) -> None:
-        self._send = send
-        self._stream = stream
+    def __init__(self, carrier: Carrier, command: Sequence[bytes]) -> None:
+        self._send = carrier.send
         self.ended = False
         self.status: int | None = None
         self._received = bytearray()
         self._said = bytearray()
-        send(Spawn(stream, list(command)))
+        self._stream = carrier.add_stream(self)
+        self._send(Spawn(self._stream, list(command)))
 
     @property
     def pending(self) -> int:
@@ -172,8 +207,14 @@ class StreamConnection:
     def flush(self) -> None:
         pass
 
-    def events(self) -> dict[int, int]:
+    def events(self, listening: bool) -> dict[int, int]:
         return {}
+
+    def may_have(self, ready: set[int]) -> bool:
+        return True
+
+    def cut_off(self) -> None:
+        self.ended = True
 
     def deliver(self, message: StreamData | StreamEnd) -> None:
         if isinstance(message, StreamEnd):

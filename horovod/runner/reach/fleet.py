@@ -1,15 +1,14 @@
-"""All agents of a job: started on this machine, by ssh, or by ssh from an agent that is there already; watched by
-heartbeats.
+"""All agents of a job: started and watched. `routes` says which way leads to a host, `reach` goes it, `heartbeats` says
+when a host counts as lost; this acts.
 
-With more than `fanout` other hosts, the first `fanout` are reached from here and each starts some of the others: a tree
-like that of a heap. A host that its parent cannot reach (no key there, say) is tried from here.
+    an agent:  connecting --Hello--> there --Finished--> finished
+                    '-- unreachable --> lost <-- silent, or its connection broke --'
 """
 
 from __future__ import annotations
 
-import select
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from horovod._version import __version__
@@ -18,11 +17,10 @@ from horovod.runner.base.exit_status import describe_status
 from horovod.runner.protocol.messages import Alive, Hello, Report, StreamData, StreamEnd, Watch
 from horovod.runner.reach import ssh
 from horovod.runner.reach.agents import Agent
-from horovod.runner.reach.connections import ProcessConnection, StreamConnection
+from horovod.runner.reach.heartbeats import Heartbeats
+from horovod.runner.reach.reach import BySsh, Reach, ThisMachine, Through
+from horovod.runner.reach.routes import Routes
 
-RETRY_SECONDS = 1.0
-RETRY_UNTIL = 7.0  # s after the first attempt in which another may begin; so a host is named within 10 s
-STUCK_SECONDS = 2.0  # a gap in our own loop that long says that we, not the agents, were silent
 TRACEBACK_LINES = 12  # of an agent that failed
 FLUSH_SECONDS = 1.0  # for the agents to take the news that we shall be silent
 LOST_GRACE = 0.5  # s for the ssh of a lost host
@@ -43,26 +41,24 @@ class Fleet:
     def __init__(self, agents: Sequence[Agent], remote: ssh.Remote, *, fanout: int, silence: float) -> None:
         """`silence`: seconds without a word from another host after which it counts as lost."""
         self.agents = list(agents)
+        self._by_host = {agent.host: agent for agent in agents}
         self._remote = remote
         self._silence = silence
-        self._parents = _parents([agent for agent in agents if agent.remote], fanout)
-        self._direct: set[str] = set()  # hosts whose parent could not reach them
+        self._routes = Routes([agent.host for agent in agents if agent.remote], fanout)
+        self._heartbeats = Heartbeats(silence, time.monotonic())
         self._retry: dict[str, float] = {}
         self._last_failure: dict[str, str] = {}
-        self._next_stream = 2  # even numbers are ours, odd ones the agents'
-        self._next_word = 0.0
-        self._last_look = time.monotonic()
+
+    # Connecting
 
     def start(self) -> list[Trouble]:
         """Begin with every host that needs no other one."""
-        troubles: list[Trouble] = []
+        first = [agent for agent in self.agents if self._routes.parent(agent.host) is None]
         if not self._remote.agent:
-            ssh.ask_rules([agent.host for agent in self.agents if agent.remote and self._parent(agent) is None])
+            ssh.ask_rules([agent.host for agent in first if agent.remote])
         for agent in self.agents:
             agent.since = agent.heard = time.monotonic()
-            if self._parent(agent) is None:
-                troubles += self._connect(agent)
-        return troubles
+        return [trouble for agent in first for trouble in self._connect(agent)]
 
     @property
     def connected(self) -> bool:
@@ -73,32 +69,92 @@ class Fleet:
         """Those that have not said hello."""
         return [agent for agent in self.agents if agent.facts is None]
 
-    def _parent(self, agent: Agent) -> Agent | None:
-        return None if agent.host in self._direct else self._parents.get(agent.host)
-
-    def _children(self, agent: Agent) -> Iterator[Agent]:
-        return (other for other in self.agents if self._parent(other) is agent)
+    def _reach(self, agent: Agent) -> Reach:
+        parent = self._routes.parent(agent.host)
+        if not agent.remote:
+            return ThisMachine()
+        return BySsh(self._remote) if parent is None else Through(self._by_host[parent], self._remote)
 
     def _connect(self, agent: Agent) -> list[Trouble]:
-        parent = self._parent(agent)
         try:
-            if not agent.remote:
-                agent.attach(ProcessConnection(ssh.agent_command(), remote=False))
-            elif parent is None:
-                command = ssh.ssh_command(agent.host, self._remote, agent.python)
-                agent.attach(ProcessConnection(command, remote=True))
-            else:
-                command = ssh.ssh_command(agent.host, self._remote, agent.python, ask=False)
-                stream = self._next_stream
-                self._next_stream += 2
-                agent.attach(StreamConnection(parent.send, stream, ssh.words(command)))
-                assert isinstance(agent.connection, StreamConnection)
-                parent.streams[stream] = agent.connection
+            agent.attach(self._reach(agent).open(agent.place))
         except OSError as error:
-            agent.gone = agent.lost = True
-            failure = ssh.missing_ssh(error, agent.host)
-            return [Trouble(agent, f"host {agent.host} ({agent.ranks}): {failure.what}\n{failure.advice}")]
+            agent.gone = True
+            return self._unusable(agent, ssh.missing_ssh(error, agent.host))
         return []
+
+    def _greet(self, agent: Agent) -> list[Trouble]:
+        assert agent.facts is not None
+        if agent.facts.version != __version__:
+            text = (
+                f"host {agent.host} ({agent.ranks}) has horovod {agent.facts.version}, the launcher {__version__}\n"
+                "install the same version on all hosts, or name the right interpreter with --remote-python or "
+                "`python=` in the host file"
+            )
+            return [Trouble(agent, text)]
+        if agent.remote:
+            agent.send(Watch(self._silence))
+        troubles: list[Trouble] = []
+        for child in self._children(agent):
+            child.since = child.heard = time.monotonic()
+            troubles += self._connect(child)
+        return troubles
+
+    def _children(self, agent: Agent) -> list[Agent]:
+        return [self._by_host[host] for host in self._routes.children(agent.host)]
+
+    # Failing
+
+    def _unusable(self, agent: Agent, failure: ssh.Failure) -> list[Trouble]:
+        """It will not be part of the job."""
+        agent.lost = True
+        if not agent.remote:
+            return [Trouble(agent, failure.what)]
+        return [Trouble(agent, f"host {agent.host} ({agent.ranks}): {failure.what}\n{failure.advice}")]
+
+    def _lose(self, agent: Agent, how: str) -> list[Trouble]:
+        """It was part of the job."""
+        agent.lost = True
+        return [Trouble(agent, f"host {agent.host} ({agent.ranks}) is lost: {how}", lost=True)]
+
+    def _explain_end(self, agent: Agent) -> list[Trouble]:
+        """The connection is over before the agent has finished."""
+        assert agent.connection is not None
+        status = agent.end(time.monotonic() + LOST_GRACE)
+        said = agent.connection.said
+        if agent.facts is not None and (agent.notice or agent.lost):
+            return []  # that has been said
+        if agent.facts is not None:
+            return self._lose(agent, _how_it_broke(agent, status, said.strip().splitlines()))
+        failure = self._reach(agent).explain(agent.place, status, said, agent.greeting)
+        at = self._routes.after_failure(agent.host, failure.again, agent.since, time.monotonic())
+        if at is None:
+            return self._unusable(agent, failure)
+        agent.gone, agent.connection = False, None
+        self._retry[agent.host] = at
+        self._last_failure[agent.host] = failure.what
+        return []
+
+    def failure_of(self, agent: Agent) -> str:
+        """Why the last attempt to reach it failed, empty: none has yet."""
+        return self._last_failure.get(agent.host, "")
+
+    def _give_up(self, agent: Agent) -> None:
+        agent.lost = agent.gone = True
+        if agent.connection is not None:
+            agent.connection.kill()
+
+    def _cut_off_children(self, agent: Agent) -> None:
+        for child in self._children(agent):
+            if child.connection is not None and not child.gone:
+                child.connection.cut_off()
+
+    def abandon_waiting(self) -> None:
+        """Those that have not said hello get no orders any more."""
+        self._retry.clear()
+        for agent in self.agents:
+            if agent.facts is None:
+                self._give_up(agent)
 
     # The loop's parts
 
@@ -106,23 +162,16 @@ class Fleet:
         """Descriptors and what to poll them for; `listening` False: leave reports where they are."""
         wanted: dict[int, int] = {}
         for agent in self.agents:
-            connection = agent.connection
-            if connection is None or agent.gone:
-                continue
-            for fd, event in connection.events().items():
-                wanted[fd] = wanted.get(fd, 0) | event
-            if listening and isinstance(connection, ProcessConnection):
-                wanted[connection.output] = wanted.get(connection.output, 0) | select.POLLIN
+            if agent.connection is not None and not agent.gone:
+                for fd, event in agent.connection.events(listening).items():
+                    wanted[fd] = wanted.get(fd, 0) | event
         return wanted
 
     def receive(self, ready: set[int], take: Callable[[Agent, Report], None]) -> list[Trouble]:
         """Hand every report that has come to `take`; what concerns connections is dealt with here."""
         troubles: list[Trouble] = []
         for agent in self.agents:
-            connection = agent.connection
-            if connection is None or agent.gone:
-                continue
-            if isinstance(connection, StreamConnection) or connection.output in ready:  # type: ignore[attr-defined]
+            if agent.connection is not None and not agent.gone and agent.connection.may_have(ready):
                 troubles += self._receive_from(agent, take)
         return troubles
 
@@ -147,79 +196,11 @@ class Fleet:
                 troubles += self._explain_end(agent)
         return troubles
 
-    def _cut_off_children(self, agent: Agent) -> None:
-        for child in self._children(agent):
-            if isinstance(child.connection, StreamConnection) and not child.gone:
-                child.connection.ended = True
-
     def flush(self) -> None:
         """Write to the agents what they take now."""
         for agent in self.agents:
             if agent.connection is not None and not agent.gone:
                 agent.connection.flush()
-
-    def _greet(self, agent: Agent) -> list[Trouble]:
-        assert agent.facts is not None
-        if agent.facts.version != __version__:
-            text = (
-                f"host {agent.host} ({agent.ranks}) has horovod {agent.facts.version}, the launcher {__version__}\n"
-                "install the same version on all hosts, or name the right interpreter with --remote-python or "
-                "`python=` in the host file"
-            )
-            return [Trouble(agent, text)]
-        if agent.remote:
-            agent.send(Watch(self._silence))
-        troubles: list[Trouble] = []
-        for child in self._children(agent):
-            child.since = child.heard = time.monotonic()
-            troubles += self._connect(child)
-        return troubles
-
-    def _explain_end(self, agent: Agent) -> list[Trouble]:
-        """The connection is over before the agent has finished."""
-        assert agent.connection is not None
-        status = agent.end(time.monotonic() + LOST_GRACE)
-        if agent.facts is not None:
-            return self._explain_loss(agent, status)
-        if not agent.remote:
-            agent.lost = True
-            return [Trouble(agent, f"the agent on this machine did not start: exit code {status}")]
-        said, greeting = agent.connection.said, agent.greeting
-        failure = ssh.explain(status or 0, said, agent.host, self._remote, agent.python, greeting)
-        now = time.monotonic()
-        parent = self._parent(agent)
-        if parent is not None and not (failure.again and now - agent.since >= RETRY_UNTIL):
-            self._direct.add(agent.host)
-            self._try_again(agent, now, failure)
-            return []
-        if failure.again and now - agent.since < RETRY_UNTIL:
-            self._try_again(agent, now + RETRY_SECONDS, failure)
-            return []
-        agent.lost = True
-        return [Trouble(agent, f"host {agent.host} ({agent.ranks}): {failure.what}\n{failure.advice}")]
-
-    def _explain_loss(self, agent: Agent, status: int | None) -> list[Trouble]:
-        """It was part of the job, and has neither finished nor said why it would not."""
-        if agent.notice or agent.lost:
-            return []
-        agent.lost = True
-        assert agent.connection is not None
-        said = agent.connection.said.strip().splitlines()
-        if agent.remote and status in (255, None):
-            how = f"the connection to its agent broke: {said[-1].strip() if said else 'no reason is known'}"
-        else:
-            how = f"its agent ended: {describe_status(status or 0)}"
-            how += "".join(f"\n{line}" for line in said[-TRACEBACK_LINES:])
-        return [Trouble(agent, f"host {agent.host} ({agent.ranks}) is lost: {how}", lost=True)]
-
-    def _try_again(self, agent: Agent, at: float, failure: ssh.Failure) -> None:
-        agent.gone, agent.connection = False, None
-        self._retry[agent.host] = at
-        self._last_failure[agent.host] = failure.what
-
-    def failure_of(self, agent: Agent) -> str:
-        """Why the last attempt to reach it failed, empty: none has yet."""
-        return self._last_failure.get(agent.host, "")
 
     # The clock
 
@@ -227,7 +208,7 @@ class Fleet:
         """When `look` has something to do (monotonic)."""
         times = list(self._retry.values())
         if any(agent.remote and not agent.gone for agent in self.agents):
-            times.append(self._next_word)
+            times.append(self._heartbeats.next_word)
         return min(times, default=None)
 
     def look(self, now: float, listening: bool) -> list[Trouble]:
@@ -235,48 +216,29 @@ class Fleet:
         troubles: list[Trouble] = []
         for host in [host for host, at in self._retry.items() if at <= now]:
             del self._retry[host]
-            agent = next(agent for agent in self.agents if agent.host == host)
-            troubles += self._connect(agent)
-        if now - self._last_look > max(STUCK_SECONDS, self._silence / 2) or not listening:
+            troubles += self._connect(self._by_host[host])
+        if self._heartbeats.was_deaf(now, listening):
             for agent in self.agents:
                 agent.heard = now
-        self._last_look = now
-        if now >= self._next_word and self._silence > 0:
-            self._next_word = now + self._silence / 4
-            for agent in self.agents:
-                if agent.remote and agent.facts is not None and not agent.gone:
-                    agent.send(Alive())
-        for agent in self.agents:
-            if self._silent(agent, now):
-                troubles.append(
-                    Trouble(
-                        agent,
-                        f"host {agent.host} ({agent.ranks}) is lost: nothing was heard from it for "
-                        f"{now - agent.heard:.0f} s; its machine is down or hangs, or the network to it is broken",
-                        lost=True,
-                    )
-                )
-                self._give_up(agent)
+        if self._heartbeats.is_due(now):
+            for agent in self._watched():
+                agent.send(Alive())
+        for host, seconds in self._heartbeats.lost(now, self._heard()).items():
+            agent = self._by_host[host]
+            why = f"nothing was heard from it for {seconds:.0f} s; its machine is down or hangs, or the network to it"
+            troubles += self._lose(agent, f"{why} is broken")
+            self._give_up(agent)
         return troubles
 
-    def _silent(self, agent: Agent, now: float) -> bool:
-        watched = agent.remote and agent.facts is not None and not agent.gone
-        return watched and 0 < self._silence <= now - agent.heard
+    def _watched(self) -> list[Agent]:
+        return [agent for agent in self.agents if agent.remote and agent.facts is not None and not agent.gone]
+
+    def _heard(self) -> dict[str, float]:
+        return {agent.host: agent.heard for agent in self._watched()}
 
     def suspects(self, now: float) -> list[Agent]:
         """Hosts that have been silent for so long that they may be lost."""
-        return [
-            agent
-            for agent in self.agents
-            if agent.remote and agent.facts is not None and not agent.gone and now - agent.heard > self._silence / 2 > 0
-        ]
-
-    def abandon_waiting(self) -> None:
-        """Those that have not said hello get no orders any more."""
-        self._retry.clear()
-        for agent in self.agents:
-            if agent.facts is None:
-                self._give_up(agent)
+        return [self._by_host[host] for host in self._heartbeats.suspects(now, self._heard())]
 
     def watch(self, active: bool) -> None:
         """`active` False: we are about to be suspended, so the agents must bear silence."""
@@ -291,30 +253,19 @@ class Fleet:
             time.sleep(0.01)
             self.flush()
 
-    def _give_up(self, agent: Agent) -> None:
-        agent.lost = agent.gone = True
-        if isinstance(agent.connection, (ProcessConnection, StreamConnection)):
-            agent.connection.kill()
-
     # The end
 
     def end(self, seconds: float) -> dict[str, int | None]:
         """End every agent, children before parents, within about `seconds`. Returns their exit codes by host."""
         deadline = time.monotonic() + seconds
-        order = sorted(self.agents, key=self._depth, reverse=True)
+        order = sorted(self.agents, key=lambda agent: self._routes.depth(agent.host), reverse=True)
         for agent in order:
             if not agent.gone:
                 agent.hang_up()
-        waited = [agent for agent in order if isinstance(agent.connection, ProcessConnection)]
-        return {agent.host: agent.end(deadline) for agent in waited}
-
-    def _depth(self, agent: Agent) -> int:
-        depth, parent = 0, self._parent(agent)
-        while parent is not None:
-            depth, parent = depth + 1, self._parent(parent)
-        return depth
+        return {agent.host: agent.end(deadline) for agent in order}
 
 
-def _parents(agents: Sequence[Agent], fanout: int) -> Mapping[str, Agent]:
-    """Who starts whom: agent i >= fanout is started by agent i // fanout - 1, so each has at most `fanout`."""
-    return {agents[i].host: agents[i // fanout - 1] for i in range(fanout, len(agents))}
+def _how_it_broke(agent: Agent, status: int | None, said: Sequence[str]) -> str:
+    if agent.remote and status in (255, None):
+        return f"the connection to its agent broke: {said[-1].strip() if said else 'no reason is known'}"
+    return "\n".join([f"its agent ended: {describe_status(status or 0)}", *said[-TRACEBACK_LINES:]])
