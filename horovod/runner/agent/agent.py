@@ -7,7 +7,7 @@ Two processes, so that nothing is left behind whoever gets kill -9:
         worker, worker, ...     each in a session of its own; gets SIGKILL when the agent dies
 
 Whatever a worker starts, daemons included, becomes a child of the agent (or of the guard) when its parent ends, so
-walking the process tree finds everything.
+walking the process tree finds everything. From the orders to the end: the picture of states in `course`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import sys
 import time
 from types import FrameType
 
+from horovod.runner.agent.course import GIVE_UP, TERM_GRACE, Course, Phase
 from horovod.runner.agent.relay import Streams
 from horovod.runner.agent.workers import WorkerTable
 from horovod.runner.base import linux
@@ -44,9 +45,6 @@ from horovod.runner.protocol.messages import (
     Watch,
 )
 
-TERM_GRACE = 5.0  # s between SIGTERM and SIGKILL when nobody is left who would tell another time
-GIVE_UP = 5.0  # s after SIGKILL: processes that the kernel cannot end (a dead network disk) are reported and left
-LINGER = 0.2  # s that children of ended workers get to end by themselves (multiprocessing's helpers do)
 TICK = 0.05  # s between looks at the process tree while stopping
 OUTPUT_LIMIT = (
     4 << 20
@@ -64,11 +62,7 @@ class Agent:
         self._workers = WorkerTable(self._writer.send)
         self._streams = Streams(self._writer.send)
         self._payload = bytearray()
-        self._started = False
-        self._kill_at: float | None = None  # set: stopping
-        self._asked: set[int] = set()  # processes that have had their SIGTERM
-        self._wind_down_at: float | None = None
-        self._finished = False  # the launcher has been told that nothing runs here any more
+        self._course = Course()
         self._limit = 0.0  # s of silence after which the launcher is lost; 0: its pipe tells
         self._heard = self._looked = time.monotonic()
         self._next_word = 0.0
@@ -119,13 +113,20 @@ class Agent:
                 wanted[fd] |= select.POLLIN
         for fd, event in wanted.items():
             poll.register(fd, event)
-        busy = (self._kill_at is not None or self._wind_down_at is not None) and not self._finished
-        seconds = TICK if busy else self._limit / 4 if self._limit else TICK * 10 if self._finished else None
+        seconds = self._patience()
         poll.poll(None if seconds is None else seconds * 1000)
         try:
             os.read(self._wake, 4096)
         except BlockingIOError:
             pass
+
+    def _patience(self) -> float | None:
+        """Seconds until the next look at the clock or the process tree, None: what happens tells."""
+        if self._course.changes:
+            return TICK
+        if self._limit:
+            return self._limit / 4
+        return TICK * 10 if self._course.phase is Phase.FINISHED else None
 
     def _obey_signals(self) -> None:
         while self._signals:
@@ -152,11 +153,17 @@ class Agent:
                 self._writer.send(Alive())
             self._writer.flush()
 
+    # What ends the job
+
     def _lose_launcher(self) -> None:
-        """It has ended, was killed, or cannot be reached: nobody is interested any more."""
-        self._requests = None
+        """It was killed, or cannot be reached: nobody is interested any more."""
         self._limit = 0
         self._writer.broken = True
+        self._hear_no_more()
+
+    def _hear_no_more(self) -> None:
+        """The launcher has closed the way of requests; it may still read reports."""
+        self._requests = None
         self._streams.hang_up()
         self._stop(TERM_GRACE)
 
@@ -165,8 +172,9 @@ class Agent:
         self._stop(TERM_GRACE)
 
     def _stop(self, grace: float) -> None:
-        kill_at = time.monotonic() + grace
-        self._kill_at = kill_at if self._kill_at is None else min(self._kill_at, kill_at)
+        self._course.stop(grace, time.monotonic())
+
+    # Orders
 
     def _read_requests(self) -> None:
         while self._requests is not None:
@@ -175,10 +183,8 @@ class Agent:
             except BlockingIOError:
                 return
             self._heard = time.monotonic()
-            if not data:  # the launcher has ended or was killed
-                self._requests = None
-                self._streams.hang_up()
-                self._stop(TERM_GRACE)
+            if not data:
+                self._hear_no_more()
                 return
             for message in self._reader.feed(data):
                 self._obey(message)
@@ -187,16 +193,7 @@ class Agent:
         if isinstance(message, Payload):
             self._payload += message.data
         elif isinstance(message, StartJob):
-            if self._started:
-                raise AgentError("a second StartJob")
-            self._started = True
-            self._check_directory(message.directory)
-            address = self._streams.listen(len(message.workers)) if message.relay else None
-            pids = self._workers.start(message, bytes(self._payload) or None, address, self._say_alive)
-            self._payload.clear()
-            self._writer.send(Started(pids))
-            if message.stdin_rank >= 0:
-                self._writer.send(StdinReady(open=True))
+            self._start(message)
         elif isinstance(message, StdinData):
             self._workers.give_stdin(message.data)
         elif isinstance(message, Stop):
@@ -208,6 +205,17 @@ class Agent:
         elif isinstance(message, (StreamData, StreamEnd)):
             self._streams.take(message)
 
+    def _start(self, job: StartJob) -> None:
+        if not self._course.start():
+            raise AgentError("a second StartJob")
+        self._check_directory(job.directory)
+        address = self._streams.listen(len(job.workers)) if job.relay else None
+        pids = self._workers.start(job, bytes(self._payload) or None, address, self._say_alive)
+        self._payload.clear()
+        self._writer.send(Started(pids))
+        if job.stdin_rank >= 0:
+            self._writer.send(StdinReady(open=True))
+
     def _check_directory(self, directory: bytes) -> None:
         try:
             os.stat(directory + b"/.")
@@ -217,48 +225,32 @@ class Agent:
                 f"{error.strerror}; make it on every host, or start from a shared directory"
             ) from None
 
+    # The end
+
     def _over(self) -> bool:
         """Push a stop or a normal end forward; True when nothing runs any more and the launcher knows it."""
         now = time.monotonic()
-        if self._finished:
-            return self._delivered(now)
-        if not self._started:
-            return self._kill_at is not None and self._finish([])
-        if self._kill_at is None:
-            if self._workers.running:
-                return False
-            if self._wind_down_at is None:
-                self._wind_down_at = now + LINGER
-            if self._alive():
-                if now >= self._wind_down_at:
-                    self._stop(TERM_GRACE)  # what the workers left behind ends with them
-                return False
-            return self._finish([])
-        alive = self._alive()
-        for pid in alive:
-            if now >= self._kill_at:
-                linux.send_signal(pid, signal.SIGKILL)
-            elif pid not in self._asked:
-                self._asked.add(pid)
-                linux.send_signal(pid, signal.SIGTERM)
-                linux.send_signal(pid, signal.SIGCONT)  # a stopped process would not see it
-        if alive and now < self._kill_at + GIVE_UP:
-            return False
-        return self._finish(alive)
+        step = self._course.advance(now, self._workers.running, self._alive)
+        for pid in step.term:
+            linux.send_signal(pid, signal.SIGTERM)
+            linux.send_signal(pid, signal.SIGCONT)  # a stopped process would not see it
+        for pid in step.kill:
+            linux.send_signal(pid, signal.SIGKILL)
+        if step.survivors is not None:
+            self._finish(list(step.survivors))
+        return self._course.phase is Phase.FINISHED and self._delivered(now)
 
     def _alive(self) -> list[int]:
         """What runs below us and is not on the way to another host."""
         return linux.descendants(os.getpid(), without=self._streams.pids)
 
-    def _finish(self, survivors: list[int]) -> bool:
-        """The last reports. True when nothing else is left to do."""
+    def _finish(self, survivors: list[int]) -> None:
+        """The last reports."""
         self._workers.reap(self._streams.reaped)
         self._workers.drain()
         self._streams.serve(listening=True)
         self._streams.close()
         self._writer.send(Finished(survivors))
-        self._finished = True
-        return self._delivered(time.monotonic())
 
     def _delivered(self, now: float) -> bool:
         """Has the launcher taken all reports, also those of agents further on? If it has gone, some time will do."""
@@ -266,10 +258,7 @@ class Agent:
             return True
         if self._requests is not None:  # it is only slow; should it fall silent, `_watch` notices
             return False
-        if self._kill_at is None:
-            self._stop(0)
-        assert self._kill_at is not None
-        if now < self._kill_at + GIVE_UP:
+        if not self._course.gives_up(now):
             return False
         self._streams.kill()
         return True
