@@ -59,7 +59,7 @@ def train(tmp_path, what):
 def test_a_rank_that_goes_without_a_word_is_blamed(tmp_path, what, how):
     done, words = train(tmp_path, what)
     assert done.code in (1, 4)  # that of the first to suffer
-    assert words[0] == "ranks 0, 2 failed after that with HorovodInternalError"
+    assert words[0] == "ranks 0, 2 then failed with HorovodInternalError"
     assert any(line.startswith("rank 1 on host localhost failed first: " + how) for line in words), words
     assert ("stopped by horovodrun: rank 1" in words) == (what == "exec")
 
@@ -70,7 +70,7 @@ def test_who_gave_up_waiting_is_not_named_as_absent(tmp_path):
     assert "waited 2 s for rank 2 (of 3) to call hvd.init(); see" in done.err
     assert "(rank 0 had come and given up before)" in done.err
     assert words[:4] == [
-        "rank 1 failed too (exit code 1)",
+        "rank 1 also failed (exit code 1)",
         "stopped by horovodrun: ranks 0, 2",
         "rank 2 on host localhost failed first: it did not call hvd.init() within 2 s",
         "what rank 1 on host localhost says:",
@@ -89,7 +89,7 @@ def test_that_nobody_called_init_is_said_soon_and_at_the_end(tmp_path):
     done = subprocess.run(command, env=marked_environment(), capture_output=True, text=True, timeout=LIMIT)
     early, late = done.stderr.splitlines()
     assert early.startswith("horovodrun: warning: after 0.5 s no rank has called hvd.init() yet; without it these are")
-    assert late.startswith("horovodrun: warning: no rank has called hvd.init(), so this was the same program 2 times")
+    assert late.startswith("horovodrun: warning: no rank has called hvd.init(), so the same program ran 2 times")
     assert (done.returncode, done.stdout) == (0, "")
 
 

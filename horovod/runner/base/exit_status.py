@@ -23,7 +23,7 @@ def _signal(number: int) -> str:
         signal.SIGKILL: ", perhaps because the machine or its container ran out of memory",
         signal.SIGSEGV: ", an invalid memory access in native code",
         signal.SIGBUS: ", perhaps because shared memory or a file system is full",
-        signal.SIGABRT: ", native code gave up",
+        signal.SIGABRT: ", native code aborted",
         signal.SIGILL: ", perhaps native code built for another processor",
     }
     if not _is_signal(number):

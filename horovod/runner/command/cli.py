@@ -227,7 +227,7 @@ def interface_variables(interfaces: Sequence[str], slots: Sequence[Slot]) -> dic
     present = [name for _, name in socket.if_nameindex()]
     for name in interfaces:
         if here and name not in present:
-            raise LaunchError(f"network interface {name!r} is not there; this machine has {', '.join(present)}")
+            raise LaunchError(f"there is no network interface {name!r}; this machine has {', '.join(present)}")
     if not interfaces:
         return {}
     return {"HOROVOD_GLOO_IFACE": interfaces[0], "NCCL_SOCKET_IFNAME": ",".join(interfaces)}

@@ -133,7 +133,7 @@ def _zsh() -> str:
         "# into a file named _horovodrun in a directory of $fpath",
         "_horovodrun() {",
         "    _arguments -S \\",
-        "        '(- *)'{-h,--help}'[show this help and end]' \\",
+        "        '(- *)'{-h,--help}'[show this help and exit]' \\",
     ]
     for flag in OFFERED:
         for name in _spellings(flag):
@@ -197,7 +197,7 @@ def _fish() -> str:
         "    return 0",
         "end",
         "complete -c horovodrun -x -a '(__fish_complete_subcommand)'",
-        "complete -c horovodrun -n __horovodrun_at_flags -s h -l help -d 'show this help and end'",
+        "complete -c horovodrun -n __horovodrun_at_flags -s h -l help -d 'show this help and exit'",
     ]
     for flag in OFFERED:
         for name in _spellings(flag):

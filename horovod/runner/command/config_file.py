@@ -51,7 +51,7 @@ def parse(text: str, path: str) -> Config:
     except RecursionError:
         raise LaunchError(f"--config-file {path}: is nested too deeply") from None
     except yaml.YAMLError as error:
-        raise LaunchError(f"--config-file {path}: is no YAML: {' '.join(str(error).split())}") from None
+        raise LaunchError(f"--config-file {path}: is not valid YAML: {' '.join(str(error).split())}") from None
 
 
 class _Reader:

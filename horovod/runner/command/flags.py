@@ -159,15 +159,15 @@ _HIDE = "HOROVOD_LOG_HIDE_TIME"
 
 # fmt: off
 FLAGS: tuple[Flag, ...] = (
-    Flag(("-v", "--version"), JOB, "print the version and end"),
-    Flag(("--help-all",), JOB, "show this help with the flags that have no effect yet, and end"),
-    Flag(("-cb", "--check-build"), JOB, "print which frameworks, controllers and operations are there, and end"),
+    Flag(("-v", "--version"), JOB, "print the version and exit"),
+    Flag(("--help-all",), JOB, "show this help with the flags that have no effect yet, and exit"),
+    Flag(("-cb", "--check-build"), JOB, "print which frameworks, controllers and operations are available, and exit"),
     Flag(("-np", "-n", "--num-proc"), JOB, "number of processes", _COUNT),
     Flag(("--benchmark",), JOB, "measure the collectives on these processes instead of running a command; options of "
          "the benchmark come after --, as in -np 2 --benchmark -- --quick (-- --help lists them)"),
-    Flag(("--completion",), JOB, "print a script with which bash, zsh or fish complete this command line, and end",
+    Flag(("--completion",), JOB, "print a script with which bash, zsh or fish complete this command line, and exit",
          _choice("SHELL", "bash", "zsh", "fish")),
-    Flag(("--doctor",), JOB, "check this machine and the hosts of the job, and end"),
+    Flag(("--doctor",), JOB, "check this machine and the hosts of the job, and exit"),
     Flag(("--gloo",), JOB, "use the built-in controller and launcher (the default)", exclusive="controller"),
     Flag(("--mpi",), JOB, "start the processes by mpirun or mpiexec", exclusive="controller"),
     Flag(("--jsrun",), JOB, "start the processes by jsrun, in an LSF job (the default there)",
@@ -195,12 +195,12 @@ FLAGS: tuple[Flag, ...] = (
     _setting("HOROVOD_ENV_DENY", ENVIRONMENT),
 
     Flag(("--output-filename",), OUTPUT, "also write DIR/rank.N/stdout and stderr", _text("DIR")),
-    Flag(("-prefix-timestamp", "--prefix-output-with-timestamp"), OUTPUT, "time before each line of output"),
+    Flag(("-prefix-timestamp", "--prefix-output-with-timestamp"), OUTPUT, "timestamp before each line of output"),
     Flag(("--prefix-output-with-host",), OUTPUT, "the host's name too in the prefix of each line, as in "
          "[3@host2]<stdout>:"),
     Flag(("--collapse-output",), OUTPUT, "show a line that several ranks write within half a second once, as in "
          "[0-3]<stdout>:line; the files of --output-filename keep every line"),
-    Flag(("--verbose",), OUTPUT, "tell what is started"),
+    Flag(("--verbose",), OUTPUT, "show what is started"),
     _setting("HOROVOD_DEBUG_RANK", OUTPUT, help="rank that gets this terminal, for pdb and breakpoint(), while the "
              "others wait as long as it takes"),
 
@@ -228,9 +228,9 @@ FLAGS: tuple[Flag, ...] = (
     _setting("HOROVOD_STALL_CHECK_TIME_SECONDS", STALL),
     _setting("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", STALL),
 
-    Flag(("--min-np", "--min-num-proc"), ELASTIC, "processes to go on with at least", _COUNT, missing=_ELASTIC),
-    Flag(("--max-np", "--max-num-proc"), ELASTIC, "processes to use at most", _COUNT, missing=_ELASTIC),
-    Flag(("--slots-per-host",), ELASTIC, "slots of discovered hosts that tell none", _COUNT, missing=_ELASTIC),
+    Flag(("--min-np", "--min-num-proc"), ELASTIC, "fewest processes to go on with", _COUNT, missing=_ELASTIC),
+    Flag(("--max-np", "--max-num-proc"), ELASTIC, "most processes to use", _COUNT, missing=_ELASTIC),
+    Flag(("--slots-per-host",), ELASTIC, "slots of discovered hosts that do not tell theirs", _COUNT, missing=_ELASTIC),
     Flag(("--elastic-timeout",), ELASTIC, "seconds to wait for enough processes", _COUNT, missing=_ELASTIC),
     Flag(("--reset-limit",), ELASTIC, "resets before the job fails", _integer(0), missing=_ELASTIC),
     Flag(("--blacklist-cooldown-range",), ELASTIC, "seconds until a failed host may come back", _integer(1, 3600),
@@ -238,7 +238,7 @@ FLAGS: tuple[Flag, ...] = (
 
     _setting("HOROVOD_MPI_THREADS_DISABLE", LIBRARIES),
     Flag(("--mpi-args",), LIBRARIES, "arguments added to mpirun", _text('"..."')),
-    Flag(("--binding-args",), LIBRARIES, "binding arguments of mpirun, in place of ours", _text('"..."')),
+    Flag(("--binding-args",), LIBRARIES, "binding arguments for mpirun, in place of the default ones", _text('"..."')),
     Flag(("--tcp",), LIBRARIES, "use TCP, not InfiniBand", None, "NCCL_IB_DISABLE"),
     _setting("HOROVOD_NUM_NCCL_STREAMS", LIBRARIES),
     _setting("HOROVOD_THREAD_AFFINITY", LIBRARIES),

@@ -38,7 +38,7 @@ def text(width: int | None = None, everything: bool = False) -> str:
         shown = [flag for flag in FLAGS if flag.group == group and (everything or not flag.idle)]
         rows = [_row(flag_names(flag), described(flag), width, column) for flag in shown]
         if group == GROUPS[0]:
-            rows.insert(0, _row("-h, --help", "show this help and end", width, column))
+            rows.insert(0, _row("-h, --help", "show this help and exit", width, column))
         if rows:
             parts.append("\n".join([f"{group}:", *rows]))
     idle = sum(flag.idle for flag in FLAGS)

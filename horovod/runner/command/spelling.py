@@ -107,11 +107,11 @@ def _reason(name: str) -> str:
     if not os.path.isfile(name):
         return ""  # perhaps there is one on other hosts
     if not os.access(name, os.X_OK):
-        return "a script that is not executable is no command"
+        return "this script is not executable"
     if "/" not in name:
-        return "a command without a directory is looked for on the PATH only"
+        return "a command without a directory is only searched for on PATH"
     try:
         with open(name, "rb") as file:
-            return "" if file.read(2) == b"#!" else "it does not begin with `#!`, so it is no command"
+            return "" if file.read(2) == b"#!" else "it does not begin with `#!`, so it cannot be run as a command"
     except OSError:
         return ""

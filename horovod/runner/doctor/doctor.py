@@ -2,7 +2,7 @@
 handshakes that the job would have.
 
 First an agent is started on every host, so that each one that cannot be reached is named and the others are examined
-all the same. Then a job with one worker a host runs `checks.probe`, and what its workers leave is judged and shown.
+all the same. Then a job with one worker per host runs `checks.probe`, and what its workers leave is judged and shown.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _without_ranks(text: str, agent: Agent) -> str:
 def _examine(
     settings: LaunchSettings, environ: Mapping[str, str], names: Sequence[str], signals: SignalQueue | None
 ) -> tuple[dict[int, HostReport], str]:
-    """Reports by rank, a rank a host, and what is wrong with the job itself."""
+    """Reports by rank, one rank per host, and what is wrong with the job itself."""
     python = {slot.hostname: slot.python for slot in settings.slots}
     available = [hosts.Host(name, 1, python[name]) for name in names]
     slots: list[Slot] = hosts.assign(available, len(names))

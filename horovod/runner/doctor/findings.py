@@ -44,7 +44,7 @@ def connection(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
             what, _, advice = each.failure.partition("\n")
             yield Finding(FAIL, "connection", each.host, what, advice)
         elif each.report is None:
-            yield Finding(FAIL, "connection", each.host, "the examination there did not come to its end")
+            yield Finding(FAIL, "connection", each.host, "the examination there did not finish")
         elif each.remote and each.connect_seconds > SLOW_CONNECT:
             yield Finding(
                 WARN,
@@ -72,7 +72,7 @@ def frameworks(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
     """The same frameworks in the same versions everywhere."""
     names = sorted({name for _, report in _reports(answers) for name in report.frameworks})
     if answers and not usable(names):
-        what = "no framework is installed that can be used"
+        what = "no usable framework is installed"
         yield Finding(WARN, "frameworks", "", what, "install PyTorch, TensorFlow or Keras")
     for name in names:
         found = {answer.host: report.frameworks.get(name, "none") for answer, report in _reports(answers)}
@@ -136,7 +136,7 @@ def processors(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
                 "cores",
                 answer.host,
                 f"its load is {report.load:.1f} on {report.cores} cores: something else is running",
-                "the figures between hosts are lower than they could be",
+                "the figures between hosts may be lower than usual",
             )
         else:
             yield Finding(OK, "cores", answer.host, f"{report.cores}")
@@ -227,8 +227,8 @@ def interfaces(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
                 WARN,
                 "network",
                 "",
-                f"hosts on {network} send packets of different size (MTU {shown})",
-                "large ones may vanish on the way: `ip link set INTERFACE mtu N`, the same everywhere",
+                f"hosts on {network} send packets of different sizes (MTU {shown})",
+                "large ones may be lost on the way: `ip link set INTERFACE mtu N`, the same everywhere",
             )
 
 
@@ -328,7 +328,9 @@ def gpus(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
             yield Finding(WARN, "GPU", answer.host, report.gpu_error, advice)
     found = {answer.host: str(len(report.gpus)) for answer, report in _reports(answers) if not report.gpu_error}
     if len(set(found.values())) > 1:
-        yield from _compare("GPU", found, "ranks by local rank find a device only where there are enough")
+        yield from _compare(
+            "GPU", found, "a rank that takes the device of its local rank finds one only where there are enough"
+        )
 
 
 CHECKS: tuple[Check, ...] = (

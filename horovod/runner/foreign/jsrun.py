@@ -85,7 +85,7 @@ def run_job(settings: LaunchSettings, environ: Mapping[str, str], signals: Signa
 def check(environ: Mapping[str, str]) -> str:
     """The path of jsrun. Raises LaunchError naming what is missing."""
     if not lsf.in_job(environ):
-        raise LaunchError("--jsrun works inside an LSF job only: LSB_JOBID is not set, so this is none")
+        raise LaunchError("--jsrun works only inside an LSF job, and this is not one: LSB_JOBID is not set")
     program = shutil.which("jsrun")
     if program is None:
         raise LaunchError("--jsrun needs the program jsrun, and there is none on PATH")

@@ -48,7 +48,7 @@ def find_launcher() -> tuple[str, mpi_command.Flavour]:
     if flavour is None:
         said = (asked.stdout + asked.stderr).strip().splitlines()
         raise LaunchError(
-            f"{program} is not known: it says {said[0] if said else 'nothing'!r} as its version; known are "
+            f"{program} is of an unknown kind: as its version it says {said[0] if said else 'nothing'!r}; known are "
             f"{', '.join(each.value for each in mpi_command.Flavour)}"
         )
     return program, flavour

@@ -215,7 +215,7 @@ class Attempt:
         return late(waiting, self._settings.start_timeout)
 
     def remark(self) -> str:
-        """What is to be said of an attempt that has ended well; empty: nothing."""
+        """What is to be said of an attempt that has exited normally; empty: nothing."""
         return self._strangers.late(self._called())
 
     # What happens

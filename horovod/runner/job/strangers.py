@@ -16,7 +16,7 @@ FIRST_LOOK = 60.0  # s after the start
 _PYTHON = re.compile(r"(?:i?python|pypy)[\d.]*t?")
 _SHELL = re.compile(r"(?:ba|da|k|z)?sh")
 _ASSIGNMENT = re.compile(r"\w+=")  # for env
-_HELP = "Five lines in Horovod's README"
+_HELP = "see the first lines of Horovod's README"
 
 
 def runs_python(command: Sequence[str]) -> bool:
@@ -90,10 +90,10 @@ class Strangers:
         )
 
     def late(self, called: bool) -> str:
-        """What is to be said of a job that has ended well."""
+        """What is to be said of a job that has exited normally."""
         if called or self._size == 1:
             return ""
         return (
-            f"warning: no rank has called hvd.init(), so this was the same program {self._size} times, each by itself; "
-            f"if it is to train one model, let it call hvd.init() first ({_HELP})"
+            f"warning: no rank has called hvd.init(), so the same program ran {self._size} times, each copy by "
+            f"itself; to train one model it has to call hvd.init() first ({_HELP})"
         )

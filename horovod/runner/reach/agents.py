@@ -98,7 +98,7 @@ class Agent:
             start = self._banner.find(MAGIC)
             if start < 0:
                 if len(self._banner) > BANNER_LIMIT:
-                    raise AgentError(f"{BANNER_LIMIT} bytes of something else than reports")
+                    raise AgentError(f"{BANNER_LIMIT} bytes that are not reports")
                 return []
             data, self._banner = bytes(self._banner[start + len(MAGIC) :]), None
         messages = self._reader.feed(data)

@@ -105,9 +105,9 @@ _KNOWN: tuple[tuple[str, Failure], ...] = (
     (
         r"REMOTE HOST IDENTIFICATION HAS CHANGED|Host key verification failed",
         Failure(
-            "its ssh host key is not the known one",
-            "if the host was set up anew, forget the old key with `ssh-keygen -R {host}`; else somebody may be in "
-            "between",
+            "its ssh host key does not match the known one",
+            "if the host was reinstalled, remove the old key with `ssh-keygen -R {host}`; otherwise somebody may be "
+            "intercepting the connection",
         ),
     ),
     (
@@ -126,7 +126,7 @@ _KNOWN: tuple[tuple[str, Failure], ...] = (
         r"Connection refused",
         Failure(
             "no ssh server answers there (connection refused)",
-            "is sshd running, and on this port? -p says another one",
+            "is sshd running, and on this port? -p gives another one",
             again=True,
         ),
     ),
@@ -176,7 +176,7 @@ def explain(status: int, said: str, host: str, remote: Remote, python: str = "",
             )
     advice = f"try `ssh {options}{host} true`"
     if lines:
-        advice = "\n".join([f"{advice}; all it said:", *lines])
+        advice = "\n".join([f"{advice}; everything it said:", *lines])
     return Failure(f"the agent there did not start: {last}", advice)
 
 

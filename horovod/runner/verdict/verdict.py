@@ -240,11 +240,11 @@ def _headline(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
     lines = _summary(culprit, ends)
     early = [end.rank for end in ends if end is not culprit and end.status == 0 and not end.stopped]
     if early and _suffers(culprit):
-        lines.append(f"perhaps ended too early, while others still needed it: rank {rank_lists.ranges(early, ', ')}")
+        lines.append(f"may have exited too early, while others still needed it: rank {rank_lists.ranges(early, ', ')}")
     if culprit.error:
         lines.append(f"rank {culprit.rank} on host {culprit.host} failed first: {culprit.error}")
         return lines
-    how = "it was stopped while it was ending" if culprit.stopped else describe_status(culprit.status)
+    how = "it was already exiting when the job was stopped" if culprit.stopped else describe_status(culprit.status)
     lines.append(f"rank {culprit.rank} on host {culprit.host} failed first: {how}")
     if culprit.refused:
         lines.append(
@@ -254,7 +254,7 @@ def _headline(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
     exception, _ = find_exception(culprit.tail)
     if exception and _exception_name(exception).startswith(_LEFT_DEBUGGER):
         lines.append(
-            f"a debugger was left, or found no terminal: `horovodrun --debug-rank {culprit.rank}` gives this rank one"
+            f"a debugger was quit, or found no terminal: `horovodrun --debug-rank {culprit.rank}` gives this rank one"
         )
     return lines
 
@@ -272,7 +272,7 @@ def _last_words(culprit: RankEnd) -> list[str]:
     else:
         shown = [line for line in split_lines(tail) if line.strip()]
         if shown:
-            lines.append("the last it wrote on stderr:")
+            lines.append("its last lines on stderr:")
             shown = shown[-8:]
     if len(shown) > _SHOWN_LINES:
         shown = [*shown[: _SHOWN_LINES // 3], "    ...", *shown[-_SHOWN_LINES + _SHOWN_LINES // 3 :]]
@@ -289,11 +289,11 @@ def _summary(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
         elif end is culprit:
             continue
         elif end.status == 0:
-            groups.setdefault("ended well", []).append(end.rank)
+            groups.setdefault("exited normally", []).append(end.rank)
         elif (reason := _reason(end)) is not None and reason.suffers and reason.why != "absent":
-            groups.setdefault("failed after that with HorovodInternalError", []).append(end.rank)
+            groups.setdefault("then failed with HorovodInternalError", []).append(end.rank)
         else:
-            groups.setdefault(f"failed too ({end.error or describe_status(end.status)})", []).append(end.rank)
+            groups.setdefault(f"also failed ({end.error or describe_status(end.status)})", []).append(end.rank)
     lines = []
     if groups:
         told = "; ".join(f"{rank_lists.named(ranks)} {what}" for what, ranks in groups.items())

@@ -47,7 +47,7 @@ def test_a_script_is_no_command(tmp_path, monkeypatch):
     assert "did you mean `horovodrun -np 2 --verbose -- python train.py --lr '0 1'`?" in refused.err
     # What the shell itself could not start either, and what it can.
     os.chmod("train.py", 0o755)
-    assert "on the PATH only" in spelling.refusal_of_script(["-np", "1", "train.py"], ["train.py"])
+    assert "only searched for on PATH" in spelling.refusal_of_script(["-np", "1", "train.py"], ["train.py"])
     assert "#!" in spelling.refusal_of_script(["-np", "1", "./train.py"], ["./train.py"])
     (tmp_path / "train.py").write_text("#!/usr/bin/env python\n")
     assert spelling.refusal_of_script(["-np", "1", "./train.py"], ["./train.py"]) == ""

@@ -86,7 +86,7 @@ ALONE = [
         WARN,
         "the user may have 100 processes and threads; frameworks start many",
     ),
-    (findings.frameworks, {"frameworks": {"jax": "0.5"}}, WARN, "no framework is installed that can be used"),
+    (findings.frameworks, {"frameworks": {"jax": "0.5"}}, WARN, "no usable framework is installed"),
     (findings.gpus, {"gpu_error": "nvidia-smi: no driver"}, WARN, "nvidia-smi: no driver"),
 ]
 
@@ -114,7 +114,7 @@ TOGETHER = [
         findings.interfaces,
         {"interfaces": [interface(text="10.0.0.2", mtu=9000)]},
         WARN,
-        "hosts on 10.0.0.0/24 send packets of different size (MTU 1500 on a, 9000 on b)",
+        "hosts on 10.0.0.0/24 send packets of different sizes (MTU 1500 on a, 9000 on b)",
     ),
     (findings.gpus, {"gpus": ["X", "X"]}, WARN, "differs: 0 on a; 2 on b"),
     (findings.reachability, {"pairs_error": "no store"}, FAIL, "connections could not all be tried: no store"),
@@ -137,7 +137,7 @@ def test_connections_and_clocks():
     assert next(findings.connection([failed])).advice == "try it by hand"
     missing = HostAnswer("a", 1, rank=0)
     (finding,) = findings.connection([missing])
-    assert (finding.level, finding.text) == (FAIL, "the examination there did not come to its end")
+    assert (finding.level, finding.text) == (FAIL, "the examination there did not finish")
     slow = answer(remote=True, connect_seconds=9.0)
     assert bad([slow], findings.connection) == [(WARN, "a", "it took 9.0 s until the agent answered")]
     assert bad([answer(clock_offset=-60.0)], findings.clocks) == [

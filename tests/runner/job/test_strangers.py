@@ -69,7 +69,7 @@ def test_the_first_minute():
     two = Strangers(2, ["./train.py"])
     two.started(0.0)
     assert two.early(60.0, called=False)
-    assert two.late(called=False).startswith("warning: no rank has called hvd.init(), so this was the same program 2 t")
+    assert two.late(called=False).startswith("warning: no rank has called hvd.init(), so the same program ran 2 t")
     assert two.late(called=True) == ""
     for other in (Strangers(1, ["python", "train.py"]), Strangers(4, ["hostname"]), Strangers(4, [])):
         other.started(0.0)

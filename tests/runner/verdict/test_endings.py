@@ -30,7 +30,7 @@ def test_a_rank_that_others_lost_is_to_blame_though_it_ended_with_0():
     verdict = job(Called(0), Called(1), Called(2), (1, 0), *LOST, "stop", (3, -15))
     assert (verdict.rank, verdict.exit_code) == (1, 1)
     assert verdict.headline.splitlines() == [
-        "ranks 0, 2 failed after that with HorovodInternalError",
+        "ranks 0, 2 then failed with HorovodInternalError",
         "stopped by horovodrun: rank 3",
         "rank 1 on host h failed first: it ended with exit code 0 without leaving the job (as os._exit does), while "
         "others still needed it",
@@ -59,7 +59,7 @@ def test_absent_is_who_has_not_called_init_by_then():
     absent = Ending(1, "absent", [0, 2, 3], 5.0)
     verdict = job(Called(0), Called(1), absent, (1, 1), Called(3), "stop", (0, -15), (2, -15), (3, -15))
     assert verdict.headline.splitlines() == [
-        "rank 1 failed too (exit code 1)",
+        "rank 1 also failed (exit code 1)",
         "stopped by horovodrun: ranks 0, 2-3",
         "rank 2 on host h failed first: it did not call hvd.init() within 5 s",
         "neither did rank 3",
