@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fails when a generated document differs from what the code says, a relative link in a document leads nowhere, or no way leads from
-# docs/index.md to a page of docs.
+# Fails when a generated document differs from what the code says, a relative link in a document leads nowhere, no way leads from
+# docs/index.md to a page of docs, or a page names a source file (`core/agree/fuse.cc`, or the end of such a path) that is not there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python - <<'PY'
@@ -24,6 +24,12 @@ while found:
     found.update(target for target in links.get(page, []) if target not in seen)
 lost = sorted(str(page) for page in Path("docs").rglob("*.md") if page.resolve() not in seen)
 bad += [f"{page}: no way leads there from docs/index.md (a decision belongs into docs/adr/README.md)" for page in lost]
+ours = ("horovod", "core", "bindings", "tests", "tools", "scripts", "benchmarks", "examples", "fuzz")
+files = "\n".join(f"/{path}" for folder in ours for path in Path(folder).rglob("*.*")) + "\n"
+for page in links:
+    if page.name != "CHANGELOG.md":  # what is past keeps its names
+        named = re.findall(r"`(\w[\w.-]*/[\w./-]+\.(?:py|cc|h|sh|txt))`", page.read_text())
+        bad += [f"{page}: there is no {name}" for name in named if f"/{name}\n" not in files]
 print("\n".join(bad) or "documents are current")
 sys.exit(bool(bad))
 PY
