@@ -82,6 +82,7 @@ class EngineConfig:
     cache_capacity: int
     groups_apart: bool
     timeout: float  # seconds without progress inside a collective
+    heartbeat: float  # seconds of silence after which another host counts as lost; 0: never
     stall_warning: float  # seconds; 0: off
     stall_shutdown: float  # seconds; 0: never
     algorithm: str  # override, e.g. "allreduce=ring"; empty: the table decides

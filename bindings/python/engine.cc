@@ -36,7 +36,7 @@ struct Config {
   double cycle_time_ms = 1;
   size_t cache_capacity = 1024;
   bool groups_apart = false;
-  double timeout = 30, stall_warning = 60, stall_shutdown = 0;
+  double timeout = 30, heartbeat = 0, stall_warning = 60, stall_shutdown = 0;
   std::string algorithm, tuning;
   int spins = 2000, cpu = -1, log_level = 3;
   std::string cipher_library, cipher;
@@ -188,17 +188,8 @@ EngineOptions make_options(const Config& c) {
   for (auto [rank, fd] : c.data_fds) o.data[rank] = unclaimed.link(fd, encryption);
   Tuning tuning;
   check(Tuning::parse(c.tuning, &tuning));
-  o.settings = {c.fusion_threshold,
-                c.cycle_time_ms * 1e-3,
-                c.cache_capacity,
-                c.groups_apart,
-                c.timeout,
-                c.stall_warning,
-                c.stall_shutdown,
-                c.algorithm,
-                tuning,
-                c.spins,
-                c.cpu};
+  o.settings = {c.fusion_threshold, c.cycle_time_ms * 1e-3, c.cache_capacity, c.groups_apart, c.timeout, c.heartbeat,
+                c.stall_warning,    c.stall_shutdown,       c.algorithm,      tuning,         c.spins,   c.cpu};
   check(make_host_backend(c.algorithm, &o.backend));
   const int least = c.log_level;
   o.log = [least](LogLevel level, const std::string& text) {
@@ -360,6 +351,7 @@ void define_config(nb::module_& m) {
       .def_rw("cache_capacity", &Config::cache_capacity)
       .def_rw("groups_apart", &Config::groups_apart)
       .def_rw("timeout", &Config::timeout)
+      .def_rw("heartbeat", &Config::heartbeat)
       .def_rw("stall_warning", &Config::stall_warning)
       .def_rw("stall_shutdown", &Config::stall_shutdown)
       .def_rw("algorithm", &Config::algorithm)

@@ -7,6 +7,8 @@ namespace hvd {
 
 using Clock = std::chrono::steady_clock;
 
+inline constexpr double kForever = 3600;  // seconds that a sleep without another reason to end may last
+
 class Deadline {
  public:
   static Deadline after(double seconds) {

@@ -48,7 +48,7 @@ Status alltoall_shm(Comm& comm, const std::byte* in, std::span<const size_t> sen
   const size_t members = comm.size, me = comm.rank;
   if (send_bytes.size() != members || recv_bytes.size() != members) {
     return Status(Code::invalid_argument, "send_bytes and recv_bytes have " + std::to_string(send_bytes.size()) + " and " +
-                                              std::to_string(recv_bytes.size()) + " entries, one a member (" + std::to_string(members) +
+                                              std::to_string(recv_bytes.size()) + " entries, one per member (" + std::to_string(members) +
                                               ") is accepted");
   }
   if (send_bytes[me] != recv_bytes[me]) {

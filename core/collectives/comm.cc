@@ -21,7 +21,12 @@ Link* link_to(const Comm& comm, int peer) {
 
 template <class Span>
 Status took(const Comm& comm, int peer, int64_t n, Span& rest, bool& moved) {
-  if (n < 0) return comm.links[peer]->error().with(peer_name(comm, peer));
+  if (n < 0) {
+    const Status& why = comm.links[peer]->error();
+    const bool known = static_cast<size_t>(peer) < comm.global_ranks.size() && why.code() == Code::peer_lost;
+    return Status(why.code(), peer_name(comm, peer) + (why.code() == Code::peer_lost ? " was lost: " : ": ") + why.message(),
+                  known ? comm.global_ranks[peer] : why.rank());
+  }
   if (n > 0) {
     rest = rest.subspan(static_cast<size_t>(n));
     moved = true;
@@ -32,6 +37,7 @@ Status took(const Comm& comm, int peer, int64_t n, Span& rest, bool& moved) {
 }  // namespace
 
 std::string peer_name(const Comm& comm, int peer) {
+  if (peer >= 0 && static_cast<size_t>(peer) < comm.labels.size()) return comm.labels[peer];
   const bool known = peer >= 0 && static_cast<size_t>(peer) < comm.global_ranks.size();
   return "rank " + std::to_string(known ? comm.global_ranks[peer] : peer);
 }

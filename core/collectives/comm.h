@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/dtype.h"
@@ -59,7 +60,8 @@ struct Comm {
   Comm* cross = nullptr;        // members with my index on all hosts; null when my index is >= slices
   int slices = 0;               // smallest number of members on any host
 
-  std::vector<int> global_ranks;  // by set rank, for messages
+  std::vector<int> global_ranks;    // by set rank, for messages
+  std::vector<std::string> labels;  // likewise; empty: "rank 3"
 };
 
 // ---- moving bytes over links --------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ namespace hvd {
 Status advance_out(const Comm& comm, int peer, ConstBytes& out, bool& moved);
 Status advance_in(const Comm& comm, int peer, Bytes& in, bool& moved);
 
-// For messages: "rank 3"; "data from rank 3 and rank 4 to take data".
+// For messages: "rank 3 (host a, pid 17)"; "data from rank 3 (...) and rank 4 (...) to take data".
 std::string peer_name(const Comm& comm, int peer);
 std::string pending_text(const Comm& comm, int to, bool sending, int from, bool receiving);
 
@@ -23,7 +23,7 @@ bool over_sockets(const Comm& comm);
 template <class Text, class Step>
 Status pump(Comm& comm, const Text& text, Step step) {
   Wait wait(*comm.waiter, comm.timeout, [&text] { return text(); });  // one pointer: std::function does not allocate
-  if (over_sockets(comm)) wait.looks_are_dear();
+  if (over_sockets(comm)) wait.polling_is_expensive();
   while (true) {
     bool moved = false, done = false;
     HVD_RETURN_IF_ERROR(step(moved, done));
@@ -69,7 +69,7 @@ Status exchange_combine(Comm& comm, int to, ConstBytes out, int from, Bytes mine
 // what has both arrived and left, while the rest is under way.
 Status swap_combine(Comm& comm, int peer, Bytes mine, std::byte* theirs, const Combine& combine);
 
-// One trip around the ring. Slice i of `base` is [offsets[i], offsets[i + 1]) in bytes, one a rank. I send slices first,
+// One trip around the ring. Slice i of `base` is [offsets[i], offsets[i + 1]) in bytes, one per rank. I send slices first,
 // first - 1 and so on (size - 1 of them) to the next rank and take first - 1, first - 2 and so on from the previous one; with
 // `combine`, each is combined with mine before it travels on. No step waits for another: what has arrived (and is combined) flows
 // on.

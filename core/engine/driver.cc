@@ -69,6 +69,9 @@ bool Driver::turn(bool flush) {
   // A caller that drives does so for moments only; whether neighbours live, and what waits for long, is the thread's business.
   if (!flush) control_.probe();
   if (!flush && !over_) watch();
+  if (!flush && awaits_peers()) {
+    if (Status s = world_.look_for_silence(); !s.ok()) fail(std::move(s), true);
+  }
   if (over_) {
     // Others still take leave through us.
     control_.pump();

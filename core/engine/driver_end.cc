@@ -43,7 +43,7 @@ Status Driver::hook() {
   if (stopping_.load(std::memory_order_seq_cst)) return Status(Code::shutdown, label(rank_) + " has called shutdown");
   // A rank that has left took part in all operations up to some number; those still end well.
   if (beyond_goodbye()) return bye_->why;
-  return {};
+  return world_.look_for_silence();
 }
 
 void Driver::hear_urgent() {

@@ -15,7 +15,7 @@ Mood Driver::resting_mood() const {
 double Driver::resting_seconds() const {
   if (!to_announce_.empty()) return 50e-6;
   if (coordinator_ && coordinator_->negotiator().has_pending()) return 1.0;
-  const double patience = awaits_peers() ? guard_.patience_left() : kForever;
+  const double patience = awaits_peers() ? std::min(guard_.patience_left(), world_.between_looks()) : kForever;
   return anything_waits() ? std::min(Watch::kLook, patience) : patience;
 }
 

@@ -14,8 +14,6 @@
 
 namespace hvd {
 
-inline constexpr double kForever = 3600;  // seconds that a sleep without another reason to end may last
-
 class Guard {
  public:
   // `timeout`: seconds without progress after which a rank that was told to leave and says nothing is an error.

@@ -18,6 +18,7 @@ struct Settings {
   size_t cache_capacity = 1024;          // operations of a schedule; 0: always negotiate
   bool groups_apart = false;
   double timeout = 30;                   // seconds without progress inside a collective
+  double heartbeat = 0;                  // seconds without an acknowledgement after which a peer's host is lost; 0: never
   double stall_warning = 60;             // seconds; 0: never warn
   double stall_shutdown = 0;             // seconds; 0: never
   std::string algorithm;                 // override of the algorithm table

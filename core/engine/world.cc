@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <set>
 
 #include "transport/node_control_link.h"
@@ -20,6 +21,8 @@ SpinPolicy spin_policy(const Settings& settings) {
   if (settings.spins == 0) policy.yields = 200;
   return policy;
 }
+
+constexpr double kLook = 0.1;  // part of the heartbeat timeout between two looks; so much is counted as passed before it has
 
 }  // namespace
 
@@ -69,7 +72,8 @@ void talk_through_memory(EngineOptions& o) {
 }
 
 World::World(EngineOptions& options)
-    : rank_(options.rank), node_of_(options.node_of), timeout_(options.settings.timeout), tuning_(options.settings.tuning),
+    : rank_(options.rank), node_of_(options.node_of), labels_(options.labels), timeout_(options.settings.timeout),
+      heartbeat_(options.settings.heartbeat), look_every_(heartbeat_ * kLook), tuning_(options.settings.tuning),
       segment_(std::move(options.segment)), event_fds_(std::move(options.event_fds)), links_(std::move(options.data)),
       waiter_({}, spin_policy(options.settings)) {
   for (int r = 0; r < size(); ++r) {
@@ -81,6 +85,7 @@ World::World(EngineOptions& options)
   if (!segment_) segment_ = Segment::in_process({local_size(), 4096, 1 << 20});
   for (int l = 0; l < local_size(); ++l) bells_.emplace_back(event_fds_[l], &segment_->bell(l));
   for (auto& [rank, link] : links_) waiter_.watch(link.get());
+  if (!links_.empty()) waiter_.set_longest_sleep(look_every_);
   waiter_.set_bell(bells_[local_rank_]);
   waiter_.set_abort_flag(&segment_->header().abort);
   std::vector<int> all(size());
@@ -91,6 +96,21 @@ World::World(EngineOptions& options)
 World::~World() {
   sets_.clear();
   for (int fd : event_fds_) ::close(fd);
+}
+
+Status World::look_for_silence() {
+  if (look_every_ <= 0 || one_node_) return {};
+  const auto present = Clock::now();
+  if (std::chrono::duration<double>(present - looked_).count() < look_every_ / 2) return {};
+  looked_ = present;
+  for (auto& [rank, link] : links_) {
+    if (link->unanswered() < heartbeat_ - look_every_) continue;
+    char seconds[32];
+    snprintf(seconds, sizeof seconds, "%g", heartbeat_);
+    return Status(Code::peer_lost,
+                  labels_[rank] + " was lost: its host has not answered that of " + labels_[rank_] + " for " + seconds + " s", rank);
+  }
+  return {};
 }
 
 Link* World::link_to(int rank) {
@@ -113,6 +133,7 @@ Comm World::sub_comm(const std::vector<int>& ranks, bool links) {
   c.timeout = timeout_;
   c.tuning = tuning_;
   c.global_ranks = ranks;
+  for (int r : ranks) c.labels.push_back(labels_[r]);
   c.links.assign(ranks.size(), nullptr);
   for (size_t i = 0; links && i < ranks.size(); ++i) c.links[i] = link_to(ranks[i]);
   return c;

@@ -29,6 +29,10 @@ class World {
   Waiter& waiter() { return waiter_; }
   BellRef bell() const { return bells_[local_rank_]; }
   BellRef bell_of(int local_rank) const { return bells_[local_rank]; }
+  // An error that names a rank whose host has been silent for the heartbeat timeout though it owed an answer. Cheap: looks now and then.
+  Status look_for_silence();
+  // Seconds between two looks while peers are waited for.
+  double between_looks() const { return look_every_ > 0 && !one_node_ ? look_every_ : kForever; }
   const std::vector<int>& locals() const { return locals_; }  // global ranks on my node
 
   // All ranks call these at the same place in the order of operations. `generation` grows with each set.
@@ -56,7 +60,10 @@ class World {
   int local_rank_ = 0;
   bool one_node_ = true;
   bool flat_ = false;
+  std::vector<std::string> labels_;
   double timeout_;
+  double heartbeat_, look_every_;
+  Clock::time_point looked_{};
   Tuning tuning_;
   std::shared_ptr<Segment> segment_;
   std::vector<int> event_fds_;

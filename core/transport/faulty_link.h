@@ -33,6 +33,7 @@ class FaultyLink final : public Link {
   void before_sleep() override {
     if (inner_) inner_->before_sleep();
   }
+  double unanswered() override { return inner_ ? inner_->unanswered() : 0; }
   void hang_up() override {
     if (inner_) inner_->hang_up();
   }

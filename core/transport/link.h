@@ -35,6 +35,10 @@ class Link {
   // The owner is about to sleep until what is wanted comes: the link may ask the kernel to wake it for no less than the last
   // try_recv asked for. So a try_recv must not ask for more than the peer sends without waiting for an answer.
   virtual void before_sleep() {}
+  // For how many seconds the peer's host has acknowledged nothing of what it owes an answer to; 0 when it owes none, or cannot. A peer that
+  // is alive answers however busy it is, for its kernel does. To be asked every now and then: what was owed for long between two calls
+  // counts.
+  virtual double unanswered() { return 0; }
   // Ends the connection for both sides: the peer learns of it, and who sleeps on fd() here wakes up. The link is of no use afterwards.
   virtual void hang_up() {}
   // Forgets what was wanted; the Waiter calls it when a wait begins.

@@ -24,7 +24,7 @@ namespace hvd {
 // The members' counters, in set order. They live in the segment and so outlast the group.
 using ProgressCounters = std::vector<std::atomic<uint64_t>*>;
 
-// One a rank and engine, shared by all its groups: who used which half of this rank's staging area last, and how much was reduced
+// One per rank and engine, shared by all its groups: who used which half of this rank's staging area last, and how much was reduced
 // without it.
 struct StagingLedger {
   std::atomic<uint64_t> unstaged{0};  // bytes reduced in the arenas

@@ -38,6 +38,7 @@ class SecureLink final : public Link {
   short wanted() const override { return inner_->wanted(); }
   void before_sleep() override { inner_->before_sleep(); }
   void clear_wanted() override { inner_->clear_wanted(); }
+  double unanswered() override { return inner_->unanswered(); }
   void hang_up() override { inner_->hang_up(); }
 
  private:

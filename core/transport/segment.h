@@ -34,7 +34,7 @@ struct SegmentHeader {
   alignas(64) std::atomic<uint32_t> abort;
 };
 
-struct SetLine {  // one a process set and local rank
+struct SetLine {  // one per process set and local rank
   alignas(64) std::atomic<uint64_t> progress{0};  // stages of collectives that this rank has finished (NodeGroup)
   alignas(64) std::atomic<uint64_t> schedule{0};  // position in the running schedule that this rank is ready for (engine)
 };

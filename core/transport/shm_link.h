@@ -1,4 +1,4 @@
-// A Link to a rank of the same host through two rings of the host's Segment, one a direction. A ring has one writer and one
+// A Link to a rank of the same host through two rings of the host's Segment, one per direction. A ring has one writer and one
 // reader, each with a counter of its own, so there are no locks. Whoever moves bytes wakes the other side if that sleeps: the
 // reader waits for data, the writer for space.
 //

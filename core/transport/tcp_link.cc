@@ -66,6 +66,21 @@ void TcpLink::before_sleep() {
   if (mark != low_water_) wake_at(mark);
 }
 
+// Not TCP_USER_TIMEOUT, which would also end a connection to a peer that lives but does not read for a while.
+double TcpLink::unanswered() {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (!inet_ || getsockopt(fd_, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return 0;
+  if (info.tcpi_unacked == 0 && info.tcpi_probes == 0) {
+    owed_since_.reset();
+    return 0;
+  }
+  const auto present = Clock::now();
+  const auto heard = present - std::chrono::milliseconds(info.tcpi_last_ack_recv);
+  owed_since_ = std::max(owed_since_.value_or(present), heard);
+  return std::chrono::duration<double>(present - *owed_since_).count();
+}
+
 void TcpLink::hang_up() { ::shutdown(fd_, SHUT_RDWR); }
 
 void TcpLink::wake_at(int bytes) {

@@ -1,7 +1,9 @@
 // A Link over a connected stream socket (TCP or Unix) that Python has opened and authenticated.
 #pragma once
 #include <memory>
+#include <optional>
 
+#include "base/deadline.h"
 #include "transport/link.h"
 
 namespace hvd {
@@ -21,6 +23,7 @@ class TcpLink final : public Link {
   short wanted() const override { return wanted_; }
   void clear_wanted() override { wanted_ = 0; }
   void before_sleep() override;
+  double unanswered() override;
   void hang_up() override;
 
  private:
@@ -34,6 +37,7 @@ class TcpLink final : public Link {
   size_t asked_ = 0;    // bytes of the try_recv that found nothing
   int low_water_ = 1;   // SO_RCVLOWAT
   bool received_all_ = false;  // no more data will come. A failed send does not imply it: what the peer sent last stays readable
+  std::optional<Clock::time_point> owed_since_;  // an acknowledgement, as of the last look
   Status error_;
 };
 

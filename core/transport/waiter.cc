@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 
@@ -51,7 +52,9 @@ Status Waiter::sleep(Mood mood, Deadline deadline, const std::function<bool()>& 
       hook_fds_(extra_);
       for (auto [fd, events] : extra_) polls_.push_back({fd, events, 0});
     }
-    ::poll(polls_.data(), polls_.size(), deadline.remaining_ms());  // EINTR is as good as a wake-up
+    int longest = deadline.remaining_ms();
+    if (longest_sleep_ > 0) longest = std::min(longest, static_cast<int>(longest_sleep_ * 1000));
+    ::poll(polls_.data(), polls_.size(), longest);  // EINTR is as good as a wake-up
   }
   word.store(static_cast<uint32_t>(Mood::awake), std::memory_order_seq_cst);
   uint64_t drained;
@@ -79,7 +82,7 @@ Wait::~Wait() {
 
 Status Wait::pause() {
   SpinPolicy policy = waiter_.policy_;
-  if (dear_) policy = {slept_ ? 0 : policy.spins / kDearLook, 0};
+  if (expensive_) policy = {slept_ ? 0 : policy.spins / kExpensivePoll, 0};
   if (!started_) {
     started_ = true;
     begin_ = Clock::now();

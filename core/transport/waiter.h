@@ -49,6 +49,9 @@ class Waiter {
   // Cheap check used while spinning: an abort flag in memory (may be null).
   void set_abort_flag(const std::atomic<uint32_t>* flag) { abort_flag_ = flag; }
 
+  // Sleep at most so many seconds before the hook has its turn, also when nothing happens.
+  void set_longest_sleep(double seconds) { longest_sleep_ = seconds; }
+
   void set_bell(BellRef bell) { bell_ = bell; }
   BellRef bell() const { return bell_; }
   const SpinPolicy& policy() const { return policy_; }
@@ -69,6 +72,7 @@ class Waiter {
   HookFds hook_fds_;
   HookPending hook_pending_;
   const std::atomic<uint32_t>* abort_flag_ = nullptr;
+  double longest_sleep_ = 0;  // 0: any
   std::vector<::pollfd> polls_;
   std::vector<std::pair<int, short>> extra_;
 };
@@ -83,11 +87,11 @@ class Wait {
   Wait(const Wait&) = delete;
 
   Status pause();
-  // A look at the condition takes system calls, which the kernel answers in about the time of kDearLook rounds of cpu_relax: so
+  // A look at the condition takes system calls, which the kernel answers in about the time of kExpensivePoll rounds of cpu_relax: so
   // there are as many fewer, and then sleep comes at once. Yielding instead would hand whole slices to whoever else wants the
   // core, while bytes that arrive wake a sleeper before its turn. Who has had to sleep once will have to again (the link is slower
   // than we are), and does so without looking around for long.
-  void looks_are_dear() { dear_ = true; }
+  void polling_is_expensive() { expensive_ = true; }
   // Something moved: spinning and the deadline start anew.
   void progress() {
     rounds_ = 0;
@@ -95,7 +99,7 @@ class Wait {
   }
 
  private:
-  static constexpr int kDearLook = 32;
+  static constexpr int kExpensivePoll = 32;
 
   Waiter& waiter_;
   double timeout_;
@@ -104,7 +108,7 @@ class Wait {
   int rounds_ = 0;
   bool started_ = false;
   bool armed_ = false;
-  bool dear_ = false;
+  bool expensive_ = false;
   bool slept_ = false;
   Clock::time_point begin_{};
 };

@@ -4,12 +4,15 @@ Argument: what it does once in the job. Writes one JSON object a line.
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import socket
 import sys
 import time
 
+from horovod import _core
+from horovod.common import dtypes, ops
 from horovod.common.basics import HorovodBasics
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.objects import allgather_object
@@ -48,6 +51,13 @@ def work(what: str) -> None:
             time.sleep(0.05)
         say(noticed=True)
         allgather_object(0)
+    elif what == "sums":
+        memory = (ctypes.c_float * 4)()
+        where = ctypes.addressof(memory)
+        while True:
+            state.run(
+                _core.KIND_ALLREDUCE, "sum", where, where, (4,), dtypes.FLOAT32, ops.Sum, 0, 1.0, 1.0, 0, None, "", 0
+            ).wait()
     elif what == "busy":
         while True:
             allgather_object(0)

@@ -6,7 +6,15 @@ import contextlib
 from collections.abc import Mapping
 
 from tests.testbed.hosts import HOME, Host, start_hosts
-from tests.testbed.network import BedError, Switch, filter_new_connections, hosts_file, open_network
+from tests.testbed.network import (
+    BedError,
+    Switch,
+    drop_packets_from,
+    filter_new_connections,
+    hosts_file,
+    open_network,
+    receive_again,
+)
 
 DESK = 254
 
@@ -24,6 +32,7 @@ class Cluster:
         self._cut: set[int] = set()
         self._down: set[int] = set()
         self._filtered: set[int] = set()
+        self._deaf: set[int] = set()  # do not hear somebody
         self._hosts: dict[int, Host] = {}
         self._switch = Switch()
         try:
@@ -73,6 +82,13 @@ class Cluster:
             self._switch.move(self._port(number), "cut")
             self._cut.add(number)
 
+    def separate(self, one: int, other: int) -> None:
+        """Cut the path between two hosts, which both still reach all others. Packets vanish."""
+        for here, there in ((one, other), (other, one)):
+            far = self.host(there)
+            drop_packets_from(self.host(here).pid, [far.address, *([far.address6] if self._ipv6 else [])])
+            self._deaf.add(here)
+
     def link_down(self, number: int) -> None:
         """Pull the host's cable: it sees its link lost."""
         self._switch.set_link(self._port(number), False)
@@ -93,12 +109,14 @@ class Cluster:
             self._switch.set_link(self._port(number), True)
         for number in sorted(self._filtered):
             open_network(self.host(number).pid)
-        self._cut, self._down, self._filtered = set(), set(), set()
+        for number in sorted(self._deaf):
+            receive_again(self.host(number).pid)
+        self._cut, self._down, self._filtered, self._deaf = set(), set(), set(), set()
 
     @property
     def is_cut(self) -> bool:
         """Are packets to some hosts lost?"""
-        return bool(self._cut or self._down)
+        return bool(self._cut or self._down or self._deaf)
 
     def add_network(self, *numbers: int, subnet: str = "", ipv6: bool = False) -> dict[int, str]:
         """One more network that connects only these hosts, by an interface ethK of each; K is 1 for the first one.

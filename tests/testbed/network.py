@@ -124,6 +124,18 @@ def filter_new_connections(pid: int, *, incoming: bool, allowed: Iterable[int], 
     )
 
 
+def drop_packets_from(pid: int, addresses: Iterable[str]) -> None:
+    """Nothing from these addresses (IPv4 or IPv6) arrives in the network of process `pid` any more, until
+    `receive_again`. May be called again for more."""
+    rules = "\n".join(f"add rule inet cut c {'ip6' if ':' in a else 'ip'} saddr {a} drop" for a in addresses)
+    begin = "add table inet cut\nadd chain inet cut c { type filter hook input priority 0; }\n"
+    in_network(pid, ["nft", "-f", "-"], f"{begin}{rules}\n")
+
+
+def receive_again(pid: int) -> None:
+    in_network(pid, ["nft", "-f", "-"], "add table inet cut\ndelete table inet cut\n")
+
+
 def try_network() -> None:
     """Make each thing of which networks of test beds are made once. Raises BedError where the kernel does not allow it
     or lacks it."""

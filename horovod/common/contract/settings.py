@@ -166,8 +166,8 @@ TABLE: Final = (
             "ports to listen on for ranks on other hosts, as in 40000-40063, at least one for each rank of a host, so "
             "that a firewall can let them pass; default: any free port", section=_JOIN),
     Setting("HOROVOD_HEARTBEAT_TIMEOUT", "float", 10.0,
-            "seconds without a sign of life after which a host counts as lost", low=4, high=86400, agreed=True,
-            section=_JOIN),
+            "seconds without a sign of life after which a host counts as lost", low=4, high=86400, engine="heartbeat",
+            agreed=True, section=_JOIN),
     Setting("HOROVOD_TRANSPORT", "choice", "auto",
             "auto: shared memory inside a host, TCP between hosts; tcp: TCP between all ranks, so that it can be "
             "tested on one machine", choices=("auto", "tcp"), section=_JOIN),

@@ -4,14 +4,13 @@ A process that dies closes its connections, and its peers know at once. A host t
 nothing, and an idle connection to it would stay open for hours. Hence probes on idle connections, and on control
 connections also a limit for data that is not acknowledged. Not on data connections: there that limit (TCP_USER_TIMEOUT)
 would also end a connection to a peer that is alive but does not read for a while, which HOROVOD_GLOO_TIMEOUT_SECONDS
-decides about. They wait twice as long: what the control tree says of a lost host names its rank and host.
+decides about; whether the kernel over there still answers, the engine looks itself (``World::look_for_silence``).
 """
 
 import math
 import socket
 
 _LATER_PROBES = 3
-_DATA_LATER = 2
 _MOST = 32767  # seconds that the kernel takes
 
 
@@ -26,7 +25,7 @@ def probe_times(seconds: float) -> tuple[int, int, int]:
 
 def apply(sock: socket.socket, seconds: float, control: bool) -> None:
     """Makes the connected TCP socket fail after about ``seconds`` (at least 4) without any sign of the other host."""
-    idle, interval, probes = probe_times(seconds if control else seconds * _DATA_LATER)
+    idle, interval, probes = probe_times(seconds)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
