@@ -2,6 +2,7 @@
 
     RuntimeError
       HorovodInternalError         an operation failed: a peer was lost, ranks disagreed, the engine was shut down
+        UnsupportedOpError         (also a ValueError) the operation does not have this reduction
       HostsUpdatedInterrupt        elastic jobs: the set of hosts changed
       OutOfSyncError               check_in_sync: the ranks do not hold the same
     ImportError
@@ -14,6 +15,13 @@ Wrong arguments, wrong settings and a job that cannot be formed are plain ValueE
 class HorovodInternalError(RuntimeError):
     """An operation failed for a reason outside this call, for example because a peer died. Elastic jobs recover from
     it.
+    """
+
+
+class UnsupportedOpError(HorovodInternalError, ValueError):
+    """An operation was called with a reduction, such as Max, that it does not have. Nothing was submitted.
+
+    A wrong argument, so a ValueError; programs written for the Horovod of old catch a RuntimeError.
     """
 
 

@@ -14,6 +14,7 @@ from horovod.common.faces import TORCH as face
 from horovod.common.ops import Adasum, Average, check_op
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.util import split_list
+from horovod.torch import old_names
 from horovod.torch.adasum import DeltaReducer, check_set
 from horovod.torch.bucket_plan import SMALL
 from horovod.torch.bucketing import EVERYTHING
@@ -21,6 +22,7 @@ from horovod.torch.closures import reducing
 from horovod.torch.compression import Compression, check_wire
 from horovod.torch.gradients import GradientReducer
 from horovod.torch.in_sync import check_after_step
+from horovod.torch.old_names import Begun
 from horovod.torch.ops.tensors import set_id
 from horovod.torch.options import Options
 from horovod.torch.parameter_names import check_groups, name_parameters, unique_on_the_wire
@@ -56,7 +58,8 @@ def DistributedOptimizer(
     the changes of the parameters are reduced in ``step`` (adasum.py); on all ranks, a power of two of them.
     ``gradient_predivide_factor`` f, for Average: gradients are divided by f before and by n/f after the sum.
     ``groups``: a number of groups, or lists of parameters; the gradients of a group are reduced together.
-    ``num_groups``: deprecated. ``sparse_as_dense``: sparse gradients are made dense instead of being gathered.
+    ``num_groups``: deprecated. ``sparse_as_dense``: sparse gradients are made dense instead of being gathered, and
+    sparse again for SparseAdam, which takes no others.
 
     ``gradient_as_bucket_view``: from the second step on ``param.grad`` are views of buckets, memory that the ranks of a
     host share, and one allreduce takes a whole bucket. True: gradients of all sizes; False: none; None (the default):
@@ -84,6 +87,8 @@ def DistributedOptimizer(
     reducer: GradientReducer | DeltaReducer | None = None
     size = len(process_set.ranks or ())
     if process_set.included() and (size > 1 or face.require_job().elastic):
+        # An optimizer that takes nothing else gets its gradients back sparse.
+        sparse_again = sparse_as_dense and isinstance(optimizer, torch.optim.SparseAdam)
         options = Options(
             process_set,
             compression,
@@ -93,14 +98,15 @@ def DistributedOptimizer(
             sparse_as_dense,
             backward_passes_per_step,
             _make_groups(groups, parameters, names, process_set),
-            _bucket_most(gradient_as_bucket_view, compression, groups),
+            0 if sparse_again else _bucket_most(gradient_as_bucket_view, compression, groups),
+            sparse_again,
         )
         unwrap(optimizer)
         reduce = DeltaReducer if op == Adasum else GradientReducer
         reducer = reduce(parameters, unique_on_the_wire(optimizer, names, process_set), options)
     else:
         unwrap(optimizer)
-    return _wrap(optimizer, reducer, names)
+    return _wrap(optimizer, _Control(reducer, backward_passes_per_step), names)
 
 
 def _check(optimizer: Any, passes: Any, op: Any, predivide: float) -> None:
@@ -166,10 +172,12 @@ def _make_groups(
 class _Control:
     """What a distributed optimizer has beside its reducer."""
 
-    __slots__ = ("in_step", "reducer", "should_synchronize", "steps", "synchronized")
+    __slots__ = ("begun", "in_step", "passes", "reducer", "should_synchronize", "steps", "synchronized")
 
-    def __init__(self, reducer: GradientReducer | DeltaReducer | None) -> None:
+    def __init__(self, reducer: GradientReducer | DeltaReducer | None, passes: int) -> None:
         self.reducer = reducer
+        self.passes = passes
+        self.begun = Begun()
         self.should_synchronize = True
         self.synchronized = False  # by the user, since the last step
         self.in_step = False
@@ -185,16 +193,15 @@ class _Control:
         if self.should_synchronize:
             if self.synchronized:
                 warn_user(
-                    "step() follows synchronize() outside of `with optimizer.skip_synchronize():`; gradients are "
-                    "reduced when backward() returns, so neither is needed any more",
+                    "optimizer.step() called without optimizer.skip_synchronize() after optimizer.synchronize(); "
+                    "gradients are reduced when backward() returns, so neither is needed any more",
                 )
             closure = args[0] if args else kwargs.get("closure")
-            if reducer is not None:
-                # A closure makes its own gradients; those from before it matter only if a backward pass made them.
-                reducer.synchronize(only_new=closure is not None)
-                if closure is not None:
-                    closure = reducing(closure, reducer)
-                    args, kwargs = ((closure, *args[1:]), kwargs) if args else (args, {**kwargs, "closure": closure})
+            # A closure makes its own gradients; those from before it matter only if a backward pass made them.
+            self.synchronize(only_new=closure is not None)
+            if closure is not None and reducer is not None:
+                closure = reducing(closure, reducer)
+                args, kwargs = ((closure, *args[1:]), kwargs) if args else (args, {**kwargs, "closure": closure})
         return self._plain(step, args, kwargs)
 
     def _plain(self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -206,6 +213,12 @@ class _Control:
             self.synchronized = False
             if self.reducer is not None:
                 self.reducer.stepped()
+
+    def synchronize(self, only_new: bool = False) -> None:
+        """See ``GradientReducer.synchronize``."""
+        with self.begun.apart(self.reducer) if self.begun else contextlib.nullcontext():
+            if self.reducer is not None:
+                self.reducer.synchronize(only_new=only_new)
 
     def stepped(self, optimizer: Any, names: dict[torch.Tensor, str]) -> None:
         """A step of ``optimizer`` is done. ``names``: of its parameters."""
@@ -247,8 +260,7 @@ class _Distributed:
         """Sees to it that all gradients are reduced. They are when ``backward()`` returns, so that it has something to
         do only on a rank that has made no backward pass, or fewer than ``backward_passes_per_step``. ``step`` is then
         to be called inside of ``with optimizer.skip_synchronize():``."""
-        if self._hvd.reducer is not None:
-            self._hvd.reducer.synchronize()
+        self._hvd.synchronize()
         self._hvd.synchronized = True
 
     def skip_synchronize(self) -> contextlib.AbstractContextManager[None]:
@@ -270,6 +282,7 @@ class _Distributed:
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Reduces gradients after so many backward passes from now on. ValueError unless it is an integer above 0."""
         check_passes(passes)
+        self._hvd.passes = passes
         if self._hvd.reducer is not None:
             self._hvd.reducer.set_passes(passes)
 
@@ -306,13 +319,21 @@ class _Distributed:
         return _new, (self._hvd_plain,), self.__getstate__()
 
     _parameter_names: dict[torch.Tensor, str]
+    backward_passes_per_step = old_names.backward_passes_per_step
+    _requires_update = old_names.requires_update
+    _handles = old_names.started
+    _allreduce_grad_async = old_names.allreduce_grad_async
+
+
+_DistributedOptimizer = _Distributed
+"""Its name of old; an instance of it is what ``DistributedOptimizer`` returns."""
 
 
 def _new(plain: type) -> Any:
     return plain.__new__(plain)
 
 
-def _wrap(optimizer: Any, reducer: GradientReducer | DeltaReducer | None, names: dict[torch.Tensor, str]) -> Any:
+def _wrap(optimizer: Any, control: _Control, names: dict[torch.Tensor, str]) -> Any:
     plain = type(optimizer)
     members = {
         "__module__": plain.__module__,
@@ -321,7 +342,7 @@ def _wrap(optimizer: Any, reducer: GradientReducer | DeltaReducer | None, names:
         "_hvd_plain": plain,
     }
     optimizer.__class__ = type(plain.__name__, (_Distributed, plain), members)
-    optimizer._hvd = _Control(reducer)
+    optimizer._hvd = control
     optimizer._parameter_names = names
     patched = vars(optimizer).get("step")
     if patched is not None:

@@ -24,3 +24,5 @@ class Options:
     groups: list[list[torch.Tensor]] = field(default_factory=list)
     bucket_most: int = 0
     """Gradients of at most so many bytes share buckets, if all ranks say so; 0: none."""
+    sparse_again: bool = False
+    """Are gradients that were made dense given back sparse?"""

@@ -55,6 +55,12 @@ def _check(slot: Slot | None, bucket: Bucket | None) -> None:
             _refuse_change(bucket.changed)
 
 
+def _make_sparse(p: torch.Tensor) -> None:
+    """Leaves of the gradient, which was reduced as a dense one, the rows that are not zero."""
+    if p.grad is not None and not p.grad.is_sparse and p.dim() > 0:
+        p.grad = p.grad.detach().to_sparse(1)
+
+
 class Submissions:
     """What one optimizer has on its way."""
 
@@ -259,6 +265,8 @@ class Submissions:
                 key = next(iter(self._pending))
                 try:
                     self._await(key, self._pending[key])
+                    if self._options.sparse_again and isinstance(key, Slot):
+                        _make_sparse(key.parameter)
                 except Exception as error:
                     failure = failure or error
                 del self._pending[key]

@@ -481,7 +481,7 @@ def missing_gradients():
 
 
 @pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.filterwarnings("ignore:step.. follows synchronize")
+@pytest.mark.filterwarnings("ignore:optimizer.step.. called without")
 def test_gradients_that_only_some_ranks_have(pool, size):
     pool(size).run(missing_gradients)
 

@@ -12,6 +12,7 @@ import torch
 
 from horovod._core import KIND_REDUCESCATTER
 from horovod.common import dtypes
+from horovod.common.exceptions import UnsupportedOpError
 from horovod.common.faces import TORCH as face
 from horovod.common.ops import Average, Sum, check_op, check_scale, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
@@ -27,7 +28,7 @@ def _check(tensor: torch.Tensor, op: int, operation: str, name: str | None) -> i
     try:
         check_op(op, (Average, Sum))
     except ValueError as error:
-        raise ValueError(f"{what}: {error}") from None
+        raise UnsupportedOpError(f"{what}: {error}") from None
     if code == dtypes.BOOL:
         raise ValueError(f"{what}: dtype bool is not supported; accepted are all others")
     if tensor.dim() == 0:
