@@ -51,6 +51,8 @@ def make_engine(plan: Plan, peers: Sequence[Peer], formed: Formed, settings: Set
     config.stall_warning = (
         0.0 if settings.flag("HOROVOD_STALL_CHECK_DISABLE") else settings.number("HOROVOD_STALL_CHECK_TIME_SECONDS")
     )
+    if len({peer.hostname for peer in peers}) > 1:  # on one host there is none to lose, and nothing to look for
+        config.heartbeat = settings.number("HOROVOD_HEARTBEAT_TIMEOUT")
     config.spins = _spins(plan, peers, settings)
     config.cpu = _cpu(settings, env)
     config.log_level = LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL"))
@@ -82,6 +84,7 @@ def make_engine(plan: Plan, peers: Sequence[Peer], formed: Formed, settings: Set
 
 
 _SPECIAL = {
+    "HOROVOD_HEARTBEAT_TIMEOUT",
     "HOROVOD_STALL_CHECK_TIME_SECONDS",
     "HOROVOD_SPIN",
     "HOROVOD_THREAD_AFFINITY",
