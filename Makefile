@@ -83,7 +83,7 @@ format: $(STAMPS)/dev ## [10 s] put Python and C++ into the form that lint asks 
 docs: $(STAMPS)/editable ## [1 s] are the generated documents up to date?
 	nice scripts/check-docs.sh
 
-site: $(STAMPS)/site $(STAMPS)/frameworks $(STAMPS)/editable ## [1 min] all pages and the reference of the API as a site in build/site; warnings and dead links are errors
+site: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/editable ## [1 min] all pages and the reference of the API as a site in build/site; warnings and dead links are errors
 	nice python -m sphinx -E -W --keep-going -q -b html -c tools/site -d build/site-cache . build/site
 
 pytest: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/editable ## [9 min] Python tests; PYTEST_ARGS="-k name" chooses
@@ -154,10 +154,6 @@ $(STAMPS)/editable: $(STAMPS)/tools $(STAMPS)/torch $(NATIVE)
 
 $(STAMPS)/dev: $(STAMPS)/venv pyproject.toml
 	scripts/install-dev-tools.sh
-	touch $@
-
-$(STAMPS)/site: $(STAMPS)/venv pyproject.toml
-	scripts/install-dev-tools.sh site
 	touch $@
 
 $(STAMPS)/doctest: $(STAMPS)/venv

@@ -1,19 +1,16 @@
 #!/usr/bin/env bash
-# Installs what the extras "dev" and "test" of pyproject.toml name, or those given, without installing (and so building) the package itself:
-# install-dev-tools.sh [EXTRA ...]
+# Installs what the extras "dev", "test" and "site" of pyproject.toml name, without installing (and so building) the package itself.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 requirements=$(mktemp)
 trap 'rm -f "$requirements"' EXIT
-[ $# -gt 0 ] || set -- dev test
-python - "$@" <<'PY' >"$requirements"
+python - <<'PY' >"$requirements"
 import re
-import sys
 try:
     import tomllib
 except ImportError:  # Python 3.10; pip carries a copy
     from pip._vendor import tomli as tomllib
 extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]
-print("\n".join(r for name in sys.argv[1:] for r in extras[name] if not re.match(r"horovod\b", r)))
+print("\n".join(r for name in ("dev", "test", "site") for r in extras[name] if not re.match(r"horovod\b", r)))
 PY
 pip install -qq -r "$requirements"

@@ -1,7 +1,11 @@
-"""The site's configuration knows all pages and all public modules; `make site` checks the rest (links, docstrings)."""
+"""The site's configuration knows all pages and all public modules, and, which is heavy, the site builds."""
 
+import importlib.util
+import os
 import re
 import runpy
+import subprocess
+import sys
 from fnmatch import fnmatch
 
 import pytest
@@ -43,3 +47,25 @@ def test_every_public_module_is_in_the_reference():
     files = {name: ROOT / name.replace(".", "/") for name in named}
     gone = [name for name, path in files.items() if not (path.is_dir() or path.with_suffix(".py").exists())]
     assert not gone, f"docs/api names modules that are not there: {gone}"
+
+
+@pytest.mark.heavy
+def test_the_site_builds_without_a_warning(tmp_path):
+    """Links to pages, headings and files, docstrings, the reference of all that is public: as `make site`."""
+    pytest.importorskip("sphinx")
+    for needed in ("torch", "tensorflow", "keras"):
+        if not importlib.util.find_spec(needed):
+            pytest.skip(f"{needed} is not installed")
+    words = ["-E", "-W", "--keep-going", "-q", "-b", "html", "-c", "tools/site", "-d"]
+    done = subprocess.run(
+        [sys.executable, "-m", "sphinx", *words, str(tmp_path / "cache"), ".", str(tmp_path / "site")],
+        cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "DistributedOptimizer" in (tmp_path / "site/docs/api/torch.html").read_text()
+    assert "docs/index.html" in (tmp_path / "site/index.html").read_text()
