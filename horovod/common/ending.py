@@ -78,7 +78,7 @@ class Watch:
         self._teller.close()
         self._teller = Teller(os.environ.get(PIPE, ""))
         self._rank, self._pid, self._told = rank, os.getpid(), False
-        self._teller.tell(Called(rank))
+        self._teller.tell(Called(rank, self._pid))
         if not self._hooked:
             self._hooked = True
             self._wrap_excepthook()

@@ -141,12 +141,12 @@ def deep_in_a_library():
 
 def test_a_rank_tells_each_thing_once(monkeypatch):
     rank = Rank(monkeypatch)
-    assert rank.told() == [Called(3)]
+    assert rank.told() == [Called(3, os.getpid())]
     rank.watch.leave("hvd.shutdown() was called")
     hook = sys.excepthook
     rank.watch.begin(3)  # again, after a shutdown
     assert sys.excepthook is hook
-    assert rank.told() == [Left(3, "hvd.shutdown() was called"), Called(3)]
+    assert rank.told() == [Left(3, "hvd.shutdown() was called"), Called(3, os.getpid())]
     assert rank.watch.reason == "the process ended"
     error = ValueError("bad\nbatch")
     rank.raise_at_the_end(error)
@@ -170,7 +170,7 @@ def test_a_rank_that_caught_the_error_tells_why_its_job_ended(monkeypatch):
     monkeypatch.setattr(sys, "last_value", KeyError("own"), raising=False)  # the program's own hook has shown it
     rank.watch.begin(3)
     rank.watch.at_exit()
-    assert rank.told() == [Called(3), Ending(3, "own")]
+    assert rank.told() == [Called(3, os.getpid()), Ending(3, "own")]
 
 
 def test_a_forked_child_tells_nothing(monkeypatch):
@@ -182,7 +182,7 @@ def test_a_forked_child_tells_nothing(monkeypatch):
         rank.raise_at_the_end(ValueError())
         os._exit(0)
     assert os.waitpid(pid, 0)[1] == 0
-    assert rank.told() == [Called(3)]
+    assert rank.told() == [Called(3, os.getpid())]
     rank.watch.forget()
     rank.watch.at_exit()
     assert rank.told() == []

@@ -2,7 +2,8 @@
 
 The agent of the host gives its workers the name of a pipe, and its inode, in HOROVOD_REPORT_PIPE; a report is a line of
 JSON, written at once, so that the reports of several ranks do not mix. Nobody waits for them: where there is no pipe
-(other launchers, a container of its own between agent and worker) or it is full, the launcher judges without.
+(other launchers but mpirun below `horovodrun --mpi` on one machine, a container of its own between agent and worker) or
+it is full, the launcher judges without.
 """
 
 import contextlib
@@ -19,9 +20,10 @@ _MOST_RANKS = 64
 
 
 class Called(msgspec.Struct, frozen=True, tag="called"):
-    """The rank calls hvd.init()."""
+    """The rank calls hvd.init(). ``pid``: its process's number there; other launchers speak of no more than that."""
 
     rank: int
+    pid: int = 0
 
 
 class Left(msgspec.Struct, frozen=True, tag="left"):

@@ -9,6 +9,8 @@ import subprocess
 import time
 from collections.abc import Iterable, Mapping
 
+from horovod.common.contract.reasons import PIPE
+from horovod.runner.agent.report_pipe import ReportPipe
 from horovod.runner.base import linux
 from horovod.runner.base.exit_status import describe_status
 from horovod.runner.base.job_result import JobResult
@@ -18,8 +20,10 @@ from horovod.runner.job.policy import Policy
 from horovod.runner.job.watch import Watch
 from horovod.runner.output.output import OutputSink, RankFileError
 from horovod.runner.output.screen import Screen
+from horovod.runner.plan import hosts
 from horovod.runner.plan.settings import LaunchSettings
 from horovod.runner.protocol.messages import Output
+from horovod.runner.verdict.endings import Endings
 from horovod.runner.verdict.verdict import TAIL_LIMIT
 
 _USER_GRACE = 5.0  # s for mpirun to end its processes when the user asks for the end
@@ -61,6 +65,9 @@ class ForeignAttempt:
     ) -> None:
         """Starts it. Raises OSError."""
         self.hosts = {slot.rank: slot.hostname for slot in settings.slots}
+        self.endings = Endings(self.hosts)
+        here = all(hosts.is_local(name) for name in set(self.hosts.values()))
+        self._reports = ReportPipe() if here else None  # no process of another host could write there
         self.own = b""
         self.code: int | None = None
         self._watch = watch
@@ -72,7 +79,7 @@ class ForeignAttempt:
         parent = os.getpid()
         self._process = process = subprocess.Popen(
             command,
-            env=dict(variables),
+            env={**variables, PIPE: self._reports.name} if self._reports is not None else dict(variables),
             stdin=subprocess.DEVNULL if os.isatty(0) else None,  # a session of its own has no terminal to read from
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -99,6 +106,9 @@ class ForeignAttempt:
             self._kill()
         self.code = self._process.wait()
         os.close(self._ended)
+        if self._reports is not None:
+            self._hear(self._reports)
+            os.close(self._reports.fd)
         for pipe in (self._process.stdout, self._process.stderr):
             if pipe is not None:
                 pipe.close()
@@ -111,11 +121,15 @@ class ForeignAttempt:
         wanted = dict.fromkeys(self._pipes, select.POLLIN) if listening else {}
         if self._drain_until is None:
             wanted[self._ended] = select.POLLIN
+        if self._reports is not None:
+            wanted[self._reports.fd] = select.POLLIN
         return wanted
 
     def serve(self, ready: set[int], listening: bool) -> None:
         for fd in ready & self._pipes.keys():
             self._read(fd)
+        if self._reports is not None and self._reports.fd in ready:
+            self._hear(self._reports)
         if self._ended in ready and self._drain_until is None:
             self._drain_until = time.monotonic() + _DRAIN
 
@@ -154,6 +168,10 @@ class ForeignAttempt:
     def _kill(self) -> None:
         for pid in [*linux.descendants(self._process.pid), self._process.pid]:
             linux.send_signal(pid, signal.SIGKILL)
+
+    def _hear(self, reports: ReportPipe) -> None:
+        for line in reports.read():
+            self.endings.hear(line)
 
     def _read(self, fd: int) -> None:
         try:
@@ -197,7 +215,7 @@ def _conclude(name: str, attempt: ForeignAttempt, watch: Watch) -> JobResult:
         return JobResult(exit_code, "\n".join(texts), headline="\n".join(texts))
     exit_code = 128 - code if code < 0 else code
     texts.append(f"{name} has ended: {describe_status(code)}")
-    judged = mpi_output.judge(code, attempt.own.decode(errors="replace"), watch.screen.tails(), attempt.hosts)
+    judged = mpi_output.judge(code, attempt.own.decode(errors="replace"), watch.screen.tails(), attempt.endings)
     if judged is None:
         return JobResult(exit_code, "\n".join(texts), headline="\n".join(texts))
     message, headline = ("\n".join([*texts, text]) for text in (judged.text, judged.headline))

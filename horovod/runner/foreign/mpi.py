@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Mapping
 
 from horovod.common.contract import worker_env
+from horovod.common.contract.reasons import PIPE
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.base.job_result import JobResult
 from horovod.runner.base.signals import SignalQueue
@@ -89,7 +90,8 @@ def names_to_export(settings: LaunchSettings, variables: Mapping[str, str], far:
     passing = variables
     if far:
         passing = environment.passed_on(variables, settings.env_allow, settings.env_deny, remote=True)
-    return mpi_command.exported({*passing, _KEY_FILE} & set(variables))
+    names = {*passing, _KEY_FILE} & set(variables)
+    return mpi_command.exported(names if far else {*names, PIPE})  # which is made when the job is started
 
 
 def _is_local(settings: LaunchSettings) -> bool:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
+from horovod.common.contract.reasons import Ending
+from horovod.runner.protocol.messages import Exited
 from horovod.runner.verdict import verdict
+from horovod.runner.verdict.endings import Endings
 
 # Open MPI's --tag-output is `[1,0]<stdout>: text`, before version 5 `[1,0]<stdout>:text`; Hydra's -l is `[0] text`.
 _TAG = re.compile(rb"\[\d+,(\d+)\]<(?:stdout|stderr)>: ?|\[(\d+)\] ")
 _SIGNAL = re.compile(r"process rank\s+(\d+)\s+with\s+PID\s+\d+\s+on\s+node\s+\S+\s+exited\s+on\s+signal\s+(\d+)")
 _LOST = re.compile(r"HorovodInternalError: rank (\d+) \(host \S+, pid (\d+)\) (?:was lost|has left the job)")
+_PID = re.compile(r"\bPID (\d+) RUNNING AT\b")
 _CODE = re.compile(r"Process name:\s+\[\S+?,\s*(\d+)\]\s+Exit code:\s+(\d+)")
 
 
@@ -47,9 +51,49 @@ class Lines:
         return rank, piece[tag.end() :] if tag else piece
 
 
-def _has_own_exception(tail: str) -> bool:
-    lines, victim = verdict.find_exception(tail)
-    return bool(lines) and not victim
+def judge(code: int, own: str, tails: Mapping[int, str], endings: Endings) -> verdict.Verdict | None:
+    """Who failed first, by what mpirun said itself (`own`), what ranks reported, and for those from which no reports
+    come, what they wrote on stderr last (`tails`); None when that cannot be known. `code`: mpirun's exit code.
+    """
+    if code == 0:
+        return None
+    reported = {ending.rank: ending for ending in endings.told()}
+    blamed = _blamed(code, own, tails, reported, endings.pids)
+    first = blamed[0] if blamed is not None else -1
+    for rank in sorted({*tails, *reported, first} - {-1}, key=lambda rank: (rank != first, rank)):
+        tail = tails.get(rank, "")
+        status = blamed[1] if blamed is not None and rank == first else 0
+        if status == 0 and (_has_failed(reported.get(rank)) or verdict.find_exception(tail)[0]):
+            status = 1
+        if status:
+            endings.end(Exited(rank, status), tail)
+    return verdict.judge(endings.ends)
+
+
+def _has_failed(ending: Ending | None) -> bool:
+    return ending is not None and ending.why != "exit"
+
+
+def _blamed(
+    code: int, own: str, tails: Mapping[int, str], reported: Mapping[int, Ending], pids: Mapping[int, int]
+) -> tuple[int, int] | None:
+    """(rank, exit code or minus the signal), the surest first: whom mpirun names, unless it only suffers; the first
+    that reports an exception of its own; whom others report as lost or gone; whom they name so on stderr."""
+    named_one = named(own) or named_by_pid(own, {pid: rank for rank, pid in pids.items()})
+    if named_one is not None and not (named_one[0] in reported and reported[named_one[0]].suffers):
+        return named_one
+    for ending in reported.values():
+        if ending.why == "own":
+            return ending.rank, 1
+    for ending in reported.values():
+        if ending.ranks and ending.ranks[0] not in reported:
+            return ending.ranks[0], _how_it_ended(own, pids.get(ending.ranks[0], 0), code)
+    if named_one is not None:
+        return named_one
+    if any(_has_own_exception(tail) for tail in tails.values()):
+        return None
+    victim = accused(tails.values())
+    return None if victim is None else (victim[0], _how_it_ended(own, victim[1], code))
 
 
 def named(text: str) -> tuple[int, int] | None:
@@ -61,6 +105,14 @@ def named(text: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
+def named_by_pid(text: str, ranks: Mapping[int, int]) -> tuple[int, int] | None:
+    """The same of Hydra's message, which names the process by its number. `ranks`: by this number."""
+    found = _PID.search(text)
+    rank = ranks.get(int(found[1])) if found else None
+    status = _how_it_ended(text, int(found[1]), 0) if found else 0
+    return (rank, status) if rank is not None and status else None
+
+
 def accused(tails: Iterable[str]) -> tuple[int, int] | None:
     """(rank, pid) of the process that others name as lost or gone in their HorovodInternalError."""
     for tail in tails:
@@ -68,6 +120,11 @@ def accused(tails: Iterable[str]) -> tuple[int, int] | None:
         if found:
             return int(found[1]), int(found[2])
     return None
+
+
+def _has_own_exception(tail: str) -> bool:
+    lines, victim = verdict.find_exception(tail)
+    return bool(lines) and not victim
 
 
 def _how_it_ended(own: str, pid: int, code: int) -> int:
@@ -78,25 +135,3 @@ def _how_it_ended(own: str, pid: int, code: int) -> int:
         if found := re.search(r"EXIT CODE: (\d+)", own):
             return int(found[1])
     return code
-
-
-def judge(code: int, own: str, tails: Mapping[int, str], hosts: Mapping[int, str]) -> verdict.Verdict | None:
-    """Who failed first, by what mpirun said itself (`own`) and what ranks wrote on stderr last (`tails`); None when
-    that cannot be known. `code`: mpirun's exit code.
-    """
-    blamed = named(own)
-    if blamed is None and not any(_has_own_exception(tail) for tail in tails.values()):
-        victim = accused(tails.values())
-        blamed = None if victim is None else (victim[0], _how_it_ended(own, victim[1], code))
-    order = sorted(tails, key=lambda rank: (blamed is None or rank != blamed[0], rank))
-    ends = []
-    if blamed is not None and blamed[0] not in tails:
-        order.insert(0, blamed[0])
-    for rank in order:
-        tail = tails.get(rank, "")
-        status = blamed[1] if blamed is not None and rank == blamed[0] else 0
-        if status == 0 and verdict.find_exception(tail)[0]:
-            status = 1
-        if status:
-            ends.append(verdict.RankEnd(rank, hosts.get(rank, "?"), status, tail))
-    return verdict.judge(ends) if code != 0 else None

@@ -12,7 +12,8 @@ from horovod.runner.verdict.verdict import RankEnd
 
 
 class Endings:
-    """`ends`: of those that have ended, in that order. `called`: ranks that have called hvd.init()."""
+    """`ends`: of those that have ended, in that order. `called`: ranks that have called hvd.init(); `pids`: their
+    processes on their hosts."""
 
     def __init__(self, hosts: Mapping[int, str]) -> None:
         """`hosts`: of all ranks."""
@@ -23,6 +24,7 @@ class Endings:
         self._tails: Mapping[int, str] | None = None  # of stderr when the launcher began to stop the job
         self.ends: list[RankEnd] = []
         self.called: set[int] = set()
+        self.pids: dict[int, int] = {}
 
     @property
     def stopping(self) -> bool:
@@ -40,12 +42,17 @@ class Endings:
             return
         if isinstance(report, reasons.Called):
             self.called.add(report.rank)
+            self.pids[report.rank] = report.pid
         elif isinstance(report, reasons.Refused):
             self._refused.add(report.rank)
         elif isinstance(report, reasons.Left):
             self._left[report.rank] = report.reason
         elif not self.stopping:  # later it may only be what the stop has caused
             self._endings[report.rank] = self._checked(report)
+
+    def told(self) -> list[reasons.Ending]:
+        """What ranks have reported of their ends, in that order."""
+        return list(self._endings.values())
 
     def _checked(self, ending: reasons.Ending) -> reasons.Ending:
         """Whoever has called init by now is not absent, though it may have given up waiting."""

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from horovod.common.contract.reasons import Called, Ending, encode
 from horovod.common.contract.worker_env import make_key_fd, path_of_descriptor
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.command import cli
@@ -12,6 +13,7 @@ from horovod.runner.foreign import foreign_job, jsrun, mpi, mpi_output
 from horovod.runner.foreign.mpi_command import Flavour, build, exported, recognise
 from horovod.runner.plan.hosts import Host, assign
 from horovod.runner.plan.settings import MpiOptions, mpi_options
+from horovod.runner.verdict.endings import Endings
 from tests.runner.launching import LIMIT, running
 
 VERSIONS = {
@@ -241,14 +243,58 @@ SAID = {
     ],
 )
 def test_who_failed_first(code, said, tails, words):
-    judged = mpi_output.judge(code, SAID.get(said, ""), tails, HOSTS)
+    judged = mpi_output.judge(code, SAID.get(said, ""), tails, Endings(HOSTS))
     assert judged.rank == 1
     assert words in judged.text
 
 
+def reported(*reports):
+    endings = Endings(HOSTS)
+    for report in reports:
+        endings.hear(encode(report))
+    return endings
+
+
+LEFT, LOST = Ending(0, "left", [1]), Ending(0, "lost", [1])
+
+
+@pytest.mark.parametrize(
+    ("said", "reports", "words"),
+    [
+        # Hydra names a process, and kills the others before they can tell which rank they have lost.
+        ("Hydra, signal", [Called(0, 76), Called(1, 77)], "rank 1 on host b failed first: killed by signal 9"),
+        (None, [Called(0, 76), Called(1, 77), LOST], "rank 1 on host b failed first: exit code 3"),
+        (None, [LOST, Ending(1, "own")], "rank 1 on host b failed first: exit code 1"),
+        # What mpirun noticed first was only a consequence.
+        ("Open MPI, code", [Ending(1, "lost", [0])], "rank 0 on host a failed first: exit code 3"),
+        (None, [LEFT], "rank 1 on host b failed first: exit code 3"),
+    ],
+)
+def test_who_failed_first_by_reports(said, reports, words):
+    """No word of what they write on stderr is needed, which may be torn, translated or not there."""
+    judged = mpi_output.judge(3, SAID.get(said, ""), {0: "", 1: ""}, reported(*reports))
+    assert words in judged.text
+
+
+def test_ranks_of_this_machine_report(tmp_path, monkeypatch):
+    """mpirun passes on where, and what comes is heard."""
+    program = (
+        "import os, sys\nif '--version' in sys.argv: sys.exit(print('mpirun (Open MPI) 5.0.0'))\n"
+        "assert sys.argv[sys.argv.index('HOROVOD_REPORT_PIPE') - 1] == '-x'\n"
+        "path = os.environ['HOROVOD_REPORT_PIPE'].rpartition(':')[0]\n"
+        f"open(path, 'wb').write({encode(Ending(1, 'own'))!r})\nsys.exit(1)"
+    )
+    fake(tmp_path, "mpirun", program)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    result = mpi.run_job(settings("-np", "2", "--mpi"), os.environ)
+    assert (result.exit_code, result.failed_rank) == (1, 1)
+    command, _ = mpi.prepare(settings("-np", "2", "--mpi", "-H", "n1:1,n2:1"), os.environ)
+    assert "HOROVOD_REPORT_PIPE" not in command
+
+
 def test_nobody_can_be_blamed():
-    assert mpi_output.judge(1, "mpirun: something\n", {0: "a warning\n"}, HOSTS) is None
-    assert mpi_output.judge(0, "", {0: OWN}, HOSTS) is None, "an exception that the program has caught"
+    assert mpi_output.judge(1, "mpirun: something\n", {0: "a warning\n"}, Endings(HOSTS)) is None
+    assert mpi_output.judge(0, "", {0: OWN}, Endings(HOSTS)) is None, "an exception that the program has caught"
 
 
 LSF = {"LSB_JOBID": "17", "LSB_MCPU_HOSTS": "batch 1 n1 4 n2 4"}
