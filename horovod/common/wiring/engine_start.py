@@ -40,6 +40,7 @@ def make_engine(plan: Plan, peers: Sequence[Peer], formed: Formed, settings: Set
     """The engine, which owns what was formed. Raises ValueError naming the setting that it does not accept."""
     from horovod import _core
 
+    _check_texts(settings)
     config = _core.EngineConfig()
     config.rank = plan.me
     config.size = len(peers)
@@ -73,14 +74,21 @@ def make_engine(plan: Plan, peers: Sequence[Peer], formed: Formed, settings: Set
     config.parent_fd = formed.links[up].detach() if plan.parent >= 0 else -1
     config.data_fds = {rank: formed.links[DATA, rank].detach() for rank in plan.remote}
     formed.descriptors = []
-    try:
-        return _core.Engine(config)
-    except ValueError as error:
-        if "choice of algorithms" in str(error):  # the core does not know where its text came from
-            raise ValueError(f"HOROVOD_ALGORITHM: {error}") from None
-        if "in the tuning" in str(error):
-            raise ValueError(f"HOROVOD_TUNING: {error}") from None
-        raise
+    return _core.Engine(config)
+
+
+def _check_texts(settings: Settings) -> None:
+    """The core reads these itself, and does not know where they came from."""
+    from horovod import _core
+
+    for name, read in (
+        ("HOROVOD_ALGORITHM", lambda text: _core.choose_algorithm("allreduce", 0, 0, [0], override=text)),
+        ("HOROVOD_TUNING", _core.tuning),
+    ):
+        try:
+            read(settings.text(name))
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
 
 
 _SPECIAL = {
