@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.pool import KERAS, TENSORFLOW, TORCH, Fleets, Kind, Pool
+from tests.pool import KERAS, PLAIN, TENSORFLOW, Fleets, Pool
 from tests.testbed import hosts as testbed
 from tests.testbed.cluster import Cluster
 
@@ -33,25 +33,16 @@ def fleets() -> Iterator[Fleets]:
     made.close()
 
 
-def _maker(fleets: Fleets, kind: Kind) -> Callable[..., Pool]:
-    fleet = fleets.of(kind)
-
-    def make(size: int, initialized: bool = True, **environ: str) -> Pool:
-        return Pool(fleet, size, tuple(sorted(environ.items())), initialized)
-
-    return make
-
-
 @pytest.fixture
 def pool(fleets: Fleets) -> Callable[..., Pool]:
-    """pool(size, initialized=True, **environment) -> Pool."""
-    return _maker(fleets, TORCH)
+    """pool(size, initialized=True, **environment) -> Pool; in tests/torch the workers have imported PyTorch."""
+    return fleets.maker(PLAIN)
 
 
 @pytest.fixture
 def tf_pool(fleets: Fleets) -> Callable[..., Pool]:
     """The same with workers that have imported TensorFlow; Keras is Keras 3 on TensorFlow."""
-    return _maker(fleets, TENSORFLOW)
+    return fleets.maker(TENSORFLOW)
 
 
 @pytest.fixture
@@ -66,7 +57,7 @@ def keras_pool(fleets: Fleets) -> Callable[[str], Callable[..., Pool]]:
             pytest.skip(f"{module} is not installed")
         if backend != "legacy" and not keras3:
             pytest.skip("Keras 3 is not installed")
-        return _maker(fleets, KERAS[backend])
+        return fleets.maker(KERAS[backend])
 
     return of
 

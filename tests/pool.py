@@ -35,9 +35,9 @@ ROOT = Path(__file__).resolve().parent.parent
 GRACE = 3.0  # seconds that ranks have to end by themselves after another failed
 START_SECONDS = 60.0
 RUN_SECONDS = 60.0
-# For fleets that import TensorFlow (5 s of CPU each) and trace functions (seconds again), on a busy machine.
+# For fleets that import a framework (5 s of CPU each) and trace functions (seconds again), on a busy machine.
 FRAMEWORK_SECONDS = 180.0
-AWAKE = 1  # fleets beside the one for PyTorch that keep their workers: a worker with TensorFlow takes 600 MB
+AWAKE = 1  # fleets beside the plain one that keep their workers: a worker with TensorFlow takes 600 MB
 
 
 class WorkerDied(RuntimeError):
@@ -70,7 +70,11 @@ class Kind:
     """Modules to import before the first job, so that no test's time limit pays for them."""
 
 
-TORCH = Kind()
+PLAIN = Kind()
+"""Numpy and the engine, no framework."""
+TORCH = Kind(
+    imports=("torch", "torch._dynamo")
+)  # optimizers need the second, which takes as long to import as the first
 
 
 def _framework_kind(backend: str, *imports: str, **environ: str) -> Kind:
@@ -93,7 +97,7 @@ KERAS = {
 class Worker:
     """One process."""
 
-    def __init__(self, number: int, key_fd: int, folder: str, kind: Kind = TORCH) -> None:
+    def __init__(self, number: int, key_fd: int, folder: str, kind: Kind = PLAIN) -> None:
         self.number = number
         ours, theirs = socket.socketpair()
         self._log = os.path.join(folder, f"worker-{number}-{time.monotonic_ns()}.log")
@@ -150,7 +154,7 @@ class Worker:
 class Fleet:
     """Worker processes of one kind, as many as tests have asked for so far, and the job that they form now."""
 
-    def __init__(self, kind: Kind = TORCH) -> None:
+    def __init__(self, kind: Kind = PLAIN) -> None:
         self.kind = kind
         self._start_seconds = FRAMEWORK_SECONDS if kind.imports else START_SECONDS
         self._folder = tempfile.mkdtemp(prefix="horovod-pool-")
@@ -287,10 +291,19 @@ class Fleets:
     def of(self, kind: Kind) -> Fleet:
         fleet = self._made.pop(kind, None) or Fleet(kind)
         self._made[kind] = fleet
-        others = [made for made in self._made.values() if made.kind != TORCH]
+        others = [made for made in self._made.values() if made.kind != PLAIN]
         for made in others[:-AWAKE]:
             made.dismiss()
         return fleet
+
+    def maker(self, kind: Kind) -> Callable[..., "Pool"]:
+        """make(size, initialized=True, **environment) -> Pool."""
+        fleet = self.of(kind)
+
+        def make(size: int, initialized: bool = True, **environ: str) -> Pool:
+            return Pool(fleet, size, tuple(sorted(environ.items())), initialized)
+
+        return make
 
     def close(self) -> None:
         for fleet in self._made.values():

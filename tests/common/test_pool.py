@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from tests.pool import AWAKE, TORCH, Fleets, Kind, Pool, RemoteTraceback, WorkerDied
+from tests.pool import AWAKE, PLAIN, Fleets, Kind, Pool, RemoteTraceback, WorkerDied
 
 
 def test_results_by_rank_and_processes_are_kept(pool):
@@ -108,7 +108,7 @@ def test_fleets_that_rest_lose_their_processes_and_get_new_ones():
     kinds = [Kind(("tests",), (("NUMBER", str(i)),)) for i in range(AWAKE + 1)]
     fleets = Fleets()
     try:
-        pools = [Pool(fleets.of(kind), 1, ()) for kind in (TORCH, *kinds)]
+        pools = [Pool(fleets.of(kind), 1, ()) for kind in (PLAIN, *kinds)]
 
         def work():
             return os.environ.get("NUMBER"), os.getpid()
@@ -116,7 +116,7 @@ def test_fleets_that_rest_lose_their_processes_and_get_new_ones():
         pids = [pool.run(work)[0][1] for pool in pools]
         fleets.of(kinds[-1])
         assert fleets.of(kinds[0]).pids == [], "asking for it did not start it"
-        assert pools[0].run(work) == [(None, pids[0])], "the one for PyTorch never rests"
+        assert pools[0].run(work) == [(None, pids[0])], "the plain one never rests"
         number, pid = pools[1].run(work)[0]
         assert (number, pid != pids[1]) == ("0", True)
     finally:

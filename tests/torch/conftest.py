@@ -1,11 +1,18 @@
 """Fixtures of the PyTorch tests."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
 import horovod.torch as hvd
+from tests.pool import TORCH, Fleets, Pool
+
+
+@pytest.fixture
+def pool(fleets: Fleets) -> Callable[..., Pool]:
+    """pool(size, initialized=True, **environment) -> Pool."""
+    return fleets.maker(TORCH)
 
 
 @pytest.fixture
