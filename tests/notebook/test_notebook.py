@@ -114,7 +114,8 @@ def test_cells(jupyter, tmp_path):
     assert values[0].data["text/plain"] == "[15, 16]"
     assert stream(output, "stderr") == "".join(f"[0]<stderr>:err {i}\n" for i in range(3))
     assert stream(output).startswith("".join(f"[0]<stdout>:out {i}\n" for i in range(3)))
-    assert "\r[0]<stdout>:2 of 3\n" in stream(output)
+    assert stream(output).endswith("[0]<stdout>:2 of 3\n")
+    assert "[0]<stdout>:0 of 3\n" not in stream(output)
     [error] = [part for part in failure if part.output_type == "error"]
     assert error.ename == "WorkerError(Unlucky)"
     assert re.match(

@@ -18,7 +18,8 @@ from horovod.runner.base.signals import SignalQueue
 from horovod.runner.foreign import mpi_output
 from horovod.runner.job.policy import Policy
 from horovod.runner.job.watch import Watch
-from horovod.runner.output.output import OutputSink, RankFileError
+from horovod.runner.output.output import OutputSink
+from horovod.runner.output.rank_files import RankFileError
 from horovod.runner.output.screen import Screen
 from horovod.runner.plan import hosts
 from horovod.runner.plan.settings import LaunchSettings
@@ -69,6 +70,7 @@ class ForeignAttempt:
         here = all(hosts.is_local(name) for name in set(self.hosts.values()))
         self._reports = ReportPipe() if here else None  # no process of another host could write there
         self.own = b""
+        self._own_line = b""
         self.code: int | None = None
         self._watch = watch
         self._screen = watch.screen
@@ -188,19 +190,28 @@ class ForeignAttempt:
         self._output_ended = True
         for stream, lines in self._lines.items():
             self._show(stream, lines.finish())
+        if self._own_line:
+            self._show_own(b"\n")
         for rank in self.hosts:
             self._screen.finish(rank)
 
     def _show(self, stream: int, pieces: Iterable[tuple[int | None, bytes]]) -> None:
         for rank, piece in pieces:
             if rank is None or rank not in self.hosts:
-                self.own = (self.own + piece)[-TAIL_LIMIT:]
-                self._screen.queue.put(2, piece)
+                self._show_own(piece)
                 continue
             try:
                 self._screen.show(Output(rank, stream, piece))
             except RankFileError as error:
                 self._watch.fail(str(error))
+
+    def _show_own(self, piece: bytes) -> None:
+        """What the launcher says itself: whole lines."""
+        self.own = (self.own + piece)[-TAIL_LIMIT:]
+        self._own_line = (self._own_line + piece)[-TAIL_LIMIT:]
+        if self._own_line.endswith(b"\n"):
+            self._screen.queue.put(2, self._own_line)
+            self._own_line = b""
 
 
 def _conclude(name: str, attempt: ForeignAttempt, watch: Watch) -> JobResult:

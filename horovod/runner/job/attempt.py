@@ -22,7 +22,7 @@ from horovod.runner.job.stdin import StdinSource
 from horovod.runner.job.store_relay import StoreRelay
 from horovod.runner.job.strangers import Strangers
 from horovod.runner.job.watch import Watch
-from horovod.runner.output.output import RankFileError
+from horovod.runner.output.rank_files import RankFileError
 from horovod.runner.plan.settings import LaunchSettings
 from horovod.runner.protocol.messages import (
     Exited,
@@ -99,8 +99,9 @@ class Attempt:
         """Every host is there: tell each what to start."""
         agents = self._fleet.agents
         orders = Orders(self._settings, self._environ, agents, self._key, self._store.address, self._payload)
-        if orders.gives_terminal:  # a rank reads there, and a line that is rewritten would be in its way
-            self._stdin, self._screen.queue.rewrites = None, False
+        if orders.gives_terminal:  # a rank reads there, and what is drawn would be in its way
+            self._stdin = None
+            self._screen.queue.lend()
         for remark in orders.remarks():
             self._screen.say(remark)
         for agent in agents:
@@ -122,6 +123,7 @@ class Attempt:
 
     def suspend(self) -> None:
         """Ctrl-Z stops only the launcher; the agents must not take its silence for its end."""
+        self._screen.queue.leave()
         self._fleet.watch(active=False)
         os.kill(os.getpid(), signal.SIGSTOP)
         self._fleet.watch(active=True)
@@ -285,6 +287,8 @@ class Attempt:
     def _send_stdin(self, data: bytes | None) -> None:
         if data is None:
             return
+        if self._stdin is not None and self._stdin.terminal:
+            self._screen.queue.typed(data)
         for agent in self._fleet.agents:
             if any(slot.rank == 0 for slot in agent.slots):
                 agent.send(StdinData(data))

@@ -16,7 +16,8 @@ from horovod.runner.job.attempt import Attempt
 from horovod.runner.job.policy import Policy
 from horovod.runner.job.stdin import StdinSource
 from horovod.runner.job.watch import Watch
-from horovod.runner.output.output import OutputSink, RankFileError
+from horovod.runner.output.output import OutputSink
+from horovod.runner.output.rank_files import RankFileError
 from horovod.runner.output.screen import Screen
 from horovod.runner.plan.settings import LaunchSettings
 from horovod.runner.verdict import verdict

@@ -14,12 +14,12 @@ class StdinSource:
         self._fd = fd
         self.wanted = False  # the reader has taken everything so far
         self._ended = False
-        self._terminal = os.isatty(fd)
+        self.terminal = os.isatty(fd)
 
     @property
     def in_background(self) -> bool:
         """Is it a terminal from which another process group may read now, and would we read?"""
-        if not self._terminal or not self.wanted or self._ended:
+        if not self.terminal or not self.wanted or self._ended:
             return False
         try:
             return os.tcgetpgrp(self._fd) != os.getpgrp()

@@ -1,63 +1,61 @@
-"""Lines and progress bars that share one place: a line never begins inside a bar, nor one rank's bar inside another's.
-
-A bar is what ends with a carriage return, so that the next text overwrites it. Pure: bytes in, bytes out.
-"""
+"""The progress bars of all ranks: drawn at the bottom of a terminal, or a line of each now and then in a log."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable
 
-ERASE = b"\r\x1b[K"  # the line on which the cursor is
+from horovod.runner.output.area import Bars, Source
+from horovod.runner.output.output import OutputSink
+from horovod.runner.output.row import Row
+from horovod.runner.output.stream_text import StreamText
+
+LOG_INTERVAL = 10.0  # s between two states of a bar in a file or pipe
 
 
-class Place:
-    """What was written last to one terminal, file or pipe. Takes whole lines and bars, in the order in which they are
-    shown; `source` tells the streams of the ranks apart.
-    """
+class BarBoard:
+    """Follows the streams that are drawing. `prefix`: what stands before the bars of one."""
 
-    def __init__(self, terminal: bool) -> None:
-        self._terminal = terminal
-        self._bar_of: Hashable | None = None  # the source of the bar that stands at the end
+    def __init__(self, queue: OutputSink, prefix: Callable[[Source], str]) -> None:
+        self._queue = queue
+        self._prefix = prefix
+        self._texts: dict[Source, StreamText] = {}
 
-    @property
-    def in_bar(self) -> bool:
-        """Does a bar stand at the end?"""
-        return self._bar_of is not None
+    def follow(self, source: Source, text: StreamText) -> None:
+        """The stream has written something."""
+        if text.drawing:
+            self._texts[source] = text
+        elif self._texts.pop(source, None) is None:
+            return
+        if self._queue.shows_bars(source[1]):
+            self._queue.draw(source, Bars(source[1], self._prefix(source), text.seen()))
 
-    def add(self, data: bytes, source: Hashable, rewrites: bool) -> bytes:
-        """`data` with what keeps it apart. `rewrites`: a line can be erased there."""
-        if self._terminal:
-            return self._add_to_terminal(data, source, rewrites)
-        return self._add_to_file(data, source) if self.in_bar or b"\r" in data else data
+    def drawing(self) -> list[tuple[Source, StreamText]]:
+        """Those that are at it."""
+        return list(self._texts.items())
 
-    def end(self) -> bytes:
-        """What ends the bar, if one stands there, before words of others."""
-        ended, self._bar_of = self.in_bar, None
-        return b"\n" if ended else b""
+    def due(self, source: Source, now: float) -> list[bytes]:
+        """The states of its bars that are to be logged now."""
+        if self._queue.shows_bars(source[1]) or source not in self._texts:
+            return []
+        return [row.logged(now) for row in self._texts[source].seen() if _due(row) <= now]
 
-    def go_on(self, source: Hashable) -> bytes:
-        """The \\n of a \\r\\n whose \\r has been shown already: it ends that line if it still stands at the end."""
-        return self.end() if self._bar_of == source else b""
+    def next_due(self) -> float | None:
+        """When a stream is to be settled, or something to be logged."""
+        dues = [text.next_due() for text in self._texts.values()]
+        dues += [
+            _due(row)
+            for source, text in self._texts.items()
+            if not self._queue.shows_bars(source[1])
+            for row in text.seen()
+        ]
+        return min((due for due in dues if due is not None and due != _NEVER), default=None)
 
-    def _add_to_terminal(self, data: bytes, source: Hashable, rewrites: bool) -> bytes:
-        """A source may overwrite its own bar: that is how it is drawn, and how a line takes its place."""
-        if self._bar_of not in (None, source):
-            # Bars of several ranks take turns on one line, where that can be erased; else the screen would be full
-            # of them in a moment.
-            is_bar = data.endswith(b"\r") and b"\n" not in data
-            data = (ERASE if is_bar and rewrites else b"\n") + data
-        self._bar_of = source if data.endswith(b"\r") else None
-        return data
 
-    def _add_to_file(self, data: bytes, source: Hashable) -> bytes:
-        """Nothing is overwritten there, and who reads it looks for lines: each follows a \\n, so it begins with its
-        rank. Only the states of one source's bar follow each other without."""
-        kept = []
-        for piece in data.splitlines(keepends=True):
-            if piece == b"\r":  # back to where the line begins anyway
-                continue
-            if self.in_bar and (self._bar_of != source or piece.endswith(b"\n")):
-                kept.append(b"\n")
-            kept.append(piece)
-            self._bar_of = source if piece.endswith(b"\r") else None
-        return b"".join(kept)
+_NEVER = float("inf")
+
+
+def _due(row: Row) -> float:
+    """When the log gets the state of the bar."""
+    if row.left is not None or not row.changed or row.since is None:
+        return _NEVER
+    return row.since + LOG_INTERVAL

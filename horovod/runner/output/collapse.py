@@ -9,7 +9,7 @@ DELAY = 0.5  # s that a line waits for the same line of other ranks
 HELD_LIMIT = 1 << 20  # bytes of lines that wait
 GROUP_LIMIT = 512  # lines that wait
 
-_Key = tuple[int, bytes, bool]
+_Key = tuple[int, bytes]
 
 
 @dataclass(eq=False)
@@ -18,7 +18,6 @@ class Group:
 
     stream: int
     line: bytes
-    bare: bool  # shown without a prefix
     due: float
     ranks: set[int] = field(default_factory=set)
 
@@ -37,11 +36,11 @@ class Collapser:
         self._last: dict[int, Group] = {}  # the last line of each rank that has one waiting
         self._held = 0
 
-    def add(self, rank: int, stream: int, line: bytes, now: float, bare: bool = False) -> None:
-        same = self._by_line.setdefault((stream, line, bare), [])
+    def add(self, rank: int, stream: int, line: bytes, now: float) -> None:
+        same = self._by_line.setdefault((stream, line), [])
         group = next((group for group in same if rank not in group.ranks and self._place(group, rank)), None)
         if group is None:
-            group = Group(stream, line, bare, now + DELAY)
+            group = Group(stream, line, now + DELAY)
             self._groups.append(group)
             same.append(group)
             self._held += len(line)
@@ -87,7 +86,7 @@ class Collapser:
         return taken
 
     def _forget(self, group: Group) -> None:
-        key = (group.stream, group.line, group.bare)
+        key = (group.stream, group.line)
         same = self._by_line[key]
         same.remove(group)
         if not same:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 
 from horovod.common.contract.rank_lists import ranges
+from horovod.runner.output.bars import BarBoard
 from horovod.runner.output.collapse import Collapser
 from horovod.runner.output.farewells import Cut, Farewells
-from horovod.runner.output.lines import Colours, LineCutter
-from horovod.runner.output.output import STREAMS, OutputSink
+from horovod.runner.output.output import OutputSink
+from horovod.runner.output.rank_files import STREAMS
+from horovod.runner.output.stream_text import StreamText
 
 
 class Display:
-    """Only whole lines are shown, so lines of different ranks never mix. A \\r with nothing before it gets no prefix.
+    """Only whole lines are shown, so lines of different ranks never mix; what still changes, such as progress bars, is
+    drawn below them on a terminal, and on its way to a file or pipe becomes a line now and then.
 
     `hosts`: the host of each rank, for all ranks. `with_host`, `timestamp`: shown in the prefix too. `collapse`: a line
     that several ranks write within a moment is shown once; tracebacks that end several ranks always are. The caller
@@ -38,22 +41,35 @@ class Display:
         self._with_host = with_host
         self._collapser = Collapser(hosts) if collapse else None
         self._farewells = Farewells(hosts, cut)
-        self._cutters: dict[tuple[int, int], LineCutter] = {}
-        self._colours: dict[tuple[int, int], Colours] = {}
+        self._texts: dict[tuple[int, int], StreamText] = {}
+        self._board = BarBoard(queue, lambda source: self._label((source[0],), source[1]))
 
     def show(self, rank: int, stream: int, data: bytes, now: float) -> None:
         """Take bytes that the rank has written on its stdout (1) or stderr (2)."""
-        cutter = self._cutters.get((rank, stream))
-        if cutter is None:
-            cutter = self._cutters[rank, stream] = LineCutter()
-        self._take_lines(rank, stream, now, *cutter.feed(data))
+        text = self._texts.get((rank, stream))
+        if text is None:
+            text = self._texts[rank, stream] = StreamText(contain=self._queue.is_terminal(stream))
+        lines = text.feed(data, now)
+        if lines:
+            self._settle(rank, 3 - stream, now, at_once=True)  # which it has written before
+        self._take_lines(rank, stream, now, lines)
+        self._board.follow((rank, stream), text)
+
+    def _settle(self, rank: int, stream: int, now: float, at_once: bool = False) -> None:
+        text = self._texts.get((rank, stream))
+        if text is not None and text.drawing:
+            lines = text.settle(now, at_once) + self._board.due((rank, stream), now)
+            if lines:
+                self._take_lines(rank, stream, now, lines)
+                self._board.follow((rank, stream), text)
 
     def finish(self, rank: int, now: float) -> None:
         """The rank has ended: show what it left without an end of line."""
         for stream in STREAMS:
-            cutter = self._cutters.get((rank, stream))
-            if cutter is not None:
-                self._take_lines(rank, stream, now, False, cutter.finish())
+            text = self._texts.get((rank, stream))
+            if text is not None:
+                self._take_lines(rank, stream, now, text.finish())
+                self._board.follow((rank, stream), text)
         self._farewells.end(rank)
         if self._collapser is not None:
             self._collapser.leave(rank)
@@ -61,63 +77,55 @@ class Display:
 
     def next_due(self) -> float | None:
         """When `tick` has something to do; None: not before more output comes."""
-        dues = (self._farewells.next_due(), self._collapser.next_due() if self._collapser is not None else None)
+        dues = (
+            self._farewells.next_due(),
+            self._collapser.next_due() if self._collapser is not None else None,
+            self._board.next_due(),
+            self._queue.next_due(),
+        )
         return min((due for due in dues if due is not None), default=None)
 
     def tick(self, now: float) -> None:
         """Show the lines whose time has come."""
+        for (rank, stream), _ in self._board.drawing():
+            self._settle(rank, stream, now)
         for ranks, line in self._farewells.take(now):
-            self._put(ranks, 2, line, (2, frozenset(ranks)))
-        if self._collapser is None:
-            return
-        for group in self._collapser.take(now):
-            source = (group.stream, frozenset(group.ranks))
-            if group.bare and group.line == b"\n":
-                self._queue.go_on(group.stream, source)
-                continue
-            self._put(() if group.bare else group.ranks, group.stream, group.line, source)
+            self._put(ranks, 2, line)
+        self._show_groups(now)
+
+    def _show_groups(self, now: float) -> None:
+        for group in self._collapser.take(now) if self._collapser is not None else ():
+            self._put(group.ranks, group.stream, group.line)
 
     def flush(self) -> None:
         """Show all that waits."""
+        for rank in self._hosts:
+            self.finish(rank, 0.0)
         self.tick(float("inf"))
 
-    def _put(self, ranks: Collection[int], stream: int, line: bytes, source: Hashable) -> None:
-        """A line of these ranks; of none: without a prefix."""
-        self._queue.put(stream, (self._prefix_of(ranks, stream) if ranks else b"") + line, source)
+    def _put(self, ranks: Collection[int], stream: int, line: bytes) -> None:
+        """A line of these ranks."""
+        self._queue.put(stream, self._prefix_of(ranks, stream) + line)
 
-    def _take_lines(self, rank: int, stream: int, now: float, continued: bool, lines: list[bytes]) -> None:
+    def _take_lines(self, rank: int, stream: int, now: float, lines: list[bytes]) -> None:
         if stream == 2 and self._collapser is None:  # which merges all lines
             lines = self._farewells.add(rank, lines, now)
-        self._show_lines(rank, stream, now, continued, lines)
-
-    def _show_lines(self, rank: int, stream: int, now: float, continued: bool, lines: list[bytes]) -> None:
         if not lines:
             return
-        if self._queue.is_terminal(stream):
-            colours = self._colours.get((rank, stream))
-            if colours is None:
-                colours = self._colours[rank, stream] = Colours()
-            lines = [colours.contain(line) for line in lines]
         if self._collapser is not None:
-            for index, line in enumerate(lines):
-                self._collapser.add(rank, stream, line, now, bare=line == b"\r" or (continued and index == 0))
-            self.tick(now)
+            for line in lines:
+                self._collapser.add(rank, stream, line, now)
+            self._show_groups(now)
             return
-        source = 2 * rank + stream
         prefix = self._prefix_of((rank,), stream)
-        if continued:
-            self._queue.go_on(stream, source)
-            lines = lines[1:]
-        if b"\r" in lines:
-            self._queue.put(stream, b"".join(line if line == b"\r" else prefix + line for line in lines), source)
-        elif lines:
-            self._queue.put(stream, prefix + prefix.join(lines), source)
+        self._queue.put(stream, prefix + prefix.join(lines))
 
     def _prefix_of(self, ranks: Collection[int], stream: int) -> bytes:
         text = f"{datetime.now().isoformat(' ', 'milliseconds')} " if self._timestamp else ""
-        if self._prefix:
-            text += f"[{self._who(ranks)}]<{STREAMS[stream]}>:"
-        return text.encode(errors="surrogateescape")
+        return (text + self._label(ranks, stream)).encode(errors="surrogateescape")
+
+    def _label(self, ranks: Collection[int], stream: int) -> str:
+        return f"[{self._who(ranks)}]<{STREAMS[stream]}>:" if self._prefix else ""
 
     def _who(self, ranks: Collection[int]) -> str:
         if not self._with_host:

@@ -57,7 +57,7 @@ class Farewells:
     def _hold(self, rank: int, held: _Held, lines: Sequence[bytes]) -> list[bytes]:
         held.lines += lines
         held.size += sum(map(len, lines))
-        if held.size <= HELD_LIMIT and not any(line.endswith(b"\r") for line in lines):  # a progress bar goes on
+        if held.size <= HELD_LIMIT:
             return []
         return self._held.pop(rank).lines
 

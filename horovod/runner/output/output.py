@@ -1,142 +1,36 @@
-"""Where the workers' output goes: files per rank, and a queue to the launcher's own output that never blocks."""
+"""Where the workers' output goes: what is common, and a queue to the launcher's own output that never blocks."""
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
 import select
 import stat
 import time
 from collections import deque
-from collections.abc import Hashable, Iterator
-from pathlib import Path
+from collections.abc import Collection
 
-from horovod.runner.output.bars import ERASE, Place
+from horovod.runner.output.area import Area, Bars, Source
 
-STREAMS = {1: "stdout", 2: "stderr"}
 PIPE_PIECE = 4096  # a pipe or terminal that is ready takes this many bytes without blocking (PIPE_BUF)
 FILE_PIECE = 1 << 20
-_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-STATUS_LIMIT = 1 << 16  # bytes that wait, above which a status line is left out
-
-
-class RankFileError(OSError):
-    """A file of a rank's output cannot be written; the text names it and says why."""
-
-    def __init__(self, path: Path, error: OSError) -> None:
-        super().__init__(error.errno, error.strerror, str(path))
-        self.path = path
-
-    def __str__(self) -> str:
-        return f"rank file {self.path}: {self.strerror}"
-
-
-class RankFiles:
-    """DIR/rank.<zero-padded rank>/stdout and stderr, with the bytes of each worker as they came.
-
-    DIR may be a symbolic link. What lies in it others may have prepared: links there are not followed, and only plain
-    files are written. Raises RankFileError, an OSError, when a directory or file cannot be made or written.
-    """
-
-    def __init__(self, directory: str, size: int) -> None:
-        width = len(str(size - 1))
-        self._files: dict[tuple[int, int], int] = {}
-        self._paths: dict[tuple[int, int], Path] = {}
-        top = path = Path(directory)
-        try:
-            top.mkdir(parents=True, exist_ok=True)
-            with _opened(os.open(top, _FOLDER)) as at:
-                for rank in range(size):
-                    folder = path = top / f"rank.{rank:0{width}}"
-                    with _opened(_enter(at, folder.name)) as inside:
-                        for stream, name in STREAMS.items():
-                            path = folder / name
-                            self._files[rank, stream] = _create(inside, name)
-                            self._paths[rank, stream] = path
-        except OSError as error:
-            self.close()
-            raise RankFileError(path, error) from None
-
-    def write(self, rank: int, stream: int, data: bytes) -> None:
-        """Append. After an error the file has the bytes that fitted."""
-        view = memoryview(data)
-        try:
-            while view:
-                view = view[os.write(self._files[rank, stream], view) :]
-        except OSError as error:
-            raise RankFileError(self._paths[rank, stream], error) from None
-
-    def close(self) -> None:
-        """Close all files. Some file systems tell only now that they are full."""
-        files, self._files = self._files, {}
-        failed: RankFileError | None = None
-        for key, fd in files.items():
-            try:
-                os.close(fd)
-            except OSError as error:
-                failed = failed or RankFileError(self._paths[key], error)
-        if failed is not None:
-            raise failed
-
-
-@contextlib.contextmanager
-def _opened(fd: int) -> Iterator[int]:
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def _enter(at: int, name: str) -> int:
-    """The folder of this name in the one that is open, made if need be."""
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(name, dir_fd=at)
-    try:
-        return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=at)
-    except NotADirectoryError:
-        _refuse_link(at, name)
-        raise
-
-
-def _create(at: int, name: str) -> int:
-    """An empty file of this name in the folder."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe without a reader blocks
-    try:
-        fd = os.open(name, flags, 0o666, dir_fd=at)
-    except OSError:
-        with contextlib.suppress(FileNotFoundError):
-            _refuse_link(at, name)
-        raise
-    try:
-        # Looked at by its name: a second name of another file, taken away since it was opened, is not there any more.
-        found = os.stat(name, dir_fd=at, follow_symlinks=False)
-        mine = os.path.samestat(found, os.fstat(fd)) and stat.S_ISREG(found.st_mode) and found.st_nlink < 2
-        if not mine:
-            raise OSError(errno.EEXIST, "something else is there; accepted is a plain file that has no other name")
-        os.ftruncate(fd, 0)
-    except OSError:
-        os.close(fd)
-        raise
-    return fd
-
-
-def _refuse_link(at: int, name: str) -> None:
-    if stat.S_ISLNK(os.stat(name, dir_fd=at, follow_symlinks=False).st_mode):
-        raise OSError(errno.ELOOP, "it is a symbolic link, and links in the directory of output files are not followed")
+DRAW_LIMIT = 1 << 16  # bytes that wait, above which nothing is drawn
+WRITE_SECONDS = 0.05  # at a time
+LEAVE_SECONDS = 1.0  # to write what waits before the terminal is somebody else's
 
 
 class OutputSink:
-    """Where the launcher's output goes: whole lines in one order, kept apart from progress bars."""
+    """Where the launcher's output goes: whole lines in one order, and below them what still changes."""
 
-    def __init__(self, terminals: set[int], together: bool) -> None:
+    def __init__(self, terminals: Collection[int], together: bool, full: bool = False) -> None:
         """`terminals`: streams that lead to one, or to what takes \\r as one does. `together`: do both streams lead to
-        the same place?"""
-        out = Place(1 in terminals)
-        self._places = {1: out, 2: out if together else Place(2 in terminals)}
-        self._terminals = terminals
-        self._status = ""
-        self.rewrites = False  # does `status` show anything?
+        the same place? `full`: can it erase, and move the cursor up?"""
+        self._terminals = frozenset(terminals)
+        areas = {stream: Area(full) for stream in self._terminals}
+        if together and len(areas) == 2:
+            areas[1] = areas[2]
+        self._areas = areas
+        self._each_area = tuple({id(area): area for area in areas.values()}.values())
+        self._lent = False
         self.pending = 0  # bytes that wait
         self.broken = False  # a reader (say, `head`) has gone away
 
@@ -144,39 +38,72 @@ class OutputSink:
         """Does the stream lead to a terminal?"""
         return stream in self._terminals
 
-    def put(self, stream: int, data: bytes, source: Hashable = -1) -> None:
-        """Take whole lines for stdout (1) or stderr (2). `source` tells the streams of the ranks apart."""
-        if data:
-            self.status("")
-            self._show(stream, self._places[stream].add(data, source, self.rewrites))
+    def shows_bars(self, stream: int) -> bool:
+        """Is `draw` for this stream?"""
+        return stream in self._areas and not self._lent
 
-    def go_on(self, stream: int, source: Hashable) -> None:
-        """What was put there last ended with the first half of a torn \\r\\n; take the other half."""
-        self._show(stream, self._places[stream].go_on(source))
+    @property
+    def rewrites(self) -> bool:
+        """Does `status` show anything?"""
+        return self.shows_bars(2) and self._areas[2].full
 
-    def _show(self, stream: int, data: bytes) -> None:
-        if data:
-            self._emit(stream, data)
+    def lend(self) -> None:
+        """The terminal is a rank's from now on: nothing is drawn there."""
+        self.end_bars()
+        self._lent = True
 
-    def end_bars(self) -> None:
-        """The ranks have ended: what is said next begins a line, even if nothing of it comes this way."""
-        for stream, place in self._places.items():
-            self._show(stream, place.end())
+    def put(self, stream: int, data: bytes) -> None:
+        """Take whole lines for stdout (1) or stderr (2)."""
+        if not data:
+            return
+        area = self._areas.get(stream)
+        if area is not None and area.stands:
+            self._emit_some(area, area.erase())
+        self._emit(stream, data)
+
+    def draw(self, source: Source, bars: Bars) -> None:
+        """What a stream of a rank draws from now on, in place of what it has drawn before; no rows: nothing."""
+        self._areas[bars.stream].draw(source, bars)
 
     def status(self, text: str) -> None:
-        """A line that is rewritten in place, and erased before anything else is shown; empty: none. Not while the
-        progress bar of a rank stands there.
-        """
-        if text == self._status or not self.rewrites:
-            return
-        if text and (self._places[2].in_bar or self.pending > STATUS_LIMIT):
-            return
-        erase = ERASE if self._status else b""
-        self._emit(2, erase + text[: self._columns() - 1].encode(errors="backslashreplace"))
-        self._status = text
+        """A line of the launcher below everything else; empty: none."""
+        if self.rewrites:
+            self._areas[2].say(text)
 
-    def _columns(self) -> int:
-        return 80
+    def next_due(self) -> float | None:
+        """When `write` has something to draw; None: nothing has changed."""
+        if self.pending > DRAW_LIMIT:  # when that has been written
+            return None
+        return min((area.next for area in self._each_area if area.changed), default=None)
+
+    def refresh(self, now: float) -> None:
+        """Draw what has changed, if its time has come."""
+        for area in self._each_area:
+            if area.changed and area.next <= now and self.pending <= DRAW_LIMIT:
+                self._emit_some(area, area.frame(*self._size(area.stream), now))
+
+    def end_bars(self) -> None:
+        """Nothing changes any more: what is said next begins a line, even if nothing of it comes this way."""
+        for area in self._each_area:
+            area.clear()
+        self._erase()
+
+    def _erase(self) -> None:
+        for area in self._each_area:
+            self._emit_some(area, area.erase())
+
+    def _emit_some(self, area: Area, data: bytes) -> None:
+        if data:
+            self._emit(area.stream, data)
+
+    def typed(self, data: bytes) -> None:
+        """Somebody has typed this, which the terminal has shown behind what is drawn."""
+        if 2 in self._areas:
+            self._areas[2].move_down(data.count(b"\n"))
+
+    def _size(self, stream: int) -> tuple[int, int]:
+        """Columns and lines of the terminal."""
+        return 80, 24
 
     def _emit(self, stream: int, data: bytes) -> None:
         raise NotImplementedError
@@ -187,6 +114,10 @@ class OutputSink:
 
     def write(self) -> None:
         """Write what can be written without waiting."""
+        self.refresh(time.monotonic())
+
+    def leave(self) -> None:
+        """The launcher is about to be stopped: the terminal is the shell's for a while."""
 
     def close(self) -> None:
         """The job is over."""
@@ -199,6 +130,13 @@ def _is_same(one: int, other: int) -> bool:
     return os.path.samestat(os.fstat(one), os.fstat(other))
 
 
+def _takes(fd: int) -> bool:
+    """Does the descriptor take a piece now?"""
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    return bool(poll.poll(0))
+
+
 class OutputQueue(OutputSink):
     """Bytes on their way to the launcher's own stdout and stderr, in one order, written without ever blocking.
 
@@ -208,17 +146,19 @@ class OutputQueue(OutputSink):
 
     def __init__(self, stdout: int = 1, stderr: int = 2) -> None:
         self._fds = {1: stdout, 2: stderr}
-        super().__init__({n for n, fd in self._fds.items() if os.isatty(fd)}, _is_same(stdout, stderr))
-        self.rewrites = self.is_terminal(2) and os.environ.get("TERM", "dumb") != "dumb"
+        terminals = {n for n, fd in self._fds.items() if os.isatty(fd)}
+        super().__init__(terminals, _is_same(stdout, stderr), full=os.environ.get("TERM", "dumb") != "dumb")
         self._queue: deque[tuple[int, bytearray]] = deque()
         self._pieces = {fd: self._piece(fd) for fd in self._fds.values()}
         self._broken_fds: set[int] = set()
 
-    def _columns(self) -> int:
+    def _size(self, stream: int) -> tuple[int, int]:
+        """Asked for each time: the window may have another size by now. 80 by 24 where nobody knows."""
         try:
-            return os.get_terminal_size(self._fds[2]).columns or 80
+            size = os.get_terminal_size(self._fds[stream])
         except OSError:
-            return 80
+            return super()._size(stream)
+        return size.columns or 80, size.lines or 24
 
     @staticmethod
     def _piece(fd: int) -> int:
@@ -238,14 +178,15 @@ class OutputQueue(OutputSink):
         """The descriptor to poll for POLLOUT, None when there is nothing to write."""
         return self._queue[0][0] if self._queue else None
 
-    def write(self, budget: float = 0.05) -> None:
+    def write(self, budget: float = WRITE_SECONDS) -> None:
         """Write what the descriptors take now, for at most about `budget` seconds."""
-        end = time.monotonic() + budget
+        super().write()
+        self._write_some(time.monotonic() + budget)
+
+    def _write_some(self, end: float) -> None:
         while self._queue and time.monotonic() < end:
             fd, data = self._queue[0]
-            poll = select.poll()
-            poll.register(fd, select.POLLOUT)
-            if not poll.poll(0):
+            if not _takes(fd):
                 return
             try:
                 written = os.write(fd, memoryview(data)[: self._pieces[fd]])
@@ -260,13 +201,30 @@ class OutputQueue(OutputSink):
             else:
                 del data[:written]
 
+    def leave(self) -> None:
+        """The launcher is about to be stopped: the terminal is the shell's for a while."""
+        self._erase()
+        end = time.monotonic() + LEAVE_SECONDS
+        while self._queue and time.monotonic() < end:
+            self._write_some(end)
+            time.sleep(0.01)
+
     def close(self) -> None:
         """What waits is not written any more: an interrupt may have left it written in part."""
-        if self._status:
-            try:
-                os.write(self._fds[2], ERASE)
-            except OSError:
-                pass
+        for area in self._each_area:
+            if area.stands:
+                last = b"\r\n" if self._queue else area.erase()
+                area.clear()
+                area.erase()
+                self._write_last(self._fds[area.stream], last)
+
+    @staticmethod
+    def _write_last(fd: int, data: bytes) -> None:
+        try:
+            if _takes(fd):
+                os.write(fd, data)
+        except OSError:
+            pass
 
     def _drop(self, fd: int) -> None:
         self.broken = True

@@ -7,7 +7,8 @@ import time
 from collections.abc import Sequence
 
 from horovod.runner.output.display import Display
-from horovod.runner.output.output import OutputQueue, OutputSink, RankFiles
+from horovod.runner.output.output import OutputQueue, OutputSink
+from horovod.runner.output.rank_files import RankFiles
 from horovod.runner.plan.settings import LaunchSettings
 from horovod.runner.protocol.messages import Output
 from horovod.runner.verdict import verdict

@@ -17,6 +17,8 @@ import pytest
 
 import horovod
 from horovod.runner import WorkerError
+from horovod.runner.output.area import Bars
+from horovod.runner.output.row import Row
 from horovod.runner.output.stream_output import StreamOutput
 from tests.runner.launching import eventually, marked_environment, processes_with
 
@@ -210,17 +212,18 @@ class Kept:
 def test_replaced_streams_keep_the_order():
     shown = []
     sink = StreamOutput(Kept("out", shown), Kept("err", shown))
-    for stream, data, source in (
-        (1, b"a\n", 1),
-        (1, b"b\n", 1),
-        (2, b"50 %\r", 2),
-        (1, "\u00fc\n".encode(), 1),
-        (2, b"c\n", 2),
-    ):
-        sink.put(stream, data, source)
+    row = Row()
+    row.go_back("")
+    row.write(0, "50 %", list("50 %"), "")
+    for stream, data in ((1, b"a\n"), (1, b"b\n"), (1, "\u00fc\n".encode()), (2, b"c\n")):
+        sink.put(stream, data)
+        sink.draw((0, 2), Bars(2, "", [row]))
+        sink.write()
+    sink.end_bars()
     sink.close()
-    # A line of another source does not begin in the middle of a progress bar, and what ASCII lacks is spelled.
-    assert shown == [("out", "a\nb\n"), ("err", "50 %\r"), ("out", "\n\\xfc\n"), ("err", "c\n")]
+    # A line does not begin in the middle of a progress bar, and what ASCII lacks is spelled.
+    bar = ("err", "\r50 %\r    \r")
+    assert shown == [("out", "a\n"), bar, ("out", "b\n"), bar, ("out", "\\xfc\n"), ("err", bar[1] + "c\n" + bar[1])]
     assert not sink.broken
 
 

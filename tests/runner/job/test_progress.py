@@ -6,7 +6,6 @@ import sys
 import pytest
 
 from horovod.runner.job.progress import Host, Progress, Shown, State
-from horovod.runner.output.output import ERASE, OutputSink
 from tests.runner.launching import python, running
 from tests.runner.output.test_terminal import terminal
 
@@ -108,61 +107,6 @@ def test_a_terminal_gets_a_line_every_second_after_a_while():
     assert shown.update(12.6, State()) == Shown()
 
 
-class Kept(OutputSink):
-    def __init__(self, rewrites=True):
-        super().__init__({1, 2}, together=True)
-        self.rewrites = rewrites
-        self.text = b""
-
-    def _emit(self, stream, data):
-        self.text += data
-
-    def take(self):
-        text, self.text = self.text, b""
-        return text
-
-
-def test_the_status_line_is_rewritten_and_gone_before_anything_else():
-    sink = Kept()
-    sink.status("one")
-    sink.status("one")
-    sink.status("two")
-    assert sink.take() == b"one" + ERASE + b"two"
-    sink.put(1, b"line\n")
-    assert sink.take() == ERASE + b"line\n"
-    sink.put(1, b"line\n")
-    assert sink.take() == b"line\n"
-    sink.status("three")
-    sink.status("")
-    assert sink.take() == b"three" + ERASE
-    sink.status("x" * 200)
-    assert len(sink.take()) == 79  # it has to fit, or it could not be rewritten
-
-
-def test_no_status_line_over_a_progress_bar_nor_where_it_cannot_be_rewritten():
-    sink = Kept()
-    sink.put(1, b"50%\r", source=1)
-    sink.take()
-    sink.status("one")
-    assert sink.take() == b""
-    sink = Kept(rewrites=False)
-    sink.status("one")
-    assert sink.take() == b""
-
-
-@pytest.mark.parametrize(("rewrites", "between"), [(True, ERASE), (False, b"\n")])
-def test_progress_bars_of_several_ranks_take_turns_on_one_line(rewrites, between):
-    sink = Kept(rewrites)
-    sink.put(1, b"[0]:50%\r", source=1)
-    sink.put(1, b"[1]:5%\r", source=3)
-    sink.put(1, b"[1]:6%\r", source=3)
-    assert sink.take() == b"[0]:50%\r" + between + b"[1]:5%\r[1]:6%\r"
-    sink.put(1, b"[0]:done\n[0]:next\r", source=1)
-    assert sink.take() == b"\n[0]:done\n[0]:next\r"
-    sink.put(2, b"horovodrun: a word\n")
-    assert sink.take() == b"\nhorovodrun: a word\n"
-
-
 # Rank 0 calls init when it has read a line.
 MEET = """
 import sys
@@ -183,7 +127,7 @@ def test_on_a_terminal(tmp_path):
     command = f"TERM=xterm {sys.executable} -m horovod.runner {' '.join(PATIENT)} {sys.executable} {tmp_path}/meet.py"
     with terminal(f"{command}; echo code $?") as (type_keys, until):
         until(b" s for hvd.init() on rank 0", 60)
-        until(ERASE + b"[#####.....] 1/2 waiting ", 60)
+        until(b"\r[#####.....] 1/2 waiting ", 60)
         type_keys(b"\n")
         until(b"[0]<stdout>:met", 60)
         until(b"[1]<stdout>:met", 60)

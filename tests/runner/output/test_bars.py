@@ -1,11 +1,12 @@
-"""Lines beside progress bars, where output does not go to a terminal (tests of terminals: test_terminal.py)."""
+"""Progress bars where output does not go to a terminal (there: test_area.py, test_screens.py)."""
 
 import random
 import re
 
 import pytest
 
-from horovod.runner.output.bars import ERASE, Place
+from horovod.runner.output.bars import LOG_INTERVAL
+from horovod.runner.output.canvas import HOLD
 from horovod.runner.output.display import Display
 from horovod.runner.output.output import OutputSink
 from tests.runner.launching import LIMIT, python, running
@@ -14,48 +15,50 @@ OUT, ERR = 1, 2
 
 
 class Kept(OutputSink):
-    def __init__(self, terminals=(), together=True):
-        super().__init__(set(terminals), together)
-        self.text = {OUT: b"", ERR: b""}
+    def __init__(self):
+        super().__init__((), together=True)
         self.all = b""
 
     def _emit(self, stream, data):
-        self.text[stream] += data
         self.all += data
 
-
-def test_a_line_begins_a_line():
-    place = Place(terminal=False)
-    assert place.add(b"[0]:50%\r", 1, False) == b"[0]:50%\r"
-    assert place.add(b"[0]:60%\r", 1, False) == b"[0]:60%\r"  # a pipe that leads to a terminal in the end
-    assert place.add(b"[0]:word\n[0]:70%\r\r", 1, False) == b"\n[0]:word\n[0]:70%\r"
-    assert place.add(b"[1]:5%\r", 3, False) == b"\n[1]:5%\r"
-    assert place.add(b"\r[1]:6%\r[1]:word\n", 3, False) == b"[1]:6%\r\n[1]:word\n"
-    assert place.add(b"[1]:\r\n", 3, False) == b"[1]:\r\n"
-    assert place.end() == b""
-    assert place.add(b"[2]:7%\r", 5, False) == b"[2]:7%\r"
-    assert (place.end(), place.end()) == (b"\n", b"")
+    def take(self):
+        text, self.all = self.all.decode(), b""
+        return text
 
 
-def test_a_terminal_is_overwritten():
-    place = Place(terminal=True)
-    assert place.add(b"\r[0]:50%\r[0]:word\n[0]:60%\r", 1, True) == b"\r[0]:50%\r[0]:word\n[0]:60%\r"
-    assert place.add(b"[1]:5%\r", 3, True) == ERASE + b"[1]:5%\r"
-    assert place.add(b"[0]:word\n", 1, True) == b"\n[0]:word\n"
-    assert place.add(b"[0]:70%\r", 1, True) == b"[0]:70%\r"
-    assert place.add(b"[1]:word\n[1]:6%\r", 3, True) == b"\n[1]:word\n[1]:6%\r"  # a line is not erased
-    assert place.add(b"[0]:80%\r", 1, False) == b"\n[0]:80%\r"
+def test_a_bar_is_a_line_now_and_then_and_at_its_end():
+    sink = Kept()
+    display = Display(sink, {0: "h", 1: "h"})
+    for step in range(2500):  # 25 s
+        now = step / 100
+        display.show(0, ERR, b"\r%4d/2500" % step, now)
+        display.tick(now)
+        assert display.next_due() in (None, pytest.approx(10.0 * (step // 1000 + 1), abs=0.02))
+        if step == 1700:
+            display.show(1, OUT, b"line\n", now)
+    assert sink.take() == ("[0]<stderr>:1000/2500\n[1]<stdout>:line\n[0]<stderr>:2000/2500\n")
+    display.show(0, ERR, b"\r2500/2500\n", 25.0)
+    assert sink.take() == ""
+    assert display.next_due() == 25.0 + HOLD
+    display.tick(25.0 + HOLD)
+    assert sink.take() == "[0]<stderr>:2500/2500\n"
+    assert display.next_due() is None
 
 
-@pytest.mark.parametrize("terminal", [False, True])
-def test_only_the_other_half_of_the_last_line_ends_it(terminal):
-    place = Place(terminal)
-    place.add(b"[0]:a\r", 1, False)
-    assert place.go_on(2) == b""
-    assert place.in_bar
-    assert place.go_on(1) == b"\n"
-    assert not place.in_bar
-    assert place.go_on(1) == b""
+def test_of_a_bar_that_stands_still_the_log_has_the_last_state_once():
+    sink = Kept()
+    display = Display(sink, {0: "h"})
+    display.show(0, ERR, b"\r10%", 0.0)
+    display.show(0, ERR, b"\r20%", 1.0)
+    display.tick(LOG_INTERVAL)
+    assert sink.take() == "[0]<stderr>:20%\n"
+    assert display.next_due() is None
+    display.finish(0, 99.0)
+    assert sink.take() == ""
+    display.show(0, OUT, b"\r1\n\r2\n\r   \r", 100.0)
+    display.show(0, ERR, b"word\n", 100.0)  # which the program has written later
+    assert sink.take() == "[0]<stdout>:1\n[0]<stdout>:2\n[0]<stderr>:word\n"
 
 
 @pytest.mark.parametrize("collapse", [False, True])
@@ -77,39 +80,24 @@ def test_whatever_ranks_write_every_line_begins_with_its_rank(collapse):
         text = sink.all.decode()
         assert text.endswith("\n")
         for line in text.removesuffix("\n").split("\n"):
-            assert re.match(r"\[[01](-1)?\]<std(out|err)>:", line), (line, text)
             whose = re.findall(r"\[([01-]+)\]<(\w+)>:", line)
-            assert len(set(whose)) == 1, line  # nor is there anything of another rank in it
+            assert len(whose) == 1, (line, text)  # nor is there anything of another rank in it
+            assert line.startswith("["), line
         if not collapse:
             for (rank, stream), given in written.items():
                 name = {OUT: "stdout", ERR: "stderr"}[stream]
-                shown = re.findall(rf"\[{rank}\]<{name}>:([^\r\n]*)", text)
-                assert [word for word in shown if word] == [word for word in re.split("[\r\n]+", given) if word]
+                shown = [line.removesuffix("\r") for line in re.findall(rf"\[{rank}\]<{name}>:(.*)", text)]
+                assert [line for line in shown if line] == [
+                    line for line in map(overwritten, given.split("\n")) if line
+                ]
 
 
-def test_places_are_told_apart():
-    apart, same = Kept(together=False), Kept(together=True)
-    for sink in (apart, same):
-        sink.put(ERR, b"[0]:50%\r", 2)
-        sink.put(OUT, b"[0]:word\n", 1)
-        sink.put(ERR, b"[1]:word\n", 4)
-    assert apart.text == {OUT: b"[0]:word\n", ERR: b"[0]:50%\r\n[1]:word\n"}
-    assert same.all == b"[0]:50%\r\n[0]:word\n[1]:word\n"
-    # Lines in a file, bars on the terminal: the bars of several ranks do not run into each other.
-    mixed = Kept(terminals=(ERR,), together=False)
-    mixed.put(ERR, b"[0]:50%\r", 2)
-    mixed.put(OUT, b"[0]:word\n", 1)
-    mixed.put(ERR, b"[1]:5%\r", 4)
-    assert mixed.text == {OUT: b"[0]:word\n", ERR: b"[0]:50%\r\n[1]:5%\r"}
-
-
-def test_the_end_of_a_line_that_came_torn_is_not_a_line_of_its_own():
-    sink = Kept()
-    display = Display(sink, {0: "h", 1: "h"})
-    display.show(0, OUT, b"a\r", 0.0)
-    display.show(1, OUT, b"b\n", 0.0)
-    display.show(0, OUT, b"\nc\n", 0.0)
-    assert sink.all == b"[0]<stdout>:a\r\n[1]<stdout>:b\n[0]<stdout>:c\n"
+def overwritten(line):
+    """What is left of a line in which each \r goes back to its beginning."""
+    shown = ""
+    for part in line.split("\r"):
+        shown = part + shown[len(part) :]
+    return shown
 
 
 def test_a_job_with_progress_bars_in_a_file(tmp_path):
@@ -129,6 +117,7 @@ def test_a_job_with_progress_bars_in_a_file(tmp_path):
         assert job.process.wait(LIMIT) == 1
     lines = log.read_bytes().decode().removesuffix("\n").split("\n")
     assert [line for line in lines if not re.match(r"(\[[01]\]<std(out|err)>|horovodrun):", line)] == []
+    assert [line for line in lines if "<stderr>" in line] == [f"[{rank}]<stderr>:4/4" for rank in (0, 1)]
     for rank in (0, 1):
         assert [line for line in lines if line.startswith(f"[{rank}]<stdout>")] == [
             f"[{rank}]<stdout>:loss {i}" for i in range(4)

@@ -54,9 +54,8 @@ def shown_of(size, *written, hosts=None, **options):
             id="errors are kept in their place",
         ),
         pytest.param(
-            [(0, 1, b"\r50%\r"), (1, 1, b"\r50%\r")], "\r[0-1]<stdout>:50%\r", "", id="progress bars without prefix"
+            [(0, 1, b"\r50%\r60%\n"), (1, 1, b"\r60%\n")], "", "[0-1]<stdout>:60%\n", id="progress bars at their end"
         ),
-        pytest.param([(0, 1, b"a\r"), (0, 1, b"\n")], "", "[0]<stdout>:a\r\n", id="a torn end of line"),
     ],
 )
 def test_equal_lines_are_shown_once(written, at_once, later):

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from horovod.runner.output import lines
+from horovod.runner.output import canvas, lines
+from horovod.runner.output.colours import Colours
 from horovod.runner.output.display import Display
-from horovod.runner.output.output import ERASE, OutputQueue, OutputSink, RankFileError, RankFiles
+from horovod.runner.output.output import OutputQueue
+from horovod.runner.output.rank_files import RankFileError, RankFiles
 
 
 class Shown:
@@ -20,14 +22,17 @@ class Shown:
         self.terminal = terminal
         self.text = b""
 
-    def put(self, stream, data, source=-1):
+    def put(self, stream, data):
         self.text += data
-
-    def go_on(self, stream, source):
-        self.text += b"\n"
 
     def is_terminal(self, stream):
         return self.terminal
+
+    def shows_bars(self, stream):
+        return False
+
+    def next_due(self):
+        return None
 
     def take(self):
         text, self.text = self.text, b""
@@ -63,21 +68,23 @@ def test_nothing_is_given_out_before_the_line_is_whole():
     assert shown.take() == b""
 
 
-def test_progress_bars_are_given_out_at_every_return():
-    assert lines_of(b"\r 10%", b"\r 20%\r", b" 30%\n") == (b"\r[3]<stdout>: 10%\r[3]<stdout>: 20%\r[3]<stdout>: 30%\n")
+def test_of_a_progress_bar_the_last_state_is_given_out():
+    assert lines_of(b"\r 10%", b"\r 20%\r", b" 30%\n") == b"[3]<stdout>: 30%\n"
+    assert lines_of(b"100%\r9%") == b"[3]<stdout>:9%0%\n"  # as on a terminal
+    assert lines_of(b"10%\r", b"   \r") == b""
 
 
-def test_a_return_with_nothing_before_it_gets_no_prefix():
-    assert lines_of(b"a\r\r\rb\n") == b"[3]<stdout>:a\r\r\r[3]<stdout>:b\n"
-    assert lines_of(b"\r", b"b\n") == b"\r[3]<stdout>:b\n"
-    assert lines_of(b"a\n\r") == b"[3]<stdout>:a\n\r"
+def test_a_return_with_nothing_behind_it_shows_nothing():
+    assert lines_of(b"a\r\r\rb\n") == b"[3]<stdout>:b\n"
+    assert lines_of(b"\r", b"b\n") == b"[3]<stdout>:b\n"
+    assert lines_of(b"a\n\r") == b"[3]<stdout>:a\n"
     assert lines_of(b"\r", b"\n") == lines_of(b"\r\n") == b"[3]<stdout>:\r\n"
 
 
 def test_return_and_newline_are_one_end_of_line_even_when_torn():
     assert lines_of(b"a\r\nb\r\n") == b"[3]<stdout>:a\r\n[3]<stdout>:b\r\n"
     assert lines_of(b"a\r", b"\nb\r", b"\n") == b"[3]<stdout>:a\r\n[3]<stdout>:b\r\n"
-    assert lines_of(b"a\r", b"b\n") == b"[3]<stdout>:a\r[3]<stdout>:b\n"
+    assert lines_of(b"a\r", b"b\n") == b"[3]<stdout>:b\n"
 
 
 def test_empty_lines_and_odd_bytes_are_kept():
@@ -109,13 +116,17 @@ def test_a_line_without_end_is_cut_at_the_limit(monkeypatch):
 
 def test_the_limit_of_a_line_is_counted_anew_after_every_line(monkeypatch):
     monkeypatch.setattr(lines, "LINE_LIMIT", 100)
+    monkeypatch.setattr(canvas, "LINE_LIMIT", 100)
     cutter = lines.LineCutter()
-    assert cutter.feed(b"x" * 100) == (False, [])
-    assert cutter.feed(b"\n" + b"y" * 100) == (False, [b"x" * 100 + b"\n"])
-    assert cutter.feed(b"z") == (False, [b"y" * 100 + b"z\n"])
-    assert cutter.feed(b"x" * 100) == (False, [])
-    assert cutter.finish() == [b"x" * 100 + b"\n"]
-    assert cutter.feed(b"x" * 100) == (False, [])
+    assert cutter.feed(b"x" * 100) == []
+    assert cutter.feed(b"\n" + b"y" * 100) == [b"x" * 100 + b"\n"]
+    assert cutter.feed(b"z") == [b"y" * 100 + b"z\n"]
+    assert cutter.feed(b"x" * 100) == []
+    assert cutter.take() == b"x" * 100
+    assert cutter.feed(b"x" * 100) == []
+    drawn = canvas.Canvas(Colours())
+    assert drawn.feed("x" * 100, 0.0) == []
+    assert drawn.feed("x", 0.0) == [b"x" * 101 + b"\n"]
 
 
 def test_timestamp():
@@ -136,7 +147,6 @@ RED, GREEN, OFF = b"\x1b[31m", b"\x1b[32m", b"\x1b[0m"
         ([RED + b"a" + OFF + b"b\n"], [RED + b"a" + OFF + b"b\n"]),
         ([RED + b"a\nb\nc" + OFF + b"\nd\n"], [RED + b"a" + OFF + b"\n", RED + b"b" + OFF + b"\n"]
          + [RED + b"c" + OFF + b"\n", b"d\n"]),
-        ([RED + b"50%\r", b"60%" + OFF + b"\r\n"], [RED + b"50%" + OFF + b"\r", RED + b"60%" + OFF + b"\r\n"]),
         ([RED + b"a" + GREEN + b"b\nc\n"], [RED + b"a" + GREEN + b"b" + OFF + b"\n", GREEN + b"c" + OFF + b"\n"]),
         ([b"\x1b[1;38;5;0;4ma\nb\x1b[22;24;39mc\nd\n"],
          [b"\x1b[1;38;5;0;4ma" + OFF + b"\n", b"\x1b[1;38;5;0;4mb\x1b[22;24;39mc\n", b"d\n"]),
@@ -145,7 +155,8 @@ RED, GREEN, OFF = b"\x1b[31m", b"\x1b[32m", b"\x1b[0m"
         ([b"\x1b[4:3;38:2::1:2:3ma\nb\x1b[4:0;39m\nc\n"],
          [b"\x1b[4:3;38:2::1:2:3ma" + OFF + b"\n", b"\x1b[4:3;38:2::1:2:3mb\x1b[4:0;39m\n", b"c\n"]),
         ([b"\x1b[0;31ma\x1b[31;0m\nb\n"], [b"\x1b[0;31ma\x1b[31;0m\n", b"b\n"]),
-        ([b"\x1b[2Ka\x1b[1Ab\x1b[38m\x1b[38;5m\x1b[;m\n"], [b"\x1b[2Ka\x1b[1Ab\x1b[38m\x1b[38;5m\x1b[;m\n"]),
+        ([b"\x1b[?25la\x1b[38m\x1b[38;5m\x1b[;m\n"], [b"\x1b[?25la\x1b[38m\x1b[38;5m\x1b[;m\n"]),
+        ([b"\x1b[" + b"1" * 5000 + b"ma\n"], [b"\x1b[" + b"1" * 5000 + b"ma\n"]),
     ],
 )  # fmt: skip
 def test_colours_do_not_reach_other_lines_on_a_terminal(pieces, expected):
@@ -154,15 +165,12 @@ def test_colours_do_not_reach_other_lines_on_a_terminal(pieces, expected):
     assert lines_of(*pieces).replace(b"[3]<stdout>:", b"") == b"".join(pieces)
 
 
-class Terminal(OutputSink):
-    """One terminal for both streams, that keeps what it shows."""
-
-    def __init__(self):
-        super().__init__({1, 2}, together=True)
-        self.text = b""
-
-    def _emit(self, stream, data):
-        self.text += data
+def test_the_colours_of_a_bar_stay_with_it():
+    bar = RED + b"50%\r" + GREEN + b"60" + OFF + b"%\r" + RED
+    shown = b"[3]<stdout>:" + GREEN + b"60" + OFF + b"%\n"
+    for terminal in (False, True):
+        # What it leaves on is on again in the next line.
+        assert lines_of(bar + b"\nb\n", terminal=terminal) == shown + b"[3]<stdout>:" + RED + b"b" + OFF + b"\n"
 
 
 SWITCHES = {
@@ -176,31 +184,15 @@ def test_every_colour_and_style_is_left_on_until_its_own_end():
     for off, switches in SWITCHES.items():
         for on in switches:
             for end in ends:
-                colours = lines.Colours()
+                colours = Colours()
                 begin, change = b"\x1b[%dm" % on, b"\x1b[%dm" % end
                 assert colours.contain(begin + b"a\n") == begin + b"a" + OFF + b"\n"
                 ended = end in (0, off)
                 assert colours.contain(change + b"b\n") == begin + change + b"b" + (b"" if ended else OFF) + b"\n"
                 assert colours.contain(b"c\n") == (b"c\n" if ended else begin + b"c" + OFF + b"\n"), (on, end)
-    colours = lines.Colours()
+    colours = Colours()
     for number in (10, 20, 26, 50, 57, 73, 89, 98, 99, 108):  # none of those
         assert colours.contain(b"\x1b[%dma\n" % number) == b"\x1b[%dma\n" % number
-
-
-@pytest.mark.parametrize("collapse", [False, True])
-def test_no_two_streams_share_a_progress_bar(collapse):
-    """On a terminal a line that does not come from where the bar comes from begins below it."""
-    ranks = range(5)
-    streams = [(rank, stream) for rank in ranks for stream in (1, 2)]
-    for first in streams:
-        for second in streams:
-            shown = Terminal()
-            display = Display(shown, dict.fromkeys(ranks, "h"), prefix=False, collapse=collapse)
-            display.show(*first, b"10%\r", 0.0)
-            display.flush()
-            display.show(*second, b"20%\r", 1.0)
-            display.flush()
-            assert shown.text == (b"10%\r20%\r" if first == second else b"10%\r\n20%\r"), (first, second)
 
 
 @pytest.mark.parametrize(("size", "folder"), [(1, "rank.0"), (10, "rank.9"), (11, "rank.09"), (101, "rank.009")])
@@ -336,20 +328,6 @@ def test_the_queue_never_blocks_and_loses_nothing():
         got += os.read(read_end, 1 << 20)
     assert got == data
     assert queue.pending == 0
-    os.close(read_end)
-    os.close(write_end)
-
-
-def test_no_status_line_is_left_behind():
-    read_end, write_end = os.pipe()
-    queue = OutputQueue(write_end, write_end)
-    queue.rewrites = True  # as on a terminal
-    queue.status("waiting")
-    queue.write()
-    queue.put(1, b"not written when a program is interrupted\n")
-    queue.status("waiting longer")
-    queue.close()
-    assert os.read(read_end, 1000) == b"waiting" + ERASE
     os.close(read_end)
     os.close(write_end)
 

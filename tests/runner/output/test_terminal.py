@@ -83,10 +83,3 @@ def test_a_colour_left_on_does_not_reach_the_next_line():
     with terminal(f'{LAUNCH} -np 1 bash -c "{script}"; echo code $?') as (_, until):
         until(b"[0]<stdout>:\x1b[31mred\x1b[0m\r\n[0]<stdout>:\x1b[31mstill\x1b[0m\r\n[0]<stdout>:\x1b[31mend\x1b[0m")
         until(b"code 0")
-
-
-def test_a_line_does_not_begin_inside_the_progress_bar_of_another_rank():
-    script = "if [ $HOROVOD_RANK = 0 ]; then printf '50%%\\r'; else sleep 0.5; echo line; fi"
-    with terminal(f'{LAUNCH} -np 2 bash -c "{script}"'.replace("$", "\\$") + "; echo code $?") as (_, until):
-        until(b"[0]<stdout>:50%\r\r\n[1]<stdout>:line")
-        until(b"code 0")

@@ -1,0 +1,161 @@
+"""The progress bars at the bottom of a terminal. Pure: the size is an argument, bytes come out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from horovod.runner.output.row import Row
+from horovod.runner.output.width import cells_of, cut
+
+ERASE = b"\r\x1b[K"  # the line on which the cursor is
+MARGIN = 3  # columns that are left free, for the ^C or ^Z that a terminal shows where the cursor stands
+LINES_LIMIT = 1000  # no terminal has more
+FRAME = 0.05  # s between two states that are drawn
+_SGR = re.compile("\x1b\\[[0-9;:]*m")
+_TO_THE_END = "\x1b[K"
+_BELOW = "\x1b[J"
+
+Source = tuple[int, int]  # rank, stream
+
+
+@dataclass(frozen=True)
+class Bars:
+    """What one stream draws, of one line or more, and what stands before each."""
+
+    stream: int
+    prefix: str
+    rows: Sequence[Row]
+
+
+class Area:
+    """What stands below the last line and is drawn anew: a line for each bar, in the order of the ranks, and what the
+    launcher says of itself. The cursor stays behind its last character. Lines come above: erase, write them, draw.
+
+    `full`: the terminal can erase and move up. Elsewhere there is one line, which \\r rewrites: the first bar, and how
+    many others there are.
+    """
+
+    def __init__(self, full: bool) -> None:
+        self.full = full
+        self.stream = 2  # on which it is drawn
+        self.changed = False
+        self.next = 0.0  # when it may be drawn again
+        self._bars: dict[Source, Bars] = {}
+        self._status = ""
+        self._drawn: list[str] = []
+
+    def draw(self, source: Source, bars: Bars) -> None:
+        """What a source draws from now on; without rows: nothing."""
+        if bars.rows:
+            self._bars[source] = bars
+        elif self._bars.pop(source, None) is None:
+            return
+        self.changed = True
+
+    def say(self, status: str) -> None:
+        """The line of the launcher; "": none."""
+        if status != self._status:
+            self._status, self.changed = status, True
+
+    def clear(self) -> None:
+        """There is nothing more to draw."""
+        self.changed = self.changed or bool(self._bars or self._status)
+        self._bars, self._status = {}, ""
+
+    @property
+    def stands(self) -> bool:
+        """Is something drawn?"""
+        return bool(self._drawn)
+
+    def move_down(self, lines: int) -> None:
+        """The cursor has gone down, because somebody has typed."""
+        if self._drawn and self.full:
+            self._drawn += [""] * min(lines, LINES_LIMIT - len(self._drawn))
+
+    def erase(self) -> bytes:
+        """What takes it away; the cursor is where it began then."""
+        if not self._drawn:
+            return b""
+        drawn, self._drawn = self._drawn, []
+        self.changed, self.next = True, 0.0
+        if not self.full:
+            return ("\r" + " " * _columns_of(drawn[0]) + "\r").encode()
+        return (_up(len(drawn)) + (_BELOW if len(drawn) > 1 else _TO_THE_END)).encode()
+
+    def frame(self, columns: int, lines: int, now: float) -> bytes:
+        """What brings it up to date on a terminal of that size."""
+        self.changed, self.next = False, now + FRAME
+        columns = max(1, columns - MARGIN)
+        rows = self._fitting(columns, max(1, lines - 1)) if self.full else self._one(columns)
+        if rows == self._drawn:
+            return b""
+        if not rows:
+            erased = self.erase()
+            self.changed = False
+            return erased
+        text = self._rewrite(rows) if self.full else self._overwrite(rows)
+        self._drawn = rows
+        return text.encode(errors="surrogateescape")
+
+    def _rewrite(self, rows: list[str]) -> str:
+        text = _up(len(self._drawn))
+        last = len(rows) - 1
+        for place, row in enumerate(rows):
+            if place >= len(self._drawn) or row != self._drawn[place] or place == last:
+                text += "\r" + row + _TO_THE_END
+            if place < last:
+                text += "\r\n"
+        return text + (_BELOW if len(self._drawn) > len(rows) else "")
+
+    def _overwrite(self, rows: list[str]) -> str:
+        before = _columns_of(self._drawn[0]) if self._drawn else 0
+        return "\r" + rows[0] + " " * (before - _columns_of(rows[0]))
+
+    def _all(self) -> list[tuple[Bars, Row]]:
+        return [(bars, row) for _, bars in sorted(self._bars.items()) for row in bars.rows if not row.blank]
+
+    def _fitting(self, columns: int, limit: int) -> list[str]:
+        bars = self._all()
+        self._choose_stream(bars)
+        status = [_clipped(self._status, columns)] if self._status and limit > 1 else []
+        room = limit - len(status)
+        if len(bars) <= room or room == 1:
+            more = []
+        else:
+            room -= 1
+            more = [_clipped(_others(len(bars) - room), columns)]
+        return [row.shown(bar.prefix, columns) for bar, row in bars[:room]] + more + status
+
+    def _choose_stream(self, bars: list[tuple[Bars, Row]]) -> None:
+        if not self._drawn:  # else it could not be erased
+            self.stream = bars[0][0].stream if bars else 2
+
+    def _one(self, columns: int) -> list[str]:
+        bars = self._all()
+        if not bars:
+            return []
+        first, row = bars[0]
+        self._choose_stream(bars)
+        more = f" ({_others(len(bars) - 1)})" if len(bars) > 1 else ""
+        return [row.shown(first.prefix, max(1, columns - len(more))) + more]
+
+
+def _others(count: int) -> str:
+    return f"and {count} more progress bar{'s' if count > 1 else ''}"
+
+
+def _up(lines: int) -> str:
+    """To the first column of the first of so many lines."""
+    if not lines:
+        return ""
+    return f"\r\x1b[{lines - 1}A" if lines > 1 else "\r"
+
+
+def _clipped(text: str, columns: int) -> str:
+    return "".join(cut(cells_of(text), columns))
+
+
+def _columns_of(text: str) -> int:
+    return len(cells_of(_SGR.sub("", text)))

@@ -1,0 +1,213 @@
+"""What one stream of one rank would show on a terminal of its own, as far as it can still change.
+
+Programs that draw progress bars go back to the beginning of a line (\\r, \\b), erase (ESC [ K) and move up (ESC [ A).
+This follows them and gives out a line once it is over. Pure: text in, lines out; the clock is an argument.
+"""
+
+from __future__ import annotations
+
+import re
+
+from horovod.runner.output.colours import Colours
+from horovod.runner.output.lines import LINE_LIMIT
+from horovod.runner.output.row import Row
+from horovod.runner.output.width import cells_of
+
+HOLD = 0.5  # s after which a program does not come back to a line of bars that it has left
+ROWS_LIMIT = 64  # lines at once; more are given out
+TRACEBACK = "Traceback (most recent call last):"
+
+_TOKEN = re.compile(
+    "([^\x00-\x1f\x7f]+)"  # text
+    "|(\n)|(\r+\n)|(\r+)|(\b+)|(\t)"
+    "|\x1b\\[([0-?]*)[ -/]*([@-~])"  # a control sequence (ECMA-48, 5.4): parameters, what it does
+    "|(\x1b][^\x07\x1b]*(?:\x07|\x1b\\\\))"  # titles and links
+    "|\x1b[ -/]*[0-~]|[\x00-\x1f\x7f]"  # whatever else there is
+)
+_TORN = re.compile("\x1b(?:\\[[0-?]*[ -/]*|][^\x07\x1b]*\x1b?|[ -/]*)\\Z")  # the rest is to come
+_TORN_LIMIT = 4096
+_COLOURS = re.compile("[0-9;:]{0,256}")
+_NUMBER = re.compile("[0-9]{1,4}")
+
+
+class Canvas:
+    """The lines that are not over: the cursor stands on one of them."""
+
+    def __init__(self, colours: Colours) -> None:
+        self._colours = colours  # those that are on, also outside
+        self._style = colours.sequence().decode()
+        self._rows = [Row(self._style)]
+        self._x = self._y = 0
+        self._climbs = False  # does the program move up?
+        self.has_climbed = False
+        self._torn = ""
+        self._now = 0.0
+        self._over: list[bytes] = []
+
+    @property
+    def idle(self) -> bool:
+        """Is there nothing but the beginning of a line?"""
+        return len(self._rows) == 1 and self._rows[0].empty and self._x == 0 and not self._torn
+
+    def feed(self, text: str, now: float) -> list[bytes]:
+        """The lines that are over then."""
+        self._now = now
+        text, self._torn = self._torn + text, ""
+        if "\x1b" in text[-_TORN_LIMIT:] and (torn := _TORN.search(text, max(0, len(text) - _TORN_LIMIT))):
+            text, self._torn = text[: torn.start()], torn[0]
+        for match in _TOKEN.finditer(text):
+            self._take(match)
+        return self._taken()
+
+    def settle(self, now: float, at_once: bool = False) -> list[bytes]:
+        """The lines that are over because the cursor has not come back; `at_once`: nor is it expected to."""
+        count = 0
+        for row in self._rows[: self._y]:
+            if row.left is None or (now < row.left + HOLD and not at_once):
+                break
+            count += 1
+        self._give(count)
+        return self._taken()
+
+    def finish(self) -> list[bytes]:
+        """The stream is at its end: all that is left."""
+        if self._rows[-1].blank and self._rows[-1].left is None:
+            self._rows.pop()
+        self._give(len(self._rows))
+        self._rows, self._x, self._y, self._torn = [Row(self._style)], 0, 0, ""
+        return self._taken()
+
+    def next_due(self) -> float | None:
+        """When `settle` has something to give, if nothing comes."""
+        left = self._rows[0].left if self._y else None
+        return None if left is None else left + HOLD
+
+    def seen(self) -> list[Row]:
+        """The lines that can be seen and still change: bars, and what stands among them."""
+        return [row for row in self._rows if (row.live or row.left is not None) and not row.blank]
+
+    def _taken(self) -> list[bytes]:
+        if self._x == 0 and self._y == 0 and all(row.spent for row in self._rows) and not self._rows[0].empty:
+            self._rows[0].renew(self._style)
+            del self._rows[1:]
+            self._climbs = False
+        over, self._over = self._over, []
+        return over
+
+    def _give(self, count: int) -> None:
+        """The first lines are over."""
+        for row in self._rows[:count]:
+            line = row.line()
+            if line is not None:
+                self._over.append(line)
+        del self._rows[:count]
+        self._y = max(0, self._y - count)
+
+    # What the program writes
+
+    def _take(self, match: re.Match[str]) -> None:
+        kind = match.lastindex
+        if kind == 1:
+            self._write(match[1])
+        elif kind == 2 or kind == 3:
+            self._end_row(returned=kind == 3)
+        elif kind == 4:
+            self._rows[self._y].go_back(self._style)
+            self._x = 0
+        elif kind == 5:
+            self._rows[self._y].live = True
+            self._x = max(0, self._x - len(match[5]))
+        elif kind == 6:
+            self._go_to_tab(8 - self._x % 8)
+        elif kind == 8:
+            self._control(match[0], match[7], match[8])
+        elif not match[0].startswith("\x1b") or kind == 9:
+            self._rows[self._y].keep(match[0], self._style)
+
+    def _write(self, text: str) -> None:
+        row = self._rows[self._y]
+        if row.live and TRACEBACK in text:  # nothing has ended the bar
+            bar, _, rest = text.partition(TRACEBACK)
+            self._put(bar, cells_of(bar))
+            if not row.blank:
+                self._end_row(returned=False)
+            text = TRACEBACK + rest
+        self._put(text, cells_of(text))
+
+    def _go_to_tab(self, columns: int) -> None:
+        if self._x >= self._rows[self._y].width:
+            self._put("\t", [" "] * columns)
+        else:  # nothing is written over
+            self._x += columns
+
+    def _put(self, text: str, cells: list[str]) -> None:
+        row = self._rows[self._y]
+        if row.live and row.since is None:
+            row.since = self._now
+        row.write(self._x, text, cells, self._style)
+        self._x += len(cells)
+        if row.size > LINE_LIMIT:
+            self._end_row(returned=False)
+
+    def _end_row(self, returned: bool) -> None:
+        """A line like any other is over at once, with what stands above; a bar is not, to which a program that moves
+        about may come back. Nor is an empty line, by which it may get past a bar of somebody else."""
+        row = self._rows[self._y]
+        row.end(returned, self._now)
+        self._go_down(1)
+        self._x = 0
+        if row.plain and row.width and not self._climbs:
+            self._give(self._y)
+
+    def _go_down(self, count: int) -> None:
+        while len(self._rows) <= self._y + count:
+            self._rows.append(Row(self._style))
+        for row in self._rows[self._y : self._y + count]:
+            row.left = self._now if row.left is None else row.left
+        self._y += count
+        self._rows[self._y].left = None
+        if len(self._rows) > ROWS_LIMIT:
+            self._give(len(self._rows) - ROWS_LIMIT)
+
+    def _go_up(self, count: int) -> None:
+        self._climbs = self.has_climbed = True
+        missing = count - self._y
+        if missing > 0:  # those are over; what is drawn there now comes anew
+            self._rows[:0] = [Row(live=True) for _ in range(missing)]
+            self._y += missing
+            del self._rows[ROWS_LIMIT:]
+        self._y -= count
+        row = self._rows[self._y]
+        row.live, row.left = True, None
+
+    def _control(self, sequence: str, parameters: str, what: str) -> None:
+        row = self._rows[self._y]
+        if what == "m":
+            if _COLOURS.fullmatch(parameters):
+                self._colours.take(parameters.encode())
+                self._style = self._colours.sequence().decode()
+                row.keep(sequence, self._style)
+            return
+        found = _NUMBER.match(parameters)
+        number = int(found[0]) if found else None
+        count = max(1, min(number or 1, ROWS_LIMIT - 1))
+        if what in "AF":
+            self._go_up(count)
+        elif what in "BE":
+            self._go_down(count)
+        elif what == "C":
+            self._x += min(number or 1, 1000)
+        elif what == "D":
+            self._x = max(0, self._x - (number or 1))
+        elif what == "G":
+            self._x = (number or 1) - 1
+        elif what == "K" or (what == "J" and not number):
+            self._erase(number or 0, below=what == "J")
+        if what in "EF":
+            self._x = 0
+
+    def _erase(self, which: int, below: bool) -> None:
+        row = self._rows[self._y]
+        row.erase(self._x if which == 0 else 0, self._x + 1 if which == 1 else None, self._style)
+        if below:
+            del self._rows[self._y + 1 :]

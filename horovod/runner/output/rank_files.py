@@ -1,0 +1,118 @@
+"""Files with what each rank has written."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+STREAMS = {1: "stdout", 2: "stderr"}
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+class RankFileError(OSError):
+    """A file of a rank's output cannot be written; the text names it and says why."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        super().__init__(error.errno, error.strerror, str(path))
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"rank file {self.path}: {self.strerror}"
+
+
+class RankFiles:
+    """DIR/rank.<zero-padded rank>/stdout and stderr, with the bytes of each worker as they came.
+
+    DIR may be a symbolic link. What lies in it others may have prepared: links there are not followed, and only plain
+    files are written. Raises RankFileError, an OSError, when a directory or file cannot be made or written.
+    """
+
+    def __init__(self, directory: str, size: int) -> None:
+        width = len(str(size - 1))
+        self._files: dict[tuple[int, int], int] = {}
+        self._paths: dict[tuple[int, int], Path] = {}
+        top = path = Path(directory)
+        try:
+            top.mkdir(parents=True, exist_ok=True)
+            with _opened(os.open(top, _FOLDER)) as at:
+                for rank in range(size):
+                    folder = path = top / f"rank.{rank:0{width}}"
+                    with _opened(_enter(at, folder.name)) as inside:
+                        for stream, name in STREAMS.items():
+                            path = folder / name
+                            self._files[rank, stream] = _create(inside, name)
+                            self._paths[rank, stream] = path
+        except OSError as error:
+            self.close()
+            raise RankFileError(path, error) from None
+
+    def write(self, rank: int, stream: int, data: bytes) -> None:
+        """Append. After an error the file has the bytes that fitted."""
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(self._files[rank, stream], view) :]
+        except OSError as error:
+            raise RankFileError(self._paths[rank, stream], error) from None
+
+    def close(self) -> None:
+        """Close all files. Some file systems tell only now that they are full."""
+        files, self._files = self._files, {}
+        failed: RankFileError | None = None
+        for key, fd in files.items():
+            try:
+                os.close(fd)
+            except OSError as error:
+                failed = failed or RankFileError(self._paths[key], error)
+        if failed is not None:
+            raise failed
+
+
+@contextlib.contextmanager
+def _opened(fd: int) -> Iterator[int]:
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _enter(at: int, name: str) -> int:
+    """The folder of this name in the one that is open, made if need be."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, dir_fd=at)
+    try:
+        return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=at)
+    except NotADirectoryError:
+        _refuse_link(at, name)
+        raise
+
+
+def _create(at: int, name: str) -> int:
+    """An empty file of this name in the folder."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe without a reader blocks
+    try:
+        fd = os.open(name, flags, 0o666, dir_fd=at)
+    except OSError:
+        with contextlib.suppress(FileNotFoundError):
+            _refuse_link(at, name)
+        raise
+    try:
+        # Looked at by its name: a second name of another file, taken away since it was opened, is not there any more.
+        found = os.stat(name, dir_fd=at, follow_symlinks=False)
+        mine = os.path.samestat(found, os.fstat(fd)) and stat.S_ISREG(found.st_mode) and found.st_nlink < 2
+        if not mine:
+            raise OSError(errno.EEXIST, "something else is there; accepted is a plain file that has no other name")
+        os.ftruncate(fd, 0)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _refuse_link(at: int, name: str) -> None:
+    if stat.S_ISLNK(os.stat(name, dir_fd=at, follow_symlinks=False).st_mode):
+        raise OSError(errno.ELOOP, "it is a symbolic link, and links in the directory of output files are not followed")

@@ -1,0 +1,183 @@
+"""The bottom of a terminal, as bytes (as a person sees it: test_screens.py)."""
+
+import os
+
+import pytest
+
+from horovod.runner.output.area import ERASE, FRAME, Area, Bars
+from horovod.runner.output.output import DRAW_LIMIT, OutputQueue, OutputSink
+from horovod.runner.output.row import Row
+from horovod.runner.output.stream_output import StreamOutput
+
+OUT, ERR = 1, 2
+
+
+def row(text):
+    made = Row()
+    made.go_back("")
+    made.write(0, text, list(text), "")
+    return made
+
+
+def bars(*texts, stream=ERR, prefix=""):
+    return Bars(stream, prefix, [row(text) for text in texts])
+
+
+def lines_of(area, columns=20, lines=24):
+    area.frame(columns, lines, 0.0)
+    return list(area._drawn)
+
+
+def test_each_bar_has_its_line_in_the_order_of_the_ranks():
+    area = Area(full=True)
+    area.draw((10, ERR), bars("c", prefix="[10]:"))
+    area.draw((1, ERR), bars("b", prefix="[1]:"))
+    area.draw((1, OUT), bars("a", "", "a2", stream=OUT, prefix="[1]:"))
+    assert lines_of(area) == ["[1]:a", "[1]:a2", "[1]:b", "[10]:c"]  # nothing empty
+    area.draw((1, OUT), bars(stream=OUT))
+    assert lines_of(area) == ["[1]:b", "[10]:c"]
+
+
+def test_what_does_not_fit_is_cut_or_counted():
+    area = Area(full=True)
+    for rank in range(32):
+        area.draw((rank, ERR), bars("x" * 100, prefix=f"[{rank}]:"))
+    shown = lines_of(area, columns=42, lines=24)
+    assert [len(line) for line in shown[:22]] == [39] * 22
+    assert shown[22:] == ["and 10 more progress bars"]
+    area.say("waiting")
+    assert lines_of(area, columns=42, lines=24)[21:] == ["and 11 more progress bars", "waiting"]
+    assert lines_of(area, columns=42, lines=2) == ["[0]:" + "x" * 35]
+    area.say("")
+    assert lines_of(area, columns=14, lines=3) == ["[0]:xxxxxxx", "and 31 more"]
+    # A prefix leaves room for the bar; wide characters are not halved.
+    area = Area(full=True)
+    area.draw((0, ERR), bars("50%", prefix="[0@some.very.long.host.name]<stderr>:"))
+    assert lines_of(area, columns=23) == ["[0@some.ve50%"]
+    area.draw((0, ERR), bars("50%", prefix="\u4e2d\u4e2d\u4e2d\u4e2d"))
+    assert lines_of(area, columns=9) == ["\u4e2d 50%"]
+
+
+def test_only_what_has_changed_is_drawn():
+    area = Area(full=True)
+    area.draw((0, ERR), bars("a"))
+    area.draw((1, ERR), bars("b"))
+    assert area.frame(20, 24, 0.0) == b"\ra\x1b[K\r\n\rb\x1b[K"
+    assert area.frame(20, 24, 0.0) == b""
+    area.draw((1, ERR), bars("c"))
+    assert area.frame(20, 24, 0.0) == b"\r\x1b[1A\r\n\rc\x1b[K"
+    area.draw((0, ERR), bars())
+    assert area.frame(20, 24, 0.0) == b"\r\x1b[1A\rc\x1b[K\x1b[J"
+    area.draw((1, ERR), bars())
+    assert area.frame(20, 24, 0.0) == ERASE
+    assert not area.stands
+
+
+class Kept(OutputSink):
+    def __init__(self, terminals=(OUT, ERR), together=True, full=True):
+        super().__init__(set(terminals), together, full)
+        self.text = b""
+
+    def _emit(self, stream, data):
+        self.text += data
+
+    def take(self):
+        text, self.text = self.text, b""
+        return text
+
+
+def test_lines_go_above_and_frames_are_some_time_apart():
+    sink = Kept()
+    sink.draw((0, ERR), bars("5%"))
+    sink.refresh(1.0)
+    assert sink.take() == b"\r5%\x1b[K"
+    sink.draw((0, ERR), bars("6%"))
+    sink.refresh(1.0)
+    assert sink.take() == b""
+    assert sink.next_due() == 1.0 + FRAME
+    sink.put(OUT, b"line\n")
+    sink.put(ERR, b"other\n")
+    sink.refresh(1.0)
+    assert sink.take() == ERASE + b"line\nother\n\r6%\x1b[K"  # at once, so that it does not flicker
+    assert sink.next_due() is None
+    sink.draw((0, ERR), bars("7%"))
+    sink.pending = DRAW_LIMIT + 1  # a slow terminal
+    sink.refresh(2.0)
+    assert (sink.take(), sink.next_due()) == (b"", None)
+    sink.pending = 0
+    sink.end_bars()
+    assert sink.take() == ERASE
+    sink.refresh(2.0)
+    assert sink.take() == b""
+
+
+def test_the_status_line_stands_below_the_bars():
+    sink = Kept()
+    sink.status("one")
+    sink.status("one")
+    sink.refresh(1.0)
+    assert sink.take() == b"\rone\x1b[K"
+    sink.status("two")
+    sink.draw((3, ERR), bars("5%"))
+    sink.refresh(2.0)
+    assert sink.take() == b"\r\r5%\x1b[K\r\n\rtwo\x1b[K"
+    sink.status("")
+    sink.refresh(3.0)
+    assert sink.take() == b"\r\x1b[1A\r5%\x1b[K\x1b[J"
+    plain = Kept(full=False)
+    assert not plain.rewrites
+    plain.status("one")
+    plain.refresh(1.0)
+    assert plain.take() == b""
+
+
+def test_where_only_a_return_is_understood_there_is_one_line():
+    sink = Kept(full=False)
+    sink.draw((1, ERR), bars("50%", prefix="[1]:"))
+    sink.refresh(1.0)
+    assert sink.take() == b"\r[1]:50%"
+    sink.draw((0, ERR), bars("5%", prefix="[0]:"))
+    sink.refresh(2.0)
+    assert sink.take() == b"\r[0]:5% (and 1 more progress bar)"
+    sink.draw((1, ERR), bars())
+    sink.refresh(3.0)
+    assert sink.take() == b"\r[0]:5%" + b" " * 26
+    sink.put(OUT, b"line\n")
+    sink.refresh(3.0)
+    assert sink.take() == b"\r      \rline\n\r[0]:5%"
+
+
+def test_two_terminals_and_none():
+    mixed = Kept(terminals=(ERR,), together=False)
+    assert (mixed.shows_bars(OUT), mixed.shows_bars(ERR)) == (False, True)
+    mixed.draw((0, ERR), bars("5%"))
+    mixed.refresh(1.0)
+    mixed.take()
+    mixed.put(OUT, b"line\n")
+    assert mixed.take() == b"line\n"
+    mixed.lend()  # to a debugger
+    assert mixed.take() == ERASE
+    assert not mixed.shows_bars(ERR)
+    assert not mixed.rewrites
+    none = StreamOutput(None, None)
+    none.draw((0, ERR), bars("5%"))
+    none.write()
+    none.end_bars()
+    none.close()
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+def test_nothing_drawn_is_left_behind(monkeypatch, waiting):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(os, "isatty", lambda fd: True)
+    read_end, write_end = os.pipe()
+    queue = OutputQueue(write_end, write_end)
+    queue.draw((0, ERR), bars("5%"))
+    queue.write()
+    if waiting:
+        queue._emit(ERR, b"not written when a program is interrupted\n")
+    queue.close()
+    # What has been written in part then is not erased.
+    assert os.read(read_end, 1000) == b"\r5%\x1b[K" + (b"\r\n" if waiting else ERASE)
+    os.close(read_end)
+    os.close(write_end)

@@ -1,0 +1,130 @@
+"""What a program that draws shows in the end. That a terminal would show the same: test_screens.py."""
+
+import random
+
+import pytest
+
+from horovod.runner.output import canvas
+from horovod.runner.output.canvas import HOLD, ROWS_LIMIT, Canvas
+from horovod.runner.output.colours import Colours
+from horovod.runner.output.lines import LINE_LIMIT
+from horovod.runner.output.row import ROW_LIMIT
+from horovod.runner.output.stream_text import StreamText
+from horovod.runner.output.width import cells_of, columns_of, cut
+
+UP = "\x1b[A"
+RED = "\x1b[31mred\x1b[0m"
+
+
+def drawn(*texts, now=0.0):
+    """(lines that are over, what still changes) after each text."""
+    made = Canvas(Colours())
+    return [([line.decode() for line in made.feed(text, now)], [row.shown() for row in made.seen()]) for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["\r 0%", "\r 50%", "\rdone\n"], [([], [" 0%"]), ([], [" 50%"]), ([], ["done"])]),
+        (["50%\r", "60%\r"], [([], ["50%"]), ([], ["60%"])]),
+        (["100%\r9%"], [([], ["9%0%"])]),  # what is shorter leaves the rest of what it overwrites
+        (["100%\r9%\x1b[K"], [([], ["9%"])]),
+        (["100%\x1b[2K\r9%"], [([], ["9%"])]),
+        (["abc\b\bx"], [([], ["axc"])]),
+        (["\r5%", "\r  \r", "word\n"], [([], ["5%"]), ([], []), (["word\n"], [])]),  # a bar is taken away for a line
+        (["\r5%\r  \r6%"], [([], ["6%"])]),
+        (["a", "b\n"], [([], []), (["ab\n"], [])]),  # nothing that changes
+        (["\r5%\nword\n"], [(["5%\n", "word\n"], [])]),
+        # Two bars, one below the other; the one below goes.
+        (["\router", "\n\rinn" + UP, "\n\r   \r" + UP], [([], ["outer"]), ([], ["outer", "inn"]), ([], ["outer"])]),
+        # Only one, below the line of another program.
+        (["\n\r5%" + UP, "\n\r6%" + UP], [([], ["5%"]), ([], ["6%"])]),
+        (["\ra\n\rb\n\rc\x1b[2A\rx\x1b[2B\rz"], [([], ["x", "b", "z"])]),
+        (["\ra\n\rb\x1b[F\x1b[J"], [([], [])]),
+        (["\rabc\x1b[1G\x1b[1Cx\x1b[1Dy\x1b[?25l\x1b]0;title\x07"], [([], ["ayc"])]),
+        (["\r\x1b[3", "1mred\x1b[0m", "\x1b", "[Kx"], [([], []), ([], [RED]), ([], [RED]), ([], [RED + "x"])]),
+        (["\ra\tb"], [([], ["a       b"])]),
+        (["\r25%Traceback (most recent call last):\n"], [(["25%\n", "Traceback (most recent call last):\n"], [])]),
+    ],
+)  # fmt: skip
+def test_what_is_shown(texts, expected):
+    assert drawn(*texts) == expected
+
+
+def test_a_line_that_is_left_is_over_when_the_cursor_does_not_come_back():
+    bars = Canvas(Colours())
+    assert bars.feed("\r100%\n", 1.0) == []
+    assert bars.next_due() == 1.0 + HOLD
+    assert bars.settle(0.9 + HOLD) == []
+    assert bars.settle(1.0 + HOLD) == [b"100%\n"]
+    assert bars.idle
+    assert bars.feed("\r100%\n", 2.0) == []
+    assert bars.settle(2.0, at_once=True) == [b"100%\n"]  # the program has gone on
+    text = StreamText(True)
+    text.feed(b"\ra\n\rb" + UP.encode() + b"\n", 3.0)
+    assert text.settle(3.0, at_once=True) == []  # it moves up and down
+    assert text.settle(3.0 + HOLD) == [b"a\n"]
+    assert text.finish() == [b"b\n"]
+
+
+def test_what_moves_a_program_beyond_its_lines_does_no_harm():
+    for text in (
+        "\x1b[999999999A",
+        "\x1b[9999999B",
+        "\x1b[99999999Cx",
+        "\x1b[9999999G",
+        "\x1b[999999999999D" + UP * 99,
+    ):
+        made = Canvas(Colours())
+        made.feed(text * 100 + "\rbar", 0.0)
+        assert len(made._rows) <= ROWS_LIMIT
+        assert made.seen()[-1].shown().startswith("bar")
+
+
+def test_memory_is_bounded():
+    made = Canvas(Colours())
+    for _ in range(50):
+        made.feed("\r" + "x" * 10_000, 0.0)
+        made.feed("\u0301" * 10_000 + "\b" * 10, 0.0)
+    [row] = made.seen()
+    assert len(row._cells) == ROW_LIMIT
+    assert row._text is None
+    made = Canvas(Colours())
+    for _ in range(100):
+        made.feed("\r" + "bar\n" + UP * 2, 0.0)
+    assert len(made._rows) <= ROWS_LIMIT
+    made.feed("\x1b[" + "1" * 100_000, 0.0)
+    assert len(made._torn) <= canvas._TORN_LIMIT
+    assert LINE_LIMIT > ROW_LIMIT
+    long = "y" * (3 * ROW_LIMIT)
+    assert Canvas(Colours()).feed(long + "\n", 0.0) == [long.encode() + b"\n"]  # what is not drawn over is kept
+
+
+def test_any_cutting_and_any_bytes_give_the_same():
+    random.seed(3)
+    pieces = [b"\r", b"\n", b"a", b"bc", b"\xc3\xa9", b"\xe4\xb8\xad", b"\xff", b"\x1b[31m", b"\b", b"\x1b[K"]
+    for _ in range(300):
+        text = b"".join(random.choice(pieces) for _ in range(30))
+        whole, cut_up = StreamText(True), StreamText(True)
+        expected = whole.feed(b"\r" + text, 0.0) + whole.finish()
+        found = [line for at in range(len(text) + 1) for line in cut_up.feed((b"\r" + text)[at : at + 1], 0.0)]
+        assert [*found, *cut_up.finish()] == expected, text
+        assert not cut_up.drawing
+
+
+def test_widths():
+    assert [columns_of(c) for c in "a\u00e9\u4e2d\u0301\u200d\u2588\u2501\U0001f600\u00ad"] == [
+        1,
+        1,
+        2,
+        0,
+        0,
+        1,
+        1,
+        2,
+        1,
+    ]
+    assert cells_of("a\u4e2de\u0301") == ["a", "\u4e2d", "", "e\u0301"]
+    assert cut(cells_of("a\u4e2db"), 2) == ["a", " "]
+    assert cut(cells_of("a\u4e2db"), 3) == ["a", "\u4e2d", ""]
+    assert drawn("\r\u4e2d\u4e2d\r\x1b[1Cx") == [([], [" x\u4e2d"])]  # half of it is overwritten

@@ -1,0 +1,251 @@
+"""What a person sees: real jobs in a pseudo terminal, and the bytes of the launcher in a terminal emulator."""
+
+import contextlib
+import fcntl
+import os
+import random
+import select
+import signal
+import struct
+import sys
+import termios
+import time
+
+import pyte
+import pytest
+
+from horovod.runner.output.area import MARGIN
+from horovod.runner.output.canvas import HOLD, Canvas
+from horovod.runner.output.colours import Colours
+from horovod.runner.output.display import Display
+from horovod.runner.output.output import OutputSink
+from tests.runner.launching import MARK, marked_environment, processes_with
+
+OUT, ERR = 1, 2
+UP = "\x1b[A"
+
+
+class Emulator:
+    """A terminal of that size that keeps what scrolls away."""
+
+    def __init__(self, columns, lines):
+        self.screen = pyte.HistoryScreen(columns, lines, history=100_000)
+        self.stream = pyte.ByteStream(self.screen)
+
+    def feed(self, data):
+        self.stream.feed(data)
+
+    def lines(self):
+        """All lines from the first to that of the cursor."""
+        screen = self.screen
+        past = ["".join(line[x].data for x in range(screen.columns)) for line in screen.history.top]
+        return [line.rstrip() for line in past + screen.display[: screen.cursor.y + 1]]
+
+
+class Job(Emulator):
+    """A shell command in a pseudo terminal."""
+
+    def __init__(self, command, columns, lines):
+        super().__init__(columns, lines)
+        self.environment = {**marked_environment(), "TERM": "xterm-256color"}
+        self.pid, self.fd = os.forkpty()
+        if self.pid == 0:
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+            os.execvpe("bash", ["bash", "-c", command], self.environment)
+
+    def until(self, condition, seconds=60.0):
+        """Reads until the lines are as wanted, and returns them."""
+        end = time.monotonic() + seconds
+        while not condition(lines := self.lines()):
+            if not select.select([self.fd], [], [], max(0.0, end - time.monotonic()))[0]:
+                pytest.fail("not within the time:\n" + "\n".join(lines))
+            try:
+                self.feed(os.read(self.fd, 65536))
+            except OSError:
+                pytest.fail("ended:\n" + "\n".join(lines))
+        return lines
+
+    def type(self, keys):
+        os.write(self.fd, keys)
+
+    def resize(self, columns, lines):
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        self.screen.resize(lines, columns)
+
+
+@contextlib.contextmanager
+def job(program, tmp_path, *, columns=80, lines=24, ranks=2, before="", after=""):
+    (tmp_path / "program.py").write_text(program)
+    launch = f"{sys.executable} -m horovod.runner -np {ranks} {sys.executable} program.py"
+    made = Job(f"cd {tmp_path}; {before} {launch}; {after} echo code $?", columns, lines)
+    try:
+        yield made
+    finally:
+        for left in {made.pid, *processes_with(made.environment[MARK])}:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(left, signal.SIGKILL)
+        os.waitpid(made.pid, 0)
+        os.close(made.fd)
+
+
+# Draws as tqdm and Keras do: a bar that \r begins, one below it, one that \b goes back on, colours, lines between.
+BARS = """
+import os, sys, time
+rank = os.environ["HOROVOD_RANK"]
+def err(text):
+    sys.stderr.write(text); sys.stderr.flush()
+def wait(name):
+    while not os.path.exists(name):
+        bars("/"); time.sleep(0.05); bars("|")
+def bars(what, part=50):
+    err(f"\\router {part:3}% {what} \\u4e2d\\u2588")
+    err("\\n"); err(f"\\r\\x1b[32minner\\x1b[0m {part:3}% {what} " + "x" * 300); err("\\x1b[A")
+for part in range(0, 51, 5):
+    bars("-", part)
+    if part % 25 == 0:
+        time.sleep(0.2)  # that it moves up is known from now on
+        print("loss", part, flush=True)
+wait("half")
+err("\\n\\r" + " " * 400 + "\\r\\x1b[A")
+print("later", flush=True)
+err("\\router 100% done  \\n")
+time.sleep(0.3)
+width = 0
+for part in range(20):
+    text = f"\\x1b[1m{part + 1:2}/20\\x1b[0m epoch"
+    sys.stdout.write("\\b" * width + "\\r" + text); sys.stdout.flush()
+    width = len(text)
+sys.stdout.write("\\n")
+print("end")
+"""
+
+
+def is_half(columns):
+    """Both ranks' bars at 50%, at the bottom, whole."""
+
+    def check(lines):
+        ends = [line[:columns] for line in lines[-4:]]
+        return sum("loss 50" in line for line in lines) == 2 and [line.split("%")[0] for line in ends] == [
+            f"[{rank}]<stderr>:{bar}  50" for rank in (0, 1) for bar in ("outer", "inner")
+        ]
+
+    return check
+
+
+@pytest.mark.parametrize(("columns", "then"), [(80, 80), (200, 60)])
+def test_bars_live_at_the_bottom_and_lines_scroll_above(tmp_path, columns, then):
+    with job(BARS, tmp_path, columns=columns) as run:
+        lines = run.until(is_half(columns))
+        for line, bar in zip(lines[-4:], ("outer", "inner") * 2, strict=True):
+            assert line.endswith("\u4e2d\u2588") if bar == "outer" else len(line) == columns - MARGIN
+        above = lines[:-4]
+        words = [line for line in above if not line.startswith("horovodrun: ")]
+        assert sorted(words) == sorted(f"[{rank}]<stdout>:loss {part}" for rank in (0, 1) for part in (0, 25, 50))
+        if then != columns:
+            run.resize(then, 24)
+            lines = run.until(lambda lines: is_half(columns)(lines) and len(lines[-1]) == then - MARGIN)
+            assert len(lines[-3]) == then - MARGIN
+        (tmp_path / "half").touch()
+        lines = run.until(lambda lines: "code 0" in lines)
+    assert "" not in lines[: lines.index("code 0")]
+    for rank in (0, 1):
+        mine = [line for line in lines if line.startswith(f"[{rank}]")]
+        out = [line.removeprefix(f"[{rank}]<stdout>:") for line in mine if "stdout" in line]
+        assert out == ["loss 0", "loss 25", "loss 50", "later", "20/20 epoch", "end"]
+        assert [line for line in mine if "stderr" in line] == [f"[{rank}]<stderr>:outer 100% done"]
+
+
+def test_ctrl_z_and_ctrl_c_leave_a_clean_terminal(tmp_path):
+    stop = "echo stopped; touch again; fg;"
+    program = BARS.replace('wait("half")', 'wait("again"); print("again", flush=True); wait("never")')
+    with job(program, tmp_path, before="set -m; trap : INT;", after=stop) as run:
+        run.until(is_half(80))
+        run.type(b"\x1a")
+        lines = run.until(lambda lines: "stopped" in lines)
+        assert not any("stderr" in line for line in lines), lines
+        lines = run.until(lambda lines: sum("stdout>:again" in line for line in lines) == 2 and is_half(80)(lines))
+        assert sum("stderr" in line for line in lines) == 4
+        run.type(b"\x03")
+        lines = run.until(lambda lines: "code 130" in lines)
+        end = lines.index("code 130")
+        assert any(line.startswith("horovodrun: SIGINT received") for line in lines)
+        assert lines[end - 1].startswith("horovodrun: stopped by SIGINT")
+        # The bars' last states stay, each once, beginning with their ranks.
+        assert sum("outer" in line for line in lines[:end]) == 2
+
+
+def test_a_debuggers_terminal_is_not_drawn_on(tmp_path):
+    program = BARS.replace('wait("half")', "").replace("time.sleep(0.3)", "")
+    launch = f"{sys.executable} -m horovod.runner -np 2 --debug-rank 0 {sys.executable} program.py"
+    (tmp_path / "program.py").write_text(program)
+    made = Job(f"cd {tmp_path}; {launch}; echo code $?", 80, 24)
+    try:
+        data = b""
+        while b"code 0" not in data:
+            assert select.select([made.fd], [], [], 60)[0], data
+            data += os.read(made.fd, 65536)
+    finally:
+        os.close(made.fd)
+        os.waitpid(made.pid, 0)
+    ours = data.replace(b"\r\n", b"\n").split(b"\n")
+    mine = [line for line in ours if line.startswith(b"[1]")]
+    assert b"[1]<stderr>:outer 100% done" in mine
+    assert not [line for line in mine if b"\x1b[" in line and b"[0m" not in line]
+
+
+def test_a_program_on_a_canvas_shows_what_it_shows_on_a_terminal():
+    random.seed(11)
+    pieces = ["\r", "\n", "a", "bcd", "e\u0301", "\x1b[K", "\x1b[1K", "\x1b[2K", "\x1b[J", "\x1b[2D", "\x1b[C",
+              "\x1b[3G", "\b", "\t", "\x1b[31m", "\x1b[0m"]  # fmt: skip
+    for up in (False, True):
+        for _ in range(60):
+            text = "".join(random.choice([*pieces, UP] if up else pieces) for _ in range(40))
+            start = "\r." + "\n\r." * 20 + UP * 10 if up else ""  # it does not get back to what is over
+            terminal, canvas = Emulator(120, 50), Canvas(Colours())
+            terminal.feed((start + text).replace("\n", "\r\n").encode())
+            lines = canvas.feed(start + text, 0.0) + canvas.finish()
+            colourless = Emulator(120, 50)
+            colourless.feed(b"".join(lines).replace(b"\n", b"\r\n"))
+            shown = ["".join(line).rstrip() for line in terminal.screen.display]
+            assert [line for line in colourless.lines() if line] == [line for line in shown if line], text
+
+
+class Kept(OutputSink):
+    def __init__(self):
+        super().__init__((OUT, ERR), together=True, full=True)
+        self.terminal = Emulator(120, 12)  # so wide that lines are easily compared; bars are cut earlier
+
+    def _size(self, stream):
+        return 60, 12
+
+    def _emit(self, stream, data):
+        self.terminal.feed(data.replace(b"\n", b"\r\n"))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_happens_lines_are_whole_and_bars_below_them(seed):
+    random.seed(seed)
+    sink = Kept()
+    display = Display(sink, dict.fromkeys(range(5), "h"))
+    now = 0.0
+    for step in range(300):
+        rank, stream = random.randrange(5), random.choice((OUT, ERR))
+        text = random.choice(
+            ["line\n", "\r5%", f"\r{step}% " + "#" * 40, "\n", "\r   \r", f"\n\rlow{step}" + UP, "\r100%\n"]
+        )
+        display.show(rank, stream, text.encode(), now)
+        now += random.choice((0.01, 0.1, HOLD))
+        display.tick(now)
+        sink.refresh(now)
+        if step % 20:
+            continue
+        lines = sink.terminal.lines()
+        drawn = sink._areas[ERR]._drawn
+        whole = lines[: len(lines) - len(drawn)] if drawn else lines[:-1]
+        assert [line.rstrip() for line in drawn] == (lines[-len(drawn) :] if drawn else [])
+        assert all(line.startswith("[") and line.count("<std") == 1 for line in whole), whole
+        assert len(drawn) <= 11
+    display.flush()
+    sink.end_bars()
+    assert all(line.startswith("[") and line.count("<std") == 1 for line in sink.terminal.lines()[:-1])
+    assert sink.terminal.lines()[-1] == ""
