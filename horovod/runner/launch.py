@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from horovod._version import __version__
 from horovod.runner.base.errors import AgentError, LaunchError
 from horovod.runner.base.job_result import JobResult
-from horovod.runner.base.signals import SignalQueue
+from horovod.runner.base.signals import SignalQueue, given_back
 from horovod.runner.command import cli, help, spelling
 from horovod.runner.job import debugging
 from horovod.runner.job.job import Job
@@ -65,7 +65,7 @@ def _tell(namespace: argparse.Namespace) -> JobResult | None:
     elif namespace.doctor:
         from horovod.runner.doctor import doctor
 
-        return doctor.run(namespace, os.environ, SignalQueue())
+        return doctor.run(namespace, os.environ, SignalQueue.if_possible())
     else:
         return None
     return JobResult(0)
@@ -83,11 +83,13 @@ def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def _run(args: argparse.Namespace) -> None:
-    """Run what `parse_args` has understood, as programs do that are launchers themselves.
+    """Run what `parse_args` has understood, as programs do that are launchers themselves. From the main thread, signals
+    end the job as they end horovodrun's, until it is over.
 
     Raises ValueError for what cannot be started, RuntimeError naming the rank that failed first when the job fails.
     """
-    result = _started(args, has_stdin=True)
+    with given_back():
+        result = _started(args, has_stdin=True)
     if result.exit_code != 0:
         raise RuntimeError(result.message or f"the job has ended with exit code {result.exit_code}")
     if result.message:
@@ -117,7 +119,7 @@ def _started(namespace: argparse.Namespace, has_stdin: bool) -> JobResult:
         settings = cli.settings(namespace, command, os.environ)
     for warning in caught:
         _say(f"warning: {warning.message}")
-    signals = SignalQueue()
+    signals = SignalQueue.if_possible()
     if settings.jsrun:
         from horovod.runner.foreign import jsrun
 

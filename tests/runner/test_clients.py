@@ -140,11 +140,14 @@ def test_a_script_behind_them_is_no_command_either(tmp_path):
 
 def test_the_launcher_from_a_program():
     program = (
-        "import sys\n"
+        "import signal, sys, threading\n"
         "from horovod.runner import launch\n"
         "args = launch.parse_args(['--num-p', '2', sys.executable, '-c', 'print(41 + 1)'])\n"
         "assert (args.num_proc, args.command[1]) == (2, '-c'), args\n"
+        "before = [signal.getsignal(n) for n in (2, 15, 20)]\n"
         "assert launch._run(args) is None\n"
+        "assert [signal.getsignal(n) for n in (2, 15, 20)] == before\n"
+        "thread = threading.Thread(target=launch._run, args=(args,)); thread.start(); thread.join()\n"
         "try:\n"
         "    launch._run(launch.parse_args(['-np', '1', sys.executable, '-c', 'raise SystemExit(7)']))\n"
         "except RuntimeError as error:\n"
@@ -157,7 +160,7 @@ def test_the_launcher_from_a_program():
         python(program), env=env, capture_output=True, timeout=LIMIT, stdin=subprocess.DEVNULL, text=True
     )
     assert done.returncode == 5, done.stderr
-    assert sorted(done.stdout.splitlines()) == ["[0]<stdout>:42", "[1]<stdout>:42"]
+    assert sorted(done.stdout.splitlines()) == ["[0]<stdout>:42"] * 2 + ["[1]<stdout>:42"] * 2
     assert processes_with(env["HVD_TEST_MARK"]) == []
 
 

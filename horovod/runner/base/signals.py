@@ -2,9 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import threading
+from collections.abc import Iterator
 from types import FrameType
+
+_TAKEN = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP, signal.SIGTTIN)
+
+
+@contextlib.contextmanager
+def given_back() -> Iterator[None]:
+    """Afterwards signals do what they did before: for jobs inside of a program that goes on."""
+    if threading.current_thread() is not threading.main_thread():  # where nobody can take them over
+        yield
+        return
+    handlers = {number: signal.getsignal(number) for number in _TAKEN}
+    wakeup = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(wakeup)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        for number, handler in handlers.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
 
 class SignalQueue:
@@ -24,6 +46,11 @@ class SignalQueue:
             signal.signal(signal.SIGTSTP, self._on_signal)
         # A launcher in the background that reads from the terminal must not be stopped by it; the read fails instead.
         signal.signal(signal.SIGTTIN, signal.SIG_IGN)
+
+    @classmethod
+    def if_possible(cls) -> SignalQueue | None:
+        """None outside of the main thread: whoever started it has the signals then."""
+        return cls() if threading.current_thread() is threading.main_thread() else None
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self._numbers.append(number)

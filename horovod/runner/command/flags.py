@@ -165,22 +165,22 @@ FLAGS: tuple[Flag, ...] = (
     Flag(("-np", "-n", "--num-proc"), JOB, "number of processes", _COUNT),
     Flag(("--benchmark",), JOB, "measure the collectives on these processes instead of running a command; options of "
          "the benchmark come after --, as in -np 2 --benchmark -- --quick (-- --help lists them)"),
-    Flag(("--completion",), JOB, "print a script with which bash, zsh or fish complete this command line, and exit",
+    Flag(("--completion",), JOB, "print a script that completes this command line in a shell, and exit",
          _choice("SHELL", "bash", "zsh", "fish")),
     Flag(("--doctor",), JOB, "check this machine and the hosts of the job, and exit"),
     Flag(("--gloo",), JOB, "use the built-in controller and launcher (the default)", exclusive="controller"),
-    Flag(("--mpi",), JOB, "start the processes by mpirun or mpiexec", exclusive="controller"),
-    Flag(("--jsrun",), JOB, "start the processes by jsrun, in an LSF job (the default there)",
+    Flag(("--mpi",), JOB, "start the processes with mpirun or mpiexec", exclusive="controller"),
+    Flag(("--jsrun",), JOB, "start the processes with jsrun, in an LSF job (the default there)",
          exclusive="controller"),
     _setting("HOROVOD_START_TIMEOUT", JOB),
-    Flag(("--config-file",), JOB, "YAML file with settings; flags beat it wherever they stand, it beats variables",
+    Flag(("--config-file",), JOB, "YAML file with settings; flags override it wherever they stand",
          _text("FILE")),
 
     Flag(("-H", "--hosts"), HOSTS, "hosts and slots, as in host1:2,host2:4", _text("h:n,...", "host"),
          exclusive="hosts"),
     Flag(("-hostfile", "--hostfile"), HOSTS, "file with a line 'name slots=N' per host", _text("FILE"),
          exclusive="hosts"),
-    Flag(("--host-discovery-script",), HOSTS, "program that prints the hosts there are now; makes the job elastic",
+    Flag(("--host-discovery-script",), HOSTS, "program that prints the available hosts; makes the job elastic",
          _text("FILE"), exclusive="hosts", missing=_ELASTIC),
     Flag(("--network-interfaces",), HOSTS, "network interfaces to use, as in eth0,eth1", _text("a,b", "interface"),
          exclusive="interfaces"),
@@ -196,13 +196,13 @@ FLAGS: tuple[Flag, ...] = (
 
     Flag(("--output-filename",), OUTPUT, "also write DIR/rank.N/stdout and stderr", _text("DIR")),
     Flag(("-prefix-timestamp", "--prefix-output-with-timestamp"), OUTPUT, "timestamp before each line of output"),
-    Flag(("--prefix-output-with-host",), OUTPUT, "the host's name too in the prefix of each line, as in "
+    Flag(("--prefix-output-with-host",), OUTPUT, "the host's name in the prefix of each line, too, as in "
          "[3@host2]<stdout>:"),
-    Flag(("--collapse-output",), OUTPUT, "show a line that several ranks write within half a second once, as in "
+    Flag(("--collapse-output",), OUTPUT, "show a line once that several ranks write within half a second, as in "
          "[0-3]<stdout>:line; the files of --output-filename keep every line"),
     Flag(("--verbose",), OUTPUT, "show what is started"),
     _setting("HOROVOD_DEBUG_RANK", OUTPUT, help="rank that gets this terminal, for pdb and breakpoint(), while the "
-             "others wait as long as it takes"),
+             "others wait as long as it takes", default="none"),
 
     _setting("HOROVOD_FUSION_THRESHOLD", TUNING, value=_mebibytes(BY_NAME["HOROVOD_FUSION_THRESHOLD"]),
              help="MiB of tensors reduced together; 0: each alone", default="128"),

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 
 from horovod.runner.command.flags import FLAGS, GROUPS, Flag
 
-USAGE = "horovodrun -np N [-H host:slots,...] [flags] command [arguments]"
+USAGE = "horovodrun -np N [flags] [NAME=value ...] command [arguments]"
 _ABOUT = "Start N copies of a command that work together as one Horovod job."
 _ORDER = (
-    "Flags stand before the command; what follows the command belongs to it. A flag beats the key of the YAML file "
-    "(--config-file), which beats the environment variable (docs/settings.md lists all three)."
+    "Flags come before the command; everything after its first word belongs to it. Long flags may be shortened as long "
+    "as it is clear which one is meant. A flag overrides the key of the YAML file (--config-file), which overrides the "
+    "environment variable (docs/settings.md lists all three)."
 )
 EXAMPLES = (
     ("horovodrun -np 4 python train.py", "four processes on this machine"),
