@@ -68,12 +68,13 @@ test-all: ## [30 min] all there is: also what is marked heavy, and hosts and lau
 unit: $(STAMPS)/doctest $(STAMPS)/tools ## [3 min] the core's C++ unit tests
 	nice scripts/unit-tests.sh build/unit ""
 
-lint: $(STAMPS)/dev $(STAMPS)/editable ## [1 min] formatting, ruff, mypy, import-linter, order of the C++ includes
+lint: $(STAMPS)/dev $(STAMPS)/editable ## [1 min] formatting, ruff, mypy, import-linter, circles of imports, order of the C++ includes
 	ruff check .
 	ruff format --check .
 	clang-format --dry-run -Werror $$(scripts/cxx-files.sh)
 	mypy
 	lint-imports
+	python tools/check_imports.py
 	python tools/check_includes.py
 
 format: $(STAMPS)/dev ## [10 s] put Python and C++ into the form that lint asks for

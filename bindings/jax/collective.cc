@@ -1,4 +1,4 @@
-// horovod/_keras/_jax.so: collectives as a foreign function of XLA on the CPU (docs/adr/0012-jax.md).
+// horovod/_jax/_jax.so: collectives as a foreign function of XLA on the CPU (docs/adr/0012-jax.md).
 // A call takes any number of tensors, announces all of them and then waits, driving the engine with the thread that XLA runs it on.
 // Header-free (xla_ffi.h) and tied to the engine by a table (face/api.h), so it is built without jaxlib and without Python.
 #include <array>

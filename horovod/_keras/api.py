@@ -8,8 +8,10 @@ from typing import Any
 from horovod._keras import backend, callbacks, in_sync, saving
 from horovod._keras.reduction import GradientReduction
 from horovod._keras.versions import backend_of, import_keras, is_legacy, keras_of
+from horovod.common.compression import check_compression
+from horovod.common.exceptions import UnsupportedOpError
 from horovod.common.in_sync.variables import optimizer_variables
-from horovod.common.ops import Average, check_compression, op_name, resolve_op
+from horovod.common.ops import Average, op_name, resolve_op
 from horovod.common.ops import Sum as SumOp
 from horovod.common.process_sets import ProcessSet, global_process_set
 
@@ -121,7 +123,7 @@ def make_functions(face: Face) -> SimpleNamespace:
         """This rank's part, cut along dim 0, of the reduction with Average or Sum; not for scalars. ValueError for
         another ``op``."""
         if isinstance(op, bool) or op not in (Average, SumOp):
-            raise ValueError(f"reducescatter: op is {op_name(op)}; accepted are Average and Sum")
+            raise UnsupportedOpError(f"reducescatter: op is {op_name(op)}; accepted are Average and Sum")
         return adapter.reducescatter(value, name, op)
 
     def check_in_sync(

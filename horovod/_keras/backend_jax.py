@@ -1,7 +1,7 @@
 """Keras 3 on JAX. See ``backend.Adapter`` for what the functions do.
 
 Values that exist go through NumPy (arrays.py), those of programs being compiled through one call of a foreign function
-(jax_calls.py). Both speak the same language to the other ranks: one rank may run eagerly while others compile.
+(calls.py). Both speak the same language to the other ranks: one rank may run eagerly while others compile.
 """
 
 from collections.abc import Sequence
@@ -9,11 +9,11 @@ from typing import Any
 
 from jax import numpy as jnp
 
-from horovod._core import WIRE_NONE
-from horovod._keras import arrays, jax_calls
-from horovod._keras.arrays import Reduction
-from horovod._keras.jax_compression import Compression
+from horovod._jax import arrays, calls
+from horovod._jax.arrays import Reduction
+from horovod._jax.compression import Compression
 from horovod.common.basics import HorovodBasics
+from horovod.common.compression import check_wire
 from horovod.common.faces import KERAS
 from horovod.common.ops import Average, Sum, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
@@ -46,12 +46,13 @@ def reduce_gradients(
     if not some:
         return list(grads)
     pairs = [_compressed(grads[i], names[i], compression, sparse_as_dense) for i in some]
-    reduction = Reduction(op, process_set, prescale, postscale, getattr(compression, "wire_format", WIRE_NONE))
     tensors = [tensor for tensor, _ in pairs]
+    wires = [check_wire(compression, t, op, f"gradient {names[i]!r}") for i, t in zip(some, tensors, strict=True)]
+    reduction = Reduction(op, process_set, prescale, postscale, wires[0])
     full_names = [wire_name("allreduce", names[i]) for i in some]
     group_names = _group_names(names, groups, some)
-    if jax_calls.is_traced(tensors):
-        reduced = jax_calls.run_gradients(_call(tensors, full_names, reduction, group_names), tensors)
+    if calls.is_traced(tensors):
+        reduced = calls.run_gradients(_call(tensors, full_names, reduction, group_names), tensors)
     else:
         reduced = [jnp.asarray(a) for a in arrays.allreduce_all(tensors, full_names, reduction, group_names)]
     result = list(grads)
@@ -71,10 +72,12 @@ def allreduce(
 ) -> Any:
     """The reduction of all ranks' values, as a JAX array. Inside of a compiled program too, where it has a gradient:
     the same reduction of the gradients."""
-    reduction = Reduction(op, process_set, prescale, postscale, getattr(compression, "wire_format", WIRE_NONE))
-    (value, context), full = compression.compress(_array(value)), wire_name("allreduce", name)
-    if jax_calls.is_traced([value]):
-        reduced = jax_calls.differentiable(_call([value], [full], reduction, [""]), value)[0]
+    value = _array(value)
+    wire = check_wire(compression, value, op, "allreduce")
+    reduction = Reduction(op, process_set, prescale, postscale, wire)
+    (value, context), full = compression.compress(value), wire_name("allreduce", name)
+    if calls.is_traced([value]):
+        reduced = calls.differentiable(_call([value], [full], reduction, [""]), value)[0]
     else:
         reduced = jnp.asarray(arrays.allreduce_all([value], [full], reduction)[0])
     return compression.decompress(reduced, context)
@@ -89,7 +92,7 @@ def broadcast(value: Any, root_rank: int, name: str | None = None, process_set: 
     """The root's value, as a JAX array. Inside of a compiled program too; the gradient is the average of the ranks'
     gradients on the root, zeros elsewhere."""
     value, full = _array(value), wire_name("broadcast", name)
-    if not jax_calls.is_traced([value]):
+    if not calls.is_traced([value]):
         return jnp.asarray(arrays.broadcast_all([value], root_rank, [full], process_set)[0])
     from horovod._core import KIND_BROADCAST
 
@@ -97,8 +100,8 @@ def broadcast(value: Any, root_rank: int, name: str | None = None, process_set: 
     arrays.code_of(value.dtype, what)
     number = arrays.set_id(process_set, what)
     root = arrays.root_of(root_rank, process_set, what)
-    call = jax_calls.Call(KIND_BROADCAST, (full,), ("",), Sum, number, KERAS.number, root=root)
-    return jax_calls.differentiable(call, value)[0]
+    call = calls.Call(KIND_BROADCAST, (full,), ("",), Sum, number, KERAS.number, root=root)
+    return calls.differentiable(call, value)[0]
 
 
 def reducescatter(
@@ -118,15 +121,13 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: P
         variable.assign(value)
 
 
-def _call(
-    tensors: Sequence[Any], full_names: Sequence[str], reduction: Reduction, groups: Sequence[str]
-) -> jax_calls.Call:
+def _call(tensors: Sequence[Any], full_names: Sequence[str], reduction: Reduction, groups: Sequence[str]) -> calls.Call:
     """What a program has to know of a reduction, checked."""
     from horovod._core import KIND_ALLREDUCE
 
     for tensor, name in zip(tensors, full_names, strict=True):
         arrays.check_reduction(tensor.dtype, reduction, name or "allreduce")
-    return jax_calls.Call(
+    return calls.Call(
         KIND_ALLREDUCE,
         tuple(full_names),
         tuple(groups),
@@ -176,7 +177,7 @@ def _array(value: Any) -> Any:
 
 def _value(value: Any, operation: str) -> Any:
     value = _array(value)
-    if jax_calls.is_traced([value]):
+    if calls.is_traced([value]):
         raise NotImplementedError(
             f"{operation} inside of a program that JAX compiles; there allreduce and broadcast work, since the shape "
             "of their results is known before"

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 import horovod.torch as hvd
+from horovod.common.compression import check_wire
 from horovod.common.faces import TORCH as face
 from horovod.common.ops import wire_name
 from horovod.common.process_sets import ProcessSet
-from horovod.torch.compression import check_wire
 from horovod.torch.mpi_ops import _basics
 from horovod.torch.ops import groups as grouping
 from horovod.torch.ops import handles

@@ -10,25 +10,25 @@ HorovodInternalError instead, as collectives outside of compiled steps do.
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from horovod._keras.optimizer import is_distributed
 from horovod.common.exceptions import HorovodInternalError
 
 _MARK = "horovod: "  # begins the messages of bindings/jax, after XLA's own status
 
 
-def watch(keras: Any) -> None:
-    """Once a process: makes ``fit`` and ``train_on_batch`` of Keras look."""
+def watch(keras: Any, is_distributed: Callable[[Any], bool]) -> None:
+    """Once a process: makes ``fit`` and ``train_on_batch`` of Keras look. ``is_distributed``: does it concern a model
+    with this optimizer?"""
     for kind in keras.Model.__mro__:
         if "make_train_function" in vars(kind) and "jax_state_sync" in vars(kind):
-            kind.make_train_function = _watching(kind.make_train_function)
-            kind.jax_state_sync = _raising(kind.jax_state_sync)
+            kind.make_train_function = _watching(kind.make_train_function, is_distributed)
+            kind.jax_state_sync = _raising(kind.jax_state_sync, is_distributed)
             return
 
 
-def _watching(make: Any) -> Any:
+def _watching(make: Any, is_distributed: Callable[[Any], bool]) -> Any:
     @functools.wraps(make)
     def make_train_function(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = make(self, *args, **kwargs)
@@ -58,7 +58,7 @@ def _watched(step: Any) -> Any:
     return train_function
 
 
-def _raising(sync: Any) -> Any:
+def _raising(sync: Any, is_distributed: Callable[[Any], bool]) -> Any:
     @functools.wraps(sync)
     def jax_state_sync(self: Any) -> Any:
         result = sync(self)

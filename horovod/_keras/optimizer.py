@@ -268,7 +268,7 @@ def _prepare(keras: Any, adapter: Any) -> None:
     if keras.config.backend() == "jax":
         from horovod._keras import jax_training
 
-        jax_training.watch(keras)
+        jax_training.watch(keras, is_distributed)
 
 
 def _move_reduction_to_loss_scaling(keras: Any) -> None:

@@ -3,14 +3,13 @@
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from numbers import Integral, Real
 from typing import Any
 
-from horovod.common.contract.frames import warn_user
-from horovod.common.ops import Average, Sum, check_compression, op_name
+from horovod.common.compression import check_compression
+from horovod.common.gradients import anybody_else, check_groups, check_passes, check_predivide, parts, scales
+from horovod.common.ops import Average, Sum, op_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.state import state
-from horovod.common.util import split_list
 
 
 @dataclass
@@ -38,23 +37,11 @@ class GradientReduction:
         if isinstance(self.op, bool) or self.op not in (Average, Sum):
             raise ValueError(f"op is {op_name(self.op)}; accepted are Average and Sum")
         self.op = int(self.op)  # NumPy's numbers are welcome; beyond here they are Python's
-        if isinstance(self.predivide, bool) or not isinstance(self.predivide, Real) or not self.predivide > 0:
-            raise ValueError(f"gradient_predivide_factor is {self.predivide!r}; accepted are numbers above 0")
-        self.predivide = float(self.predivide)
-        if self.predivide != 1.0 and self.op != Average:
-            raise ValueError(
-                f"gradient_predivide_factor is {self.predivide} with op={op_name(self.op)}; accepted with it is Average"
-            )
-        if isinstance(self.passes, bool) or not isinstance(self.passes, Integral) or self.passes < 1:
-            raise ValueError(f"backward_passes_per_step is {self.passes!r}; accepted are integers from 1 on")
-        self.passes = int(self.passes)
+        self.predivide = check_predivide(self.predivide, self.op)
+        self.passes = check_passes(self.passes)
         if not isinstance(self.process_set, ProcessSet):
             raise ValueError(f"process_set is a {type(self.process_set).__name__}; accepted is a ProcessSet")
-        _check_groups(self.groups)
-        if isinstance(self.groups, Integral):
-            self.groups = int(self.groups)
-        elif self.groups is not None:
-            self._check_repeats(self.groups)
+        self.groups = check_groups(self.groups, _is_variable, self.adapter.key, _shown)
         if self.compression is None:
             self.compression = self.adapter.Compression.none
         check_compression(self.compression)
@@ -74,20 +61,9 @@ class GradientReduction:
         options = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in left_out}
         return _unpickled, (self.adapter.__name__, options)
 
-    def _check_repeats(self, groups: Sequence[Sequence[Any]]) -> None:
-        seen = set()
-        for index, group in enumerate(groups):
-            for variable in group:
-                key = self.adapter.key(variable)
-                if key in seen:
-                    name = getattr(variable, "path", None) or getattr(variable, "name", variable)
-                    raise ValueError(f"groups[{index}] has {name!r} for the second time; accepted is once")
-                seen.add(key)
-
     def active(self) -> bool:
         """Is there anybody to reduce with? ValueError, naming init, before ``hvd.init()``."""
-        job = state.require_job()
-        return bool(self.process_set.included()) and (len(self.process_set.ranks or ()) > 1 or job.elastic)
+        return anybody_else(self.process_set, state.require_job())
 
     def add_local(self, variable: Any) -> None:
         """The gradient of this variable is not reduced from now on."""
@@ -110,14 +86,14 @@ class GradientReduction:
         if not shared:
             return results
         chosen = [variables[i] for i in shared]
+        prescale, postscale = scales(self.predivide)
         more = {"variables": chosen} if getattr(self.adapter, "WANTS_VARIABLES", False) else {}
         reduced = self.adapter.reduce_gradients(
             [grads[i] for i in shared],
             [f"{self.name}.{i}" for i in shared],
             op=self.op,
-            prescale=1.0 / self.predivide,
-            # Average divides by the number of ranks anyway.
-            postscale=float(self.predivide),
+            prescale=prescale,
+            postscale=postscale,
             compression=self.compression,
             sparse_as_dense=self.sparse_as_dense,
             groups=self._positions(chosen),
@@ -133,7 +109,7 @@ class GradientReduction:
         if not self.groups:
             return None
         if isinstance(self.groups, int):
-            return [list(part) for part in split_list(list(range(len(variables))), min(self.groups, len(variables)))]
+            return parts(range(len(variables)), self.groups)
         where = {self.adapter.key(variable): i for i, variable in enumerate(variables)}
         keys = [[self.adapter.key(variable) for variable in group] for group in self.groups]
         found = [[where[key] for key in group if key in where] for group in keys]
@@ -144,29 +120,9 @@ def _unpickled(adapter: str, options: dict[str, Any]) -> GradientReduction:
     return GradientReduction(adapter=importlib.import_module(adapter), **options)
 
 
-def _check_groups(groups: Any) -> None:
-    accepted = "accepted are None, an integer from 0 on, and a list of lists of variables"
-    if groups is None:
-        return
-    if isinstance(groups, bool) or (isinstance(groups, Integral) and groups < 0):
-        raise ValueError(f"groups is {groups!r}; {accepted}")
-    if isinstance(groups, Integral):
-        return
-    if not isinstance(groups, list | tuple):
-        raise ValueError(f"groups is a {type(groups).__name__}; {accepted}")
-    for index, group in enumerate(groups):
-        if not isinstance(group, list | tuple):
-            raise ValueError(f"groups[{index}] is a {type(group).__name__}; {accepted}")
-        for variable in group:
-            if not hasattr(variable, "assign") and not hasattr(variable, "requires_grad"):
-                raise ValueError(f"groups[{index}] contains a {type(variable).__name__}; {accepted}")
+def _is_variable(value: Any) -> bool:
+    return hasattr(value, "assign") or hasattr(value, "requires_grad")
 
 
-def groups_of(num_groups: Any, groups: Any) -> Any:
-    """``groups`` with the deprecated ``num_groups`` in it. ValueError for a num_groups that is no number."""
-    if not num_groups:
-        return groups
-    if isinstance(num_groups, bool) or not isinstance(num_groups, Integral) or num_groups < 0:
-        raise ValueError(f"num_groups is {num_groups!r}; accepted are integers from 0 on")
-    warn_user("the argument num_groups is deprecated, use groups", DeprecationWarning)
-    return num_groups if groups is None else groups
+def _shown(variable: Any) -> str:
+    return repr(getattr(variable, "path", None) or getattr(variable, "name", variable))

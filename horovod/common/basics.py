@@ -13,14 +13,15 @@ from typing import Any
 
 from horovod.common import descent, ending, faces, launchers, util
 from horovod.common.contract import worker_env
+from horovod.common.contract.settings import BY_NAME
 from horovod.common.process_sets import (
     ProcessSet,
     adopt,
     check_new,
     check_ranks,
+    fill_global,
     find,
-    global_process_set,
-    known_as,
+    forget_all,
     register,
 )
 from horovod.common.state import Job, state
@@ -134,7 +135,7 @@ class HorovodBasics:
         self._face.require_job()
         if not self.mpi_enabled():
             raise ValueError("mpi_threads_supported: this job was not started by MPI")
-        return os.environ.get("HOROVOD_MPI_THREADS_DISABLE", "").strip() in ("", "0")
+        return not BY_NAME["HOROVOD_MPI_THREADS_DISABLE"].parse(os.environ.get("HOROVOD_MPI_THREADS_DISABLE", ""))
 
     def mpi_enabled(self) -> bool:
         """Did an MPI launcher start the job? The built-in engine carries it all the same. May be asked before init."""
@@ -262,9 +263,7 @@ def _check_arguments(comm: Any, process_sets: Any) -> tuple[list[int] | None, li
 
 
 def _fill_sets(job: Job, sets: Sequence[ProcessSet]) -> None:
-    global_process_set.process_set_id = 0
-    global_process_set.ranks = list(range(job.size))
-    state.process_sets[0] = global_process_set
+    fill_global(job.size)
     for index, entry in enumerate(sets):
         try:
             check_new(entry, job.size)
@@ -278,11 +277,7 @@ def _stop(reason: str) -> None:
     engine = state.engine
     if engine is None:
         return
-    for entry in [entry for number in state.process_sets for entry in known_as(number)]:
-        # The ranks of a set that the user made stay, so that the same object can be given to the next init.
-        entry.process_set_id = None
-    global_process_set.process_set_id = 0
-    global_process_set.ranks = None
+    forget_all()
     _last = _ended(), state.members
     if _last[0] is None:
         _watch.leave(reason)

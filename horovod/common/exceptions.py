@@ -3,6 +3,7 @@
     RuntimeError
       HorovodInternalError         an operation failed: a peer was lost, ranks disagreed, the engine was shut down
         UnsupportedOpError         (also a ValueError) the operation does not have this reduction
+        NotRunningError            (also a ValueError) Horovod has been shut down in this process
       HostsUpdatedInterrupt        elastic jobs: the set of hosts changed
       OutOfSyncError               check_in_sync: the ranks do not hold the same
     ImportError
@@ -23,6 +24,10 @@ class UnsupportedOpError(HorovodInternalError, ValueError):
 
     A wrong argument, so a ValueError; programs written for the Horovod of old catch a RuntimeError.
     """
+
+
+class NotRunningError(HorovodInternalError, ValueError):
+    """A collective after ``shutdown``."""
 
 
 class OutOfSyncError(RuntimeError):

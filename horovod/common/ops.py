@@ -3,7 +3,9 @@
 import math
 import numbers
 
+from horovod.common import dtypes
 from horovod.common.contract.frames import warn_user
+from horovod.common.exceptions import UnsupportedOpError
 
 Average = 0
 Sum = 1
@@ -11,11 +13,6 @@ Adasum = 2
 Min = 3
 Max = 4
 Product = 5
-
-_COMPRESSIONS = (
-    "accepted are Compression.none, .fp16, .bf16 and its other classes, and classes of your own with the functions "
-    "compress and decompress"
-)
 
 OP_NAMES: tuple[str, ...] = ("Average", "Sum", "Adasum", "Min", "Max", "Product")
 """Name by code."""
@@ -59,17 +56,58 @@ def check_adasum_size(operation: str, size: int) -> None:
         )
 
 
+def check_reduction(
+    operation: str,
+    dtype: int,
+    op: int,
+    prescale: float,
+    postscale: float,
+    size: int,
+    error: type[Exception] = ValueError,
+) -> None:
+    """Raises ``error`` for a reduction that a dtype (a code of ``dtypes``) does not have, NotImplementedError for
+    Adasum on a number of ranks, ``size``, that is no power of two. All name ``operation``."""
+    if op == Adasum:
+        if dtype not in dtypes.FLOATING:
+            raise error(
+                f"{operation}: op=Adasum is not defined for dtype {dtypes.NAMES[dtype]}; accepted are float16, "
+                "bfloat16, float32, float64"
+            )
+        check_adasum_size(operation, size)
+    if dtype == dtypes.BOOL and (op == Average or prescale != 1.0 or postscale != 1.0):
+        scaled = f" with prescale_factor={prescale}, postscale_factor={postscale}" if op != Average else ""
+        raise error(
+            f"{operation}: op={OP_NAMES[op]}{scaled} is not defined for dtype bool; accepted are Sum, Min, Max, "
+            "Product without scaling"
+        )
+
+
+def check_scatter(
+    operation: str,
+    dtype: int,
+    dimensions: int | None,
+    op: object,
+    error: type[Exception] = ValueError,
+    op_error: type[Exception] = UnsupportedOpError,
+) -> int:
+    """``op`` as an int if a reducescatter can have it, for tensors of ``dtype`` (a code of ``dtypes``); of how many
+    dimensions: None where that is not known yet. Raises ``error``, or ``op_error``, naming ``operation``."""
+    try:
+        op = check_op(op, (Average, Sum))
+    except ValueError as refusal:
+        raise op_error(f"{operation}: {refusal}") from None
+    if dtype == dtypes.BOOL:
+        raise error(f"{operation}: dtype bool is not supported; accepted are all others")
+    if dimensions == 0:
+        raise error(f"{operation}: the tensor is a scalar; accepted are tensors with at least one dimension")
+    return op
+
+
 def check_scale(operation: str, prescale: object, postscale: object) -> None:
     """Raises ValueError naming the scale factor that is no number."""
     for argument, value in (("prescale_factor", prescale), ("postscale_factor", postscale)):
         if not hasattr(value, "__float__") or math.isnan(float(value)):
             raise ValueError(f"{operation}: {argument} is {value!r}, accepted is a number")
-
-
-def check_compression(compression: object) -> None:
-    """Raises ValueError naming what cannot compress, such as a name in quotes."""
-    if not callable(getattr(compression, "compress", None)) or not callable(getattr(compression, "decompress", None)):
-        raise ValueError(f"compression is {compression!r}; {_COMPRESSIONS}")
 
 
 def wire_name(operation: str, name: str | None) -> str:
@@ -80,3 +118,10 @@ def wire_name(operation: str, name: str | None) -> str:
     if name and not isinstance(name, str):
         raise ValueError(f"{operation}: name is {name!r}, accepted is text or None")
     return f"{operation}.{name}" if name else ""
+
+
+def group_names(operation: str, name: str, count: int) -> tuple[str, list[str]]:
+    """The name of a group and those of its members: ``grouped_allreduce.x`` and ``grouped_allreduce.x_1of2``, ..., for
+    ("grouped_allreduce", "x", 2). Raises ValueError for a name that is no text."""
+    group = wire_name(operation, name)
+    return group, [f"{group}_{i + 1}of{count}" for i in range(count)]

@@ -10,6 +10,9 @@ from typing import Any
 from horovod.common.state import state
 from horovod.common.util import is_mpi_comm
 
+_registered: "dict[int, list[ProcessSet]]" = {}
+"""The objects that stand for each registered set, by its id: several when faces have given one each to their init."""
+
 
 class ProcessSet:
     """Ranks that form a set. Give the object to collectives once it is registered.
@@ -144,8 +147,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         return False
     for one in known_as(number):
         one._invalidate()
-    del state.process_sets[number]
-    state.twins.pop(number, None)
+    del _registered[number]
     return True
 
 
@@ -167,23 +169,44 @@ def register(process_set: ProcessSet) -> None:
     work = state.require_engine().add_process_set(process_set.ranks)
     work.wait()
     process_set.process_set_id = work.sizes[0]
-    state.process_sets[process_set.process_set_id] = process_set
+    _registered[process_set.process_set_id] = [process_set]
 
 
 def find(process_set: ProcessSet) -> int | None:
     """Id of the registered set with the same ranks, the global one aside; None when there is none."""
-    numbers = (number for number, one in state.process_sets.items() if number != 0 and one.ranks == process_set.ranks)
-    return next(numbers, None)
+    known = ((number, objects[0].ranks) for number, objects in _registered.items() if number != 0)
+    return next((number for number, ranks in known if ranks == process_set.ranks), None)
 
 
 def adopt(process_set: ProcessSet, number: int) -> None:
     """From now on the object stands for the registered set ``number`` too, which has the same ranks."""
     if all(process_set is not one for one in known_as(number)):
         process_set.process_set_id = number
-        state.twins.setdefault(number, []).append(process_set)
+        _registered[number].append(process_set)
 
 
 def known_as(number: int) -> list[ProcessSet]:
-    """The objects that stand for a registered set: several when faces have given one each to their init."""
-    first = state.process_sets.get(number)
-    return [] if first is None else [first, *state.twins.get(number, [])]
+    """The objects that stand for the registered set with this id; none where there is no such set."""
+    return list(_registered.get(number, ()))
+
+
+def by_id(number: int) -> ProcessSet | None:
+    """The registered set with this id; None when there is none."""
+    return next(iter(_registered.get(number, ())), None)
+
+
+def fill_global(size: int) -> None:
+    """A job of ``size`` ranks has begun: the global set has all of them."""
+    global_process_set.process_set_id = 0
+    global_process_set.ranks = list(range(size))
+    _registered[0] = [global_process_set]
+
+
+def forget_all() -> None:
+    """The job is over. The ranks of a set that the user made stay, so that the same object can be given to the next
+    init."""
+    for entry in [entry for objects in _registered.values() for entry in objects]:
+        entry.process_set_id = None
+    _registered.clear()
+    global_process_set.process_set_id = 0
+    global_process_set.ranks = None

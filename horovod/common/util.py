@@ -18,27 +18,27 @@ def is_mpi_comm(value: object) -> bool:
     return any(base.__module__.startswith("mpi4py") and base.__name__ == "Comm" for base in type(value).__mro__)
 
 
-def is_iterable(value: object) -> bool:
+def is_iterable(x: object) -> bool:
     """Can ``iter`` be taken of it?"""
     try:
-        iter(value)  # type: ignore[call-overload]
+        iter(x)  # type: ignore[call-overload]
     except TypeError:
         return False
     return True
 
 
-def split_list(items: Sequence[_T], n: int) -> list[Sequence[_T]]:
-    """Cuts ``items`` into ``n`` consecutive parts whose lengths differ by one at most, the longer ones first; empty
-    parts too.
+def split_list(l: Sequence[_T], n: int) -> list[Sequence[_T]]:  # noqa: E741 - programs give it by this name
+    """Cuts ``l`` into ``n`` consecutive parts whose lengths differ by one at most, the longer ones first; empty parts
+    too.
     """
     if n < 1:
         raise ValueError(f"n is {n}, accepted is 1 or more")
-    quotient, longer = divmod(len(items), n)
+    quotient, longer = divmod(len(l), n)
     parts = []
     begin = 0
     for i in range(n):
         end = begin + quotient + (i < longer)
-        parts.append(items[begin:end])
+        parts.append(l[begin:end])
         begin = end
     return parts
 
@@ -120,10 +120,11 @@ def get_ext_suffix() -> str:
 _FRAMEWORKS = {"tensorflow": "tensorflow", "torch": "torch", "mxnet": "mxnet", "keras": "keras", "jax": "jax"}
 
 
-def extension_available(name: str, verbose: bool = False) -> bool:
-    """Can ``horovod.<name>`` be used: is its framework installed (found without importing it)? Nothing is compiled for
-    it.
+def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
+    """Can ``horovod.<ext_base_name>`` be used: is its framework installed (found without importing it)? Nothing is
+    compiled for it.
     """
+    name = ext_base_name
     found = name in _FRAMEWORKS and importlib.util.find_spec(_FRAMEWORKS[name]) is not None
     found = found and importlib.util.find_spec("horovod." + name) is not None
     if verbose:

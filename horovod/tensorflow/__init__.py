@@ -15,7 +15,7 @@ In short::
 from typing import Any
 
 try:
-    import tensorflow as _tf  # noqa: F401
+    import tensorflow as _tf
 except ImportError as _error:
     raise ImportError(
         f"horovod.tensorflow needs TensorFlow, which cannot be imported ({_error}); install it with: pip install "
@@ -30,10 +30,14 @@ from horovod.common import absent as _absent
 from horovod.tensorflow import functions as _functions
 from horovod.tensorflow import gradients as _gradients  # noqa: F401
 from horovod.tensorflow import mpi_ops as _mpi_ops
+from horovod.tensorflow.calls import _allreduce
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.functions import *  # noqa: F403
 from horovod.tensorflow.mpi_ops import *  # noqa: F403
 from horovod.tensorflow.util import _executing_eagerly, refs_to_vars, vars_to_refs
+
+_LegacyOptimizer = _tf.compat.v1.train.Optimizer
+"""What ``_DistributedOptimizer`` wraps; other software asks for the two."""
 
 # Loaded on demand: they import Keras, or are of use to few programs.
 _LAZY = {
@@ -42,6 +46,7 @@ _LAZY = {
     "LocalGradientAggregationHelper": "gradient_aggregation",
     "PartialDistributedGradientTape": "gradient_tape",
     "SyncBatchNormalization": "sync_batch_norm",
+    "_DistributedOptimizer": "optimizer",
     "check_in_sync": "in_sync",
 }
 
@@ -58,6 +63,8 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "Compression",
+    "_LegacyOptimizer",
+    "_allreduce",
     "_executing_eagerly",
     "refs_to_vars",
     "vars_to_refs",

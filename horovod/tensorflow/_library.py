@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 
 import tensorflow as tf
 
+from horovod.common.exceptions import HorovodInternalError, NotRunningError
 from horovod.common.native import library_path
 
 try:  # private, but at this place from TensorFlow 2.13 to 2.21
@@ -19,15 +20,34 @@ except ImportError:
 LIBRARY = "horovod.tensorflow._tf"
 
 
-class ArgumentError(tf.errors.InvalidArgumentError, ValueError):
-    """A bad argument: what TensorFlow's users catch, and what Python's users catch."""
+class _Raised:
+    """Makes an error of TensorFlow's from its message alone."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(None, None, message)
+        super().__init__(None, None, message)  # type: ignore[call-arg]
         self.args = (message,)
 
     def __reduce__(self) -> Any:
-        return type(self), (self.message,)
+        return type(self), self.args
+
+
+# Each is what TensorFlow's users catch, and what Python's users catch.
+
+
+class ArgumentError(_Raised, tf.errors.InvalidArgumentError, ValueError):
+    """A bad argument."""
+
+
+class ReduceOpError(ArgumentError, HorovodInternalError):
+    """The op of a reducescatter, for which older programs expect a RuntimeError."""
+
+
+class NotInitialized(_Raised, tf.errors.FailedPreconditionError, ValueError):
+    """An operation before ``init``."""
+
+
+class ShutDown(_Raised, tf.errors.UnknownError, NotRunningError):
+    """An operation after ``shutdown``."""
 
 
 def refuse(message: str) -> NoReturn:

@@ -8,11 +8,19 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.common import dtypes
-from horovod.common.ops import OP_NAMES, Adasum, Average, Sum, check_adasum_size, check_op, check_scale
-from horovod.common.process_sets import ProcessSet
-from horovod.common.state import state
-from horovod.tensorflow._library import check_not_compiled, refuse
+from horovod.common import dtypes, ops
+from horovod.common.exceptions import NotRunningError
+from horovod.common.faces import TENSORFLOW as face
+from horovod.common.ops import Adasum
+from horovod.common.process_sets import ProcessSet, by_id
+from horovod.tensorflow._library import (
+    ArgumentError,
+    NotInitialized,
+    ReduceOpError,
+    ShutDown,
+    check_not_compiled,
+    refuse,
+)
 from horovod.tensorflow.util import _executing_eagerly
 
 DTYPES: frozenset[tf.DType] = frozenset(tf.as_dtype(name) for name in dtypes.NAMES)
@@ -64,14 +72,30 @@ def _graph_name(tensor: Any) -> str:
 
 
 def set_id(process_set: ProcessSet | int, operation: str) -> int:
-    """Id of a registered set (an id is taken as it is). Raises ArgumentError naming operation, rank and set."""
-    if isinstance(process_set, int):
-        return process_set
-    number = getattr(process_set, "process_set_id", None)
-    if number is None:
-        who = f" on rank {state.job.rank}" if state.job is not None else ""
-        refuse(f"{operation}{who}: {process_set} is not a registered process set; see add_process_set")
-    return number
+    """Id of a registered set. Raises ArgumentError naming operation, rank and set; an operation that would run at once
+    while Horovod does not raises NotInitialized."""
+    who = f"{operation} on rank {face.job.rank}" if face.job is not None else operation
+    if face.engine is None and _executing_eagerly():
+        _check_running(operation)
+    if not isinstance(process_set, int):
+        number = getattr(process_set, "process_set_id", None)
+        if number is None:
+            refuse(f"{who}: {process_set} is not a registered process set; see add_process_set")
+        return number
+    # What a graph is made of now may be registered when it runs.
+    if face.job is not None and _executing_eagerly() and by_id(process_set) is None:
+        refuse(f"{who}: process set {process_set} is unknown or was removed; see add_process_set")
+    return process_set
+
+
+def _check_running(operation: str) -> None:
+    """Raises what TensorFlow's users catch and what Python's users catch."""
+    try:
+        face.require_engine()
+    except NotRunningError as error:
+        raise ShutDown(f"{operation}: {error}") from None
+    except ValueError as error:
+        raise NotInitialized(f"{operation}: {error}") from None
 
 
 def check_reduction(
@@ -79,18 +103,12 @@ def check_reduction(
 ) -> None:
     """Raises ArgumentError for what a dtype does not have, NotImplementedError for Adasum on a set whose size is no
     power of two."""
-    check_scale(operation, prescale, postscale)
+    ops.check_scale(operation, prescale, postscale)
+    size = 1
     if op == Adasum:
-        if not dtype.is_floating:
-            refuse(f"{operation}: op=Adasum is not defined for dtype {dtype.name}; accepted are floating dtypes")
-        found = state.process_sets.get(set_id(process_set, operation))
-        check_adasum_size(operation, (found.size() if found is not None else None) or 1)
-    if (op == Average or prescale != 1.0 or postscale != 1.0) and dtype == tf.bool:
-        scaled = f" with prescale_factor={prescale}, postscale_factor={postscale}" if op != Average else ""
-        refuse(
-            f"{operation}: op={OP_NAMES[op]}{scaled} is not defined for dtype bool; accepted are Sum, Min, Max, "
-            "Product without scaling"
-        )
+        found = by_id(set_id(process_set, operation))
+        size = (found.size() if found is not None else None) or 1
+    ops.check_reduction(operation, dtypes.CODES[dtype.name], op, prescale, postscale, size, ArgumentError)
 
 
 def check_root(root_rank: Any, operation: str) -> int:
@@ -116,12 +134,6 @@ def as_splits(splits: Any) -> tf.Tensor:
 
 
 def check_scatter(operation: str, tensor: tf.Tensor, op: int, prescale: float, postscale: float) -> None:
-    try:
-        check_op(op, (Average, Sum))
-    except ValueError as error:
-        refuse(f"{operation}: {error}")
-    check_scale(operation, prescale, postscale)
-    if tensor.dtype == tf.bool:
-        refuse(f"{operation}: dtype bool is not supported; accepted are all others")
-    if tensor.shape.rank == 0:
-        refuse(f"{operation}: the tensor is a scalar; accepted are tensors with at least one dimension")
+    """Raises ArgumentError for what a reducescatter does not have."""
+    ops.check_scatter(operation, dtypes.CODES[tensor.dtype.name], tensor.shape.rank, op, ArgumentError, ReduceOpError)
+    ops.check_scale(operation, prescale, postscale)

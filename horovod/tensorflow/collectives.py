@@ -5,12 +5,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.common.compression import check_wire, refuse_wire, wire_of
+from horovod.common.faces import TENSORFLOW as face
 from horovod.common.ops import OP_NAMES, Average, Sum, resolve_op
-from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.tensorflow._library import refuse
+from horovod.common.process_sets import ProcessSet, by_id, global_process_set
+from horovod.tensorflow._library import ArgumentError, refuse
 from horovod.tensorflow.arguments import as_tensor, as_tensors, set_id
-from horovod.tensorflow.compression import Compression, check_wire, refuse_wire, wire_of
-from horovod.tensorflow.mpi_ops import (
+from horovod.tensorflow.calls import (
     _allreduce,
     _grouped_allreduce,
     _grouped_reducescatter,
@@ -18,6 +19,7 @@ from horovod.tensorflow.mpi_ops import (
     allgather,
     size_op,
 )
+from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.util import elastic
 
 __all__ = ["allreduce", "grouped_allreduce", "grouped_reducescatter", "reducescatter"]
@@ -28,11 +30,8 @@ def set_size(process_set: ProcessSet | int, operation: str) -> Any:
     number = set_id(process_set, operation)
     if elastic():
         return size_op(number)
-    from horovod.common.faces import TENSORFLOW
-    from horovod.common.state import state
-
-    TENSORFLOW.require_job()
-    found = state.process_sets.get(number)
+    face.require_job()
+    found = by_id(number)
     size = found.size() if found is not None else None
     if size is None:
         refuse(f"{operation}: there is no process set {number}")
@@ -56,7 +55,8 @@ def allreduce(
 
     ``tensor``: a tensor, variable or array of any shape, equal on all ranks; or tf.IndexedSlices, whose values and
     indices are gathered, so that the result has the slices of all ranks and, for Average, values divided by the number
-    of ranks. ``average``: deprecated, use ``op``: Average (the default), Sum, Adasum, Min, Max, Product.
+    of ranks as TensorFlow divides: those of integers become floats. ``average``: deprecated, use ``op``: Average (the
+    default), Sum, Adasum, Min, Max, Product.
     ``compression``: applied before and undone after, to dense tensors. ``prescale_factor``, ``postscale_factor``:
     multiply before and after the reduction. ``device_dense``, ``device_sparse``: where TensorFlow places the ops.
 
@@ -72,7 +72,7 @@ def allreduce(
     arguments = (name, op, prescale_factor, postscale_factor, ignore_name_scope, process_set)
     if compression is Compression.none and not device_dense:
         return _allreduce(tensor, *arguments)
-    wire = check_wire(compression, tensor.dtype, op, "allreduce")
+    wire = check_wire(compression, tensor, op, "allreduce", ArgumentError)
     with tf.device(device_dense or None):
         compressed, context = compression.compress(tensor)
         return compression.decompress(_allreduce(compressed, *arguments, wire), context)
@@ -99,7 +99,7 @@ def _sparse(
     indices = allgather(slices.indices, names[1], ignore_name_scope, process_set)
     if op == Average:
         size = set_size(process_set, "allreduce")
-        gathered = gathered / tf.cast(size, gathered.dtype) if gathered.dtype.is_floating else gathered // size
+        gathered = gathered / tf.cast(size, gathered.dtype)
     return tf.IndexedSlices(gathered, indices, dense_shape=slices.dense_shape)
 
 
@@ -140,7 +140,7 @@ def grouped_allreduce(
     if not dense:
         return results
     group = as_tensors([tensors[i] for i in dense], "grouped_allreduce")
-    wire = check_wire(compression, group[0].dtype, op, "grouped_allreduce")
+    wire = check_wire(compression, group[0], op, "grouped_allreduce", ArgumentError)
     with tf.device(device_dense or None):
         pairs = [compression.compress(tensor) for tensor in group]
         compressed = [tensor for tensor, _ in pairs]
@@ -166,7 +166,7 @@ def reducescatter(
 
     ``op``: Average or Sum. The gradient is the allgather of the gradients, times n for Sum, times the scale factors.
     """
-    refuse_wire(compression, "reducescatter")
+    refuse_wire(compression, "reducescatter", ArgumentError)
     with tf.device(device_dense or None):
         compressed, context = compression.compress(as_tensor(tensor, "reducescatter"))
         reduced = _reducescatter(
@@ -187,7 +187,7 @@ def grouped_reducescatter(
     ignore_name_scope: bool = False,
 ) -> list[tf.Tensor]:
     """``reducescatter`` of several tensors of one dtype that run and complete together."""
-    refuse_wire(compression, "grouped_reducescatter")
+    refuse_wire(compression, "grouped_reducescatter", ArgumentError)
     with tf.device(device_dense or None):
         group = as_tensors(tensors, "grouped_reducescatter")
         pairs = [compression.compress(tensor) for tensor in group]

@@ -10,8 +10,8 @@ from horovod.common.faces import TENSORFLOW as face
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow._library import refuse
 from horovod.tensorflow.arguments import DTYPES
+from horovod.tensorflow.calls import broadcast
 from horovod.tensorflow.collectives import allreduce, grouped_allreduce, grouped_reducescatter, reducescatter
-from horovod.tensorflow.mpi_ops import broadcast
 from horovod.tensorflow.util import _executing_eagerly
 
 __all__ = [

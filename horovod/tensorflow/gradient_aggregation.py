@@ -11,15 +11,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.common.gradients import check_passes
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow.reduction import Reduce, dense, key_of, name_of
-
-
-def check_passes(passes: Any) -> int:
-    """``passes`` if it can be backward_passes_per_step. ValueError otherwise."""
-    if not isinstance(passes, int) or isinstance(passes, bool) or passes <= 0:
-        raise ValueError(f"backward_passes_per_step is {passes!r}; accepted are integers above 0")
-    return passes
 
 
 class PassCounter:

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.common.contract.frames import warn_user
+from horovod.common.gradients import groups_of
 from horovod.common.ops import Average
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow.compression import Compression
@@ -45,7 +45,7 @@ def DistributedGradientTape(
     """
     if not isinstance(gradtape, tf.GradientTape):
         raise ValueError(f"gradtape is a {type(gradtape).__name__}; accepted is a tf.GradientTape")
-    groups = one_of_groups(num_groups, groups)
+    groups = groups_of(num_groups, groups)
     reduce = make_allreduce_grads(
         "DistributedGradientTape_Allreduce",
         device_dense,
@@ -62,14 +62,6 @@ def DistributedGradientTape(
     made.__dict__ = gradtape.__dict__  # one state, so that either of the two may record
     made._hvd = _Control(plain, reduce, LocalVariables(scale_local_gradients, process_set))
     return made
-
-
-def one_of_groups(num_groups: int, groups: Any) -> Any:
-    """``groups`` as its deprecated form ``num_groups`` may give it."""
-    if num_groups == 0:
-        return groups
-    warn_user("num_groups is deprecated, use groups", DeprecationWarning)
-    return num_groups if groups is None else groups
 
 
 class _Control:

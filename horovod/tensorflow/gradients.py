@@ -9,9 +9,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.common.faces import TENSORFLOW as face
 from horovod.common.ops import Average, Sum
-from horovod.common.state import state
-from horovod.tensorflow import mpi_ops
+from horovod.common.process_sets import by_id
+from horovod.tensorflow import calls
 from horovod.tensorflow._library import refuse
 from horovod.tensorflow.collectives import set_size
 from horovod.tensorflow.util import elastic
@@ -34,32 +35,42 @@ def _naming(op: Any) -> dict[str, Any]:
     return arguments
 
 
+def _like(tensor: Any, gradient: Any) -> Any:
+    """The gradient in the dtype of the tensor that it is for: those of several may come in different floating ones."""
+    gradient = tf.convert_to_tensor(gradient)
+    return gradient if gradient.dtype == tensor.dtype else tf.cast(gradient, tensor.dtype)
+
+
+def _all_like(op: Any, gradients: Any) -> list[Any]:
+    return [_like(tensor, gradient) for tensor, gradient in zip(op.inputs, gradients, strict=True)]
+
+
 def _reduction(op: Any) -> dict[str, Any]:
     return {
         "op": op.get_attr("reduce_op"),
-        "prescale_factor": mpi_ops.factor_of(op, "prescale"),
-        "postscale_factor": mpi_ops.factor_of(op, "postscale"),
+        "prescale_factor": calls.factor_of(op, "prescale"),
+        "postscale_factor": calls.factor_of(op, "postscale"),
     }
 
 
 @tf.RegisterGradient("HorovodAllreduce")
 def _of_allreduce(op: Any, gradient: Any) -> Any:
-    return mpi_ops._allreduce(gradient, wire=op.get_attr("wire"), **_reduction(op), **_naming(op))
+    return calls._allreduce(_like(op.inputs[0], gradient), wire=op.get_attr("wire"), **_reduction(op), **_naming(op))
 
 
 @tf.RegisterGradient("HorovodGroupedAllreduce")
 def _of_grouped_allreduce(op: Any, *gradients: Any) -> Any:
-    return mpi_ops._grouped_allreduce(gradients, wire=op.get_attr("wire"), **_reduction(op), **_naming(op))
+    return calls._grouped_allreduce(_all_like(op, gradients), wire=op.get_attr("wire"), **_reduction(op), **_naming(op))
 
 
 @tf.RegisterGradient("HorovodAllgather")
 def _of_allgather(op: Any, gradient: Any) -> Any:
-    return _own_parts(op, op.inputs, [mpi_ops._allreduce(gradient, op=Average, **_naming(op))])[0]
+    return _own_parts(op, op.inputs, [calls._allreduce(_like(op.inputs[0], gradient), op=Average, **_naming(op))])[0]
 
 
 @tf.RegisterGradient("HorovodGroupedAllgather")
 def _of_grouped_allgather(op: Any, *gradients: Any) -> Any:
-    return _own_parts(op, op.inputs, mpi_ops._grouped_allreduce(gradients, op=Average, **_naming(op)))
+    return _own_parts(op, op.inputs, calls._grouped_allreduce(_all_like(op, gradients), op=Average, **_naming(op)))
 
 
 def _own_parts(op: Any, inputs: Any, gathered: list[Any]) -> list[Any]:
@@ -67,7 +78,7 @@ def _own_parts(op: Any, inputs: Any, gathered: list[Any]) -> list[Any]:
     naming = _naming(op)
     naming["name"] = naming["name"] and naming["name"] + ".sizes"
     rows = tf.stack([tf.shape(tensor)[0] for tensor in inputs])
-    all_rows = mpi_ops.allgather(rows[tf.newaxis], **naming)  # (ranks, tensors)
+    all_rows = calls.allgather(rows[tf.newaxis], **naming)  # (ranks, tensors)
     begins = tf.reduce_sum(all_rows[: _own_rank(naming["process_set"])], axis=0)
     parts = []
     for i, (tensor, whole) in enumerate(zip(inputs, gathered, strict=True)):
@@ -80,8 +91,8 @@ def _own_parts(op: Any, inputs: Any, gathered: list[Any]) -> list[Any]:
 def _own_rank(process_set_id: int) -> Any:
     """This rank's index within a set; in elastic jobs the global set's is read when it runs."""
     if process_set_id == 0 and elastic():
-        return mpi_ops.rank_op()
-    found = state.process_sets.get(process_set_id)
+        return calls.rank_op()
+    found = by_id(process_set_id)
     rank = found.rank() if found is not None else None
     if rank is None:
         refuse(f"gradient of allgather: this rank is not in process set {process_set_id}")
@@ -90,18 +101,20 @@ def _own_rank(process_set_id: int) -> Any:
 
 @tf.RegisterGradient("HorovodBroadcast")
 def _of_broadcast(op: Any, gradient: Any) -> Any:
-    averaged = mpi_ops._allreduce(gradient, op=Average, **_naming(op))
+    averaged = calls._allreduce(_like(op.inputs[0], gradient), op=Average, **_naming(op))
     # Zeros alone would let graphs drop the allreduce on all ranks but the root, which would wait for ever.
     with tf.control_dependencies([averaged]):
         zeros = tf.zeros_like(averaged)
     if elastic():
-        return tf.where(tf.equal(mpi_ops.rank_op(), op.get_attr("root_rank")), averaged, zeros)
-    return averaged if mpi_ops.rank() == op.get_attr("root_rank") else zeros
+        return tf.where(tf.equal(calls.rank_op(), op.get_attr("root_rank")), averaged, zeros)
+    return averaged if face.require_job().rank == op.get_attr("root_rank") else zeros
 
 
 @tf.RegisterGradient("HorovodAlltoall")
-def _of_alltoall(op: Any, gradient: Any, _: Any) -> Any:
-    back, _ = mpi_ops.alltoall(gradient, op.outputs[1], **_naming(op))
+def _alltoall_grad(op: Any, grad_wrt_output: Any, grad_wrt_received_splits: Any) -> Any:
+    """Gradients for the tensor and, None, for the splits; the name is one that other software uses."""
+    gradient = _like(op.inputs[0], grad_wrt_output)
+    back, _ = calls.alltoall(gradient, op.outputs[1], **_naming(op))
     # Rows beyond the sum of the splits went to nobody.
     missing = tf.shape(op.inputs[0])[0] - tf.shape(back)[0]
     paddings = tf.concat([[[0, missing]], tf.zeros([tf.rank(back) - 1, 2], tf.int32)], axis=0)
@@ -126,7 +139,7 @@ def _scaled(gathered: Any, scale: Any) -> Any:
 
 @tf.RegisterGradient("HorovodReducescatter")
 def _of_reducescatter(op: Any, gradient: Any) -> Any:
-    gathered = _scaled(mpi_ops.allgather(gradient, **_naming(op)), _scatter_scale(op))
+    gathered = _scaled(calls.allgather(_like(op.inputs[0], gradient), **_naming(op)), _scatter_scale(op))
     gathered.set_shape(op.inputs[0].shape)
     return gathered
 
@@ -134,7 +147,7 @@ def _of_reducescatter(op: Any, gradient: Any) -> Any:
 @tf.RegisterGradient("HorovodGroupedReducescatter")
 def _of_grouped_reducescatter(op: Any, *gradients: Any) -> Any:
     scale = _scatter_scale(op)
-    gathered = [_scaled(part, scale) for part in mpi_ops.grouped_allgather(gradients, **_naming(op))]
+    gathered = [_scaled(part, scale) for part in calls.grouped_allgather(_all_like(op, gradients), **_naming(op))]
     for part, tensor in zip(gathered, op.inputs, strict=True):
         part.set_shape(tensor.shape)
     return gathered

@@ -6,11 +6,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.common.gradients import check_passes, groups_of
 from horovod.common.ops import Adasum, Average
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow.compression import Compression
-from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper, check_passes, in_session
-from horovod.tensorflow.gradient_tape import one_of_groups
+from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper, in_session
 from horovod.tensorflow.reduction import LocalVariables, Reduce, make_allreduce_grads, reduces
 from horovod.tensorflow.weight_deltas import WeightDeltas
 
@@ -56,7 +56,7 @@ def DistributedOptimizer(
     check_passes(backward_passes_per_step)
     if op == Adasum and average_aggregated_gradients:
         raise ValueError("average_aggregated_gradients=True does not go with op=Adasum, which sums nothing up")
-    groups = one_of_groups(num_groups, groups)
+    groups = groups_of(num_groups, groups)
     if _is_keras(optimizer):
         from horovod.tensorflow import keras
 
@@ -116,11 +116,12 @@ def _is_keras(optimizer: Any) -> bool:
 
 
 def _wrap(optimizer: Any, control: "_Control") -> Any:
-    plain = optimizer._hvd.plain if isinstance(optimizer, _Distributed) else type(optimizer)
+    plain = optimizer._hvd.plain if isinstance(optimizer, _DistributedOptimizer) else type(optimizer)
     members = {"__slots__": ("_hvd",), "__module__": plain.__module__, "__doc__": plain.__doc__}
-    made = object.__new__(type(plain.__name__, (_Distributed, plain), members))
+    made = object.__new__(type(plain.__name__, (_DistributedOptimizer, plain), members))
     made.__dict__ = optimizer.__dict__  # slots, names and hyperparameters are those of the given optimizer
     control.plain = plain
+    control.original = optimizer
     made._hvd = control
     return made
 
@@ -130,6 +131,7 @@ class _Control:
 
     def __init__(self, reduce: Reduce, local: LocalVariables, process_set: ProcessSet) -> None:
         self.plain: Any = None
+        self.original: Any = None
         self.local = local
         self.helper: LocalGradientAggregationHelper | None = None
         self.deltas: WeightDeltas | None = None
@@ -155,11 +157,16 @@ class _Control:
         return apply(pairs)
 
 
-class _Distributed:
+class _DistributedOptimizer:
     """What the class of a distributed optimizer has before that of the plain one."""
 
     __slots__ = ()
     _hvd: _Control
+
+    @property
+    def _optimizer(self) -> Any:
+        """The optimizer that was given; other software reads it."""
+        return self._hvd.original
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
         """As of the plain optimizer, with reduced gradients."""

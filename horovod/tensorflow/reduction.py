@@ -9,7 +9,6 @@ TensorFlow puts the name of the call before those of what is inside.
 In eager mode nothing runs beside an operation, so all gradients of a dtype go as one group.
 """
 
-import numbers
 import re
 import weakref
 from collections import Counter
@@ -19,10 +18,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.common import gradients as rules
+from horovod.common.compression import check_compression
 from horovod.common.faces import TENSORFLOW as face
-from horovod.common.ops import Adasum, Average, check_adasum_size, check_compression, check_op, op_name
+from horovod.common.ops import Adasum, Average, check_adasum_size, check_op
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.util import split_list
 from horovod.tensorflow.collectives import allreduce, grouped_allreduce, set_size
 from horovod.tensorflow.compression import Compression
 
@@ -68,8 +68,8 @@ def make_allreduce_grads(
     """
     op = check_op(op)
     check_compression(compression)
-    check_predivide(gradient_predivide_factor, op)
-    check_groups(groups)
+    predivide = rules.check_predivide(gradient_predivide_factor, op)
+    groups = rules.check_groups(groups, is_variable, key_of, lambda variable: repr(name_of(variable)))
     options = _Options(
         name,
         device_dense,
@@ -77,7 +77,7 @@ def make_allreduce_grads(
         compression,
         sparse_as_dense,
         op,
-        float(gradient_predivide_factor),
+        predivide,
         process_set,
     )
 
@@ -102,51 +102,12 @@ def make_allreduce_grads(
 
 def reduces(process_set: ProcessSet = global_process_set) -> bool:
     """Is there anything to reduce for this rank in this set? ValueError before ``hvd.init()``."""
-    job = face.require_job()
-    return bool(process_set.included()) and (len(process_set.ranks or ()) > 1 or job.elastic)
+    return rules.anybody_else(process_set, face.require_job())
 
 
 def dense(gradient: Any) -> Any:
     """IndexedSlices as a tensor; anything else as it is."""
     return tf.convert_to_tensor(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient
-
-
-# -- arguments --------------------------------------------------------------------------------------------------------
-
-
-def check_predivide(factor: Any, op: int) -> None:
-    """Raises ValueError for a gradient_predivide_factor that is no number above 0 or goes with another op than
-    Average."""
-    if isinstance(factor, bool) or not isinstance(factor, numbers.Real) or not factor > 0:
-        raise ValueError(f"gradient_predivide_factor is {factor!r}; accepted are numbers above 0")
-    if factor != 1.0 and op != Average:
-        raise ValueError(
-            f"gradient_predivide_factor is {factor} with op={op_name(op)}; with another op than Average only 1.0 is "
-            "accepted"
-        )
-
-
-def check_groups(groups: Any) -> None:
-    """Raises ValueError unless it is None, a number of groups, or lists of variables that name each once."""
-    if groups is None:
-        return
-    accepted = "accepted are None, an integer of 0 or more, and a list of lists of variables"
-    if isinstance(groups, int):
-        if isinstance(groups, bool) or groups < 0:
-            raise ValueError(f"groups is {groups!r}; {accepted}")
-        return
-    if not isinstance(groups, (list, tuple)):
-        raise ValueError(f"groups is a {type(groups).__name__}; {accepted}")
-    seen: set[Any] = set()
-    for index, group in enumerate(groups):
-        if not isinstance(group, (list, tuple)):
-            raise ValueError(f"groups[{index}] is a {type(group).__name__}; {accepted}")
-        for variable in group:
-            if not is_variable(variable):
-                raise ValueError(f"groups[{index}] contains a {type(variable).__name__}; {accepted}")
-            if key_of(variable) in seen:
-                raise ValueError(f"groups[{index}] names {name_of(variable)!r} for the second time")
-            seen.add(key_of(variable))
 
 
 # -- variables --------------------------------------------------------------------------------------------------------
@@ -250,7 +211,7 @@ def _groups(gradients: list[Any], variables: list[Any], groups: Any) -> list[lis
     if not groups:
         return [[i] for i in present]
     if isinstance(groups, int):
-        parts = [list(part) for part in split_list(present, min(groups, max(1, len(present))))]
+        parts = rules.parts(present, groups)
     else:
         where = {key_of(variables[i]): i for i in present}
         parts = [[where.pop(key_of(v)) for v in group if key_of(v) in where] for group in groups]
@@ -269,8 +230,8 @@ def _by_kind(members: list[int], gradients: list[Any]) -> list[list[int]]:
 def _scale(gradient: Any, options: _Options) -> dict[str, float]:
     if options.predivide == 1.0 or isinstance(gradient, tf.IndexedSlices):
         return {}
-    # An Average is divided by the number of ranks anyway.
-    return {"prescale_factor": 1.0 / options.predivide, "postscale_factor": options.predivide}
+    prescale, postscale = rules.scales(options.predivide)
+    return {"prescale_factor": prescale, "postscale_factor": postscale}
 
 
 def _reduce_one(gradient: Any, name: str, options: _Options) -> Any:

@@ -15,7 +15,7 @@ import tensorflow as tf
 from horovod.common.faces import TENSORFLOW as face
 from horovod.common.ops import Sum
 from horovod.tensorflow import gradients as _gradients  # noqa: F401
-from horovod.tensorflow.mpi_ops import _allreduce, allgather
+from horovod.tensorflow.calls import _allreduce, allgather
 from horovod.tensorflow.reduction import on_the_wire, unused
 from horovod.tensorflow.util import elastic
 

@@ -9,23 +9,32 @@ from typing import Any
 import torch
 
 from horovod.common import objects
+from horovod.common.compression import check_wire
 from horovod.common.contract.frames import warn_user
 from horovod.common.faces import TORCH as face
+from horovod.common.gradients import (
+    anybody_else,
+    check_groups,
+    check_passes,
+    check_predivide,
+    groups_of,
+    parts,
+    scales,
+)
 from horovod.common.ops import Adasum, Average, check_op
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.util import split_list
 from horovod.torch import old_names
 from horovod.torch.adasum import DeltaReducer, check_set
 from horovod.torch.bucket_plan import SMALL
 from horovod.torch.bucketing import EVERYTHING
 from horovod.torch.closures import reducing
-from horovod.torch.compression import Compression, check_wire
+from horovod.torch.compression import Compression
 from horovod.torch.gradients import GradientReducer
 from horovod.torch.in_sync import check_after_step
 from horovod.torch.old_names import Begun
 from horovod.torch.ops.tensors import set_id
 from horovod.torch.options import Options
-from horovod.torch.parameter_names import check_groups, name_parameters, unique_on_the_wire
+from horovod.torch.parameter_names import name_parameters, unique_on_the_wire
 
 
 def DistributedOptimizer(
@@ -70,13 +79,15 @@ def DistributedOptimizer(
 
     Raises ValueError naming the argument; NotImplementedError for op=Adasum on other sets of ranks.
     """
-    _check(optimizer, backward_passes_per_step, op, gradient_predivide_factor)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ValueError(f"optimizer is a {type(optimizer).__name__}; accepted is a torch.optim.Optimizer")
+    passes = check_passes(backward_passes_per_step)
+    op = check_op(op)
+    predivide = check_predivide(gradient_predivide_factor, op)
     if gradient_as_bucket_view not in (None, True, False):
         raise ValueError(f"gradient_as_bucket_view is {gradient_as_bucket_view!r}; accepted are True, False and None")
-    if num_groups != 0:
-        warn_user("num_groups is deprecated, use groups", DeprecationWarning)
-        groups = num_groups if groups is None else groups
-    check_groups(groups)
+    groups = groups_of(num_groups, groups)
+    groups = check_groups(groups, torch.is_tensor, id, lambda p: f"a parameter of shape {tuple(p.shape)}", "parameters")
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     names = name_parameters(optimizer.param_groups, named_parameters)
     set_id(process_set, "DistributedOptimizer")
@@ -85,18 +96,16 @@ def DistributedOptimizer(
     check_compression(compression, names, op)
 
     reducer: GradientReducer | DeltaReducer | None = None
-    size = len(process_set.ranks or ())
-    if process_set.included() and (size > 1 or face.require_job().elastic):
+    if anybody_else(process_set, face.require_job()):
         # An optimizer that takes nothing else gets its gradients back sparse.
         sparse_again = sparse_as_dense and isinstance(optimizer, torch.optim.SparseAdam)
         options = Options(
             process_set,
             compression,
             op,
-            1.0 / gradient_predivide_factor,
-            gradient_predivide_factor,  # the engine divides by n
+            *scales(predivide),
             sparse_as_dense,
-            backward_passes_per_step,
+            passes,
             _make_groups(groups, parameters, names, process_set),
             0 if sparse_again else _bucket_most(gradient_as_bucket_view, compression, groups),
             sparse_again,
@@ -106,18 +115,7 @@ def DistributedOptimizer(
         reducer = reduce(parameters, unique_on_the_wire(optimizer, names, process_set), options)
     else:
         unwrap(optimizer)
-    return _wrap(optimizer, _Control(reducer, backward_passes_per_step), names)
-
-
-def _check(optimizer: Any, passes: Any, op: Any, predivide: float) -> None:
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise ValueError(f"optimizer is a {type(optimizer).__name__}; accepted is a torch.optim.Optimizer")
-    check_passes(passes)
-    check_op(op)
-    if predivide != 1.0 and op != Average:
-        raise ValueError(f"gradient_predivide_factor is {predivide}; with another op than Average only 1.0 is accepted")
-    if predivide <= 0:
-        raise ValueError(f"gradient_predivide_factor is {predivide}; accepted are numbers above 0")
+    return _wrap(optimizer, _Control(reducer, passes), names)
 
 
 def check_compression(compression: Any, names: dict[torch.Tensor, str], op: int) -> None:
@@ -125,11 +123,6 @@ def check_compression(compression: Any, names: dict[torch.Tensor, str], op: int)
     for p, name in names.items():
         if p.requires_grad:
             check_wire(compression, p, op, f"DistributedOptimizer, parameter {name!r}")
-
-
-def check_passes(passes: Any) -> None:
-    if not isinstance(passes, int) or isinstance(passes, bool) or passes <= 0:
-        raise ValueError(f"backward_passes_per_step is {passes!r}; accepted are integers above 0")
 
 
 def _bucket_most(wanted: bool | None, compression: Any, groups: Any) -> int:
@@ -153,8 +146,7 @@ def _make_groups(
         return []
     if isinstance(groups, int):
         mine: list[list[str]] = [
-            [names[p] for p in part]
-            for part in split_list([p for p in parameters if p.requires_grad], min(groups, len(parameters)))
+            [names[p] for p in part] for part in parts([p for p in parameters if p.requires_grad], groups)
         ]
     else:
         mine = [[names[p] for p in group if p in names and p.requires_grad] for group in groups]
@@ -281,7 +273,7 @@ class _Distributed:
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Reduces gradients after so many backward passes from now on. ValueError unless it is an integer above 0."""
-        check_passes(passes)
+        passes = check_passes(passes)
         self._hvd.passes = passes
         if self._hvd.reducer is not None:
             self._hvd.reducer.set_passes(passes)

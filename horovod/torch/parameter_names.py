@@ -52,30 +52,6 @@ def name_parameters(
     return {p: given[p] for p in wanted}
 
 
-def check_groups(groups: Any) -> None:
-    """Raises ValueError unless ``groups`` is None, an integer from 0 on, or lists of tensors without a repetition."""
-    if groups is None:
-        return
-    if isinstance(groups, int) and not isinstance(groups, bool):
-        if groups < 0:
-            raise ValueError(f"groups is {groups}; accepted are integers from 0 on, and lists of lists of parameters")
-        return
-    if not isinstance(groups, list | tuple):
-        raise ValueError(
-            f"groups is a {type(groups).__name__}; accepted are an integer and a list of lists of parameters"
-        )
-    seen: set[torch.Tensor] = set()
-    for i, group in enumerate(groups):
-        if not isinstance(group, list | tuple):
-            raise ValueError(f"groups[{i}] is a {type(group).__name__}; accepted is a list of parameters")
-        for j, p in enumerate(group):
-            if not isinstance(p, torch.Tensor):
-                raise ValueError(f"groups[{i}][{j}] is a {type(p).__name__}; accepted is a parameter")
-            if p in seen:
-                raise ValueError(f"groups[{i}][{j}], of shape {tuple(p.shape)}, is in groups twice")
-            seen.add(p)
-
-
 class _Known:
     """Names in use within one process set of one job."""
 

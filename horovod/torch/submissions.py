@@ -7,9 +7,9 @@ from typing import Any, NoReturn
 import torch
 
 from horovod._core import WIRE_NONE
+from horovod.common.compression import leaves_alone, wire_of
 from horovod.common.ops import Max
 from horovod.torch.buckets import Bucket, Slot
-from horovod.torch.compression import leaves_alone, wire_of
 from horovod.torch.ops import handles, profiling, repeats
 from horovod.torch.ops.allreduce import submit
 from horovod.torch.ops.repeats import Repeat

@@ -149,7 +149,7 @@ def test_the_library_refuses_a_table_of_another_version():
     class Table(ctypes.Structure):
         _fields_ = (("version", ctypes.c_uint32), ("bytes", ctypes.c_uint32))
 
-    library = ctypes.CDLL(str(library_path("horovod._keras._jax")))
+    library = ctypes.CDLL(str(library_path("horovod._jax._jax")))
     library.hvd_jax_attach.argtypes = [ctypes.c_size_t]
     right = Table.from_address(_core.face_api())
     assert library.hvd_jax_attach(0) == 1

@@ -110,9 +110,9 @@ def test_what_cannot_be_compressed(single):
         for wrong, name in (("fp16", "'fp16'"), (None, "None"), (hvd.Compression, "class.*Compression'")):
             with pytest.raises(ValueError, match=rf"compression is .*{name}.*; accepted are Compression.none, .fp16"):
                 call(wrong)
-    with pytest.raises(ValueError, match=r"WireInt8Compressor with dtype torch.float64; accepted is torch.float32"):
+    with pytest.raises(ValueError, match=r"WireInt8Compressor with dtype float64; accepted is float32"):
         hvd.allreduce(torch.ones(2, dtype=torch.float64), compression=int8)
-    with pytest.raises(ValueError, match=r"grouped_allreduce: .*dtype torch.int32"):
+    with pytest.raises(ValueError, match=r"grouped_allreduce: .*dtype int32"):
         hvd.grouped_allreduce([torch.ones(2), torch.ones(2, dtype=torch.int32)], compression=int8)
     with pytest.raises(ValueError, match=r"op=Max; accepted are Average, Sum"):
         hvd.allreduce(torch.ones(2), op=hvd.Max, compression=int8)
@@ -120,7 +120,7 @@ def test_what_cannot_be_compressed(single):
         with pytest.raises(ValueError, match=r"reducescatter: .* works with allreduce only"):
             call(torch.ones(2), compression=int8)
     net = torch.nn.Linear(2, 2).double()
-    with pytest.raises(ValueError, match=r"parameter 'weight': .*dtype torch.float64"):
+    with pytest.raises(ValueError, match=r"parameter 'weight': .*dtype float64"):
         hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), 0.1), net.named_parameters(), compression=int8)
     net.requires_grad_(False)
     hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), 0.1), net.named_parameters(), compression=int8)
@@ -263,7 +263,7 @@ def test_residuals_are_no_state(pool):
 def add_doubles():
     p, q, r = (torch.nn.Parameter(torch.zeros(3, dtype=d)) for d in (torch.float32, torch.float64, torch.float32))
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p], 1.0), [("p", p)], hvd.Compression.wire_bf16)
-    with pytest.raises(ValueError, match=r"dtype torch.float64; accepted is torch.float32"):
+    with pytest.raises(ValueError, match=r"dtype float64; accepted is float32"):
         optimizer.add_param_group({"params": [q]})
     optimizer.add_param_group({"params": [r]})
     (p.sum() + 2 * r.sum()).backward()

@@ -41,12 +41,14 @@ class Setting:
     """The key says the opposite of the variable."""
     later: bool = False
     """Accepted and checked, but what it controls is not part of this build yet."""
+    needless: str = ""
+    """Why it has no effect and needs none, as the engine is built."""
     section: str = "Engine"
 
     def accepted(self) -> str:
         """What the value may be, for messages and documentation."""
         if self.kind == "bool":
-            return "0 or 1"
+            return "0 or 1 (or false, true, no, yes)"
         if self.kind == "choice":
             return ", ".join(self.choices)
         if self.kind == "text":
@@ -80,15 +82,31 @@ class Setting:
             parts = [part.strip() for part in text.split(",")]
             return _within(",".join(parts), all(parts) and "=" not in text)
         if self.kind == "bool":
-            return _within(text == "1", text in ("0", "1"))
+            return _within(text.lower() in _YES, text.lower() in _YES + _NO)
         if self.kind == "choice":
             return _within(text.lower(), text.lower() in self.choices)
         if self.kind == "ints":
             numbers = [int(part) for part in text.split(",")]
             return _within(numbers, min(numbers) >= 0)
+        if is_word(text):  # programs that wrote True for a number have been getting 0
+            return 0 if (self.low or 0) <= 0 else self.default
         number: int | float = int(text) if self.kind == "int" else float(text)
         # Infinity and nan fail the comparisons with the bounds that every number has.
         return _within(number, (self.low or 0) <= number <= (self.high if self.high is not None else 1e18))
+
+
+_YES: Final = ("1", "true", "yes")
+_NO: Final = ("0", "false", "no")
+
+
+def is_off(text: str) -> bool:
+    """Is it nothing, or no?"""
+    return text.strip().lower() in ("", *_NO)
+
+
+def is_word(text: str) -> bool:
+    """Is it a boolean in words?"""
+    return text.lower() in ("true", "yes", "false", "no")
 
 
 def _within(value: Value, fits: bool) -> Value:
@@ -108,6 +126,10 @@ _WATCH: Final = "Logs and diagnosis"
 _TUNE: Final = "Autotune"
 _GPU: Final = "GPU and MPI"
 
+_HIERARCHICAL: Final = (
+    "where several hosts have several ranks, allreduce works inside each host first and then between hosts anyway"
+)
+
 # fmt: off
 TABLE: Final = (
     Setting("HOROVOD_FUSION_THRESHOLD", "int", 128 * _MIB, "bytes of tensors reduced together; 0: each alone", low=0,
@@ -116,16 +138,19 @@ TABLE: Final = (
     Setting("HOROVOD_CYCLE_TIME", "float", 1.0, "upper bound, in ms, of the time operations are held to batch them",
             low=0, high=60000, engine="cycle_time_ms", agreed=True, flag="--cycle-time-ms",
             yaml="params.cycle_time_ms"),
-    Setting("HOROVOD_CACHE_CAPACITY", "int", 1024, "negotiations remembered; 0: none", low=0, high=1 << 20,
+    Setting("HOROVOD_CACHE_CAPACITY", "int", 1024,
+            "operations of a step that ranks remember and then carry out without negotiation, of which more than a "
+            "step has gain nothing; 0: ranks always negotiate", low=0, high=1 << 20,
             engine="cache_capacity", agreed=True, flag="--cache-capacity", yaml="params.cache_capacity"),
     Setting("HOROVOD_DISABLE_GROUP_FUSION", "bool", False, "grouped tensors are not fused with others",
             engine="groups_apart", agreed=True),
     Setting("HOROVOD_HIERARCHICAL_ALLREDUCE", "bool", False,
-            "allreduce inside each host, then between hosts; no effect on one host", later=True,
+            "allreduce inside each host, then between hosts", needless=_HIERARCHICAL,
             flag="--hierarchical-allreduce", yaml="params.hierarchical_allreduce"),
-    Setting("HOROVOD_HIERARCHICAL_ALLGATHER", "bool", False, "the same for allgather", later=True,
+    Setting("HOROVOD_HIERARCHICAL_ALLGATHER", "bool", False, "the same for allgather",
+            needless="ranks of a host hand over what they gather in shared memory anyway",
             flag="--hierarchical-allgather", yaml="params.hierarchical_allgather"),
-    Setting("HOROVOD_TORUS_ALLREDUCE", "bool", False, "two-dimensional allreduce; no effect on one host", later=True,
+    Setting("HOROVOD_TORUS_ALLREDUCE", "bool", False, "two-dimensional allreduce", needless=_HIERARCHICAL,
             flag="--torus-allreduce", yaml="params.torus_allreduce"),
     Setting("HOROVOD_ALGORITHM", "text", "",
             "overrides the table of algorithms, for tests and experts, as in allreduce=ring", engine="algorithm",
@@ -319,17 +344,6 @@ def agree(shared: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
     }
 
 
-def without_effect(given: Mapping[str, str]) -> dict[str, str]:
-    """Of these variables, those that are something else than the default and yet have no effect: name to the reason, a
-    clause for a warning. The launcher says it for flags, keys and variables alike. Raises ValueError as ``parse`` does.
-    """
-    return {
-        setting.name: "what it controls is not part of this version yet"
-        for setting in TABLE
-        if setting.later and setting.parse(given.get(setting.name, "")) != setting.default
-    }
-
-
 def generate_docs() -> str:
     """Text of docs/settings.md."""
     lines = [
@@ -342,8 +356,9 @@ def generate_docs() -> str:
         "An unset or empty variable means the "
         "default. A "
         "value that is not accepted is an error that names variable, value and what is accepted. Settings marked † are "
-        "checked, but what they control is not part of this build yet. Those marked ● take rank 0's value on all "
-        "ranks.",
+        "checked, but what they control is not part of this build yet; those marked ‡ are not needed and have no "
+        "effect. Whoever sets one of either is told so, by `horovodrun` or else by rank 0. Those marked ● take rank "
+        "0's value on all ranks.",
     ]
     for section in dict.fromkeys(setting.section for setting in TABLE):
         lines += ["", f"## {section}", ""]
@@ -355,9 +370,10 @@ def generate_docs() -> str:
 def _row(setting: Setting) -> str:
     default = setting.default
     shown = "unset" if default in (None, "") else str(int(default) if isinstance(default, bool) else default)
-    marks = (" ●" if setting.agreed else "") + (" †" if setting.later else "")
+    marks = (" ●" if setting.agreed else "") + (" †" if setting.later else "") + (" ‡" if setting.needless else "")
+    meaning = f"{setting.help}; not needed: {setting.needless}" if setting.needless else setting.help
     ways = " · ".join(f"`{way}`" for way in (setting.flag, setting.yaml) if way)
-    return f"| `{setting.name}`{marks} | {shown} | {setting.accepted()} | {setting.help} | {ways} |"
+    return f"| `{setting.name}`{marks} | {shown} | {setting.accepted()} | {meaning} | {ways} |"
 
 
 if __name__ == "__main__":

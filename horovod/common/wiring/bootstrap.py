@@ -4,13 +4,15 @@ How ranks meet, connect and start, and what becomes of failures on the way, is t
 init is an epoch of its own, so nothing of an earlier one, failed or shut down, is ever taken for part of it.
 """
 
+import os
 from typing import TYPE_CHECKING
 
 from horovod.common.contract.debugging import patient
 from horovod.common.contract.log import make_sink
+from horovod.common.contract.notices import sentences
 from horovod.common.contract.settings import LOG_LEVELS, Settings
 from horovod.common.contract.worker_env import WorkerEnv
-from horovod.common.state import Job
+from horovod.common.job import Job
 from horovod.common.wiring import calibration, shared_memory
 from horovod.common.wiring.engine_start import Formed, make_engine
 from horovod.common.wiring.joining import Joining, describe
@@ -29,6 +31,11 @@ def start(
     compared between ranks. Raises ValueError naming what is wrong or what was waited for; nothing stays open then.
     """
     settings = patient(Settings.from_environ())
+    if env.rank == 0 and env.rendezvous_addr is None:  # else horovodrun has said it
+        sink = make_sink(env.rank, settings.flag("HOROVOD_LOG_HIDE_TIME"))
+        if LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL")) <= LOG_LEVELS.index("warning"):
+            for text in sentences(os.environ):
+                sink(LOG_LEVELS.index("warning"), text)
     dynamic = dynamic or settings.flag("HOROVOD_DYNAMIC_PROCESS_SETS")
     if members is not None and (env.rank not in members or members[-1] >= env.size):
         raise ValueError(

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from horovod._version import __version__
+from horovod.common.job import Job
 from horovod.common.network.endpoints import Endpoint
 from horovod.common.network.interfaces import network_identity
-from horovod.common.state import Job
 
 
 class Peer(msgspec.Struct, array_like=True):

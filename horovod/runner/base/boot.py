@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import horovod
-
 
 def words(module: str, before: str = "pass") -> list[str]:
     """What follows the interpreter so that `main()` of the module runs, with the arguments that come after these, and
@@ -24,4 +22,4 @@ def words(module: str, before: str = "pass") -> list[str]:
         f"import os, sys; {before}; sys.path[:] = [p for p in sys.path if p]; sys.path.append(sys.argv.pop(1)); "
         f"from {module} import main; sys.exit(main())"
     )
-    return ["-c", code, str(Path(horovod.__file__).resolve().parent.parent)]
+    return ["-c", code, str(Path(__file__).resolve().parents[3])]

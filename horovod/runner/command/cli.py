@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from horovod.common.contract.frames import warn_user
-from horovod.common.contract.settings import BY_NAME, Settings, without_effect
+from horovod.common.contract.notices import notices, sentences
+from horovod.common.contract.settings import BY_NAME, Settings, is_off
 from horovod.runner.base import boot
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.command import config_file, help, words
@@ -146,8 +147,8 @@ def with_variables(settings: LaunchSettings, environ: Mapping[str, str]) -> Laun
         checked = Settings.from_environ({**environ, **settings.variables})
     except ValueError as error:
         raise LaunchError(str(error)) from None
-    for variable, reason in without_effect({**environ, **dict.fromkeys(settings.variables, "")}).items():
-        warn_user(f"{variable} is {environ[variable]!r}, but {reason}")
+    for text in sentences({**environ, **dict.fromkeys(settings.variables, "")}):
+        warn_user(text)
     check_affinity(checked.integers("HOROVOD_THREAD_AFFINITY") or [], settings.slots)
     return replace(
         settings,
@@ -188,7 +189,7 @@ def flag_variables(namespace: argparse.Namespace, environ: Mapping[str, str], co
             elif _changes(flag.variable, text) and _variable_of(flag.needs) not in given:
                 key = BY_NAME[_variable_of(flag.needs)].yaml
                 warnings.warn(f"{way} has no effect without {key}", stacklevel=2)
-    for variable, reason in without_effect(given).items():
+    for variable, reason in notices(given).items():
         warnings.warn(f"{source[variable]}: {reason}", stacklevel=2)
     return given
 
@@ -196,7 +197,7 @@ def flag_variables(namespace: argparse.Namespace, environ: Mapping[str, str], co
 def _is_on(name: str, given: Mapping[str, str], environ: Mapping[str, str]) -> bool:
     """Is the setting of this flag on, by flag, file or environment?"""
     variable = _variable_of(name)
-    return given.get(variable, environ.get(variable, "0")) not in ("", "0")
+    return not is_off(given.get(variable, environ.get(variable, "")))
 
 
 def _variable_of(name: str) -> str:

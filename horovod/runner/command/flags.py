@@ -143,7 +143,7 @@ def _setting(
         no=switch and exclusive is None,
         exclusive=exclusive,
         needs=needs,
-        later=setting.later,
+        later=setting.later or bool(setting.needless),
     )
 
 

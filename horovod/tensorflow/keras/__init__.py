@@ -16,9 +16,9 @@ try:
 except ImportError as _error:
     raise ImportError(f"horovod.tensorflow.keras cannot load the native engine horovod._core: {_error}") from _error
 
-from horovod._keras.reduction import groups_of as _groups_of
 from horovod.common import absent as _absent
 from horovod.common.exceptions import HorovodInternalError
+from horovod.common.gradients import groups_of as _groups_of
 from horovod.common.ops import Average, Sum
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from horovod.tensorflow.keras import callbacks

@@ -17,10 +17,11 @@ from typing import Any
 import torch
 
 from horovod._core import KIND_ALLREDUCE, WIRE_NONE
+from horovod.common.compression import check_wire
 from horovod.common.faces import TORCH as face
 from horovod.common.ops import Adasum, check_scale, resolve_op, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.torch.compression import Compression, check_wire
+from horovod.torch.compression import Compression
 from horovod.torch.ops import groups, handles
 from horovod.torch.ops.repeats import Repeat, put_back, take
 from horovod.torch.ops.tensors import BOOL, CODES, check_reduction, code_of, plain, refuse, set_id

@@ -107,7 +107,7 @@ def wait(work: Any, keep: Any, recorded: bool = False) -> None:
     try:
         while not work.wait(_SLICE_SECONDS):
             if face.forked:
-                face.submit()  # raises
+                face.require_engine()  # raises
     except BaseException:
         if not work.done():
             park(work, keep)

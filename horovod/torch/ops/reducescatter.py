@@ -11,12 +11,11 @@ from typing import Any
 import torch
 
 from horovod._core import KIND_REDUCESCATTER
-from horovod.common import dtypes
-from horovod.common.exceptions import UnsupportedOpError
+from horovod.common.compression import refuse_wire
 from horovod.common.faces import TORCH as face
-from horovod.common.ops import Average, Sum, check_op, check_scale, wire_name
+from horovod.common.ops import Average, Sum, check_scale, check_scatter, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.torch.compression import Compression, refuse_wire
+from horovod.torch.compression import Compression
 from horovod.torch.ops import groups, handles
 from horovod.torch.ops.allgather import _Allgather, _GroupedAllgather
 from horovod.torch.ops.tensors import code_of, plain, set_id, set_rank_and_size
@@ -25,14 +24,7 @@ from horovod.torch.ops.tensors import code_of, plain, set_id, set_rank_and_size
 def _check(tensor: torch.Tensor, op: int, operation: str, name: str | None) -> int:
     code = code_of(tensor, operation, name)
     what = f"{operation} of tensor {name!r}" if name else operation
-    try:
-        check_op(op, (Average, Sum))
-    except ValueError as error:
-        raise UnsupportedOpError(f"{what}: {error}") from None
-    if code == dtypes.BOOL:
-        raise ValueError(f"{what}: dtype bool is not supported; accepted are all others")
-    if tensor.dim() == 0:
-        raise ValueError(f"{what}: the tensor is a scalar; accepted are tensors with at least one dimension")
+    check_scatter(what, code, tensor.dim(), op)
     return code
 
 

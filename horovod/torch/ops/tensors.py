@@ -8,7 +8,7 @@ import torch
 
 from horovod.common import dtypes
 from horovod.common.faces import TORCH as face
-from horovod.common.ops import OP_NAMES, Adasum, Average, check_adasum_size
+from horovod.common.ops import check_reduction as check_op_of
 from horovod.common.process_sets import ProcessSet
 
 # Some releases of torch lack uint16, the others have every type the engine has.
@@ -74,25 +74,13 @@ def check_reduction(
 ) -> None:
     """Raises ValueError for reductions that the dtype does not have, NotImplementedError for Adasum on a set whose size
     is no power of two."""
-    if op == Adasum:
-        if code not in dtypes.FLOATING:
-            raise ValueError(
-                f"{operation}: op=Adasum is not defined for dtype {dtypes.NAMES[code]}; accepted are "
-                "float16, bfloat16, float32, float64"
-            )
-        check_adasum_size(operation, process_set.size() or 1)
-    if code == BOOL and (op == Average or prescale != 1.0 or postscale != 1.0):
-        scaled = f" with prescale_factor={prescale}, postscale_factor={postscale}" if op != Average else ""
-        raise ValueError(
-            f"{operation}: op={OP_NAMES[op]}{scaled} is not defined for dtype bool; "
-            "accepted are Sum, Min, Max, Product without scaling"
-        )
+    check_op_of(operation, code, op, prescale, postscale, process_set.size() or 1)
 
 
 def set_id(process_set: ProcessSet, operation: str) -> int:
     """Id of a registered set. Raises ValueError naming operation, set and rank for one that is not, or no longer."""
     if face.engine is None:
-        face.submit()  # raises what is right before init, after shutdown and in a forked child
+        face.require_engine()
     number = getattr(process_set, "process_set_id", None)
     if number is None:
         rank = face.require_job().rank

@@ -56,7 +56,7 @@ def test_controllers_in_any_case():
         ({"HOROVOD_GLOO_RENDEZVOUS_PORT": "-1"}, ["HOROVOD_GLOO_RENDEZVOUS_PORT is None", "both or neither"]),
         ({"HOROVOD_CONTROLLER": "smoke"}, ["HOROVOD_CONTROLLER is 'smoke'", "gloo, mpi"]),
         ({"HOROVOD_CONTROLLER": "MPI"}, ["HOROVOD_CONTROLLER is 'mpi'"]),
-        ({"HOROVOD_CPU_OPERATIONS": "CCL"}, ["HOROVOD_CPU_OPERATIONS is 'ccl'"]),
+        ({"HOROVOD_CPU_OPERATIONS": "smoke"}, ["HOROVOD_CPU_OPERATIONS is 'smoke'", "gloo, mpi, ccl"]),
         ({"HOROVOD_KEY_FD": ""}, ["HOROVOD_KEY_FD nor HOROVOD_KEY_FILE", "horovodrun -np 2"]),
     ],
 )

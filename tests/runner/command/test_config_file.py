@@ -39,7 +39,7 @@ KEYS = {
     "environment.deny": ("TOKEN", {"HOROVOD_ENV_DENY": "TOKEN"}),
 }
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*not part of this version yet")
+pytestmark = pytest.mark.filterwarnings("ignore:.*(not part of this version yet|has no effect)")
 
 
 def text_of(values):

@@ -197,7 +197,7 @@ def test_variables_without_effect_are_accepted_in_silence(recwarn):
     ("environ", "named"),
     [
         ({"HOROVOD_CYCLE_TIME": "-1"}, "HOROVOD_CYCLE_TIME is '-1', accepted is a number from 0 to 60000"),
-        ({"HOROVOD_AUTOTUNE": "yes"}, "HOROVOD_AUTOTUNE is 'yes', accepted is 0 or 1"),
+        ({"HOROVOD_AUTOTUNE": "on"}, "HOROVOD_AUTOTUNE is 'on', accepted is 0 or 1"),
         ({"HOROVOD_LOG_LEVEL": "LOUD"}, "HOROVOD_LOG_LEVEL is 'LOUD', accepted is trace, debug"),
         ({"HOROVOD_THREAD_AFFINITY": "0,1"}, r"HOROVOD_THREAD_AFFINITY\) is 0,1, 2 cores, but a host runs 3"),
         ({"HOROVOD_RING_BYTES": "5000"}, "HOROVOD_RING_BYTES is 5000, accepted is a power of two"),

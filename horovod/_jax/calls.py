@@ -27,7 +27,7 @@ except ImportError:  # before jax 0.5
     from jax.extend import ffi
 
 _TARGET = "horovod_collective"
-_LIBRARY = "horovod._keras._jax"
+_LIBRARY = "horovod._jax._jax"
 
 
 @dataclass(frozen=True)

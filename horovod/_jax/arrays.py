@@ -14,7 +14,8 @@ import numpy as np
 
 from horovod.common import dtypes
 from horovod.common.faces import KERAS as face
-from horovod.common.ops import OP_NAMES, Adasum, Average, Sum, check_op, check_scale, wire_name
+from horovod.common.ops import Sum, check_op, check_scale, check_scatter, wire_name
+from horovod.common.ops import check_reduction as check_reduction_of
 from horovod.common.process_sets import ProcessSet
 
 Array = np.ndarray[Any, Any]
@@ -70,19 +71,8 @@ def check_reduction(dtype: Any, reduction: Reduction, what: str) -> int:
     code = code_of(dtype, what)
     op = check_op(reduction.op)
     check_scale(what, reduction.prescale, reduction.postscale)
-    if code == dtypes.BOOL:
-        if op in (Average, Adasum) or reduction.prescale != 1.0 or reduction.postscale != 1.0:
-            raise ValueError(
-                f"{what}: op={OP_NAMES[op]} with prescale_factor={reduction.prescale}, postscale_factor="
-                f"{reduction.postscale} is not defined for dtype bool; accepted are Sum, Min, Max, Product unscaled"
-            )
-    elif op == Adasum and code not in dtypes.FLOATING:
-        raise ValueError(f"{what}: op=Adasum is not defined for dtype {dtypes.NAMES[code]}; accepted are floats")
-    if reduction.wire and (code != dtypes.FLOAT32 or op not in (Average, Sum)):
-        raise ValueError(
-            f"{what}: a compression of what travels, with dtype {dtypes.NAMES[code]} and op={OP_NAMES[op]}; accepted "
-            "are float32 and Average or Sum"
-        )
+    size = reduction.process_set.size() or 1
+    check_reduction_of(what, code, op, reduction.prescale, reduction.postscale, size)
     return code
 
 
@@ -150,10 +140,9 @@ def reducescatter(array: Any, name: str | None, reduction: Reduction) -> Array:
 
     source, full = _plain(array), wire_name("reducescatter", name)
     what = full or "reducescatter"
-    check_op(reduction.op, (Average, Sum))
-    code = check_reduction(source.dtype, reduction, what)
-    if source.ndim == 0 or code == dtypes.BOOL:
-        raise ValueError(f"{what}: a scalar or dtype bool is given; accepted are arrays of numbers with dimensions")
+    code = code_of(source.dtype, what)
+    check_scatter(what, code, source.ndim, reduction.op)
+    check_scale(what, reduction.prescale, reduction.postscale)
     number = set_id(reduction.process_set, what)
     rank, size = reduction.process_set.rank() or 0, reduction.process_set.size() or 1
     rows, longer = divmod(source.shape[0], size)

@@ -1,0 +1,39 @@
+"""What is said of settings that are accepted and do not do what they ask for. Pure; who starts a job says it once.
+
+``horovodrun`` says it, of variables and flags alike, before it starts anything; under other launchers, and without any,
+rank 0 says it in ``init``.
+"""
+
+from collections.abc import Mapping
+
+from horovod.common.contract.settings import TABLE, Setting, is_word
+
+_OPERATIONS = "HOROVOD_CPU_OPERATIONS"
+
+
+def notices(given: Mapping[str, str]) -> dict[str, str]:
+    """Of these variables, or what flags make of them, those that do something else than they ask for: name to what, a
+    clause for a warning, in the table's order. Raises ValueError naming variable, value and what is accepted."""
+    told = {setting.name: _of(setting, given.get(setting.name, "").strip()) for setting in TABLE}
+    if given.get(_OPERATIONS, "").strip().lower() in ("ccl", "mpi"):
+        told[_OPERATIONS] = (
+            "this version does not have that; instead the built-in engine, gloo, carries the tensors (shared memory "
+            "inside a host, TCP between hosts)"
+        )
+    return {name: text for name, text in told.items() if text}
+
+
+def sentences(environ: Mapping[str, str]) -> list[str]:
+    """The same as sentences about variables of the environment."""
+    return [f"{name} is {environ[name]!r}, but {text}" for name, text in notices(environ).items()]
+
+
+def _of(setting: Setting, text: str) -> str:
+    value = setting.parse(text)
+    if setting.kind in ("int", "float") and is_word(text):
+        return f"that is no number and is read as {value:g}; accepted is {setting.accepted()}"
+    if value == setting.default:
+        return ""
+    if setting.needless:
+        return f"this has no effect and is not needed: {setting.needless}"
+    return "what it controls is not part of this version yet" if setting.later else ""

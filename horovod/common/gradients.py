@@ -1,0 +1,96 @@
+"""Rules about reducing gradients, and the words for what breaks them: the same in all faces.
+
+They speak of tensors and variables only through functions that a face gives. All raise ValueError that names the
+argument, what was given and what is accepted.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from numbers import Integral, Real
+from typing import Any, TypeVar
+
+from horovod.common.contract.frames import warn_user
+from horovod.common.job import Job
+from horovod.common.ops import Average, op_name
+from horovod.common.process_sets import ProcessSet
+from horovod.common.util import split_list
+
+_T = TypeVar("_T")
+
+
+def anybody_else(process_set: ProcessSet, job: Job) -> bool:
+    """Is there anybody to reduce with? Not for a rank outside of the set, nor for one that is alone in it while the job
+    is not elastic."""
+    return bool(process_set.included()) and (len(process_set.ranks or ()) > 1 or job.elastic)
+
+
+def check_passes(passes: Any) -> int:
+    """``backward_passes_per_step`` as an int."""
+    if isinstance(passes, bool) or not isinstance(passes, Integral) or passes <= 0:
+        raise ValueError(f"backward_passes_per_step is {passes!r}; accepted are integers above 0")
+    return int(passes)
+
+
+def check_predivide(factor: Any, op: int) -> float:
+    """``gradient_predivide_factor`` as a float: above 0, and 1 unless ``op`` is Average."""
+    if isinstance(factor, bool) or not isinstance(factor, Real) or not float(factor) > 0:
+        raise ValueError(f"gradient_predivide_factor is {factor!r}; accepted are numbers above 0")
+    if factor != 1.0 and op != Average:
+        raise ValueError(
+            f"gradient_predivide_factor is {factor} with op={op_name(op)}; with another op than Average only 1.0 is "
+            "accepted"
+        )
+    return float(factor)
+
+
+def scales(predivide: float) -> tuple[float, float]:
+    """(prescale, postscale) for a ``gradient_predivide_factor`` f. Gradients are divided by f before and by n / f after
+    the sum; an Average is divided by n, the number of ranks, anyway."""
+    return 1.0 / predivide, predivide
+
+
+def check_groups(
+    groups: Any,
+    is_member: Callable[[Any], bool],
+    key_of: Callable[[Any], Hashable],
+    name_of: Callable[[Any], str],
+    members: str = "variables",
+) -> int | Sequence[Sequence[Any]] | None:
+    """``groups``: None, a number of groups, or lists of ``members`` that have each once.
+
+    ``is_member``: could it be in a group? ``key_of``: by what it is known. ``name_of``: for messages.
+    """
+    accepted = f"accepted are None, an integer of 0 or more, and a list of lists of {members}"
+    if groups is None:
+        return None
+    if isinstance(groups, bool) or (isinstance(groups, Integral) and groups < 0):
+        raise ValueError(f"groups is {groups!r}; {accepted}")
+    if isinstance(groups, Integral):
+        return int(groups)
+    if not isinstance(groups, list | tuple):
+        raise ValueError(f"groups is a {type(groups).__name__}; {accepted}")
+    seen: set[Hashable] = set()
+    for index, group in enumerate(groups):
+        if not isinstance(group, list | tuple):
+            raise ValueError(f"groups[{index}] is a {type(group).__name__}; {accepted}")
+        for one in group:
+            if not is_member(one):
+                raise ValueError(f"groups[{index}] contains a {type(one).__name__}; {accepted}")
+            if key_of(one) in seen:
+                raise ValueError(f"groups[{index}] has {name_of(one)} for the second time; accepted is once")
+            seen.add(key_of(one))
+    return groups
+
+
+def groups_of(num_groups: Any, groups: Any) -> Any:
+    """``groups``, with what the deprecated ``num_groups`` asks for where it is None."""
+    if isinstance(num_groups, bool) or not isinstance(num_groups, Integral) or num_groups < 0:
+        raise ValueError(f"num_groups is {num_groups!r}; accepted are integers of 0 or more")
+    if num_groups == 0:
+        return groups
+    warn_user("the argument num_groups is deprecated, use groups", DeprecationWarning)
+    return int(num_groups) if groups is None else groups
+
+
+def parts(items: Sequence[_T], count: int) -> list[list[_T]]:
+    """``items`` in order in ``count`` groups, none of them empty: fewer groups where there are fewer items."""
+    return [list(part) for part in split_list(items, max(1, min(count, len(items)))) if part]

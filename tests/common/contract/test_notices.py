@@ -1,0 +1,40 @@
+"""What is said of settings that do not do what they ask for."""
+
+import re
+
+import pytest
+
+from horovod.common.contract.notices import notices, sentences
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({}, ""),
+        ({"HOROVOD_CYCLE_TIME": "5", "HOROVOD_CACHE_CAPACITY": "0"}, ""),
+        ({"HOROVOD_AUTOTUNE": "no", "HOROVOD_HIERARCHICAL_ALLREDUCE": "0", "HOROVOD_TIMELINE": ""}, ""),
+        (
+            {"HOROVOD_AUTOTUNE": "yes"},
+            "HOROVOD_AUTOTUNE is 'yes', but what it controls is not part of this version yet",
+        ),
+        ({"HOROVOD_HIERARCHICAL_ALLREDUCE": "1"}, "this has no effect and is not needed: where several hosts"),
+        (
+            {"HOROVOD_CACHE_CAPACITY": "True"},
+            "is 'True', but that is no number and is read as 0; accepted is an",
+        ),
+        ({"HOROVOD_START_TIMEOUT": "yes"}, "HOROVOD_START_TIMEOUT is 'yes', but that is no number and is read as 30;"),
+        ({"HOROVOD_CPU_OPERATIONS": "gloo"}, ""),
+        ({"HOROVOD_CPU_OPERATIONS": "CCL"}, "HOROVOD_CPU_OPERATIONS is 'CCL', but this version does not .* gloo"),
+        ({"HOROVOD_CPU_OPERATIONS": "mpi"}, "HOROVOD_CPU_OPERATIONS is 'mpi', but this version does not have that"),
+    ],
+)
+def test_notices(environ, words):
+    told = sentences(environ)
+    assert list(notices(environ)) == list(environ)[: len(told)]
+    assert len(told) == (1 if words else 0), told
+    assert all(re.search(words, text) for text in told), told
+
+
+def test_a_bad_value_is_still_an_error():
+    with pytest.raises(ValueError, match="HOROVOD_CYCLE_TIME is 'soon'"):
+        notices({"HOROVOD_CYCLE_TIME": "soon"})

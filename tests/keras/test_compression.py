@@ -1,0 +1,90 @@
+"""Each compressor through each public function of the Keras faces that takes one, on each backend."""
+
+import numpy as np
+import pytest
+
+CHOICES = ("none", "fp16", "bf16", "wire_fp16", "wire_bf16", "wire_int8")
+
+
+def given(rank):
+    return (np.linspace(0.1, 1.0, 600) + rank).astype(np.float32)
+
+
+def through_everything(folder):
+    """By compressor and function: the average of all ranks' values."""
+    import keras
+
+    import horovod.keras as hvd
+
+    rank = hvd.rank()
+    mine = given(rank)
+
+    def updated(optimizer):
+        variable = keras.Variable(np.zeros(600, "float32"))
+        optimizer.apply([keras.ops.convert_to_tensor(mine)], [variable])
+        return -keras.ops.convert_to_numpy(variable)
+
+    def loaded(compression):
+        model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(1.0), "mse")
+        path = f"{folder}/{rank}.keras"
+        model.save(path)
+        return hvd.load_model(path, compression=compression).optimizer._hvd.reduction.compression is compression
+
+    told = {}
+    for choice in CHOICES:
+        one = getattr(hvd.Compression, choice)
+        told[choice] = {
+            "allreduce": keras.ops.convert_to_numpy(hvd.allreduce(mine, compression=one)),
+            "optimizer": updated(hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), compression=one)),
+            "grouped": updated(hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), compression=one, groups=1)),
+            "partial": updated(hvd.PartialDistributedOptimizer(keras.optimizers.SGD(1.0), compression=one)),
+        }
+        assert loaded(one)
+    return told
+
+
+def test_each_compressor_through_each_function(keras3, tmp_path):
+    exact = np.mean([given(rank) for rank in range(2)], axis=0)
+    first, second = keras3(2).run(through_everything, str(tmp_path))
+    for choice, results in first.items():
+        for name, result in results.items():
+            what = f"{choice}, {name}"
+            assert result.dtype == np.float32, what
+            np.testing.assert_array_equal(result, second[choice][name], err_msg=what)
+            np.testing.assert_allclose(result, exact, atol=0.02, err_msg=what)
+            rounded = np.mean(np.abs(result - exact) > 1e-6)  # is it what travels that was made smaller?
+            assert (rounded > 0.3) == (choice != "none"), f"{what}: {rounded}"
+
+
+def legacy_through_everything():
+    import tensorflow as tf
+
+    import horovod.tensorflow.keras as hvd
+
+    mine, told = given(hvd.rank()), {}
+    for choice in CHOICES:
+        optimizer = tf.keras.optimizers.SGD(1.0)
+        made = hvd.DistributedOptimizer(optimizer, compression=getattr(hvd.Compression, choice))
+        variable = tf.Variable(tf.zeros([600]))
+        made.apply_gradients([(tf.constant(mine), variable)])
+        told[choice] = -variable.numpy()
+    return told
+
+
+def test_each_compressor_of_keras_2(keras_pool):
+    exact = np.mean([given(rank) for rank in range(2)], axis=0)
+    first, second = keras_pool("legacy")(2).run(legacy_through_everything)
+    for choice, result in first.items():
+        np.testing.assert_array_equal(result, second[choice], err_msg=choice)
+        np.testing.assert_allclose(result, exact, atol=0.02, err_msg=choice)
+        assert (np.mean(np.abs(result - exact) > 1e-6) > 0.3) == (choice != "none"), choice
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_names_are_those_of_all_faces(choice):
+    torch, tensorflow = (pytest.importorskip(f"horovod.{name}") for name in ("torch", "tensorflow"))
+    one, other = getattr(torch.Compression, choice), getattr(tensorflow.Compression, choice)
+    assert one.__name__ == other.__name__
+    assert (one is other) == (choice not in ("fp16", "bf16"))
+    assert one.wire_format == other.wire_format

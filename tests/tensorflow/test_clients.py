@@ -1,0 +1,129 @@
+"""Names, words and behaviour that programs in use rely on, on TensorFlow; each test names what."""
+
+import pytest
+import tensorflow as tf
+
+import horovod.tensorflow as hvd
+from horovod.common.ops import OP_NAMES
+from horovod.tensorflow import mpi_ops, util
+
+V1 = tf.compat.v1
+
+
+def test_names_that_other_software_asks_for(single):
+    """_LegacyOptimizer, _DistributedOptimizer, _allreduce, mpi_ops.{_allreduce, _grouped_allreduce, _alltoall_grad,
+    broadcast_}; on optimizers of compat.v1 the attribute _optimizer."""
+    assert hvd._LegacyOptimizer is V1.train.Optimizer
+    plain = V1.train.GradientDescentOptimizer(0.5)
+    assert isinstance(plain, hvd._LegacyOptimizer)
+    assert not isinstance(plain, hvd._DistributedOptimizer)
+    made = hvd.DistributedOptimizer(plain)
+    assert isinstance(made, hvd._DistributedOptimizer)
+    assert isinstance(made, V1.train.GradientDescentOptimizer)
+    assert made._optimizer is plain
+    assert hvd._allreduce(tf.constant([3.0])).numpy().tolist() == [3.0]
+    assert mpi_ops._allreduce is hvd._allreduce
+    assert [t.numpy().tolist() for t in mpi_ops._grouped_allreduce([tf.constant([1.0]), tf.constant([2.0])])] == [
+        [1],
+        [2],
+    ]
+    assert callable(mpi_ops._alltoall_grad)
+    variable = tf.Variable([1.0])
+    mpi_ops.broadcast_([variable], 0)
+    assert variable.numpy().tolist() == [1.0]
+
+
+def test_parameter_names_that_are_passed_by_keyword():
+    """vars_to_refs(vars), refs_to_vars(refs)."""
+    variables = [tf.Variable(1.0), [tf.Variable(2.0)]]
+    assert util.refs_to_vars(refs=util.vars_to_refs(vars=variables)) == variables
+
+
+def test_not_initialized_is_said_in_these_words():
+    """ "Horovod has not been initialized", a ValueError: queries and collectives before init and after shutdown. In
+    graphs the type is TensorFlow's."""
+    hvd.shutdown()
+    one = tf.ones([1])
+    calls = [
+        lambda: hvd.allreduce(one),
+        lambda: hvd.grouped_allreduce([one]),
+        lambda: hvd.allgather(one),
+        lambda: hvd.broadcast(one, 0),
+        lambda: hvd.alltoall(one),
+        lambda: hvd.reducescatter(one),
+    ]
+    for kind in (tf.errors.FailedPreconditionError, tf.errors.UnknownError):  # before the first init, after shutdown
+        for call in [hvd.rank, hvd.size, hvd.local_rank, *calls]:
+            with pytest.raises(ValueError, match="Horovod has not been initialized"):
+                call()
+        for call in calls:
+            with pytest.raises(Exception, match="Horovod has not been initialized") as caught:
+                call()
+            # Another test may have been here before with a job.
+            assert isinstance(caught.value, (kind, tf.errors.UnknownError))
+        hvd.init()
+        hvd.shutdown()
+
+
+def test_an_unknown_process_set_is_a_value_error_and_an_invalid_argument(single):
+    """An unknown process-set id at the moment of the call: ValueError and InvalidArgumentError at once."""
+    one = tf.ones([1])
+    removed = hvd.ProcessSet([0])
+    for unknown in (17, -1, removed):
+        for call in (hvd.allreduce, hvd.allgather, hvd.reducescatter, hvd.alltoall):
+            with pytest.raises(ValueError, match="process set") as caught:
+                call(one, process_set=unknown)
+            assert isinstance(caught.value, tf.errors.InvalidArgumentError), call
+
+
+def cast_gradients():
+    """Calls the registered gradient functions as autodiff does, with gradients of other floating dtypes."""
+    from tensorflow.python.framework import ops
+
+    n = hvd.size()
+    inputs = [tf.ones([n, 2], tf.float16), tf.ones([2 * n, 1], tf.float16)]
+    told = []
+    for function in (hvd.grouped_allgather, hvd.grouped_reducescatter):
+
+        @tf.function
+        def run(function=function):
+            results = function(inputs)
+            incoming = [tf.ones_like(results[0], tf.float32), tf.ones_like(results[1], tf.float64)]
+            return ops.get_gradient_function(results[0].op)(results[0].op, *incoming)
+
+        told.append([(g.dtype.name, g.shape.as_list(), float(tf.reduce_sum(tf.cast(g, tf.float32)))) for g in run()])
+    return told
+
+
+def test_gradients_of_groups_may_be_of_another_floating_dtype(tf_pool):
+    """The gradient of grouped allgather and grouped reducescatter accepts incoming gradients of another floating
+    dtype."""
+    for told in tf_pool(2).run(cast_gradients):
+        # Allgather: the average; reducescatter with Average: what was given for the rows.
+        assert told == [[("float16", [2, 2], 4.0), ("float16", [4, 1], 4.0)]] * 2
+
+
+def sparse_average(dtype):
+    slices = tf.IndexedSlices(tf.constant([[3, 4]], dtype), tf.constant([hvd.rank()]), tf.constant([2, 2]))
+    result = hvd.allreduce(slices, op=hvd.Average)
+    return result.values.dtype.name, result.values.numpy().tolist()
+
+
+def test_averaged_slices_of_integers_are_floats(tf_pool):
+    """An averaged tf.IndexedSlices of an integer dtype gives what TensorFlow's own division gives."""
+    for dtype, expected in ((tf.int32, "float64"), (tf.int64, "float64"), (tf.float32, "float32")):
+        assert tf_pool(2).run(sparse_average, dtype) == [(expected, [[1.5, 2.0]] * 2)] * 2
+
+
+@pytest.mark.parametrize("op", [hvd.Max, hvd.Adasum, 17], ids=lambda op: OP_NAMES[op] if op < 6 else str(op))
+def test_a_wrong_op_of_reducescatter(single, op):
+    """reducescatter with an op that is not Sum or Average: ValueError, InvalidArgumentError and RuntimeError."""
+    for call in (
+        lambda: hvd.reducescatter(tf.ones([2]), op=op),
+        lambda: hvd.grouped_reducescatter([tf.ones([2])], op=op),
+    ):
+        with pytest.raises(mpi_ops.HorovodInternalError, match="accepted are Average, Sum") as caught:
+            call()
+        assert isinstance(caught.value, ValueError)
+        assert isinstance(caught.value, RuntimeError)
+        assert isinstance(caught.value, tf.errors.InvalidArgumentError)

@@ -1,0 +1,99 @@
+"""Each compressor through each public function that takes one."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import horovod.tensorflow as hvd
+
+CHOICES = ("none", "fp16", "bf16", "wire_fp16", "wire_bf16", "wire_int8")
+
+
+class Doubled:
+    """Of a user's own."""
+
+    @staticmethod
+    def compress(tensor):
+        return tensor * 2.0, "context"
+
+    @staticmethod
+    def decompress(tensor, context):
+        assert context == "context"
+        return tensor * 0.5
+
+
+def given(rank):
+    return (np.linspace(0.1, 1.0, 600) + rank).astype(np.float32)
+
+
+def through_everything(choice):
+    """The average of all ranks' tensors by each function, as far as it takes this compressor; for the others the
+    error."""
+    compression = Doubled if choice == "own" else getattr(hvd.Compression, choice)
+    mine = tf.constant(given(hvd.rank()))
+    layer = tf.keras.layers.Dense(1, use_bias=False)
+    layer.build((None, 2))
+
+    def slices():
+        one = tf.IndexedSlices(mine[tf.newaxis], tf.constant([hvd.rank()]), tf.constant([hvd.size(), 600]))
+        return tf.reduce_sum(hvd.allreduce(one, compression=compression).values, axis=0)
+
+    weights = tf.Variable(tf.zeros([600]))
+
+    def tape(make, variable=weights, **options):
+        with make(tf.GradientTape(), compression=compression, **options) as made:
+            loss = tf.reduce_sum(variable * mine)
+        return made.gradient(loss, [variable])[0]
+
+    def in_a_function(**options):
+        return tf.function(lambda: tape(hvd.DistributedGradientTape, **options))()
+
+    def optimizer(**options):
+        variable = tf.Variable(tf.zeros([600]))
+        plain = tf.compat.v1.train.GradientDescentOptimizer(1.0)
+        made = hvd.DistributedOptimizer(plain, compression=compression, **options)
+        return made.compute_gradients(lambda: tf.reduce_sum(variable * mine), [variable])[0][0]
+
+    def of_keras():
+        variable = tf.keras.Variable(np.zeros(600, np.float32))
+        made = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(1.0), compression=compression)
+        made.apply([mine], [variable])
+        return -tf.convert_to_tensor(variable)
+
+    functions = {
+        "allreduce": lambda: hvd.allreduce(mine, compression=compression),
+        "grouped_allreduce": lambda: hvd.grouped_allreduce([mine, mine + 1], compression=compression)[1] - 1,
+        "sparse": slices,
+        "reducescatter": lambda: hvd.allgather(hvd.reducescatter(mine, compression=compression)),
+        "grouped_reducescatter": lambda: hvd.allgather(hvd.grouped_reducescatter([mine], compression=compression)[0]),
+        "tape": lambda: tape(hvd.DistributedGradientTape),
+        "tape of groups": lambda: in_a_function(groups=1),
+        "partial tape": lambda: tape(hvd.PartialDistributedGradientTape, local_layers=[layer]),
+        "optimizer": optimizer,
+        "predivided": lambda: optimizer(gradient_predivide_factor=2.0),
+        "keras": of_keras,
+    }
+    told = {}
+    for name, function in functions.items():
+        try:
+            result = function()
+            assert result.dtype == tf.float32
+            told[name] = result.numpy()
+        except ValueError as error:
+            told[name] = str(error)
+    return told
+
+
+@pytest.mark.parametrize("choice", [*CHOICES, "own"])
+def test_each_compressor_through_each_function(tf_pool, choice):
+    exact = np.mean([given(rank) for rank in range(2)], axis=0)
+    first, second = tf_pool(2).run(through_everything, choice)
+    for name, result in first.items():
+        if "scatter" in name and "wire" in choice:
+            assert "works with allreduce only; accepted are Compression.none" in result
+            continue
+        assert isinstance(result, np.ndarray), f"{name}: {result}"
+        np.testing.assert_array_equal(result, second[name], err_msg=name)
+        np.testing.assert_allclose(result, exact, atol=0.02, err_msg=name)
+        rounded = np.mean(np.abs(result - exact) > 1e-6)  # is it what travels that was made smaller?
+        assert (rounded > 0.3) == (choice not in ("none", "own") and name != "sparse"), f"{name}: {rounded}"
