@@ -130,7 +130,7 @@ TEST_CASE("channels that take a byte at a time, stall, or end in the middle") {
     got.assign(data.size(), std::byte{0});
     const auto results = run();
     CHECK(results[1].code() == Code::peer_lost);
-    CHECK(results[1].message().find("rank 0: ") == 0);
+    CHECK(results[1].message().find("rank 0 was lost: ") == 0);
     CHECK(got == std::vector<std::byte>(data.size()));
   }
 }
