@@ -16,9 +16,11 @@ from horovod.common.contract import rank_lists
 from horovod.common.contract.reasons import Ending
 from horovod.runner.base.exit_status import describe_status
 from horovod.runner.verdict import accusation, tracebacks
+from horovod.runner.verdict.last_lines import last_lines
 
 TAIL_LIMIT = 1 << 16  # bytes of stderr kept per rank to explain its end
 _SHOWN_LINES = 24
+_LAST_LINES = 8
 _HEADER = tracebacks.HEADER
 _CHAINED = (
     "During handling of the above exception, another exception occurred:",
@@ -270,10 +272,9 @@ def _last_words(culprit: RankEnd) -> list[str]:
         lines.append("its exception:")
         shown = tracebacks.shortened(exception[1:])  # the whole of it is what the rank wrote
     else:
-        shown = [line for line in split_lines(tail) if line.strip()]
+        shown = last_lines(tail, _LAST_LINES)
         if shown:
             lines.append("its last lines on stderr:")
-            shown = shown[-8:]
     if len(shown) > _SHOWN_LINES:
         shown = [*shown[: _SHOWN_LINES // 3], "    ...", *shown[-_SHOWN_LINES + _SHOWN_LINES // 3 :]]
     return lines + ["    " + line for line in shown]
