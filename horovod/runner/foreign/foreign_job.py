@@ -74,7 +74,7 @@ class ForeignAttempt:
         self.code: int | None = None
         self._watch = watch
         self._screen = watch.screen
-        self._lines = {1: mpi_output.Lines(), 2: mpi_output.Lines()}
+        self._lines = {1: mpi_output.Lines(self.hosts), 2: mpi_output.Lines(self.hosts)}
         self._kill_at: float | None = None
         self._drain_until: float | None = None  # set: it has ended
         self._output_ended = False

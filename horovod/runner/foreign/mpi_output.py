@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 from horovod.common.contract.reasons import Ending
 from horovod.runner.protocol.messages import Exited
@@ -12,6 +12,9 @@ from horovod.runner.verdict.endings import Endings
 
 # Open MPI's --tag-output is `[1,0]<stdout>: text`, before version 5 `[1,0]<stdout>:text`; Hydra's -l is `[0] text`.
 _TAG = re.compile(rb"\[\d+,(\d+)\]<(?:stdout|stderr)>: ?|\[(\d+)\] ")
+_END = re.compile(rb"(?<=[\r\n])")
+# Hydra puts it before whatever a process writes at once, so also behind the progress bar of another one.
+_TAG_BEHIND_BAR = re.compile(rb"(?<=\S)\[(\d+)\] |\[(\d+)\] (?=[\r\n])")
 _SIGNAL = re.compile(r"process rank\s+(\d+)\s+with\s+PID\s+\d+\s+on\s+node\s+\S+\s+exited\s+on\s+signal\s+(\d+)")
 _LOST = re.compile(r"HorovodInternalError: rank (\d+) \(host \S+, pid (\d+)\) (?:was lost|has left the job)")
 _PID = re.compile(r"\bPID (\d+) RUNNING AT\b")
@@ -21,34 +24,53 @@ _CODE = re.compile(r"Process name:\s+\[\S+?,\s*(\d+)\]\s+Exit code:\s+(\d+)")
 class Lines:
     """Cuts one stream into pieces of known origin."""
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: Container[int] = range(1 << 30)) -> None:
+        """`ranks`: those that there are."""
+        self._ranks = ranks
         self._rest = b""
         self._last: int | None = None  # whose the beginning of the current line was
+        self._bar = False  # has there been a \\r in it?
 
     def feed(self, data: bytes) -> Iterator[tuple[int | None, bytes]]:
         """(rank, piece with its end of line); rank None: mpirun itself."""
-        self._rest += data
-        while match := re.search(rb"[\r\n]", self._rest):
-            piece, self._rest = self._rest[: match.end()], self._rest[match.end() :]
-            yield self._whose(piece)
+        *pieces, self._rest = _END.split(self._rest + data)
+        for piece in pieces:
+            yield from self._whose(piece)
 
     def finish(self) -> Iterator[tuple[int | None, bytes]]:
         """What is left without an end of line."""
         piece, self._rest = self._rest, b""
         if piece:
-            yield self._whose(piece)
+            yield from self._whose(piece)
 
-    def _whose(self, piece: bytes) -> tuple[int | None, bytes]:
+    def _whose(self, piece: bytes) -> Iterator[tuple[int | None, bytes]]:
         tag = _TAG.match(piece)
+        if tag and tag[2] and self._bar:  # what a bar shows may begin so
+            tag = None
         rank = int(tag[1] or tag[2]) if tag else self._last
-        # A progress bar goes on behind its \\r, and only the line's beginning has a tag.
-        self._last = None if piece.endswith(b"\n") else rank
-        if (
-            tag and tag[2] and rank is not None
-        ):  # Hydra tags what a process writes at once, so also an end of line by itself
-            piece = re.sub(rb"\[%d\] (?=[\r\n]+$)" % rank, b"", piece)
-            tag = _TAG.match(piece)
-        return rank, piece[tag.end() :] if tag else piece
+        if tag and tag[2]:  # an end of line by itself has one, too
+            piece = re.sub(rb"(?<!^)\[%d\] (?=[\r\n]+$)" % int(tag[2]), b"", piece)
+        text = piece[tag.end() :] if tag else piece
+        if self._bar and rank is not None:
+            for part in self._parts(rank, text):
+                rank = part[0]
+                yield part
+        else:
+            yield rank, text
+        ended = piece.endswith(b"\n")
+        self._bar = not ended
+        self._last = None if ended else rank
+
+    def _parts(self, rank: int, text: bytes) -> Iterator[tuple[int, bytes]]:
+        """A state of a progress bar, and what other ranks have written behind it."""
+        start = 0
+        for tag in _TAG_BEHIND_BAR.finditer(text):
+            other = int(tag[1] or tag[2])
+            if other in self._ranks:
+                if tag.start() > start:
+                    yield rank, text[start : tag.start()]
+                rank, start = other, tag.end()
+        yield rank, text[start:]
 
 
 def judge(code: int, own: str, tails: Mapping[int, str], endings: Endings) -> verdict.Verdict | None:

@@ -206,6 +206,22 @@ PIECES = [
     (b"[1,3]<stderr>: 10%\r 20%\r\nmpirun: it\n", [(3, b"10%\r"), (3, b" 20%\r"), (3, b"\n"), (None, b"mpirun: it\n")]),
     (b"[3] text[3] \n", [(3, b"text\n")]),
     (b"[1,0]<stdout>: no end", [(0, b"no end")]),
+    # Hydra: a rank draws behind the bar of another one, or prints there.
+    (
+        b"[1] \r5% [x][0] \r9% [x][1] \r6%[0] word\n[9] of 10[7] \r[1] \n",
+        [
+            (1, b"\r"),
+            (1, b"5% [x]"),
+            (0, b"\r"),
+            (0, b"9% [x]"),
+            (1, b"\r"),
+            (1, b"6%"),
+            (0, b"word\n"),
+            (9, b"of 10[7] \r"),
+            (1, b"\n"),
+        ],
+    ),
+    (b"[1] \r[0] part [0] of 2: 5%\n", [(1, b"\r"), (1, b"[0] part [0] of 2: 5%\n")]),
     (b"[x] [1,0]\n", [(None, b"[x] [1,0]\n")]),
 ]
 
