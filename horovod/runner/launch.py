@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from horovod._version import __version__
 from horovod.runner.base.errors import AgentError, LaunchError
@@ -48,7 +48,7 @@ def _say(text: str) -> None:
         pass
 
 
-def _tell(namespace: argparse.Namespace) -> JobResult | None:
+def _tell(namespace: argparse.Namespace, take_signals: Callable[[], SignalQueue | None]) -> JobResult | None:
     """Do what flags ask for instead of a job; None: nothing. What only this needs is not loaded for a job."""
     if namespace.version:
         print(__version__)
@@ -65,7 +65,7 @@ def _tell(namespace: argparse.Namespace) -> JobResult | None:
     elif namespace.doctor:
         from horovod.runner.doctor import doctor
 
-        return doctor.run(namespace, os.environ, SignalQueue.if_possible())
+        return doctor.run(namespace, os.environ, take_signals())
     else:
         return None
     return JobResult(0)
@@ -88,8 +88,8 @@ def _run(args: argparse.Namespace) -> None:
 
     Raises ValueError for what cannot be started, RuntimeError naming the rank that failed first when the job fails.
     """
-    with given_back():
-        result = _started(args, has_stdin=True)
+    with given_back() as take_signals:
+        result = _started(args, True, take_signals)
     if result.exit_code != 0:
         raise RuntimeError(result.message or f"the job has ended with exit code {result.exit_code}")
     if result.message:
@@ -103,8 +103,10 @@ def run_commandline() -> None:
         sys.exit(code)
 
 
-def _started(namespace: argparse.Namespace, has_stdin: bool) -> JobResult:
-    told = _tell(namespace)
+def _started(
+    namespace: argparse.Namespace, has_stdin: bool, take_signals: Callable[[], SignalQueue | None]
+) -> JobResult:
+    told = _tell(namespace, take_signals)
     if told is not None:
         return told
     command = namespace.command
@@ -119,7 +121,7 @@ def _started(namespace: argparse.Namespace, has_stdin: bool) -> JobResult:
         settings = cli.settings(namespace, command, os.environ)
     for warning in caught:
         _say(f"warning: {warning.message}")
-    signals = SignalQueue.if_possible()
+    signals = take_signals()
     if settings.jsrun:
         from horovod.runner.foreign import jsrun
 
@@ -141,7 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     has_stdin = _open_standard_streams()
     try:
-        result = _started(parse_args(arguments), has_stdin)
+        result = _started(parse_args(arguments), has_stdin, SignalQueue)
     except LaunchError as error:
         _say(f"error: {error}")
         _say("`horovodrun --help` shows the flags")

@@ -140,12 +140,14 @@ def test_a_script_behind_them_is_no_command_either(tmp_path):
 
 def test_the_launcher_from_a_program():
     program = (
-        "import signal, sys, threading\n"
+        "import os, signal, sys, threading\n"
         "from horovod.runner import launch\n"
         "args = launch.parse_args(['--num-p', '2', sys.executable, '-c', 'print(41 + 1)'])\n"
         "assert (args.num_proc, args.command[1]) == (2, '-c'), args\n"
         "before = [signal.getsignal(n) for n in (2, 15, 20)]\n"
+        "open_ones = len(os.listdir('/proc/self/fd'))\n"
         "assert launch._run(args) is None\n"
+        "assert len(os.listdir('/proc/self/fd')) == open_ones\n"
         "assert [signal.getsignal(n) for n in (2, 15, 20)] == before\n"
         "thread = threading.Thread(target=launch._run, args=(args,)); thread.start(); thread.join()\n"
         "try:\n"
