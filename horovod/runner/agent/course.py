@@ -40,7 +40,7 @@ class Course:
     def __init__(self) -> None:
         self.phase = Phase.WAITING
         self._started = False
-        self._linger_until = 0.0
+        self._linger_until: float  # once it winds down
         self._kill_at: float | None = None
         self._asked: set[int] = set()  # processes that have had their SIGTERM
 

@@ -132,8 +132,8 @@ class Policy:
         self._start_by = self._settle_at = None
         if not self._interrupted:
             self._give_up_at = None
-        else:
-            self._give_up_at = min(self._give_up_at or now + LAST_WORDS, now + LAST_WORDS)
+        elif self._give_up_at is not None:
+            self._give_up_at = min(self._give_up_at, now + LAST_WORDS)
 
     def _stop(self, grace: float, now: float) -> list[Action]:
         self.phase = Phase.STOPPING

@@ -95,6 +95,13 @@ def test_a_slow_reader_is_not_the_processes_fault():
     assert policy.next_time() == 50.0 + AGENT_GRACE
 
 
+def test_a_job_that_ends_while_it_starts():
+    policy = Policy(0.0, 30.0)
+    policy.connected(0.0)
+    policy.ended(1.0)
+    assert (policy.phase, policy.next_time(), policy.tick(31.0)) == (Phase.ENDED, None, [])
+
+
 def test_what_is_left_to_be_written():
     policy = running()
     policy.trouble(1.0)

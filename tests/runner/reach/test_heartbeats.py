@@ -23,8 +23,11 @@ def test_a_gap_in_our_own_loop_says_nothing_about_hosts():
     beats = Heartbeats(8.0, 100.0)
     assert not beats.was_deaf(103.0, listening=True)
     assert beats.was_deaf(107.5, listening=True)
+    assert not beats.was_deaf(108.0, listening=True)
     assert beats.was_deaf(108.0, listening=False), "the reader of our output is slow, so nobody is listened to"
-    short = Heartbeats(1.0, 100.0)
+    short = Heartbeats(0.5, 100.0)
+    assert short.is_due(100.0)
+    assert (short.suspects(100.3, {"a": 100.0}), short.lost(100.5, {"a": 100.0})) == (["a"], {"a": 0.5})
     assert not short.was_deaf(100.0 + STUCK_SECONDS, listening=True)
 
 

@@ -23,6 +23,8 @@ def test_a_host_that_its_parent_cannot_reach_is_tried_from_here():
     assert routes.after_failure("c", again=False, tried=10.0, now=11.0) == 11.0
     assert (routes.parent("c"), routes.children("a"), routes.depth("g")) == (None, ["d"], 1)
     assert routes.after_failure("c", again=False, tried=10.0, now=12.0) is None
+    assert routes.after_failure("e", again=True, tried=10.0, now=11.0) == 11.0
+    assert routes.parent("e") is None
     # Where nobody answers and time has run out, another way would not be better.
     assert routes.after_failure("d", again=True, tried=10.0, now=10.0 + RETRY_UNTIL) is None
     assert routes.parent("d") == "a"
