@@ -60,18 +60,20 @@ def test_training_on_two_hosts_gives_the_bits_of_one(cluster: Cluster, tmp_path:
 
 
 def test_what_reaches_a_worker(cluster: Cluster, tmp_path: Path) -> None:
-    """Directory, variables, arguments as they are, and standard input for rank 0 alone."""
-    program = "import os, sys; print([os.getcwd(), os.environ.get('WITH'), sys.argv[1:], sys.stdin.read()])"
+    """Directory, variables, also those in front of the command, arguments as they are, and standard input for rank 0
+    alone."""
+    names = "[os.environ.get(name) for name in ('WITH', 'IN_FRONT')]"
+    program = f"import os, sys; print([os.getcwd(), {names}, sys.argv[1:], sys.stdin.read()])"
     arguments = ["two words", "$HOME", "'", "", "ü", "-H", "a\nb"]
     done = run_job(
         cluster,
-        *["-np", "2", "-H", "host2:1,host3:1", sys.executable, "-c", program, *arguments],
+        *["-np", "2", "-H", "host2:1,host3:1", "IN_FRONT=it's $1", sys.executable, "-c", program, *arguments],
         cwd=tmp_path,
         env={"WITH": "spaces and 'quotes' ü"},
         input="given",
     )
     assert done.code == 0, done.err
-    expected = [str(tmp_path), "spaces and 'quotes' ü", arguments]
+    expected = [str(tmp_path), ["spaces and 'quotes' ü", "it's $1"], arguments]
     assert [eval(line) for line in places(done)] == [[*expected, "given"], [*expected, ""]]
 
 

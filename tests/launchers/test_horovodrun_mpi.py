@@ -32,7 +32,10 @@ def run(path, tmp_path, *words):
 
 
 def test_a_job(path, tmp_path):
-    done = run(path, tmp_path, "-np", "2", "--cycle-time-ms", "2", "--output-filename", str(tmp_path / "out"), *WORKER)
+    # A variable in front of the command, as in a shell, gets there too.
+    shell = ["IN_FRONT=it's $1", "sh", "-c", """test "$IN_FRONT" = "it's \\$1" && exec "$0" "$@" """]
+    flags = ["-np", "2", "--cycle-time-ms", "2", "--output-filename", str(tmp_path / "out")]
+    done = run(path, tmp_path, *flags, *shell, *WORKER)
     assert done.code == 0, done.text
     line = next(line for line in done.text.splitlines() if "EVERYBODY" in line)
     assert line.startswith("[0]<stdout>:EVERYBODY ")
