@@ -1,4 +1,4 @@
-// Ring: everybody's block travels once around the ring; what has arrived flows on at once. Two connections a rank, all of them
+// Ring: everybody's block travels once around the ring; what has arrived flows on at once. Two connections per rank, all of them
 // busy all the time, and blocks may differ in size.
 //
 // Cost: (P-1) * alpha + (P-1)/P * N * beta, N being all blocks together; with one dominating block about N * beta.

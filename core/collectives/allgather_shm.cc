@@ -1,5 +1,5 @@
 // Allgather over shared memory: in each round everybody stages its next chunk and copies out those of the others.
-//   cost: a + R m + X (n - 1) m + W n m, for m bytes a member (the largest, when they differ)
+//   cost: a + R m + X (n - 1) m + W n m, for m bytes per member (the largest, when they differ)
 // Direct exchange; members start at different neighbours so that they do not all read the same staging area at once.
 #include <numeric>
 

@@ -7,8 +7,8 @@
 // small slices, the pairwise algorithm for few hosts, for more Rabenseifner when H is a power of two. T's three algorithms add in
 // the same order, so the choice among them does not show in the result.
 // Order: THE order among the members of a host, then THE order among the hosts. Element by element, so slices do not show either.
-// 16-bit floats are float32 from the first step to the last but one, because the hosts' sums must not be rounded before they are
-// added.
+// 16-bit floats are float32 until the last addition, because the hosts' sums must not be rounded before they are added; the result of large
+// slices is what travels in 16 bits between the hosts.
 // Source: N. Karonis et al., "Exploiting hierarchy in parallel computer networks to optimize collective operation performance",
 // IPDPS 2000; slices: M. Cho et al., "BlueConnect", SysML 2019.
 #include <algorithm>
@@ -24,11 +24,23 @@ constexpr size_t kSmall = 32 << 10;  // bytes of a slice up to which few message
 constexpr size_t kSmallForTwo = 512 << 10;  // two hosts send each other all of it either way
 constexpr int kFewHosts = 8;  // so many connections at once are no burden, and the pairwise algorithm keeps them busy throughout
 
-Status between_hosts(Comm& cross, std::byte* slice, size_t count, DType acc, ReduceOp op) {
-  if (count * size_of(acc) <= (cross.size == 2 ? kSmallForTwo : kSmall)) return allreduce_recursive_doubling(cross, slice, count, acc, op);
-  const bool many = cross.size > kFewHosts;
-  if (many && std::has_single_bit(static_cast<unsigned>(cross.size))) return allreduce_rabenseifner(cross, slice, count, acc, op);
-  return allreduce_pairwise(cross, slice, count, acc, op);
+// The hosts' values of a slice, of type `acc`, to the result, of type `d`.
+Status between_hosts(Comm& cross, std::byte* slice, DType acc, std::byte* result, DType d, size_t count, ReduceOp op) {
+  const bool small = count * size_of(acc) <= (cross.size == 2 ? kSmallForTwo : kSmall);
+  const bool halving = cross.size > kFewHosts && std::has_single_bit(static_cast<unsigned>(cross.size));
+  if (acc != d && cross.size > 1 && !small) {
+    auto* sums = reinterpret_cast<float*>(slice);
+    return halving ? allreduce_rabenseifner_sums(cross, sums, result, count, d, op)
+                   : allreduce_pairwise_sums(cross, sums, result, count, d, op);
+  }
+  auto run = small ? allreduce_recursive_doubling : halving ? allreduce_rabenseifner : allreduce_pairwise;
+  HVD_RETURN_IF_ERROR(run(cross, slice, count, acc, op));
+  if (acc != d) {
+    narrow(d, result, reinterpret_cast<const float*>(slice), count);
+  } else if (slice != result) {
+    std::copy_n(slice, count * size_of(d), result);
+  }
+  return {};
 }
 
 }  // namespace
@@ -54,14 +66,8 @@ Status allreduce_hierarchical(Comm& comm, std::byte* data, size_t count, DType d
     HVD_RETURN_IF_ERROR(reducescatter_shm(local, wide, sum, parts, acc, op, {}));
     slice = sum;
   }
-  if (own) HVD_RETURN_IF_ERROR(between_hosts(*comm.cross, slice, mine, acc, op));
-
   std::byte* result = data + first * size_of(d);
-  if (is_half(d)) {
-    narrow(d, result, reinterpret_cast<const float*>(slice), mine);
-  } else if (slice != result) {
-    std::copy_n(slice, mine * size_of(d), result);
-  }
+  if (own) HVD_RETURN_IF_ERROR(between_hosts(*comm.cross, slice, acc, result, d, mine, op));
   if (local.size == 1) return {};
   for (int i = 0; i < local.size; ++i) memory[i] *= size_of(d);
   return allgather_shm(local, result, data, parts);

@@ -5,7 +5,7 @@
 //
 // The two halves are one: on each connection the result follows the contribution, and a block of the result leaves as soon as
 // everybody's contribution to it has been added, while later contributions are still under way. So connections are busy both ways
-// from the first byte to the last, and contributions wait for their addition in a block a peer, which the cache holds.
+// from the first byte to the last, and contributions wait for their addition in one block per peer, which the cache holds.
 //
 // Cost: 2 (P-1) * alpha + 2 (P-1)/P * N * beta + (P-1)/P * N * gamma. The alphas overlap, and the additions but for the last block.
 // 16-bit floats travel as themselves both ways: what travels is original values and final results, the sums stay with the owner.
@@ -36,12 +36,16 @@ struct Exchange {
 
 class Direct {
  public:
-  Direct(Comm& comm, std::byte* data, size_t count, DType d, ReduceOp op) : comm_(comm), dtype_(d), op_(op) {
-    auto slice = [&](int i) {
+  // Contributions are of type `d`, the result of type `out`: the same and in the same memory, or float32 sums and 16-bit floats.
+  Direct(Comm& comm, std::byte* data, DType d, std::byte* result, DType out, size_t count, ReduceOp op)
+      : comm_(comm), dtype_(d), out_(out), op_(op) {
+    auto slice_of = [&](std::byte* base, DType type, int i) {
       const size_t from = slice_at(count, comm.size, i), to = slice_at(count, comm.size, i + 1);
-      return Bytes(data + from * size_of(d), (to - from) * size_of(d));
+      return Bytes(base + from * size_of(type), (to - from) * size_of(type));
     };
+    auto slice = [&](int i) { return slice_of(data, d, i); };
     mine_ = slice(comm.rank);
+    final_ = slice_of(result, out, comm.rank);
     const size_t peers = static_cast<size_t>(comm.size) - 1;
     block_ = std::clamp<size_t>(kBlocks / peers / kAlign * kAlign, kBlockLeast, kBlockMost);
     staging_ = comm.scratch->get(kSlotTheirs, peers * block_);
@@ -50,7 +54,7 @@ class Direct {
     exchanges_ = {reinterpret_cast<Exchange*>(memory), peers};
     for (size_t i = 0; i < peers; ++i) {  // the next rank first, so that not everybody begins with the same one
       const int peer = (comm.rank + 1 + static_cast<int>(i)) % comm.size;
-      new (&exchanges_[i]) Exchange{peer, slice(peer), {staging_ + i * block_, 0}, {}, 0, slice(peer)};
+      new (&exchanges_[i]) Exchange{peer, slice(peer), {staging_ + i * block_, 0}, {}, 0, slice_of(result, out, peer)};
     }
     open_block();
   }
@@ -78,8 +82,8 @@ class Direct {
 
   Status send(Exchange& e, bool& moved) {
     HVD_RETURN_IF_ERROR(advance_out(comm_, e.peer, e.give, moved));
-    if (!e.give.empty() || e.told == ready_) return {};
-    ConstBytes out = Bytes(mine_).first(ready_).subspan(e.told);
+    if (!e.give.empty() || e.told == final_ready()) return {};
+    ConstBytes out = final_.first(final_ready()).subspan(e.told);
     const size_t before = out.size();
     HVD_RETURN_IF_ERROR(advance_out(comm_, e.peer, out, moved));
     e.told += before - out.size();
@@ -104,12 +108,14 @@ class Direct {
     for (const Exchange& e : exchanges_) sources_[e.peer] = e.block.data();
     sources_[comm_.rank] = target;
     reduce_many(dtype_, op_, target, {sources_, static_cast<size_t>(comm_.size)}, bytes / size_of(dtype_), {});
+    if (out_ != dtype_) narrowed(final_.data(), mine_.data(), ready_ / size_of(dtype_), bytes / size_of(dtype_), out_);
     ready_ += bytes;
     open_block();
   }
 
   bool waits_for(const Exchange& e) const { return !e.missing.empty() || !e.result.empty(); }
-  bool owes(const Exchange& e) const { return !e.give.empty() || e.told < mine_.size(); }
+  bool owes(const Exchange& e) const { return !e.give.empty() || e.told < final_.size(); }
+  size_t final_ready() const { return ready_ / size_of(dtype_) * size_of(out_); }  // bytes of the result
 
   std::string text() const {
     // Who has not even sent its contribution is the one that others wait for as well.
@@ -117,7 +123,7 @@ class Direct {
       if (!e.missing.empty()) return pending_text(comm_, e.peer, !e.give.empty(), e.peer, true);
     }
     for (const Exchange& e : exchanges_) {
-      if (waits_for(e)) return pending_text(comm_, e.peer, !e.give.empty() || e.told < ready_, e.peer, true);
+      if (waits_for(e)) return pending_text(comm_, e.peer, !e.give.empty() || e.told < final_ready(), e.peer, true);
     }
     for (const Exchange& e : exchanges_) {
       if (owes(e)) return pending_text(comm_, e.peer, true, e.peer, false);
@@ -126,9 +132,10 @@ class Direct {
   }
 
   Comm& comm_;
-  DType dtype_;
+  DType dtype_, out_;
   ReduceOp op_;
-  Bytes mine_;
+  Bytes mine_;   // my slice
+  Bytes final_;  // of the result
   size_t block_ = 0;  // bytes
   size_t ready_ = 0;  // bytes of my slice that are reduced
   std::byte* staging_ = nullptr;
@@ -137,12 +144,14 @@ class Direct {
 };
 
 // For so many ranks that only some connections should be busy at a time: one half, then the other, by windows.
-Status in_windows(Comm& comm, std::byte* data, size_t count, DType d, ReduceOp op) {
+Status in_windows(Comm& comm, std::byte* data, DType d, std::byte* result, DType out, size_t count, ReduceOp op) {
   auto* counts = reinterpret_cast<size_t*>(comm.scratch->get(kSlotCounts, comm.size * sizeof(size_t)));
   for (int i = 0; i < comm.size; ++i) counts[i] = slice_at(count, comm.size, i + 1) - slice_at(count, comm.size, i);
-  auto slice = [&](int i) { return Bytes(data + slice_at(count, comm.size, i) * size_of(d), counts[i] * size_of(d)); };
+  auto slice = [&](int i) { return Bytes(result + slice_at(count, comm.size, i) * size_of(out), counts[i] * size_of(out)); };
+  const size_t begin = slice_at(count, comm.size, comm.rank);
+  HVD_RETURN_IF_ERROR(reducescatter_pairwise(comm, data, data + begin * size_of(d), {counts, static_cast<size_t>(comm.size)}, d, op, {}));
+  if (out != d) narrowed(result, data, begin, counts[comm.rank], out);
   const Bytes mine = slice(comm.rank);
-  HVD_RETURN_IF_ERROR(reducescatter_pairwise(comm, data, mine.data(), {counts, static_cast<size_t>(comm.size)}, d, op, {}));
   return with_every_peer(comm, [&](int peer) { return Transfer{peer, mine, slice(peer)}; });
 }
 
@@ -150,8 +159,15 @@ Status in_windows(Comm& comm, std::byte* data, size_t count, DType d, ReduceOp o
 
 Status allreduce_pairwise(Comm& comm, std::byte* data, size_t count, DType d, ReduceOp op) {
   if (count == 0 || comm.size == 1) return {};
-  if (comm.size > kPairwiseWindow) return in_windows(comm, data, count, d, op);
-  return Direct(comm, data, count, d, op).run();
+  if (comm.size > kPairwiseWindow) return in_windows(comm, data, d, data, d, count, op);
+  return Direct(comm, data, d, data, d, count, op).run();
+}
+
+Status allreduce_pairwise_sums(Comm& comm, float* sums, std::byte* result, size_t count, DType d, ReduceOp op) {
+  if (count == 0) return {};
+  auto* bytes = reinterpret_cast<std::byte*>(sums);
+  if (comm.size > kPairwiseWindow) return in_windows(comm, bytes, DType::float32, result, d, count, op);
+  return Direct(comm, bytes, DType::float32, result, d, count, op).run();
 }
 
 }  // namespace hvd

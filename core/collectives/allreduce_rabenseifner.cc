@@ -4,7 +4,7 @@
 // depend on whether this algorithm or recursive doubling ran.
 //
 // Cost: 2 log2(P) * alpha + 2 (P-1)/P * N * beta + (P-1)/P * N * gamma; when P is not a power of two, two steps with all N more.
-// 16-bit floats travel as float32 on the way in, as themselves on the way back.
+// 16-bit floats travel as themselves in the first step and on the way back, in between as float32.
 // Source: R. Rabenseifner, "Optimization of Collective Reduction Operations", ICCS 2004; R. Thakur, R. Rabenseifner, W. Gropp,
 // "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1), 2005.
 #include "collectives/collectives.h"
@@ -41,28 +41,45 @@ struct Halving {
 
 }  // namespace
 
-Status allreduce_rabenseifner(Comm& comm, std::byte* data, size_t count, DType d, ReduceOp op) {
-  if (count == 0 || comm.size == 1) return {};
-  const DType acc = accumulator(d);
+namespace {
+
+// `sums`: v.wide has sums from the beginning, v.data nothing.
+Status halve_and_double(Comm& comm, const Values& v, ReduceOp op, bool sums) {
+  std::byte* data = v.data;
+  const DType d = v.d;
+  const size_t count = v.count;
   const Fold fold = Fold::of(comm.rank, comm.size);
-  std::byte* wide = widened(comm, kSlotWide, data, count, d);
-  HVD_RETURN_IF_ERROR(fold_in(comm, fold, {wide, count * size_of(acc)}, acc, op));
+  HVD_RETURN_IF_ERROR(fold_in(comm, fold, v, op, sums));
   if (fold.place >= 0) {
     const Halving halving(fold, count);
     for (int k = 0; k < halving.steps; ++k) {
       const int peer = halving.partner(k);
-      const Combine combine{acc, op, !halving.lower(k)};
-      HVD_RETURN_IF_ERROR(
-          exchange_combine(comm, peer, halving.given(k).of(wide, size_of(acc)), peer, halving.kept(k).of(wide, size_of(acc)), combine));
+      const Range given = halving.given(k), kept = halving.kept(k);
+      auto sum = [&](int place) { return sums || k > 0 || fold.begins_with_sum(place); };
+      const ConstBytes out = v.outgoing(sum(fold.place), given.lo, given.hi);
+      const Combine combine = v.combine(sum(fold.place ^ (1 << k)), op, !halving.lower(k));
+      HVD_RETURN_IF_ERROR(exchange_combine(comm, peer, out, peer, v.mine(kept.lo, kept.hi), combine));
     }
     const Range own = halving.own();
-    narrowed(data, wide, own.lo, own.hi - own.lo, d);
+    narrowed(data, v.wide, own.lo, own.hi - own.lo, d);
     for (int k = halving.steps - 1; k >= 0; --k) {
       const int peer = halving.partner(k);
       HVD_RETURN_IF_ERROR(exchange(comm, peer, halving.kept(k).of(data, size_of(d)), peer, halving.given(k).of(data, size_of(d))));
     }
   }
   return fold_out(comm, fold, {data, count * size_of(d)});
+}
+
+}  // namespace
+
+Status allreduce_rabenseifner(Comm& comm, std::byte* data, size_t count, DType d, ReduceOp op) {
+  if (count == 0 || comm.size == 1) return {};
+  return halve_and_double(comm, Values::of(comm, data, count, d), op, false);
+}
+
+Status allreduce_rabenseifner_sums(Comm& comm, float* sums, std::byte* result, size_t count, DType d, ReduceOp op) {
+  if (count == 0) return {};
+  return halve_and_double(comm, {result, reinterpret_cast<std::byte*>(sums), count, d, DType::float32}, op, true);
 }
 
 }  // namespace hvd

@@ -6,7 +6,7 @@
 // Order of the reduction: slice i starts at rank i + 1 and is added along the ring, so where an element lies decides the order
 // in which its values are added. All ranks get the same bits, but they differ from those of the other algorithms and change with
 // the fusion of tensors; therefore it is not chosen by default for floats on more than two ranks (plan/algorithms.h).
-// 16-bit floats travel as float32 while they are sums, as themselves afterwards.
+// 16-bit floats travel as themselves in the first step and on the second trip, as float32 while they are sums.
 // Source: P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 69(2), 2009.
 #include "collectives/collectives.h"
 #include "collectives/flow.h"
@@ -25,7 +25,9 @@ Status allreduce_ring(Comm& comm, std::byte* data, size_t count, DType d, Reduce
   };
   cut(size_of(acc));
   const Combine combine{acc, op, true};
-  HVD_RETURN_IF_ERROR(ring_pass(comm, wide, offsets, (comm.rank + n - 1) % n, &combine));  // the last to arrive: slice `rank`
+  const int begin = (comm.rank + n - 1) % n;  // so the last to arrive is slice `rank`
+  HVD_RETURN_IF_ERROR(acc == d ? ring_pass(comm, wide, offsets, begin, &combine)
+                               : ring_pass_halves(comm, data, d, wide, offsets, begin, op));
   const size_t first = slice_at(count, n, comm.rank);
   narrowed(data, wide, first, slice_at(count, n, comm.rank + 1) - first, d);
   cut(size_of(d));

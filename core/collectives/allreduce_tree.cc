@@ -4,7 +4,7 @@
 //
 // Cost: ceil(log2(P)) * (2 * alpha + N * (2 * beta + gamma)).
 // Order of the reduction: THE order (collectives/reduce.h), also on worlds that are no power of two, which fold first and so take
-// no step more. 16-bit floats travel as float32 on the way up, as themselves on the way down.
+// no step more. 16-bit floats travel as float32 on the way up where they are sums, else as themselves.
 // Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1),
 // 2005 (binomial reduce and broadcast).
 #include "collectives/collectives.h"
@@ -14,11 +14,12 @@ namespace hvd {
 namespace {
 
 // Leaves the result at place 0, which is rank 0.
-Status reduce_up(Comm& comm, const Fold& fold, Bytes mine, DType acc, ReduceOp op) {
+Status reduce_up(Comm& comm, const Fold& fold, const Values& v, ReduceOp op) {
   for (int distance = 1; distance < fold.places; distance *= 2) {
-    const int peer = fold.rank_at(fold.place ^ distance);
-    if (fold.place & distance) return send_to(comm, peer, mine);
-    HVD_RETURN_IF_ERROR(exchange_combine(comm, peer, {}, peer, mine, {acc, op, false}));
+    const int place = fold.place ^ distance, peer = fold.rank_at(place);
+    auto sum = [&](int place_of_it) { return distance > 1 || fold.begins_with_sum(place_of_it); };
+    if (fold.place & distance) return send_to(comm, peer, v.outgoing(sum(fold.place), 0, v.count));
+    HVD_RETURN_IF_ERROR(exchange_combine(comm, peer, {}, peer, v.mine(0, v.count), v.combine(sum(place), op, false)));
   }
   return {};
 }
@@ -27,13 +28,11 @@ Status reduce_up(Comm& comm, const Fold& fold, Bytes mine, DType acc, ReduceOp o
 
 Status allreduce_tree(Comm& comm, std::byte* data, size_t count, DType d, ReduceOp op) {
   if (count == 0 || comm.size == 1) return {};
-  const DType acc = accumulator(d);
   const Fold fold = Fold::of(comm.rank, comm.size);
-  std::byte* wide = widened(comm, kSlotWide, data, count, d);
-  const Bytes mine(wide, count * size_of(acc));
-  HVD_RETURN_IF_ERROR(fold_in(comm, fold, mine, acc, op));
-  if (fold.place >= 0) HVD_RETURN_IF_ERROR(reduce_up(comm, fold, mine, acc, op));
-  if (comm.rank == 0) narrowed(data, wide, 0, count, d);
+  const Values v = Values::of(comm, data, count, d);
+  HVD_RETURN_IF_ERROR(fold_in(comm, fold, v, op));
+  if (fold.place >= 0) HVD_RETURN_IF_ERROR(reduce_up(comm, fold, v, op));
+  if (comm.rank == 0) narrowed(data, v.wide, 0, count, d);
   return broadcast_tree(comm, data, count * size_of(d), 0);
 }
 

@@ -24,6 +24,9 @@ Status allreduce_naive(Comm&, std::byte* data, size_t count, DType, ReduceOp);  
 Status allreduce_driver(Comm&, std::byte* data, size_t count, DType, ReduceOp);     // everything to rank 0, and back
 Status allreduce_tree(Comm&, std::byte* data, size_t count, DType, ReduceOp);       // binomial reduce, then broadcast
 // Inside the hosts, between them on slices, inside (comm.local, comm.cross).
+// The same two for 16-bit floats `d` whose sums over the ranks of a host are there already: float32 travels, and is lost, until the result.
+Status allreduce_pairwise_sums(Comm&, float* sums, std::byte* result, size_t count, DType d, ReduceOp);
+Status allreduce_rabenseifner_sums(Comm&, float* sums, std::byte* result, size_t count, DType d, ReduceOp);
 Status allreduce_hierarchical(Comm&, std::byte* data, size_t count, DType, ReduceOp);
 
 // Adasum, on segments, each of which is a tensor; in or out of place; over links or in comm.node. Floats, a size that is a power of two.
@@ -38,8 +41,8 @@ Status allreduce_compressed_hierarchical(Comm&, const Segments&, std::span<float
 // ---- the others -----------------------------------------------------------------------------------------------------------
 // broadcast: `bytes` bytes at `data` from set rank `root`.
 Status broadcast_shm(Comm&, std::byte* data, size_t bytes, int root);
-Status broadcast_tree(Comm&, std::byte* data, size_t bytes, int root);        // binomial
-Status broadcast_pipelined(Comm&, std::byte* data, size_t bytes, int root);   // chain of segments
+Status broadcast_tree(Comm&, std::byte* data, size_t bytes, int root);  // binomial
+Status broadcast_pipelined(Comm&, std::byte* data, size_t bytes, int root);  // chain of segments
 
 // allgather: my `bytes[rank]` bytes at `in`; `out` receives everybody's in rank order. in may already lie in its place in out.
 Status allgather_shm(Comm&, const std::byte* in, std::byte* out, std::span<const size_t> bytes);

@@ -24,8 +24,8 @@ Status took(const Comm& comm, int peer, int64_t n, Span& rest, bool& moved) {
   if (n < 0) {
     const Status& why = comm.links[peer]->error();
     const bool known = static_cast<size_t>(peer) < comm.global_ranks.size() && why.code() == Code::peer_lost;
-    return Status(why.code(), peer_name(comm, peer) + (why.code() == Code::peer_lost ? " was lost: " : ": ") + why.message(),
-                  known ? comm.global_ranks[peer] : why.rank());
+    const char* what = why.code() == Code::peer_lost ? " was lost: " : ": ";
+    return Status(why.code(), peer_name(comm, peer) + what + why.message(), known ? comm.global_ranks[peer] : why.rank());
   }
   if (n > 0) {
     rest = rest.subspan(static_cast<size_t>(n));

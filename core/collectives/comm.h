@@ -55,7 +55,7 @@ struct Comm {
   Tuning tuning;                // the same on all members
 
   // Hierarchy, when the set spans several hosts and some host has several members: my host's members, and for each slice of the
-  // data one member a host. Null otherwise. See collectives/allreduce_hierarchical.h.
+  // data one member per host. Null otherwise. See collectives/allreduce_hierarchical.h.
   Comm* local = nullptr;        // members on my host; local->node is set
   Comm* cross = nullptr;        // members with my index on all hosts; null when my index is >= slices
   int slices = 0;               // smallest number of members on any host
@@ -71,7 +71,7 @@ Status recv_from(Comm& comm, int peer, Bytes data);
 // Both at once, never deadlocking however small the socket buffers are. Peers may be equal. Either may be empty.
 Status exchange(Comm& comm, int to, ConstBytes out, int from, Bytes in);
 
-// Many transfers at once (pairwise all-to-all): progress on all until all are done. One a peer at most; the spans are used up.
+// Many transfers at once (pairwise all-to-all): progress on all until all are done. At most one per peer; the spans are used up.
 struct Transfer {
   int peer;
   ConstBytes out;  // sent to peer

@@ -15,7 +15,10 @@ void combine_into(const Combine& c, std::byte* mine, const std::byte* theirs, si
 
 Inflow::Inflow(Comm& comm, int from, const Combine* combine) : comm_(comm), from_(from), combine_(combine) {}
 
-void Inflow::start(Bytes target) {
+void Inflow::start(Bytes target) { start(target, combine_); }
+
+void Inflow::start(Bytes target, const Combine* combine) {
+  combine_ = combine;
   target_ = target;
   ready_ = 0;
   open_window();
@@ -25,7 +28,7 @@ void Inflow::open_window() {
   const size_t left = target_.size() - ready_;
   if (combine_) {
     const size_t n = std::min(left, kBlock);
-    window_ = Bytes(comm_.scratch->get(kSlotTheirs, kBlock), n);
+    window_ = Bytes(comm_.scratch->get(kSlotTheirs, kBlock), n / size_of(combine_->dtype) * size_of(combine_->wire));
   } else {
     window_ = target_.subspan(ready_);
   }
@@ -41,8 +44,15 @@ Status Inflow::advance(bool& moved) {
     return {};
   }
   if (!rest_.empty()) return {};
-  combine_into(*combine_, target_.data() + ready_, window_.data(), window_.size());
-  ready_ += window_.size();
+  const size_t count = window_.size() / size_of(combine_->wire), bytes = count * size_of(combine_->dtype);
+  const std::byte* theirs = window_.data();
+  if (combine_->wire != combine_->dtype) {
+    std::byte* wide = comm_.scratch->get(kSlotTheirsWide, kBlock);
+    widen(combine_->wire, reinterpret_cast<float*>(wide), theirs, count);
+    theirs = wide;
+  }
+  combine_into(*combine_, target_.data() + ready_, theirs, bytes);
+  ready_ += bytes;
   open_window();
   return {};
 }
@@ -77,27 +87,42 @@ Status swap_combine(Comm& comm, int peer, Bytes mine, std::byte* theirs, const C
   });
 }
 
-Status ring_pass(Comm& comm, std::byte* base, std::span<const size_t> offsets, int first, const Combine* combine) {
+namespace {
+
+// One trip around the ring. `raw`: 16-bit floats that step 0 sends in place of what they have become at `base`; null: none.
+Status pass(Comm& comm, std::byte* base, std::span<const size_t> offsets, int first, const Combine* combine, const std::byte* raw,
+            DType d) {
   const int n = comm.size, next = (comm.rank + 1) % n, previous = (comm.rank + n - 1) % n;
   auto slice = [&](int step) {
     const int i = ((first - step) % n + n) % n;
     return Bytes(base + offsets[i], offsets[i + 1] - offsets[i]);
   };
+  auto sent_in = [&](int step) -> ConstBytes {
+    const Bytes whole = slice(step);
+    if (!raw || step > 0) return whole;
+    const size_t ratio = sizeof(float) / size_of(d);
+    return {raw + (whole.data() - base) / ratio, whole.size() / ratio};
+  };
+  Combine halves{};
+  if (raw) {
+    halves = *combine;
+    halves.wire = d;
+  }
   Inflow in(comm, previous, combine);
   int receiving = 0, sending = 0;  // steps; slice(s + 1) arrives in step s and leaves in step s + 1
   size_t sent = 0;                 // bytes of slice(sending)
-  in.start(slice(1));
+  in.start(slice(1), raw ? &halves : combine);
   auto text = [&] { return pending_text(comm, next, sending < n - 1, previous, receiving < n - 1); };
   return pump(comm, text, [&](bool& moved, bool& done) -> Status {
     if (receiving < n - 1) {
       HVD_RETURN_IF_ERROR(in.advance(moved));
       if (in.done() && ++receiving < n - 1) {
-        in.start(slice(receiving + 1));
+        in.start(slice(receiving + 1), combine);
         moved = true;  // an empty slice is progress too
       }
     }
     if (sending < n - 1) {
-      const Bytes whole = slice(sending);
+      const ConstBytes whole = sent_in(sending);
       const size_t sendable = sending <= receiving ? whole.size() : in.ready();
       ConstBytes out = whole.first(sendable).subspan(sent);
       const size_t before = out.size();
@@ -112,6 +137,18 @@ Status ring_pass(Comm& comm, std::byte* base, std::span<const size_t> offsets, i
     done = sending >= n - 1 && receiving >= n - 1;
     return {};
   });
+}
+
+}  // namespace
+
+Status ring_pass(Comm& comm, std::byte* base, std::span<const size_t> offsets, int first, const Combine* combine) {
+  return pass(comm, base, offsets, first, combine, nullptr, DType::uint8);
+}
+
+Status ring_pass_halves(Comm& comm, const std::byte* data, DType d, std::byte* base, std::span<const size_t> offsets, int first,
+                        ReduceOp op) {
+  const Combine combine{DType::float32, op, true};
+  return pass(comm, base, offsets, first, &combine, data, d);
 }
 
 Status relay(Comm& comm, int from, int to, Bytes data) {

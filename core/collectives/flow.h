@@ -38,9 +38,10 @@ Status pump(Comm& comm, const Text& text, Step step) {
 
 // ---- receiving and combining ----------------------------------------------------------------------------------------------
 struct Combine {
-  DType dtype;  // of the values on the wire and in memory; an accumulation type
+  DType dtype;  // of the values in memory; an accumulation type
   ReduceOp op;
   bool theirs_first;  // the peer's value is the operand of the lower rank
+  DType wire = dtype;  // what arrives, where that is not `dtype`: the 16-bit floats that a float32 value begins with
 };
 
 // Data that arrives from one peer for a range of memory: stored there, or combined with what is there. Combining works on blocks
@@ -49,6 +50,7 @@ class Inflow {
  public:
   Inflow(Comm& comm, int from, const Combine* combine);
   void start(Bytes target);
+  void start(Bytes target, const Combine* combine);
   Status advance(bool& moved);
   bool done() const { return ready_ == target_.size(); }
   size_t ready() const { return ready_; }  // leading bytes of the target that are final
@@ -62,7 +64,7 @@ class Inflow {
   void open_window();
 };
 
-// Sends `out` while combining what arrives into `mine` (which must not overlap `out`).
+// Sends `out` while combining what arrives into `mine` (which must not overlap `out`). Each direction has its own format.
 Status exchange_combine(Comm& comm, int to, ConstBytes out, int from, Bytes mine, const Combine& combine);
 
 // Both sides send all of `mine` to each other and then hold the combination in its place. `theirs`: memory of that size. Combines
@@ -74,6 +76,10 @@ Status swap_combine(Comm& comm, int peer, Bytes mine, std::byte* theirs, const C
 // `combine`, each is combined with mine before it travels on. No step waits for another: what has arrived (and is combined) flows
 // on.
 Status ring_pass(Comm& comm, std::byte* base, std::span<const size_t> offsets, int first, const Combine* combine);
+
+// The same with 16-bit floats, of which `data` has this rank's, and `base` the float32 sums to be. What I begin with travels as it is.
+Status ring_pass_halves(Comm& comm, const std::byte* data, DType d, std::byte* base, std::span<const size_t> offsets, int first,
+                        ReduceOp op);
 
 // Passes `data` on while it arrives. from < 0: it is mine; to < 0: I am the last.
 Status relay(Comm& comm, int from, int to, Bytes data);
@@ -95,6 +101,7 @@ constexpr size_t slice_at(size_t count, int n, int i) {
 enum LinkSlot : int {
   kSlotWide = 16,  // float32 copy of the data
   kSlotTheirs,     // what a peer sent
+  kSlotTheirsWide,  // the same as float32
   kSlotOffsets,
   kSlotCounts,
   kSlotSources,

@@ -21,13 +21,34 @@ struct Fold {
   }
   int rank_at(int place_of_it) const { return place_of_it < folded ? 2 * place_of_it : place_of_it + folded; }
   bool pairs(int rank) const { return rank < 2 * folded; }
+  // Does a place begin with the sum of two ranks, not with one rank's values?
+  bool begins_with_sum(int place_of_it) const { return place_of_it < folded; }
 };
 
-// Before: `data` holds values of the accumulation type `acc`.
-inline Status fold_in(Comm& comm, const Fold& fold, Bytes data, DType acc, ReduceOp op) {
+// The values of an allreduce under way. 16-bit floats are added in float32, and rounded once: in the end. What a rank begins with is sent
+// as it is, in 16 bits; the sum of two has to be sent in 32, which is no more than the two that it is made of.
+struct Values {
+  std::byte* data;  // this rank's, of type d; the result goes there
+  std::byte* wide;  // the same in the accumulation type: `data` itself, or its copy in scratch
+  size_t count;
+  DType d, acc;
+
+  static Values of(Comm& comm, std::byte* data, size_t count, DType d) {
+    return {data, widened(comm, kSlotWide, data, count, d), count, d, accumulator(d)};
+  }
+  // Elements [lo, hi), as they are in memory, and in the form in which they are sent: `sum`: of several ranks.
+  Bytes mine(size_t lo, size_t hi) const { return {wide + lo * size_of(acc), (hi - lo) * size_of(acc)}; }
+  ConstBytes outgoing(bool sum, size_t lo, size_t hi) const {
+    return sum ? mine(lo, hi) : Bytes(data + lo * size_of(d), (hi - lo) * size_of(d));
+  }
+  Combine combine(bool sum, ReduceOp op, bool theirs_first) const { return {acc, op, theirs_first, sum ? acc : d}; }
+};
+
+// Before. `sums`: what ranks begin with is a sum already.
+inline Status fold_in(Comm& comm, const Fold& fold, const Values& v, ReduceOp op, bool sums = false) {
   if (!fold.pairs(comm.rank)) return {};
-  if (fold.place < 0) return send_to(comm, comm.rank - 1, data);
-  return exchange_combine(comm, comm.rank + 1, {}, comm.rank + 1, data, {acc, op, false});
+  if (fold.place < 0) return send_to(comm, comm.rank - 1, v.outgoing(sums, 0, v.count));
+  return exchange_combine(comm, comm.rank + 1, {}, comm.rank + 1, v.mine(0, v.count), v.combine(sums, op, false));
 }
 
 // After: the bytes of the result.

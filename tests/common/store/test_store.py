@@ -43,6 +43,22 @@ def test_set_and_get(client):
     assert client.find("c") is None
 
 
+def test_peek_finds_a_value_without_waiting_and_other_calls_do_not_take_its_answer(client):
+    assert client.peek("a") is None  # asked
+    client.set("a", b"1")  # whose answer comes after that to the question: not there
+    deadline = time.monotonic() + 30
+    while (found := client.peek("a")) is None and time.monotonic() < deadline:
+        client.set("b", b"2")
+    assert found == b"1"
+
+
+def test_peek_does_not_wait_for_a_server_that_is_gone(key, server, client):
+    server.close()
+    begin = time.monotonic()
+    assert [client.peek("a") for _ in range(3)] == [None] * 3
+    assert time.monotonic() - begin < 20  # no time at all; other calls wait 32 s
+
+
 def test_the_first_value_stays(key, server, client):
     assert client.set_first("cause", b"mine") == b"mine"
     with StoreClient(key, *server.address) as other:

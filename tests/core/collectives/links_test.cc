@@ -176,10 +176,99 @@ TEST_CASE("hierarchical allreduce on hosts of equal and of different sizes") {
   }
 }
 
-TEST_CASE("hierarchical allreduce of equal hosts gives the bits of the flat algorithms when both are powers of two") {
-  LinkWorld world(4, {.host_of = {0, 0, 1, 1}});
-  check_in_order(world, {"hierarchical", allreduce_hierarchical}, DType::float32, ReduceOp::sum, 1003);
-  check_in_order(world, {"hierarchical", allreduce_hierarchical}, DType::bfloat16, ReduceOp::sum, 1003);
+// docs/performance.md says which layouts share bits, and why not all do.
+TEST_CASE("hierarchical allreduce gives the bits of one host where all hosts have the same power of two of consecutive ranks") {
+  const std::vector<int> alike[] = {{0, 0, 1, 1}, {0, 0, 1, 1, 2, 2}, {0, 0, 0, 0, 1, 1, 1, 1}, {0, 0, 1, 1, 2, 2, 3, 3, 4, 4}};
+  for (const auto& host_of : alike) {
+    LinkWorld world(static_cast<int>(host_of.size()), {.host_of = host_of});
+    check_in_order(world, {"hierarchical", allreduce_hierarchical}, DType::float32, ReduceOp::sum, 1003);
+    check_in_order(world, {"hierarchical", allreduce_hierarchical}, DType::bfloat16, ReduceOp::sum, 1003);
+  }
+  const std::vector<int> unlike[] = {{0, 1, 1, 1}, {0, 1, 0, 1}, {0, 0, 0, 1, 1, 1}};
+  for (const auto& host_of : unlike) {
+    LinkWorld world(static_cast<int>(host_of.size()), {.host_of = host_of});
+    const auto in = inputs(DType::float32, 1003, world.size(), 5);
+    const Buffer on_one_host = reference(DType::float32, ReduceOp::sum, pointers(in), 1003);
+    CHECK(reduced(world, allreduce_hierarchical, in, DType::float32, ReduceOp::sum)[0] != on_one_host);
+  }
+}
+
+namespace {
+
+// Bytes that all ranks together hand to links.
+size_t traffic_of(LinkWorld& world, Allreduce algorithm, DType d, size_t n) {
+  std::vector<Traffic> traffic(world.size());
+  for (int r = 0; r < world.size(); ++r) {
+    world.comm(r).traffic = &traffic[r];
+    if (world.comm(r).cross) world.comm(r).cross->traffic = &traffic[r];
+  }
+  reduced(world, algorithm, inputs(d, n, world.size(), 3), d, ReduceOp::sum);
+  size_t sent = 0;
+  for (const Traffic& t : traffic) sent += t.sent;
+  return sent;
+}
+
+}  // namespace
+
+TEST_CASE("16-bit floats travel as 16 bits, but for the sums of several ranks that are to be added to others") {
+  struct Case {
+    Named algorithm;
+    int size;
+    double sums;  // of those, in multiples of the tensor, over all connections
+  };
+  const Case cases[] = {
+      {{"pairwise", allreduce_pairwise}, 2, 0},
+      {{"pairwise", allreduce_pairwise}, 3, 0},
+      {{"pairwise", allreduce_pairwise}, 8, 0},
+      {{"naive", allreduce_naive}, 4, 0},
+      {{"driver", allreduce_driver}, 4, 0},
+      {{"doubling", allreduce_recursive_doubling}, 2, 0},
+      {{"doubling", allreduce_recursive_doubling}, 3, 1},
+      {{"doubling", allreduce_recursive_doubling}, 4, 4},
+      {{"doubling", allreduce_recursive_doubling}, 5, 5},
+      {{"doubling", allreduce_recursive_doubling}, 8, 16},
+      {{"Rabenseifner", allreduce_rabenseifner}, 2, 0},
+      {{"Rabenseifner", allreduce_rabenseifner}, 3, 0.5},
+      {{"Rabenseifner", allreduce_rabenseifner}, 4, 1},
+      {{"Rabenseifner", allreduce_rabenseifner}, 8, 3},
+      {{"tree", allreduce_tree}, 2, 0},
+      {{"tree", allreduce_tree}, 3, 0},
+      {{"tree", allreduce_tree}, 4, 1},
+      {{"tree", allreduce_tree}, 8, 3},
+      {{"ring", allreduce_ring}, 2, 0},
+      {{"ring", allreduce_ring}, 3, 1},
+      {{"ring", allreduce_ring}, 8, 6},
+  };
+  constexpr size_t n = 8 * 3 * 100;
+  for (const auto& [algorithm, size, sums] : cases) {
+    INFO(std::string(algorithm.name), " on ", size, " ranks");
+    LinkWorld world(size);
+    const size_t elements = traffic_of(world, algorithm.run, DType::float32, n) / sizeof(float);
+    for (DType d : {DType::float16, DType::bfloat16}) {
+      CHECK(traffic_of(world, algorithm.run, d, n) == 2 * elements + 2 * static_cast<size_t>(sums * n));
+    }
+  }
+  // Between hosts: large slices go in by the pairwise algorithm, or from 16 hosts on by Rabenseifner's, and come back as 16 bits.
+  for (const int hosts : {4, 16}) {
+    INFO(hosts, " hosts");
+    std::vector<int> host_of;
+    for (int r = 0; r < hosts + 1; ++r) host_of.push_back(std::max(0, r - 1));  // two ranks on the first
+    LinkWorld world(hosts + 1, {.capacity = 64 << 10, .host_of = host_of});
+    constexpr size_t large = 16 * 1024;
+    const size_t elements = traffic_of(world, allreduce_hierarchical, DType::float32, large) / sizeof(float);
+    CHECK(elements == 2 * large * (static_cast<size_t>(hosts) - 1));
+    CHECK(traffic_of(world, allreduce_hierarchical, DType::float16, large) == elements / 2 * (sizeof(float) + 2));
+  }
+}
+
+TEST_CASE("16-bit floats: the result is the float32 sum, rounded once, within half a unit of the last place of the exact sum") {
+  for (int size : {2, 3, 4, 7, 8}) {
+    LinkWorld world(size);
+    for (DType d : {DType::float16, DType::bfloat16}) {
+      const auto in = inputs(d, 1003, size, 11);
+      for (const Named& algorithm : kInOrder) check_near(in, reduced(world, algorithm.run, in, d, ReduceOp::sum)[0], d);
+    }
+  }
 }
 
 TEST_CASE("hierarchical allreduce refuses a process set without hosts") {
