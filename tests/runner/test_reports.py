@@ -59,7 +59,7 @@ def train(tmp_path, what):
 def test_a_rank_that_goes_without_a_word_is_blamed(tmp_path, what, how):
     done, words = train(tmp_path, what)
     assert done.code in (1, 4)  # that of the first to suffer
-    assert words[0] == "ranks 0, 2 then failed with HorovodInternalError"
+    assert words[0] == "ranks 0, 2 failed with HorovodInternalError as a consequence"
     assert any(line.startswith("rank 1 on host localhost failed first: " + how) for line in words), words
     assert ("stopped by horovodrun: rank 1" in words) == (what == "exec")
 

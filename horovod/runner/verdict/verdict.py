@@ -292,7 +292,7 @@ def _summary(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
         elif end.status == 0:
             groups.setdefault("exited normally", []).append(end.rank)
         elif (reason := _reason(end)) is not None and reason.suffers and reason.why != "absent":
-            groups.setdefault("then failed with HorovodInternalError", []).append(end.rank)
+            groups.setdefault("failed with HorovodInternalError as a consequence", []).append(end.rank)
         else:
             groups.setdefault(f"also failed ({end.error or describe_status(end.status)})", []).append(end.rank)
     lines = []

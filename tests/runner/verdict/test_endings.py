@@ -30,7 +30,7 @@ def test_a_rank_that_others_lost_is_to_blame_though_it_ended_with_0():
     verdict = job(Called(0), Called(1), Called(2), (1, 0), *LOST, "stop", (3, -15))
     assert (verdict.rank, verdict.exit_code) == (1, 1)
     assert verdict.headline.splitlines() == [
-        "ranks 0, 2 then failed with HorovodInternalError",
+        "ranks 0, 2 failed with HorovodInternalError as a consequence",
         "stopped by horovodrun: rank 3",
         "rank 1 on host h failed first: it ended with exit code 0 without leaving the job (as os._exit does), while "
         "others still needed it",

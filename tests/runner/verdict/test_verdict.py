@@ -36,7 +36,7 @@ def test_victims_are_not_to_blame_even_when_they_end_first():
     verdict = judge([end(0, 1, VICTIM), end(2, 1, CAUSED), end(3, 1, HANDLED), end(1, 7, OWN)])
     assert (verdict.rank, verdict.exit_code) == (1, 7)
     assert verdict.text.endswith("    ValueError: bad\n    batch")
-    assert "ranks 0, 2-3 then failed with HorovodInternalError" in verdict.text
+    assert "ranks 0, 2-3 failed with HorovodInternalError as a consequence" in verdict.text
 
 
 TF = "tensorflow.python.framework.errors_impl."
@@ -117,7 +117,7 @@ def test_a_rank_that_victims_say_has_left_is_to_blame(reason, how):
     verdict = judge([end(1, 0, "a warning\n"), end(0, 1, left), end(2, 1, left)])
     assert (verdict.rank, verdict.exit_code) == (1, 1)
     lines = verdict.text.splitlines()
-    assert lines[0] == "ranks 0, 2 then failed with HorovodInternalError"
+    assert lines[0] == "ranks 0, 2 failed with HorovodInternalError as a consequence"
     assert lines[1:4] == [f"rank 1 on host h failed first: {how}", "its last lines on stderr:", "    a warning"]
     assert lines[4] == "what rank 0 on host h says:"
     assert lines[5] == "    " + LOST.format(reason).rstrip()
