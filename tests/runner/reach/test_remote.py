@@ -101,7 +101,7 @@ def test_a_host_that_refuses_is_named_with_its_ranks_and_what_to_try(fake):
     done = run_job(["-np", "3", "-H", "red.test:1,refused.test:2", "--start-timeout", "600", "sleep", "60"])
     assert done.code == 1
     assert "host refused.test (ranks 1-2): no ssh server answers there (connection refused)" in done.err
-    assert "-p says another one" in done.err
+    assert "-p gives another one" in done.err
 
 
 @pytest.mark.parametrize("fanout", ["1", "32"])
