@@ -16,8 +16,9 @@ import pytest
 if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
 
-LONGEST_FIRST = ("tensorflow", "keras-jax", "keras-torch", "keras-legacy", "cluster", "torch", "launchers")
-"""Lanes of several files, in the order in which they begin."""
+LONGEST_FIRST = ("tensorflow", "cluster", "keras-jax", "launchers", "keras-torch", "torch", "keras-legacy")
+"""Lanes of several files, in the order in which they begin: the longest first, those that wait between those that
+compute and take gigabytes."""
 SINGLE = {"tests/cluster": "cluster", "tests/launchers": "launchers", "tests/torch": "torch"}
 """Folders that are a lane each."""
 FRAMEWORKS = ("tests/keras", "tests/tensorflow")
