@@ -8,6 +8,7 @@
 
 #include "agree/negotiate.h"
 #include "agree/schedule.h"
+#include "agree/schedule_detector.h"
 
 namespace hvd {
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "agree/schedule.h"
+#include "agree/steady_word.h"
 #include "base/deadline.h"
 #include "engine/control.h"
 #include "engine/world.h"

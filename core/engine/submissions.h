@@ -18,7 +18,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "agree/schedule.h"
+#include "agree/schedule_cursor.h"
 #include "engine/assembly.h"
 #include "engine/operation.h"
 

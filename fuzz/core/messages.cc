@@ -1,5 +1,5 @@
 // What ranks say to one another about operations: whatever decodes comes back from its own encoding. The first byte says what it is.
-#include "agree/schedule.h"
+#include "agree/schedule_cursor.h"
 #include "fuzz.h"
 
 using namespace hvd;

@@ -280,67 +280,6 @@ TEST_CASE("who waits for votes sleeps") {
   }
 }
 
-// The victim is the root, whose part the test plays: it tells rank 1 of a schedule, and of its end.
-class PlayedRoot {
- public:
-  explicit PlayedRoot(double timeout) : world_(2, given(timeout)) {
-    std::map<int, std::unique_ptr<Link>> children;
-    children[1] = adopt_socket(::dup(world_.victim_fds(0).at(0)));
-    root_ = std::make_unique<Control>(0, nullptr, 0, std::move(children));
-    announce_and_revoke(*root_, kId);
-  }
-  void vote(uint64_t position) {
-    const GuardHeader header{kId, position, position, 0, 1};
-    REQUIRE(::send(world_.victim_fds(0).at(1), &header, sizeof header, 0) == sizeof header);
-  }
-  // The first frame of a type from rank 1, or of an abort's text.
-  bool hears(FrameType type, std::string* payload) {
-    Frame frame;
-    for (const Deadline deadline = Deadline::after(15); !deadline.passed();) {
-      root_->pump();
-      while (root_->pop(&frame) || root_->pop_urgent(&frame)) {
-        *payload = frame.payload;
-        if (frame.type == type) return true;
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    return false;
-  }
-
- private:
-  static constexpr uint64_t kId = 1;
-  static Given given(double timeout) {
-    Given g = apart();
-    g.settings.timeout = timeout;
-    g.victims = {0};
-    return g;
-  }
-  EngineWorld world_;
-  std::unique_ptr<Control> root_;
-};
-
-TEST_CASE("a schedule may be adopted and revoked in one breath") {
-  PlayedRoot root(20);
-  root.vote(0);
-  std::string payload;
-  CHECK(root.hears(FrameType::settled, &payload));
-}
-
-TEST_CASE("a rank that was told to leave and says nothing is an error after the timeout") {
-  PlayedRoot root(0.3);
-  std::string payload;
-  CHECK(root.hears(FrameType::abort, &payload));
-  CHECK(contains(payload, "no progress for 0.3 s while waiting for data from rank 0"));
-}
-
-TEST_CASE("a vote on another position is an error") {
-  PlayedRoot root(20);
-  root.vote(5);
-  std::string payload;
-  CHECK(root.hears(FrameType::abort, &payload));
-  CHECK(contains(payload, "rank 0 is at position 5 of schedule 1, this rank at position 0 of schedule 1"));
-}
-
 namespace {
 
 // Steps of floats of all sizes and of other kinds, now and then something else, at other times and in other orders on each rank.

@@ -1,0 +1,129 @@
+#include "agree/schedule_detector.h"
+
+#include <algorithm>
+
+namespace hvd {
+
+void ScheduleDetector::reset() { log_.clear(); }
+
+// Operations after which short periods are considered again; the program may have become another one.
+constexpr size_t kRecovery = 128;
+// A schedule that has lasted for fewer operations than this may have been part of a longer period.
+constexpr uint64_t kBrief = 1024;
+
+void ScheduleDetector::note_revoked(uint64_t rounds, size_t operations) {
+  constexpr uint64_t kLasting = 16;
+  constexpr int kPatience = 8;
+  reset();
+  if (rounds >= kLasting) {
+    failures_ = 0;
+    least_ = 1;
+    // Something that comes again and again in between, such as a barrier after every twenty equal calls, makes each of these schedules
+    // pay for itself but hides the period that would last. Only every now and then, lest a program without one pays for the search.
+    const bool brief = rounds * operations < kBrief;
+    brief_ = brief ? brief_ + 1 : 0;
+    if (!brief) patience_ = kBriefPatience;
+    if (brief_ < patience_) return;
+    brief_ = 0;
+    patience_ = std::min(2 * patience_, 64 * kBriefPatience);
+    least_ = operations + 1;
+    recover_ = kRecovery;
+    return;
+  }
+  brief_ = 0;
+  least_ = operations + 1;
+  recover_ = kRecovery;
+  if (++failures_ <= kPatience) return;
+  hold_ = size_t{16} << std::min(failures_ - kPatience, 10);
+  least_ = 1;
+}
+
+void ScheduleDetector::feed(const Ready& ready, uint64_t identity) {
+  if (capacity_ == 0) return;
+  if (hold_ > 0) --hold_;
+  if (recover_ > 0 && --recover_ == 0) least_ = 1;
+  const uint64_t prefix = (log_.empty() ? 0 : log_.back().prefix) + identity;
+  log_.push_back({identity, prefix, ready});
+  if (log_.size() > 2 * capacity_ + 2) {
+    log_.pop_front();
+  }
+}
+
+// What one period looks like, apart from races between ranks: for each process set, the operations between two waits of the program as
+// a sorted list, and these lists in order. Unnamed operations keep their order.
+ScheduleDetector::Shape ScheduleDetector::shape_of(size_t from, size_t count) const {
+  Shape shape;
+  std::map<uint32_t, uint64_t> fence;
+  for (size_t i = from; i < from + count; ++i) {
+    const Token& t = log_[i];
+    const uint32_t set = t.ready.response.set;
+    auto& sections = shape.sections[set];
+    const uint64_t waits = t.ready.fence >> kWeakFenceBits;
+    if (sections.empty() || fence[set] != waits) sections.emplace_back();
+    fence[set] = waits;
+    sections.back().push_back(t.identity);
+    if (t.ready.unnamed) shape.unnamed.push_back(t.identity);
+  }
+  for (auto& [set, sections] : shape.sections) {
+    for (auto& section : sections) std::sort(section.begin(), section.end());
+  }
+  return shape;
+}
+
+// Are the last p operations a shorter period, too short to be proposed, several times over?
+bool ScheduleDetector::repeats_within(size_t p) const {
+  const size_t n = log_.size();
+  auto sum = [&](size_t from, size_t to) {
+    uint64_t total = 0;
+    for (size_t i = from; i < to; ++i) total += log_[i].identity;
+    return total;
+  };
+  for (size_t d = 1; d < least_ && 2 * d <= p; ++d) {
+    if (p % d) continue;
+    const uint64_t first = sum(n - p, n - p + d);
+    bool same = true;
+    for (size_t at = n - p + d; at < n && same; at += d) same = sum(at, at + d) == first;
+    if (same) return true;
+  }
+  return false;
+}
+
+// Does some name stand for different operations in the last p? Ranks follow a schedule by names, and know one request by each.
+bool ScheduleDetector::ambiguous(size_t p) const {
+  std::map<std::string, uint64_t> known;
+  for (size_t i = log_.size() - p; i < log_.size(); ++i) {
+    const Token& t = log_[i];
+    if (t.ready.unnamed) continue;
+    const auto [it, fresh] =
+        known.try_emplace(key_of(t.ready.response.set, t.ready.response.face, t.ready.response.names.front()), t.identity);
+    if (!fresh && it->second != t.identity) return true;
+  }
+  return false;
+}
+
+// Where the program had waited for what was before, and not within a group.
+bool ScheduleDetector::may_begin(size_t at) const {
+  const Ready &before = log_[at - 1].ready, &here = log_[at].ready;
+  return before.fence != here.fence && !(here.grouped() && before.unit == here.unit);
+}
+
+size_t ScheduleDetector::period_length() const {
+  const size_t n = log_.size();
+  if (hold_ > 0 || n < 3) return 0;
+  auto prefix = [&](size_t i) { return i == 0 ? log_[0].prefix - log_[0].identity : log_[i - 1].prefix; };  // sum of the first i
+  for (size_t p = least_; 2 * p + 1 <= n && p <= capacity_; ++p) {
+    if (prefix(n) - prefix(n - p) != prefix(n - p) - prefix(n - 2 * p)) continue;
+    if (may_begin(n - p) && may_begin(n - 2 * p) && !repeats_within(p) && shape_of(n - p, p) == shape_of(n - 2 * p, p))
+      return ambiguous(p) ? 0 : p;
+  }
+  return 0;
+}
+
+std::vector<Ready> ScheduleDetector::period() const {
+  const size_t p = period_length();
+  std::vector<Ready> out;
+  for (size_t i = log_.size() - p; i < log_.size(); ++i) out.push_back(log_[i].ready);
+  return out;
+}
+
+}  // namespace hvd

@@ -1,0 +1,78 @@
+#include "agree/coordinator.h"
+
+#include <doctest/doctest.h>
+
+#include "requests.h"
+
+using namespace hvd;
+using namespace hvd::testing;
+
+TEST_CASE("a schedule takes over only what it knows") {
+  Negotiator n(2, labels(2));
+  auto period = [](const std::string& name, bool unnamed, Kind kind = Kind::allreduce) {
+    Ready r = ready_of(name, 1);
+    r.unnamed = unnamed;
+    r.response.kind = kind;
+    return std::vector<Ready>{r};
+  };
+  CHECK(n.may_be_scheduled(period("a", false)));
+  n.announce(0, request("a"), 0);
+  CHECK(n.may_be_scheduled(period("a", false)));
+  CHECK(!n.may_be_scheduled(period("b", false)));
+  n.clear_pending();
+  Request unnamed = request("allreduce.noname.7");
+  unnamed.unnamed = true;
+  n.announce(0, unnamed, 0);
+  CHECK(n.may_be_scheduled(period("allreduce.noname.5", true)));
+  CHECK(!n.may_be_scheduled(period("broadcast.noname.7", true, Kind::broadcast)));
+}
+
+TEST_CASE("the coordinator's epochs: schedule, early and stale announcements, falling back") {
+  Coordinator c(2, labels(2), {}, 16);
+  uint64_t fence = 0;
+  auto round = [&](uint64_t epoch) {
+    ++fence;
+    for (int r : {0, 1}) {
+      Request q = request("g");
+      q.fence = fence << kWeakFenceBits;
+      c.announce(r, epoch, {q}, 0);
+    }
+    return c.decide();
+  };
+  std::vector<Response> responses;
+  int rounds = 0;
+  do {
+    responses = round(0);
+  } while (responses.back().kind != Kind::adopt_schedule && ++rounds < 10);
+  REQUIRE(responses.back().kind == Kind::adopt_schedule);
+  CHECK(rounds == 2);  // two equal periods after one operation before
+  CHECK(c.epoch() == 1);
+  Schedule schedule;
+  REQUIRE(decode(responses.back().payload, &schedule));
+  CHECK(schedule.buckets.size() == 1);
+  CHECK(round(0).empty());  // void: announced before the schedule was known
+
+  uint64_t position = 0;
+  CHECK(!c.on_ready(0, schedule.id, 2, &position));
+  CHECK(c.on_ready(1, schedule.id, 1, &position));
+  CHECK(position == 1);
+  CHECK(!c.on_ready(1, schedule.id + 1, 5, &position));
+  CHECK(!c.on_revoke(schedule.id + 1, &position));
+  CHECK(c.on_revoke(schedule.id, &position));
+  CHECK(position == 1);
+  CHECK(!c.on_revoke(schedule.id, &position));
+  CHECK(!c.on_ready(1, schedule.id, 2, &position));
+
+  c.announce(1, 2, {request("early")}, 0);  // this rank has left already
+  CHECK(c.decide().empty());
+  c.fall_back(100, 0);  // it lasted, so the same may be proposed again
+  CHECK(c.epoch() == 2);
+  c.announce(0, 2, {request("early")}, 0);
+  responses = c.decide();
+  REQUIRE(responses.size() == 1);
+  CHECK(responses[0].names == Names{"early"});
+  for (int i = 0; i < 200; ++i) CHECK(round(2).back().kind != Kind::adopt_schedule);  // rank 1 has not settled yet
+  c.settled(0, 2);
+  c.settled(1, 2);
+  CHECK(round(2).back().kind == Kind::adopt_schedule);
+}

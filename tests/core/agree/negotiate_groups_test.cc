@@ -1,0 +1,173 @@
+// Groups: complete or not, failing, mixed up, in a set that goes.
+#include <doctest/doctest.h>
+
+#include "requests.h"
+
+using namespace hvd;
+using namespace hvd::testing;
+
+namespace {
+
+Request member_of(const std::string& group, uint32_t size, const std::string& name, std::vector<int64_t> shape = {2}) {
+  Request q = request(name, Kind::allreduce, std::move(shape));
+  q.group = group;
+  q.group_size = size;
+  return q;
+}
+
+std::string waiting_names(const Negotiator& n, double since) {
+  std::string all;
+  for (const auto& w : n.waiting(since)) {
+    all += w.name + ':';
+    for (int r : w.missing) all += std::to_string(r);
+    all += ' ';
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("groups wait for all their members and fall together") {
+  for (bool bad : {false, true}) {
+    Negotiator n(2, labels(2));
+    auto member = [&](int i, int rank) {
+      Request q = request("m" + std::to_string(i));
+      q.group = "g";
+      q.group_size = 2;
+      if (bad && i == 1) q.shape = {rank + 1};
+      return q;
+    };
+    for (int r : {0, 1}) n.announce(r, member(0, r), 0);
+    CHECK(n.take_ready().empty());
+    n.announce(0, member(1, 0), 0);
+    n.announce(1, request("other"), 0);
+    n.announce(0, request("other"), 0);
+    n.announce(1, member(1, 1), 0);
+    const auto ready = n.take_ready();
+    REQUIRE(names(ready) == Names{"other", "m0", "m1"});
+    CHECK(ready[1].unit == ready[2].unit);
+    CHECK(ready[0].unit != ready[1].unit);
+    CHECK(ready[0].response.error.ok());
+    CHECK(ready[1].response.error.ok() == !bad);
+    CHECK(ready[2].response.error.ok() == !bad);
+  }
+}
+
+TEST_CASE("groups of one name and different sizes do not mix") {
+  Negotiator n(2, labels(2));
+  for (int r : {0, 1}) n.announce(r, member_of("g", 2, "a"), 0);
+  for (int r : {0, 1}) n.announce(r, member_of("g", 3, "b"), 0);
+  for (int r : {0, 1}) n.announce(r, member_of("g", 3, "c"), 0);
+  CHECK(n.take_ready().empty());
+  for (int r : {0, 1}) n.announce(r, member_of("g", 2, "d"), 0);
+  CHECK(names(n.take_ready()) == Names{"a", "d"});
+  for (int r : {0, 1}) n.announce(r, member_of("g", 3, "e"), 0);
+  CHECK(names(n.take_ready()) == Names{"b", "c", "e"});
+  CHECK(!n.has_pending());
+}
+
+TEST_CASE("the fence of a group is its last member's, whichever is complete first") {
+  Request first = member_of("g", 2, "a"), second = member_of("g", 2, "b");
+  second.fence = uint64_t{1} << kWeakFenceBits;  // another thread has waited meanwhile
+  for (bool turned : {false, true}) {
+    Negotiator n(1, labels(1));
+    n.announce(0, turned ? second : first, 0);
+    n.announce(0, turned ? first : second, 0);
+    const auto ready = n.take_ready();
+    REQUIRE(ready.size() == 2);
+    for (const Ready& member : ready) CHECK(member.fence == second.fence);
+    CHECK(fuse(ready, {}).size() == 1);
+  }
+}
+
+TEST_CASE("whatever waits is seen to wait: members of groups, and joins") {
+  Negotiator n(3, labels(3));
+  for (int r : {0, 1, 2}) n.announce(r, member_of("g", 3, "a"), 1);
+  CHECK(n.has_pending());
+  CHECK(waiting_names(n, 0.5) == "");
+  CHECK(waiting_names(n, 1) == "group 'g' (only 1 of its 3 members):012 ");  // as far as anybody knows
+  for (int r : {0, 1}) n.announce(r, member_of("g", 3, "b"), 2);
+  CHECK(waiting_names(n, 2) == "b:2 ");
+  n.announce(2, member_of("g", 3, "b"), 2);
+  CHECK(waiting_names(n, 2) == "group 'g' (only 2 of its 3 members):012 ");
+  for (int r : {0, 1, 2}) n.announce(r, member_of("g", 3, "c"), 3);
+  CHECK(n.take_ready().size() == 3);
+  CHECK(!n.has_pending());
+
+  n.announce(1, request("join", Kind::join), 4);
+  CHECK(n.has_pending());
+  CHECK(waiting_names(n, 4) == "join:02 ");
+  for (int r : {0, 2}) n.announce(r, request("x"), 9);  // the others are busy
+  CHECK(n.take_ready().size() == 1);
+  CHECK(waiting_names(n, 8) == "");
+  CHECK(waiting_names(n, 9) == "join:02 ");
+}
+
+TEST_CASE("a group that fails: what is held, what comes later, what only some ranks know, and what is announced twice") {
+  Negotiator n(2, labels(2));
+  auto errors = [&n] {
+    std::string all;
+    for (const Ready& r : n.take_ready()) all += r.response.names.front() + (r.response.error.ok() ? "+" : "-");
+    return all;
+  };
+  auto both = [&n](auto make) {
+    for (int r : {0, 1}) n.announce(r, make(r), 0);
+  };
+  both([](int) { return member_of("g", 3, "a"); });
+  both([](int r) { return member_of("g", 3, "b", {r + 1}); });
+  CHECK(errors() == "a-b-");
+  CHECK(!n.may_be_scheduled({}));  // nobody would know of the error any more
+  both([](int) { return member_of("g", 3, "c"); });
+  CHECK(errors() == "c-");
+  CHECK(n.may_be_scheduled({}));
+  for (const char* name : {"a", "b", "c"}) both([name](int) { return member_of("g", 3, name); });
+  CHECK(errors() == "a+b+c+");
+
+  for (int few : {0, 1}) {  // whichever rank is the one with the smaller group
+    both([few](int r) { return member_of("g", r == few ? 2 : 3, "a"); });
+    both([few](int r) { return member_of("g", r == few ? 2 : 3, "b"); });
+    CHECK(errors() == "a-b-");
+    n.announce(1 - few, member_of("g", 3, "c"), 0);
+    n.fail_diverged(1);
+    CHECK(errors() == "c-");
+    CHECK(!n.has_pending());
+    CHECK(n.may_be_scheduled({}));
+  }
+
+  for (double late : {0.0, 0.5}) {  // ranks mean different members
+    for (int r : {0, 1}) {
+      for (const std::string name : {"a", "b", r == 0 ? "c" : "d"})
+        n.announce(r, member_of("g", 3, name, {name == "a" ? r + 1 : 2}), r * late);
+    }
+    CHECK(errors() == "a-b-");
+    n.fail_diverged(0.25);
+    CHECK(errors() == "c-d-");
+    CHECK(n.may_be_scheduled({}));
+    for (const char* name : {"a", "b", "c"}) both([name](int) { return member_of("g", 3, name); });
+    CHECK(errors() == "a+b+c+");
+  }
+
+  both([](int) { return member_of("g", 2, "a"); });
+  n.announce(1, member_of("g", 2, "a"), 0);
+  CHECK(errors() == "a-");
+  both([](int) { return member_of("g", 2, "b"); });
+  CHECK(errors() == "b-");
+}
+
+TEST_CASE("a group in a set that is removed") {
+  Negotiator n(2, labels(2));
+  for (int r : {0, 1}) n.announce(r, set_request(Kind::add_set, {0}, "x"), 0);
+  (void)n.take_ready();
+  Request q = member_of("g", 2, "a");
+  q.set = 1;
+  n.announce(0, q, 0);
+  CHECK(n.take_ready().empty());
+  for (int r : {0, 1}) n.announce(r, set_request(Kind::remove_set, {1}, "x"), 0);
+  const auto ready = n.take_ready();
+  REQUIRE(names(ready) == Names{"x", "a"});
+  CHECK(contains(ready[1].response.error.message(), "process set 1 does not exist"));
+  q.name = "b";
+  n.announce(0, q, 0);
+  CHECK(!n.take_ready().at(0).response.error.ok());
+  CHECK(!n.has_pending());
+}

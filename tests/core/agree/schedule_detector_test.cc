@@ -1,0 +1,129 @@
+// Finding the period of a history.
+#include "agree/schedule_detector.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "periods.h"
+
+using namespace hvd;
+using namespace hvd::testing;
+
+TEST_CASE("which histories have a period") {
+  struct Case {
+    std::vector<std::string> steps;
+    const char* period;
+  };
+  const Case cases[] = {
+      {{"x", "abc", "abc"}, "abc"},
+      {{"x", "abc", "bca"}, "bca"},      // ranks race
+      {{"abc", "abc"}, ""},              // where the first began is not known
+      {{"x", "abc", "abd"}, ""},
+      {{"x", "ab", "ab", "c"}, ""},
+      {{"x", "AB", "AB"}, "AB"},
+      {{"x", "AB", "BA"}, ""},           // unnamed ones cannot change places
+      {{"x", "aA", "Aa"}, "Aa"},
+      {{"x", "abab"}, ""},               // no fence in the middle
+      {{"x", "ab", "c", "ab", "c"}, "abc"},
+      {{"x", "a", "a"}, "a"},
+      {{"x", "aab", "aab"}, "aab"},
+      {{"x"}, ""},
+      {{}, ""},
+  };
+  for (const Case& c : cases) {
+    ScheduleDetector d(100);
+    std::string all;
+    for (auto& s : c.steps) all += s + " ";
+    CAPTURE(all);
+    CHECK(period_after(d, c.steps) == c.period);
+  }
+}
+
+TEST_CASE("the capacity bounds the period, a reset forgets") {
+  ScheduleDetector small(2), none(0), d(10);
+  CHECK(period_after(small, {"x", "abc", "abc", "abc"}) == "");
+  CHECK(period_after(small, {"ab", "ab", "ab"}) == "ab");
+  CHECK(period_after(none, {"x", "a", "a"}) == "");
+  CHECK(period_after(d, {"x", "ab"}) == "");
+  d.reset();
+  CHECK(period_after(d, {"ab"}) == "");
+  CHECK(period_after(d, {"ab", "ab"}) == "ab");
+  for (int i = 0; i < 25; ++i) CHECK(period_after(d, {"cd", std::string(1, static_cast<char>('A' + i))}) == "");  // long histories are cut
+  CHECK(period_after(d, {"cd", "cd"}) == "cd");
+}
+
+TEST_CASE("after a schedule that did not last only longer periods are proposed, and none that merely repeats it") {
+  ScheduleDetector d(30);
+  CHECK(period_after(d, {"x", "a", "a"}) == "a");
+  d.note_revoked(3, 1);
+  // Each operation is waited for, as by a program of blocking calls: b a a a b a a a.
+  CHECK(period_after(d, {"a", "a", "a", "a", "a", "a"}) == "");
+  CHECK(period_after(d, {"b", "a", "a", "a", "b", "a", "a"}) == "abaa");
+  d.note_revoked(1000, 4);  // this one lasted
+  CHECK(period_after(d, {"x", "a", "a"}) == "a");
+  d.note_revoked(3, 1);
+  size_t steps = 0;  // the program may have become another one, so short periods get another chance
+  while (period_after(d, {"a"}).empty() && steps < 1000) ++steps;
+  CHECK(steps > 10);
+  CHECK(steps < 200);
+}
+
+TEST_CASE("a barrier after every so many equal operations: the period with the barrier in it is found") {
+  ScheduleDetector d(100);
+  const std::vector<std::string> round{"b", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a",
+                                       "a", "a", "a", "a", "a", "a", "a", "a", "a", "a"};
+  for (int i = 0; i < 2; ++i) {
+    CHECK(period_after(d, {"b", "a", "a", "a"}) == "a");  // three negotiated, the others by the schedule, until the barrier ends it
+    d.note_revoked(17, 1);
+  }
+  std::string found;
+  int rounds = 0;
+  for (; found.empty() && rounds < 4; ++rounds) {
+    for (const std::string& step : round) {
+      if (found.empty()) found = period_after(d, {step});
+    }
+  }
+  CHECK(found.size() == round.size());
+  CHECK(std::count(found.begin(), found.end(), 'b') == 1);
+  // Where there is no such period the search ends, and comes again after ever more schedules.
+  d.note_revoked(17, round.size());
+  int searches[2] = {0, 0};
+  for (int half = 0; half < 2; ++half) {
+    for (int i = 0; i < 100; ++i) {
+      d.note_revoked(17, 1);
+      const bool searching = period_after(d, {std::string(1, static_cast<char>('c' + i % 20)), "a", "a", "a"}).empty();
+      searches[half] += searching;
+      for (int k = 0; searching && k < 200 && period_after(d, {"a"}).empty(); ++k) {
+      }
+    }
+  }
+  CHECK(searches[0] > searches[1]);
+  CHECK(searches[0] < 10);
+  CHECK(searches[1] > 0);
+}
+
+TEST_CASE("no period in which a name stands for different operations; what tells operations apart") {
+  ScheduleDetector d(100);
+  for (uint64_t i = 0; i < 60; ++i) {
+    const Ready r = ready_of("x", i, false, i % 2 ? 10 : 20);
+    d.feed(r, identity_of(r));
+    CHECK(d.period().empty());
+  }
+  Ready plain = ready_of("x", 0), coded = plain;
+  coded.response.wire = WireFormat::int8;
+  CHECK(identity_of(plain) != identity_of(coded));
+}
+
+TEST_CASE("schedules that keep failing make the next proposal wait longer each time") {
+  ScheduleDetector d(10);
+  for (int i = 0; i < 9; ++i) d.note_revoked(1, 1);
+  size_t before = 0;
+  for (int i = 0; i < 3; ++i) {
+    size_t steps = 0;
+    while (period_after(d, {"a"}).empty() && steps < 10000) ++steps;
+    CHECK(steps > before);
+    before = steps;
+    d.note_revoked(1, 1);
+  }
+}

@@ -1,0 +1,145 @@
+// Random sequences of collectives in shared memory, and sets that share staging areas.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <string>
+
+#include "elements.h"
+#include "harness_shm.h"
+
+using namespace hvd;
+using namespace hvd::testing;
+
+namespace {
+
+constexpr size_t kSmallStaging = 64 << 10;  // halves of 32 KiB: many rounds with little data
+
+#define CHECK_ALL_OK(messages) \
+  for (const std::string& m : (messages)) CHECK(m == "")
+
+Segments segments_of(const std::vector<Segments::Piece>& pieces) {
+  Segments s{pieces, 0};
+  for (auto& p : pieces) s.total += p.count;
+  return s;
+}
+
+}  // namespace
+
+namespace {
+
+// FNV-1a over the results of a sequence of operations.
+struct Hash {
+  uint64_t value = 1469598103934665603u;
+  void add(const Buffer& data) {
+    for (std::byte b : data) value = (value ^ static_cast<uint8_t>(b)) * 1099511628211u;
+  }
+};
+
+// A random sequence of all collectives on one group: every member draws the same sizes from `seed`, its own data from its rank.
+// Results that all members share go into the hash; the others are checked against the value that sender and receiver both know.
+Status random_steps(Comm& comm, uint64_t seed, int steps, Hash* hash) {
+  std::mt19937_64 random(seed);
+  const int n = comm.size;
+  for (int step = 0; step < steps; ++step) {
+    const int kind = static_cast<int>(random() % 6);
+    const size_t count = random() % (step % 5 == 0 ? 40000 : 700);
+    const DType d = kAllDTypes[random() % kDTypeCount];
+    const ReduceOp op = kAllOps[random() % 4];
+    const int root = static_cast<int>(random() % n);
+    const uint64_t salt = random();
+    Buffer mine = random_elements(d, count, salt + comm.rank);
+    std::vector<size_t> parts(n);
+    for (size_t& p : parts) p = random() % (count + 1);
+    const size_t all = std::accumulate(parts.begin(), parts.end(), size_t{0});
+    const std::byte fill{static_cast<uint8_t>(salt + 1)};
+    if (kind == 0) {
+      const std::vector<Segments::Piece> pieces = {
+          {mine.data(), mine.data(), count / 2},
+          {mine.data() + count / 2 * size_of(d), mine.data() + count / 2 * size_of(d), count - count / 2}};
+      HVD_RETURN_IF_ERROR(allreduce_shm(comm, segments_of(pieces), d, op, {1.0, n}));
+      hash->add(mine);
+    } else if (kind == 1) {
+      HVD_RETURN_IF_ERROR(broadcast_shm(comm, mine.data(), mine.size(), root));
+      hash->add(mine);
+    } else if (kind == 2) {
+      Buffer out(all);
+      const Buffer in(parts[comm.rank], std::byte{static_cast<uint8_t>(comm.rank)});
+      HVD_RETURN_IF_ERROR(allgather_shm(comm, in.data(), out.data(), parts));
+      hash->add(out);
+    } else if (kind == 3) {
+      // Everybody sends parts[r] bytes with its own rank in them to rank r.
+      const Buffer in(all, fill ^ std::byte{static_cast<uint8_t>(comm.rank)});
+      const std::vector<size_t> recv(n, parts[comm.rank]);
+      Buffer out(n * parts[comm.rank]);
+      HVD_RETURN_IF_ERROR(alltoall_shm(comm, in.data(), parts, out.data(), recv));
+      for (size_t i = 0; i < out.size(); ++i) {
+        if (out[i] != (fill ^ std::byte{static_cast<uint8_t>(i / parts[comm.rank])})) return Status(Code::internal, "alltoall: wrong byte");
+      }
+    } else if (kind == 4) {
+      const std::vector<int32_t> in(all, comm.rank + 1);
+      std::vector<int32_t> out(parts[comm.rank]);
+      HVD_RETURN_IF_ERROR(reducescatter_shm(comm, reinterpret_cast<const std::byte*>(in.data()), reinterpret_cast<std::byte*>(out.data()),
+                                            parts, DType::int32, ReduceOp::sum, {}));
+      for (int32_t x : out) {
+        if (x != n * (n + 1) / 2) return Status(Code::internal, "reducescatter: wrong sum");
+      }
+    } else {
+      HVD_RETURN_IF_ERROR(barrier_shm(comm));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("random sequences of all collectives give the same hash on every rank, run after run, however they are tuned") {
+  const Tuning tunings[] = {{},
+                            {},
+                            {.direct_bytes = 0, .chunk_bytes = 4 << 10, .stream_bytes = 0},
+                            {.direct_bytes = 4 << 20, .chunk_bytes = 64 << 20, .stream_bytes = size_t{1} << 40},
+                            {.direct_bytes = 999, .chunk_bytes = 10'001, .stream_bytes = 5000}};
+  for (int size : {2, 3, 4, 8}) {
+    uint64_t first_run = 0;
+    for (const Tuning& tuning : tunings) {
+      ShmWorld world(size, kSmallStaging);
+      std::vector<Hash> hashes(size);
+      CHECK_ALL_OK(world.run([&](Comm& comm) {
+        comm.tuning = tuning;
+        return random_steps(comm, 42 + size, 150, &hashes[comm.rank]);
+      }));
+      for (auto& h : hashes) CHECK(h.value == hashes[0].value);
+      if (&tuning != tunings) CHECK(hashes[0].value == first_run);
+      first_run = hashes[0].value;
+    }
+  }
+}
+
+TEST_CASE("process sets with overlapping members take turns with the same staging areas") {
+  const std::vector<std::vector<int>> sets = {{0, 1, 2, 3}, {0, 1}, {1, 2, 3}, {3, 0}};
+  ShmWorld world(4, kSmallStaging);
+  std::vector<std::vector<Hash>> hashes(sets.size(), std::vector<Hash>(4));
+  std::vector<std::string> errors(4);
+  world.threads([&](int rank) {
+    std::vector<std::unique_ptr<ShmGroup>> groups;
+    for (size_t s = 0; s < sets.size(); ++s) groups.push_back(world.group(rank, static_cast<int>(s), sets[s]));
+    std::mt19937_64 random(7);  // the same order of sets on all ranks
+    for (int turn = 0; turn < 120; ++turn) {
+      const size_t s = random() % sets.size();
+      const uint64_t seed = random();
+      if (!groups[s]) continue;
+      const Status status = random_steps(groups[s]->comm, seed, 3, &hashes[s][rank]);
+      if (!status.ok()) {
+        errors[rank] = status.message();
+        return;
+      }
+    }
+    // Everybody waits until nobody reads a group's counters any more.
+    errors[rank] = barrier_shm(groups[0]->comm).message();
+  });
+  CHECK_ALL_OK(errors);
+  for (size_t s = 0; s < sets.size(); ++s) {
+    for (int r : sets[s]) CHECK(hashes[s][r].value == hashes[s][sets[s][0]].value);
+  }
+}
