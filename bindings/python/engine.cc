@@ -314,20 +314,11 @@ nb::dict stats(PyEngine& self) {
     s = engine.stats();
   }
   nb::dict d;
-  d["operations"] = s.operations;
-  d["fused"] = s.fused;
-  d["bytes"] = s.bytes;
-  d["announcements"] = s.announcements;
-  d["negotiated"] = s.negotiated;
-  d["scheduled"] = s.scheduled;
-  d["schedules"] = s.schedules;
-  d["revocations"] = s.revocations;
-  d["errors"] = s.errors;
-  d["responses"] = s.responses;
+  for_each(s, [&d](const char* name, uint64_t value) { d[name] = value; });
+  d["control_seconds"] = static_cast<double>(s.control_ns) * 1e-9;
   d["unstaged_bytes"] = s.unstaged_bytes;
   d["arena_bytes"] = s.arena_bytes;
   d["scratch_bytes"] = s.scratch_bytes;
-  d["control_seconds"] = s.control_seconds;
   d["wire_bytes"] = s.wire_bytes;
   return d;
 }

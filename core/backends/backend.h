@@ -3,8 +3,10 @@
 // rank's part is done, and all members of the comm make the same calls in the same order.
 #pragma once
 #include <span>
+#include <string_view>
 
 #include "collectives/comm.h"
+#include "plan/algorithms.h"
 
 namespace hvd {
 
@@ -12,6 +14,11 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual const char* name() const = 0;
+  // By which of its algorithms it carries out an operation of so many bytes, for whoever looks on.
+  virtual std::string_view algorithm(const Comm&, Collective, DType, WireFormat, size_t bytes) const {
+    (void)bytes;
+    return name();
+  }
 
   // Reduces the concatenation of `segments` over the members; scale follows the reduction. op: sum, min, max, product, or for
   // floats on a power of two of members adasum, which takes each segment on its own.

@@ -3,7 +3,6 @@
 #include <cstring>
 
 #include "collectives/collectives.h"
-#include "plan/algorithms.h"
 
 namespace hvd {
 namespace {
@@ -25,6 +24,12 @@ class HostBackend final : public Backend {
  public:
   explicit HostBackend(Overrides overrides) : overrides_(overrides) {}
   const char* name() const override { return "host"; }
+
+  std::string_view algorithm(const Comm& c, Collective collective, DType d, WireFormat wire, size_t bytes) const override {
+    if (c.size == 1) return "none";
+    if (wire != WireFormat::none) return c.local ? "compressed_hierarchical" : "compressed";
+    return name_of(pick(collective, c, d, bytes));
+  }
 
   Status allreduce(Comm& c, const Segments& s, DType d, ReduceOp op, const Scale& scale) override {
     if (c.size == 1) return alone(s, d, scale);

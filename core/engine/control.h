@@ -16,18 +16,19 @@
 
 namespace hvd {
 
+// What they carry: engine/protocol.h.
 enum class FrameType : uint8_t {
-  announce = 1,   // up:   epoch, requests
-  responses = 2,  // down: epoch, responses
-  ready = 3,      // up:   schedule id, position
-  go = 4,         // down: schedule id, position
-  revoke = 5,     // up:   schedule id, why
-  revoked = 6,    // down: schedule id, position up to which everybody still executes
-  settled = 7,    // up:   epoch: this rank is back to negotiation
-  bye = 8,        // flooded: a rank leaves on purpose: operations it has executed, code, reason
-  abort = 9,      // flooded: a rank is lost: operations executed, code, message, the rank that is the reason or -1
+  announce = 1,   // up: what is ready here
+  responses = 2,  // down: what all do next
+  ready = 3,      // up: how far this rank is in a schedule
+  go = 4,         // down: how far all are
+  revoke = 5,     // up: a rank wants to leave the schedule
+  revoked = 6,    // down: where everybody leaves it
+  settled = 7,    // up: this rank is back to negotiation
+  bye = 8,        // flooded: a rank leaves on purpose
+  abort = 9,      // flooded: a rank is lost, or something went wrong
   ack = 10,       // to a neighbour: its bye or abort has arrived, nothing more will be sent to it
-  stalled = 11,   // down: epoch, keys of all that waits at rank 0, which has just reported some of it
+  stalled = 11,   // down: what waits at rank 0
 };
 
 struct Frame {

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "agree/check_response.h"
-#include "base/wire.h"
 
 namespace hvd {
 namespace {
@@ -19,13 +18,14 @@ int parent_of(int rank, const std::vector<int>& node_of) {
 
 }  // namespace
 
-Driver::Driver(EngineOptions& options, Submissions* submissions)
+Driver::Driver(EngineOptions& options, Submissions* submissions, Observers* observers)
     : rank_(options.rank), labels_(options.labels), settings_(options.settings), log_(options.log), submissions_(submissions),
+      observers_(observers),
       control_(options.rank, std::move(options.parent), parent_of(options.rank, options.node_of), std::move(options.children)),
-      world_(options), backend_(std::move(options.backend)), executor_(&world_, backend_.get()),
+      world_(options), backend_(std::move(options.backend)), executor_(&world_, backend_.get(), observers),
       stall_(options.settings.stall_warning, options.settings.stall_shutdown, options.labels),
       watch_(options.settings.stall_warning, options.settings.stall_shutdown, options.labels[options.rank]),
-      guard_(&world_, backend_.get(), &executor_, options.settings.timeout) {
+      guard_(&world_, backend_.get(), &executor_, options.settings.timeout), recent_(options.settings.cache_capacity) {
   if (rank_ == 0) coordinator_ = std::make_unique<Coordinator>(world_.size(), labels_, fuse_options(settings_), settings_.cache_capacity);
   world_.waiter().set_hook([this] { return hook(); }, [this](auto& fds) { control_.poll_fds(fds); },
                            [this] { return control_.work_in_memory(); });
@@ -53,7 +53,7 @@ bool Driver::step(bool flush) {
   in_collectives_ = 0;
   const uint64_t start = cpu_ns();
   const bool moved = turn(flush);
-  if (moved) counters_.control_ns += kTimed * (cpu_ns() - start - in_collectives_);
+  if (moved) observers_->tell(&Observer::worked, kTimed * (cpu_ns() - start - in_collectives_));
   return moved;
 }
 
@@ -66,13 +66,14 @@ Status Driver::carry_out(const Response& response, const std::vector<Operation*>
 }
 
 bool Driver::turn(bool flush) {
+  observers_->refresh();
   // A caller that drives does so for moments only; whether neighbours live, and what waits for long, is the thread's business.
   if (!flush) control_.probe();
-  if (!flush && !over_) watch();
+  if (!flush && !farewell_.over()) watch();
   if (!flush && awaits_peers()) {
     if (Status s = world_.look_for_silence(); !s.ok()) fail(std::move(s), true);
   }
-  if (over_) {
+  if (farewell_.over()) {
     // Others still take leave through us.
     control_.pump();
     hear_urgent();
@@ -81,15 +82,15 @@ bool Driver::turn(bool flush) {
   bool moved = take_submissions();
   if (steady_) {
     moved |= run_schedule();
-    if (over_) return true;
+    if (farewell_.over()) return true;
     // On one node nothing about a running schedule travels over sockets; the engine's thread sleeps on them meanwhile.
-    if (steady_ && world_.one_node() && flush && !bye_) return moved;
+    if (steady_ && world_.one_node() && flush && !farewell_.leaving()) return moved;
   }
   moved |= announce(flush);
   moved |= hear();
-  if (!over_) moved |= execute_agreed();
-  if (!over_ && past_goodbye()) {
-    fail(bye_->why, false);
+  if (!farewell_.over()) moved |= execute_agreed();
+  if (!farewell_.over() && past_goodbye()) {
+    fail(farewell_.why(), false);
     moved = true;
   }
   return moved;
@@ -127,138 +128,16 @@ bool Driver::announce(bool flush) {
   }
   to_announce_.clear();
   to_announce_bytes_ = 0;
-  counters_.announcements += 1;
-  std::string payload;
-  Writer(&payload).put(epoch_);
-  encode(requests, &payload);
-  control_.send_up(FrameType::announce, payload);
+  observers_->tell(&Observer::announced, requests);
+  send_up(control_, Announcement{epoch_, std::move(requests)});
   return true;
-}
-
-bool Driver::hear() {
-  control_.pump();
-  hear_urgent();
-  bool moved = false;
-  Frame frame;
-  while (!over_ && control_.pop(&frame)) {
-    on_frame(frame);
-    moved = true;
-  }
-  if (coordinator_ && !over_) {
-    if (coordinator_->negotiator().has_pending()) {
-      constexpr double kDivergence = 2.0;  // seconds that unlike operations under one name may wait for one another
-      if (now() - last_divergence_check_ > kDivergence / 4) {
-        last_divergence_check_ = now();
-        coordinator_->negotiator().fail_diverged(now() - kDivergence);
-      }
-      bool told = false;
-      if (Status s = stall_.check(coordinator_->negotiator(), now(), log_, &told); !s.ok()) fail(std::move(s), true);
-      if (told) {
-        std::string payload;
-        Writer w(&payload);
-        w.put(coordinator_->epoch());
-        w.put(coordinator_->negotiator().keys());
-        control_.broadcast(FrameType::stalled, payload);
-      }
-    }
-    decide();
-  }
-  return moved;
-}
-
-void Driver::on_frame(Frame& frame) {
-  if (frame.origin < 0 || frame.origin >= world_.size()) {
-    fail(Status(Code::internal, "control message from rank " + std::to_string(frame.origin) + ", which does not exist"), true);
-    return;
-  }
-  const char* at = frame.payload.data();
-  const char* end = at + frame.payload.size();
-  Reader r(at, end);
-  uint64_t first = 0, second = 0;
-  bool flag = false;
-  r.get(&first);
-  bool good = r.ok();
-  at = r.at();
-  switch (frame.type) {
-    case FrameType::announce: {
-      std::vector<Request> requests;
-      good = good && coordinator_ && decode(&at, end, &requests);
-      if (good) coordinator_->announce(frame.origin, first, std::move(requests), now());
-      break;
-    }
-    case FrameType::responses: {
-      std::vector<Response> responses;
-      good = good && decode(&at, end, &responses);
-      for (Response& response : responses) order_.push_back(std::move(response));
-      counters_.responses += responses.size();
-      break;
-    }
-    case FrameType::ready:
-      r.get(&second);
-      good = r.ok() && coordinator_;
-      if (good && coordinator_->on_ready(frame.origin, first, second, &second)) {
-        std::string payload;
-        Writer w(&payload);
-        w.put(first);
-        w.put(second);
-        control_.broadcast(FrameType::go, payload);
-      }
-      break;
-    case FrameType::revoke:
-      r.get(&flag);
-      good = r.ok() && coordinator_;
-      if (good && coordinator_->on_revoke(first, &second)) {
-        std::string payload;
-        Writer w(&payload);
-        w.put(first);
-        w.put(second);
-        control_.broadcast(FrameType::revoked, payload);
-      }
-      break;
-    case FrameType::go:
-    case FrameType::revoked:
-      r.get(&second);
-      good = r.ok();
-      if (good && steady_ && steady_->id() == first) {
-        frame.type == FrameType::go ? steady_->on_go(second) : steady_->on_revoked(second);
-      } else if (good && frame.type == FrameType::revoked) {
-        early_revoked_ = std::move(frame);  // its schedule may still wait in the order; a `go` like that is made good by the next one
-      }
-      break;
-    case FrameType::stalled: {
-      std::vector<std::string> keys;
-      r.get(&keys);
-      good = r.ok();
-      if (good) watch_.known(keys, now());
-      break;
-    }
-    case FrameType::settled:
-      if (good && coordinator_) coordinator_->settled(frame.origin, first);
-      break;
-    default: break;
-  }
-  if (!good) fail(Status(Code::internal, "unintelligible control message from " + label(frame.origin)), true);
-}
-
-void Driver::decide() {
-  // The coordinator's epoch moves on with its own decision; its announcement has to carry the one before.
-  const uint64_t epoch = coordinator_->epoch();
-  std::vector<Response> responses = coordinator_->decide();
-  if (responses.empty()) return;
-  counters_.negotiated += responses.size();
-  std::string payload;
-  Writer(&payload).put(epoch);
-  encode(responses, &payload);
-  control_.broadcast(FrameType::responses, payload);
-  Frame mine;
-  while (control_.pop(&mine)) on_frame(mine);
 }
 
 // ---- what has been agreed -------------------------------------------------------------------------------------------------
 bool Driver::execute_agreed() {
   bool moved = false;
   // The one who has left takes no part in what follows, and the goodbye, heard already, would wake nobody who waits in there.
-  while (!order_.empty() && !over_ && !steady_ && !past_goodbye()) {
+  while (!order_.empty() && !farewell_.over() && !steady_ && !past_goodbye()) {
     Response response = std::move(order_.front());
     order_.pop_front();
     execute(std::move(response));
@@ -312,7 +191,7 @@ void Driver::execute(Response response) {
   }
   std::vector<Operation*> ops = find(response, &keep);
   if (!response.error.ok()) {
-    counters_.errors += 1;
+    observers_->tell(&Observer::failed, response);
     // Ranks that called something else instead count the unnamed operation as theirs, so that the next one has one name everywhere.
     for (size_t i = 0; i < ops.size(); ++i) {
       if (!ops[i]) submissions_->skip_unnamed(response, response.names[i]);
@@ -343,7 +222,7 @@ void Driver::execute(Response response) {
   busy_.clear();
   if (status.ok()) {
     for (Operation* op : ops) {
-      if (op) remember(*op);
+      if (op) recent_.remember(op->request);
     }
     finish(ops, status);
     return;

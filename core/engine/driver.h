@@ -1,34 +1,46 @@
 // The driver: one turn of the engine's work. Whoever holds the engine's baton (its thread, or a caller that waits) calls step(); it never
 // runs twice at a time. Order of a turn: take submissions, announce, hear what others say, execute what has been agreed.
+//
+//                    adopt(): its turn in the common order has come
+//   negotiating ----------------------------------------------------> following a schedule
+//   to_announce_ -> pending_      run by run_schedule(): a bucket starts when all ranks are ready for it (steady_), which
+//   order_ -> execute()           ranks that are alone on their nodes find out by a vote that may carry the data (guard_)
+//        ^                                                                |
+//        +----------------------------------------------------------------+
+//          leave_schedule(): all ranks know its last position and are there
+//
+//   From either, once, to the end: fail() when a rank is lost, an operation cannot be carried out or all that a goodbye promised is done
+//   (farewell_), leave() when this program shuts down. After that a turn only passes on what others say in parting.
+//
+// driver.cc: turns, announcing, executing; driver_messages.cc: what others say; driver_schedule.cc, driver_guarded.cc: schedules;
+// driver_end.cc: the end; driver_sleep.cc: what to be woken for.
 #pragma once
 #include <atomic>
 #include <deque>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "agree/coordinator.h"
+#include "agree/recent.h"
 #include "agree/stall.h"
 #include "agree/watch.h"
 #include "engine/control.h"
 #include "engine/execute.h"
+#include "engine/farewell.h"
 #include "engine/guard.h"
+#include "engine/observers.h"
+#include "engine/protocol.h"
 #include "engine/steady.h"
 #include "engine/submissions.h"
 
 namespace hvd {
 
-struct Counters {
-  std::atomic<uint64_t> announcements{0}, negotiated{0}, scheduled{0}, schedules{0}, revocations{0}, responses{0}, errors{0};
-  std::atomic<uint64_t> control_ns{0};  // CPU time beside collectives, in turns in which something moved; an estimate, see Driver::step
-};
-
 class Driver {
  public:
-  Driver(EngineOptions& options, Submissions* submissions);
+  Driver(EngineOptions& options, Submissions* submissions, Observers* observers);
 
   // One turn. `flush`: a caller waits, announce at once. True: something moved, call again. Never sleeps outside collectives.
   bool step(bool flush);
@@ -41,7 +53,7 @@ class Driver {
   bool unsent() const { return control_.unsent(); }
   void poll_fds(std::vector<std::pair<int, short>>& fds) const;
   // A guarded operation is under way: the next thing to happen is a peer's message, not this rank's doing.
-  bool awaits_peers() const { return !over_ && guard_.under_way(); }
+  bool awaits_peers() const { return !farewell_.over() && guard_.under_way(); }
 
   // The program leaves: says goodbye (with `reason`), fails what is pending and waits briefly until the neighbours have heard it.
   void leave(const std::string& reason);
@@ -49,17 +61,9 @@ class Driver {
   void request_stop() { stopping_.store(true, std::memory_order_seq_cst); }
 
   World& world() { return world_; }
-  const Counters& counters() const { return counters_; }
-  const Executor::Counters& executed() const { return executor_.counters(); }
   const Coordinator* coordinator() const { return coordinator_.get(); }  // null but on rank 0
 
  private:
-  struct Bye {
-    int rank;
-    uint64_t executed;
-    Status why;
-  };
-
   bool turn(bool flush);
   Status carry_out(const Response& response, const std::vector<Operation*>& ops);
   Status carry_out(const Schedule::Bucket& bucket, const std::vector<Operation*>& ops);
@@ -68,7 +72,19 @@ class Driver {
   bool take_submissions();
   bool announce(bool flush);
   bool hear();
-  void on_frame(Frame& frame);
+  void look_for_stalls();
+  void on_frame(const Frame& frame);
+  // What a message says to this rank. False: nobody may say that here.
+  bool on(int from, Announcement& message);
+  bool on(int from, Decisions& message);
+  bool on(int from, ReadyUpTo& message);
+  bool on(int from, GoUpTo& message);
+  bool on(int from, Revoke& message);
+  bool on(int from, Revoked& message);
+  bool on(int from, Settled& message);
+  bool on(int from, StalledKeys& message);
+  bool on(int from, Goodbye& message);
+  bool on(int from, Abort& message);
   void decide();
   bool execute_agreed();
   void execute(Response response);
@@ -83,10 +99,10 @@ class Driver {
   void finish(const std::vector<Operation*>& ops, const Status& status);
   void apply_set_change(const Response& response, Operation* op);
   std::vector<Operation*> find(const Response& response, std::vector<OperationPtr>* keep);
-  void remember(const Operation& op);
   void lost(int rank, const Status& why);
-  bool beyond_goodbye() const;
+  // Somebody has left, and all that it took part in is done.
   bool past_goodbye() const;
+  // Does this rank take no part in the running schedule? It does not count its operations while it runs.
   bool has_no_part() const;
   void watch();
   bool anything_waits() const;
@@ -101,6 +117,7 @@ class Driver {
   const Settings settings_;
   LogSink log_;
   Submissions* submissions_;
+  Observers* observers_;
   Control control_;
   World world_;
   std::unique_ptr<Backend> backend_;
@@ -121,24 +138,16 @@ class Driver {
   uint64_t executed_ = 0;  // operations of the common order that are behind this rank
   std::unique_ptr<Steady> steady_;
   Guard guard_;
-  std::unordered_map<std::string, Request> recent_;  // requests of operations negotiated lately, for schedules
-  std::deque<std::pair<uint64_t, std::string>> recent_order_;  // by age; outdated when the stamp is not the newest of its key
-  std::unordered_map<std::string, uint64_t> recent_stamp_;
-  uint64_t stamps_ = 0;
-  std::optional<Frame> early_revoked_;  // arrived before the schedule that it ends was adopted here
+  RecentRequests recent_;
+  std::optional<Revoked> early_revoked_;  // arrived before the schedule that it ends was adopted here
 
   std::string busy_;                             // what is being executed, for messages
   const Schedule::Bucket* in_bucket_ = nullptr;  // likewise
-  std::optional<Bye> bye_;
-  std::set<int> parted_;  // ranks that have said goodbye or told of the end: their links may close
-  std::string last_words_;  // what told of a rank's loss, said again when this one leaves
-  bool over_ = false;
-  Status told_;  // what callers of unfinished operations were told at the end
+  Farewell farewell_;
   std::atomic<bool> stopping_{false};
   uint64_t turns_ = 0;
   bool timing_ = false;             // this turn
   uint64_t in_collectives_ = 0;     // of it, in ns
-  Counters counters_;
 };
 
 }  // namespace hvd

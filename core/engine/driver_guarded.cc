@@ -31,7 +31,7 @@ void Driver::finish_guarded() {
   const Schedule::Bucket* bucket = submissions_->take_bucket(&ops, &keep);
   ++executed_;
   guard_.deliver(bucket->parts.front(), ops);
-  counters_.scheduled += 1;
+  observers_->tell(&Observer::bucket_done, *bucket);
   finish(ops, {});
 }
 

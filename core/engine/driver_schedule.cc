@@ -2,27 +2,9 @@
 #include <algorithm>
 
 #include "agree/check_response.h"
-#include "base/wire.h"
 #include "engine/driver.h"
 
 namespace hvd {
-
-void Driver::remember(const Operation& op) {
-  if (settings_.cache_capacity == 0) return;
-  std::string key = key_of(op.request);
-  recent_.insert_or_assign(key, op.request);
-  recent_stamp_[key] = ++stamps_;
-  recent_order_.emplace_back(stamps_, std::move(key));
-  // Twice the longest period, counting repetitions: what the next schedule can hold is never forgotten.
-  if (recent_order_.size() > 2 * settings_.cache_capacity + 2) {
-    const auto& [stamp, oldest] = recent_order_.front();
-    if (recent_stamp_[oldest] == stamp) {
-      recent_.erase(oldest);
-      recent_stamp_.erase(oldest);
-    }
-    recent_order_.pop_front();
-  }
-}
 
 void Driver::adopt(const Response& response) {
   auto schedule = std::make_shared<Schedule>();
@@ -49,8 +31,8 @@ void Driver::adopt(const Response& response) {
   }();
   std::vector<const Request*> requests;
   for (const auto& entry : schedule->entries) {
-    auto it = recent_.find(key_of(entry.set, entry.face, entry.name));
-    requests.push_back(!world_.comm(entry.set) ? nullptr : it == recent_.end() ? &kUnknown : &it->second);
+    const Request* known = recent_.find(key_of(entry.set, entry.face, entry.name));
+    requests.push_back(!world_.comm(entry.set) ? nullptr : known ? known : &kUnknown);
   }
   // Likewise where the schedule says anything else about this rank's memory.
   for (const auto& bucket : schedule->buckets) {
@@ -67,7 +49,7 @@ void Driver::adopt(const Response& response) {
     for (uint32_t e : bucket.entries) requests[e] = &kUnknown;
   }
   ++epoch_;
-  counters_.schedules += 1;
+  observers_->tell(&Observer::schedule_begun, *schedule);
   auto cursor = std::make_unique<ScheduleCursor>(schedule, std::move(requests));
   steady_ = std::make_unique<Steady>(schedule, std::move(members), &world_, &control_);
   std::vector<OperationPtr> unanswered = std::move(to_announce_);
@@ -79,9 +61,9 @@ void Driver::adopt(const Response& response) {
   joins_.clear();
   submissions_->begin_schedule(std::move(cursor), unanswered);
   if (early_revoked_) {
-    Frame frame = std::move(*early_revoked_);
+    Revoked message = *early_revoked_;
     early_revoked_.reset();
-    on_frame(frame);
+    on(0, message);
   }
 }
 
@@ -111,7 +93,7 @@ bool Driver::run_schedule() {
 bool Driver::run_bucket() {
   // Ready or not, the one who has left takes no part in it.
   if (past_goodbye()) {
-    fail(bye_->why, false);
+    fail(farewell_.why(), false);
     return false;
   }
   std::vector<Operation*> ops;
@@ -124,7 +106,7 @@ bool Driver::run_bucket() {
   const Status status = carry_out(*bucket, ops);
   in_bucket_ = nullptr;
   if (status.ok()) {
-    counters_.scheduled += 1;
+    observers_->tell(&Observer::bucket_done, *bucket);
     finish(ops, status);
     return true;
   }
@@ -146,19 +128,17 @@ Status Driver::carry_out(const Schedule::Bucket& bucket, const std::vector<Opera
 }
 
 void Driver::leave_schedule(uint64_t final_position) {
-  while (!over_ && submissions_->progress().ready != kNoPart && submissions_->progress().executed < final_position) {
+  while (!farewell_.over() && submissions_->progress().ready != kNoPart && submissions_->progress().executed < final_position) {
     if (!run_bucket()) return;
   }
   if (submissions_->progress().ready == kNoPart) executed_ += final_position;
   const size_t buckets = std::max<size_t>(1, submissions_->buckets());
   to_announce_ = submissions_->end_schedule();
+  observers_->tell(&Observer::schedule_ended, steady_->schedule(), final_position);
   steady_.reset();
   ++epoch_;
-  counters_.revocations += 1;
-  std::string payload;
-  Writer(&payload).put(epoch_);
   if (coordinator_) coordinator_->fall_back(final_position / buckets, now());
-  control_.send_up(FrameType::settled, payload);
+  send_up(control_, Settled{epoch_});
 }
 
 }  // namespace hvd

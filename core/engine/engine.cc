@@ -49,7 +49,8 @@ Engine::Engine(EngineOptions options)
   fds_ = descriptors(options);
   timer_ = ::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);  // without one, submissions ring at once
   watch_ = ::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
-  driver_ = std::make_unique<Driver>(options, &submissions_);
+  observers_.add(counters_);
+  driver_ = std::make_unique<Driver>(options, &submissions_, &observers_);
   segment_ = driver_->world().segment_pointer();
   arena_ = std::make_shared<Arena>(segment_, driver_->world().local_rank());
   bell_ = BellRef(::fcntl(driver_->world().bell().fd(), F_DUPFD_CLOEXEC, 0), driver_->world().bell().word());
@@ -83,10 +84,17 @@ Status Engine::accept(Request request, const std::byte* in, std::byte* out, Oper
   op->out = out;
   op->residual = residual;
   bool wake = false;
-  HVD_RETURN_IF_ERROR(submissions_.submit(op, &wake));
+  HVD_RETURN_IF_ERROR(enqueue(op, &wake));
   if (wake && ring) ring_soon();
   *result = std::move(op);
   return {};
+}
+
+Status Engine::enqueue(const OperationPtr& op, bool* wake) {
+  observers_.tell_submission(&Observer::submitted, *op);
+  Status status = submissions_.submit(op, wake);
+  if (!status.ok()) observers_.tell_submission(&Observer::refused, *op, status);
+  return status;
 }
 
 Status Engine::submit_unattended(Request request, const std::byte* in, std::byte* out, void (*on_done)(Operation&, void*), void* context) {
@@ -97,7 +105,7 @@ Status Engine::submit_unattended(Request request, const std::byte* in, std::byte
   op->on_done = on_done;
   op->context = context;
   bool wake = false;
-  HVD_RETURN_IF_ERROR(submissions_.submit(op, &wake));
+  HVD_RETURN_IF_ERROR(enqueue(op, &wake));
   watch();
   if (wake) ring_now();  // nobody will come and drive
   return {};
@@ -124,8 +132,12 @@ Status Engine::submit_again(OperationPtr* op, const std::byte* in, std::byte* ou
   (*op)->in = in;
   (*op)->out = out;
   bool wake = false;
+  observers_.tell_submission(&Observer::submitted, **op);
   Status status = submissions_.submit_again(*op, &wake);
-  if (!status.ok()) (*op)->complete(status);  // it was made pending above, and nobody else would
+  if (!status.ok()) {
+    observers_.tell_submission(&Observer::refused, **op, status);
+    (*op)->complete(status);  // it was made pending above, and nobody else would
+  }
   if (wake && !blocking) ring_soon();
   return status;
 }
@@ -232,7 +244,9 @@ bool Engine::doze(Operation& op, Deadline deadline) {
       0, static_cast<long>(std::chrono::nanoseconds(std::min<Clock::duration>(left, std::chrono::milliseconds(100))).count())};
   bell_.word()->mood.store(static_cast<uint32_t>(Mood::waiting), std::memory_order_seq_cst);
   if (!op.done() && !stop_.load(std::memory_order_seq_cst) && !driver_->work_waiting()) {
+    observers_.tell(&Observer::asleep, static_cast<double>(timeout.tv_nsec) * 1e-9);
     ::ppoll(polls.data(), polls.size(), &timeout, nullptr);
+    observers_.tell(&Observer::awake);
   }
   bell_.word()->mood.store(static_cast<uint32_t>(Mood::awake), std::memory_order_seq_cst);
   if (!polls[0].revents && !polls[1].revents) return true;
@@ -311,11 +325,13 @@ void Engine::park() {
     bell_.word()->mood.store(static_cast<uint32_t>(Mood::awake), std::memory_order_seq_cst);
     return;
   }
+  observers_.tell(&Observer::asleep, seconds);
   parked_ = true;
   baton_.unlock();
   ::ppoll(polls.data(), polls.size(), &timeout, nullptr);
   baton_.lock();
   parked_ = false;
+  observers_.tell(&Observer::awake);
   bell_.word()->mood.store(static_cast<uint32_t>(Mood::awake), std::memory_order_seq_cst);
   stop_ringing();
   if (polls[2].revents) look_after_unattended();
@@ -362,23 +378,8 @@ Engine::Stats Engine::stats() const {
 }
 
 Engine::Stats Engine::read_stats() const {
-  const Counters& c = driver_->counters();
-  const Executor::Counters& e = driver_->executed();
-  return {e.operations,
-          e.fused,
-          e.bytes,
-          c.announcements,
-          c.negotiated,
-          c.scheduled,
-          c.schedules,
-          c.revocations,
-          c.errors,
-          c.responses,
-          driver_->world().unstaged_bytes(),
-          arena_->used(),
-          driver_->world().wire_bytes(),
-          driver_->world().scratch_held(),
-          static_cast<double>(c.control_ns) * 1e-9};
+  World& world = driver_->world();
+  return {counters_->read(), world.unstaged_bytes(), arena_->used(), world.wire_bytes(), world.scratch_held()};
 }
 
 }  // namespace hvd

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <thread>
 
+#include "engine/counters.h"
 #include "engine/driver.h"
 #include "engine/operation.h"
 #include "engine/options.h"
@@ -48,12 +49,13 @@ class Engine {
   std::shared_ptr<Arena::Block> allocate(size_t bytes) { return arena_->allocate(bytes); }
 
   std::map<uint32_t, std::vector<int>> process_sets() const { return submissions_.sets(); }
-  struct Stats {
-    uint64_t operations, fused, bytes, announcements, negotiated, scheduled, schedules, revocations, errors, responses, unstaged_bytes,
-        arena_bytes, wire_bytes, scratch_bytes;
-    double control_seconds;
+  // What has happened so far, and what memory and links say of themselves.
+  struct Stats : Counted {
+    uint64_t unstaged_bytes = 0, arena_bytes = 0, wire_bytes = 0, scratch_bytes = 0;
   };
   Stats stats() const;
+  // Who listens to this engine, see Observer. Any thread.
+  Observers& observers() { return observers_; }
 
  private:
   void run();
@@ -67,10 +69,13 @@ class Engine {
   void stop_ringing();
   void watch();
   void look_after_unattended();
+  Status enqueue(const OperationPtr& op, bool* wake);
   Status accept(Request request, const std::byte* in, std::byte* out, OperationPtr* op, float* residual, bool ring);
   Stats read_stats() const;
 
   Submissions submissions_;
+  Observers observers_;
+  const std::shared_ptr<Counters> counters_ = std::make_shared<Counters>();
   std::unique_ptr<Driver> driver_;  // touched only with the baton
   Stats last_stats_{};
   std::shared_ptr<Segment> segment_;  // the bell's memory, until the last caller is gone

@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <new>
+#include <numeric>
 
 #include "collectives/reduce.h"
 
@@ -26,22 +27,44 @@ size_t elements_of(const std::vector<int64_t>& shape, size_t from) {
 ReduceOp backend_op(ReduceOp op) { return op == ReduceOp::average ? ReduceOp::sum : op; }
 Scale scale_after(const Response& r, int n) { return {r.postscale, r.op == ReduceOp::average ? n : 1}; }
 
+size_t bytes_of(const Response& r, const Comm& comm) {
+  const size_t n = static_cast<size_t>(comm.size), element = size_of(r.dtype);
+  size_t elements = 0;
+  switch (r.kind) {
+    case Kind::allreduce:
+    case Kind::broadcast:
+    case Kind::reducescatter:
+      for (const auto& shape : r.shapes) elements += elements_of(shape);
+      break;
+    case Kind::allgather:
+      for (size_t i = 0; i < r.shapes.size(); ++i) {
+        const auto rows = r.sizes.begin() + static_cast<ptrdiff_t>(i * n);
+        elements += static_cast<size_t>(std::accumulate(rows, rows + comm.size, int64_t{0})) * elements_of(r.shapes[i], 1);
+      }
+      break;
+    case Kind::alltoall:
+      for (size_t from = 0; from < n; ++from)
+        elements += static_cast<size_t>(r.sizes[from * n + static_cast<size_t>(comm.rank)]) * elements_of(r.shapes[0], 1);
+      break;
+    default: break;  // a barrier has none, though the shape of a scalar
+  }
+  return elements * element;
+}
+
 Status Executor::run(const Response& response, const std::vector<Operation*>& operations) {
   Comm* comm = world_->comm(response.set);
   if (!comm) return {};
+  const Execution execution{response, operations, *comm, *backend_, bytes_of(response, *comm)};
+  observers_->tell(&Observer::started, execution);
+  Status status;
   try {
-    HVD_RETURN_IF_ERROR(dispatch(*comm, response, operations));
+    status = dispatch(*comm, response, operations);
   } catch (const std::bad_alloc&) {  // the result's memory, whose size depends on all ranks
-    return Status(Code::internal,
-                  std::string(name_of(response.kind)) + " '" + response.names.front() + "': not enough memory for the result");
+    status =
+        Status(Code::internal, std::string(name_of(response.kind)) + " '" + response.names.front() + "': not enough memory for the result");
   }
-  count(operations.size());
-  return {};
-}
-
-void Executor::count(size_t operations) {
-  counters_.operations += operations;
-  if (operations > 1) counters_.fused += operations;
+  observers_->tell(&Observer::finished, execution, status);
+  return status;
 }
 
 Status Executor::dispatch(Comm& comm, const Response& r, const std::vector<Operation*>& ops) {
@@ -76,7 +99,6 @@ Status Executor::allreduce(Comm& comm, const Response& r, const std::vector<Oper
     }
     pieces_.push_back({in, ops[i]->out, count});
   }
-  counters_.bytes += total * size_of(r.dtype);
   const Segments segments{pieces_, total};
   if (r.wire != WireFormat::none) {
     residuals_.clear();
@@ -88,7 +110,6 @@ Status Executor::allreduce(Comm& comm, const Response& r, const std::vector<Oper
 
 Status Executor::broadcast(Comm& comm, const Response& r, Operation& op) {
   const size_t bytes = elements_of(r.shapes[0]) * size_of(r.dtype);
-  counters_.bytes += bytes;
   const int root = set_rank_of(comm, r.root);
   if (comm.rank == root) {
     if (op.out != op.in && bytes) std::memcpy(op.out, op.in, bytes);
@@ -110,7 +131,6 @@ Status Executor::alltoall(Comm& comm, const Response& r, Operation& op) {
     more_sizes_.push_back(static_cast<size_t>(received) * row);
     total += more_sizes_.back();
   }
-  counters_.bytes += total;
   op.output = std::make_shared<Output>(total);
   return backend_->alltoall(comm, op.in, sizes_, op.output->data(), more_sizes_);
 }

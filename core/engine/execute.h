@@ -1,10 +1,10 @@
 // The pipeline of one agreed operation: find the memory, prescale, hand it to the backend, postscale, complete. The only place where
 // requests become calls of a backend.
 #pragma once
-#include <atomic>
 #include <vector>
 
 #include "backends/backend.h"
+#include "engine/observers.h"
 #include "engine/operation.h"
 #include "engine/world.h"
 
@@ -12,7 +12,7 @@ namespace hvd {
 
 class Executor {
  public:
-  Executor(World* world, Backend* backend) : world_(world), backend_(backend) {}
+  Executor(World* world, Backend* backend, const Observers* observers) : world_(world), backend_(backend), observers_(observers) {}
 
   // Carries out `response` with this rank's operations (in the order of response.names; null: this rank has joined and contributes
   // zeros). The caller completes them. An error means that the job is over.
@@ -20,17 +20,13 @@ class Executor {
 
   // An allreduce in halves, for one that the engine guards (engine/guard.h). stage() writes the values that this rank contributes to
   // `values` (staged_count() of the accumulation type), deliver() the callers' results from their reduction. Of a barrier nothing is
-  // staged, and deliver() only counts it.
+  // staged, and deliver() only tells of it.
   size_t staged_count(const Response& response) const;
   void stage(const Response& response, const std::vector<Operation*>& operations, std::byte* values);
   void deliver(const Response& response, const std::vector<Operation*>& operations, std::byte* values);
 
-  struct Counters {
-    std::atomic<uint64_t> operations{0}, fused{0}, bytes{0};
-  };
-  const Counters& counters() const { return counters_; }
-
  private:
+  void hand_out(Comm& comm, const Response& r, const std::vector<Operation*>& ops, std::byte* values);
   Status dispatch(Comm& comm, const Response& r, const std::vector<Operation*>& ops);
   Status allreduce(Comm&, const Response&, const std::vector<Operation*>&);
   Status allgather(Comm&, const Response&, const std::vector<Operation*>&);
@@ -40,11 +36,9 @@ class Executor {
   Status reducescatter(Comm&, const Response&, const std::vector<Operation*>&);
   Status reducescatter_packed(Comm&, const Response&, const std::vector<Operation*>&);
 
-  void count(size_t operations);
-
   World* world_;
   Backend* backend_;
-  Counters counters_;
+  const Observers* observers_;
   std::vector<Segments::Piece> pieces_;
   std::vector<float*> residuals_;
   std::vector<size_t> sizes_, more_sizes_;
@@ -60,6 +54,9 @@ class Executor {
 
 // Of the dimensions from `from` on.
 size_t elements_of(const std::vector<int64_t>& shape, size_t from = 0);
+
+// Execution::bytes, see there.
+size_t bytes_of(const Response& response, const Comm& comm);
 
 // What the backend is asked for: Average is a sum that is divided at the end.
 ReduceOp backend_op(ReduceOp op);

@@ -43,7 +43,6 @@ Status Executor::allgather(Comm& comm, const Response& r, const std::vector<Oper
     const auto rows = std::accumulate(ops[i]->sizes.begin(), ops[i]->sizes.end(), int64_t{0});
     const size_t total = static_cast<size_t>(rows) * elements_of(r.shapes[i], 1) * size_of(r.dtype);
     ops[i]->output = std::make_shared<Output>(total);
-    counters_.bytes += total;
     parts_.add(i, total);
   }
   parts_.settle();
@@ -90,7 +89,6 @@ Status Executor::reducescatter(Comm& comm, const Response& r, const std::vector<
   parts_.clear();
   for (size_t i = 0; i < ops.size(); ++i) {
     const size_t total = elements_of(r.shapes[i]) * size_of(r.dtype);
-    counters_.bytes += total;
     parts_.add(i, total);
   }
   parts_.settle();

@@ -34,10 +34,16 @@ void Executor::stage(const Response& r, const std::vector<Operation*>& ops, std:
 }
 
 void Executor::deliver(const Response& r, const std::vector<Operation*>& ops, std::byte* values) {
-  count(ops.size());
+  Comm& comm = *world_->comm(r.set);
+  const Execution execution{r, ops, comm, *backend_, bytes_of(r, comm), true};
+  observers_->tell(&Observer::started, execution);
+  hand_out(comm, r, ops, values);
+  observers_->tell(&Observer::finished, execution, Status());
+}
+
+void Executor::hand_out(Comm& comm, const Response& r, const std::vector<Operation*>& ops, std::byte* values) {
   const size_t total = staged_count(r), element = size_of(r.dtype);
   if (total == 0) return;
-  Comm& comm = *world_->comm(r.set);
   std::byte* data = values;
   if (accumulator(r.dtype) != r.dtype) {
     data = comm.scratch->get(kNarrowSlot, total * element);
@@ -50,7 +56,6 @@ void Executor::deliver(const Response& r, const std::vector<Operation*>& ops, st
     if (bytes) std::memcpy(ops[i]->out, data, bytes);
     data += bytes;
   }
-  counters_.bytes += total * element;
 }
 
 }  // namespace hvd

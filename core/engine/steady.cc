@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/wire.h"
+#include "engine/protocol.h"
 
 namespace hvd {
 
@@ -35,11 +35,7 @@ void Steady::publish(uint64_t position) {
   published_ = true;
   position_ = position;
   if (way_ == Way::coordinated) {
-    std::string payload;
-    Writer w(&payload);
-    w.put(schedule_->id);
-    w.put(position);
-    control_->send_up(FrameType::ready, payload);
+    send_up(*control_, ReadyUpTo{schedule_->id, position});
     return;
   }
   tell(false, Mood::waiting);
@@ -61,11 +57,7 @@ void Steady::revoke(bool stuck) {
   frozen_since_ = Clock::now();
   if (told_) return;
   if (way_ != Way::shared) {
-    std::string payload;
-    Writer w(&payload);
-    w.put(schedule_->id);
-    w.put(stuck);
-    control_->send_up(FrameType::revoke, payload);
+    send_up(*control_, Revoke{schedule_->id, stuck});
     return;
   }
   tell(true, Mood::idle);

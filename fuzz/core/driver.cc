@@ -138,7 +138,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   Submissions submissions(rank, kRanks);
   std::vector<Task> mine = tasks(rank);
-  Driver driver(o, &submissions);
+  Observers observers;
+  Driver driver(o, &submissions, &observers);
   for (int round = 0; round < 3; ++round) {
     for (Task& task : mine) {
       bool wake = false;

@@ -96,7 +96,7 @@ void settle_down(Puppets& puppets, const Scene& scene, const std::vector<Planned
     Play p(puppets, table, scripts);
     REQUIRE(play(p, in_turn) == "");
   }
-  REQUIRE(puppets.driver(0).counters().schedules.load() == 1);
+  REQUIRE(puppets.counted(0).schedules == 1);
 }
 
 }  // namespace
@@ -153,7 +153,7 @@ TEST_CASE("random plays of random jobs: everything ends, and all ranks have carr
       return actions[i].what == Play::nudge && random() % 20 ? 0 : i;
     });
     REQUIRE(wrong == "");
-    schedules += puppets.driver(0).counters().schedules.load();
+    schedules += puppets.counted(0).schedules;
   }
   CHECK(schedules > plays / 4);
   MESSAGE(schedules << " schedules");

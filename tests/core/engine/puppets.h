@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/counters.h"
 #include "engine/driver.h"
 #include "wiring.h"
 
@@ -55,12 +56,17 @@ class Puppets {
       books_[r] = book.get();
       o.backend = std::move(book);
       submissions_.push_back(std::make_unique<Submissions>(r, size));
-      drivers_.push_back(std::make_unique<Driver>(o, submissions_.back().get()));
+      observers_.push_back(std::make_unique<Observers>());
+      counters_.push_back(std::make_shared<Counters>());
+      observers_.back()->add(counters_.back());
+      drivers_.push_back(std::make_unique<Driver>(o, submissions_.back().get(), observers_.back().get()));
     }
   }
 
   int size() const { return static_cast<int>(drivers_.size()); }
   Submissions& submissions(int rank) { return *submissions_[rank]; }
+  Observers& observers(int rank) { return *observers_[rank]; }
+  Counted counted(int rank) const { return counters_[rank]->read(); }
   Driver& driver(int rank) { return *drivers_[rank]; }
   const Negotiator& negotiator() const { return drivers_[0]->coordinator()->negotiator(); }
 
@@ -115,6 +121,8 @@ class Puppets {
   Wiring wiring_;
   std::vector<Notebook*> books_;
   std::vector<std::unique_ptr<Submissions>> submissions_;
+  std::vector<std::unique_ptr<Observers>> observers_;
+  std::vector<std::shared_ptr<Counters>> counters_;
   std::vector<std::unique_ptr<Driver>> drivers_;
 };
 

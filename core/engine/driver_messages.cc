@@ -1,0 +1,120 @@
+// The driver's part in talking: what others have said, and at rank 0 what the coordinator makes of it.
+#include "engine/driver.h"
+
+namespace hvd {
+
+bool Driver::hear() {
+  control_.pump();
+  hear_urgent();
+  bool moved = false;
+  Frame frame;
+  while (!farewell_.over() && control_.pop(&frame)) {
+    on_frame(frame);
+    moved = true;
+  }
+  if (coordinator_ && !farewell_.over()) {
+    if (coordinator_->negotiator().has_pending()) look_for_stalls();
+    decide();
+  }
+  return moved;
+}
+
+void Driver::look_for_stalls() {
+  constexpr double kDivergence = 2.0;  // seconds that unlike operations under one name may wait for one another
+  Negotiator& negotiator = coordinator_->negotiator();
+  if (now() - last_divergence_check_ > kDivergence / 4) {
+    last_divergence_check_ = now();
+    negotiator.fail_diverged(now() - kDivergence);
+  }
+  bool told = false;
+  if (Status s = stall_.check(negotiator, now(), log_, &told); !s.ok()) fail(std::move(s), true);
+  if (told) broadcast(control_, StalledKeys{coordinator_->epoch(), negotiator.keys()});
+}
+
+void Driver::decide() {
+  // The coordinator's epoch moves on with its own decision; its announcement has to carry the one before.
+  const uint64_t epoch = coordinator_->epoch();
+  std::vector<Response> responses = coordinator_->decide();
+  if (responses.empty()) return;
+  observers_->tell(&Observer::decided, responses);
+  broadcast(control_, Decisions{epoch, std::move(responses)});
+  Frame mine;
+  while (control_.pop(&mine)) on_frame(mine);
+}
+
+void Driver::on_frame(const Frame& frame) {
+  const int from = frame.origin;
+  if (from < 0 || from >= world_.size()) {
+    fail(Status(Code::internal, "control message from rank " + std::to_string(from) + ", which does not exist"), true);
+    return;
+  }
+  std::optional<Message> message = message_in(frame);
+  const bool good = message && std::visit([&](auto& m) { return on(from, m); }, *message);
+  if (!good) fail(Status(Code::internal, "unintelligible control message from " + label(from)), true);
+}
+
+// ---- at rank 0 ------------------------------------------------------------------------------------------------------------
+bool Driver::on(int from, Announcement& message) {
+  if (!coordinator_) return false;
+  coordinator_->announce(from, message.epoch, std::move(message.requests), now());
+  return true;
+}
+
+bool Driver::on(int from, ReadyUpTo& message) {
+  if (!coordinator_) return false;
+  uint64_t go = 0;
+  if (coordinator_->on_ready(from, message.schedule, message.position, &go)) broadcast(control_, GoUpTo{message.schedule, go});
+  return true;
+}
+
+bool Driver::on(int, Revoke& message) {
+  if (!coordinator_) return false;
+  uint64_t final_position = 0;
+  if (coordinator_->on_revoke(message.schedule, &final_position)) broadcast(control_, Revoked{message.schedule, final_position});
+  return true;
+}
+
+bool Driver::on(int from, Settled& message) {
+  if (coordinator_) coordinator_->settled(from, message.epoch);
+  return true;
+}
+
+// ---- from rank 0 ----------------------------------------------------------------------------------------------------------
+bool Driver::on(int, Decisions& message) {
+  observers_->tell(&Observer::agreed, message.responses);
+  for (Response& response : message.responses) order_.push_back(std::move(response));
+  return true;
+}
+
+bool Driver::on(int, GoUpTo& message) {
+  if (steady_ && steady_->id() == message.schedule) steady_->on_go(message.position);
+  return true;
+}
+
+bool Driver::on(int, Revoked& message) {
+  if (steady_ && steady_->id() == message.schedule) {
+    steady_->on_revoked(message.position);
+  } else {
+    early_revoked_ = message;  // its schedule may still wait in the order; a GoUpTo like that is made good by the next one
+  }
+  return true;
+}
+
+bool Driver::on(int, StalledKeys& message) {
+  watch_.known(message.keys, now());
+  return true;
+}
+
+// ---- in parting: these do not wait for their turn, see hear_urgent() ---------------------------------------------------------
+bool Driver::on(int, Goodbye& message) {
+  farewell_.hear(std::move(message));
+  return true;
+}
+
+bool Driver::on(int, Abort& message) {
+  farewell_.say(message);
+  fail(std::move(message.why), false);
+  return true;
+}
+
+}  // namespace hvd

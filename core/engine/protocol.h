@@ -1,0 +1,97 @@
+// The control plane's messages: one structure each, and the only place where their payloads are written and read. Where they travel is
+// FrameType's business (engine/control.h).
+#pragma once
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "agree/request.h"
+#include "base/status.h"
+#include "engine/control.h"
+
+namespace hvd {
+
+struct Announcement {
+  static constexpr FrameType kType = FrameType::announce;
+  uint64_t epoch;
+  std::vector<Request> requests;
+};
+
+struct Decisions {
+  static constexpr FrameType kType = FrameType::responses;
+  uint64_t epoch;
+  std::vector<Response> responses;
+};
+
+// Of a running schedule: this rank, then everybody, is ready for all positions below `position`.
+struct ReadyUpTo {
+  static constexpr FrameType kType = FrameType::ready;
+  uint64_t schedule, position;
+};
+
+struct GoUpTo {
+  static constexpr FrameType kType = FrameType::go;
+  uint64_t schedule, position;
+};
+
+// A rank wants to leave it, then: everybody leaves it at `position`.
+struct Revoke {
+  static constexpr FrameType kType = FrameType::revoke;
+  uint64_t schedule;
+  bool stuck;
+};
+
+struct Revoked {
+  static constexpr FrameType kType = FrameType::revoked;
+  uint64_t schedule, position;
+};
+
+// A rank is back to negotiation.
+struct Settled {
+  static constexpr FrameType kType = FrameType::settled;
+  uint64_t epoch;
+};
+
+// Keys of all that waits at rank 0, which has just reported some of it.
+struct StalledKeys {
+  static constexpr FrameType kType = FrameType::stalled;
+  uint64_t epoch;
+  std::vector<std::string> keys;
+};
+
+// `executed`: operations of the common order that the rank has taken part in. `why.rank()`: the rank that is the reason, or -1; a
+// goodbye's is the rank that says it.
+struct Goodbye {
+  static constexpr FrameType kType = FrameType::bye;
+  uint64_t executed;
+  Status why;
+};
+
+struct Abort {
+  static constexpr FrameType kType = FrameType::abort;
+  uint64_t executed;
+  Status why;
+};
+
+using Message = std::variant<Announcement, Decisions, ReadyUpTo, GoUpTo, Revoke, Revoked, Settled, StalledKeys, Goodbye, Abort>;
+
+// The payload of a frame of type Message::kType.
+std::string payload_of(const Message& message);
+// Nothing when that is not what payload_of() gives.
+std::optional<Message> message_in(const Frame& frame);
+
+template <class M>
+void send_up(Control& control, const M& message) {
+  control.send_up(M::kType, payload_of(message));
+}
+template <class M>
+void broadcast(Control& control, const M& message) {
+  control.broadcast(M::kType, payload_of(message));
+}
+template <class M>
+void flood(Control& control, const M& message) {
+  control.flood(M::kType, payload_of(message));
+}
+
+}  // namespace hvd
