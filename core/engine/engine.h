@@ -1,12 +1,15 @@
-// Engine: one epoch of membership, for callers. It owns the thread that drives it and the baton that says who drives: the thread, or
-// a caller that blocks on an operation and would otherwise only wait for the thread to be woken (worth several microseconds).
+// Engine: one epoch of membership, for callers. It owns the thread that drives it, the baton that says who drives (engine/baton.h), the
+// alarm that wakes the thread and the lookout for operations that nobody waits for.
 #pragma once
 #include <memory>
 #include <mutex>
 #include <thread>
 
+#include "engine/alarm.h"
+#include "engine/baton.h"
 #include "engine/counters.h"
 #include "engine/driver.h"
+#include "engine/lookout.h"
 #include "engine/operation.h"
 #include "engine/options.h"
 #include "transport/arena.h"
@@ -58,17 +61,7 @@ class Engine {
   Observers& observers() { return observers_; }
 
  private:
-  void run();
-  void park();
-  bool drive(Operation& op, Deadline deadline);
-  bool doze(Operation& op, Deadline deadline);
-  void release_baton();
-  void ring_soon();
-  void ring_now();
-  void ring_no_more();
-  void stop_ringing();
-  void watch();
-  void look_after_unattended();
+  void run(int cpu);
   Status enqueue(const OperationPtr& op, bool* wake);
   Status accept(Request request, const std::byte* in, std::byte* out, OperationPtr* op, float* residual, bool ring);
   Stats read_stats() const;
@@ -78,22 +71,12 @@ class Engine {
   const std::shared_ptr<Counters> counters_ = std::make_shared<Counters>();
   std::unique_ptr<Driver> driver_;  // touched only with the baton
   Stats last_stats_{};
-  std::shared_ptr<Segment> segment_;  // the bell's memory, until the last caller is gone
   std::shared_ptr<Arena> arena_;
-  BellRef bell_;                      // with a descriptor of its own, likewise
-  int timer_ = -1;                    // rings like the bell, a moment after a submission
-  std::mutex timer_mutex_;            // for changes of the two together
-  std::atomic<bool> timer_set_{false};
-  int watch_ = -1;                    // a timer that runs while operations that nobody waits for are in a schedule
-  std::atomic<bool> watching_{false};
+  Alarm alarm_;
+  Lookout lookout_;
+  std::unique_ptr<Baton> baton_;
   std::vector<int> fds_;              // all descriptors of the engine, for abandon_in_child()
   bool abandoned_ = false;
-  const bool spin_;
-  const int cpu_;
-  std::mutex baton_;
-  bool parked_ = false;             // with the baton: the thread sleeps
-  Clock::duration spin_window_;     // with the baton: how long a driving caller spins before it sleeps
-  std::atomic<bool> stop_{false};
   mutable std::mutex shutdown_mutex_;
   std::thread thread_;
 };

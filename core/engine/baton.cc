@@ -1,0 +1,136 @@
+#include "engine/baton.h"
+
+#include <poll.h>
+#include <sched.h>
+
+#include "base/float_mode.h"
+
+namespace hvd {
+namespace {
+
+// How long a caller drives the engine without anything moving before it leaves that to the thread and sleeps.
+constexpr auto kDriveSpin = std::chrono::microseconds(100);
+constexpr int kDriveYields = 20;
+// Rests shorter than this have a reason; the thread has to learn of it when a caller leaves it behind.
+constexpr double kLongRest = 60;
+
+}  // namespace
+
+Baton::Baton(Driver* driver, Observers* observers, Alarm* alarm, Lookout* lookout, bool spin)
+    : driver_(driver), observers_(observers), alarm_(alarm), lookout_(lookout), spin_(spin), spin_window_(kDriveSpin) {}
+
+void Baton::run() {
+  const DefaultFloatMode floats;  // threads begin with the mode of the one that starts them
+  mutex_.lock();
+  while (!stopping()) {
+    const bool moved = driver_->step(false);
+    lookout_->look_out();
+    if (!moved) park();
+  }
+  mutex_.unlock();
+}
+
+void Baton::stop() {
+  stop_.store(true, std::memory_order_seq_cst);
+  alarm_->ring();
+}
+
+bool Baton::drive(Operation& op, Deadline deadline) {
+  auto idle_since = Clock::now();
+  const Deadline stay = Deadline::at(
+      std::min(deadline.when(), idle_since + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(kNudgeAfter))));
+  // The thread may hold the baton for a moment, woken by a peer's message; waiting for that beats going to sleep.
+  while (!mutex_.try_lock()) {
+    if (op.done()) return true;
+    if (!spin_ || Clock::now() - idle_since > kDriveSpin) return false;
+    ::sched_yield();  // it may want this very core
+  }
+  // The sleeping thread has left its mood behind; peers need not wake it while we are here.
+  if (driver_) alarm_->set_mood(Mood::awake);
+  alarm_->ring_no_more();
+  int yields = 0;
+  const DefaultFloatMode floats;  // a caller's thread may have another one
+  while (driver_ && !op.done()) {
+    const bool moved = driver_->step(true);
+    lookout_->look_out();
+    if (moved) {
+      idle_since = Clock::now();
+      yields = 0;
+      continue;
+    }
+    const bool peers = driver_->awaits_peers();
+    const auto idle = Clock::now() - idle_since;
+    if (spin_ ? idle > (peers ? spin_window_ : kDriveSpin) : ++yields > kDriveYields || (peers && spin_window_ < kDriveSpin)) {
+      if (!peers || !doze(op, stay)) break;
+      // Spinning is for messages that are about to come. How long they take lately says whether that is worth it.
+      const bool soon = Clock::now() - idle_since <= kDriveSpin;
+      spin_window_ = soon ? kDriveSpin : spin_window_ / 2;
+      continue;
+    }
+    if (!spin_) ::sched_yield();
+  }
+  release();
+  return op.done();
+}
+
+// Sleeps with the baton until a peer's message or the bell. False: time to leave it to the thread.
+bool Baton::doze(Operation& op, Deadline deadline) {
+  const auto left = deadline.when() - Clock::now();
+  if (left <= Clock::duration::zero() || stopping()) return false;
+  std::vector<std::pair<int, short>> fds;
+  driver_->poll_fds(fds);
+  std::vector<pollfd> polls{{alarm_->bell_fd(), POLLIN, 0}, {alarm_->timer_fd(), POLLIN, 0}};
+  for (auto [fd, events] : fds) polls.push_back({fd, events, 0});
+  const timespec timeout{
+      0, static_cast<long>(std::chrono::nanoseconds(std::min<Clock::duration>(left, std::chrono::milliseconds(100))).count())};
+  alarm_->set_mood(Mood::waiting);
+  if (!op.done() && !stopping() && !driver_->work_waiting()) {
+    observers_->tell(&Observer::asleep, static_cast<double>(timeout.tv_nsec) * 1e-9);
+    ::ppoll(polls.data(), polls.size(), &timeout, nullptr);
+    observers_->tell(&Observer::awake);
+  }
+  alarm_->set_mood(Mood::awake);
+  if (!polls[0].revents && !polls[1].revents) return true;
+  // What this may take away from the thread, which sleeps on the same bell, release() gives back.
+  alarm_->drain();
+  return true;
+}
+
+// The thread may be asleep with a mood that no longer fits, or with nobody left to wake it for what is still to do.
+void Baton::release() {
+  const bool ring = driver_ && parked_;
+  bool work = false;
+  if (ring) {
+    alarm_->set_mood(driver_->resting_mood());
+    work = driver_->work_waiting() || driver_->resting_seconds() < kLongRest || stopping() || driver_->unsent() || driver_->awaits_peers();
+  }
+  mutex_.unlock();
+  if (work) alarm_->ring();
+}
+
+// Sleeps without the baton until the bell rings, a control message comes, or it is time to look.
+void Baton::park() {
+  std::vector<std::pair<int, short>> fds;
+  driver_->poll_fds(fds);
+  std::vector<pollfd> polls{{alarm_->bell_fd(), POLLIN, 0}, {alarm_->timer_fd(), POLLIN, 0}, {lookout_->fd(), POLLIN, 0}};
+  for (auto [fd, events] : fds) polls.push_back({fd, events, 0});
+  const double seconds = driver_->resting_seconds();
+  timespec timeout{static_cast<time_t>(seconds), static_cast<long>((seconds - static_cast<time_t>(seconds)) * 1e9)};
+  alarm_->set_mood(driver_->resting_mood());
+  if (stopping() || driver_->work_waiting()) {
+    alarm_->set_mood(Mood::awake);
+    return;
+  }
+  observers_->tell(&Observer::asleep, seconds);
+  parked_ = true;
+  mutex_.unlock();
+  ::ppoll(polls.data(), polls.size(), &timeout, nullptr);
+  mutex_.lock();
+  parked_ = false;
+  observers_->tell(&Observer::awake);
+  alarm_->set_mood(Mood::awake);
+  alarm_->drain();
+  if (polls[2].revents) lookout_->look();
+}
+
+}  // namespace hvd
