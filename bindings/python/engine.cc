@@ -1,75 +1,21 @@
-// Engine, EngineConfig and Work for Python. Waiting releases the GIL and lets signals (Ctrl-C) through.
+// Engine and Work for Python. Waiting releases the GIL and lets signals (Ctrl-C) through.
 #include "engine/engine.h"
 
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
-#include <unistd.h>
-
-#include <mutex>
-#include <set>
 
 #include "agree/validate.h"
-#include "backends/host.h"
 #include "buffer.h"
+#include "config.h"
 #include "face.h"
 #include "glue.h"
-#include "transport/secure_link.h"
-#include "transport/tcp_link.h"
 
 namespace hvd::python {
 namespace {
 
 constexpr double kSignalSlice = 0.2;  // seconds between two looks for Ctrl-C
 constexpr double kForever = 1e8;
-
-struct Config {
-  int rank = 0, size = 1;
-  std::vector<int> node_of{0};
-  std::vector<std::string> labels{"rank 0"};
-  int segment_fd = -1;
-  std::vector<int> event_fds;
-  int parent_fd = -1;
-  std::map<int, int> child_fds, data_fds;
-  size_t staging_bytes = 8 << 20, ring_bytes = 64 << 10;
-  size_t fusion_threshold = 128u << 20;
-  double cycle_time_ms = 1;
-  size_t cache_capacity = 1024;
-  bool groups_apart = false;
-  double timeout = 30, heartbeat = 0, stall_warning = 60, stall_shutdown = 0;
-  std::string algorithm, tuning;
-  int spins = 2000, cpu = -1, log_level = 3;
-  std::string cipher_library, cipher;
-  std::map<int, SecureLink::Keys> link_keys;  // by descriptor
-
-  ~Config() {
-    for (auto& [fd, keys] : link_keys) wipe(&keys, sizeof keys);
-  }
-  void encrypt(int fd, const nb::bytes& send_key, const nb::bytes& receive_key) {
-    link_keys[fd] = {cipher_key("send_key", send_key), cipher_key("receive_key", receive_key)};
-  }
-};
-
-// Messages of the engine's thread reach Python through one callable.
-std::mutex sink_mutex;
-PyObject* sink_object = nullptr;
-
-void log_to_python(LogLevel level, const std::string& message) {
-  if (!nb::is_alive()) return;
-  nb::gil_scoped_acquire gil;
-  nb::object sink;
-  {
-    std::lock_guard lock(sink_mutex);
-    sink = nb::borrow(sink_object);
-  }
-  if (!sink.is_valid() || sink.is_none()) return;
-  try {
-    sink(static_cast<int>(level), message);
-  } catch (nb::python_error& e) {
-    e.discard_as_unraisable("horovod log sink");
-  } catch (...) {  // a message is not worth the engine's thread
-  }
-}
 
 struct Work {
   std::shared_ptr<Engine> engine;
@@ -116,91 +62,6 @@ struct Work {
     }
   }
 };
-
-std::unique_ptr<Link> link_over(int fd) {
-  std::unique_ptr<TcpLink> link;
-  check(TcpLink::adopt(fd, &link));
-  return link;
-}
-
-// What the links with keys are encrypted by.
-class Encryption {
- public:
-  explicit Encryption(const Config& c) : keys_(c.link_keys) {
-    if (keys_.empty()) return;
-    check(CryptoLibrary::load(c.cipher_library, &library_));
-    check(cipher_of(c.cipher, &cipher_));
-  }
-  std::unique_ptr<Link> around(std::unique_ptr<Link> link, int fd) const {
-    const auto keys = keys_.find(fd);
-    if (keys == keys_.end()) return link;
-    std::unique_ptr<Link> made;
-    check(SecureLink::make(std::move(link), library_, cipher_, keys->second, &made));
-    return made;
-  }
-
- private:
-  const std::map<int, SecureLink::Keys>& keys_;
-  std::shared_ptr<const CryptoLibrary> library_;
-  Cipher cipher_{};
-};
-
-// Descriptors that have not become somebody's yet: closed when making an engine fails halfway.
-class Unclaimed {
- public:
-  explicit Unclaimed(const Config& c) : fds_(c.event_fds.begin(), c.event_fds.end()) {
-    for (int fd : {c.segment_fd, c.parent_fd}) fds_.insert(fd);
-    for (const auto* map : {&c.child_fds, &c.data_fds}) {
-      for (auto [rank, fd] : *map) fds_.insert(fd);
-    }
-    fds_.erase(-1);
-  }
-  ~Unclaimed() {
-    for (int fd : fds_) ::close(fd);
-  }
-  std::unique_ptr<Link> link(int fd, const Encryption& encryption) {
-    std::unique_ptr<Link> made = link_over(fd);
-    fds_.erase(fd);
-    return encryption.around(std::move(made), fd);
-  }
-  void claim_all() { fds_.clear(); }
-
- private:
-  std::set<int> fds_;
-};
-
-EngineOptions make_options(const Config& c) {
-  Unclaimed unclaimed(c);
-  const Encryption encryption(c);
-  EngineOptions o;
-  o.rank = c.rank;
-  o.size = c.size;
-  o.node_of = c.node_of;
-  o.labels = c.labels;
-  o.event_fds = c.event_fds;
-  int locals = 0;
-  for (int n : c.node_of) locals += n == c.node_of.at(static_cast<size_t>(c.rank));
-  if (c.segment_fd >= 0) {
-    check(Segment::map(c.segment_fd, {locals, c.ring_bytes, c.staging_bytes}, &o.segment));
-  }
-  if (c.parent_fd >= 0) o.parent = unclaimed.link(c.parent_fd, encryption);
-  for (auto [rank, fd] : c.child_fds) o.children[rank] = unclaimed.link(fd, encryption);
-  for (auto [rank, fd] : c.data_fds) o.data[rank] = unclaimed.link(fd, encryption);
-  Tuning tuning;
-  check(Tuning::parse(c.tuning, &tuning));
-  o.settings = {c.fusion_threshold, c.cycle_time_ms * 1e-3, c.cache_capacity, c.groups_apart, c.timeout, c.heartbeat,
-                c.stall_warning,    c.stall_shutdown,       c.algorithm,      tuning,         c.spins,   c.cpu};
-  check(make_host_backend(c.algorithm, &o.backend));
-  const int least = c.log_level;
-  o.log = [least](LogLevel level, const std::string& text) {
-    if (static_cast<int>(level) >= least) log_to_python(level, text);
-  };
-  if (const std::string wrong = hvd::check(o); !wrong.empty())
-    throw nb::value_error(("inconsistent engine configuration: " + wrong).c_str());
-  unclaimed.claim_all();
-  if (c.segment_fd >= 0) ::close(c.segment_fd);  // the mapping stays
-  return o;
-}
 
 struct PyEngine {
   std::shared_ptr<Engine> engine;
@@ -323,42 +184,9 @@ nb::dict stats(PyEngine& self) {
   return d;
 }
 
-void define_config(nb::module_& m) {
-  nb::class_<Config>(m, "EngineConfig")
-      .def(nb::init<>())
-      .def_rw("rank", &Config::rank)
-      .def_rw("size", &Config::size)
-      .def_rw("node_of", &Config::node_of)
-      .def_rw("labels", &Config::labels)
-      .def_rw("segment_fd", &Config::segment_fd)
-      .def_rw("event_fds", &Config::event_fds)
-      .def_rw("parent_fd", &Config::parent_fd)
-      .def_rw("child_fds", &Config::child_fds)
-      .def_rw("data_fds", &Config::data_fds)
-      .def_rw("staging_bytes", &Config::staging_bytes)
-      .def_rw("ring_bytes", &Config::ring_bytes)
-      .def_rw("fusion_threshold", &Config::fusion_threshold)
-      .def_rw("cycle_time_ms", &Config::cycle_time_ms)
-      .def_rw("cache_capacity", &Config::cache_capacity)
-      .def_rw("groups_apart", &Config::groups_apart)
-      .def_rw("timeout", &Config::timeout)
-      .def_rw("heartbeat", &Config::heartbeat)
-      .def_rw("stall_warning", &Config::stall_warning)
-      .def_rw("stall_shutdown", &Config::stall_shutdown)
-      .def_rw("algorithm", &Config::algorithm)
-      .def_rw("tuning", &Config::tuning)
-      .def_rw("spins", &Config::spins)
-      .def_rw("cpu", &Config::cpu)
-      .def_rw("log_level", &Config::log_level)
-      .def_rw("cipher_library", &Config::cipher_library)
-      .def_rw("cipher", &Config::cipher)
-      .def("encrypt", &Config::encrypt, nb::arg("fd"), nb::arg("send_key"), nb::arg("receive_key"));
-}
-
 }  // namespace
 
 void define_engine(nb::module_& m) {
-  define_config(m);
   nb::class_<Work>(m, "Work")
       .def_prop_ro("name", [](const Work& w) { return w.name; })
       .def("done", [](Work& w) { return w.engine->poll(*w.op); })
@@ -417,15 +245,6 @@ void define_engine(nb::module_& m) {
     nb::gil_scoped_release nogil;
     set_current(nullptr, 0, 1, 0, 1);
   });
-  m.def("set_log_sink", [](nb::object sink) {
-    PyObject* old;
-    {
-      std::lock_guard lock(sink_mutex);
-      old = sink_object;
-      sink_object = sink.is_none() ? nullptr : sink.release().ptr();
-    }
-    Py_XDECREF(old);
-  }, nb::arg("sink").none());
 }
 
 }  // namespace hvd::python

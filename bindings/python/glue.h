@@ -20,6 +20,7 @@ CipherKey cipher_key(const char* argument, const nb::bytes& value);
 Status cipher_of(const std::string& name, Cipher* out);
 
 void define_buffer(nb::module_& m);
+void define_config(nb::module_& m);
 void define_crypto(nb::module_& m);
 void define_engine(nb::module_& m);
 void define_plan(nb::module_& m);

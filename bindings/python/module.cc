@@ -36,6 +36,7 @@ NB_MODULE(_core, m) {
   m.attr("WIRE_INT8") = static_cast<int>(WireFormat::int8);
   python::define_buffer(m);
   python::define_crypto(m);
+  python::define_config(m);
   python::define_engine(m);
   python::define_plan(m);
   m.def("segment_bytes", [](int local_size, size_t staging_bytes, size_t ring_bytes, size_t arena_bytes) {

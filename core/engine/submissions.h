@@ -5,8 +5,17 @@
 //
 //   submit -> [assembly_: its group is not complete here] -> queue_  -> take()         -> the driver's, announced next
 //                                                         -> cursor_ -> take_bucket()  -> the driver's, carried out next
-//   a schedule begins: queue_ -> cursor_, from the first on that does not fit -> queue_ ("deviated": the driver leaves the schedule)
-//   it ends:           cursor_, queue_ -> end_schedule() -> the driver's, announced next
+//
+// Which of the two is the state of this object:
+//
+//                   begin_schedule(): what is queued goes          something is submitted that the schedule does not expect, or
+//   negotiating ----------------------------------> following ----------------------------------------------> deviated
+//   (no cursor_)    into cursor_, as long as it fits  (cursor_)    nudge() finds what cannot be complete (stuck_)   (deviated_)
+//        ^                                                                                                          |
+//        +----------------------------------------------------------------------------------------------------------+
+//            end_schedule(), also from following when another rank leaves: cursor_ and queue_ go to the driver, announced next
+//
+// queue_ takes what comes when negotiating or deviated. From each, end() once and for all: ended_ refuses what comes later.
 //
 // Whoever waits in vain for something in cursor_ or assembly_ nudges it on towards the announcement, after which rank 0 knows who is
 // missing.

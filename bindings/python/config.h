@@ -1,0 +1,41 @@
+// EngineConfig: what Python says of an engine to be, and what is made from it.
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/options.h"
+#include "glue.h"
+#include "transport/secure_link.h"
+
+namespace hvd::python {
+
+struct Config {
+  int rank = 0, size = 1;
+  std::vector<int> node_of{0};
+  std::vector<std::string> labels{"rank 0"};
+  int segment_fd = -1;
+  std::vector<int> event_fds;
+  int parent_fd = -1;
+  std::map<int, int> child_fds, data_fds;
+  size_t staging_bytes = 8 << 20, ring_bytes = 64 << 10;
+  size_t fusion_threshold = 128u << 20;
+  double cycle_time_ms = 1;
+  size_t cache_capacity = 1024;
+  bool groups_apart = false;
+  double timeout = 30, heartbeat = 0, stall_warning = 60, stall_shutdown = 0;
+  std::string algorithm, tuning;
+  int spins = 2000, cpu = -1, log_level = 3;
+  std::string cipher_library, cipher;
+  std::map<int, SecureLink::Keys> link_keys;  // by descriptor
+
+  ~Config() {
+    for (auto& [fd, keys] : link_keys) wipe(&keys, sizeof keys);
+  }
+  void encrypt(int fd, const nb::bytes& send_key, const nb::bytes& receive_key);
+};
+
+// Takes the descriptors: they are the options' or closed. Raises ValueError for what does not fit together.
+EngineOptions make_options(const Config& config);
+
+}  // namespace hvd::python
