@@ -62,7 +62,8 @@ class Observer {
   // Back to negotiation, after so many buckets since schedule_begun().
   virtual void schedule_ended(const Schedule&, uint64_t) {}
 
-  // Whoever drives goes to sleep until something happens, at most for so many seconds.
+  // The engine's thread goes to sleep until something happens, at most for so many seconds, or a caller that drives does. A caller may
+  // drive while the thread sleeps, so other events may come in between; who begins to listen meanwhile hears awake() alone.
   virtual void asleep(double) {}
   virtual void awake() {}
   // CPU time in ns that a share of the turns took beside collectives, scaled up to all of them: an estimate.

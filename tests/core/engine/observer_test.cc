@@ -130,7 +130,8 @@ TEST_CASE("observers hear by which algorithm, of submissions, of sleep and of th
     CHECK(lines.back() == "ended shutdown");
     CHECK(std::count(lines.begin(), lines.end(), "ended shutdown") == 1);
     CHECK(recorder->sleeps > 0);
-    CHECK(recorder->sleeps == recorder->wakes);
+    CHECK(recorder->wakes >= recorder->sleeps);  // it may have begun to listen in a sleep
+    CHECK(recorder->wakes <= recorder->sleeps + 1);
     submissions = recorder->take_submissions();
     CHECK(has(submissions, "submitted x"));
     CHECK(has(submissions, "refused wrong"));
