@@ -168,6 +168,8 @@ class ForeignAttempt:
         return ""
 
     def _kill(self) -> None:
+        if self._process.poll() is not None:  # its number may be another's by now
+            return
         for pid in [*linux.descendants(self._process.pid), self._process.pid]:
             linux.send_signal(pid, signal.SIGKILL)
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from horovod.common.contract.worker_env import make_key
 from horovod.common.store.server import StoreServer
 from horovod.runner.base.exit_status import describe_status
-from horovod.runner.job.orders import Orders, make_fleet, store_connections
+from horovod.runner.job.orders import Orders
 from horovod.runner.job.policy import AGENT_GRACE, Phase
 from horovod.runner.job.progress import Host, Progress, State, late
 from horovod.runner.job.stdin import StdinSource
@@ -41,7 +41,7 @@ from horovod.runner.protocol.messages import (
     StreamOpen,
 )
 from horovod.runner.reach.agents import Agent
-from horovod.runner.reach.fleet import Trouble
+from horovod.runner.reach.fleet import Fleet, Trouble
 from horovod.runner.verdict import verdict
 from horovod.runner.verdict.endings import Endings
 
@@ -54,13 +54,15 @@ class Attempt:
         settings: LaunchSettings,
         environ: Mapping[str, str],
         watch: Watch,
+        fleet: Fleet,
+        connections: int,
         *,
         stdin: StdinSource | None = None,
         payload: bytes | None = None,
         results: bool = False,
     ) -> None:
-        """`payload` is a file for all workers; `results` asks for what they leave in their result files. Nothing is
-        started yet. Raises LaunchError, OSError.
+        """`connections`: how many the agents may pass on to the store at once; `payload`: a file for all workers;
+        `results` asks for what they leave in their result files. Nothing is started yet. Raises OSError.
         """
         self._settings = settings
         self._environ = environ
@@ -79,10 +81,9 @@ class Attempt:
         self._strangers = Strangers(self._size, self._users_command())
         self._progress = Progress(hosts, self._screen.queue.rewrites)
         self._key = make_key()
-        self._fleet = make_fleet(settings, environ)
-        limit = store_connections(self._fleet)
+        self._fleet = fleet
         self._store = StoreServer(self._key)
-        self._relay = StoreRelay(self._store.address, limit)
+        self._relay = StoreRelay(self._store.address, connections)
 
     def _users_command(self) -> list[str]:
         """None where it is ours, or where somebody with a debugger takes his time."""

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from horovod.runner.base.job_result import JobResult
 from horovod.runner.base.signals import SignalQueue
 from horovod.runner.job.attempt import Attempt
+from horovod.runner.job.orders import make_fleet, store_connections
 from horovod.runner.job.policy import Policy
 from horovod.runner.job.stdin import StdinSource
 from horovod.runner.job.watch import Watch
@@ -20,6 +21,7 @@ from horovod.runner.output.output import OutputSink
 from horovod.runner.output.rank_files import RankFileError
 from horovod.runner.output.screen import Screen
 from horovod.runner.plan.settings import LaunchSettings
+from horovod.runner.reach.fleet import Fleet
 from horovod.runner.verdict import verdict
 
 
@@ -46,12 +48,16 @@ class Job:
         self._output = output
 
     def run(self) -> JobResult:
-        """Start, watch, end. Whatever happens, nothing of the job runs on afterwards. Raises AgentError, OSError."""
+        """Start, watch, end. Whatever happens, nothing of the job runs on afterwards. Raises LaunchError before any
+        file is touched, AgentError, OSError.
+        """
+        fleet = make_fleet(self._settings, self._environ)
+        connections = store_connections(fleet)
         screen = Screen(self._settings, self._output, told=self._want_results)
         policy = Policy(time.monotonic(), self._settings.start_timeout)
         watch = Watch(screen, policy, self._signals, len(self._settings.slots))
         try:
-            attempt = self._attempt(watch)
+            attempt = self._attempt(watch, fleet, connections)
         finally:
             try:
                 screen.close()
@@ -59,11 +65,13 @@ class Job:
                 watch.troubles.append(str(error))
         return self._conclude(watch, attempt)
 
-    def _attempt(self, watch: Watch) -> Attempt:
+    def _attempt(self, watch: Watch, fleet: Fleet, connections: int) -> Attempt:
         attempt = Attempt(
             self._settings,
             self._environ,
             watch,
+            fleet,
+            connections,
             stdin=self._stdin,
             payload=self._payload,
             results=self._want_results,

@@ -1,7 +1,7 @@
 """The loop of whoever launches processes and watches them: sleeps until a descriptor, a signal or the clock has
 something to do, shows what comes, and does what the policy decides.
 
-What runs the processes is an `Attempt`: our agents (`job.attempt`), or another launcher (`foreign.mpi`).
+What runs the processes is an `Attempt`: our agents (`job.attempt`), or another launcher (`foreign.foreign_job`).
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ class Watch:
         self._signals = signals
         self._size = size
         self._attempt: Attempt | None = None
+        self._readers = True
 
     def run(self, attempt: Attempt) -> None:
         """To its end, or until what does not end is given up."""
@@ -134,8 +135,10 @@ class Watch:
         self._take_signals()
         attempt.serve(ready, listening)
         queue.write()
-        if queue.broken and not self.policy.stopping:
-            self.fail("nobody reads the output any more (broken pipe)")
+        if queue.broken and self._readers:
+            self._readers = False  # said once, though the other stream may be read on
+            if not self.policy.stopping:
+                self.fail("nobody reads the output any more (broken pipe)")
 
     def _tick(self, attempt: Attempt) -> None:
         now = time.monotonic()

@@ -1,0 +1,91 @@
+"""The loop that watches a job, without processes; and what a job refuses before it begins."""
+
+import os
+import threading
+import time
+
+import pytest
+
+from horovod.runner.base.errors import LaunchError
+from horovod.runner.job.job import Job
+from horovod.runner.job.policy import Policy
+from horovod.runner.job.watch import Watch
+from horovod.runner.output.output import OutputQueue
+from horovod.runner.output.screen import Screen
+from horovod.runner.plan.hosts import Host, assign
+from horovod.runner.plan.settings import LaunchSettings
+
+SETTINGS = LaunchSettings(command=["true"], slots=assign([Host("localhost", 1)], 1))
+LIMIT = 60.0  # s
+
+
+class Ended:
+    """An attempt of which nothing runs any more; `stopped`: how often it was asked to stop."""
+
+    gone = True
+    stopped = 0
+
+    def start(self):
+        pass
+
+    def events(self, listening):
+        return {}
+
+    def serve(self, ready, listening):
+        pass
+
+    def next_time(self):
+        return None
+
+    def tick(self, now, listening):
+        pass
+
+    def doubtful(self, now):
+        return False
+
+    def stop(self, grace):
+        self.stopped += 1
+
+
+def make_watch(output=None):
+    return Watch(Screen(SETTINGS, output), Policy(time.monotonic(), None), None, 1)
+
+
+def test_a_reader_that_is_gone_is_told_of_once():
+    """While the other stream still has a reader, who takes his time."""
+    (gone, out), (near, err) = os.pipe(), os.pipe()
+    os.close(gone)
+    received = bytearray()
+
+    def read():
+        while data := os.read(near, 1 << 14):
+            received.extend(data)
+            time.sleep(0.002)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        watch, attempt = make_watch(OutputQueue(out, err)), Ended()
+        watch.screen.queue.put(1, b"nobody reads this\n")
+        watch.screen.queue.put(2, b"x" * 99 * 10000 + b"\n")
+        watch.run(attempt)
+    finally:
+        os.close(out)
+        os.close(err)
+        reader.join(LIMIT)
+        os.close(near)
+    assert len(received) == 990001
+    assert watch.troubles == ["nobody reads the output any more (broken pipe)"]
+    assert attempt.stopped == 1
+
+
+def test_a_job_that_is_refused_leaves_the_files_of_another(tmp_path):
+    file = tmp_path / "rank.0" / "stdout"
+    file.parent.mkdir()
+    file.write_text("of the last job")
+    refused = LaunchSettings(
+        command=["true"], slots=SETTINGS.slots, output_filename=str(tmp_path), ssh_identity_file="/no/such/key"
+    )
+    with pytest.raises(LaunchError, match="/no/such/key"):
+        Job(refused, os.environ).run()
+    assert file.read_text() == "of the last job"
