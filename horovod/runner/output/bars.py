@@ -9,6 +9,7 @@ from horovod.runner.output.output import OutputSink
 from horovod.runner.output.row import Row
 from horovod.runner.output.stream_text import StreamText
 
+_NEVER = float("inf")
 LOG_INTERVAL = 10.0  # s between two states of a bar in a file or pipe
 
 
@@ -19,43 +20,49 @@ class BarBoard:
         self._queue = queue
         self._prefix = prefix
         self._texts: dict[Source, StreamText] = {}
+        self._dues: dict[Source, float] = {}  # when something is to be done although nothing comes
+        self._soonest = _NEVER  # of these, or earlier
 
     def follow(self, source: Source, text: StreamText) -> None:
-        """The stream has written something."""
+        """The stream has written something, or lines of it have been taken."""
+        self._dues.pop(source, None)
         if text.drawing:
             self._texts[source] = text
         elif self._texts.pop(source, None) is None:
             return
+        rows = text.seen()
+        dues = [text.next_due()]
         if self._queue.shows_bars(source[1]):
-            self._queue.draw(source, Bars(source[1], self._prefix(source), text.seen()))
+            self._queue.draw(source, Bars(source[1], self._prefix(source), rows))
+        else:
+            dues += [_due(row) for row in rows]
+        due = min((due for due in dues if due is not None), default=None)
+        if due is not None:
+            self._dues[source] = due
+            self._soonest = min(self._soonest, due)
 
-    def drawing(self) -> list[tuple[Source, StreamText]]:
-        """Those that are at it."""
-        return list(self._texts.items())
+    def due(self, now: float) -> list[tuple[Source, StreamText]]:
+        """The streams whose lines may be over by now, or of which something is to be logged."""
+        if now < self._soonest:
+            return []
+        due = [source for source, at in self._dues.items() if at <= now]
+        self._soonest = min((at for at in self._dues.values() if at > now), default=_NEVER)
+        return [(source, self._texts[source]) for source in due]
 
-    def due(self, source: Source, now: float) -> list[bytes]:
-        """The states of its bars that are to be logged now."""
+    def logged(self, source: Source, now: float) -> list[bytes]:
+        """The states of its bars that the log gets now."""
         if self._queue.shows_bars(source[1]) or source not in self._texts:
             return []
-        return [row.logged(now) for row in self._texts[source].seen() if _due(row) <= now]
+        rows = [(row, _due(row)) for row in self._texts[source].seen()]
+        return [row.logged(now) for row, due in rows if due is not None and due <= now]
 
     def next_due(self) -> float | None:
-        """When a stream is to be settled, or something to be logged."""
-        dues = [text.next_due() for text in self._texts.values()]
-        dues += [
-            _due(row)
-            for source, text in self._texts.items()
-            if not self._queue.shows_bars(source[1])
-            for row in text.seen()
-        ]
-        return min((due for due in dues if due is not None and due != _NEVER), default=None)
+        """When to ask `due`."""
+        return self._soonest if self._dues else None
 
 
-_NEVER = float("inf")
-
-
-def _due(row: Row) -> float:
+def _due(row: Row) -> float | None:
     """When the log gets the state of the bar."""
     if row.left is not None or not row.changed or row.since is None:
-        return _NEVER
+        return None
     return row.since + LOG_INTERVAL

@@ -51,17 +51,16 @@ class Display:
             text = self._texts[rank, stream] = StreamText(contain=self._queue.is_terminal(stream))
         lines = text.feed(data, now)
         if lines:
-            self._settle(rank, 3 - stream, now, at_once=True)  # which it has written before
+            self._go_on(rank, 3 - stream, now)
         self._take_lines(rank, stream, now, lines)
         self._board.follow((rank, stream), text)
 
-    def _settle(self, rank: int, stream: int, now: float, at_once: bool = False) -> None:
+    def _go_on(self, rank: int, stream: int, now: float) -> None:
+        """The rank has written on its other stream: what it has ended on this one came before."""
         text = self._texts.get((rank, stream))
-        if text is not None and text.drawing:
-            lines = text.settle(now, at_once) + self._board.due((rank, stream), now)
-            if lines:
-                self._take_lines(rank, stream, now, lines)
-                self._board.follow((rank, stream), text)
+        if text is not None and text.drawing and (lines := text.settle(now, at_once=True)):
+            self._take_lines(rank, stream, now, lines)
+            self._board.follow((rank, stream), text)
 
     def finish(self, rank: int, now: float) -> None:
         """The rank has ended: show what it left without an end of line."""
@@ -87,8 +86,10 @@ class Display:
 
     def tick(self, now: float) -> None:
         """Show the lines whose time has come."""
-        for (rank, stream), _ in self._board.drawing():
-            self._settle(rank, stream, now)
+        for source, text in self._board.due(now):
+            lines = text.settle(now) + self._board.logged(source, now)
+            self._take_lines(*source, now, lines)
+            self._board.follow(source, text)
         for ranks, line in self._farewells.take(now):
             self._put(ranks, 2, line)
         self._show_groups(now)

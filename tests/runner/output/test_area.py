@@ -166,6 +166,19 @@ def test_two_terminals_and_none():
     none.close()
 
 
+def test_what_is_typed_moves_the_bars_up():
+    sink = Kept()
+    sink.draw((0, ERR), bars("5%", "6%"))
+    sink.refresh(1.0)
+    sink.take()
+    sink.typed(b"yes\nno\n")  # its end is in the fourth line now
+    sink.put(OUT, b"line\n")
+    assert sink.take() == b"\r\x1b[3A\x1b[Jline\n"
+    sink.typed(b"\n")  # nothing is drawn
+    sink.put(OUT, b"line\n")
+    assert sink.take() == b"line\n"
+
+
 @pytest.mark.parametrize("waiting", [False, True])
 def test_nothing_drawn_is_left_behind(monkeypatch, waiting):
     monkeypatch.setenv("TERM", "xterm")
