@@ -38,8 +38,8 @@ class Reducer(Protocol):
     def pass_failed(self) -> None:
         """``backward()`` is raising an exception. Must not block."""
 
-    def begin(self) -> None:
-        """Submits all that can be submitted, without blocking."""
+    def begin(self, *, alone: bool) -> None:
+        """Submits all that can be submitted, without blocking. ``alone``: no other one does so in this pass."""
 
     def answer(self, seconds: float) -> bool:
         """Submits what other ranks asked for; False when they have not all asked within ``seconds``."""
@@ -140,7 +140,7 @@ def complete(reducers: Iterable[Reducer]) -> None:
     failed: list[Reducer] = []
     due = sorted((r for r in reducers if r.pass_ended()), key=lambda r: r.name)
     for reducer in due:
-        attempt(reducer, reducer.begin)
+        attempt(reducer, functools.partial(reducer.begin, alone=len(due) == 1))
     waiting = [r for r in due if r not in failed]
     while waiting:
         turn = -1.0 if len(waiting) == 1 else _TURN_SECONDS

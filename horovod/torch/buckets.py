@@ -32,7 +32,6 @@ _AT_ONCE = 32 << 10
 
 _grad_of = attrgetter("grad")
 _version_of = attrgetter("_version")
-_dtype_of = attrgetter("dtype")
 _needs_grad = attrgetter("requires_grad")
 _pointer_of = torch.Tensor.data_ptr
 _is_contiguous = torch.Tensor.is_contiguous
@@ -100,23 +99,24 @@ class Bucket:
 
     __slots__ = (
         "_addresses",
-        "_came",
         "_dtype",
         "_memory_is_ours",
         "_parameters",
         "_storage_uses",
         "_taken_from",
-        "_versions",
         "_view_uses",
+        "came",
         "changed",
         "flat",
         "gathered",
         "job",
+        "left_alone",
         "members",
         "name",
         "outgrown",
         "partly_sent",
         "sent",
+        "versions",
         "views",
         "waiting_for",
     )
@@ -143,11 +143,12 @@ class Bucket:
         self.waiting_for = len(self.members)  # gradients that backward has yet to make
         self.gathered = False  # are all gradients views, and known not to have been missing?
         self.sent = False  # as a whole
+        self.left_alone = False  # since it was gathered
         self._memory_is_ours = False
         self._taken_from.clear()
         # The gradients as they came, later as they were submitted, with their versions: nobody is to change them.
-        self._came: list[Any] = [None] * len(self.members)
-        self._versions = [0] * len(self.members)
+        self.came: list[Any] = [None] * len(self.members)
+        self.versions = [0] * len(self.members)
         self.changed: Slot | None = None  # one whose gradient was not left alone
 
     def _allocate(self) -> None:
@@ -175,35 +176,31 @@ class Bucket:
     def _all_in_place(self) -> bool:
         return list(map(_pointer_of, self.views)) == self._addresses and all(map(_is_contiguous, self.views))
 
-    def come(self, slot: Slot) -> bool:
-        """Notes that a backward pass has made the slot's gradient, which nobody is to change until it is reduced. Have
-        all come?"""
-        # The path of every gradient: no call that is not needed.
-        grad = self._came[slot.place] = slot.parameter.grad
-        self._versions[slot.place] = grad._version  # type: ignore[union-attr]
-        self.waiting_for -= 1
-        return self.waiting_for == 0
-
     def has_come(self, slot: Slot) -> bool:
-        """Has ``come`` been called in this step?"""
-        return self._came[slot.place] is not None
+        """Is the gradient noted in ``came``?"""
+        return self.came[slot.place] is not None
 
-    def gather(self) -> None:
-        """Makes all gradients views of the bucket, if they are none yet; a parameter that has none gets one of
-        zeros."""
+    def gather(self, left_alone: bool) -> None:
+        """Makes all gradients views of the bucket, if they are none yet; a parameter that has none gets one of zeros.
+        ``left_alone``: nobody changes them from now on until they are reduced."""
         self.look_for_change()
         if self.changed is None and self.waiting_for == 0:
-            self._take_all()
+            whole = self._take_all()
         else:
+            whole = False
             for slot in self.members:
                 self.fill(slot)
-        self._came = list(map(_grad_of, self._parameters))
-        self._versions = list(map(_version_of, self._came))
+        self.came = self.views.copy() if whole else list(map(_grad_of, self._parameters))
+        self.left_alone = left_alone
+        if not left_alone:
+            self.versions = list(map(_version_of, self.came))
         self.gathered = True
 
     def look_for_change(self) -> None:
-        """Sets ``changed`` if a gradient is no more what it was when it came or was submitted."""
-        came, versions = self._came, self._versions
+        """Sets ``changed`` if a gradient is no more what it was when it came or was gathered."""
+        if self.left_alone:
+            return
+        came, versions = self.came, self.versions
         if (
             self.waiting_for == 0
             and all(map(is_, map(_grad_of, self._parameters), came))
@@ -214,23 +211,26 @@ class Bucket:
             if grad is not None and (slot.parameter.grad is not grad or grad._version != version):
                 self.changed = self.changed or slot
 
-    def _take_all(self) -> None:
-        in_place = self._all_in_place()
-        if in_place and all(map(is_, self._came, self.views)):
-            return
+    def _take_all(self) -> bool:
+        """Takes all gradients, which have come. Are all views now?"""
+        if all(map(is_, self.came, self.views)) and self._all_in_place():
+            return True
         if not self._memory_is_ours:
             self._make_memory_ours()
-        grads = list(map(_grad_of, self._parameters))
-        if set(map(_dtype_of, grads)) == {self._dtype} and not any(map(_needs_grad, grads)):
+        elif not self._all_in_place():
+            self._put_in_place()
+        grads = self.came
+        if not any(map(_needs_grad, grads)):
             try:
                 _copy_all(self.views, grads)
                 for p, view in zip(self._parameters, self.views, strict=True):
                     p.grad = view
-                return
-            except RuntimeError:  # sparse ones, or a parameter that has become something else
+                return True
+            except RuntimeError:  # sparse ones, or of another dtype or device, as their parameters are now
                 pass
         for slot in self.members:
             self.take(slot)
+        return False
 
     def take(self, slot: Slot) -> None:
         """Makes the gradient of the slot's parameter a view of the bucket, if it is none yet."""
@@ -258,9 +258,7 @@ class Bucket:
         views of them, leaves them the memory and goes on in new memory."""
         self._memory_is_ours = True
         if not self._all_in_place():
-            for place in range(len(self.members)):
-                if not self._in_place(place):
-                    self.views[place] = self._view(place)
+            self._put_in_place()
         kept = _storage_uses(self.flat.untyped_storage()._cdata) > self._storage_uses
         if not kept and max(map(sys.getrefcount, self.views)) > self._view_uses:
             # Autograd may have a reference to a gradient that is a parameter's.
@@ -275,8 +273,13 @@ class Bucket:
                 view = self.views[place]
                 view.copy_(old)
                 p.grad = view
-                if self._came[place] is old and self._versions[place] == old._version:
-                    self._came[place], self._versions[place] = view, view._version
+                if self.came[place] is old and self.versions[place] == old._version:
+                    self.came[place], self.versions[place] = view, view._version
+
+    def _put_in_place(self) -> None:
+        for place in range(len(self.members)):
+            if not self._in_place(place):
+                self.views[place] = self._view(place)
 
     def fill(self, slot: Slot) -> None:
         """Takes the slot's gradient; a parameter that has none gets one of zeros."""

@@ -30,6 +30,12 @@ class Contribution:
         self._mine: list[int] = []  # flags
         self._parts = False  # are there parts of buckets or groups, which are not submitted yet?
 
+    def gather(self) -> None:
+        """Has complete buckets take their gradients, so that all that is left can be submitted at once."""
+        for bucket in self._bucketing.buckets:
+            if not (bucket.waiting_for or bucket.gathered):
+                bucket.gather(self._on_the_way.alone)
+
     def flags(self, since: int) -> list[int]:
         """By parameter: 0 without a gradient to reduce, 1 + sparse dimensions for a sparse one, else what
         ``Bucketing.flag`` says. ``since``: leaves gradients out that no backward pass from this number on has made."""
@@ -37,7 +43,7 @@ class Contribution:
         for slot in self._bucketing.apart(self._slots):  # many may be frozen, or not used
             flags[slot.index] = 0 if slot.parameter.grad is None else self._flag(slot, since)
         for bucket in self._bucketing.buckets:
-            if not bucket.gathered:
+            if bucket.waiting_for and not bucket.sent:
                 for slot in bucket.members:
                     flags[slot.index] = self._flag(slot, since)
         self._mine = flags

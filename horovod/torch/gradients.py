@@ -165,10 +165,12 @@ class GradientReducer:
             if bucket is None and slot.group is None:
                 self._bucketing.arrived.append(slot)
         elif bucket is not None:
-            if bucket.come(slot):
-                bucket.gather()
-                if self._bucketing.expects_more():
-                    self._on_the_way.bucket(bucket)
+            place = slot.place
+            bucket.came[place] = grad = slot.parameter.grad
+            bucket.versions[place] = grad._version  # type: ignore[union-attr]
+            bucket.waiting_for -= 1
+            if bucket.waiting_for == 0 and self._bucketing.expects_more():
+                self._on_the_way.bucket(bucket)
         elif slot.group is None:
             self._bucketing.arrived.append(slot)
             self._on_the_way.watch(slot)
@@ -289,9 +291,11 @@ class GradientReducer:
             self.reset()
             raise
 
-    def begin(self, at_step: bool = False, only_new: bool = True) -> None:
+    def begin(self, at_step: bool = False, only_new: bool = True, *, alone: bool = False) -> None:
         """See backward.Reducer. ``at_step``: this is no backward pass's end. ``only_new``: as in ``synchronize``."""
         with torch.no_grad():
+            self._on_the_way.alone = alone
+            self._contribution.gather()
             self._enter_job()
             self._bucketing.settle()
             flags = self._contribution.flags(self._first_pass if only_new else 0)

@@ -73,6 +73,8 @@ class Submissions:
         self._residuals = Residuals() if getattr(options.compression, "error_feedback", False) else None
         self._in_place = self._residuals is None and leaves_alone(options.compression)
         self._watched: list[Slot] = []
+        self.alone = False
+        """Is this the end of a pass, when nobody changes gradients until they are reduced?"""
 
     def __contains__(self, key: Any) -> bool:
         return key in self._pending
@@ -144,7 +146,7 @@ class Submissions:
     def bucket(self, bucket: Bucket) -> None:
         """Submits a whole bucket."""
         if not bucket.gathered:
-            bucket.gather()
+            bucket.gather(self.alone)
         bucket.sent = True
         bucket.partly_sent = 0
         self._submit(None, bucket, bucket.flat, bucket.name)
@@ -270,6 +272,7 @@ class Submissions:
                 except Exception as error:
                     failure = failure or error
                 del self._pending[key]
+        self.alone = False
         if failure is not None:
             raise failure
 

@@ -7,6 +7,7 @@ import importlib.util
 import io
 import json
 import math
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,6 +98,25 @@ def test_training_steps_are_given_as_units_per_second() -> None:
     rows = {"net, 4 a rank": {"horovod": report.Cell({"step": [0.5] * 3}), "DDP": report.Cell(failure="died")}}
     text = report.throughput(2, ["horovod", "DDP"], rows, {"net, 4 a rank": (4 * 100, "images")})
     assert text == "- net, 4 a rank: horovod 1,600 images per second"
+
+
+def test_the_default_optimizer_has_a_column_of_its_own() -> None:
+    job, modes = cases.COLUMNS["optimizer"]
+    assert "optimizer" in cases.DEFAULT
+    assert {kind: modes[kind] for kind in ("many", "resnet")} == {"many": ["optimizer"], "resnet": ["optimizer"]}
+    assert "optimizer" not in cases.COLUMNS["horovod"][1]["many"]
+    assert job == cases.COLUMNS["horovod"][0]
+
+
+def test_what_the_optimizer_adds_is_measured_beside_raw_calls_and_ddp() -> None:
+    words = [str(FOLDER / "optimizer.py"), "--rounds", "1", "--steps", "2", "--cases", "many"]
+    command = [sys.executable, "-m", "horovod.runner", "-np", "2", sys.executable, *words]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    rows = [line.split("|")[1].strip() for line in run.stdout.splitlines() if "|" in line]
+    for row in ("backward alone", "raw asynchronous calls", "optimizer, addition", "DDP, addition"):
+        assert row in rows, run.stdout
+    assert "hooks that do nothing, addition" in rows
 
 
 def test_what_is_measured_of_tensorflow_has_columns_and_parts(tensorflow_run: ModuleType) -> None:
