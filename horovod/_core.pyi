@@ -181,6 +181,10 @@ class Engine:
         for later engines it is ordinary memory. A forked child shares it with its parent (no copy on write)."""
 
     def process_sets(self) -> dict[int, list[int]]: ...
+    def name_group(self, kind: int, process_set: int, face: int = 0) -> str:
+        """A name for a group that has none: groups of a kind are matched by the order in which the ranks of a set ask
+        for it."""
+
     def ended(self) -> tuple[str, int] | None:
         """Why operations are refused; None while they are not, and after this process's own shutdown.
 

@@ -8,10 +8,13 @@ import re, sys
 from pathlib import Path
 
 from horovod.common.contract.settings import generate_docs
+from horovod.common.dtypes import generate_header
 
 bad = []
 if Path("docs/settings.md").read_text() != generate_docs():
     bad.append("docs/settings.md is not current: python -m horovod.common.contract.settings > docs/settings.md")
+if Path("core/base/dtype_table.h").read_text() != generate_header():
+    bad.append("core/base/dtype_table.h is not current: python -m horovod.common.dtypes > core/base/dtype_table.h")
 links = {}
 for page in [*Path(".").glob("*.md"), *Path("docs").rglob("*.md"), *Path("benchmarks").rglob("*.md")]:
     targets = [target for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()) if "://" not in target]

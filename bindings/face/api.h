@@ -87,6 +87,10 @@ typedef struct HvdFaceApi {
   // An answer to HvdQuestion; -1: the face has not called init; HVD_SET_*: HVD_UNKNOWN_PROCESS_SET. `process_set` counts for HVD_SET_*
   // only; HVD_SET_RANK: -2 when this rank is no member.
   int32_t (*ask)(int32_t face, int32_t question, int32_t process_set);
+
+  // A name for a group that has none, to be given to its members' requests: groups of a kind are matched by the order in which the ranks
+  // of a set ask for it. "" while the face is not in the job.
+  void (*name_group)(int32_t face, int32_t kind, int32_t process_set, char* name, size_t name_bytes);
 } HvdFaceApi;
 
 }  // extern "C"

@@ -3,6 +3,8 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "base/dtype.h"
+
 namespace hvd::jax {
 namespace {
 
@@ -48,20 +50,20 @@ class Reader {
   std::string missing_;
 };
 
-// Numbers of horovod/common/dtypes.py; -1: the engine has no such type.
+// -1: the engine has no such type.
 int32_t engine_dtype(int32_t dtype) {
   switch (dtype) {
-    case xla::kU8: return 0;
-    case xla::kS8: return 1;
-    case xla::kU16: return 2;
-    case xla::kS16: return 3;
-    case xla::kS32: return 4;
-    case xla::kS64: return 5;
-    case xla::kF16: return 6;
-    case xla::kF32: return 7;
-    case xla::kF64: return 8;
-    case xla::kPred: return 9;
-    case xla::kBF16: return 10;
+    case xla::kU8: return static_cast<int32_t>(DType::uint8);
+    case xla::kS8: return static_cast<int32_t>(DType::int8);
+    case xla::kU16: return static_cast<int32_t>(DType::uint16);
+    case xla::kS16: return static_cast<int32_t>(DType::int16);
+    case xla::kS32: return static_cast<int32_t>(DType::int32);
+    case xla::kS64: return static_cast<int32_t>(DType::int64);
+    case xla::kF16: return static_cast<int32_t>(DType::float16);
+    case xla::kF32: return static_cast<int32_t>(DType::float32);
+    case xla::kF64: return static_cast<int32_t>(DType::float64);
+    case xla::kPred: return static_cast<int32_t>(DType::boolean);
+    case xla::kBF16: return static_cast<int32_t>(DType::bfloat16);
     default: return -1;
   }
 }

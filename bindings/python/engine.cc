@@ -218,6 +218,10 @@ void define_engine(nb::module_& m) {
     return block ? nb::cast(Buffer(block)) : nb::none();
   }, "nbytes"_a)
       .def("process_sets", [](PyEngine& self) { return self.live().process_sets(); })
+      .def("name_group",
+           [](PyEngine& self, int kind, uint32_t set, int face) {
+    return self.live().name_group(set, code("face", face, uint8_t{UINT8_MAX}), code("kind", kind, Kind::join));
+  }, "kind"_a, "process_set"_a, "face"_a = 0)
       .def("ended",
            [](PyEngine& self) -> nb::object {
     const Status why = self.live().ended();

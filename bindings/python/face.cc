@@ -39,12 +39,16 @@ std::shared_ptr<Engine> running(int32_t face) {
   return in ? current().engine : nullptr;
 }
 
+// As much of it as fits.
+void copy(const std::string& text, char* to, size_t bytes) {
+  if (bytes == 0) return;
+  const size_t n = std::min(bytes - 1, text.size());
+  std::memcpy(to, text.data(), n);
+  to[n] = 0;
+}
+
 int32_t refuse(int32_t code, const std::string& why, char* message, size_t bytes) {
-  if (bytes > 0) {
-    const size_t n = std::min(bytes - 1, why.size());
-    std::memcpy(message, why.data(), n);
-    message[n] = 0;
-  }
+  copy(why, message, bytes);
   return code;
 }
 int32_t refuse(const Status& status, char* message, size_t bytes) {
@@ -61,9 +65,11 @@ int32_t refuse_without_engine(int32_t face, char* message, size_t bytes) {
         message, bytes);
   }
   if (current().faces[static_cast<size_t>(face)] == Current::Membership::never) {
-    return refuse(HVD_NOT_INITIALIZED, "Horovod is not initialised in this process; call hvd.init() first", message, bytes);
+    return refuse(HVD_NOT_INITIALIZED, "Horovod has not been initialized in this process; call hvd.init() first", message, bytes);
   }
-  return refuse(HVD_SHUTDOWN, "Horovod has been shut down in this process; call hvd.init() to start again", message, bytes);
+  return refuse(HVD_SHUTDOWN,
+                "Horovod has not been initialized again in this process since it has been shut down; call hvd.init() to start again",
+                message, bytes);
 }
 
 template <class Enum>
@@ -156,7 +162,14 @@ int32_t ask(int32_t face, int32_t question, int32_t process_set) {
   return me != ranks.end();
 }
 
-const HvdFaceApi table{HVD_FACE_API_VERSION, sizeof(HvdFaceApi), submit, start, wait, result, release, ask};
+void name_group(int32_t face, int32_t kind, int32_t process_set, char* name, size_t bytes) {
+  const std::shared_ptr<Engine> engine = running(face);
+  const std::string made =
+      engine ? engine->name_group(static_cast<uint32_t>(process_set), static_cast<uint8_t>(face), static_cast<Kind>(kind)) : "";
+  copy(made, name, bytes);
+}
+
+const HvdFaceApi table{HVD_FACE_API_VERSION, sizeof(HvdFaceApi), submit, start, wait, result, release, ask, name_group};
 
 }  // namespace
 

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/dtype.h"
 #include "kernels.h"
 
 namespace hvd::tensorflow {
@@ -12,27 +13,25 @@ constexpr const char* kNames[] = {"allreduce", "allgather", "broadcast", "alltoa
 
 std::atomic<const HvdFaceApi*> attached{nullptr};
 
+// -1: the engine has no such type.
 int dtype_code(TF_DataType type) {
   switch (type) {
-    case kUint8: return 0;
-    case kInt8: return 1;
-    case kUint16: return 2;
-    case kInt16: return 3;
-    case kInt32: return 4;
-    case kInt64: return 5;
-    case kHalf: return 6;
-    case kFloat: return 7;
-    case kDouble: return 8;
-    case kBool: return 9;
-    case kBfloat16: return 10;
+    case kUint8: return static_cast<int>(DType::uint8);
+    case kInt8: return static_cast<int>(DType::int8);
+    case kUint16: return static_cast<int>(DType::uint16);
+    case kInt16: return static_cast<int>(DType::int16);
+    case kInt32: return static_cast<int>(DType::int32);
+    case kInt64: return static_cast<int>(DType::int64);
+    case kHalf: return static_cast<int>(DType::float16);
+    case kFloat: return static_cast<int>(DType::float32);
+    case kDouble: return static_cast<int>(DType::float64);
+    case kBool: return static_cast<int>(DType::boolean);
+    case kBfloat16: return static_cast<int>(DType::bfloat16);
     default: return -1;
   }
 }
 
-size_t item_size(int code) {
-  constexpr size_t sizes[] = {1, 1, 2, 2, 4, 8, 2, 4, 8, 1, 2};
-  return sizes[code];
-}
+size_t item_size(int code) { return size_of(static_cast<DType>(code)); }
 
 }  // namespace
 

@@ -87,12 +87,13 @@ std::string member_name(const Call& call, size_t i) {
   return call.name + "_" + std::to_string(i + 1) + "of" + std::to_string(call.members.size());
 }
 
-std::atomic<uint64_t> unnamed_groups{0};
-
 // Group members are matched by name or, without one, by order; the group itself needs a name that all ranks give it.
 std::string group_name(const Call& call) {
   if (!call.kernel->grouped) return "";
-  return call.name.empty() ? "group.noname." + std::to_string(unnamed_groups++) : call.name;
+  if (!call.name.empty()) return call.name;
+  char name[64] = "";
+  engine()->name_group(kFace, call.kernel->kind, call.kernel->process_set, name, sizeof name);
+  return name;
 }
 
 // Announces the members; `announce` is one of the engine's two ways. What it refuses is a failure of the call.
@@ -190,7 +191,7 @@ void answer(void* kernel, TF_OpKernelContext* ctx) {
   const int32_t set = call.kernel->process_set;
   const int32_t value = api ? api->ask(kFace, kAsked, set) : -1;
   if (value == -1 && kAsked != HVD_SET_INCLUDED) {  // that one's answer may be an error's number
-    call.fail(kFailedPrecondition, "Horovod is not initialised; call hvd.init() first");
+    call.fail(kFailedPrecondition, "Horovod has not been initialized in this process; call hvd.init() first");
   } else if (kAsked == HVD_SET_SIZE && value < 0) {
     call.fail(kInvalidArgument, "process set " + std::to_string(set) + " is unknown or was removed");
   } else {

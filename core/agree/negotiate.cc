@@ -57,6 +57,7 @@ void Negotiator::announce(int rank, Request request, double now) {
   }
   p.by_rank.push_back({rank, std::move(request)});
   settle(key);
+  fail_rest();
 }
 
 bool Negotiator::complete(const Key& key, const Pending& p) const {
@@ -191,6 +192,11 @@ void Negotiator::emit(const Key& key, Ready ready) {
     if (!group.error.ok() && ready.response.error.ok()) ready.response.error = group.error.with("group '" + g.name + "'");
     if (group.error.ok()) group.error = ready.response.error;
   }
+  const Pending& p = it->second;
+  const bool unlike = std::any_of(p.by_rank.begin(), p.by_rank.end(),
+                                  [&p](const Announced& a) { return a.request.group_size != p.by_rank.front().request.group_size; });
+  for (const GroupKey& g : groups) groups_[g].over |= unlike;
+  any_over_ |= unlike;
   const bool held = !groups.empty() && ready.response.error.ok();
   if (held) {
     ready.group_size = groups.begin()->size;

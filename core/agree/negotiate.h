@@ -54,7 +54,7 @@ class Negotiator {
   std::vector<std::string> keys() const;
 
   // Operations of different kinds under one base name, announced by disjoint ranks before `since`: the program diverged and neither will
-  // ever be ready. They become errors that name both operations (taken with take_ready()).
+  // ever be ready. They become errors that name both operations (taken with take_ready()). Likewise groups of one name and different sizes.
   void fail_diverged(double since);
 
  private:
@@ -80,6 +80,7 @@ class Negotiator {
     uint32_t decided = 0;   // members about which all ranks have spoken
     std::vector<Key> held;  // of them, those that wait in pending_
     Status error;           // of a member: all others share it
+    bool over = false;      // ranks disagree about its size
   };
   struct Joined {
     std::vector<int> ranks;  // in order of joining; not empty
@@ -90,8 +91,11 @@ class Negotiator {
   bool complete(const Key& key, const Pending& p) const;
   Response decide(const Key& key, Pending& p);
   Status check_announced(const std::vector<Announced>& by_rank, const std::vector<int>& members) const;
+  std::vector<std::pair<Key, Status>> unlike_groups(double since) const;
   static std::set<GroupKey> groups_of(const Key& key, const Pending& p);
   void emit(const Key& key, Ready ready);
+  void fail(const Key& key, const Status& why);
+  void fail_rest();
   void push(Ready ready, uint64_t unit);
   void release(const GroupKey& key, Group* group);
   void spoil(const Key& key, const Status& why);
@@ -106,6 +110,7 @@ class Negotiator {
   // All that ranks have announced and nobody has been told of yet; what is not in here, nor has joined, waits for nothing.
   std::map<Key, Pending> pending_;
   std::map<GroupKey, Group> groups_;   // of which something is decided
+  bool any_over_ = false;              // is one of them?
   std::map<uint8_t, Joined> joined_;   // by face
   double now_ = 0;                     // of the last announcement
   double last_decision_ = 0;

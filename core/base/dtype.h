@@ -1,39 +1,34 @@
-// Element types. The numeric codes are part of the contract with the Python package (horovod/common/dtypes.py) and of the wire.
+// Element types. The numeric codes are part of the contract with the Python package and of the wire (dtype_table.h).
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string_view>
 
+#include "base/dtype_table.h"
+
 namespace hvd {
 
-enum class DType : uint8_t {
-  uint8 = 0,
-  int8 = 1,
-  uint16 = 2,
-  int16 = 3,
-  int32 = 4,
-  int64 = 5,
-  float16 = 6,
-  float32 = 7,
-  float64 = 8,
-  boolean = 9,
-  bfloat16 = 10,
+#define HVD_NAME(cpp, name, bytes, floating) cpp,
+enum class DType : uint8_t { HVD_DTYPES(HVD_NAME) };
+#undef HVD_NAME
+
+namespace dtype_table {
+struct Row {
+  std::string_view name;
+  size_t bytes;
+  bool floating;
 };
-inline constexpr int kDTypeCount = 11;
+#define HVD_ROW(cpp, name, bytes, floating) Row{name, bytes, floating},
+inline constexpr Row kRows[] = {HVD_DTYPES(HVD_ROW)};
+#undef HVD_ROW
+}  // namespace dtype_table
 
-constexpr size_t size_of(DType d) {
-  constexpr size_t bytes[kDTypeCount] = {1, 1, 2, 2, 4, 8, 2, 4, 8, 1, 2};
-  return bytes[static_cast<size_t>(d)];
-}
+inline constexpr int kDTypeCount = static_cast<int>(sizeof dtype_table::kRows / sizeof *dtype_table::kRows);
 
-constexpr std::string_view name_of(DType d) {
-  constexpr std::string_view names[kDTypeCount] = {"uint8",   "int8",    "uint16",  "int16", "int32",   "int64",
-                                                   "float16", "float32", "float64", "bool",  "bfloat16"};
-  return names[static_cast<size_t>(d)];
-}
-
-constexpr bool is_float(DType d) { return d == DType::float16 || d == DType::float32 || d == DType::float64 || d == DType::bfloat16; }
+constexpr size_t size_of(DType d) { return dtype_table::kRows[static_cast<size_t>(d)].bytes; }
+constexpr std::string_view name_of(DType d) { return dtype_table::kRows[static_cast<size_t>(d)].name; }
+constexpr bool is_float(DType d) { return dtype_table::kRows[static_cast<size_t>(d)].floating; }
 constexpr bool is_half(DType d) { return d == DType::float16 || d == DType::bfloat16; }
 
 // What float32 values are while they travel between nodes (collectives/codec.h). The codes are part of the same contracts.

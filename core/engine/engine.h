@@ -51,6 +51,9 @@ class Engine {
   // of a set on one node keep in such memory needs no staging.
   std::shared_ptr<Arena::Block> allocate(size_t bytes) { return arena_->allocate(bytes); }
 
+  // Of an unnamed group that is about to be submitted (Submissions::name_group).
+  std::string name_group(uint32_t set, uint8_t face, Kind kind) { return submissions_.name_group(set, face, kind); }
+
   std::map<uint32_t, std::vector<int>> process_sets() const { return submissions_.sets(); }
   // What has happened so far, and what memory and links say of themselves.
   struct Stats : Counted {

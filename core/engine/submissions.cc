@@ -194,7 +194,14 @@ void Submissions::restart_unnamed(uint32_t id, uint8_t face) {
   erase_unnamed(first, first + 256);
 }
 
-void Submissions::erase_unnamed(uint64_t first, uint64_t end) { unnamed_.erase(unnamed_.lower_bound(first), unnamed_.lower_bound(end)); }
+void Submissions::erase_unnamed(uint64_t first, uint64_t end) {
+  for (auto* numbers : {&unnamed_, &groups_}) numbers->erase(numbers->lower_bound(first), numbers->lower_bound(end));
+}
+
+std::string Submissions::name_group(uint32_t set, uint8_t face, Kind kind) {
+  std::lock_guard lock(mutex_);
+  return "grouped_" + unnamed_prefix(kind) + std::to_string(groups_[stream_of(set, face, kind)]++);
+}
 
 void Submissions::remove_set(uint32_t id) {
   std::lock_guard lock(mutex_);

@@ -57,12 +57,16 @@ class Submissions {
   // These are about to be completed: their names may be used again.
   void release(const std::vector<Operation*>& operations);
 
+  // The name of the next unnamed group of operations of this kind: groups, like unnamed operations, are matched by the order in which the
+  // ranks of a set make them.
+  std::string name_group(uint32_t set, uint8_t face, Kind kind);
+
   // An unnamed operation that this rank never submitted ended as an error; if its number is not used yet, it never will be.
   void skip_unnamed(const Response& response, const std::string& name);
 
   void add_set(uint32_t id, std::vector<int> ranks);
   void remove_set(uint32_t id);
-  // Numbers a face's unnamed operations in the set from 0 again: ranks have not submitted equally many, but none is under way.
+  // Numbers a face's unnamed operations and groups in the set from 0 again: ranks have not submitted equally many, but none is under way.
   void restart_unnamed(uint32_t id, uint8_t face);
   std::map<uint32_t, std::vector<int>> sets() const;
 
@@ -112,7 +116,7 @@ class Submissions {
   std::atomic<size_t> queued_{0};
   std::unordered_set<std::string> in_flight_;  // names of operations that no schedule has; its cursor knows the others
   std::map<uint32_t, std::vector<int>> sets_;
-  std::map<uint64_t, uint64_t> unnamed_;  // by stream_of(): next number
+  std::map<uint64_t, uint64_t> unnamed_, groups_;  // by stream_of(): next number
   uint64_t next_sequence_ = 0;
   uint64_t fence_ = 0;
   Clock::time_point last_{};

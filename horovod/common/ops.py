@@ -1,5 +1,6 @@
 """Reduction operations, the old ``average=`` argument, and names on the wire."""
 
+import functools
 import math
 import numbers
 
@@ -124,4 +125,9 @@ def group_names(operation: str, name: str, count: int) -> tuple[str, list[str]]:
     """The name of a group and those of its members: ``grouped_allreduce.x`` and ``grouped_allreduce.x_1of2``, ..., for
     ("grouped_allreduce", "x", 2). Raises ValueError for a name that is no text."""
     group = wire_name(operation, name)
-    return group, [f"{group}_{i + 1}of{count}" for i in range(count)]
+    return group, _members(group, count)
+
+
+@functools.lru_cache(256)
+def _members(group: str, count: int) -> list[str]:
+    return [f"{group}_{i + 1}of{count}" for i in range(count)]

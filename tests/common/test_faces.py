@@ -238,7 +238,7 @@ def test_native_libraries_get_the_engine_while_their_face_is_in_the_job():
 
     number = 77  # no other test's
     face, first = faces.Face("native", number), HorovodBasics("tests")
-    assert native_start(number)[:2] == (7, "Horovod is not initialised in this process; call hvd.init() first")
+    assert native_start(number)[:2] == (7, "Horovod has not been initialized in this process; call hvd.init() first")
     first.init()
     try:
         assert native_start(number)[0] == 7  # another face's job

@@ -61,6 +61,8 @@ def test_not_initialized_is_said_in_these_words():
                 call()
             # Another test may have been here before with a job.
             assert isinstance(caught.value, (kind, tf.errors.UnknownError))
+        with pytest.raises(tf.errors.OpError, match="Horovod has not been initialized"):
+            tf.function(lambda: hvd.allreduce(one, name="in_a_graph"))()
         hvd.init()
         hvd.shutdown()
 

@@ -214,7 +214,7 @@ def sparse():
     assert first.dense_shape.numpy().tolist() == [10, 3]
     assert second.dense_shape.numpy().tolist() == [7]
     whole = tf.IndexedSlices(tf.constant([3, 4]), tf.constant([0, 1]))
-    assert hvd.allreduce(whole).values.numpy().tolist() == [3 // size, 4 // size] * size
+    assert hvd.allreduce(whole).values.numpy().tolist() == [3 / size, 4 / size] * size  # as TensorFlow divides
     for wrong in ({"op": hvd.Max}, {"op": hvd.Adasum}, {"prescale_factor": 2.0}, {"postscale_factor": 2.0}):
         with pytest.raises(NotImplementedError, match="IndexedSlices"):
             hvd.allreduce(mine, **wrong)

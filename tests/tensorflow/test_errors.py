@@ -60,6 +60,14 @@ MISMATCHES = {
         lambda: hvd.reducescatter(tf.ones([6]), name="t", op=odd(hvd.Sum, hvd.Average)),
         ["t", "Sum", "Average", "rank 1"],
     ),
+    "named groups' sizes": (
+        lambda: hvd.grouped_allreduce([tf.ones([2])] * odd(3, 2), name="t"),
+        ["size of the group", "2", "3", "rank 0", "rank 1"],
+    ),
+    "unnamed groups' sizes": (
+        lambda: hvd.grouped_allreduce([tf.ones([2])] * odd(1, 2)),
+        ["size of the group", "2", "1", "rank 0", "rank 1"],
+    ),
     "group member": (
         lambda: hvd.grouped_allreduce([tf.ones([2]), tf.ones([odd(5, 4)])], name="t"),
         ["t", "4", "5", "rank 1"],

@@ -5,7 +5,7 @@ from horovod.common import dtypes
 from horovod.common.faces import TORCH as face
 from horovod.common.ops import Sum
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.torch.ops import groups, handles
+from horovod.torch.ops import handles
 from horovod.torch.ops.tensors import set_id
 
 
@@ -18,8 +18,6 @@ def join(device: int = -1) -> int:
     """
     work = face.require_engine().join()
     handles.wait(work, None)
-    # The ranks have had different numbers of steps.
-    groups.restart(global_process_set)
     return work.sizes[0]
 
 

@@ -1,19 +1,20 @@
 """Names of grouped operations."""
 
-import functools
-import weakref
 from typing import Any
 
 import torch
 
+from horovod import _core
 from horovod.common.faces import TORCH as face
-from horovod.common.ops import wire_name
+from horovod.common.ops import group_names
 from horovod.common.process_sets import ProcessSet
+from horovod.torch.ops.tensors import set_id
 
-# Unnamed groups are numbered by kind within a process set. The count belongs to one registration of the set in one
-# job: a set that is removed gives its id to other members, whose counts start at 0, but its object is never
-# registered again.
-_counts: "weakref.WeakKeyDictionary[ProcessSet, tuple[Any, dict[str, int]]]" = weakref.WeakKeyDictionary()
+_KINDS = {
+    "grouped_allreduce": _core.KIND_ALLREDUCE,
+    "grouped_allgather": _core.KIND_ALLGATHER,
+    "grouped_reducescatter": _core.KIND_REDUCESCATTER,
+}
 
 
 def names(operation: str, name: str | None, count: int, process_set: ProcessSet) -> tuple[str, list[str]]:
@@ -22,19 +23,9 @@ def names(operation: str, name: str | None, count: int, process_set: ProcessSet)
     Without ``name`` the members go without one too, so the engine sees that every step has the same operations.
     """
     if not name:
-        return f"{operation}.noname.{_next(operation, process_set)}", [""] * count
-    group = wire_name(operation, name)
-    return group, _members(group, count)
-
-
-@functools.lru_cache(256)
-def _members(group: str, count: int) -> list[str]:
-    return [f"{group}_{i + 1}of{count}" for i in range(count)]
-
-
-def restart(process_set: ProcessSet) -> None:
-    """Starts to count at 0 again; the set's ranks do so together, when none has a group under way."""
-    _counts.pop(process_set, None)
+        number = set_id(process_set, operation)
+        return face.require_engine().name_group(_KINDS[operation], number, face.number), [""] * count
+    return group_names(operation, name, count)
 
 
 def check(tensors: Any, operation: str) -> list[torch.Tensor]:
@@ -42,13 +33,3 @@ def check(tensors: Any, operation: str) -> list[torch.Tensor]:
     if isinstance(tensors, torch.Tensor) or not hasattr(tensors, "__iter__"):
         raise ValueError(f"{operation}: tensors: a list of tensors is accepted, not {type(tensors).__name__}")
     return list(tensors)
-
-
-def _next(operation: str, process_set: ProcessSet) -> int:
-    job, counts = _counts.get(process_set, (None, {}))
-    if job is not face.job:
-        job, counts = face.job, {}
-        _counts[process_set] = (job, counts)
-    number = counts.get(operation, 0)
-    counts[operation] = number + 1
-    return number

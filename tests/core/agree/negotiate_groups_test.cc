@@ -1,6 +1,8 @@
 // Groups: complete or not, failing, mixed up, in a set that goes.
 #include <doctest/doctest.h>
 
+#include <set>
+
 #include "requests.h"
 
 using namespace hvd;
@@ -170,4 +172,60 @@ TEST_CASE("a group in a set that is removed") {
   n.announce(0, q, 0);
   CHECK(!n.take_ready().at(0).response.error.ok());
   CHECK(!n.has_pending());
+}
+TEST_CASE("groups of one name whose sizes differ between ranks become errors, whether or not they have a member in common") {
+  Negotiator n(3, labels(3));
+  const auto announce = [&n](int rank, uint32_t size, double when) {
+    for (uint32_t i = 1; i <= size; ++i)
+      n.announce(rank, member_of("g", size, "g_" + std::to_string(i) + "of" + std::to_string(size)), when);
+  };
+  announce(0, 2, 0);
+  announce(1, 3, 0);
+  n.fail_diverged(1);
+  CHECK(n.take_ready().empty());  // rank 2 may have both
+  announce(2, 2, 0.5);
+  n.fail_diverged(1);
+  const auto ready = n.take_ready();
+  CHECK(names(ready) == Names{"g_1of2", "g_1of3", "g_2of2", "g_2of3", "g_3of3"});
+  for (const Ready& one : ready) {
+    CHECK(one.response.error.message().find("the size of the group 'g': 2 on rank 0 on host0, 3 on rank 1 on host1") != std::string::npos);
+  }
+  CHECK(!n.has_pending());
+  CHECK(n.may_be_scheduled({}));
+  for (int r : {0, 1, 2}) announce(r, 3, 2);  // it can be tried again
+  for (const Ready& one : n.take_ready()) CHECK(one.response.error.ok());
+  CHECK(!n.has_pending());
+
+  for (int r : {0, 1, 2}) announce(r, r == 0 ? 1 : 2, 3);
+  n.fail_diverged(3);
+  CHECK(n.take_ready().size() == 3);
+  CHECK(!n.has_pending());
+  for (int r : {0, 1, 2}) {  // ranks that have several groups of the name under way are not taken for unlike
+    announce(r, r == 0 ? 2 : 3, 4);
+    announce(r, r == 0 ? 3 : 2, 4);
+  }
+  n.fail_diverged(4);
+  for (const Ready& one : n.take_ready()) CHECK(one.response.error.ok());
+}
+
+TEST_CASE("unnamed groups whose sizes differ between ranks: no member is left for the next operation to be taken for") {
+  for (const bool larger_first : {false, true}) {
+    Negotiator n(2, labels(2));
+    for (int turn : {0, 1}) {
+      const bool larger = (turn == 0) == larger_first;
+      for (int i = 0; i < (larger ? 3 : 2); ++i) {
+        Request q = member_of("grouped_allreduce.noname.0", larger ? 3 : 2, "allreduce.noname." + std::to_string(i));
+        q.unnamed = true;
+        n.announce(larger, std::move(q), 0);
+      }
+    }
+    std::set<std::string> failed;
+    for (const Ready& one : n.take_ready()) {
+      CHECK(one.response.error.message().find("the size of the group") != std::string::npos);
+      failed.insert(one.response.names.front());
+    }
+    CHECK(failed.size() == 3);
+    CHECK(!n.has_pending());
+    CHECK(n.may_be_scheduled({}));
+  }
 }

@@ -1,0 +1,35 @@
+"""Unnamed groups are numbered within their process set, as on every face."""
+
+import tensorflow as tf
+
+import horovod.tensorflow as hvd
+
+
+def counts_of_sets(mine):
+    """Rank 0 has groups in a set of its own first, of which rank 1 knows nothing."""
+    alone = hvd.ProcessSet([0])
+    hvd.init(process_sets=[alone])
+    group = [tf.ones([2]), tf.ones([3])]
+    if hvd.rank() == 0:
+        for _ in range(mine):
+            hvd.grouped_allreduce(group, op=hvd.Sum, process_set=alone)
+    sums = [hvd.grouped_allreduce(group, op=hvd.Sum)[1].numpy().tolist() for _ in range(3)]
+    rows = hvd.grouped_allgather(group)[1].shape[0]
+    hvd.shutdown()
+    return sums, rows
+
+
+def test_a_group_in_one_set_does_not_count_in_another(tf_pool):
+    assert tf_pool(2, initialized=False).run(counts_of_sets, 2) == [([[2.0] * 3] * 3, 6)] * 2
+
+
+def after_a_join():
+    """Ranks have had unlike numbers of groups when they have all joined."""
+    for _ in range(1 + hvd.rank()):
+        hvd.grouped_allreduce([tf.ones([2]), tf.ones([3])], op=hvd.Sum)
+    hvd.join()
+    return hvd.grouped_allreduce([tf.ones([2]), tf.ones([3])], op=hvd.Sum)[0].numpy().tolist()
+
+
+def test_counts_begin_anew_after_a_join(tf_pool):
+    assert tf_pool(2).run(after_a_join) == [[2.0, 2.0]] * 2
