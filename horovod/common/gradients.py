@@ -4,6 +4,7 @@ They speak of tensors and variables only through functions that a face gives. Al
 argument, what was given and what is accepted.
 """
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from numbers import Integral, Real
 from typing import Any, TypeVar
@@ -31,9 +32,9 @@ def check_passes(passes: Any) -> int:
 
 
 def check_predivide(factor: Any, op: int) -> float:
-    """``gradient_predivide_factor`` as a float: above 0, and 1 unless ``op`` is Average."""
-    if isinstance(factor, bool) or not isinstance(factor, Real) or not float(factor) > 0:
-        raise ValueError(f"gradient_predivide_factor is {factor!r}; accepted are numbers above 0")
+    """``gradient_predivide_factor`` as a float: above 0, finite, and 1 unless ``op`` is Average."""
+    if isinstance(factor, bool) or not isinstance(factor, Real) or not 0 < float(factor) < math.inf:
+        raise ValueError(f"gradient_predivide_factor is {factor!r}; accepted are finite numbers above 0")
     if factor != 1.0 and op != Average:
         raise ValueError(
             f"gradient_predivide_factor is {factor} with op={op_name(op)}; with another op than Average only 1.0 is "

@@ -187,36 +187,49 @@ class LocalVariables:
 
 
 def _reduce(
-    gradients: list[Any], groups: Iterable[list[int]], names: Sequence[str | None], options: _Options
+    gradients: list[Any],
+    groups: Iterable[tuple[str | None, list[int]]],
+    names: Sequence[str | None],
+    options: _Options,
 ) -> list[Any]:
     scope = unused(options.name)
     results = list(gradients)
-    for number, members in enumerate(groups):
-        if len(members) == 1:
+    for group, members in groups:
+        if group is None:
             i = members[0]
             name = f"{scope}/{i}" + (f"/{names[i]}" if names[i] else "")
             results[i] = _reduce_one(gradients[i], name, options)
         else:
-            outputs = _reduce_group([gradients[i] for i in members], f"{scope}/group{number}", options)
+            outputs = _reduce_group([gradients[i] for i in members], f"{scope}/{group}", options)
             for i, output in zip(members, outputs, strict=True):
                 results[i] = output
     return results
 
 
-def _groups(gradients: list[Any], variables: list[Any], groups: Any) -> list[list[int]]:
-    """Positions of gradients to be reduced together. A group has one dtype, and is of tensors or of IndexedSlices."""
+def _groups(gradients: list[Any], variables: list[Any], groups: Any) -> list[tuple[str | None, list[int]]]:
+    """The names and positions of gradients to be reduced together, (None, [i]) for one that is reduced alone. What has
+    such a name has one dtype, and is of tensors or of IndexedSlices.
+
+    A group with one member here may have several on another rank, and none here: it has its own name in any case, by
+    which ranks find out that they disagree.
+    """
     present = [i for i, gradient in enumerate(gradients) if gradient is not None]
     if tf.executing_eagerly() and not groups:
         groups = 1
     if not groups:
-        return [[i] for i in present]
+        return [(None, [i]) for i in present]
+    alone: list[int] = []
     if isinstance(groups, int):
         parts = rules.parts(present, groups)
     else:
         where = {key_of(variables[i]): i for i in present}
         parts = [[where.pop(key_of(v)) for v in group if key_of(v) in where] for group in groups]
-        parts += [[i] for i in where.values()]
-    return [same for part in parts for same in _by_kind(part, gradients)]
+        alone = list(where.values())
+    named: list[tuple[str | None, list[int]]] = []
+    for number, part in enumerate(parts):
+        kinds = _by_kind(part, gradients)
+        named += [(f"group{number}.{kind}" if kind else f"group{number}", same) for kind, same in enumerate(kinds)]
+    return named + [(None, [i]) for i in alone]
 
 
 def _by_kind(members: list[int], gradients: list[Any]) -> list[list[int]]:

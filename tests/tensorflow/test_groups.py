@@ -33,3 +33,25 @@ def after_a_join():
 
 def test_counts_begin_anew_after_a_join(tf_pool):
     assert tf_pool(2).run(after_a_join) == [[2.0, 2.0]] * 2
+
+
+def without_a_gradient():
+    """Rank 0 has no gradient for one of the variables; what each form says of that, and a reduction after it."""
+    one, other = tf.Variable([1.0, 2.0]), tf.Variable([3.0])
+    told = []
+    for groups in (None, 1, [[other, one]]):
+        with hvd.DistributedGradientTape(tf.GradientTape(), groups=groups) as tape:
+            loss = tf.reduce_sum(one * one) + (tf.reduce_sum(other) if hvd.rank() else 0.0)
+        try:
+            told.append(tape.gradient(loss, [one, other]))
+        except tf.errors.FailedPreconditionError as error:
+            told.append("disagree about the size of the group" in str(error))
+    third = tf.Variable([4.0])
+    with hvd.DistributedGradientTape(tf.GradientTape(), groups=[[other], [one, third]]) as tape:
+        loss = tf.reduce_sum(one * one) + tf.reduce_sum(third)
+    told += [None if g is None else g.numpy().tolist() for g in tape.gradient(loss, [one, other, third])]
+    return told
+
+
+def test_a_group_that_is_smaller_on_one_rank_is_an_error(tf_pool):
+    assert tf_pool(2).run(without_a_gradient) == [[True, True, True, [2.0, 4.0], None, [1.0]]] * 2

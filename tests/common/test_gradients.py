@@ -1,0 +1,30 @@
+"""The rules about reducing gradients that all faces share."""
+
+import math
+
+import pytest
+
+from horovod.common import gradients
+from horovod.common.ops import Average, Sum
+
+
+@pytest.mark.parametrize("factor", [0, -1.0, math.nan, math.inf, True, "2", None])
+def test_what_is_no_predivide_factor(factor):
+    with pytest.raises(ValueError, match=r"gradient_predivide_factor is .*; accepted are finite numbers above 0"):
+        gradients.check_predivide(factor, Average)
+
+
+def test_a_predivide_factor_goes_with_averages():
+    assert gradients.check_predivide(4, Average) == 4.0
+    assert gradients.scales(4.0) == (0.25, 4.0)
+    with pytest.raises(ValueError, match=r"with op=Sum; with another op than Average only 1\.0 is accepted"):
+        gradients.check_predivide(4, Sum)
+
+
+@pytest.mark.parametrize("count", [1, 3, 7, 100])
+def test_no_part_is_empty(count):
+    parts = gradients.parts(range(7), count)
+    assert [one for part in parts for one in part] == list(range(7))
+    assert len(parts) == min(count, 7)
+    assert all(parts)
+    assert gradients.parts([], count) == []
