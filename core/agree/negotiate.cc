@@ -47,6 +47,7 @@ void Negotiator::announce(int rank, Request request, double now) {
     return;
   }
   const Key key{request.set, request.face, request.name};
+  if (answer_late(key, rank, request)) return;
   auto [it, fresh] = pending_.try_emplace(key);
   Pending& p = it->second;
   if (fresh) p.first = now;
@@ -94,6 +95,7 @@ void Negotiator::settle_removed() {
   while (!removed_.empty()) {
     const uint32_t id = removed_.back();
     removed_.pop_back();
+    std::erase_if(answered_, [id](const auto& entry) { return entry.first.set == id; });
     std::vector<Key> keys;
     for (const auto& [key, p] : pending_) {
       if (key.set == id) keys.push_back(key);
@@ -260,6 +262,7 @@ void Negotiator::join(int rank, uint8_t face, double now) {
   ready.response.shapes = {{}};
   ready.response.sizes = {rank};
   joined_.erase(face);
+  std::erase_if(answered_, [face](const auto& entry) { return entry.first.set == 0 && entry.first.face == face; });  // numbered anew
   push(std::move(ready), ++units_);
 }
 
@@ -267,6 +270,7 @@ void Negotiator::settle_all_of_world() {
   std::vector<Key> keys;
   for (const auto& [key, p] : pending_) keys.push_back(key);
   for (const Key& key : keys) settle(key);
+  fail_rest();
 }
 
 std::vector<Ready> Negotiator::take_ready() {

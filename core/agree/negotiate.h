@@ -82,6 +82,11 @@ class Negotiator {
     Status error;           // of a member: all others share it
     bool over = false;      // ranks disagree about its size
   };
+  struct Answered {
+    Status why;
+    std::set<int> ranks;         // that have announced it
+    std::set<GroupKey> groups;   // in which it has been counted
+  };
   struct Joined {
     std::vector<int> ranks;  // in order of joining; not empty
     double last = 0;
@@ -96,6 +101,7 @@ class Negotiator {
   void emit(const Key& key, Ready ready);
   void fail(const Key& key, const Status& why);
   void fail_rest();
+  bool answer_late(const Key& key, int rank, const Request& request);
   void push(Ready ready, uint64_t unit);
   void release(const GroupKey& key, Group* group);
   void spoil(const Key& key, const Status& why);
@@ -111,6 +117,7 @@ class Negotiator {
   std::map<Key, Pending> pending_;
   std::map<GroupKey, Group> groups_;   // of which something is decided
   bool any_over_ = false;              // is one of them?
+  std::map<Key, Answered> answered_;   // by fail_rest(): who announces it later had submitted it before it heard of the error
   std::map<uint8_t, Joined> joined_;   // by face
   double now_ = 0;                     // of the last announcement
   double last_decision_ = 0;

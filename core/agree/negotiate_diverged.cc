@@ -38,7 +38,12 @@ std::vector<std::pair<Negotiator::Key, Status>> Negotiator::unlike_groups(double
   std::vector<std::pair<Key, Status>> failed;
   for (const auto& [name, spoken] : groups) {
     const auto set = table_.sets.find(std::get<0>(name));
-    if (set == table_.sets.end() || spoken.sizes.size() + joined(std::get<1>(name)).size() < set->second.size()) continue;
+    if (set == table_.sets.end()) continue;
+    const std::vector<int>& gone = joined(std::get<1>(name));
+    const bool all_spoken = std::all_of(set->second.begin(), set->second.end(), [&sizes = spoken.sizes, &gone](int rank) {
+      return sizes.count(rank) != 0 || std::find(gone.begin(), gone.end(), rank) != gone.end();
+    });
+    if (!all_spoken) continue;
     const auto& [first, mine] = *spoken.sizes.begin();
     const bool one_each = std::all_of(spoken.sizes.begin(), spoken.sizes.end(), [](const auto& entry) { return entry.second.size() == 1; });
     const auto other = std::find_if(spoken.sizes.begin(), spoken.sizes.end(), [&mine](const auto& entry) { return entry.second != mine; });
@@ -51,36 +56,69 @@ std::vector<std::pair<Negotiator::Key, Status>> Negotiator::unlike_groups(double
   return failed;
 }
 
-// What waits there becomes an error, unless it is decided.
-void Negotiator::fail(const Key& key, const Status& why) {
-  const auto it = pending_.find(key);
-  if (it == pending_.end() || it->second.decided) return;
-  const Request& like = it->second.by_rank.front().request;
+namespace {
+
+Ready failure_of(const Request& like, const Status& why) {
   Ready ready;
   ready.response.kind = like.kind;
   ready.response.set = like.set;
   ready.response.face = like.face;
   ready.response.dtype = like.dtype;
-  ready.response.names = {key.name};
+  ready.response.names = {like.name};
   ready.response.shapes = {like.shape};
   ready.response.error = why;
-  emit(key, std::move(ready));
+  return ready;
+}
+
+}  // namespace
+
+// What waits there becomes an error, unless it is decided.
+void Negotiator::fail(const Key& key, const Status& why) {
+  const auto it = pending_.find(key);
+  if (it == pending_.end() || it->second.decided) return;
+  emit(key, failure_of(it->second.by_rank.front().request, why));
 }
 
 // Unnamed members of groups about whose size ranks are known to disagree: nobody waits until it is plain that the others never announce
-// them, lest the next unnamed operations of those be taken for them. Each name is used once, so a rank may hear of one twice.
+// them, lest the next unnamed operations of those be taken for them. Who has submitted such a one already is answered when it announces it.
 void Negotiator::fail_rest() {
   if (!any_over_) return;
+  constexpr size_t kAnswered = 1024;  // remembered; a rank that has heard of the error first never uses the name
   std::vector<std::pair<Key, Status>> rest;
   for (const auto& [key, p] : pending_) {
-    if (!p.by_rank.front().request.unnamed) continue;
+    if (p.decided || !p.by_rank.front().request.unnamed) continue;
     for (const GroupKey& g : groups_of(key, p)) {
       const auto group = groups_.find(g);
-      if (group != groups_.end() && group->second.over) rest.emplace_back(key, group->second.error.with("group '" + g.name + "'"));
+      if (group == groups_.end() || !group->second.over) continue;
+      rest.emplace_back(key, group->second.error.with("group '" + g.name + "'"));
+      break;
     }
   }
-  for (const auto& [key, why] : rest) fail(key, why);
+  for (const auto& [key, why] : rest) {
+    const Pending& p = pending_.at(key);
+    Answered answered{why, {}, groups_of(key, p)};
+    for (const Announced& a : p.by_rank) answered.ranks.insert(a.rank);
+    fail(key, why);
+    answered_.insert_or_assign(key, std::move(answered));
+    if (answered_.size() > kAnswered) answered_.erase(answered_.begin());
+  }
   any_over_ = std::any_of(groups_.begin(), groups_.end(), [](const auto& entry) { return entry.second.over; });
+}
+
+// The others hear of it twice and have nothing by that name any more.
+bool Negotiator::answer_late(const Key& key, int rank, const Request& request) {
+  const auto it = answered_.find(key);
+  if (it == answered_.end() || !request.unnamed || !it->second.ranks.insert(rank).second) return false;
+  Answered& answered = it->second;
+  for (const GroupKey& g : groups_of(key, {{{rank, request}}, 0, {}})) {
+    const auto group = groups_.find(g);
+    if (!answered.groups.insert(g).second || group == groups_.end()) continue;
+    if (++group->second.decided >= g.size) groups_.erase(group);
+  }
+  push(failure_of(request, answered.why), ++units_);
+  const auto set = table_.sets.find(key.set);
+  if (set == table_.sets.end() || answered.ranks.size() >= set->second.size()) answered_.erase(it);
+  return true;
 }
 
 void Negotiator::fail_diverged(double since) {

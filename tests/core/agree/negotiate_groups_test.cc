@@ -173,6 +173,7 @@ TEST_CASE("a group in a set that is removed") {
   CHECK(!n.take_ready().at(0).response.error.ok());
   CHECK(!n.has_pending());
 }
+
 TEST_CASE("groups of one name whose sizes differ between ranks become errors, whether or not they have a member in common") {
   Negotiator n(3, labels(3));
   const auto announce = [&n](int rank, uint32_t size, double when) {
@@ -228,4 +229,84 @@ TEST_CASE("unnamed groups whose sizes differ between ranks: no member is left fo
     CHECK(!n.has_pending());
     CHECK(n.may_be_scheduled({}));
   }
+}
+
+namespace {
+
+Request unnamed(int number, const std::string& group = "", uint32_t size = 0) {
+  Request q = member_of(group, size, "allreduce.noname." + std::to_string(number));
+  q.unnamed = true;
+  return q;
+}
+const std::string kGroup = "grouped_allreduce.noname.0";
+
+// Names of what has failed, each once.
+std::set<std::string> failures(Negotiator* n) {
+  std::set<std::string> all;
+  for (const Ready& one : n->take_ready()) {
+    CHECK(contains(one.response.error.message(), "the size of the group"));
+    all.insert(one.response.names.front());
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("unnamed groups of unlike size: a rank that is answered before all it has submitted has been announced leaves nothing behind") {
+  for (const bool next : {false, true}) {
+    Negotiator n(3, labels(3));
+    const auto announce = [&n](int rank, int size) {
+      for (int i = 0; i < size; ++i) n.announce(rank, unnamed(i, kGroup, static_cast<uint32_t>(size)), 0);
+    };
+    announce(0, next ? 3 : 2);
+    announce(1, 3);
+    announce(2, next ? 2 : 3);
+    CHECK(failures(&n).size() == 3);
+    if (next) {  // the smaller group's rank has gone on meanwhile
+      CHECK(!n.has_pending());
+      n.announce(2, unnamed(2), 0);
+      CHECK(failures(&n) == std::set<std::string>{"allreduce.noname.2"});
+    }
+    CHECK(!n.has_pending());
+    CHECK(n.may_be_scheduled({}));
+    for (int r : {0, 1, 2}) n.announce(r, unnamed(3), 0);
+    const auto ready = n.take_ready();
+    REQUIRE(ready.size() == 1);
+    CHECK(ready[0].response.error.ok());
+  }
+}
+
+TEST_CASE("groups of unlike size while a rank has joined: nothing waits, and only members of the set are waited for") {
+  {
+    Negotiator n(3, labels(3));
+    for (int r : {0, 1}) {
+      for (int i = 0; i < 2 + r; ++i) n.announce(r, unnamed(i, kGroup, static_cast<uint32_t>(2 + r)), 0);
+    }
+    CHECK(n.take_ready().empty());
+    n.announce(2, request("join", Kind::join), 0);
+    CHECK(failures(&n).size() == 3);
+    for (int r : {0, 1}) n.announce(r, request("join", Kind::join), 0);
+    CHECK(names(n.take_ready()) == Names{kJoinName});
+    for (int r : {0, 1, 2}) n.announce(r, unnamed(2), 0);  // numbered from 0 again
+    CHECK(n.take_ready().at(0).response.error.ok());
+    CHECK(!n.has_pending());
+  }
+  Negotiator n(4, labels(4));
+  for (int r : {0, 1, 2, 3}) n.announce(r, set_request(Kind::add_set, {0, 1, 2}, "x"), 0);
+  (void)n.take_ready();
+  n.announce(3, request("join", Kind::join), 0);
+  const auto announce = [&n](int rank, uint32_t size) {
+    for (uint32_t i = 1; i <= size; ++i) {
+      Request q = member_of("g", size, "g_" + std::to_string(i) + "of" + std::to_string(size));
+      q.set = 1;
+      n.announce(rank, q, 0);
+    }
+  };
+  announce(0, 2);
+  announce(1, 3);
+  n.fail_diverged(1);
+  CHECK(n.take_ready().empty());  // rank 2 has not spoken
+  announce(2, 3);
+  n.fail_diverged(1);
+  CHECK(failures(&n).size() == 5);
 }
