@@ -1,10 +1,12 @@
 """What the engine costs beside moving bytes: agreeing in the steady state, memory, and CPU while nothing happens.
 
-    horovodrun -np 2 python benchmarks/overheads.py [--idle 10]
+    horovodrun -np 2 python benchmarks/overheads.py [--idle 10] [--realtime]
 
 Trains a small network until its steps repeat, counts over the next ones what was announced and negotiated and how long
 the engine was busy with anything but collectives; reduces tensors far larger than any buffer and reports by how much
-the process has grown; sleeps and reports the CPU time that passed. Rank 0 prints a table; see benchmarks/README.md.
+the process has grown; repeats a small operation and reports the CPU time of one, in which the counters, and whoever
+else listens to the engine, have their part; sleeps and reports the CPU time that passed. Rank 0 prints a table; see
+benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -12,12 +14,14 @@ from __future__ import annotations
 import argparse
 import os
 import resource
+import statistics
 import time
 
 import torch
 from torch import nn
 
 import horovod.torch as hvd
+from horovod import _core
 from horovod.common.state import state
 
 MIB = 1 << 20
@@ -81,6 +85,27 @@ def memory() -> list[str]:
     ]
 
 
+def repeating(turns: int = 200, operations: int = 2000) -> list[str]:
+    """A barrier through the engine alone, submitted again and again: nothing but the engine and a call from Python.
+
+    With several ranks waiting for the others is in it; a job of one rank shows the engine alone.
+    """
+    assert state.engine is not None
+    work = state.engine.run(_core.KIND_BARRIER, "repeated", 0, 0, (), 0, 1, 0, 1.0, 1.0, 0, None, "", 0)
+    work.wait()
+    again, wait = work.run_again, work.wait
+    spent = []
+    for _ in range(turns + 1):
+        before = time.thread_time_ns()
+        for _ in range(operations):
+            again(0, 0)
+            wait()
+        spent.append((time.thread_time_ns() - before) / operations)
+    deciles = statistics.quantiles(spent[1:], n=10)  # the first turn begins without a schedule
+    median = f"{statistics.median(spent[1:]):.0f} ns ({deciles[0]:.0f}-{deciles[-1]:.0f})"
+    return [f"| CPU time of an operation that repeats, of the calling thread | {median} |"]
+
+
 def idle(seconds: float) -> list[str]:
     hvd.barrier()
     time.sleep(1)
@@ -94,10 +119,13 @@ def idle(seconds: float) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="What the engine costs beside moving bytes.")
     parser.add_argument("--idle", type=float, default=10.0, help="seconds to be idle (default %(default)s)")
+    parser.add_argument("--realtime", action="store_true", help="go before whatever else keeps the machine busy")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    if args.realtime:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     hvd.init()
-    rows = [*agreeing(), *memory(), *idle(args.idle)]
+    rows = [*agreeing(), *repeating(), *memory(), *idle(args.idle)]
     everybody = hvd.allgather_object(rows)
     if hvd.rank() == 0:
         for rank, lines in enumerate(everybody):

@@ -3,6 +3,7 @@
 #pragma once
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -82,16 +83,16 @@ std::string payload_of(const Message& message);
 std::optional<Message> message_in(const Frame& frame);
 
 template <class M>
-void send_up(Control& control, const M& message) {
-  control.send_up(M::kType, payload_of(message));
+void send_up(Control& control, M message) {
+  control.send_up(M::kType, payload_of(std::move(message)));
 }
 template <class M>
-void broadcast(Control& control, const M& message) {
-  control.broadcast(M::kType, payload_of(message));
+void broadcast(Control& control, M message) {
+  control.broadcast(M::kType, payload_of(std::move(message)));
 }
 template <class M>
-void flood(Control& control, const M& message) {
-  control.flood(M::kType, payload_of(message));
+void flood(Control& control, M message) {
+  control.flood(M::kType, payload_of(std::move(message)));
 }
 
 }  // namespace hvd
