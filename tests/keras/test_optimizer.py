@@ -333,34 +333,6 @@ def test_operations(keras3):
     keras3(2).run(operations)
 
 
-def compressed_values():
-    """How many values of a sum each format has rounded, and what is no value for it."""
-    import keras
-
-    import horovod.keras as hvd
-
-    mine = np.linspace(0.1, 1.0, 500, dtype="float32") + np.float32(hvd.rank())
-    wanted = np.linspace(0.1, 1.0, 500, dtype="float32") * 2 + 1
-    rounded = {}
-    for format in ("none", "fp16", "bf16", "wire_fp16", "wire_bf16", "wire_int8"):
-        compression = getattr(hvd.Compression, format)
-        summed = keras.ops.convert_to_numpy(hvd.allreduce(mine, op=hvd.Sum, compression=compression))
-        assert summed.dtype == np.float32
-        np.testing.assert_allclose(summed, wanted, atol=1e-6 if format == "none" else 0.03)
-        rounded[format] = int(np.sum(np.abs(summed - wanted) > 1e-6))
-        if "wire" in format:
-            for wrong, words in (({"op": 3}, "Min"), ({}, "float64")):
-                with pytest.raises(ValueError, match=words):
-                    hvd.allreduce(mine if wrong else np.ones(3, "float64"), compression=compression, **wrong)
-    return rounded
-
-
-def test_allreduce_compresses_what_travels(keras3):
-    for rounded in keras3(2).run(compressed_values):
-        assert rounded.pop("none") == 0
-        assert min(rounded.values()) > 300, rounded
-
-
 def disagreeing():
     """Ranks with unlike gradients get an error, all of them, and go on."""
     import keras
@@ -411,40 +383,3 @@ def compiled_by_xla():
 
 def test_xla(keras_pool):
     keras_pool("tensorflow")(2).run(compiled_by_xla)
-
-
-def sparse():
-    import keras
-
-    import horovod.keras as hvd
-    from tests.keras import models
-
-    size, rank = hvd.size(), hvd.rank()
-    tokens = np.random.default_rng(3).integers(0, 10, (8 * size, 4))
-    y = tokens.sum(1, keepdims=True).astype("float32") / 40
-
-    def model():
-        keras.utils.set_random_seed(2)
-        layers = [keras.layers.Embedding(10, 3), keras.layers.Flatten(), keras.layers.Dense(1)]
-        return keras.Sequential([keras.layers.Input((4,)), *layers])
-
-    alone = model()
-    alone.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse")
-    alone.fit(tokens, y, batch_size=4 * size, shuffle=False, verbose=0)
-    parts = models.shard(tokens, 4), models.shard(y, 4)
-    for options in ({}, {"sparse_as_dense": True}, {"groups": 1}, {"sparse_as_dense": True, "groups": 1}):
-        ours = model()
-        ours.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), **options), loss="mse")
-        ours.fit(*parts, batch_size=4, shuffle=False, verbose=0)
-        models.assert_equal(ours, alone)
-    if keras.config.backend() == "tensorflow":
-        ours = model()
-        ours.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), backward_passes_per_step=2))
-        ours.compile(optimizer=ours.optimizer, loss="mse")
-        with pytest.raises(ValueError, match="sparse_as_dense"):
-            ours.fit(*parts, batch_size=4, shuffle=False, verbose=0)
-    assert rank < size
-
-
-def test_embeddings(keras3):
-    keras3(2).run(sparse)

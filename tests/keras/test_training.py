@@ -313,3 +313,40 @@ def two_optimizers():
 
 def test_two_optimizers_in_one_function(keras_pool):
     keras_pool("tensorflow")(2).run(two_optimizers)
+
+
+def sparse():
+    import keras
+
+    import horovod.keras as hvd
+    from tests.keras import models
+
+    size, rank = hvd.size(), hvd.rank()
+    tokens = np.random.default_rng(3).integers(0, 10, (8 * size, 4))
+    y = tokens.sum(1, keepdims=True).astype("float32") / 40
+
+    def model():
+        keras.utils.set_random_seed(2)
+        layers = [keras.layers.Embedding(10, 3), keras.layers.Flatten(), keras.layers.Dense(1)]
+        return keras.Sequential([keras.layers.Input((4,)), *layers])
+
+    alone = model()
+    alone.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse")
+    alone.fit(tokens, y, batch_size=4 * size, shuffle=False, verbose=0)
+    parts = models.shard(tokens, 4), models.shard(y, 4)
+    for options in ({}, {"sparse_as_dense": True}, {"groups": 1}, {"sparse_as_dense": True, "groups": 1}):
+        ours = model()
+        ours.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), **options), loss="mse")
+        ours.fit(*parts, batch_size=4, shuffle=False, verbose=0)
+        models.assert_equal(ours, alone)
+    if keras.config.backend() == "tensorflow":
+        ours = model()
+        ours.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), backward_passes_per_step=2))
+        ours.compile(optimizer=ours.optimizer, loss="mse")
+        with pytest.raises(ValueError, match="sparse_as_dense"):
+            ours.fit(*parts, batch_size=4, shuffle=False, verbose=0)
+    assert rank < size
+
+
+def test_embeddings(keras3):
+    keras3(2).run(sparse)

@@ -226,53 +226,6 @@ def test_indexed_slices(tf_pool):
     tf_pool(3).run(sparse)
 
 
-def compressed():
-    inputs = [np.float32(x) + np.float32(0.001) for x in values(tf.float32, (600,))]
-    mine = tf.constant(inputs[hvd.rank()])
-    wanted = np.sum(inputs, axis=0)
-    exact = hvd.Compression.none
-    choices = ["none", "fp16", "bf16", "wire_fp16", "wire_bf16", "wire_int8"]
-    for choice in choices:
-        compression = getattr(hvd.Compression, choice)
-        result = hvd.allreduce(mine, op=hvd.Sum, compression=compression)
-        grouped = hvd.grouped_allreduce([mine, mine], op=hvd.Sum, compression=compression)
-        assert result.dtype == tf.float32
-        for each in (result, *grouped):
-            assert_close(each, wanted, 1e-6 if compression is exact else 0.05)
-            if compression is not exact:  # what travels really is rounded
-                assert np.mean(np.abs(each.numpy() - wanted) > 1e-5) > 0.5, choice
-        if "wire" in choice:
-            for wrong in ({"op": hvd.Max}, {"op": hvd.Min}):
-                with pytest.raises(ValueError, match="accepted are Average, Sum"):
-                    hvd.allreduce(mine, compression=compression, **wrong)
-            with pytest.raises(ValueError, match="float64"):
-                hvd.allreduce(tf.cast(mine, tf.float64), compression=compression)
-            with pytest.raises(ValueError, match="allreduce only"):
-                hvd.reducescatter(mine, compression=compression)
-        else:
-            scattered = hvd.reducescatter(mine, op=hvd.Sum, compression=compression)
-            assert_close(hvd.allgather(scattered), wanted, 1e-6 if compression is exact else 0.05)
-    # Whole numbers are left alone.
-    whole = tf.constant([2**20 + 1])
-    assert hvd.allreduce(whole, op=hvd.Max, compression=hvd.Compression.fp16).numpy().tolist() == [2**20 + 1]
-
-    class Halved:
-        @staticmethod
-        def compress(tensor):
-            return tensor * 0.5, "context"
-
-        @staticmethod
-        def decompress(tensor, context):
-            assert context == "context"
-            return tensor * 2.0
-
-    assert_close(hvd.allreduce(mine, op=hvd.Sum, compression=Halved), wanted)
-
-
-def test_compression(tf_pool):
-    tf_pool(2).run(compressed)
-
-
 def adasum():
     """Adasum of two: a(1 - ab/2aa) + b(1 - ab/2bb), and its gradient the Adasum of the gradients."""
 

@@ -1,0 +1,92 @@
+"""Meshes of links whose ranks are threads."""
+
+import threading
+
+from horovod.common.network.endpoints import Endpoint
+from horovod.common.network.listeners import Listeners
+from horovod.common.wiring.links import CONTROL, DATA, NODE
+from horovod.common.wiring.mesh import MeshBuilder
+from horovod.common.wiring.peers import Peer, make_plan
+
+KEY = b"k" * 32
+LOOPBACK = [Endpoint("lo", "127.0.0.1", 8)]
+
+
+def make_peers(hosts, listeners, publish=lambda _, own: own):
+    """`publish`: what a rank says to listen on, from its number and what it does listen on."""
+    return [
+        Peer(
+            "1",
+            rank,
+            host,
+            host,
+            100 + rank,
+            "n",
+            publish(rank, here.endpoints),
+            here.unix_name,
+            [0],
+            {},
+            False,
+            [],
+            [],
+        )
+        for rank, (host, here) in enumerate(zip(hosts, listeners, strict=True))
+    ]
+
+
+def where(listeners):
+    return listeners.endpoints[0].address, listeners.endpoints[0].port
+
+
+def form(hosts, seconds=30.0, keys=None, absent=(), before=None, publish=lambda _, own: own):
+    """Builds the mesh of every rank in a thread; returns (plans, results): a result is the links or an exception."""
+    listeners = [Listeners(LOOPBACK, 4 * len(hosts) + 64) for _ in hosts]
+    peers = make_peers(hosts, listeners, publish)
+    plans = [make_plan(rank, peers) for rank in range(len(hosts))]
+    results = [None] * len(hosts)
+
+    def run(rank):
+        key = keys[rank] if keys else KEY
+        try:
+            results[rank] = MeshBuilder(plans[rank], peers, key, 7, listeners[rank]).run(seconds, lambda: None)
+        except Exception as error:
+            results[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(hosts)) if rank not in absent]
+    if before:
+        before(listeners)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(90)
+    for listener in listeners:
+        listener.close()
+    return plans, results
+
+
+def close_all(results):
+    for links in results:
+        if isinstance(links, dict):
+            for sock in links.values():
+                sock.close()
+
+
+def check_complete(plans, results):
+    """Every link leads to the rank that it is said to lead to: each side sends its own rank and reads the other's."""
+    for rank, links in enumerate(results):
+        assert isinstance(links, dict), links
+        plan = plans[rank]
+        expected = {(DATA, other) for other in plan.remote}
+        expected |= {(NODE, other) for other in plan.local_children} | {
+            (CONTROL, other) for other in plan.remote_children
+        }
+        if plan.parent >= 0:
+            expected.add((CONTROL if plan.leads else NODE, plan.parent))
+        assert set(links) == expected
+        for sock in links.values():
+            sock.sendall(bytes([rank]))
+    for links in results:
+        for (_, other), sock in links.items():
+            sock.settimeout(30)
+            assert sock.recv(10) == bytes([other])
+    close_all(results)

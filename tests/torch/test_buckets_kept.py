@@ -1,0 +1,179 @@
+"""Buckets while the program keeps, replaces and moves gradients, or changes what parameters are."""
+
+import pytest
+import torch
+
+import horovod.torch as hvd
+from tests.torch.bucketed import assert_all_equal, backward, buckets, in_buckets, network, step, wrap
+from tests.torch.reference import bits
+
+
+def kept_gradients(keep, replace):
+    # What the program keeps of a gradient over zero_grad keeps its values, as without buckets.
+    net, reference = network(), network()
+    optimizer, plain = wrap(net), wrap(reference, gradient_as_bucket_view=False)
+    kept, expected = [], []
+    for number in range(5):
+        for n, o, k in ((net, optimizer, kept), (reference, plain, expected)):
+            step(n, o, number)
+            k.append(keep(n))
+            if replace:
+                n[2].bias.grad = torch.ones_like(n[2].bias)
+    assert in_buckets(optimizer)
+    for a, b in zip(kept, expected, strict=True):
+        assert torch.equal(a, b)
+    del kept, a
+    # Nobody keeps any: the memory stays.
+    memory = []
+    for number in range(5, 8):
+        step(net, optimizer, number)
+        step(reference, plain, number)
+        memory.append([b.flat.data_ptr() for b in buckets(optimizer)])
+    assert memory[1] == memory[2]
+    assert all(torch.equal(p, q) for p, q in zip(net.parameters(), reference.parameters(), strict=True))
+
+
+KEPT = {
+    "a gradient": lambda net: net[0].weight.grad,
+    "a part": lambda net: net[2].weight.grad[3:5],
+    "a number": lambda net: net[4].bias.grad.view(-1)[1],
+}
+
+
+@pytest.mark.parametrize("kept", KEPT)
+@pytest.mark.parametrize("replace", [False, True])
+def test_gradients_that_the_program_keeps(pool, kept, replace):
+    pool(2).run(kept_gradients, KEPT[kept], replace)
+
+
+def replaced_gradients():
+    net = network()
+    optimizer = wrap(net, lambda p: torch.optim.SGD(p, lr=1.0))
+    for number in range(4):
+        optimizer.zero_grad(set_to_none=False)
+        backward(net, number)
+        optimizer.synchronize()
+        before = net[0].weight.detach().clone()
+        net[0].weight.grad = torch.full_like(before, 0.5)  # instead of the view
+        with optimizer.skip_synchronize():
+            optimizer.step()
+        assert torch.equal(net[0].weight, before - 0.5)
+    # Gradients that no backward pass made.
+    for p in net.parameters():
+        p.grad = torch.full(p.shape[::-1], float(hvd.rank())).t() if p.dim() == 2 else torch.full_like(p, hvd.rank())
+    optimizer.step()
+    for p in net.parameters():
+        assert torch.equal(p.grad, torch.full_like(p, (hvd.size() - 1) / 2))
+        assert hvd.in_shared_memory(p.grad)
+    assert_all_equal(net)
+
+
+def test_gradients_that_the_program_replaces(pool):
+    pool(2).run(replaced_gradients)
+
+
+def moved_gradients(move, set_to_none):
+    # What the program does to p.grad in place takes the view itself out of the bucket.
+    net, reference = network(), network()
+    optimizer, plain = wrap(net), wrap(reference, gradient_as_bucket_view=False)
+    for number in range(3):
+        step(net, optimizer, number)
+        step(reference, plain, number)
+    for number in range(3, 6):
+        for n, o in ((net, optimizer), (reference, plain)):
+            for i, p in enumerate(n.parameters()):
+                move(p, torch.arange(float(p.numel())).view(p.shape) * (hvd.rank() + i))
+            o.step()  # with gradients that no backward pass made
+            o.zero_grad(set_to_none=set_to_none)
+            backward(n, number)
+            o.step()
+        for p, q in zip(net.parameters(), reference.parameters(), strict=True):
+            assert torch.equal(p.grad, q.grad)
+            assert torch.equal(p, q)
+            assert hvd.in_shared_memory(p.grad)
+    assert len(in_buckets(optimizer)) == 6
+    assert_all_equal(net)
+
+
+def assign_data(p, g):
+    p.grad.data = g
+
+
+MOVES = {
+    "data": assign_data,
+    "set": lambda p, g: p.grad.set_(g),
+    "strides": lambda p, g: p.grad.t_().copy_(g.t()) if g.dim() == 2 and g.shape[0] == g.shape[1] else p.grad.set_(g),
+}
+
+
+@pytest.mark.parametrize("move", MOVES)
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_gradients_that_the_program_moves(pool, move, set_to_none):
+    pool(2).run(moved_gradients, MOVES[move], set_to_none)
+
+
+def kept_while_moved():
+    # One gradient leaves the bucket, another is kept: the one does not hide the other.
+    net = network()
+    optimizer = wrap(net)
+    for number in range(3):
+        step(net, optimizer, number)
+    kept = net[2].weight.grad.data  # one use of the storage more, and no reference to the gradient
+    expected = kept.clone()
+    net[0].weight.grad.data = torch.ones_like(net[0].weight)
+    for number in range(3, 6):
+        step(net, optimizer, number)
+    assert torch.equal(kept, expected)
+
+
+def test_gradients_that_are_kept_while_others_are_moved(pool):
+    pool(2).run(kept_while_moved)
+
+
+def other_dtype(before, after, keep):
+    results = []
+    for wanted in (False, True):
+        net = network(before)
+        optimizer = wrap(net, lambda p: torch.optim.SGD(p, lr=0.05), gradient_as_bucket_view=wanted)
+        for number in range(3):
+            step(net, optimizer, number)
+        kept = net[2].weight.grad[3:5] if keep and hvd.rank() == 0 else None
+        net.to(after)  # and the gradients that are there
+        start = [p.detach().clone() for p in net.parameters()]
+        for number in range(3, 7):
+            step(net, optimizer, number)
+            assert all(p.grad.dtype is after for p in net.parameters())
+            assert_all_equal(net)
+            if number == 3:  # the bucket has been replaced; until then it had the narrower dtype
+                with torch.no_grad():
+                    for p, value in zip(net.parameters(), start, strict=True):
+                        p.copy_(value)
+        assert kept is None or kept.dtype is before
+        results.append([bits(t).tolist() for p in net.parameters() for t in (p, p.grad)])
+    assert results[0] == results[1]
+    assert len(in_buckets(optimizer)) == 6
+    assert all(bucket.flat.dtype is after for bucket in buckets(optimizer))
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(torch.float32, torch.float64), (torch.bfloat16, torch.float32), (torch.float32, torch.bfloat16)],
+)
+def test_parameters_that_get_another_dtype(pool, before, after, keep):
+    pool(2).run(other_dtype, before, after, keep)
+
+
+def dtype_to_and_fro():
+    net = network()
+    optimizer = wrap(net, lambda p: torch.optim.SGD(p, lr=0.05))
+    for number in range(12):
+        net.to(torch.float64 if number // 3 % 2 else torch.float32)
+        step(net, optimizer, number)
+        assert_all_equal(net)
+        # A step to notice it, one alone; after the second time for good.
+        assert len(in_buckets(optimizer)) == (0 if number == 3 or number >= 6 else 6), number
+
+
+def test_parameters_whose_dtype_changes_again_and_again_go_alone(pool):
+    pool(2).run(dtype_to_and_fro)

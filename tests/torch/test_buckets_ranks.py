@@ -1,0 +1,161 @@
+"""Buckets where ranks differ: some lack gradients, are new, have joined, or die."""
+
+import pytest
+import torch
+
+import horovod.torch as hvd
+from tests.torch.bucketed import assert_all_equal, buckets, in_buckets, network, step, wrap
+from tests.torch.reference import bits
+
+
+def missing_gradients():
+    results = []
+    for wanted in (False, True):
+        torch.manual_seed(0)
+        net = torch.nn.ModuleList(torch.nn.Linear(3, 3) for _ in range(5))
+        optimizer = wrap(net, gradient_as_bucket_view=wanted)
+        generator = torch.Generator().manual_seed(7 + hvd.rank())
+        shared = torch.Generator().manual_seed(7)
+        for number in range(30):
+            optimizer.zero_grad(set_to_none=bool(number % 3))
+            everybody = torch.rand(5, generator=shared) < 0.6 if number > 3 else torch.ones(5, dtype=bool)
+            mine = everybody & (torch.rand(5, generator=generator) < 0.7) if number > 3 else everybody
+            loss = sum(net[i](torch.ones(2, 3) * (number + hvd.rank())).square().mean() for i in range(5) if mine[i])
+            if mine.any():
+                loss.backward()
+            if number % 4 == 3:
+                optimizer.synchronize()
+                # A second backward pass: what it does not touch must not be reduced again.
+                net[number % 5](torch.ones(1, 3)).sum().backward()
+            optimizer.step()
+            results.append([[p is not None and bits(p).tolist() for p in (q, q.grad)] for q in net.parameters()])
+        assert_all_equal(net)
+    assert results[:30] == results[30:]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.filterwarnings("ignore:optimizer.step.. called without")
+def test_gradients_that_only_some_ranks_have(pool, size):
+    pool(size).run(missing_gradients)
+
+
+def given_up():
+    net = network()
+    optimizer = wrap(net)
+    for number in range(3):
+        step(net, optimizer, number)
+    assert len(in_buckets(optimizer)) == 6
+    for _ in range(5):  # one more than it takes to notice; after a step alone they share a bucket again
+        optimizer.zero_grad()
+        net[4](torch.ones(1, 40)).sum().backward()
+        optimizer.step()
+    assert in_buckets(optimizer) == {"4.weight", "4.bias"}
+    step(net, optimizer, 9)
+    assert len(in_buckets(optimizer)) == 6
+    assert len(buckets(optimizer)) == 2
+
+
+def test_a_bucket_that_always_lacks_gradients_is_given_up(pool):
+    pool(2).run(given_up)
+
+
+def another_job():
+    # A rank that is new in a job has no buckets, the others give theirs up.
+    hvd.init()
+    net = network()
+    optimizer = wrap(net)
+    for number in range(3):
+        step(net, optimizer, number)
+    assert in_buckets(optimizer)
+    hvd.shutdown()
+    hvd.init()
+    if hvd.rank() == 1:
+        weights = net.state_dict()
+        net = network()
+        net.load_state_dict(weights)
+        optimizer = wrap(net)
+    hvd.broadcast_optimizer_state(optimizer, 0)
+    for number in range(3, 6):
+        step(net, optimizer, number)
+    assert len(in_buckets(optimizer)) == 6
+    assert_all_equal(net)
+    hvd.shutdown()
+
+
+def test_a_new_job(pool):
+    pool(2, initialized=False).run(another_job)
+
+
+def joined():
+    # A rank that has run out of data does not learn of buckets made meanwhile, so none are made or given up.
+    net = network()
+    optimizer = wrap(net)
+    hvd.broadcast_parameters(net.state_dict(), 0)
+    if hvd.rank():
+        for number in range(3):
+            step(net, optimizer, number)
+        assert not buckets(optimizer)
+    hvd.join()
+    hvd.broadcast_parameters(net.state_dict(), 1)
+    hvd.broadcast_optimizer_state(optimizer, 1)
+    for number in range(3, 6):
+        step(net, optimizer, number)
+    assert len(in_buckets(optimizer)) == 6
+    if hvd.rank() == 0:
+        for _ in range(5):  # without gradients for the first layers
+            optimizer.zero_grad()
+            net[4](torch.ones(1, 40)).sum().backward()
+            optimizer.step()
+        assert len(in_buckets(optimizer)) == 6
+    hvd.join()
+    hvd.broadcast_parameters(net.state_dict(), 0)
+    hvd.broadcast_optimizer_state(optimizer, 0)
+    for number in range(11, 14):
+        step(net, optimizer, number)
+    assert hvd.allgather_object(in_buckets(optimizer)) == [in_buckets(optimizer)] * hvd.size()
+    assert_all_equal(net)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_ranks_that_have_joined(pool, size):
+    pool(size).run(joined)
+
+
+def killed_in_the_middle(note):
+    import os
+    import signal
+    import threading
+    import time
+
+    net = torch.nn.Sequential(*[torch.nn.Linear(600, 600) for _ in range(8)])  # 11 MB of gradients
+    optimizer = wrap(net)
+    x = torch.ones(1, 600)
+
+    def steps(count):
+        for _ in range(count):
+            optimizer.zero_grad()
+            net(x).sum().backward()
+            optimizer.step()
+
+    steps(5)
+    assert len(buckets(optimizer)) >= 3
+
+    def end():
+        note.write_text(str(time.time()))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if hvd.rank() == 1:
+        threading.Timer(0.2, end).start()
+    with pytest.raises(hvd.HorovodInternalError) as caught:
+        steps(1_000_000)
+    assert not optimizer._hvd.reducer.busy
+    return str(caught.value), time.time()
+
+
+def test_a_peer_that_is_killed_while_buckets_are_reduced(pool, tmp_path):
+    results = pool(3).run(killed_in_the_middle, tmp_path / "end", errors=True)
+    assert "SIGKILL" in str(results[1])
+    ended = float((tmp_path / "end").read_text())
+    for message, noticed in (results[0], results[2]):
+        assert "rank 1" in message
+        assert noticed - ended < 20  # seconds, less than the timeout of collectives
