@@ -125,6 +125,10 @@ def complete(reducers: Iterable[Reducer]) -> None:
     Ranks may have made this pass for different optimizers. So nothing here waits for one optimizer's votes while
     another one's could be answered, and the program's order of calls alone decides who waits for whom.
     """
+    due = sorted((r for r in reducers if r.pass_ended()), key=lambda r: r.name)
+    if len(due) == 1:
+        _complete_one(due[0])
+        return
     failures: list[Exception] = []
 
     def attempt(reducer: Reducer, act: Callable[[], Any]) -> Any:
@@ -138,9 +142,8 @@ def complete(reducers: Iterable[Reducer]) -> None:
             return True
 
     failed: list[Reducer] = []
-    due = sorted((r for r in reducers if r.pass_ended()), key=lambda r: r.name)
     for reducer in due:
-        attempt(reducer, functools.partial(reducer.begin, alone=len(due) == 1))
+        attempt(reducer, functools.partial(reducer.begin, alone=False))
     waiting = [r for r in due if r not in failed]
     while waiting:
         turn = -1.0 if len(waiting) == 1 else _TURN_SECONDS
@@ -150,3 +153,14 @@ def complete(reducers: Iterable[Reducer]) -> None:
             attempt(reducer, reducer.finish)
     if failures:
         raise failures[0]
+
+
+def _complete_one(reducer: Reducer) -> None:
+    try:
+        reducer.begin(alone=True)
+        reducer.answer(-1.0)
+        reducer.finish()
+    except Exception:
+        with contextlib.suppress(Exception):
+            reducer.reset()
+        raise

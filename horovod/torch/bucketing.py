@@ -59,7 +59,7 @@ class Bucketing:
         self._apart: list[Slot] | None = None  # see ``apart``
         self._arrived_last = 0  # in the last round: how many in ``arrived``
         self._process_set = process_set
-        self._settled: list[int] = []  # the outcome of the round before, if it led to no new bucket
+        self._settled: Sequence[int] = []  # the outcome of the round before, if it led to no new bucket
         self._proposal: _Proposal | None = None
 
     @property
@@ -125,7 +125,7 @@ class Bucketing:
         """What this rank adds to the flags: 1 if it wants no buckets, 1 if it has one that is to be given up."""
         return [int(self.most == 0), int(any(self._is_tired(bucket) for bucket in self._buckets))]
 
-    def propose(self, slots: Sequence[Slot], outcome: list[int]) -> None:
+    def propose(self, slots: Sequence[Slot], outcome: Sequence[int]) -> None:
         """Begins to make and give up buckets, which ``settle`` does. To be called by all
         ranks after a round in which no reduction failed. Does not wait: ranks end rounds of several optimizers in
         whatever order.
@@ -178,13 +178,13 @@ class Bucketing:
             self._buckets.append(Bucket(name, slots_of_bucket, candidates[members[0]][1].dtype, face.job))
         self.changed()
 
-    def _has_news(self, slots: Sequence[Slot], outcome: list[int]) -> bool:
+    def _has_news(self, slots: Sequence[Slot], outcome: Sequence[int]) -> bool:
         if outcome == self._settled:
             return False
         self._settled = [] if self._candidates(slots, outcome) else outcome
         return not self._settled
 
-    def _candidates(self, slots: Sequence[Slot], outcome: list[int]) -> list[Slot]:
+    def _candidates(self, slots: Sequence[Slot], outcome: Sequence[int]) -> list[Slot]:
         return [slot for slot in slots if slot.bucket is None and outcome[slot.index] == DENSE]
 
     def _is_tired(self, bucket: Bucket) -> bool:

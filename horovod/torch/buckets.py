@@ -59,6 +59,7 @@ class Slot:
         "late",
         "moves",
         "name",
+        "only_noted",
         "parameter",
         "place",
         "seen",
@@ -82,7 +83,12 @@ class Slot:
         self.bucket: Bucket | None = None
         self.place = 0  # in the bucket: the how many-th
         self.at_once = False  # goes to its place in the bucket when it comes
+        self.only_noted = False  # is in a bucket, neither late nor at once
         self.moves = 0  # how often its bucket was given up
+
+    def settle(self) -> None:
+        """To be called where ``bucket``, ``late`` or ``at_once`` has changed."""
+        self.only_noted = self.bucket is not None and not self.late and not self.at_once
 
     @property
     def shape(self) -> Gradient:
@@ -102,6 +108,7 @@ class Bucket:
         "_dtype",
         "_memory_is_ours",
         "_parameters",
+        "_storage",
         "_storage_uses",
         "_taken_from",
         "_view_uses",
@@ -136,6 +143,7 @@ class Bucket:
             slot.bucket = self
             slot.place = place
             slot.at_once = slot.shape.nbytes > _AT_ONCE
+            slot.settle()
         self.restart()
 
     def restart(self) -> None:
@@ -158,7 +166,8 @@ class Bucket:
         self._addresses = [self.flat.data_ptr() + start for start in starts]
         self.views: list[torch.Tensor] = [self._view(place) for place in range(len(starts))]
         # Counted when nothing here has the storage but the tensors, and nothing has these but the list.
-        self._storage_uses = _storage_uses(self.flat.untyped_storage()._cdata)
+        self._storage = self.flat.untyped_storage()._cdata
+        self._storage_uses = _storage_uses(self._storage)
         self._view_uses = max(map(sys.getrefcount, self.views))
 
     def _view(self, place: int) -> torch.Tensor:
@@ -222,7 +231,8 @@ class Bucket:
         grads = self.came
         if not any(map(_needs_grad, grads)):
             try:
-                _copy_all(self.views, grads)
+                with torch.inference_mode():  # autograd takes a sixth of a copy; versions are counted here, too
+                    _copy_all(self.views, grads)
                 for p, view in zip(self._parameters, self.views, strict=True):
                     p.grad = view
                 return True
@@ -259,7 +269,7 @@ class Bucket:
         self._memory_is_ours = True
         if not self._all_in_place():
             self._put_in_place()
-        kept = _storage_uses(self.flat.untyped_storage()._cdata) > self._storage_uses
+        kept = _storage_uses(self._storage) > self._storage_uses
         if not kept and max(map(sys.getrefcount, self.views)) > self._view_uses:
             # Autograd may have a reference to a gradient that is a parameter's.
             loose = [view for p, view in zip(self._parameters, self.views, strict=True) if p.grad is not view]
@@ -299,4 +309,5 @@ class Bucket:
         for slot in self.members:
             slot.bucket = None
             slot.at_once = False
+            slot.settle()
             slot.moves += 1

@@ -27,7 +27,7 @@ class Contribution:
         self._groups = groups
         self._bucketing = bucketing
         self._on_the_way = on_the_way
-        self._mine: list[int] = []  # flags
+        self._mine = bytearray()  # flags
         self._parts = False  # are there parts of buckets or groups, which are not submitted yet?
 
     def gather(self) -> None:
@@ -36,10 +36,10 @@ class Contribution:
             if not (bucket.waiting_for or bucket.gathered):
                 bucket.gather(self._on_the_way.alone)
 
-    def flags(self, since: int) -> list[int]:
+    def flags(self, since: int) -> bytearray:
         """By parameter: 0 without a gradient to reduce, 1 + sparse dimensions for a sparse one, else what
         ``Bucketing.flag`` says. ``since``: leaves gradients out that no backward pass from this number on has made."""
-        flags = [DENSE] * len(self._slots)
+        flags = bytearray((DENSE,)) * len(self._slots)
         for slot in self._bucketing.apart(self._slots):  # many may be frozen, or not used
             flags[slot.index] = 0 if slot.parameter.grad is None else self._flag(slot, since)
         for bucket in self._bucketing.buckets:
@@ -85,7 +85,7 @@ class Contribution:
                     self._parts = self._parts or there > 0
         return everything
 
-    def submit_theirs(self, flags: list[int], adds: bool) -> None:
+    def submit_theirs(self, flags: Sequence[int], adds: bool) -> None:
         """Submits zeros, or old gradients unless results are added to these (``adds``), for what only other ranks have.
         ``flags``: of all ranks together."""
         if flags == self._mine and not self._parts:
@@ -108,7 +108,7 @@ class Contribution:
                 missing = [slot for slot in group.members if not flags[slot.index]]
                 self._on_the_way.group(group, {slot: torch.zeros_like(slot.parameter) for slot in missing})
 
-    def _submit_rest_of_bucket(self, bucket: Bucket, flags: list[int]) -> None:
+    def _submit_rest_of_bucket(self, bucket: Bucket, flags: Sequence[int]) -> None:
         """Submits a bucket that some rank lacks gradients of: as a whole if other ranks have all those; else what
         there is goes one by one, because old gradients in the bucket must not be reduced once more."""
         there = [slot for slot in bucket.members if flags[slot.index]]

@@ -35,15 +35,16 @@ from horovod.common.faces import TORCH as face
 from horovod.common.ops import Average
 from horovod.torch import backward
 from horovod.torch.bucketing import Bucketing
-from horovod.torch.buckets import Slot
+from horovod.torch.buckets import Bucket, Slot
 from horovod.torch.contribution import Contribution
-from horovod.torch.hooks import Hooks
+from horovod.torch.hooks import Hooks, Notes
 from horovod.torch.ops import handles
 from horovod.torch.options import Options
 from horovod.torch.submissions import Group, Submissions
 from horovod.torch.transit import bring_back, put_aside
 
 _MOST = 255  # of what a byte of the vector says
+_SAID = 6  # bytes of the vector that are about this rank's round, at its end
 
 
 class GradientReducer:
@@ -53,7 +54,8 @@ class GradientReducer:
         """``names``: of every parameter, unique among the operations of the process set and equal on all ranks."""
         self.options = options
         self._slots: list[Slot] = []
-        self._hooks = Hooks(self, before=options.op != Average)
+        self._notes = Notes()  # on: this is the last pass of a round, whose end will be seen
+        self._hooks = Hooks(self, before=options.op != Average, notes=self._notes)
         self._groups: list[Group] = []
         self._on_the_way = Submissions(options)
         self._bucketing = Bucketing(options.bucket_most, options.process_set)
@@ -62,12 +64,10 @@ class GradientReducer:
         self._rounds = 0  # completed since the last step, or since gradients were zeroed
         self._some_joined = False  # did ranks that have called hvd.join() take no part in the last one?
         self._pass: Any = None  # what the backward pass that is under way is known by
-        self._pass_number = 0
         self._first_pass = 1  # number of this round's
         self._unsettled = False  # does this round tell of some gradients when they can be submitted?
         self._frozen: list[Slot] = []  # those without a hook
         self._ended = 0  # passes of this round
-        self._in_last_pass = False  # of this round, and its end will be seen
         self._failed = False  # has a pass of this round raised an exception?
         self._recovers = False
         self._most_rounds = 1  # in a step so far
@@ -146,12 +146,14 @@ class GradientReducer:
             put_aside(slot)
 
     def on_gradient(self, slot: Slot) -> None:
-        """A backward pass has made the slot's gradient."""
-        # The path of every gradient: no call that is not needed.
+        """A backward pass has made the slot's gradient, which is not only to be noted (hooks.py)."""
         if self._pass is None:
             self._begin_pass()
-        again = slot.seen == self._pass_number
-        slot.seen = self._pass_number
+        if slot.parameter.grad is None:  # a hook of the program has taken it away
+            return
+        notes = self._notes
+        again = slot.seen == notes.number
+        slot.seen = notes.number
         bucket = slot.bucket
         if again:
             self._comes_again(slot)
@@ -159,7 +161,7 @@ class GradientReducer:
             bucket.take(slot)
         if slot.late:
             self._unsettled = True
-        if again or not self._in_last_pass:
+        if again or not notes.on:
             return
         if slot.late:
             if bucket is None and slot.group is None:
@@ -169,8 +171,8 @@ class GradientReducer:
             bucket.came[place] = grad = slot.parameter.grad
             bucket.versions[place] = grad._version  # type: ignore[union-attr]
             bucket.waiting_for -= 1
-            if bucket.waiting_for == 0 and self._bucketing.expects_more():
-                self._on_the_way.bucket(bucket)
+            if bucket.waiting_for == 0:
+                self.on_bucket(bucket)
         elif slot.group is None:
             self._bucketing.arrived.append(slot)
             self._on_the_way.watch(slot)
@@ -182,6 +184,11 @@ class GradientReducer:
             if slot.group.waiting_for == 0:
                 self._on_the_way.group(slot.group)
 
+    def on_bucket(self, bucket: Bucket) -> None:
+        """A backward pass has made the last gradient that the bucket waited for."""
+        if self._bucketing.expects_more():
+            self._on_the_way.bucket(bucket)
+
     def _comes_again(self, slot: Slot) -> None:
         """A pass within the pass, of a re-entrant checkpoint for one, has made the gradient once more."""
         if slot.watched is not None or (slot.bucket is not None and slot.bucket.has_come(slot)):
@@ -190,14 +197,15 @@ class GradientReducer:
                 "while it was being reduced; with torch.utils.checkpoint give use_reentrant=False"
             )
         slot.again = slot.late = True
+        slot.settle()
 
     def _begin_pass(self) -> None:
         self._enter_job()
         self.recover()
         self._bucketing.settle()
-        self._pass_number += 1
+        self._notes.number += 1
         self._pass = backward.join(self)
-        self._in_last_pass = self._pass is not None and self._ended + 1 >= self.options.passes
+        self._notes.on = self._pass is not None and self._ended + 1 >= self.options.passes
         self._pass = self._pass or _UNSEEN
 
     def _enter_job(self) -> None:
@@ -211,14 +219,14 @@ class GradientReducer:
 
     def pass_ended(self) -> bool:
         """See backward.Reducer."""
-        self._pass = None
+        self._end_pass()
         self._ended += 1
         return self._ended >= self.options.passes
 
     def pass_failed(self) -> None:
         """See backward.Reducer. The other ranks, if theirs has not failed, wait for this one at the end of their
         pass; it tells them as soon as it comes to wait for anything."""
-        self._pass = None
+        self._end_pass()
         self._ended += 1
         self._failed = True
         if self._ended >= self.options.passes:
@@ -242,7 +250,11 @@ class GradientReducer:
         current = self._pass() if self._pass is not None else None
         if current is not None and self in current.reducers:
             current.reducers.remove(self)
+        self._end_pass()
+
+    def _end_pass(self) -> None:
         self._pass = None
+        self._notes.on = False
 
     # ---- rounds ----------------------------------------------------------------------------------------------------
 
@@ -259,7 +271,7 @@ class GradientReducer:
             return
         self._enter_job()
         self.recover()
-        unseen, self._in_last_pass = self._pass is not None, False
+        unseen = self._pass is not None
         self._leave_pass()
         if self._rounds and not (unseen or self._ended or self._awaited):
             return
@@ -302,24 +314,27 @@ class GradientReducer:
             wishes = self._bucketing.wishes()
             failed = min(face.require_job().rank + 1, _MOST) if self._failed else 0
             number = self._rounds % _MOST
-            said = [at_step, not at_step, failed, number, _MOST - number, min(self._most_rounds, _MOST)]
+            said = (at_step, not at_step, failed, number, _MOST - number, min(self._most_rounds, _MOST))
+            here = bytearray(self._ranks)
             me = self.options.process_set.rank()
-            here = [int(rank == me) for rank in range(self._ranks)]
-            outcome = torch.frombuffer(bytearray([*here, *flags, *wishes, *said]), dtype=torch.uint8)
-            self._vote = self._on_the_way.vote(outcome, self.name), outcome
+            if me is not None:
+                here[me] = 1
+            said_by_all = here + flags + bytes((*wishes, *said))  # so far by this rank; the engine writes into it
+            outcome = torch.frombuffer(said_by_all, dtype=torch.uint8)
+            self._vote = self._on_the_way.vote(outcome, self.name), outcome, said_by_all
             self._answered = self._contribution.submit_mine()
 
     def answer(self, seconds: float = -1.0) -> bool:
         """See backward.Reducer."""
         if self._answered and seconds < 0:
             return True
-        work, outcome = self._vote
+        work, outcome, said_by_all = self._vote
         if seconds >= 0 and not work.wait(seconds):
             return False
         handles.wait(work, outcome)
         if not self._answered:
             with torch.no_grad():
-                theirs = outcome.tolist()[self._ranks : self._ranks + len(self._slots)]
+                theirs = said_by_all[self._ranks : self._ranks + len(self._slots)]
                 self._contribution.submit_theirs(theirs, self._adds)
         return True
 
@@ -327,9 +342,9 @@ class GradientReducer:
         """See backward.Reducer. Was some rank at the end of a backward pass?"""
         with torch.no_grad():
             self._on_the_way.finish()
-            everything = self._vote[1].tolist()
-            here = everything[: self._ranks]
-            *flags, at_step, at_end, failed, most, rest, rounds = everything[self._ranks :]
+            everything = self._vote[2]
+            here, flags = everything[: self._ranks], everything[self._ranks : -_SAID]
+            at_step, at_end, failed, most, rest, rounds = everything[-_SAID:]
             self._vote = None
             _refuse(failed, most, _MOST - rest)
             if self._adds:
@@ -349,8 +364,9 @@ class GradientReducer:
             for slot in self._slots:
                 if slot.seen >= self._first_pass:
                     slot.late = slot.again
+                    slot.settle()
             self._unsettled = False
-        self._first_pass = self._pass_number + 1
+        self._first_pass = self._notes.number + 1
         self._on_the_way.forget_watched()
         if self._hooks.before:
             for slot in self._slots:

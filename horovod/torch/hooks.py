@@ -26,15 +26,27 @@ def _not_traced(itself: Any, slot: Any) -> None:
             owner.on_gradient(slot)
 
 
+class Notes:
+    """When gradients need no more than being noted."""
+
+    __slots__ = ("number", "on")
+
+    def __init__(self) -> None:
+        self.on = False
+        self.number = 0  # the backward pass that is under way, or the last one
+
+
 class Hooks:
     """The hooks of ``owner`` on the parameters of slots.
 
     They call ``owner.on_gradient(slot)`` when the gradient of ``slot.parameter`` has been accumulated and, if
-    ``before`` is True, ``owner.before_gradient(slot)`` just before.
+    ``before`` is True, ``owner.before_gradient(slot)`` just before. While ``notes`` is on, a gradient that its bucket
+    expects is only noted there, and the owner is called as ``owner.on_bucket(bucket)`` for the last one of a bucket.
     """
 
-    def __init__(self, owner: Any, before: bool = False) -> None:
+    def __init__(self, owner: Any, before: bool = False, notes: Notes | None = None) -> None:
         self._owner = weakref.ref(owner)
+        self._notes = notes or Notes()
         self.before = before
         """Is ``before_gradient`` called?"""
         # Handles refer to parameters weakly, so this keeps nothing alive; nodes are let go of with the owner.
@@ -43,11 +55,27 @@ class Hooks:
 
     def add(self, slot: Any) -> None:
         """Sets ``slot.hook``, which has ``remove()``."""
-        itself = self._owner
+        itself, notes = self._owner, self._notes
 
-        def on_gradient(_: Any) -> None:
+        def on_gradient(p: Any) -> None:
             if _is_traced():
                 _not_traced(itself, slot)
+                return
+            # What most gradients need is done here: one call less for each, and calls are what hooks cost.
+            if notes.on and slot.only_noted and slot.seen != notes.number:
+                grad = p.grad
+                if grad is None:  # a hook of the program has taken it away
+                    return
+                slot.seen = notes.number
+                bucket, place = slot.bucket, slot.place
+                bucket.came[place] = grad
+                bucket.versions[place] = grad._version
+                bucket.waiting_for -= 1
+                if bucket.waiting_for:
+                    return
+                owner = itself()
+                if owner is not None:
+                    owner.on_bucket(bucket)
                 return
             owner = itself()
             if owner is not None:

@@ -66,8 +66,8 @@ class Submissions:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        # By slot, bucket or tensor: what waits for the result and puts it in its place; or, for a slot or bucket whose
-        # result lies in its place then, what is under way.
+        # By slot, bucket or vote: what waits for the result and puts it in its place; or, where the result lies in its
+        # place then, what is under way.
         self._pending: dict[Any, Callable[[], None] | Repeat] = {}
         self._wire = wire_of(options.compression)
         self._residuals = Residuals() if getattr(options.compression, "error_feedback", False) else None
@@ -84,13 +84,7 @@ class Submissions:
 
     def vote(self, outcome: torch.Tensor, name: str) -> Any:
         """Reduces ``outcome`` in place with Max and returns its Work."""
-        repeat = self._hand_over(outcome, name, Max)
-
-        def finish() -> None:
-            handles.wait(repeat.work, outcome)
-            repeats.put_back(repeat)
-
-        self._pending[outcome] = finish
+        repeat = self._pending[outcome] = self._hand_over(outcome, name, Max)
         return repeat.work
 
     def one(self, slot: Slot) -> None:
@@ -250,11 +244,11 @@ class Submissions:
         if not isinstance(what, Repeat):
             what()
             return
-        handles.wait(what.work, what)
+        handles.wait(what.work, (what, key))
         repeats.put_back(what)
         if isinstance(key, Slot):
             check(key)
-        else:
+        elif isinstance(key, Bucket):
             _check(None, key)
             key.hand_out(None)
 

@@ -190,5 +190,42 @@ def changed_before():
     assert_all_equal(net)
 
 
+def taken_away(everywhere, **options):
+    # A hook that was there before takes its step with the rank's own gradient and leaves none.
+    net, reference = network(), network()
+    taken = []
+
+    def take(p):
+        taken.append(p.grad.clone())
+        p.grad = None
+
+    if everywhere or hvd.rank() == 0:
+        net[2].weight.register_post_accumulate_grad_hook(take)
+    optimizer = wrap(net, **options)
+    for number in range(6):
+        optimizer.zero_grad()
+        loss_of(net, batch(number)).backward()
+        reference.load_state_dict(net.state_dict())
+        reference.zero_grad()
+        loss_of(reference, batch(number)).backward()
+        for (name, p), q in zip(net.named_parameters(), reference.parameters(), strict=True):
+            if name != "2.weight":
+                torch.testing.assert_close(p.grad, hvd.allreduce(q.grad))
+            elif everywhere:
+                assert p.grad is None
+                assert torch.equal(taken[-1], q.grad)
+            else:  # zeros from the rank that has none
+                torch.testing.assert_close(p.grad, hvd.allreduce(q.grad * (hvd.rank() > 0)))
+        optimizer.step()
+    assert_all_equal(net)
+
+
+def taken_away_in_all_ways():
+    for options in ({}, {"gradient_as_bucket_view": False}, {"groups": 2}):
+        for everywhere in (True, False):
+            taken_away(everywhere, **options)
+
+
 def test_hooks_of_the_program(pool):
     pool(2).run(changed_before)
+    pool(2).run(taken_away_in_all_ways)

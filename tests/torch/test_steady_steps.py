@@ -107,4 +107,4 @@ def calls_of_gradients():
 
 
 def test_calls_for_each_gradient(pool):
-    assert max(pool(2).run(calls_of_gradients)) < 9
+    assert max(pool(2).run(calls_of_gradients)) < 6.4
