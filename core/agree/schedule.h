@@ -3,6 +3,11 @@
 // fused operation) starts when its tensors have been submitted everywhere, in the schedule's order, without any message that describes
 // them. A rank that does something else revokes the schedule and everybody goes back to negotiation (engine/steady.h).
 //
+//   rank 0:    decisions -> ScheduleDetector: two equal periods? -> make_schedule() -> sent in its place in the order of decisions
+//   each rank: decode() -> ScheduleCursor: bucket after bucket, round after round -> revoked, by whoever does something else
+//                 ^                                                                  |
+//                 +------ the detector waits, longer where schedules do not last <---+
+//
 // This is what a schedule is, how it travels and how it is made. The coordinator finds it in what repeats (schedule_detector.h), every rank
 // follows it with a cursor (schedule_cursor.h). All of it is pure.
 #pragma once

@@ -60,7 +60,7 @@ def allreduce(
     ``compression``: applied before and undone after, to dense tensors. ``prescale_factor``, ``postscale_factor``:
     multiply before and after the reduction. ``device_dense``, ``device_sparse``: where TensorFlow places the ops.
 
-    Returns a tensor, or IndexedSlices, of the same dtype. The gradient is the same operation on the gradients. Raises
+    Returns a tensor of the same dtype, or IndexedSlices. The gradient is the same operation on the gradients. Raises
     NotImplementedError, naming IndexedSlices, for those with other ops or scale factors; else as in mpi_ops.
     """
     op = resolve_op(op, average)

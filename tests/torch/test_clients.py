@@ -63,6 +63,35 @@ def test_attributes_of_the_optimizer_of_one_rank(single):
     attributes()
 
 
+def outside_of_a_job():
+    one = torch.ones(2)
+    collectives = [
+        lambda: hvd.allreduce(one),
+        lambda: hvd.allreduce_async_(one),
+        lambda: hvd.grouped_allreduce([one]),
+        lambda: hvd.allgather(one),
+        lambda: hvd.grouped_allgather([one]),
+        lambda: hvd.broadcast(one, 0),
+        lambda: hvd.alltoall(one),
+        lambda: hvd.reducescatter(one),
+        lambda: hvd.grouped_reducescatter([one]),
+        hvd.barrier,
+        hvd.join,
+    ]
+    for _ in ("before init", "after shutdown"):
+        for call in [hvd.rank, hvd.size, hvd.local_rank, hvd.cross_size, *collectives]:
+            with pytest.raises(ValueError, match="Horovod has not been initialized"):
+                call()
+        hvd.init()
+        hvd.shutdown()
+
+
+def test_not_initialized_is_said_in_these_words(pool):
+    """Any rank or size query or collective before init or after shutdown: a ValueError with
+    `Horovod has not been initialized`."""
+    pool(1, initialized=False).run(outside_of_a_job)
+
+
 def forgotten_skip():
     net = network()
     optimizer = wrap(net)

@@ -42,8 +42,7 @@ std::vector<const std::byte*> pointers(const std::vector<Buffer>& buffers) {
   return p;
 }
 
-std::vector<Buffer> reduced(LinkWorld& world, Allreduce algorithm, const std::vector<Buffer>& in, DType d, ReduceOp op) {
-  auto data = in;
+std::vector<Buffer> reduced(LinkWorld& world, Allreduce algorithm, std::vector<Buffer> data, DType d, ReduceOp op) {
   check_ok(world.run([&](Comm& comm) { return algorithm(comm, data[comm.rank].data(), data[comm.rank].size() / size_of(d), d, op); }));
   return data;
 }
