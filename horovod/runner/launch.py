@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import select
 import sys
+import time
 import warnings
 from collections.abc import Callable, Sequence
 
@@ -15,7 +18,10 @@ from horovod.runner.base.signals import SignalQueue, given_back
 from horovod.runner.command import cli, help, spelling
 from horovod.runner.job import debugging
 from horovod.runner.job.job import Job
+from horovod.runner.job.policy import LAST_WORDS
 from horovod.runner.job.stdin import StdinSource
+from horovod.runner.job.watch import wait_for
+from horovod.runner.output.output import OutputQueue
 
 USAGE_ERROR = 2
 
@@ -38,14 +44,16 @@ def _open_standard_streams() -> bool:
     return has_stdin
 
 
-def _say(text: str) -> None:
-    """Write on stderr, not through sys.stderr: when nobody reads it any more that must not change the exit code."""
+def _say(text: str, seconds: float | None = None) -> None:
+    """Write on stderr, not through sys.stderr: when nobody reads it any more that must not change the exit code.
+    `seconds`: how long to wait for who reads it, None: for ever."""
     data = "".join(f"horovodrun: {line}\n" for line in text.splitlines()).encode(errors="backslashreplace")
-    try:
-        while data:
-            data = data[os.write(2, data) :]
-    except OSError:
-        pass
+    end = None if seconds is None else time.monotonic() + seconds
+    with contextlib.suppress(OSError), contextlib.closing(OutputQueue()) as queue:
+        queue.put(2, data)
+        while (fd := queue.waiting_for()) is not None and (end is None or time.monotonic() < end):
+            wait_for({fd: select.POLLOUT}, end)
+            queue.write()
 
 
 def _tell(namespace: argparse.Namespace, take_signals: Callable[[], SignalQueue | None]) -> JobResult | None:
@@ -152,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say(f"error: {error}")
         return 1
     if result.message:
-        _say(result.message)
+        _say(result.message, LAST_WORDS if result.stopped_by else None)
     return result.exit_code
 
 

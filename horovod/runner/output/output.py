@@ -15,6 +15,7 @@ PIPE_PIECE = 4096  # a pipe or terminal that is ready takes this many bytes with
 FILE_PIECE = 1 << 20
 DRAW_LIMIT = 1 << 16  # bytes that wait, above which nothing is drawn
 WRITE_SECONDS = 0.05  # at a time
+FULL_SECONDS = 0.01  # until a terminal is tried again that poll() calls writable and that takes nothing
 LEAVE_SECONDS = 1.0  # to write what waits before the terminal is somebody else's
 
 
@@ -137,11 +138,19 @@ def _takes(fd: int) -> bool:
     return bool(poll.poll(0))
 
 
+def _opened_anew(terminal: int) -> int:
+    """Writes to it never wait. The descriptor itself where that is not allowed, as after `su`."""
+    try:
+        return os.open(f"/proc/self/fd/{terminal}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return terminal
+
+
 class OutputQueue(OutputSink):
     """Bytes on their way to the launcher's own stdout and stderr, in one order, written without ever blocking.
 
-    The descriptors are shared with other programs, so they are not made non-blocking; each piece is as small as a
-    descriptor that poll() calls writable is sure to take.
+    The descriptors are shared with other programs, so they are not made non-blocking; each piece is as small as a pipe
+    that poll() calls writable is sure to take. A terminal is not sure to: it is opened anew, for us alone.
     """
 
     def __init__(self, stdout: int = 1, stderr: int = 2) -> None:
@@ -151,6 +160,8 @@ class OutputQueue(OutputSink):
         self._queue: deque[tuple[int, bytearray]] = deque()
         self._pieces = {fd: self._piece(fd) for fd in self._fds.values()}
         self._broken_fds: set[int] = set()
+        self._own: dict[int, int] = {}  # what is written to in place of a terminal's descriptor, until `close`
+        self._inside: int | None = None  # which has begun a line
 
     def _size(self, stream: int) -> tuple[int, int]:
         """Asked for each time: the window may have another size by now. 80 by 24 where nobody knows."""
@@ -189,17 +200,24 @@ class OutputQueue(OutputSink):
             if not _takes(fd):
                 return
             try:
-                written = os.write(fd, memoryview(data)[: self._pieces[fd]])
-            except BlockingIOError:  # somebody else made it non-blocking
+                written = os.write(self._own_of(fd), memoryview(data)[: self._pieces[fd]])
+            except BlockingIOError:  # its room is less than a character takes, or somebody else made it non-blocking
+                time.sleep(FULL_SECONDS)
                 return
             except OSError:
                 self._drop(fd)
                 continue
             self.pending -= written
+            self._inside = fd if data[written - 1 : written] != b"\n" else None
             if written == len(data):
                 self._queue.popleft()
             else:
                 del data[:written]
+
+    def _own_of(self, fd: int) -> int:
+        if fd not in self._own:
+            self._own[fd] = _opened_anew(fd) if os.isatty(fd) else fd
+        return self._own[fd]
 
     def leave(self) -> None:
         """The launcher is about to be stopped: the terminal is the shell's for a while."""
@@ -211,18 +229,23 @@ class OutputQueue(OutputSink):
 
     def close(self) -> None:
         """What waits is not written any more: an interrupt may have left it written in part."""
+        if self._queue and self._inside in self._own and not any(area.stands for area in self._each_area):
+            self._write_last(self._inside, b"\r\n")
         for area in self._each_area:
             if area.stands:
                 last = b"\r\n" if self._queue else area.erase()
                 area.clear()
                 area.erase()
                 self._write_last(self._fds[area.stream], last)
+        own, self._own = self._own, {}
+        for shared, fd in own.items():
+            if fd != shared:
+                os.close(fd)
 
-    @staticmethod
-    def _write_last(fd: int, data: bytes) -> None:
+    def _write_last(self, fd: int, data: bytes) -> None:
         try:
             if _takes(fd):
-                os.write(fd, data)
+                os.write(self._own_of(fd), data)
         except OSError:
             pass
 

@@ -5,11 +5,13 @@ import os
 import select
 import signal
 import sys
+import threading
 import time
 
 import pytest
 
-from tests.runner.launching import MARK, marked_environment, processes_with
+from horovod.runner.output.output import OutputQueue
+from tests.runner.launching import MARK, eventually, marked_environment, processes_with
 
 LAUNCH = f"{sys.executable} -m horovod.runner"
 
@@ -83,3 +85,67 @@ def test_a_colour_left_on_does_not_reach_the_next_line():
     with terminal(f'{LAUNCH} -np 1 bash -c "{script}"; echo code $?') as (_, until):
         until(b"[0]<stdout>:\x1b[31mred\x1b[0m\r\n[0]<stdout>:\x1b[31mstill\x1b[0m\r\n[0]<stdout>:\x1b[31mend\x1b[0m")
         until(b"code 0")
+
+
+def test_a_terminal_that_nobody_reads_holds_nothing_up():
+    # As where its window hangs: there may be room for a byte, which is what poll() tells, and not for a piece.
+    master, slave = os.openpty()
+    queue = OutputQueue(slave, slave)
+    text = b"".join(b"line %d\n" % number for number in range(20_000))
+    queue.put(1, text)
+    writing = threading.Thread(target=queue.write, daemon=True)
+    writing.start()
+    writing.join(10)
+    held_up = writing.is_alive()
+    shown = text.replace(b"\n", b"\r\n")
+    seen = b""
+    while len(seen) < len(shown):
+        if not held_up:
+            queue.write()
+        assert select.select([master], [], [], 10)[0]
+        seen += os.read(master, 65536)
+    writing.join(10)
+    queue.close()
+    os.close(slave)
+    with pytest.raises(OSError, match="Input/output error"):  # nobody else has it open any more
+        os.read(master, 1)
+    os.close(master)
+    assert seen == shown
+    assert not held_up
+
+
+def test_a_line_that_is_given_up_half_written_is_ended():
+    master, slave = os.openpty()
+    queue = OutputQueue(slave, slave)
+    queue.put(1, b"x" * 200_000 + b"\n")
+    queue.write()
+    while not select.select([], [slave], [], 0)[1]:  # until there is room again
+        os.read(master, 65536)
+    queue.close()
+    os.close(slave)
+    seen = b""
+    with contextlib.suppress(OSError):
+        while True:
+            seen += os.read(master, 65536)
+    os.close(master)
+    assert seen.endswith(b"\n")
+
+
+def test_a_launcher_whose_terminal_nobody_reads_ends_when_it_is_told_to():
+    environment = marked_environment()
+    pid, fd = os.forkpty()
+    if pid == 0:
+        os.execvpe(sys.executable, [*LAUNCH.split(), "-np", "1", "yes"], environment)
+    try:
+        os.read(fd, 1)
+        time.sleep(1)  # it is full
+        os.kill(pid, signal.SIGTERM)
+        eventually(lambda: os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None, 15, "its end")
+        assert processes_with(environment[MARK]) == []
+    finally:
+        for left in {pid, *processes_with(environment[MARK])}:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(left, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        os.close(fd)
+    assert code == 143
