@@ -102,6 +102,26 @@ def test_frozen_and_unused_parameters_cost_nothing_in_a_step(pool):
     pool(2).run(frozen)
 
 
+def thawed(who):
+    # Half a model thawed in mid-training, on all ranks or on one, whose gradients then count with zeros of the others.
+    net, optimizer = settled(freeze=LAYERS // 2)
+    assert of_the_engine(net, optimizer) == (2, [])  # a bucket and the vote
+    if hvd.rank() in who:
+        net.requires_grad_(True)
+    for _ in range(20):
+        step(net, optimizer)
+    assert of_the_engine(net, optimizer) == (3, [])  # one more bucket
+    mine = [p.tolist() for p in net.parameters()]
+    assert hvd.allgather_object(mine) == [mine] * hvd.size()
+    assert all(p.grad is not None for p in net.parameters())
+    assert net[LAYERS // 2 - 1].weight.grad.any()
+
+
+def test_parameters_that_are_thawed_while_training(pool):
+    for who in ([0, 1], [0]):
+        pool(2).run(thawed, who)
+
+
 def calls_of_gradients():
     return calls(*settled()) / (2 * LAYERS)
 
