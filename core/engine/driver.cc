@@ -192,10 +192,6 @@ void Driver::execute(Response response) {
   std::vector<Operation*> ops = find(response, &keep);
   if (!response.error.ok()) {
     observers_->tell(&Observer::failed, response);
-    // Ranks that called something else instead count the unnamed operation as theirs, so that the next one has one name everywhere.
-    for (size_t i = 0; i < ops.size(); ++i) {
-      if (!ops[i]) submissions_->skip_unnamed(response, response.names[i]);
-    }
     finish(ops, response.error);
     return;
   }

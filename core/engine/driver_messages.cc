@@ -82,6 +82,14 @@ bool Driver::on(int from, Settled& message) {
 // ---- from rank 0 ----------------------------------------------------------------------------------------------------------
 bool Driver::on(int, Decisions& message) {
   observers_->tell(&Observer::agreed, message.responses);
+  // Ranks that called something else instead count an unnamed operation that fails as theirs, so that the next one has one name everywhere.
+  // All of a message before any of its operations is told to have failed: whoever waits for that one submits the next at once.
+  for (const Response& response : message.responses) {
+    if (response.error.ok()) continue;
+    for (const std::string& name : response.names) {
+      if (!pending_.count(key_of(response.set, response.face, name))) submissions_->skip_unnamed(response, name);
+    }
+  }
   for (Response& response : message.responses) order_.push_back(std::move(response));
   return true;
 }
