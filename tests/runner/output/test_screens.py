@@ -157,13 +157,14 @@ def test_bars_live_at_the_bottom_and_lines_scroll_above(tmp_path, columns, then)
 
 
 def test_ctrl_z_and_ctrl_c_leave_a_clean_terminal(tmp_path):
-    stop = "echo stopped; touch again; fg;"
+    stop = "echo stopped; until [ -e seen ]; do sleep 0.05; done; touch again; fg;"
     program = BARS.replace('wait("half")', 'wait("again"); print("again", flush=True); wait("never")')
     with job(program, tmp_path, before="set -m; trap : INT;", after=stop) as run:
         run.until(is_half(80))
         run.type(b"\x1a")
         lines = run.until(lambda lines: "stopped" in lines)
-        assert not any("stderr" in line for line in lines), lines
+        assert not any("stderr" in line for line in lines), "\n".join(lines)
+        (tmp_path / "seen").touch()
         lines = run.until(lambda lines: sum("stdout>:again" in line for line in lines) == 2 and is_half(80)(lines))
         assert sum("stderr" in line for line in lines) == 4
         run.type(b"\x03")
