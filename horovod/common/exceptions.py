@@ -1,4 +1,4 @@
-"""Exceptions that users of any face may catch.
+"""Exceptions that users of any face may catch::
 
     RuntimeError
       HorovodInternalError         an operation failed: a peer was lost, ranks disagreed, the engine was shut down
