@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "../contains.h"
 #include "agree/coordinator.h"
 
 namespace hvd::testing {
@@ -34,8 +35,6 @@ inline Request set_request(Kind kind, std::vector<int64_t> splits, const std::st
   q.splits = std::move(splits);
   return q;
 }
-
-inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 // `unit`: of a group of two; 0: on its own.
 inline Ready ready_of(const std::string& name, size_t bytes, uint64_t unit = 0) {

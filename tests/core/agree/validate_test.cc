@@ -3,7 +3,10 @@
 
 #include <doctest/doctest.h>
 
+#include "../contains.h"
+
 using namespace hvd;
+using namespace hvd::testing;
 
 namespace {
 
@@ -24,8 +27,6 @@ std::string refusal(const Request& q) {
   if (!s.ok()) CHECK(s.code() == Code::invalid_argument);
   return s.message();
 }
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 }  // namespace
 

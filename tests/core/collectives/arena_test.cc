@@ -34,12 +34,6 @@ struct ArenaWorld : ShmWorld {
 
 bool same(const Block& block, const Buffer& want) { return std::memcmp(block->data(), want.data(), want.size()) == 0; }
 
-Segments segments_of(const std::vector<Segments::Piece>& pieces) {
-  Segments s{pieces, 0};
-  for (auto& p : pieces) s.total += p.count;
-  return s;
-}
-
 // Several pieces on every rank; at_home(rank, piece): does it live in the arena?
 void check(ArenaWorld& world, DType d, ReduceOp op, const std::vector<size_t>& counts, const Scale& s,
            const std::function<bool(int, size_t)>& at_home) {

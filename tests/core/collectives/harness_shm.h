@@ -11,7 +11,19 @@
 
 #include "collectives/collectives.h"
 
+// Of what ranks have said: "" where all went well.
+#define CHECK_ALL_OK(messages) \
+  for (const std::string& m : (messages)) CHECK(m == "")
+
 namespace hvd::testing {
+
+inline constexpr size_t kSmallStaging = 64 << 10;  // halves of 32 KiB: many rounds with little data
+
+inline Segments segments_of(const std::vector<Segments::Piece>& pieces) {
+  Segments s{pieces, 0};
+  for (auto& p : pieces) s.total += p.count;
+  return s;
+}
 
 // What belongs to one rank: bell, waiter, ledger, scratch. Groups (process sets) come on top.
 struct ShmRank {

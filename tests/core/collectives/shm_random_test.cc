@@ -14,21 +14,6 @@ using namespace hvd::testing;
 
 namespace {
 
-constexpr size_t kSmallStaging = 64 << 10;  // halves of 32 KiB: many rounds with little data
-
-#define CHECK_ALL_OK(messages) \
-  for (const std::string& m : (messages)) CHECK(m == "")
-
-Segments segments_of(const std::vector<Segments::Piece>& pieces) {
-  Segments s{pieces, 0};
-  for (auto& p : pieces) s.total += p.count;
-  return s;
-}
-
-}  // namespace
-
-namespace {
-
 // FNV-1a over the results of a sequence of operations.
 struct Hash {
   uint64_t value = 1469598103934665603u;

@@ -14,17 +14,6 @@ using namespace hvd::testing;
 namespace {
 
 constexpr int kSizes[] = {1, 2, 3, 4, 5, 8};
-constexpr size_t kSmallStaging = 64 << 10;  // halves of 32 KiB: many rounds with little data
-
-#define CHECK_ALL_OK(messages) \
-  for (const std::string& m : (messages)) CHECK(m == "")
-
-Segments segments_of(const std::vector<Segments::Piece>& pieces) {
-  Segments s{pieces, 0};
-  for (auto& p : pieces) s.total += p.count;
-  return s;
-}
-
 std::vector<Buffer> inputs(DType d, size_t n, int ranks, uint64_t seed) {
   std::vector<Buffer> all;
   for (int r = 0; r < ranks; ++r) all.push_back(random_elements(d, n, seed * 100 + r));

@@ -4,30 +4,11 @@
 #include <atomic>
 #include <random>
 
-#include "harness_engine.h"
+#include "../contains.h"
+#include "everywhere.h"
 
 using namespace hvd;
 using namespace hvd::testing;
-
-namespace {
-
-constexpr int kSizes[] = {1, 2, 3, 4, 5, 8};
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-// `body` in worlds of all sizes and layouts.
-void everywhere(const std::function<void(Program&)>& body, Settings settings = crowded()) {
-  for (Layout layout : kLayouts) {
-    for (int size : kSizes) {
-      CAPTURE(name_of(layout));
-      CAPTURE(size);
-      EngineWorld world(size, {layout, settings});
-      CHECK(run(world, body) == "");
-    }
-  }
-}
-
-}  // namespace
 
 TEST_CASE("join with uneven numbers of steps") {
   everywhere([](Program& p) {

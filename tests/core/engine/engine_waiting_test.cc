@@ -4,28 +4,10 @@
 #include <atomic>
 #include <random>
 
-#include "harness_engine.h"
+#include "everywhere.h"
 
 using namespace hvd;
 using namespace hvd::testing;
-
-namespace {
-
-constexpr int kSizes[] = {1, 2, 3, 4, 5, 8};
-
-// `body` in worlds of all sizes and layouts.
-void everywhere(const std::function<void(Program&)>& body, Settings settings = crowded()) {
-  for (Layout layout : kLayouts) {
-    for (int size : kSizes) {
-      CAPTURE(name_of(layout));
-      CAPTURE(size);
-      EngineWorld world(size, {layout, settings});
-      CHECK(run(world, body) == "");
-    }
-  }
-}
-
-}  // namespace
 
 TEST_CASE("programs that only poll") {
   for (int spins : {0, 200}) {

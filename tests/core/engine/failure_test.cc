@@ -4,6 +4,7 @@
 
 #include <atomic>
 
+#include "../contains.h"
 #include "base/wire.h"
 #include "harness_engine.h"
 
@@ -19,8 +20,6 @@ size_t entries(const char* directory) {
   ::closedir(d);
   return n;
 }
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 // Seconds: less than the timeout of collectives, which would end every wait too, and enough for a machine that is busy.
 constexpr double kSoon = 10;

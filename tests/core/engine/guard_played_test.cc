@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 #include <sys/socket.h>
 
+#include "../contains.h"
 #include "collectives/guarded.h"
 #include "harness_engine.h"
 
@@ -9,8 +10,6 @@ using namespace hvd;
 using namespace hvd::testing;
 
 namespace {
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 // The victim is the root, whose part the test plays: it tells rank 1 of a schedule, and of its end.
 class PlayedRoot {

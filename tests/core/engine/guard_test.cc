@@ -6,6 +6,7 @@
 #include <barrier>
 #include <random>
 
+#include "../contains.h"
 #include "collectives/guarded.h"
 #include "harness_engine.h"
 
@@ -16,8 +17,6 @@ namespace {
 
 constexpr int kSizes[] = {2, 3, 4, 5, 8};
 constexpr int kSteps = 12;  // until a schedule runs
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 // Messages that left a rank, each sent in one piece.
 struct Counts {
