@@ -128,6 +128,7 @@ void Control::handle(Neighbour& from, Frame frame) {
     case FrameType::go:
     case FrameType::revoked:
     case FrameType::stalled:
+    case FrameType::note_down:
       for (auto& child : children_) queue(*child, frame);
       break;
     default:  // towards the root

@@ -29,6 +29,8 @@ enum class FrameType : uint8_t {
   abort = 9,      // flooded: a rank is lost, or something went wrong
   ack = 10,       // to a neighbour: its bye or abort has arrived, nothing more will be sent to it
   stalled = 11,   // down: what waits at rank 0
+  note_up = 12,   // up: what an observer of this rank has to say to rank 0's
+  note_down = 13, // down: what one of rank 0's has to say to others
 };
 
 struct Frame {
@@ -39,12 +41,12 @@ struct Frame {
 
 // Towards the root? Floods and acknowledgements go anywhere.
 constexpr bool goes_up(FrameType t) {
-  return t == FrameType::announce || t == FrameType::ready || t == FrameType::revoke || t == FrameType::settled;
+  return t == FrameType::announce || t == FrameType::ready || t == FrameType::revoke || t == FrameType::settled || t == FrameType::note_up;
 }
 constexpr bool goes_down(FrameType t) {
-  return t == FrameType::responses || t == FrameType::go || t == FrameType::revoked || t == FrameType::stalled;
+  return t == FrameType::responses || t == FrameType::go || t == FrameType::revoked || t == FrameType::stalled || t == FrameType::note_down;
 }
-inline constexpr FrameType kLastFrameType = FrameType::stalled;
+inline constexpr FrameType kLastFrameType = FrameType::note_down;
 
 class Control {
  public:

@@ -18,9 +18,9 @@ int parent_of(int rank, const std::vector<int>& node_of) {
 
 }  // namespace
 
-Driver::Driver(EngineOptions& options, Submissions* submissions, Observers* observers)
+Driver::Driver(EngineOptions& options, Submissions* submissions, Observers* observers, Notes* notes)
     : rank_(options.rank), labels_(options.labels), settings_(options.settings), log_(options.log), submissions_(submissions),
-      observers_(observers),
+      observers_(observers), notes_(notes),
       control_(options.rank, std::move(options.parent), parent_of(options.rank, options.node_of), std::move(options.children)),
       world_(options), backend_(std::move(options.backend)), executor_(&world_, backend_.get(), observers),
       stall_(options.settings.stall_warning, options.settings.stall_shutdown, options.labels),
@@ -79,6 +79,7 @@ bool Driver::turn(bool flush) {
     hear_urgent();
     return false;
   }
+  if (notes_->any()) send_notes();
   bool moved = take_submissions();
   if (steady_) {
     moved |= run_schedule();

@@ -31,6 +31,7 @@
 #include "engine/execute.h"
 #include "engine/farewell.h"
 #include "engine/guard.h"
+#include "engine/notes.h"
 #include "engine/observers.h"
 #include "engine/protocol.h"
 #include "engine/steady.h"
@@ -40,7 +41,7 @@ namespace hvd {
 
 class Driver {
  public:
-  Driver(EngineOptions& options, Submissions* submissions, Observers* observers);
+  Driver(EngineOptions& options, Submissions* submissions, Observers* observers, Notes* notes);
 
   // One turn. `flush`: a caller waits, announce at once. True: something moved, call again. Never sleeps outside collectives.
   bool step(bool flush);
@@ -72,6 +73,7 @@ class Driver {
   bool take_submissions();
   bool announce(bool flush);
   bool hear();
+  void send_notes();
   void look_for_stalls();
   void on_frame(const Frame& frame);
   // What a message says to this rank. False: nobody may say that here.
@@ -83,6 +85,8 @@ class Driver {
   bool on(int from, Revoked& message);
   bool on(int from, Settled& message);
   bool on(int from, StalledKeys& message);
+  bool on(int from, NoteUp& message);
+  bool on(int from, NoteDown& message);
   bool on(int from, Goodbye& message);
   bool on(int from, Abort& message);
   void decide();
@@ -118,6 +122,7 @@ class Driver {
   LogSink log_;
   Submissions* submissions_;
   Observers* observers_;
+  Notes* notes_;
   Control control_;
   World world_;
   std::unique_ptr<Backend> backend_;

@@ -28,6 +28,7 @@ void Driver::look_for_stalls() {
   }
   bool told = false;
   if (Status s = stall_.check(negotiator, now(), log_, &told); !s.ok()) fail(std::move(s), true);
+  if (told) observers_->tell(&Observer::waiting, negotiator.waiting(now() - settings_.stall_warning), now(), false);
   if (told) broadcast(control_, StalledKeys{coordinator_->epoch(), negotiator.keys()});
 }
 
@@ -40,6 +41,18 @@ void Driver::decide() {
   broadcast(control_, Decisions{epoch, std::move(responses)});
   Frame mine;
   while (control_.pop(&mine)) on_frame(mine);
+}
+
+void Driver::send_notes() {
+  bool asked = false;
+  for (Note& note : notes_->take(&asked)) {
+    if (coordinator_) {
+      broadcast(control_, NoteDown{note.to, note.topic, std::move(note.body)});
+    } else {
+      send_up(control_, NoteUp{note.topic, std::move(note.body)});
+    }
+  }
+  if (asked && coordinator_) observers_->tell(&Observer::waiting, coordinator_->negotiator().waiting(now()), now(), true);
 }
 
 void Driver::on_frame(const Frame& frame) {
@@ -79,6 +92,12 @@ bool Driver::on(int from, Settled& message) {
   return true;
 }
 
+bool Driver::on(int from, NoteUp& message) {
+  if (!coordinator_) return false;
+  observers_->tell(&Observer::heard, from, message.topic, std::string_view(message.body));
+  return true;
+}
+
 // ---- from rank 0 ----------------------------------------------------------------------------------------------------------
 bool Driver::on(int, Decisions& message) {
   observers_->tell(&Observer::agreed, message.responses);
@@ -110,6 +129,11 @@ bool Driver::on(int, Revoked& message) {
 
 bool Driver::on(int, StalledKeys& message) {
   watch_.known(message.keys, now());
+  return true;
+}
+
+bool Driver::on(int from, NoteDown& message) {
+  if (message.to < 0 || message.to == rank_) observers_->tell(&Observer::heard, from, message.topic, std::string_view(message.body));
   return true;
 }
 

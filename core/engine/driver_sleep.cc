@@ -27,7 +27,7 @@ void Driver::poll_fds(std::vector<std::pair<int, short>>& fds) const {
 bool Driver::work_waiting() const {
   if (control_.work_in_memory()) return true;
   if (farewell_.over()) return false;
-  if (stopping_.load()) return true;
+  if (stopping_.load() || notes_->any()) return true;
   // Heard while a caller drove a collective, and not yet acted upon.
   if (!control_.inbox_empty() || past_goodbye()) return true;
   if (!steady_) return !submissions_->empty() || !order_.empty();

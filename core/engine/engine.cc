@@ -26,7 +26,7 @@ Engine::Engine(EngineOptions options) : submissions_(options.rank, options.size)
   const int cpu = options.settings.cpu;
   const bool spin = options.settings.spins > 0;
   observers_.add(counters_);
-  driver_ = std::make_unique<Driver>(options, &submissions_, &observers_);
+  driver_ = std::make_unique<Driver>(options, &submissions_, &observers_, &notes_);
   World& world = driver_->world();
   arena_ = std::make_shared<Arena>(world.segment_pointer(), world.local_rank());
   alarm_.attach(world.bell(), world.segment_pointer());
@@ -112,6 +112,18 @@ Status Engine::submit_again(OperationPtr* op, const std::byte* in, std::byte* ou
   }
   if (wake && !blocking) alarm_.ring_soon();
   return status;
+}
+
+bool Engine::leave_note(Note note) {
+  if (abandoned_ || !notes_.leave(std::move(note))) return false;
+  alarm_.ring();
+  return true;
+}
+
+void Engine::ask_who_waits() {
+  if (abandoned_) return;
+  notes_.ask_who_waits();
+  alarm_.ring();
 }
 
 // ---- waiting --------------------------------------------------------------------------------------------------------------

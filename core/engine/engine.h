@@ -62,6 +62,9 @@ class Engine {
   Stats stats() const;
   // Who listens to this engine, see Observer. Any thread.
   Observers& observers() { return observers_; }
+  // For observers of other ranks, or who waits (Notes). Any thread; False as Notes::leave() says.
+  bool leave_note(Note note);
+  void ask_who_waits();
 
  private:
   void run(int cpu);
@@ -71,6 +74,7 @@ class Engine {
 
   Submissions submissions_;
   Observers observers_;
+  Notes notes_;
   const std::shared_ptr<Counters> counters_ = std::make_shared<Counters>();
   std::unique_ptr<Driver> driver_;  // touched only with the baton
   Stats last_stats_{};

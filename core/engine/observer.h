@@ -13,6 +13,7 @@
 #include <span>
 #include <string_view>
 
+#include "agree/negotiate.h"
 #include "agree/schedule.h"
 #include "backends/backend.h"
 #include "engine/operation.h"
@@ -61,6 +62,12 @@ class Observer {
   virtual void bucket_done(const Schedule::Bucket&) {}
   // Back to negotiation, after so many buckets since schedule_begun().
   virtual void schedule_ended(const Schedule&, uint64_t) {}
+
+  // Rank 0 alone: these wait for ranks that have not submitted them, at `now` on the clock of Waiting::announced. Told with each warning
+  // about a stall, of those that have waited for the warning time; and of all that wait when somebody has asked (`asked`, Notes).
+  virtual void waiting(std::span<const Negotiator::Waiting>, double /*now*/, bool /*asked*/) {}
+  // A note from an observer of that rank, see Notes.
+  virtual void heard(int /*from*/, uint32_t /*topic*/, std::string_view /*body*/) {}
 
   // The engine's thread goes to sleep until something happens, at most for so many seconds, or a caller that drives does. A caller may
   // drive while the thread sleeps, so other events may come in between; who begins to listen meanwhile hears awake() alone.

@@ -23,6 +23,8 @@ struct Writing {
   void operator()(const Revoked& m) { put(m.schedule, m.position); }
   void operator()(const Settled& m) { put(m.epoch); }
   void operator()(const StalledKeys& m) { put(m.epoch, m.keys); }
+  void operator()(const NoteUp& m) { put(m.topic, m.body); }
+  void operator()(const NoteDown& m) { put(m.to, m.topic, m.body); }
   void operator()(const Goodbye& m) { put(m.executed, m.why.code(), m.why.message()); }
   void operator()(const Abort& m) { put(m.executed, m.why.code(), m.why.message(), static_cast<int32_t>(m.why.rank())); }
 
@@ -47,6 +49,8 @@ class Reading {
       case FrameType::revoked: return pair<Revoked, uint64_t>();
       case FrameType::stalled: return pair<StalledKeys, std::vector<std::string>>();
       case FrameType::settled: return whole(Settled{first()});
+      case FrameType::note_up: return note_up();
+      case FrameType::note_down: return note_down();
       case FrameType::bye: return farewell<Goodbye>();
       case FrameType::abort: return farewell<Abort>();
       case FrameType::ack: break;  // the control plane keeps these
@@ -75,6 +79,19 @@ class Reading {
     const char* at = r_.at();
     if (!r_.ok() || !decode(&at, end_, &elements)) return std::nullopt;
     return M{epoch, std::move(elements)};
+  }
+  std::optional<Message> note_up() {
+    NoteUp note{};
+    r_.get(&note.topic);
+    r_.get(&note.body);
+    return whole(std::move(note));
+  }
+  std::optional<Message> note_down() {
+    NoteDown note{};
+    r_.get(&note.to);
+    r_.get(&note.topic);
+    r_.get(&note.body);
+    return whole(std::move(note));
   }
   template <class M>
   std::optional<Message> farewell() {

@@ -69,13 +69,28 @@ struct Goodbye {
   Status why;
 };
 
+// Between observers of different ranks (engine/notes.h). What it says is their business.
+struct NoteUp {
+  static constexpr FrameType kType = FrameType::note_up;
+  uint32_t topic;
+  std::string body;
+};
+
+struct NoteDown {
+  static constexpr FrameType kType = FrameType::note_down;
+  int32_t to;  // -1: everybody
+  uint32_t topic;
+  std::string body;
+};
+
 struct Abort {
   static constexpr FrameType kType = FrameType::abort;
   uint64_t executed;
   Status why;
 };
 
-using Message = std::variant<Announcement, Decisions, ReadyUpTo, GoUpTo, Revoke, Revoked, Settled, StalledKeys, Goodbye, Abort>;
+using Message =
+    std::variant<Announcement, Decisions, ReadyUpTo, GoUpTo, Revoke, Revoked, Settled, StalledKeys, NoteUp, NoteDown, Goodbye, Abort>;
 
 // The payload of a frame of type Message::kType.
 std::string payload_of(const Message& message);

@@ -139,7 +139,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Submissions submissions(rank, kRanks);
   std::vector<Task> mine = tasks(rank);
   Observers observers;
-  Driver driver(o, &submissions, &observers);
+  Notes notes;
+  Driver driver(o, &submissions, &observers, &notes);
   for (int round = 0; round < 3; ++round) {
     for (Task& task : mine) {
       bool wake = false;

@@ -29,6 +29,8 @@ std::vector<Message> one_of_each() {
           Revoked{6, 60},
           Settled{7},
           StalledKeys{8, {"0/x", "0/y"}},
+          NoteUp{11, std::string("a\0b", 3)},
+          NoteDown{-1, 12, "c"},
           Goodbye{9, Status(Code::shutdown, "left", 2)},
           Abort{10, Status(Code::peer_lost, "lost", 1)}};
 }
