@@ -3,6 +3,8 @@
 It knows no framework, host name, port, secret or environment variable: it gets descriptors and numbers.
 """
 
+from typing import Any
+
 KIND_ALLREDUCE: int
 KIND_ALLGATHER: int
 KIND_BROADCAST: int
@@ -90,11 +92,35 @@ class EngineConfig:
     spins: int  # rounds of busy waiting before yielding; 0 when ranks outnumber cores
     cpu: int  # core for the engine thread, -1: any
     log_level: int  # 0 trace .. 5 fatal
+    recorder_entries: int  # of the flight recorder; 0: it is off
     cipher_library: str  # path of the library that encrypts the links with keys; empty where there are none
     cipher: str  # one of ciphers(cipher_library)
 
     def encrypt(self, fd: int, send_key: bytes, receive_key: bytes) -> None:
         """Has the link over this descriptor encrypted. Keys have 32 bytes, one for each direction of one connection."""
+
+TOPIC_WAITING: int
+TOPIC_PYTHON: int
+
+class Mailbox:
+    """Notes from other ranks, and on rank 0 who waits for whom, for a thread that may take its time."""
+
+    def take(self, timeout: float = -1.0) -> tuple[int, int, bytes] | None:
+        """(from rank, topic, body) of the next letter, waiting for it (without the GIL) for ``timeout`` seconds,
+        negative: without a limit. None: none came, or the box is closed and empty.
+
+        On TOPIC_WAITING, with each warning about a stall and when somebody asked, the body is the JSON
+        {"asked": bool, "waiting": [{"name", "set", "age" (s), "ready": [ranks], "missing": [ranks]}, ...]}.
+        """
+
+    def put(self, body: bytes) -> None:
+        """A letter of this rank to itself, on TOPIC_PYTHON."""
+
+    def close(self) -> None:
+        """Nothing comes any more. The end of the job does it, too."""
+
+    @property
+    def closed(self) -> bool: ...
 
 class Engine:
     """One epoch of membership: made for (rank, size, links), used, shut down, thrown away."""
@@ -195,6 +221,28 @@ class Engine:
     def shutdown(self, reason: str = "") -> None:
         """Tells the peers (naming this rank and `reason`), fails what is pending, stops the thread, closes every
         descriptor. Blocks at most a few seconds. May be called again."""
+
+    def recent(self, most: int = 1000) -> list[dict[str, Any]]:
+        """What the flight recorder holds, at most so many entries, oldest first; none where it is off. Each has number
+        (of this rank's entries, from 0), what ("announced", "carried out", "broke off", "failed", "schedule begun",
+        "schedule ended", "ended"), begin and end (ns of the monotonic clock, ``time.monotonic_ns``), name (its first 87
+        bytes), kind, dtype, op, set, face, shape (of the first tensor; the first four of ``dimensions``), count (of
+        tensors; of buckets), bytes, schedule (0: negotiated) and guarded (carried by the vote on it)."""
+
+    def collective_sums(self) -> tuple[float, int, int]:
+        """Since the start: seconds within collectives, their bytes, and how many tensors they had. Zeros where the
+        flight recorder is off."""
+
+    def mailbox(self, rank: int) -> Mailbox:
+        """A new one, which gets what this rank hears from now on, until the job ends."""
+
+    def leave_note(self, to: int, topic: int, body: bytes) -> bool:
+        """A note for mailboxes of other ranks: of rank 0 to rank ``to``, or to all with -1, rank 0 among them; of
+        others always to rank 0. False: it is longer than 1 MiB, or too many wait to be sent. After the job's end it is
+        lost."""
+
+    def ask_who_waits(self) -> None:
+        """Rank 0: mailboxes get a letter on TOPIC_WAITING, of all that waits now. No effect on others."""
 
     def serve_faces(self, rank: int, size: int, local_rank: int, local_size: int) -> None:
         """From now on this engine and these places are what native libraries of other faces get through face_api()."""

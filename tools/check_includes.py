@@ -25,7 +25,8 @@ DIRECT = {
     "backends": ("collectives",),
     "agree": ("base",),
     "engine": ("agree", "backends"),
-    "bindings": ("engine",),
+    "trace": ("engine",),
+    "bindings": ("trace",),
 }
 FOREIGN = re.compile(
     r"(Python\.h|(nanobind|pybind11|torch|ATen|c10|tensorflow|tsl|xla|jax|mxnet|numpy)/|mpi\.h|nccl\.h|rccl/|cuda|hip/)"

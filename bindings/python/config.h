@@ -26,6 +26,7 @@ struct Config {
   double timeout = 30, heartbeat = 0, stall_warning = 60, stall_shutdown = 0;
   std::string algorithm, tuning;
   int spins = 2000, cpu = -1, log_level = 3;
+  size_t recorder_entries = 1000;  // of the flight recorder; 0: it is off
   std::string cipher_library, cipher;
   std::map<int, SecureLink::Keys> link_keys;  // by descriptor
 

@@ -1,5 +1,5 @@
 // Engine and Work for Python. Waiting releases the GIL and lets signals (Ctrl-C) through.
-#include "engine/engine.h"
+#include "engine.h"
 
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
@@ -7,7 +7,6 @@
 
 #include "agree/validate.h"
 #include "buffer.h"
-#include "config.h"
 #include "face.h"
 #include "glue.h"
 
@@ -61,33 +60,6 @@ struct Work {
       engine->wait(*mine, Deadline::after(kSignalSlice));
     }
   }
-};
-
-struct PyEngine {
-  std::shared_ptr<Engine> engine;
-
-  explicit PyEngine(const Config& config) {
-    EngineOptions options = make_options(config);
-    engine = std::make_shared<Engine>(std::move(options));
-  }
-  ~PyEngine() {
-    if (!engine) return;
-    nb::gil_scoped_release nogil;
-    engine.reset();
-  }
-  // In a forked child the threads do not exist, so nothing may be destroyed: the memory stays behind.
-  void abandon() {
-    abandon_current();
-    if (!engine) return;
-    engine->abandon_in_child();
-    new std::shared_ptr<Engine>(std::move(engine));
-  }
-
-  Engine& live() {
-    if (!engine) raise(Status(Code::shutdown, "the engine belongs to the parent process; a forked child cannot use it"));
-    return *engine;
-  }
-  Work wrap(OperationPtr op, std::string name) { return Work(engine, std::move(op), std::move(name)); }
 };
 
 int64_t integer(nb::handle h) {
@@ -148,7 +120,7 @@ Work submit(PyEngine& self, int kind, nb::str name, uintptr_t in, uintptr_t out,
   OperationPtr operation;
   check(kBlocking ? engine.submit_blocking(std::move(q), source, target, &operation, carried)
                   : engine.submit(std::move(q), source, target, &operation, carried));
-  Work work = self.wrap(std::move(operation), text(name));
+  Work work(self.engine, std::move(operation), text(name));
   if constexpr (kBlocking) {
     nb::gil_scoped_release nogil;
     engine.wait(*work.op, Deadline::after(kSignalSlice));
@@ -164,7 +136,7 @@ Work submit_special(PyEngine& self, Kind kind, const std::string& name, std::vec
   q.splits = std::move(numbers);
   OperationPtr op;
   check(self.live().submit(std::move(q), nullptr, nullptr, &op));
-  return self.wrap(std::move(op), name);
+  return Work(self.engine, std::move(op), name);
 }
 
 nb::dict stats(PyEngine& self) {
@@ -186,6 +158,30 @@ nb::dict stats(PyEngine& self) {
 
 }  // namespace
 
+PyEngine::PyEngine(const Config& config) : engine(std::make_shared<Engine>(make_options(config))) {
+  if (config.recorder_entries == 0) return;
+  recorder = std::make_shared<FlightRecorder>(config.recorder_entries);
+  engine->observers().add(recorder);
+}
+
+PyEngine::~PyEngine() {
+  if (!engine) return;
+  nb::gil_scoped_release nogil;
+  engine.reset();
+}
+
+void PyEngine::abandon() {
+  abandon_current();
+  if (!engine) return;
+  engine->abandon_in_child();
+  new std::shared_ptr<Engine>(std::move(engine));
+}
+
+Engine& PyEngine::live() {
+  if (!engine) raise(Status(Code::shutdown, "the engine belongs to the parent process; a forked child cannot use it"));
+  return *engine;
+}
+
 void define_engine(nb::module_& m) {
   nb::class_<Work>(m, "Work")
       .def_prop_ro("name", [](const Work& w) { return w.name; })
@@ -200,8 +196,8 @@ void define_engine(nb::module_& m) {
     return nb::cast(Buffer(w.op->output));
   });
   using namespace nb::literals;
-  nb::class_<PyEngine>(m, "Engine")
-      .def(nb::init<const Config&>(), "config"_a)
+  nb::class_<PyEngine> engine(m, "Engine");
+  engine.def(nb::init<const Config&>(), "config"_a)
       .def("submit", &submit<false>, "kind"_a, "name"_a, "in_ptr"_a, "out_ptr"_a, "shape"_a, "dtype"_a, "op"_a, "root"_a, "prescale"_a,
            "postscale"_a, "process_set"_a, "splits"_a.none(), "group"_a, "group_size"_a, "wire"_a = 0, "residual"_a = 0, "face"_a = 0)
       .def("run", &submit<true>, "kind"_a, "name"_a, "in_ptr"_a, "out_ptr"_a, "shape"_a, "dtype"_a, "op"_a, "root"_a, "prescale"_a,
@@ -243,6 +239,7 @@ void define_engine(nb::module_& m) {
     set_current(self.engine, rank, size, local_rank, local_size);
   }, "rank"_a, "size"_a, "local_rank"_a, "local_size"_a)
       .def("stats", &stats);
+  define_trace(m, engine);
   m.def("face_api", &face_api);
   m.def("serve_face", [](int face, bool in) { serve_face(code("face", face, uint8_t{UINT8_MAX}), in); }, "face"_a, "in_job"_a);
   m.def("serve_no_faces", [] {

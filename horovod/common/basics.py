@@ -25,6 +25,7 @@ from horovod.common.process_sets import (
     register,
 )
 from horovod.common.state import Job, state
+from horovod.common.telemetry.telemetry import Telemetry
 
 __all__ = ["HorovodBasics"]
 
@@ -42,6 +43,7 @@ def _about() -> tuple[ending.Ended, list[int] | None]:
 
 
 _watch = ending.Watch(_about)
+_telemetry: Telemetry | None = None  # of the job that runs
 
 
 class HorovodBasics:
@@ -188,6 +190,7 @@ class HorovodBasics:
 
 
 def _start(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
+    global _telemetry
     if state.forked:
         raise ValueError(
             f"this process (pid {os.getpid()}) was forked from an initialised worker and cannot join the job; start "
@@ -205,6 +208,7 @@ def _start(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
     job, engine = bootstrap.start(env, members, [s.ranks or [] for s in sets], dynamic)
     state.start(job, engine, members)
     descent.mark(env)
+    _telemetry = Telemetry(job, engine)
     try:
         _fill_sets(job, sets)
     except BaseException:
@@ -273,7 +277,7 @@ def _fill_sets(job: Job, sets: Sequence[ProcessSet]) -> None:
 
 
 def _stop(reason: str) -> None:
-    global _last
+    global _last, _telemetry
     engine = state.engine
     if engine is None:
         return
@@ -281,6 +285,9 @@ def _stop(reason: str) -> None:
     _last = _ended(), state.members
     if _last[0] is None:
         _watch.leave(reason)
+    if _telemetry is not None:
+        _telemetry.close()
+        _telemetry = None
     state.stop()
     engine.shutdown(reason)
 
@@ -304,8 +311,9 @@ def _install_hooks() -> None:
 
 
 def _after_fork() -> None:
-    global _lock
+    global _lock, _telemetry
     _lock = threading.RLock()  # another thread may have held it
+    _telemetry = None  # its thread is the parent's
     state.leave_in_child()
     worker_env.forget_keys()
     _watch.forget()

@@ -240,6 +240,9 @@ TABLE: Final = (
             "after every so many steps all ranks compare parameters and optimizer state, bit for bit, and a difference "
             "is an error: in `step` of PyTorch's DistributedOptimizer, and in Keras' BroadcastGlobalVariablesCallback, "
             "there at the end of each epoch, too; 0: never", low=0, high=1 << 40, agreed=True, section=_WATCH),
+    Setting("HOROVOD_RECORDER_ENTRIES", "int", 1000,
+            "entries of the flight recorder, which keeps what this rank's engine has done last; 0: off", low=0,
+            high=1 << 20, engine="recorder_entries", section="Log, stall check, timeline, autotuning"),
     Setting("HOROVOD_LOG_LEVEL", "choice", "warning", "least severity that is logged, on stderr",
             choices=("trace", "debug", "info", "warning", "error", "fatal"), engine="log_level", flag="--log-level",
             yaml="logging.level", section=_WATCH),

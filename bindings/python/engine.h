@@ -1,0 +1,27 @@
+// Python's Engine, for the files that define its methods.
+#pragma once
+#include <memory>
+
+#include "config.h"
+#include "engine/engine.h"
+#include "glue.h"
+#include "trace/recorder.h"
+
+namespace hvd::python {
+
+struct PyEngine {
+  std::shared_ptr<Engine> engine;
+  std::shared_ptr<FlightRecorder> recorder;  // null: it is off
+
+  explicit PyEngine(const Config& config);
+  ~PyEngine();
+  // In a forked child the threads do not exist, so nothing may be destroyed: the memory stays behind.
+  void abandon();
+  // Raises in a forked child.
+  Engine& live();
+};
+
+// What its observers tell.
+void define_trace(nb::module_& m, nb::class_<PyEngine>& engine);
+
+}  // namespace hvd::python
