@@ -93,6 +93,7 @@ class EngineConfig:
     cpu: int  # core for the engine thread, -1: any
     log_level: int  # 0 trace .. 5 fatal
     recorder_entries: int  # of the flight recorder; 0: it is off
+    report_dir: str  # where reports and dumps of this job go; empty: nowhere by themselves
     cipher_library: str  # path of the library that encrypts the links with keys; empty where there are none
     cipher: str  # one of ciphers(cipher_library)
 
@@ -101,6 +102,27 @@ class EngineConfig:
 
 TOPIC_WAITING: int
 TOPIC_PYTHON: int
+TOPIC_EXPLAIN: int
+TOPIC_ANSWER: int
+TOPIC_STACKS: int
+TOPIC_UNNOTICED: int
+
+def process_state(pid: int) -> str:
+    """What the kernel says of a process of this host, as JSON (core/trace/process_state.h); empty: there is none."""
+
+class Answerer:
+    """Says what this process is doing when rank 0 asks on TOPIC_EXPLAIN, whether Python runs or not."""
+
+    def give(self, number: int, stacks: str, json: str) -> None:
+        """What it asked for on TOPIC_STACKS, with the number in the body: the stacks as faulthandler writes them, and
+        JSON with whatever else Python knows."""
+
+    def noticed(self) -> None:
+        """Rank 0's Python has heard on TOPIC_WAITING who waits. Without that, the engine says after 5 s that Python
+        does not run, and where it is."""
+
+    def close(self) -> None:
+        """Nothing is answered any more."""
 
 class Mailbox:
     """Notes from other ranks, and on rank 0 who waits for whom, for a thread that may take its time."""
@@ -111,6 +133,8 @@ class Mailbox:
 
         On TOPIC_WAITING, with each warning about a stall and when somebody asked, the body is the JSON
         {"asked": bool, "waiting": [{"name", "set", "age" (s), "ready": [ranks], "missing": [ranks]}, ...]}.
+        On TOPIC_UNNOTICED, when this rank has waited for long and rank 0 says nothing of it: {"text": str, "silent":
+        [ranks whose engines do not answer]}. On TOPIC_STACKS the body is the number of a question, in decimal.
         """
 
     def put(self, body: bytes) -> None:
@@ -227,7 +251,8 @@ class Engine:
         (of this rank's entries, from 0), what ("announced", "carried out", "broke off", "failed", "schedule begun",
         "schedule ended", "ended"), begin and end (ns of the monotonic clock, ``time.monotonic_ns``), name (its first 87
         bytes), kind, dtype, op, set, face, shape (of the first tensor; the first four of ``dimensions``), count (of
-        tensors; of buckets), bytes, schedule (0: negotiated) and guarded (carried by the vote on it)."""
+        tensors; of buckets), bytes, schedule (0: negotiated), position (of what is carried out: how many operations
+        its process set has had before, equal on its ranks) and guarded (carried by the vote on it)."""
 
     def collective_sums(self) -> tuple[float, int, int]:
         """Since the start: seconds within collectives, their bytes, and how many tensors they had. Zeros where the
@@ -240,6 +265,28 @@ class Engine:
         """A note for mailboxes of other ranks: of rank 0 to rank ``to``, or to all with -1, rank 0 among them; of
         others always to rank 0. False: it is longer than 1 MiB, or too many wait to be sent. After the job's end it is
         lost."""
+
+    report_dir: str
+    """The job's folder for reports and dumps; empty: there is none."""
+
+    def answerer(self, rank: int, mailbox: Mailbox, signal: int, stacks_fd: int) -> Answerer:
+        """One that asks for Python's stacks through ``mailbox``, and takes them by faulthandler's handler for
+        ``signal`` (0: there is none), which writes to the memfd ``stacks_fd``, when they do not come."""
+
+    def watch_signal(self, signal: int, answerer: Answerer) -> bool:
+        """Has ``dump`` done, and the stacks written beside it, whenever the signal comes, until shutdown. False: the
+        program has a handler of its own for it, the recorder is off, or there is no folder."""
+
+    def dump(self, directory: str = "", why: str = "the program asked for it") -> str:
+        """Writes what the flight recorder has to a file in ``directory``, by default ``report_dir``; its path. Raises
+        ValueError when the recorder is off or no folder is known, OSError naming the path."""
+
+    def write_report(self, name: str, text: bytes) -> str:
+        """Replaces the file of this name in ``report_dir``; its path. Raises OSError naming it."""
+
+    def set_report(self, where: str) -> None:
+        """An end of the job for waiting too long (stall_shutdown) tells from now on that this is where to read what
+        ranks were doing."""
 
     def ask_who_waits(self) -> None:
         """Rank 0: mailboxes get a letter on TOPIC_WAITING, of all that waits now. No effect on others."""

@@ -154,6 +154,7 @@ void define_config(nb::module_& m) {
       .def_rw("cpu", &Config::cpu)
       .def_rw("log_level", &Config::log_level)
       .def_rw("recorder_entries", &Config::recorder_entries)
+      .def_rw("report_dir", &Config::report_dir)
       .def_rw("cipher_library", &Config::cipher_library)
       .def_rw("cipher", &Config::cipher)
       .def("encrypt", &Config::encrypt, nb::arg("fd"), nb::arg("send_key"), nb::arg("receive_key"));

@@ -27,6 +27,7 @@ struct Config {
   std::string algorithm, tuning;
   int spins = 2000, cpu = -1, log_level = 3;
   size_t recorder_entries = 1000;  // of the flight recorder; 0: it is off
+  std::string report_dir;          // where the job's reports and dumps go; empty: none by themselves
   std::string cipher_library, cipher;
   std::map<int, SecureLink::Keys> link_keys;  // by descriptor
 

@@ -158,21 +158,25 @@ nb::dict stats(PyEngine& self) {
 
 }  // namespace
 
-PyEngine::PyEngine(const Config& config) : engine(std::make_shared<Engine>(make_options(config))) {
+PyEngine::PyEngine(const Config& config) : engine(std::make_shared<Engine>(make_options(config))), report_dir(config.report_dir) {
   if (config.recorder_entries == 0) return;
   recorder = std::make_shared<FlightRecorder>(config.recorder_entries);
   engine->observers().add(recorder);
+  dumper = std::make_shared<Dumper>(recorder, config.rank, config.size, config.labels.at(static_cast<size_t>(config.rank)), report_dir);
+  engine->observers().add(dumper);  // after the recorder, so that it finds the end recorded
 }
 
 PyEngine::~PyEngine() {
   if (!engine) return;
   nb::gil_scoped_release nogil;
+  signal_watch.reset();
   engine.reset();
 }
 
 void PyEngine::abandon() {
   abandon_current();
   if (!engine) return;
+  if (signal_watch) signal_watch.release()->abandon_in_child();
   engine->abandon_in_child();
   new std::shared_ptr<Engine>(std::move(engine));
 }
@@ -229,6 +233,7 @@ void define_engine(nb::module_& m) {
            [](PyEngine& self, const std::string& reason) {
     if (!self.engine) return;
     nb::gil_scoped_release nogil;
+    self.signal_watch.reset();
     self.engine->shutdown(reason);
   }, "reason"_a = "")
       .def("abandon", &PyEngine::abandon)

@@ -5,6 +5,8 @@
 #include "config.h"
 #include "engine/engine.h"
 #include "glue.h"
+#include "trace/answer.h"
+#include "trace/dump.h"
 #include "trace/recorder.h"
 
 namespace hvd::python {
@@ -12,6 +14,9 @@ namespace hvd::python {
 struct PyEngine {
   std::shared_ptr<Engine> engine;
   std::shared_ptr<FlightRecorder> recorder;  // null: it is off
+  std::shared_ptr<Dumper> dumper;            // likewise
+  std::unique_ptr<SignalWatch> signal_watch;  // null: nobody watches
+  std::string report_dir;
 
   explicit PyEngine(const Config& config);
   ~PyEngine();

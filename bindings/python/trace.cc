@@ -1,10 +1,14 @@
 // What an engine's observers tell Python: the last operations, notes from other ranks, who waits for whom.
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <unistd.h>
 
 #include "base/dtype.h"
 #include "engine.h"
+#include "trace/answer.h"
+#include "trace/dump.h"
 #include "trace/mailbox.h"
+#include "trace/process_state.h"
 #include "trace/recorder.h"
 
 namespace hvd::python {
@@ -48,10 +52,90 @@ nb::list recent(PyEngine& self, size_t most) {
     d["count"] = e.count;
     d["bytes"] = e.bytes;
     d["schedule"] = e.schedule;
+    d["position"] = e.position;
     d["guarded"] = e.guarded;
     out.append(d);
   }
   return out;
+}
+
+[[noreturn]] void raise_os_error(const Status& status) {
+  PyErr_SetString(PyExc_OSError, status.message().c_str());
+  throw nb::python_error();
+}
+
+// On stderr, past Python's: for when that does not run.
+void tell(int rank, const std::string& text) {
+  const std::string line = "[horovod, rank " + std::to_string(rank) + "] WARNING: " + text + "\n";
+  [[maybe_unused]] const ssize_t n = ::write(2, line.data(), line.size());
+}
+
+std::string stacks_file(int rank) { return "stacks.rank" + std::to_string(rank) + ".txt"; }
+
+std::shared_ptr<Answerer> make_answerer(PyEngine& self, int rank, std::shared_ptr<Mailbox> box, int signal, int stacks_fd) {
+  Answerer::Means means;
+  means.rank = rank;
+  means.recorder = self.recorder;
+  if (signal > 0) means.stacks = std::make_shared<PythonStacks>(signal, stacks_fd);
+  const std::weak_ptr<Engine> engine = self.engine;
+  if (rank == 0) {
+    means.reply = [box](std::string body) { box->put(Topic::answer, std::move(body)); };
+    means.alone = [folder = self.report_dir](const std::string& stacks) {
+      if (!folder.empty() && write_into(folder, stacks_file(0), stacks).ok()) tell(0, "see " + folder + '/' + stacks_file(0));
+      tell(0,
+           "operations wait, and nobody can say why: Python does not run on rank 0, so something holds its interpreter lock, or it is "
+           "very busy. What it is doing:\n" +
+               stacks);
+    };
+  } else {
+    means.reply = [engine](std::string body) {
+      if (const auto live = engine.lock()) live->leave_note({0, static_cast<uint32_t>(Topic::answer), std::move(body)});
+    };
+  }
+  means.ask_python = [box](uint64_t number) { box->put(Topic::stacks, std::to_string(number)); };
+  auto answerer = std::make_shared<Answerer>(std::move(means));
+  self.live().observers().add(answerer);
+  return answerer;
+}
+
+bool watch_signal(PyEngine& self, int signal, std::shared_ptr<Answerer> answerer) {
+  self.live();
+  if (!self.dumper || self.dumper->folder().empty()) return false;
+  self.signal_watch = SignalWatch::start(signal, [dumper = self.dumper, answerer = std::weak_ptr<Answerer>(answerer)] {
+    std::string path;
+    const Status written = dumper->dump("", "a signal asked for it", &path);
+    if (const auto live = answerer.lock()) {
+      if (const std::string stacks = live->stacks(); !stacks.empty()) {
+        [[maybe_unused]] const Status s = write_into(dumper->folder(), stacks_file(dumper->rank()), stacks);
+      }
+    }
+    tell(dumper->rank(), written.ok() ? "the last operations of this rank are in " + path + ", its stacks beside them" : written.message());
+  });
+  return self.signal_watch != nullptr;
+}
+
+std::string dump(PyEngine& self, const std::string& directory, const std::string& why) {
+  self.live();
+  if (!self.dumper) throw nb::value_error("the flight recorder is off (HOROVOD_RECORDER_ENTRIES is 0)");
+  std::string path;
+  Status status;
+  {
+    nb::gil_scoped_release nogil;
+    status = self.dumper->dump(directory, why, &path);
+  }
+  if (!status.ok()) raise_os_error(status);
+  return path;
+}
+
+std::string write_report(PyEngine& self, const std::string& name, const nb::bytes& text) {
+  Status status;
+  const std::string_view view(text.c_str(), text.size());
+  {
+    nb::gil_scoped_release nogil;
+    status = write_into(self.report_dir, name, view);
+  }
+  if (!status.ok()) raise_os_error(status);
+  return self.report_dir + '/' + name;
 }
 
 }  // namespace
@@ -60,6 +144,20 @@ void define_trace(nb::module_& m, nb::class_<PyEngine>& engine) {
   using namespace nb::literals;
   m.attr("TOPIC_WAITING") = static_cast<uint32_t>(Topic::waiting);
   m.attr("TOPIC_PYTHON") = static_cast<uint32_t>(Topic::python);
+  m.attr("TOPIC_EXPLAIN") = static_cast<uint32_t>(Topic::explain);
+  m.attr("TOPIC_ANSWER") = static_cast<uint32_t>(Topic::answer);
+  m.attr("TOPIC_STACKS") = static_cast<uint32_t>(Topic::stacks);
+  m.attr("TOPIC_UNNOTICED") = static_cast<uint32_t>(Topic::unnoticed);
+  m.def("process_state", [](int pid) {
+    nb::gil_scoped_release nogil;
+    return process_state(pid);
+  }, "pid"_a);
+  nb::class_<Answerer>(m, "Answerer")
+      .def("give",
+           [](Answerer& self, uint64_t number, const std::string& stacks, const std::string& json) { self.give(number, stacks, json); },
+           "number"_a, "stacks"_a, "json"_a)
+      .def("noticed", &Answerer::noticed)
+      .def("close", &Answerer::close, nb::call_guard<nb::gil_scoped_release>());
   nb::class_<Mailbox>(m, "Mailbox")
       .def("take", &taken, "timeout"_a = -1.0)
       .def("put", [](Mailbox& self, const nb::bytes& body) { self.put(Topic::python, std::string(body.c_str(), body.size())); }, "body"_a)
@@ -77,6 +175,12 @@ void define_trace(nb::module_& m, nb::class_<PyEngine>& engine) {
     return self.live().leave_note({to, topic, std::string(body.c_str(), body.size())});
   }, "to"_a, "topic"_a, "body"_a)
       .def("ask_who_waits", [](PyEngine& self) { self.live().ask_who_waits(); })
+      .def("answerer", &make_answerer, "rank"_a, "mailbox"_a, "signal"_a, "stacks_fd"_a)
+      .def("watch_signal", &watch_signal, "signal"_a, "answerer"_a)
+      .def("dump", &dump, "directory"_a = "", "why"_a = "the program asked for it")
+      .def_ro("report_dir", &PyEngine::report_dir)
+      .def("write_report", &write_report, "name"_a, "text"_a)
+      .def("set_report", [](PyEngine& self, const std::string& where) { self.live().set_report(where); }, "where"_a)
       .def("recent", &recent, "most"_a = 1000)
       .def("collective_sums", [](PyEngine& self) {
     if (!self.recorder) return nb::make_tuple(0.0, 0, 0);

@@ -109,6 +109,8 @@ class Driver {
   // Does this rank take no part in the running schedule? It does not count its operations while it runs.
   bool has_no_part() const;
   void watch();
+  // An end for waiting too long, with where it is told what ranks did, if somebody has written that.
+  Status with_report(const Status& end) const;
   bool anything_waits() const;
   void collective_failed(const Status& status);
   std::vector<OperationPtr> take_unfinished();

@@ -37,7 +37,17 @@ void Driver::watch() {
     waiting.push_back({"", describe(*op), age(steady_->frozen_since())});
     why = steady_->waits_for();
   }
-  if (Status s = watch_.check(waiting, why, present, log_); !s.ok()) fail(std::move(s), true);
+  const LogSink tell = [this](LogLevel level, const std::string& text) {
+    observers_->tell(&Observer::unnoticed, text, steady_ ? steady_->silent() : std::vector<int>());
+    if (log_) log_(level, text);
+  };
+  if (Status s = watch_.check(waiting, why, present, tell); !s.ok()) fail(with_report(s), true);
+}
+
+Status Driver::with_report(const Status& end) const {
+  const std::string where = notes_->report();
+  if (where.empty()) return end;
+  return Status(end.code(), end.message() + "\n  What the ranks were doing is in " + where, end.rank());
 }
 
 Status Driver::hook() {

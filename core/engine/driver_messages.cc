@@ -2,6 +2,24 @@
 #include "engine/driver.h"
 
 namespace hvd {
+namespace {
+
+// Messages that are to be logged later.
+class Said {
+ public:
+  LogSink sink() {
+    return [this](LogLevel level, const std::string& text) { all_.emplace_back(level, text); };
+  }
+  void tell(const LogSink& log) const {
+    if (!log) return;
+    for (const auto& [level, text] : all_) log(level, text);
+  }
+
+ private:
+  std::vector<std::pair<LogLevel, std::string>> all_;
+};
+
+}  // namespace
 
 bool Driver::hear() {
   control_.pump();
@@ -26,10 +44,14 @@ void Driver::look_for_stalls() {
     last_divergence_check_ = now();
     negotiator.fail_diverged(now() - kDivergence);
   }
+  // The log may wait for an interpreter that is not to be had, so it comes last.
+  Said said;
   bool told = false;
-  if (Status s = stall_.check(negotiator, now(), log_, &told); !s.ok()) fail(std::move(s), true);
+  const Status end = stall_.check(negotiator, now(), said.sink(), &told);
   if (told) observers_->tell(&Observer::waiting, negotiator.waiting(now() - settings_.stall_warning), now(), false);
   if (told) broadcast(control_, StalledKeys{coordinator_->epoch(), negotiator.keys()});
+  said.tell(log_);
+  if (!end.ok()) fail(with_report(end), true);
 }
 
 void Driver::decide() {

@@ -65,6 +65,7 @@ class Engine {
   // For observers of other ranks, or who waits (Notes). Any thread; False as Notes::leave() says.
   bool leave_note(Note note);
   void ask_who_waits();
+  void set_report(std::string where) { notes_.set_report(std::move(where)); }
 
  private:
   void run(int cpu);

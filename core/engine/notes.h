@@ -39,6 +39,16 @@ class Notes {
     any_.store(true, std::memory_order_seq_cst);
   }
 
+  // Any thread. Where somebody has written what ranks do; an end of the job for waiting too long says so.
+  void set_report(std::string where) {
+    std::lock_guard lock(mutex_);
+    report_ = std::move(where);
+  }
+  std::string report() const {
+    std::lock_guard lock(mutex_);
+    return report_;
+  }
+
   // ---- the driver -----------------------------------------------------------------------------------------------------------
   bool any() const { return any_.load(std::memory_order_relaxed); }
   std::vector<Note> take(bool* asked) {
@@ -50,8 +60,9 @@ class Notes {
 
  private:
   std::atomic<bool> any_{false};
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::vector<Note> waiting_;  // under it
+  std::string report_;
   bool asked_ = false;
 };
 

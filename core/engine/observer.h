@@ -66,6 +66,9 @@ class Observer {
   // Rank 0 alone: these wait for ranks that have not submitted them, at `now` on the clock of Waiting::announced. Told with each warning
   // about a stall, of those that have waited for the warning time; and of all that wait when somebody has asked (`asked`, Notes).
   virtual void waiting(std::span<const Negotiator::Waiting>, double /*now*/, bool /*asked*/) {}
+  // This rank has waited for long, and rank 0 says nothing of it (agree/watch.h): told with each warning about that. `silent`: the ranks
+  // whose engines do not answer, where that is known.
+  virtual void unnoticed(std::string_view /*text*/, std::span<const int> /*silent*/) {}
   // A note from an observer of that rank, see Notes.
   virtual void heard(int /*from*/, uint32_t /*topic*/, std::string_view /*body*/) {}
 

@@ -71,13 +71,18 @@ bool Steady::leaving_elsewhere() const {
   return false;
 }
 
-std::string Steady::waits_for() const {
-  if (way_ != Way::shared || !frozen_) return "";
-  std::string ranks;
+std::vector<int> Steady::silent() const {
+  std::vector<int> ranks;
+  if (way_ != Way::shared || !frozen_) return ranks;
   for (int l = 0; l < world_->local_size(); ++l) {
-    // One node: a local rank is a global rank.
-    if (!word(l).frozen(id())) ranks += (ranks.empty() ? "" : ", ") + std::to_string(l);
+    if (!word(l).frozen(id())) ranks.push_back(l);  // one node: a local rank is a global rank
   }
+  return ranks;
+}
+
+std::string Steady::waits_for() const {
+  std::string ranks;
+  for (int rank : silent()) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
   return ranks.empty() ? "" : "They wait for an answer of the engine of rank " + ranks + "; is that process stopped?";
 }
 

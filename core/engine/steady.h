@@ -44,7 +44,8 @@ class Steady {
   // The schedule ends at this position, which everybody knows by now. False: not (yet) known.
   bool final_position(uint64_t* position) const;
 
-  // Whose answer is missing before the schedule can end; "" where nobody here knows.
+  // Whose answers are missing before the schedule can end, as numbers and in words; none and "" where nobody here knows.
+  std::vector<int> silent() const;
   std::string waits_for() const;
 
   // Several nodes: the coordinator's frames. Guarded, `position` means nothing in the second.

@@ -7,7 +7,7 @@
 namespace hvd {
 namespace {
 
-void append(std::string* out, const std::vector<int>& ranks) {
+void append(std::string* out, std::span<const int> ranks) {
   out->push_back('[');
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (i) out->push_back(',');
@@ -65,6 +65,15 @@ void Mailbox::waiting(std::span<const Negotiator::Waiting> all, double now, bool
   }
   body += "]}";
   put(Topic::waiting, std::move(body));
+}
+
+void Mailbox::unnoticed(std::string_view text, std::span<const int> silent) {
+  std::string body = "{\"text\":";
+  append_json(&body, text);
+  body += ",\"silent\":";
+  append(&body, silent);
+  body += '}';
+  put(Topic::unnoticed, std::move(body));
 }
 
 }  // namespace hvd

@@ -2,6 +2,7 @@
 #pragma once
 #include <condition_variable>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <string>
 
@@ -11,7 +12,7 @@
 
 namespace hvd {
 
-class Mailbox final : public Observer {
+class Mailbox final : public Observer, public std::enable_shared_from_this<Mailbox> {
  public:
   struct Letter {
     int from;
@@ -34,6 +35,8 @@ class Mailbox final : public Observer {
   void heard(int from, uint32_t topic, std::string_view body) override { put(Letter{from, topic, std::string(body)}); }
   // As Topic::waiting: {"asked": bool, "waiting": [{"name", "set", "age", "ready": [ranks], "missing": [ranks]}, ...]}, ages in s.
   void waiting(std::span<const Negotiator::Waiting> all, double now, bool asked) override;
+  // As Topic::unnoticed: {"text": ..., "silent": [ranks]}.
+  void unnoticed(std::string_view text, std::span<const int> silent) override;
   // The job is over: closes the box.
   void ended(const Status&) override { close(); }
 

@@ -112,6 +112,7 @@ void FlightRecorder::finished(const Execution& execution, const Status& status) 
   entry.schedule = schedule_;
   entry.guarded = execution.guarded;
   set_response(entry, execution.response);
+  entry.position = executed_[entry.set]++;
   write(entry);
   add(ticks_, entry.end - entry.begin);
   add(bytes_, entry.bytes);

@@ -7,6 +7,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,7 @@ class FlightRecorder final : public Observer {
     uint64_t begin, end;  // ticks; the same but for carried_out and broke_off
     uint64_t bytes;
     uint64_t schedule;    // 0: negotiated
+    uint64_t position;    // of carried_out and broke_off: how many its process set has had before, the same on all ranks of the set
     std::array<int64_t, kShape> shape;  // the first dimensions
     uint32_t set, count;
     What what;
@@ -81,6 +83,7 @@ class FlightRecorder final : public Observer {
   std::vector<Slot> slots_;
   std::atomic<uint64_t> next_{0};
   uint64_t started_ = 0, schedule_ = 0;
+  std::map<uint32_t, uint64_t> executed_;  // by process set
   std::atomic<uint64_t> ticks_{0}, bytes_{0}, tensors_{0};
 };
 

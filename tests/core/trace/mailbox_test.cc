@@ -67,6 +67,10 @@ TEST_CASE("a mailbox that nobody reads keeps so many, and whoever waits is woken
   box.put(Topic::python, "own");
   CHECK(box.take(&letter, Deadline::after(0)));
   CHECK(letter.from == 3);
+  box.unnoticed("\"x\" waits", std::vector<int>{1, 2});
+  CHECK(box.take(&letter, Deadline::after(0)));
+  CHECK(letter.topic == static_cast<uint32_t>(Topic::unnoticed));
+  CHECK(letter.body == "{\"text\":\"\\\"x\\\" waits\",\"silent\":[1,2]}");
   std::thread closer([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     box.close();

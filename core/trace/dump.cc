@@ -1,0 +1,198 @@
+#include "trace/dump.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/json.h"
+
+namespace hvd {
+namespace {
+
+Status failure(const std::string& what, const std::string& path) {
+  return Status(Code::invalid_argument, what + " " + path + ": " + std::strerror(errno));
+}
+
+// mkdir -p, for this user alone.
+void make_folders(const std::string& path) {
+  for (size_t at = path.find('/', 1);; at = path.find('/', at + 1)) {
+    ::mkdir(path.substr(0, at).c_str(), 0700);
+    if (at == std::string::npos) return;
+  }
+}
+
+Status write_all(int fd, std::string_view text, const std::string& path) {
+  while (!text.empty()) {
+    const ssize_t n = ::write(fd, text.data(), text.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return failure("cannot write", path);
+    text.remove_prefix(static_cast<size_t>(n));
+  }
+  return {};
+}
+
+uint64_t unix_ns() {
+  timespec t{};
+  ::clock_gettime(CLOCK_REALTIME, &t);
+  return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(t.tv_nsec);
+}
+
+}  // namespace
+
+void append_entry(std::string* out, const FlightRecorder::Entry& e, const TickScale::Line& line) {
+  const auto number = [out](const char* name, auto value) { out->append(",\"").append(name).append("\":").append(std::to_string(value)); };
+  const auto text = [out](const char* name, std::string_view value) {
+    out->append(",\"").append(name).append("\":");
+    append_json(out, value);
+  };
+  *out += "{\"number\":" + std::to_string(e.number);
+  text("what", name_of(e.what));
+  number("begin", line.ns(e.begin));
+  number("end", line.ns(e.end));
+  text("name", e.text());
+  text("kind", name_of(e.kind));
+  text("dtype", name_of(e.dtype));
+  text("op", name_of(e.op));
+  number("set", e.set);
+  number("face", static_cast<int>(e.face));
+  *out += ",\"shape\":[";
+  for (size_t i = 0; i < std::min<size_t>(e.dimensions, e.kShape); ++i) {
+    if (i) out->push_back(',');
+    *out += std::to_string(e.shape[i]);
+  }
+  *out += ']';
+  number("dimensions", static_cast<int>(e.dimensions));
+  number("count", e.count);
+  number("bytes", e.bytes);
+  text("schedule", std::to_string(e.schedule));  // 64 bits, which a number of JSON does not have everywhere
+  number("position", e.position);
+  out->append(",\"guarded\":").append(e.guarded ? "true}" : "false}");
+}
+
+Status write_into(const std::string& folder, const std::string& name, std::string_view text) {
+  make_folders(folder);
+  const int dir = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (dir < 0) return failure("cannot make or open the folder", folder);
+  const std::string path = folder + '/' + name, fresh = name + ".part" + std::to_string(::getpid());
+  ::unlinkat(dir, fresh.c_str(), 0);
+  // A new file of this user's, whatever others have put into a folder that they may write to.
+  const int fd = ::openat(dir, fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  Status status = fd < 0 ? failure("cannot create", path) : write_all(fd, text, path);
+  if (fd >= 0) ::close(fd);
+  if (status.ok() && ::renameat(dir, fresh.c_str(), dir, name.c_str()) != 0) status = failure("cannot create", path);
+  if (!status.ok() && fd >= 0) ::unlinkat(dir, fresh.c_str(), 0);
+  ::close(dir);
+  return status;
+}
+
+Dumper::Dumper(std::shared_ptr<FlightRecorder> recorder, int rank, int size, std::string label, std::string folder)
+    : recorder_(std::move(recorder)), rank_(rank), size_(size), label_(std::move(label)), folder_(std::move(folder)) {}
+
+Status Dumper::dump(const std::string& folder, std::string_view why, std::string* path) {
+  const std::string& where = folder.empty() ? folder_ : folder;
+  if (where.empty()) return Status(Code::invalid_argument, "no folder is given for the flight recorder's entries");
+  std::string text =
+      "{\"horovod\":\"recorder\",\"version\":1,\"rank\":" + std::to_string(rank_) + ",\"size\":" + std::to_string(size_) + ",\"label\":";
+  append_json(&text, label_);
+  text += ",\"pid\":" + std::to_string(::getpid()) + ",\"why\":";
+  append_json(&text, why);
+  const TickScale::Line line = recorder_->line();
+  text += ",\"monotonic_ns\":" + std::to_string(monotonic_ns()) + ",\"unix_ns\":" + std::to_string(unix_ns()) + "}\n";
+  for (const FlightRecorder::Entry& entry : recorder_->last(SIZE_MAX)) {
+    append_entry(&text, entry, line);
+    text += '\n';
+  }
+  const std::string name = "recorder.rank" + std::to_string(rank_) + ".jsonl";
+  if (path) *path = where + '/' + name;
+  return write_into(where, name, text);
+}
+
+void Dumper::ended(const Status& why) {
+  if (why.ok() || why.code() == Code::shutdown || folder_.empty()) return;
+  // A rank whose disk is full still ends for the reason it ends for.
+  if (Status s = dump("", why.message(), nullptr); !s.ok()) return;
+}
+
+// ---- a signal -------------------------------------------------------------------------------------------------------------
+namespace {
+
+std::atomic<int> signal_event{-1}, signal_process{-1};
+
+void on_signal(int) {
+  const int before = errno;
+  if (::getpid() == signal_process.load()) {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t n = ::write(signal_event.load(), &one, sizeof one);
+  }
+  errno = before;
+}
+
+}  // namespace
+
+std::unique_ptr<SignalWatch> SignalWatch::start(int signal, std::function<void()> call) {
+  struct sigaction now{};
+  if (::sigaction(signal, nullptr, &now) != 0 || (now.sa_flags & SA_SIGINFO) || now.sa_handler != SIG_DFL) return nullptr;
+  int none = -1;
+  const int event = ::eventfd(0, EFD_CLOEXEC);
+  if (event < 0) return nullptr;
+  if (!signal_event.compare_exchange_strong(none, event)) {
+    ::close(event);
+    return nullptr;
+  }
+  signal_process = ::getpid();
+  std::unique_ptr<SignalWatch> watch(new SignalWatch(signal, event, std::move(call)));
+  struct sigaction ours{};
+  ours.sa_handler = &on_signal;
+  ours.sa_flags = SA_RESTART;
+  ::sigemptyset(&ours.sa_mask);
+  ::sigaction(signal, &ours, nullptr);
+  return watch;
+}
+
+SignalWatch::SignalWatch(int signal, int event, std::function<void()> call)
+    : signal_(signal), event_(event), process_(::getpid()), call_(std::move(call)) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { run(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void SignalWatch::run() {
+  pthread_setname_np(pthread_self(), "hvd-signal");
+  for (uint64_t times = 0; !stop_.load();) {
+    if (::read(event_, &times, sizeof times) == static_cast<ssize_t>(sizeof times) && !stop_.load()) call_();
+  }
+}
+
+void SignalWatch::give_back() {
+  struct sigaction now{};
+  // A handler that the program has set since stays.
+  if (::sigaction(signal_, nullptr, &now) == 0 && now.sa_handler == &on_signal) ::signal(signal_, SIG_DFL);
+}
+
+SignalWatch::~SignalWatch() {
+  give_back();
+  stop_ = true;
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t n = ::write(event_, &one, sizeof one);
+  thread_.join();
+  signal_event = -1;
+  ::close(event_);
+}
+
+void SignalWatch::abandon_in_child() {
+  give_back();
+  signal_event = -1;
+  ::close(event_);
+}
+
+}  // namespace hvd

@@ -1,0 +1,129 @@
+#include "trace/process_state.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <optional>
+#include <vector>
+
+#include "base/json.h"
+#include "base/ticks.h"
+
+namespace hvd {
+namespace {
+
+// A file of /proc. "" also where it may not be read.
+std::string contents(const std::string& path) {
+  std::string out;
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return out;
+  char piece[4096];
+  for (ssize_t n; (n = ::read(fd, piece, sizeof piece)) > 0 && out.size() < (64u << 10);) out.append(piece, static_cast<size_t>(n));
+  ::close(fd);
+  while (!out.empty() && (out.back() == '\n' || out.back() == '\0')) out.pop_back();
+  return out;
+}
+
+// proc(5), stat: the fields after the name, which may have any characters in it; [0] is the state.
+struct Stat {
+  std::string name;
+  std::vector<std::string> fields;
+  uint64_t number(size_t index) const { return index < fields.size() ? std::strtoull(fields[index].c_str(), nullptr, 10) : 0; }
+  char state() const { return fields.empty() || fields[0].empty() ? '?' : fields[0][0]; }
+  uint64_t cpu() const { return number(11) + number(12); }
+  uint64_t faults() const { return number(9); }
+  uint64_t blocked() const { return number(39); }
+};
+
+std::optional<Stat> stat_of(const std::string& folder) {
+  const std::string text = contents(folder + "/stat");
+  const size_t open = text.find('('), close = text.rfind(')');
+  if (open == std::string::npos || close == std::string::npos || close < open) return std::nullopt;
+  Stat stat{text.substr(open + 1, close - open - 1), {}};
+  for (size_t at = close + 1; at < text.size();) {
+    const size_t begin = text.find_first_not_of(' ', at);
+    if (begin == std::string::npos) break;
+    const size_t end = std::min(text.find(' ', begin), text.size());
+    stat.fields.push_back(text.substr(begin, end - begin));
+    at = end;
+  }
+  return stat;
+}
+
+// Of a line "Name:   12 kB" of /proc/PID/status.
+uint64_t number_after(const std::string& status, const std::string& name) {
+  const size_t at = status.find('\n' + name + ':');
+  return at == std::string::npos ? 0 : std::strtoull(status.c_str() + at + name.size() + 2, nullptr, 10);
+}
+
+// read, write, pread64, pwrite64, readv, writev, recvfrom, recvmsg, sendto, sendmsg, fsync, fdatasync, connect, accept: their first
+// argument is a descriptor.
+bool of_descriptor(long call) {
+#if defined(__x86_64__)
+  constexpr std::array<long, 14> kCalls{0, 1, 17, 18, 19, 20, 45, 47, 44, 46, 74, 75, 42, 43};
+#elif defined(__aarch64__)
+  constexpr std::array<long, 14> kCalls{63, 64, 67, 68, 65, 66, 207, 212, 206, 211, 82, 83, 203, 202};
+#else
+  constexpr std::array<long, 1> kCalls{-1};
+#endif
+  return std::find(kCalls.begin(), kCalls.end(), call) != kCalls.end() && call >= 0;
+}
+
+void append_thread(std::string* out, const std::string& process, int id) {
+  const std::string folder = process + "/task/" + std::to_string(id);
+  const std::optional<Stat> stat = stat_of(folder);
+  if (!stat) return;
+  if (out->back() != '[') out->push_back(',');
+  *out += "{\"id\":" + std::to_string(id) + ",\"name\":";
+  append_json(out, stat->name);
+  *out += ",\"state\":";
+  append_json(out, std::string(1, stat->state()));
+  *out += ",\"cpu\":" + std::to_string(stat->cpu()) + ",\"wait\":";
+  const std::string wait = contents(folder + "/wchan");
+  append_json(out, wait == "0" ? "" : wait);
+  const std::string call = contents(folder + "/syscall");  // "running", or number, arguments, addresses
+  char* rest = nullptr;
+  const long number = std::strtol(call.c_str(), &rest, 10);
+  const bool known = rest != call.c_str();
+  std::string file;
+  if (known && of_descriptor(number)) {
+    const std::string link = process + "/fd/" + std::to_string(std::strtoull(rest, nullptr, 16));
+    char target[512];
+    const ssize_t n = ::readlink(link.c_str(), target, sizeof target);
+    if (n > 0) file.assign(target, static_cast<size_t>(n));
+  }
+  *out += ",\"call\":" + std::to_string(known ? number : -1) + ",\"file\":";
+  append_json(out, file);
+  *out += '}';
+}
+
+}  // namespace
+
+std::string process_state(int pid, size_t threads) {
+  const std::string folder = "/proc/" + std::to_string(pid);
+  const std::optional<Stat> stat = stat_of(folder);
+  if (!stat) return "";
+  const std::string status = contents(folder + "/status");
+  std::string out = "{\"pid\":" + std::to_string(pid) + ",\"at\":" + std::to_string(monotonic_ns()) +
+                    ",\"tracer\":" + std::to_string(number_after(status, "TracerPid")) +
+                    ",\"resident_kib\":" + std::to_string(number_after(status, "VmRSS")) +
+                    ",\"swapped_kib\":" + std::to_string(number_after(status, "VmSwap")) + ",\"faults\":" + std::to_string(stat->faults()) +
+                    ",\"blocked\":" + std::to_string(stat->blocked()) + ",\"threads\":[";
+  append_thread(&out, folder, pid);
+  if (DIR* tasks = ::opendir((folder + "/task").c_str())) {
+    for (const dirent* entry; threads > 0 && (entry = ::readdir(tasks));) {
+      const int id = std::atoi(entry->d_name);
+      if (id <= 0 || id == pid) continue;
+      append_thread(&out, folder, id);
+      --threads;
+    }
+    ::closedir(tasks);
+  }
+  return out + "]}";
+}
+
+}  // namespace hvd
