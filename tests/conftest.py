@@ -4,6 +4,7 @@ import importlib.metadata
 import importlib.util
 import os
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -15,6 +16,9 @@ from tests.testbed.cluster import Cluster
 # What a run leaves out, in which order and beside what the rest runs, and what is said of it at the end.
 pytest_plugins = ("tests.heavy", "tests.lanes", "tests.skips", "tests.slowest")
 
+# Reports and dumps of jobs that are meant to fail go where the session leaves nothing.
+_reports = tempfile.TemporaryDirectory(prefix="horovod-reports-")
+os.environ["HOROVOD_REPORT_DIR"] = _reports.name
 # What somebody once calibrated on this machine is none of the tests' business.
 os.environ["HOROVOD_CALIBRATE"] = "0"
 # Shells start programs in the background with SIGINT ignored, nohup with SIGHUP, and their children would inherit that.

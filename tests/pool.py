@@ -223,7 +223,8 @@ class Fleet:
             rendezvous_port=port,
             key_fd=self._key_fd,
         )
-        return {**env.to_environ(), "HOROVOD_CALIBRATE": "0", **dict(job.environ)}
+        quiet = {"HOROVOD_CALIBRATE": "0", "HOROVOD_REPORT_DIR": self._folder}
+        return {**env.to_environ(), **quiet, **dict(job.environ)}
 
     def _ask(self, workers: Sequence[Worker], message: tuple[Any, ...], timeout: float) -> list[Any]:
         for worker in workers:

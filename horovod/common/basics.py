@@ -185,6 +185,21 @@ class HorovodBasics:
         """Nothing to stop; ValueError when not initialised."""
         self._face.require_job()
 
+    def dump(self, directory: "str | os.PathLike[str] | None" = None) -> str:
+        """Writes what this rank's flight recorder has, its last operations, to ``recorder.rankN.jsonl``, and returns
+        the file's path. Any thread.
+
+        ``directory``: where to, made if it is missing; default: the job's folder in HOROVOD_REPORT_DIR.
+        ``python -m horovod.recorder diff`` compares the files of several ranks.
+
+        Raises ValueError when not initialised or where HOROVOD_RECORDER_ENTRIES is 0, HorovodInternalError in a forked
+        child, OSError naming the path when it cannot be written.
+        """
+        self._face.require_job()
+        self._face.require_engine()
+        assert _telemetry is not None
+        return _telemetry.dump(directory)
+
     def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
         return self._face.require_engine().process_sets()
 
@@ -313,7 +328,9 @@ def _install_hooks() -> None:
 def _after_fork() -> None:
     global _lock, _telemetry
     _lock = threading.RLock()  # another thread may have held it
-    _telemetry = None  # its thread is the parent's
+    if _telemetry is not None:
+        _telemetry.leave_in_child()
+    _telemetry = None  # its threads are the parent's
     state.leave_in_child()
     worker_env.forget_keys()
     _watch.forget()

@@ -30,6 +30,9 @@ class Job:
     elastic: bool = False
     check_steps: int = 0
     """After how many steps ranks compare what they hold; 0: never."""
+    hosts: tuple[str, ...] = ()
+    """Names of the ranks' hosts, and numbers of their processes there."""
+    pids: tuple[int, ...] = ()
     seals: Seals = field(default_factory=lambda: Seals(b""), repr=False, compare=False)
     """With which pickled objects prove to come from a member where they leave the host."""
 

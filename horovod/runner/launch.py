@@ -70,6 +70,10 @@ def _tell(namespace: argparse.Namespace, take_signals: Callable[[], SignalQueue 
         from horovod.runner.command import check_build
 
         print(check_build.report(verbose=bool(namespace.verbose)))
+    elif namespace.explain:
+        from horovod.runner.command import explain
+
+        print(explain.run(namespace.explain), end="")
     elif namespace.doctor:
         from horovod.runner.doctor import doctor
 

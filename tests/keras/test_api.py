@@ -8,8 +8,8 @@ import pytest
 
 COMMON = """init shutdown is_initialized rank size local_rank local_size cross_rank cross_size is_homogeneous
 mpi_threads_supported mpi_enabled gloo_enabled mpi_built gloo_built ddl_built ccl_built cuda_built rocm_built nccl_built
-start_timeline stop_timeline Average Sum ProcessSet global_process_set add_process_set remove_process_set Compression
-callbacks DistributedOptimizer allreduce allgather broadcast reducescatter broadcast_global_variables
+start_timeline stop_timeline dump Average Sum ProcessSet global_process_set add_process_set remove_process_set
+Compression callbacks DistributedOptimizer allreduce allgather broadcast reducescatter broadcast_global_variables
 load_model"""
 
 SIGNATURES = {

@@ -42,7 +42,8 @@ class Done:
 def environment(**more: str) -> dict[str, str]:
     """This process's without anything of a job."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
-    return {**kept, "HOROVOD_CALIBRATE": "0", "PYTHONPATH": str(ROOT), **more}
+    ours = {"HOROVOD_CALIBRATE": "0", "HOROVOD_REPORT_DIR": os.environ["HOROVOD_REPORT_DIR"], "PYTHONPATH": str(ROOT)}
+    return {**kept, **ours, **more}
 
 
 def run(command: Sequence[str], env: Mapping[str, str] | None = None, deadline: float = DEADLINE) -> Done:

@@ -88,7 +88,7 @@ def test_commands_are_understood(monkeypatch):
             if {"--help", "--completion"} & set(words):
                 continue
             namespace, words = cli.parse([each for word in words[1:] for each in WORDS.get(word, [word])])
-            if namespace.doctor or namespace.check_build or namespace.jsrun:
+            if namespace.doctor or namespace.explain or namespace.check_build or namespace.jsrun:
                 continue
             assert cli.settings(namespace, words, {}).command, where
             if namespace.benchmark:

@@ -76,7 +76,7 @@ def test_names():
     names = (
         "is_initialized rank size local_rank local_size cross_rank cross_size is_homogeneous mpi_threads_supported "
         "mpi_enabled gloo_enabled mpi_built gloo_built nccl_built ddl_built ccl_built cuda_built rocm_built "
-        "start_timeline stop_timeline add_process_set remove_process_set ProcessSet global_process_set "
+        "start_timeline stop_timeline dump add_process_set remove_process_set ProcessSet global_process_set "
         "PartialDistributedGradientTape LocalGradientAggregationHelper check_num_rank_power_of_2 "
         "handle_average_backwards_compatibility gpu_available vars_to_refs refs_to_vars _executing_eagerly"
     )

@@ -79,7 +79,7 @@ def test_names():
     questions = (
         "is_initialized rank size local_rank local_size cross_rank cross_size is_homogeneous mpi_threads_supported "
         "mpi_enabled gloo_enabled mpi_built gloo_built nccl_built ddl_built ccl_built cuda_built rocm_built "
-        "start_timeline stop_timeline add_process_set remove_process_set ProcessSet HorovodInternalError"
+        "start_timeline stop_timeline dump add_process_set remove_process_set ProcessSet HorovodInternalError"
     )
     missing = [name for name in questions.split() if not hasattr(hvd, name)]
     assert not missing

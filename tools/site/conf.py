@@ -29,7 +29,13 @@ PAGES = {
     "Start": ["README"],
     "Train": ["docs/pytorch", "docs/pytorch/*", "docs/tensorflow", "docs/run", "docs/compression"],
     "Run": ["docs/horovodrun", "docs/launchers/README", "docs/launchers/*", "docs/settings", "SECURITY"],
-    "When something goes wrong": ["docs/troubleshooting", "docs/debugging", "docs/performance", "benchmarks/*"],
+    "When something goes wrong": [
+        "docs/troubleshooting",
+        "docs/hangs",
+        "docs/debugging",
+        "docs/performance",
+        "benchmarks/*",
+    ],
     "Reference": ["docs/api/README", "docs/api/*"],
     "Understand and change": [
         "docs/architecture",

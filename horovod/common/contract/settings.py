@@ -242,7 +242,11 @@ TABLE: Final = (
             "there at the end of each epoch, too; 0: never", low=0, high=1 << 40, agreed=True, section=_WATCH),
     Setting("HOROVOD_RECORDER_ENTRIES", "int", 1000,
             "entries of the flight recorder, which keeps what this rank's engine has done last; 0: off", low=0,
-            high=1 << 20, engine="recorder_entries", section="Log, stall check, timeline, autotuning"),
+            high=1 << 20, engine="recorder_entries", section=_WATCH),
+    Setting("HOROVOD_REPORT_DIR", "text", "",
+            "folder for reports about hangs and what flight recorders have, in which a job makes one of its own when "
+            "there is something to write (docs/hangs.md); default: horovod-UID in TMPDIR, or /tmp",
+            engine="report_dir", agreed=True, flag="--report-dir", section=_WATCH),
     Setting("HOROVOD_LOG_LEVEL", "choice", "warning", "least severity that is logged, on stderr",
             choices=("trace", "debug", "info", "warning", "error", "fatal"), engine="log_level", flag="--log-level",
             yaml="logging.level", section=_WATCH),

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from horovod._core import Engine
+    from horovod._core import Engine, Mailbox
 
 EVERYBODY = -1
 _PATIENCE = 2.0  # s for the thread to end, which may be within a handler
@@ -33,12 +33,24 @@ class Post:
         self._topic, self._waiting_topic = _core.TOPIC_PYTHON, _core.TOPIC_WAITING
         self._handlers: dict[str, Handler] = {}
         self._waiting: list[Callable[[dict[str, Any]], None]] = []
+        self._letters: dict[int, Callable[[int, bytes], None]] = {}
         self._thread: threading.Thread | None = None
 
     def on(self, kind: str, handler: Handler) -> None:
         """``handler`` gets what is said under this name. One for each name."""
         assert kind not in self._handlers, kind
         self._handlers[kind] = handler
+
+    def on_letter(self, topic: int, handler: Callable[[int, bytes], None]) -> None:
+        """``handler`` gets the rank and the body of what comes with this topic (TOPIC_* of ``_core``), said by the
+        engine's own observers. One for each topic."""
+        assert topic not in self._letters, topic
+        self._letters[topic] = handler
+
+    @property
+    def box(self) -> "Mailbox":
+        """Where what this rank hears comes in."""
+        return self._box
 
     def on_waiting(self, handler: Callable[[dict[str, Any]], None]) -> None:
         """Rank 0: ``handler`` gets who waits for whom, as ``_core.Mailbox.take`` says, with each warning about a stall
@@ -68,6 +80,8 @@ class Post:
         self._box.close()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_PATIENCE)
+        # Handlers know this, and what they hold (memory files) should not wait for the garbage collector.
+        self._handlers, self._letters, self._waiting = {}, {}, []
 
     def _read(self) -> None:
         while True:
@@ -91,3 +105,5 @@ class Post:
             handler = self._handlers.get(kind)
             if handler is not None:
                 handler(rank, what)
+        elif topic in self._letters:
+            self._letters[topic](rank, body)

@@ -7,6 +7,7 @@ init is an epoch of its own, so nothing of an earlier one, failed or shut down, 
 import os
 from typing import TYPE_CHECKING
 
+from horovod.common.contract import reports
 from horovod.common.contract.debugging import patient
 from horovod.common.contract.log import make_sink
 from horovod.common.contract.notices import sentences
@@ -31,6 +32,7 @@ def start(
     compared between ranks. Raises ValueError naming what is wrong or what was waited for; nothing stays open then.
     """
     settings = patient(Settings.from_environ())
+    settings = settings.with_values({reports.VARIABLE: reports.folder_of_job(settings.text(reports.VARIABLE))})
     if env.rank == 0 and env.rendezvous_addr is None:  # else horovodrun has said it
         sink = make_sink(env.rank, settings.flag("HOROVOD_LOG_HIDE_TIME"))
         if LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL")) <= LOG_LEVELS.index("warning"):
@@ -66,7 +68,7 @@ def _calibrated(env: WorkerEnv, settings: Settings) -> Settings:
 def _start_alone(env: WorkerEnv, settings: Settings, dynamic: bool) -> tuple[Job, "Engine"]:
     peer = describe(env, settings, [], dynamic, [], "", [])
     formed = Formed({}, [-1, *shared_memory.make_bells(1)])
-    job = make_job(0, [env.hostname], dynamic, settings.flag("HOROVOD_ELASTIC"))
+    job = make_job(0, [env.hostname], [os.getpid()], dynamic, settings.flag("HOROVOD_ELASTIC"))
     try:
         return job, make_engine(make_plan(0, [peer]), [peer], formed, settings, env)
     except BaseException:

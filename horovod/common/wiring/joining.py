@@ -234,7 +234,9 @@ class Joining:
 
     def _job(self, peers: list[Peer]) -> Job:
         elastic = self._settings.flag("HOROVOD_ELASTIC")
-        job = make_job(self._me, [peer.hostname for peer in peers], self._dynamic, elastic)
+        job = make_job(
+            self._me, [peer.hostname for peer in peers], [peer.pid for peer in peers], self._dynamic, elastic
+        )
         if not self._world or self._env.place is not None:
             return job
         env = self._env  # the launcher's word counts: it may order ranks of a host in its own way
@@ -248,6 +250,8 @@ class Joining:
             job.homogeneous,
             self._dynamic,
             elastic,
+            hosts=job.hosts,
+            pids=job.pids,
         )
 
 

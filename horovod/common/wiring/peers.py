@@ -146,7 +146,7 @@ def make_first_plan(me: int, leader: int) -> Plan:
     return Plan(me, [], [leader, me], leader, [], [leader])
 
 
-def make_job(me: int, hostnames: Sequence[str], dynamic: bool, elastic: bool) -> Job:
+def make_job(me: int, hostnames: Sequence[str], pids: Sequence[int], dynamic: bool, elastic: bool) -> Job:
     """Local and cross ranks from the host identities by rank."""
     index_on_host: list[int] = []
     counts: dict[str, int] = {}
@@ -166,6 +166,8 @@ def make_job(me: int, hostnames: Sequence[str], dynamic: bool, elastic: bool) ->
         homogeneous=len(set(counts.values())) == 1,
         dynamic_process_sets=dynamic,
         elastic=elastic,
+        hosts=tuple(hostnames),
+        pids=tuple(pids),
     )
 
 

@@ -168,6 +168,9 @@ FLAGS: tuple[Flag, ...] = (
     Flag(("--completion",), JOB, "print a script that completes this command line in a shell, and exit",
          _choice("SHELL", "bash", "zsh", "fish")),
     Flag(("--doctor",), JOB, "check this machine and the hosts of the job, and exit"),
+    Flag(("--explain",), JOB, "say why a running job waits, and exit; it is found by the number of one of its "
+         "processes on this host, or by the folder of its reports or the one that it runs in",
+         _text("PID|DIR", "directory")),
     Flag(("--gloo",), JOB, "use the built-in controller and launcher (the default)", exclusive="controller"),
     Flag(("--mpi",), JOB, "start the processes with mpirun or mpiexec", exclusive="controller"),
     Flag(("--jsrun",), JOB, "start the processes with jsrun, in an LSF job (the default there)",
@@ -227,6 +230,8 @@ FLAGS: tuple[Flag, ...] = (
          exclusive="stall"),
     _setting("HOROVOD_STALL_CHECK_TIME_SECONDS", STALL),
     _setting("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", STALL),
+    _setting("HOROVOD_REPORT_DIR", STALL, value=_text("DIR"), default="horovod-UID in TMPDIR, or /tmp",
+             help="folder for reports about hangs and what flight recorders have; a job makes one of its own in it"),
 
     Flag(("--min-np", "--min-num-proc"), ELASTIC, "fewest processes to go on with", _COUNT, missing=_ELASTIC),
     Flag(("--max-np", "--max-num-proc"), ELASTIC, "most processes to use", _COUNT, missing=_ELASTIC),

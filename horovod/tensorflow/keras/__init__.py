@@ -50,6 +50,7 @@ cuda_built = _basics.cuda_built
 rocm_built = _basics.rocm_built
 start_timeline = _basics.start_timeline
 stop_timeline = _basics.stop_timeline
+dump = _basics.dump
 
 allreduce = _functions.allreduce
 allgather = _functions.allgather
@@ -133,6 +134,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "dump",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",

@@ -53,11 +53,11 @@ def test_a_node_needs_the_same_host_name_and_the_same_machine():
 
 def test_hosts_with_two_and_one_slots():
     hosts = ["a", "a", "b"]
-    jobs = [make_job(rank, hosts, False, False) for rank in range(3)]
+    jobs = [make_job(rank, hosts, [1, 2, 3], False, False) for rank in range(3)]
     assert [(j.local_rank, j.local_size) for j in jobs] == [(0, 2), (1, 2), (0, 1)]
     assert [(j.cross_rank, j.cross_size) for j in jobs] == [(0, 2), (0, 1), (1, 2)]
     assert not jobs[0].homogeneous
-    assert make_job(0, ["a", "b", "a", "b"], False, False).homogeneous
+    assert make_job(0, ["a", "b", "a", "b"], [1, 2, 3, 4], False, False).homogeneous
 
 
 def test_machine_identity():

@@ -1,0 +1,63 @@
+"""Where `horovodrun --explain` asks a running job why it waits: an abstract Unix socket of rank 0's process, which
+answers processes of the same user (and root) with a text and hangs up."""
+
+import contextlib
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable
+
+from horovod.common.contract.reports import door_of
+
+_PATIENCE = 5.0  # s for the other end to take the text
+
+
+class Door:
+    """Serves one at a time, in a daemon thread."""
+
+    def __init__(self, answer: Callable[[], str]) -> None:
+        self._answer = answer
+        self._socket: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._socket.bind(door_of(os.getpid()))
+            self._socket.listen(4)
+        except OSError:  # a forked child still has that of an earlier job of this process: nobody can ask
+            self._socket.close()
+            self._socket = None
+            return
+        threading.Thread(target=self._serve, args=(self._socket,), name="hvd-explain-door", daemon=True).start()
+
+    def close(self) -> None:
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread
+            self._socket.close()
+            self._socket = None
+
+    def leave_in_child(self) -> None:
+        """In a forked child: the thread is the parent's."""
+        if self._socket is not None:
+            self._socket.close()
+
+    def _serve(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection, contextlib.suppress(Exception):
+                connection.settimeout(_PATIENCE)
+                if _user(connection) not in (os.geteuid(), 0):
+                    continue
+                try:
+                    text = self._answer()
+                except TimeoutError:
+                    text = "another report is being made; try again\n"
+                connection.sendall(text.encode(errors="replace"))
+
+
+def _user(connection: socket.socket) -> int:
+    """Whose process is at the other end."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", credentials)[1])

@@ -1,0 +1,298 @@
+"""Why a job waits, in one sentence and in a report. Pure: facts in, text out."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from horovod.common.telemetry.facts import Facts, Rank, Waiting
+
+_REMEDY = {
+    "stopped": "; `kill -CONT {pid}` on its host lets it go on",
+    "debugger": "; it goes on when the debugger lets it (--debug-rank keeps the others from warning)",
+    "swapping": "; it has too little memory",
+    "gone": "",
+    "silent": "",
+    "blocked": "",
+}
+_SHOWN = 6
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """As in "rank 3", "ranks 0 and 1", "ranks 1-3, 5"."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) == 2:
+        return f"ranks {ranks[0]} and {ranks[1]}"
+    spans: list[list[int]] = []
+    for rank in sorted(ranks):
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    return "ranks " + ", ".join(str(a) if a == b else f"{a}-{b}" if b > a + 1 else f"{a}, {b}" for a, b in spans)
+
+
+def operation_text(facts: Facts, one: Waiting) -> str:
+    """As in "allreduce 'grad.0'"."""
+    for rank in one.ready:
+        entry = facts.ranks[rank].entry(one.name) if rank in facts.ranks else None
+        if entry is not None:
+            return _named(entry["kind"], one.name)
+    return _named("", one.name)
+
+
+def _named(kind: str, name: str) -> str:
+    if ".noname." in name:
+        return f"an unnamed {name.partition('.')[0]}"
+    if name == "join.noname":
+        return "join"
+    return f"{kind} '{_short(kind, name)}'" if kind else f"'{name}'"
+
+
+def _short(kind: str, name: str) -> str:
+    """The user's own part of a name."""
+    return name.removeprefix(f"{kind}.")
+
+
+# ---- the guess ---------------------------------------------------------------------------------------------------
+
+
+def guess(facts: Facts) -> str:
+    """The likeliest reason, in one sentence without a full stop."""
+    missing = _missing(facts)
+    return (
+        _not_running(facts, missing)
+        or _finished_early(facts)
+        or _waiting_for_each_other(facts)
+        or _elsewhere(facts, missing)
+        or "no operation waits for any rank"
+    )
+
+
+def _missing(facts: Facts) -> list[int]:
+    """Who is waited for, those first for whom the most and oldest wait."""
+    found = dict.fromkeys(facts.suspects)
+    for one in facts.stalled:
+        found.update(dict.fromkeys(one.missing))
+    return list(found)
+
+
+def _not_running(facts: Facts, missing: Iterable[int]) -> str:
+    """A process that cannot go on, whatever it was doing."""
+    silent = []
+    for rank in missing:
+        known = facts.ranks.get(rank)
+        if known is None:
+            continue
+        word, text = known.condition
+        if word == "silent":
+            silent.append(rank)
+        elif word in _REMEDY:
+            where = f", {known.place}" if known.place else ""
+            return f"rank {rank} does not go on: {text}{where}{_REMEDY[word].format(pid=known.pid)}"
+    if silent and not any(facts.ranks[rank].answered for rank in missing if rank in facts.ranks):
+        hosts = sorted({facts.ranks[rank].host for rank in silent})
+        return (
+            f"{ranks_text(silent)} on {', '.join(hosts) or 'an unknown host'} cannot be reached: is the host, or the "
+            "network to it, still there?"
+        )
+    return ""
+
+
+def _finished_early(facts: Facts) -> str:
+    """A rank's data loader gave fewer batches than the others'."""
+    for one in facts.stalled:
+        for rank in one.missing:
+            for other in one.ready:
+                batches = _fewer(facts.ranks.get(rank), facts.ranks.get(other))
+                if batches is not None:
+                    mine, theirs = batches
+                    early = theirs - mine
+                    return (
+                        f"rank {rank} finished its epoch {early} {'batch' if early == 1 else 'batches'} earlier: its "
+                        f"data loader has {mine} batches, that of rank {other} {theirs}; give all ranks equally many, "
+                        f"or call hvd.join() after the loop"
+                    )
+    return ""
+
+
+def _fewer(rank: Rank | None, other: Rank | None) -> tuple[int, int] | None:
+    if rank is None or other is None:
+        return None
+    going_on = {of for given, of in rank.loaders.get("live", []) if given < of}
+    for given, of in other.loaders.get("live", []):
+        for length in rank.loaders.get("lengths", []):
+            if length < given <= of and length not in going_on:
+                return length, of
+    return None
+
+
+def _waiting_for_each_other(facts: Facts) -> str:
+    """Those who are missing here wait elsewhere for those who are here."""
+    for one in facts.stalled:
+        for other in facts.waiting:
+            here = [rank for rank in one.ready if rank in other.missing]
+            there = [rank for rank in other.ready if rank in one.missing]
+            if here and there and one.set == other.set:
+                return _crossed(facts, one, other, here, there)
+    return ""
+
+
+def _crossed(facts: Facts, one: Waiting, other: Waiting, here: list[int], there: list[int]) -> str:
+    if len(here) > len(there):
+        one, other, here, there = other, one, there, here
+    first, second = operation_text(facts, one), operation_text(facts, other)
+    at_first, at_second = _at(facts, here), _at(facts, there)
+    they_know, we_know = _knows(facts, there, one.name), _knows(facts, here, other.name)
+    if they_know and we_know:
+        pair = ranks_text(sorted([here[0], there[0]]))
+        names = ", ".join(text[text.find("'") :] for text in (first, second))
+        barrier = ", one of them a barrier" if "barrier" in first + second else ""
+        return (
+            f"{pair} submit {names} in different order{barrier}: rank {here[0]} is at {first}{at_first}, rank "
+            f"{there[0]} at {second}{at_second}"
+        )
+    if they_know:
+        return _gone_on(there, second + at_second, here, first + at_first)
+    if we_know:
+        return _gone_on(here, first + at_first, there, second + at_second)
+    if len(here) == 1 and len(there) > 1:
+        return (
+            f"rank {here[0]} alone calls {first}{at_first}, {ranks_text(there)} call {second}{at_second}: is one of "
+            "them under a condition that holds on some ranks only?"
+        )
+    return (
+        f"{ranks_text([*here, *there])} wait for each other: "
+        f"{first} is called by {ranks_text(here)}{at_first}, {second} by {ranks_text(there)}{at_second}; they have "
+        "taken different branches, or submit the same operations in different order"
+    )
+
+
+def _gone_on(ahead: Sequence[int], there: str, behind: Sequence[int], here: str) -> str:
+    """Who has gone on knows what the others still call, and those do not know what it calls."""
+    has, calls = "has" if len(ahead) == 1 else "have", "calls" if len(behind) == 1 else "call"
+    return (
+        f"{ranks_text(ahead)} {has} gone on to {there}, while {ranks_text(behind)} still {calls} {here}: fewer batches "
+        "there, or another branch?"
+    )
+
+
+def _knows(facts: Facts, ranks: Iterable[int], name: str) -> bool:
+    """Has one of them carried it out before? Never true of one without a name, whose name is a number."""
+    return any(facts.ranks[rank].entry(name, ("carried out",)) is not None for rank in ranks if rank in facts.ranks)
+
+
+def _at(facts: Facts, ranks: Sequence[int]) -> str:
+    known = facts.ranks.get(ranks[0])
+    if known is None or known.main is None or known.main.own is None:
+        return ""
+    return f" ({known.main.frames[known.main.own]})"
+
+
+def _elsewhere(facts: Facts, missing: Sequence[int]) -> str:
+    """The ranks that are waited for do something else."""
+    places: dict[str, list[int]] = {}
+    for rank in missing:
+        known = facts.ranks.get(rank)
+        if known is not None and known.place:
+            held = ", in code that holds Python's interpreter lock" if known.condition[0] == "locked" else ""
+            places.setdefault(known.place + held, []).append(rank)
+    if not places:
+        return f"{ranks_text(list(missing))} did not submit what the others wait for" if missing else ""
+    text, ranks = next(iter(places.items()))
+    return f"{ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} {text}"
+
+
+# ---- the report --------------------------------------------------------------------------------------------------
+
+
+def summary(facts: Facts, where: str) -> str:
+    """For the terminal. ``where``: the file with the whole report."""
+    lines = [f"why the job waits: {guess(facts)}"]
+    for one in facts.stalled[:_SHOWN]:
+        lines.append(f"  {operation_text(facts, one)} waits {one.age:.0f} s for {ranks_text(one.missing)}")
+    if len(facts.stalled) > _SHOWN:
+        lines.append(f"  and {len(facts.stalled) - _SHOWN} more operations")
+    for rank in _missing(facts)[:_SHOWN]:
+        if rank in facts.ranks:
+            lines.append(f"  {_line(facts.ranks[rank])}")
+    if where:
+        lines.append(f"  stacks of all threads and the last operations: {where}")
+    return "\n".join(lines)
+
+
+def _line(rank: Rank) -> str:
+    where = f"; {rank.place}" if rank.place else ""
+    return f"{rank.label}: {rank.condition[1]}{where}"
+
+
+def report(facts: Facts, when: str) -> str:
+    """The whole text. ``when``: the date, for people."""
+    lines = [f"{when}: {guess(facts)}.", ""]
+    if facts.unnoticed:
+        lines += [facts.unnoticed, ""]
+    lines.append(
+        "Operations that wait" + ("" if facts.asked else " for long") + ":" if facts.stalled else "Nothing waits."
+    )
+    for one in facts.stalled:
+        lines.append(
+            f"  {operation_text(facts, one)}{f', process set {one.set}' if one.set else ''}: for {one.age:.1f} s; "
+            f"submitted by {ranks_text(one.ready) if one.ready else 'nobody'}, missing on {ranks_text(one.missing)}"
+        )
+    rest = [one for one in facts.waiting if one.name not in {stalled.name for stalled in facts.stalled}]
+    if rest:
+        lines.append("Operations that wait for a shorter time:")
+    for one in rest:
+        lines.append(f"  {operation_text(facts, one)}: submitted by {ranks_text(one.ready)}")
+    first = [rank for rank in _missing(facts) if rank in facts.ranks]
+    for rank in [*first, *(rank for rank in sorted(facts.ranks) if rank not in first)]:
+        lines += ["", *_about(facts, facts.ranks[rank], rank in first)]
+    if len(facts.ranks) < facts.size:
+        lines += ["", f"The other {facts.size - len(facts.ranks)} ranks were not asked."]
+    return "\n".join(lines) + "\n"
+
+
+def _about(facts: Facts, rank: Rank, missing: bool) -> list[str]:
+    lines = [f"== {rank.label}{', which is waited for' if missing else ''}", f"  state: {rank.condition[1]}"]
+    last = rank.last_finished
+    if last is not None:
+        lines.append(f"  last finished: {_entry(last)}, {rank.age(last):.1f} s ago")
+    mine = [operation_text(facts, one) for one in facts.waiting if rank.rank in one.ready]
+    lines.append(f"  submitted and waiting: {', '.join(mine) if mine else 'nothing'}")
+    if not rank.answered:
+        zero = facts.ranks.get(0)
+        finished = zero.last_finished if zero is not None else None
+        if zero is not None and finished is not None:
+            lines.append(f"  last heard of {zero.age(finished):.1f} s ago, by the last operation that all carried out")
+        lines.append("  it did not answer; its state was seen " + ("from its host" if rank.looked_at else "by nobody"))
+    if rank.place:
+        lines.append(f"  main thread: {rank.place}")
+    if rank.forced:
+        lines.append("  its Python did not run for a second; these stacks were taken from outside of it")
+    for thread in rank.threads:
+        if thread.ours:
+            continue
+        lines.append("  main thread:" if thread is rank.main else f"  thread {thread.ident:#x}:")
+        own = thread.own
+        for index, frame in enumerate(thread.frames):
+            source = rank.source.get(f"{frame.path}:{frame.line}", "")
+            mark = "->" if index == own else "  "
+            lines.append(
+                f"  {mark} {frame.path}:{frame.line} in {frame.function}" + (f"    {source}" if source else "")
+            )
+    if rank.recent:
+        lines.append("  last operations, newest first:")
+        lines += [
+            f"    {rank.age(entry):8.2f} s ago  {entry['what']:<13} {_entry(entry)}"
+            for entry in reversed(rank.recent[-20:])
+        ]
+    return lines
+
+
+def _entry(entry: dict[str, Any]) -> str:
+    if entry["what"] in ("schedule begun", "schedule ended"):
+        return ""
+    if entry["what"] == "ended":
+        return str(entry["name"])
+    shape = ", ".join(map(str, entry["shape"])) + (", ..." if entry["dimensions"] > len(entry["shape"]) else "")
+    more = f" and {entry['count'] - 1} more" if entry["count"] > 1 else ""
+    return f"{_named(entry['kind'], entry['name'])}{more} ({entry['dtype']}[{shape}])"

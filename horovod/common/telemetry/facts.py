@@ -1,0 +1,182 @@
+"""What is known of a job that waits: who waits for whom, and what each rank was found doing. Pure."""
+
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from horovod.common.telemetry import stacks
+from horovod.common.telemetry.stacks import Thread
+
+_SYSTEM_CALLS = {
+    "x86_64": {
+        0: "read", 1: "write", 7: "poll", 17: "pread", 18: "pwrite", 23: "select", 35: "nanosleep", 42: "connect",
+        43: "accept", 44: "send", 45: "recv", 46: "sendmsg", 47: "recvmsg", 61: "wait", 74: "fsync", 75: "fdatasync",
+        202: "futex", 230: "clock_nanosleep", 232: "epoll_wait", 247: "waitid", 270: "pselect", 271: "ppoll",
+        281: "epoll_pwait", 441: "epoll_pwait",
+    },
+    "aarch64": {
+        22: "epoll_pwait", 63: "read", 64: "write", 67: "pread", 68: "pwrite", 72: "pselect", 73: "ppoll", 82: "fsync",
+        83: "fdatasync", 95: "waitid", 98: "futex", 101: "nanosleep", 115: "clock_nanosleep", 202: "accept",
+        203: "connect", 206: "send", 207: "recv", 211: "sendmsg", 212: "recvmsg", 260: "wait",
+    },
+}.get(platform.machine(), {})  # fmt: skip
+_SWAPPING = 20.0  # pages read from disk a second, of a process of which a part is swapped out
+_BUSY = 0.5
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """An operation that some ranks have submitted."""
+
+    name: str
+    set: int
+    age: float
+    """s"""
+    ready: tuple[int, ...]
+    missing: tuple[int, ...]
+
+    @classmethod
+    def read(cls, report: Mapping[str, Any]) -> "list[Waiting]":
+        """From what ``_core.Mailbox.take`` gives for TOPIC_WAITING; oldest first."""
+        made = [
+            cls(one["name"], one["set"], one["age"], tuple(one["ready"]), tuple(one["missing"]))
+            for one in report["waiting"]
+        ]
+        return sorted(made, key=lambda one: -one.age)
+
+
+@dataclass
+class Rank:
+    """What is known of one."""
+
+    rank: int
+    host: str = ""
+    pid: int = 0
+    answered: bool = False
+    """Its engine has; else ``state`` is what a neighbour saw."""
+    looked_at: bool = False
+    forced: bool = False
+    """Its Python did not run: the stacks were taken without it."""
+    text: str = ""
+    """The stacks, as faulthandler writes them."""
+    threads: list[Thread] = field(default_factory=list)
+    main: Thread | None = None
+    source: dict[str, str] = field(default_factory=dict)
+    """Text of lines by "path:number"."""
+    loaders: dict[str, list[Any]] = field(default_factory=dict)
+    """"live": [[batches given, of how many]] of data loaders' iterators; "lengths": of all data loaders."""
+    before: dict[str, Any] | None = None
+    state: dict[str, Any] | None = None
+    recent: list[dict[str, Any]] = field(default_factory=list)
+    """The last entries of its flight recorder."""
+
+    def answer(self, told: Mapping[str, Any]) -> None:
+        """Takes over what an Answerer said (core/trace/answer.h)."""
+        self.answered = True
+        self.forced = told["forced"]
+        self.text = told["stacks"]
+        python = told["python"] or {}
+        self.threads = stacks.parse(self.text)
+        self.main = stacks.main_thread(self.threads, python.get("main"))
+        self.source = python.get("source", {})
+        self.loaders = python.get("loaders", {})
+        self.before, self.state, self.recent = told["before"], told["state"], told["recent"]
+
+    def seen(self, before: dict[str, Any] | None, state: dict[str, Any] | None) -> None:
+        """Takes over what a neighbour saw; None: there is no such process."""
+        self.looked_at = True
+        self.before, self.state = before, state
+
+    @property
+    def label(self) -> str:
+        return f"rank {self.rank} (host {self.host}, pid {self.pid})" if self.host else f"rank {self.rank}"
+
+    @property
+    def place(self) -> str:
+        """Where its main thread is in the user's program; empty: not known."""
+        return stacks.place(self.main, self.own_source)
+
+    @property
+    def own_source(self) -> str:
+        """The text of the user's own line, if known."""
+        own = self.main.own if self.main is not None else None
+        if self.main is None or own is None:
+            return ""
+        frame = self.main.frames[own]
+        return self.source.get(f"{frame.path}:{frame.line}", "")
+
+    @property
+    def condition(self) -> tuple[str, str]:
+        """A word, and what is said of it: gone, silent, stopped, debugger, swapping, blocked, locked, busy or
+        sleeping."""
+        if self.state is None:
+            return ("gone", "there is no such process any more") if self.looked_at else ("silent", "it does not answer")
+        main = (self.state["threads"] or [{"state": "?", "call": -1, "wait": "", "file": "", "cpu": 0}])[0]
+        if main["state"] in ("Z", "X"):
+            return "gone", "its process has ended"
+        if self.state["tracer"] or main["state"] == "t":
+            return "debugger", f"a debugger has it (pid {self.state['tracer']})"
+        if main["state"] == "T":
+            return "stopped", "its process is stopped (SIGSTOP or Ctrl-Z)"
+        seconds, faults, cpu = self._rates(main)
+        if self.state["swapped_kib"] and faults >= _SWAPPING * seconds and seconds:
+            swapped = self.state["swapped_kib"] >> 10
+            return (
+                "swapping",
+                f"it swaps: {swapped} MiB are swapped out, {faults / seconds:.0f} pages a second come back",
+            )
+        if main["state"] == "D":
+            return "blocked", f"it is blocked in I/O{_what(main)}"
+        if self.forced:
+            return "locked", "it is in code that holds Python's interpreter lock"
+        if cpu >= _BUSY or (main["state"] == "R" and not seconds):
+            return "busy", "it computes"
+        return "sleeping", f"it sleeps{_what(main)}"
+
+    def _rates(self, main: Mapping[str, Any]) -> tuple[float, int, float]:
+        """Seconds between the two looks, pages read from disk meanwhile, share of a core that the main thread had."""
+        if self.before is None or self.state is None or not self.before["threads"]:
+            return 0.0, 0, 0.0
+        seconds = (self.state["at"] - self.before["at"]) * 1e-9
+        if seconds <= 0:
+            return 0.0, 0, 0.0
+        cpu = (main["cpu"] - self.before["threads"][0]["cpu"]) * 0.01 / seconds
+        return seconds, self.state["faults"] - self.before["faults"], cpu
+
+    @property
+    def last_finished(self) -> dict[str, Any] | None:
+        """The entry of the last operation that it has carried out."""
+        return next((entry for entry in reversed(self.recent) if entry["what"] == "carried out"), None)
+
+    def age(self, entry: Mapping[str, Any]) -> float:
+        """How many seconds ago that was."""
+        return max(0.0, (self.state["at"] - entry["end"]) * 1e-9) if self.state is not None else 0.0
+
+    def entry(self, name: str, what: Sequence[str] = ("announced", "carried out")) -> dict[str, Any] | None:
+        """Its last entry about the operation, if it has one."""
+        return next((one for one in reversed(self.recent) if one["name"] == name and one["what"] in what), None)
+
+
+def _what(thread: Mapping[str, Any]) -> str:
+    call = _SYSTEM_CALLS.get(thread["call"], "")
+    if call and thread["file"]:
+        return f" ({call} of {thread['file']})"
+    return f" ({call or thread['wait']})" if call or thread["wait"] else ""
+
+
+@dataclass
+class Facts:
+    """All of it. ``ranks``: those that were asked, by rank."""
+
+    stalled: list[Waiting]
+    """What has waited for long, oldest first; all that waits, when somebody asked."""
+    waiting: list[Waiting]
+    """All that waits."""
+    ranks: dict[int, Rank]
+    size: int
+    asked: bool = False
+    suspects: list[int] = field(default_factory=list)
+    """Ranks whose engines do not answer others."""
+    unnoticed: str = ""
+    """What a rank's own watch said."""

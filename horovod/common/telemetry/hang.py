@@ -1,0 +1,246 @@
+"""When operations wait for long: asks the ranks what they do, and writes why the job waits to a file and the terminal.
+
+Rank 0 collects. Every rank's engine answers for itself, whether its Python runs or not; of those that do not answer,
+a rank on the same host tells what the kernel says of their process. What is made of it all is ``explain``.
+"""
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from horovod.common.job import Job
+from horovod.common.telemetry import explain
+from horovod.common.telemetry.facts import Facts, Rank, Waiting
+from horovod.common.telemetry.post import EVERYBODY, Post
+from horovod.common.telemetry.witness import Witness
+
+if TYPE_CHECKING:
+    from horovod._core import Engine
+
+ANSWERS = 2.5
+"""s for the ranks to answer, and half of that for a look at those that do not."""
+_MOST_ASKED = 16
+_READY_ASKED = 4
+_BETWEEN_LOOKS = 0.2  # s
+NAME = "hang.txt"
+
+
+class Hangs:
+    """This rank's part."""
+
+    def __init__(self, post: Post, engine: "Engine", job: Job, witness: Witness, say: Callable[[str], None]) -> None:
+        """``say``: tells the user of something, as a warning."""
+        from horovod import _core
+
+        self._post, self._engine, self._job, self._witness, self._say = post, engine, job, witness, say
+        self._question = _core.TOPIC_EXPLAIN
+        self._lock = threading.Condition()
+        self._busy = False
+        self._number = 0
+        self._answers: dict[int, dict[str, Any]] = {}
+        self._looks: dict[int, list[dict[str, Any] | None]] = {}
+        self._all: list[Waiting] | None = None
+        self._last_guess = ""
+        self._unwritable = False
+        self._heard_of_rank_0 = 0.0
+        post.on("look", self._look)
+        post.on("explaining", self._rank_0_is_there)
+        post.on_letter(_core.TOPIC_UNNOTICED, self._unnoticed)
+        if job.rank == 0:
+            post.on("seen", self._seen)
+            post.on("unnoticed", self._unnoticed_elsewhere)
+            post.on_waiting(self._waits)
+            post.on_letter(_core.TOPIC_ANSWER, self._answered)
+
+    # ---- every rank ------------------------------------------------------------------------------------------------
+
+    def _look(self, _: int, what: dict[str, Any]) -> None:
+        """Somebody on this host does not answer."""
+        self._post.say("seen", number=what["number"], rank=what["rank"], states=look_at(what["pid"]))
+
+    def _rank_0_is_there(self, *_: Any) -> None:
+        self._heard_of_rank_0 = time.monotonic()
+
+    def _unnoticed(self, _: int, body: bytes) -> None:
+        """This rank waits, and rank 0 does not say that it knows."""
+        told = json.loads(body)
+        if self._job.rank == 0:
+            self._start(None, told["silent"], told["text"])
+            return
+        self._post.say("unnoticed", text=told["text"], silent=told["silent"])
+        if self._same_host(0):
+            threading.Thread(target=self._without_rank_0, name="hvd-explain", daemon=True).start()
+
+    def _without_rank_0(self) -> None:
+        begin = time.monotonic()
+        time.sleep(ANSWERS + 1)
+        if self._heard_of_rank_0 >= begin:
+            return
+        zero = self._rank(0)
+        zero.seen(*look_at(zero.pid))
+        if zero.condition[0] not in ("sleeping", "busy"):
+            self._say(explain.summary(Facts([], [], {0: zero}, self._job.size, suspects=[0]), ""))
+
+    def _same_host(self, rank: int) -> bool:
+        hosts = self._job.hosts
+        return bool(hosts) and hosts[rank] == hosts[self._job.rank]
+
+    def _rank(self, rank: int) -> Rank:
+        job = self._job
+        return Rank(rank, job.hosts[rank], job.pids[rank]) if job.hosts else Rank(rank)
+
+    # ---- rank 0 ----------------------------------------------------------------------------------------------------
+
+    def _waits(self, told: dict[str, Any]) -> None:
+        self._witness.answerer.noticed()
+        waiting = Waiting.read(told)
+        with self._lock:
+            if told["asked"]:
+                self._all = waiting
+                self._lock.notify_all()
+        if not told["asked"]:
+            self._start(waiting, [], "")
+
+    def _unnoticed_elsewhere(self, _: int, what: dict[str, Any]) -> None:
+        self._start(None, what["silent"], what["text"])
+
+    def _answered(self, rank: int, body: bytes) -> None:
+        told = json.loads(body)
+        with self._lock:
+            if told["number"] == self._number:
+                self._answers[rank if rank != 0 else told["rank"]] = told
+                self._lock.notify_all()
+
+    def _seen(self, _: int, what: dict[str, Any]) -> None:
+        with self._lock:
+            if what["number"] == self._number:
+                self._looks.setdefault(what["rank"], what["states"])
+                self._lock.notify_all()
+
+    def _start(self, stalled: list[Waiting] | None, suspects: list[int], unnoticed: str) -> None:
+        """Explains in a thread of its own, unless that is under way."""
+        with self._lock:
+            if self._busy:
+                return
+            self._busy = True
+        arguments = (stalled, suspects, unnoticed)
+        threading.Thread(target=self._explain, args=arguments, name="hvd-explain", daemon=True).start()
+
+    def _explain(self, stalled: list[Waiting] | None, suspects: list[int], unnoticed: str) -> None:
+        try:
+            facts = self._collect(stalled, suspects, unnoticed)
+            path = self._write(facts)
+            guess = explain.guess(facts)
+            repeated = guess == self._last_guess
+            self._say(f"why the job still waits: {guess}" if repeated else explain.summary(facts, path))
+            self._last_guess = guess
+        except Exception as error:  # what observes a job must not end it, nor show tracebacks of its own
+            logging.getLogger("horovod").debug("telemetry: %s: %s", type(error).__name__, error)
+        finally:
+            with self._lock:
+                self._busy = False
+                self._lock.notify_all()
+
+    def asked(self) -> str:
+        """Rank 0: the report now, however short anybody has waited. Takes up to 5 s. Raises TimeoutError while another
+        one is made."""
+        with self._lock:
+            if not self._lock.wait_for(lambda: not self._busy, 2 * ANSWERS):
+                raise TimeoutError
+            self._busy = True
+        try:
+            facts = self._collect(None, [], "")
+            facts.asked = True
+            path = self._write(facts)
+            return explain.report(facts, _now()) + (f"\nThis report: {path}\n" if path else "")
+        finally:
+            with self._lock:
+                self._busy = False
+                self._lock.notify_all()
+
+    def _write(self, facts: Facts) -> str:
+        """The file; empty: it could not be written, which is no reason not to tell."""
+        if not self._engine.report_dir:
+            return ""
+        try:
+            path = self._engine.write_report(NAME, explain.report(facts, _now()).encode(errors="replace"))
+        except OSError as error:
+            if not self._unwritable:
+                self._say(f"the report about the hang cannot be written: {error}")
+            self._unwritable = True
+            return ""
+        self._engine.set_report(path)
+        return path
+
+    def _collect(self, stalled: list[Waiting] | None, suspects: list[int], unnoticed: str) -> Facts:
+        self._post.say("explaining")
+        waiting = self._who_waits()
+        named = waiting if stalled is None else stalled
+        missing = list(dict.fromkeys([*suspects, *(rank for one in named for rank in one.missing)]))
+        ready = list(dict.fromkeys(rank for one in named for rank in one.ready if rank not in missing))
+        asked = [*missing[:_MOST_ASKED], *ready[:_READY_ASKED]] or list(range(min(self._job.size, _MOST_ASKED)))
+        if suspects and 0 not in asked:
+            asked.append(0)
+        ranks = {rank: self._rank(rank) for rank in asked}
+        with self._lock:
+            self._number += 1
+            number = self._number
+            self._answers, self._looks = {}, {}
+        self._engine.leave_note(EVERYBODY, self._question, f"{number};{','.join(map(str, asked))};".encode())
+        with self._lock:
+            self._lock.wait_for(lambda: len(self._answers) >= len(asked), ANSWERS)
+            answers = dict(self._answers)
+        for rank, told in answers.items():
+            if rank in ranks:
+                ranks[rank].answer(told)
+        silent = [one for one in ranks.values() if not one.answered]
+        if unnoticed and not missing:  # a rank waits, and nobody knows for whom
+            suspects = [one.rank for one in silent]
+        self._look_at_silent(number, silent, list(answers))
+        return Facts(named, waiting, ranks, self._job.size, suspects=suspects, unnoticed=unnoticed)
+
+    def _who_waits(self) -> list[Waiting]:
+        with self._lock:
+            self._all = None
+            self._post.ask_who_waits()
+            self._lock.wait_for(lambda: self._all is not None, ANSWERS / 2)
+            return self._all or []
+
+    def _look_at_silent(self, number: int, silent: list[Rank], there: list[int]) -> None:
+        """Asks a rank on the host of each that does not answer for what the kernel says of it."""
+        asked = []
+        for one in silent:
+            if self._same_host(one.rank):
+                one.seen(*look_at(one.pid))
+                continue
+            neighbours = [rank for rank in there if self._job.hosts and self._job.hosts[rank] == one.host]
+            others = [rank for rank in range(self._job.size) if self._job.hosts and self._job.hosts[rank] == one.host]
+            for rank in list(dict.fromkeys([*neighbours, *(rank for rank in others if rank != one.rank)]))[:2]:
+                self._post.say("look", rank, number=number, rank=one.rank, pid=one.pid)
+                asked.append(one)
+        if not asked:
+            return
+        with self._lock:
+            self._lock.wait_for(lambda: all(one.rank in self._looks for one in asked), ANSWERS / 2)
+            for one in asked:
+                if one.rank in self._looks:
+                    one.seen(*self._looks[one.rank])
+
+
+def look_at(pid: int) -> "list[dict[str, Any] | None]":
+    """What the kernel says of a process of this host, twice, some tenths of a second apart; None: there is none."""
+    from horovod import _core
+
+    states = []
+    for pause in (0.0, _BETWEEN_LOOKS):
+        time.sleep(pause)
+        text = _core.process_state(pid)
+        states.append(json.loads(text) if text else None)
+    return states
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,93 @@
+"""Python's stacks as ``faulthandler`` writes them, and where in the user's program a thread is. Pure."""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from horovod.common.contract.frames import library_of
+
+_THREAD = re.compile(r"(?:Current thread|Thread) (0x[0-9a-f]+)")
+_FRAME = re.compile(r'\s+File "(.*)", line (\d+|\?\?\?) in (.*)')
+
+
+@dataclass(frozen=True)
+class Frame:
+    path: str
+    line: int
+    function: str
+
+    @property
+    def library(self) -> str:
+        """Whose code it is; empty: the user's."""
+        if self.path.startswith("<") and self.path not in ("<stdin>", "<string>"):
+            return "Python"
+        return library_of(self.path)
+
+    def __str__(self) -> str:
+        return f"{os.path.basename(self.path)}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Thread:
+    ident: int
+    frames: tuple[Frame, ...]
+    """Innermost first."""
+
+    @property
+    def ours(self) -> bool:
+        """Is it one that this library runs to observe the job?"""
+        return any(f"{os.sep}telemetry{os.sep}" in frame.path and frame.library == "horovod" for frame in self.frames)
+
+    @property
+    def own(self) -> int | None:
+        """Index of the user's own line: the innermost frame outside of libraries. None without one."""
+        return next((index for index, frame in enumerate(self.frames) if not frame.library), None)
+
+
+def parse(text: str) -> list[Thread]:
+    """The threads in what ``faulthandler`` has written; lines that are nothing of the kind are passed over."""
+    threads: list[Thread] = []
+    frames: list[Frame] = []
+    for line in text.splitlines():
+        if found := _THREAD.match(line):
+            frames = []
+            threads.append(Thread(int(found[1], 16), ()))
+        elif threads and (found := _FRAME.match(line)):
+            frames.append(Frame(found[1], int(found[2]) if found[2].isdigit() else 0, found[3]))
+            threads[-1] = Thread(threads[-1].ident, tuple(frames))
+    return threads
+
+
+def main_thread(threads: Sequence[Thread], ident: int | None) -> Thread | None:
+    """That of ``ident``, else the oldest, which comes last, of those that are not ours."""
+    found = [thread for thread in threads if thread.ident == ident] if ident is not None else []
+    others = [thread for thread in threads if not thread.ours]
+    return found[0] if found else others[-1] if others else None
+
+
+def place(thread: Thread | None, source: str = "") -> str:
+    """Where it is, as in "in DataLoader.__next__ at train.py:88" or "at train.py:88 (`time.sleep(60)`)". ``source``:
+    the text of the user's own line, if known. Empty when nothing is known."""
+    if thread is None or not thread.frames:
+        return ""
+    own = thread.own
+    if own is None:
+        return f"in {_called(thread.frames[0])} ({thread.frames[0]})"
+    frame = thread.frames[own]
+    if own > 0:
+        return f"in {_called(thread.frames[own - 1])} at {frame}"
+    if source:
+        return f"at {frame} (`{source if len(source) <= 80 else source[:77] + '...'}`)"
+    return f"at {frame}, in {frame.function}"
+
+
+def _called(frame: Frame) -> str:
+    if frame.library == "horovod":
+        return f"hvd.{frame.function.lstrip('_')}"
+    stem = os.path.basename(frame.path).removesuffix(".py")
+    if stem == "__init__":
+        stem = os.path.basename(os.path.dirname(frame.path))
+    if (stem, frame.function) == ("dataloader", "__next__"):
+        stem = "DataLoader"  # of PyTorch: users know the class, not the file
+    return f"{stem}.{frame.function}"

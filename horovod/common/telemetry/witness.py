@@ -1,0 +1,106 @@
+"""What this process says of itself when its job waits: its Python's stacks, for the engine's part (trace/answer.h).
+
+The engine answers without Python where that does not run: ``faulthandler`` has a handler, registered here for a signal
+that nobody uses or sends, that writes all stacks into memory from whatever thread calls it.
+"""
+
+import contextlib
+import faulthandler
+import gc
+import json
+import linecache
+import os
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from horovod.common.telemetry import stacks
+from horovod.common.telemetry.post import Post
+
+if TYPE_CHECKING:
+    from horovod._core import Engine
+
+
+class Witness:
+    """Of this process."""
+
+    def __init__(self, post: Post, engine: "Engine", rank: int) -> None:
+        from horovod import _core
+
+        self._own = _memory("horovod-stacks")
+        self._theirs = _memory("horovod-stacks-engine")
+        self._signal = _unused_signal()
+        if self._signal:
+            faulthandler.register(self._signal, file=self._theirs, all_threads=True, chain=False)
+        self.answerer = engine.answerer(rank, post.box, self._signal, self._theirs.fileno())
+        post.on_letter(_core.TOPIC_STACKS, self._give)
+        engine.watch_signal(signal.SIGUSR2, self.answerer)
+
+    def close(self) -> None:
+        self.answerer.close()
+        if self._signal:
+            faulthandler.unregister(self._signal)
+        self._own.close()
+        self._theirs.close()
+
+    def _give(self, _: int, body: bytes) -> None:
+        text = self._stacks()
+        more = {"main": threading.main_thread().ident, "source": _source(text), "loaders": _loaders()}
+        self.answerer.give(int(body), text, json.dumps(more))
+
+    def _stacks(self) -> str:
+        fd = self._own.fileno()
+        os.ftruncate(fd, 0)
+        os.lseek(fd, 0, os.SEEK_SET)
+        faulthandler.dump_traceback(self._own, all_threads=True)
+        return os.pread(fd, 1 << 18, 0).decode(errors="replace")
+
+
+def _memory(name: str) -> BinaryIO:
+    return open(os.memfd_create(name), "w+b", buffering=0)
+
+
+def _unused_signal() -> int:
+    """A real-time signal that nobody handles; 0: there is none."""
+    for number in range(signal.SIGRTMAX - 3, signal.SIGRTMIN + 4, -1):
+        if signal.getsignal(number) == signal.SIG_DFL:
+            return number
+    return 0
+
+
+def _source(text: str) -> dict[str, str]:
+    """The text of each thread's own line of the user's, by "path:number"."""
+    lines = {}
+    for thread in stacks.parse(text):
+        own = thread.own
+        if own is not None and not thread.ours:
+            frame = thread.frames[own]
+            if found := linecache.getline(frame.path, frame.line).strip():
+                lines[f"{frame.path}:{frame.line}"] = found[:200]
+    return lines
+
+
+def _loaders() -> dict[str, list[Any]]:
+    """PyTorch's data loaders: how many batches their iterators have given, of how many; how long all of them are."""
+    module = sys.modules.get("torch.utils.data.dataloader")
+    if module is None:
+        return {}
+    iterators, loaders = _kinds(module._BaseDataLoaderIter), _kinds(module.DataLoader)
+    wanted = iterators | loaders
+    live, lengths = [], []
+    for one in [found for found in gc.get_objects() if type(found) in wanted]:
+        with contextlib.suppress(Exception):  # half made ones, and loaders without a length
+            if type(one) in iterators:
+                live.append([one._num_yielded, len(one)])
+            else:
+                lengths.append(len(one))
+    return {"live": live, "lengths": lengths}
+
+
+def _kinds(base: Any) -> set[Any]:
+    """The class and all below it."""
+    found = {base}
+    for kind in base.__subclasses__():
+        found |= _kinds(kind)
+    return found

@@ -1,0 +1,32 @@
+"""python -m horovod.recorder diff DIR
+
+Exits with 0 where the ranks did the same, 1 where they part, 2 for what cannot be read.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from horovod.recorder import diff, dumps
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m horovod.recorder", description="What flight recorders have written."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    one = commands.add_parser("diff", help="name the first divergence between ranks")
+    one.add_argument("directory", type=Path, help="with the files recorder.rankN.jsonl of the ranks")
+    given = parser.parse_args(arguments)
+    try:
+        text, parted = diff.compare(dumps.read_folder(given.directory))
+    except (OSError, ValueError) as error:
+        print(f"horovod.recorder: {error}", file=sys.stderr)
+        return 2
+    print(text, end="")
+    return 1 if parted else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

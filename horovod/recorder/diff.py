@@ -1,0 +1,159 @@
+"""Where ranks first did different things. Pure: dumps in, text out.
+
+All ranks of a process set carry out the same operations in the same order, so those have numbers that agree
+("position"). Ranks part where one carries out another operation than the others under a number, which would be a
+mistake of ours; where one stops earlier; and, most often, in what they announce after the last operation that all
+carried out.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from horovod.recorder.dumps import Dump
+
+_SIGNATURE = ("kind", "name", "dtype", "op")
+
+
+def compare(dumps: Sequence[Dump]) -> tuple[str, bool]:
+    """The text, and whether the ranks part."""
+    lines = [_about(dump) for dump in dumps]
+    size = dumps[0].size
+    have = {dump.rank for dump in dumps}
+    absent = [rank for rank in range(size) if rank not in have]
+    if absent:
+        lines.append(f"not there: {_ranks(absent)}")
+    lines.append("")
+    sets = sorted({entry["set"] for dump in dumps for entry in dump.entries if entry["what"] == "carried out"})
+    found = [part for number in sets or [0] if (part := _first(dumps, number))]
+    if not found:
+        lines.append("no divergence: all ranks have done the same, as far as their recorders go back")
+    for part in found:
+        lines += part
+    return "\n".join(lines) + "\n", bool(found)
+
+
+def _about(dump: Dump) -> str:
+    done = [entry for entry in dump.entries if entry["what"] == "carried out"]
+    last = f"; the last operation ended {dump.ago(done[-1]):.1f} s before" if done else ""
+    why = dump.why.splitlines()[0] if dump.why else "?"
+    return f"{dump.label}: {len(dump.entries)} entries, written because: {why}{last}"
+
+
+def _first(dumps: Sequence[Dump], number: int) -> list[str]:
+    """The first difference within a process set; empty: none."""
+    executed = {dump.rank: _executed(dump, number) for dump in dumps}
+    members = [dump for dump in dumps if executed[dump.rank] or _announced(dump, number, -1)]
+    if len(members) < 2:
+        return []
+    return (
+        _other_operation(members, executed)
+        or _failed(members, number)
+        or _other_announcement(members, executed, number)
+        or _stopped_earlier(members, executed)
+    )
+
+
+def _executed(dump: Dump, number: int) -> dict[int, dict[str, Any]]:
+    return {
+        entry["position"]: entry for entry in dump.entries if entry["what"] == "carried out" and entry["set"] == number
+    }
+
+
+def _other_operation(dumps: Sequence[Dump], executed: dict[int, dict[int, dict[str, Any]]]) -> list[str]:
+    for position in sorted({p for dump in dumps for p in executed[dump.rank]}):
+        entries = {dump.rank: executed[dump.rank][position] for dump in dumps if position in executed[dump.rank]}
+        if len({_signature(entry) for entry in entries.values()}) > 1:
+            return [f"first divergence: operation {position} is not the same on all ranks", *_listed(entries)]
+    return []
+
+
+def _failed(dumps: Sequence[Dump], number: int) -> list[str]:
+    """An operation that ranks announced differently, so that it failed on all."""
+    for entry in (entry for dump in dumps for entry in dump.entries if entry["what"] == "failed"):
+        if entry["set"] != number:
+            continue
+        mine = {
+            dump.rank: found
+            for dump in dumps
+            for found in [
+                next((e for e in dump.entries if e["what"] == "announced" and e["name"] == entry["name"]), None)
+            ]
+            if found is not None
+        }
+        if len({(*_signature(found), tuple(found["shape"]), found["dimensions"]) for found in mine.values()}) > 1:
+            return [
+                f"first divergence: '{entry['name']}' was announced differently, and failed on all ranks",
+                *_listed(mine),
+            ]
+    return []
+
+
+def _announced(dump: Dump, number: int, after: int) -> list[dict[str, Any]]:
+    """What the rank announced after the operation at position ``after`` was carried out, and has not carried out itself
+    since."""
+    begin = next(
+        (
+            e["number"]
+            for e in dump.entries
+            if e["what"] == "carried out" and e["set"] == number and e["position"] == after
+        ),
+        -1,
+    )
+    return [e for e in dump.entries if e["what"] == "announced" and e["set"] == number and e["number"] > begin]
+
+
+def _other_announcement(
+    dumps: Sequence[Dump], executed: dict[int, dict[int, dict[str, Any]]], number: int
+) -> list[str]:
+    """After the last operation that all have carried out."""
+    last = min((max(executed[dump.rank], default=-1) for dump in dumps), default=-1)
+    after = {dump.rank: _announced(dump, number, last) for dump in dumps}
+    for index in range(max(map(len, after.values()))):
+        now = {rank: entries[index] for rank, entries in after.items() if index < len(entries)}
+        missing = [rank for rank in after if rank not in now]
+        alike = {(*_signature(entry), tuple(entry["shape"]), entry["dimensions"]) for entry in now.values()}
+        if len(alike) == 1 and not missing:
+            continue
+        at = (
+            f"after operation {last}, the last that all carried out"
+            if last >= 0
+            else "before any operation was carried out"
+        )
+        lines = [f"first divergence: {at}, ranks announce different operations", *_listed(now)]
+        return lines + [f"  {_ranks(missing)}: nothing" for _ in missing[:1]]
+    return []
+
+
+def _stopped_earlier(dumps: Sequence[Dump], executed: dict[int, dict[int, dict[str, Any]]]) -> list[str]:
+    last = {dump.rank: max(executed[dump.rank], default=-1) for dump in dumps}
+    most, least = max(last.values()), min(last.values())
+    if most == least:
+        return []
+    ahead = next(rank for rank in last if last[rank] == most)
+    behind = [rank for rank in last if last[rank] == least]
+    entry = executed[ahead].get(least + 1)
+    what = f", which was {_text(entry)}" if entry is not None else ""
+    return [f"first divergence: {_ranks(behind)} did not carry out operation {least + 1}{what}; rank {ahead} did"]
+
+
+def _signature(entry: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(entry[name] for name in _SIGNATURE)
+
+
+def _listed(entries: dict[int, dict[str, Any]]) -> list[str]:
+    """A line for each kind of entry, with the ranks that have it."""
+    by: dict[str, list[int]] = {}
+    for rank, entry in entries.items():
+        by.setdefault(_text(entry), []).append(rank)
+    return [f"  {_ranks(ranks)}: {text}" for text, ranks in by.items()]
+
+
+def _text(entry: dict[str, Any]) -> str:
+    shape = ", ".join(map(str, entry["shape"])) + (", ..." if entry["dimensions"] > len(entry["shape"]) else "")
+    more = f" and {entry['count'] - 1} fused with it" if entry["count"] > 1 else ""
+    op = f", {entry['op']}" if entry["kind"] in ("allreduce", "reducescatter") else ""
+    return f"{entry['kind']} '{entry['name']}'{more} ({entry['dtype']}[{shape}]{op})"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))

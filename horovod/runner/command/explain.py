@@ -1,0 +1,96 @@
+"""horovodrun --explain: asks a job that runs on this host why it waits, however short it has waited so far."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+
+from horovod.common.contract import reports
+from horovod.runner.base import linux
+from horovod.runner.base.errors import LaunchError
+
+_MARKS = (
+    b"HOROVOD_GLOO_RENDEZVOUS_PORT",
+    b"MASTER_PORT",
+    b"OMPI_MCA_ess_base_jobid",
+    b"PMIX_NAMESPACE",
+    b"SLURM_JOB_ID",
+    b"SLURM_STEP_ID",
+)
+_PATIENCE = 15.0  # s; the job itself needs up to 5
+
+
+def run(target: str) -> str:
+    """What the job says. ``target``: the number of a process, horovodrun's or a rank's, or a folder: that of the job's
+    reports, or the one that its rank 0 runs in.
+
+    Raises LaunchError when there is no such job, or several, or it does not answer.
+    """
+    pid = _only(target, find(target, reports.doors()))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(_PATIENCE)
+        try:
+            connection.connect(reports.door_of(pid))
+            text = b""
+            while piece := connection.recv(1 << 16):
+                text += piece
+        except TimeoutError:
+            raise LaunchError(
+                f"--explain: rank 0 (pid {pid}) does not answer within {_PATIENCE:g} s: its process is stopped, or "
+                f"something holds its Python's lock; `kill -USR2 {pid}` has its stacks written without Python"
+            ) from None
+        except OSError as error:
+            raise LaunchError(f"--explain: rank 0 (pid {pid}) cannot be asked: {error.strerror}") from None
+    if not text:
+        raise LaunchError(
+            f"--explain: rank 0 (pid {pid}) says nothing; it answers its own user only, and not while it ends"
+        )
+    return text.decode(errors="replace")
+
+
+def find(target: str, doors: Sequence[int]) -> list[int]:
+    """Processes of ``doors`` that ``target`` means."""
+    if os.path.isdir(target):
+        pid = reports.process_of(target)
+        if pid is not None:
+            return [door for door in doors if door == pid]
+        return [door for door in doors if _folder_of(door) == os.path.realpath(target)]
+    if not target.isdigit():
+        raise LaunchError(f"--explain is {target!r}; accepted is the number of a process or a folder")
+    pid = int(target)
+    family = {pid, *linux.descendants(pid)}
+    marks = _marks_of(pid)
+    return [door for door in doors if door in family] or [door for door in doors if marks and _marks_of(door) == marks]
+
+
+def _only(target: str, found: Sequence[int]) -> int:
+    if not found:
+        raise LaunchError(
+            f"--explain {target}: no job of this host is found by that; accepted are the number of horovodrun's "
+            "process or a rank's, and the folder of the job's reports or the one that it runs in, on the host of rank "
+            "0, once it has called hvd.init()"
+        )
+    if len(found) > 1:
+        raise LaunchError(
+            f"--explain {target}: several jobs are found by that, with rank 0 as processes "
+            f"{', '.join(map(str, found))}; give one of these"
+        )
+    return found[0]
+
+
+def _folder_of(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/cwd")
+    except OSError:
+        return ""
+
+
+def _marks_of(pid: int) -> dict[bytes, bytes]:
+    """What ranks of a job have in common in their environments, and with no other job; empty: it is no rank."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as environ:
+            variables = dict(entry.partition(b"=")[::2] for entry in environ.read().split(b"\0"))
+    except OSError:
+        return {}
+    return {name: variables[name] for name in _MARKS if name in variables}

@@ -1,0 +1,176 @@
+"""Why a job waits: the sentence for each kind of reason, and the report around it."""
+
+import pytest
+
+from horovod.common.telemetry import explain
+from horovod.common.telemetry.facts import Facts, Rank, Waiting
+
+SECOND = 10**9
+
+
+def state(letter="S", at=100.0, tracer=0, swapped=0, faults=0, cpu=0, call=-1, file="", wait=""):
+    thread = {"id": 1, "name": "python", "state": letter, "cpu": cpu, "wait": wait, "call": call, "file": file}
+    return {
+        "pid": 1, "at": int(at * SECOND), "tracer": tracer, "resident_kib": 1000, "swapped_kib": swapped,
+        "faults": faults, "blocked": 0, "threads": [thread],
+    }  # fmt: skip
+
+
+def entry(name, what="carried out", kind="allreduce", end=90.0, **more):
+    return {
+        "number": 0, "what": what, "begin": int(end * SECOND), "end": int(end * SECOND), "name": name, "kind": kind,
+        "dtype": "float32", "op": "sum", "set": 0, "face": 0, "shape": [4], "dimensions": 1, "count": 1, "bytes": 16,
+        "schedule": "0", "position": 0, "guarded": False, **more,
+    }  # fmt: skip
+
+
+def text_at(path, line, function="main"):
+    return f'Thread 0x0000000000000001 (most recent call first):\n  File "{path}", line {line} in {function}\n'
+
+
+def rank(number, *recent, line=0, path="/home/me/train.py", text="", source="", now=None, before=None, **told):
+    made = Rank(number, "worker", 1000 + number)
+    stacks = text or (text_at(path, line) if line else "")
+    python = {"main": 1, "source": {f"{path}:{line}": source} if source else {}, "loaders": told.get("loaders", {})}
+    made.answer(
+        {
+            "forced": told.get("forced", False),
+            "stacks": stacks,
+            "python": None if told.get("forced") else python,
+            "before": before or state(at=99.8),
+            "state": now or state(),
+            "recent": list(recent),
+        }
+    )
+    return made
+
+
+def facts(*ranks, waiting, stalled=None, **more):
+    return Facts(stalled or waiting[:1], waiting, {one.rank: one for one in ranks}, more.pop("size", 4), **more)
+
+
+def wait(name, ready, missing, age=12.0):
+    return Waiting(name, 0, age, tuple(ready), tuple(missing))
+
+
+X = [wait("x", [0, 1, 2], [3])]
+
+
+def test_a_line_of_the_users():
+    said = explain.guess(facts(rank(3, line=88, source="batch = load()"), waiting=X))
+    assert said == "rank 3 is at train.py:88 (`batch = load()`)"
+    same = [rank(2, line=88), rank(3, line=88)]
+    assert explain.guess(facts(*same, waiting=[wait("x", [0, 1], [2, 3])])) == (
+        "ranks 2 and 3 are at train.py:88, in main"
+    )
+    said = explain.guess(facts(rank(3, line=88, forced=True), waiting=X))
+    assert said == "rank 3 is at train.py:88, in main, in code that holds Python's interpreter lock"
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        (
+            state("T"),
+            "rank 3 does not go on: its process is stopped (SIGSTOP or Ctrl-Z); `kill -CONT 1003` on its host",
+        ),
+        (state("t", tracer=77), "rank 3 does not go on: a debugger has it (pid 77)"),
+        (state("D", call=0, file="/data/x"), "rank 3 does not go on: it is blocked in I/O (read of /data/x)"),
+        (state("Z"), "rank 3 does not go on: its process has ended"),
+        (None, "rank 3 does not go on: there is no such process any more"),
+        (state("D", swapped=300 << 10, faults=100), "rank 3 does not go on: it swaps: 300 MiB are swapped out, 500 pa"),
+    ],
+)
+def test_a_process_that_cannot_go_on(now, said):
+    one = Rank(3, "worker", 1003)
+    one.seen(state(at=99.8), now)
+    assert explain.guess(facts(one, waiting=X)).startswith(said)
+
+
+def test_nobody_reaches_it():
+    assert explain.guess(facts(Rank(3, "far", 5), rank(0), waiting=X)).startswith("rank 3 on far cannot be reached")
+    assert explain.guess(facts(waiting=X)) == "rank 3 did not submit what the others wait for"
+
+
+AB = [wait("a", [0], [1]), wait("b", [1], [0], 11.0)]
+
+
+def test_different_order():
+    done = [entry("a"), entry("b")]
+    mine = [entry("a", "announced", end=95)], [entry("b", "announced", end=95)]
+    said = explain.guess(facts(rank(0, *done, *mine[0], line=5), rank(1, *done, *mine[1], line=6), waiting=AB, size=2))
+    assert said == (
+        "ranks 0 and 1 submit 'a', 'b' in different order: rank 0 is at allreduce 'a' (train.py:5), rank 1 at "
+        "allreduce 'b' (train.py:6)"
+    )
+    barrier = [entry("b", "announced", "barrier", end=95)]
+    said = explain.guess(facts(rank(0, *done, *mine[0]), rank(1, *done, *barrier), waiting=AB, size=2))
+    assert said.startswith("ranks 0 and 1 submit 'a', 'b' in different order, one of them a barrier: rank 0 is at")
+
+
+def test_a_rank_that_has_gone_on():
+    done = [entry("gradient"), entry("gradient")]
+    waiting = [wait("gradient", [0, 1], [2]), wait("loss", [2], [0, 1], 11.0)]
+    going = [rank(number, *done, entry("gradient", "announced"), line=5) for number in (0, 1)]
+    ahead = rank(2, *done, entry("loss", "announced"), line=9)
+    assert explain.guess(facts(*going, ahead, waiting=waiting, size=3)) == (
+        "rank 2 has gone on to allreduce 'loss' (train.py:9), while ranks 0 and 1 still call allreduce 'gradient' "
+        "(train.py:5): fewer batches there, or another branch?"
+    )
+
+
+def test_different_branches():
+    first = rank(0, entry("a", "announced"), line=5), rank(1, entry("b", "announced"), line=6)
+    assert explain.guess(facts(*first, waiting=AB, size=2)) == (
+        "ranks 0 and 1 wait for each other: allreduce 'a' is called by rank 0 (train.py:5), allreduce 'b' by rank 1 "
+        "(train.py:6); they have taken different branches, or submit the same operations in different order"
+    )
+    waiting = [wait("b", [1, 2, 3], [0]), wait("a", [0], [1, 2, 3])]
+    others = [rank(number, entry("b", "announced"), line=9) for number in (1, 2, 3)]
+    assert explain.guess(facts(rank(0, entry("a", "announced"), line=5), *others, waiting=waiting)) == (
+        "rank 0 alone calls allreduce 'a' (train.py:5), ranks 1-3 call allreduce 'b' (train.py:9): is one of them "
+        "under a condition that holds on some ranks only?"
+    )
+
+
+def test_an_epoch_that_ends_earlier():
+    ended = {"live": [], "lengths": [12, 100]}
+    going = {"live": [[13, 16]], "lengths": [16, 100]}
+    waiting = [wait("grad", [0, 1, 3], [2]), wait("loss", [2], [0, 1, 3])]
+    all_four = [rank(number, loaders=ended if number == 2 else going) for number in range(4)]
+    assert explain.guess(facts(*all_four, waiting=waiting)).startswith(
+        "rank 2 finished its epoch 4 batches earlier: its data loader has 12 batches, that of rank 0 16; give all"
+    )
+    in_the_middle = {"live": [[5, 12]], "lengths": [12]}
+    all_four[2] = rank(2, loaders=in_the_middle, line=8)
+    assert "earlier" not in explain.guess(facts(*all_four, waiting=X[:0] + [wait("grad", [0, 1, 3], [2])]))
+
+
+def test_the_report_and_the_summary():
+    lines = [f'  File "/usr/lib/python3.11/queue.py", line {n} in get\n' for n in (1, 2)]
+    text = "Thread 0x0000000000000001 (most recent call first):\n" + "".join(lines)
+    text += '  File "/home/me/train.py", line 88 in main\n'
+    ranks = rank(3, entry("x", end=88.0), text=text), rank(0, entry("x", "announced", end=88.5))
+    known = facts(*ranks, waiting=X)
+    short = explain.summary(known, "/tmp/r/hang.txt").splitlines()
+    assert short == [
+        "why the job waits: rank 3 is in queue.get at train.py:88",
+        "  allreduce 'x' waits 12 s for rank 3",
+        "  rank 3 (host worker, pid 1003): it sleeps; in queue.get at train.py:88",
+        "  stacks of all threads and the last operations: /tmp/r/hang.txt",
+    ]
+    whole = explain.report(known, "2026-01-02 03:04:05")
+    assert whole.startswith("2026-01-02 03:04:05: rank 3 is in queue.get at train.py:88.\n")
+    assert "allreduce 'x': for 12.0 s; submitted by ranks 0-2, missing on rank 3" in whole
+    assert whole.index("== rank 3 (host worker, pid 1003), which is waited for") < whole.index("== rank 0")
+    assert "last finished: allreduce 'x' (float32[4]), 12.0 s ago" in whole
+    assert "  -> /home/me/train.py:88 in main" in whole
+    assert "submitted and waiting: allreduce 'x'" in whole
+    assert "The other 2 ranks were not asked." in whole
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"), [([3], "rank 3"), ([0, 1], "ranks 0 and 1"), ([1, 2, 3, 5, 7, 8], "ranks 1-3, 5, 7, 8")]
+)
+def test_ranks(ranks, text):
+    assert explain.ranks_text(ranks) == text

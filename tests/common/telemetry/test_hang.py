@@ -1,0 +1,97 @@
+"""Who is asked, and who looks at whom, when operations wait."""
+
+import json
+import threading
+
+from horovod import _core
+from horovod.common.job import Job
+from horovod.common.telemetry.hang import Hangs
+
+STOPPED = {
+    "pid": 1, "at": 10**9, "tracer": 0, "resident_kib": 1, "swapped_kib": 0, "faults": 0, "blocked": 0,
+    "threads": [{"id": 1, "name": "x", "state": "T", "cpu": 0, "wait": "", "call": -1, "file": ""}],
+}  # fmt: skip
+WAITING = {"name": "x", "set": 0, "age": 9.0, "ready": [0, 1, 2], "missing": [3]}
+
+
+class Post:
+    """Ranks 0 to 2 answer, rank 3 does not."""
+
+    def __init__(self):
+        self.handlers, self.letters, self.waiting, self.said = {}, {}, [], []
+
+    def on(self, kind, handler):
+        self.handlers[kind] = handler
+
+    def on_letter(self, topic, handler):
+        self.letters[topic] = handler
+
+    def on_waiting(self, handler):
+        self.waiting.append(handler)
+
+    def ask_who_waits(self):
+        self.later(self.waiting[0], {"asked": True, "waiting": [WAITING]})
+
+    def say(self, kind, to=-1, **what):
+        self.said.append((kind, to, what))
+        if kind == "look":
+            told = {"number": what["number"], "rank": what["rank"], "states": [STOPPED, STOPPED]}
+            self.later(self.handlers["seen"], to, told)
+        return True
+
+    def asked(self, question):
+        number, full, _ = question.split(";")
+        for rank in map(int, full.split(",")):
+            if rank != 3:
+                answer = {"number": int(number), "rank": rank, "forced": False, "stacks": "", "python": None}
+                body = json.dumps({**answer, "before": None, "state": None, "recent": []}).encode()
+                self.later(self.letters[_core.TOPIC_ANSWER], rank, body)
+
+    @staticmethod
+    def later(handler, *arguments):
+        threading.Timer(0.01, handler, arguments).start()
+
+
+class Engine:
+    report_dir = "/reports"
+
+    def __init__(self, post):
+        self.post, self.where = post, None
+
+    def leave_note(self, to, topic, body):
+        assert (to, topic) == (-1, _core.TOPIC_EXPLAIN)
+        self.post.asked(body.decode())
+
+    def write_report(self, name, text):
+        return f"/reports/{name}"
+
+    def set_report(self, where):
+        self.where = where
+
+
+class Witness:
+    class answerer:
+        @staticmethod
+        def noticed():
+            pass
+
+
+def test_a_neighbour_looks_at_a_rank_of_another_host_that_does_not_answer():
+    post, told = Post(), []
+    done = threading.Event()
+    engine = Engine(post)
+
+    def say(text):
+        told.append(text)
+        done.set()
+
+    job = Job(0, 4, 0, 2, 0, 2, True, False, hosts=("a", "a", "b", "b"), pids=(10, 11, 12, 13))
+    hangs = Hangs(post, engine, job, Witness, say)
+    post.waiting[0]({"asked": False, "waiting": [WAITING]})
+    assert done.wait(20)
+    assert [(kind, to, what.get("pid")) for kind, to, what in post.said] == [("explaining", -1, None), ("look", 2, 13)]
+    assert told[0].startswith("why the job waits: rank 3 does not go on: its process is stopped (SIGSTOP or Ctrl-Z)")
+    assert engine.where == "/reports/hang.txt"
+    text = hangs.asked()
+    assert "== rank 3 (host b, pid 13), which is waited for" in text
+    assert text.endswith("This report: /reports/hang.txt\n")

@@ -1,0 +1,138 @@
+"""The first divergence between what flight recorders have written."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from horovod.recorder.__main__ import main
+
+
+class Ranks:
+    """Writes what each rank did."""
+
+    def __init__(self, folder, size=2):
+        self.folder, self.size, self.entries = folder, size, {rank: [] for rank in range(size)}
+
+    def add(self, rank, what, name, position=0, **more):
+        number = len(self.entries[rank])
+        base = {
+            "number": number, "what": what, "begin": number, "end": number, "name": name, "kind": "allreduce",
+            "dtype": "float32", "op": "sum", "set": 0, "face": 0, "shape": [4], "dimensions": 1, "count": 1,
+            "bytes": 16, "schedule": "0", "position": position, "guarded": False,
+        }  # fmt: skip
+        self.entries[rank].append({**base, **more})
+
+    def done(self, names, **more):
+        for position, name in enumerate(names):
+            for rank in self.entries:
+                self.add(rank, "announced", name, **more)
+                self.add(rank, "carried out", name, position, **more)
+
+    def write(self, *, without=()):
+        for rank, entries in self.entries.items():
+            if rank in without:
+                continue
+            head = {
+                "horovod": "recorder", "version": 1, "rank": rank, "size": self.size, "label": f"rank {rank} (host a)",
+                "pid": 1, "why": "rank 1 was lost\nmore", "monotonic_ns": 10**10, "unix_ns": 0,
+            }  # fmt: skip
+            lines = [json.dumps(line) for line in [head, *entries]]
+            (self.folder / f"recorder.rank{rank}.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def said(folder, capsys, code=1):
+    assert main(["diff", str(folder)]) == code
+    return capsys.readouterr().out.splitlines()
+
+
+def test_no_divergence(tmp_path, capsys):
+    ranks = Ranks(tmp_path)
+    ranks.done(["a", "b", "a"])
+    ranks.write()
+    lines = said(tmp_path, capsys, 0)
+    assert lines[0].startswith(
+        "rank 0 (host a): 6 entries, written because: rank 1 was lost; the last operation ended 1"
+    )
+    assert lines[-1].startswith("no divergence")
+
+
+def test_the_order_of_what_is_announced(tmp_path, capsys):
+    ranks = Ranks(tmp_path, 3)
+    ranks.done(["x"])
+    for rank, names in enumerate(["ab", "ba", "ab"]):
+        for name in names:
+            ranks.add(rank, "announced", name)
+    ranks.write()
+    assert said(tmp_path, capsys)[-3:] == [
+        "first divergence: after operation 0, the last that all carried out, ranks announce different operations",
+        "  ranks 0, 2: allreduce 'a' (float32[4], sum)",
+        "  rank 1: allreduce 'b' (float32[4], sum)",
+    ]
+
+
+def test_a_rank_that_announces_nothing(tmp_path, capsys):
+    ranks = Ranks(tmp_path)
+    ranks.done(["x"])
+    ranks.add(0, "announced", "y")
+    ranks.write()
+    lines = said(tmp_path, capsys)
+    assert lines[-2:] == ["  rank 0: allreduce 'y' (float32[4], sum)", "  rank 1: nothing"]
+
+
+def test_shapes_that_differ(tmp_path, capsys):
+    ranks = Ranks(tmp_path)
+    for rank, shape in enumerate([[4], [5]]):
+        ranks.add(rank, "announced", "y", shape=shape)
+        ranks.add(rank, "failed", "y")
+    ranks.write()
+    assert said(tmp_path, capsys)[-3:] == [
+        "first divergence: 'y' was announced differently, and failed on all ranks",
+        "  rank 0: allreduce 'y' (float32[4], sum)",
+        "  rank 1: allreduce 'y' (float32[5], sum)",
+    ]
+
+
+def test_a_rank_that_stopped_earlier_in_a_schedule(tmp_path, capsys):
+    ranks = Ranks(tmp_path)
+    for position in range(5):
+        for rank in range(2):
+            if (rank, position) != (1, 4):
+                ranks.add(rank, "carried out", "x", position, schedule="7")
+    ranks.write()
+    assert said(tmp_path, capsys)[-1] == (
+        "first divergence: rank 1 did not carry out operation 4, which was allreduce 'x' (float32[4], sum); rank 0 did"
+    )
+
+
+def test_rings_that_go_back_to_different_places_and_ranks_without_a_file(tmp_path, capsys):
+    ranks = Ranks(tmp_path, 3)
+    for position in range(9):
+        for rank in range(3):
+            if position >= 3 * rank:
+                ranks.add(rank, "carried out", f"x{position % 2}", position)
+    ranks.write(without=[2])
+    lines = said(tmp_path, capsys, 0)
+    assert "not there: rank 2" in lines
+
+
+@pytest.mark.parametrize("text", ["", "{}\n", "no json\n", '{"horovod":"recorder"}\n', "[1]\n"])
+def test_what_is_no_dump(tmp_path, capsys, text):
+    (tmp_path / "recorder.rank0.jsonl").write_text(text)
+    assert main(["diff", str(tmp_path)]) == 2
+    assert "recorder.rank0.jsonl is not what a flight recorder writes" in capsys.readouterr().err
+
+
+def test_a_line_that_was_cut_is_left_out_and_a_folder_without_files_is_told(tmp_path, capsys):
+    assert main(["diff", str(tmp_path)]) == 2
+    assert "has no files of flight recorders" in capsys.readouterr().err
+    ranks = Ranks(tmp_path)
+    ranks.done(["a"])
+    ranks.write()
+    with (tmp_path / "recorder.rank1.jsonl").open("a") as file:
+        file.write('{"number": 3, "wh')
+    done = subprocess.run(
+        [sys.executable, "-m", "horovod.recorder", "diff", str(tmp_path)], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,237 @@
+"""Real jobs that hang, each for another reason, and what they say of it."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.runner.launching import LIMIT, eventually, launcher, marked_environment, running
+
+HEAD = """
+import ctypes, os, signal, sys, time
+import numpy as np
+from horovod import _core
+from horovod.common.basics import HorovodBasics
+from horovod.common.faces import named
+
+hvd = HorovodBasics("benchmark")
+face = named("benchmark")
+
+def allreduce(name):
+    x = np.ones(4, np.float32)
+    at = x.ctypes.data
+    face.run(_core.KIND_ALLREDUCE, name, at, at, x.shape, 7, 1, 0, 1.0, 1.0, 0, None, "", 0).wait()
+
+hvd.init()
+rank = hvd.rank()
+for name in "ab":
+    allreduce(name)
+"""
+# What makes each job hang; %%% is the line that is to be named.
+PLANTS = {
+    "sleep": """
+if rank == 1:
+    time.sleep(1000)  # %%%
+allreduce("a")
+""",
+    "holding the lock": """
+if rank == 1:
+    while ctypes.PyDLL(None).sleep(1000) + 1: pass  # a signal ends it; %%%
+allreduce("a")
+""",
+    "rank 0 holds the lock": """
+if rank == 0:
+    time.sleep(0.5)
+    ctypes.PyDLL(None).sleep(1000)  # %%%
+allreduce("a")
+""",
+    "stopped": """
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGSTOP)
+allreduce("a")
+""",
+    "rank 0 is stopped": """
+if rank == 0:
+    os.kill(os.getpid(), signal.SIGSTOP)
+allreduce("a")
+""",
+    "stopped in a schedule": """
+for step in range(200):
+    allreduce("s")
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGSTOP)
+for step in range(200):
+    allreduce("s")
+""",
+    "order": """
+for name in ("ab", "ba")[rank]:
+    allreduce(name)
+""",
+    "branch": """
+if rank == 0:
+    allreduce("log")  # %%%
+allreduce("grad")
+""",
+}
+
+
+@contextlib.contextmanager
+def job(tmp_path, plant, size=2, **environment):
+    """The running job, and the line that is to be named."""
+    path = tmp_path / "train.py"
+    path.write_text(HEAD + PLANTS[plant])
+    line = next((n for n, text in enumerate(path.read_text().splitlines(), 1) if "%%%" in text), 0)
+    settings = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_REPORT_DIR": str(tmp_path / "reports")}
+    arguments = ["-np", str(size), sys.executable, str(path)]
+    with (
+        (tmp_path / "stderr").open("wb") as err,
+        running(arguments, environment={**settings, **environment}, stderr=err) as made,
+    ):
+        yield made, line
+
+
+def said(tmp_path):
+    return (tmp_path / "stderr").read_text()
+
+
+def reason(tmp_path):
+    """The sentence, once it has been said."""
+    eventually(lambda: "stacks of all threads" in said(tmp_path), LIMIT, "an explanation")
+    return re.search(r"why the job waits: (.*)", said(tmp_path))[1]
+
+
+def report(tmp_path):
+    path = re.search(r"the last operations: (.*)", said(tmp_path))[1]
+    assert Path(path).parent.parent == tmp_path / "reports"
+    return Path(path).read_text()
+
+
+def test_a_rank_that_sleeps_and_the_end_after_the_shutdown_time(tmp_path):
+    with job(tmp_path, "sleep", HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="6") as (running_job, line):
+        assert reason(tmp_path) == f"rank 1 is at train.py:{line} (`time.sleep(1000)  # %%%`)"
+        text = report(tmp_path)
+        assert "allreduce 'a': for " in text
+        assert "submitted by rank 0, missing on rank 1" in text
+        about = text[text.index("== rank 1 ") : text.index("== rank 0 ")]
+        assert "state: it sleeps (clock_nanosleep)" in about or "state: it sleeps (" in about
+        assert "last finished: allreduce 'b' (float32[4])" in about
+        assert "submitted and waiting: nothing" in about
+        assert f"-> {tmp_path}/train.py:{line} in <module>    time.sleep(1000)" in about
+        assert "submitted and waiting: allreduce 'a'" in text[text.index("== rank 0 ") :]
+        running_job.process.wait(LIMIT)
+    folder = next((tmp_path / "reports").iterdir())
+    assert f"What the ranks were doing is in {folder}/hang.txt" in said(tmp_path)
+    assert (folder / "hang.txt").exists()
+    assert {path.name for path in folder.glob("*.jsonl")} >= {"recorder.rank0.jsonl"}  # rank 1's may have been killed
+
+
+def test_a_rank_in_code_that_holds_the_lock(tmp_path):
+    with job(tmp_path, "holding the lock") as (_, line):
+        assert reason(tmp_path) == (
+            f"rank 1 is at train.py:{line}, in <module>, in code that holds Python's interpreter lock"
+        )
+        text = report(tmp_path)
+        assert "its Python did not run" in text
+        os.kill(int(re.search(r"rank 1 \(host localhost, pid (\d+)\)", text)[1]), signal.SIGUSR2)
+        folder = next((tmp_path / "reports").iterdir())
+        eventually((folder / "stacks.rank1.txt").exists, 20, "stacks without the lock")
+        assert f'train.py", line {line} in <module>' in (folder / "stacks.rank1.txt").read_text()
+        assert (folder / "recorder.rank1.jsonl").exists()
+
+
+def test_rank_0_in_code_that_holds_the_lock(tmp_path):
+    with job(tmp_path, "rank 0 holds the lock") as (_, line):
+        eventually(lambda: "Python does not run on rank 0" in said(tmp_path), LIMIT, "rank 0's own words")
+        eventually(lambda: f'train.py", line {line} in <module>' in said(tmp_path), 5, "its stack")
+
+
+@pytest.mark.parametrize("plant", ["stopped", "stopped in a schedule"])
+def test_a_rank_that_is_stopped(tmp_path, plant):
+    with job(tmp_path, plant) as (_, _):
+        assert re.fullmatch(
+            r"rank 1 does not go on: its process is stopped \(SIGSTOP or Ctrl-Z\); `kill -CONT \d+` on its host lets "
+            "it go on",
+            reason(tmp_path),
+        )
+
+
+def test_rank_0_is_stopped_and_another_rank_says_so(tmp_path):
+    with job(tmp_path, "rank 0 is stopped") as (_, _):
+        eventually(lambda: "rank 0 does not go on: its process is stopped" in said(tmp_path), LIMIT, "a word of rank 1")
+
+
+def test_two_ranks_that_submit_in_different_order(tmp_path):
+    with job(tmp_path, "order") as (_, _):
+        assert reason(tmp_path).startswith(
+            "ranks 0 and 1 submit 'a', 'b' in different order: rank 0 is at allreduce 'a' (train.py:"
+        )
+
+
+def test_a_collective_that_one_rank_alone_calls(tmp_path):
+    with job(tmp_path, "branch", 3) as (_, _):
+        found = reason(tmp_path)
+        assert found.startswith("rank 0 alone calls allreduce 'log' (train.py:"), found
+        assert "ranks 1 and 2 call allreduce 'grad' (train.py:" in found
+        assert found.endswith("is one of them under a condition that holds on some ranks only?")
+
+
+def test_a_folder_that_cannot_be_written_to(tmp_path):
+    with job(tmp_path, "sleep", HOROVOD_REPORT_DIR="/dev/null/reports") as (_, line):
+        eventually(lambda: said(tmp_path).count("why the job ") >= 2, LIMIT, "two explanations")
+    text = said(tmp_path)
+    assert text.count("the report about the hang cannot be written: cannot make or open the folder /dev/null/rep") == 1
+    assert f"why the job waits: rank 1 is at train.py:{line} (" in text
+    assert f"why the job still waits: rank 1 is at train.py:{line} (" in text
+
+
+def explain(target):
+    done = subprocess.run(
+        launcher(["--explain", str(target)]), capture_output=True, text=True, timeout=LIMIT, env=marked_environment()
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_asked_before_anybody_is_warned_and_dumps_on_a_signal(tmp_path):
+    with job(tmp_path, "sleep", HOROVOD_STALL_CHECK_TIME_SECONDS="60") as (running_job, line):
+        started = []
+
+        def waits():
+            started[:] = explain(running_job.process.pid)
+            return f"rank 1 is at train.py:{line}" in started[1]
+
+        eventually(waits, LIMIT, "an answer")
+        assert "Operations that wait:" in started[1]
+        assert "== rank 1 " in started[1]
+        folder = Path(re.search(r"This report: (.*)/hang.txt", started[1])[1])
+        ranks = dict(map(reversed, re.findall(r"rank (\d) \(host localhost, pid (\d+)\)", started[1])))
+        pid = {rank: int(number) for number, rank in ranks.items()}
+        for target in (folder, pid["0"], pid["1"]):
+            assert f"rank 1 is at train.py:{line}" in explain(target)[1]
+        assert said(tmp_path) == ""
+        for rank in "01":
+            os.kill(pid[rank], signal.SIGUSR2)
+        eventually(lambda: len(list(folder.glob("stacks.rank*.txt"))) == 2, 20, "dumps")
+        eventually(lambda: len(list(folder.glob("recorder.rank*.jsonl"))) == 2, 20, "dumps")
+        assert f'train.py", line {line} in <module>' in (folder / "stacks.rank1.txt").read_text()
+        done = subprocess.run(
+            [sys.executable, "-m", "horovod.recorder", "diff", str(folder)], capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 1
+        assert done.stdout.splitlines()[-2:] == ["  rank 0: allreduce 'a' (float32[4], Sum)", "  rank 1: nothing"]
+        os.kill(pid["0"], signal.SIGKILL)
+        running_job.process.wait(LIMIT)
+    time.sleep(0.1)
+    code, _, err = explain(running_job.process.pid)
+    assert (code, "no job of this host is found by that" in err) == (2, True)
+
+
+def test_what_explain_does_not_accept():
+    code, _, err = explain("nonsense")
+    assert code == 2
+    assert "--explain is 'nonsense'; accepted is the number of a process or a folder" in err
