@@ -286,7 +286,8 @@ class Engine:
 
     def set_report(self, where: str) -> None:
         """An end of the job for waiting too long (stall_shutdown) tells from now on that this is where to read what
-        ranks were doing."""
+        ranks were doing. Empty: there is no report yet, but who hears on TOPIC_WAITING will write one, for which such
+        an end waits some seconds."""
 
     def ask_who_waits(self) -> None:
         """Rank 0: mailboxes get a letter on TOPIC_WAITING, of all that waits now. No effect on others."""

@@ -111,6 +111,8 @@ class Driver {
   void watch();
   // An end for waiting too long, with where it is told what ranks did, if somebody has written that.
   Status with_report(const Status& end) const;
+  // Before the job ends for waiting too long: is somebody to find out what ranks do, who was not told before? For a few seconds at most.
+  bool awaits_report();
   bool anything_waits() const;
   void collective_failed(const Status& status);
   std::vector<OperationPtr> take_unfinished();
@@ -134,6 +136,7 @@ class Driver {
   Watch watch_;
   Clock::time_point start_ = Clock::now();
   double last_divergence_check_ = 0;
+  double report_asked_ = 0;
   double last_executed_ = 0;  // kept while this rank has joined
 
   std::vector<OperationPtr> to_announce_;

@@ -51,7 +51,17 @@ void Driver::look_for_stalls() {
   if (told) observers_->tell(&Observer::waiting, negotiator.waiting(now() - settings_.stall_warning), now(), false);
   if (told) broadcast(control_, StalledKeys{coordinator_->epoch(), negotiator.keys()});
   said.tell(log_);
-  if (!end.ok()) fail(with_report(end), true);
+  if (!end.ok() && !awaits_report()) fail(with_report(end), true);
+}
+
+bool Driver::awaits_report() {
+  constexpr double kPatience = 6.0;
+  if (!notes_->report_may_come()) return false;
+  if (report_asked_ == 0) {
+    report_asked_ = now();
+    observers_->tell(&Observer::waiting, coordinator_->negotiator().waiting(now() - settings_.stall_warning), now(), false);
+  }
+  return now() - report_asked_ < kPatience;
 }
 
 void Driver::decide() {

@@ -39,10 +39,16 @@ class Notes {
     any_.store(true, std::memory_order_seq_cst);
   }
 
-  // Any thread. Where somebody has written what ranks do; an end of the job for waiting too long says so.
+  // Any thread. Where somebody has written what ranks do; an end of the job for waiting too long says so. "": nowhere yet, but who is told
+  // that operations wait will do so.
   void set_report(std::string where) {
     std::lock_guard lock(mutex_);
     report_ = std::move(where);
+    reports_ = true;
+  }
+  bool report_may_come() const {
+    std::lock_guard lock(mutex_);
+    return reports_ && report_.empty();
   }
   std::string report() const {
     std::lock_guard lock(mutex_);
@@ -63,6 +69,7 @@ class Notes {
   mutable std::mutex mutex_;
   std::vector<Note> waiting_;  // under it
   std::string report_;
+  bool reports_ = false;
   bool asked_ = false;
 };
 

@@ -131,6 +131,14 @@ def test_a_rank_that_sleeps_and_the_end_after_the_shutdown_time(tmp_path):
     assert {path.name for path in folder.glob("*.jsonl")} >= {"recorder.rank0.jsonl"}  # rank 1's may have been killed
 
 
+def test_the_end_waits_for_a_report_where_nobody_was_warned_before(tmp_path):
+    limits = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "2", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"}
+    with job(tmp_path, "sleep", **limits) as (running_job, line):
+        running_job.process.wait(LIMIT)
+    assert f"why the job waits: rank 1 is at train.py:{line} (" in said(tmp_path)
+    assert f"What the ranks were doing is in {tmp_path}/reports/" in said(tmp_path)
+
+
 def test_a_rank_in_code_that_holds_the_lock(tmp_path):
     with job(tmp_path, "holding the lock") as (_, line):
         assert reason(tmp_path) == (

@@ -50,6 +50,7 @@ class Hangs:
         post.on("explaining", self._rank_0_is_there)
         post.on_letter(_core.TOPIC_UNNOTICED, self._unnoticed)
         if job.rank == 0:
+            engine.set_report("")  # one will be written
             post.on("seen", self._seen)
             post.on("unnoticed", self._unnoticed_elsewhere)
             post.on_waiting(self._waits)

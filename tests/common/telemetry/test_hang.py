@@ -56,7 +56,7 @@ class Engine:
     report_dir = "/reports"
 
     def __init__(self, post):
-        self.post, self.where = post, None
+        self.post, self.where = post, "unknown"
 
     def leave_note(self, to, topic, body):
         assert (to, topic) == (-1, _core.TOPIC_EXPLAIN)
