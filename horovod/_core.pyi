@@ -258,6 +258,26 @@ class Engine:
         """Since the start: seconds within collectives, their bytes, and how many tensors they had. Zeros where the
         flight recorder is off."""
 
+    def step(self, data_ns: int = 0) -> None:
+        """A step of training ends here; the first call begins the first one. ``data_ns``: of its time, what the program
+        waited for its data."""
+
+    def find_steps(self) -> None:
+        """As long as step() has not been called, steps end where a schedule comes round: for programs that run compiled
+        graphs."""
+
+    def take_steps(self) -> list[tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]]:
+        """The finished steps that have not been taken, oldest first, the last 4,096 of them at most. Each: its number
+        (that of the first one, whose beginning nobody saw, is 0, so these are from 1), when it ended (ns of the
+        monotonic clock), its length, its data_ns, how long a caller was blocked in Work.wait and Engine.run, the time
+        within collectives, that of it while no caller was blocked (all in ns), bytes of this rank's tensors, bytes that
+        had to cross this rank's links, operations carried out, tensors that they had, when a caller last began to wait
+        or left an operation to others (ns of the monotonic clock, 0: never), and how many operations were submitted
+        whose callers wait elsewhere, unseen."""
+
+    def wake_for_steps(self, mailbox: Mailbox, body: bytes) -> None:
+        """``mailbox`` gets ``body``, on TOPIC_PYTHON, with the first step that ends after take_steps() had none."""
+
     def mailbox(self, rank: int) -> Mailbox:
         """A new one, which gets what this rank hears from now on, until the job ends."""
 

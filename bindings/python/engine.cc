@@ -159,6 +159,8 @@ nb::dict stats(PyEngine& self) {
 }  // namespace
 
 PyEngine::PyEngine(const Config& config) : engine(std::make_shared<Engine>(make_options(config))), report_dir(config.report_dir) {
+  steps = std::make_shared<StepMeter>(engine->waits());
+  engine->observers().add(steps);
   if (config.recorder_entries == 0) return;
   recorder = std::make_shared<FlightRecorder>(config.recorder_entries);
   engine->observers().add(recorder);

@@ -8,6 +8,7 @@
 #include "trace/answer.h"
 #include "trace/dump.h"
 #include "trace/recorder.h"
+#include "trace/steps.h"
 
 namespace hvd::python {
 
@@ -17,6 +18,7 @@ struct PyEngine {
   std::shared_ptr<Dumper> dumper;            // likewise
   std::unique_ptr<SignalWatch> signal_watch;  // null: nobody watches
   std::string report_dir;
+  std::shared_ptr<StepMeter> steps;
 
   explicit PyEngine(const Config& config);
   ~PyEngine();

@@ -10,6 +10,7 @@
 #include "trace/mailbox.h"
 #include "trace/process_state.h"
 #include "trace/recorder.h"
+#include "trace/steps.h"
 
 namespace hvd::python {
 namespace {
@@ -138,6 +139,19 @@ std::string write_report(PyEngine& self, const std::string& name, const nb::byte
   return self.report_dir + '/' + name;
 }
 
+nb::list take_steps(PyEngine& self) {
+  nb::list out;
+  const std::vector<StepMeter::Step> steps = self.steps->take();
+  if (steps.empty()) return out;
+  const TickScale::Line line = self.steps->line();
+  const auto ns = [&line](uint64_t span) { return static_cast<int64_t>(line.seconds(span) * 1e9); };
+  for (const StepMeter::Step& s : steps) {
+    out.append(nb::make_tuple(s.number, line.ns(s.end), ns(s.time), s.data, ns(s.blocked), ns(s.collectives), ns(s.hidden), s.bytes,
+                              s.moved, s.operations, s.tensors, s.arrival ? line.ns(s.arrival) : 0, s.unattended));
+  }
+  return out;
+}
+
 }  // namespace
 
 void define_trace(nb::module_& m, nb::class_<PyEngine>& engine) {
@@ -182,6 +196,13 @@ void define_trace(nb::module_& m, nb::class_<PyEngine>& engine) {
       .def("write_report", &write_report, "name"_a, "text"_a)
       .def("set_report", [](PyEngine& self, const std::string& where) { self.live().set_report(where); }, "where"_a)
       .def("recent", &recent, "most"_a = 1000)
+      .def("step", [](PyEngine& self, uint64_t data_ns) { self.steps->step(data_ns); }, "data_ns"_a = 0)
+      .def("find_steps", [](PyEngine& self) { self.steps->find(); })
+      .def("take_steps", &take_steps)
+      .def("wake_for_steps",
+           [](PyEngine& self, std::shared_ptr<Mailbox> box, const nb::bytes& body) {
+    self.steps->wake(std::move(box), std::string(body.c_str(), body.size()));
+  }, "mailbox"_a, "body"_a)
       .def("collective_sums", [](PyEngine& self) {
     if (!self.recorder) return nb::make_tuple(0.0, 0, 0);
     const FlightRecorder::Sums sums = self.recorder->sums();

@@ -78,6 +78,7 @@ Status Engine::submit_unattended(Request request, const std::byte* in, std::byte
   op->context = context;
   bool wake = false;
   HVD_RETURN_IF_ERROR(enqueue(op, &wake));
+  waits_->unattended();
   lookout_.start();
   if (wake) alarm_.ring_now();  // nobody will come and drive
   return {};
@@ -132,7 +133,7 @@ bool Engine::wait(Operation& op, Deadline deadline) {
   if (abandoned_) return op.sleep_until(deadline);
   submissions_.fence();
   if (op.done()) return true;
-  op.awaited.store(true);
+  const Waits::Blocked blocked(*waits_, !op.awaited.exchange(true));
   if (baton_->drive(op, deadline)) return true;
   alarm_.wake();
   if (op.sleep_until(std::min(deadline, Deadline::after(kNudgeAfter), [](auto& a, auto& b) { return a.when() < b.when(); }))) return true;

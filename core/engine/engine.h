@@ -12,6 +12,7 @@
 #include "engine/lookout.h"
 #include "engine/operation.h"
 #include "engine/options.h"
+#include "engine/waits.h"
 #include "transport/arena.h"
 
 namespace hvd {
@@ -62,6 +63,8 @@ class Engine {
   Stats stats() const;
   // Who listens to this engine, see Observer. Any thread.
   Observers& observers() { return observers_; }
+  // How long callers were blocked in wait().
+  std::shared_ptr<const Waits> waits() const { return waits_; }
   // For observers of other ranks, or who waits (Notes). Any thread; False as Notes::leave() says.
   bool leave_note(Note note);
   void ask_who_waits();
@@ -77,6 +80,7 @@ class Engine {
   Observers observers_;
   Notes notes_;
   const std::shared_ptr<Counters> counters_ = std::make_shared<Counters>();
+  const std::shared_ptr<Waits> waits_ = std::make_shared<Waits>();
   std::unique_ptr<Driver> driver_;  // touched only with the baton
   Stats last_stats_{};
   std::shared_ptr<Arena> arena_;

@@ -1,0 +1,132 @@
+// Where steps go: time in waits and collectives, bytes, steps that are told and those that are found.
+#include "trace/steps.h"
+
+#include <doctest/doctest.h>
+
+#include "engine/harness_engine.h"
+
+using namespace hvd;
+using namespace hvd::testing;
+
+namespace {
+
+std::vector<std::shared_ptr<StepMeter>> meters(EngineWorld& world) {
+  std::vector<std::shared_ptr<StepMeter>> made;
+  for (int r = 0; r < world.size(); ++r) {
+    made.push_back(std::make_shared<StepMeter>(world.engine(r).waits()));
+    world.engine(r).observers().add(made.back());
+  }
+  return made;
+}
+
+TEST_CASE("a step counts what callers were blocked, what collectives took and moved") {
+  EngineWorld world(2);
+  const auto meter = meters(world);
+  constexpr auto kLate = std::chrono::milliseconds(40);
+  CHECK(run(world, [&](Program& p) {
+    p.barrier();
+    StepMeter& mine = *meter[p.rank];
+    mine.step(0);
+    for (int step = 0; step < 3; ++step) {
+      if (p.rank == 1) std::this_thread::sleep_for(kLate);
+      p.equal(p.sum("a", 1, 1000), 2, "sum");
+      mine.step(7);
+    }
+  }) == "");
+  const auto first = meter[0]->take(), second = meter[1]->take();
+  REQUIRE(first.size() == 3);
+  REQUIRE(second.size() == 3);
+  const auto line = meter[0]->line();
+  for (size_t i = 0; i < 3; ++i) {
+    CHECK(first[i].number == i + 1);
+    CHECK(first[i].data == 7);
+    CHECK(first[i].bytes == 4000);
+    CHECK(first[i].moved == 4000);  // 2 (P - 1) / P of them
+    CHECK(first[i].operations == 1);
+    CHECK(first[i].tensors == 1);
+    CHECK(first[i].unattended == 0);
+    CHECK(first[i].hidden <= first[i].collectives);
+    CHECK(first[i].blocked <= first[i].time);
+    CHECK(first[i].arrival <= first[i].end);
+    CHECK(line.seconds(first[i].blocked) > 0.03);  // for the other one
+    CHECK(second[i].blocked < first[i].blocked);
+    CHECK(line.seconds(second[i].time) > 0.03);
+  }
+  CHECK(meter[0]->take().empty());
+}
+
+TEST_CASE("steps of programs that say nothing are found where a schedule comes round, until the program speaks") {
+  EngineWorld world(2);
+  const auto meter = meters(world);
+  meter[0]->find();
+  CHECK(run(world, [&](Program& p) {
+    for (int step = 0; step < 30; ++step) {
+      p.equal(p.sum("a", 1), 2, "a");
+      p.equal(p.sum("b", 1), 2, "b");
+    }
+  }) == "");
+  const auto found = meter[0]->take();
+  CHECK(found.size() > 10);
+  CHECK(found.size() < 30);
+  for (size_t i = 0; i < found.size(); ++i) {
+    CHECK(found[i].number == i + 1);
+    CHECK(found[i].tensors == 2);
+  }
+  CHECK(meter[1]->take().empty());  // nobody asked for it
+  meter[0]->step(0);
+  meter[0]->step(0);
+  CHECK(run(world, [&](Program& p) { p.equal(p.sum("a", 1) + p.sum("b", 1), 4, "both"); }) == "");
+  const auto told = meter[0]->take();
+  REQUIRE(told.size() == 1);
+  CHECK(told[0].number == 1);
+}
+
+TEST_CASE("whose waiting is not seen says so") {
+  EngineWorld world(1);
+  const auto meter = meters(world);
+  meter[0]->step(0);
+  Request q;
+  q.name = "alone";
+  q.shape = {1};
+  int32_t in = 1, out = 0;
+  std::atomic<int> done{0};
+  CHECK(world.engine(0)
+            .submit_unattended(q, reinterpret_cast<std::byte*>(&in), reinterpret_cast<std::byte*>(&out),
+                               [](Operation&, void* at) { static_cast<std::atomic<int>*>(at)->store(1); }, &done)
+            .ok());
+  for (const Deadline deadline = Deadline::after(20); !done.load() && !deadline.passed();) std::this_thread::yield();
+  meter[0]->step(0);
+  const auto steps = meter[0]->take();
+  REQUIRE(steps.size() == 1);
+  CHECK(steps[0].unattended == 1);
+  CHECK(steps[0].blocked == 0);
+  CHECK(steps[0].arrival > steps[0].end - steps[0].time);
+}
+
+TEST_CASE("the first step after a pause wakes who reads; nobody reads: the last ones are kept") {
+  StepMeter meter(std::make_shared<Waits>());
+  auto box = std::make_shared<Mailbox>(0);
+  meter.wake(box, "go on");
+  Mailbox::Letter letter;
+  meter.step(0);
+  CHECK(!box->take(&letter, Deadline::after(0)));
+  meter.step(0);
+  meter.step(0);
+  CHECK(box->take(&letter, Deadline::after(0)));
+  CHECK(letter.body == "go on");
+  CHECK(!box->take(&letter, Deadline::after(0)));
+  CHECK(meter.take().size() == 2);
+  meter.step(0);
+  CHECK(!box->take(&letter, Deadline::after(0)));  // who reads is awake
+  CHECK(meter.take().size() == 1);
+  CHECK(meter.take().empty());
+  meter.step(0);
+  CHECK(box->take(&letter, Deadline::after(0)));
+  for (size_t i = 0; i < StepMeter::kMost + 9; ++i) meter.step(0);
+  const auto kept = meter.take();
+  REQUIRE(kept.size() == StepMeter::kMost);
+  for (size_t i = 1; i < kept.size(); ++i) CHECK(kept[i].number == kept[i - 1].number + 1);
+  CHECK(kept.back().number == StepMeter::kMost + 13);
+}
+
+}  // namespace
