@@ -5,8 +5,8 @@
 Trains a small network until its steps repeat, counts over the next ones what was announced and negotiated and how long
 the engine was busy with anything but collectives; reduces tensors far larger than any buffer and reports by how much
 the process has grown; repeats a small operation and reports the CPU time of one, in which the counters, and whoever
-else listens to the engine, have their part; sleeps and reports the CPU time that passed. Rank 0 prints a table; see
-benchmarks/README.md.
+else listens to the engine, have their part; says what step accounting costs; sleeps and reports the CPU time that
+passed. Rank 0 prints a table; see benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import argparse
 import os
 import resource
 import statistics
+import threading
 import time
 
 import torch
@@ -26,6 +27,7 @@ from horovod.common.state import state
 
 MIB = 1 << 20
 SETTLE, STEPS = 100, 400  # steps until the schedule runs, steps that are counted
+ACCOUNTED = 5000
 
 
 def stats() -> dict[str, float]:
@@ -106,6 +108,40 @@ def repeating(turns: int = 200, operations: int = 2000) -> list[str]:
     return [f"| CPU time of an operation that repeats, of the calling thread | {median} |"]
 
 
+def accounting() -> list[str]:
+    """What step accounting costs: a mark, and its threads while steps of about a millisecond go on."""
+    model = nn.Linear(64, 64)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters())
+    data = torch.randn(4, 64)
+    hvd.barrier()
+    start, used = time.monotonic(), observers_cpu()
+    for _ in range(ACCOUNTED):
+        optimizer.zero_grad()
+        model(data).square().mean().backward()
+        optimizer.step()
+        time.sleep(0.001)
+    elapsed, used = time.monotonic() - start, observers_cpu() - used
+    start = time.perf_counter()
+    for _ in range(ACCOUNTED):
+        hvd.step()
+    mark = (time.perf_counter() - start) / ACCOUNTED
+    rate = ACCOUNTED / elapsed
+    return [
+        f"| step accounting: the mark of a step | {1e6 * mark:.2f} us |",
+        f"| step accounting: its threads, with {rate:.0f} steps a second | {100 * used / elapsed:.3f} % of a core |",
+    ]
+
+
+def observers_cpu() -> float:
+    """Seconds of CPU time that the threads of telemetry have used."""
+    used = 0.0
+    for thread in threading.enumerate():
+        if thread.name in ("hvd-steps", "hvd-telemetry"):
+            with open(f"/proc/self/task/{thread.native_id}/schedstat") as figures:
+                used += int(figures.read().split()[0]) * 1e-9
+    return used
+
+
 def idle(seconds: float) -> list[str]:
     hvd.barrier()
     time.sleep(1)
@@ -125,7 +161,7 @@ def main() -> None:
     if args.realtime:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     hvd.init()
-    rows = [*agreeing(), *repeating(), *memory(), *idle(args.idle)]
+    rows = [*agreeing(), *repeating(), *memory(), *accounting(), *idle(args.idle)]
     everybody = hvd.allgather_object(rows)
     if hvd.rank() == 0:
         for rank, lines in enumerate(everybody):

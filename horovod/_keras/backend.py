@@ -47,7 +47,9 @@ class Adapter(Protocol):
         ``postscale``: factors before and after, Average's division not among them. ``groups``: positions in ``grads``
         of those that are reduced together; each position at most once, those in no group go alone.
 
-        An adapter with ``WANTS_VARIABLES = True`` also gets ``variables``, those that the gradients belong to.
+        An adapter with ``STEPS_SEEN = True`` is called once for each step, not traced, and has ``watch_data()``, from
+        which on waits for data are counted (``horovod.common.steps``). One with ``WANTS_VARIABLES = True`` also gets
+        ``variables``, those that the gradients belong to.
         """
 
     def scale(self, grad: Any, factor: float) -> Any:

@@ -12,6 +12,7 @@ from horovod.common.compression import check_wire
 from horovod.common.faces import TORCH as face
 from horovod.common.ops import wire_name
 from horovod.common.process_sets import ProcessSet
+from horovod.torch import data_wait
 from horovod.torch.mpi_ops import _basics
 from horovod.torch.ops import groups as grouping
 from horovod.torch.ops import handles
@@ -25,6 +26,8 @@ basics = _basics
 Compression = hvd.Compression
 shutdown = hvd.shutdown
 WANTS_VARIABLES = True
+STEPS_SEEN = True
+watch_data = data_wait.watch
 
 
 def reduce_gradients(

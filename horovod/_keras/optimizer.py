@@ -22,6 +22,7 @@ from typing import Any
 
 from horovod._keras.aggregation import LocalAggregation, keras3_tools
 from horovod._keras.reduction import GradientReduction
+from horovod.common.steps import marks
 
 
 class DistributedMixin:
@@ -142,12 +143,14 @@ class Control:
         known = optimizer._trainable_variables if variables is None else variables
         if len(known) != len(grads) or not grads or all(grad is None for grad in grads) or self.deferred(optimizer):
             plain(grads, variables)  # for the first three Keras has its own words
+            self._stepped()
             return
 
         def update(final: list[Any]) -> None:
             final = self.reduction.reduce(final, known)
             with self.no_more():
                 plain(final, variables)
+            self._stepped()
 
         if self.aggregation is None:
             update(grads)
@@ -158,6 +161,11 @@ class Control:
             inner._iterations.assign_add(1)
 
         self.aggregation.step(grads, known, update, skip)
+
+    def _stepped(self) -> None:
+        """An update has been made, or, on other backends than PyTorch, perhaps only traced."""
+        if getattr(self.reduction.adapter, "STEPS_SEEN", False):
+            marks.optimizer(self)
 
 
 def is_distributed(optimizer: Any) -> bool:
@@ -263,6 +271,8 @@ def _prepare(keras: Any, adapter: Any) -> None:
         return
     _prepared.add(keras.__name__)
     _move_reduction_to_loss_scaling(keras)
+    if keras.config.backend() == "torch":
+        adapter.watch_data()
     if keras.config.backend() == "tensorflow":
         _keep_xla_off(keras)
     if keras.config.backend() == "jax":

@@ -10,6 +10,7 @@ from horovod.common.gradients import anybody_else, check_groups, check_passes, c
 from horovod.common.ops import Average, Sum, op_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.state import state
+from horovod.common.steps import marks
 
 
 @dataclass
@@ -45,6 +46,7 @@ class GradientReduction:
         if self.compression is None:
             self.compression = self.adapter.Compression.none
         check_compression(self.compression)
+        marks.find()
 
     def __deepcopy__(self, memo: Any) -> "GradientReduction":
         """For a copy of the optimizer: of the same variables, for the same ranks."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from horovod.common import descent, ending, faces, launchers, util
 from horovod.common.contract import worker_env
-from horovod.common.contract.settings import BY_NAME
+from horovod.common.contract.settings import BY_NAME, Settings
 from horovod.common.process_sets import (
     ProcessSet,
     adopt,
@@ -25,6 +25,7 @@ from horovod.common.process_sets import (
     register,
 )
 from horovod.common.state import Job, state
+from horovod.common.steps import marks
 from horovod.common.telemetry.telemetry import Telemetry
 
 __all__ = ["HorovodBasics"]
@@ -200,6 +201,55 @@ class HorovodBasics:
         assert _telemetry is not None
         return _telemetry.dump(directory)
 
+    def step(self) -> None:
+        """A step of training ends here: for programs without a distributed optimizer, whose steps are found without
+        it, or whose steps are others than the optimizer's. From the first call on only these count. All ranks call it
+        equally often. ValueError when not initialised."""
+        self._face.require_job()
+        marks.tell()
+
+    def stats(self) -> dict[str, Any]:
+        """Where the steps of this rank went, as means since ``init`` without the first three, and on rank 0 under "job"
+        those of all ranks. Times in seconds, a step each; None for what is not measured. See docs/slow.md.
+
+        "rank", "size", "made" (steps so far), "steps" (that are counted), "step_seconds" and its parts: "data_seconds"
+        (the program waited for PyTorch's DataLoader), "exposed_seconds" (it was blocked by communication, waiting for
+        others included), "compute_seconds" (the rest); "hidden_seconds": collectives beside computing;
+        "collective_seconds": all of them; "efficiency": share of the step that is not exposed; "bytes", "operations",
+        "tensors"; "bandwidth" (bytes a second over this rank's links within collectives), "link_share" (of what a
+        calibration has measured); "pauses", "paused_seconds": what was no step; "reported": values of ``report``.
+
+        "job": the same as means over ranks, "last" ({"rank", "share", "seconds"}: who came last most often, in what
+        share of steps, by how much; or None), "lately" (the last second or so), "link_bandwidth", "sentence", "ranks"
+        (a list of them, each with its "late"). Others tell rank 0 about once a second.
+
+        ValueError when not initialised.
+        """
+        self._face.require_job()
+        found: dict[str, Any] = _account().stats()
+        return found
+
+    def report(self, **values: Any) -> None:
+        """Numbers of the program's own (``hvd.report(loss=loss.item())``), for ``stats()``, the file and the port of
+        figures. The last value of each name counts. Numbers of a GPU are waited for.
+
+        Raises ValueError naming what is no number, for more than 100 names, and when not initialised.
+        """
+        self._face.require_job()
+        _account().report(values)
+
+    def log_stats(self, to: Any, step: int | None = None) -> None:
+        """Writes figures of ``stats()``, of the job on rank 0 and of this rank on others, as scalars "horovod/...":
+        ``to`` is a SummaryWriter of PyTorch, a writer of ``tf.summary``, or the module ``mlflow`` (anything with
+        ``add_scalar``, ``as_default`` or ``log_metrics``). ``step``: their place, default the number of steps made.
+
+        Raises ValueError for another ``to`` and when not initialised.
+        """
+        from horovod.common.telemetry import scalars
+
+        stats = self.stats()
+        scalars.send(to, scalars.scalars(stats), stats["made"] if step is None else step)
+
     def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
         return self._face.require_engine().process_sets()
 
@@ -223,13 +273,27 @@ def _start(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
     job, engine = bootstrap.start(env, members, [s.ranks or [] for s in sets], dynamic)
     state.start(job, engine, members)
     descent.mark(env)
-    _telemetry = Telemetry(job, engine)
+    _telemetry = _observe(env, job, engine)
     try:
         _fill_sets(job, sets)
     except BaseException:
         _stop("hvd.init() failed")
         raise
     _install_hooks()
+
+
+def _observe(env: worker_env.WorkerEnv, job: Job, engine: Any) -> Telemetry:
+    from horovod.common.wiring import calibration
+
+    settings = Settings.from_environ()
+
+    def link() -> float | None:
+        if not settings.flag("HOROVOD_CALIBRATE"):
+            return None
+        transport = settings.text("HOROVOD_TRANSPORT")
+        return calibration.link_bandwidth(calibration.World.here(env.size, env.local_size, env.cross_size, transport))
+
+    return Telemetry(job, engine, settings, link)
 
 
 def _ask_running(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
@@ -313,6 +377,12 @@ def _stop_at_exit() -> None:
         _stop(_watch.reason)
 
 
+def _account() -> Any:
+    if _telemetry is None:  # a forked child knows its place, but has no job
+        return state.require_engine()
+    return _telemetry.account
+
+
 _installed = False
 
 
@@ -331,6 +401,7 @@ def _after_fork() -> None:
     if _telemetry is not None:
         _telemetry.leave_in_child()
     _telemetry = None  # its threads are the parent's
+    marks.close()
     state.leave_in_child()
     worker_env.forget_keys()
     _watch.forget()

@@ -50,6 +50,10 @@ rocm_built = _basics.rocm_built
 start_timeline = _basics.start_timeline
 stop_timeline = _basics.stop_timeline
 dump = _basics.dump
+step = _basics.step
+stats = _basics.stats
+report = _basics.report
+log_stats = _basics.log_stats
 
 handle_average_backwards_compatibility = resolve_op
 """(op, average) -> op, for the deprecated ``average``."""
@@ -99,6 +103,7 @@ __all__ = [
     "local_rank_op",
     "local_size",
     "local_size_op",
+    "log_stats",
     "mpi_built",
     "mpi_enabled",
     "mpi_threads_supported",
@@ -107,10 +112,13 @@ __all__ = [
     "rank",
     "rank_op",
     "remove_process_set",
+    "report",
     "rocm_built",
     "shutdown",
     "size",
     "size_op",
     "start_timeline",
+    "stats",
+    "step",
     "stop_timeline",
 ]

@@ -23,6 +23,7 @@ from horovod.common.compression import check_compression
 from horovod.common.faces import TENSORFLOW as face
 from horovod.common.ops import Adasum, Average, check_adasum_size, check_op
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.steps import marks
 from horovod.tensorflow.collectives import allreduce, grouped_allreduce, set_size
 from horovod.tensorflow.compression import Compression
 
@@ -68,6 +69,7 @@ def make_allreduce_grads(
     """
     op = check_op(op)
     check_compression(compression)
+    marks.find()
     predivide = rules.check_predivide(gradient_predivide_factor, op)
     groups = rules.check_groups(groups, is_variable, key_of, lambda variable: repr(name_of(variable)))
     options = _Options(

@@ -4,6 +4,7 @@ from horovod.common.basics import HorovodBasics
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.ops import Adasum, Average, Max, Min, Product, Sum
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from horovod.torch import data_wait
 from horovod.torch.compression import Compression
 from horovod.torch.ops import handles
 from horovod.torch.ops.allgather import allgather, allgather_async, grouped_allgather, grouped_allgather_async
@@ -53,6 +54,16 @@ rocm_built = _basics.rocm_built
 start_timeline = _basics.start_timeline
 stop_timeline = _basics.stop_timeline
 dump = _basics.dump
+stats = _basics.stats
+report = _basics.report
+log_stats = _basics.log_stats
+
+
+def step() -> None:
+    """A step of training ends here, see ``horovod.common.basics``; waits for DataLoaders count from the first call
+    on."""
+    data_wait.watch()
+    _basics.step()
 
 
 def shutdown() -> None:
@@ -108,6 +119,7 @@ __all__ = [
     "join",
     "local_rank",
     "local_size",
+    "log_stats",
     "mpi_built",
     "mpi_enabled",
     "mpi_threads_supported",
@@ -117,11 +129,14 @@ __all__ = [
     "reducescatter",
     "reducescatter_async",
     "remove_process_set",
+    "report",
     "rocm_built",
     "shutdown",
     "size",
     "sparse_allreduce_async",
     "start_timeline",
+    "stats",
+    "step",
     "stop_timeline",
     "synchronize",
 ]

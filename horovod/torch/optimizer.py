@@ -23,7 +23,8 @@ from horovod.common.gradients import (
 )
 from horovod.common.ops import Adasum, Average, check_op
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.torch import old_names
+from horovod.common.steps import marks
+from horovod.torch import data_wait, old_names
 from horovod.torch.adasum import DeltaReducer, check_set
 from horovod.torch.bucket_plan import SMALL
 from horovod.torch.bucketing import EVERYTHING
@@ -115,6 +116,7 @@ def DistributedOptimizer(
         reducer = reduce(parameters, unique_on_the_wire(optimizer, names, process_set), options)
     else:
         unwrap(optimizer)
+    data_wait.watch()
     return _wrap(optimizer, _Control(reducer, passes), names)
 
 
@@ -214,6 +216,8 @@ class _Control:
 
     def stepped(self, optimizer: Any, names: dict[torch.Tensor, str]) -> None:
         """A step of ``optimizer`` is done. ``names``: of its parameters."""
+        if not self.in_step:
+            marks.optimizer(self)
         if self.reducer is not None and not self.in_step:
             self.steps += 1
             check_after_step(optimizer, names, self.reducer.options.process_set, self.steps)

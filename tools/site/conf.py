@@ -32,6 +32,7 @@ PAGES = {
     "When something goes wrong": [
         "docs/troubleshooting",
         "docs/hangs",
+        "docs/slow",
         "docs/debugging",
         "docs/performance",
         "benchmarks/*",

@@ -1,13 +1,16 @@
 """All that observes this process's job, from ``init`` to ``shutdown``."""
 
+import functools
 import os
+import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from horovod.common.contract import reports
 from horovod.common.contract.log import make_sink
-from horovod.common.contract.settings import BY_NAME, LOG_LEVELS
+from horovod.common.contract.settings import LOG_LEVELS, Settings
 from horovod.common.job import Job
+from horovod.common.steps import marks
 from horovod.common.telemetry.door import Door
 from horovod.common.telemetry.hang import Hangs
 from horovod.common.telemetry.post import Post
@@ -15,17 +18,28 @@ from horovod.common.telemetry.witness import Witness
 
 if TYPE_CHECKING:
     from horovod._core import Engine
+    from horovod.common.telemetry.account import Account
+
+_ABOUT_STEPS = ("stepping", "steps", "steps-last", "steps-ping", "steps-pong", "steps-heard")
 
 
 class Telemetry:
     """Of one job. Made when the engine runs, closed before it is shut down; left alone in a forked child."""
 
-    def __init__(self, job: Job, engine: "Engine") -> None:
+    def __init__(self, job: Job, engine: "Engine", settings: Settings, link: Callable[[], float | None]) -> None:
+        """``link``: what a link was measured to carry, in bytes a second, if it was."""
         self._engine = engine
         self.post = Post(engine, job.rank)
         self.witness = Witness(self.post, engine, job.rank)
-        self.hangs = Hangs(self.post, engine, job, self.witness, _warn(job.rank))
+        self.hangs = Hangs(self.post, engine, job, self.witness, _warn(job.rank, settings))
         self._door = Door(self.hangs.asked) if job.rank == 0 else None
+        self._account: Account | None = None
+        self._making = threading.Lock()
+        self._of_account = (job, engine, self.post, settings, link)
+        for kind in _ABOUT_STEPS:
+            self.post.on(kind, functools.partial(self._about_steps, kind))
+        engine.wake_for_steps(self.post.box, b'["stepping",{}]')
+        marks.open(engine.step, engine.find_steps)
         self.post.start()
         if job.local_rank == 0 and engine.report_dir:
             reports.prune(engine.report_dir)
@@ -35,10 +49,26 @@ class Telemetry:
         when the recorder is off."""
         return self._engine.dump(os.path.abspath(os.fspath(directory)) if directory is not None else "")
 
+    @property
+    def account(self) -> "Account":
+        """Of the job's steps. Made when the first step ends, or somebody asks: it takes some ms to import."""
+        with self._making:
+            if self._account is None:
+                from horovod.common.telemetry.account import Account
+
+                self._account = Account(*self._of_account)
+            return self._account
+
+    def _about_steps(self, kind: str, rank: int, what: dict[str, Any]) -> None:
+        self.account.heard(kind, rank, what)
+
     def close(self) -> None:
         if self._door is not None:
             self._door.close()
         self.witness.close()
+        marks.close()
+        if self._account is not None:
+            self._account.close()
         self.post.close()
 
     def leave_in_child(self) -> None:
@@ -47,10 +77,9 @@ class Telemetry:
             self._door.leave_in_child()
 
 
-def _warn(rank: int) -> Callable[[str], None]:
+def _warn(rank: int, settings: Settings) -> Callable[[str], None]:
     """Tells the user, as the engine does."""
     warning = LOG_LEVELS.index("warning")
-    least = BY_NAME["HOROVOD_LOG_LEVEL"].parse(os.environ.get("HOROVOD_LOG_LEVEL", ""))
-    sink = make_sink(rank, bool(BY_NAME["HOROVOD_LOG_HIDE_TIME"].parse(os.environ.get("HOROVOD_LOG_HIDE_TIME", ""))))
-    shown = LOG_LEVELS.index(str(least)) <= warning
+    sink = make_sink(rank, settings.flag("HOROVOD_LOG_HIDE_TIME"))
+    shown = LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL")) <= warning
     return lambda text: sink(warning, text) if shown else None

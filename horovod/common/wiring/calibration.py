@@ -85,6 +85,17 @@ def load(world: World) -> tuple[str, str]:
         return "", f"{path} is not used: {error}; calibrate again, or remove it"
 
 
+def link_bandwidth(world: World) -> float | None:
+    """Bytes a second that a link carries, as it was measured in this world; None where it was not. Between hosts where
+    there are several, else within this one."""
+    try:
+        found = msgspec.json.decode(_read(path_of(world)), type=_File)
+    except (OSError, ValueError):
+        return None
+    seconds = found.model.get("beta" if world.cross_size > 1 else "local_beta", 0.0)
+    return 1 / seconds if found.world == world and seconds > 0 else None
+
+
 def checked(tuning: dict[str, int]) -> str:
     """The sizes as text. Raises ValueError naming one that the engine does not accept."""
     from horovod import _core

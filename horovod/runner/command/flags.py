@@ -148,9 +148,9 @@ def _setting(
 
 
 JOB, HOSTS, ENVIRONMENT, OUTPUT = "job", "hosts and network", "environment", "output"
-TUNING, AUTOTUNE, TIMELINE = "tuning", "autotune", "timeline"
+TUNING, AUTOTUNE, TIMELINE, STATISTICS = "tuning", "autotune", "timeline", "figures about steps"
 STALL, ELASTIC, LIBRARIES, LOGGING = "stall check", "elastic", "libraries", "logging"
-GROUPS = (JOB, HOSTS, ENVIRONMENT, OUTPUT, TUNING, AUTOTUNE, TIMELINE, STALL, ELASTIC, LIBRARIES, LOGGING)
+GROUPS = (JOB, HOSTS, ENVIRONMENT, OUTPUT, TUNING, AUTOTUNE, TIMELINE, STATISTICS, STALL, ELASTIC, LIBRARIES, LOGGING)
 
 _ELASTIC = "elastic jobs"
 _COUNT = _integer(1)
@@ -224,6 +224,10 @@ FLAGS: tuple[Flag, ...] = (
 
     _setting("HOROVOD_TIMELINE", TIMELINE),
     _setting("HOROVOD_TIMELINE_MARK_CYCLES", TIMELINE, needs="--timeline-filename"),
+
+    _setting("HOROVOD_STATS_FILE", STATISTICS),
+    _setting("HOROVOD_METRICS_PORT", STATISTICS, default="none"),
+    _setting("HOROVOD_METRICS_ADDRESS", STATISTICS, value=_text("ADDR"), needs="--metrics-port"),
 
     _setting(_DISABLE, STALL, exclusive="stall"),
     Flag(("--stall-check",), STALL, "warn about tensors that wait for some ranks (the default)", None, _DISABLE, "0",

@@ -51,6 +51,10 @@ rocm_built = _basics.rocm_built
 start_timeline = _basics.start_timeline
 stop_timeline = _basics.stop_timeline
 dump = _basics.dump
+step = _basics.step
+stats = _basics.stats
+report = _basics.report
+log_stats = _basics.log_stats
 
 allreduce = _functions.allreduce
 allgather = _functions.allgather
@@ -144,6 +148,7 @@ __all__ = [
     "load_model",
     "local_rank",
     "local_size",
+    "log_stats",
     "mpi_built",
     "mpi_enabled",
     "mpi_threads_supported",
@@ -151,9 +156,12 @@ __all__ = [
     "rank",
     "reducescatter",
     "remove_process_set",
+    "report",
     "rocm_built",
     "shutdown",
     "size",
     "start_timeline",
+    "stats",
+    "step",
     "stop_timeline",
 ]

@@ -1,0 +1,266 @@
+"""Steps of a job while it runs: each rank tells rank 0 of its own about once a second, rank 0 tells everybody else.
+
+While no step ends, nothing happens: the thread sleeps until the engine's first step after a pause wakes it. Nothing
+here holds the program up, but for a moment at the end, when rank 0 waits for what the others have to say last.
+"""
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from horovod.common.contract.settings import Settings
+from horovod.common.job import Job
+from horovod.common.steps import marks
+from horovod.common.telemetry.outlet import Outlet
+from horovod.common.telemetry.outlets import open_outlets
+from horovod.common.telemetry.post import Handler, Post
+from horovod.common.telemetry.sentence import sentence
+from horovod.common.telemetry.steps import Clock, Own, Pings, Sampled, Step, Sums, Together, figures, mean
+
+if TYPE_CHECKING:
+    from horovod._core import Engine
+
+LEAST_STEPS = 50
+"""Jobs with fewer end without a line about them."""
+_NAMES = 100  # of reported values
+_NOTES = 32  # that rank 0 gets in a second, about: more ranks speak less often
+_SOME = 10  # steps of which rank 0 should hear before a rank leaves
+_PATIENCE = 0.5  # s at the end, for the last notes
+
+
+class Account:
+    """Of one job, on one rank."""
+
+    def __init__(self, job: Job, engine: "Engine", post: Post, settings: Settings, link: Callable[[], float | None]):
+        """``link``: bytes a second that a link was measured to carry, asked for once."""
+        self._job, self._engine, self._post, self._settings, self._link_of = job, engine, post, settings, link
+        self._interval = max(1.0, job.size / _NOTES)
+        self._lock = threading.RLock()  # what follows, up to the events
+        self._own = Own()
+        self._sample: list[Sampled] = []
+        self._reported: dict[str, float] = {}
+        self._news = self._new_values = False
+        self._together = Together(job.size) if job.rank == 0 else None
+        if self._together is not None:
+            self._together.clocks[job.cross_rank] = Clock()
+        self._told_values: dict[int, dict[str, float]] = {}
+        self._data: dict[int, bool] = {}
+        self._last_words: set[int] = set()
+        self._pings: dict[int, Pings] = {}
+        self._link: float | None = None
+        self._outlets: list[Outlet] = []
+        self._thread: threading.Thread | None = None
+        self._wake, self._closed, self._heard = threading.Event(), threading.Event(), threading.Event()
+        self._handlers: dict[str, Handler] = {
+            "stepping": lambda rank, what: self._go_on(),
+            "steps": self._hear,
+            "steps-last": lambda rank, what: self._asked(),
+            "steps-ping": lambda rank, what: self._answer(what),
+            "steps-pong": self._learn,
+            "steps-heard": lambda rank, what: self._heard.set(),
+        }
+
+    def heard(self, kind: str, rank: int, what: dict[str, Any]) -> None:
+        """A note that is for it (``Telemetry``)."""
+        handler = self._handlers.get(kind)
+        if handler is not None:
+            handler(rank, what)
+
+    # ---- what the program asks -------------------------------------------------------------------------------------
+    def report(self, values: Mapping[str, Any]) -> None:
+        """See ``HorovodBasics.report``."""
+        numbers = {}
+        for name, value in values.items():
+            try:
+                if isinstance(value, str | bytes):
+                    raise TypeError
+                numbers[name] = float(value)
+            except (TypeError, ValueError, RuntimeError):
+                raise ValueError(f"report: {name} is {value!r:.80}; accepted are numbers") from None
+        with self._lock:
+            if len(self._reported.keys() | numbers.keys()) > _NAMES:
+                raise ValueError(f"report: more than {_NAMES} names; accepted are so many in a job")
+            self._reported.update(numbers)
+            self._news = self._new_values = True
+        self._go_on()
+
+    def stats(self) -> dict[str, Any]:
+        """See ``HorovodBasics.stats``."""
+        with self._lock:
+            self._look()
+            own = {
+                "rank": self._job.rank,
+                "size": self._job.size,
+                "made": self._own.made,
+                **figures(self._own.sums, self._link, marks.data_seen),
+                "reported": dict(self._reported),
+            }
+            if self._together is not None:
+                self._hear(self._job.rank, self._note())
+                own["job"] = self.job()
+            return own
+
+    def job(self) -> dict[str, Any]:
+        """Rank 0: of all ranks, as in ``stats()["job"]``."""
+        together = self._together
+        assert together is not None
+        with self._lock:
+            ranks: list[dict[str, Any]] = []
+            lately = []
+            late = together.late
+            for rank, sums in sorted(together.sums.items()):
+                seen = self._data.get(rank, False)
+                ranks.append(
+                    {
+                        "rank": rank,
+                        "made": together.made[rank],
+                        **figures(sums, self._link, seen),
+                        "late": late.of(rank),
+                        "reported": self._told_values.get(rank, {}),
+                    }
+                )
+                if rank in together.lately:
+                    lately.append(figures(together.lately[rank], self._link, seen))
+            found: dict[str, Any] = {"size": self._job.size, **mean(ranks)}
+            found.update(last=_worst(late), link_bandwidth=self._link, lately=mean(lately) if lately else {"steps": 0})
+            found["lately"]["last"] = _worst(together.late_recently())
+            found["ranks"] = ranks
+            found["sentence"] = sentence(found) if ranks and any(r["made"] for r in ranks) else ""
+            return found
+
+    # ---- its thread ------------------------------------------------------------------------------------------------
+    def _go_on(self) -> None:
+        with self._lock:
+            if self._thread is None and not self._closed.is_set():
+                self._thread = threading.Thread(target=self._run, name="hvd-steps", daemon=True)
+                self._thread.start()
+        self._wake.set()
+
+    def _run(self) -> None:
+        try:
+            if self._together is not None:
+                self._link = self._link_of()
+                self._outlets = open_outlets(self._settings, self.job)
+            while not self._closed.is_set():
+                self._wake.wait()
+                self._wake.clear()
+                while not self._closed.wait(self._interval):
+                    if not self._tell():
+                        break
+        except Exception as error:  # what observes a job must not end it
+            logging.getLogger("horovod").warning("step accounting has ended: %s: %s", type(error).__name__, error)
+
+    def _look(self) -> None:
+        """Takes what the engine has measured since."""
+        steps = [Step(*values) for values in self._engine.take_steps()]
+        if steps:
+            self._sample += self._own.add(steps)
+            self._news = True
+
+    def _note(self, last: bool = False) -> dict[str, Any]:
+        note = {
+            "host": self._job.cross_rank,
+            "made": self._own.made,
+            "sums": self._own.sums.values(),
+            "some": self._sample,
+            "data": marks.data_seen,
+            "last": last,
+        }
+        if self._new_values:
+            note["values"] = dict(self._reported)
+        self._sample, self._news, self._new_values = [], False, False
+        return note
+
+    def _tell(self, last: bool = False) -> bool:
+        """Tells rank 0, or, on rank 0, everybody who wants to know. False: there is nothing new."""
+        with self._lock:
+            self._look()
+            if not (self._news or last):
+                return False
+            note = self._note(last)
+            if self._together is not None:
+                self._hear(0, note)
+        if self._together is None:
+            self._post.say("steps", to=0, **note)
+        elif not last:
+            for outlet in self._outlets:
+                outlet.write()
+        return True
+
+    def _asked(self) -> None:
+        """Rank 0 wants the last."""
+        self._tell(last=True)
+
+    def _hear(self, rank: int, note: dict[str, Any]) -> None:
+        """Rank 0: what a rank tells."""
+        together = self._together
+        if together is None:
+            return
+        with self._lock:
+            sample = [Sampled(*step) for step in note["some"]]
+            together.add(rank, note["host"], note["made"], Sums(*note["sums"]), sample)
+            self._data[rank] = note["data"]
+            if note["host"] != self._job.cross_rank and any(step.blocked < 0 for step in sample):
+                # Where the order of arrival matters, clocks do.
+                self._post.say("steps-ping", to=rank, asked=time.monotonic_ns())
+            if "values" in note:
+                self._told_values[rank] = note["values"]
+            if not note["last"]:
+                return
+            self._last_words.add(rank)
+            if len(self._last_words) == self._job.size:
+                self._heard.set()
+        if rank != self._job.rank:
+            self._post.say("steps-heard", to=rank)
+
+    def _answer(self, what: dict[str, Any]) -> None:
+        self._post.say("steps-pong", to=0, host=self._job.cross_rank, asked=what["asked"], here=time.monotonic_ns())
+
+    def _learn(self, rank: int, what: dict[str, Any]) -> None:
+        together = self._together
+        if together is None:
+            return
+        with self._lock:
+            clock = self._pings.setdefault(what["host"], Pings()).add(what["asked"], what["here"], time.monotonic_ns())
+            together.clocks[what["host"]] = clock
+
+    # ---- the end ---------------------------------------------------------------------------------------------------
+    def close(self) -> None:
+        """The job is over for this rank, in a moment: tells the last, waits for what others tell, and says how it
+        went."""
+        self._tell(last=True)
+        enough = self._own.made >= LEAST_STEPS
+        some = self._own.made >= _SOME if self._together is None else enough
+        if some and self._job.size > 1 and self._engine.ended() is None:
+            if self._together is not None:
+                self._post.say("steps-last")
+            self._heard.wait(_PATIENCE)
+        self._closed.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(_PATIENCE)
+        for outlet in self._outlets:
+            outlet.write()
+            outlet.close()
+        self._outlets.clear()
+        self._handlers.clear()  # they know this account, which knows the engine
+        if self._together is not None and enough and self._settings.flag("HOROVOD_STATS_SUMMARY"):
+            _print(f"[horovod] {self.job()['sentence']}")
+
+
+def _worst(late: Any) -> dict[str, Any] | None:
+    rank = late.worst()
+    return None if rank is None else {"rank": rank, **late.of(rank)}
+
+
+def _print(line: str) -> None:
+    if sys.stderr is None:
+        return
+    try:
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        pass  # a closed stderr must not end training

@@ -1,0 +1,101 @@
+"""Figures about steps for Prometheus and others that read OpenMetrics, by the package prometheus_client."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from horovod.common.telemetry.outlet import Figures, Outlet
+
+_PARTS = {
+    "data": "data_seconds",
+    "compute": "compute_seconds",
+    "exposed": "exposed_seconds",
+    "hidden": "hidden_seconds",
+    "all": "step_seconds",
+}
+
+
+class _Server:
+    """An Outlet that tells when it is asked."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+
+    def write(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def serve(figures: Figures, address: str, port: int, warn: Callable[[str], None]) -> Outlet | None:
+    """Serves /metrics in a thread. None, after a warning: it cannot."""
+    try:
+        import prometheus_client
+    except ImportError as error:
+        warn(
+            f"HOROVOD_METRICS_PORT={port} needs the package prometheus_client, which cannot be imported ({error}); "
+            "pip install 'horovod[metrics]'"
+        )
+        return None
+    registry = prometheus_client.CollectorRegistry()
+    registry.register(_Collector(figures))
+    try:
+        server, _ = prometheus_client.start_http_server(port, addr=address, registry=registry)
+    except OSError as error:
+        warn(f"no figures at HOROVOD_METRICS_PORT={port} on {address}: {error.strerror or error}; training goes on")
+        return None
+    return _Server(server)
+
+
+class _Collector:
+    def __init__(self, figures: Figures) -> None:
+        self._figures = figures
+
+    def describe(self) -> list[Any]:
+        return []  # nothing is asked before it is scraped
+
+    def collect(self) -> Iterator[Any]:
+        return families(self._figures())
+
+
+def families(job: dict[str, Any]) -> Iterator[Any]:
+    """What is exported of a job's figures."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    ranks = job["ranks"]
+
+    def gauge(name: str, text: str, value: Callable[[Any], Any], kind: Any = GaugeMetricFamily) -> Any:
+        family = kind(f"horovod_{name}", text, labels=["rank"])
+        for rank in ranks:
+            if value(rank) is not None:
+                family.add_metric([str(rank["rank"])], value(rank))
+        return family
+
+    size = GaugeMetricFamily("horovod_workers", "Ranks of the job", value=job["size"])
+    yield size
+    yield gauge("steps", "Steps made", lambda r: r["made"], CounterMetricFamily)
+    time = CounterMetricFamily(
+        "horovod_step_seconds", "Where the time of steps went; hidden is beside the others", labels=["rank", "part"]
+    )
+    for rank in ranks:
+        for part, name in _PARTS.items():
+            if rank.get(name) is not None:
+                time.add_metric([str(rank["rank"]), part], rank[name] * rank["steps"])
+    yield time
+    yield gauge(
+        "reduced_bytes",
+        "Bytes of tensors in collectives",
+        lambda r: r["bytes"] * r["steps"] if r["steps"] else None,
+        CounterMetricFamily,
+    )
+    yield gauge("paused_seconds", "Time between steps", lambda r: r["paused_seconds"], CounterMetricFamily)
+    yield gauge("efficiency", "Share of a step that is not exposed communication", lambda r: r.get("efficiency"))
+    yield gauge("bandwidth_bytes_per_second", "Within collectives", lambda r: r.get("bandwidth"))
+    yield gauge("late_share", "Share of steps in which the rank came last", lambda r: r["late"]["share"])
+    yield gauge("late_seconds", "By how much it came last then", lambda r: r["late"]["seconds"])
+    reported = GaugeMetricFamily("horovod_reported", "Values of hvd.report", labels=["rank", "name"])
+    for rank in ranks:
+        for name, value in rank["reported"].items():
+            reported.add_metric([str(rank["rank"]), name], value)
+    yield reported

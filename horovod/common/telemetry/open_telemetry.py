@@ -1,0 +1,47 @@
+"""Figures about steps as gauges of OpenTelemetry, exported by whatever the program has set up for its own."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from horovod.common.telemetry.outlet import Figures
+
+_GAUGES = (
+    ("horovod.step.duration", "step_seconds", "s"),
+    ("horovod.step.data", "data_seconds", "s"),
+    ("horovod.step.exposed", "exposed_seconds", "s"),
+    ("horovod.step.hidden", "hidden_seconds", "s"),
+    ("horovod.efficiency", "efficiency", "1"),
+    ("horovod.bandwidth", "bandwidth", "By/s"),
+)
+_current: list[Figures] = []  # of the job that runs; gauges are made once a process
+_made = False
+
+
+class Gauges:
+    """An Outlet that tells when it is asked."""
+
+    def __init__(self, figures: Figures) -> None:
+        global _made
+        _current[:] = [figures]
+        if _made:
+            return
+        _made = True
+        from opentelemetry import metrics
+
+        meter = metrics.get_meter("horovod")
+        for name, figure, unit in _GAUGES:
+            meter.create_observable_gauge(name, callbacks=[_reader(figure, metrics.Observation)], unit=unit)
+
+    def write(self) -> None:
+        pass
+
+    def close(self) -> None:
+        _current.clear()
+
+
+def _reader(figure: str, observation: Any) -> Callable[[Any], Iterable[Any]]:
+    def read(options: Any) -> Iterable[Any]:
+        ranks = [rank for figures in _current for rank in figures()["ranks"]]
+        return [observation(r[figure], {"horovod.rank": r["rank"]}) for r in ranks if r.get(figure) is not None]
+
+    return read

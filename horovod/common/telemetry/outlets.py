@@ -1,0 +1,112 @@
+"""Where figures about steps go while a job runs, on rank 0: a file, a port for Prometheus, OpenTelemetry.
+
+An outlet that cannot be opened, or breaks, says so once; training goes on.
+"""
+
+import fcntl
+import importlib.util
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from horovod.common.contract.settings import LOG_LEVELS, Settings
+from horovod.common.telemetry.outlet import Figures, Outlet
+
+
+def open_outlets(settings: Settings, figures: Figures) -> list[Outlet]:
+    """Those that the settings ask for."""
+    from horovod.common.contract.log import make_sink
+
+    sink = make_sink(0, settings.flag("HOROVOD_LOG_HIDE_TIME"))
+
+    def warn(text: str) -> None:
+        if LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL")) <= LOG_LEVELS.index("warning"):
+            sink(LOG_LEVELS.index("warning"), text)
+
+    made: list[Outlet] = []
+    path = settings.text("HOROVOD_STATS_FILE")
+    if path:
+        made.append(LinesFile(path, figures, warn))
+    port = settings.integer("HOROVOD_METRICS_PORT")
+    if port:
+        from horovod.common.telemetry import metrics
+
+        server = metrics.serve(figures, settings.text("HOROVOD_METRICS_ADDRESS"), port, warn)
+        if server is not None:
+            made.append(server)
+    if _telemetry_wanted():
+        from horovod.common.telemetry import open_telemetry
+
+        made.append(open_telemetry.Gauges(figures))
+    return made
+
+
+def _telemetry_wanted() -> bool:
+    """Does the program use OpenTelemetry, or was it started so that it would?"""
+    if "opentelemetry.metrics" in sys.modules:
+        return True
+    asked = any(name.startswith("OTEL_EXPORTER_OTLP") or name == "OTEL_METRICS_EXPORTER" for name in os.environ)
+    return asked and importlib.util.find_spec("opentelemetry") is not None
+
+
+def plain(value: Any) -> Any:
+    """The same without numbers that JSON does not have: they become None."""
+    if isinstance(value, dict):
+        return {name: plain(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [plain(part) for part in value]
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value
+
+
+class LinesFile:
+    """JSON lines, each with all figures at a moment and ``time`` (s since 1970). Lines are added to a file that is
+    there; a second job that wants the same file at the same time does without."""
+
+    def __init__(self, path: str, figures: Figures, warn: Callable[[str], None]) -> None:
+        self._path, self._figures, self._warn = path, figures, warn
+        self._file: int | None = None
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
+            self._lock()
+        except BlockingIOError:
+            self._give_up("another job is writing it")
+        except OSError as error:
+            self._give_up(error.strerror or str(error))
+
+    def _lock(self) -> None:
+        assert self._file is not None
+        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        size = os.fstat(self._file).st_size
+        if size and os.pread(self._file, 1, size - 1) != b"\n":  # its writer was killed within a line
+            os.write(self._file, b"\n")
+
+    def _give_up(self, why: str) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+        self._warn(f"no more figures in HOROVOD_STATS_FILE={self._path}: {why}")
+
+    def write(self) -> None:
+        if self._file is None:
+            return
+        line = json.dumps({"time": round(time.time(), 3), **plain(self._figures())}, separators=(",", ":"))
+        data = line.encode() + b"\n"
+        try:
+            size = os.fstat(self._file).st_size
+            written = os.write(self._file, data)
+            if written < len(data):  # the disk is full: no half lines
+                os.ftruncate(self._file, size)
+                raise OSError(28, "No space left on device")
+        except OSError as error:
+            self._give_up(error.strerror or str(error))
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None

@@ -1,0 +1,94 @@
+"""What is said of a job's steps when it ends, in one line. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_OFTEN = 0.5  # of the steps; a rank that came last less often is not accused
+_LONG = 0.01  # of a step: lateness that is worth a word
+_DATA = 0.1  # of a step: waiting for data that is
+_MANY, _TINY = 20, 16384  # operations a step, bytes of each: where they are too many and too small
+
+
+def sentence(job: Mapping[str, Any]) -> str:
+    """``job``: as ``hvd.stats()["job"]``."""
+    size, ranks = job["size"], job["ranks"]
+    step = job.get("step_seconds")
+    made = max(rank["made"] for rank in ranks)
+    head = [_count(size, "worker"), f"{made:,} steps"]
+    if job.get("efficiency") is not None and size > 1:
+        head.append(f"{int(100 * job['efficiency'])}% of linear")
+    if not step:
+        return ", ".join(head)
+    parts = [", ".join(head), *_late(job, ranks, step), _exposed(job, step, size), *_data(ranks, step), *_tiny(job)]
+    parts += _uneven(ranks, made) + _pauses(job, ranks)
+    return "; ".join(parts)
+
+
+def _exposed(job: Mapping[str, Any], step: float, size: int) -> str:
+    if size == 1:
+        return f"{milliseconds(step)} a step"
+    if job["exposed_seconds"] is None:
+        return f"{milliseconds(job['collective_seconds'])} of each {milliseconds(step)} step went by in collectives"
+    return f"{milliseconds(job['exposed_seconds'])} of each {milliseconds(step)} step were exposed communication"
+
+
+def _late(job: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]], step: float) -> list[str]:
+    last = job["last"]
+    if last is None or last["share"] < _OFTEN or last["seconds"] < _LONG * step:
+        return []
+    text = f"rank {last['rank']} was last in {100 * last['share']:.0f}% of steps, by {milliseconds(last['seconds'])}"
+    data = {rank["rank"]: rank.get("data_seconds") for rank in ranks if rank["steps"]}
+    own = data.pop(last["rank"], None)
+    others = sorted(value for value in data.values() if value is not None)
+    if own is not None and others:
+        longer = own - others[len(others) // 2]
+        if longer > last["seconds"] / 2:
+            text += f" (it waited {milliseconds(longer)} longer for its data)"
+    return [text]
+
+
+def _data(ranks: Sequence[Mapping[str, Any]], step: float) -> list[str]:
+    waits = {rank["rank"]: rank.get("data_seconds") or 0.0 for rank in ranks}
+    slowest = max(waits, key=waits.__getitem__)
+    if waits[slowest] < _DATA * step:
+        return []
+    who = "every rank" if min(waits.values()) > 0.5 * waits[slowest] and len(waits) > 1 else f"rank {slowest}"
+    return [f"{who} waited {milliseconds(waits[slowest])} of each step for data"]
+
+
+def _tiny(job: Mapping[str, Any]) -> list[str]:
+    each = job["bytes"] / job["operations"] if job["operations"] else 0
+    exposed = job["exposed_seconds"]
+    if job["operations"] < _MANY or each > _TINY or exposed is None or exposed < _DATA * job["step_seconds"]:
+        return []
+    return [f"each step has {job['operations']:.0f} operations of only {_bytes(each)}"]
+
+
+def _uneven(ranks: Sequence[Mapping[str, Any]], made: int) -> list[str]:
+    least = min(ranks, key=lambda rank: rank["made"])
+    if least["made"] >= 0.99 * made - 1:
+        return []
+    return [f"rank {least['rank']} made only {least['made']:,} steps"]
+
+
+def _pauses(job: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]) -> list[str]:
+    longest = max(ranks, key=lambda rank: rank["paused_seconds"])
+    if longest["paused_seconds"] < 0.05 * longest["steps"] * job["step_seconds"]:
+        return []
+    return [f"beside them {longest['paused_seconds']:.1f} s in {_count(longest['pauses'], 'pause')} between steps"]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def milliseconds(seconds: float) -> str:
+    """With two digits or more: "52 ms", "6.4 ms", "0.31 ms"."""
+    ms = 1e3 * seconds
+    if ms >= 9.95:
+        return f"{ms:.0f} ms"
+    return f"{ms:.1f} ms" if ms >= 0.995 else f"{ms:.2f} ms"
+
+
+def _bytes(number: float) -> str:
+    return f"{number / 1024:.0f} KiB" if number >= 1024 else f"{number:.0f} bytes"

@@ -1,0 +1,156 @@
+"""Where figures go: a file of JSON lines, a port, OpenTelemetry, writers of scalars."""
+
+import json
+import math
+import re
+import socket
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from horovod.common.telemetry import metrics, open_telemetry, scalars
+from horovod.common.telemetry.outlets import LinesFile
+from horovod.common.telemetry.steps import Sums, figures, mean
+
+
+def job():
+    sums = Sums(
+        steps=10, time=10**9, data=10**8, blocked=2 * 10**8, collectives=10**8, hidden=10**7, bytes=50, moved=100
+    )
+    rank = {
+        "rank": 0,
+        "made": 13,
+        **figures(sums),
+        "late": {"share": 0.5, "seconds": 0.01},
+        "reported": {'lo"ss\nä': 2.5, "none": math.nan},
+    }
+    last = {"rank": 0, "share": 0.5, "seconds": 0.01}
+    return {"size": 1, **mean([rank]), "ranks": [rank], "last": last, "lately": {**mean([rank]), "last": last}}
+
+
+def test_the_file_has_a_line_of_json_each_time(tmp_path):
+    path = tmp_path / "stats.jsonl"
+    path.write_text('{"of": "a job before"}\n{"cut')
+    warnings = []
+    out = LinesFile(str(path), job, warnings.append)
+    out.write()
+    second = LinesFile(str(path), job, warnings.append)
+    second.write()
+    second.close()
+    out.write()
+    out.close()
+    assert warnings == [f"no more figures in HOROVOD_STATS_FILE={path}: another job is writing it"]
+    text = path.read_text().splitlines()
+    assert text[:2] == ['{"of": "a job before"}', '{"cut']  # what is there stays
+    told = [json.loads(line) for line in text[2:]]
+    assert len(told) == 2
+    assert told[0]["step_seconds"] == 0.1
+    assert told[0]["ranks"][0]["reported"] == {'lo"ss\nä': 2.5, "none": None}
+    assert told[0]["time"] > 1.7e9
+
+
+def test_a_file_that_cannot_be_written_is_told_once(tmp_path):
+    warnings = []
+    for path, why in (
+        (tmp_path, "Is a directory"),
+        (tmp_path / "no" / "file", "No such file"),
+        ("/dev/full", "No space"),
+    ):
+        out = LinesFile(str(path), job, warnings.append)
+        out.write()
+        out.write()
+        out.close()
+        assert len(warnings) == 1
+        assert f"HOROVOD_STATS_FILE={path}: {why}" in warnings.pop()
+
+
+def scrape(port, **headers):
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers=headers)
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        return answer.headers["Content-Type"], answer.read().decode()
+
+
+def test_the_port_serves_what_prometheus_reads():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        warnings = []
+        assert metrics.serve(job, "127.0.0.1", port, warnings.append) is None
+        assert warnings == [
+            f"no figures at HOROVOD_METRICS_PORT={port} on 127.0.0.1: Address already in use; training goes on"
+        ]
+    server = metrics.serve(job, "127.0.0.1", port, warnings.append)
+    try:
+        kind, text = scrape(port, Accept="application/openmetrics-text; version=1.0.0")
+        assert "openmetrics" in kind
+        for line in (
+            "horovod_workers 1.0",
+            'horovod_steps_total{rank="0"} 13.0',
+            'horovod_step_seconds_total{part="exposed",rank="0"} 0.2',
+            'horovod_step_seconds_total{part="data",rank="0"} 0.1',
+            'horovod_late_share{rank="0"} 0.5',
+            'horovod_reported{name="lo\\"ss\\nä",rank="0"} 2.5',
+        ):
+            assert line in text.splitlines(), text
+        assert text.endswith("# EOF\n")
+    finally:
+        server.close()
+    with pytest.raises(urllib.error.URLError):
+        scrape(port)
+
+
+def test_without_the_package_the_port_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    warnings = []
+    assert metrics.serve(job, "127.0.0.1", 1, warnings.append) is None
+    assert "pip install 'horovod[metrics]'" in warnings[0]
+
+
+def test_gauges_of_opentelemetry(monkeypatch):
+    made = {}
+    fake = SimpleNamespace(
+        get_meter=lambda name: SimpleNamespace(
+            create_observable_gauge=lambda name, callbacks, unit: made.__setitem__(name, callbacks[0])
+        ),
+        Observation=lambda value, attributes: (value, attributes),
+    )
+    monkeypatch.setitem(sys.modules, "opentelemetry", SimpleNamespace(metrics=fake))
+    monkeypatch.setattr(open_telemetry, "_made", False)
+    gauges = open_telemetry.Gauges(job)
+    open_telemetry.Gauges(job)  # the next job of the process: no second set
+    assert made["horovod.step.exposed"](None) == [(pytest.approx(0.02), {"horovod.rank": 0})]
+    assert made["horovod.bandwidth"](None) == [(pytest.approx(1000.0), {"horovod.rank": 0})]
+    gauges.close()
+    assert made["horovod.step.exposed"](None) == []
+
+
+def test_scalars_for_writers():
+    stats = {"made": 13, "job": job()}
+    numbers = scalars.scalars(stats)
+    assert numbers["horovod/step_ms"] == pytest.approx(100)
+    assert numbers["horovod/exposed_ms"] == pytest.approx(20)
+    assert numbers["horovod/last_ms"] == pytest.approx(10)
+    written = []
+    board = SimpleNamespace(add_scalar=lambda *told: written.append(told))
+    scalars.send(board, numbers, 13)
+    assert ("horovod/efficiency", numbers["horovod/efficiency"], 13) in written
+    scalars.send(SimpleNamespace(log_metrics=lambda told, step: written.append((told, step))), numbers, 14)
+    assert written[-1] == (numbers, 14)
+    with pytest.raises(ValueError, match=r"log_stats: to is a list; accepted are .*mlflow"):
+        scalars.send([], numbers, 1)
+    alone = {"made": 3, **figures(Sums(steps=3, time=3 * 10**6, unattended=1), data_known=False)}
+    assert scalars.scalars(alone) == {"horovod/step_ms": pytest.approx(1.0)}
+
+
+def test_the_board_shows_what_is_exported():
+    board = Path(__file__).parents[3].joinpath("deploy", "grafana", "horovod.json").read_text()
+    json.loads(board)
+    exported = {sample.name for family in metrics.families(job()) for sample in family.samples}
+    shown = set(re.findall(r"horovod_\w+", board))
+    assert shown
+    assert shown <= exported

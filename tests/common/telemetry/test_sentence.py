@@ -1,0 +1,83 @@
+"""The line at the end of a job."""
+
+import pytest
+
+from horovod.common.telemetry.sentence import milliseconds, sentence
+from horovod.common.telemetry.steps import Sums, figures, mean
+
+MS = 1_000_000
+
+
+def job(*ranks, last=None):
+    """Of a rank: its sums over steps of one kind, in ms; ``made`` steps."""
+    told = []
+    for rank, given in enumerate(ranks):
+        made = given.pop("made", 1200)
+        times = {name: given.pop(name, 0) * MS * made for name in ("time", "data", "blocked", "collectives", "paused")}
+        counts = {name: value * made for name, value in given.items() if name != "pauses"}
+        sums = Sums(steps=made, pauses=given.get("pauses", 0), **{**times, **counts})
+        told.append({"rank": rank, "made": made, **figures(sums)})
+    return {"size": len(ranks), **mean(told), "ranks": told, "last": last}
+
+
+def test_the_sentence_of_a_job_with_a_slow_rank():
+    ranks = [
+        {"time": 52, "blocked": 8},
+        {"time": 52, "blocked": 8},
+        {"time": 52, "blocked": 0},
+        {"time": 52, "blocked": 8},
+    ]
+    assert sentence(job(*ranks, last={"rank": 2, "share": 0.71, "seconds": 0.008})) == (
+        "4 workers, 1,200 steps, 88% of linear; rank 2 was last in 71% of steps, by 8.0 ms; "
+        "6.0 ms of each 52 ms step were exposed communication"
+    )
+
+
+@pytest.mark.parametrize(
+    "last", [None, {"rank": 1, "share": 0.4, "seconds": 0.02}, {"rank": 1, "share": 0.9, "seconds": 1e-4}]
+)
+def test_nobody_is_accused_who_was_late_rarely_or_by_little(last):
+    assert sentence(job({"time": 52, "blocked": 1}, {"time": 52, "blocked": 1}, last=last)) == (
+        "2 workers, 1,200 steps, 98% of linear; 1.0 ms of each 52 ms step were exposed communication"
+    )
+
+
+def test_a_slow_loader_is_named():
+    slow = job(
+        {"time": 50, "blocked": 20, "data": 1},
+        {"time": 50, "data": 21},
+        last={"rank": 1, "share": 1.0, "seconds": 0.02},
+    )
+    assert "rank 1 was last in 100% of steps, by 20 ms (it waited 20 ms longer for its data)" in sentence(slow)
+    assert sentence(slow).endswith("; rank 1 waited 21 ms of each step for data")
+    both = sentence(job({"time": 50, "data": 30}, {"time": 50, "data": 25}))
+    assert both.endswith("; every rank waited 30 ms of each step for data")
+
+
+def test_tiny_operations_uneven_data_and_pauses_are_named():
+    tiny = {"time": 10, "blocked": 5, "operations": 200, "bytes": 200 * 4096}
+    assert sentence(job(dict(tiny), dict(tiny))).endswith("; each step has 200 operations of only 4 KiB")
+    uneven = sentence(job({"time": 10, "made": 100}, {"time": 10, "made": 60}))
+    assert uneven.startswith("2 workers, 100 steps, 100% of linear; ")
+    assert uneven.endswith("; rank 1 made only 60 steps")
+    paused = job({"time": 10, "made": 100}, {"time": 10, "made": 100})
+    for rank in paused["ranks"]:
+        rank.update(pauses=2, paused_seconds=12.0)
+    assert sentence(paused).endswith("; beside them 12.0 s in 2 pauses between steps")
+
+
+def test_alone_and_where_waiting_is_not_seen():
+    assert sentence(job({"time": 52})) == "1 worker, 1,200 steps; 52 ms a step"
+    hidden = {"time": 52, "collectives": 7, "unattended": 3}
+    assert sentence(job(dict(hidden), dict(hidden))) == (
+        "2 workers, 1,200 steps; 7.0 ms of each 52 ms step went by in collectives"
+    )
+    nothing = {"size": 2, "steps": 0, "last": None, "ranks": [{"rank": 0, "made": 2, "steps": 0}]}
+    assert sentence(nothing) == "2 workers, 2 steps"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.052, "52 ms"), (0.0064, "6.4 ms"), (0.000312, "0.31 ms"), (1.5, "1500 ms"), (0, "0.00 ms")]
+)
+def test_milliseconds(seconds, text):
+    assert milliseconds(seconds) == text

@@ -1,0 +1,44 @@
+"""Steps of compiled functions: found where the engine's schedule comes round, and who is late among them."""
+
+
+def train(steps):
+    import time
+
+    import numpy as np
+    import tensorflow as tf
+
+    import horovod.tensorflow as hvd
+
+    weights = tf.Variable(np.ones((8, 8), np.float32))
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.matmul(x, weights))
+        tape = hvd.DistributedGradientTape(tape)
+        weights.assign_sub(0.01 * tape.gradient(loss, [weights])[0])
+        return loss
+
+    for _ in range(steps):
+        if hvd.rank() == 1:
+            time.sleep(0.02)
+        step(tf.ones((1, 8)))
+    hvd.report(done=1)
+    time.sleep(2.5)  # for what is told once a second
+    return hvd.stats()
+
+
+def test_steps_within_a_function_are_found_and_who_is_late_is_seen(tf_pool):
+    first, second = tf_pool(2).run(train, 60)
+    for stats in (first, second):
+        assert 30 < stats["made"] <= 60
+        assert stats["step_seconds"] > 0.018
+        # What is not seen is not told.
+        assert stats["exposed_seconds"] is stats["data_seconds"] is stats["efficiency"] is None
+        assert stats["collective_seconds"] > 0
+    job = first["job"]
+    assert job["last"]["rank"] == 1, job
+    assert job["last"]["share"] > 0.8
+    assert job["last"]["seconds"] > 0.01
+    assert "rank 1 was last in " in job["sentence"]
+    assert "step went by in collectives" in job["sentence"]
