@@ -1,0 +1,34 @@
+"""Steps of Keras' fit: told by the optimizer on PyTorch, found by the engine on JAX. (On TensorFlow:
+tests/tensorflow/test_steps.py.)"""
+
+import pytest
+
+
+def train(batches):
+    import time
+
+    import keras
+    import numpy as np
+
+    import horovod.keras as hvd
+
+    class Slow(keras.callbacks.Callback):
+        def on_train_batch_begin(self, *args, **kwargs):
+            if hvd.rank() == 1:
+                time.sleep(0.02)
+
+    model = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(4), keras.layers.Dense(1)])
+    model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), loss="mse")
+    rows = np.ones((4 * batches, 8), np.float32)
+    model.fit(rows, rows[:, :1], batch_size=4, verbose=0, callbacks=[Slow()])
+    return hvd.stats()
+
+
+@pytest.mark.parametrize(("backend", "data_is_seen"), [("torch", True), ("jax", False)])
+def test_steps_of_fit_are_seen(keras_pool, backend, data_is_seen):
+    first, second = keras_pool(backend)(2).run(train, 60)
+    for stats in (first, second):
+        assert stats["made"] == 60 if data_is_seen else 40 < stats["made"] <= 60
+        assert stats["step_seconds"] > 0.018
+        assert (stats["data_seconds"] is not None) == data_is_seen
+    assert first["exposed_seconds"] > 0.01 > second["exposed_seconds"]
