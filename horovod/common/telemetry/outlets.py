@@ -81,7 +81,12 @@ class LinesFile:
 
     def _lock(self) -> None:
         assert self._file is not None
-        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError:  # a file system without locks
+            pass
         size = os.fstat(self._file).st_size
         if size and os.pread(self._file, 1, size - 1) != b"\n":  # its writer was killed within a line
             os.write(self._file, b"\n")
