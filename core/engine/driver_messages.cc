@@ -101,6 +101,7 @@ void Driver::on_frame(const Frame& frame) {
 // ---- at rank 0 ------------------------------------------------------------------------------------------------------------
 bool Driver::on(int from, Announcement& message) {
   if (!coordinator_) return false;
+  observers_->tell(&Observer::noticed, from, message.requests);
   coordinator_->announce(from, message.epoch, std::move(message.requests), now());
   return true;
 }

@@ -63,6 +63,7 @@ Status Engine::accept(Request request, const std::byte* in, std::byte* out, Oper
 }
 
 Status Engine::enqueue(const OperationPtr& op, bool* wake) {
+  observers_.stamp(*op);
   observers_.tell_submission(&Observer::submitted, *op);
   Status status = submissions_.submit(op, wake);
   if (!status.ok()) observers_.tell_submission(&Observer::refused, *op, status);
@@ -105,6 +106,7 @@ Status Engine::submit_again(OperationPtr* op, const std::byte* in, std::byte* ou
   (*op)->in = in;
   (*op)->out = out;
   bool wake = false;
+  observers_.stamp(**op);
   observers_.tell_submission(&Observer::submitted, **op);
   Status status = submissions_.submit_again(*op, &wake);
   if (!status.ok()) {

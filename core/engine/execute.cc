@@ -54,7 +54,8 @@ size_t bytes_of(const Response& r, const Comm& comm) {
 Status Executor::run(const Response& response, const std::vector<Operation*>& operations) {
   Comm* comm = world_->comm(response.set);
   if (!comm) return {};
-  const Execution execution{response, operations, *comm, *backend_, bytes_of(response, *comm)};
+  const Execution execution{response, operations, *comm, *backend_, bytes_of(response, *comm), false, *number_};
+  current_ = &execution;
   observers_->tell(&Observer::started, execution);
   Status status;
   try {
@@ -63,6 +64,7 @@ Status Executor::run(const Response& response, const std::vector<Operation*>& op
     status =
         Status(Code::internal, std::string(name_of(response.kind)) + " '" + response.names.front() + "': not enough memory for the result");
   }
+  current_ = nullptr;
   observers_->tell(&Observer::finished, execution, status);
   return status;
 }
@@ -77,7 +79,7 @@ Status Executor::dispatch(Comm& comm, const Response& r, const std::vector<Opera
     case Kind::broadcast: return broadcast(comm, r, *ops.front());
     case Kind::alltoall: return alltoall(comm, r, *ops.front());
     case Kind::reducescatter: return reducescatter(comm, r, ops);
-    case Kind::barrier: return backend_->barrier(comm);
+    case Kind::barrier: enter(Phase::carry); return backend_->barrier(comm);
     default: return Status(Code::internal, std::string("cannot execute ") + name_of(r.kind));
   }
 }
@@ -85,6 +87,7 @@ Status Executor::dispatch(Comm& comm, const Response& r, const std::vector<Opera
 Status Executor::allreduce(Comm& comm, const Response& r, const std::vector<Operation*>& ops) {
   pieces_.clear();
   size_t total = 0;
+  if (r.prescale != 1.0) enter(Phase::copy_in);
   for (size_t i = 0; i < ops.size(); ++i) {
     const size_t count = elements_of(r.shapes[i]);
     total += count;
@@ -100,6 +103,7 @@ Status Executor::allreduce(Comm& comm, const Response& r, const std::vector<Oper
     pieces_.push_back({in, ops[i]->out, count});
   }
   const Segments segments{pieces_, total};
+  enter(Phase::carry);
   if (r.wire != WireFormat::none) {
     residuals_.clear();
     for (const Operation* op : ops) residuals_.push_back(op ? op->residual : nullptr);
@@ -114,6 +118,7 @@ Status Executor::broadcast(Comm& comm, const Response& r, Operation& op) {
   if (comm.rank == root) {
     if (op.out != op.in && bytes) std::memcpy(op.out, op.in, bytes);
   }
+  enter(Phase::carry);
   return backend_->broadcast(comm, op.out, bytes, root);
 }
 
@@ -131,7 +136,9 @@ Status Executor::alltoall(Comm& comm, const Response& r, Operation& op) {
     more_sizes_.push_back(static_cast<size_t>(received) * row);
     total += more_sizes_.back();
   }
+  enter(Phase::allocate_output);
   op.output = std::make_shared<Output>(total);
+  enter(Phase::carry);
   return backend_->alltoall(comm, op.in, sizes_, op.output->data(), more_sizes_);
 }
 

@@ -12,7 +12,9 @@ namespace hvd {
 
 class Executor {
  public:
-  Executor(World* world, Backend* backend, const Observers* observers) : world_(world), backend_(backend), observers_(observers) {}
+  // number: place in the common order of what is carried out, see Execution::number.
+  Executor(World* world, Backend* backend, const Observers* observers, const uint64_t* number)
+      : world_(world), backend_(backend), observers_(observers), number_(number) {}
 
   // Carries out `response` with this rank's operations (in the order of response.names; null: this rank has joined and contributes
   // zeros). The caller completes them. An error means that the job is over.
@@ -26,6 +28,7 @@ class Executor {
   void deliver(const Response& response, const std::vector<Operation*>& operations, std::byte* values);
 
  private:
+  void enter(Phase phase) const { observers_->tell(&Observer::entered, *current_, phase); }
   void hand_out(Comm& comm, const Response& r, const std::vector<Operation*>& ops, std::byte* values);
   Status dispatch(Comm& comm, const Response& r, const std::vector<Operation*>& ops);
   Status allreduce(Comm&, const Response&, const std::vector<Operation*>&);
@@ -39,6 +42,8 @@ class Executor {
   World* world_;
   Backend* backend_;
   const Observers* observers_;
+  const uint64_t* number_;
+  const Execution* current_ = nullptr;  // while it is carried out
   std::vector<Segments::Piece> pieces_;
   std::vector<float*> residuals_;
   std::vector<size_t> sizes_, more_sizes_;

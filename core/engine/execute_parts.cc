@@ -38,6 +38,7 @@ void Executor::Parts::settle() {
 Status Executor::allgather(Comm& comm, const Response& r, const std::vector<Operation*>& ops) {
   const size_t n = static_cast<size_t>(comm.size);
   parts_.clear();
+  enter(Phase::allocate_output);
   for (size_t i = 0; i < ops.size(); ++i) {
     ops[i]->sizes.assign(r.sizes.begin() + static_cast<ptrdiff_t>(i * n), r.sizes.begin() + static_cast<ptrdiff_t>((i + 1) * n));
     const auto rows = std::accumulate(ops[i]->sizes.begin(), ops[i]->sizes.end(), int64_t{0});
@@ -51,6 +52,7 @@ Status Executor::allgather(Comm& comm, const Response& r, const std::vector<Oper
     const size_t row = elements_of(r.shapes[i], 1) * size_of(r.dtype);
     sizes_.clear();
     for (int64_t rows : ops[i]->sizes) sizes_.push_back(static_cast<size_t>(rows) * row);
+    enter(Phase::carry);
     HVD_RETURN_IF_ERROR(backend_->allgather(comm, ops[i]->in, ops[i]->output->data(), sizes_));
   }
   return {};
@@ -66,13 +68,16 @@ Status Executor::allgather_packed(Comm& comm, const Response& r, const std::vect
   for (size_t i : parts_.packed) {
     for (size_t rank = 0; rank < n; ++rank) sizes_[rank] += part(i, rank);
   }
+  enter(Phase::copy_in);
   std::byte* mine = comm.scratch->get(kSlotIn, sizes_[me]);
   for (size_t at = 0; size_t i : parts_.packed) {
     if (part(i, me) > 0) std::memcpy(mine + at, ops[i]->in, part(i, me));
     at += part(i, me);
   }
   const std::byte* all = comm.scratch->get(kSlotOut, std::accumulate(sizes_.begin(), sizes_.end(), size_t{0}));
+  enter(Phase::carry);
   HVD_RETURN_IF_ERROR(backend_->allgather(comm, mine, const_cast<std::byte*>(all), sizes_));
+  enter(Phase::copy_out);
   more_sizes_.assign(ops.size(), 0);  // of each result what is there
   for (size_t rank = 0; rank < n; ++rank) {
     for (size_t i : parts_.packed) {
@@ -100,10 +105,12 @@ Status Executor::reducescatter(Comm& comm, const Response& r, const std::vector<
     const std::byte* in = ops[i]->in;
     if (r.prescale != 1.0) {
       // The output is smaller than the input, so the scaled input needs memory of its own.
+      enter(Phase::copy_in);
       std::byte* scaled = comm.scratch->get(kSlotIn, total * size_of(r.dtype));
       scale(r.dtype, scaled, in, total, {r.prescale, 1});
       in = scaled;
     }
+    enter(Phase::carry);
     HVD_RETURN_IF_ERROR(backend_->reducescatter(comm, in, ops[i]->out, sizes_, r.dtype, backend_op(r.op), scale_after(r, comm.size)));
   }
   return {};
@@ -116,6 +123,7 @@ Status Executor::reducescatter_packed(Comm& comm, const Response& r, const std::
   const auto part = [&](size_t i, int rank) { return scattered_elements(r.shapes[i][0], elements_of(r.shapes[i], 1), n, rank); };
   size_t total = 0;
   for (size_t i : parts_.packed) total += elements_of(r.shapes[i]);
+  enter(Phase::copy_in);
   std::byte* packed = comm.scratch->get(kSlotIn, total * element);
   sizes_.assign(static_cast<size_t>(n), 0);
   more_sizes_.assign(ops.size(), 0);  // of each tensor what is packed
@@ -131,7 +139,9 @@ Status Executor::reducescatter_packed(Comm& comm, const Response& r, const std::
   }
   if (r.prescale != 1.0) scale(r.dtype, packed, packed, total, {r.prescale, 1});
   std::byte* mine = comm.scratch->get(kSlotOut, sizes_[static_cast<size_t>(comm.rank)] * element);
+  enter(Phase::carry);
   HVD_RETURN_IF_ERROR(backend_->reducescatter(comm, packed, mine, sizes_, r.dtype, backend_op(r.op), scale_after(r, n)));
+  enter(Phase::copy_out);
   for (const std::byte* from = mine; size_t i : parts_.packed) {
     const size_t bytes = part(i, comm.rank) * element;
     if (bytes > 0) std::memcpy(ops[i]->out, from, bytes);

@@ -29,9 +29,19 @@ struct Execution {
   // This rank's: what goes into an allreduce, a broadcast or a reducescatter, what comes out of an allgather or an alltoall.
   uint64_t bytes = 0;
   bool guarded = false;  // the vote on it carried the data (engine/guard.h); told of once everybody has voted for it
+  // Its place in the order of operations that all ranks share, from 1. Parts of one bucket (Schedule::Bucket) share it.
+  uint64_t number = 0;
 
   // Found when asked for: "shm", "ring", ...; "none" for a rank alone, "guarded".
   std::string_view algorithm() const;
+};
+
+// What an execution is at.
+enum class Phase : uint8_t {
+  allocate_output,
+  copy_in,  // several tensors are laid next to each other, or scaled beforehand
+  carry,    // the backend has it
+  copy_out,
 };
 
 class Observer {
@@ -40,6 +50,8 @@ class Observer {
 
   // Does it want submitted() and refused()? Others cost submitting threads nothing. The answer must not change.
   virtual bool wants_submissions() const { return false; }
+  // Does it want Operation::submitted_ticks? That costs submitting threads a look at the clock. The answer must not change.
+  virtual bool wants_submission_times() const { return false; }
   // An operation is about to be queued; nobody else knows it yet. An unnamed one has no name so far.
   virtual void submitted(const Operation&) {}
   // That operation is not accepted: its caller gets the error.
@@ -47,11 +59,15 @@ class Observer {
 
   // Requests go to the coordinator in one message. Some of them perhaps again, after a schedule that did not take them.
   virtual void announced(std::span<const Request>) {}
+  // Rank 0 alone: that rank's requests, or its own, have arrived; some of them perhaps in vain, as above.
+  virtual void noticed(int /*from*/, std::span<const Request>) {}
   // Rank 0 alone: the coordinator has decided these.
   virtual void decided(std::span<const Response>) {}
   // What all ranks are to do next has arrived.
   virtual void agreed(std::span<const Response>) {}
   virtual void started(const Execution&) {}
+  // Of the execution that has started last. Each ends where the next begins, or with finished().
+  virtual void entered(const Execution&, Phase) {}
   // An error means that the job is over, see ended().
   virtual void finished(const Execution&, const Status&) {}
   // All ranks fail these operations with the response's error; the job goes on.

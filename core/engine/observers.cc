@@ -38,6 +38,8 @@ void Observers::remove(const Observer* observer) {
 void Observers::changed() {
   submissions_wanted_.store(std::any_of(all_.begin(), all_.end(), [](const auto& o) { return o->wants_submissions(); }),
                             std::memory_order_release);
+  times_wanted_.store(std::any_of(all_.begin(), all_.end(), [](const auto& o) { return o->wants_submission_times(); }),
+                      std::memory_order_relaxed);
   changed_.store(true, std::memory_order_release);
 }
 

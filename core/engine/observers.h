@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/ticks.h"
 #include "engine/observer.h"
 
 namespace hvd {
@@ -29,6 +30,9 @@ class Observers {
   }
 
   // ---- submitting threads ---------------------------------------------------------------------------------------------------
+  void stamp(Operation& op) const {
+    if (times_wanted_.load(std::memory_order_relaxed)) op.submitted_ticks = ticks();
+  }
   template <typename... Parameters, typename... Arguments>
   void tell_submission(void (Observer::*event)(Parameters...), const Arguments&... arguments) const {
     if (!submissions_wanted_.load(std::memory_order_acquire)) return;
@@ -42,7 +46,7 @@ class Observers {
 
   mutable std::mutex mutex_;
   std::vector<std::shared_ptr<Observer>> all_;  // under it
-  std::atomic<bool> changed_{false}, submissions_wanted_{false};
+  std::atomic<bool> changed_{false}, submissions_wanted_{false}, times_wanted_{false};
   std::vector<std::shared_ptr<Observer>> followed_;  // the driver's
 };
 

@@ -41,6 +41,8 @@ class Operation {
   void (*on_done)(Operation& op, void* context) = nullptr;
   void* context = nullptr;
 
+  uint64_t submitted_ticks = 0;  // for observers that want it (base/ticks.h): when it was last submitted while one did
+
   // Results; valid once done.
   std::vector<int64_t> sizes;
   std::shared_ptr<Output> output;
