@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Debian packages that some tests need: programs to make several hosts out of namespaces, and to reach them as a user does, by ssh;
-# shells whose completion is tested.
+# shells whose completion is tested; a browser.
 # Asks apt only for what is missing. Never fails: without them these tests are skipped, each with the reason.
 set -uo pipefail
 
@@ -22,6 +22,7 @@ srun slurm-client
 munged munge
 zsh zsh
 fish fish
+chromium chromium
 LIST
 }
 

@@ -1,0 +1,184 @@
+"""Who waited for whom, and where the time of operations went: per rank, and per tensor and rank. Pure."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from horovod.timeline.operations import Operation, base_of, by_number, operations, to_common
+from horovod.timeline.read import Trace
+
+
+@dataclass
+class Times:
+    """Sums over operations, in us."""
+
+    operations: int = 0
+    waited: float = 0.0
+    """From being ready until the last rank was."""
+    waited_for: Counter[int] = field(default_factory=Counter)
+    """Of that, by the rank that came last."""
+    last: int = 0
+    """How often this rank was the one that came last, by more than clocks may be off."""
+    negotiated: float = 0.0
+    """From then on until this rank knew."""
+    queued: float = 0.0
+    """Until it was its turn."""
+    packed: float = 0.0
+    carried: float = 0.0
+
+    def add(self, mine: Operation, last: Operation, apart: bool) -> None:
+        self.operations += 1
+        if apart and mine is not last:
+            waited = max(0.0, last.announced - mine.announced)
+            self.waited += waited
+            self.waited_for[last.rank] += int(waited)
+        self.last += apart and mine is last
+        if not mine.scheduled:
+            self.negotiated += max(0.0, mine.agreed - max(last.announced, mine.announced))
+        self.queued += max(0.0, mine.begun - max(mine.agreed, last.announced if mine.scheduled else 0.0))
+        self.packed += mine.packed
+        self.carried += mine.carried
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "operations": self.operations,
+            "waited_us": round(self.waited, 3),
+            "waited_for_us": {str(rank): us for rank, us in self.waited_for.most_common()},
+            "last": self.last,
+            "negotiated_us": round(self.negotiated, 3),
+            "queued_us": round(self.queued, 3),
+            "packed_us": round(self.packed, 3),
+            "carried_us": round(self.carried, 3),
+        }
+
+
+@dataclass
+class Summary:
+    ranks: dict[int, Times]
+    tensors: dict[tuple[str, int], dict[int, Times]]
+    """By name and process set, then rank."""
+    error: float | None
+    """us by which clocks may be off; None: of some rank that is not known."""
+    missing: list[int]
+    """Ranks without a file."""
+    lost: int
+    """Events that found no room in the writers' memory."""
+    cut: list[str]
+    """Files that break off."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "clock_error_us": self.error,
+            "missing_ranks": self.missing,
+            "lost_events": self.lost,
+            "cut_files": self.cut,
+            "ranks": {str(rank): times.as_json() for rank, times in sorted(self.ranks.items())},
+            "tensors": [
+                {
+                    "name": name,
+                    "process_set": process_set,
+                    "ranks": {str(rank): times.as_json() for rank, times in sorted(ranks.items())},
+                }
+                for (name, process_set), ranks in self.tensors.items()
+            ],
+        }
+
+
+def summarize(traces: Sequence[Trace]) -> Summary:
+    base = base_of(traces)
+    error = _error(traces)
+    told: dict[int, list[Operation]] = defaultdict(list)
+    for trace in traces:
+        told[trace.rank] += operations(trace, to_common(trace, base))
+    ranks: dict[int, Times] = {rank: Times() for rank in told}
+    tensors: dict[tuple[str, int], dict[int, Times]] = defaultdict(lambda: defaultdict(Times))
+    for together in by_number(list(told.values())):
+        last = max(together.values(), key=lambda operation: operation.announced)
+        first = min(operation.announced for operation in together.values())
+        apart = len(together) > 1 and last.announced - first > 2 * (error or 0.0)
+        for rank, mine in together.items():
+            ranks[rank].add(mine, last, apart)
+            tensors[mine.name, mine.process_set][rank].add(mine, last, apart)
+    lost = sum(e["args"]["events"] for t in traces for e in t.events if e.get("name") == "LOST" and e.get("pid") == 0)
+    size = max(trace.size for trace in traces)
+    missing = sorted(set(range(size)) - set(told))
+    by_time = sorted(tensors.items(), key=lambda item: -_total(item[1].values()))
+    return Summary(ranks, dict(by_time), error, missing, lost, [t.path for t in traces if t.cut])
+
+
+def _error(traces: Sequence[Trace]) -> float | None:
+    if any(not trace.clock for trace in traces):
+        return None
+    return max(min(reading.error for reading in trace.clock) for trace in traces) / 1000
+
+
+def _total(times: Iterable[Times]) -> float:
+    return sum(t.waited + t.negotiated + t.queued + t.packed + t.carried for t in times)
+
+
+_COLUMNS = ("operations", "came last", "waited", "for", "negotiated", "queued", "packed", "on the wire")
+
+
+def render(summary: Summary, most: int = 20) -> str:
+    """Tables: ranks, and the ``most`` tensors that took longest. Times are ms a operation, on average."""
+    lines = ["Mean ms of an operation; waited: until the last rank was ready; for: whom, most of the time.", ""]
+    lines += _table(("rank",), [((str(rank),), times) for rank, times in sorted(summary.ranks.items())])
+    rows = []
+    for (name, process_set), ranks in list(summary.tensors.items())[:most]:
+        shown = name + (f" (set {process_set})" if process_set else "")
+        rows += [((shown, str(rank)), times) for rank, times in sorted(ranks.items())]
+    left = len(summary.tensors) - most
+    lines += ["", *_table(("tensor", "rank"), rows)]
+    if left > 0:
+        lines.append(f"... and {left} more; --tensors N shows more, --json all")
+    lines += ["", *_remarks(summary)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _remarks(summary: Summary) -> list[str]:
+    told = []
+    worst = max(summary.ranks.items(), key=lambda item: item[1].last, default=None)
+    count = max((times.operations for times in summary.ranks.values()), default=0)
+    if worst is not None and worst[1].last and len(summary.ranks) > 1:
+        waits = [times.waited for rank, times in summary.ranks.items() if rank != worst[0]]
+        mean = sum(waits) / len(waits) / max(count, 1) / 1000
+        told.append(
+            f"Rank {worst[0]} came last in {100 * worst[1].last / max(count, 1):.0f}% of {count} operations; the "
+            f"others waited {mean:.2f} ms for one on average."
+        )
+    if summary.error is None:
+        told.append(
+            "Of some ranks it is not known how far their clocks are off; comparisons between hosts may be wrong."
+        )
+    elif summary.error > 0:
+        told.append(f"Clocks of hosts were compared to within {summary.error:.0f} us; less than that counts as equal.")
+    if summary.missing:
+        told.append(
+            f"No file of ranks {', '.join(map(str, summary.missing))}: who came last is among those that are here."
+        )
+    if summary.lost:
+        told.append(f"{summary.lost} events are missing: the disk was too slow for them.")
+    told += [f"{path} breaks off; what was there before that is counted." for path in summary.cut]
+    return told
+
+
+def _table(names: tuple[str, ...], rows: Sequence[tuple[tuple[str, ...], Times]]) -> list[str]:
+    cells = [[*names, *_COLUMNS]]
+    for keys, times in rows:
+        each = 1000.0 * max(times.operations, 1)
+        whom = f"rank {times.waited_for.most_common(1)[0][0]}" if times.waited_for else "-"
+        figures = (times.negotiated, times.queued, times.packed, times.carried)
+        cells.append(
+            [*keys, str(times.operations), str(times.last), f"{times.waited / each:.3f}", whom]
+            + [f"{value / each:.3f}" for value in figures]
+        )
+    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+    left = len(names) if len(names) > 1 else 0
+    return [
+        "  ".join(
+            cell.ljust(width) if i < left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    ]

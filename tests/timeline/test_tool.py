@@ -1,0 +1,166 @@
+"""python -m horovod.timeline on made-up files: what it finds, merges and says, and what it does about other files."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from horovod.timeline.__main__ import main
+from horovod.timeline.merge import merge
+from horovod.timeline.operations import base_of, operations, to_common
+from horovod.timeline.read import find, read
+from horovod.timeline.summary import render, summarize
+from tests.timeline.traces import Maker
+
+NAME = 'Gewicht "größe"\n重み'
+
+
+def two_ranks(folder: Path) -> Path:
+    """Rank 1's clock began 1 ms later and runs 2 ms ahead of rank 0's. It comes last by 300 us, then rank 0 by 50."""
+    zero = Maker(0, 2, start_ns=1_000_000_000)
+    zero.negotiated(NAME, 1, ready=100, agreed=420, begun=430, ended=500)
+    zero.scheduled("b", 2, ready=1050, begun=1060, ended=1100)
+    one = Maker(1, 2, start_ns=1_003_000_000, clock=(-2_000_000, 1_000))
+    one.negotiated(NAME, 1, ready=400 - 1000, agreed=425 - 1000, begun=435 - 1000, ended=505 - 1000)
+    one.scheduled("b", 2, ready=1000 - 1000, begun=1060 - 1000, ended=1105 - 1000)
+    one.write(folder / "t.rank1.json")
+    return zero.write(folder / "t.json")
+
+
+def test_files_of_all_ranks_are_found(tmp_path):
+    path = two_ranks(tmp_path)
+    (tmp_path / "t.rank1.before.json").write_text("[]")
+    (tmp_path / "t.rankle.json").write_text("")
+    Maker(10, 2).write(tmp_path / "t.rank10.json")
+    names = [Path(name).name for name in find([str(path)])]
+    assert names == ["t.json", "t.rank1.before.json", "t.rank1.json", "t.rank10.json"]
+    assert find([str(path), str(tmp_path / "t.rank1.json")])[0] == str(path)
+    with pytest.raises(FileNotFoundError, match=r"none\.json: no such file"):
+        find([str(tmp_path / "none.json")])
+
+
+def test_clocks_are_aligned_and_operations_found(tmp_path):
+    traces = [read(name) for name in find([str(two_ranks(tmp_path))])]
+    base = base_of(traces)
+    assert base == 1_000_000_000
+    first, second = operations(traces[1], to_common(traces[1], base))
+    assert (first.name, first.number, first.kind, first.scheduled) == (NAME, 1, "ALLREDUCE", False)
+    assert [first.announced, first.agreed, first.begun, first.ended] == [400, 425, 435, 505]
+    assert (first.packed, first.carried) == (1, 69)
+    assert (second.announced, second.begun, second.scheduled) == (1000, 1060, True)
+
+
+def test_clocks_that_drift_are_followed(tmp_path):
+    maker = Maker(1, 2, clock=(0, 5))
+    maker.clock(1000, 100_000, 5)
+    trace = read(str(maker.write(tmp_path / "t.json")))
+    convert = to_common(trace, 0)
+    assert [convert(at) for at in (-5, 0, 500, 1000, 2000)] == [-5, 0, 550, 1100, 2100]
+
+
+def test_the_summary_says_who_waited_for_whom(tmp_path):
+    traces = [read(name) for name in find([str(two_ranks(tmp_path))])]
+    summary = summarize(traces)
+    zero, one = summary.ranks[0], summary.ranks[1]
+    assert (zero.operations, zero.last, zero.waited) == (2, 1, 300)
+    assert dict(zero.waited_for) == {1: 300}
+    assert (one.last, one.waited) == (1, 50)
+    assert summary.tensors[NAME, 0][0].negotiated == 20
+    assert summary.tensors[NAME, 0][1].negotiated == 25
+    assert summary.tensors["b", 0][0].queued == 10
+    assert (summary.tensors["b", 0][1].packed, summary.tensors["b", 0][1].carried) == (1, 44)
+    text = render(summary)
+    assert "Clocks of hosts were compared to within 1 us" in text
+    lines = [line for line in text.splitlines() if line.split()[:1] == ["b"]]
+    assert lines[0].split() == ["b", "0", "1", "1", "0.000", "-", "0.000", "0.010", "0.001", "0.039"]
+    assert lines[1].split()[3:6] == ["0", "0.050", "rank"]
+
+
+def test_less_than_clocks_may_be_off_is_nobodys_fault(tmp_path):
+    one = Maker(1, 2, clock=(0, 200_000))
+    one.scheduled("b", 1, ready=300, begun=400, ended=500)
+    one.write(tmp_path / "t.rank1.json")
+    zero = Maker(0, 2)
+    zero.scheduled("b", 1, ready=100, begun=400, ended=500)
+    summary = summarize([read(name) for name in find([str(zero.write(tmp_path / "t.json"))])])
+    assert summary.ranks[1].last == summary.ranks[0].waited == 0
+
+
+def test_what_is_missing_is_said(tmp_path, capsys):
+    maker = Maker(0, 3, clock=None)
+    maker.scheduled("b", 1, ready=300, begun=400, ended=500)
+    maker.events.append({"ph": "i", "pid": 0, "tid": 0, "ts": 1, "name": "LOST", "s": "g", "args": {"events": 7}})
+    path = maker.write(tmp_path / "t.json")
+    assert main(["summary", str(path)]) == 0
+    out, err = capsys.readouterr()
+    assert "No file of ranks 1, 2" in out
+    assert "7 events are missing" in out
+    assert "how far its clock is from rank 0's is not known" in err
+    # A file that breaks off is used as far as it goes.
+    text = path.read_text()
+    path.write_text(text[: text.rindex('"LOST"')])
+    assert main(["summary", "--json", str(path)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["cut_files"] == [str(path)]
+    assert told["ranks"]["0"]["operations"] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "not a trace"),
+        ("{}", "not a trace: accepted is a list of events"),
+        ("[1]", "not a trace"),
+        ("[]", "does not say which rank's it is"),
+        ('[{"ph":"B","pid":1,"ts":1,"name":"x"}]', "does not say which rank's it is"),
+        ("\x00\xff garbage", "not a trace"),
+    ],
+)
+def test_files_that_are_something_else(tmp_path, capsys, text, words):
+    path = tmp_path / "t.json"
+    path.write_text(text)
+    assert main(["summary", str(path)]) == 1
+    err = capsys.readouterr().err
+    assert words in err
+    assert str(path) in err
+    assert main(["merge", str(tmp_path / "none")]) == 1
+    assert main(["merge", str(tmp_path)]) == 1
+
+
+def test_a_merged_trace_has_a_row_for_each_rank_and_arrows(tmp_path):
+    path = two_ranks(tmp_path)
+    command = [sys.executable, "-m", "horovod.timeline", "merge", str(path), "-o", str(tmp_path / "all.json")]
+    subprocess.run(command, check=True, timeout=60)
+    events = json.loads((tmp_path / "all.json").read_text(encoding="utf-8"))
+    traces = [read(name) for name in find([str(path)])]
+    assert events == merge(traces)
+    names = {e["pid"]: e["args"]["name"] for e in events if e["name" if "name" in e else "ph"] == "process_name"}
+    assert names == {0: "ranks", 1: NAME, 2: "b"}
+    rows = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e.get("name") == "thread_name"}
+    assert rows[1, 0] == rows[2, 0] == "rank 0"
+    assert rows[1, 1] == "rank 1"
+    assert rows[0, 4] == "rank 1 schedules"
+    begins = [(e["ts"], e["tid"]) for e in events if e["ph"] == "B" and e["name"] == "NEGOTIATE_ALLREDUCE"]
+    assert begins == [(100, 0), (400, 1)]
+    clocks = {e["args"]["rank"]: e["args"] for e in events if e.get("name") == "clock_sync"}
+    assert clocks[1] == {"rank": 1, "host": "host1", "offset_ns": -2_000_000, "error_ns": 1_000}
+    arrows = [(e["pid"], e["tid"], e["ts"]) for e in events if e["ph"] in "sf"]
+    # From rank 0's own announcement and from rank 1's, which came last, to rank 0; rank 1's own.
+    assert arrows[:6] == [(1, 0, 100), (1, 0, 430), (1, 1, 400), (1, 0, 430), (1, 1, 400), (1, 1, 435)]
+    assert len(arrows) == 12
+    assert len({e["id"] for e in events if e["ph"] == "s"}) == 6
+    assert not any(e["ph"] in "sf" for e in merge(traces, flows=False))
+    depth: dict[tuple[int, int], int] = {}
+    for e in events:
+        if e["ph"] in "BE":
+            depth[e["pid"], e["tid"]] = depth.get((e["pid"], e["tid"]), 0) + (1 if e["ph"] == "B" else -1)
+    assert set(depth.values()) == {0}
+
+
+def test_an_output_that_cannot_be_written_is_named(tmp_path, capsys):
+    path = two_ranks(tmp_path)
+    assert main(["merge", str(path), "-o", str(tmp_path / "none" / "all.json")]) == 1
+    assert "No such file or directory" in capsys.readouterr().err
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["t.json", "t.rank1.json"]
