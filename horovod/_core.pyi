@@ -146,6 +146,20 @@ class Mailbox:
     @property
     def closed(self) -> bool: ...
 
+class Timeline:
+    """A file that gets what happens to this rank's operations (docs/timeline.md); see Engine.start_timeline."""
+
+    def step(self, number: int) -> None:
+        """A step of the program begins. As long as nobody says so, one begins with each round of a schedule."""
+
+    @property
+    def lost(self) -> int:
+        """Events that found no room because too much was waiting for the disk."""
+
+    @property
+    def error(self) -> str:
+        """Why the file takes no more; empty while it does."""
+
 class Engine:
     """One epoch of membership: made for (rank, size, links), used, shut down, thrown away."""
 
@@ -277,6 +291,23 @@ class Engine:
 
     def wake_for_steps(self, mailbox: Mailbox, body: bytes) -> None:
         """``mailbox`` gets ``body``, on TOPIC_PYTHON, with the first step that ends after take_steps() had none."""
+
+    def start_timeline(
+        self,
+        path: str,
+        host: str = "",
+        mark_cycles: bool = False,
+        keep: float = 0.0,
+        first_step: int = -1,
+        end_step: int = -1,
+    ) -> Timeline:
+        """Writes what happens from now on to ``path``, which is emptied. ``keep``: 0, or seconds: one to two times as
+        many are kept, the older ones in a file named .before. ``first_step``, ``end_step``: only what happens from one
+        step on until the other begins (``Timeline.step``); -1: everything. Raises OSError when the file cannot be
+        written, is no regular file, or another process writes it."""
+
+    def stop_timeline(self, timeline: Timeline) -> None:
+        """Brings what has been taken down to the file and closes it. May be repeated."""
 
     def mailbox(self, rank: int) -> Mailbox:
         """A new one, which gets what this rank hears from now on, until the job ends."""

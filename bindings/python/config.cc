@@ -93,6 +93,12 @@ void Config::encrypt(int fd, const nb::bytes& send_key, const nb::bytes& receive
   link_keys[fd] = {cipher_key("send_key", send_key), cipher_key("receive_key", receive_key)};
 }
 
+LogSink log_from(int least) {
+  return [least](LogLevel level, const std::string& text) {
+    if (static_cast<int>(level) >= least) log_to_python(level, text);
+  };
+}
+
 EngineOptions make_options(const Config& c) {
   Unclaimed unclaimed(c);
   const Encryption encryption(c);
@@ -115,10 +121,7 @@ EngineOptions make_options(const Config& c) {
   o.settings = {c.fusion_threshold, c.cycle_time_ms * 1e-3, c.cache_capacity, c.groups_apart, c.timeout, c.heartbeat,
                 c.stall_warning,    c.stall_shutdown,       c.algorithm,      tuning,         c.spins,   c.cpu};
   check(make_host_backend(c.algorithm, &o.backend));
-  const int least = c.log_level;
-  o.log = [least](LogLevel level, const std::string& text) {
-    if (static_cast<int>(level) >= least) log_to_python(level, text);
-  };
+  o.log = log_from(c.log_level);
   if (const std::string wrong = hvd::check(o); !wrong.empty())
     throw nb::value_error(("inconsistent engine configuration: " + wrong).c_str());
   unclaimed.claim_all();

@@ -40,4 +40,7 @@ struct Config {
 // Takes the descriptors: they are the options' or closed. Raises ValueError for what does not fit together.
 EngineOptions make_options(const Config& config);
 
+// Brings messages of this severity (LogLevel) and above to Python's sink, from any thread that may take the GIL.
+LogSink log_from(int least);
+
 }  // namespace hvd::python

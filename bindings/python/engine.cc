@@ -158,7 +158,9 @@ nb::dict stats(PyEngine& self) {
 
 }  // namespace
 
-PyEngine::PyEngine(const Config& config) : engine(std::make_shared<Engine>(make_options(config))), report_dir(config.report_dir) {
+PyEngine::PyEngine(const Config& config)
+    : engine(std::make_shared<Engine>(make_options(config))), report_dir(config.report_dir), rank(config.rank), size(config.size),
+      log_level(config.log_level), beside_rank0(config.node_of.at(0) == config.node_of.at(static_cast<size_t>(config.rank))) {
   steps = std::make_shared<StepMeter>(engine->waits());
   engine->observers().add(steps);
   if (config.recorder_entries == 0) return;

@@ -19,6 +19,8 @@ struct PyEngine {
   std::unique_ptr<SignalWatch> signal_watch;  // null: nobody watches
   std::string report_dir;
   std::shared_ptr<StepMeter> steps;
+  int rank, size, log_level;
+  bool beside_rank0;  // on its host, with its clock
 
   explicit PyEngine(const Config& config);
   ~PyEngine();

@@ -11,6 +11,7 @@
 #include "trace/process_state.h"
 #include "trace/recorder.h"
 #include "trace/steps.h"
+#include "trace/timeline.h"
 
 namespace hvd::python {
 namespace {
@@ -152,6 +153,46 @@ nb::list take_steps(PyEngine& self) {
   return out;
 }
 
+// For observers: they hear nothing any more when the engine is gone.
+std::function<void(Note)> speaker(PyEngine& self) {
+  return [engine = &self.live()](Note note) { (void)engine->leave_note(std::move(note)); };
+}
+
+std::shared_ptr<Timeline> start_timeline(PyEngine& self, const std::string& path, const std::string& host, bool mark_cycles, double keep,
+                                         int64_t first_step, int64_t end_step) {
+  TimelineOptions options;
+  options.path = path;
+  options.rank = self.rank;
+  options.size = self.size;
+  options.host = host;
+  options.mark_cycles = mark_cycles;
+  options.keep = keep;
+  options.first_step = first_step;
+  options.end_step = end_step;
+  options.clock_of_rank0 = self.beside_rank0;
+  options.say = speaker(self);
+  options.log = log_from(self.log_level);
+  std::shared_ptr<Timeline> made;
+  int error = 0;
+  Status status;
+  {
+    nb::gil_scoped_release nogil;
+    status = Timeline::start(std::move(options), &made, &error);
+  }
+  if (!status.ok()) {
+    PyErr_SetObject(PyExc_OSError, nb::make_tuple(error, status.message()).ptr());
+    throw nb::python_error();
+  }
+  self.live().observers().add(made);
+  return made;
+}
+
+void stop_timeline(PyEngine& self, const std::shared_ptr<Timeline>& timeline) {
+  if (self.engine) self.engine->observers().remove(timeline.get());
+  nb::gil_scoped_release nogil;
+  timeline->close();
+}
+
 }  // namespace
 
 void define_trace(nb::module_& m, nb::class_<PyEngine>& engine) {
@@ -177,10 +218,17 @@ void define_trace(nb::module_& m, nb::class_<PyEngine>& engine) {
       .def("put", [](Mailbox& self, const nb::bytes& body) { self.put(Topic::python, std::string(body.c_str(), body.size())); }, "body"_a)
       .def("close", &Mailbox::close)
       .def_prop_ro("closed", &Mailbox::closed);
+  nb::class_<Timeline>(m, "Timeline")
+      .def("step", &Timeline::step, "number"_a)
+      .def_prop_ro("lost", &Timeline::lost)
+      .def_prop_ro("error", [](const Timeline& self) { return self.status().message(); });
   engine
+      .def("start_timeline", &start_timeline, "path"_a, "host"_a = "", "mark_cycles"_a = false, "keep"_a = 0.0, "first_step"_a = -1,
+           "end_step"_a = -1)
+      .def("stop_timeline", &stop_timeline, "timeline"_a)
       .def("mailbox",
            [](PyEngine& self, int rank) {
-    auto box = std::make_shared<Mailbox>(rank);
+    auto box = std::make_shared<Mailbox>(rank, rank == 0 ? speaker(self) : nullptr);
     self.live().observers().add(box);
     return box;
   }, "rank"_a)

@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "base/json.h"
+#include "trace/clock.h"
 
 namespace hvd {
 namespace {
@@ -25,6 +26,16 @@ bool Mailbox::take(Letter* letter, Deadline deadline) {
   *letter = std::move(letters_.front());
   letters_.pop_front();
   return true;
+}
+
+void Mailbox::heard(int from, uint32_t topic, std::string_view body) {
+  if (topic == static_cast<uint32_t>(Topic::clock_told)) return;  // for who has asked, another observer
+  if (topic == static_cast<uint32_t>(Topic::clock_ask)) {
+    auto answer = ClockOffset::answer(body, monotonic_ns());
+    if (say_ && answer) say_({from, static_cast<uint32_t>(Topic::clock_told), std::move(*answer)});
+    return;
+  }
+  put(Letter{from, topic, std::string(body)});
 }
 
 void Mailbox::put(Letter letter) {

@@ -2,11 +2,13 @@
 #pragma once
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 
 #include "base/deadline.h"
+#include "engine/notes.h"
 #include "engine/observer.h"
 #include "trace/topics.h"
 
@@ -22,7 +24,8 @@ class Mailbox final : public Observer, public std::enable_shared_from_this<Mailb
   // What comes while so many lie here unread is lost.
   static constexpr size_t kMost = 4096;
 
-  explicit Mailbox(int rank) : rank_(rank) {}
+  // say: leaves a note, from within heard(). Where it is given, questions for the time are answered (trace/clock.h).
+  explicit Mailbox(int rank, std::function<void(Note)> say = {}) : rank_(rank), say_(std::move(say)) {}
 
   // The next letter, waiting for it until `deadline`. False: none came, or the box is closed and empty.
   bool take(Letter* letter, Deadline deadline);
@@ -32,7 +35,7 @@ class Mailbox final : public Observer, public std::enable_shared_from_this<Mailb
   void close();
   bool closed() const;
 
-  void heard(int from, uint32_t topic, std::string_view body) override { put(Letter{from, topic, std::string(body)}); }
+  void heard(int from, uint32_t topic, std::string_view body) override;
   // As Topic::waiting: {"asked": bool, "waiting": [{"name", "set", "age", "ready": [ranks], "missing": [ranks]}, ...]}, ages in s.
   void waiting(std::span<const Negotiator::Waiting> all, double now, bool asked) override;
   // As Topic::unnoticed: {"text": ..., "silent": [ranks]}.
@@ -44,6 +47,7 @@ class Mailbox final : public Observer, public std::enable_shared_from_this<Mailb
   void put(Letter letter);
 
   const int rank_;
+  const std::function<void(Note)> say_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Letter> letters_;

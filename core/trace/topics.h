@@ -11,6 +11,9 @@ enum class Topic : uint32_t {
   answer = 4,   // what an Answerer says to that, JSON
   stacks = 5,   // never travels: an Answerer asks Python for its stacks; the body is the number of the question
   unnoticed = 6,  // never travels: Mailbox's form of Observer::unnoticed()
+  // What time is it at rank 0? (trace/clock.h). Three of: the asker's clock when it asked; in the answer also rank 0's when it answered.
+  clock_ask = 16,
+  clock_told = 17,
 };
 
 }  // namespace hvd

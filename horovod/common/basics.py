@@ -178,13 +178,25 @@ class HorovodBasics:
         return util.rocm_built()
 
     def start_timeline(self, file_path: str, mark_cycles: bool = False) -> None:
-        """Not there yet: NotImplementedError; ValueError when not initialised."""
+        """Writes what this rank's operations do from now on to a file that trace viewers open (docs/timeline.md): on
+        rank 0 ``file_path``, on the others its name with ".rank1", ... before the suffix. A timeline that runs ends.
+        ``mark_cycles``: marks where the engine gets something to do. Each rank calls it for itself, or does not.
+
+        Raises ValueError when not initialised, and when HOROVOD_TIMELINE was not set at ``init`` (DYNAMIC: no timeline
+        until this is called); OSError when the file cannot be written or another process writes it.
+        """
         self._face.require_job()
-        raise NotImplementedError("start_timeline: this build does not record timelines yet")
+        if _telemetry is None:  # a forked child knows its place, but has no job
+            self._face.require_engine()
+        else:
+            _telemetry.timelines.start(file_path, mark_cycles)
 
     def stop_timeline(self) -> None:
-        """Nothing to stop; ValueError when not initialised."""
+        """Ends the timeline of this rank; its file is complete then. May be repeated; ValueError when not
+        initialised."""
         self._face.require_job()
+        if _telemetry is not None:
+            _telemetry.timelines.stop()
 
     def dump(self, directory: "str | os.PathLike[str] | None" = None) -> str:
         """Writes what this rank's flight recorder has, its last operations, to ``recorder.rankN.jsonl``, and returns
@@ -364,11 +376,13 @@ def _stop(reason: str) -> None:
     _last = _ended(), state.members
     if _last[0] is None:
         _watch.leave(reason)
-    if _telemetry is not None:
-        _telemetry.close()
-        _telemetry = None
+    telemetry, _telemetry = _telemetry, None
+    if telemetry is not None:
+        telemetry.close()
     state.stop()
     engine.shutdown(reason)
+    if telemetry is not None:
+        telemetry.finish()
 
 
 def _stop_at_exit() -> None:

@@ -21,7 +21,8 @@ class Setting:
     name: str
     """Environment variable."""
     kind: str
-    """bool (0 or 1), int, float, choice (any case), text, ints (comma list), patterns (comma list, kept as text)."""
+    """bool (0 or 1), int, float, choice (any case), text, ints (comma list), patterns (comma list, kept as text),
+    steps (as text, see ``steps_of``)."""
     default: Value
     help: str
     low: float | None = None
@@ -57,6 +58,8 @@ class Setting:
             return "names or patterns as in NAME,PREFIX_*, separated by commas"
         if self.kind == "ints":
             return "integers of 0 or more, separated by commas"
+        if self.kind == "steps":
+            return "FIRST:END, numbers of steps of which the last one is not included any more, as in 100:200"
         noun = "an integer" if self.kind == "int" else "a number"
         if self.low is not None and self.high is not None:
             return f"{noun} from {_plain(self.low)} to {_plain(self.high)}"
@@ -88,11 +91,25 @@ class Setting:
         if self.kind == "ints":
             numbers = [int(part) for part in text.split(",")]
             return _within(numbers, min(numbers) >= 0)
+        if self.kind == "steps":
+            first, end = steps_of(text)
+            return _within(text, first >= 0 and (end < 0 or first < end))
         if is_word(text):  # programs that wrote True for a number have been getting 0
             return 0 if (self.low or 0) <= 0 else self.default
         number: int | float = int(text) if self.kind == "int" else float(text)
         # Infinity and nan fail the comparisons with the bounds that every number has.
         return _within(number, (self.low or 0) <= number <= (self.high if self.high is not None else 1e18))
+
+
+def steps_of(text: str) -> tuple[int, int]:
+    """The first step of a setting's "FIRST:END" and the one before which it ends; -1 where there is no limit. "" is all
+    steps, "100:" those from 100 on. Raises ValueError."""
+    if not text:
+        return -1, -1
+    first, colon, end = text.partition(":")
+    if not colon or not all(part.isdecimal() or not part for part in (first, end)):
+        raise ValueError
+    return int(first or "0"), int(end or "-1")
 
 
 _YES: Final = ("1", "true", "yes")
@@ -263,10 +280,19 @@ TABLE: Final = (
             yaml="logging.level", section=_WATCH),
     Setting("HOROVOD_LOG_HIDE_TIME", "bool", False, "log lines without time", flag="--log-without-timestamp",
             yaml="logging.with_timestamp", yaml_inverted=True, section=_WATCH),
-    Setting("HOROVOD_TIMELINE", "text", "", "file of the timeline, or DYNAMIC", later=True, flag="--timeline-filename",
+    Setting("HOROVOD_TIMELINE", "text", "", "file of rank 0's timeline, from which the others' names are made "
+            "(docs/timeline.md); DYNAMIC: none until the program starts one", flag="--timeline-filename",
             yaml="timeline.filename", section=_WATCH),
-    Setting("HOROVOD_TIMELINE_MARK_CYCLES", "bool", False, "cycle marks in the timeline", later=True,
-            flag="--timeline-mark-cycles", yaml="timeline.mark_cycles", section=_WATCH),
+    Setting("HOROVOD_TIMELINE_MARK_CYCLES", "bool", False, "marks in the timeline where the engine gets something to "
+            "do", flag="--timeline-mark-cycles", yaml="timeline.mark_cycles", section=_WATCH),
+    Setting("HOROVOD_TIMELINE_MERGE", "bool", False, "when the job is over, rank 0 makes one trace of all ranks' files "
+            "that it finds, beside its own with .all in the name", flag="--timeline-merge", yaml="timeline.merge",
+            section=_WATCH),
+    Setting("HOROVOD_TIMELINE_STEPS", "steps", "", "only these steps are in the timeline",
+            flag="--timeline-steps", yaml="timeline.steps", section=_WATCH),
+    Setting("HOROVOD_TIMELINE_LAST", "float", 0.0, "seconds of which the timeline keeps the last ones: one to two "
+            "times as many, the older ones in a file named .before; 0: everything", low=0, high=1e6,
+            flag="--timeline-last", yaml="timeline.last", section=_WATCH),
     Setting("HOROVOD_AUTOTUNE", "bool", False, "search for the best settings while training", later=True,
             flag="--autotune", yaml="autotune.enabled", section=_TUNE),
     Setting("HOROVOD_AUTOTUNE_LOG", "text", "", "file for the search's steps", later=True, flag="--autotune-log-file",

@@ -57,11 +57,6 @@ class Post:
         and after ``ask_who_waits``."""
         self._waiting.append(handler)
 
-    @property
-    def box(self) -> "Mailbox":
-        """Where what is for the handlers arrives."""
-        return self._box
-
     def start(self) -> None:
         self._thread = threading.Thread(target=self._read, name="hvd-telemetry", daemon=True)
         self._thread.start()

@@ -14,6 +14,7 @@ from horovod.common.steps import marks
 from horovod.common.telemetry.door import Door
 from horovod.common.telemetry.hang import Hangs
 from horovod.common.telemetry.post import Post
+from horovod.common.telemetry.timeline import Timelines
 from horovod.common.telemetry.witness import Witness
 
 if TYPE_CHECKING:
@@ -31,8 +32,10 @@ class Telemetry:
         self._engine = engine
         self.post = Post(engine, job.rank)
         self.witness = Witness(self.post, engine, job.rank)
-        self.hangs = Hangs(self.post, engine, job, self.witness, _warn(job.rank, settings))
+        self._warn = _warn(job.rank, settings)
+        self.hangs = Hangs(self.post, engine, job, self.witness, self._warn)
         self._door = Door(self.hangs.asked) if job.rank == 0 else None
+        self.timelines = Timelines(job, engine, settings)
         self._account: Account | None = None
         self._making = threading.Lock()
         self._of_account = (job, engine, self.post, settings, link)
@@ -43,6 +46,7 @@ class Telemetry:
         self.post.start()
         if job.local_rank == 0 and engine.report_dir:
             reports.prune(engine.report_dir)
+        self._tell(self.timelines.begin())
 
     def dump(self, directory: "str | os.PathLike[str] | None") -> str:
         """What the flight recorder has, in a file; its path. Raises OSError naming it and what is wrong, ValueError
@@ -70,6 +74,15 @@ class Telemetry:
         if self._account is not None:
             self._account.close()
         self.post.close()
+        self.timelines.stop()
+
+    def finish(self) -> None:
+        """After the engine's shutdown: what can be done once nobody waits for this rank any more."""
+        self._tell(self.timelines.merge())
+
+    def _tell(self, trouble: str) -> None:
+        if trouble:
+            self._warn(trouble)
 
     def leave_in_child(self) -> None:
         """In a forked child, where its threads do not exist."""

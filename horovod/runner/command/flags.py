@@ -100,6 +100,7 @@ def _value(setting: Setting) -> Value:
         "ints": "N[,N...]",
         "text": "FILE",
         "patterns": "PATTERN,...",
+        "steps": "FIRST:END",
     }
     metavar = metavars[setting.kind]
     choices = tuple(choice.upper() for choice in setting.choices)
@@ -224,6 +225,9 @@ FLAGS: tuple[Flag, ...] = (
 
     _setting("HOROVOD_TIMELINE", TIMELINE),
     _setting("HOROVOD_TIMELINE_MARK_CYCLES", TIMELINE, needs="--timeline-filename"),
+    _setting("HOROVOD_TIMELINE_MERGE", TIMELINE, needs="--timeline-filename"),
+    _setting("HOROVOD_TIMELINE_STEPS", TIMELINE, needs="--timeline-filename"),
+    _setting("HOROVOD_TIMELINE_LAST", TIMELINE, needs="--timeline-filename"),
 
     _setting("HOROVOD_STATS_FILE", STATISTICS),
     _setting("HOROVOD_METRICS_PORT", STATISTICS, default="none"),

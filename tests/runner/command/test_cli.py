@@ -33,6 +33,10 @@ def read(*arguments, environ=None):
             ["--timeline-filename", "t.json", "--timeline-mark-cycles"],
             {"HOROVOD_TIMELINE": "t.json", "HOROVOD_TIMELINE_MARK_CYCLES": "1"},
         ),
+        (
+            ["--timeline-filename", "t.json", "--timeline-steps", "100:200", "--timeline-last=2.5"],
+            {"HOROVOD_TIMELINE": "t.json", "HOROVOD_TIMELINE_STEPS": "100:200", "HOROVOD_TIMELINE_LAST": "2.5"},
+        ),
         (["--no-stall-check"], {"HOROVOD_STALL_CHECK_DISABLE": "1"}),
         (["--stall-check"], {"HOROVOD_STALL_CHECK_DISABLE": "0"}),
         (["--stall-check-warning-time-seconds", "5"], {"HOROVOD_STALL_CHECK_TIME_SECONDS": "5"}),
@@ -222,7 +226,7 @@ def test_every_flag_has_help_and_a_name_of_its_own():
 
 def test_variables_that_nothing_reads_yet_say_so():
     environ = {
-        "HOROVOD_TIMELINE": "t.json",
+        "HOROVOD_AUTOTUNE_LOG": "t.csv",
         "HOROVOD_AUTOTUNE": "0",
         "HOROVOD_NUM_NCCL_STREAMS": "2",
         "HOROVOD_ELASTIC": "",
@@ -231,8 +235,8 @@ def test_variables_that_nothing_reads_yet_say_so():
         read("-np", "1", "--num-nccl-streams", "4", environ=environ)
     assert [str(warning.message) for warning in caught] == [
         "--num-nccl-streams: what it controls is not part of this version yet",  # the variable is beaten by it
-        "HOROVOD_TIMELINE is 't.json', but what it controls is not part of this version yet",
+        "HOROVOD_AUTOTUNE_LOG is 't.csv', but what it controls is not part of this version yet",
     ]
-    assert run_job(["-np", "1", "true"], environment={"HOROVOD_TIMELINE": "t"}).err == (
-        "horovodrun: warning: HOROVOD_TIMELINE is 't', but what it controls is not part of this version yet\n"
+    assert run_job(["-np", "1", "true"], environment={"HOROVOD_AUTOTUNE_LOG": "t"}).err == (
+        "horovodrun: warning: HOROVOD_AUTOTUNE_LOG is 't', but what it controls is not part of this version yet\n"
     )

@@ -1,0 +1,161 @@
+// The timeline: an Observer that writes what happens to operations on this rank into a file that trace viewers open. The driver puts down
+// what it sees in memory, some 100 ns for an event; a thread of the timeline's own makes text of it (timeline_text.h) and brings it to
+// the file (timeline_file.h), ten times in a second. What lies unwritten is bounded: beyond that events are lost, and counted.
+#pragma once
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "base/log.h"
+#include "base/ticks.h"
+#include "engine/notes.h"
+#include "engine/observer.h"
+#include "trace/clock.h"
+#include "trace/timeline_file.h"
+#include "trace/timeline_text.h"
+
+namespace hvd {
+
+struct TimelineOptions {
+  std::string path;
+  int rank = 0, size = 1;
+  std::string host;
+  bool mark_cycles = false;
+  // 0: everything stays. Else the file keeps the events of the last `keep` to 2 * `keep` seconds, the older half of them in a file of
+  // its own beside it (timeline_before()).
+  double keep = 0;
+  // Only what happens from the first of these steps on until the second one begins. -1: everything.
+  int64_t first_step = -1, end_step = -1;
+  bool clock_of_rank0 = true;         // on its host
+  std::function<void(Note)> say;      // called from within events; needed where the clock is another one
+  LogSink log;                        // a warning when the file takes no more; from the timeline's thread
+  size_t most_bytes = 16u << 20;      // of events that are not written yet
+  double between_writes = 0.1;        // seconds
+};
+
+// "a/b.json" -> "a/b.before.json"
+std::string timeline_before(const std::string& path);
+
+class Timeline final : public Observer {
+ public:
+  // Not ok, with a sentence and errno, when the file cannot be had.
+  static Status start(TimelineOptions options, std::shared_ptr<Timeline>* out, int* error);
+  ~Timeline() override;
+
+  // Any thread. Nothing is taken down any more, all that was goes to the file. May be repeated. Waits for the disk.
+  void close();
+  // Any thread: a step of the program begins. As long as nobody says so, a step begins with each round of a schedule, from 0 on.
+  void step(int64_t number);
+  // Events that found no room. Any thread.
+  uint64_t lost() const;
+  // Why the file takes no more.
+  Status status() const;
+
+  bool wants_submission_times() const override { return true; }
+  void announced(std::span<const Request>) override;
+  void noticed(int from, std::span<const Request>) override;
+  void agreed(std::span<const Response>) override;
+  void started(const Execution&) override;
+  void entered(const Execution&, Phase) override;
+  void finished(const Execution&, const Status&) override;
+  void failed(const Response&) override;
+  void schedule_begun(const Schedule&) override;
+  void bucket_done(const Schedule::Bucket&) override;
+  void schedule_ended(const Schedule&, uint64_t) override;
+  void heard(int from, uint32_t topic, std::string_view body) override;
+  void awake() override;
+  void ended(const Status&) override;
+
+ private:
+  enum class What : uint8_t {
+    ready,
+    agreed,
+    failed,
+    started,
+    entered,
+    finished,
+    schedule_begun,
+    round,
+    schedule_ended,
+    step,
+    cycle,
+    paused,
+    clock,
+    lost,
+    ended
+  };
+  struct Begun {
+    uint64_t number, bytes, schedule;
+    std::string algorithm;
+    std::vector<uint64_t> submitted;  // ticks
+  };
+  struct Event {
+    explicit Event(What w) : what(w) {}
+    What what;
+    bool good = true;
+    Phase phase{};
+    uint64_t at = ticks();
+    int64_t number = 0, more = 0;
+    TimelineTensorsPtr tensors;
+    std::unique_ptr<Begun> begun;
+    std::string text;
+  };
+  Timeline(TimelineOptions options, std::unique_ptr<TimelineFile> file);
+  void push(Event event, size_t more_bytes = 0);
+  TimelineTensorsPtr tensors_of(const Response& response);
+  void look_at_clock();
+  bool taking() const { return taking_.load(std::memory_order_relaxed); }
+  void begin_step(int64_t number);
+  void run();
+  void write(std::vector<Event>& events);
+  void put_down(Event& event, const TickScale::Line& line, std::string* text);
+  void append(std::string* text);
+  void begin_anew();
+
+  const TimelineOptions options_;
+  const TickScale scale_;
+  const uint64_t began_ = ticks();
+
+  std::atomic<bool> taking_, told_steps_{false};
+
+  // ---- the driver's
+  // Responses that were carried out. Those of a schedule stay where they are until it ends; at the place of others there may be
+  // another one next time.
+  struct Seen {
+    TimelineTensorsPtr tensors;
+    bool stays = false;
+  };
+  std::unordered_map<const Response*, Seen> seen_;
+  TimelineTensorsPtr current_;
+  uint64_t schedule_ = 0, rounds_ = 0, all_rounds_ = 0;
+  const Response* first_ = nullptr;  // of the schedule
+  ClockOffset offset_;
+  uint64_t looked_ = 0;
+
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<Event> waiting_;
+  size_t waiting_bytes_ = 0;
+  uint64_t lost_ = 0, told_lost_ = 0;
+  bool closing_ = false, hurry_ = false;
+  Status status_;
+
+  // ---- the thread's
+  TimelineText text_;
+  std::unique_ptr<TimelineFile> file_;
+  Clock::time_point file_began_ = Clock::now();
+  ClockOffset::Known clock_{0, 0};
+  bool clock_known_ = false;
+
+  std::mutex close_mutex_;
+  const long process_;
+  std::unique_ptr<std::thread> thread_;
+};
+
+}  // namespace hvd

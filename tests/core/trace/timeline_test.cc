@@ -1,0 +1,550 @@
+// The timeline: its text, its file, and both of them with engines.
+#include "trace/timeline.h"
+
+#include <doctest/doctest.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "engine/harness_engine.h"
+#include "json_reader.h"
+#include "trace/mailbox.h"
+
+using namespace hvd;
+using namespace hvd::testing;
+
+namespace {
+
+// A folder for one test.
+class Folder {
+ public:
+  Folder() {
+    char name[] = "/tmp/hvd-timeline-XXXXXX";
+    require(::mkdtemp(name) != nullptr, "mkdtemp");
+    path_ = name;
+  }
+  ~Folder() {
+    for (const std::string& name : made_) ::unlink((path_ + "/" + name).c_str());
+    ::rmdir(path_.c_str());
+  }
+  std::string file(const std::string& name) {
+    made_.insert(name);
+    return path_ + "/" + name;
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  std::set<std::string> made_;
+};
+
+std::string contents(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream out;
+  out << in.rdbuf();
+  return out.str();
+}
+
+std::optional<Json> parsed(const std::string& path) { return JsonReader::read(contents(path)); }
+
+// Files may grow up to `bytes` while it lives.
+class SmallFiles {
+ public:
+  explicit SmallFiles(rlim_t bytes) {
+    ::signal(SIGXFSZ, SIG_IGN);
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit now{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &now);
+  }
+  ~SmallFiles() { ::setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+// The events of one tensor, or of pid 0, in order of the file: "B NAME", "E", "X 1", "i NAME".
+struct Trace {
+  explicit Trace(const std::string& path) {
+    const auto json = parsed(path);
+    require(json && json->type == Json::Type::array, path + " is no array: " + contents(path));
+    events = json->items;
+    for (const Json& e : events) {
+      require(e.type == Json::Type::object, "an event is no object");
+      if (e["ph"].text == "M" && e["name"].text == "process_name") pids[e["args"]["name"].text].push_back(e["pid"].number);
+    }
+  }
+  std::vector<const Json*> of(const std::string& name) const {
+    std::vector<const Json*> out;
+    const auto it = pids.find(name);
+    if (it == pids.end()) return out;
+    for (const Json& e : events) {
+      if (e["ph"].text != "M" && std::count(it->second.begin(), it->second.end(), e["pid"].number)) out.push_back(&e);
+    }
+    return out;
+  }
+  std::string line(const std::string& name) const {
+    std::string out;
+    for (const Json* e : of(name)) out += (*e)["ph"].text + ((*e).has("name") ? " " + (*e)["name"].text : "") + "; ";
+    return out;
+  }
+  // Spans nest, and times never run back, on each thread of each tensor. What is open at the end may be.
+  void check() const {
+    std::map<std::pair<double, double>, std::pair<int, double>> at;
+    for (const Json& e : events) {
+      const std::string& ph = e["ph"].text;
+      if (ph == "M") continue;
+      auto& [depth, last] = at[{e["pid"].number, e["tid"].number}];
+      CHECK(e["ts"].type == Json::Type::number);
+      CHECK(e["ts"].number >= last);
+      last = e["ts"].number;
+      if (ph == "B") ++depth;
+      if (ph == "E") --depth;
+      CHECK(depth >= 0);
+    }
+  }
+  size_t count(const std::string& ph, const std::string& name) const {
+    return static_cast<size_t>(
+        std::count_if(events.begin(), events.end(), [&](const Json& e) { return e["ph"].text == ph && e["name"].text == name; }));
+  }
+  std::vector<Json> events;
+  std::map<std::string, std::vector<double>> pids;
+};
+
+Request request_of(const std::string& name, Kind kind = Kind::allreduce) {
+  Request q;
+  q.name = name;
+  q.kind = kind;
+  q.shape = {2, 3};
+  return q;
+}
+
+std::string lines(const std::string& text) { return "[" + text.substr(0, text.size() - std::min<size_t>(2, text.size())) + "]"; }
+
+TEST_CASE("the life of a tensor as text") {
+  TimelineText text({1, 2, "host", 1'000'000, 5, 77});
+  std::string out;
+  const std::vector<Request> asked{request_of("allreduce.x")};
+  const auto tensors = TimelineTensors::of(asked);
+  text.ready(1'001'500, 0, *tensors, &out);
+  text.ready(1'002'000, 1, *tensors, &out);
+  text.agreed(1'003'000, *tensors, &out);
+  text.started(1'004'000, {9, 24, 0, "ring", {}}, *tensors, &out);
+  text.entered(1'004'500, Phase::carry, *tensors, &out);
+  text.finished(1'009'000, true, *tensors, &out);
+  CHECK(out ==
+        "{\"ph\":\"M\",\"pid\":1,\"name\":\"process_name\",\"args\":{\"name\":\"allreduce.x\"}},\n"
+        "{\"ph\":\"M\",\"pid\":1,\"name\":\"process_sort_index\",\"args\":{\"sort_index\":1}},\n"
+        "{\"ph\":\"B\",\"pid\":1,\"ts\":1.500,\"name\":\"NEGOTIATE_ALLREDUCE\"},\n"
+        "{\"ph\":\"X\",\"pid\":1,\"ts\":1.500,\"name\":\"0\",\"dur\":0},\n"
+        "{\"ph\":\"X\",\"pid\":1,\"ts\":2.000,\"name\":\"1\",\"dur\":0},\n"
+        "{\"ph\":\"E\",\"pid\":1,\"ts\":3.000},\n"
+        "{\"ph\":\"B\",\"pid\":1,\"ts\":3.000,\"name\":\"ALLREDUCE\",\"args\":{\"number\":9,\"algorithm\":\"ring\",\"bytes\":24,"
+        "\"tensors\":1}},\n"
+        "{\"ph\":\"B\",\"pid\":1,\"ts\":3.000,\"name\":\"QUEUE\"},\n"
+        "{\"ph\":\"E\",\"pid\":1,\"ts\":4.000},\n"
+        "{\"ph\":\"B\",\"pid\":1,\"ts\":4.500,\"name\":\"GLOO_ALLREDUCE\"},\n"
+        "{\"ph\":\"E\",\"pid\":1,\"ts\":9.000},\n"
+        "{\"ph\":\"E\",\"pid\":1,\"ts\":9.000,\"args\":{\"dtype\":\"float32\",\"shape\":\"[2, 3]\"}},\n");
+  // By a schedule: since it was submitted. Clocks that are read by two threads may seem to run back.
+  out.clear();
+  text.started(1'020'000, {10, 24, 4, "shm", {1'012'000}}, *tensors, &out);
+  text.finished(1'019'000, true, *tensors, &out);
+  CHECK(out.find("\"ts\":12.000,\"name\":\"ALLREDUCE\",\"args\":{\"number\":10,") != std::string::npos);
+  CHECK(out.find("\"E\",\"pid\":1,\"ts\":20.000,\"args\"") != std::string::npos);
+  CHECK(JsonReader::read(lines(out)));
+}
+
+TEST_CASE("any name is valid text, and nothing is left open where events are missing") {
+  TimelineText text({0, 1, "h\"ost\n", 0, 0, 0});
+  std::string out;
+  text.begin(&out);
+  const std::string names[] = {"a\"b\\c", "two\nlines\ttab", "Gewichte.größe.重み", std::string("zero\0byte", 9), "\xff\xfe", ""};
+  std::vector<Request> asked;
+  for (const std::string& name : names) asked.push_back(request_of(name));
+  const auto tensors = TimelineTensors::of(asked);
+  text.ready(10, 0, *tensors, &out);
+  text.failed(20, *tensors, "a \"reason\"\n", &out);
+  text.started(30, {}, *tensors, &out);
+  text.entered(31, Phase::copy_in, *tensors, &out);
+  text.lost(40, 5, &out);
+  text.finished(50, true, *tensors, &out);  // of what is known no more
+  text.schedule_begun(60, 1, 2, 3, &out);
+  text.schedule_round(61, 0, &out);
+  text.step(62, 7, &out);
+  text.paused(70, &out);
+  text.cycle(80, &out);
+  text.ended(90, "\"why\"", &out);
+  const auto json = JsonReader::read(lines(out));
+  REQUIRE(json);
+  std::map<std::string, int> seen;
+  std::map<double, int> depth;
+  for (const Json& e : json->items) {
+    if (e["name"].text == "process_name") ++seen[e["args"]["name"].text];
+    depth[e["pid"].number] += e["ph"].text == "B" ? 1 : e["ph"].text == "E" ? -1 : 0;
+  }
+  for (const auto& [pid, open] : depth) CHECK(open == 0);
+  for (size_t i = 0; i < 4; ++i) CHECK(seen[names[i]] == 1);
+  CHECK(seen["\xEF\xBF\xBD\xEF\xBF\xBD"] == 1);
+}
+
+TEST_CASE("names that never come again do not fill the memory") {
+  TimelineText text({});
+  std::string out;
+  for (size_t i = 0; i < 3 * TimelineText::kMostKnown; ++i) {
+    const std::vector<Request> asked{request_of("allreduce.noname." + std::to_string(i))};
+    const auto tensors = TimelineTensors::of(asked);
+    out.clear();
+    text.ready(static_cast<int64_t>(i), 0, *tensors, &out);
+  }
+  CHECK(out.find("\"pid\":" + std::to_string(3 * TimelineText::kMostKnown)) != std::string::npos);
+}
+
+TEST_CASE("a file is whole whenever somebody reads it") {
+  Folder folder;
+  const std::string path = folder.file("t.json");
+  std::unique_ptr<TimelineFile> file;
+  int error = 0;
+  REQUIRE(TimelineFile::open(path, &file, &error).ok());
+  CHECK(parsed(path));
+  std::atomic<bool> done{false};
+  size_t reads = 0, torn = 0, last = 0;
+  std::thread reader([&] {
+    while (!done) {
+      auto json = parsed(path);
+      // In the microseconds of a write a part of it is seen, not twice in a row.
+      if (!json && ++torn) json = parsed(path);
+      ++reads;
+      if (!json || json->items.size() < last) {
+        done = true;
+        last = SIZE_MAX;
+      } else {
+        last = json->items.size();
+      }
+    }
+  });
+  for (int i = 0; i < 400 && !done; ++i) {
+    std::string text;
+    for (int j = 0; j <= i % 50; ++j) text += "{\"event\":\"" + std::string(static_cast<size_t>(j), 'x') + "\"},\n";
+    CHECK(file->append(text).ok());
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  done = true;
+  reader.join();
+  CHECK(last != SIZE_MAX);
+  CHECK(reads > 3);
+  CHECK(torn <= reads / 4);
+  file->close();
+  CHECK(!file->append("1,\n").ok());
+  const std::string all = contents(path);
+  CHECK(all.substr(all.size() - 4) == "}\n]\n");
+  CHECK(parsed(path)->items.size() == 400 / 50 * (50 * 51 / 2));
+}
+
+TEST_CASE("a disk that is full leaves a file that is whole") {
+  Folder folder;
+  const std::string path = folder.file("t.json");
+  std::unique_ptr<TimelineFile> file;
+  int error = 0;
+  REQUIRE(TimelineFile::open(path, &file, &error).ok());
+  size_t written = 0;
+  Status s;
+  {
+    SmallFiles limit(300'000);
+    const std::string text = "{\"event\":\"" + std::string(1000, 'y') + "\"},\n";
+    while (s.ok() && written < 1000) {
+      s = file->append(text);
+      written += s.ok();
+      REQUIRE(parsed(path));
+    }
+  }
+  CHECK(!s.ok());
+  CHECK(s.message().find(path + ": cannot be written any more: File too large") == 0);
+  CHECK(written > 100);
+  CHECK(parsed(path)->items.size() == written);
+  file.reset();
+  CHECK(parsed(path)->items.size() == written);
+}
+
+TEST_CASE("files that cannot be had are named with the reason") {
+  Folder folder;
+  std::unique_ptr<TimelineFile> file, other;
+  int error = 0;
+  CHECK(TimelineFile::open(folder.path() + "/none/t.json", &file, &error).message().find("No such file or directory") != std::string::npos);
+  CHECK(error == ENOENT);
+  CHECK(!TimelineFile::open(folder.path(), &file, &error).ok());
+  CHECK(error == EISDIR);
+  CHECK(TimelineFile::open("/dev/full", &file, &error).message() == "/dev/full: is not a regular file");
+  const std::string pipe = folder.file("pipe");
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  CHECK(!TimelineFile::open(pipe, &file, &error).ok());
+  const std::string path = folder.file("t.json");
+  std::ofstream(path) << "what was here before";
+  REQUIRE(TimelineFile::open(path, &file, &error).ok());
+  CHECK(parsed(path));
+  REQUIRE(file->append("1,\n").ok());
+  CHECK(TimelineFile::open(path, &other, &error).message().find("is being written by another process") != std::string::npos);
+  CHECK(error == EBUSY);
+  CHECK(parsed(path)->items.size() == 1);  // untouched
+  file.reset();
+  CHECK(TimelineFile::open(path, &other, &error).ok());
+}
+
+// A timeline on each rank of a world.
+struct Timelines {
+  explicit Timelines(EngineWorld& world, const std::function<void(int, TimelineOptions&)>& adapt = {}) : world(world) {
+    for (int r = 0; r < world.size(); ++r) {
+      TimelineOptions o;
+      o.path = path(r);
+      o.rank = r;
+      o.size = world.size();
+      o.host = "host" + std::to_string(r);
+      o.say = [engine = &world.engine(r)](Note note) { (void)engine->leave_note(std::move(note)); };
+      o.log = [this](LogLevel, const std::string& text) {
+        std::lock_guard lock(mutex);
+        logged.push_back(text);
+      };
+      if (adapt) adapt(r, o);
+      int error = 0;
+      const Status s = Timeline::start(std::move(o), &on.emplace_back(), &error);
+      require(s.ok(), s.message());
+      world.engine(r).observers().add(on.back());
+    }
+  }
+  void close() {
+    for (size_t r = 0; r < on.size(); ++r) {
+      world.engine(static_cast<int>(r)).observers().remove(on[r].get());
+      on[r]->close();
+    }
+  }
+  std::string path(int rank) { return folder.file("t" + std::to_string(rank) + ".json"); }
+  EngineWorld& world;
+  Folder folder;
+  std::vector<std::shared_ptr<Timeline>> on;
+  std::mutex mutex;
+  std::vector<std::string> logged;
+};
+
+TEST_CASE("what ranks do is in their files: negotiation, execution, schedules, errors") {
+  for (const Layout layout : kLayouts) {
+    EngineWorld world(4, {layout});
+    Timelines timelines(world, [](int, TimelineOptions& o) { o.mark_cycles = true; });
+    CHECK(run(world, [&](Program& p) {
+      p.barrier();
+      p.equal(p.sum("allreduce.\"x\"", 1, 6), 4, "x");
+      TaskPtr bad = p.sum_async("bad", 1, p.rank == 0 ? 2 : 3);
+      p.expect(!p.finish(*bad).ok(), "tensors of two shapes are reduced");
+      p.wait(*p.submit(Program::request(Kind::allgather, "g", {2}), Program::bytes_of(std::vector<int32_t>(2, p.rank))));
+      for (int step = 0; step < 30; ++step) {
+        TaskPtr a = p.sum_async("a", 1), b = p.sum_async("b", 1, 100);
+        p.wait(*a);
+        p.wait(*b);
+      }
+      const uint32_t set = p.add_set({0, 2});
+      if (p.rank % 2 == 0) p.equal(p.sum("in a set", 1, 1, set), 2, "set");
+      p.barrier();
+    }) == "");
+    timelines.close();
+    std::map<double, std::set<std::string>> names;  // by number
+    for (int r = 0; r < 4; ++r) {
+      const Trace trace(timelines.path(r));
+      trace.check();
+      CHECK(contents(timelines.path(r)).back() == '\n');
+      std::string x = trace.line("allreduce.\"x\"");
+      if (r == 0) {
+        // In which order the others come is theirs.
+        for (int other = 0; other < 4; ++other) CHECK(x.find("X " + std::to_string(other) + "; ") != std::string::npos);
+        CHECK(x.find("B NEGOTIATE_ALLREDUCE; X ") == 0);
+      } else {
+        CHECK(x.find("B NEGOTIATE_ALLREDUCE; X " + std::to_string(r) + "; E; ") == 0);
+      }
+      CHECK(x.find("E; B ALLREDUCE; B QUEUE; E; B GLOO_ALLREDUCE; E; E; ") != std::string::npos);
+      const auto of_x = trace.of("allreduce.\"x\"");
+      CHECK((*of_x.back())["args"]["dtype"].text == "int32");
+      CHECK((*of_x.back())["args"]["shape"].text == "[6]");
+      CHECK(trace.line("bad").find("E; i FAILED; ") != std::string::npos);
+      CHECK(trace.line("g").find("B ALLOCATE_OUTPUT; E; B GLOO_ALLGATHER; E; E; ") != std::string::npos);
+      CHECK(trace.count("B", "SCHEDULE") >= 1);
+      CHECK(trace.count("B", "ROUND") >= 10);
+      CHECK(trace.count("i", "CYCLE_START") > 0);
+      CHECK(trace.of("in a set").empty() == (r % 2 != 0 && r != 0));
+      const auto of_a = trace.of("a");
+      CHECK(std::count_if(of_a.begin(), of_a.end(), [](const Json* e) { return (*e)["name"].text == "ALLREDUCE"; }) == 30);
+      // In schedules, too, it is known since when this rank had submitted it.
+      CHECK(std::count_if(of_a.begin(), of_a.end(), [](const Json* e) { return (*e)["name"].text == "QUEUE"; }) == 30);
+      // Negotiated less often than carried out.
+      CHECK(std::count_if(of_a.begin(), of_a.end(), [](const Json* e) { return (*e)["name"].text == "NEGOTIATE_ALLREDUCE"; }) < 20);
+      for (const std::string name : {"a", "b", "g", "allreduce.\"x\""}) {
+        for (const Json* e : trace.of(name)) {
+          if ((*e)["args"].has("number")) names[(*e)["args"]["number"].number].insert(name);
+        }
+      }
+    }
+    // All ranks give an operation the same number.
+    std::map<std::string, int> times;
+    for (const auto& [number, of] : names) {
+      for (const std::string& name : of) ++times[name];
+    }
+    CHECK(times["a"] == 30);
+    CHECK(times["g"] == 1);
+    CHECK(timelines.logged.empty());
+  }
+}
+
+TEST_CASE("clocks of other hosts are compared with rank 0's") {
+  EngineWorld world(2, {Layout::apart});
+  auto box = std::make_shared<Mailbox>(0, [engine = &world.engine(0)](Note note) { (void)engine->leave_note(std::move(note)); });
+  world.engine(0).observers().add(box);
+  Timelines timelines(world, [](int r, TimelineOptions& o) { o.clock_of_rank0 = r == 0; });
+  CHECK(run(world, [&](Program& p) {
+    for (int i = 0; i < 30; ++i) {
+      p.equal(p.sum("x" + std::to_string(i), 1), 2, "x");
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }) == "");
+  timelines.close();
+  const Trace other(timelines.path(1));
+  REQUIRE(other.count("M", "clock_sync") >= 1);
+  Json best;
+  for (const Json& e : other.events) {
+    if (e["name"].text != "clock_sync") continue;
+    best = e["args"];
+    CHECK(best["error_ns"].number > 0);
+    // It is the same clock.
+    CHECK(std::abs(best["offset_ns"].number) <= best["error_ns"].number);
+  }
+  CHECK(Trace(timelines.path(0)).count("M", "clock_sync") == 1);
+  Mailbox::Letter letter;
+  CHECK(!box->take(&letter, Deadline::after(0)));
+}
+
+TEST_CASE("what finds no room is counted and said") {
+  EngineWorld world(2);
+  Timelines timelines(world, [](int, TimelineOptions& o) {
+    o.most_bytes = 20'000;
+    o.between_writes = 0.02;
+  });
+  CHECK(run(world, [&](Program& p) {
+    for (int step = 0; step < 3000; ++step) p.equal(p.sum("again", 1), 2, "again");
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    p.equal(p.sum("later", 1), 2, "later");
+  }) == "");
+  timelines.close();
+  for (int r = 0; r < 2; ++r) {
+    const Trace trace(timelines.path(r));
+    trace.check();
+    double lost = 0;
+    for (const Json& e : trace.events) lost += e["name"].text == "LOST" ? e["args"]["events"].number : 0;
+    CHECK(lost > 0);
+    CHECK(lost == static_cast<double>(timelines.on[static_cast<size_t>(r)]->lost()));
+    CHECK(trace.line("later").find("GLOO_ALLREDUCE") != std::string::npos);
+  }
+}
+
+TEST_CASE("a disk that fills up is one warning, and the engines go on") {
+  EngineWorld world(2);
+  Timelines timelines(world, [](int, TimelineOptions& o) { o.between_writes = 0.005; });
+  {
+    SmallFiles limit(150'000);
+    CHECK(run(world, [&](Program& p) {
+      for (int step = 0; step < 2000; ++step) p.equal(p.sum("again", 1), 2, "again");
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      for (int step = 0; step < 2000; ++step) p.equal(p.sum("again", 1), 2, "again");
+    }) == "");
+    timelines.close();
+  }
+  CHECK(timelines.logged.size() == 2);  // one of each rank
+  for (int r = 0; r < 2; ++r) {
+    CHECK(!timelines.on[static_cast<size_t>(r)]->status().ok());
+    CHECK(timelines.logged[static_cast<size_t>(r)].find("cannot be written any more: File too large; the timeline ends here") !=
+          std::string::npos);
+    const Trace trace(timelines.path(r));
+    trace.check();
+    CHECK(trace.of("again").size() > 100);
+  }
+}
+
+TEST_CASE("only some steps, or only the last seconds") {
+  EngineWorld world(2);
+  Timelines timelines(world, [](int r, TimelineOptions& o) {
+    o.between_writes = 0.005;
+    if (r == 0) o.first_step = 10, o.end_step = 12;
+    if (r == 1) o.keep = 0.05;
+  });
+  CHECK(timeline_before("/a.b/t.json") == "/a.b/t.before.json");
+  CHECK(timeline_before("/a.b/t") == "/a.b/t.before");
+  CHECK(timeline_before(".t") == ".t.before");
+  timelines.folder.file("t1.before.json");
+  CHECK(run(world, [&](Program& p) {
+    for (int step = 0; step < 100; ++step) {
+      timelines.on[static_cast<size_t>(p.rank)]->step(step);
+      p.equal(p.sum("again", 1), 2, "again");
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  }) == "");
+  timelines.close();
+  const Trace some(timelines.path(0));
+  some.check();
+  CHECK(some.count("B", "STEP") == 2);
+  const auto of = some.of("again");
+  CHECK(std::count_if(of.begin(), of.end(), [](const Json* e) { return (*e)["name"].text == "ALLREDUCE"; }) == 2);
+  const Trace last(timelines.path(1)), before(timeline_before(timelines.path(1)));
+  last.check();
+  before.check();
+  CHECK(last.count("B", "ALLREDUCE") + before.count("B", "ALLREDUCE") < 100);
+  CHECK(before.count("B", "ALLREDUCE") > 5);
+  CHECK(last.count("M", "horovod") == 1);
+  CHECK(timelines.logged.empty());
+}
+
+TEST_CASE("timelines come and go while engines run, and an unfinished operation shows") {
+  EngineWorld world(2);
+  Folder folder;
+  const std::string path = folder.file("t.json");
+  TimelineOptions options;
+  options.path = path;
+  std::shared_ptr<Timeline> timeline;
+  int error = 0;
+  CHECK(run(world, [&](Program& p) {
+    for (int step = 0; step < 20; ++step) p.equal(p.sum("again", 1), 2, "again");
+    if (p.rank == 0) {
+      for (int i = 0; i < 5; ++i) {
+        p.expect(Timeline::start(options, &timeline, &error).ok(), "start");
+        p.engine.observers().add(timeline);
+        p.sum("again", 1);
+        p.sum("again", 1);
+        p.engine.observers().remove(timeline.get());
+        timeline->close();
+        p.sum("again", 1);
+      }
+      p.expect(Timeline::start(options, &timeline, &error).ok(), "start");
+      p.engine.observers().add(timeline);
+    } else {
+      for (int i = 0; i < 15; ++i) p.sum("again", 1);
+    }
+    if (p.rank == 0) {
+      TaskPtr t = p.sum_async("waits", 1);
+      // Announced here, not there.
+      for (const Deadline deadline = Deadline::after(20); contents(path).find("NEGOTIATE") == std::string::npos;) {
+        p.expect(!deadline.passed(), "it is not told");
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      }
+      p.mark();
+      p.wait(*t);
+    } else {
+      p.await_marks(1);
+      p.sum("waits", 1);
+    }
+  }) == "");
+  timeline->close();
+  Trace(path).check();
+}
+
+}  // namespace
