@@ -9,6 +9,7 @@
 #include "trace/dump.h"
 #include "trace/recorder.h"
 #include "trace/steps.h"
+#include "trace/timeline.h"
 
 namespace hvd::python {
 
@@ -19,6 +20,7 @@ struct PyEngine {
   std::unique_ptr<SignalWatch> signal_watch;  // null: nobody watches
   std::string report_dir;
   std::shared_ptr<StepMeter> steps;
+  std::shared_ptr<Timeline> timeline;  // null: none runs
   int rank, size, log_level;
   bool beside_rank0;  // on its host, with its clock
 

@@ -1,6 +1,7 @@
 // What an engine's observers tell Python: the last operations, notes from other ranks, who waits for whom.
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 #include <unistd.h>
 
 #include "base/dtype.h"
@@ -78,6 +79,7 @@ std::shared_ptr<Answerer> make_answerer(PyEngine& self, int rank, std::shared_pt
   Answerer::Means means;
   means.rank = rank;
   means.recorder = self.recorder;
+  means.steps = self.steps;
   if (signal > 0) means.stacks = std::make_shared<PythonStacks>(signal, stacks_fd);
   const std::weak_ptr<Engine> engine = self.engine;
   if (rank == 0) {
@@ -183,12 +185,24 @@ std::shared_ptr<Timeline> start_timeline(PyEngine& self, const std::string& path
     PyErr_SetObject(PyExc_OSError, nb::make_tuple(error, status.message()).ptr());
     throw nb::python_error();
   }
+  self.timeline = made;
+  self.steps->listen([timeline = std::weak_ptr<Timeline>(made)](uint64_t number) {
+    if (const auto live = timeline.lock()) live->step(static_cast<int64_t>(number));
+  });
   self.live().observers().add(made);
   return made;
 }
 
 void stop_timeline(PyEngine& self, const std::shared_ptr<Timeline>& timeline) {
-  if (self.engine) self.engine->observers().remove(timeline.get());
+  if (self.engine) {
+    self.engine->observers().remove(timeline.get());
+    // Callers hear of the end before observers do, so the timeline may have missed it.
+    if (const Status end = self.engine->ended(); !end.ok()) timeline->ended(end);
+  }
+  if (self.timeline == timeline) {
+    self.timeline.reset();
+    self.steps->listen(nullptr);
+  }
   nb::gil_scoped_release nogil;
   timeline->close();
 }
@@ -218,10 +232,9 @@ void define_trace(nb::module_& m, nb::class_<PyEngine>& engine) {
       .def("put", [](Mailbox& self, const nb::bytes& body) { self.put(Topic::python, std::string(body.c_str(), body.size())); }, "body"_a)
       .def("close", &Mailbox::close)
       .def_prop_ro("closed", &Mailbox::closed);
-  nb::class_<Timeline>(m, "Timeline")
-      .def("step", &Timeline::step, "number"_a)
-      .def_prop_ro("lost", &Timeline::lost)
-      .def_prop_ro("error", [](const Timeline& self) { return self.status().message(); });
+  nb::class_<Timeline>(m, "Timeline").def_prop_ro("lost", &Timeline::lost).def_prop_ro("error", [](const Timeline& self) {
+    return self.status().message();
+  });
   engine
       .def("start_timeline", &start_timeline, "path"_a, "host"_a = "", "mark_cycles"_a = false, "keep"_a = 0.0, "first_step"_a = -1,
            "end_step"_a = -1)

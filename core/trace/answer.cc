@@ -190,7 +190,7 @@ std::string Answerer::answer(const Question& question, bool full) {
   part("python", given.json);
   part("before", before);
   part("state", process_state(process_));
-  out += ",\"recent\":[";
+  out += ",\"steps\":" + std::to_string(means_.steps ? means_.steps->made() : 0) + ",\"recent\":[";
   if (means_.recorder) {
     const TickScale::Line line = means_.recorder->line();
     bool first = true;

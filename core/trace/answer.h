@@ -14,6 +14,7 @@
 #include "engine/observer.h"
 #include "trace/python_stacks.h"
 #include "trace/recorder.h"
+#include "trace/steps.h"
 #include "trace/topics.h"
 
 namespace hvd {
@@ -34,6 +35,7 @@ class Answerer final : public Observer, public std::enable_shared_from_this<Answ
   struct Means {
     int rank = 0;
     std::shared_ptr<FlightRecorder> recorder;    // null: it is off
+    std::shared_ptr<StepMeter> steps;            // null: nobody counts them
     std::shared_ptr<PythonStacks> stacks;        // null: there are none
     std::function<void(std::string)> reply;      // to rank 0, from the thread
     std::function<void(uint64_t)> ask_python;    // for give(), from the thread
@@ -53,7 +55,7 @@ class Answerer final : public Observer, public std::enable_shared_from_this<Answ
   void close();
 
   // {"number", "rank", "forced": no answer of Python, "stacks": as faulthandler writes them, "python": JSON from give() or null,
-  //  "before", "state": process_state() some tenths of a second apart, "recent": as in trace/dump.h}
+  //  "before", "state": process_state() some tenths of a second apart, "steps": how many it has made, "recent": as in trace/dump.h}
   void heard(int from, uint32_t topic, std::string_view body) override;
   void waiting(std::span<const Negotiator::Waiting> all, double now, bool asked) override;
 

@@ -91,6 +91,8 @@ void StepMeter::mark(uint64_t data_ns, bool found) {
     }
     begun_ = true;
     before_ = now;
+    made_.store(number_, std::memory_order_relaxed);
+    if (listener_) listener_(number_);
   }
   if (wake) wake->put(Topic::python, go_on_);
 }
@@ -111,6 +113,11 @@ void StepMeter::wake(std::shared_ptr<Mailbox> mailbox, std::string go_on) {
   std::lock_guard lock(mutex_);
   mailbox_ = std::move(mailbox);
   go_on_ = std::move(go_on);
+}
+
+void StepMeter::listen(std::function<void(uint64_t)> begun) {
+  std::lock_guard lock(mutex_);
+  listener_ = std::move(begun);
 }
 
 }  // namespace hvd

@@ -5,6 +5,7 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -45,6 +46,10 @@ class StepMeter final : public Observer {
   // The finished steps that have not been taken, oldest first. None: the next one that ends puts `go_on` into the mailbox.
   std::vector<Step> take();
   void wake(std::shared_ptr<Mailbox> mailbox, std::string go_on);
+  // Called with the number of each step that begins, by whoever marks it. One listener; empty: nobody.
+  void listen(std::function<void(uint64_t)> begun);
+  // How many steps have been marked so far. Any thread.
+  uint64_t made() const { return made_.load(std::memory_order_relaxed); }
   TickScale::Line line() const { return scale_.line(); }
 
   void started(const Execution&) override { started_ = ticks(); }
@@ -67,6 +72,7 @@ class StepMeter final : public Observer {
   const Schedule::Bucket* last_ = nullptr;  // of the schedule that runs
   std::atomic<uint64_t> collectives_{0}, hidden_{0}, bytes_{0}, moved_{0}, operations_{0}, tensors_{0};
   std::atomic<bool> finding_{false};
+  std::atomic<uint64_t> made_{0};
 
   std::mutex mutex_;
   bool told_ = false, begun_ = false, asleep_ = true;  // under it, as all that follows
@@ -76,6 +82,7 @@ class StepMeter final : public Observer {
   std::vector<Step> steps_;
   std::shared_ptr<Mailbox> mailbox_;
   std::string go_on_;
+  std::function<void(uint64_t)> listener_;
 };
 
 }  // namespace hvd

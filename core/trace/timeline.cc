@@ -47,7 +47,7 @@ Status Timeline::start(TimelineOptions options, std::shared_ptr<Timeline>* out, 
 }
 
 Timeline::Timeline(TimelineOptions options, std::unique_ptr<TimelineFile> file)
-    : options_(std::move(options)), taking_(options_.first_step < 0), text_(about(options_)), file_(std::move(file)),
+    : options_(std::move(options)), taking_(options_.first_step <= 0), text_(about(options_)), file_(std::move(file)),
       clock_known_(options_.clock_of_rank0), process_(::getpid()) {
   std::string text;
   text_.begin(&text);
@@ -258,6 +258,7 @@ void Timeline::awake() {
 }
 
 void Timeline::ended(const Status& why) {
+  if (told_end_.exchange(true)) return;
   Event e(What::ended);
   e.text = why.message();
   push(std::move(e));

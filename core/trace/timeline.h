@@ -70,6 +70,7 @@ class Timeline final : public Observer {
   void schedule_ended(const Schedule&, uint64_t) override;
   void heard(int from, uint32_t topic, std::string_view body) override;
   void awake() override;
+  // Also from any other thread, by whoever knows; the first time counts.
   void ended(const Status&) override;
 
  private:
@@ -122,7 +123,7 @@ class Timeline final : public Observer {
   const TickScale scale_;
   const uint64_t began_ = ticks();
 
-  std::atomic<bool> taking_, told_steps_{false};
+  std::atomic<bool> taking_, told_steps_{false}, told_end_{false};
 
   // ---- the driver's
   // Responses that were carried out. Those of a schedule stay where they are until it ends; at the place of others there may be

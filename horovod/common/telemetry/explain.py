@@ -214,15 +214,16 @@ def summary(facts: Facts, where: str) -> str:
         lines.append(f"  and {len(facts.stalled) - _SHOWN} more operations")
     for rank in _missing(facts)[:_SHOWN]:
         if rank in facts.ranks:
-            lines.append(f"  {_line(facts.ranks[rank])}")
+            lines.append(f"  {_line(facts, facts.ranks[rank])}")
     if where:
         lines.append(f"  stacks of all threads and the last operations: {where}")
     return "\n".join(lines)
 
 
-def _line(rank: Rank) -> str:
+def _line(facts: Facts, rank: Rank) -> str:
     where = f"; {rank.place}" if rank.place else ""
-    return f"{rank.label}: {rank.condition[1]}{where}"
+    made = f"; {rank.steps} steps{_behind(facts, rank)}" if rank.steps else ""
+    return f"{rank.label}: {rank.condition[1]}{where}{made}"
 
 
 def report(facts: Facts, when: str) -> str:
@@ -253,6 +254,8 @@ def report(facts: Facts, when: str) -> str:
 
 def _about(facts: Facts, rank: Rank, missing: bool) -> list[str]:
     lines = [f"== {rank.label}{', which is waited for' if missing else ''}", f"  state: {rank.condition[1]}"]
+    if rank.steps:
+        lines.append(f"  steps made: {rank.steps}{_behind(facts, rank)}")
     last = rank.last_finished
     if last is not None:
         lines.append(f"  last finished: {_entry(last)}, {rank.age(last):.1f} s ago")
@@ -286,6 +289,11 @@ def _about(facts: Facts, rank: Rank, missing: bool) -> list[str]:
             for entry in reversed(rank.recent[-20:])
         ]
     return lines
+
+
+def _behind(facts: Facts, rank: Rank) -> str:
+    most = max(other.steps for other in facts.ranks.values())
+    return f", {most - rank.steps} fewer than others" if rank.steps < most else ""
 
 
 def _entry(entry: dict[str, Any]) -> str:

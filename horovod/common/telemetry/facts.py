@@ -68,6 +68,8 @@ class Rank:
     """"live": [[batches given, of how many]] of data loaders' iterators; "lengths": of all data loaders."""
     before: dict[str, Any] | None = None
     state: dict[str, Any] | None = None
+    steps: int = 0
+    """How many it has made, as its optimizer or ``hvd.step`` tell; 0 also where nobody tells."""
     recent: list[dict[str, Any]] = field(default_factory=list)
     """The last entries of its flight recorder."""
 
@@ -81,6 +83,7 @@ class Rank:
         self.main = stacks.main_thread(self.threads, python.get("main"))
         self.source = python.get("source", {})
         self.loaders = python.get("loaders", {})
+        self.steps = told.get("steps", 0)
         self.before, self.state, self.recent = told["before"], told["state"], told["recent"]
 
     def seen(self, before: dict[str, Any] | None, state: dict[str, Any] | None) -> None:

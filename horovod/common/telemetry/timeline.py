@@ -107,12 +107,6 @@ class Timelines:
             return f"timelines were not merged: {error}"
         return ""
 
-    def step(self, number: int) -> None:
-        """A step of the program begins."""
-        running = self._running
-        if running is not None:
-            running.step(number)
-
 
 def _complete(path: str) -> bool:
     """Has the file's writer closed it? While it is written, blanks follow the last bracket."""

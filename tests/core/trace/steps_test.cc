@@ -26,12 +26,17 @@ TEST_CASE("a step counts what callers were blocked, what collectives took and mo
   CHECK(run(world, [&](Program& p) {
     p.barrier();
     StepMeter& mine = *meter[p.rank];
+    uint64_t begun = 0;
+    mine.listen([&begun](uint64_t number) { begun = number; });
     mine.step(0);
+    p.expect(begun == 1 && mine.made() == 1, "the first mark begins step 1");
     for (int step = 0; step < 3; ++step) {
       if (p.rank == 1) std::this_thread::sleep_for(kLate);
       p.equal(p.sum("a", 1, 1000), 2, "sum");
       mine.step(7);
     }
+    p.expect(begun == 4 && mine.made() == 4, "each mark begins one more");
+    mine.listen(nullptr);
   }) == "");
   const auto first = meter[0]->take(), second = meter[1]->take();
   REQUIRE(first.size() == 3);
