@@ -2,6 +2,7 @@
 connection is encrypted for its key.
 """
 
+import contextlib
 import socket
 import threading
 import time
@@ -50,7 +51,9 @@ def ask(candidates: Callable[[], Iterable[Candidate]], key: bytes, deadline: flo
 
 def _connect(context: "zmq.Context[zmq.Socket[bytes]]", candidate: Candidate, key: bytes) -> "zmq.Socket[bytes]":
     sock = dial(context, *candidate, curve_pair(key, "client"), curve_pair(key, "server")[0], _LONGEST)
-    sock.send(msgspec.msgpack.encode(Get(1, ["anything"], 0.0)))  # that it has no such value is answer enough
+    question = msgspec.msgpack.encode(Get(1, ["anything"], 0.0))  # that it has no such value is answer enough
+    with contextlib.suppress(zmq.Again):  # ZeroMQ has found already that something else is there
+        sock.send(question, zmq.NOBLOCK)
     return sock
 
 

@@ -106,7 +106,11 @@ class StoreClient:
         if name not in self._peeks:
             self._peeks[name] = self._next_id()
             request = Get(self._peeks[name], [name], 0.0)
-            self._socket.send_multipart(frames(msgspec.msgpack.encode(request)))
+            try:
+                self._socket.send_multipart(frames(msgspec.msgpack.encode(request)), zmq.NOBLOCK)
+            except zmq.Again:  # as in _call
+                del self._peeks[name]
+                return None
         while self._peeks[name] not in self._peeked and self._socket.poll(0):
             self._receive()
         reply = self._peeked.pop(self._peeks[name], None)
@@ -169,16 +173,12 @@ class StoreClient:
         message = msgspec.msgpack.encode(request)
         if len(message) > MAX_REQUEST_BYTES:
             raise ValueError(f"a request of {len(message)} bytes, accepted are at most {MAX_REQUEST_BYTES}")
+        # Where something answers that does not speak the store's language, ZeroMQ has given the connection up, and a
+        # message finds no way out.
+        self._wait(zmq.POLLOUT, deadline, seconds)
         self._socket.send_multipart(frames(message))
         while True:
-            left = deadline - time.monotonic()
-            if left <= 0 or not self._socket.poll(int(left * 1000) + 1):
-                raise StoreTimeout(
-                    f"no answer from the job's store at {self._where} within {seconds:g} s: either the launcher is "
-                    "gone, or "
-                    "this address cannot be reached, or the job key is not the launcher's",
-                    [],
-                )
+            self._wait(zmq.POLLIN, deadline, seconds)
             reply = self._receive()
             if reply.id == request.id:  # others answer calls that were given up
                 break
@@ -189,6 +189,15 @@ class StoreClient:
         if reply.error:
             raise StoreError(reply.error)
         return reply
+
+    def _wait(self, event: int, deadline: float, seconds: float) -> None:
+        left = deadline - time.monotonic()
+        if left <= 0 or not self._socket.poll(int(left * 1000) + 1, event):
+            raise StoreTimeout(
+                f"no answer from the job's store at {self._where} within {seconds:g} s: either the launcher is gone, "
+                "or this address cannot be reached, or the job key is not the launcher's",
+                [],
+            )
 
 
 def _check_value(name: str, value: bytes) -> None:

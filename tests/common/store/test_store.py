@@ -10,6 +10,7 @@ import pytest
 
 from horovod.common.contract.worker_env import make_key
 from horovod.common.store import StoreClient, StoreError, StoreServer, StoreTimeout
+from tests.security.test_store_limits import GREETING, LONG_COMMAND
 
 
 @pytest.fixture
@@ -297,6 +298,34 @@ def test_a_server_that_is_gone_is_an_error_in_time(key):
     with StoreClient(key, *address, timeout=0.2) as client, pytest.raises(StoreTimeout, match="launcher is gone"):
         client.get("a")
     assert time.monotonic() - begin < 30
+
+
+def test_a_server_that_speaks_another_language_is_an_error_in_time(key):
+    errors = []
+
+    def ask(client):
+        for _ in range(2):
+            try:
+                client.find("a")
+            except StoreTimeout as error:
+                errors.append(error)
+
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        StoreClient(key, *listener.getsockname(), timeout=0.1) as client,
+    ):
+        sock, _ = listener.accept()
+        with sock, contextlib.suppress(ConnectionError):
+            sock.sendall(GREETING + LONG_COMMAND + (1 << 20).to_bytes(8, "big"))
+            while sock.recv(1000):
+                pass
+        # ZeroMQ hangs up, for good; what is asked from now on has nowhere to go.
+        assert client.peek("a") is None
+        asking = threading.Thread(target=ask, args=(client,), daemon=True)
+        asking.start()
+        asking.join(30)
+        assert len(errors) == 2
+        assert "no answer from the job's store" in str(errors[0])
 
 
 def test_foreign_interface_is_refused(key):
