@@ -48,6 +48,9 @@ def test_a_beginning_that_one_flag_has_means_it():
     assert cli.parse(["-n", "2", *COMMAND])[0].num_proc == 2
 
 
+SAMPLES = {"N": "1", "N[,N...]": "1", "F": "0.5", "LEVEL": "info", "SHELL": "bash", "FIRST:END": "1:2"}
+
+
 def test_every_beginning():
     unique = ambiguous = 0
     for beginning, meanings in {(b, frozenset(m)) for b, m in prefixes()}:
@@ -61,10 +64,7 @@ def test_every_beginning():
             continue
         unique += 1
         flag = next(flag for flag in FLAGS if flag.dest == dest)
-        sample = (
-            {"N": "1", "F": "0.5", "LEVEL": "info", "SHELL": "bash"}.get(flag.value.metavar, "x") if flag.value else ""
-        )
-        sample = "1" if flag.value and flag.value.metavar == "N[,N...]" else sample
+        sample = SAMPLES.get(flag.value.metavar, "x") if flag.value else ""
         given = [beginning, *([sample] * flag.nargs if flag.value else [])]
         namespace, command = cli.parse([*given, *COMMAND])
         value = getattr(namespace, dest)

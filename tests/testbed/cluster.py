@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Mapping
 
 from tests.testbed.hosts import HOME, Host, start_hosts
@@ -17,6 +18,8 @@ from tests.testbed.network import (
 )
 
 DESK = 254
+
+_REPORT = re.compile(r"/horovod-\d+/\d{8}-\d{6}-\d+/(hang\.txt|(recorder|stacks)\.rank\d+\.(jsonl|txt))$")
 
 
 class Cluster:
@@ -145,6 +148,7 @@ class Cluster:
 
     def litter(self, ignoring: tuple[str, ...] = ()) -> dict[str, object]:
         """What is left of jobs: processes, listening ports, files, shared memory, by host. Empty when all is clean.
+        What a job writes to say why it failed is there to stay.
 
         `ignoring`: how the command lines of processes begin that do not count."""
         found: dict[str, object] = {}
@@ -152,7 +156,7 @@ class Cluster:
             left = {
                 "processes": {pid: line for pid, line in host.processes().items() if not line.startswith(ignoring)},
                 "listening": host.listening(),
-                "files": sorted(host.files() - self._files[number]),
+                "files": sorted(name for name in host.files() - self._files[number] if not _REPORT.search(name)),
             }
             found |= {f"{host.name} {kind}": value for kind, value in left.items() if value}
         return found

@@ -118,7 +118,7 @@ print('done')
 
 def test_a_writer_that_is_killed_leaves_a_whole_file(tmp_path):
     path = tmp_path / "t.json"
-    arguments = ["-np", "2", "--timeline-filename", str(path), "--timeline-mark-cycles", "--timeline-merge"]
+    arguments = ["-np", "2", "--timeline-filename", str(path), "--timeline-mark-cycles"]
     done = run_job([*arguments, *python(TRAIN)], environment={"KILL": "1"})
     assert done.code != 0
     for name in find([str(path)]):
@@ -130,10 +130,17 @@ def test_a_writer_that_is_killed_leaves_a_whole_file(tmp_path):
     assert len(ended) == 1
     assert "rank 1" in ended[0]
     assert any(event.get("name") == "SCHEDULE" for event in traces[1].events)
-    merged = json.loads((tmp_path / "t.all.json").read_text(encoding="utf-8"))
-    assert {event["tid"] for event in merged if event.get("name") == "ALLREDUCE"} == {0, 1}
     # Of rank 1 what came in its last tenth of a second may be missing.
     assert len(together(path)) > 500
+
+
+def test_rank_0_merges_the_files_when_it_is_asked_to(tmp_path):
+    path = tmp_path / "t.json"
+    program = "import torch, horovod.torch as hvd; hvd.init(); hvd.allreduce(torch.ones(3), name='x')"
+    done = run_job(["-np", "2", "--timeline-filename", str(path), "--timeline-merge", *python(program)])
+    assert done.code == 0, done.err
+    merged = json.loads((tmp_path / "t.all.json").read_text(encoding="utf-8"))
+    assert {event["tid"] for event in merged if event.get("name") == "ALLREDUCE"} == {0, 1}
 
 
 def test_files_that_cannot_be_had_or_fill_the_disk_are_a_warning(tmp_path):

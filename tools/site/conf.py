@@ -33,6 +33,7 @@ PAGES = {
         "docs/troubleshooting",
         "docs/hangs",
         "docs/slow",
+        "docs/timeline",
         "docs/debugging",
         "docs/performance",
         "benchmarks/*",
