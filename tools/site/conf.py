@@ -34,6 +34,7 @@ PAGES = {
         "docs/hangs",
         "docs/slow",
         "docs/timeline",
+        "docs/dashboard",
         "docs/debugging",
         "docs/performance",
         "benchmarks/*",

@@ -7,8 +7,11 @@ it is full, the launcher judges without.
 """
 
 import contextlib
+import fcntl
 import os
 import stat
+import sys
+import termios
 from typing import TypeVar
 
 import msgspec
@@ -105,9 +108,26 @@ class Teller:
 
     def tell(self, report: Report) -> None:
         """Writes the report if there is room."""
-        if self._fd >= 0:
-            with contextlib.suppress(OSError):
-                os.write(self._fd, encode(report))
+        self.write(encode(report))
+
+    def write(self, line: bytes) -> bool:
+        """Writes at most LIMIT bytes if there is room for them; has there been?"""
+        if self._fd < 0:
+            return False
+        try:
+            return os.write(self._fd, line) == len(line)
+        except OSError:
+            return False
+
+    def waiting(self) -> int:
+        """How many bytes nobody has read yet."""
+        if self._fd < 0:
+            return 0
+        try:
+            found = fcntl.ioctl(self._fd, termios.FIONREAD, bytes(4))
+        except OSError:
+            return 0
+        return int.from_bytes(found, sys.byteorder)
 
     def close(self) -> None:
         if self._fd >= 0:

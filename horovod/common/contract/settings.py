@@ -275,6 +275,11 @@ TABLE: Final = (
     Setting("HOROVOD_METRICS_ADDRESS", "text", "127.0.0.1",
             "address of that port; anybody who reaches it may read, so tell it another one where that is right",
             flag="--metrics-address", section=_WATCH),
+    Setting("HOROVOD_DASHBOARD", "bool", False,
+            "horovodrun serves a page that shows the job while it runs, on loopback, and prints its address "
+            "(docs/dashboard.md)", flag="--dashboard", section=_WATCH),
+    Setting("HOROVOD_DASHBOARD_PORT", "int", 0, "port of that page; 0: one that is free", low=0, high=65535,
+            flag="--dashboard-port", section=_WATCH),
     Setting("HOROVOD_LOG_LEVEL", "choice", "warning", "least severity that is logged, on stderr",
             choices=("trace", "debug", "info", "warning", "error", "fatal"), engine="log_level", flag="--log-level",
             yaml="logging.level", section=_WATCH),

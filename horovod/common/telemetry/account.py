@@ -8,7 +8,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from horovod.common.contract.settings import Settings
@@ -34,8 +34,17 @@ _PATIENCE = 0.5  # s at the end, for the last notes
 class Account:
     """Of one job, on one rank."""
 
-    def __init__(self, job: Job, engine: "Engine", post: Post, settings: Settings, link: Callable[[], float | None]):
-        """``link``: bytes a second that a link was measured to carry, asked for once."""
+    def __init__(
+        self,
+        job: Job,
+        engine: "Engine",
+        post: Post,
+        settings: Settings,
+        link: Callable[[], float | None],
+        more: Sequence[Outlet] = (),
+    ):
+        """``link``: bytes a second that a link was measured to carry, asked for once. ``more``: outlets beside those
+        that the settings ask for."""
         self._job, self._engine, self._post, self._settings, self._link_of = job, engine, post, settings, link
         self._interval = max(1.0, job.size / _NOTES)
         self._lock = threading.RLock()  # what follows, up to the events
@@ -52,6 +61,7 @@ class Account:
         self._pings: dict[int, Pings] = {}
         self._link: float | None = None
         self._outlets: list[Outlet] = []
+        self._more = more
         self._thread: threading.Thread | None = None
         self._wake, self._closed, self._heard = threading.Event(), threading.Event(), threading.Event()
         self._handlers: dict[str, Handler] = {
@@ -143,7 +153,7 @@ class Account:
         try:
             if self._together is not None:
                 self._link = self._link_of()
-                self._outlets = open_outlets(self._settings, self.job)
+                self._outlets = [*open_outlets(self._settings, self.job), *self._more]
             while not self._closed.is_set():
                 self._wake.wait()
                 self._wake.clear()

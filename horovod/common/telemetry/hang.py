@@ -43,7 +43,8 @@ class Hangs:
         self._answers: dict[int, dict[str, Any]] = {}
         self._looks: dict[int, list[dict[str, Any] | None]] = {}
         self._all: list[Waiting] | None = None
-        self._last_guess = ""
+        self.last_guess = ""
+        """The last sentence that said why the job waits."""
         self._unwritable = False
         self._heard_of_rank_0 = 0.0
         post.on("look", self._look)
@@ -135,9 +136,9 @@ class Hangs:
             facts = self._collect(stalled, suspects, unnoticed)
             path = self._write(facts)
             guess = explain.guess(facts)
-            repeated = guess == self._last_guess
+            repeated = guess == self.last_guess
             self._say(f"why the job still waits: {guess}" if repeated else explain.summary(facts, path))
-            self._last_guess = guess
+            self.last_guess = guess
         except Exception as error:  # what observes a job must not end it, nor show tracebacks of its own
             logging.getLogger("horovod").debug("telemetry: %s: %s", type(error).__name__, error)
         finally:

@@ -20,6 +20,7 @@ from horovod.common.telemetry.witness import Witness
 if TYPE_CHECKING:
     from horovod._core import Engine
     from horovod.common.telemetry.account import Account
+    from horovod.common.telemetry.live import Live
 
 _ABOUT_STEPS = ("stepping", "steps", "steps-last", "steps-ping", "steps-pong", "steps-heard")
 
@@ -38,7 +39,8 @@ class Telemetry:
         self.timelines = Timelines(job, engine, settings)
         self._account: Account | None = None
         self._making = threading.Lock()
-        self._of_account = (job, engine, self.post, settings, link)
+        self._live = self._open_live() if job.rank == 0 and settings.flag("HOROVOD_DASHBOARD") else None
+        self._of_account = (job, engine, self.post, settings, link, [self._live] if self._live is not None else [])
         for kind in _ABOUT_STEPS:
             self.post.on(kind, functools.partial(self._about_steps, kind))
         engine.wake_for_steps(self.post.box, b'["stepping",{}]')
@@ -63,6 +65,11 @@ class Telemetry:
                 self._account = Account(*self._of_account)
             return self._account
 
+    def _open_live(self) -> "Live":
+        from horovod.common.telemetry.live import Live
+
+        return Live(self.post, lambda: self._account, lambda: self.hangs.last_guess)
+
     def _about_steps(self, kind: str, rank: int, what: dict[str, Any]) -> None:
         self.account.heard(kind, rank, what)
 
@@ -73,6 +80,8 @@ class Telemetry:
         marks.close()
         if self._account is not None:
             self._account.close()
+        if self._live is not None:
+            self._live.finish()
         self.post.close()
         self.timelines.stop()
 
@@ -88,6 +97,8 @@ class Telemetry:
         """In a forked child, where its threads do not exist."""
         if self._door is not None:
             self._door.leave_in_child()
+        if self._live is not None:
+            self._live.leave_in_child()
 
 
 def _warn(rank: int, settings: Settings) -> Callable[[str], None]:

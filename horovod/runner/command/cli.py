@@ -156,6 +156,7 @@ def with_variables(settings: LaunchSettings, environ: Mapping[str, str]) -> Laun
         remote_python=checked.text("HOROVOD_REMOTE_PYTHON") or None,
         ssh_fanout=checked.integer("HOROVOD_SSH_FANOUT"),
         debug_rank=debugging.check(checked.integer("HOROVOD_DEBUG_RANK"), settings.slots),
+        dashboard=checked.integer("HOROVOD_DASHBOARD_PORT") if checked.flag("HOROVOD_DASHBOARD") else None,
         heartbeat_timeout=checked.number("HOROVOD_HEARTBEAT_TIMEOUT"),
         env_allow=_patterns(checked.text("HOROVOD_ENV_ALLOW")),
         env_deny=_patterns(checked.text("HOROVOD_ENV_DENY")),

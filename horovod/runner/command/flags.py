@@ -232,6 +232,10 @@ FLAGS: tuple[Flag, ...] = (
     _setting("HOROVOD_STATS_FILE", STATISTICS),
     _setting("HOROVOD_METRICS_PORT", STATISTICS, default="none"),
     _setting("HOROVOD_METRICS_ADDRESS", STATISTICS, value=_text("ADDR"), needs="--metrics-port"),
+    _setting("HOROVOD_DASHBOARD", STATISTICS, help="serve a page that shows the job while it runs, on loopback, and "
+             "print its address"),
+    _setting("HOROVOD_DASHBOARD_PORT", STATISTICS, help="port of that page", default="one that is free",
+             needs="--dashboard"),
 
     _setting(_DISABLE, STALL, exclusive="stall"),
     Flag(("--stall-check",), STALL, "warn about tensors that wait for some ranks (the default)", None, _DISABLE, "0",

@@ -15,6 +15,8 @@ from horovod.runner.base import linux
 from horovod.runner.base.exit_status import describe_status
 from horovod.runner.base.job_result import JobResult
 from horovod.runner.base.signals import SignalQueue
+from horovod.runner.dashboard.audience import Audience
+from horovod.runner.dashboard.opening import open_audience
 from horovod.runner.foreign import mpi_output
 from horovod.runner.job.policy import Policy
 from horovod.runner.job.watch import Watch
@@ -40,7 +42,25 @@ def run_command(
     output: OutputSink | None = None,
 ) -> JobResult:
     """Runs a launcher's command to its end, with what it prints shown by rank. Raises OSError."""
-    screen = Screen(settings, output, told=output is not None)  # only horovod.run gives one
+    audience = open_audience(settings)
+    try:
+        result = _run(command, variables, settings, signals, output, audience)
+        audience.end(result)
+    finally:
+        audience.close()
+    return result
+
+
+def _run(
+    command: list[str],
+    variables: Mapping[str, str],
+    settings: LaunchSettings,
+    signals: SignalQueue | None,
+    output: OutputSink | None,
+    audience: Audience,
+) -> JobResult:
+    screen = Screen(settings, output, told=output is not None, audience=audience)  # only horovod.run gives one
+    screen.announce()
     watch = Watch(screen, Policy(time.monotonic(), None, _USER_GRACE), signals, len(settings.slots))
     try:
         if settings.verbose:
@@ -69,6 +89,8 @@ class ForeignAttempt:
         self.endings = Endings(self.hosts)
         here = all(hosts.is_local(name) for name in set(self.hosts.values()))
         self._reports = ReportPipe() if here else None  # no process of another host could write there
+        if watch.screen.audience.address and not here:
+            watch.screen.say("the live page has no figures: those of ranks on other hosts reach only our own launcher")
         self.own = b""
         self._own_line = b""
         self.code: int | None = None
@@ -139,6 +161,7 @@ class ForeignAttempt:
         return min((at for at in (self._kill_at, self._drain_until) if at is not None), default=None)
 
     def tick(self, now: float, listening: bool) -> None:
+        self._screen.audience.phase("RUNNING" if self._drain_until is None else "ENDED")
         if self._kill_at is not None and now >= self._kill_at:
             self._kill_at = None
             self._kill()
@@ -176,6 +199,7 @@ class ForeignAttempt:
     def _hear(self, reports: ReportPipe) -> None:
         for line in reports.read():
             self.endings.hear(line)
+            self._screen.audience.heard(line)
 
     def _read(self, fd: int) -> None:
         try:

@@ -68,6 +68,7 @@ class Attempt:
         self._environ = environ
         self._watch = watch
         self._screen = watch.screen
+        self._audience = watch.screen.audience
         self._policy = watch.policy
         self._stdin = stdin
         self._payload = payload
@@ -177,6 +178,7 @@ class Attempt:
 
     def tick(self, now: float, listening: bool) -> None:
         self._take_troubles(self._fleet.look(now, listening))
+        self._audience.phase(self._policy.phase.name)
         if self._fleet.connected:
             self._watch.connected()
         if remark := self._strangers.early(now, self._called()):
@@ -238,11 +240,13 @@ class Attempt:
             self._take_stream(agent, report)
         elif isinstance(report, Said):
             self.endings.hear(report.report)
+            self._audience.heard(report.report)
         elif isinstance(report, Exited):
             self._end_rank(report)
         elif isinstance(report, Started):
             self._policy.started()
             self._started.add(agent.host)
+            self._audience.started(report.pids)
             if len(self._started) == len(self._fleet.agents):
                 self._strangers.started(time.monotonic())
             self._tell(f"processes on host {agent.host}: {', '.join(f'rank {r} pid {p}' for r, p in report.pids)}")
@@ -281,6 +285,7 @@ class Attempt:
         rank = report.rank
         self._screen.finish(rank)
         self.endings.end(report, self._screen.tail(rank))
+        self._audience.exited(rank, report.status, report.error)
         self._tell(f"rank {rank} ended: {report.error or describe_status(report.status)}")
         if report.status != 0:
             self._policy.failed(time.monotonic())

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 
 from horovod.runner.base.job_result import JobResult
 from horovod.runner.base.signals import SignalQueue
+from horovod.runner.dashboard.audience import Audience
+from horovod.runner.dashboard.opening import open_audience
 from horovod.runner.job.attempt import Attempt
 from horovod.runner.job.orders import make_fleet, store_connections
 from horovod.runner.job.policy import Policy
@@ -53,7 +55,17 @@ class Job:
         """
         fleet = make_fleet(self._settings, self._environ)
         connections = store_connections(fleet)
-        screen = Screen(self._settings, self._output, told=self._want_results)
+        audience = open_audience(self._settings)
+        try:
+            result = self._run(fleet, connections, audience)
+            audience.end(result)
+        finally:
+            audience.close()
+        return result
+
+    def _run(self, fleet: Fleet, connections: int, audience: Audience) -> JobResult:
+        screen = Screen(self._settings, self._output, told=self._want_results, audience=audience)
+        screen.announce()
         policy = Policy(time.monotonic(), self._settings.start_timeout)
         watch = Watch(screen, policy, self._signals, len(self._settings.slots))
         try:

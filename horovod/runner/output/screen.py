@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from horovod.runner.dashboard.audience import Audience
 from horovod.runner.output.display import Display
 from horovod.runner.output.output import OutputQueue, OutputSink
 from horovod.runner.output.rank_files import RankFiles
@@ -35,10 +36,17 @@ class FirstException:
 class Screen:
     """Takes output as it comes; `queue` is written by the launcher's loop."""
 
-    def __init__(self, settings: LaunchSettings, output: OutputSink | None, told: bool = False) -> None:
-        """`told`: the caller gets the exception of the rank that fails first, so here its message is enough. Raises
-        OSError when the files cannot be made.
+    def __init__(
+        self,
+        settings: LaunchSettings,
+        output: OutputSink | None,
+        told: bool = False,
+        audience: Audience | None = None,
+    ) -> None:
+        """`told`: the caller gets the exception of the rank that fails first, so here its message is enough.
+        `audience`: who is told the same. Raises OSError when the files cannot be made.
         """
+        self.audience = audience or Audience()
         self.queue = output or OutputQueue()
         self.display = Display(
             self.queue,
@@ -61,6 +69,7 @@ class Screen:
             tail = self._tails[rank]
             tail += report.data
             del tail[: -verdict.TAIL_LIMIT]
+        self.audience.output(rank, stream, report.data)
         self.display.show(rank, stream, report.data, time.monotonic())
         if self._files is not None:
             try:
@@ -83,8 +92,17 @@ class Screen:
 
     def say(self, text: str) -> None:
         """Words of the launcher itself."""
+        self.audience.said(text)
+        self._write(text)
+
+    def _write(self, text: str) -> None:
         lines = "".join(f"horovodrun: {line}\n" for line in text.splitlines())
         self.queue.put(2, lines.encode(errors="surrogateescape"))
+
+    def announce(self) -> None:
+        """Where the live page is, if there is one."""
+        if self.audience.address:
+            self._write(f"live page: {self.audience.address}")
 
     def close(self) -> None:
         """Raises RankFileError for what could not be written to the last."""

@@ -60,6 +60,7 @@ class LaunchSettings:
     mpi: MpiOptions | None = None  # started by mpirun
     jsrun: bool = False
     debug_rank: int | None = None
+    dashboard: int | None = None  # port of the live page, 0: any; None: no page
     own_python: bool = False  # the command is what follows the interpreter that runs the host's agent
 
     @property

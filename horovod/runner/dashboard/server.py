@@ -1,0 +1,193 @@
+"""Serves the live page, on loopback only, to whoever has the address with its token.
+
+One thread for each connection, each with a deadline: a page that does not read is hung up on, and none is waited for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import re
+import secrets
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+HOST = "127.0.0.1"
+INTERVAL = 1.0  # s between two words to a page
+PATIENCE = 5.0  # s for a request to come, and for a page to take what it is told
+MOST_PAGES = 16
+_MOST_CONNECTIONS = 64
+_BUFFER = 256 << 10  # bytes that wait in the kernel for a page
+_PAGE = Path(__file__).with_name("page")
+_HOSTS = re.compile(r"(127\.0\.0\.1|localhost)(:\d+)?", re.IGNORECASE)  # any port: it may be that of a tunnel
+_FILES = {
+    "": ("index.html", "text/html; charset=utf-8"),
+    "page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "charts.js": ("charts.js", "text/javascript; charset=utf-8"),
+    "page.css": ("page.css", "text/css; charset=utf-8"),
+}
+_POLICY = "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+Feed = Callable[[int], tuple[int, bytes]]
+"""Called with the version that a page knows: (version, what has changed, as JSON)."""
+
+
+class Server:
+    """Serves until ``close``."""
+
+    def __init__(self, port: int, feed: Feed) -> None:
+        """``port``: 0 for any. Raises OSError when it cannot be had."""
+        self._token = secrets.token_urlsafe(24)
+        self._over = threading.Event()
+        self._closed = threading.Event()
+        self._pages = _Count(MOST_PAGES)
+        self._server = _Http((HOST, port), self._token, feed, self._pages, self._over)
+        self.port = int(self._server.server_address[1])
+        self.address = f"http://{HOST}:{self.port}/{self._token}/"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="hvd-page", daemon=True)
+        self._thread.start()
+
+    def finish(self, seconds: float) -> None:
+        """The job is over: waits for open pages to take the last word, so long at most."""
+        self._over.set()
+        end = time.monotonic() + seconds
+        while self._pages.used and time.monotonic() < end:
+            time.sleep(0.01)
+
+    def close(self) -> None:
+        """May be called again."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        self._over.set()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class _Count:
+    """How many there are, of so many at most."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self.used = most, 0
+        self._lock = threading.Lock()
+
+    def take(self) -> bool:
+        with self._lock:
+            if self.used >= self._most:
+                return False
+            self.used += 1
+            return True
+
+    def give(self) -> None:
+        with self._lock:
+            self.used -= 1
+
+
+class _Http(socketserver.ThreadingMixIn, socketserver.TCPServer):
+    # No HTTPServer: that asks the resolver for this machine's name.
+    daemon_threads = True
+    block_on_close = False
+    allow_reuse_address = True
+    request_queue_size = 32
+
+    def __init__(self, address: tuple[str, int], token: str, feed: Feed, pages: _Count, over: threading.Event) -> None:
+        self.token, self.feed, self.pages, self.over = token, feed, pages, over
+        self._connections = _Count(_MOST_CONNECTIONS)
+        super().__init__(address, _Handler)
+
+    def verify_request(self, request: object, client_address: object) -> bool:
+        return self._connections.take()
+
+    def process_request_thread(self, request: socket.socket, client_address: object) -> None:  # type: ignore[override]
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._connections.give()
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A page that was closed in the middle; nobody wants to read of it."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Http
+    timeout = PATIENCE  # of each wait for the other end
+    server_version, sys_version = "horovodrun", ""
+
+    def do_GET(self) -> None:
+        name = self._name()
+        if name is None:
+            return
+        if name == "events":
+            self._tell()
+        elif name in _FILES:
+            self._send_file(*_FILES[name])
+        else:
+            self.send_error(HTTPStatus.NOT_FOUND)
+
+    def _name(self) -> str | None:
+        """What is asked for; None: it has been refused."""
+        host = self.headers.get("Host", "")
+        origin = self.headers.get("Origin")
+        if _HOSTS.fullmatch(host) is None:
+            # A page elsewhere, whose name was made to lead here.
+            self.send_error(HTTPStatus.FORBIDDEN, "this host name is not served")
+            return None
+        if origin is not None and origin != f"http://{host}":
+            self.send_error(HTTPStatus.FORBIDDEN, "other origins get nothing")
+            return None
+        token, slash, name = self.path.partition("?")[0].removeprefix("/").partition("/")
+        if not slash or not hmac.compare_digest(token.encode(), self.server.token.encode()):
+            self.send_error(HTTPStatus.FORBIDDEN, "open the address that horovodrun has printed, with its token")
+            return None
+        if name != "" and self.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
+            self.send_error(HTTPStatus.FORBIDDEN, "other origins get nothing")
+            return None
+        return name
+
+    def _send_file(self, name: str, kind: str) -> None:
+        body = _PAGE.joinpath(name).read_bytes()
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _tell(self) -> None:
+        """Server-sent events, until the job is over or the page does not read any more."""
+        if not self.server.pages.take():
+            self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, f"{MOST_PAGES} pages are open already")
+            return
+        try:
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
+            self.send_response(HTTPStatus.OK)
+            self.send_header("Content-Type", "text/event-stream")
+            self.end_headers()
+            version, over = 0, False
+            while not over:
+                over = self.server.over.wait(INTERVAL if version else 0)
+                version, changes = self.server.feed(version)
+                self.connection.sendall(b"data: " + changes + b"\n\n")  # within PATIENCE, or never
+        except OSError:
+            self.close_connection = True
+        finally:
+            with contextlib.suppress(OSError):
+                self.connection.shutdown(socket.SHUT_WR)
+            self.server.pages.give()
+
+    def end_headers(self) -> None:
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("Content-Security-Policy", _POLICY)
+        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
+        self.send_header("Referrer-Policy", "no-referrer")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        super().end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass

@@ -1,0 +1,171 @@
+"""What is kept of a job, and what a page is told of it."""
+
+import json
+import sys
+
+import msgspec
+
+from horovod.common.contract import live, reasons
+from horovod.runner.dashboard.state import NAMES, State
+from tests.runner.dashboard.jobs import parts, second, slots
+
+
+def filled(size=2):
+    state = State("python train.py", slots(size))
+    for rank in range(size):
+        state.started(rank, 100 + rank)
+        state.heard(reasons.encode(reasons.Called(rank, 100 + rank)), 1.0)
+    return state
+
+
+def test_a_page_is_told_all_first_and_then_what_is_new():
+    state = filled()
+    first = state.since(0, 2.0)
+    assert first["job"]["phase"] == "starting"
+    assert (first["job"]["size"], first["job"]["hosts"], first["job"]["command"]) == (2, 1, "python train.py")
+    assert [(r["rank"], r["host"], r["pid"], r["state"]) for r in first["ranks"]] == [
+        (0, "host0", 100, "training"),
+        (1, "host0", 101, "training"),
+    ]
+    assert state.since(first["version"], 3.0) == {"version": first["version"], "now": 3.0}
+    state.phase("RUNNING")
+    state.output(1, 1, b"hello\n")
+    news = state.since(first["version"], 4.0)
+    assert news["job"]["phase"] == "running"
+    assert news["lines"] == [{"rank": 1, "count": 1, "now": "", "lines": [[1, "hello"]]}]
+    assert "ranks" not in news
+
+
+def test_steps_are_followed():
+    state = filled()
+    for at in range(3):
+        for line in second(2, at, 20 * at, loss=1.0 - at / 4):
+            state.heard(line, 10.0 + at)
+    told = state.since(0, 13.0)
+    assert (told["job"]["made"], told["job"]["rate"], told["job"]["stepped"]) == (40, 20.0, 12.0)
+    assert told["job"]["last"].rank == 1
+    named = told["job"]["parts"]
+    assert named["step"] == 0.05
+    assert abs(sum(named[name] for name in ("data", "compute", "hidden", "exposed")) - 0.05) < 1e-9
+    assert [row[:2] for row in told["steps"]["rows"]] == [[11.0, 20.0], [12.0, 20.0]]
+    assert told["ranks"][1]["share"] == 0.7
+    (value,) = told["values"]
+    assert (value["name"], value["mean"], value["ranks"]) == ("loss", 0.5, 2)
+    assert value["course"]["rows"] == [[10.0, 1.0], [11.0, 0.75], [12.0, 0.5]]
+    version = told["version"]
+    for line in second(2, 2, 40):
+        state.heard(line, 14.0)
+    assert state.since(version, 14.0) == {"version": version, "now": 14.0}  # the same again is nothing new
+
+
+def test_ranks_that_tell_earlier_than_others_do_not_make_the_rate_jump():
+    state = filled()
+    # Another rank's note comes between two of rank 0's own.
+    for at, made, own in ((1.0, 100, 100), (2.0, 200, 200), (2.0, 290, 200), (3.0, 300, 300)):
+        state.heard(live.encode(live.Overall(at, made, own)), at)
+        assert state.since(0, at)["job"]["rate"] in (None, 100.0)
+    assert state.since(0, 9.0)["job"]["rate"] == 100.0
+
+
+def test_waiting_operations_come_and_go():
+    state = filled()
+    waiting = [
+        {"name": 'grad/"<i>"\n重み', "age": 3.0, "ready": [0], "missing": [1]},
+        {"name": "b", "age": 9.0, "ready": [0], "missing": [1]},
+    ]
+    state.heard(live.encode(live.of_waits(waiting, "rank 1 sleeps")), 1.0)
+    told = state.since(0, 1.0)["waiting"]
+    assert (told["total"], told["why"]) == (2, "rank 1 sleeps")
+    assert [row["name"] for row in told["rows"]] == ["b", 'grad/"<i>" 重み']
+    assert told["rows"][0] == {"name": "b", "age": 9.0, "ready": 1, "lacking": 1, "missing": [1]}
+    version = state.version
+    state.heard(live.encode(live.of_waits([], "")), 2.0)
+    assert state.since(version, 2.0)["waiting"] == {"total": 0, "rows": [], "why": ""}
+
+
+def test_ends_are_told_and_stay():
+    state = filled()
+    state.exited(0, "exit code 0", failed=False)
+    state.exited(1, "killed by signal 9 (SIGKILL)", failed=True)
+    state.end(137, "rank 1 on host host0 failed first: killed by signal 9\n<script>alert(1)</script>", 1, 12.34)
+    state.phase("ENDED")
+    told = state.since(0, 20.0)
+    assert [(r["state"], r["end"]) for r in told["ranks"]] == [
+        ("ended", "exit code 0"),
+        ("failed", "killed by signal 9 (SIGKILL)"),
+    ]
+    assert told["job"]["phase"] == "failed"
+    assert (told["job"]["ended"]["code"], told["job"]["ended"]["rank"], told["job"]["ended"]["after"]) == (137, 1, 12.3)
+    assert told["job"]["ended"]["message"].endswith("\n<script>alert(1)</script>")
+
+
+def test_what_is_no_report_of_this_job_changes_nothing():
+    state = filled()
+    version = state.version
+    rows = live.encode(live.Rows([live.Row(7, 1), live.Row(-1, 1)]))
+    for line in (
+        b"",
+        b"{",
+        b"[]",
+        b'{"type":"live-job"}',
+        b"\xff\n",
+        b'{"type":"live-job","at":"x","made":1}',
+        rows,
+        reasons.encode(reasons.Called(9)),
+    ):
+        state.heard(line, 1.0)
+    assert state.version == version
+
+
+def test_memory_is_bounded_whatever_ranks_print_and_report():
+    state = filled(4)
+    for i in range(300):
+        state.output(i % 4, 1 + i % 2, b"word " * 20_000 + b"\n" * (i % 50))
+        values = [live.Value(f"n{i}.{j}", 1.0, 1.0, 1.0, 1) for j in range(20)]
+        for line in live.packed([], values):
+            state.heard(line, float(i))
+        state.said("x" * 10_000)
+    told = msgspec.json.encode(state.since(0, 1.0))
+    assert len(state._values) == NAMES
+    assert len(told) < 400_000
+    assert sys.getsizeof(told) < 400_100
+
+
+def test_messages_fit_into_the_pipe_whatever_their_names():
+    strange = '\udcff\x01\n"' * 1000  # longer names are cut, so these are one
+    reported = {
+        **dict.fromkeys([strange + str(i) for i in range(3)], 1.0),
+        **{"\x02" * 98 + str(i): 1.0 for i in range(9)},
+    }
+    seconds = {"step": 1 / 3, "data": None, "compute": 1 / 3, "exposed": 1e-9 / 3, "hidden": 2 / 3}
+    ranks = [
+        {
+            "rank": rank,
+            "made": 5,
+            "steps": 2,
+            "late": {"share": 1 / 3, "seconds": 1 / 7},
+            "reported": dict.fromkeys(reported, float("nan")) if rank == 1 else reported,
+            **{f"{part}_seconds": value for part, value in seconds.items()},
+        }
+        for rank in range(300)
+    ]
+    none = {"steps": 0, "last": None}
+    job = {**none, "link_bandwidth": None, "lately": none, "sentence": "s" * 5000, "ranks": ranks}
+    lines = [
+        live.encode(live.of_job(job, 1.0)),
+        *live.packed(live.of_ranks(job["ranks"]), live.of_values(job["ranks"])),
+    ]
+    waiting = [{"name": "\x01" * 500, "age": 1.0, "ready": [0], "missing": list(range(1, 300))}] * 50
+    lines.append(live.encode(live.of_waits(waiting, "\x02" * 1000)))
+    assert max(map(len, lines)) <= reasons.LIMIT
+    found = [live.decode(line) for line in lines]
+    assert all(found)
+    rows = [row for one in found if isinstance(one, live.Rows) for row in one.rows]
+    assert [row.rank for row in rows] == list(range(300))
+    assert found[-1].total == 50
+    assert len(found[-1].waits[0].missing) == 16
+    assert reasons.decode(lines[0]) is None
+    (nan,) = [v for one in found if isinstance(one, live.Values) for v in one.values if "?" in v.name]
+    assert (nan.mean, nan.ranks) == (None, 900)
+    assert json.loads(lines[0])["type"] == "live-job"
+    assert live.decode(live.encode(live.Rows([live.Row(1, 2, parts())]))) == live.Rows([live.Row(1, 2, parts())])
