@@ -7,6 +7,7 @@ bug. ``fuzz/fuzz.py`` looks for inputs, ``tests/security/test_corpus.py`` runs t
 from __future__ import annotations
 
 import contextlib
+import json
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,12 +15,14 @@ from pathlib import Path
 import msgspec
 
 from horovod._version import __version__
-from horovod.common.contract import reasons
+from horovod.common.contract import live, reasons
 from horovod.common.security.auth import Acceptor, AuthError, Connector, Place
 from horovod.common.store.messages import Exchange, Get, Reply, Request, Set
 from horovod.common.store.table import MAX_TOTAL_BYTES, Table
 from horovod.common.wiring import peers
 from horovod.runner.base.errors import AgentError
+from horovod.runner.dashboard.state import State
+from horovod.runner.plan.hosts import Slot
 from horovod.runner.protocol import messages
 from horovod.runner.protocol.messages import FrameReader
 from horovod.runner.verdict import verdict
@@ -93,6 +96,19 @@ def endings(data: bytes) -> None:
     assert verdict.judge(job.ends) is not None
 
 
+def live_page(data: bytes) -> None:
+    """What rank 0 reports there for the live page, and what a page is told of it."""
+    state = State("command", [Slot(rank, 4, rank, 4, 0, 1, "h") for rank in range(4)])
+    for number, line in enumerate(data.split(b"\n")):
+        state.heard(line, float(number))
+        state.output(number % 4, 1 + number % 2, line)
+        message = live.decode(line)
+        assert message is None or live.decode(live.encode(message)) is not None
+    told = json.loads(msgspec.json.encode(state.since(0, 1.0)))
+    assert told["version"] == state.version
+    assert state.since(state.version, 1.0) == {"version": state.version, "now": 1.0}
+
+
 def acceptor(data: bytes) -> None:
     """A handshake with somebody who does not know the key; the first byte cuts it into pieces."""
     _never_done(Acceptor(KEY, 7, 1), data)
@@ -136,7 +152,7 @@ def _frames(data: bytes) -> Iterator[bytes]:
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
-    target.__name__: target for target in (store, requests, reports, endings, acceptor, connector, records)
+    target.__name__: target for target in (store, requests, reports, endings, live_page, acceptor, connector, records)
 }
 
 
@@ -165,6 +181,12 @@ def seeds() -> Iterator[tuple[str, str, bytes]]:
     ended = [reasons.Called(0), reasons.Left(0, "the process ended"), reasons.Ending(1, "lost", [0])]
     ended += [reasons.Refused(0), reasons.Ending(2, "absent", [0, 3], 30.0)]
     yield "endings", "honest", b"".join(map(reasons.encode, ended))
+    last, parts = live.Last(1, 0.7, 0.008), live.Parts(0.05, 0.01, 0.02, 0.02, 0.01)
+    shown: list[live.Message] = [live.Overall(1.0, 9, 8, parts, parts, 1e9, 2e9, last, None, "s")]
+    shown += [live.Rows([live.Row(0, 9, parts, 0.7, 0.01)]), live.Values([live.Value("loss", 0.5, 0.1, None, 4)])]
+    shown += [live.Waits(1, [live.Wait("grad", 3.0, 1, 1, [1])], "why"), live.Overall(2.0, 19, 18)]
+    yield "live_page", "honest", b"".join(map(live.encode, shown))
+    yield "live_page", "large", b'{"type":"live-job","at":1e999,"made":-9223372036854775808,"own":18446744073709551615}'
     for target in ("requests", "reports"):
         yield target, "not-utf8", messages.frame(messages.Notice("n")).replace(b"\xa1n", b"\xa1\xff")
         yield target, "nested", struct.pack(">I", 2008) + b"\x82\xa4type\xa1x" + b"\x91" * 2000

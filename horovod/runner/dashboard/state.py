@@ -117,6 +117,9 @@ class State:
 
     def end(self, code: int, message: str, rank: int | None, now: float) -> None:
         """The job is over. `rank`: the one that failed first."""
+        for number, one in self._ranks.items():
+            if one.state not in ("ended", "failed"):  # under other launchers nobody tells how
+                one.state, one.version = "failed" if number == rank else "ended", self._next()
         said = "\n".join(text(line) for line in message.splitlines()[:_SAID])
         self._job.ended = {"code": code, "message": said, "rank": rank, "after": round(now, 1)}
         self._job.phase, self._job.version = "failed" if code else "ended", self._next()

@@ -1,0 +1,111 @@
+"""What rank 0 sends for the live page."""
+
+import os
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from horovod.common.contract import live, reasons
+from horovod.common.telemetry.live import Live
+from horovod.runner.agent.report_pipe import ReportPipe
+from tests.common.telemetry.test_account import again_and_again
+from tests.runner.launching import eventually
+
+
+@pytest.fixture
+def pipe(monkeypatch):
+    made = ReportPipe()
+    monkeypatch.setenv(reasons.PIPE, made.name)
+    yield made
+    os.close(made.fd)
+
+
+class Post:
+    """Somebody waits whenever it is asked."""
+
+    def __init__(self):
+        self.handlers = []
+        self.on_waiting = self.handlers.append
+
+    def ask_who_waits(self):
+        waiting = [
+            {"name": "grad", "set": 0, "age": 3.0, "ready": [0], "missing": [1]},
+            {"name": "new", "set": 0, "age": 0.01, "ready": [0], "missing": [1]},
+        ]
+        for handler in self.handlers:
+            handler({"asked": True, "waiting": waiting})
+            handler({"asked": False, "waiting": []})  # a warning about a stall
+
+
+def account(size):
+    ranks = [
+        {"rank": rank, "made": 9, "steps": 0, "late": {"share": 0.0, "seconds": 0.0}, "reported": {"loss": float(rank)}}
+        for rank in range(size)
+    ]
+    none = {"steps": 0, "last": None}
+    return SimpleNamespace(job=lambda: {**none, "lately": none, "link_bandwidth": None, "sentence": "", "ranks": ranks})
+
+
+def test_it_tells_from_the_beginning_and_to_the_end(pipe, monkeypatch):
+    monkeypatch.setattr("horovod.common.telemetry.live.INTERVAL", 0.01)
+    known = []
+    told = []
+    one = Live(Post(), lambda: known[0] if known else None, lambda: "rank 1 sleeps")
+
+    def read():
+        told.extend(map(live.decode, pipe.read()))
+        return told
+
+    eventually(lambda: any(m.waits for m in read()), 20, "an operation waits, before there is any step")
+    assert {type(message) for message in told} == {live.Waits}
+    (wait,) = next(message.waits for message in told if message.waits)
+    assert (wait.name, wait.missing) == ("grad", [1])
+    assert told[-1].why == "rank 1 sleeps"
+    known.append(account(3))
+    eventually(lambda: any(isinstance(m, live.Rows) for m in read()), 20, "ranks are told of")
+    read()
+    del told[:]
+    one.finish()
+    kinds = {type(message): message for message in read()}
+    assert kinds[live.Overall].made == 9
+    assert [row.rank for row in kinds[live.Rows].rows] == [0, 1, 2]
+    assert kinds[live.Values].values == [live.Value("loss", 1.0, 0.0, 2.0, 3)]
+    assert kinds[live.Waits].total == 0
+    assert not [thread for thread in threading.enumerate() if thread.name == "hvd-live"]
+
+
+def test_nobody_waits_for_a_launcher_that_does_not_read_and_reports_still_have_room(pipe, monkeypatch):
+    monkeypatch.setattr("horovod.common.telemetry.live.INTERVAL", 0.01)
+    one = Live(Post(), lambda: account(3000), str)
+    eventually(lambda: one._teller.waiting() >= 32 << 10, 20, "the pipe is as full as it may be")
+    seen = set()
+    teller = reasons.Teller(os.environ[reasons.PIPE])
+    teller.tell(reasons.Ending(1, "own"))
+    lines = pipe.read()
+    assert reasons.Ending(1, "own") in map(reasons.decode, lines)
+
+    def read():
+        for message in map(live.decode, [*lines, *pipe.read()]):
+            if isinstance(message, live.Rows):
+                seen.update(row.rank for row in message.rows)
+        return seen == set(range(3000))
+
+    eventually(read, 20, "what found no room comes later")
+    one.finish()
+    teller.close()
+
+
+def test_without_a_launcher_of_ours_it_tells_nobody(monkeypatch):
+    monkeypatch.delenv(reasons.PIPE, raising=False)
+    one = Live(Post(), lambda: account(3), str)
+    one.finish()
+
+
+def test_it_ends_with_its_job_and_leaves_nothing_behind(pool, pipe):
+    environment = {"HOROVOD_DASHBOARD": "1", reasons.PIPE: pipe.name}
+    for seen in pool(2, initialized=False, **environment).run(again_and_again, 4):
+        assert len({(files, threads) for _, _, files, threads in seen[1:]}) == 1, seen
+    told = [live.decode(line) for line in pipe.read()]
+    overall = [message for message in told if isinstance(message, live.Overall)]
+    assert {message.made for message in overall} >= {12}
