@@ -19,7 +19,7 @@ from horovod.runner.command import config_file, help, words
 from horovod.runner.command.config_file import Config
 from horovod.runner.command.flags import FLAGS, GROUPS, Flag
 from horovod.runner.job import debugging
-from horovod.runner.plan import hosts
+from horovod.runner.plan import environment, hosts
 from horovod.runner.plan.hosts import Slot
 from horovod.runner.plan.settings import LaunchSettings, MpiOptions, mpi_options
 
@@ -152,6 +152,7 @@ def with_variables(settings: LaunchSettings, environ: Mapping[str, str]) -> Laun
     check_affinity(checked.integers("HOROVOD_THREAD_AFFINITY") or [], settings.slots)
     return replace(
         settings,
+        variables={name: text for name, text in settings.variables.items() if name not in environment.NOT_PASSED_ON},
         start_timeout=checked.number("HOROVOD_START_TIMEOUT"),
         remote_python=checked.text("HOROVOD_REMOTE_PYTHON") or None,
         ssh_fanout=checked.integer("HOROVOD_SSH_FANOUT"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -75,8 +76,9 @@ class Dashboard(Audience):
             self._state.exited(rank, error or describe_status(status), failed=status != 0)
 
     def end(self, result: JobResult) -> None:
+        stopped = signal.Signals(result.stopped_by).name if result.stopped_by else ""
         with self._lock:
-            self._state.end(result.exit_code, result.message, result.failed_rank, self._now())
+            self._state.end(result.exit_code, result.message, result.failed_rank, self._now(), stopped)
         self._server.finish(_LAST_WORD)
         self.close()
 

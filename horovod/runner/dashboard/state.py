@@ -115,14 +115,15 @@ class State:
         one = self._ranks[rank]
         one.state, one.end, one.version = "failed" if failed else "ended", text(how), self._next()
 
-    def end(self, code: int, message: str, rank: int | None, now: float) -> None:
-        """The job is over. `rank`: the one that failed first."""
+    def end(self, code: int, message: str, rank: int | None, now: float, stopped: str = "") -> None:
+        """The job is over. `rank`: the one that failed first. `stopped`: the signal that has ended it, if one has."""
         for number, one in self._ranks.items():
             if one.state not in ("ended", "failed"):  # under other launchers nobody tells how
                 one.state, one.version = "failed" if number == rank else "ended", self._next()
         said = "\n".join(text(line) for line in message.splitlines()[:_SAID])
-        self._job.ended = {"code": code, "message": said, "rank": rank, "after": round(now, 1)}
-        self._job.phase, self._job.version = "failed" if code else "ended", self._next()
+        self._job.ended = {"code": code, "message": said, "rank": rank, "stopped": stopped, "after": round(now, 1)}
+        phase = "stopped" if stopped else "failed" if code else "ended"
+        self._job.phase, self._job.version = phase, self._next()
 
     def heard(self, line: bytes, now: float) -> None:
         """A worker's report; what is none is passed over."""

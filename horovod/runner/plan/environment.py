@@ -8,13 +8,15 @@ from collections.abc import Collection, Iterable, Mapping
 from horovod.common.contract.worker_env import WorkerEnv
 from horovod.runner.plan.hosts import Slot
 
-# Shell functions, the shell's memory, a device choice that would differ per host, keys of other launchers and jobs, and
-# descriptors of a job that this launcher itself may be a worker of.
+# Shell functions, the shell's memory, a device choice that would differ per host, keys of other launchers and jobs,
+# descriptors of a job that this launcher itself may be a worker of, and the port of its page, which a launcher among
+# its workers could not have too.
 NOT_PASSED_ON = (
     "BASH_FUNC_*",
     "OLDPWD",
     "*CUDA_VISIBLE_DEVICES",
     "_HOROVOD_SECRET_KEY",
+    "HOROVOD_DASHBOARD_PORT",
     "HOROVOD_JOB_KEY",
     "HOROVOD_KEY_FD",
     "HOROVOD_KEY_FILE",

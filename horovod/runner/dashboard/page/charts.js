@@ -52,23 +52,41 @@ export function line(svg, rows, label, clock, words, fromZero) {
   svg.replaceChildren(...parts);
 }
 
+// As many rects as are needed, those that are there first: in a large job there are thousands of them.
+function rects(svg, count, box) {
+  svg.setAttribute("viewBox", box);
+  svg.setAttribute("preserveAspectRatio", "none");
+  while (svg.childElementCount > count) svg.lastChild.remove();
+  while (svg.childElementCount < count) svg.append(shape("rect", {y: 0}));
+  return svg.children;
+}
+
+function set(rect, name, value) {
+  if (rect.getAttribute(name) !== value) rect.setAttribute(name, value);
+}
+
 // A cell for each share, the darker the greater.
 export function strip(svg, shares, words) {
   svg.setAttribute("aria-label", words);
-  svg.setAttribute("viewBox", `0 0 ${shares.length || 1} 1`);
-  svg.setAttribute("preserveAspectRatio", "none");
-  svg.replaceChildren(...shares.map((share, i) => shape("rect", {x: i, y: 0, width: shares.length > 40 ? 0.9 : 0.995, height: 1, opacity: Math.min(1, 0.04 + share).toFixed(2)})));
+  const cells = rects(svg, shares.length, `0 0 ${shares.length || 1} 1`);
+  shares.forEach((share, i) => {
+    set(cells[i], "x", String(i));
+    set(cells[i], "width", shares.length > 40 ? "0.9" : "0.995");
+    set(cells[i], "height", "1");
+    set(cells[i], "opacity", Math.min(1, 0.04 + share).toFixed(2));
+  });
 }
 
 // Widths of parts of `whole`, side by side.
 export function bar(svg, parts, classes, whole) {
-  svg.setAttribute("viewBox", "0 0 100 8");
-  svg.setAttribute("preserveAspectRatio", "none");
+  const layers = rects(svg, classes.length, "0 0 100 8");
   let at = 0;
-  svg.replaceChildren(...classes.map((name, i) => {
+  classes.forEach((name, i) => {
     const width = whole ? (parts[i] || 0) / whole * 100 : 0;
-    const made = shape("rect", {class: name, x: at.toFixed(2), y: 0, width: width.toFixed(2), height: 8});
+    set(layers[i], "class", name);
+    set(layers[i], "x", at.toFixed(1));
+    set(layers[i], "width", width.toFixed(1));
+    set(layers[i], "height", "8");
     at += width;
-    return made;
-  }));
+  });
 }

@@ -7,15 +7,14 @@ const CLASSES = ["data", "compute", "hidden-part", "exposed"];
 const KEPT = 200;  // lines of a rank
 const STATES = {starting: "starting", running: "runs", training: "in the job", ended: "ended", failed: "failed"};
 const PHASES = {starting: "The job is starting", running: "The job is running", failing: "A rank has failed", stopping: "The job is being stopped",
-  ending: "The job is ending", ended: "The job has ended well", failed: "The job has failed"};
+  ending: "The job is ending", ended: "The job has ended well", failed: "The job has failed", stopped: "The job was stopped"};
 
 // ---- words --------------------------------------------------------------------------------------------------------------------
 const number = v => v === null || v === undefined ? "–" : v.toLocaleString("en", {maximumSignificantDigits: 4});
 const short = v => v.toLocaleString("en", {maximumSignificantDigits: 3});
 const count = v => v === null || v === undefined ? "–" : v.toLocaleString("en");
-const shortTime = v => v < 1e-3 ? `${short(v * 1e6)} µs` : v < 1 ? `${short(v * 1e3)} ms` : `${short(v)} s`;
 const percent = v => v === null || v === undefined ? "–" : `${(v * 100).toFixed(v < 0.1 && v > 0 ? 1 : 0)}%`;
-const time = v => v === null || v === undefined ? "–" : v < 1e-3 ? `${number(v * 1e6)} µs` : v < 1 ? `${number(v * 1e3)} ms` : `${number(v)} s`;
+const time = v => v === null || v === undefined ? "–" : v === 0 ? "0" : v < 1e-3 ? `${short(v * 1e6)} µs` : v < 1 ? `${short(v * 1e3)} ms` : `${short(v)} s`;
 function clock(seconds) {
   const s = Math.floor(seconds), two = n => String(n).padStart(2, "0");
   return s < 60 ? `${s} s` : s < 3600 ? `${Math.floor(s / 60)}:${two(s % 60)} min` : `${Math.floor(s / 3600)}:${two(Math.floor(s / 60) % 60)} h`;
@@ -110,11 +109,12 @@ function showJob() {
 
 function showEnd() {
   over = true;
-  const {code, message, rank, after} = job.ended;
+  const {code, message, rank, stopped, after} = job.ended;
   const who = rank === null ? "" : `: rank ${rank} failed first`;
   $("end").hidden = false;
   $("end").classList.toggle("failed", code !== 0);
-  say($("end-title"), code === 0 ? `The job has ended well after ${clock(after)}` : `The job has failed after ${clock(after)}${who} (exit code ${code})`);
+  say($("end-title"), code === 0 ? `The job has ended well after ${clock(after)}` : stopped ? `The job was stopped after ${clock(after)} (${stopped})`
+    : `The job has failed after ${clock(after)}${who} (exit code ${code})`);
   say($("end-message"), message);
 }
 
@@ -133,7 +133,7 @@ function showWaiting(waiting) {
   say($("why"), waiting.why);
   $("waits").replaceChildren(...waiting.rows.map(wait => {
     const row = element("tr");
-    row.append(element("th", wait.name, {scope: "row", dir: "auto", class: "wide"}), element("td", time(wait.age)), element("td", `${wait.ready} ranks`),
+    row.append(element("th", wait.name, {scope: "row", dir: "auto", class: "wide"}), element("td", time(wait.age)), element("td", `${wait.ready} rank${wait.ready === 1 ? "" : "s"}`),
       element("td", several(wait.missing, wait.lacking)));
     return row;
   }));
@@ -143,7 +143,7 @@ function showSteps() {
   const rows = inOrder(steps), parts = job.parts || {};
   const words = parts.step ? `Of a step of ${time(parts.step)}: ${NAMES.map(n => `${{hidden: "computing with communication hidden behind it",
     data: "waiting for data", compute: "computing", exposed: "exposed communication"}[n]} ${time(parts[n])}`).join(", ")}` : "No steps yet";
-  stack($("stack"), rows.map(row => [row[0], ...row.slice(2, 6)]), CLASSES, shortTime, clock, words);
+  stack($("stack"), rows.map(row => [row[0], ...row.slice(2, 6)]), CLASSES, time, clock, words);
   line($("rates"), rows.map(row => [row[0], row[1]]), short, clock, `Steps a second, now ${number(job.rate)}`, true);
 }
 
@@ -220,7 +220,7 @@ function rowOf(one) {
   one.bar = shape("svg", {class: "bar", "aria-hidden": "true"});
   one.step = element("span");
   one.cells[6].append(one.bar, one.step);
-  one.last = element("td", "", {class: "cut mono", dir: "auto"});
+  one.last = element("td", "", {class: "mono", dir: "auto"});
   one.row.append(head, ...one.cells, one.last);
   $("ranks").tBodies[0].append(one.row);
   $("shown").append(element("option", String(one.told.rank), {value: one.told.rank}));
@@ -236,7 +236,7 @@ function showRanks(changed) {
     const words = [told.host, `${STATES[told.state] || told.state}${told.end ? `: ${told.end}` : ""}`, count(told.made), percent(told.share),
       told.share ? time(told.late) : "–", time(parts.data)];
     words.forEach((text, i) => say(one.cells[i], text));
-    say(one.step, `${time(parts.exposed)} of ${time(parts.step)}`);
+    say(one.step, parts.step ? `${time(parts.exposed)} of ${time(parts.step)}` : "–");
     bar(one.bar, NAMES.map(name => parts[name]), CLASSES, longest);
   }
   showOrder(false);
