@@ -109,8 +109,8 @@ void Answerer::heard(int, uint32_t topic, std::string_view body) {
   changed_.notify_all();
 }
 
-void Answerer::waiting(std::span<const Negotiator::Waiting> all, double, bool) {
-  if (all.empty() || !means_.alone) return;
+void Answerer::waiting(std::span<const Negotiator::Waiting> all, double, bool asked) {
+  if (asked || all.empty() || !means_.alone) return;  // who has asked, as the live page does each second, is no stall
   {
     std::lock_guard lock(mutex_);
     // Python may have heard it, from an observer that was told before this one.

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 
@@ -102,15 +103,22 @@ TEST_CASE("rank 0 whose Python takes no notice of a stall says so itself") {
   Heard alone;
   Answerer::Means means;
   means.stacks = stacks_of(SIGRTMIN + 7);
-  means.alone = [&](std::string stacks) { alone.put(std::move(stacks)); };
+  std::atomic<int> times{0};
+  means.alone = [&](std::string stacks) {
+    ++times;
+    alone.put(std::move(stacks));
+  };
   means.notice = 0.3;
   Answerer answerer(std::move(means));
   const std::vector<Negotiator::Waiting> waiting{{"x", 0, 0, {0}, {1}}};
   answerer.waiting(waiting, 1, false);
   answerer.noticed();
   answerer.waiting(waiting, 1, false);
-  answerer.waiting({}, 1, true);
+  answerer.waiting({}, 1, false);
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  answerer.waiting(waiting, 2, true);  // somebody has asked who waits now; it need not be for long
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  CHECK(times == 0);
   answerer.waiting(waiting, 2, false);
   CHECK(alone.next() == "Thread \"x\"\n");
 }
