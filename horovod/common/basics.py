@@ -242,8 +242,8 @@ class HorovodBasics:
         return found
 
     def report(self, **values: Any) -> None:
-        """Numbers of the program's own (``hvd.report(loss=loss.item())``), for ``stats()``, the file and the port of
-        figures. The last value of each name counts. Numbers of a GPU are waited for.
+        """Numbers of the program's own (``hvd.report(loss=loss.item())``), for ``stats()``, the live page, the file and
+        the port of figures. The last value of each name counts. Numbers of a GPU are waited for.
 
         Raises ValueError naming what is no number, for more than 100 names, and when not initialised.
         """
