@@ -353,7 +353,9 @@ class Engine:
         """Counters since start: operations, bytes, negotiations, fused tensors, schedule hits and revocations,
         unstaged_bytes (reduced within the arenas), arena_bytes (allocated), wire_bytes (of data, handed to links, which
         compression makes fewer), scratch_bytes (held by collectives over links), control_seconds (CPU time of the
-        engine beside collectives, in turns in which something happened: estimated from one in 16), ..."""
+        engine beside collectives, in turns in which something happened: estimated from one in 16),
+        control_messages_sent, control_bytes_sent, control_messages_received, control_bytes_received (of the control
+        tree, between this rank and its neighbours there, what it relays among them), ..."""
 
 def face_api() -> int:
     """Address of the table of C functions for native libraries of other faces (bindings/face/api.h)."""

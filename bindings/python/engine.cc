@@ -153,6 +153,10 @@ nb::dict stats(PyEngine& self) {
   d["arena_bytes"] = s.arena_bytes;
   d["scratch_bytes"] = s.scratch_bytes;
   d["wire_bytes"] = s.wire_bytes;
+  d["control_messages_sent"] = s.control_sent.messages;
+  d["control_bytes_sent"] = s.control_sent.bytes;
+  d["control_messages_received"] = s.control_received.messages;
+  d["control_bytes_received"] = s.control_received.bytes;
   return d;
 }
 

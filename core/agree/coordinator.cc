@@ -79,6 +79,7 @@ bool Coordinator::propose(std::vector<Response>* responses) {
   for (const auto& bucket : schedule.buckets) members_.push_back(negotiator_.sets().sets.at(bucket.set()));
   positions_.assign(settled_.size(), 0);
   go_ = 0;
+  ready_ = 0;
   revoked_ = false;
   ++epoch_;
   return true;
@@ -96,10 +97,11 @@ bool Coordinator::on_ready(int rank, uint64_t id, uint64_t position, uint64_t* g
   if (id != last_schedule_ || revoked_ || members_.empty()) return false;
   positions_[rank] = position;
   const uint64_t before = go_;
-  for (;; ++go_) {
-    bool all = true;
-    for (int member : members_[go_ % members_.size()]) all = all && positions_[member] > go_;
-    if (!all) break;
+  // Who was found ready is not looked at again, so a message costs the same however many ranks there are.
+  for (;; ++go_, ready_ = 0) {
+    const std::vector<int>& members = members_[go_ % members_.size()];
+    while (ready_ < members.size() && positions_[members[ready_]] > go_) ++ready_;
+    if (ready_ < members.size()) break;
   }
   *go = go_;
   return go_ != before;

@@ -55,6 +55,7 @@ class Coordinator {
   std::vector<std::vector<int>> members_;
   std::vector<uint64_t> positions_;
   uint64_t go_ = 0;
+  size_t ready_ = 0;  // so many members of the bucket there, the first ones, are known to be ready for it
   size_t operations_ = 0;  // of it
   bool revoked_ = false;
 };

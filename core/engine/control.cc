@@ -30,8 +30,12 @@ Control::Control(int rank, std::unique_ptr<Link> parent, int parent_rank, std::m
     auto n = std::make_unique<Neighbour>();
     n->rank = child;
     n->link = std::move(link);
+    n->number = static_cast<uint32_t>(children_.size());
     children_.push_back(std::move(n));
   }
+  constexpr size_t kMany = 2;  // from there on one system call for all is cheaper than a recv(2) for each
+  if (children_.size() <= kMany) return;
+  for (auto& child : children_) child->watched = !child->link->in_memory() && watch_.add(child->link->fd(), child->number);
 }
 
 void Control::queue(Neighbour& to, const Frame& frame) {
@@ -39,6 +43,7 @@ void Control::queue(Neighbour& to, const Frame& frame) {
   const Header header{static_cast<uint32_t>(frame.payload.size()), frame.origin, static_cast<uint8_t>(frame.type), {}};
   to.out.append(reinterpret_cast<const char*>(&header), sizeof header);
   to.out.append(frame.payload);
+  sent_.add(sizeof header + frame.payload.size());
   flush(to);
 }
 
@@ -72,11 +77,17 @@ void Control::flush(Neighbour& n) {
   while (!n.broken && n.sent < n.out.size()) {
     const int64_t moved = n.link->try_send({reinterpret_cast<const std::byte*>(n.out.data()) + n.sent, n.out.size() - n.sent});
     // A broken pipe is left to receive(): what the peer said last (a goodbye, say) may still lie there unread.
-    if (moved <= 0) return;
+    if (moved <= 0) break;
     n.sent += static_cast<size_t>(moved);
   }
-  n.out.clear();
-  n.sent = 0;
+  if (n.broken || n.sent == n.out.size()) {
+    n.out.clear();
+    n.sent = 0;
+  }
+  if (n.watched && !n.broken && n.awaits_room != !n.out.empty()) {
+    n.awaits_room = !n.out.empty();
+    watch_.want_room(n.link->fd(), n.number, n.awaits_room);
+  }
 }
 
 void Control::receive(Neighbour& n) {
@@ -106,6 +117,7 @@ void Control::parse(Neighbour& n) {
       return;
     }
     if (n.in.size() - at < sizeof header + header.bytes) break;
+    received_.add(sizeof header + header.bytes);
     handle(n, {static_cast<FrameType>(header.type), header.origin, n.in.substr(at + sizeof header, header.bytes)});
     at += sizeof header + header.bytes;
   }
@@ -143,6 +155,8 @@ void Control::handle(Neighbour& from, Frame frame) {
 void Control::fail(Neighbour& n, Status why) {
   n.broken = true;
   n.out.clear();
+  n.sent = 0;
+  if (n.watched) watch_.remove(n.link->fd());
   lost_.push_back({n.rank, std::move(why)});
 }
 
@@ -152,22 +166,12 @@ void Control::pump() {
     receive(n);
   };
   if (parent_) each(*parent_);
-  // Many sockets: one poll(2) instead of a recv(2) for each.
-  constexpr size_t kMany = 2;
-  polls_.clear();
   for (auto& child : children_) {
-    if (child->link->in_memory() || children_.size() <= kMany) {
-      each(*child);
-    } else if (!child->broken) {
-      polls_.push_back({child->link->fd(), events_of(*child), 0});
-    }
+    if (!child->watched) each(*child);
   }
-  if (polls_.empty() || ::poll(polls_.data(), polls_.size(), 0) <= 0) return;
-  for (auto& child : children_) {
-    for (const pollfd& p : polls_) {
-      if (p.revents && !child->broken && p.fd == child->link->fd()) each(*child);
-    }
-  }
+  watch_.look([&](uint32_t number) {
+    if (!children_[number]->broken) each(*children_[number]);
+  });
 }
 
 void Control::probe() {
@@ -235,7 +239,10 @@ void Control::poll_fds(std::vector<std::pair<int, short>>& fds) const {
     if (!n.broken) fds.emplace_back(n.link->fd(), events_of(n));
   };
   if (parent_) add(*parent_);
-  for (const auto& child : children_) add(*child);
+  for (const auto& child : children_) {
+    if (!child->watched) add(*child);
+  }
+  if (watch_.fd() >= 0) fds.emplace_back(watch_.fd(), POLLIN);
 }
 
 }  // namespace hvd

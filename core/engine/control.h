@@ -4,6 +4,7 @@
 #pragma once
 #include <poll.h>
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <map>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "engine/socket_set.h"
 #include "transport/link.h"
 
 namespace hvd {
@@ -48,6 +50,23 @@ constexpr bool goes_down(FrameType t) {
 }
 inline constexpr FrameType kLastFrameType = FrameType::note_down;
 
+// Messages between a rank and its neighbours in the tree, relayed ones among them, and their bytes. Written by the thread that drives, read
+// by any.
+class ControlTraffic {
+ public:
+  struct Read {
+    uint64_t messages, bytes;
+  };
+  void add(size_t bytes) {
+    messages_.store(messages_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    bytes_.store(bytes_.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
+  }
+  Read read() const { return {messages_.load(std::memory_order_relaxed), bytes_.load(std::memory_order_relaxed)}; }
+
+ private:
+  std::atomic<uint64_t> messages_{0}, bytes_{0};
+};
+
 class Control {
  public:
   // `parent` is null at the root. The links become the control plane's.
@@ -83,6 +102,12 @@ class Control {
   // Descriptors to sleep on.
   void poll_fds(std::vector<std::pair<int, short>>& fds) const;
 
+  // Of poll_fds() what is not a link's; -1: there is none.
+  int watch_fd() const { return watch_.fd(); }
+
+  const ControlTraffic& sent() const { return sent_; }
+  const ControlTraffic& received() const { return received_; }
+
  private:
   struct Neighbour {
     int rank;
@@ -92,6 +117,8 @@ class Control {
     std::string in;       // bytes of an incomplete frame
     bool broken = false;
     bool acked = false;   // has seen our last words
+    uint32_t number = 0;  // in children_
+    bool watched = false, awaits_room = false;  // in watch_
   };
   short events_of(const Neighbour& n) const;
   void queue(Neighbour& to, const Frame& frame);
@@ -104,10 +131,12 @@ class Control {
   int rank_;
   std::unique_ptr<Neighbour> parent_;
   std::vector<std::unique_ptr<Neighbour>> children_;
+  SocketSet watch_;  // children on other hosts, where they are many
   std::deque<Frame> inbox_;
   std::deque<Frame> urgent_;
   std::vector<Lost> lost_;
   std::vector<pollfd> polls_;
+  ControlTraffic sent_, received_;
 };
 
 }  // namespace hvd

@@ -62,6 +62,7 @@ class Driver {
   void request_stop() { stopping_.store(true, std::memory_order_seq_cst); }
 
   World& world() { return world_; }
+  const Control& control() const { return control_; }
   const Coordinator* coordinator() const { return coordinator_.get(); }  // null but on rank 0
 
  private:

@@ -27,6 +27,7 @@ Engine::Engine(EngineOptions options) : submissions_(options.rank, options.size)
   const bool spin = options.settings.spins > 0;
   observers_.add(counters_);
   driver_ = std::make_unique<Driver>(options, &submissions_, &observers_, &notes_);
+  if (const int watch = driver_->control().watch_fd(); watch >= 0) fds_.push_back(watch);
   World& world = driver_->world();
   arena_ = std::make_shared<Arena>(world.segment_pointer(), world.local_rank());
   alarm_.attach(world.bell(), world.segment_pointer());
@@ -199,7 +200,9 @@ Engine::Stats Engine::stats() const {
 
 Engine::Stats Engine::read_stats() const {
   World& world = driver_->world();
-  return {counters_->read(), world.unstaged_bytes(), arena_->used(), world.wire_bytes(), world.scratch_held()};
+  const Control& control = driver_->control();
+  return {counters_->read(),    world.unstaged_bytes(), arena_->used(),           world.wire_bytes(),
+          world.scratch_held(), control.sent().read(),  control.received().read()};
 }
 
 }  // namespace hvd

@@ -59,6 +59,7 @@ class Engine {
   // What has happened so far, and what memory and links say of themselves.
   struct Stats : Counted {
     uint64_t unstaged_bytes = 0, arena_bytes = 0, wire_bytes = 0, scratch_bytes = 0;
+    ControlTraffic::Read control_sent{}, control_received{};
   };
   Stats stats() const;
   // Who listens to this engine, see Observer. Any thread.

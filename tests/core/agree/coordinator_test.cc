@@ -27,6 +27,34 @@ TEST_CASE("a schedule takes over only what it knows") {
   CHECK(!n.may_be_scheduled(period("broadcast.noname.7", true, Kind::broadcast)));
 }
 
+TEST_CASE("positions in a schedule: whoever is last is waited for, in any order, and several buckets may open at once") {
+  constexpr int kRanks = 5;
+  Coordinator c(kRanks, labels(kRanks), {}, 16);
+  std::vector<Response> responses;
+  for (uint64_t fence = 1; responses.empty() || responses.back().kind != Kind::adopt_schedule; ++fence) {
+    REQUIRE(fence < 10);
+    for (int r = 0; r < kRanks; ++r) {
+      Request q = request("g");
+      q.fence = fence << kWeakFenceBits;
+      c.announce(r, 0, {q}, 0);
+    }
+    responses = c.decide();
+  }
+  Schedule schedule;
+  REQUIRE(decode(responses.back().payload, &schedule));
+  uint64_t go = 9;
+  for (int r : {3, 0, 4, 1}) CHECK(!c.on_ready(r, schedule.id, 2, &go));
+  CHECK(go == 0);
+  CHECK(c.on_ready(2, schedule.id, 1, &go));  // the others are further
+  CHECK(go == 1);
+  CHECK(!c.on_ready(0, schedule.id, 4, &go));
+  CHECK(c.on_ready(2, schedule.id, 7, &go));
+  CHECK(go == 2);
+  for (int r : {4, 3}) CHECK(!c.on_ready(r, schedule.id, 4, &go));
+  CHECK(c.on_ready(1, schedule.id, 3, &go));
+  CHECK(go == 3);
+}
+
 TEST_CASE("the coordinator's epochs: schedule, early and stale announcements, falling back") {
   Coordinator c(2, labels(2), {}, 16);
   uint64_t fence = 0;

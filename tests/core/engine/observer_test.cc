@@ -65,6 +65,23 @@ using Lines = std::vector<std::string>;
 
 bool has(const Lines& lines, const std::string& line) { return std::find(lines.begin(), lines.end(), line) != lines.end(); }
 
+TEST_CASE("an engine counts the messages of its control tree, and what it relays") {
+  EngineWorld world(4, {.layout = Layout::pairs, .settings = crowded()});  // 0 has 1 and 2, 2 has 3
+  CHECK(run(world, [](Program& p) { p.expect(p.sum("a", p.rank + 1) == 10, "sum"); }).empty());
+  const auto check = [&](int rank, uint64_t sent, uint64_t received) {
+    CAPTURE(rank);
+    const Engine::Stats stats = world.stats(rank);
+    CHECK(stats.control_sent.messages == sent);
+    CHECK(stats.control_received.messages == received);
+    CHECK(stats.control_sent.bytes > 12 * sent);  // a header, and what it says
+    CHECK(stats.control_received.bytes > 12 * received);
+  };
+  check(0, 2, 3);
+  check(1, 1, 1);
+  check(2, 3, 2);  // its own announcement and 3's; the answer to 3
+  check(3, 1, 1);
+}
+
 TEST_CASE("observers hear what happens to an operation, in order") {
   Puppets puppets(2, Layout::one_node);
   std::vector<std::shared_ptr<Recorder>> on;
