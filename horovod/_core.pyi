@@ -343,6 +343,10 @@ class Engine:
     def ask_who_waits(self) -> None:
         """Rank 0: mailboxes get a letter on TOPIC_WAITING, of all that waits now. No effect on others."""
 
+    def listen(self, part: str, on: bool) -> None:
+        """Lets an observer that is there by default hear no more, or again: "recorder", "steps", "hangs" or "mailbox".
+        For measuring what they cost; no effect where it is not there. Raises ValueError for others."""
+
     def serve_faces(self, rank: int, size: int, local_rank: int, local_size: int) -> None:
         """From now on this engine and these places are what native libraries of other faces get through face_api()."""
 

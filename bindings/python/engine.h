@@ -21,6 +21,8 @@ struct PyEngine {
   std::string report_dir;
   std::shared_ptr<StepMeter> steps;
   std::shared_ptr<Timeline> timeline;  // null: none runs
+  std::weak_ptr<Mailbox> mailbox;      // the last one made, as the next
+  std::weak_ptr<Answerer> answerer;
   int rank, size, log_level;
   bool beside_rank0;  // on its host, with its clock
 

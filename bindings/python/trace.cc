@@ -99,6 +99,7 @@ std::shared_ptr<Answerer> make_answerer(PyEngine& self, int rank, std::shared_pt
   means.ask_python = [box](uint64_t number) { box->put(Topic::stacks, std::to_string(number)); };
   auto answerer = std::make_shared<Answerer>(std::move(means));
   self.live().observers().add(answerer);
+  self.answerer = answerer;
   return answerer;
 }
 
@@ -153,6 +154,26 @@ nb::list take_steps(PyEngine& self) {
                               s.moved, s.operations, s.tensors, s.arrival ? line.ns(s.arrival) : 0, s.unattended));
   }
   return out;
+}
+
+void listen(PyEngine& self, const std::string& part, bool on) {
+  std::vector<std::shared_ptr<Observer>> observers;
+  if (part == "recorder") {
+    observers = {self.recorder, self.dumper};
+  } else if (part == "steps") {
+    observers = {self.steps};
+  } else if (part == "hangs") {
+    observers = {self.answerer.lock()};
+  } else if (part == "mailbox") {
+    observers = {self.mailbox.lock()};
+  } else {
+    throw nb::value_error(("part is '" + part + "'; accepted are recorder, steps, hangs, mailbox").c_str());
+  }
+  for (const auto& observer : observers) {
+    if (!observer) continue;
+    self.live().observers().remove(observer.get());  // it is never there twice
+    if (on) self.live().observers().add(observer);
+  }
 }
 
 // For observers: they hear nothing any more when the engine is gone.
@@ -243,6 +264,7 @@ void define_trace(nb::module_& m, nb::class_<PyEngine>& engine) {
            [](PyEngine& self, int rank) {
     auto box = std::make_shared<Mailbox>(rank, rank == 0 ? speaker(self) : nullptr);
     self.live().observers().add(box);
+    self.mailbox = box;
     return box;
   }, "rank"_a)
       .def("leave_note",
@@ -252,6 +274,7 @@ void define_trace(nb::module_& m, nb::class_<PyEngine>& engine) {
       .def("ask_who_waits", [](PyEngine& self) { self.live().ask_who_waits(); })
       .def("answerer", &make_answerer, "rank"_a, "mailbox"_a, "signal"_a, "stacks_fd"_a)
       .def("watch_signal", &watch_signal, "signal"_a, "answerer"_a)
+      .def("listen", &listen, "part"_a, "on"_a)
       .def("dump", &dump, "directory"_a = "", "why"_a = "the program asked for it")
       .def_ro("report_dir", &PyEngine::report_dir)
       .def("write_report", &write_report, "name"_a, "text"_a)

@@ -165,7 +165,7 @@ class Account:
 
     def _look(self) -> None:
         """Takes what the engine has measured since."""
-        steps = [Step(*values) for values in self._engine.take_steps()]
+        steps = list(map(Step._make, self._engine.take_steps()))
         if steps:
             self._sample += self._own.add(steps)
             self._news = True

@@ -1,0 +1,234 @@
+"""What observing a job costs: steps with each part of it and without, in turns in the same two processes.
+
+    horovodrun -np 2 python benchmarks/price.py [--rounds 30] [--cases many char_gpt resnet18] [--json FILE]
+
+A comparison is a walk of four blocks of steps, off on on off; its figure is the median step of the two in the middle
+over that of the outer two, so that a machine which changes its speed steadily changes nothing. Comparisons take turns.
+Given are the median of these ratios and the interval which the true one is in with 95 % confidence. "nothing" compares
+off with off: what that shows is the machine's. Beside it stands what the observers' own threads use, which the median
+step does not show where a core is free for them. How to read the tables: benchmarks/README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import math
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+
+import torch
+from cases import KIB, Case
+from overheads import observers_cpu
+from peers.ours import Peer
+
+import horovod.torch as hvd
+from horovod.common.state import state
+from horovod.common.steps import marks
+
+Step = Callable[[], None]
+CASES = {
+    "many": (Case("many", "200 x 4 KiB", 200 * 4 * KIB, 1, 1), "async"),
+    "char_gpt": (Case("char_gpt", "char_gpt, 1 a rank", 1, 1, 1), "step"),
+    "resnet18": (Case("resnet18", "ResNet-18, 1 a rank", 1, 1, 1), "step"),
+}
+RECORDER, STEPS, HANGS, TIMELINE = "flight recorder", "step accounting", "hang explainer", "timeline"
+DEFAULTS = frozenset({RECORDER, STEPS, HANGS})
+# Name -> what runs in the outer blocks, what runs in those in the middle, and what the difference may be.
+COMPARISONS: dict[str, tuple[frozenset[str], frozenset[str], float]] = {
+    "nothing": (frozenset(), frozenset(), 0.01),
+    RECORDER: (frozenset(), frozenset({RECORDER}), 0.01),
+    STEPS: (frozenset(), frozenset({STEPS}), 0.01),
+    HANGS: (frozenset(), frozenset({HANGS}), 0.01),
+    "all that is on by default": (frozenset(), DEFAULTS, 0.01),
+    "a timeline beside it": (DEFAULTS, DEFAULTS | {TIMELINE}, 0.03),
+}
+OBSERVERS = {RECORDER: ("recorder",), STEPS: ("steps", "mailbox"), HANGS: ("hangs", "mailbox")}
+WALK = (False, True, True, False)
+
+
+class Switches:
+    """Which parts observe this rank."""
+
+    def __init__(self, folder: str) -> None:
+        self._file = os.path.join(folder, "timeline.json")
+        self._on = DEFAULTS
+
+    def turn(self, on: frozenset[str]) -> None:
+        engine = state.engine
+        assert engine is not None
+        listening = {name for part in on & DEFAULTS for name in OBSERVERS[part]}
+        for name in sorted({name for names in OBSERVERS.values() for name in names}):
+            engine.listen(name, name in listening)
+        if STEPS in on:
+            marks.open(engine.step, engine.find_steps)
+        else:
+            marks.close()
+        if TIMELINE in on and TIMELINE not in self._on:
+            hvd.start_timeline(self._file)
+        elif TIMELINE in self._on and TIMELINE not in on:
+            hvd.stop_timeline()
+        self._on = on
+
+
+def run(step: Step, steps: int) -> list[float]:
+    """Seconds of each step."""
+    taken = []
+    for _ in range(steps):
+        start = time.perf_counter()
+        step()
+        hvd.step()
+        taken.append(time.perf_counter() - start)
+    return taken
+
+
+def walk(switches: Switches, name: str, step: Step, settle: int, steps: int) -> list[float]:
+    """The median steps of the four blocks of a comparison, in seconds. Steps are collectives, so ranks change at the
+    same one without being told."""
+    outer, inner, _ = COMPARISONS[name]
+    medians = []
+    for i, on in enumerate(WALK):
+        if i == 0 or on != WALK[i - 1]:
+            switches.turn(inner if on else outer)
+            run(step, settle)
+        medians.append(median(run(step, steps)))
+    return medians
+
+
+def background(switches: Switches, name: str, step: Step, steps: int) -> float:
+    """Seconds of CPU time that the observers' threads use in a step, with what runs in the middle. Some seconds of it:
+    step accounting has something to do once in each."""
+    switches.turn(COMPARISONS[name][1])
+    run(step, max(1, steps // 4))
+    used = observers_cpu()
+    run(step, steps)
+    return (observers_cpu() - used) / steps
+
+
+def ratio(figures: Sequence[float]) -> float:
+    """Of the blocks in the middle to the outer ones."""
+    return (figures[1] + figures[2]) / (figures[0] + figures[3])
+
+
+def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
+    """Median, and between which of the values the true median lies with at least this confidence, whatever their
+    distribution: so many of n values are below it as heads in n throws of a coin. All of them where they are few."""
+    ordered = sorted(values)
+    n = len(ordered)
+    left_out, outside = 0, 2 / 2**n  # on each side; the chance that it lies beyond what is left
+    while left_out < (n - 1) // 2:
+        outside += 2 * math.comb(n, left_out + 1) / 2**n
+        if outside > 1 - confidence:
+            break
+        left_out += 1
+    return median(ordered), ordered[left_out], ordered[n - 1 - left_out]
+
+
+def measure(case: str, given: argparse.Namespace, peer: Peer, switches: Switches) -> dict[str, list[list[float]]]:
+    """On this rank, by comparison: its walks, and last, alone, what ``background`` says."""
+    what, mode = CASES[case]
+    step = peer.prepare(what, mode)
+    run(step, 60)  # until the schedule runs
+    usual = hvd.broadcast_object(median(run(step, 10)), root_rank=0)
+    run(step, 60)
+    steps = max(3, round(given.block / usual))
+    names = given.parts
+    found: dict[str, list[list[float]]] = {name: [] for name in names}
+    if given.realtime:
+        go_first(os.SCHED_RR)
+    for i in range(given.rounds):
+        for name in names[i % len(names) :] + names[: i % len(names)]:
+            found[name].append(walk(switches, name, step, max(2, steps // 10), steps))
+    if given.realtime:
+        go_first(os.SCHED_OTHER)
+    for name in names:
+        found[name].append([background(switches, name, step, max(1, round(given.background / usual)))])
+    switches.turn(DEFAULTS)
+    return found
+
+
+def together(ranks: Sequence[dict[str, list[list[float]]]]) -> dict[str, dict[str, list[float]]]:
+    """Of all ranks, by comparison: ratios, the seconds of a step without what is compared, and what the observers'
+    threads use of it, as a share; of two ranks that step together the mean counts."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for name in ranks[0]:
+        *walks, (threads,) = (
+            [sum(figures) / len(ranks) for figures in zip(*walk, strict=True)]
+            for walk in zip(*(rank[name] for rank in ranks), strict=True)
+        )
+        seconds = [(w[0] + w[3]) / 2 for w in walks]
+        share = threads / median(seconds)
+        found[name] = {"ratios": [ratio(w) for w in walks], "seconds": seconds, "threads": [share]}
+    return found
+
+
+def report(label: str, found: dict[str, dict[str, list[float]]]) -> list[str]:
+    """Lines of a table."""
+    usual = median([s for figures in found.values() for s in figures["seconds"]])
+    lines = [f"| {label}: {1e3 * usual:.2f} ms | a step takes more | its threads | limit |", "|---|---|---|---|"]
+    for name, figures in found.items():
+        limit = COMPARISONS[name][2]
+        middle, low, high = (100 * (value - 1) for value in interval(figures["ratios"]))
+        verdict = "met" if high < 100 * limit else "exceeded" if low > 100 * limit else "within the noise"
+        text = f"{middle:+.2f} % ({low:+.2f} to {high:+.2f})"
+        lines.append(f"| {name} | {text} | {100 * figures['threads'][0]:.2f} % | {100 * limit:g} %: {verdict} |")
+    return lines
+
+
+def go_first(policy: int) -> None:
+    """Before other programs (SCHED_RR), or no more: this thread and the engine's, but not those of observers."""
+    for task in os.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{task}/comm") as comm:
+            if int(task) == os.getpid() or comm.read().strip() == "hvd-engine":
+                first = os.sched_param(1 if policy == os.SCHED_RR else 0)
+                os.sched_setscheduler(int(task), policy | os.SCHED_RESET_ON_FORK, first)
+
+
+def keep_memory() -> None:
+    """Freed memory stays, so that each step has its tensors where the one before had them. Else a block of ResNet-18 is
+    a quarter slower or faster for where the kernel's pages happen to lie, whatever else runs."""
+    libc = ctypes.CDLL(None)
+    for parameter, value in ((-1, 1 << 30), (-3, 1 << 25)):  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD (the most there is)
+        libc.mallopt(parameter, value)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What observing a job costs.")
+    parser.add_argument("--rounds", type=int, default=30, help="walks of each comparison (default %(default)s)")
+    parser.add_argument("--block", type=float, default=0.2, help="seconds of a block, about (default %(default)s)")
+    parser.add_argument("--background", type=float, default=4.0, help="seconds for threads (default %(default)s)")
+    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
+    parser.add_argument("--parts", nargs="+", choices=list(COMPARISONS), default=list(COMPARISONS))
+    parser.add_argument("--json", type=Path, help="also writes all ratios to this file")
+    parser.add_argument("--no-pin", action="store_true", help="does not bind each rank to a core of its own")
+    parser.add_argument("--realtime", action="store_true", help="ranks go before whatever else keeps the machine busy")
+    args = parser.parse_args()
+    if not args.no_pin:  # before any thread begins
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[int(os.environ.get("HOROVOD_LOCAL_RANK", "0")) % len(cores)]})
+    keep_memory()
+    os.environ.setdefault("HOROVOD_TIMELINE", "DYNAMIC")  # none runs, but they may be started
+    peer = Peer()
+    all_found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        switches = Switches(folder)
+        for case in args.cases:
+            before = os.getloadavg()[0]
+            everybody = hvd.allgather_object(measure(case, args, peer, switches))
+            if hvd.rank() == 0:
+                found = all_found[case] = together(everybody)
+                loads = (
+                    f"{args.rounds} walks each; load {before:.1f} to {os.getloadavg()[0]:.1f}, 2 of it the benchmark's"
+                )
+                print("\n".join([*report(CASES[case][0].label, found), "", loads, ""]), flush=True)
+    if args.json and hvd.rank() == 0:
+        args.json.write_text(json.dumps({"torch": torch.__version__, "block": args.block, "cases": all_found}))
+
+
+if __name__ == "__main__":
+    main()
