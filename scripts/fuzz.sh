@@ -18,7 +18,7 @@ fi
 scripts/install-doctest.sh  # CMake asks for it
 cmake -S . -B "$build/core" -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=RelWithDebInfo -DHVD_FUZZ=ON -DHVD_BUILD_TESTS=ON \
   -DHVD_SANITIZE=fuzzer-no-link,address,undefined -DHVD_BUILD_PYTHON=OFF >/dev/null
-core=(driver messages secure_link)
+core=(driver messages notes secure_link)
 cmake --build "$build/core" --target "${core[@]/#/fuzz_}"
 if [ ! -e "$build/python/ready" ]; then
   python -m venv "$build/python"

@@ -5,6 +5,8 @@
 #include "agree/schedule.h"
 #include "base/wire.h"
 #include "engine/control.h"
+#include "trace/answer.h"
+#include "trace/clock.h"
 
 using namespace hvd;
 
@@ -155,5 +157,10 @@ int main(int, char** arguments) {
     bytes += record + std::string(16, static_cast<char>(length & 3));
   }
   write("secure_link", "records", bytes);
+  write("notes", "question", '\0' + Question{42, {0, 3, 17}, {5}}.text());
+  write("notes", "question-without-ranks", '\0' + std::string("1;;"));
+  const std::string clock = packed(int64_t{500'000});
+  write("notes", "clock-asked", '\1' + clock);
+  write("notes", "clock-told", '\1' + *ClockOffset::answer(clock, 700'000));
   write("secure_link", "too-long", '\2' + packed(uint32_t{70000}) + std::string(100, 'x'));
 }
