@@ -8,6 +8,23 @@ namespace {
 
 constexpr size_t kNamesShown = 6;
 
+// A name on one line of text, whatever users call their tensors.
+std::string on_a_line(const std::string& name) {
+  std::string out;
+  for (const char c : name) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '\n') {
+      out += "\\n";
+    } else if (byte < 0x20 || byte == 0x7f) {
+      constexpr char kDigits[] = "0123456789abcdef";
+      out += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
 std::string seconds(double s) { return std::to_string(static_cast<long long>(std::llround(s))) + " s"; }
 
 }  // namespace
@@ -29,7 +46,9 @@ Status Stall::check(const Negotiator& negotiator, double now, const LogSink& log
     const bool past = may_end && age >= shutdown_;
     ended = ended || past;
     longest = std::max(longest, age);
-    for (int r : w.missing) missing[r].push_back((past ? "!" : "") + w.name);
+    std::string name(past ? "!" : "");
+    name += on_a_line(w.name);
+    for (int r : w.missing) missing[r].push_back(name);
   }
   std::string text = "operations have been waiting for up to " + seconds(longest) + " because some ranks did not submit them:";
   for (const auto& [rank, names] : missing) {

@@ -69,6 +69,28 @@ if rank == 1:
 for step in range(200):
     allreduce("s")
 """,
+    "each something else": """
+allreduce(NAME)
+if rank == 1:
+    tracer = os.fork()
+    if tracer == 0:
+        libc = ctypes.CDLL(None)
+        libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+        while libc.ptrace(16, os.getppid(), None, None):  # PTRACE_ATTACH
+            time.sleep(0.05)
+        time.sleep(1000)
+    ctypes.CDLL(None).prctl(0x59616D61, tracer)  # PR_SET_PTRACER, where the kernel asks for it
+    time.sleep(1000)
+if rank == 2:
+    while True:
+        pass
+if rank == 3:
+    os.mkfifo(FIFO)
+    actions = [(os.POSIX_SPAWN_OPEN, 0, FIFO, os.O_RDONLY, 0)]
+    os.posix_spawn(sys.executable, ["python"], {}, file_actions=actions)  # %%%
+allreduce(NAME)
+""",
     "order": """
 for name in ("ab", "ba")[rank]:
     allreduce(name)
@@ -82,10 +104,10 @@ allreduce("grad")
 
 
 @contextlib.contextmanager
-def job(tmp_path, plant, size=2, **environment):
+def job(tmp_path, plant, size=2, head="", **environment):
     """The running job, and the line that is to be named."""
     path = tmp_path / "train.py"
-    path.write_text(HEAD + PLANTS[plant])
+    path.write_text(head + HEAD + PLANTS[plant])
     line = next((n for n, text in enumerate(path.read_text().splitlines(), 1) if "%%%" in text), 0)
     settings = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_REPORT_DIR": str(tmp_path / "reports")}
     arguments = ["-np", str(size), sys.executable, str(path)]
@@ -172,6 +194,28 @@ def test_a_rank_that_is_stopped(tmp_path, plant):
 def test_rank_0_is_stopped_and_another_rank_says_so(tmp_path):
     with job(tmp_path, "rank 0 is stopped") as (_, _):
         eventually(lambda: "rank 0 does not go on: its process is stopped" in said(tmp_path), LIMIT, "a word of rank 1")
+
+
+def test_a_debugger_a_loop_a_process_in_the_kernel_and_an_odd_name(tmp_path):
+    """One job: each rank that is waited for does something else, and all are described."""
+    odd = """läyer "7"\n'日本'\x07"""
+    head = f"NAME, FIFO = {odd!r}, {str(tmp_path / 'fifo')!r}\n"
+    with job(tmp_path, "each something else", 4, head=head) as (_, line):
+        found = reason(tmp_path)
+        wanted = [
+            "state: it computes",
+            "state: it waits for a process that it starts to begin its program (vfork)",
+            f"train.py:{line} in <module>",
+        ]
+        # On a machine that has much else to do, the first report may have come before some answers.
+        eventually(lambda: all(part in report(tmp_path) for part in wanted), LIMIT, "what all ranks do")
+        text = report(tmp_path)
+    assert re.match(r"rank 1 does not go on: a debugger has it \(pid \d+\)", found)
+    assert found.endswith("; it goes on when the debugger lets it (--debug-rank keeps the others from warning)")
+    shown = """läyer "7"\\n'日本'\\x07"""
+    assert said(tmp_path).count(shown) >= 2
+    assert f"allreduce '{shown}' waits " in said(tmp_path)
+    assert odd not in said(tmp_path) + text
 
 
 def test_two_ranks_that_submit_in_different_order(tmp_path):

@@ -45,7 +45,14 @@ def _named(kind: str, name: str) -> str:
         return f"an unnamed {name.partition('.')[0]}"
     if name == "join.noname":
         return "join"
-    return f"{kind} '{_short(kind, name)}'" if kind else f"'{name}'"
+    return f"{kind} '{_on_a_line(_short(kind, name))}'" if kind else f"'{_on_a_line(name)}'"
+
+
+def _on_a_line(name: str) -> str:
+    """Whatever users call their tensors."""
+    if name.isprintable():
+        return name
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 
 def _short(kind: str, name: str) -> str:
@@ -161,7 +168,7 @@ def _crossed(facts: Facts, one: Waiting, other: Waiting, here: list[int], there:
             "them under a condition that holds on some ranks only?"
         )
     return (
-        f"{ranks_text([*here, *there])} wait for each other: "
+        f"{ranks_text(sorted([*here, *there]))} wait for each other: "
         f"{first} is called by {ranks_text(here)}{at_first}, {second} by {ranks_text(there)}{at_second}; they have "
         "taken different branches, or submit the same operations in different order"
     )

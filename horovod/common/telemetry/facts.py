@@ -13,16 +13,18 @@ _SYSTEM_CALLS = {
         0: "read", 1: "write", 7: "poll", 17: "pread", 18: "pwrite", 23: "select", 35: "nanosleep", 42: "connect",
         43: "accept", 44: "send", 45: "recv", 46: "sendmsg", 47: "recvmsg", 61: "wait", 74: "fsync", 75: "fdatasync",
         202: "futex", 230: "clock_nanosleep", 232: "epoll_wait", 247: "waitid", 270: "pselect", 271: "ppoll",
-        281: "epoll_pwait", 441: "epoll_pwait",
+        281: "epoll_pwait", 441: "epoll_pwait", 56: "clone", 58: "vfork", 435: "clone3",
     },
     "aarch64": {
         22: "epoll_pwait", 63: "read", 64: "write", 67: "pread", 68: "pwrite", 72: "pselect", 73: "ppoll", 82: "fsync",
         83: "fdatasync", 95: "waitid", 98: "futex", 101: "nanosleep", 115: "clock_nanosleep", 202: "accept",
         203: "connect", 206: "send", 207: "recv", 211: "sendmsg", 212: "recvmsg", 260: "wait",
+        220: "clone", 435: "clone3",
     },
 }.get(platform.machine(), {})  # fmt: skip
 _SWAPPING = 20.0  # pages read from disk a second, of a process of which a part is swapped out
-_BUSY = 0.5
+_BUSY = 0.5  # of a core
+_STARTING = ("clone", "clone3", "vfork")
 
 
 @dataclass(frozen=True)
@@ -129,13 +131,21 @@ class Rank:
                 "swapping",
                 f"it swaps: {swapped} MiB are swapped out, {faults / seconds:.0f} pages a second come back",
             )
+        if main["state"] == "D" and _SYSTEM_CALLS.get(main["call"]) in _STARTING:
+            return "blocked", "it waits for a process that it starts to begin its program (vfork)"
         if main["state"] == "D":
             return "blocked", f"it is blocked in I/O{_what(main)}"
         if self.forced:
             return "locked", "it is in code that holds Python's interpreter lock"
         if cpu >= _BUSY or (main["state"] == "R" and not seconds):
             return "busy", "it computes"
+        if main["state"] == self._state_before == "R":
+            return "busy", f"it computes, with {100 * cpu:.0f}% of a core"
         return "sleeping", f"it sleeps{_what(main)}"
+
+    @property
+    def _state_before(self) -> str:
+        return self.before["threads"][0]["state"] if self.before and self.before["threads"] else "?"
 
     def _rates(self, main: Mapping[str, Any]) -> tuple[float, int, float]:
         """Seconds between the two looks, pages read from disk meanwhile, share of a core that the main thread had."""

@@ -6,6 +6,7 @@ from horovod.common.telemetry import explain
 from horovod.common.telemetry.facts import Facts, Rank, Waiting
 
 SECOND = 10**9
+CLONE = 435
 
 
 def state(letter="S", at=100.0, tracer=0, swapped=0, faults=0, cpu=0, call=-1, file="", wait=""):
@@ -76,6 +77,10 @@ def test_a_line_of_the_users():
         ),
         (state("t", tracer=77), "rank 3 does not go on: a debugger has it (pid 77)"),
         (state("D", call=0, file="/data/x"), "rank 3 does not go on: it is blocked in I/O (read of /data/x)"),
+        (
+            state("D", call=CLONE, wait="kernel_clone"),
+            "rank 3 does not go on: it waits for a process that it starts to begin its program (vfork)",
+        ),
         (state("Z"), "rank 3 does not go on: its process has ended"),
         (None, "rank 3 does not go on: there is no such process any more"),
         (state("D", swapped=300 << 10, faults=100), "rank 3 does not go on: it swaps: 300 MiB are swapped out, 500 pa"),
@@ -85,6 +90,26 @@ def test_a_process_that_cannot_go_on(now, said):
     one = Rank(3, "worker", 1003)
     one.seen(state(at=99.8), now)
     assert explain.guess(facts(one, waiting=X)).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "said"),
+    [
+        (state("R", at=99.8), state("R", cpu=19), "it computes"),
+        (state("R", at=99.8), state("R", cpu=4), "it computes, with 20% of a core"),
+        (state("S", at=99.8), state("R", cpu=1), "it sleeps"),  # it has answered just now
+        (state("S", at=99.8), state("S", wait="futex"), "it sleeps (futex)"),
+    ],
+)
+def test_a_process_that_computes_where_others_do_too(before, now, said):
+    one = Rank(3, "worker", 1003)
+    one.seen(before, now)
+    assert one.condition[1] == said
+
+
+def test_a_name_of_several_lines_stays_on_one():
+    said = explain.summary(facts(rank(0, entry('a\n"b"\x07ä')), waiting=[wait('a\n"b"\x07ä', [0], [1])]), "")
+    assert said.splitlines()[1] == """  allreduce 'a\\n"b"\\x07ä' waits 12 s for rank 1"""
 
 
 def test_nobody_reaches_it():
