@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+# For a job that hangs: it says why, then ends.
+LIMITS = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "4"}
 ROOT = Path(__file__).resolve().parents[2]
 WORKER = [sys.executable, str(ROOT / "tests/launchers/worker.py")]
 DEADLINE = 120.0  # s; a job takes one or two
@@ -33,6 +36,17 @@ class Done:
         assert self.code == 0, self.text
         assert len(lines) == 1, self.text
         return json.loads(lines[0].split("EVERYBODY ", 1)[1])
+
+    def why_it_hung(self, rank: int, reports: Path) -> None:
+        """Checks that a job in which this rank sleeps has said so, and ended with its report."""
+        assert self.code != 0, self.text
+        assert re.search(rf"why the job waits: rank {rank} is at worker\.py:\d+ \(`time\.sleep\(600\)`\)", self.text), (
+            self.text
+        )
+        path = re.search(r"What the ranks were doing is in (\S+/hang\.txt)", self.text)
+        assert path, self.text
+        assert Path(path[1]).parent.parent == reports
+        assert f"== rank {rank} " in Path(path[1]).read_text()
 
     def places(self) -> list[tuple[list[int], list[int]]]:
         """(local rank and size, cross rank and size) by rank."""

@@ -75,6 +75,11 @@ def test_who_failed_first_is_said(launch):
     assert "ValueError: no more data" in done.text
 
 
+def test_a_job_that_hangs_says_why(launch, tmp_path):
+    reports = tmp_path / "reports"
+    launch(2, "sleep:1", HOROVOD_REPORT_DIR=str(reports), **programs.LIMITS).why_it_hung(1, reports)
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("what", ["exit:1:3", "kill:1"])
 def test_the_job_ends_when_a_rank_does(launch, what):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launchers.programs import DEADLINE, ROOT, WORKER, Done
+from tests.launchers.programs import DEADLINE, LIMITS, ROOT, WORKER, Done
 
 # Slurm fills nodes of four CPUs in its own way: three tasks on two nodes are two and one.
 TWO_AND_ONE = [([0, 2], [0, 2]), ([1, 2], [0, 1]), ([0, 1], [1, 2])]
@@ -65,6 +65,13 @@ def test_who_failed_first_is_said(slurm_cluster):
     # srun lets the others go on, and they say it too.
     assert "rank 1 (host n" in done.text
     assert "has left the job: it ended with ValueError: no more data (in come_to_an_end, worker.py:" in done.text
+
+
+def test_a_job_that_hangs_says_why(slurm_cluster, tmp_path):
+    """The rank that is waited for is on another node."""
+    step = ["srun", "--kill-on-bad-exit=1", "--wait=5", "-N2", "-n3", *WORKER, "sleep:2"]
+    done = slurm_cluster.run(*step, HOROVOD_REPORT_DIR=str(tmp_path / "reports"), **LIMITS)
+    done.why_it_hung(2, tmp_path / "reports")
 
 
 TRAIN = f"""

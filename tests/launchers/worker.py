@@ -3,6 +3,7 @@
 `python worker.py [WHAT]`, WHAT one of
     (none)      init, a collective, shutdown, and all of it once more
     raise:R     rank R raises ValueError("no more data") while the others wait for it
+    sleep:R     rank R sleeps while the others wait for it
     exit:R:C    rank R ends with code C, `kill:R` by SIGKILL
     absent:R    rank R never calls init
     child:R     rank R starts this program again, which is no rank
@@ -50,6 +51,8 @@ def come_to_an_end(what):
         time.sleep(0.5)
         if action == "raise":
             raise ValueError("no more data")
+        if action == "sleep":
+            time.sleep(600)
         if action == "exit":
             sys.exit(int(code))
         os.kill(os.getpid(), signal.SIGKILL)
