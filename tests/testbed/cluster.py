@@ -13,6 +13,8 @@ from tests.testbed.network import (
     drop_packets_from,
     filter_new_connections,
     hosts_file,
+    lift_limit,
+    limit_rate,
     open_network,
     receive_again,
 )
@@ -36,6 +38,7 @@ class Cluster:
         self._down: set[int] = set()
         self._filtered: set[int] = set()
         self._deaf: set[int] = set()  # do not hear somebody
+        self._slow: set[int] = set()
         self._hosts: dict[int, Host] = {}
         self._switch = Switch()
         try:
@@ -97,6 +100,12 @@ class Cluster:
         self._switch.set_link(self._port(number), False)
         self._down.add(number)
 
+    def slow_link(self, number: int, rate: str) -> None:
+        """The host's cable carries no more than `rate` each way, as in "100mbit"."""
+        limit_rate(self.host(number).pid, "eth0", rate)
+        limit_rate(self._switch.pid, self._port(number), rate)
+        self._slow.add(number)
+
     def firewall(
         self, number: int, *, incoming: bool = True, allowed: tuple[int, ...] = (22,), refuse: bool = False
     ) -> None:
@@ -114,7 +123,10 @@ class Cluster:
             open_network(self.host(number).pid)
         for number in sorted(self._deaf):
             receive_again(self.host(number).pid)
-        self._cut, self._down, self._filtered, self._deaf = set(), set(), set(), set()
+        for number in sorted(self._slow):
+            lift_limit(self.host(number).pid, "eth0")
+            lift_limit(self._switch.pid, self._port(number))
+        self._cut, self._down, self._filtered, self._deaf, self._slow = set(), set(), set(), set(), set()
 
     @property
     def is_cut(self) -> bool:

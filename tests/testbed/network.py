@@ -124,6 +124,17 @@ def filter_new_connections(pid: int, *, incoming: bool, allowed: Iterable[int], 
     )
 
 
+def limit_rate(pid: int, interface: str, rate: str) -> None:
+    """What leaves by this interface in the network of process `pid` gets no faster than `rate`, as in "100mbit"."""
+    shape = ["root", "tbf", "rate", rate, "burst", "64kb", "latency", "50ms"]
+    in_network(pid, ["tc", "qdisc", "replace", "dev", interface, *shape])
+
+
+def lift_limit(pid: int, interface: str) -> None:
+    """Undo limit_rate."""
+    in_network(pid, ["tc", "qdisc", "del", "dev", interface, "root"])
+
+
 def drop_packets_from(pid: int, addresses: Iterable[str]) -> None:
     """Nothing from these addresses (IPv4 or IPv6) arrives in the network of process `pid` any more, until
     `receive_again`. May be called again for more."""

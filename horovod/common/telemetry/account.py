@@ -28,6 +28,7 @@ LEAST_STEPS = 50
 _NAMES = 100  # of reported values
 _NOTES = 32  # that rank 0 gets in a second, about: more ranks speak less often
 _SOME = 10  # steps of which rank 0 should hear before a rank leaves
+_LAG = 3  # intervals: notes are on their way, and a thread that is to send one may come late
 _PATIENCE = 0.5  # s at the end, for the last notes
 
 
@@ -52,6 +53,7 @@ class Account:
         self._sample: list[Sampled] = []
         self._reported: dict[str, float] = {}
         self._news = self._new_values = False
+        self._over = False  # all ranks have told their last
         self._together = Together(job.size) if job.rank == 0 else None
         if self._together is not None:
             self._together.clocks[job.cross_rank] = Clock()
@@ -138,7 +140,8 @@ class Account:
             found.update(last=_worst(late), link_bandwidth=self._link, lately=mean(lately) if lately else {"steps": 0})
             found["lately"]["last"] = _worst(together.late_recently())
             found["ranks"] = ranks
-            found["sentence"] = sentence(found) if ranks and any(r["made"] for r in ranks) else ""
+            lag = 0.0 if self._over else _LAG * self._interval
+            found["sentence"] = sentence(found, lag) if ranks and any(r["made"] for r in ranks) else ""
             return found
 
     # ---- its thread ------------------------------------------------------------------------------------------------
@@ -247,7 +250,7 @@ class Account:
         if some and self._job.size > 1 and self._engine.ended() is None:
             if self._together is not None:
                 self._post.say("steps-last")
-            self._heard.wait(_PATIENCE)
+            self._over = self._heard.wait(_PATIENCE)
         self._closed.set()
         self._wake.set()
         if self._thread is not None:

@@ -5,12 +5,14 @@ from typing import Any
 
 _OFTEN = 0.5  # of the steps; a rank that came last less often is not accused
 _LONG = 0.01  # of a step: lateness that is worth a word
+_SLOW = 0.1  # of a step: exposed communication whose speed is worth a word
 _DATA = 0.1  # of a step: waiting for data that is
 _MANY, _TINY = 20, 16384  # operations a step, bytes of each: where they are too many and too small
 
 
-def sentence(job: Mapping[str, Any]) -> str:
-    """``job``: as ``hvd.stats()["job"]``."""
+def sentence(job: Mapping[str, Any], lag: float = 0.0) -> str:
+    """``job``: as ``hvd.stats()["job"]``. ``lag``: what some ranks have told may be so many s older than what others
+    have."""
     size, ranks = job["size"], job["ranks"]
     step = job.get("step_seconds")
     made = max(rank["made"] for rank in ranks)
@@ -19,8 +21,10 @@ def sentence(job: Mapping[str, Any]) -> str:
         head.append(f"{int(100 * job['efficiency'])}% of linear")
     if not step:
         return ", ".join(head)
-    parts = [", ".join(head), *_late(job, ranks, step), _exposed(job, step, size), *_data(ranks, step), *_tiny(job)]
-    parts += _uneven(ranks, made) + _pauses(job, ranks)
+    tiny = _tiny(job)
+    exposed = _exposed(job, step, size) + ("" if tiny else _speed(ranks, step))
+    parts = [", ".join(head), *_late(job, ranks, step), exposed, *_data(ranks, step), *tiny]
+    parts += _uneven(ranks, made, lag / step) + _pauses(job, ranks)
     return "; ".join(parts)
 
 
@@ -30,6 +34,21 @@ def _exposed(job: Mapping[str, Any], step: float, size: int) -> str:
     if job["exposed_seconds"] is None:
         return f"{milliseconds(job['collective_seconds'])} of each {milliseconds(step)} step went by in collectives"
     return f"{milliseconds(job['exposed_seconds'])} of each {milliseconds(step)} step were exposed communication"
+
+
+def _speed(ranks: Sequence[Mapping[str, Any]], step: float) -> str:
+    """How fast data moved, where a rank was blocked by that more than by others' coming late. Of the rank for which it
+    moved slowest: one that only sends is done when the kernel has taken it."""
+    moved = [rank for rank in ranks if rank["steps"] and rank["bandwidth"] and rank["exposed_seconds"] is not None]
+    if not moved:
+        return ""
+    rank = min(moved, key=lambda rank: rank["bandwidth"])
+    exposed, speed = rank["exposed_seconds"], rank["bandwidth"]
+    if exposed < _SLOW * step or rank["collective_seconds"] < exposed / 2:
+        return ""
+    share = rank["link_share"]
+    of = f", {100 * share:.0f}% of what the link was measured to carry" if share else ""
+    return f" ({_decimal(rank['collective_seconds'] * speed)} at {_decimal(speed)}/s{of})"
 
 
 def _late(job: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]], step: float) -> list[str]:
@@ -64,9 +83,9 @@ def _tiny(job: Mapping[str, Any]) -> list[str]:
     return [f"each step has {job['operations']:.0f} operations of only {_bytes(each)}"]
 
 
-def _uneven(ranks: Sequence[Mapping[str, Any]], made: int) -> list[str]:
+def _uneven(ranks: Sequence[Mapping[str, Any]], made: int, lag: float) -> list[str]:
     least = min(ranks, key=lambda rank: rank["made"])
-    if least["made"] >= 0.99 * made - 1:
+    if least["made"] >= 0.99 * made - 1 - lag:
         return []
     return [f"rank {least['rank']} made only {least['made']:,} steps"]
 
@@ -92,3 +111,12 @@ def milliseconds(seconds: float) -> str:
 
 def _bytes(number: float) -> str:
     return f"{number / 1024:.0f} KiB" if number >= 1024 else f"{number:.0f} bytes"
+
+
+def _decimal(number: float) -> str:
+    """Of bytes, as networks are measured: "0.4 MB", "11 MB", "1.2 GB"."""
+    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if number >= 0.1 * unit:
+            value = number / unit
+            return f"{value:.0f} {name}" if value >= 9.95 else f"{value:.1f} {name}"
+    return f"{number:.0f} bytes"

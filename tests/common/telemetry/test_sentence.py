@@ -66,6 +66,25 @@ def test_tiny_operations_uneven_data_and_pauses_are_named():
     assert sentence(paused).endswith("; beside them 12.0 s in 2 pauses between steps")
 
 
+def test_how_fast_data_moved_where_that_is_what_a_rank_waited_for():
+    sends = {"time": 50, "blocked": 30, "collectives": 1, "moved": 400_000}
+    receives = dict(sends, collectives=29)
+    said = sentence(job(dict(sends), dict(receives)))
+    assert said.endswith("30 ms of each 50 ms step were exposed communication (0.4 MB at 14 MB/s)")
+    known = job(dict(sends), dict(receives))
+    for rank in known["ranks"]:
+        rank["link_share"] = 0.117
+    assert sentence(known).endswith("(0.4 MB at 14 MB/s, 12% of what the link was measured to carry)")
+    # Others come late: it is not the link.
+    assert sentence(job(dict(sends), dict(sends))).endswith("were exposed communication")
+
+
+def test_a_rank_whose_news_are_old_has_not_made_fewer_steps():
+    live = job({"time": 10, "made": 100}, {"time": 10, "made": 60})
+    assert sentence(live, lag=1.0).endswith("exposed communication")
+    assert sentence(live, lag=0.1).endswith("; rank 1 made only 60 steps")
+
+
 def test_alone_and_where_waiting_is_not_seen():
     assert sentence(job({"time": 52})) == "1 worker, 1,200 steps; 52 ms a step"
     hidden = {"time": 52, "collectives": 7, "unattended": 3}

@@ -1,0 +1,72 @@
+"""Jobs on several hosts that are slow or hang because of a host or the network, and what they say of it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from tests.cluster.jobs import LIMIT, launcher, no_litter, run_job, running
+from tests.runner.test_hangs import HEAD
+from tests.testbed.cluster import Cluster
+
+STEPS = """
+x = np.ones(100_000, np.float32)
+for step in range(60):
+    time.sleep(0.01)
+    at = x.ctypes.data
+    face.run(_core.KIND_ALLREDUCE, "gradient", at, at, x.shape, 7, 1, 0, 1.0, 1.0, 0, None, "", 0).wait()
+    hvd.step()
+hvd.shutdown()
+"""
+
+
+def test_a_slow_link_is_told_from_a_slow_rank(cluster: Cluster, tmp_path: Path) -> None:
+    """Nobody is accused, the speed is said, and the doctor names the hosts."""
+    program = tmp_path / "train.py"
+    program.write_text(HEAD + STEPS)
+    hosts = ["-H", "host1:1,host2:1"]
+    cluster.slow_link(2, "100mbit")
+    done = run_job(cluster, "-np", "2", *hosts, sys.executable, program)
+    assert done.code == 0, done.err
+    said = re.search(r"2 workers, 60 steps, \d+% of linear; (.*)", done.err)
+    assert said, done.err
+    found = re.fullmatch(
+        r"(\d+) ms of each (\d+) ms step were exposed communication \(0\.4 MB at ([\d.]+) MB/s\)", said[1]
+    )
+    assert found, said[0]
+    assert float(found[3]) < 20
+    doctor = cluster.launcher.run([sys.executable, "-m", "horovod.runner", "--doctor", *hosts], timeout=LIMIT)
+    assert "WARN speed: host1 to host2 at 10.77.0.2: 0.10 Gbit/s" in doctor.stdout, doctor.stdout + doctor.stderr
+    no_litter(cluster)
+
+
+STOPS = """
+if rank == 3:
+    os.kill(os.getpid(), signal.SIGSTOP)
+allreduce("a")
+"""
+
+
+def test_a_rank_that_is_stopped_on_another_host(cluster: Cluster, tmp_path: Path) -> None:
+    """Its neighbour there looks at it; the report is asked for on rank 0's host, before anybody is warned."""
+    program = tmp_path / "train.py"
+    program.write_text(HEAD + STOPS)
+    reports = tmp_path / "reports"
+    env = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "600", "HOROVOD_REPORT_DIR": str(reports)}
+    arguments = ["-np", "4", "-H", "host1:2,host2:2", sys.executable, program]
+    text = ""
+    with running(cluster, tmp_path, *arguments, env=env) as job:
+
+        def explained() -> bool:
+            nonlocal text
+            text = cluster.launcher.run(launcher("--explain", "."), timeout=LIMIT).stdout  # both are in its home
+            return "its process is stopped" in text
+
+        job.wait_for(explained, "an explanation")
+    assert re.search(
+        r"rank 3 does not go on: its process is stopped \(SIGSTOP or Ctrl-Z\); `kill -CONT \d+` on its host", text
+    )
+    assert re.search(r"== rank 3 \(host host2, pid \d+\), which is waited for", text)
+    assert "it did not answer; its state was seen from its host" in text
+    assert f"This report: {reports}/" in text
