@@ -105,9 +105,9 @@ allreduce("grad")
 
 @contextlib.contextmanager
 def job(tmp_path, plant, size=2, head="", **environment):
-    """The running job, and the line that is to be named."""
+    """The running job, and the line that is to be named. ``plant``: of PLANTS, or a program after HEAD."""
     path = tmp_path / "train.py"
-    path.write_text(head + HEAD + PLANTS[plant])
+    path.write_text(head + HEAD + PLANTS.get(plant, plant))
     line = next((n for n, text in enumerate(path.read_text().splitlines(), 1) if "%%%" in text), 0)
     settings = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_REPORT_DIR": str(tmp_path / "reports")}
     arguments = ["-np", str(size), sys.executable, str(path)]

@@ -8,7 +8,7 @@ import pytest
 from tests.runner.launching import LIMIT, eventually, running
 
 HEAD = """
-import time
+import threading
 import torch
 import horovod.torch as hvd
 
@@ -24,16 +24,39 @@ class Items(torch.utils.data.Dataset):
         return self.length
 
     def __getitem__(self, index):
-        if self.length == 11 and index == 3:
-            time.sleep(1000)
-        return torch.ones(2)
+        with lock:
+            return torch.ones(2)
 
 
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+
+    def forward(self, x):  # on rank 1 the second layer has no gradient
+        return self.second(self.first(x)) if rank == 0 else self.first(x)
+
+
+lock = threading.Lock()
+net = Net()
 """
+# The optimizer bears unused parameters. Then a worker is forked while a thread holds what it needs.
 STUCK = """
-loader = torch.utils.data.DataLoader(Items(10 + (rank == 1)), num_workers=1)
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters())
+for step in range(3):
+    optimizer.zero_grad()
+    net(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+if rank == 1:
+    lock.acquire()
+loader = torch.utils.data.DataLoader(Items(10), num_workers=1)
 for batch in loader:  # %%%
     hvd.allreduce(batch, name="gradient")
+"""
+UNUSED = """
+for name, parameter in net.named_parameters():
+    parameter.register_post_accumulate_grad_hook(lambda p, name=name: hvd.allreduce_(p.grad, name=name))  # %%%
+net(torch.ones(1, 2)).sum().backward()
 """
 UNEVEN = """
 loader = torch.utils.data.DataLoader(Items(6 if rank == 1 else 10))
@@ -46,11 +69,17 @@ hvd.allreduce(torch.ones(1), name="loss")
 @pytest.mark.parametrize(
     ("program", "sentence"),
     [
-        (STUCK, "rank 1 is in DataLoader.__next__ at train.py:{line}"),
+        (
+            UNUSED,
+            r"ranks 0 and 1 wait for each other: allreduce '(first|second).bias' is called by rank \d "
+            r"\(train.py:{line}\), allreduce '(first|second).bias' by rank \d \(train.py:{line}\); both within "
+            r"backward\(\): are there parameters that only some ranks use\?",
+        ),
+        (STUCK, r"rank 1 is in DataLoader.__next__ at train\.py:{line}"),
         (
             UNEVEN,
-            "rank 1 finished its epoch 4 batches earlier: its data loader has 6 batches, that of rank 0 10; give all "
-            "ranks equally many, or call hvd.join() after the loop",
+            r"rank 1 finished its epoch 4 batches earlier: its data loader has 6 batches, that of rank 0 10; give all "
+            r"ranks equally many, or call hvd.join\(\) after the loop",
         ),
     ],
 )
@@ -65,4 +94,4 @@ def test_what_is_said(tmp_path, program, sentence):
         running(["-np", "2", sys.executable, str(path)], environment=environment, stderr=err),
     ):
         eventually(lambda: "stacks of all threads" in said.read_text(), LIMIT, "an explanation")
-    assert re.search(r"why the job waits: (.*)", said.read_text())[1] == sentence.format(line=line)
+    assert re.fullmatch(sentence.format(line=line), re.search(r"why the job waits: (.*)", said.read_text())[1])

@@ -167,11 +167,22 @@ def _crossed(facts: Facts, one: Waiting, other: Waiting, here: list[int], there:
             f"rank {here[0]} alone calls {first}{at_first}, {ranks_text(there)} call {second}{at_second}: is one of "
             "them under a condition that holds on some ranks only?"
         )
+    backward = all(_in_backward(facts.ranks.get(rank)) for rank in (here[0], there[0]))
+    why = (
+        "both within backward(): are there parameters that only some ranks use?"
+        if backward
+        else "they have taken different branches, or submit the same operations in different order"
+    )
     return (
         f"{ranks_text(sorted([*here, *there]))} wait for each other: "
-        f"{first} is called by {ranks_text(here)}{at_first}, {second} by {ranks_text(there)}{at_second}; they have "
-        "taken different branches, or submit the same operations in different order"
+        f"{first} is called by {ranks_text(here)}{at_first}, {second} by {ranks_text(there)}{at_second}; {why}"
     )
+
+
+def _in_backward(rank: Rank | None) -> bool:
+    """Is PyTorch computing gradients there, and calls what hooks into that?"""
+    frames = rank.main.frames if rank is not None and rank.main is not None else ()
+    return any(frame.library == "torch" and "/autograd/" in frame.path for frame in frames)
 
 
 def _gone_on(ahead: Sequence[int], there: str, behind: Sequence[int], here: str) -> str:

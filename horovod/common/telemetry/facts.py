@@ -22,7 +22,10 @@ _SYSTEM_CALLS = {
         220: "clone", 435: "clone3",
     },
 }.get(platform.machine(), {})  # fmt: skip
-_SWAPPING = 20.0  # pages read from disk a second, of a process of which a part is swapped out
+_SWAPPING = (
+    20.0  # pages a second that are read from disk, of a process of which a part is swapped out, or that follow it
+)
+_PAGE_KIB = 4
 _BUSY = 0.5  # of a core
 _STARTING = ("clone", "clone3", "vfork")
 
@@ -125,12 +128,13 @@ class Rank:
         if main["state"] == "T":
             return "stopped", "its process is stopped (SIGSTOP or Ctrl-Z)"
         seconds, faults, cpu = self._rates(main)
-        if self.state["swapped_kib"] and faults >= _SWAPPING * seconds and seconds:
-            swapped = self.state["swapped_kib"] >> 10
-            return (
-                "swapping",
-                f"it swaps: {swapped} MiB are swapped out, {faults / seconds:.0f} pages a second come back",
-            )
+        if self.before and self.state["swapped_kib"] and seconds:
+            swapped = f"it swaps: {self.state['swapped_kib'] >> 10} MiB are swapped out"
+            if faults >= _SWAPPING * seconds:
+                return "swapping", f"{swapped}, {faults / seconds:.0f} pages a second come back"
+            out = (self.state["swapped_kib"] - self.before["swapped_kib"]) / _PAGE_KIB
+            if out >= _SWAPPING * seconds:
+                return "swapping", f"{swapped}, and {out / seconds:.0f} pages more each second"
         if main["state"] == "D" and _SYSTEM_CALLS.get(main["call"]) in _STARTING:
             return "blocked", "it waits for a process that it starts to begin its program (vfork)"
         if main["state"] == "D":

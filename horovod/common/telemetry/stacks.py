@@ -24,6 +24,11 @@ class Frame:
             return "Python"
         return library_of(self.path)
 
+    @property
+    def measures(self) -> bool:
+        """Is it between the user's line and what that calls only to take the time?"""
+        return self.library == "horovod" and self.path.endswith(f"{os.sep}data_wait.py")
+
     def __str__(self) -> str:
         return f"{os.path.basename(self.path)}:{self.line}"
 
@@ -75,8 +80,9 @@ def place(thread: Thread | None, source: str = "") -> str:
     if own is None:
         return f"in {_called(thread.frames[0])} ({thread.frames[0]})"
     frame = thread.frames[own]
-    if own > 0:
-        return f"in {_called(thread.frames[own - 1])} at {frame}"
+    called = [inner for inner in thread.frames[:own] if not inner.measures]
+    if called:
+        return f"in {_called(called[-1])} at {frame}"
     if source:
         return f"at {frame} (`{source if len(source) <= 80 else source[:77] + '...'}`)"
     return f"at {frame}, in {frame.function}"

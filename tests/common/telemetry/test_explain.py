@@ -83,6 +83,10 @@ def test_a_line_of_the_users():
         ),
         (state("Z"), "rank 3 does not go on: its process has ended"),
         (None, "rank 3 does not go on: there is no such process any more"),
+        (
+            state("R", swapped=300 << 10),
+            "rank 3 does not go on: it swaps: 300 MiB are swapped out, and 384000 pages more each s",
+        ),
         (state("D", swapped=300 << 10, faults=100), "rank 3 does not go on: it swaps: 300 MiB are swapped out, 500 pa"),
     ],
 )
