@@ -12,13 +12,14 @@ import horovod.torch as hvd
 from tests.runner.launching import run_job
 
 SCRIPT = """
-import json, os, sys, time, urllib.request
+import json, os, socket, sys, time, urllib.request
 import torch
 from torch.utils.data import DataLoader, Dataset
 import horovod.torch as hvd
 
 torch.set_num_threads(1)
-STEPS, WAIT = 60, 0.03
+STEPS, WAIT, NAME = 60, 0.03, "läyer \\"7\\"\\n日本"
+taken = socket.socket()
 
 class Rows(Dataset):
     def __init__(self, wait):
@@ -40,7 +41,7 @@ def train(wait_for_data=0.0, wait=0.0, layers=1):
         optimizer.step()
 
 def slow_rank():
-    hvd.report(loss=0.5, rank=hvd.rank())
+    hvd.report(loss=0.5, rank=hvd.rank(), **{NAME: 1.5})
     train(wait=WAIT if hvd.rank() == 1 else 0.0)
     if hvd.rank() == 0:
         page = urllib.request.urlopen("http://127.0.0.1:" + os.environ["HOROVOD_METRICS_PORT"] + "/metrics", timeout=20)
@@ -58,6 +59,8 @@ def uneven_data():
         hvd.allreduce(torch.ones(4), name="gradient")
         hvd.step()
     hvd.join()
+    if hvd.rank() == 1:
+        print("#" * 10_000_000)
 
 try:
     hvd.stats()
@@ -67,6 +70,10 @@ for phase in (slow_rank, slow_loader, tiny_tensors, uneven_data):
     if phase is tiny_tensors:
         os.environ["HOROVOD_FUSION_THRESHOLD"] = "0"
         os.environ["HOROVOD_STATS_FILE"] = "/dev/full"
+        if os.environ["HOROVOD_RANK"] == "0":
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            os.environ["HOROVOD_METRICS_PORT"] = str(taken.getsockname()[1])
     hvd.init()
     phase()
     hvd.shutdown()
@@ -75,6 +82,9 @@ hvd.init()
 slow_loader()
 hvd.shutdown()
 """
+
+
+ODD = """läyer "7"\n日本"""
 
 
 def free_port() -> int:
@@ -144,16 +154,26 @@ def test_figures_of_the_program_while_it_runs(job):
     parts = [second[f"{part}_seconds"] for part in ("data", "compute", "exposed")]
     assert sum(parts) == pytest.approx(second["step_seconds"], rel=0.01)
     assert first["exposed_seconds"] > 0.02 > second["exposed_seconds"]
-    assert second["reported"] == {"loss": 0.5, "rank": 1.0}
+    assert second["reported"] == {"loss": 0.5, "rank": 1.0, ODD: 1.5}
     assert first["job"]["ranks"][1]["reported"] == second["reported"]
     assert first["job"]["last"]["rank"] == 1
     (page,) = (json.loads(line.partition("METRICS ")[2]) for line in done.out.splitlines() if "METRICS " in line)
     assert 'horovod_reported{name="loss",rank="0"} 0.5' in page
+    assert """horovod_reported{name="läyer \\\\"7\\\\"\\\\n日本",rank="0"} 1.5""".replace("\\\\", "\\") in page
     # The file: lines of the first two jobs, whose last ones know everything.
     assert all(line["size"] == 2 for line in lines)
     assert any(line["sentence"] == job[1][0] for line in lines)
     assert any(line["sentence"] == job[1][1] for line in lines)
+    assert any(line["ranks"][0]["reported"].get(ODD) == 1.5 for line in lines)
     assert done.err.count("no more figures in HOROVOD_STATS_FILE=/dev/full: No space left on device") >= 1
+
+
+def test_a_port_that_is_taken_and_a_line_of_ten_million_characters(job):
+    done = job[0]
+    assert done.err.count("Address already in use; training goes on") >= 1
+    assert done.err.count("no figures at HOROVOD_METRICS_PORT=") == done.err.count("Address already in use")
+    whole = "[1]<stdout>:" + "#" * 10_000_000 + "\n" in done.out
+    assert whole
 
 
 def on_its_own():

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import resource
 import socket
 import sys
 import urllib.error
@@ -66,6 +67,25 @@ def test_a_file_that_cannot_be_written_is_told_once(tmp_path):
         out.close()
         assert len(warnings) == 1
         assert f"HOROVOD_STATS_FILE={path}: {why}" in warnings.pop()
+
+
+def test_a_disk_that_is_full_in_the_middle_of_a_line(tmp_path):
+    path = tmp_path / "stats.jsonl"
+    warnings = []
+    out = LinesFile(str(path), job, warnings.append)
+    out.write()
+    whole = path.stat().st_size
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (whole + whole // 2, before[1]))
+        out.write()
+        out.write()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    out.close()
+    assert warnings == [f"no more figures in HOROVOD_STATS_FILE={path}: No space left on device"]
+    (line,) = path.read_text().splitlines()
+    assert json.loads(line)["step_seconds"] == 0.1
 
 
 def scrape(port, **headers):
