@@ -119,6 +119,7 @@ def test_a_disk_that_does_not_answer(tmp_path):
 
 @pytest.mark.heavy  # test_slow.py plants the same by waiting
 def test_a_slow_disk_of_one_rank(tmp_path):
+    pytest.importorskip("torch")
     with slow_disk(tmp_path, 2_000_000) as arguments:
         done = run_job(["-np", "2", sys.executable, "-c", SLOW % READS, *arguments])
     assert done.code == 0, done.err
