@@ -8,10 +8,10 @@ though others may still be in it.
 import atexit
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from horovod.common import descent, ending, faces, launchers, util
+from horovod.common import descent, ending, faces, launchers, observed, util
 from horovod.common.contract import worker_env
 from horovod.common.contract.settings import BY_NAME, Settings
 from horovod.common.process_sets import (
@@ -25,8 +25,6 @@ from horovod.common.process_sets import (
     register,
 )
 from horovod.common.state import Job, state
-from horovod.common.steps import marks
-from horovod.common.telemetry.telemetry import Telemetry
 
 __all__ = ["HorovodBasics"]
 
@@ -44,11 +42,10 @@ def _about() -> tuple[ending.Ended, list[int] | None]:
 
 
 _watch = ending.Watch(_about)
-_telemetry: Telemetry | None = None  # of the job that runs
 
 
-class HorovodBasics:
-    """init, shutdown and the questions, for one face."""
+class HorovodBasics(observed.Observed):
+    """init, shutdown and the questions, for one face; with what programs ask of those that observe the job."""
 
     def __init__(self, face: str) -> None:
         """``face``: name of the framework's module, for example "torch"; see ``faces``."""
@@ -177,97 +174,11 @@ class HorovodBasics:
         """False."""
         return util.rocm_built()
 
-    def start_timeline(self, file_path: str, mark_cycles: bool = False) -> None:
-        """Writes what this rank's operations do from now on to a file that trace viewers open (docs/timeline.md): on
-        rank 0 ``file_path``, on the others its name with ".rank1", ... before the suffix. A timeline that runs ends.
-        ``mark_cycles``: marks where the engine gets something to do. Each rank calls it for itself, or does not.
-
-        Raises ValueError when not initialised, and when HOROVOD_TIMELINE was not set at ``init`` (DYNAMIC: no timeline
-        until this is called); OSError when the file cannot be written or another process writes it.
-        """
-        self._face.require_job()
-        if _telemetry is None:  # a forked child knows its place, but has no job
-            self._face.require_engine()
-        else:
-            _telemetry.timelines.start(file_path, mark_cycles)
-
-    def stop_timeline(self) -> None:
-        """Ends the timeline of this rank; its file is complete then. May be repeated; ValueError when not
-        initialised."""
-        self._face.require_job()
-        if _telemetry is not None:
-            _telemetry.timelines.stop()
-
-    def dump(self, directory: "str | os.PathLike[str] | None" = None) -> str:
-        """Writes what this rank's flight recorder has, its last operations, to ``recorder.rankN.jsonl``, and returns
-        the file's path. Any thread.
-
-        ``directory``: where to, made if it is missing; default: the job's folder in HOROVOD_REPORT_DIR.
-        ``python -m horovod.recorder diff`` compares the files of several ranks.
-
-        Raises ValueError when not initialised or where HOROVOD_RECORDER_ENTRIES is 0, HorovodInternalError in a forked
-        child, OSError naming the path when it cannot be written.
-        """
-        self._face.require_job()
-        self._face.require_engine()
-        assert _telemetry is not None
-        return _telemetry.dump(directory)
-
-    def step(self) -> None:
-        """A step of training ends here: for programs without a distributed optimizer, whose steps are found without
-        it, or whose steps are others than the optimizer's. From the first call on only these count. All ranks call it
-        equally often. ValueError when not initialised."""
-        self._face.require_job()
-        marks.tell()
-
-    def stats(self) -> dict[str, Any]:
-        """Where the steps of this rank went, as means since ``init`` without the first three, and on rank 0 under "job"
-        those of all ranks. Times in seconds, a step each; None for what is not measured. See docs/slow.md.
-
-        "rank", "size", "made" (steps so far), "steps" (that are counted), "step_seconds" and its parts: "data_seconds"
-        (the program waited for PyTorch's DataLoader), "exposed_seconds" (it was blocked by communication, waiting for
-        others included), "compute_seconds" (the rest); "hidden_seconds": collectives beside computing;
-        "collective_seconds": all of them; "efficiency": share of the step that is not exposed; "bytes", "operations",
-        "tensors"; "bandwidth" (bytes a second over this rank's links within collectives), "link_share" (of what a
-        calibration has measured); "pauses", "paused_seconds": what was no step; "reported": values of ``report``.
-
-        "job": the same as means over ranks, "last" ({"rank", "share", "seconds"}: who came last most often, in what
-        share of steps, by how much; or None), "lately" (the last second or so), "link_bandwidth", "sentence", "ranks"
-        (a list of them, each with its "late"). Others tell rank 0 about once a second.
-
-        ValueError when not initialised.
-        """
-        self._face.require_job()
-        found: dict[str, Any] = _account().stats()
-        return found
-
-    def report(self, **values: Any) -> None:
-        """Numbers of the program's own (``hvd.report(loss=loss.item())``), for ``stats()``, the live page, the file and
-        the port of figures. The last value of each name counts. Numbers of a GPU are waited for.
-
-        Raises ValueError naming what is no number, for more than 100 names, and when not initialised.
-        """
-        self._face.require_job()
-        _account().report(values)
-
-    def log_stats(self, to: Any, step: int | None = None) -> None:
-        """Writes figures of ``stats()``, of the job on rank 0 and of this rank on others, as scalars "horovod/...":
-        ``to`` is a SummaryWriter of PyTorch, a writer of ``tf.summary``, or the module ``mlflow`` (anything with
-        ``add_scalar``, ``as_default`` or ``log_metrics``). ``step``: their place, default the number of steps made.
-
-        Raises ValueError for another ``to`` and when not initialised.
-        """
-        from horovod.common.telemetry import scalars
-
-        stats = self.stats()
-        scalars.send(to, scalars.scalars(stats), stats["made"] if step is None else step)
-
     def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
         return self._face.require_engine().process_sets()
 
 
 def _start(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
-    global _telemetry
     if state.forked:
         raise ValueError(
             f"this process (pid {os.getpid()}) was forked from an initialised worker and cannot join the job; start "
@@ -285,7 +196,8 @@ def _start(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
     job, engine = bootstrap.start(env, members, [s.ranks or [] for s in sets], dynamic)
     state.start(job, engine, members)
     descent.mark(env)
-    _telemetry = _observe(env, job, engine)
+    settings = Settings.from_environ()
+    observed.begin(job, engine, settings, _link(env, settings))
     try:
         _fill_sets(job, sets)
     except BaseException:
@@ -294,18 +206,18 @@ def _start(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
     _install_hooks()
 
 
-def _observe(env: worker_env.WorkerEnv, job: Job, engine: Any) -> Telemetry:
-    from horovod.common.wiring import calibration
+def _link(env: worker_env.WorkerEnv, settings: Settings) -> Callable[[], float | None]:
+    """Asks for what a link was measured to carry, in bytes a second; None: it was not."""
 
-    settings = Settings.from_environ()
+    def ask() -> float | None:
+        from horovod.common.wiring import calibration
 
-    def link() -> float | None:
         if not settings.flag("HOROVOD_CALIBRATE"):
             return None
         transport = settings.text("HOROVOD_TRANSPORT")
         return calibration.link_bandwidth(calibration.World.here(env.size, env.local_size, env.cross_size, transport))
 
-    return Telemetry(job, engine, settings, link)
+    return ask
 
 
 def _ask_running(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
@@ -368,7 +280,7 @@ def _fill_sets(job: Job, sets: Sequence[ProcessSet]) -> None:
 
 
 def _stop(reason: str) -> None:
-    global _last, _telemetry
+    global _last
     engine = state.engine
     if engine is None:
         return
@@ -376,7 +288,7 @@ def _stop(reason: str) -> None:
     _last = _ended(), state.members
     if _last[0] is None:
         _watch.leave(reason)
-    telemetry, _telemetry = _telemetry, None
+    telemetry = observed.take()
     if telemetry is not None:
         telemetry.close()
     state.stop()
@@ -389,12 +301,6 @@ def _stop_at_exit() -> None:
     with _lock:
         _watch.at_exit()
         _stop(_watch.reason)
-
-
-def _account() -> Any:
-    if _telemetry is None:  # a forked child knows its place, but has no job
-        return state.require_engine()
-    return _telemetry.account
 
 
 _installed = False
@@ -410,12 +316,9 @@ def _install_hooks() -> None:
 
 
 def _after_fork() -> None:
-    global _lock, _telemetry
+    global _lock
     _lock = threading.RLock()  # another thread may have held it
-    if _telemetry is not None:
-        _telemetry.leave_in_child()
-    _telemetry = None  # its threads are the parent's
-    marks.close()
+    observed.leave_in_child()
     state.leave_in_child()
     worker_env.forget_keys()
     _watch.forget()

@@ -10,9 +10,9 @@ def conversation():
     import torch
 
     import horovod.torch as hvd
-    from horovod.common import basics
+    from horovod.common import observed
 
-    post = basics._telemetry.post
+    post = observed._telemetry.post
     heard = queue.Queue()
     post.on("hello", lambda rank, what: heard.put((rank, what)))
     post.on("odd", lambda rank, what: 1 / 0)
