@@ -123,12 +123,15 @@ def _finished_early(facts: Facts) -> str:
 
 
 def _fewer(rank: Rank | None, other: Rank | None) -> tuple[int, int] | None:
+    """How many batches the rank has, and how many the other one, which is beyond them. A loader that both have, for
+    validation perhaps, is none of which the rank has fewer."""
     if rank is None or other is None:
         return None
+    mine, theirs = (set(one.loaders.get("lengths", [])) for one in (rank, other))
     going_on = {of for given, of in rank.loaders.get("live", []) if given < of}
     for given, of in other.loaders.get("live", []):
-        for length in rank.loaders.get("lengths", []):
-            if length < given <= of and length not in going_on:
+        for length in sorted(mine - theirs - going_on, reverse=True):
+            if length < given <= of and of not in mine | going_on:
                 return length, of
     return None
 
@@ -195,8 +198,9 @@ def _gone_on(ahead: Sequence[int], there: str, behind: Sequence[int], here: str)
 
 
 def _knows(facts: Facts, ranks: Iterable[int], name: str) -> bool:
-    """Has one of them carried it out before? Never true of one without a name, whose name is a number."""
-    return any(facts.ranks[rank].entry(name, ("carried out",)) is not None for rank in ranks if rank in facts.ranks)
+    """Has one of them, which does not wait for it now, submitted it before? Fused with others it was perhaps carried
+    out under the name of one of those. Never true of one without a name, whose name is a number."""
+    return any(facts.ranks[rank].entry(name) is not None for rank in ranks if rank in facts.ranks)
 
 
 def _at(facts: Facts, ranks: Sequence[int]) -> str:

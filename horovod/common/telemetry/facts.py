@@ -1,7 +1,7 @@
 """What is known of a job that waits: who waits for whom, and what each rank was found doing. Pure."""
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,12 +22,13 @@ _SYSTEM_CALLS = {
         220: "clone", 435: "clone3",
     },
 }.get(platform.machine(), {})  # fmt: skip
-_SWAPPING = (
-    20.0  # pages a second that are read from disk, of a process of which a part is swapped out, or that follow it
-)
+_SWAPPING = 20.0
+"""Pages a second that are read from disk, of a process of which a part is swapped out, or that follow it."""
 _PAGE_KIB = 4
 _BUSY = 0.5  # of a core
 _STARTING = ("clone", "clone3", "vfork")
+_NAME = 87
+"""Bytes of a name that recorders keep (core/trace/recorder.h)."""
 
 
 @dataclass(frozen=True)
@@ -170,9 +171,12 @@ class Rank:
         """How many seconds ago that was."""
         return max(0.0, (self.state["at"] - entry["end"]) * 1e-9) if self.state is not None else 0.0
 
-    def entry(self, name: str, what: Sequence[str] = ("announced", "carried out")) -> dict[str, Any] | None:
-        """Its last entry about the operation, if it has one."""
-        return next((one for one in reversed(self.recent) if one["name"] == name and one["what"] in what), None)
+    def entry(self, name: str) -> dict[str, Any] | None:
+        """Its last entry about the operation, if it has one: that it was announced or carried out."""
+        kept = name.encode(errors="replace")[:_NAME].decode(errors="replace").rstrip("\ufffd")
+        rest = "\ufffd" if kept != name else ""  # what is left of a letter that was cut
+        known = (one for one in reversed(self.recent) if one["what"] in ("announced", "carried out"))
+        return next((one for one in known if one["name"].rstrip(rest) == kept), None)
 
 
 def _what(thread: Mapping[str, Any]) -> str:

@@ -137,6 +137,23 @@ def test_different_order():
     assert said.startswith("ranks 0 and 1 submit 'a', 'b' in different order, one of them a barrier: rank 0 is at")
 
 
+def test_different_order_of_what_was_fused_or_has_a_long_name():
+    long = "gradient.é" + "x" * 100
+    cut = long.encode()[:87].decode()
+    for second, told in (("b", "b"), (long, cut)):
+        waiting = [wait("a", [0], [1]), wait(second, [1], [0], 11.0)]
+        done = [entry("a", "announced"), entry(told, "announced"), entry("a", count=2)]
+        ranks = (
+            rank(0, *done, entry("a", "announced", end=95), line=5),
+            rank(1, *done, entry(told, "announced", end=95), line=6),
+        )
+        assert explain.guess(facts(*ranks, waiting=waiting, size=2)) == (
+            f"ranks 0 and 1 submit 'a', '{second}' in different order: rank 0 is at allreduce 'a' (train.py:5), rank 1 "
+            f"at allreduce '{second}' (train.py:6)"
+        )
+    assert rank(0, entry("x" * 86 + "\ufffd")).entry("x" * 86 + "é" + "x") is not None  # cut within a letter
+
+
 def test_a_rank_that_has_gone_on():
     done = [entry("gradient"), entry("gradient")]
     waiting = [wait("gradient", [0, 1], [2]), wait("loss", [2], [0, 1], 11.0)]
@@ -173,6 +190,15 @@ def test_an_epoch_that_ends_earlier():
     in_the_middle = {"live": [[5, 12]], "lengths": [12]}
     all_four[2] = rank(2, loaders=in_the_middle, line=8)
     assert "earlier" not in explain.guess(facts(*all_four, waiting=X[:0] + [wait("grad", [0, 1, 3], [2])]))
+
+
+def test_loaders_that_all_ranks_have_end_no_epoch():
+    """All train, some way into 100 batches, and have 10 for validation; rank 3 is late for another reason."""
+    all_four = [rank(number, loaders={"live": [[58, 100]], "lengths": [100, 10]}, line=8) for number in range(4)]
+    assert explain.guess(facts(*all_four, waiting=X)) == "rank 3 is at train.py:8, in main"
+    between = {"live": [], "lengths": [100, 9]}  # nor one of which it has fewer than others that are not at it
+    others = [rank(number, loaders={"live": [[58, 100]], "lengths": [100, 10]}) for number in range(3)]
+    assert "earlier" not in explain.guess(facts(*others, rank(3, loaders=between, line=8), waiting=X))
 
 
 def test_the_report_and_the_summary():
