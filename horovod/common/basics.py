@@ -196,9 +196,9 @@ def _start(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
     job, engine = bootstrap.start(env, members, [s.ranks or [] for s in sets], dynamic)
     state.start(job, engine, members)
     descent.mark(env)
-    settings = Settings.from_environ()
-    observed.begin(job, engine, settings, _link(env, settings))
     try:
+        settings = Settings.from_environ()
+        observed.begin(job, engine, settings, _link(env, settings))
         _fill_sets(job, sets)
     except BaseException:
         _stop("hvd.init() failed")
@@ -288,13 +288,11 @@ def _stop(reason: str) -> None:
     _last = _ended(), state.members
     if _last[0] is None:
         _watch.leave(reason)
-    telemetry = observed.take()
-    if telemetry is not None:
-        telemetry.close()
+    observers = observed.take()
+    observers.close()
     state.stop()
     engine.shutdown(reason)
-    if telemetry is not None:
-        telemetry.finish()
+    observers.finish()
 
 
 def _stop_at_exit() -> None:

@@ -1,5 +1,6 @@
 """What observes the job of this process, and what programs ask of that: the same for every face."""
 
+import logging
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -8,41 +9,76 @@ from horovod.common.contract.settings import Settings
 from horovod.common.faces import Face
 from horovod.common.state import Job, state
 from horovod.common.steps import marks
-from horovod.common.telemetry.telemetry import Telemetry
+from horovod.common.telemetry.telemetry import Telemetry, warner
 
 if TYPE_CHECKING:
     from horovod._core import Engine
-    from horovod.common.telemetry.account import Account
 
 _telemetry: Telemetry | None = None  # of the job that runs
 
 
 def begin(job: Job, engine: "Engine", settings: Settings, link: Callable[[], float | None]) -> None:
-    """A job begins, with this engine. ``link``: what a link was measured to carry, in bytes a second, if it was."""
+    """A job begins, with this engine. ``link``: what a link was measured to carry, in bytes a second, if it was.
+
+    Where that fails the job goes on unobserved, after a warning.
+    """
     global _telemetry
-    _telemetry = Telemetry(job, engine, settings, link)
+    try:
+        _telemetry = Telemetry(job, engine, settings, link)
+    except Exception as error:  # no more threads or descriptors for this process, perhaps
+        marks.close()
+        warner(job.rank, settings)(
+            f"this rank is not observed (no reports, figures or timeline of it): {type(error).__name__}: {error}"
+        )
 
 
-def take() -> Telemetry | None:
-    """The job ends: what has observed it is the caller's, to close it before the engine and finish it afterwards."""
+class Leaving:
+    """What has observed a job that ends; it does not keep the job from ending."""
+
+    def __init__(self, telemetry: Telemetry | None) -> None:
+        self._telemetry = telemetry
+
+    def close(self) -> None:
+        """Before the engine's shutdown."""
+        if self._telemetry is not None:
+            _unless_it_fails(self._telemetry.close)
+
+    def finish(self) -> None:
+        """After it."""
+        if self._telemetry is not None:
+            _unless_it_fails(self._telemetry.finish)
+
+
+def _unless_it_fails(observing: Callable[[], None]) -> None:
+    try:
+        observing()
+    except Exception as error:
+        logging.getLogger("horovod").warning("telemetry: %s: %s", type(error).__name__, error)
+
+
+def take() -> Leaving:
+    """The job ends, and nobody asks any more."""
     global _telemetry
     taken, _telemetry = _telemetry, None
-    return taken
+    return Leaving(taken)
 
 
 def leave_in_child() -> None:
     """In a forked child, where its threads do not exist."""
-    telemetry = take()
-    if telemetry is not None:
-        telemetry.leave_in_child()
+    global _telemetry
+    if _telemetry is not None:
+        _telemetry.leave_in_child()
+    _telemetry = None  # its threads are the parent's
     marks.close()
 
 
-def _account() -> "Account":
-    if _telemetry is None:  # a forked child knows its place, but has no job
+def _observers() -> Telemetry:
+    """Raises HorovodInternalError in a forked child, which knows its place, but has no job; RuntimeError where the job
+    could not be observed."""
+    if _telemetry is None:
         state.require_engine()
-    assert _telemetry is not None
-    return _telemetry.account
+        raise RuntimeError("this rank is not observed: that could not be begun when hvd.init() was called")
+    return _telemetry
 
 
 class Observed:
@@ -59,10 +95,7 @@ class Observed:
         until this is called); OSError when the file cannot be written or another process writes it.
         """
         self._face.require_job()
-        if _telemetry is None:  # a forked child knows its place, but has no job
-            self._face.require_engine()
-        else:
-            _telemetry.timelines.start(file_path, mark_cycles)
+        _observers().timelines.start(file_path, mark_cycles)
 
     def stop_timeline(self) -> None:
         """Ends the timeline of this rank; its file is complete then. May be repeated; ValueError when not
@@ -82,9 +115,7 @@ class Observed:
         child, OSError naming the path when it cannot be written.
         """
         self._face.require_job()
-        self._face.require_engine()
-        assert _telemetry is not None
-        return _telemetry.dump(directory)
+        return _observers().dump(directory)
 
     def step(self) -> None:
         """A step of training ends here: for programs without a distributed optimizer, whose steps are found without
@@ -111,8 +142,7 @@ class Observed:
         ValueError when not initialised.
         """
         self._face.require_job()
-        found: dict[str, Any] = _account().stats()
-        return found
+        return _observers().account.stats()
 
     def report(self, **values: Any) -> None:
         """Numbers of the program's own (``hvd.report(loss=loss.item())``), for ``stats()``, the live page, the file and
@@ -121,7 +151,7 @@ class Observed:
         Raises ValueError naming what is no number, for more than 100 names, and when not initialised.
         """
         self._face.require_job()
-        _account().report(values)
+        _observers().account.report(values)
 
     def log_stats(self, to: Any, step: int | None = None) -> None:
         """Writes figures of ``stats()``, of the job on rank 0 and of this rank on others, as scalars "horovod/...":

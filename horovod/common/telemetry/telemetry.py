@@ -33,7 +33,7 @@ class Telemetry:
         self._engine = engine
         self.post = Post(engine, job.rank)
         self.witness = Witness(self.post, engine, job.rank)
-        self._warn = _warn(job.rank, settings)
+        self._warn = warner(job.rank, settings)
         self.hangs = Hangs(self.post, engine, job, self.witness, self._warn)
         self._door = Door(self.hangs.asked) if job.rank == 0 else None
         self.timelines = Timelines(job, engine, settings)
@@ -101,7 +101,7 @@ class Telemetry:
             self._live.leave_in_child()
 
 
-def _warn(rank: int, settings: Settings) -> Callable[[str], None]:
+def warner(rank: int, settings: Settings) -> Callable[[str], None]:
     """Tells the user, as the engine does."""
     warning = LOG_LEVELS.index("warning")
     sink = make_sink(rank, settings.flag("HOROVOD_LOG_HIDE_TIME"))

@@ -1,0 +1,63 @@
+"""A job that cannot be observed goes on, and one whose observers fail still ends."""
+
+import subprocess
+import sys
+
+import pytest
+
+LIMIT = 100.0  # s
+
+BEGIN = """
+from horovod.common import basics
+from horovod.common.telemetry import telemetry, witness
+"""
+
+CANNOT_BEGIN = (
+    BEGIN
+    + """
+def refuse(name):
+    raise OSError(24, "Too many open files")
+
+witness._memory = refuse
+import torch, horovod.torch as hvd
+hvd.init()
+assert hvd.allreduce(torch.ones(2), op=hvd.Sum).tolist() == [1, 1]
+for ask in (hvd.stats, hvd.dump, lambda: hvd.report(loss=1), lambda: hvd.start_timeline("x.json")):
+    try:
+        ask()
+    except RuntimeError as error:
+        assert "not observed" in str(error), error
+    else:
+        raise AssertionError(ask)
+hvd.step()
+hvd.stop_timeline()
+hvd.shutdown()
+hvd.init()
+hvd.shutdown()
+print("went on")
+"""
+)
+
+CANNOT_END = (
+    BEGIN
+    + """
+import horovod.torch as hvd
+hvd.init()
+from horovod.common.state import state
+
+basics._telemetry._door.close = lambda: 1 / 0
+hvd.shutdown()
+assert state.engine is None
+assert not hvd.is_initialized()
+print("went on")
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("program", "said"), [(CANNOT_BEGIN, "OSError: [Errno 24] Too many open files"), (CANNOT_END, "ZeroDivisionError")]
+)
+def test_a_job_goes_on(program, said):
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT)
+    assert done.stdout == "went on\n", done.stderr
+    assert said in done.stderr
