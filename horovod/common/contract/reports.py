@@ -3,7 +3,6 @@
 import contextlib
 import os
 import re
-import shutil
 import tempfile
 import time
 
@@ -11,6 +10,7 @@ VARIABLE = "HOROVOD_REPORT_DIR"
 KEPT = 50
 """Folders of jobs; the oldest others are removed when a job begins."""
 _JOB = re.compile(r"\d{8}-\d{6}-(\d+)")
+_FILE = re.compile(r"(hang\.txt|recorder\.rank\d+\.jsonl|stacks\.rank\d+\.txt)(\.part[\d-]+)?")
 _DOOR = "horovod-explain-"
 
 
@@ -31,12 +31,25 @@ def process_of(folder: str) -> int | None:
 
 
 def prune(folder: str) -> None:
-    """Removes the oldest folders of jobs beside ``folder``. What else lies there stays."""
+    """Removes the oldest folders of jobs beside ``folder``. What else lies there stays, and so does a folder of such a
+    name with something else in it: people name theirs after dates, too."""
     with contextlib.suppress(OSError):
         parent = os.path.dirname(folder)
-        jobs = sorted(entry.name for entry in os.scandir(parent) if entry.is_dir() and _JOB.fullmatch(entry.name))
-        for name in jobs[:-KEPT]:
-            shutil.rmtree(os.path.join(parent, name), ignore_errors=True)
+        with os.scandir(parent) as entries:
+            jobs = [e.path for e in entries if _JOB.fullmatch(e.name) and e.is_dir(follow_symlinks=False)]
+        ours = sorted(path for path in jobs if all(map(_FILE.fullmatch, _names(path))))
+        for path in ours[:-KEPT]:
+            with contextlib.suppress(OSError):
+                for name in _names(path):
+                    os.unlink(os.path.join(path, name))
+                os.rmdir(path)
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:  # another process removes it as well
+        return []
 
 
 def door_of(pid: int) -> str:
