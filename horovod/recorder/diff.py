@@ -72,20 +72,27 @@ def _failed(dumps: Sequence[Dump], number: int) -> list[str]:
     for entry in (entry for dump in dumps for entry in dump.entries if entry["what"] == "failed"):
         if entry["set"] != number:
             continue
-        mine = {
-            dump.rank: found
-            for dump in dumps
-            for found in [
-                next((e for e in dump.entries if e["what"] == "announced" and e["name"] == entry["name"]), None)
-            ]
-            if found is not None
-        }
+        announced = {dump.rank: _before_it_failed(dump, entry) for dump in dumps}
+        mine = {rank: found for rank, found in announced.items() if found is not None}
         if len({(*_signature(found), tuple(found["shape"]), found["dimensions"]) for found in mine.values()}) > 1:
             return [
                 f"first divergence: '{entry['name']}' was announced differently, and failed on all ranks",
                 *_listed(mine),
             ]
     return []
+
+
+def _before_it_failed(dump: Dump, failed: dict[str, Any]) -> dict[str, Any] | None:
+    """What the rank last announced under the name before that failed; it went well before, perhaps."""
+    found = None
+    for entry in dump.entries:
+        if (entry["name"], entry["set"], entry["face"]) != (failed["name"], failed["set"], failed["face"]):
+            continue
+        if entry["what"] == "announced":
+            found = entry
+        elif entry["what"] == "failed":
+            break
+    return found
 
 
 def _announced(dump: Dump, number: int, after: int) -> list[dict[str, Any]]:
