@@ -23,6 +23,7 @@ WARM_UP = 3
 _PAUSE, _LEAST_PAUSE = 20, 500_000_000
 _REMEMBERED = 101  # steps from which the usual length is found
 _WAITING = 4096  # sampled steps that some rank has not told of yet
+_TOLD = 1 << 16  # what ranks have told of these, about: some ranks may never tell of any
 _LATELY = 200  # compared steps that "lately" means
 _LATE, _LEAST_LATE = 0.02, 50_000  # of a step, ns: less is nobody's fault
 
@@ -246,7 +247,7 @@ class Together:
                     found = came_last(told, self.hosts, self.clocks)
                     self.late.add(found)
                     self._lately.append(found)
-        while len(self._waiting) > _WAITING:
+        while len(self._waiting) > max(4 * SAMPLE, min(_WAITING, _TOLD // self.size)):
             self._waiting.popitem(last=False)
 
     def late_recently(self) -> Lateness:
