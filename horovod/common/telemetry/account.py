@@ -48,6 +48,8 @@ class Account:
         that the settings ask for."""
         self._job, self._engine, self._post, self._settings, self._link_of = job, engine, post, settings, link
         self._interval = max(1.0, job.size / _NOTES)
+        # Where hosts have different numbers of ranks, the cross rank is no number of a host.
+        self._host = job.hosts.index(job.hosts[job.rank]) if job.hosts else job.cross_rank
         self._lock = threading.RLock()  # what follows, up to the events
         self._own = Own()
         self._sample: list[Sampled] = []
@@ -56,7 +58,7 @@ class Account:
         self._over = False  # all ranks have told their last
         self._together = Together(job.size) if job.rank == 0 else None
         if self._together is not None:
-            self._together.clocks[job.cross_rank] = Clock()
+            self._together.clocks[self._host] = Clock()
         self._told_values: dict[int, dict[str, float]] = {}
         self._data: dict[int, bool] = {}
         self._last_words: set[int] = set()
@@ -111,7 +113,9 @@ class Account:
                 "reported": dict(self._reported),
             }
             if self._together is not None:
+                news = self._news
                 self._hear(self._job.rank, self._note())
+                self._news = news  # outlets have not had it
                 own["job"] = self.job()
             return own
 
@@ -157,6 +161,8 @@ class Account:
             if self._together is not None:
                 self._link = self._link_of()
                 self._outlets = [*open_outlets(self._settings, self.job), *self._more]
+                if self._closed.is_set():  # that took longer than the job
+                    self._leave_outlets()
             while not self._closed.is_set():
                 self._wake.wait()
                 self._wake.clear()
@@ -175,7 +181,7 @@ class Account:
 
     def _note(self, last: bool = False) -> dict[str, Any]:
         note = {
-            "host": self._job.cross_rank,
+            "host": self._host,
             "made": self._own.made,
             "sums": self._own.sums.values(),
             "some": self._sample,
@@ -216,7 +222,7 @@ class Account:
             sample = [Sampled(*step) for step in note["some"]]
             together.add(rank, note["host"], note["made"], Sums(*note["sums"]), sample)
             self._data[rank] = note["data"]
-            if note["host"] != self._job.cross_rank and any(step.blocked < 0 for step in sample):
+            if note["host"] != self._host and any(step.blocked < 0 for step in sample):
                 # Where the order of arrival matters, clocks do.
                 self._post.say("steps-ping", to=rank, asked=time.monotonic_ns())
             if "values" in note:
@@ -230,7 +236,7 @@ class Account:
             self._post.say("steps-heard", to=rank)
 
     def _answer(self, what: dict[str, Any]) -> None:
-        self._post.say("steps-pong", to=0, host=self._job.cross_rank, asked=what["asked"], here=time.monotonic_ns())
+        self._post.say("steps-pong", to=0, host=self._host, asked=what["asked"], here=time.monotonic_ns())
 
     def _learn(self, rank: int, what: dict[str, Any]) -> None:
         together = self._together
@@ -255,13 +261,21 @@ class Account:
         self._wake.set()
         if self._thread is not None:
             self._thread.join(_PATIENCE)
-        for outlet in self._outlets:
-            outlet.write()
-            outlet.close()
-        self._outlets.clear()
+        self._leave_outlets()
         self._handlers.clear()  # they know this account, which knows the engine
         if self._together is not None and enough and self._settings.flag("HOROVOD_STATS_SUMMARY"):
             _print(f"[horovod] {self.job()['sentence']}")
+
+    def _leave_outlets(self) -> None:
+        outlets, self._outlets = self._outlets, []
+        for outlet in outlets:
+            outlet.write()
+            outlet.close()
+
+    def leave_in_child(self) -> None:
+        """In a forked child, which would keep files locked and ports taken."""
+        for outlet in self._outlets:
+            outlet.leave_in_child()
 
 
 def _worst(late: Any) -> dict[str, Any] | None:

@@ -27,6 +27,9 @@ class _Server:
         self._server.shutdown()
         self._server.server_close()
 
+    def leave_in_child(self) -> None:
+        self._server.socket.close()
+
 
 def serve(figures: Figures, address: str, port: int, warn: Callable[[str], None]) -> Outlet | None:
     """Serves /metrics in a thread. None, after a warning: it cannot."""

@@ -38,6 +38,9 @@ class Gauges:
     def close(self) -> None:
         _current.clear()
 
+    def leave_in_child(self) -> None:
+        _current.clear()
+
 
 def _reader(figure: str, observation: Any) -> Callable[[Any], Iterable[Any]]:
     def read(options: Any) -> Iterable[Any]:

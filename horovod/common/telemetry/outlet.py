@@ -15,3 +15,6 @@ class Outlet(Protocol):
 
     def close(self) -> None:
         """The job is over."""
+
+    def leave_in_child(self) -> None:
+        """In a forked child: closes what it has inherited."""

@@ -3,6 +3,7 @@
 An outlet that cannot be opened, or breaks, says so once; training goes on.
 """
 
+import contextlib
 import fcntl
 import importlib.util
 import json
@@ -112,6 +113,12 @@ class LinesFile:
             self._give_up(error.strerror or str(error))
 
     def close(self) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):  # forked children share the lock, and may live on
+                fcntl.flock(self._file, fcntl.LOCK_UN)
+            self.leave_in_child()
+
+    def leave_in_child(self) -> None:
         if self._file is not None:
             os.close(self._file)
             self._file = None

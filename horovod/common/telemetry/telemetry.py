@@ -99,6 +99,8 @@ class Telemetry:
             self._door.leave_in_child()
         if self._live is not None:
             self._live.leave_in_child()
+        if self._account is not None:
+            self._account.leave_in_child()
 
 
 def warner(rank: int, settings: Settings) -> Callable[[str], None]:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 import resource
 import socket
@@ -86,6 +87,34 @@ def test_a_disk_that_is_full_in_the_middle_of_a_line(tmp_path):
     assert warnings == [f"no more figures in HOROVOD_STATS_FILE={path}: No space left on device"]
     (line,) = path.read_text().splitlines()
     assert json.loads(line)["step_seconds"] == 0.1
+
+
+def test_forked_children_keep_no_file_locked_and_no_port_taken(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    path, warnings = str(tmp_path / "stats.jsonl"), []
+    made = [LinesFile(path, job, warnings.append), metrics.serve(job, "127.0.0.1", port, warnings.append)]
+    left, leave = os.pipe()
+    child = os.fork()
+    if child == 0:
+        made[1].leave_in_child()  # locks go without that
+        os.close(leave)
+        os.read(left, 1)
+        os._exit(0)
+    try:
+        second = LinesFile(path, job, warnings.append)
+        assert len(warnings) == 1  # still ours
+        for out in made:
+            out.close()
+        again = [LinesFile(path, job, warnings.append), metrics.serve(job, "127.0.0.1", port, warnings.append)]
+        assert len(warnings) == 1
+        for out in (second, *again):
+            out.close()
+    finally:
+        os.close(leave)
+        os.waitpid(child, 0)
+        os.close(left)
 
 
 def scrape(port, **headers):

@@ -8,7 +8,7 @@ import pytest
 LIMIT = 100.0  # s
 
 BEGIN = """
-from horovod.common import basics
+from horovod.common import observed
 from horovod.common.telemetry import telemetry, witness
 """
 
@@ -45,7 +45,7 @@ import horovod.torch as hvd
 hvd.init()
 from horovod.common.state import state
 
-basics._telemetry._door.close = lambda: 1 / 0
+observed._telemetry._door.close = lambda: 1 / 0
 hvd.shutdown()
 assert state.engine is None
 assert not hvd.is_initialized()
