@@ -60,8 +60,12 @@ class Hangs:
     # ---- every rank ------------------------------------------------------------------------------------------------
 
     def _look(self, _: int, what: dict[str, Any]) -> None:
-        """Somebody on this host does not answer."""
-        self._post.say("seen", number=what["number"], rank=what["rank"], states=look_at(what["pid"]))
+        """Somebody on this host does not answer. A look takes a moment, in which this rank has to answer for itself."""
+
+        def look() -> None:
+            self._post.say("seen", number=what["number"], rank=what["rank"], states=look_at(what["pid"]))
+
+        threading.Thread(target=look, name="hvd-look", daemon=True).start()
 
     def _rank_0_is_there(self, *_: Any) -> None:
         self._heard_of_rank_0 = time.monotonic()

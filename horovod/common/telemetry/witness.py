@@ -66,9 +66,15 @@ def _memory(name: str) -> BinaryIO:
 
 
 def _unused_signal() -> int:
-    """A real-time signal that nobody handles; 0: there is none."""
+    """A real-time signal that nobody handles; 0: there is none. Python does not know of handlers that were set beneath
+    it, the user's own of ``faulthandler`` among them."""
+    taken = 0
+    with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii", errors="replace") as lines:
+        for line in lines:
+            if line.startswith(("SigCgt:", "SigIgn:")):
+                taken |= int(line.split()[1], 16)
     for number in range(signal.SIGRTMAX - 3, signal.SIGRTMIN + 4, -1):
-        if signal.getsignal(number) == signal.SIG_DFL:
+        if signal.getsignal(number) == signal.SIG_DFL and not taken >> (number - 1) & 1:
             return number
     return 0
 

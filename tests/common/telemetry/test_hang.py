@@ -5,6 +5,7 @@ import threading
 
 from horovod import _core
 from horovod.common.job import Job
+from horovod.common.telemetry import hang
 from horovod.common.telemetry.hang import Hangs
 
 STOPPED = {
@@ -95,3 +96,17 @@ def test_a_neighbour_looks_at_a_rank_of_another_host_that_does_not_answer():
     text = hangs.asked()
     assert "== rank 3 (host b, pid 13), which is waited for" in text
     assert text.endswith("This report: /reports/hang.txt\n")
+
+
+def test_a_rank_that_looks_at_another_still_answers_for_itself(monkeypatch):
+    post, over, said = Post(), threading.Event(), threading.Event()
+    job = Job(1, 4, 1, 2, 0, 2, True, False, hosts=("a", "a", "b", "b"), pids=(10, 11, 12, 13))
+    hangs = Hangs(post, Engine(post), job, Witness, lambda text: None)
+    monkeypatch.setattr(hang, "look_at", lambda pid: [{"pid": pid, "over": over.wait(20)}])
+    monkeypatch.setattr(post, "say", lambda kind, **what: (post.said.append((kind, what)), said.set()))
+    post.handlers["look"](0, {"number": 4, "rank": 0, "pid": 10})
+    assert not post.said  # its thread, in which Python's stacks are asked for as well, is free again
+    over.set()
+    assert said.wait(20)
+    assert post.said == [("seen", {"number": 4, "rank": 0, "states": [{"pid": 10, "over": True}]})]
+    assert hangs

@@ -1,6 +1,9 @@
 """Stacks as faulthandler writes them, and the user's own line in them."""
 
 import faulthandler
+import signal
+import subprocess
+import sys
 import tempfile
 import threading
 
@@ -75,3 +78,19 @@ def test_what_this_python_writes_is_understood():
     found = next(one for one in threads if one.ident == thread.ident)
     assert found.frames[found.own].function == "wait_here"
     assert main_thread(threads, None).ident == threading.main_thread().ident
+
+
+def test_a_signal_for_stacks_that_has_a_handler_beneath_python_is_left_alone():
+    program = """
+import faulthandler, signal
+from horovod.common.telemetry.witness import _unused_signal
+first = _unused_signal()
+faulthandler.register(first)
+second = _unused_signal()
+signal.signal(second, lambda *_: None)
+print(first, second, _unused_signal())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True)
+    found = [int(word) for word in done.stdout.split()]
+    assert len(set(found)) == 3
+    assert all(signal.SIGRTMIN < number <= signal.SIGRTMAX for number in found)
