@@ -76,11 +76,17 @@ def guess(facts: Facts) -> str:
 
 
 def _missing(facts: Facts) -> list[int]:
-    """Who is waited for, those first for whom the most and oldest wait."""
+    """Who is waited for, those first for whom the oldest operations wait, and last those who wait for others
+    themselves: a join waits for all that go on, and they for one of them."""
     found = dict.fromkeys(facts.suspects)
     for one in facts.stalled:
         found.update(dict.fromkeys(one.missing))
-    return list(found)
+    waits = _who_waits(facts)
+    return sorted(found, key=lambda rank: rank in waits)
+
+
+def _who_waits(facts: Facts) -> set[int]:
+    return {rank for one in facts.waiting for rank in one.ready} - set(facts.suspects)
 
 
 def _not_running(facts: Facts, missing: Iterable[int]) -> str:
@@ -213,6 +219,8 @@ def _at(facts: Facts, ranks: Sequence[int]) -> str:
 def _elsewhere(facts: Facts, missing: Sequence[int]) -> str:
     """The ranks that are waited for do something else."""
     places: dict[str, list[int]] = {}
+    waits = _who_waits(facts)
+    missing = [rank for rank in missing if rank not in waits] or missing
     for rank in missing:
         known = facts.ranks.get(rank)
         if known is not None and known.place:

@@ -201,6 +201,14 @@ def test_loaders_that_all_ranks_have_end_no_epoch():
     assert "earlier" not in explain.guess(facts(*others, rank(3, loaders=between, line=8), waiting=X))
 
 
+def test_a_rank_that_waits_itself_is_not_what_a_join_waits_for():
+    waiting = [wait("join", [0], [1, 2], 12.0), wait("h", [1], [2], 11.0)]
+    ranks = rank(0, line=5), rank(1, line=9), rank(2, line=8)
+    assert explain.guess(facts(*ranks, waiting=waiting, stalled=waiting, size=3)) == "rank 2 is at train.py:8, in main"
+    text = explain.summary(facts(*ranks, waiting=waiting, stalled=waiting, size=3), "")
+    assert text.index("rank 2 (host") < text.index("rank 1 (host")
+
+
 def test_the_report_and_the_summary():
     lines = [f'  File "/usr/lib/python3.11/queue.py", line {n} in get\n' for n in (1, 2)]
     text = "Thread 0x0000000000000001 (most recent call first):\n" + "".join(lines)
