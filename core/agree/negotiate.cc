@@ -317,8 +317,10 @@ std::vector<Negotiator::Waiting> Negotiator::waiting(double since) const {
     if (set == table_.sets.end()) return;
     Waiting w{name, key.set, first, std::move(ready), {}};
     std::sort(w.ready.begin(), w.ready.end());
+    const std::vector<int>& left = joined(key.face);  // not waited for
     for (int r : set->second) {
-      if (!std::binary_search(w.ready.begin(), w.ready.end(), r)) w.missing.push_back(r);
+      if (std::binary_search(w.ready.begin(), w.ready.end(), r) || std::find(left.begin(), left.end(), r) != left.end()) continue;
+      w.missing.push_back(r);
     }
     out.push_back(std::move(w));
   };

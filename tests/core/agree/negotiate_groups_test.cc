@@ -276,6 +276,15 @@ TEST_CASE("unnamed groups of unlike size: a rank that is answered before all it 
   }
 }
 
+TEST_CASE("who has joined is not among those whom others wait for") {
+  Negotiator n(4, labels(4));
+  n.announce(0, request("join", Kind::join), 0);
+  n.announce(1, request("x"), 1);
+  CHECK(waiting_names(n, 0) == "join:123 ");
+  CHECK(waiting_names(n, 1).find("x:23 ") != std::string::npos);
+  CHECK(waiting_names(n, 1).find("x:023 ") == std::string::npos);
+}
+
 TEST_CASE("groups of unlike size while a rank has joined: nothing waits, and only members of the set are waited for") {
   {
     Negotiator n(3, labels(3));
