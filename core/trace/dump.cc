@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "base/json.h"
@@ -81,7 +82,10 @@ Status write_into(const std::string& folder, const std::string& name, std::strin
   make_folders(folder);
   const int dir = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (dir < 0) return failure("cannot make or open the folder", folder);
-  const std::string path = folder + '/' + name, fresh = name + ".part" + std::to_string(::getpid());
+  // Several threads may be at it: the driver when the job ends, a signal's, the program's.
+  static std::atomic<uint64_t> files{0};
+  const std::string path = folder + '/' + name;
+  const std::string fresh = name + ".part" + std::to_string(::getpid()) + '-' + std::to_string(files.fetch_add(1));
   ::unlinkat(dir, fresh.c_str(), 0);
   // A new file of this user's, whatever others have put into a folder that they may write to.
   const int fd = ::openat(dir, fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);

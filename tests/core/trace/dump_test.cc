@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 #include "engine/harness_engine.h"
 
@@ -51,6 +52,22 @@ TEST_CASE("files are made with their folders, for this user alone, and replaced"
   const Status bad = write_into(folder / "a/b/x/c", "y", "three");  // x is a file
   CHECK(!bad.ok());
   CHECK(bad.message().find(folder / "a/b/x/c") != std::string::npos);
+}
+
+TEST_CASE("several threads may write a file at once: each succeeds, one of them is the last") {
+  Folder folder;
+  std::atomic<int> failed{0};
+  std::vector<std::thread> threads;
+  for (char c : {'a', 'b', 'c', 'd'}) {
+    threads.emplace_back([&, c] {
+      for (int i = 0; i < 100; ++i) failed += !write_into(folder / "a", "x", std::string(20000, c)).ok();
+    });
+  }
+  for (auto& t : threads) t.join();
+  CHECK(failed == 0);
+  const std::string found = contents(folder / "a/x");
+  CHECK(found == std::string(20000, found.empty() ? '?' : found[0]));
+  CHECK(std::distance(fs::directory_iterator(folder / "a"), {}) == 1);
 }
 
 TEST_CASE("ranks write what they have done when the job ends by an error, with numbers that agree, and not when they leave") {
