@@ -113,6 +113,9 @@ def process_state(pid: int) -> str:
 class Answerer:
     """Says what this process is doing when rank 0 asks on TOPIC_EXPLAIN, whether Python runs or not."""
 
+    def begun(self, number: int) -> None:
+        """It has been heard that it asked: Python runs, so the engine does not take its stacks from outside."""
+
     def give(self, number: int, stacks: str, json: str) -> None:
         """What it asked for on TOPIC_STACKS, with the number in the body: the stacks as faulthandler writes them, and
         JSON with whatever else Python knows."""

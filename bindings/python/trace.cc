@@ -243,6 +243,7 @@ void define_trace(nb::module_& m, nb::class_<PyEngine>& engine) {
     return process_state(pid);
   }, "pid"_a);
   nb::class_<Answerer>(m, "Answerer")
+      .def("begun", &Answerer::begun, "number"_a)
       .def("give",
            [](Answerer& self, uint64_t number, const std::string& stacks, const std::string& json) { self.give(number, stacks, json); },
            "number"_a, "stacks"_a, "json"_a)

@@ -82,6 +82,15 @@ void Answerer::close() {
   thread_ = nullptr;
 }
 
+void Answerer::begun(uint64_t number) {
+  {
+    std::lock_guard lock(mutex_);
+    if (begun_.size() >= kQuestionsAtOnce) begun_.clear();
+    begun_.insert(number);
+  }
+  changed_.notify_all();
+}
+
 void Answerer::give(uint64_t number, std::string stacks, std::string json) {
   {
     std::lock_guard lock(mutex_);
@@ -155,8 +164,12 @@ Answerer::Given Answerer::ask(uint64_t number) {
   if (means_.ask_python) {
     means_.ask_python(number);
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, std::chrono::duration<double>(kPatience), [&] { return closed_ || given_.count(number); });
+    const auto over = [&] { return closed_ || given_.count(number); };
+    changed_.wait_for(lock, std::chrono::duration<double>(kPatience), [&] { return over() || begun_.count(number); });
+    if (begun_.count(number)) changed_.wait_for(lock, std::chrono::duration<double>(kWork), over);
+    const bool runs = closed_ || begun_.erase(number);  // who closes is Python, too
     if (const auto found = given_.extract(number)) given = std::move(found.mapped());
+    if (runs) given.forced = false;
   }
   if (given.forced && means_.stacks) given.stacks = means_.stacks->take();
   return given;

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -30,8 +31,8 @@ struct Question {
 
 class Answerer final : public Observer, public std::enable_shared_from_this<Answerer> {
  public:
-  // Python has so long for its own stacks, and rank 0's so long for taking notice of a stall.
-  static constexpr double kPatience = 1.0, kNotice = 5.0;
+  // Python has so long to begin with its own stacks, then so long for them, and rank 0's so long for taking notice of a stall.
+  static constexpr double kPatience = 1.0, kWork = 1.2, kNotice = 5.0;
   struct Means {
     int rank = 0;
     std::shared_ptr<FlightRecorder> recorder;    // null: it is off
@@ -45,6 +46,8 @@ class Answerer final : public Observer, public std::enable_shared_from_this<Answ
   explicit Answerer(Means means);
   ~Answerer() override;  // close()
 
+  // Python has heard ask_python, so it runs, and its stacks must not be looked at without it: they change meanwhile.
+  void begun(uint64_t number);
   // Python's answer to ask_python: its stacks as faulthandler writes them, and JSON of what else it knows.
   void give(uint64_t number, std::string stacks, std::string json);
   // The stacks now, Python's own if it gives them in time. Any thread but one that holds Python's lock.
@@ -74,6 +77,7 @@ class Answerer final : public Observer, public std::enable_shared_from_this<Answ
   std::condition_variable changed_;
   std::vector<Question> questions_;
   std::map<uint64_t, Given> given_;
+  std::set<uint64_t> begun_;
   uint64_t own_questions_ = 0;
   std::optional<Clock::time_point> unread_;  // since when nobody has taken notice of who waits
   Clock::time_point noticed_{};

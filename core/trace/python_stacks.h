@@ -1,7 +1,8 @@
 // Python's stacks without Python: its faulthandler module writes them from whatever thread calls the handler that it has registered for a
 // signal, without the interpreter's lock, which somebody may hold for ever.
 //
-// While Python runs, frames may change under the handler; so it is for when Python does not (Answerer asks Python first).
+// While Python runs, frames change under the handler, which may then read memory that is gone, and end the process; so it is for when
+// Python does not run (Answerer asks Python first).
 #pragma once
 #include <mutex>
 #include <string>

@@ -76,13 +76,14 @@ class Telemetry:
     def close(self) -> None:
         if self._door is not None:
             self._door.close()
-        self.witness.close()
+        self.witness.answerer.close()
         marks.close()
         if self._account is not None:
             self._account.close()
         if self._live is not None:
             self._live.finish()
         self.post.close()
+        self.witness.close()  # last: its handler, in the thread of the post, writes to the files that this closes
         self.timelines.stop()
 
     def finish(self) -> None:

@@ -49,6 +49,7 @@ class Witness:
         self._theirs.close()
 
     def _give(self, _: int, body: bytes) -> None:
+        self.answerer.begun(int(body))  # what follows may take long in a large process
         text = self._stacks()
         more = {"main": threading.main_thread().ident, "source": _source(text), "loaders": _loaders()}
         self.answerer.give(int(body), text, json.dumps(more))

@@ -91,11 +91,21 @@ TEST_CASE("it answers with Python's stacks, without Python when that does not an
   ask(answerer, {3, {3}, {}});  // and nobody gives anything
   text = said.next();
   CHECK(contains(text, "\"number\":3,\"rank\":3,\"forced\":true,\"stacks\":\"Thread \\\"x\\\"\\u000a\",\"python\":null"));
+  CHECK(wanted.next() == "3");
+  ask(answerer, {6, {3}, {}});  // Python is at it, for long: it runs, so nobody else looks at its stacks
+  CHECK(wanted.next() == "6");
+  answerer.begun(6);
+  text = said.next();
+  CHECK(contains(text, "\"number\":6,\"rank\":3,\"forced\":false,\"stacks\":\"\",\"python\":null"));
   ask(answerer, {4, {}, {3}});
   text = said.next();
   CHECK(contains(text, "\"number\":4,\"rank\":3,\"forced\":false,\"stacks\":\"\""));
   CHECK(answerer.stacks() == "Thread \"x\"\n");
-  answerer.close();
+  wanted.next();
+  std::thread late([&] { CHECK(answerer.stacks() == ""); });
+  wanted.next();
+  answerer.close();  // by Python, which runs
+  late.join();
   ask(answerer, {5, {3}, {}});
 }
 
