@@ -178,6 +178,7 @@ PyEngine::~PyEngine() {
   if (!engine) return;
   nb::gil_scoped_release nogil;
   signal_watch.reset();
+  timeline.reset();  // waits for its thread, which may want to log
   engine.reset();
 }
 
