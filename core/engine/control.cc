@@ -62,6 +62,14 @@ void Control::broadcast(FrameType type, const std::string& payload) {
   inbox_.push_back(std::move(frame));
 }
 
+void Control::send_down(FrameType type, const std::string& payload, int child) {
+  Frame frame{type, rank_, payload};
+  for (auto& c : children_) {
+    if (c->rank == child) queue(*c, frame);
+  }
+  if (child == rank_) inbox_.push_back(std::move(frame));
+}
+
 void Control::flood(FrameType type, const std::string& payload) {
   const Frame frame{type, rank_, payload};
   if (parent_) queue(*parent_, frame);

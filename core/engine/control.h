@@ -74,6 +74,8 @@ class Control {
 
   void send_up(FrameType type, const std::string& payload);      // at the root: into its own inbox
   void broadcast(FrameType type, const std::string& payload);    // root only; into its own inbox as well
+  // Root only: to that child, and from there to all below it; or, if it is this rank, into its own inbox.
+  void send_down(FrameType type, const std::string& payload, int child);
   void flood(FrameType type, const std::string& payload);        // from any rank to all others; not into its own inbox
 
   // Moves bytes both ways, relays, fills the inbox. A neighbour whose link breaks is reported once through take_lost().

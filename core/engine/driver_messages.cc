@@ -61,6 +61,8 @@ bool Driver::awaits_report() {
     report_asked_ = now();
     observers_->tell(&Observer::waiting, coordinator_->negotiator().waiting(now() - settings_.stall_warning), now(), false);
   }
+  // Others would end the job meanwhile, because rank 0 says nothing.
+  broadcast(control_, StalledKeys{coordinator_->epoch(), coordinator_->negotiator().keys()});
   return now() - report_asked_ < kPatience;
 }
 
@@ -78,7 +80,10 @@ void Driver::decide() {
 void Driver::send_notes() {
   bool asked = false;
   for (Note& note : notes_->take(&asked)) {
-    if (coordinator_) {
+    if (coordinator_ && note.to >= 0) {  // not to everybody: in a large job each rank may have its own questions
+      const int to = note.to;
+      if (to < world_.size()) send_down(control_, NoteDown{to, note.topic, std::move(note.body)}, world_.below_root(to));
+    } else if (coordinator_) {
       broadcast(control_, NoteDown{note.to, note.topic, std::move(note.body)});
     } else {
       send_up(control_, NoteUp{note.topic, std::move(note.body)});

@@ -106,6 +106,10 @@ void broadcast(Control& control, M message) {
   control.broadcast(M::kType, payload_of(std::move(message)));
 }
 template <class M>
+void send_down(Control& control, M message, int child) {
+  control.send_down(M::kType, payload_of(std::move(message)), child);
+}
+template <class M>
 void flood(Control& control, M message) {
   control.flood(M::kType, payload_of(std::move(message)));
 }

@@ -93,6 +93,8 @@ World::World(EngineOptions& options)
   add_set(0, 1, all);
 }
 
+int World::below_root(int rank) const { return node_of_[rank] == node_of_[0] ? rank : index_of(node_of_, node_of_[rank]); }
+
 World::~World() {
   sets_.clear();
   for (int fd : event_fds_) ::close(fd);

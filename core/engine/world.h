@@ -34,6 +34,8 @@ class World {
   // Seconds between two looks while peers are waited for.
   double between_looks() const { return look_every_ > 0 && !one_node_ ? look_every_ : kForever; }
   const std::vector<int>& locals() const { return locals_; }  // global ranks on my node
+  // Through whom rank 0 reaches that rank in the control plane.
+  int below_root(int rank) const;
 
   // All ranks call these at the same place in the order of operations. `generation` grows with each set.
   void add_set(uint32_t id, uint32_t generation, const std::vector<int>& ranks);

@@ -2,6 +2,7 @@
 #include "engine/notes.h"
 
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include <mutex>
 #include <thread>
@@ -75,6 +76,35 @@ TEST_CASE("notes go to rank 0, and from there to one or to all, in order") {
     CHECK(on[2]->lines() == Lines{"0/1/all", "0/2/one"});
     CHECK(on[3]->lines() == Lines{"0/1/all"});
   }
+}
+
+// The part of rank 1, on a node of its own, is played.
+TEST_CASE("what rank 0 says to one rank does not go to other nodes") {
+  Given given{Layout::apart, crowded()};
+  given.victims = {1};
+  EngineWorld world(3, given);
+  auto listener = std::make_shared<Listener>();
+  world.engine(2).observers().add(listener);
+  Control control(1, adopt_socket(::dup(world.victim_fds(1).at(0))), 0, {});
+  CHECK(world.engine(0).leave_note({2, 1, "to 2"}));
+  CHECK(world.engine(0).leave_note({3, 1, "to nobody"}));
+  CHECK(world.engine(0).leave_note({1, 2, "to 1"}));
+  CHECK(world.engine(0).leave_note({-1, 3, "to all"}));
+  std::vector<uint32_t> arrived;
+  Frame frame;
+  for (const Deadline deadline = Deadline::after(20); !listener->has("0/3/to all") || arrived.empty() || arrived.back() != 3;) {
+    REQUIRE(!deadline.passed());
+    control.pump();
+    while (control.pop(&frame)) {
+      const auto message = message_in(frame);
+      REQUIRE(message);
+      if (const NoteDown* note = std::get_if<NoteDown>(&*message)) arrived.push_back(note->topic);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  CHECK(arrived == std::vector<uint32_t>{2, 3});
+  CHECK(listener->lines() == Lines{"0/1/to 2", "0/3/to all"});
+  world.kill_victims();
 }
 
 TEST_CASE("notes are short and few") {

@@ -125,6 +125,25 @@ TEST_CASE("what rank 0 reports is not reported again, and a joined rank may wait
   });
 }
 
+TEST_CASE("while rank 0 waits for a report on what ranks do, others do not end the job because it says nothing") {
+  Given given{Layout::one_node, crowded()};
+  given.settings.stall_warning = 0.2;
+  given.settings.stall_shutdown = 0.3;
+  EngineWorld world(3, given);
+  world.engine(0).set_report("");
+  CHECK(run(world, [&](Program& p) {
+    if (p.rank == 2) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(3500));
+      world.engine(0).set_report("/the/report");
+    }
+    TaskPtr task = p.rank == 2 ? nullptr : p.sum_async("lonely", 1);
+    if (!task) return;
+    const Status s = p.finish(*task);
+    p.expect(s.message().find("missing on rank 2: ") != std::string::npos, s.message());
+    p.expect(s.message().find("/the/report") != std::string::npos, s.message());
+  }) == "");
+}
+
 TEST_CASE("members that never come, and joins, are reported and end the job") {
   at_once({0, 1}, [](double group) {
     Log log;
