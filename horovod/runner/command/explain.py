@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 from collections.abc import Sequence
 
 from horovod.common.contract import reports
@@ -32,6 +33,7 @@ def run(target: str) -> str:
         connection.settimeout(_PATIENCE)
         try:
             connection.connect(reports.door_of(pid))
+            _check_owner(connection, pid)
             text = b""
             while piece := connection.recv(1 << 16):
                 text += piece
@@ -47,6 +49,26 @@ def run(target: str) -> str:
             f"--explain: rank 0 (pid {pid}) says nothing; it answers its own user only, and not while it ends"
         )
     return text.decode(errors="replace")
+
+
+def _check_owner(connection: socket.socket, pid: int) -> None:
+    """Anybody on this host may take the socket's name. Raises LaunchError where another user than the process's has."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    user = struct.unpack("3i", credentials)[1]
+    owner = _user_of(pid)
+    if user != owner:
+        raise LaunchError(
+            f"--explain: what answers for rank 0 (pid {pid}) belongs to user {user}, that process to "
+            f"{'nobody any more' if owner is None else f'user {owner}'}; its text is not shown"
+        )
+
+
+def _user_of(pid: int) -> int | None:
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as lines:
+            return next(int(line.split()[2]) for line in lines if line.startswith("Uid:"))  # the effective one
+    except (OSError, StopIteration):
+        return None
 
 
 def find(target: str, doors: Sequence[int]) -> list[int]:
