@@ -195,11 +195,13 @@ def _in_backward(rank: Rank | None) -> bool:
 
 
 def _gone_on(ahead: Sequence[int], there: str, behind: Sequence[int], here: str) -> str:
-    """Who has gone on knows what the others still call, and those do not know what it calls."""
-    has, calls = "has" if len(ahead) == 1 else "have", "calls" if len(behind) == 1 else "call"
+    """Who is ahead knows what the others call, and those do not know what it calls: it has left a loop in which they
+    still are, or is alone in a branch."""
+    call, others = "calls" if len(ahead) == 1 else "call", "calls" if len(behind) == 1 else "call"
+    have = "has" if len(ahead) == 1 else "have"
     return (
-        f"{ranks_text(ahead)} {has} gone on to {there}, while {ranks_text(behind)} still {calls} {here}: fewer batches "
-        "there, or another branch?"
+        f"{ranks_text(ahead)} {call} {there}, while {ranks_text(behind)} {others} {here} as all did before: {have} "
+        f"{ranks_text(ahead)} fewer batches, or is one of the calls under a condition that holds on some ranks only?"
     )
 
 

@@ -76,9 +76,9 @@ class LinesFile:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
             self._lock()
         except BlockingIOError:
-            self._give_up("another job is writing it")
+            self._give_up("another job is writing it", "")
         except OSError as error:
-            self._give_up(error.strerror or str(error))
+            self._give_up(error.strerror or str(error), "")
 
     def _lock(self) -> None:
         assert self._file is not None
@@ -92,11 +92,11 @@ class LinesFile:
         if size and os.pread(self._file, 1, size - 1) != b"\n":  # its writer was killed within a line
             os.write(self._file, b"\n")
 
-    def _give_up(self, why: str) -> None:
+    def _give_up(self, why: str, more: str = "more ") -> None:
         if self._file is not None:
             os.close(self._file)
             self._file = None
-        self._warn(f"no more figures in HOROVOD_STATS_FILE={self._path}: {why}")
+        self._warn(f"no {more}figures in HOROVOD_STATS_FILE={self._path}: {why}")
 
     def write(self) -> None:
         if self._file is None:

@@ -78,7 +78,7 @@ def find(target: str, doors: Sequence[int]) -> list[int]:
         if pid is not None:
             return [door for door in doors if door == pid]
         return [door for door in doors if _folder_of(door) == os.path.realpath(target)]
-    if not target.isdigit():
+    if not target.isdigit() or int(target) == 0:
         raise LaunchError(f"--explain is {target!r}; accepted is the number of a process or a folder")
     pid = int(target)
     family = {pid, *linux.descendants(pid)}

@@ -160,8 +160,8 @@ def test_a_rank_that_has_gone_on():
     going = [rank(number, *done, entry("gradient", "announced"), line=5) for number in (0, 1)]
     ahead = rank(2, *done, entry("loss", "announced"), line=9)
     assert explain.guess(facts(*going, ahead, waiting=waiting, size=3)) == (
-        "rank 2 has gone on to allreduce 'loss' (train.py:9), while ranks 0 and 1 still call allreduce 'gradient' "
-        "(train.py:5): fewer batches there, or another branch?"
+        "rank 2 calls allreduce 'loss' (train.py:9), while ranks 0 and 1 call allreduce 'gradient' (train.py:5) as all "
+        "did before: has rank 2 fewer batches, or is one of the calls under a condition that holds on some ranks only?"
     )
 
 

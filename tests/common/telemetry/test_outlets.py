@@ -45,7 +45,7 @@ def test_the_file_has_a_line_of_json_each_time(tmp_path):
     second.close()
     out.write()
     out.close()
-    assert warnings == [f"no more figures in HOROVOD_STATS_FILE={path}: another job is writing it"]
+    assert warnings == [f"no figures in HOROVOD_STATS_FILE={path}: another job is writing it"]
     text = path.read_text().splitlines()
     assert text[:2] == ['{"of": "a job before"}', '{"cut']  # what is there stays
     told = [json.loads(line) for line in text[2:]]
