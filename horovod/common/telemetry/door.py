@@ -11,6 +11,7 @@ from collections.abc import Callable
 from horovod.common.contract.reports import door_of
 
 _PATIENCE = 5.0  # s for the other end to take the text
+_LEAVING = 2.0  # s for an answer that is being made when the job ends
 
 
 class Door:
@@ -26,12 +27,15 @@ class Door:
             self._socket.close()
             self._socket = None
             return
-        threading.Thread(target=self._serve, args=(self._socket,), name="hvd-explain-door", daemon=True).start()
+        self._thread = threading.Thread(target=self._serve, args=(self._socket,), name="hvd-explain-door", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
+        """Nobody is answered any more. What the answer was made of, the engine above all, is let go."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread
+            self._thread.join(_LEAVING)
             self._socket.close()
             self._socket = None
 
