@@ -2,8 +2,9 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <unistd.h>
+
+#include "base/thread.h"
 
 namespace hvd {
 namespace {
@@ -32,12 +33,7 @@ Engine::Engine(EngineOptions options) : submissions_(options.rank, options.size)
   arena_ = std::make_shared<Arena>(world.segment_pointer(), world.local_rank());
   alarm_.attach(world.bell(), world.segment_pointer());
   baton_ = std::make_unique<Baton>(driver_.get(), &observers_, &alarm_, &lookout_, spin);
-  // Signals are the program's business, not this thread's.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this, cpu] { run(cpu); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = thread_without_signals([this, cpu] { run(cpu); });
 }
 
 Engine::~Engine() { shutdown(""); }

@@ -1,13 +1,13 @@
 #include "trace/answer.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
 
 #include "base/json.h"
+#include "base/thread.h"
 #include "trace/dump.h"
 #include "trace/process_state.h"
 
@@ -60,11 +60,7 @@ std::optional<Question> Question::parse(std::string_view text) {
 }
 
 Answerer::Answerer(Means means) : means_(std::move(means)), process_(::getpid()) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = new std::thread([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = new std::thread(thread_without_signals([this] { run(); }));
 }
 
 Answerer::~Answerer() { close(); }

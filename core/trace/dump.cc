@@ -14,6 +14,7 @@
 #include <cstring>
 
 #include "base/json.h"
+#include "base/thread.h"
 
 namespace hvd {
 namespace {
@@ -163,11 +164,7 @@ std::unique_ptr<SignalWatch> SignalWatch::start(int signal, std::function<void()
 
 SignalWatch::SignalWatch(int signal, int event, std::function<void()> call)
     : signal_(signal), event_(event), process_(::getpid()), call_(std::move(call)) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = thread_without_signals([this] { run(); });
 }
 
 void SignalWatch::run() {

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -11,6 +10,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/thread.h"
 #include "trace/topics.h"
 
 namespace hvd {
@@ -56,12 +56,8 @@ Timeline::Timeline(TimelineOptions options, std::unique_ptr<TimelineFile> file)
     status_ = std::move(s);
     return;
   }
-  // Signals are the program's business. One that comes because the file has reached its limit (SIGXFSZ) is not even that.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::make_unique<std::thread>([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  // A signal that comes because the file has reached its limit (SIGXFSZ) is not even the program's business.
+  thread_ = std::make_unique<std::thread>(thread_without_signals([this] { run(); }));
 }
 
 Timeline::~Timeline() { close(); }
