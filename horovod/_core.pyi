@@ -271,10 +271,6 @@ class Engine:
         tensors; of buckets), bytes, schedule (0: negotiated), position (of what is carried out: how many operations
         its process set has had before, equal on its ranks) and guarded (carried by the vote on it)."""
 
-    def collective_sums(self) -> tuple[float, int, int]:
-        """Since the start: seconds within collectives, their bytes, and how many tensors they had. Zeros where the
-        flight recorder is off."""
-
     def step(self, data_ns: int = 0) -> None:
         """A step of training ends here; the first call begins the first one. ``data_ns``: of its time, what the program
         waited for its data."""

@@ -284,15 +284,9 @@ void define_trace(nb::module_& m, nb::class_<PyEngine>& engine) {
       .def("step", [](PyEngine& self, uint64_t data_ns) { self.steps->step(data_ns); }, "data_ns"_a = 0)
       .def("find_steps", [](PyEngine& self) { self.steps->find(); })
       .def("take_steps", &take_steps)
-      .def("wake_for_steps",
-           [](PyEngine& self, std::shared_ptr<Mailbox> box, const nb::bytes& body) {
+      .def("wake_for_steps", [](PyEngine& self, std::shared_ptr<Mailbox> box, const nb::bytes& body) {
     self.steps->wake(std::move(box), std::string(body.c_str(), body.size()));
-  }, "mailbox"_a, "body"_a)
-      .def("collective_sums", [](PyEngine& self) {
-    if (!self.recorder) return nb::make_tuple(0.0, 0, 0);
-    const FlightRecorder::Sums sums = self.recorder->sums();
-    return nb::make_tuple(self.recorder->line().seconds(sums.ticks), sums.bytes, sums.tensors);
-  });
+  }, "mailbox"_a, "body"_a);
 }
 
 }  // namespace hvd::python

@@ -43,9 +43,6 @@ void set_response(Entry& entry, const Response& response) {
   entry.count = static_cast<uint32_t>(response.names.size());
 }
 
-// Written by one thread at a time.
-void add(std::atomic<uint64_t>& sum, uint64_t n) { sum.store(sum.load(std::memory_order_relaxed) + n, std::memory_order_relaxed); }
-
 }  // namespace
 
 FlightRecorder::FlightRecorder(size_t entries) : slots_(std::max<size_t>(entries, 2)) {}
@@ -85,10 +82,6 @@ std::vector<Entry> FlightRecorder::last(size_t most) const {
   return out;
 }
 
-FlightRecorder::Sums FlightRecorder::sums() const {
-  return {ticks_.load(std::memory_order_relaxed), bytes_.load(std::memory_order_relaxed), tensors_.load(std::memory_order_relaxed)};
-}
-
 void FlightRecorder::announced(std::span<const Request> requests) {
   const uint64_t now = ticks();
   for (const Request& q : requests) {
@@ -113,9 +106,6 @@ void FlightRecorder::finished(const Execution& execution, const Status& status) 
   set_response(entry, execution.response);
   entry.position = executed_[entry.set]++;
   write(entry);
-  add(ticks_, entry.end - entry.begin);
-  add(bytes_, entry.bytes);
-  add(tensors_, entry.count);
 }
 
 void FlightRecorder::failed(const Response& response) {

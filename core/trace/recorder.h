@@ -55,11 +55,6 @@ class FlightRecorder final : public Observer {
   // Any thread, at any time. At most so many, oldest first; those that were being written are left out.
   std::vector<Entry> last(size_t most) const;
   TickScale::Line line() const { return scale_.line(); }
-  // Since the start: ticks within collectives, their bytes (Execution::bytes), and how many tensors they had.
-  struct Sums {
-    uint64_t ticks, bytes, tensors;
-  };
-  Sums sums() const;
 
   void announced(std::span<const Request>) override;
   void started(const Execution&) override;
@@ -84,7 +79,6 @@ class FlightRecorder final : public Observer {
   std::atomic<uint64_t> next_{0};
   uint64_t started_ = 0, schedule_ = 0;
   std::map<uint32_t, uint64_t> executed_;  // by process set
-  std::atomic<uint64_t> ticks_{0}, bytes_{0}, tensors_{0};
 };
 
 const char* name_of(FlightRecorder::What what);

@@ -50,6 +50,7 @@ TEST_CASE("what an engine does is recorded: announced, carried out, failed, the 
   REQUIRE(by["announced first"].size() == 1);
   REQUIRE(by["carried out first"].size() == 1);
   const auto& first = by["carried out first"].front();
+  CHECK(first.begin < first.end);
   CHECK(first.bytes == 4000);
   CHECK(first.dimensions == 1);
   CHECK(first.shape[0] == 1000);
@@ -65,10 +66,6 @@ TEST_CASE("what an engine does is recorded: announced, carried out, failed, the 
   CHECK(by["schedule ended "].size() == by["schedule begun "].size());
   CHECK(by["carried out other"].front().schedule == 0);
   CHECK(recorder->last(1000).back().what == What::ended);
-  const auto sums = recorder->sums();
-  CHECK(sums.tensors >= 22);
-  CHECK(sums.bytes >= 4000 + 20 * 28 + 4);
-  CHECK(line.seconds(sums.ticks) > 0);
 }
 
 TEST_CASE("the ring keeps the last ones, and cuts names and shapes that are too long") {
