@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/counter.h"
 #include "base/dtype.h"
 #include "base/status.h"
 #include "plan/tuning.h"
@@ -37,12 +38,6 @@ class Scratch {
   std::atomic<size_t> held_{0};
 };
 
-// What went out over links, since the start. Written by the thread that moves bytes, read by any.
-struct Traffic {
-  std::atomic<uint64_t> sent{0};
-  void add(size_t bytes) { sent.store(sent.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed); }
-};
-
 struct Comm {
   int rank = 0;                 // my index in the set
   int size = 1;
@@ -50,7 +45,7 @@ struct Comm {
   NodeGroup* node = nullptr;    // all members live on this host
   Waiter* waiter = nullptr;
   Scratch* scratch = nullptr;
-  Traffic* traffic = nullptr;   // null: not counted
+  Counter* traffic = nullptr;   // bytes that went out over links, since the start; null: not counted
   double timeout = 30;          // seconds without progress
   Tuning tuning;                // the same on all members
 

@@ -4,7 +4,6 @@
 #pragma once
 #include <poll.h>
 
-#include <atomic>
 #include <deque>
 #include <functional>
 #include <map>
@@ -12,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/counter.h"
 #include "base/status.h"
 #include "engine/socket_set.h"
 #include "transport/link.h"
@@ -58,13 +58,13 @@ class ControlTraffic {
     uint64_t messages, bytes;
   };
   void add(size_t bytes) {
-    messages_.store(messages_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-    bytes_.store(bytes_.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
+    messages_.add(1);
+    bytes_.add(bytes);
   }
-  Read read() const { return {messages_.load(std::memory_order_relaxed), bytes_.load(std::memory_order_relaxed)}; }
+  Read read() const { return {messages_.get(), bytes_.get()}; }
 
  private:
-  std::atomic<uint64_t> messages_{0}, bytes_{0};
+  Counter messages_, bytes_;
 };
 
 class Control {

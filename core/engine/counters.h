@@ -1,9 +1,9 @@
 // Counters of what an engine has done since its start: an Observer. A counter is a line of the table below and a line in counters.cc that
 // counts; callers, Python's Engine.stats() among them, go through the table.
 #pragma once
-#include <atomic>
 #include <cstdint>
 
+#include "base/counter.h"
 #include "engine/observer.h"
 
 namespace hvd {
@@ -53,15 +53,7 @@ class Counters final : public Observer {
   void worked(uint64_t nanoseconds) override;
 
  private:
-  // Written by whoever drives, never two at once, so no read-modify-write is needed.
-  class Counter {
-   public:
-    void add(uint64_t n) { value_.store(get() + n, std::memory_order_relaxed); }
-    uint64_t get() const { return value_.load(std::memory_order_relaxed); }
-
-   private:
-    std::atomic<uint64_t> value_{0};
-  };
+  // Written by whoever drives, never two at once.
 #define HVD_COUNTER(name) Counter name##_;
   HVD_COUNTERS(HVD_COUNTER)
 #undef HVD_COUNTER

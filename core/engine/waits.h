@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "base/counter.h"
 #include "base/ticks.h"
 
 namespace hvd {
@@ -21,7 +22,7 @@ class Waits {
     }
     ~Blocked() {
       if (!measured_) return;
-      waits_.ticks_.store(waits_.ticks_.load(std::memory_order_relaxed) + (ticks() - begin_), std::memory_order_relaxed);
+      waits_.ticks_.add(ticks() - begin_);
       waits_.since_.store(0, std::memory_order_relaxed);
       waits_.busy_.store(false, std::memory_order_release);
     }
@@ -42,7 +43,7 @@ class Waits {
   // ---- any thread ---------------------------------------------------------------------------------------------------------
   // Ticks within waits up to `now`, the one that goes on among them.
   uint64_t blocked(uint64_t now) const {
-    const uint64_t over = ticks_.load(std::memory_order_relaxed), since = this->since();
+    const uint64_t over = ticks_.get(), since = this->since();
     return over + (since && since < now ? now - since : 0);
   }
   // When the wait that goes on has begun; 0: nobody waits.
@@ -53,7 +54,8 @@ class Waits {
 
  private:
   std::atomic<bool> busy_{false};
-  std::atomic<uint64_t> ticks_{0}, since_{0}, arrival_{0}, unattended_{0};
+  Counter ticks_;
+  std::atomic<uint64_t> since_{0}, arrival_{0}, unattended_{0};
 };
 
 }  // namespace hvd

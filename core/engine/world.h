@@ -43,7 +43,7 @@ class World {
   // Null when I am not a member.
   Comm* comm(uint32_t set);
   // Bytes that collectives have handed to links. May be asked by any thread.
-  uint64_t wire_bytes() const { return traffic_.sent.load(std::memory_order_relaxed); }
+  uint64_t wire_bytes() const { return traffic_.get(); }
   size_t scratch_held() const { return scratch_.held(); }
   uint64_t unstaged_bytes() const { return ledger_.unstaged.load(std::memory_order_relaxed); }
 
@@ -73,7 +73,7 @@ class World {
   std::map<int, std::unique_ptr<Link>> links_;
   StagingLedger ledger_;
   Scratch scratch_;
-  Traffic traffic_;
+  Counter traffic_;
   Waiter waiter_;
   std::map<uint32_t, std::unique_ptr<SetComms>> sets_;
 };

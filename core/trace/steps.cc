@@ -18,20 +18,17 @@ uint64_t moved_by(Kind kind, int ranks, uint64_t bytes) {
   }
 }
 
-// Written by one thread at a time.
-void add(std::atomic<uint64_t>& sum, uint64_t n) { sum.store(sum.load(std::memory_order_relaxed) + n, std::memory_order_relaxed); }
-
 }  // namespace
 
 void StepMeter::finished(const Execution& execution, const Status&) {
   const uint64_t now = ticks(), since = waits_->since();
   const uint64_t seen = since && since < now ? now - std::max(since, started_) : 0;
-  add(collectives_, now - started_);
-  add(hidden_, now - started_ - seen);
-  add(bytes_, execution.bytes);
-  add(moved_, moved_by(execution.response.kind, execution.comm.size, execution.bytes));
-  add(operations_, 1);
-  add(tensors_, execution.response.names.size());
+  collectives_.add(now - started_);
+  hidden_.add(now - started_ - seen);
+  bytes_.add(execution.bytes);
+  moved_.add(moved_by(execution.response.kind, execution.comm.size, execution.bytes));
+  operations_.add(1);
+  tensors_.add(execution.response.names.size());
 }
 
 void StepMeter::schedule_begun(const Schedule& schedule) {
@@ -45,10 +42,16 @@ void StepMeter::bucket_done(const Schedule::Bucket& bucket) {
 }
 
 StepMeter::Reading StepMeter::read() const {
-  const auto of = [](const std::atomic<uint64_t>& sum) { return sum.load(std::memory_order_relaxed); };
   const uint64_t now = ticks();
-  return {now,          waits_->blocked(now),     of(collectives_), of(hidden_), of(bytes_), of(moved_), of(operations_),
-          of(tensors_), waits_->left_unattended()};
+  return {now,
+          waits_->blocked(now),
+          collectives_.get(),
+          hidden_.get(),
+          bytes_.get(),
+          moved_.get(),
+          operations_.get(),
+          tensors_.get(),
+          waits_->left_unattended()};
 }
 
 void StepMeter::mark(uint64_t data_ns, bool found) {

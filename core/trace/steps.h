@@ -10,6 +10,7 @@
 #include <mutex>
 #include <vector>
 
+#include "base/counter.h"
 #include "base/ticks.h"
 #include "engine/observer.h"
 #include "engine/waits.h"
@@ -70,7 +71,7 @@ class StepMeter final : public Observer {
   TickScale scale_;
   uint64_t started_ = 0;                     // the driver's, as what follows
   const Schedule::Bucket* last_ = nullptr;  // of the schedule that runs
-  std::atomic<uint64_t> collectives_{0}, hidden_{0}, bytes_{0}, moved_{0}, operations_{0}, tensors_{0};
+  Counter collectives_, hidden_, bytes_, moved_, operations_, tensors_;
   std::atomic<bool> finding_{false};
   std::atomic<uint64_t> made_{0};
 

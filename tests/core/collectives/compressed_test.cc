@@ -307,10 +307,10 @@ TEST_CASE("error feedback: infinities and NaN reach everybody and leave no trace
 TEST_CASE("bytes on the wire: half and about a quarter of float32") {
   for (WireFormat f : kFormats) {
     LinkWorld world(4);
-    Traffic traffic[4];
+    Counter traffic[4];
     for (int r = 0; r < 4; ++r) world.comm(r).traffic = &traffic[r];
     reduced(world, allreduce_compressed, random_world(4, {1 << 16}, 1), f, {}, true);
     const double plain = 2 * 3.0 / 4 * (1 << 16) * sizeof(float);  // what pairwise sends
-    for (Traffic& t : traffic) CHECK(static_cast<double>(t.sent) / plain == doctest::Approx(f == WireFormat::int8 ? 65.0 / 256 : 0.5));
+    for (Counter& t : traffic) CHECK(static_cast<double>(t.get()) / plain == doctest::Approx(f == WireFormat::int8 ? 65.0 / 256 : 0.5));
   }
 }

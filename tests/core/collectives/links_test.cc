@@ -196,14 +196,14 @@ namespace {
 
 // Bytes that all ranks together hand to links.
 size_t traffic_of(LinkWorld& world, Allreduce algorithm, DType d, size_t n) {
-  std::vector<Traffic> traffic(world.size());
+  std::vector<Counter> traffic(world.size());
   for (int r = 0; r < world.size(); ++r) {
     world.comm(r).traffic = &traffic[r];
     if (world.comm(r).cross) world.comm(r).cross->traffic = &traffic[r];
   }
   reduced(world, algorithm, inputs(d, n, world.size(), 3), d, ReduceOp::sum);
   size_t sent = 0;
-  for (const Traffic& t : traffic) sent += t.sent;
+  for (const Counter& t : traffic) sent += t.get();
   return sent;
 }
 

@@ -1,0 +1,17 @@
+// A number that grows. Written by one thread, or by one at a time, and read by any, so no read-modify-write is needed.
+#pragma once
+#include <atomic>
+#include <cstdint>
+
+namespace hvd {
+
+class Counter {
+ public:
+  void add(uint64_t n) { value_.store(get() + n, std::memory_order_relaxed); }
+  uint64_t get() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<uint64_t> value_{0};
+};
+
+}  // namespace hvd
