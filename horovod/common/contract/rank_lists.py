@@ -3,15 +3,20 @@
 from collections.abc import Collection
 
 
+def runs(ranks: Collection[int]) -> list[tuple[int, int]]:
+    """The first and the last one of neighbours, sorted."""
+    found: list[tuple[int, int]] = []
+    for rank in sorted(ranks):
+        if found and found[-1][1] == rank - 1:
+            found[-1] = (found[-1][0], rank)
+        else:
+            found.append((rank, rank))
+    return found
+
+
 def ranges(ranks: Collection[int], between: str = ",") -> str:
     """Sorted: ``0-3,7``. ``between``: what stands between two ranges."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and runs[-1][1] == rank - 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    return between.join(f"{low}" if low == high else f"{low}-{high}" for low, high in runs)
+    return between.join(f"{low}" if low == high else f"{low}-{high}" for low, high in runs(ranks))
 
 
 def named(ranks: Collection[int], between: str = ", ") -> str:

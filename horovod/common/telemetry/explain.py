@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from horovod.common.contract import rank_lists
 from horovod.common.telemetry.facts import Facts, Rank, Waiting
 
 _REMEDY = {
@@ -22,13 +23,8 @@ def ranks_text(ranks: Sequence[int]) -> str:
         return f"rank {ranks[0]}"
     if len(ranks) == 2:
         return f"ranks {ranks[0]} and {ranks[1]}"
-    spans: list[list[int]] = []
-    for rank in sorted(ranks):
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    return "ranks " + ", ".join(str(a) if a == b else f"{a}-{b}" if b > a + 1 else f"{a}, {b}" for a, b in spans)
+    runs = rank_lists.runs(ranks)
+    return "ranks " + ", ".join(str(a) if a == b else f"{a}-{b}" if b > a + 1 else f"{a}, {b}" for a, b in runs)
 
 
 def operation_text(facts: Facts, one: Waiting) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from horovod.common.contract.rank_lists import named, ranges
+from horovod.common.contract.rank_lists import named, ranges, runs
 
 
 @pytest.mark.parametrize(
@@ -11,6 +11,11 @@ from horovod.common.contract.rank_lists import named, ranges
 def test_ranges(ranks, text):
     assert ranges(ranks) == text
     assert ranges(ranks, ", ") == text.replace(",", ", ")
+
+
+def test_runs():
+    assert runs([3, 0, 1, 2, 7]) == [(0, 3), (7, 7)]
+    assert runs([]) == []
 
 
 def test_named():
