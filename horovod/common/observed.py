@@ -5,11 +5,12 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from horovod.common.contract.log import warner
 from horovod.common.contract.settings import Settings
 from horovod.common.faces import Face
 from horovod.common.state import Job, state
 from horovod.common.steps import marks
-from horovod.common.telemetry.telemetry import Telemetry, warner
+from horovod.common.telemetry.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from horovod._core import Engine

@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from horovod.common.contract.settings import LOG_LEVELS
+from horovod.common.contract.settings import LOG_LEVELS, Settings
 
 
 def make_sink(rank: int, hide_time: bool) -> Callable[[int, str], None]:
@@ -26,3 +26,11 @@ def make_sink(rank: int, hide_time: bool) -> Callable[[int, str], None]:
             pass  # a closed stderr must not end training
 
     return sink
+
+
+def warner(rank: int, settings: Settings) -> Callable[[str], None]:
+    """A function that tells the user, as the engine does."""
+    warning = LOG_LEVELS.index("warning")
+    sink = make_sink(rank, settings.flag("HOROVOD_LOG_HIDE_TIME"))
+    shown = LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL")) <= warning
+    return lambda text: sink(warning, text) if shown else None

@@ -14,20 +14,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from horovod.common.contract.settings import LOG_LEVELS, Settings
+from horovod.common.contract.log import warner
+from horovod.common.contract.settings import Settings
 from horovod.common.telemetry.outlet import Figures, Outlet
 
 
 def open_outlets(settings: Settings, figures: Figures) -> list[Outlet]:
     """Those that the settings ask for."""
-    from horovod.common.contract.log import make_sink
-
-    sink = make_sink(0, settings.flag("HOROVOD_LOG_HIDE_TIME"))
-
-    def warn(text: str) -> None:
-        if LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL")) <= LOG_LEVELS.index("warning"):
-            sink(LOG_LEVELS.index("warning"), text)
-
+    warn = warner(0, settings)
     made: list[Outlet] = []
     path = settings.text("HOROVOD_STATS_FILE")
     if path:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from horovod.common.contract import reports
-from horovod.common.contract.log import make_sink
-from horovod.common.contract.settings import LOG_LEVELS, Settings
+from horovod.common.contract.log import warner
+from horovod.common.contract.settings import Settings
 from horovod.common.job import Job
 from horovod.common.steps import marks
 from horovod.common.telemetry.door import Door
@@ -102,11 +102,3 @@ class Telemetry:
             self._live.leave_in_child()
         if self._account is not None:
             self._account.leave_in_child()
-
-
-def warner(rank: int, settings: Settings) -> Callable[[str], None]:
-    """Tells the user, as the engine does."""
-    warning = LOG_LEVELS.index("warning")
-    sink = make_sink(rank, settings.flag("HOROVOD_LOG_HIDE_TIME"))
-    shown = LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL")) <= warning
-    return lambda text: sink(warning, text) if shown else None
