@@ -14,14 +14,13 @@ the kernel says that the process of this number has sent it and the folder says 
 import os
 import secrets
 import socket
-import struct
 from dataclasses import dataclass
 
+from horovod.common.contract import unix_peer
 from horovod.common.security.auth import AuthError
 
 NONCE = 32
 
-_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 _INITIAL_USERS = "user:[4026531837]"  # its number is the same on every machine: PROC_USER_INIT_INO
 
 
@@ -86,7 +85,7 @@ class Peer:
 
     def __init__(self, sock: socket.socket) -> None:
         """Raises AuthError saying why it is none of this user's here."""
-        pid, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+        pid, uid, _ = unix_peer.credentials(sock)
         self._sender = Sender(pid, uid)
         self._folder = -1
         try:
@@ -128,10 +127,10 @@ def tell_senders(sock: socket.socket) -> None:
 
 def receive(sock: socket.socket, count: int) -> tuple[bytes, Sender | None]:
     """(up to ``count`` bytes, who has sent them)."""
-    data, extra, _, _ = sock.recvmsg(count, socket.CMSG_SPACE(_CREDENTIALS.size))
+    data, extra, _, _ = sock.recvmsg(count, socket.CMSG_SPACE(unix_peer.CREDENTIALS.size))
     for level, kind, content in extra:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS and len(content) >= _CREDENTIALS.size:
-            pid, uid, _ = _CREDENTIALS.unpack_from(content)
+        if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS and len(content) >= unix_peer.CREDENTIALS.size:
+            pid, uid, _ = unix_peer.CREDENTIALS.unpack_from(content)
             return data, Sender(pid, uid)
     return data, None
 

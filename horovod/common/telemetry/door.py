@@ -4,10 +4,10 @@ answers processes of the same user (and root) with a text and hangs up."""
 import contextlib
 import os
 import socket
-import struct
 import threading
 from collections.abc import Callable
 
+from horovod.common.contract import unix_peer
 from horovod.common.contract.reports import door_of
 
 _PATIENCE = 5.0  # s for the other end to take the text
@@ -52,16 +52,10 @@ class Door:
                 return
             with connection, contextlib.suppress(Exception):
                 connection.settimeout(_PATIENCE)
-                if _user(connection) not in (os.geteuid(), 0):
+                if unix_peer.user(connection) not in (os.geteuid(), 0):
                     continue
                 try:
                     text = self._answer()
                 except TimeoutError:
                     text = "another report is being made; try again\n"
                 connection.sendall(text.encode(errors="replace"))
-
-
-def _user(connection: socket.socket) -> int:
-    """Whose process is at the other end."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return int(struct.unpack("3i", credentials)[1])

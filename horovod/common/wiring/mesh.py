@@ -18,10 +18,10 @@ import functools
 import os
 import selectors
 import socket
-import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from horovod.common.contract import unix_peer
 from horovod.common.network.dialing import Dialer
 from horovod.common.network.endpoints import Endpoint, to_try
 from horovod.common.network.interfaces import source_address
@@ -190,7 +190,7 @@ class MeshBuilder:
                 if error.errno in (errno.EMFILE, errno.ENFILE):
                     time.sleep(_FULL_PAUSE)  # the listener stays readable
                 return
-            if listener is self._listeners.unix and _peer_uid(sock) != os.geteuid():
+            if listener is self._listeners.unix and unix_peer.user(sock) != os.geteuid():
                 sock.close()
                 continue
             self._make_place()
@@ -385,9 +385,3 @@ class MeshBuilder:
 def _known(attempt: _Attempt) -> Link:
     assert attempt.link is not None
     return attempt.link
-
-
-def _peer_uid(sock: socket.socket) -> int:
-    credentials = struct.Struct("3i")  # pid, uid, gid
-    uid: int = credentials.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size))[1]
-    return uid

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 from collections.abc import Sequence
 
-from horovod.common.contract import reports
+from horovod.common.contract import reports, unix_peer
 from horovod.runner.base import linux
 from horovod.runner.base.errors import LaunchError
 
@@ -53,8 +52,7 @@ def run(target: str) -> str:
 
 def _check_owner(connection: socket.socket, pid: int) -> None:
     """Anybody on this host may take the socket's name. Raises LaunchError where another user than the process's has."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    user = struct.unpack("3i", credentials)[1]
+    user = unix_peer.user(connection)
     owner = _user_of(pid)
     if user != owner:
         raise LaunchError(

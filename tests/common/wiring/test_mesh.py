@@ -164,7 +164,7 @@ def test_silent_strangers_do_not_drop_who_has_said_hello(patient, monkeypatch, f
 
 def test_other_users_take_nobodys_place(patient, monkeypatch):
     monkeypatch.setattr("horovod.common.wiring.mesh._STRANGERS", 5)
-    monkeypatch.setattr("horovod.common.wiring.mesh._peer_uid", lambda sock: os.geteuid() + 1)
+    monkeypatch.setattr("horovod.common.wiring.mesh.unix_peer.user", lambda sock: os.geteuid() + 1)
     with forming(0) as (listeners, attempts), contextlib.ExitStack() as stack:
         for _ in range(9):  # as many as may wait: twice the two links, and 5
             stack.enter_context(socket.create_connection(where(listeners[0]), timeout=5))
