@@ -21,6 +21,7 @@ DIRECT = {
     "base": (),
     "transport": ("base",),
     "plan": ("base",),
+    "nccl": ("base",),
     "collectives": ("transport", "plan"),
     "backends": ("collectives",),
     "agree": ("base",),

@@ -1,0 +1,112 @@
+// libnccl as a table of functions that is filled at run time: nothing here is linked with NCCL or includes its header, so one build serves
+// machines with and without it. The types, numbers and layouts below are those of nccl.h 2.18, which later versions keep. AMD's librccl
+// exports the same names and fills the same table; that has never been tried.
+#pragma once
+#include <climits>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace hvd::nccl {
+
+using Result = int;
+inline constexpr Result kSuccess = 0, kUnhandledCuda = 1, kSystem = 2, kInternal = 3, kInvalidArgument = 4, kInvalidUsage = 5, kRemote = 6,
+                        kInProgress = 7, kTimeout = 8;
+
+using Handle = void*;  // ncclComm_t
+using Stream = void*;  // cudaStream_t, which is a CUstream
+enum class Type : int { int8 = 0, uint8, int32, uint32, int64, uint64, float16, float32, float64, bfloat16, float8_e4m3, float8_e5m2 };
+enum class Op : int { sum = 0, product = 1, max = 2, min = 3, average = 4 };  // from 5 on: made by red_op_create_premul_sum
+inline constexpr int kScalarOnHost = 1;
+
+// Passed by value. Serves the creation of one communicator; the process that made it has a thread listening for it.
+struct UniqueId {
+  char bytes[128];
+};
+
+// The library copies min(size, what it knows) bytes and gives fields newer than `version` their defaults, so this serves all versions.
+struct Config {
+  size_t size = 48;
+  uint32_t magic = 0xcafebeef;
+  uint32_t version = 21800;
+  int blocking = 1;
+  int cga_cluster_size = INT_MIN;  // INT_MIN and null: not chosen
+  int min_ctas = INT_MIN;
+  int max_ctas = INT_MIN;
+  const char* net_name = nullptr;
+  int split_share = INT_MIN;
+  int traffic_class = INT_MIN;  // padding before 2.26
+};
+static_assert(sizeof(UniqueId) == 128 && sizeof(Config) == 48 && offsetof(Config, net_name) == 32 && offsetof(Config, traffic_class) == 44);
+
+struct Library {
+  Result (*get_version)(int*) = nullptr;
+  Result (*get_unique_id)(UniqueId*) = nullptr;
+  Result (*comm_init_rank_config)(Handle*, int size, UniqueId, int rank, Config*) = nullptr;
+  Result (*comm_finalize)(Handle) = nullptr;
+  Result (*comm_destroy)(Handle) = nullptr;
+  Result (*comm_abort)(Handle) = nullptr;
+  Result (*comm_get_async_error)(Handle, Result*) = nullptr;
+  const char* (*get_error_string)(Result) = nullptr;
+  const char* (*get_last_error)(Handle) = nullptr;
+  Result (*group_start)() = nullptr;
+  Result (*group_end)() = nullptr;
+  Result (*all_reduce)(const void* in, void* out, size_t count, Type, int op, Handle, Stream) = nullptr;
+  Result (*reduce)(const void* in, void* out, size_t count, Type, int op, int root, Handle, Stream) = nullptr;
+  Result (*broadcast)(const void* in, void* out, size_t count, Type, int root, Handle, Stream) = nullptr;
+  Result (*all_gather)(const void* in, void* out, size_t count_of_each, Type, Handle, Stream) = nullptr;
+  Result (*reduce_scatter)(const void* in, void* out, size_t count_of_each, Type, int op, Handle, Stream) = nullptr;
+  Result (*send)(const void* in, size_t count, Type, int peer, Handle, Stream) = nullptr;
+  Result (*recv)(void* out, size_t count, Type, int peer, Handle, Stream) = nullptr;
+  Result (*red_op_create_premul_sum)(int* op, void* scalar, Type, int residence, Handle) = nullptr;
+  Result (*red_op_destroy)(int op, Handle) = nullptr;
+  // Null where the library has none: 2.18.1, 2.19, 2.27, 2.28.7.
+  Result (*comm_split)(Handle, int color, int key, Handle*, Config*) = nullptr;
+  Result (*comm_register)(Handle, void* buffer, size_t bytes, void** handle) = nullptr;
+  Result (*comm_deregister)(Handle, void* handle) = nullptr;
+  Result (*comm_shrink)(Handle, int* without, int count, Handle*, Config*, int flags) = nullptr;
+  Result (*comm_revoke)(Handle, int flags) = nullptr;
+
+  int version = 0;           // 22809 is 2.28.9. The ranks of a communicator need the same
+  std::string path;          // of the file that the functions came from
+  bool loaded_before = false;  // by a framework, most likely: the library that it uses itself
+  bool rccl = false;
+
+  bool aborts_in_groups() const { return version >= 22200; }
+};
+
+inline constexpr int kOldestVersion = 21800;
+std::string version_text(int version);  // "2.28.9"
+
+struct Search {
+  std::string chosen;                   // HOROVOD_NCCL_LIBRARY; where not empty, nothing else is tried
+  std::vector<std::string> candidates;  // else, after what the process has loaded already: paths, or names for the loader to find
+  bool rccl = false;                    // look for AMD's among what is loaded
+};
+struct Found {
+  const Library* library = nullptr;  // never freed: threads may be inside when the process ends
+  std::string why_not;               // one sentence, when null
+};
+// To be called at the first operation on a device, never at import: an older library that is loaded first would be what a framework that
+// is imported later gets. Loads and looks up; starts nothing. Each call searches again, so keep the answer.
+Found find(const Search& search);
+
+// The names in the table, for tests against a real library: required or not.
+struct Symbol {
+  const char* name;
+  bool required;
+};
+std::span<const Symbol> symbols();
+
+// What a call's result says. Asks for the library's last error at once, which is one text for the whole process: call it on the thread of
+// the failed call, before any other. `what` is the function that failed; handle may be null. Success and in progress: ok.
+Status status_of(const Library& library, Result result, const char* what, Handle handle);
+
+// Serves one creation, on all its ranks; made on one of them. The thread needs the device's context.
+Status make_id(const Library& library, UniqueId* id);
+
+}  // namespace hvd::nccl
