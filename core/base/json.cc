@@ -48,4 +48,13 @@ void append_json(std::string* out, std::string_view text) {
   out->push_back('"');
 }
 
+void append_name(std::string* out, std::string_view name) {
+  out->append(out->empty() || out->back() == '{' ? "\"" : ",\"").append(name).append("\":");
+}
+
+void append_member(std::string* out, std::string_view name, std::string_view text) {
+  append_name(out, name);
+  append_json(out, text);
+}
+
 }  // namespace hvd

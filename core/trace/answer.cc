@@ -17,13 +17,6 @@ namespace {
 constexpr size_t kRecentInFull = 60, kRecentInBrief = 20;
 constexpr size_t kQuestionsAtOnce = 8;
 
-void append(std::string* out, const std::vector<int>& ranks) {
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    if (i) out->push_back(',');
-    *out += std::to_string(ranks[i]);
-  }
-}
-
 // Reads numbers with commas up to a semicolon or the end.
 template <class T>
 bool take(std::string_view* text, std::vector<T>* out) {
@@ -45,9 +38,9 @@ bool among(int rank, const std::vector<int>& ranks) { return std::find(ranks.beg
 
 std::string Question::text() const {
   std::string out = std::to_string(number) + ';';
-  append(&out, full);
+  append_items(&out, full);
   out += ';';
-  append(&out, brief);
+  append_items(&out, brief);
   return out;
 }
 
@@ -190,16 +183,21 @@ std::string Answerer::answer(const Question& question, bool full) {
     std::unique_lock lock(mutex_);
     changed_.wait_until(lock, apart.when(), [this] { return closed_; });  // rates need some time between two looks
   }
-  std::string out = "{\"number\":" + std::to_string(question.number) + ",\"rank\":" + std::to_string(means_.rank) +
-                    ",\"forced\":" + (full && given.forced ? "true" : "false") + ",\"stacks\":";
-  append_json(&out, given.stacks);
+  std::string out = "{";
+  append_member(&out, "number", question.number);
+  append_member(&out, "rank", means_.rank);
+  append_member(&out, "forced", full && given.forced);
+  append_member(&out, "stacks", given.stacks);
   const auto part = [&out](const char* name, const std::string& json) {
-    out.append(",\"").append(name).append("\":").append(json.empty() ? "null" : json);
+    append_name(&out, name);
+    out.append(json.empty() ? "null" : json);
   };
   part("python", given.json);
   part("before", before);
   part("state", process_state(process_));
-  out += ",\"steps\":" + std::to_string(means_.steps ? means_.steps->made() : 0) + ",\"recent\":[";
+  append_member(&out, "steps", means_.steps ? means_.steps->made() : 0);
+  append_name(&out, "recent");
+  out += '[';
   if (means_.recorder) {
     const TickScale::Line line = means_.recorder->line();
     bool first = true;

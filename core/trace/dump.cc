@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <span>
 
 #include "base/json.h"
 #include "base/thread.h"
@@ -50,33 +51,25 @@ uint64_t unix_ns() {
 }  // namespace
 
 void append_entry(std::string* out, const FlightRecorder::Entry& e, const TickScale::Line& line) {
-  const auto number = [out](const char* name, auto value) { out->append(",\"").append(name).append("\":").append(std::to_string(value)); };
-  const auto text = [out](const char* name, std::string_view value) {
-    out->append(",\"").append(name).append("\":");
-    append_json(out, value);
-  };
-  *out += "{\"number\":" + std::to_string(e.number);
-  text("what", name_of(e.what));
-  number("begin", line.ns(e.begin));
-  number("end", line.ns(e.end));
-  text("name", e.text());
-  text("kind", name_of(e.kind));
-  text("dtype", name_of(e.dtype));
-  text("op", name_of(e.op));
-  number("set", e.set);
-  number("face", static_cast<int>(e.face));
-  *out += ",\"shape\":[";
-  for (size_t i = 0; i < std::min<size_t>(e.dimensions, e.kShape); ++i) {
-    if (i) out->push_back(',');
-    *out += std::to_string(e.shape[i]);
-  }
-  *out += ']';
-  number("dimensions", static_cast<int>(e.dimensions));
-  number("count", e.count);
-  number("bytes", e.bytes);
-  text("schedule", std::to_string(e.schedule));  // 64 bits, which a number of JSON does not have everywhere
-  number("position", e.position);
-  out->append(",\"guarded\":").append(e.guarded ? "true}" : "false}");
+  *out += '{';
+  append_member(out, "number", e.number);
+  append_member(out, "what", name_of(e.what));
+  append_member(out, "begin", line.ns(e.begin));
+  append_member(out, "end", line.ns(e.end));
+  append_member(out, "name", e.text());
+  append_member(out, "kind", name_of(e.kind));
+  append_member(out, "dtype", name_of(e.dtype));
+  append_member(out, "op", name_of(e.op));
+  append_member(out, "set", e.set);
+  append_member(out, "face", e.face);
+  append_list(out, "shape", std::span(e.shape).first(std::min<size_t>(e.dimensions, e.kShape)));
+  append_member(out, "dimensions", e.dimensions);
+  append_member(out, "count", e.count);
+  append_member(out, "bytes", e.bytes);
+  append_member(out, "schedule", std::to_string(e.schedule));  // 64 bits, which a number of JSON does not have everywhere
+  append_member(out, "position", e.position);
+  append_member(out, "guarded", e.guarded);
+  *out += '}';
 }
 
 Status write_into(const std::string& folder, const std::string& name, std::string_view text) {
@@ -104,13 +97,18 @@ Dumper::Dumper(std::shared_ptr<FlightRecorder> recorder, int rank, int size, std
 Status Dumper::dump(const std::string& folder, std::string_view why, std::string* path) {
   const std::string& where = folder.empty() ? folder_ : folder;
   if (where.empty()) return Status(Code::invalid_argument, "no folder is given for the flight recorder's entries");
-  std::string text =
-      "{\"horovod\":\"recorder\",\"version\":1,\"rank\":" + std::to_string(rank_) + ",\"size\":" + std::to_string(size_) + ",\"label\":";
-  append_json(&text, label_);
-  text += ",\"pid\":" + std::to_string(::getpid()) + ",\"why\":";
-  append_json(&text, why);
+  std::string text = "{";
+  append_member(&text, "horovod", "recorder");
+  append_member(&text, "version", 1);
+  append_member(&text, "rank", rank_);
+  append_member(&text, "size", size_);
+  append_member(&text, "label", label_);
+  append_member(&text, "pid", ::getpid());
+  append_member(&text, "why", why);
   const TickScale::Line line = recorder_->line();
-  text += ",\"monotonic_ns\":" + std::to_string(monotonic_ns()) + ",\"unix_ns\":" + std::to_string(unix_ns()) + "}\n";
+  append_member(&text, "monotonic_ns", monotonic_ns());
+  append_member(&text, "unix_ns", unix_ns());
+  text += "}\n";
   for (const FlightRecorder::Entry& entry : recorder_->last(SIZE_MAX)) {
     append_entry(&text, entry, line);
     text += '\n';

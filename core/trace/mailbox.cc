@@ -6,18 +6,6 @@
 #include "trace/clock.h"
 
 namespace hvd {
-namespace {
-
-void append(std::string* out, std::span<const int> ranks) {
-  out->push_back('[');
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    if (i) out->push_back(',');
-    *out += std::to_string(ranks[i]);
-  }
-  out->push_back(']');
-}
-
-}  // namespace
 
 bool Mailbox::take(Letter* letter, Deadline deadline) {
   std::unique_lock lock(mutex_);
@@ -61,17 +49,21 @@ bool Mailbox::closed() const {
 }
 
 void Mailbox::waiting(std::span<const Negotiator::Waiting> all, double now, bool asked) {
-  std::string body = asked ? "{\"asked\":true,\"waiting\":[" : "{\"asked\":false,\"waiting\":[";
+  std::string body = "{";
+  append_member(&body, "asked", asked);
+  append_name(&body, "waiting");
+  body += '[';
   for (size_t i = 0; i < all.size(); ++i) {
     const Negotiator::Waiting& one = all[i];
     char age[32];
     std::snprintf(age, sizeof age, "%.3f", now - one.announced);
-    body += i ? ",{\"name\":" : "{\"name\":";
-    append_json(&body, one.name);
-    body += ",\"set\":" + std::to_string(one.set) + ",\"age\":" + age + ",\"ready\":";
-    append(&body, one.ready);
-    body += ",\"missing\":";
-    append(&body, one.missing);
+    body += i ? ",{" : "{";
+    append_member(&body, "name", one.name);
+    append_member(&body, "set", one.set);
+    append_name(&body, "age");
+    body += age;
+    append_list(&body, "ready", one.ready);
+    append_list(&body, "missing", one.missing);
     body += '}';
   }
   body += "]}";
@@ -79,10 +71,9 @@ void Mailbox::waiting(std::span<const Negotiator::Waiting> all, double now, bool
 }
 
 void Mailbox::unnoticed(std::string_view text, std::span<const int> silent) {
-  std::string body = "{\"text\":";
-  append_json(&body, text);
-  body += ",\"silent\":";
-  append(&body, silent);
+  std::string body = "{";
+  append_member(&body, "text", text);
+  append_list(&body, "silent", silent);
   body += '}';
   put(Topic::unnoticed, std::move(body));
 }

@@ -78,13 +78,13 @@ void append_thread(std::string* out, const std::string& process, int id) {
   const std::optional<Stat> stat = stat_of(folder);
   if (!stat) return;
   if (out->back() != '[') out->push_back(',');
-  *out += "{\"id\":" + std::to_string(id) + ",\"name\":";
-  append_json(out, stat->name);
-  *out += ",\"state\":";
-  append_json(out, std::string(1, stat->state()));
-  *out += ",\"cpu\":" + std::to_string(stat->cpu()) + ",\"wait\":";
+  *out += '{';
+  append_member(out, "id", id);
+  append_member(out, "name", stat->name);
+  append_member(out, "state", std::string(1, stat->state()));
+  append_member(out, "cpu", stat->cpu());
   const std::string wait = contents(folder + "/wchan");
-  append_json(out, wait == "0" ? "" : wait);
+  append_member(out, "wait", wait == "0" ? "" : wait);
   const std::string call = contents(folder + "/syscall");  // "running", or number, arguments, addresses
   char* rest = nullptr;
   const long number = std::strtol(call.c_str(), &rest, 10);
@@ -96,8 +96,8 @@ void append_thread(std::string* out, const std::string& process, int id) {
     const ssize_t n = ::readlink(link.c_str(), target, sizeof target);
     if (n > 0) file.assign(target, static_cast<size_t>(n));
   }
-  *out += ",\"call\":" + std::to_string(known ? number : -1) + ",\"file\":";
-  append_json(out, file);
+  append_member(out, "call", known ? number : -1);
+  append_member(out, "file", file);
   *out += '}';
 }
 
@@ -108,11 +108,16 @@ std::string process_state(int pid, size_t threads) {
   const std::optional<Stat> stat = stat_of(folder);
   if (!stat) return "";
   const std::string status = contents(folder + "/status");
-  std::string out = "{\"pid\":" + std::to_string(pid) + ",\"at\":" + std::to_string(monotonic_ns()) +
-                    ",\"tracer\":" + std::to_string(number_after(status, "TracerPid")) +
-                    ",\"resident_kib\":" + std::to_string(number_after(status, "VmRSS")) +
-                    ",\"swapped_kib\":" + std::to_string(number_after(status, "VmSwap")) + ",\"faults\":" + std::to_string(stat->faults()) +
-                    ",\"blocked\":" + std::to_string(stat->blocked()) + ",\"threads\":[";
+  std::string out = "{";
+  append_member(&out, "pid", pid);
+  append_member(&out, "at", monotonic_ns());
+  append_member(&out, "tracer", number_after(status, "TracerPid"));
+  append_member(&out, "resident_kib", number_after(status, "VmRSS"));
+  append_member(&out, "swapped_kib", number_after(status, "VmSwap"));
+  append_member(&out, "faults", stat->faults());
+  append_member(&out, "blocked", stat->blocked());
+  append_name(&out, "threads");
+  out += '[';
   append_thread(&out, folder, pid);
   if (DIR* tasks = ::opendir((folder + "/task").c_str())) {
     for (const dirent* entry; threads > 0 && (entry = ::readdir(tasks));) {

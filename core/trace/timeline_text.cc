@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <concepts>
 
 #include "base/json.h"
 
@@ -11,35 +10,14 @@ namespace {
 
 enum Thread { kRank = 0, kSchedules = 1, kSteps = 2 };
 
-template <std::integral Integer>
-void append(std::string* out, Integer value) {
-  char text[24];
-  const auto end = std::to_chars(text, text + sizeof text, value).ptr;
-  out->append(text, end);
-}
-
 // Microseconds, to the nanosecond.
 void append_time(std::string* out, int64_t ns) {
   ns = std::max<int64_t>(ns, 0);
-  append(out, ns / 1000);
+  append_json(out, ns / 1000);
   const int rest = static_cast<int>(ns % 1000);
   const char text[4] = {'.', static_cast<char>('0' + rest / 100), static_cast<char>('0' + rest / 10 % 10),
                         static_cast<char>('0' + rest % 10)};
   out->append(text, sizeof text);
-}
-
-template <std::integral Integer>
-void member(std::string* out, std::string_view name, Integer value) {
-  *out += out->empty() || out->back() == '{' ? "\"" : ",\"";
-  out->append(name);
-  *out += "\":";
-  append(out, value);
-}
-void member(std::string* out, std::string_view name, std::string_view value) {
-  *out += out->empty() || out->back() == '{' ? "\"" : ",\"";
-  out->append(name);
-  *out += "\":";
-  append_json(out, value);
 }
 
 const char* activity_of(Kind kind, Phase phase) {
@@ -141,7 +119,7 @@ std::string_view TimelineText::time(int64_t at) const {
 
 void TimelineText::own(char phase, int thread, int64_t at, std::string_view name, std::string_view rest, std::string* out) const {
   std::string more = ",\"tid\":";
-  append(&more, thread);
+  append_json(&more, thread);
   more.append(rest);
   event(phase, 0, at, name, more, out);
 }
@@ -152,24 +130,24 @@ void TimelineText::begin(std::string* out) {
   states_.clear();
   in_schedule_ = in_round_ = in_step_ = false;
   std::string args = "{";
-  member(&args, "name", "rank " + std::to_string(about_.rank));
-  member(&args, "start_time_since_epoch_in_micros", about_.epoch_us);
+  append_member(&args, "name", "rank " + std::to_string(about_.rank));
+  append_member(&args, "start_time_since_epoch_in_micros", about_.epoch_us);
   *out += "{\"ph\":\"M\",\"pid\":0,\"name\":\"process_name\",\"args\":";
   *out += args;
   *out += "}},\n";
   *out += "{\"ph\":\"M\",\"pid\":0,\"name\":\"process_sort_index\",\"args\":{\"sort_index\":0}},\n";
   std::string more = "{";
-  member(&more, "rank", about_.rank);
-  member(&more, "size", about_.size);
-  member(&more, "host", about_.host);
-  member(&more, "process", about_.process);
-  member(&more, "start_ns", about_.start_ns);
+  append_member(&more, "rank", about_.rank);
+  append_member(&more, "size", about_.size);
+  append_member(&more, "host", about_.host);
+  append_member(&more, "process", about_.process);
+  append_member(&more, "start_ns", about_.start_ns);
   *out += "{\"ph\":\"M\",\"pid\":0,\"name\":\"horovod\",\"args\":";
   *out += more;
   *out += "}},\n";
   for (const auto& [thread, name] : {std::pair{kRank, "rank"}, {kSchedules, "schedules"}, {kSteps, "steps"}}) {
     *out += "{\"ph\":\"M\",\"pid\":0,\"tid\":";
-    append(out, static_cast<int>(thread));
+    append_json(out, static_cast<int>(thread));
     *out += ",\"name\":\"thread_name\",\"args\":{\"name\":\"";
     *out += name;
     *out += "\"}},\n";
@@ -184,9 +162,9 @@ uint32_t TimelineText::pid_of(const TimelineTensors::One& tensor, std::string* o
   known_.emplace(std::move(key), pid);
   states_.emplace_back();
   std::string args = "{";
-  member(&args, "name", tensor.name);
-  if (tensor.set != 0) member(&args, "process_set", tensor.set);
-  if (tensor.face != 0) member(&args, "face", static_cast<uint32_t>(tensor.face));
+  append_member(&args, "name", tensor.name);
+  if (tensor.set != 0) append_member(&args, "process_set", tensor.set);
+  if (tensor.face != 0) append_member(&args, "face", static_cast<uint32_t>(tensor.face));
   *out += "{\"ph\":\"M\",\"pid\":" + std::to_string(pid) + ",\"name\":\"process_name\",\"args\":" + args + "}},\n";
   *out += "{\"ph\":\"M\",\"pid\":" + std::to_string(pid) +
           ",\"name\":\"process_sort_index\",\"args\":{\"sort_index\":" + std::to_string(pid) + "}},\n";
@@ -241,7 +219,7 @@ void TimelineText::agreed(int64_t at, const TimelineTensors& tensors, std::strin
 
 void TimelineText::failed(int64_t at, const TimelineTensors& tensors, std::string_view why, std::string* out) {
   std::string rest = ",\"s\":\"p\",\"args\":{";
-  member(&rest, "error", why);
+  append_member(&rest, "error", why);
   rest += '}';
   for (const uint32_t pid : pids_of(tensors, out)) {
     State& s = state(pid);
@@ -254,13 +232,13 @@ void TimelineText::failed(int64_t at, const TimelineTensors& tensors, std::strin
 void TimelineText::started(int64_t at, const Started& about, const TimelineTensors& tensors, std::string* out) {
   const auto& pids = pids_of(tensors, out);
   std::string number = ",\"args\":{\"number\":", more;
-  append(&number, about.number);
+  append_json(&number, about.number);
   more = number;
   number += '}';
-  member(&more, "algorithm", about.algorithm);
-  member(&more, "bytes", about.bytes);
-  member(&more, "tensors", pids.size());
-  if (about.schedule) member(&more, "schedule", about.schedule);
+  append_member(&more, "algorithm", about.algorithm);
+  append_member(&more, "bytes", about.bytes);
+  append_member(&more, "tensors", pids.size());
+  if (about.schedule) append_member(&more, "schedule", about.schedule);
   more += '}';
   for (size_t i = 0; i < pids.size(); ++i) {
     State& s = state(pids[i]);
@@ -314,9 +292,9 @@ void TimelineText::finished(int64_t at, bool good, const TimelineTensors& tensor
 void TimelineText::schedule_begun(int64_t at, uint64_t id, size_t buckets, size_t tensors, std::string* out) {
   schedule_ended(at, out);
   std::string rest = ",\"args\":{";
-  member(&rest, "id", id);
-  member(&rest, "operations", buckets);
-  member(&rest, "tensors", tensors);
+  append_member(&rest, "id", id);
+  append_member(&rest, "operations", buckets);
+  append_member(&rest, "tensors", tensors);
   rest += '}';
   own('B', kSchedules, at, "SCHEDULE", rest, out);
   in_schedule_ = true;
@@ -325,7 +303,7 @@ void TimelineText::schedule_begun(int64_t at, uint64_t id, size_t buckets, size_
 void TimelineText::schedule_round(int64_t at, uint64_t round, std::string* out) {
   if (in_round_) own('E', kSchedules, at, {}, {}, out);
   std::string rest = ",\"args\":{";
-  member(&rest, "round", round);
+  append_member(&rest, "round", round);
   rest += '}';
   own('B', kSchedules, at, "ROUND", rest, out);
   in_round_ = true;
@@ -341,7 +319,7 @@ void TimelineText::step(int64_t at, int64_t number, std::string* out) {
   if (in_step_) own('E', kSteps, at, {}, {}, out);
   in_step_ = true;
   std::string rest = ",\"args\":{";
-  member(&rest, "step", number);
+  append_member(&rest, "step", number);
   rest += '}';
   own('B', kSteps, at, "STEP", rest, out);
 }
@@ -350,8 +328,8 @@ void TimelineText::cycle(int64_t at, std::string* out) { own('i', kRank, at, "CY
 
 void TimelineText::clock(int64_t at, int64_t offset_ns, int64_t error_ns, std::string* out) {
   std::string rest = ",\"args\":{";
-  member(&rest, "offset_ns", offset_ns);
-  member(&rest, "error_ns", error_ns);
+  append_member(&rest, "offset_ns", offset_ns);
+  append_member(&rest, "error_ns", error_ns);
   rest += '}';
   own('M', kRank, at, "clock_sync", rest, out);
 }
@@ -377,14 +355,14 @@ void TimelineText::lost(int64_t at, uint64_t events, std::string* out) {
   close_open(at, out);
   schedule_ended(at, out);
   std::string rest = ",\"s\":\"g\",\"args\":{";
-  member(&rest, "events", events);
+  append_member(&rest, "events", events);
   rest += '}';
   own('i', kRank, at, "LOST", rest, out);
 }
 
 void TimelineText::ended(int64_t at, std::string_view why, std::string* out) {
   std::string rest = ",\"s\":\"g\",\"args\":{";
-  member(&rest, "why", why);
+  append_member(&rest, "why", why);
   rest += '}';
   own('i', kRank, at, "ENDED", rest, out);
 }
