@@ -3,8 +3,6 @@
 It knows no framework, host name, port, secret or environment variable: it gets descriptors and numbers.
 """
 
-from typing import Any
-
 KIND_ALLREDUCE: int
 KIND_ALLGATHER: int
 KIND_BROADCAST: int
@@ -262,14 +260,6 @@ class Engine:
     def shutdown(self, reason: str = "") -> None:
         """Tells the peers (naming this rank and `reason`), fails what is pending, stops the thread, closes every
         descriptor. Blocks at most a few seconds. May be called again."""
-
-    def recent(self, most: int = 1000) -> list[dict[str, Any]]:
-        """What the flight recorder holds, at most so many entries, oldest first; none where it is off. Each has number
-        (of this rank's entries, from 0), what ("announced", "carried out", "broke off", "failed", "schedule begun",
-        "schedule ended", "ended"), begin and end (ns of the monotonic clock, ``time.monotonic_ns``), name (its first 87
-        bytes), kind, dtype, op, set, face, shape (of the first tensor; the first four of ``dimensions``), count (of
-        tensors; of buckets), bytes, schedule (0: negotiated), position (of what is carried out: how many operations
-        its process set has had before, equal on its ranks) and guarded (carried by the vote on it)."""
 
     def step(self, data_ns: int = 0) -> None:
         """A step of training ends here; the first call begins the first one. ``data_ns``: of its time, what the program

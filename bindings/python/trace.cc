@@ -1,10 +1,9 @@
-// What an engine's observers tell Python: the last operations, notes from other ranks, who waits for whom.
+// What an engine's observers tell Python: notes from other ranks, who waits for whom.
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <unistd.h>
 
-#include "base/dtype.h"
 #include "engine.h"
 #include "trace/answer.h"
 #include "trace/dump.h"
@@ -28,38 +27,6 @@ nb::object taken(Mailbox& self, double timeout) {
   }
   if (!came) return nb::none();
   return nb::make_tuple(letter.from, letter.topic, nb::bytes(letter.body.data(), letter.body.size()));
-}
-
-nb::list recent(PyEngine& self, size_t most) {
-  nb::list out;
-  if (!self.recorder) return out;
-  const std::vector<FlightRecorder::Entry> entries = self.recorder->last(most);
-  const TickScale::Line line = self.recorder->line();
-  for (const FlightRecorder::Entry& e : entries) {
-    nb::dict d;
-    d["number"] = e.number;
-    d["what"] = name_of(e.what);
-    d["begin"] = line.ns(e.begin);
-    d["end"] = line.ns(e.end);
-    const std::string name = e.text();
-    d["name"] = nb::steal<nb::str>(PyUnicode_DecodeUTF8(name.data(), static_cast<Py_ssize_t>(name.size()), "replace"));
-    d["kind"] = name_of(e.kind);
-    d["dtype"] = name_of(e.dtype);
-    d["op"] = name_of(e.op);
-    d["set"] = e.set;
-    d["face"] = static_cast<int>(e.face);
-    nb::list shape;
-    for (size_t i = 0; i < std::min<size_t>(e.dimensions, e.kShape); ++i) shape.append(e.shape[i]);
-    d["shape"] = shape;
-    d["dimensions"] = static_cast<int>(e.dimensions);
-    d["count"] = e.count;
-    d["bytes"] = e.bytes;
-    d["schedule"] = e.schedule;
-    d["position"] = e.position;
-    d["guarded"] = e.guarded;
-    out.append(d);
-  }
-  return out;
 }
 
 [[noreturn]] void raise_os_error(const Status& status) {
@@ -280,7 +247,6 @@ void define_trace(nb::module_& m, nb::class_<PyEngine>& engine) {
       .def_ro("report_dir", &PyEngine::report_dir)
       .def("write_report", &write_report, "name"_a, "text"_a)
       .def("set_report", [](PyEngine& self, const std::string& where) { self.live().set_report(where); }, "where"_a)
-      .def("recent", &recent, "most"_a = 1000)
       .def("step", [](PyEngine& self, uint64_t data_ns) { self.steps->step(data_ns); }, "data_ns"_a = 0)
       .def("find_steps", [](PyEngine& self) { self.steps->find(); })
       .def("take_steps", &take_steps)

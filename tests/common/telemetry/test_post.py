@@ -1,7 +1,10 @@
 """Notes between ranks, and what the engine remembers, as Python hears of them."""
 
+import json
 import queue
+import tempfile
 import threading
+from pathlib import Path
 
 LIMIT = 60.0  # s
 
@@ -73,7 +76,9 @@ def memory():
     before = time.monotonic_ns()
     hvd.allreduce(torch.ones(4, 5), name="remembered", op=hvd.Max)
     after = time.monotonic_ns()
-    entries = {(e["what"], e["name"]): e for e in state.engine.recent()}
+    with tempfile.TemporaryDirectory() as folder:
+        _, *kept = [json.loads(line) for line in Path(state.engine.dump(folder)).read_text().splitlines()]
+    entries = {(e["what"], e["name"]): e for e in kept}
     one = entries["carried out", "allreduce.remembered"]
     assert before - 10**6 <= one["begin"] < one["end"] <= after + 10**6
     assert (one["kind"], one["dtype"], one["op"], one["shape"], one["bytes"], one["count"], one["set"]) == (
@@ -86,9 +91,9 @@ def memory():
         0,
     )
     assert ("announced", "allreduce.remembered") in entries
-    numbers = [e["number"] for e in state.engine.recent(2)]
-    assert len(numbers) == 2
-    assert numbers == sorted(numbers)
+    numbers = [e["number"] for e in kept]
+    assert len(numbers) >= 2
+    assert numbers == sorted(set(numbers))
     stats = state.engine.stats()
     assert stats["bytes"] >= 80
     assert stats["operations"] >= 3
