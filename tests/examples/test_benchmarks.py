@@ -3,53 +3,32 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import io
 import json
 import math
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
-
-
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"benchmarks_{name}", FOLDER / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
+from tests.examples.benchmark_modules import FOLDER, load, loaded
 
 cases, compression, report = load("cases"), load("compression"), load("report")
 
 
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[ModuleType]:
-    sys.path.insert(0, str(FOLDER))  # it is a program beside the modules that it imports
-    added = {"namespaces", "cases", "jobs", "report"} - set(sys.modules)
-    yield load("hosts")
-    sys.path.remove(str(FOLDER))
-    for name in added:
-        sys.modules.pop(name, None)
+    with loaded("hosts", "namespaces", "cases", "jobs", "report") as module:
+        yield module
 
 
 @pytest.fixture(scope="module")
 def tensorflow_run() -> Iterator[ModuleType]:
-    sys.path.insert(0, str(FOLDER))
-    beside = {"cases", "jobs", "report", "run", "peers", "peers.limit", "tensorflow_cases"}
-    added = beside - set(sys.modules)
-    yield load("with_tensorflow")
-    sys.path.remove(str(FOLDER))
-    for name in added:
-        sys.modules.pop(name, None)
+    beside = ("cases", "jobs", "report", "run", "peers", "peers.limit", "tensorflow_cases")
+    with loaded("with_tensorflow", *beside) as module:
+        yield module
 
 
 def test_resnet_has_its_known_size() -> None:

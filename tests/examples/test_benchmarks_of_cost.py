@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import random
@@ -14,28 +13,14 @@ from types import ModuleType
 
 import pytest
 
+from tests.examples.benchmark_modules import FOLDER, load, loaded
 from tests.runner.launching import run_job
-
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
-
-
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"benchmarks_{name}", FOLDER / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
 def price() -> Iterator[ModuleType]:
-    sys.path.insert(0, str(FOLDER))  # it is a program beside the modules that it imports
-    added = {"cases", "overheads", "peers", "peers.ours", "peers.model", "peers.training"} - set(sys.modules)
-    yield load("price")
-    sys.path.remove(str(FOLDER))
-    for name in added:
-        sys.modules.pop(name, None)
+    with loaded("price", "cases", "overheads", "peers", "peers.ours", "peers.model", "peers.training") as module:
+        yield module
 
 
 def test_the_interval_holds_the_true_median_as_often_as_it_says(price: ModuleType) -> None:

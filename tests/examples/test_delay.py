@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "delay"
+from tests.examples.benchmark_modules import FOLDER, load
+
 DELAY_US = 3000  # far above what a busy machine adds
 
 
 def reason_against() -> str:
-    spec = importlib.util.spec_from_file_location("benchmarks_delay_hosts", FOLDER / "hosts.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return str(module.missing())
+    return str(load("delay/hosts").missing())
 
 
 @pytest.mark.skipif(bool(reason_against()), reason=f"no hosts here: {reason_against()}")
 def test_a_step_takes_one_delay_at_least_and_runs_by_schedule() -> None:
-    command = [sys.executable, str(FOLDER / "run.py"), "--delay", str(DELAY_US), "--hosts", "2", "--sizes", "4"]
+    command = [
+        sys.executable,
+        str(FOLDER / "delay" / "run.py"),
+        "--delay",
+        str(DELAY_US),
+        "--hosts",
+        "2",
+        "--sizes",
+        "4",
+    ]
     done = subprocess.run([*command, "--rounds", "1"], capture_output=True, text=True, timeout=100)
     if "cannot make a network namespace" in done.stderr or "delay1: Operation not permitted" in done.stderr:
         pytest.skip("network namespaces or TUN devices are not allowed here")
