@@ -1,12 +1,12 @@
 """Timelines as files hold them, a rank each: events, and what is known of the rank and its clock."""
 
-import glob
 import json
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from horovod.timeline import names
 
 Event = dict[str, Any]
 
@@ -46,27 +46,12 @@ def find(paths: Sequence[str]) -> list[str]:
     for path in paths:
         if not os.path.exists(path):
             raise FileNotFoundError(f"{path}: no such file")
-        for each in [path, *_others(path)]:
-            before = _with(each, "before")
+        for each in [path, *names.others(path)]:
+            before = names.with_word(each, "before")
             for name in (before, each):
                 if os.path.exists(name):
                     found[name] = None
     return list(found)
-
-
-def _with(path: str, word: str) -> str:
-    root, suffix = os.path.splitext(path)
-    return f"{root}.{word}{suffix}"
-
-
-def _others(path: str) -> list[str]:
-    root, suffix = os.path.splitext(path)
-    numbered = []
-    for name in glob.glob(f"{glob.escape(root)}.rank*{glob.escape(suffix)}"):
-        number = re.fullmatch(r"\.rank(\d+)", name[len(root) : len(name) - len(suffix)])
-        if number:
-            numbered.append((int(number[1]), name))
-    return [name for _, name in sorted(numbered)]
 
 
 def read(path: str) -> Trace:

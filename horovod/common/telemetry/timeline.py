@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from horovod.common.contract.settings import Settings, steps_of
 from horovod.common.job import Job
+from horovod.timeline import names
 
 if TYPE_CHECKING:
     from horovod import _core
@@ -17,16 +18,6 @@ if TYPE_CHECKING:
 DYNAMIC = "DYNAMIC"
 _PATIENCE = 1.0  # s after this rank's end for others' files to be complete
 _MERGING = 300.0  # s
-
-
-def file_of(path: str, rank: int) -> str:
-    """The file of a rank: rank 0's has the name that was asked for, another's that of its rank before the suffix."""
-    return path if rank == 0 else _named(path, f"rank{rank}")
-
-
-def _named(path: str, word: str) -> str:
-    root, suffix = os.path.splitext(path)
-    return f"{root}.{word}{suffix}"
 
 
 class Timelines:
@@ -63,7 +54,7 @@ class Timelines:
         first, end = steps_of(self._settings.text("HOROVOD_TIMELINE_STEPS"))
         with self._lock:
             self._running = self._engine.start_timeline(
-                file_of(path, self._job.rank),
+                names.of_rank(path, self._job.rank),
                 socket.gethostname(),
                 mark_cycles,
                 self._settings.number("HOROVOD_TIMELINE_LAST"),
@@ -87,10 +78,10 @@ class Timelines:
         if not wanted or not self._asked or self._asked.upper() == DYNAMIC or not os.path.exists(self._asked):
             return ""
         deadline = time.monotonic() + _PATIENCE
-        others = [file_of(self._asked, rank) for rank in range(1, self._job.size)]
+        others = [names.of_rank(self._asked, rank) for rank in range(1, self._job.size)]
         while not all(map(_complete, others)) and time.monotonic() < deadline:
             time.sleep(0.05)
-        words = ["merge", self._asked, "-o", _named(self._asked, "all")]
+        words = ["merge", self._asked, "-o", names.with_word(self._asked, "all")]
         try:
             subprocess.run(
                 [sys.executable, "-m", "horovod.timeline", *words],
