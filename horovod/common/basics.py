@@ -155,7 +155,7 @@ class HorovodBasics(observed.Observed):
         return util.gloo_built()
 
     def nccl_built(self) -> int:
-        """Version code of the NCCL library found at run time, else 0."""
+        """Version code of the NCCL library that ranks here would use (22809 for 2.28.9), else 0. It is not loaded."""
         return util.nccl_built()
 
     def ddl_built(self) -> bool:
@@ -167,7 +167,7 @@ class HorovodBasics(observed.Observed):
         return util.ccl_built()
 
     def cuda_built(self) -> bool:
-        """Can a CUDA driver library be loaded?"""
+        """Can CUDA's driver be loaded? Says nothing about GPUs, and does not start CUDA."""
         return util.cuda_built()
 
     def rocm_built(self) -> bool:

@@ -1,7 +1,6 @@
 """Small helpers, among them names that other software imports from here."""
 
 import contextlib
-import ctypes
 import importlib.machinery
 import importlib.util
 import os
@@ -146,8 +145,16 @@ def check_installed_version(name: str, version: str, exception: BaseException | 
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Can tensors of this framework be reduced on a GPU? Not yet."""
-    return False
+    """Is this framework installed and built for GPUs, and is there a GPU that this process may use? NVIDIA's management
+    library is asked, and CUDA_VISIBLE_DEVICES; CUDA is not started, so that the process may still fork.
+    """
+    from horovod.common.devices import nvml, versions, visible
+
+    found = extension_available(ext_base_name, verbose) and versions.built_for_gpus(ext_base_name)
+    found = found and bool(visible.choices(os.environ, _once("gpus", nvml.survey))[0])
+    if verbose:
+        print(f"GPUs for horovod.{ext_base_name}: {'available' if found else 'not available'}")
+    return found
 
 
 def mpi_built(verbose: bool = False) -> bool:
@@ -161,8 +168,13 @@ def gloo_built(verbose: bool = False) -> bool:
 
 
 def nccl_built(verbose: bool = False) -> int:
-    """Version code (22205 for 2.22.5) of the NCCL library found at run time, 0 without one."""
-    return int(_once("nccl", _nccl_version))
+    """Version code (22205 for 2.22.5) of the NCCL library that ranks here would use, or of AMD's RCCL; 0 without one.
+
+    It is not loaded into this process: a framework that is imported later would get this copy in place of its own.
+    """
+    from horovod.common.devices import libraries, versions
+
+    return int(_once("nccl", lambda: versions.of_nccl(libraries.nccl(os.environ))))
 
 
 def ddl_built(verbose: bool = False) -> bool:
@@ -176,8 +188,12 @@ def ccl_built(verbose: bool = False) -> bool:
 
 
 def cuda_built(verbose: bool = False) -> bool:
-    """Can a CUDA driver library be loaded?"""
-    return bool(_once("cuda", lambda: _load("libcuda.so.1") is not None))
+    """Can CUDA's driver (libcuda.so.1, or HOROVOD_CUDA_LIBRARY) be loaded? There is one build, which looks for it at
+    run time. Says nothing about GPUs (see ``gpu_available``), and does not start CUDA.
+    """
+    from horovod.common.devices import libraries
+
+    return bool(_once("cuda", lambda: not libraries.driver_error(os.environ)))
 
 
 def rocm_built(verbose: bool = False) -> bool:
@@ -189,27 +205,6 @@ def _once(key: str, function: Callable[[], Any]) -> Any:
     if key not in _cache:
         _cache[key] = function()
     return _cache[key]
-
-
-def _load(name: str) -> ctypes.CDLL | None:
-    try:
-        return ctypes.CDLL(name)
-    except OSError:
-        return None
-
-
-def _nccl_version() -> int:
-    candidates = ["libnccl.so.2"]
-    spec = importlib.util.find_spec("nvidia")
-    for folder in (spec.submodule_search_locations or []) if spec is not None else []:
-        candidates.append(os.path.join(folder, "nccl", "lib", "libnccl.so.2"))
-    for candidate in candidates:
-        library = _load(candidate)
-        if library is not None:
-            version = ctypes.c_int(0)
-            library.ncclGetVersion(ctypes.byref(version))
-            return version.value
-    return 0
 
 
 def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[Any, Any], Any]:

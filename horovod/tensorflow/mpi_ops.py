@@ -60,7 +60,7 @@ handle_average_backwards_compatibility = resolve_op
 
 
 def gpu_available(ext_base_name: str = "tensorflow", verbose: bool = False) -> bool:
-    """Can tensors be reduced on a GPU?"""
+    """Was the framework built for GPUs, and is there one that this process may use? CUDA is not started."""
     return util.gpu_available(ext_base_name, verbose)
 
 

@@ -96,36 +96,6 @@ def test_util():
     assert not util.extension_available("nonsense")
 
 
-def test_the_version_of_nccl_is_that_of_the_library_which_is_found(monkeypatch, tmp_path):
-    """Of the system's if it can be loaded, else of the one among the packages of PyTorch's wheels, else 0."""
-    (tmp_path / "nvidia").mkdir()
-    monkeypatch.syspath_prepend(tmp_path)
-    bundled = str(tmp_path / "nvidia/nccl/lib/libnccl.so.2")
-
-    class Library:
-        def __init__(self, version):
-            self.version = version
-
-        def ncclGetVersion(self, out):
-            out._obj.value = self.version
-            return 0
-
-    def version(found):
-        util._cache.pop("nccl", None)
-        tried = []
-        monkeypatch.setattr(util, "_load", lambda name: tried.append(name) or found.get(name))
-        answer = util.nccl_built()
-        assert util.nccl_built(verbose=True) == answer
-        return answer, tried
-
-    try:
-        assert version({"libnccl.so.2": Library(22703), bundled: Library(1)}) == (22703, ["libnccl.so.2"])
-        assert version({bundled: Library(22105)}) == (22105, ["libnccl.so.2", bundled])
-        assert version({}) == (0, ["libnccl.so.2", bundled])
-    finally:
-        util._cache.pop("nccl", None)
-
-
 def test_env_puts_everything_back(monkeypatch):
     monkeypatch.setenv("HVD_A", "1")
     monkeypatch.delenv("HVD_B", raising=False)

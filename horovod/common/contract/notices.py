@@ -9,6 +9,14 @@ from collections.abc import Mapping
 from horovod.common.contract.settings import TABLE, Setting, is_word
 
 _OPERATIONS = "HOROVOD_CPU_OPERATIONS"
+_GPU_OPERATIONS = (
+    "HOROVOD_GPU_OPERATIONS",
+    "HOROVOD_GPU_ALLREDUCE",
+    "HOROVOD_GPU_ALLGATHER",
+    "HOROVOD_GPU_BROADCAST",
+    "HOROVOD_GPU_ALLTOALL",
+    "HOROVOD_GPU_REDUCESCATTER",
+)
 
 
 def notices(given: Mapping[str, str]) -> dict[str, str]:
@@ -34,6 +42,11 @@ def _of(setting: Setting, text: str) -> str:
         return f"that is no number and is read as {value:g}; accepted is {setting.accepted()}"
     if value == setting.default:
         return ""
+    if setting.name in _GPU_OPERATIONS:
+        if value == "nccl":  # as without it
+            return ""
+        if value != "gloo":
+            return "this version does not have that; instead the built-in engine, gloo, carries tensors of GPUs"
     if setting.needless:
         return f"this has no effect and is not needed: {setting.needless}"
     return "what it controls is not part of this version yet" if setting.later else ""

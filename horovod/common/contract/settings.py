@@ -143,6 +143,8 @@ _WATCH: Final = "Logs and diagnosis"
 _TUNE: Final = "Autotune"
 _GPU: Final = "GPU and MPI"
 
+_GPU_WAYS: Final = ("nccl", "gloo", "mpi", "ddl", "ccl")
+
 _HIERARCHICAL: Final = (
     "where several hosts have several ranks, allreduce works inside each host first and then between hosts anyway"
 )
@@ -311,6 +313,24 @@ TABLE: Final = (
     Setting("HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", "float", 0.8, "noise assumed by the search", low=0, high=1,
             later=True, flag="--autotune-gaussian-process-noise", yaml="autotune.gaussian_process_noise",
             section=_TUNE),
+    Setting("HOROVOD_GPUS_PER_WORKER", "int", 0,
+            "GPUs that each worker of a host gets for itself, by CUDA_VISIBLE_DEVICES; 0: all workers see all GPUs, "
+            "and a program takes that of its local rank (docs/gpu.md)", low=0, high=1024, flag="--gpus-per-worker",
+            yaml="params.gpus_per_worker", section=_GPU),
+    Setting("HOROVOD_GPU_OPERATIONS", "choice", "nccl",
+            "what carries tensors that are on GPUs; nccl: NCCL where it can be used, else the engine's own ways; gloo: "
+            "always the engine's own ways; mpi, ddl and ccl are not there, and mean gloo", choices=_GPU_WAYS,
+            agreed=True, later=True, section=_GPU),
+    *(
+        Setting(f"HOROVOD_GPU_{operation}", "choice", "", f"the same for {operation.lower()} alone; unset: as "
+                "HOROVOD_GPU_OPERATIONS says", choices=_GPU_WAYS, agreed=True, later=True, section=_GPU)
+        for operation in ("ALLREDUCE", "ALLGATHER", "BROADCAST", "ALLTOALL", "REDUCESCATTER")
+    ),
+    Setting("HOROVOD_NCCL_LIBRARY", "text", "",
+            "NCCL's library; default: one that is loaded already, else that of Python's packages, else the system's",
+            section=_GPU),
+    Setting("HOROVOD_CUDA_LIBRARY", "text", "", "CUDA's driver; default: libcuda.so.1, where the loader finds it",
+            section=_GPU),
     Setting("HOROVOD_NUM_NCCL_STREAMS", "int", 1, "NCCL streams", low=1, high=64, later=True, flag="--num-nccl-streams",
             yaml="library_options.num_nccl_streams", section=_GPU),
     Setting("HOROVOD_BATCH_D2D_MEMCOPIES", "bool", True, "one kernel packs a fusion buffer", later=True, section=_GPU),

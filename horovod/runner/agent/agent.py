@@ -20,6 +20,7 @@ import time
 from types import FrameType
 
 from horovod.runner.agent.course import GIVE_UP, TERM_GRACE, Course, Phase
+from horovod.runner.agent.gpus import with_gpus
 from horovod.runner.agent.relay import Streams
 from horovod.runner.agent.workers import WorkerTable
 from horovod.runner.base import linux
@@ -209,6 +210,7 @@ class Agent:
         if not self._course.start():
             raise AgentError("a second StartJob")
         self._check_directory(job.directory)
+        job = with_gpus(job, os.environ)
         address = self._streams.listen(len(job.workers)) if job.relay else None
         pids = self._workers.start(job, bytes(self._payload) or None, address, self._say_alive)
         self._payload.clear()

@@ -150,6 +150,13 @@ def with_variables(settings: LaunchSettings, environ: Mapping[str, str]) -> Laun
     for text in sentences({**environ, **dict.fromkeys(settings.variables, "")}):
         warn_user(text)
     check_affinity(checked.integers("HOROVOD_THREAD_AFFINITY") or [], settings.slots)
+    gpus = checked.integer("HOROVOD_GPUS_PER_WORKER")
+    if gpus and settings.mpi is not None:
+        raise LaunchError(
+            f"--gpus-per-worker (HOROVOD_GPUS_PER_WORKER) is {gpus}, but mpirun and jsrun start the workers, who see "
+            "all GPUs or those that these give them; a program takes that of its local rank, as in "
+            "torch.cuda.set_device(hvd.local_rank())"
+        )
     return replace(
         settings,
         variables={name: text for name, text in settings.variables.items() if name not in environment.NOT_PASSED_ON},
@@ -159,6 +166,7 @@ def with_variables(settings: LaunchSettings, environ: Mapping[str, str]) -> Laun
         debug_rank=debugging.check(checked.integer("HOROVOD_DEBUG_RANK"), settings.slots),
         dashboard=checked.integer("HOROVOD_DASHBOARD_PORT") if checked.flag("HOROVOD_DASHBOARD") else None,
         heartbeat_timeout=checked.number("HOROVOD_HEARTBEAT_TIMEOUT"),
+        gpus_per_worker=gpus,
         env_allow=_patterns(checked.text("HOROVOD_ENV_ALLOW")),
         env_deny=_patterns(checked.text("HOROVOD_ENV_DENY")),
     )

@@ -104,6 +104,7 @@ class Orders:
             terminal_rank=self._debugged.rank if self._debugged is not None and self.gives_terminal else -1,
             terminal=os.fsencode(self._debugged.terminal) if self._debugged is not None else b"",
             own_python=self._settings.own_python,
+            gpus_per_worker=self._settings.gpus_per_worker,
         )
 
     @property

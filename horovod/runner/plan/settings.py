@@ -61,6 +61,7 @@ class LaunchSettings:
     jsrun: bool = False
     debug_rank: int | None = None
     dashboard: int | None = None  # port of the live page, 0: any; None: no page
+    gpus_per_worker: int = 0  # for it alone; 0: all see all
     own_python: bool = False  # the command is what follows the interpreter that runs the host's agent
 
     @property

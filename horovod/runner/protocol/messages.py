@@ -70,6 +70,7 @@ class StartJob(msgspec.Struct, frozen=True, tag="start"):
     terminal_rank: int = -1  # the rank whose stdin and stdout are ...
     terminal: bytes = b""  # ... this terminal
     own_python: bool = False  # the command is what follows the agent's own interpreter
+    gpus_per_worker: int = 0  # of those that the agent sees, for each worker alone; 0: all workers see all
 
     def __rich_repr__(self) -> _Shown:
         hidden = {"environment": [name for name, _ in self.environment], "key": Secret(self.key)}

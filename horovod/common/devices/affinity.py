@@ -1,0 +1,167 @@
+"""What is near a GPU: CPUs, and network cards that could reach its memory. From /sys, which is there also where NVML
+is missing or incomplete, and knows network cards.
+
+``root`` is where /sys is; the functions are pure but for reading there. What cannot be read is unknown, not an error.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+SYS: Final = "/sys"
+
+SWITCH, BRIDGE, NODE, FAR = "one switch", "host bridge", "one NUMA node", "between NUMA nodes"
+_ORDER: Final = {distance: place for place, distance in enumerate((SWITCH, BRIDGE, NODE, FAR, ""))}
+
+
+class Near(msgspec.Struct, frozen=True):
+    """What is near one PCI device."""
+
+    node: int = -1
+    """NUMA node, -1: unknown, or there is only one."""
+    cpus: list[int] = []
+
+
+class Card(msgspec.Struct, frozen=True):
+    """A network card as one PCI device sees it."""
+
+    name: str
+    """As in mlx5_0 or eth0."""
+    distance: str
+    """SWITCH, BRIDGE, NODE, FAR, or empty: unknown."""
+    infiniband: bool = False
+    """It speaks InfiniBand or RoCE, so NCCL can use it without the CPU."""
+
+
+class Port(msgspec.Struct, frozen=True):
+    """A port of an InfiniBand or RoCE card."""
+
+    device: str
+    number: int
+    state: str
+    """As in ACTIVE."""
+    rate: str
+    """As in 400 Gb/sec (4X NDR)."""
+    layer: str
+    """InfiniBand or Ethernet."""
+
+
+def parse_cpus(text: str) -> list[int]:
+    """The numbers in "0-3,8"; none in a text that is not understood."""
+    found: list[int] = []
+    for part in text.strip().split(","):
+        first, dash, last = part.strip().partition("-")
+        last = last if dash else first
+        if not (first.isdecimal() and last.isdecimal()) or int(last) - int(first) > 65536:
+            return []
+        found += range(int(first), int(last) + 1)
+    return sorted(set(found))
+
+
+def shown_cpus(cpus: Iterable[int]) -> str:
+    """The same the other way round."""
+    runs: list[list[int]] = []
+    for cpu in sorted(set(cpus)):
+        if runs and cpu == runs[-1][1] + 1:
+            runs[-1][1] = cpu
+        else:
+            runs.append([cpu, cpu])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def near(bus: str, root: str = SYS) -> Near:
+    """What is near the PCI device with this address (0000:3b:00.0)."""
+    folder = _device(bus, root)
+    node = _read(folder / "numa_node").strip()
+    cpus = parse_cpus(_read(folder / "local_cpulist"))
+    return Near(int(node) if node.lstrip("-").isdecimal() else -1, cpus)
+
+
+def cards(bus: str, root: str = SYS) -> list[Card]:
+    """The network cards of this host with how far they are from the PCI device, the nearest first; those without a PCI
+    device of their own (lo, bridges) are left out."""
+    found = []
+    for kind in ("infiniband", "net"):
+        for entry in _entries(Path(root) / "class" / kind):
+            device = entry / "device"
+            if _pci_path(device):
+                found.append(Card(entry.name, _distance(_device(bus, root), device), kind == "infiniband"))
+    return sorted(found, key=lambda card: (_ORDER[card.distance], not card.infiniband, card.name))
+
+
+def ports(root: str = SYS) -> list[Port]:
+    """The ports of all InfiniBand and RoCE cards."""
+    return [
+        Port(
+            device=card.name,
+            number=int(port.name),
+            state=_read(port / "state").partition(":")[2].strip(),
+            rate=_read(port / "rate").strip(),
+            layer=_read(port / "link_layer").strip(),
+        )
+        for card in _entries(Path(root) / "class" / "infiniband")
+        for port in _entries(card / "ports")
+        if port.name.isdecimal()
+    ]
+
+
+def gpus_by_vendor(root: str = SYS) -> dict[str, list[str]]:
+    """PCI addresses of NVIDIA's and AMD's display and compute devices: they are here also where no driver is."""
+    vendors = {"0x10de": "NVIDIA", "0x1002": "AMD"}
+    found: dict[str, list[str]] = {}
+    for entry in _entries(Path(root) / "bus/pci/devices"):
+        vendor = vendors.get(_read(entry / "vendor").strip())
+        kind = _read(entry / "class").strip()
+        if vendor and kind.startswith(("0x03", "0x12")):
+            found.setdefault(vendor, []).append(entry.name)
+    return found
+
+
+def _device(bus: str, root: str) -> Path:
+    return Path(root) / "bus/pci/devices" / bus.lower()
+
+
+def _distance(one: Path, other: Path) -> str:
+    """By what the ways to both devices have in common: /sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0."""
+    ways = _pci_path(one), _pci_path(other)
+    if not all(ways):
+        return ""
+    common = 0
+    while common < min(map(len, ways)) and ways[0][common] == ways[1][common]:
+        common += 1
+    if common > 1:  # a bridge below the host bridge; both at one root port have a switch there
+        return SWITCH
+    if common == 1:
+        return BRIDGE
+    nodes = [_read(device / "numa_node").strip() for device in (one, other)]
+    if not all(node.isdecimal() for node in nodes):
+        return FAR if "" not in nodes else ""
+    return NODE if nodes[0] == nodes[1] else FAR
+
+
+def _pci_path(device: Path) -> tuple[str, ...]:
+    """Names from the host bridge (pci0000:3a) down to the device; empty where it is no PCI device."""
+    try:
+        parts = device.resolve(strict=True).parts
+    except (OSError, RuntimeError):
+        return ()
+    bridges = [place for place, part in enumerate(parts) if part.startswith("pci") and ":" in part]
+    if not bridges:
+        return ()
+    return tuple(part for part in parts[bridges[0] :] if ":" in part)
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,145 @@
+"""Versions of NCCL and of what PyTorch was built for, without loading either into this process."""
+
+import ctypes
+import importlib.metadata
+import mmap
+import os
+import re
+import subprocess
+import sys
+from typing import Final
+
+from horovod.common.devices.libraries import Library, Missing, folders_of
+
+MINIMUM: Final = 21800
+"""The oldest NCCL that ranks use: it is the first that splits communicators."""
+
+PACKAGES: Final = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
+SECONDS: Final = 20.0
+_WORDS: Final = rb"NCCL version (\d+\.\d+\.\d+)"
+_LOAD: Final = """
+import ctypes, sys
+version = ctypes.c_int(0)
+try:
+    code = ctypes.CDLL(sys.argv[1]).ncclGetVersion(ctypes.byref(version))
+    print(version.value, f"ncclGetVersion answers {code}" if code else "")
+except (OSError, AttributeError) as error:
+    print(0, error)
+"""
+
+
+def code_of(text: str) -> int:
+    """NCCL's number for a version: 22809 for 2.28.9, 2708 for 2.7.8; 0 for text that is none."""
+    match = re.match(r"(\d+)\.(\d+)\.(\d+)", text.strip())
+    if match is None:
+        return 0
+    major, minor, patch = map(int, match.groups())
+    return major * (10000 if (major, minor) >= (2, 9) else 1000) + minor * 100 + patch
+
+
+def text_of(code: int) -> str:
+    """The version for people: 2.28.9 for 22809."""
+    unit = 10000 if code >= 10000 else 1000
+    return f"{code // unit}.{code % unit // 100}.{code % 100}"
+
+
+def too_old(code: int) -> str:
+    """Why ranks do not use this version; empty: they do."""
+    if code >= MINIMUM:
+        return ""
+    return f"NCCL {text_of(code)} is too old: {text_of(MINIMUM)} or newer is used"
+
+
+def installed() -> dict[str, str]:
+    """Which of NVIDIA's packages with NCCL are installed for this Python, with their versions. More than one is a
+    mistake: they write the same file."""
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def of_nccl(library: Library | Missing) -> int:
+    """Version code of an NCCL that was found, 0 when it does not tell. It is not loaded, and no process is started: the
+    code is that of the package it belongs to, or in its file's name, or in the file itself."""
+    if isinstance(library, Missing):
+        return 0
+    if library.source == "loaded already":
+        return _ask(library.path)
+    packages = installed()
+    if library.source == "a package of Python" and len(packages) == 1:
+        return code_of(next(iter(packages.values()))) or _in_file(library.path)
+    name = os.path.basename(os.path.realpath(library.path))  # libnccl.so.2.28.9
+    return code_of(name.removeprefix("libnccl.so.")) or _in_file(library.path)
+
+
+def _ask(path: str) -> int:
+    """One that is in this process; another of the same name would not be it."""
+    try:
+        library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+        version = ctypes.c_int(0)
+        return version.value if library.ncclGetVersion(ctypes.byref(version)) == 0 else 0
+    except (OSError, AttributeError):
+        return 0
+
+
+def _in_file(path: str) -> int:
+    """What it would write with NCCL_DEBUG=VERSION stands in it: NCCL version 2.28.9+cuda13.0."""
+    try:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+            found = re.search(_WORDS, text)
+            return code_of(found[1].decode()) if found is not None else 0
+    except (OSError, ValueError):  # an empty file cannot be mapped
+        return 0
+
+
+def load_elsewhere(path: str) -> tuple[int, str]:
+    """(version code, why the library cannot be loaded), found by another process, which loads it."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", _LOAD, path],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return 0, f"it cannot be tried: {error}"
+    answer, _, reason = done.stdout.partition(" ")
+    if answer.isdecimal():
+        return int(answer), reason.strip()
+    return 0, f"the process that loaded it ended with {done.returncode}: {done.stderr.strip()[-500:]}"
+
+
+def built_for_gpus(framework: str) -> bool:
+    """Was the installed framework (torch, tensorflow, jax, keras) built for GPUs? Found without importing it."""
+    if framework == "torch":
+        return any(torch_builds())
+    if framework == "tensorflow":
+        text = _first_text("tensorflow", "python/platform/build_info.py")
+        return any(f"('is_{kind}_build', True)" in text for kind in ("cuda", "rocm"))
+    if framework == "jax":
+        return any(map(folders_of, ("jax_cuda13_plugin", "jax_cuda12_plugin", "jax_rocm60_plugin")))
+    return framework == "keras" and any(map(built_for_gpus, ("torch", "tensorflow", "jax")))
+
+
+def torch_builds() -> tuple[str, str]:
+    """(CUDA, ROCm) versions for which the installed PyTorch was built, empty where it was not; it is not imported."""
+    text = _first_text("torch", "version.py")
+    found = dict(re.findall(r"^(cuda|hip)\b[^=\n]*= *'([^'\n]*)'", text, re.MULTILINE))
+    return found.get("cuda", ""), found.get("hip", "")
+
+
+def _first_text(package: str, file: str) -> str:
+    """A file of an installed package; empty: there is none."""
+    for folder in folders_of(package):
+        try:
+            with open(os.path.join(folder, file), encoding="utf-8") as opened:
+                return opened.read()
+        except (OSError, UnicodeDecodeError):
+            continue
+    return ""

@@ -1,0 +1,103 @@
+"""Which GPUs a process sees, and which it gets where each worker of a host has its own. Pure.
+
+CUDA_VISIBLE_DEVICES is a list of numbers, of UUIDs or beginnings of UUIDs (GPU-8a2f), and of MIG devices (MIG-...).
+CUDA takes it up to the first entry that it does not know; nothing in it, or -1 first, hides all GPUs.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from horovod.common.devices.nvml import Gpu, Survey
+
+VARIABLE: Final = "CUDA_VISIBLE_DEVICES"
+ORDER: Final = "CUDA_DEVICE_ORDER"
+
+
+class VisibleError(ValueError):
+    """There are too few GPUs, or it cannot be said which there are; the text says what to do."""
+
+
+def entries(text: str) -> list[str]:
+    """What the variable names, up to the first entry that hides the others. Duplicates hide all, as in CUDA."""
+    found: list[str] = []
+    for part in text.split(","):
+        entry = part.strip()
+        if not entry or not (entry.isdecimal() or entry.startswith(("GPU-", "MIG-"))):
+            break
+        found.append(entry)
+    return [] if len(set(found)) < len(found) else found
+
+
+def known(names: Sequence[str], gpus: Sequence[Gpu]) -> list[str]:
+    """Those of the entries, up to the first that CUDA would not know, that mean one of these GPUs."""
+    found: list[str] = []
+    for name in names:
+        if name.isdecimal():
+            fits = int(name) < len(gpus)
+        elif name.startswith("MIG-GPU-"):  # MIG-<UUID of the GPU>/<instance>/<instance>, before driver 470
+            fits = any(gpu.mig and name.startswith(f"MIG-{gpu.uuid}") for gpu in gpus)
+        elif name.startswith("MIG-"):
+            fits = sum(part.startswith(name) for gpu in gpus for part in gpu.slices) == 1
+        else:
+            fits = sum(gpu.uuid.startswith(name) for gpu in gpus) == 1
+        if not fits:
+            break
+        found.append(name)
+    return found
+
+
+def choices(environ: Mapping[str, str], survey: Survey) -> tuple[list[str], str]:
+    """(what workers of this host can be given, where that is from). Each is an entry for CUDA_VISIBLE_DEVICES: those of
+    the variable where it is set; else each GPU, or in its place its MIG devices.
+
+    Where NVML cannot be asked, a variable that is set is believed.
+    """
+    given = environ.get(VARIABLE)
+    if given is not None:
+        names = entries(given)
+        return (known(names, survey.gpus) if survey.gpus else names), f"{VARIABLE} there is {given!r}"
+    found: list[str] = []
+    for gpu in survey.gpus:
+        found += gpu.slices if gpu.mig else [str(gpu.index)]
+    return found, survey.reason or "as NVIDIA's driver says"
+
+
+def cut(environ: Mapping[str, str], survey: Survey, workers: int, each: int) -> list[dict[str, str]]:
+    """The variables that each worker of a host gets, in the order of their local ranks: CUDA_VISIBLE_DEVICES with
+    ``each`` GPUs that no other worker has.
+
+    ``environ`` is that of the host. Raises VisibleError where there are fewer GPUs than ``workers * each``, or where a
+    worker would get several MIG devices, of which CUDA uses one only.
+    """
+    names, source = choices(environ, survey)
+    needed = workers * each
+    if len(names) < needed:
+        count = "no GPU" if not names else f"only {_plural(len(names), 'GPU')}"
+        raise VisibleError(
+            f"--gpus-per-worker {each} for {_plural(workers, 'worker')} needs {_plural(needed, 'GPU')} on this host, "
+            f"where {count} can be used ({source}); start fewer workers there, or let them share GPUs without "
+            "--gpus-per-worker"
+        )
+    if each > 1 and any(name.startswith("MIG-") for name in names[:needed]):
+        raise VisibleError(
+            f"--gpus-per-worker {each}: the GPUs of this host are cut into MIG devices, of which CUDA uses one in a "
+            "process; --gpus-per-worker 1 gives each worker one"
+        )
+    # Numbers mean NVML's order only if CUDA is told so. Where the host's own list has them, they mean what its user
+    # means by them.
+    numbered = any(name.isdecimal() for name in names[:needed])
+    order = {ORDER: "PCI_BUS_ID"} if numbered and VARIABLE not in environ and ORDER not in environ else {}
+    return [{VARIABLE: ",".join(names[worker * each : (worker + 1) * each]), **order} for worker in range(workers)]
+
+
+def gpu_of(name: str, gpus: Sequence[Gpu]) -> Gpu | None:
+    """The GPU that an entry means, or of which it means a part."""
+    for gpu in gpus:
+        parts = [gpu.uuid, *gpu.slices]
+        if name == str(gpu.index) or name.startswith(f"MIG-{gpu.uuid}") or any(p.startswith(name) for p in parts if p):
+            return gpu
+    return None
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,197 @@
+"""Where NCCL, CUDA's driver and NVTX are found, and which version NCCL is; with files that stand for them."""
+
+import importlib.metadata
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from horovod.common import util
+from horovod.common.devices import libraries, versions
+from horovod.common.devices.libraries import Library, Missing
+
+NCCL = """
+const char words[] = "NCCL version %s";
+int ncclGetVersion(int* version) { *version = %d; return 0; }
+"""
+
+
+def compile_nccl(path, text="2.28.9+cuda13.0", code=22809):
+    source = path.with_suffix(".c")
+    source.write_text(NCCL % (text, code))
+    soname = f"-Wl,-soname,{path.name.split('.so')[0]}.so.2"
+    subprocess.run(["gcc", "-shared", "-fPIC", soname, "-o", path, source], check=True, timeout=60)
+    return path
+
+
+@pytest.fixture
+def nowhere(monkeypatch):
+    """A machine without any of these libraries, whatever this one has."""
+    monkeypatch.setattr(libraries, "folders_of", lambda package: [])
+    monkeypatch.setattr(versions, "folders_of", lambda package: [])
+    monkeypatch.setattr(libraries, "loaded", lambda name: "")
+    monkeypatch.setattr(libraries, "_SYSTEM", ())
+    monkeypatch.setattr(libraries, "_ROCM", "/nowhere")
+    monkeypatch.setattr(libraries, "CACHE", "/nowhere")
+
+
+def file(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"")
+    return str(path)
+
+
+def test_the_order_in_which_nccl_is_looked_for(nowhere, monkeypatch, tmp_path):
+    missing = libraries.nccl({})
+    assert isinstance(missing, Missing)
+    assert "there is no libnccl.so.2" in missing.reason
+    assert versions.of_nccl(missing) == 0
+
+    amd = file(tmp_path / "torch/lib/librccl.so")
+    monkeypatch.setattr(libraries, "folders_of", lambda package: [str(tmp_path / package)])
+    assert libraries.nccl({}) == Library(amd, "PyTorch")
+    system = file(tmp_path / "system/libnccl.so.2")
+    environ = {"LD_LIBRARY_PATH": f"/nowhere::{tmp_path}/system"}
+    assert libraries.nccl(environ) == Library(system, "the system")
+    package = file(tmp_path / "nvidia/nccl/lib/libnccl.so.2")
+    assert libraries.nccl(environ) == Library(package, "a package of Python")
+    monkeypatch.setattr(libraries, "loaded", lambda name: f"/torch/{name}")
+    assert libraries.nccl(environ) == Library("/torch/libnccl.so.2", "loaded already")
+    chosen = file(tmp_path / "mine.so")
+    assert libraries.nccl({**environ, "HOROVOD_NCCL_LIBRARY": chosen}) == Library(chosen, "HOROVOD_NCCL_LIBRARY")
+    named = {**environ, "HOROVOD_NCCL_LIBRARY": "libnccl.so.2"}
+    assert libraries.nccl(named) == Library(system, "HOROVOD_NCCL_LIBRARY")
+    wrong = libraries.nccl({**environ, "HOROVOD_NCCL_LIBRARY": "/no/libnccl.so.2"})
+    assert wrong == Missing("HOROVOD_NCCL_LIBRARY is '/no/libnccl.so.2', and there is no such file")
+
+
+def test_what_the_loader_knows(tmp_path):
+    found = file(tmp_path / "libnccl.so.2")
+    cache = tmp_path / "ld.so.cache"
+    cache.write_bytes(
+        b"glibc-ld.so.cache1.1\0\1\0libnccl.so.2\0/gone/libnccl.so.2\0" + os.fsencode(found) + b"\0/x/liba\0"
+    )
+    assert libraries.of_system("libnccl.so.2", {}, str(cache)) == found
+    assert libraries.of_system("libnccl.so.3", {}, str(cache)) == ""
+    assert os.path.basename(libraries.of_system("libc.so.6", {})) == "libc.so.6"
+
+
+def test_the_version_is_known_without_loading_it(nowhere, monkeypatch, tmp_path):
+    library = compile_nccl(tmp_path / "libnccl.so.2")
+    chosen = Library(str(library), "HOROVOD_NCCL_LIBRARY")
+    assert versions.of_nccl(chosen) == 22809  # it stands in the file
+    (tmp_path / "libnccl.so.2.18.3").write_bytes(b"")
+    (tmp_path / "link.so").symlink_to("libnccl.so.2.18.3")
+    assert versions.of_nccl(Library(str(tmp_path / "link.so"), "the system")) == 21803
+    assert versions.of_nccl(Library(file(tmp_path / "empty"), "the system")) == 0
+    assert versions.of_nccl(Library("/nowhere", "the system")) == 0
+
+    def packages(**known):
+        def version(name):
+            if name not in known:
+                raise importlib.metadata.PackageNotFoundError(name)
+            return known[name]
+
+        monkeypatch.setattr(importlib.metadata, "version", version)
+
+    wheel = Library(str(library), "a package of Python")
+    packages(**{"nvidia-nccl-cu12": "2.21.5"})
+    assert versions.of_nccl(wheel) == 22105
+    packages(**{"nvidia-nccl-cu12": "2.21.5", "nvidia-nccl-cu13": "2.28.9"})  # which of them wrote the file last?
+    assert versions.of_nccl(wheel) == 22809
+    assert "libnccl" not in Path("/proc/self/maps").read_text()
+    assert versions.load_elsewhere(str(library)) == (22809, "")
+
+
+def test_one_that_is_in_this_process(tmp_path):
+    """Whoever loaded it, and although nobody else sees its symbols; in a process of its own. And another one beside it
+    is found to be what cannot be loaded."""
+    library = compile_nccl(tmp_path / "libnccl.so.2", code=22703)
+    code = (
+        "import ctypes, os\n"
+        "from horovod.common import util\n"
+        "from horovod.common.devices import libraries, versions\n"
+        f"held = ctypes.CDLL({str(library)!r})\n"
+        "found = libraries.nccl(os.environ)\n"
+        "print(found.path, found.source.split()[0], versions.of_nccl(found), util.nccl_built())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.stdout.split(), done.stderr) == ([str(library), "loaded", "22703", "22703"], "")
+    code, reason = versions.load_elsewhere(file(tmp_path / "broken.so"))
+    assert code == 0
+    assert "broken.so: file too short" in reason
+
+
+@pytest.mark.parametrize(
+    ("text", "code"), [("2.28.9", 22809), ("2.18.3+cuda12.2", 21803), ("2.7.8", 2708), ("2.9.6", 20906), ("new", 0)]
+)
+def test_version_codes(text, code):
+    assert versions.code_of(text) == code
+    if code:
+        assert versions.text_of(code) == text.partition("+")[0]
+
+
+def test_the_oldest_that_is_used():
+    assert versions.too_old(21800) == ""
+    assert versions.too_old(21703) == "NCCL 2.17.3 is too old: 2.18.0 or newer is used"
+
+
+def test_the_driver(nowhere, tmp_path):
+    driver = compile_nccl(tmp_path / "libcuda.so.1")
+    assert libraries.driver({}) == "libcuda.so.1"
+    assert libraries.driver_error({"HOROVOD_CUDA_LIBRARY": str(driver)}) == ""
+    assert "/no/libcuda.so.1 cannot be loaded: " in libraries.driver_error({"HOROVOD_CUDA_LIBRARY": "/no/libcuda.so.1"})
+
+
+def test_nvtx(nowhere, monkeypatch, tmp_path):
+    assert isinstance(libraries.nvtx({}), Missing)
+    old = file(tmp_path / "nvidia/nvtx/lib/libnvToolsExt.so.1")
+    monkeypatch.setattr(libraries, "folders_of", lambda package: [str(tmp_path / package)])
+    assert libraries.nvtx({}) == Library(old, "a package of Python")
+    new = file(tmp_path / "nvidia/cu13/lib/libnvtx3interop.so.1")
+    assert libraries.nvtx({}) == Library(new, "a package of Python")
+
+
+def test_what_frameworks_were_built_for(nowhere, monkeypatch, tmp_path):
+    assert not any(map(versions.built_for_gpus, ("torch", "tensorflow", "jax", "keras", "mxnet")))
+    monkeypatch.setattr(
+        versions, "folders_of", lambda package: [str(tmp_path / package)] if "jax" not in package else []
+    )
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/version.py").write_text(
+        "__version__ = '2'\ncuda: Optional[str] = None\nhip: Optional[str] = None\n"
+    )
+    assert versions.torch_builds() == ("", "")
+    (tmp_path / "torch/version.py").write_text("cuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n")
+    assert versions.torch_builds() == ("13.0", "")
+    info = tmp_path / "tensorflow/python/platform/build_info.py"
+    info.parent.mkdir(parents=True)
+    info.write_text("build_info = dict([('is_cuda_build', False), ('is_rocm_build', False)])")
+    assert [versions.built_for_gpus(name) for name in ("torch", "tensorflow", "jax", "keras")] == [
+        True,
+        False,
+        False,
+        True,
+    ]
+    info.write_text("build_info = dict([('is_cuda_build', True), ('is_rocm_build', False)])")
+    assert versions.built_for_gpus("tensorflow")
+
+
+def test_gpu_available(nowhere, monkeypatch, tmp_path, capsys):
+    """The framework is built for GPUs, and there is one that this process may use."""
+    from horovod.common.devices import nvml
+
+    monkeypatch.setattr(versions, "built_for_gpus", lambda name: name == "torch")
+    monkeypatch.setattr(util, "extension_available", lambda name, verbose: name in ("torch", "keras"))
+    monkeypatch.setattr(util, "_cache", {"gpus": nvml.Survey(gpus=[nvml.Gpu(0, uuid="GPU-1")])})
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert [util.gpu_available(name) for name in ("torch", "keras", "mxnet")] == [True, False, False]
+    assert util.gpu_available("torch", verbose=True)
+    assert capsys.readouterr().out == "GPUs for horovod.torch: available\n"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert not util.gpu_available("torch")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr(util, "_cache", {"gpus": nvml.Survey(reason="no driver")})
+    assert not util.gpu_available("torch")

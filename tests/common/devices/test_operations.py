@@ -1,0 +1,34 @@
+"""HOROVOD_GPU_OPERATIONS and its family."""
+
+import pytest
+
+from horovod.common.contract.notices import notices
+from horovod.common.contract.settings import Settings
+from horovod.common.devices.operations import Ways, ways
+
+
+@pytest.mark.parametrize(
+    ("environ", "found"),
+    [
+        ({}, Ways()),
+        ({"HOROVOD_GPU_OPERATIONS": "NCCL"}, Ways()),
+        ({"HOROVOD_GPU_OPERATIONS": "Gloo"}, Ways(False, False, False, False, False)),
+        ({"HOROVOD_GPU_OPERATIONS": "MPI"}, Ways(False, False, False, False, False)),
+        ({"HOROVOD_GPU_OPERATIONS": "MPI", "HOROVOD_GPU_ALLREDUCE": "NCCL"}, Ways(True, False, False, False, False)),
+        ({"HOROVOD_GPU_BROADCAST": "MPI", "HOROVOD_GPU_REDUCESCATTER": "gloo"}, Ways(True, True, False, True, False)),
+        ({"HOROVOD_GPU_ALLGATHER": "ccl", "HOROVOD_GPU_ALLTOALL": "ddl"}, Ways(True, False, True, False, True)),
+    ],
+)
+def test_who_carries_what(environ, found):
+    assert ways(Settings.from_environ(environ)) == found
+
+
+def test_what_is_said_of_them():
+    assert notices({"HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_GPU_ALLREDUCE": "nccl"}) == {}
+    told = notices({"HOROVOD_GPU_OPERATIONS": "MPI", "HOROVOD_GPU_BROADCAST": "ddl"})
+    assert list(told) == ["HOROVOD_GPU_OPERATIONS", "HOROVOD_GPU_BROADCAST"]
+    assert set(told.values()) == {
+        "this version does not have that; instead the built-in engine, gloo, carries tensors of GPUs"
+    }
+    with pytest.raises(ValueError, match="HOROVOD_GPU_ALLTOALL is 'ib', accepted is nccl, gloo, mpi, ddl, ccl"):
+        notices({"HOROVOD_GPU_ALLTOALL": "ib"})
