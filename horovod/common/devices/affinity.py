@@ -10,6 +10,8 @@ from typing import Final
 
 import msgspec
 
+from horovod.common.devices.nvml import Numbers, Text
+
 SYS: Final = "/sys"
 
 SWITCH, BRIDGE, NODE, FAR = "one switch", "host bridge", "one NUMA node", "between NUMA nodes"
@@ -21,15 +23,15 @@ class Near(msgspec.Struct, frozen=True):
 
     node: int = -1
     """NUMA node, -1: unknown, or there is only one."""
-    cpus: list[int] = []
+    cpus: Numbers = []
 
 
 class Card(msgspec.Struct, frozen=True):
     """A network card as one PCI device sees it."""
 
-    name: str
+    name: Text
     """As in mlx5_0 or eth0."""
-    distance: str
+    distance: Text
     """SWITCH, BRIDGE, NODE, FAR, or empty: unknown."""
     infiniband: bool = False
     """It speaks InfiniBand or RoCE, so NCCL can use it without the CPU."""
@@ -38,13 +40,13 @@ class Card(msgspec.Struct, frozen=True):
 class Port(msgspec.Struct, frozen=True):
     """A port of an InfiniBand or RoCE card."""
 
-    device: str
+    device: Text
     number: int
-    state: str
+    state: Text
     """As in ACTIVE."""
-    rate: str
+    rate: Text
     """As in 400 Gb/sec (4X NDR)."""
-    layer: str
+    layer: Text
     """InfiniBand or Ethernet."""
 
 

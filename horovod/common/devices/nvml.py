@@ -6,7 +6,7 @@ their old names. It is missing or incomplete in some containers and in WSL, so e
 
 import ctypes
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -41,28 +41,33 @@ _ADVICE: Final = {
 MOST_CPUS: Final = 8192
 MOST_PROCESSES: Final = 1024
 
+# Reports come from other hosts, too: what they may have is bounded.
+Text = Annotated[str, msgspec.Meta(max_length=4096)]
+Numbers = Annotated[list[int], msgspec.Meta(max_length=MOST_CPUS)]
+_MANY: Final = msgspec.Meta(max_length=1024)
+
 
 class Gpu(msgspec.Struct, frozen=True):
     """One physical GPU. What could not be found out is empty, 0 or -1."""
 
     index: int
     """In the order of PCI addresses, which need not be CUDA's."""
-    name: str = ""
-    uuid: str = ""
+    name: Text = ""
+    uuid: Text = ""
     """As in GPU-8a2f...; the same for all processes, hosts and containers."""
-    bus: str = ""
+    bus: Text = ""
     """PCI address as in /sys: 0000:3b:00.0."""
     capability: tuple[int, int] = (0, 0)
     memory: int = 0
     """Bytes."""
-    mode: str = ""
+    mode: Text = ""
     """Who may use it: a value of MODES."""
     mig: bool = False
-    slices: list[str] = []
+    slices: Annotated[list[Text], _MANY] = []
     """UUIDs of its MIG devices."""
-    cpus: list[int] = []
+    cpus: Numbers = []
     """Those that are near."""
-    processes: list[int] = []
+    processes: Numbers = []
     """That compute on it now; numbers of the host, which a container may number otherwise."""
 
 
@@ -71,23 +76,23 @@ class Pair(msgspec.Struct, frozen=True):
 
     first: int
     second: int
-    distance: str = ""
+    distance: Text = ""
     """A value of ANCESTORS."""
     nvlink: bool = False
-    refused: str = ""
+    refused: Text = ""
     """Why one cannot read the other's memory; empty: it can."""
 
 
 class Survey(msgspec.Struct, frozen=True):
     """All GPUs of a host."""
 
-    gpus: list[Gpu] = []
-    pairs: list[Pair] = []
-    driver: str = ""
+    gpus: Annotated[list[Gpu], _MANY] = []
+    pairs: Annotated[list[Pair], msgspec.Meta(max_length=65536)] = []
+    driver: Text = ""
     """Version of the driver, as in 580.82.07."""
-    cuda: str = ""
+    cuda: Text = ""
     """Newest CUDA that the driver knows, as in 13.0."""
-    reason: str = ""
+    reason: Text = ""
     """Why there are no GPUs, or why nobody knows."""
 
 

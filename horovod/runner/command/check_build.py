@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import metadata
 from importlib.util import find_spec
 
 from horovod._version import __version__
+from horovod.common.devices import libraries, nvml, versions
+from horovod.common.devices.libraries import Library
 from horovod.runner.base.frameworks import FRAMEWORKS, Framework, remark
 
 
@@ -38,6 +41,23 @@ def _row(framework: Framework, found: Collection[str]) -> tuple[str, bool]:
     return title, bool(framework.face) and _present(framework.face)
 
 
+def _devices(environ: Mapping[str, str]) -> list[str]:
+    """GPUs and the libraries for them; neither CUDA nor NCCL is started or loaded."""
+    survey = nvml.survey()
+    if survey.gpus:
+        names = ", ".join(f"{gpu.index} {gpu.name} ({gpu.capability[0]}.{gpu.capability[1]})" for gpu in survey.gpus)
+        lines = [f"NVIDIA driver {survey.driver}, CUDA {survey.cuda}", f"GPUs {names}"]
+    else:
+        lines = [f"no GPU: {survey.reason}"]
+    lines += [error] if (error := libraries.driver_error(environ)) and survey.gpus else []
+    library = libraries.nccl(environ)
+    if not isinstance(library, Library):
+        return [*lines, f"no NCCL: {library.reason}"]
+    code = versions.of_nccl(library)
+    old = versions.too_old(code) if code else "its version is not known"
+    return [*lines, f"NCCL {versions.text_of(code)}, {library.path} ({library.source})", *([old] if old else [])]
+
+
 def report(verbose: bool = False) -> str:
     """The tables, with [X] for what is there; `verbose` adds what was found. For an operation only what the engine can
     use counts: a library for GPUs that is installed is not enough.
@@ -60,5 +80,6 @@ def report(verbose: bool = False) -> str:
     if verbose:
         lines += ["", "Found:", f"    Python {sys.version.split()[0]} ({sys.executable})"]
         lines += [f"    {module} {_version(packages)}" for module, packages in found.values()]
+        lines += [f"    {line}" for line in _devices(os.environ)]
         lines += ["", "Gloo stands for the built-in engine and launcher."]
     return "\n".join(lines)

@@ -125,6 +125,7 @@ def reach(settings: LaunchSettings, environ: Mapping[str, str], signals: SignalQ
             remote=agent.remote,
             connect_seconds=seconds.get(agent.host, 0.0),
             clock_offset=agent.clock_offset if agent.remote else 0.0,
+            gpus_each=settings.gpus_per_worker,
             failure=failures.get(agent.host, ""),
         )
         for agent in fleet.agents
@@ -166,6 +167,7 @@ def _examine(
         output_filename=None,
         verbose=False,
         collapse=False,
+        gpus_per_worker=0,
     )
     result = Job(probing, environ, signals=signals, results=True, output=_Nowhere()).run()
     if result.stopped_by is not None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from horovod.common.network.endpoints import parse_names
 from horovod.runner.base.frameworks import usable
+from horovod.runner.doctor import device_findings
 from horovod.runner.doctor.report import FAIL, OK, WARN, Finding, HostAnswer, HostReport, Measured
 
 SLOW_CONNECT = 5.0  # s
@@ -320,19 +321,6 @@ def _nominal(report: HostReport, each: Measured) -> int:
     return 0
 
 
-def gpus(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """The same number everywhere; a driver that answers."""
-    for answer, report in _reports(answers):
-        if report.gpu_error:
-            advice = "collectives take tensors in host memory, so a job runs, but not on the GPU"
-            yield Finding(WARN, "GPU", answer.host, report.gpu_error, advice)
-    found = {answer.host: str(len(report.gpus)) for answer, report in _reports(answers) if not report.gpu_error}
-    if len(set(found.values())) > 1:
-        yield from _compare(
-            "GPU", found, "a rank that takes the device of its local rank finds one only where there are enough"
-        )
-
-
 CHECKS: tuple[Check, ...] = (
     connection,
     versions,
@@ -345,5 +333,5 @@ CHECKS: tuple[Check, ...] = (
     interfaces,
     reachability,
     speeds,
-    gpus,
+    *device_findings.CHECKS,
 )

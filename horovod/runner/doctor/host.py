@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib.metadata
 import os
 import platform
 import resource
-import subprocess
 import sys
 
 from horovod._version import __version__
 from horovod.common.network.interfaces import Interface, scan
 from horovod.common.util import cpu_quota
 from horovod.runner.base.frameworks import OF_DISTRIBUTION
+from horovod.runner.doctor import devices
 from horovod.runner.doctor.report import HostReport
 
 DISTRIBUTIONS = (*OF_DISTRIBUTION, "numpy", "mpi4py")
@@ -25,15 +24,12 @@ LIMITS = {
     "fsize": resource.RLIMIT_FSIZE,
 }
 SEGMENT = 64 << 20  # bytes: what a job of a few ranks on a host shares at least
-PROGRAM_SECONDS = 10.0
-_NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 
 
 def examine() -> HostReport:
     """What can be known here without the other hosts."""
     engine_error, ciphers = _engine()
     memory = _meminfo()
-    gpus, gpu_error = _gpus()
     return HostReport(
         version=__version__,
         python=platform.python_version(),
@@ -53,9 +49,7 @@ def examine() -> HostReport:
         memfd_error=_memfd_error(SEGMENT),
         shm_free=_free("/dev/shm"),
         limits={name: resource.getrlimit(number) for name, number in LIMITS.items()},
-        gpus=gpus,
-        gpu_error=gpu_error,
-        nccl=_nccl(),
+        devices=devices.examine(),
     )
 
 
@@ -114,38 +108,3 @@ def _free(path: str) -> int:
     except OSError:
         return -1
     return stat.f_bavail * stat.f_frsize
-
-
-def _gpus() -> tuple[list[str], str]:
-    """(names of the GPUs, why they cannot be listed)."""
-    try:
-        done = subprocess.run(
-            ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            timeout=PROGRAM_SECONDS,
-            check=False,
-        )
-    except FileNotFoundError:
-        return [], ""
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return [], f"nvidia-smi: {error}"[:4000]
-    lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
-    if done.returncode != 0:
-        return [], f"nvidia-smi: {(done.stderr or done.stdout).strip() or f'exit code {done.returncode}'}"[:4000]
-    return lines[:64], ""
-
-
-def _nccl() -> str:
-    """Version of NCCL, of Python's package or else of the system's library; empty: none."""
-    for version in _versions(_NCCL_PACKAGES).values():
-        return version
-    try:
-        library = ctypes.CDLL("libnccl.so.2")
-        number = ctypes.c_int()
-        if library.ncclGetVersion(ctypes.byref(number)) != 0:
-            return ""
-    except (OSError, AttributeError):
-        return ""
-    code = number.value  # 22304 is 2.23.4
-    return f"{code // 10000}.{code // 100 % 100}.{code % 100}"

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import msgspec
 
+from horovod.common.devices.affinity import Card, Near, Port
+from horovod.common.devices.nvml import Survey
 from horovod.common.network.interfaces import Interface
 
 OK, WARN, FAIL = "OK", "WARN", "FAIL"
@@ -35,6 +37,39 @@ class Measured(msgspec.Struct, frozen=True):
     error: _Text = ""
 
 
+class Place(msgspec.Struct, frozen=True):
+    """What is near a GPU."""
+
+    near: Near
+    cards: Annotated[list[Card], msgspec.Meta(max_length=1024)]
+
+
+class DeviceReport(msgspec.Struct, frozen=True):
+    """GPUs of one host, and what ranks need for them. Empty: it is not there, or nothing is wrong with it."""
+
+    survey: Survey
+    usable: _Texts = []  # entries of CUDA_VISIBLE_DEVICES that a worker there can be given
+    variable: str | None = None  # CUDA_VISIBLE_DEVICES of a worker there
+    places: Annotated[list[Place], msgspec.Meta(max_length=1024)] = []  # of the GPUs, in their order
+    hardware: dict[_Text, _Texts] = {}  # vendor -> PCI addresses, also without a driver
+    driver: _Text = ""  # name or path of CUDA's driver
+    driver_error: _Text = ""  # why it cannot be loaded
+    jit: _Text = ""  # the library that compiles our kernels for a GPU
+    cache: _Text = ""  # where what is compiled is kept
+    cache_error: _Text = ""
+    torch_cuda: _Text = ""  # that PyTorch was built for
+    torch_rocm: _Text = ""
+    nccl: _Text = ""  # path
+    nccl_source: _Text = ""
+    nccl_version: int = 0
+    nccl_error: _Text = ""
+    nccl_packages: dict[_Text, _Text] = {}
+    nvtx: _Text = ""
+    mps: _Text = ""  # folder of the pipes of a daemon that lets processes share a GPU
+    direct: _Text = ""  # what lets network cards reach the memory of GPUs
+    ports: Annotated[list[Port], msgspec.Meta(max_length=1024)] = []
+
+
 class HostReport(msgspec.Struct, frozen=True):
     """One host, as a worker there sees it. Sizes in bytes; -1 where a limit is unlimited or a size unknown."""
 
@@ -56,9 +91,7 @@ class HostReport(msgspec.Struct, frozen=True):
     memfd_error: _Text
     shm_free: int  # in /dev/shm, -1 without one
     limits: dict[_Text, tuple[int, int]]  # soft, hard
-    gpus: _Texts
-    gpu_error: _Text  # of nvidia-smi, where there is one
-    nccl: _Text
+    devices: DeviceReport
     tried: Annotated[list[Tried], msgspec.Meta(max_length=65536)] = []
     measured: Annotated[list[Measured], msgspec.Meta(max_length=65536)] = []
     pairs_error: _Text = ""  # why the network was not, or not wholly, examined
@@ -74,6 +107,7 @@ class HostAnswer:
     connect_seconds: float = 0.0
     clock_offset: float = 0.0  # s by which its clock is ahead of the launcher's
     failure: str = ""  # why there is no agent; what to do is on the following lines
+    gpus_each: int = 0  # that each worker there is to get (--gpus-per-worker)
     rank: int = -1  # of the probe there, by which reports name it
     report: HostReport | None = None
 

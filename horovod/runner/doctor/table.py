@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 from horovod._version import __version__
 from horovod.runner.base import frameworks
+from horovod.runner.doctor import device_table
 from horovod.runner.doctor.report import FAIL, OK, WARN, Diagnosis, Finding, HostAnswer, HostReport
 
 NOTHING = "-"
 MOST_PAIRS = 64
+OF_SOME = ("driver", "InfiniBand")
+"""Rows that are left out where no host has such a thing."""
 
 
 def show(diagnosis: Diagnosis, width: int) -> str:
@@ -22,6 +25,8 @@ def show(diagnosis: Diagnosis, width: int) -> str:
     if pairs:
         parts += ["", *_columns([("between hosts", "address", "round trip", "one stream"), *pairs[:MOST_PAIRS]])]
         parts += [f"... and {len(pairs) - MOST_PAIRS} more pairs"] if len(pairs) > MOST_PAIRS else []
+    for rows in (device_table.listed(answers), device_table.between(answers)):
+        parts += ["", *_columns(rows)] if rows else []
     parts += ["", *_findings(diagnosis.findings)]
     return "\n".join(line.rstrip() for line in parts) + "\n"
 
@@ -29,6 +34,7 @@ def show(diagnosis: Diagnosis, width: int) -> str:
 def _hosts(answers: Sequence[HostAnswer], width: int) -> list[str]:
     known = [(answer, answer.report) for answer in answers if answer.report is not None]
     rows = [(title, *(value(answer, report) for answer, report in known)) for title, value in ROWS]
+    rows = [row for row in rows if row[0] not in OF_SOME or set(row[1:]) != {NOTHING}]
     lines = _columns([("", *(answer.host for answer, _ in known)), *rows]) if known else []
     if len(known) > 1 and max(map(len, lines)) > width:
         lines = _sections([answer.host for answer, _ in known], rows)
@@ -124,15 +130,6 @@ def _network(answer: HostAnswer, report: HostReport) -> str:
     return "; ".join(shown) or "none"
 
 
-def _gpus(answer: HostAnswer, report: HostReport) -> str:
-    if report.gpu_error:
-        return "unknown"
-    if not report.gpus:
-        return "none"
-    first = report.gpus[0].split(",")[0]
-    return f"{len(report.gpus)} ({first}{', ...' if len(set(report.gpus)) > 1 else ''})"
-
-
 ROWS: tuple[tuple[str, Callable[[HostAnswer, HostReport], str]], ...] = (
     ("connection", _connection),
     ("horovod", lambda _, report: report.version),
@@ -145,7 +142,9 @@ ROWS: tuple[tuple[str, Callable[[HostAnswer, HostReport], str]], ...] = (
     ("limits", _limits),
     ("clock", _clock),
     ("network", _network),
-    ("GPU", _gpus),
-    ("NCCL", lambda _, report: report.nccl or "none"),
+    ("GPU", lambda _, report: device_table.count(report.devices)),
+    ("driver", lambda _, report: device_table.driver(report.devices)),
+    ("NCCL", lambda _, report: device_table.nccl(report.devices)),
+    ("InfiniBand", lambda _, report: device_table.direct(report.devices)),
     ("kernel", lambda _, report: report.kernel),
 )

@@ -2,6 +2,7 @@ import importlib.metadata
 
 import pytest
 
+from horovod.common.devices import nvml
 from horovod.runner.base import frameworks
 from horovod.runner.command import check_build
 
@@ -91,3 +92,21 @@ def test_a_folder_without_code_is_not_there(tmp_path, monkeypatch):
     assert not check_build._present("emptyfolder")
     assert check_build._present("realmodule")
     assert not check_build._present("nosuchmodule.inner")
+
+
+def test_gpus_and_their_libraries_are_shown_on_request(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOROVOD_NCCL_LIBRARY", str(tmp_path / "libnccl.so.2"))
+    lines = check_build.report(verbose=True).splitlines()
+    assert f"    no NCCL: HOROVOD_NCCL_LIBRARY is '{tmp_path}/libnccl.so.2', and there is no such file" in lines
+    (tmp_path / "libnccl.so.2").write_bytes(b"NCCL version 2.28.9+cuda13.0")
+    monkeypatch.setattr(
+        nvml, "survey", lambda: nvml.Survey([nvml.Gpu(0, "H200", capability=(9, 0))], [], "580.1", "13.0")
+    )
+    monkeypatch.setenv("HOROVOD_CUDA_LIBRARY", "/no/libcuda.so.1")
+    lines = check_build.report(verbose=True).splitlines()
+    at = lines.index("    NVIDIA driver 580.1, CUDA 13.0")
+    assert lines[at + 1] == "    GPUs 0 H200 (9.0)"
+    assert lines[at + 2].startswith("    /no/libcuda.so.1 cannot be loaded: ")
+    assert lines[at + 3] == f"    NCCL 2.28.9, {tmp_path}/libnccl.so.2 (HOROVOD_NCCL_LIBRARY)"
+    monkeypatch.setattr(nvml, "survey", lambda: nvml.Survey(reason="there is no driver"))
+    assert "    no GPU: there is no driver" in check_build.report(verbose=True).splitlines()

@@ -12,11 +12,22 @@ import msgspec
 import pytest
 
 from horovod._version import __version__
+from horovod.common.devices.nvml import Gpu, Survey
 from horovod.common.network.endpoints import Endpoint
 from horovod.common.network.interfaces import Address, Interface
 from horovod.common.network.listeners import Listeners
 from horovod.runner.doctor import findings, host, pairs, table
-from horovod.runner.doctor.report import FAIL, OK, WARN, Diagnosis, HostAnswer, HostReport, Measured, Tried
+from horovod.runner.doctor.report import (
+    FAIL,
+    OK,
+    WARN,
+    DeviceReport,
+    Diagnosis,
+    HostAnswer,
+    HostReport,
+    Measured,
+    Tried,
+)
 
 GIB = 1 << 30
 
@@ -44,9 +55,7 @@ GOOD = HostReport(
     memfd_error="",
     shm_free=8 * GIB,
     limits={"nofile": (65536, 65536), "nproc": (resource.RLIM_INFINITY, resource.RLIM_INFINITY)},
-    gpus=[],
-    gpu_error="",
-    nccl="",
+    devices=DeviceReport(Survey(reason="no driver")),
 )
 
 
@@ -87,7 +96,6 @@ ALONE = [
         "the user may have 100 processes and threads; frameworks start many",
     ),
     (findings.frameworks, {"frameworks": {"jax": "0.5"}}, WARN, "no usable framework is installed"),
-    (findings.gpus, {"gpu_error": "nvidia-smi: no driver"}, WARN, "nvidia-smi: no driver"),
 ]
 
 
@@ -116,7 +124,6 @@ TOGETHER = [
         WARN,
         "hosts on 10.0.0.0/24 send packets of different sizes (MTU 1500 on a, 9000 on b)",
     ),
-    (findings.gpus, {"gpus": ["X", "X"]}, WARN, "differs: 0 on a; 2 on b"),
     (findings.reachability, {"pairs_error": "no store"}, FAIL, "connections could not all be tried: no store"),
 ]
 
@@ -349,6 +356,6 @@ def test_the_command_examines_this_machine():
 
 def test_a_report_is_bounded():
     """It comes from another host: more than a report can have is refused before it is built."""
-    huge = msgspec.msgpack.encode(with_report(gpus=["x" * 5000]))
+    huge = msgspec.msgpack.encode(with_report(devices=DeviceReport(Survey(gpus=[Gpu(0, name="x" * 5000)]))))
     with pytest.raises(msgspec.ValidationError, match="length <= 4096"):
         msgspec.msgpack.decode(huge, type=HostReport)
