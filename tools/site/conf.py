@@ -27,7 +27,7 @@ exclude_patterns = [".*", "build", "dist", "runs", "core", "horovod", "tests", "
 root_doc = "docs/index"
 PAGES = {
     "Start": ["README"],
-    "Train": ["docs/pytorch", "docs/pytorch/*", "docs/tensorflow", "docs/run", "docs/compression"],
+    "Train": ["docs/pytorch", "docs/pytorch/*", "docs/tensorflow", "docs/gpu", "docs/run", "docs/compression"],
     "Run": ["docs/horovodrun", "docs/launchers/README", "docs/launchers/*", "docs/settings", "SECURITY"],
     "When something goes wrong": [
         "docs/troubleshooting",
