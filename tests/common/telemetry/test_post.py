@@ -33,6 +33,7 @@ def conversation():
             assert heard.get(timeout=LIMIT) == (0, {"only": "you"})
     post.tell_own("hello", mine=True)
     assert heard.get(timeout=LIMIT) == (hvd.rank(), {"mine": True})
+    hvd.barrier()  # what rank 0 says next comes after that on all
 
     waiting = queue.Queue()
     asked = threading.Event()
