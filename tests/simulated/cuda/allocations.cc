@@ -1,0 +1,137 @@
+// cuMemAlloc_v2 and its like.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "memory.h"
+
+namespace simcuda {
+namespace {
+
+constexpr std::byte kFresh{0xCB}, kDead{0xDD}, kRedzone{0xFA};
+constexpr size_t kFill = 16 << 20;  // of larger ones only the ends are filled
+
+void fill(std::byte* memory, size_t bytes, std::byte value) {
+  if (bytes <= kFill) {
+    std::memset(memory, static_cast<int>(value), bytes);
+  } else {
+    std::memset(memory, static_cast<int>(value), kFill / 2);
+    std::memset(memory + bytes - kFill / 2, static_cast<int>(value), kFill / 2);
+  }
+}
+
+size_t shift_of(const Allocation& a) { return a.base % 4096; }
+size_t tail_of(const Allocation& a) { return whole_pages(a.bytes + shift_of(a)) - a.bytes - shift_of(a); }
+
+int64_t used_on(int device) {
+  int64_t used = 0;
+  for (auto& allocation : live_allocations())
+    if (allocation->kind == Allocation::kDevice && allocation->context->device == device) used += static_cast<int64_t>(allocation->bytes);
+  return used;
+}
+
+std::multimap<size_t, Address>& reusable() {
+  static auto* const all = new std::multimap<size_t, Address>;
+  return *all;
+}
+
+// Small ones start anywhere at a multiple of 512 bytes, as the real ones do; large ones at 2 MiB.
+Address choose_address(size_t bytes) {
+  auto again = reusable().find(bytes);
+  if (knobs().reuse && again != reusable().end()) {
+    const Address base = again->second;
+    reusable().erase(again);
+    return base;
+  }
+  static uint64_t count = 0;
+  const Address shift = bytes < (1 << 20) ? 512 * (++count % 8) : 0;
+  const Address start = reserve(bytes + shift);
+  return start ? start + shift : 0;
+}
+
+std::shared_ptr<Allocation> allocate(Context* context, size_t bytes) {
+  auto made = std::make_shared<Allocation>();
+  made->context = context;
+  made->bytes = bytes;
+  made->base = choose_address(bytes);
+  made->exportable = !knobs().not_exportable;
+  const size_t shift = shift_of(*made);
+  made->offset = file_space(bytes + shift);
+  if (!made->base || !made->offset) return nullptr;
+  void* memory = map_file(device_file(), made->offset, bytes + shift, *made);
+  if (!memory) return nullptr;
+  made->host = static_cast<std::byte*>(memory) + shift;
+  fill(made->host, bytes, kFresh);
+  std::memset(made->host + bytes, static_cast<int>(kRedzone), tail_of(*made));
+  set_poisoned(made->host + bytes, tail_of(*made), true);
+  add(made);
+  return made;
+}
+
+void release(const std::shared_ptr<Allocation>& a) {
+  set_poisoned(a->host + a->bytes, tail_of(*a), false);
+  for (size_t i = 0; i < tail_of(*a); ++i)
+    if (a->host[a->bytes + i] != kRedzone) {
+      violation("something wrote " + std::to_string(i) + " bytes behind the end of " + describe(*a));
+      break;
+    }
+  remove(a, "cuMemFree_v2");
+  fill(a->host, a->bytes, kDead);
+  if (knobs().reuse) reusable().emplace(a->bytes, a->base);
+}
+
+}  // namespace
+}  // namespace simcuda
+
+using namespace simcuda;
+
+extern "C" {
+
+int cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
+  Call call("cuMemAlloc_v2", kNeedsContext | kUnsafe | kMayWait);
+  if (call.error) return call.error;
+  if (!address || bytes == 0) return kInvalidValue;
+  if (strikes(knobs().fail_alloc)) return kOutOfMemory;
+  if (bytes > static_cast<size_t>(std::max<int64_t>(0, knobs().memory - used_on(call.context->device)))) return kOutOfMemory;
+  auto made = allocate(call.context, bytes);
+  if (!made) return kOutOfMemory;
+  *address = made->base;
+  return kSuccess;
+}
+
+int cuMemFree_v2(CUdeviceptr address) {
+  Call call("cuMemFree_v2", kNeedsContext | kUnsafe | kMayWait);
+  if (call.error) return call.error;
+  if (!address) return kSuccess;
+  Place place;
+  const Found found = find_device_address(address, 1, place);
+  if (found == Found::kFreed) violation("cuMemFree_v2 of memory that was freed already");
+  if (found != Found::kYes || place.offset || place.allocation->kind != Allocation::kDevice) return kInvalidValue;
+  if (place.allocation->header) end_export(*place.allocation);
+  release(place.allocation);
+  return kSuccess;
+}
+
+int cuMemGetInfo_v2(size_t* available, size_t* total) {
+  Call call("cuMemGetInfo_v2", kNeedsContext);
+  if (call.error) return call.error;
+  if (!available || !total) return kInvalidValue;
+  *total = static_cast<size_t>(knobs().memory);
+  *available = static_cast<size_t>(std::max<int64_t>(0, knobs().memory - used_on(call.context->device)));
+  return kSuccess;
+}
+
+int cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr address) {
+  Call call("cuMemGetAddressRange_v2", kNeedsContext);
+  if (call.error) return call.error;
+  Place place;
+  const Found found = find_device_address(address, 1, place);
+  if (found == Found::kFreed) violation("cuMemGetAddressRange_v2 of memory that was freed");
+  if (found != Found::kYes) return kNotFound;
+  if (base) *base = place.allocation->base;
+  if (bytes) *bytes = place.allocation->bytes;
+  return kSuccess;
+}
+
+}  // extern "C"

@@ -1,0 +1,117 @@
+// Copies and memsets, and what they do to pageable memory of the host: the host waits.
+#include <cstring>
+
+#include "capture.h"
+#include "memory.h"
+#include "streams.h"
+
+namespace simcuda {
+namespace {
+
+constexpr size_t kStaged = 64 << 10;  // so much pageable memory is copied aside at the call
+
+enum class Where { kDevice, kHost, kAnywhere };
+
+// 0, or the error for memory that this end of the copy may not be.
+int find(Address address, size_t bytes, Where where, const char* name, Place& place) {
+  void* memory = reinterpret_cast<void*>(address);
+  Found found = find_device_address(address, bytes, place);
+  if (found == Found::kUnknown) found = find_host_address(memory, bytes, place);
+  if (found == Found::kFreed) {
+    violation(std::string(name) + " of memory that was freed");
+    return kInvalidValue;
+  }
+  if (found == Found::kOutside && place.allocation->on_host()) found = Found::kUnknown;  // partly pinned: as pageable
+  if (found == Found::kOutside) return kInvalidValue;
+  if (found == Found::kUnknown) {
+    if (where == Where::kDevice || !address) return kInvalidValue;
+    place = {nullptr, 0, static_cast<std::byte*>(memory)};
+    return kSuccess;
+  }
+  if (where == Where::kHost && !place.allocation->on_host()) return kInvalidValue;
+  return kSuccess;
+}
+
+// Pageable memory below the size that is staged: the copy takes what is there now, and the caller goes on.
+bool stage(Place& from, size_t bytes, std::shared_ptr<std::vector<std::byte>>& staged) {
+  if (!from.pageable || bytes > kStaged) return false;
+  staged = std::make_shared<std::vector<std::byte>>(from.pageable, from.pageable + bytes);
+  from.pageable = staged->data();
+  return true;
+}
+
+int copy(Call& call, Address to_address, Where to_where, Address from_address, Where from_where, size_t bytes, CUstream handle) {
+  Place to, from;
+  Stream* stream = find_stream(handle, call.context, call.error);
+  if (!stream) return call.error;
+  if (bytes == 0) return kSuccess;
+  if (int error = find(to_address, bytes, to_where, call.name, to)) return error;
+  if (int error = find(from_address, bytes, from_where, call.name, from)) return error;
+  const bool waits = to.pageable || (from.pageable && bytes > kStaged), pageable = to.pageable || from.pageable;
+  if (pageable)
+    if (int error = capture_forbids(*stream)) return error;
+  if (waits && knobs().watch) violation(std::string(call.name) + " with pageable memory makes the host wait");
+  std::shared_ptr<std::vector<std::byte>> staged;
+  stage(from, bytes, staged);
+  Item item{.name = call.name};
+  item.run = [to, from, bytes, staged] {
+    const std::byte* source = touch(from, bytes, Access::kRead);
+    std::memmove(touch(to, bytes, Access::kWrite), source, bytes);
+    return 0;
+  };
+  if (int error = submit(*stream, std::move(item))) return error;
+  if (!waits) return kSuccess;
+  const uint64_t mine = stream->submitted;
+  if (int error = call.wait([&] { return stream->completed >= mine; })) return error;
+  host_clock().join(stream->clock);
+  return kSuccess;
+}
+
+}  // namespace
+}  // namespace simcuda
+
+using namespace simcuda;
+
+extern "C" {
+
+int cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
+  Call call("cuMemcpyHtoDAsync_v2", kNeedsContext);
+  if (call.error) return call.error;
+  return copy(call, to, Where::kDevice, reinterpret_cast<Address>(from), Where::kHost, bytes, stream);
+}
+
+int cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  Call call("cuMemcpyDtoHAsync_v2", kNeedsContext);
+  if (call.error) return call.error;
+  return copy(call, reinterpret_cast<Address>(to), Where::kHost, from, Where::kDevice, bytes, stream);
+}
+
+int cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  Call call("cuMemcpyDtoDAsync_v2", kNeedsContext);
+  if (call.error) return call.error;
+  return copy(call, to, Where::kDevice, from, Where::kDevice, bytes, stream);
+}
+
+int cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  Call call("cuMemcpyAsync", kNeedsContext);
+  if (call.error) return call.error;
+  return copy(call, to, Where::kAnywhere, from, Where::kAnywhere, bytes, stream);
+}
+
+int cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream handle) {
+  Call call("cuMemsetD8Async", kNeedsContext);
+  if (call.error) return call.error;
+  Stream* stream = find_stream(handle, call.context, call.error);
+  if (!stream) return call.error;
+  if (bytes == 0) return kSuccess;
+  Place place;
+  if (int error = find(to, bytes, Where::kDevice, call.name, place)) return error;
+  Item item{.name = call.name};
+  item.run = [=] {
+    std::memset(touch(place, bytes, Access::kWrite), value, bytes);
+    return 0;
+  };
+  return submit(*stream, std::move(item));
+}
+
+}  // extern "C"

@@ -1,0 +1,62 @@
+#include "driver.h"
+
+#include <chrono>
+
+#include "events.h"
+#include "streams.h"
+
+namespace simcuda {
+
+Driver& driver() {
+  static Driver* const the = new Driver;  // never destroyed: threads may outlive static destructors
+  return *the;
+}
+
+Call::Call(const char* name, unsigned needs) : name(name) {
+  Driver& d = driver();
+  if (d.forked) {  // whoever held the lock is not in this process
+    error = kNotInitialized;
+    return;
+  }
+  if (d.exited) {
+    error = kDeinitialized;
+    return;
+  }
+  lock = std::unique_lock(d.mutex);
+  ++d.calls[name];
+  check(needs);
+}
+
+void Call::check(unsigned needs) {
+  Driver& d = driver();
+  if (!d.initialised && !(needs & kEvenIfNotInit)) error = kNotInitialized;
+  if (error) return;
+  injected_fault();
+  if (d.sticky && !(needs & kEvenIfFaulty)) error = d.sticky;
+  if (error) return;
+  context = current_context();
+  if ((needs & kNeedsContext) && !(context && context->alive)) error = kInvalidContext;
+  if (error) return;
+  if (needs & kUnsafe) error = unsafe_call(name);
+  if (error) return;
+  if (needs & kMayWait) error = may_wait(*this);
+}
+
+int Call::wait(const std::function<bool()>& done) {
+  Driver& d = driver();
+  const auto start = std::chrono::steady_clock::now();
+  bool reported = false;
+  while (!done()) {
+    if (d.sticky) return d.sticky;
+    if (d.exited) return kDeinitialized;
+    d.changed.wait_for(lock, std::chrono::microseconds(500));  // events of other processes tell nobody
+    injected_fault();
+    if (!reported && std::chrono::steady_clock::now() - start > std::chrono::milliseconds(knobs().hang_ms)) {
+      violation(std::string(name) + " waits for too long; " + what_streams_do());
+      reported = true;
+    }
+  }
+  return d.sticky;
+}
+
+}  // namespace simcuda

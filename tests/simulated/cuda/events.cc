@@ -1,0 +1,190 @@
+#include "events.h"
+
+#include <sys/mman.h>
+
+#include "capture.h"
+#include "memory.h"
+#include "streams.h"
+
+namespace simcuda {
+namespace {
+
+std::shared_ptr<EventState> private_state() { return std::make_shared<EventState>(); }
+
+std::shared_ptr<EventState> shared_state(uint64_t& offset) {
+  offset = file_space(sizeof(EventState));
+  if (!offset) return nullptr;
+  const size_t bytes = whole_pages(sizeof(EventState));
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, device_file(), static_cast<off_t>(offset));
+  if (memory == MAP_FAILED) return nullptr;
+  return {static_cast<EventState*>(memory), [bytes](EventState* state) { munmap(state, bytes); }};
+}
+
+// Before each use of an event that another process made.
+void check_exporter(const Event& event, const char* name) {
+  if (event.imported && event.state->destroyed) violation(std::string(name) + " of an event that its exporter has destroyed");
+}
+
+}  // namespace
+
+void EventState::finish(uint64_t record) {
+  std::atomic<uint64_t>& slot = done[record % kRecords];
+  uint64_t before = slot;
+  while (before < record && !slot.compare_exchange_weak(before, record)) {
+  }
+}
+
+void Event::learn(uint64_t record, Clock& clock) const {
+  const Known& then = known[record % EventState::kRecords];
+  clock.join(then.record == record ? then.clock : complete_clock());
+}
+
+Event* find_event(CUevent handle, int& error) {
+  Driver& d = driver();
+  auto found = d.events.find(handle);
+  if (found == d.events.end()) {
+    error = kInvalidHandle;
+    return nullptr;
+  }
+  if (found->second->destroyed) {
+    violation("use of an event that was destroyed");
+    error = kInvalidHandle;
+    return nullptr;
+  }
+  return found->second.get();
+}
+
+Event* new_event(Context* context, unsigned flags, std::shared_ptr<EventState> state) {
+  auto made = std::make_unique<Event>();
+  Event* event = made.get();
+  event->context = context;
+  event->flags = flags;
+  event->state = std::move(state);
+  driver().events[event] = std::move(made);
+  return event;
+}
+
+}  // namespace simcuda
+
+using namespace simcuda;
+
+extern "C" {
+
+int cuEventCreate(CUevent* event, unsigned flags) {
+  Call call("cuEventCreate", kNeedsContext);
+  if (call.error) return call.error;
+  if (!event || (flags & ~7U)) return kInvalidValue;
+  if ((flags & kEventInterprocess) && !(flags & kEventDisableTiming)) return kInvalidValue;
+  uint64_t offset = 0;
+  auto state = flags & kEventInterprocess ? shared_state(offset) : private_state();
+  if (!state) return kOutOfMemory;
+  Event* made = new_event(call.context, flags, std::move(state));
+  made->offset = offset;
+  *event = made;
+  return kSuccess;
+}
+
+int cuEventDestroy_v2(CUevent handle) {
+  Call call("cuEventDestroy_v2", kNeedsContext);
+  if (call.error) return call.error;
+  Event* event = find_event(handle, call.error);
+  if (!event) return call.error;
+  event->destroyed = true;
+  if (event->shared() && !event->imported) event->state->destroyed = 1;
+  return kSuccess;
+}
+
+int cuEventRecord(CUevent handle, CUstream stream_handle) {
+  Call call("cuEventRecord", kNeedsContext);
+  if (call.error) return call.error;
+  Event* event = find_event(handle, call.error);
+  if (!event) return call.error;
+  Stream* stream = find_stream(stream_handle, call.context, call.error);
+  if (!stream) return call.error;
+  if (event->context != stream->context) return kInvalidHandle;
+  check_exporter(*event, call.name);
+  if (stream->capture && !stream->capture->spoiled && event->shared()) return kCaptureUnsupported;
+  const bool captures = stream->capture != nullptr;
+  const uint64_t record = captures ? 0 : ++event->state->recorded;
+  auto finish = [event, state = event->state, record, stream] {
+    {
+      std::unique_lock lock(driver().mutex);
+      Event::Known& known = event->known[record % EventState::kRecords];
+      if (known.record <= record) known = {record, stream->clock};
+    }
+    state->finish(record);
+    return 0;
+  };
+  if (int error = submit(*stream, {.name = "record of an event", .run = finish})) {
+    if (record) event->state->finish(record);
+    return error;
+  }
+  if (captures) {
+    event->captured = stream->capture;
+    event->captured_on = stream;
+    event->captured_nodes = stream->captured_nodes;
+  } else {
+    event->captured.reset();
+  }
+  return kSuccess;
+}
+
+int cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned flags) {
+  Call call("cuStreamWaitEvent", kNeedsContext);
+  if (call.error) return call.error;
+  if (flags & ~1U) return kInvalidValue;
+  Event* event = find_event(handle, call.error);
+  if (!event) return call.error;
+  Stream* stream = find_stream(stream_handle, call.context, call.error);
+  if (!stream) return call.error;
+  check_exporter(*event, call.name);
+  bool joined = false;
+  if (int error = capture_wait(*stream, *event, joined)) return error;
+  if (joined) return kSuccess;
+  const uint64_t record = event->state->recorded;  // of this moment: a later one does not move this wait, none is no wait
+  if (record == 0) return kSuccess;
+  Item item{.name = "wait for an event"};
+  item.ready = [event, state = event->state, record] {
+    if (state->is_done(record)) return true;
+    if (event->imported && state->destroyed) violation("a stream waits for an event that its exporter has destroyed");
+    return false;
+  };
+  item.learn = [event, record](Clock& clock) { event->learn(record, clock); };
+  return submit(*stream, std::move(item));
+}
+
+int cuEventQuery(CUevent handle) {
+  Call call("cuEventQuery", kNeedsContext);
+  if (call.error) return call.error;
+  Event* event = find_event(handle, call.error);
+  if (!event) return call.error;
+  check_exporter(*event, call.name);
+  if (event->captured) {
+    if (!event->captured->ended) spoil(*event->captured);
+    return kCapturedEvent;
+  }
+  if (int error = unsafe_call(call.name)) return error;
+  const uint64_t record = event->state->recorded;
+  if (!event->state->is_done(record)) return kNotReady;
+  if (record) event->learn(record, host_clock());
+  return kSuccess;
+}
+
+int cuEventSynchronize(CUevent handle) {
+  Call call("cuEventSynchronize", kNeedsContext);
+  if (call.error) return call.error;
+  Event* event = find_event(handle, call.error);
+  if (!event) return call.error;
+  check_exporter(*event, call.name);
+  if (event->captured) {
+    if (!event->captured->ended) spoil(*event->captured);
+    return kCapturedEvent;
+  }
+  if (int error = unsafe_call(call.name)) return error;
+  const uint64_t record = event->state->recorded;
+  if (int error = call.wait([&] { return event->state->is_done(record); })) return error;
+  if (record) event->learn(record, host_clock());
+  return kSuccess;
+}
+
+}  // extern "C"

@@ -1,0 +1,85 @@
+// For tests of the simulated driver, and tests of others that use it: a device that is ready, and what the checker found.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cuda_abi.h"
+#include "simcuda.h"
+
+// A knob for the length of a scope.
+struct Set {
+  Set(const char* name, int64_t value, int64_t after = 0) : name(name), after(after) { REQUIRE(simcuda_set(name, value) == 0); }
+  ~Set() { simcuda_set(name, after); }
+  const char* name;
+  int64_t after;
+};
+
+// The primary context of a device, current on this thread; violations are collected, and none may be left.
+struct Gpu {
+  explicit Gpu(int device = 0) : device(device) {
+    simcuda_set("devices", 2);
+    simcuda_set("collect", 1);
+    REQUIRE(cuInit(0) == 0);
+    REQUIRE(cuDevicePrimaryCtxRetain(&context, device) == 0);
+    REQUIRE(cuCtxPushCurrent_v2(context) == 0);
+  }
+  ~Gpu() {
+    CUcontext popped = nullptr;
+    CHECK(cuCtxPopCurrent_v2(&popped) == 0);
+    CHECK(popped == context);
+    CHECK(cuDevicePrimaryCtxRelease_v2(device) == 0);
+    CHECK(std::string(simcuda_violations()) == "");
+  }
+  CUstream stream(unsigned flags = kStreamNonBlocking) {
+    CUstream made = nullptr;
+    REQUIRE(cuStreamCreateWithPriority(&made, flags, 0) == 0);
+    return made;
+  }
+  CUevent event(unsigned flags = kEventDisableTiming) {
+    CUevent made = nullptr;
+    REQUIRE(cuEventCreate(&made, flags) == 0);
+    return made;
+  }
+  CUdeviceptr memory(size_t bytes) {
+    CUdeviceptr made = 0;
+    REQUIRE(cuMemAlloc_v2(&made, bytes) == 0);
+    return made;
+  }
+  template <typename T>
+  T* pinned(size_t count) {
+    void* made = nullptr;
+    REQUIRE(cuMemAllocHost_v2(&made, count * sizeof(T)) == 0);
+    return static_cast<T*>(made);
+  }
+  // Waits until all that was submitted to the stream is done.
+  void finish(CUstream stream) {
+    CUevent end = event();
+    REQUIRE(cuEventRecord(end, stream) == 0);
+    REQUIRE(cuEventSynchronize(end) == 0);
+    cuEventDestroy_v2(end);
+  }
+  int device;
+  CUcontext context = nullptr;
+};
+
+// Work that waits until it is let go, so that what stands behind it has certainly not run.
+struct Gate {
+  explicit Gate(CUstream stream) {
+    simcuda_enqueue(stream, [](void*) {}, this, [](void* gate) { return static_cast<Gate*>(gate)->open.load() ? 1 : 0; });
+  }
+  std::atomic<bool> open{false};
+};
+
+// Is the sentence among the violations? Forgets them all.
+inline bool complained(const char* sentence) {
+  const std::string all = simcuda_violations();
+  const bool found = all.find(sentence) != std::string::npos;
+  if (!found) MESSAGE("violations: " << all);
+  return found;
+}

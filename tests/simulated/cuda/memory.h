@@ -1,0 +1,93 @@
+// Memory of devices and pinned memory of the host.
+//
+// Device memory has two addresses: the public one, which CUDA's caller sees and which nobody may touch (PROT_NONE), and the host's, which
+// only simulated work uses. It lies in one sparse file for each process, which other processes map when they open an IPC handle.
+#pragma once
+
+#include <span>
+
+#include "driver.h"
+
+namespace simcuda {
+
+using Address = uint64_t;
+
+// What an exporter tells those that have opened its memory; on a page of its own.
+struct ExportHeader {
+  std::atomic<uint32_t> freed;
+};
+
+struct Allocation {
+  enum Kind { kDevice, kImported, kPinned, kRegistered };
+  Kind kind = kDevice;
+  Address base = 0;  // the device's address
+  size_t bytes = 0;
+  std::byte* host = nullptr;
+  Context* context = nullptr;
+  uint64_t id = 0;
+  bool freed = false, exportable = true;
+  unsigned flags = 0;
+  int users = 0;  // pieces of work that run now and have asked for it
+  // Where its bytes lie in the file of the process, and of its header once exported.
+  uint64_t offset = 0, header_offset = 0;
+  ExportHeader* header = nullptr;
+  // Imported only: the exporter's file as opened here, its handle, and how often it was opened.
+  int file = -1;
+  std::string handle;
+  int openings = 0;
+  // What is to be unmapped in the end.
+  void* mapping = nullptr;
+  size_t mapped = 0;
+
+  Allocation() = default;
+  Allocation(const Allocation&) = delete;
+  ~Allocation();
+  Address end() const { return base + bytes; }
+  bool on_host() const { return kind == kPinned || kind == kRegistered; }
+};
+
+// Part of an allocation; pageable memory of the host has none.
+struct Place {
+  std::shared_ptr<Allocation> allocation;
+  size_t offset = 0;
+  std::byte* pageable = nullptr;
+};
+
+enum class Found { kYes, kUnknown, kOutside, kFreed };
+enum class Access { kRead, kWrite, kUnknown };
+
+// All with the lock.
+Found find_device_address(Address address, size_t bytes, Place& place);
+Found find_host_address(const void* memory, size_t bytes, Place& place);
+std::vector<std::shared_ptr<Allocation>> live_allocations();
+void add(const std::shared_ptr<Allocation>& allocation);
+void remove(const std::shared_ptr<Allocation>& allocation, const char* caller);
+void free_all_of(Context* context);
+std::string describe(const Allocation& allocation);
+
+// Without the lock: where to touch part of a place, for work that runs on a stream; checks that it is still there.
+std::byte* touch(const Place& place, size_t bytes, Access access);
+
+// Work that runs on this thread from here to the end of the scope uses what it touches.
+class Running {
+ public:
+  explicit Running(Stream* stream, const char* name, bool kernel);
+  ~Running();
+  Stream* stream;
+  const char* name;
+  bool kernel;  // may only use what its device can reach
+  std::vector<std::shared_ptr<Allocation>> touched;
+};
+
+// address_space.cc
+Address reserve(size_t bytes);                                  // public addresses
+int device_file();                                              // of this process
+uint64_t file_space(size_t bytes);                              // room in it
+void* map_file(int file, uint64_t offset, size_t bytes, Allocation& owner);  // between two guard pages
+size_t whole_pages(size_t bytes);
+void set_poisoned(void* memory, size_t bytes, bool poisoned);  // for the address sanitizer; else nothing
+
+// ipc.cc: tells those that have opened it that it is gone; a violation while somebody has.
+void end_export(Allocation& allocation);
+
+}  // namespace simcuda

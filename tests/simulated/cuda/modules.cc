@@ -1,0 +1,160 @@
+// Modules and their kernels. The PTX is only looked at; what runs is the same source compiled for the host (SIMCUDA_KERNELS), where kernel
+// NAME is hvd_kernel_NAME and hvd_kernel_NAME_bytes the size of its one parameter.
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+
+#include "memory.h"
+#include "ptx.h"
+#include "streams.h"
+
+namespace simcuda {
+namespace {
+
+using HostKernel = void (*)(const unsigned grid[3], const unsigned block[3], const void* parameter, void* (*at)(uint64_t, size_t));
+
+struct Function {
+  Context* context;
+  std::string name;
+  HostKernel kernel;
+  size_t bytes;
+  bool loaded = false;
+};
+struct Module {
+  Context* context;
+  Ptx ptx;
+};
+struct Tables {
+  std::unordered_map<void*, std::unique_ptr<Module>> modules;
+  std::unordered_map<void*, std::unique_ptr<Function>> functions;
+};
+Tables& tables() {
+  static Tables* const all = new Tables;
+  return *all;
+}
+
+void* host_library() {
+  static void* const library = [] {
+    const char* path = std::getenv("SIMCUDA_KERNELS");
+    void* opened = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : nullptr;
+    if (!opened) violation(path ? dlerror() : "SIMCUDA_KERNELS names no library of kernels for the host");
+    return opened;
+  }();
+  return library;
+}
+
+// Options: 5 is the buffer for what the compiler has to say, 6 its size.
+void write_log(const std::string& log, unsigned count, const int* options, void** values) {
+  char* buffer = nullptr;
+  void** size = nullptr;
+  for (unsigned i = 0; i < count; ++i) {
+    if (options[i] == 5) buffer = static_cast<char*>(values[i]);
+    if (options[i] == 6) size = &values[i];
+  }
+  if (!buffer || !size) return;
+  const size_t room = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(*size));
+  if (!room) return;
+  const size_t written = std::min(room - 1, log.size());
+  std::memcpy(buffer, log.data(), written);
+  buffer[written] = 0;
+  *size = reinterpret_cast<void*>(written ? written + 1 : 0);
+}
+
+Function* find_function(CUfunction handle, Call& call) {
+  auto found = tables().functions.find(handle);
+  if (found != tables().functions.end() && found->second->context == call.context) return found->second.get();
+  call.error = kInvalidHandle;
+  return nullptr;
+}
+
+// Lazy loading: the first launch loads, which may wait for the device.
+int load(Function& function, Call& call) {
+  if (function.loaded) return kSuccess;
+  if (int error = unsafe_call(call.name)) return error;
+  function.loaded = true;
+  return may_wait(call);
+}
+
+}  // namespace
+}  // namespace simcuda
+
+using namespace simcuda;
+
+extern "C" {
+
+int cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned count, int* options, void** values) {
+  Call call("cuModuleLoadDataEx", kNeedsContext | kUnsafe | kMayWait);
+  if (call.error) return call.error;
+  if (!module || !image || (count && (!options || !values))) return kInvalidValue;
+  if (!knobs().jit) return kJitCompilerNotFound;
+  auto made = std::make_unique<Module>();
+  made->context = call.context;
+  made->ptx = read_ptx(static_cast<const char*>(image), static_cast<int>(knobs().version), static_cast<int>(knobs().capability));
+  write_log(made->ptx.log, count, options, values);
+  if (made->ptx.error) return made->ptx.error;
+  *module = made.get();
+  tables().modules[made.get()] = std::move(made);
+  return kSuccess;
+}
+
+int cuModuleGetFunction(CUfunction* out, CUmodule handle, const char* name) {
+  Call call("cuModuleGetFunction", kNeedsContext | kUnsafe | kMayWait);
+  if (call.error) return call.error;
+  if (!out || !name) return kInvalidValue;
+  auto module = tables().modules.find(handle);
+  if (module == tables().modules.end() || module->second->context != call.context) return kInvalidHandle;
+  auto entry = module->second->ptx.entries.find(name);
+  if (entry == module->second->ptx.entries.end() || !host_library()) return kNotFound;
+  const std::string symbol = std::string("hvd_kernel_") + name;
+  auto kernel = reinterpret_cast<HostKernel>(dlsym(host_library(), symbol.c_str()));
+  auto* bytes = static_cast<const size_t*>(dlsym(host_library(), (symbol + "_bytes").c_str()));
+  if (!kernel || !bytes) {
+    violation(symbol + " or its size is missing in SIMCUDA_KERNELS");
+    return kNotFound;
+  }
+  if (entry->second && entry->second != *bytes)
+    violation(std::string(name) + " takes " + std::to_string(entry->second) + " bytes in PTX and " + std::to_string(*bytes) +
+              " on the host");
+  auto made = std::make_unique<Function>(Function{call.context, name, kernel, *bytes});
+  *out = made.get();
+  tables().functions[made.get()] = std::move(made);
+  return kSuccess;
+}
+
+int cuFuncLoad(CUfunction handle) {
+  Call call("cuFuncLoad", kNeedsContext | kUnsafe);
+  if (call.error) return call.error;
+  Function* function = find_function(handle, call);
+  return function ? load(*function, call) : call.error;
+}
+
+int cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                   unsigned block_z, unsigned shared_bytes, CUstream stream_handle, void** parameters, void** extra) {
+  Call call("cuLaunchKernel", kNeedsContext);
+  if (call.error) return call.error;
+  Function* function = find_function(handle, call);
+  if (!function) return call.error;
+  Stream* stream = find_stream(stream_handle, call.context, call.error);
+  if (!stream) return call.error;
+  if (stream->context != call.context) return kInvalidHandle;
+  const std::array grid{grid_x, grid_y, grid_z}, block{block_x, block_y, block_z};
+  if (!parameters || !parameters[0] || extra || shared_bytes > 49152) return kInvalidValue;
+  for (unsigned size : {grid_x, grid_y, grid_z, block_x, block_y, block_z})
+    if (size == 0) return kInvalidValue;
+  if (uint64_t{block_x} * block_y * block_z > 1024 || block_z > 64 || grid_y > 65535 || grid_z > 65535) return kInvalidValue;
+  if (int error = load(*function, call)) return error;
+  const auto* first = static_cast<const std::byte*>(parameters[0]);
+  auto copy = std::make_shared<std::vector<std::byte>>(first, first + function->bytes);
+  Item item{.name = function->name.c_str(), .kernel = true};
+  item.run = [=] {
+    if (strikes(knobs().fault_launch)) return static_cast<int>(kIllegalAddress);
+    function->kernel(grid.data(), block.data(), copy->data(), simcuda_at);
+    return 0;
+  };
+  return submit(*stream, std::move(item));
+}
+
+}  // extern "C"

@@ -1,0 +1,103 @@
+// Memory of the host that the device may use: allocated here, or registered.
+#include <sys/mman.h>
+
+#include "memory.h"
+
+namespace simcuda {
+namespace {
+
+constexpr size_t kPage = 4096;
+
+bool overlaps_registered(const void* memory, size_t bytes) {
+  const auto first = reinterpret_cast<Address>(memory);
+  for (auto& a : live_allocations()) {
+    const auto start = reinterpret_cast<Address>(a->host);
+    if (a->on_host() && first < start + a->bytes && start < first + bytes) return true;
+  }
+  return false;
+}
+
+// As pinning does: every page is there from here on.
+void populate(const std::byte* memory, size_t bytes) {
+  const auto first = reinterpret_cast<Address>(memory) / kPage * kPage;
+  if (madvise(reinterpret_cast<void*>(first), reinterpret_cast<Address>(memory) + bytes - first, 23 /* MADV_POPULATE_WRITE */) == 0) return;
+  for (size_t at = 0; at < bytes; at += kPage) (void)*reinterpret_cast<const volatile char*>(memory + at);
+}
+
+}  // namespace
+}  // namespace simcuda
+
+using namespace simcuda;
+
+extern "C" {
+
+int cuMemAllocHost_v2(void** memory, size_t bytes) {
+  Call call("cuMemAllocHost_v2", kNeedsContext | kUnsafe | kMayWait);
+  if (call.error) return call.error;
+  if (!memory || bytes == 0) return kInvalidValue;
+  if (strikes(knobs().fail_alloc)) return kOutOfMemory;
+  auto made = std::make_shared<Allocation>();
+  made->kind = Allocation::kPinned;
+  made->context = call.context;
+  made->bytes = bytes;
+  made->mapped = whole_pages(bytes) + 2 * kPage;
+  void* outside = mmap(nullptr, made->mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (outside == MAP_FAILED) return kOutOfMemory;
+  made->mapping = outside;
+  made->host = static_cast<std::byte*>(outside) + kPage;
+  if (mprotect(made->host, whole_pages(bytes), PROT_READ | PROT_WRITE)) return kOutOfMemory;
+  made->base = reinterpret_cast<Address>(made->host);
+  add(made);
+  *memory = made->host;
+  return kSuccess;
+}
+
+int cuMemFreeHost(void* memory) {
+  Call call("cuMemFreeHost", kNeedsContext | kUnsafe | kMayWait);
+  if (call.error) return call.error;
+  Place place;
+  if (find_host_address(memory, 1, place) != Found::kYes || place.offset || place.allocation->kind != Allocation::kPinned)
+    return kInvalidValue;
+  remove(place.allocation, "cuMemFreeHost");
+  return kSuccess;
+}
+
+int cuMemHostRegister_v2(void* memory, size_t bytes, unsigned flags) {
+  Call call("cuMemHostRegister_v2", kNeedsContext | kUnsafe | kMayWait);
+  if (call.error) return call.error;
+  if (!memory || bytes == 0) return kInvalidValue;
+  if (overlaps_registered(memory, bytes)) return kHostMemoryAlreadyRegistered;
+  if (strikes(knobs().fail_register)) return kOutOfMemory;
+  auto made = std::make_shared<Allocation>();
+  made->kind = Allocation::kRegistered;
+  made->context = call.context;
+  made->bytes = bytes;
+  made->flags = flags;
+  made->host = static_cast<std::byte*>(memory);
+  made->base = reinterpret_cast<Address>(memory);
+  if (knobs().host_alias) made->base = reserve(bytes) + made->base % kPage;
+  populate(made->host, bytes);
+  add(made);
+  return kSuccess;
+}
+
+int cuMemHostUnregister(void* memory) {
+  Call call("cuMemHostUnregister", kNeedsContext | kUnsafe | kMayWait);
+  if (call.error) return call.error;
+  Place place;
+  if (find_host_address(memory, 1, place) != Found::kYes || place.offset || place.allocation->kind != Allocation::kRegistered)
+    return kHostMemoryNotRegistered;
+  remove(place.allocation, "cuMemHostUnregister");
+  return kSuccess;
+}
+
+int cuMemHostGetDevicePointer_v2(CUdeviceptr* address, void* memory, unsigned flags) {
+  Call call("cuMemHostGetDevicePointer_v2", kNeedsContext);
+  if (call.error) return call.error;
+  Place place;
+  if (!address || flags || find_host_address(memory, 1, place) != Found::kYes) return kInvalidValue;
+  *address = place.allocation->base + place.offset;
+  return kSuccess;
+}
+
+}  // extern "C"

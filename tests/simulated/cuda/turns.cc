@@ -1,0 +1,8 @@
+#include "turns.h"
+
+namespace simcuda {
+
+Turn::Turn() {}
+Turn::~Turn() {}
+
+}  // namespace simcuda
