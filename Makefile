@@ -40,7 +40,7 @@ SOURCES := $(NATIVE) README.md $(shell find horovod -type f -not -name '*.pyc' 2
 # TensorFlow versions in which the library that was built is loaded as it is; each gets an environment of its own.
 TF_MATRIX ?= 2.13.1 2.16.2 2.18.1 2.21.0
 
-.PHONY: help train environment test test-all unit lint format docs site pytest asan tsan fuzz fuzz-programs mutants bench wheel clean test-tf-matrix test-cluster test-launchers
+.PHONY: help train environment test test-all kernels unit lint format docs site pytest asan tsan fuzz fuzz-programs mutants bench wheel clean test-tf-matrix test-cluster test-launchers
 
 # After ## comes what a target takes on 2 cores where the environment and what is compiled are there (those take minutes once).
 help: ## [1 s] this list
@@ -50,7 +50,7 @@ train: $(STAMPS)/package ## [2 min] set up, build, install, and train a small ne
 	horovodrun -np $(WORKERS) python examples/pytorch/digits.py
 
 # What all tests need, one after another: pip does not bear another one beside it.
-environment: $(STAMPS)/doctest $(STAMPS)/tools $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/editable
+environment: $(STAMPS)/doctest $(STAMPS)/tools $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/nvrtc $(STAMPS)/editable
 	@:
 
 test: ## [12 min] set up and run the tests: C++, lint, types, layers, documents, Python
@@ -61,12 +61,16 @@ test: ## [12 min] set up and run the tests: C++, lint, types, layers, documents,
 test-all: ## [30 min] all there is: also what is marked heavy, and hosts and launchers in every case
 	$(MAKE) --no-print-directory -j1 environment
 	$(MAKE) --no-print-directory -j2 --output-sync=line unit lint docs
+	scripts/install-ptxas.sh
 	nice python -m pytest $(SIDE_BY_SIDE) --heavy --ignore=tests/cluster --ignore=tests/launchers
 	$(MAKE) --no-print-directory test-launchers
 	$(MAKE) --no-print-directory test-cluster
 
 unit: $(STAMPS)/doctest $(STAMPS)/tools ## [3 min] the core's C++ unit tests
 	nice scripts/unit-tests.sh build/unit ""
+
+kernels: $(STAMPS)/venv ## [10 s] compile the kernels for GPUs anew, to core/kernels/kernels.ptx, which is committed; installs NVRTC, needs no GPU
+	nice scripts/compile-kernels.sh
 
 lint: $(STAMPS)/dev $(STAMPS)/editable ## [1 min] formatting, ruff, mypy, import-linter, circles of imports, order of the C++ includes
 	ruff check .
@@ -87,7 +91,7 @@ docs: $(STAMPS)/editable ## [1 s] are the generated documents up to date?
 site: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/editable ## [1 min] all pages and the reference of the API as a site in build/site; warnings and dead links are errors
 	nice python -m sphinx -E -W --keep-going -q -b html -c tools/site -d build/site-cache . build/site
 
-pytest: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/editable ## [9 min] Python tests; PYTEST_ARGS="-k name" chooses
+pytest: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/nvrtc $(STAMPS)/editable ## [9 min] Python tests; PYTEST_ARGS="-k name" chooses
 	nice python -m pytest $(if $(PYTEST_ARGS),$(PYTEST_ARGS),$(SIDE_BY_SIDE))
 
 test-launchers: $(STAMPS)/dev $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/editable ## [3 min] jobs of mpirun, mpiexec, srun and torchrun, all cases
@@ -165,6 +169,11 @@ $(STAMPS)/doctest: $(STAMPS)/venv
 # Their mpiexec must not be found before the user's: environments of their own again.
 $(STAMPS)/launchers: $(STAMPS)/venv scripts/install-launchers.sh
 	PYTHON=$(PYTHON) scripts/install-launchers.sh
+	touch $@
+
+# The compiler of the device kernels, for the test that compiles them again; where it cannot be had, that one is skipped.
+$(STAMPS)/nvrtc: $(STAMPS)/venv scripts/install-nvrtc.sh
+	scripts/install-nvrtc.sh
 	touch $@
 
 $(STAMPS)/system: $(STAMPS)/venv scripts/install-system-packages.sh

@@ -22,6 +22,7 @@ DIRECT = {
     "transport": ("base",),
     "plan": ("base",),
     "nccl": ("base",),
+    "kernels": ("base",),
     "collectives": ("transport", "plan"),
     "backends": ("collectives",),
     "agree": ("base",),
@@ -35,11 +36,11 @@ FOREIGN = re.compile(
 INCLUDE = re.compile(r"""\s*#\s*include\s*(?P<open>["<])(?P<path>[^">]+)[">]""")
 # What the pure floors decide is a function of its arguments: no threads, no locks, no waiting, no calls of
 # the operating system.
-PURE = {"agree"}
+PURE = {"agree", "kernels"}
 ACTING = re.compile(
     r"(thread|mutex|shared_mutex|atomic|condition_variable|future|semaphore|chrono|fstream|[a-z_]+\.h|sys/.*)$"
 )
-SUFFIXES = {".h", ".hpp", ".cc", ".cpp", ".inc"}
+SUFFIXES = {".h", ".hpp", ".cc", ".cpp", ".cu", ".inc"}
 
 
 def below(floor: str) -> set[str]:

@@ -74,6 +74,8 @@ a Slurm cluster needs slurmctld (scripts/install-system-packages.sh)
 fish is not installed
 could not import 'torch': No module named 'torch'
 tests/tensorflow: tensorflow is not installed
+NVRTC is not installed (scripts/install-nvrtc.sh)
+ptxas 12.1.105 is not installed (scripts/install-ptxas.sh)
 """
 
 

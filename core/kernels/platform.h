@@ -1,0 +1,115 @@
+// What differs between the two ways in which kernels.cu is compiled: for a device by NVRTC, with scripts/compile-kernels.sh, and for the
+// host by any C++ compiler, where tests run it (tests/simulated/kernels). Above this file both are one source.
+#pragma once
+#include <cstdint>
+
+#include "kernels/words.h"
+
+namespace hvd::kernels {
+
+// Where a thread is among those of a launch. Kernels use the first dimension only, no shared memory and no barrier, so that threads may
+// also run one after another.
+struct Place {
+  uint32_t block, blocks, thread, threads;
+  HVD_KERNEL_INLINE uint64_t first() const { return static_cast<uint64_t>(block) * threads + thread; }
+  HVD_KERNEL_INLINE uint64_t stride() const { return static_cast<uint64_t>(blocks) * threads; }
+};
+
+// ---- memory: addresses must be multiples of the size ---------------------------------------------------------------------------------
+
+#if defined(__CUDACC__)
+
+// All memory that we are given (the device's, a peer's, pinned memory of the host) is in the global window, which a compiler cannot know of
+// an integer. A load may move over stores: no thread reads again what any thread has written.
+template <int kBytes>
+HVD_KERNEL_INLINE Words<(kBytes + 3) / 4> load_aligned(uint64_t address) {
+  Words<(kBytes + 3) / 4> x;
+  if constexpr (kBytes == 1) asm("ld.global.u8 %0, [%1];" : "=r"(x.w[0]) : "l"(address));
+  if constexpr (kBytes == 2) asm("ld.global.u16 %0, [%1];" : "=r"(x.w[0]) : "l"(address));
+  if constexpr (kBytes == 4) asm("ld.global.u32 %0, [%1];" : "=r"(x.w[0]) : "l"(address));
+  if constexpr (kBytes == 8) asm("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(x.w[0]), "=r"(x.w[1]) : "l"(address));
+  if constexpr (kBytes == 16) {
+    asm("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x.w[0]), "=r"(x.w[1]), "=r"(x.w[2]), "=r"(x.w[3]) : "l"(address));
+  }
+  return x;
+}
+
+template <int kBytes>
+HVD_KERNEL_INLINE void store_aligned(uint64_t address, const Words<(kBytes + 3) / 4>& x) {
+  if constexpr (kBytes == 1) asm volatile("st.global.u8 [%1], %0;" ::"r"(x.w[0]), "l"(address));
+  if constexpr (kBytes == 2) asm volatile("st.global.u16 [%1], %0;" ::"r"(x.w[0]), "l"(address));
+  if constexpr (kBytes == 4) asm volatile("st.global.u32 [%1], %0;" ::"r"(x.w[0]), "l"(address));
+  if constexpr (kBytes == 8) asm volatile("st.global.v2.u32 [%2], {%0, %1};" ::"r"(x.w[0]), "r"(x.w[1]), "l"(address));
+  if constexpr (kBytes == 16) {
+    asm volatile("st.global.v4.u32 [%4], {%0, %1, %2, %3};" ::"r"(x.w[0]), "r"(x.w[1]), "r"(x.w[2]), "r"(x.w[3]), "l"(address));
+  }
+}
+
+// A kernel with one parameter, which stays where it is: without __grid_constant__ each thread would copy a table of 16 KiB to index it.
+// in_bytes and out_bytes, the sizes of elements, are for the host. Two blocks a multiprocessor at least: 128 registers a thread.
+#define HVD_KERNEL(name, Parameters, in_bytes, out_bytes, ...)                                    \
+  extern "C" __global__ void __launch_bounds__(hvd::kernels::kThreads, 2)                         \
+      name(const __grid_constant__ hvd::kernels::Parameters parameters) {                         \
+    __VA_ARGS__(parameters, hvd::kernels::Place{blockIdx.x, gridDim.x, threadIdx.x, blockDim.x}); \
+  }
+
+#else
+
+// What a device would report as a misaligned address ends the program here, too.
+template <int kBytes>
+inline Words<(kBytes + 3) / 4> load_aligned(uint64_t address) {
+  if (address % kBytes != 0) __builtin_trap();
+  Words<(kBytes + 3) / 4> x{};
+  __builtin_memcpy(&x, reinterpret_cast<const void*>(address), kBytes);
+  return x;
+}
+
+template <int kBytes>
+inline void store_aligned(uint64_t address, const Words<(kBytes + 3) / 4>& x) {
+  if (address % kBytes != 0) __builtin_trap();
+  __builtin_memcpy(reinterpret_cast<void*>(address), &x, kBytes);
+}
+
+// HVD_KERNEL comes from the file that includes kernels.cu.
+#endif
+
+// ---- one element, at any address: tensors that others lend may begin anywhere ----------------------------------------------------------
+
+template <int kBytes>
+HVD_KERNEL_INLINE Words<(kBytes + 3) / 4> words_of(uint64_t bits) {
+  if constexpr (kBytes == 8) {
+    return {static_cast<uint32_t>(bits), static_cast<uint32_t>(bits >> 32)};
+  } else {
+    return {static_cast<uint32_t>(bits)};
+  }
+}
+HVD_KERNEL_INLINE uint64_t bits_of(const Words<1>& x) { return x.w[0]; }
+HVD_KERNEL_INLINE uint64_t bits_of(const Words<2>& x) { return static_cast<uint64_t>(x.w[1]) << 32 | x.w[0]; }
+
+template <int kBytes>
+HVD_KERNEL_INLINE Words<(kBytes + 3) / 4> load(uint64_t address) {
+  if constexpr (kBytes > 1) {
+    if (address % kBytes != 0) {
+      uint64_t bits = 0;
+      HVD_KERNEL_ROLL
+      for (int i = 0; i < kBytes; ++i) bits |= static_cast<uint64_t>(load_aligned<1>(address + i).w[0]) << (8 * i);
+      return words_of<kBytes>(bits);
+    }
+  }
+  return load_aligned<kBytes>(address);
+}
+
+template <int kBytes>
+HVD_KERNEL_INLINE void store(uint64_t address, const Words<(kBytes + 3) / 4>& x) {
+  if constexpr (kBytes > 1) {
+    if (address % kBytes != 0) {
+      const uint64_t bits = bits_of(x);
+      HVD_KERNEL_ROLL
+      for (int i = 0; i < kBytes; ++i) store_aligned<1>(address + i, {static_cast<uint32_t>(bits >> (8 * i)) & 0xff});
+      return;
+    }
+  }
+  store_aligned<kBytes>(address, x);
+}
+
+}  // namespace hvd::kernels

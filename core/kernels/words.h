@@ -1,0 +1,54 @@
+// What a thread holds of a vector: 32-bit words, which stay in registers (a narrow element of its own register each would need four times
+// as many). Lanes are the elements in them, from the low bits up, as in memory.
+//
+// For kernels.cu, so for a device (NVRTC) and for the host (tests): nothing of the standard library but std::bit_cast.
+#pragma once
+#include <bit>
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#define HVD_KERNEL_INLINE __device__ __forceinline__
+#define HVD_KERNEL_UNROLL _Pragma("unroll")
+#define HVD_KERNEL_ROLL _Pragma("unroll 1")  // where speed needs nothing else: a driver compiles all of this when it is first loaded
+#else
+#define HVD_KERNEL_INLINE inline
+#define HVD_KERNEL_UNROLL
+#define HVD_KERNEL_ROLL
+#endif
+
+namespace hvd::kernels {
+
+template <int N>
+struct Words {
+  uint32_t w[N];
+};
+
+template <class T, int N>
+HVD_KERNEL_INLINE T lane(const Words<N>& x, int i) {
+  if constexpr (sizeof(T) == 8) {
+    return std::bit_cast<T>(static_cast<uint64_t>(x.w[2 * i + 1]) << 32 | x.w[2 * i]);
+  } else if constexpr (sizeof(T) == 4) {
+    return std::bit_cast<T>(x.w[i]);
+  } else {
+    constexpr int kEach = 4 / sizeof(T), kBits = 8 * sizeof(T);
+    return static_cast<T>(x.w[i / kEach] >> (i % kEach * kBits));
+  }
+}
+
+// The words must be zero where the lane will be: it is set once.
+template <class T, int N>
+HVD_KERNEL_INLINE void set_lane(Words<N>& x, int i, T value) {
+  if constexpr (sizeof(T) == 8) {
+    const uint64_t bits = std::bit_cast<uint64_t>(value);
+    x.w[2 * i] = static_cast<uint32_t>(bits);
+    x.w[2 * i + 1] = static_cast<uint32_t>(bits >> 32);
+  } else if constexpr (sizeof(T) == 4) {
+    x.w[i] = std::bit_cast<uint32_t>(value);
+  } else {
+    constexpr int kEach = 4 / sizeof(T), kBits = 8 * sizeof(T);
+    const uint32_t bits = static_cast<uint32_t>(value) & ((1u << kBits) - 1);
+    x.w[i / kEach] |= bits << (i % kEach * kBits);
+  }
+}
+
+}  // namespace hvd::kernels

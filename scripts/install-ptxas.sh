@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Assemblers and a disassembler for GPUs, for the heavy tests that look at the machine code of the device kernels: ptxas of CUDA 12.1, which
+# knows Volta still, and of CUDA 13, with its nvdisasm. 70 MB, in a folder of their own in the environment. Never fails: without them these
+# tests are skipped, each with the reason.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+folder=$(python -c 'import sys; print(sys.prefix)')/ptxas
+[ -e "$folder/complete" ] && exit 0
+pip install -qq --no-deps --target "$folder" nvidia-cuda-nvcc-cu12==12.1.105 nvidia-cuda-nvcc==13.2.78 nvidia-cuda-nvdisasm==13.2.78 &&
+  touch "$folder/complete" && exit 0
+echo "ptxas cannot be installed; the tests that assemble the kernels will be skipped" >&2
+rm -rf "$folder"
+exit 0

@@ -1,0 +1,84 @@
+"""core/kernels/kernels.ptx is what the source gives, and assembles for all GPUs without contracted arithmetic."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools import compile_kernels
+
+ROOT = Path(__file__).resolve().parents[2]
+PTXAS = Path(sys.prefix) / "ptxas"
+ASSEMBLERS = {"12.1": PTXAS / "nvidia/cuda_nvcc/bin/ptxas", "13.2": PTXAS / "nvidia/cu13/bin/ptxas"}
+DISASSEMBLER = PTXAS / "nvidia/cu13/bin/nvdisasm"
+
+
+def test_the_committed_ptx_is_what_the_source_gives():
+    if not (compile_kernels.NVRTC / compile_kernels.LIBRARIES).is_dir():
+        pytest.skip("NVRTC is not installed (scripts/install-nvrtc.sh)")
+    done = subprocess.run(
+        [sys.executable, "-c", "from tools import compile_kernels as c; print(c.compile_kernels(), end='')"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    # Not ==, which would compare 50,000 lines for a readable difference.
+    if done.stdout != compile_kernels.COMMITTED.read_text():
+        pytest.fail("core/kernels/kernels.ptx is not what kernels.cu gives: make kernels")
+
+
+def test_a_missing_nvrtc_is_told_with_what_brings_it(tmp_path, capsys):
+    output = tmp_path / "kernels.ptx"
+    assert compile_kernels.main(["--nvrtc", str(tmp_path), "--output", str(output)]) == 1
+    assert f"NVRTC 12.1 is not in {tmp_path}" in (told := capsys.readouterr().err)
+    assert "scripts/install-nvrtc.sh installs it" in told
+    assert not output.exists()
+
+
+def test_constants_that_nothing_mentions_are_left_out():
+    ptx = (
+        ".version 8.1  \n"
+        ".global .align 8 .u64 unused = 1;\n"
+        ".global .align 8 .b8 table[8] = {1, 0};\n"
+        ".global .align 4 .u32 used;\n"
+        "ld.global.u32 %r1, [used];\n\n\n"
+    )
+    assert compile_kernels.tidy(ptx) == (".version 8.1\n.global .align 4 .u32 used;\nld.global.u32 %r1, [used];\n")
+
+
+def functions(listing: str) -> dict[str, str]:
+    """The machine code of each kernel, by name."""
+    parts = re.split(r"^\s*\.section\s+\.text\.(\w+),.*$", listing, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("version", "gpu"), [("12.1", 70), ("13.2", 75), ("13.2", 90), ("13.2", 100), ("13.2", 120)], ids=lambda x: str(x)
+)
+def test_kernels_assemble_without_spills_and_without_contraction(tmp_path, version, gpu):
+    if not (PTXAS / "complete").exists():
+        pytest.skip(f"ptxas {version} is not installed (scripts/install-ptxas.sh)")
+    code = tmp_path / "kernels.cubin"
+    words = [ASSEMBLERS[version], "-v", f"-arch=sm_{gpu}", compile_kernels.COMMITTED, "-o", code]
+    for program in (ASSEMBLERS[version], DISASSEMBLER):
+        program.chmod(0o755)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    if gpu < 75:
+        return  # CUDA 13 has no disassembler for it; and one kernel spills there, four words
+    spills = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", done.stderr)
+    assert set(spills) == {("0", "0", "0")}
+    listing = subprocess.run([DISASSEMBLER, code], capture_output=True, text=True, timeout=300, check=True).stdout
+    kernels = functions(listing)
+    assert len(kernels) == 38
+    for name, text in kernels.items():
+        assert "LDG" in text or "LD." in text, name
+        # Integers are scaled in double, and a division is made of such instructions; its result is exact all the same.
+        if "float" in name:
+            assert not re.search(r"\b(FFMA|DFMA)", text), name
