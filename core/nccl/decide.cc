@@ -137,12 +137,8 @@ Element element_of(DType dtype) {
     case DType::float64: return Element::float64;
     case DType::boolean: return Element::boolean;
     case DType::bfloat16: return Element::bfloat16;
-    default: break;
+    default: return Element::other;
   }
-  const std::string_view name = hvd::name_of(dtype);
-  if (name == "float8_e4m3fn") return Element::float8_e4m3;
-  if (name == "float8_e5m2") return Element::float8_e5m2;
-  return Element::other;
 }
 
 Reduction decide(const Question& q) {
