@@ -1,5 +1,6 @@
 """`--gpus-per-worker`: each worker sees GPUs of its own, of those that its host has. With a simulated NVML."""
 
+import os
 import shlex
 import sys
 
@@ -77,9 +78,39 @@ def test_another_host_gives_out_what_it_has(library, tmp_path):
     assert sorted(done.out.splitlines()) == ["[0]<stdout>:5 None", "[1]<stdout>:4 None"], done.err
 
 
+CPUS = "import os; print(sorted(os.sched_getaffinity(0)))"
+
+
+def test_workers_run_near_their_gpus(library):
+    """GPUs of which each has one of the CPUs that are for this process; local ranks go round."""
+    here = sorted(os.sched_getaffinity(0))
+    one, other = here[0], here[-1]
+    if other > 63:
+        pytest.skip("the simulated NVML tells of 64 CPUs")
+    environ = {"LD_LIBRARY_PATH": library, "SIMNVML": f"cpus={1 << one:x};cpus={1 << other:x}"}
+    done = run_job(["-np", "3", "--gpu-affinity", *python(CPUS)], environment=environ)
+    expected = [f"[{rank}]<stdout>:[{cpu}]" for rank, cpu in enumerate([one, other, one])]
+    assert sorted(done.out.splitlines()) == expected, done.err
+    gone = next(cpu for cpu in range(63, -1, -1) if cpu not in here)
+    done = run_job(
+        ["-np", "1", "--gpu-affinity", "--gpus-per-worker", "1", *python(CPUS)],
+        environment={**environ, "SIMNVML": f"a=1;cpus={1 << gone:x}", "CUDA_VISIBLE_DEVICES": "1"},
+    )
+    assert (done.code, done.out) == (1, "")
+    assert (
+        f"--gpu-affinity: the CPUs near GPU 1, {gone}, are not among those that may be used on this host, " in done.err
+    )
+    done = run_job(["-np", "1", "--gpu-affinity", "true"], environment={**environ, "SIMNVML": ""})
+    text = "--gpu-affinity needs a GPU on this host, where none can be used (the driver is there and knows no GPU)"
+    assert text in done.err
+
+
 def test_other_launchers_give_out_gpus_themselves():
     namespace, command = cli.parse(["-np", "1", "--mpi", "--gpus-per-worker", "1", "x"])
     with pytest.raises(LaunchError, match=r"--gpus-per-worker .* is 1, but mpirun and jsrun start the workers"):
+        cli.settings(namespace, command, {})
+    namespace, command = cli.parse(["-np", "1", "--mpi", "--gpu-affinity", "x"])
+    with pytest.raises(LaunchError, match="--gpu-affinity is given, but mpirun and jsrun start the workers"):
         cli.settings(namespace, command, {})
     for wrong in ("-1", "1.5", "many"):
         with pytest.raises(LaunchError, match="expected an integer from 0 to 1024"):

@@ -317,6 +317,9 @@ TABLE: Final = (
             "GPUs that each worker of a host gets for itself, by CUDA_VISIBLE_DEVICES; 0: all workers see all GPUs, "
             "and a program takes that of its local rank (docs/gpu.md)", low=0, high=1024, flag="--gpus-per-worker",
             yaml="params.gpus_per_worker", section=_GPU),
+    Setting("HOROVOD_GPU_AFFINITY", "bool", False,
+            "each worker runs on the CPUs near its GPUs: those of HOROVOD_GPUS_PER_WORKER, else that of its local rank",
+            flag="--gpu-affinity", yaml="params.gpu_affinity", section=_GPU),
     Setting("HOROVOD_GPU_OPERATIONS", "choice", "nccl",
             "what carries tensors that are on GPUs; nccl: NCCL where it can be used, else the engine's own ways; gloo: "
             "always the engine's own ways; mpi, ddl and ccl are not there, and mean gloo", choices=_GPU_WAYS,

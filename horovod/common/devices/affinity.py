@@ -4,18 +4,22 @@ is missing or incomplete, and knows network cards.
 ``root`` is where /sys is; the functions are pure but for reading there. What cannot be read is unknown, not an error.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from horovod.common.devices.nvml import Numbers, Text
+from horovod.common.devices.nvml import Gpu, Numbers, Text
 
 SYS: Final = "/sys"
 
 SWITCH, BRIDGE, NODE, FAR = "one switch", "host bridge", "one NUMA node", "between NUMA nodes"
 _ORDER: Final = {distance: place for place, distance in enumerate((SWITCH, BRIDGE, NODE, FAR, ""))}
+
+
+class AffinityError(ValueError):
+    """A process cannot be bound to the CPUs near its GPUs."""
 
 
 class Near(msgspec.Struct, frozen=True):
@@ -107,6 +111,21 @@ def ports(root: str = SYS) -> list[Port]:
         for port in _entries(card / "ports")
         if port.name.isdecimal()
     ]
+
+
+def binding(gpus: Sequence[Gpu], allowed: Collection[int], root: str = SYS) -> list[int]:
+    """The CPUs near any of these GPUs, as NVML says or else /sys, of those that the process may use. Raises
+    AffinityError where none are known, or may be used."""
+    known = {cpu for gpu in gpus for cpu in gpu.cpus or near(gpu.bus, root).cpus}
+    named = f"GPU {', '.join(str(gpu.index) for gpu in gpus)}"
+    if not known:
+        raise AffinityError(f"which CPUs are near {named} is not known on this host, neither by NVML nor by /sys")
+    if not known & set(allowed):
+        raise AffinityError(
+            f"the CPUs near {named}, {shown_cpus(known)}, are not among those that may be used on this host, "
+            f"{shown_cpus(allowed)}"
+        )
+    return sorted(known & set(allowed))
 
 
 def gpus_by_vendor(root: str = SYS) -> dict[str, list[str]]:

@@ -31,6 +31,9 @@ _ROCM: Final = "/opt/rocm/lib"
 JIT: Final = "libnvidia-ptxjitcompiler.so.1"
 
 
+LOADED: Final = "loaded already"
+
+
 class Library(NamedTuple):
     """A library that was found."""
 
@@ -61,6 +64,22 @@ def driver_error(environ: Mapping[str, str]) -> str:
     return ""
 
 
+class Search(NamedTuple):
+    """Where the engine is to look for NCCL when it first needs it, by when frameworks have loaded theirs."""
+
+    chosen: str
+    """By the user; where not empty, nothing else is tried."""
+    candidates: list[str]
+    """After what the process has loaded already: paths, then the names by which the loader may find one."""
+
+
+def nccl_search(environ: Mapping[str, str]) -> Search:
+    """The same order as that of ``nccl``, for the engine."""
+    names = (NCCL, RCCL)
+    candidates = [library.path for library in _nccls(environ) if library.source != LOADED]
+    return Search(environ.get(NCCL_VARIABLE, "").strip(), [*candidates, *names])
+
+
 def nccl(environ: Mapping[str, str]) -> Library | Missing:
     """The NCCL that a rank of this environment uses, without loading it: that of the variable; else the one in this
     process already; else that of Python's packages; else the system's; else AMD's."""
@@ -81,7 +100,7 @@ def nccl(environ: Mapping[str, str]) -> Library | Missing:
 def _nccls(environ: Mapping[str, str]) -> Iterator[Library]:
     for name in (NCCL, RCCL):
         if path := loaded(name):
-            yield Library(path, "loaded already")
+            yield Library(path, LOADED)
     for path in in_packages(_NCCL_WHEEL):
         yield Library(path, "a package of Python")
     if path := of_system(NCCL, environ):

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from typing import Final
 
-from horovod.common.devices.libraries import Library, Missing, folders_of
+from horovod.common.devices.libraries import LOADED, Library, Missing, folders_of
 
 MINIMUM: Final = 21800
 """The oldest NCCL that ranks use: it is the first that splits communicators."""
@@ -67,7 +67,7 @@ def of_nccl(library: Library | Missing) -> int:
     code is that of the package it belongs to, or in its file's name, or in the file itself."""
     if isinstance(library, Missing):
         return 0
-    if library.source == "loaded already":
+    if library.source == LOADED:
         return _ask(library.path)
     packages = installed()
     if library.source == "a package of Python" and len(packages) == 1:

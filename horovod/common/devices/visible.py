@@ -90,6 +90,25 @@ def cut(environ: Mapping[str, str], survey: Survey, workers: int, each: int) -> 
     return [{VARIABLE: ",".join(names[worker * each : (worker + 1) * each]), **order} for worker in range(workers)]
 
 
+def of_workers(environ: Mapping[str, str], survey: Survey, workers: int, each: int) -> list[list[Gpu]]:
+    """The GPUs of each worker of a host: as ``cut`` gives them out, or with 0 that of its local rank among all, which
+    workers see then, from the first one again where there are fewer. Raises VisibleError where there are none, or NVML
+    does not tell of them."""
+    if each:
+        cut_up = [entries(own[VARIABLE]) for own in cut(environ, survey, workers, each)]
+    else:
+        names, source = choices({}, survey)
+        if not names:
+            raise VisibleError(f"--gpu-affinity needs a GPU on this host, where none can be used ({source})")
+        cut_up = [[names[worker % len(names)]] for worker in range(workers)]
+    found = [[gpu for name in names if (gpu := gpu_of(name, survey.gpus)) is not None] for names in cut_up]
+    if not all(found):
+        raise VisibleError(
+            f"--gpu-affinity: NVIDIA's management library does not tell of the GPUs here ({survey.reason})"
+        )
+    return found
+
+
 def gpu_of(name: str, gpus: Sequence[Gpu]) -> Gpu | None:
     """The GPU that an entry means, or of which it means a part."""
     for gpu in gpus:

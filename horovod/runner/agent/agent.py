@@ -210,7 +210,7 @@ class Agent:
         if not self._course.start():
             raise AgentError("a second StartJob")
         self._check_directory(job.directory)
-        job = with_gpus(job, os.environ)
+        job = with_gpus(job, os.environ, os.sched_getaffinity(0))
         address = self._streams.listen(len(job.workers)) if job.relay else None
         pids = self._workers.start(job, bytes(self._payload) or None, address, self._say_alive)
         self._payload.clear()

@@ -1,33 +1,48 @@
-"""`--gpus-per-worker`: the agent gives out the GPUs of its host, for it sees them."""
+"""`--gpus-per-worker` and `--gpu-affinity`: the agent gives out the GPUs of its host, and the CPUs near them, for it
+sees them.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
 from horovod.runner.base.errors import AgentError
-from horovod.runner.protocol.messages import StartJob, Worker
+from horovod.runner.protocol.messages import StartJob
 
 
-def with_gpus(job: StartJob, environ: Mapping[str, str]) -> StartJob:
-    """The orders with the variables of each worker's own GPUs, where the job asks for some. `environ`: the agent's; a
-    CUDA_VISIBLE_DEVICES in it says which there are to give out.
+def with_gpus(job: StartJob, environ: Mapping[str, str], allowed: Collection[int]) -> StartJob:
+    """The orders with what each worker gets of this host's GPUs, where the job asks for it. `environ`: the agent's; a
+    CUDA_VISIBLE_DEVICES in it says which there are to give out. `allowed`: CPUs that may be used.
 
-    Raises AgentError when there are too few.
+    Raises AgentError when there are too few, or when it is not known what is near them.
     """
-    if not job.gpus_per_worker:
+    if not job.gpus_per_worker and not job.gpu_affinity:
         return job
     # Only such a job pays for looking.
-    from horovod.common.devices import nvml, visible
+    from horovod.common.devices import affinity, nvml, visible
 
+    survey = nvml.survey()
+    workers, count = job.workers, len(job.workers)
     try:
-        given = visible.cut(environ, nvml.survey(), len(job.workers), job.gpus_per_worker)
+        if job.gpus_per_worker:
+            given = visible.cut(environ, survey, count, job.gpus_per_worker)
+            workers = [
+                msgspec.structs.replace(worker, environment=[*worker.environment, *_encoded(own)])
+                for worker, own in zip(workers, given, strict=True)
+            ]
+        if job.gpu_affinity:
+            gpus = visible.of_workers(environ, survey, count, job.gpus_per_worker)
+            cpus = [affinity.binding(own, allowed) for own in gpus]
+            workers = [msgspec.structs.replace(worker, cpus=own) for worker, own in zip(workers, cpus, strict=True)]
     except visible.VisibleError as error:
         raise AgentError(str(error)) from None
-    workers = [
-        Worker(worker.rank, [*worker.environment, *((os.fsencode(n), os.fsencode(v)) for n, v in own.items())])
-        for worker, own in zip(job.workers, given, strict=True)
-    ]
+    except affinity.AffinityError as error:
+        raise AgentError(f"--gpu-affinity: {error}") from None
     return msgspec.structs.replace(job, workers=workers)
+
+
+def _encoded(variables: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(os.fsencode(name), os.fsencode(value)) for name, value in variables.items()]

@@ -115,7 +115,7 @@ class WorkerTable:
         reads_stdin = worker.rank == job.stdin_rank
         terminal = os.open(job.terminal, os.O_RDWR | os.O_NOCTTY) if worker.rank == job.terminal_rank else None
         try:
-            popen = self._popen(job, environment, inherited, reads_stdin, terminal)
+            popen = self._popen(job, environment, inherited, reads_stdin, terminal, worker.cpus)
         finally:
             if terminal is not None:
                 os.close(terminal)
@@ -128,6 +128,7 @@ class WorkerTable:
         inherited: list[tuple[bytes, int]],
         reads_stdin: bool,
         terminal: int | None,
+        cpus: list[int],
     ) -> subprocess.Popen[bytes]:
         """`terminal`: a descriptor of one for stdin and stdout. Errors are read by us as ever, to explain its end."""
         return subprocess.Popen(
@@ -139,7 +140,7 @@ class WorkerTable:
             stderr=subprocess.PIPE,
             pass_fds=[fd for _, fd in inherited],
             start_new_session=True,
-            preexec_fn=linux.dying_with(os.getpid()),
+            preexec_fn=linux.dying_with(os.getpid(), cpus),
             bufsize=0,
         )
 

@@ -33,13 +33,16 @@ def die_with_parent(parent: int, sig: int) -> None:
         os._exit(128 + sig)
 
 
-def dying_with(parent: int) -> Callable[[], None]:
-    """What a child runs between fork and exec so that it never outlives `parent`."""
+def dying_with(parent: int, cpus: Collection[int] = ()) -> Callable[[], None]:
+    """What a child runs between fork and exec so that it never outlives `parent`, and runs on these CPUs only, if any
+    are given."""
 
     def prepare() -> None:
         die_with_parent(parent, signal.SIGKILL)
         if _given_limit is not None:
             resource.setrlimit(resource.RLIMIT_NOFILE, _given_limit)
+        if cpus:
+            os.sched_setaffinity(0, cpus)
 
     return prepare
 

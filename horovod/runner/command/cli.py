@@ -150,12 +150,12 @@ def with_variables(settings: LaunchSettings, environ: Mapping[str, str]) -> Laun
     for text in sentences({**environ, **dict.fromkeys(settings.variables, "")}):
         warn_user(text)
     check_affinity(checked.integers("HOROVOD_THREAD_AFFINITY") or [], settings.slots)
-    gpus = checked.integer("HOROVOD_GPUS_PER_WORKER")
-    if gpus and settings.mpi is not None:
+    gpus, near = checked.integer("HOROVOD_GPUS_PER_WORKER"), checked.flag("HOROVOD_GPU_AFFINITY")
+    if (gpus or near) and settings.mpi is not None:
+        given = f"--gpus-per-worker (HOROVOD_GPUS_PER_WORKER) is {gpus}" if gpus else "--gpu-affinity is given"
         raise LaunchError(
-            f"--gpus-per-worker (HOROVOD_GPUS_PER_WORKER) is {gpus}, but mpirun and jsrun start the workers, who see "
-            "all GPUs or those that these give them; a program takes that of its local rank, as in "
-            "torch.cuda.set_device(hvd.local_rank())"
+            f"{given}, but mpirun and jsrun start the workers, who see all GPUs or those that these give them, and "
+            "bind them; a program takes the GPU of its local rank, as in torch.cuda.set_device(hvd.local_rank())"
         )
     return replace(
         settings,
@@ -167,6 +167,7 @@ def with_variables(settings: LaunchSettings, environ: Mapping[str, str]) -> Laun
         dashboard=checked.integer("HOROVOD_DASHBOARD_PORT") if checked.flag("HOROVOD_DASHBOARD") else None,
         heartbeat_timeout=checked.number("HOROVOD_HEARTBEAT_TIMEOUT"),
         gpus_per_worker=gpus,
+        gpu_affinity=near,
         env_allow=_patterns(checked.text("HOROVOD_ENV_ALLOW")),
         env_deny=_patterns(checked.text("HOROVOD_ENV_DENY")),
     )

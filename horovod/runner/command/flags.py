@@ -259,6 +259,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(("--tcp",), LIBRARIES, "use TCP, not InfiniBand", None, "NCCL_IB_DISABLE"),
     _setting("HOROVOD_GPUS_PER_WORKER", LIBRARIES, default="none: all workers see all GPUs",
              help="GPUs of its host that each worker gets for itself, in CUDA_VISIBLE_DEVICES"),
+    _setting("HOROVOD_GPU_AFFINITY", LIBRARIES),
     _setting("HOROVOD_NUM_NCCL_STREAMS", LIBRARIES),
     _setting("HOROVOD_THREAD_AFFINITY", LIBRARIES),
     _setting("HOROVOD_GLOO_TIMEOUT_SECONDS", LIBRARIES),

@@ -105,6 +105,7 @@ class Orders:
             terminal=os.fsencode(self._debugged.terminal) if self._debugged is not None else b"",
             own_python=self._settings.own_python,
             gpus_per_worker=self._settings.gpus_per_worker,
+            gpu_affinity=self._settings.gpu_affinity,
         )
 
     @property

@@ -62,6 +62,7 @@ class LaunchSettings:
     debug_rank: int | None = None
     dashboard: int | None = None  # port of the live page, 0: any; None: no page
     gpus_per_worker: int = 0  # for it alone; 0: all see all
+    gpu_affinity: bool = False  # workers run on the CPUs near their GPUs
     own_python: bool = False  # the command is what follows the interpreter that runs the host's agent
 
     @property

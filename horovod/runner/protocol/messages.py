@@ -38,6 +38,7 @@ class Worker(msgspec.Struct, frozen=True):
 
     rank: int
     environment: list[tuple[bytes, bytes]]
+    cpus: list[int] = []  # on which it runs; empty: on those of the agent
 
     def __rich_repr__(self) -> _Shown:
         return [("rank", self.rank), ("environment", [name for name, _ in self.environment])]
@@ -71,6 +72,7 @@ class StartJob(msgspec.Struct, frozen=True, tag="start"):
     terminal: bytes = b""  # ... this terminal
     own_python: bool = False  # the command is what follows the agent's own interpreter
     gpus_per_worker: int = 0  # of those that the agent sees, for each worker alone; 0: all workers see all
+    gpu_affinity: bool = False  # each worker runs on the CPUs near its GPUs
 
     def __rich_repr__(self) -> _Shown:
         hidden = {"environment": [name for name, _ in self.environment], "key": Secret(self.key)}

@@ -6,6 +6,7 @@ import pytest
 
 from horovod.common.devices import affinity
 from horovod.common.devices.affinity import BRIDGE, FAR, NODE, SWITCH, Card, Near
+from horovod.common.devices.nvml import Gpu
 
 GPU = "0000:3b:00.0"
 
@@ -66,6 +67,16 @@ def test_cards_nearest_first(sys):
     ]
     assert {card.distance for card in affinity.cards("0000:99:00.0", sys)} == {""}
     assert affinity.cards(GPU, "/nowhere") == []
+
+
+def test_binding(sys):
+    gpus = [Gpu(0, bus=GPU), Gpu(1, cpus=[3, 4]), Gpu(2)]
+    assert affinity.binding(gpus[:1], range(100), sys) == [0, 1, 2, 3, 8, 9, 10, 11]
+    assert affinity.binding(gpus, {2, 3, 4, 5}, sys) == [2, 3, 4]
+    with pytest.raises(affinity.AffinityError, match="which CPUs are near GPU 2 is not known on this host"):
+        affinity.binding(gpus[2:], range(100), sys)
+    with pytest.raises(affinity.AffinityError, match=r"the CPUs near GPU 1, 3-4, are not among .* on this host, 0-1"):
+        affinity.binding(gpus[1:2], {0, 1}, sys)
 
 
 def test_ports_and_gpus_without_a_driver(sys):

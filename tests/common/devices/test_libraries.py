@@ -59,6 +59,10 @@ def test_the_order_in_which_nccl_is_looked_for(nowhere, monkeypatch, tmp_path):
     assert libraries.nccl(environ) == Library(package, "a package of Python")
     monkeypatch.setattr(libraries, "loaded", lambda name: f"/torch/{name}")
     assert libraries.nccl(environ) == Library("/torch/libnccl.so.2", "loaded already")
+    assert libraries.nccl_search({**environ, "HOROVOD_NCCL_LIBRARY": " x.so "}) == (
+        "x.so",
+        [package, system, amd, "libnccl.so.2", "librccl.so.1"],
+    )
     chosen = file(tmp_path / "mine.so")
     assert libraries.nccl({**environ, "HOROVOD_NCCL_LIBRARY": chosen}) == Library(chosen, "HOROVOD_NCCL_LIBRARY")
     named = {**environ, "HOROVOD_NCCL_LIBRARY": "libnccl.so.2"}

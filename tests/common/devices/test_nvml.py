@@ -95,8 +95,8 @@ def test_it_is_asked_without_starting_cuda_and_a_program_may_fork_afterwards(lib
         "from horovod.common.devices import nvml\n"
         f"print(len(nvml.survey({library!r}).gpus), 'libcuda' in open('/proc/self/maps').read(), flush=True)\n"
         "pid = os.fork()\n"
-        f"print(len(nvml.survey({library!r}).gpus), flush=True)\n"
         "pid and os.waitpid(pid, 0)\n"
+        f"print(len(nvml.survey({library!r}).gpus), flush=True)\n"
     )
     environ = {**os.environ, "SIMNVML": "uuid=GPU-1"}
     done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60)

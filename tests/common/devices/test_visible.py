@@ -85,6 +85,21 @@ def test_too_few(environ, survey, workers, each, text):
     assert text in str(raised.value)
 
 
+def test_the_gpus_of_each_worker():
+    """Without --gpus-per-worker workers see all, whatever this host's list says: it does not reach them."""
+    one, other = TWO.gpus
+    assert visible.of_workers({"CUDA_VISIBLE_DEVICES": "1,0"}, TWO, 3, 0) == [[one], [other], [one]]
+    assert visible.of_workers({"CUDA_VISIBLE_DEVICES": "1,0"}, TWO, 2, 1) == [[other], [one]]
+    assert visible.of_workers({}, TWO, 1, 2) == [[one, other]]
+    assert visible.of_workers({}, CUT, 2, 1) == [[CUT.gpus[0]], [CUT.gpus[0]]]
+    with pytest.raises(
+        visible.VisibleError, match=r"needs a GPU on this host, where none can be used \(there is no dr"
+    ):
+        visible.of_workers({}, NONE, 1, 0)
+    with pytest.raises(visible.VisibleError, match="does not tell of the GPUs here"):
+        visible.of_workers({"CUDA_VISIBLE_DEVICES": "0"}, NONE, 1, 1)
+
+
 def test_the_gpu_that_an_entry_means():
     assert visible.gpu_of("1", TWO.gpus) is TWO.gpus[1]
     assert visible.gpu_of("GPU-aabb", TWO.gpus) is TWO.gpus[1]

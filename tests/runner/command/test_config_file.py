@@ -19,6 +19,7 @@ KEYS = {
     "params.hierarchical_allgather": ("false", {"HOROVOD_HIERARCHICAL_ALLGATHER": "0"}),
     "params.torus_allreduce": ("yes", {"HOROVOD_TORUS_ALLREDUCE": "1"}),
     "params.gpus_per_worker": ("2", {"HOROVOD_GPUS_PER_WORKER": "2"}),
+    "params.gpu_affinity": ("yes", {"HOROVOD_GPU_AFFINITY": "1"}),
     "autotune.enabled": ("true", {"HOROVOD_AUTOTUNE": "1"}),
     "autotune.log_file": ("tune.csv", {"HOROVOD_AUTOTUNE_LOG": "tune.csv"}),
     "autotune.warmup_samples": ("4", {"HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "4"}),

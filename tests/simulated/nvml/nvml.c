@@ -1,5 +1,5 @@
 // A libnvidia-ml.so.1 of our own, for tests: SIMNVML describes the GPUs, one after another, separated by ';', each with words such as
-//   name=H200,uuid=GPU-1,bus=3b,mode=3,mig=2,node=1
+//   name=H200,uuid=GPU-1,bus=3b,mode=3,mig=2,node=1,cpus=f0
 // An empty SIMNVML is a driver without GPUs. SIMNVML_INIT: what nvmlInit_v2 returns (9: no kernel module). SIMNVML_REFUSE: names of
 // functions that answer "not supported", as in containers. Without nvmlInit_v2 everything answers "uninitialized". Only the names with the
 // right suffixes are here; nvmlInit, the first version, ends the program.
@@ -12,6 +12,7 @@ enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6,
 struct gpu {
   char name[96], uuid[96];
   unsigned bus, mode, mig, node, processes;
+  unsigned long cpus;
 };
 struct pci {
   char old_bus_id[16];
@@ -41,6 +42,7 @@ static void set(struct gpu* gpu, char* word) {
   if (!strcmp(word, "mode")) gpu->mode = strtoul(value, 0, 10);
   if (!strcmp(word, "mig")) gpu->mig = strtoul(value, 0, 10);
   if (!strcmp(word, "node")) gpu->node = strtoul(value, 0, 10);
+  if (!strcmp(word, "cpus")) gpu->cpus = strtoul(value, 0, 16);
   if (!strcmp(word, "processes")) gpu->processes = strtoul(value, 0, 10);
 }
 
@@ -171,7 +173,7 @@ int nvmlDeviceGetMigDeviceHandleByIndex(void* device, unsigned index, void** to)
 int nvmlDeviceGetCpuAffinity(void* device, unsigned words, unsigned long* to) {  // 4 CPUs a node
   ASK();
   memset(to, 0, words * sizeof *to);
-  to[0] = 15UL << 4 * of(device)->node;
+  to[0] = of(device)->cpus ? of(device)->cpus : 15UL << 4 * of(device)->node;
   return OK;
 }
 int nvmlDeviceGetComputeRunningProcesses_v3(void* device, unsigned* number, struct process* to) {
