@@ -15,6 +15,7 @@ _ALL = "use -np N, the number of processes in all (-H host:N,... says how many o
 _HOSTS = "use -H host:N,... or --hostfile FILE, which name the hosts"
 _PASSED = "the environment is passed on by itself (--env-allow and --env-deny limit that)"
 _MEET = "ranks find one another by themselves"
+_GPUS = "did you mean --gpus-per-worker N? Without it all workers of a host see all its GPUs"
 ELSEWHERE = {
     "nproc-per-node": _ALL,  # torchrun
     "nproc": _ALL,
@@ -26,6 +27,9 @@ ELSEWHERE = {
     "num-processes": _ALL,  # accelerate
     "num-gpus": _ALL,  # deepspeed
     "gpus": _ALL,
+    "gpus-per-task": _GPUS,  # srun
+    "gpus-per-node": _GPUS,
+    "gpu-bind": "did you mean --gpus-per-worker N, or --gpu-affinity for the CPUs near them?",
     "output-dir": "did you mean --output-filename DIR?",
     "ntasks": _ALL,  # srun
     "ntasks-per-node": _ALL,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from horovod.common.devices import visible
 from horovod.common.devices.versions import text_of, too_old
 from horovod.runner.doctor.report import FAIL, WARN, DeviceReport, Finding, HostAnswer
 
@@ -77,14 +78,13 @@ def _modes(answer: HostAnswer, report: DeviceReport) -> Iterator[Finding]:
 
 def _enough(answer: HostAnswer, report: DeviceReport) -> Iterator[Finding]:
     count, wanted = len(report.usable), answer.slots * answer.gpus_each
-    if wanted > count:
-        yield Finding(
-            FAIL,
-            "GPU",
-            answer.host,
-            f"--gpus-per-worker {answer.gpus_each} for {answer.slots} ranks needs {wanted} GPUs, {count} can be used",
-            "fewer ranks there, or without --gpus-per-worker, so that they share",
-        )
+    if wanted:
+        try:
+            given = {} if answer.visible_devices is None else {visible.VARIABLE: answer.visible_devices}
+            visible.cut(given, report.survey, answer.slots, answer.gpus_each)
+        except visible.VisibleError as error:
+            what, _, advice = str(error).partition("; ")
+            yield Finding(FAIL, "GPU", answer.host, what, advice)
     elif report.survey.gpus and not count:
         yield Finding(
             WARN,

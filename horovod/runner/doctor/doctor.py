@@ -126,6 +126,7 @@ def reach(settings: LaunchSettings, environ: Mapping[str, str], signals: SignalQ
             connect_seconds=seconds.get(agent.host, 0.0),
             clock_offset=agent.clock_offset if agent.remote else 0.0,
             gpus_each=settings.gpus_per_worker,
+            visible_devices=agent.facts.visible_devices if agent.facts is not None else None,
             failure=failures.get(agent.host, ""),
         )
         for agent in fleet.agents

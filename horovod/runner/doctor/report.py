@@ -107,7 +107,8 @@ class HostAnswer:
     connect_seconds: float = 0.0
     clock_offset: float = 0.0  # s by which its clock is ahead of the launcher's
     failure: str = ""  # why there is no agent; what to do is on the following lines
-    gpus_each: int = 0  # that each worker there is to get (--gpus-per-worker)
+    gpus_each: int = 0  # that each worker there is to get (--gpus-per-worker) ...
+    visible_devices: str | None = None  # ... of these of the agent
     rank: int = -1  # of the probe there, by which reports name it
     report: HostReport | None = None
 

@@ -22,6 +22,7 @@ class HostFacts(msgspec.Struct, frozen=True):
     clock: float
     cores: int  # that the agent may run on
     interfaces: list[Interface]
+    visible_devices: str | None = None  # CUDA_VISIBLE_DEVICES, which workers do not get, but says what it may give out
 
 
 def gather() -> HostFacts:
@@ -33,6 +34,7 @@ def gather() -> HostFacts:
         clock=time.time(),
         cores=len(os.sched_getaffinity(0)),
         interfaces=_interfaces(),
+        visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
     )
 
 

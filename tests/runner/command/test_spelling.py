@@ -15,6 +15,7 @@ from tests.runner.launching import run_job
         ("--nproc-per-node", "use -np N, the number of processes in all"),
         ("--nproc_per_node=4", "use -np N, the number of processes in all"),
         ("--num-gpus", "use -np N"),
+        ("--gpus-per-task=1", "did you mean --gpus-per-worker N?"),
         ("--output-dir", "did you mean --output-filename DIR?"),
         ("--num_proc", "did you mean --num-proc?"),
         ("--Verbose", "did you mean --verbose?"),

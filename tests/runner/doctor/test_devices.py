@@ -1,5 +1,6 @@
 """horovodrun --doctor on GPUs: what is found on a host, what is concluded, how it is shown. With a simulated NVML."""
 
+import dataclasses
 import os
 import re
 import subprocess
@@ -103,9 +104,11 @@ def test_what_is_wrong_with_one_host(changes, text):
 
 
 def test_what_concerns_the_job():
-    assert found(on_host(gpus_each=2)) == [
-        (FAIL, "a", "--gpus-per-worker 2 for 2 ranks needs 4 GPUs, 2 can be used"),
-    ]
+    text = "--gpus-per-worker 2 for 2 workers needs 4 GPUs on this host, where only 2 GPUs can be used (as NVIDIA's "
+    assert found(on_host(gpus_each=2)) == [(FAIL, "a", text + "driver says)")]
+    one = dataclasses.replace(on_host(gpus_each=1), visible_devices="1")
+    assert found(one)[0][2].endswith("where only 1 GPU can be used (CUDA_VISIBLE_DEVICES there is '1')")
+    assert found(dataclasses.replace(one, visible_devices="1,0")) == []
     exclusive = [msgspec.structs.replace(gpu, mode="exclusive process") for gpu in GPUS]
     survey = msgspec.structs.replace(SURVEY, gpus=exclusive)
     assert found(on_host(survey=survey)) == []
@@ -191,7 +194,7 @@ def test_a_host_is_examined(tmp_path, monkeypatch):
 
 
 def test_the_command_shows_gpus(tmp_path):
-    """The launcher's own CUDA_VISIBLE_DEVICES does not reach workers, and so not what is said of them."""
+    """The launcher's own CUDA_VISIBLE_DEVICES does not reach workers, but limits what can be given to them."""
     build(tmp_path)
     environ = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": "1"}
     environ["SIMNVML"] = "name=H200,bus=3b;name=H200,bus=5d,node=1"
@@ -204,4 +207,7 @@ def test_the_command_shows_gpus(tmp_path):
     row = r"^localhost +1 +H200 +141 GiB +9\.0 +default +0000:5d:00\.0 +GPU-0000.*1 +CPUs 4-7$"
     assert re.search(row, out, re.MULTILINE), out
     assert re.search(r"^localhost +between NUMA nodes; no peer access: the I/O hub does .* +0-1$", out, re.MULTILINE)
-    assert "FAIL GPU: localhost: --gpus-per-worker 1 for 3 ranks needs 3 GPUs, 2 can be used\n" in out
+    assert (
+        "FAIL GPU: localhost: --gpus-per-worker 1 for 3 workers needs 3 GPUs on this host, where only 1 GPU can be "
+        "used (CUDA_VISIBLE_DEVICES there is '1')\n     -> start fewer workers there, or let them share GPUs without "
+    ) in out
