@@ -157,9 +157,9 @@ def _distance(one: Path, other: Path) -> str:
     if common == 1:
         return BRIDGE
     nodes = [_read(device / "numa_node").strip() for device in (one, other)]
-    if not all(node.isdecimal() for node in nodes):
-        return FAR if "" not in nodes else ""
-    return NODE if nodes[0] == nodes[1] else FAR
+    if nodes[0] == nodes[1]:  # -1 for both where a machine has one only
+        return NODE if nodes[0] else ""
+    return FAR if all(node.isdecimal() for node in nodes) else ""
 
 
 def _pci_path(device: Path) -> tuple[str, ...]:

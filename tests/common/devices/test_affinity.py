@@ -1,6 +1,7 @@
 """What is near a GPU, from trees like those in /sys."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +47,8 @@ def sys(tmp_path):
     for file, text in {"state": "4: ACTIVE\n", "rate": "400 Gb/sec (4X NDR)\n", "link_layer": "InfiniBand\n"}.items():
         (port / file).write_text(text)
     card("net", "lo", None)
+    device("pci0000:3a/0000:3b:00.1", 0, vendor="0x10de\n", **{"class": "0x040300\n"})  # its sound card
+    device("pci0000:3a/0000:3e:00.0", 0, vendor="0x8086\n", **{"class": "0x030000\n"})  # another's GPU
     return str(tmp_path)
 
 
@@ -67,6 +70,17 @@ def test_cards_nearest_first(sys):
     ]
     assert {card.distance for card in affinity.cards("0000:99:00.0", sys)} == {""}
     assert affinity.cards(GPU, "/nowhere") == []
+
+
+@pytest.mark.parametrize(
+    ("nodes", "distance"),
+    [(("-1", "-1"), NODE), (("0", "-1"), ""), (("", ""), ""), (("0", "0"), NODE), (("1", "0"), FAR), (("0", ""), "")],
+)
+def test_devices_below_different_bridges(sys, nodes, distance):
+    for name, node in zip((GPU, "0000:21:00.0"), nodes, strict=True):
+        Path(sys, "bus/pci/devices", name, "numa_node").write_text(f"{node}\n")
+    assert {card.name: card.distance for card in affinity.cards(GPU, sys)}["mlx5_1"] == distance
+    assert affinity.cards("0000:3c:00.0", sys)[0] == Card("mlx5_0", SWITCH, True)
 
 
 def test_binding(sys):
@@ -103,11 +117,12 @@ def test_ports_and_gpus_without_a_driver(sys):
         ("0-99999999999", []),
         ("-1", []),
         ("3,1-2,2", [1, 2, 3]),
+        ("100000-100001", [100000, 100001]),
     ],
 )
 def test_lists_of_cpus(text, cpus):
     assert affinity.parse_cpus(text) == cpus
-    assert affinity.parse_cpus(affinity.shown_cpus(cpus)) == cpus
+    assert affinity.parse_cpus(affinity.shown_cpus(reversed(cpus))) == cpus
 
 
 def test_this_machine_is_looked_at_without_errors():

@@ -123,6 +123,12 @@ def test_one_that_is_in_this_process(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.stdout.split(), done.stderr) == ([str(library), "loaded", "22703", "22703"], "")
+    source, crash = tmp_path / "crash.c", tmp_path / "crash.so"
+    source.write_text("#include <unistd.h>\n__attribute__((constructor)) void begin(void) { _exit(3); }\n")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", crash, source], check=True, timeout=60)
+    code, reason = versions.load_elsewhere(str(crash))
+    assert code == 0
+    assert reason.startswith("the process that loaded it ended with 3")
     code, reason = versions.load_elsewhere(file(tmp_path / "broken.so"))
     assert code == 0
     assert "broken.so: file too short" in reason
@@ -181,6 +187,12 @@ def test_what_frameworks_were_built_for(nowhere, monkeypatch, tmp_path):
     ]
     info.write_text("build_info = dict([('is_cuda_build', True), ('is_rocm_build', False)])")
     assert versions.built_for_gpus("tensorflow")
+    monkeypatch.setattr(
+        versions, "folders_of", lambda package: [str(tmp_path)] if package == "jax_cuda13_plugin" else []
+    )
+    assert versions.built_for_gpus("jax")
+    assert versions.built_for_gpus("keras")
+    assert not versions.built_for_gpus("torch")
 
 
 def test_gpu_available(nowhere, monkeypatch, tmp_path, capsys):

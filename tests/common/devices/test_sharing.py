@@ -20,7 +20,14 @@ def test_ranks_that_share_are_named():
         "ranks 0, 1 and 2 on host a use one GPU (GPU-1), though a has 4: call torch.cuda.set_device(hvd.local_rank()) "
         "right after hvd.init(), or start with `horovodrun --gpus-per-worker 1`"
     )
+    (unmeant,) = warnings([*uses, Use(3, "b", "GPU-2"), Use(4, "a", "")], {"a": 2})
+    assert "though a has 2" in unmeant
+    assert (
+        "If that is not meant, call torch.cuda.set_device(hvd.local_rank()) right after hvd.init(), or start" in unknown
+    )
+    assert unknown.endswith("`horovodrun --gpus-per-worker 1`")
     (scarce,) = warnings(uses, {"a": 1})
+    assert scarce.endswith("is not used between them; start as many ranks as there are GPUs")
     assert "since a has no more than 1: they take turns on it" in scarce
     two = [*uses, Use(3, "a", "GPU-2"), Use(4, "a", "GPU-2"), Use(5, "b", "GPU-9"), Use(6, "b", "GPU-9")]
     on_a, on_b = warnings(two, {"a": 2})

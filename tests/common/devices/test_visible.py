@@ -35,6 +35,8 @@ NONE = Survey(reason="there is no driver")
         ("MIG-y", CUT, ["MIG-y"]),
         ("MIG-GPU-1/2/0", CUT, ["MIG-GPU-1/2/0"]),
         ("MIG-z", CUT, []),
+        ("MIG-GPU-2/1/0", CUT, []),  # that GPU is not cut
+        ("NoDevFiles", NONE, []),
         ("0,5", NONE, ["0", "5"]),  # nobody can be asked: believed
     ],
 )
