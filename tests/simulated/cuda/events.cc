@@ -146,8 +146,9 @@ int cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned flags) {
   Item item{.name = "wait for an event"};
   item.ready = [event, state = event->state, record] {
     if (state->is_done(record)) return true;
-    if (event->imported && state->destroyed) violation("a stream waits for an event that its exporter has destroyed");
-    return false;
+    if (!event->imported || !state->destroyed) return false;
+    violation("a stream waits for an event that its exporter has destroyed");
+    return true;
   };
   item.learn = [event, record](Clock& clock) { event->learn(record, clock); };
   return submit(*stream, std::move(item));

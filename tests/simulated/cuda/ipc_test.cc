@@ -100,13 +100,20 @@ TEST_CASE("ipc: peers that die leave what is mapped, events that never come, and
   CHECK(cuIpcCloseMemHandle(memory) == 0);
 }
 
-TEST_CASE("ipc: an importer that died is no reason to keep memory") {
+TEST_CASE("ipc: not in the process that exported it, and an importer that died is no reason to keep memory") {
   Gpu gpu;
-  CUdeviceptr memory = gpu.memory(4096);
+  CUdeviceptr memory = gpu.memory(4096), mine = 0;
   CUipcMemHandle handle;
   REQUIRE(cuIpcGetMemHandle(&handle, memory) == 0);
-  CUdeviceptr mine = 0;
-  CHECK(cuIpcOpenMemHandle_v2(&mine, handle, kIpcLazyPeerAccess) == kInvalidContext);  // not in the process that exported it
+  CHECK(cuIpcOpenMemHandle_v2(&mine, handle, kIpcLazyPeerAccess) == kInvalidContext);
+  std::string text;
+  for (char byte : handle.reserved) text += "0123456789abcdef"[byte >> 4 & 15], text += "0123456789abcdef"[byte & 15];
+  Process peer({"peer"}, {});
+  CHECK(peer.ask("import " + text) == "0");
+  CHECK(cuMemsetD8Async(memory, 9, 4096, nullptr) == 0);
+  gpu.finish(nullptr);
+  CHECK(peer.ask("first") == "9");
+  peer.kill_now();
   CHECK(cuMemFree_v2(memory) == 0);
 }
 
@@ -136,4 +143,21 @@ TEST_CASE("ipc: forbidden, or memory that cannot be exported") {
   CUevent event = gpu.event();
   CUipcEventHandle event_handle;
   CHECK(cuIpcGetEventHandle(&event_handle, event) == kInvalidHandle);
+}
+
+TEST_CASE("turns: on one GPU a process that spins costs the others whole slices") {
+  Gpu gpu;
+  Set slices("slice_ms", 20);
+  CUstream stream = gpu.stream();
+  Process peer({"peer"}, {"SIMCUDA_SLICE_MS=20"});
+  CHECK(peer.ask("close") == "0");
+  CHECK(peer.ask("spin") == "0");
+  while (peer.ask("spinning") != "1") std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < 5; ++i) {
+    gpu.finish(stream);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  CHECK(std::chrono::steady_clock::now() - start > std::chrono::milliseconds(40));
+  CHECK(peer.ask("open") == "0");
 }

@@ -37,13 +37,10 @@ Tables& tables() {
 }
 
 void* host_library() {
-  static void* const library = [] {
-    const char* path = std::getenv("SIMCUDA_KERNELS");
-    void* opened = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : nullptr;
-    if (!opened) violation(path ? dlerror() : "SIMCUDA_KERNELS names no library of kernels for the host");
-    return opened;
-  }();
-  return library;
+  const char* path = std::getenv("SIMCUDA_KERNELS");
+  void* opened = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : nullptr;  // never closed
+  if (!opened) violation(path ? dlerror() : "SIMCUDA_KERNELS names no library of kernels for the host");
+  return opened;
 }
 
 // Options: 5 is the buffer for what the compiler has to say, 6 its size.
@@ -107,10 +104,12 @@ int cuModuleGetFunction(CUfunction* out, CUmodule handle, const char* name) {
   auto module = tables().modules.find(handle);
   if (module == tables().modules.end() || module->second->context != call.context) return kInvalidHandle;
   auto entry = module->second->ptx.entries.find(name);
-  if (entry == module->second->ptx.entries.end() || !host_library()) return kNotFound;
+  if (entry == module->second->ptx.entries.end()) return kNotFound;
+  void* library = host_library();
+  if (!library) return kNotFound;
   const std::string symbol = std::string("hvd_kernel_") + name;
-  auto kernel = reinterpret_cast<HostKernel>(dlsym(host_library(), symbol.c_str()));
-  auto* bytes = static_cast<const size_t*>(dlsym(host_library(), (symbol + "_bytes").c_str()));
+  auto kernel = reinterpret_cast<HostKernel>(dlsym(library, symbol.c_str()));
+  auto* bytes = static_cast<const size_t*>(dlsym(library, (symbol + "_bytes").c_str()));
   if (!kernel || !bytes) {
     violation(symbol + " or its size is missing in SIMCUDA_KERNELS");
     return kNotFound;
@@ -154,7 +153,10 @@ int cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned grid_y, unsigned
     function->kernel(grid.data(), block.data(), copy->data(), simcuda_at);
     return 0;
   };
-  return submit(*stream, std::move(item));
+  if (int error = submit(*stream, std::move(item))) return error;
+  if (const char* blocking = std::getenv("CUDA_LAUNCH_BLOCKING"); !blocking || blocking != std::string("1") || stream->capture)
+    return kSuccess;
+  return call.wait([stream, mine = stream->submitted] { return stream->completed >= mine; });
 }
 
 }  // extern "C"

@@ -123,13 +123,23 @@ std::string hex(const char* bytes) {
   return text;
 }
 
+CUipcMemHandle from_hex(const std::string& text) {
+  CUipcMemHandle handle{};
+  for (size_t i = 0; i < 64 && 2 * i + 1 < text.size(); ++i)
+    handle.reserved[i] = static_cast<char>(std::stoi(text.substr(2 * i, 2), nullptr, 16));
+  return handle;
+}
+
 struct Peer {
   CUstream stream = nullptr;
   CUdeviceptr memory = 0;
   CUevent event = nullptr;
-  std::atomic<bool> open{true};
+  std::atomic<bool> open{true}, spinning{false};
 
-  std::string answer(const std::string& command, int number) {
+  std::string answer(const std::string& command, const std::string& argument) {
+    const int number = std::atoi(argument.c_str());
+    if (command == "import") return std::to_string(cuIpcOpenMemHandle_v2(&memory, from_hex(argument), kIpcLazyPeerAccess));
+    if (command == "first") return std::to_string(*static_cast<unsigned char*>(simcuda_at(memory, 1)));
     if (command == "alloc") {
       cuMemAlloc_v2(&memory, static_cast<size_t>(number));
       CUipcMemHandle handle;
@@ -147,6 +157,13 @@ struct Peer {
       open = false;
       simcuda_enqueue(stream, [](void*) {}, this, [](void* peer) { return static_cast<Peer*>(peer)->open.load() ? 1 : 0; });
     }
+    if (command == "spin")  // as a kernel that waits for another one
+      simcuda_enqueue(stream, [](void* peer) {
+        static_cast<Peer*>(peer)->spinning = true;
+        while (!static_cast<Peer*>(peer)->open) usleep(100);
+      }, this, nullptr);
+    if (command == "spinning") return spinning ? "1" : "0";
+    if (command == "close") open = false;
     if (command == "open") open = true;
     if (command == "record") return std::to_string(cuEventRecord(event, stream));
     if (command == "query") return std::to_string(cuEventQuery(event));
@@ -167,10 +184,9 @@ int peer() {
   EXPECT(cuStreamCreateWithPriority(&peer.stream, kStreamNonBlocking, 0) == 0);
   for (std::string line; std::getline(std::cin, line);) {
     std::istringstream words(line);
-    std::string command;
-    int number = 0;
-    words >> command >> number;
-    std::string answer = peer.answer(command, number);
+    std::string command, argument;
+    words >> command >> argument;
+    std::string answer = peer.answer(command, argument);
     for (char& c : answer)
       if (c == '\n') c = ' ';
     std::cout << answer << std::endl;

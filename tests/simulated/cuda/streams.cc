@@ -63,7 +63,7 @@ void run(Stream& stream, const Item& item, Lock& lock) {
   lock.unlock();
   int error = 0;
   {
-    Turn turn;
+    Turn turn(driver().devices[stream.context->device].uuid_text);
     Running running(&stream, item.name, item.kernel);
     error = item.run();
   }

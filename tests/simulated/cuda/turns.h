@@ -1,16 +1,18 @@
 // Processes on one GPU take turns, as without MPS: with SIMCUDA_SLICE_MS work starts only while this process has the GPU.
 #pragma once
 
+#include <string>
+
 namespace simcuda {
 
-// Held while work runs. A piece of work that runs past the slice goes on, but the GPU is others' meanwhile.
+// Held while work runs. Work that runs past the slice goes on, since nothing can stop it, but no other begins here until the next one.
 class Turn {
  public:
-  Turn();
+  explicit Turn(const std::string& device);
   ~Turn();
 
  private:
-  bool counted_ = false;
+  struct Slices* slices_ = nullptr;
 };
 
 }  // namespace simcuda
