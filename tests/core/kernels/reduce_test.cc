@@ -1,7 +1,7 @@
 // reduce_<dtype> and scale_<dtype> against the CPU's reduce_many and scale, bit for bit.
 #include <doctest/doctest.h>
 
-#include "host_kernels.h"
+#include "placed.h"
 
 using namespace hvd;
 using namespace hvd::testing;
@@ -134,11 +134,13 @@ TEST_CASE("scaling in place has the CPU's bits") {
 }
 
 TEST_CASE("a kernel with parameters that are all zeros does nothing") {
-  const std::vector<std::byte> zeros(sizeof(kernels::PackParameters));
-  const unsigned one[3] = {1, 1, 1}, threads[3] = {32, 1, 1};
-  for (const kernels::Kernel& k : kernels::all()) {
-    const std::string name = std::string("hvd_kernel_") + k.name;
-    CHECK(*static_cast<const size_t*>(host_symbol(name + "_bytes")) == k.parameter_bytes);
-    reinterpret_cast<HostKernel>(host_symbol(name))(one, threads, zeros.data(), same_address);
+  const kernels::PackParameters zeros{};  // the largest
+  for (size_t k = 0; k < kernels::all().size(); ++k) {
+    Placed nobodys(awkward(DType::uint8, 64, k), 0);
+    const std::vector<std::byte> before = nobodys.copy();
+    runner().launch(k, {1, 32}, &zeros);
+    CHECK(nobodys.copy() == before);
+    const std::string name = std::string("hvd_kernel_") + kernels::all()[k].name + "_bytes";
+    CHECK(*static_cast<const size_t*>(host_symbol(name)) == kernels::all()[k].parameter_bytes);
   }
 }

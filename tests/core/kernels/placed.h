@@ -1,38 +1,24 @@
-// The kernels of libhvd_kernels_host.so (tests/simulated/kernels) by name, and data at chosen distances from a boundary of 16 bytes.
+// Data for kernels at chosen distances from a boundary of 16 bytes, data that is awkward, and when results are the same.
 #pragma once
-#include <dlfcn.h>
 #include <doctest/doctest.h>
 
+#include <bit>
 #include <cstring>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "base/half.h"
 #include "collectives/reduce.h"
-#include "kernels/launch.h"
+#include "runner.h"
 
 namespace hvd::testing {
 
-using HostKernel = void (*)(const unsigned grid[3], const unsigned block[3], const void* parameters, void* (*at)(uint64_t, size_t));
-
-inline void* host_symbol(const std::string& name) {
-  static void* const library = dlopen(HVD_KERNELS_HOST, RTLD_NOW | RTLD_LOCAL);
-  REQUIRE_MESSAGE(library, dlerror());
-  void* const symbol = dlsym(library, name.c_str());
-  REQUIRE_MESSAGE(symbol, name);
-  return symbol;
-}
-
-// Addresses are the host's own here.
-inline void* same_address(uint64_t address, size_t) { return reinterpret_cast<void*>(address); }
-
 template <class Parameters>
 void launch(size_t kernel, kernels::Geometry geometry, const Parameters& parameters) {
-  const kernels::Kernel& k = kernels::all()[kernel];
-  REQUIRE(k.parameter_bytes == sizeof parameters);
-  const unsigned grid[3] = {geometry.blocks, 1, 1}, block[3] = {geometry.threads, 1, 1};
-  reinterpret_cast<HostKernel>(host_symbol(std::string("hvd_kernel_") + k.name))(grid, block, &parameters, same_address);
+  REQUIRE(kernels::all()[kernel].parameter_bytes == sizeof parameters);
+  runner().launch(kernel, geometry, &parameters);
 }
 
 // So many bytes, `shift` after a multiple of 16, with guards on both sides that must stay as they are.
@@ -43,30 +29,31 @@ class Placed {
 #else
   static constexpr size_t kBehind = 32;
 #endif
-  Placed(size_t bytes, size_t shift) : bytes_(bytes), memory_(32 + shift + bytes + kBehind, std::byte{0x5a}) {
-    begin_ = memory_.data() + 32 + shift;
-    REQUIRE(reinterpret_cast<uintptr_t>(memory_.data()) % 16 == 0);
+  Placed(size_t bytes, size_t shift)
+      : bytes_(bytes), all_(32 + shift + bytes + kBehind), memory_(runner().take(all_)), begin_(memory_.get() + 32 + shift) {
+    REQUIRE(reinterpret_cast<uintptr_t>(memory_.get()) % 16 == 0);
+    memset(memory_.get(), 0x5a, all_);
   }
-  Placed(const std::vector<std::byte>& data, size_t shift) : Placed(data.size(), shift) { fill(data); }
-  Placed(const Placed&) = delete;
-  Placed(Placed&& other) = default;
-  void fill(const std::vector<std::byte>& data) {
+  Placed(const std::vector<std::byte>& data, size_t shift) : Placed(data.size(), shift) {
     if (!data.empty()) memcpy(begin_, data.data(), data.size());
   }
   std::byte* data() { return begin_; }
-  uint64_t address() const { return reinterpret_cast<uint64_t>(begin_); }
+  uint64_t address() const { return runner().address(begin_); }
   size_t size() const { return bytes_; }
   std::vector<std::byte> copy() const { return {begin_, begin_ + bytes_}; }
   bool guards_stand() const {
-    for (const std::byte* p = memory_.data(); p < memory_.data() + memory_.size(); ++p) {
+    for (const std::byte* p = memory_.get(); p < memory_.get() + all_; ++p) {
       if ((p < begin_ || p >= begin_ + bytes_) && *p != std::byte{0x5a}) return false;
     }
     return true;
   }
 
  private:
-  size_t bytes_;
-  std::vector<std::byte> memory_;
+  struct GiveBack {
+    void operator()(std::byte* piece) const { runner().give_back(piece); }
+  };
+  size_t bytes_, all_;
+  std::unique_ptr<std::byte, GiveBack> memory_;
   std::byte* begin_;
 };
 
