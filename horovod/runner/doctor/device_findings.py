@@ -16,6 +16,7 @@ def gpus(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
     """Is there a driver that works, and may ranks use the GPUs?"""
     for answer, report in _devices(answers):
         yield from _driver(answer.host, report)
+        yield from _tried(answer, report)
         yield from _modes(answer, report)
         yield from _enough(answer, report)
 
@@ -55,6 +56,32 @@ def _driver(host: str, report: DeviceReport) -> Iterator[Finding]:
             f"PyTorch is built for CUDA {report.torch_cuda}, and the driver {report.survey.driver} knows CUDA up to "
             f"{report.survey.cuda}",
             "a newer driver, or a PyTorch for an older CUDA",
+        )
+
+
+_ADVICE = {  # by the number that cuInit answers
+    "(46)": "somebody else has the GPU for itself (compute mode); wait, or `nvidia-smi -c 0` as root",
+    "(100)": "CUDA sees none of them: CUDA_VISIBLE_DEVICES, or /dev/nvidia* that are not in this container",
+    "(802)": "the manager of NVSwitch does not run: `systemctl start nvidia-fabricmanager`, in the driver's version",
+    "(803)": "the driver was updated and its old kernel module runs still, or the container has an older libcuda.so.1",
+    "(999)": "`modprobe nvidia_uvm` as root; or an MPS daemon that has failed: look at its log",
+}
+
+
+def _tried(answer: HostAnswer, report: DeviceReport) -> Iterator[Finding]:
+    if report.cuda_error:
+        advice = next(
+            (text for code, text in _ADVICE.items() if code in report.cuda_error), "does nvidia-smi work there?"
+        )
+        yield Finding(WARN, "GPU", answer.host, f"CUDA does not start: {report.cuda_error}", advice)
+    if report.ipc_error and answer.slots > 1:
+        yield Finding(
+            WARN,
+            "links",
+            answer.host,
+            f"processes cannot share memory of GPUs (CUDA IPC): {report.ipc_error}",
+            "their data goes through the host's memory, more slowly. Containers: --ipc=host, and --pid=host where each "
+            "rank has its own; MIG devices and some sandboxes cannot",
         )
 
 

@@ -1,5 +1,5 @@
-"""Examines the GPUs of the host that this process runs on, and what ranks need for them. Nothing here raises, and CUDA
-is not started. NCCL is loaded by a process of its own.
+"""Examines the GPUs of the host that this process runs on, and what ranks need for them. Nothing here raises. CUDA is
+started, and NCCL loaded, by processes of their own.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from horovod.common.devices import affinity, libraries, nvml, versions, visible
+from horovod.common.devices import affinity, libraries, nvml, trying, versions, visible
 from horovod.common.devices.libraries import Library
 from horovod.runner.doctor.report import DeviceReport, Place
 
@@ -27,6 +27,7 @@ def examine(environ: Mapping[str, str] = os.environ, root: str = "/") -> DeviceR
     nvtx = libraries.nvtx(environ)
     code, nccl_error = _nccl(library)
     cuda, rocm = versions.torch_builds()
+    tried = trying.try_cuda(libraries.driver(environ)) if survey.gpus and not driver_error else trying.Tried()
     return DeviceReport(
         survey=survey,
         usable=visible.choices(environ, survey)[0][:1024],
@@ -35,6 +36,8 @@ def examine(environ: Mapping[str, str] = os.environ, root: str = "/") -> DeviceR
         hardware=hardware,
         driver=libraries.driver(environ)[:4000],
         driver_error=driver_error[:4000],
+        cuda_error=tried.cuda[:4000],
+        ipc_error=tried.ipc[:4000],
         jit=libraries.of_system(libraries.JIT, environ),
         cache=cache[:4000],
         cache_error=cache_error[:4000],

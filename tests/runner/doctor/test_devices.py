@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -63,6 +64,8 @@ ALONE = [
         "PyTorch is built for CUDA 13.0, but libcuda.so.1 cannot be loaded: x",
     ),
     ({"driver_error": "libcuda.so.1: x"}, "NVIDIA's driver knows 2 GPUs, but libcuda.so.1: x"),
+    ({"cuda_error": "cuInit answers X (803)"}, "CUDA does not start: cuInit answers X (803)"),
+    ({"ipc_error": "cuIpcX answers Y"}, "processes cannot share memory of GPUs (CUDA IPC): cuIpcX answers Y"),
     (
         {"survey": msgspec.structs.replace(SURVEY, cuda="12.8")},
         "PyTorch is built for CUDA 13.0, and the driver 580.82.07 knows CUDA up to 12.8",
@@ -127,6 +130,7 @@ def test_what_concerns_several_hosts():
         "drivers differ: 550.1 on b; 580.82.07 on a",
         "versions differ: 2.21.5 on b; 2.28.9 on a",
     ]
+    assert found(on_host(slots=1, ipc_error="x")) == []
     # InfiniBand matters between hosts only.
     indirect = {"direct": "", "limits": {"memlock": (8 << 20, 8 << 20)}}
     assert found(on_host(**indirect)) == []
@@ -196,7 +200,10 @@ def test_a_host_is_examined(tmp_path, monkeypatch):
 def test_the_command_shows_gpus(tmp_path):
     """The launcher's own CUDA_VISIBLE_DEVICES does not reach workers, but limits what can be given to them."""
     build(tmp_path)
+    source = Path(__file__).parents[2] / "common/devices/driver.c"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", tmp_path / "libcuda.so.1", source], check=True, timeout=60)
     environ = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": "1"}
+    environ |= {"FAKE_MEMORY": str(tmp_path / "memory"), "FAKE_OPEN": "1"}
     environ["SIMNVML"] = "name=H200,bus=3b;name=H200,bus=5d,node=1"
     command = [sys.executable, "-m", "horovod.runner.launch", "--doctor", "-np", "3", "--gpus-per-worker", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environ)
@@ -207,6 +214,7 @@ def test_the_command_shows_gpus(tmp_path):
     row = r"^localhost +1 +H200 +141 GiB +9\.0 +default +0000:5d:00\.0 +GPU-0000.*1 +CPUs 4-7$"
     assert re.search(row, out, re.MULTILINE), out
     assert re.search(r"^localhost +between NUMA nodes; no peer access: the I/O hub does .* +0-1$", out, re.MULTILINE)
+    assert "(CUDA IPC): cuIpcOpenMemHandle_v2 answers error 1\n     -> their data goes through the host's" in out
     assert (
         "FAIL GPU: localhost: --gpus-per-worker 1 for 3 workers needs 3 GPUs on this host, where only 1 GPU can be "
         "used (CUDA_VISIBLE_DEVICES there is '1')\n     -> start fewer workers there, or let them share GPUs without "

@@ -1,0 +1,91 @@
+"""Whether CUDA starts on this host, and whether processes may share memory of a GPU: found by processes that try it
+(``trial``), so that the one that asks stays without CUDA."""
+
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from horovod.common.devices import trial
+
+SECONDS: Final = 60.0
+_PROGRAM: Final = str(Path(trial.__file__))
+
+
+class Tried(NamedTuple):
+    """Why something does not work; empty: it does."""
+
+    cuda: str = ""
+    """CUDA does not start."""
+    ipc: str = ""
+    """A process cannot read what another one has on the GPU."""
+
+
+def try_cuda(driver: str, seconds: float = SECONDS) -> Tried:
+    """Takes some seconds, and some hundred MB of the first GPU meanwhile. Never raises."""
+    deadline = time.monotonic() + seconds
+    try:
+        owner = _start("own", driver)
+    except OSError as error:
+        return Tried(cuda=f"it cannot be tried: {error}")
+    try:
+        started = _line(owner, deadline)
+        if started != "ok started":
+            return Tried(cuda=_reason(started))
+        handle = _line(owner, deadline)
+        if not handle.startswith("ok "):
+            return Tried(ipc=_reason(handle))
+        other = _start("open", driver, handle.removeprefix("ok "))
+        try:
+            answer = _line(other, deadline)
+        finally:
+            _end(other, deadline)
+        return Tried(ipc="" if answer == "ok read" else _reason(answer))
+    except OSError as error:
+        return Tried(ipc=f"it cannot be tried: {error}")
+    finally:
+        _end(owner, deadline)
+
+
+def _start(*arguments: str) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", _PROGRAM, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        bufsize=0,
+    )
+
+
+def _line(process: "subprocess.Popen[bytes]", deadline: float) -> str:
+    """Its next line. What it says when it does not say anything begins with "no", too."""
+    assert process.stdout is not None
+    text = b""
+    while not text.endswith(b"\n"):
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
+            return "no nothing comes of it: it takes longer than it should"
+        piece = process.stdout.read(1)
+        if not piece:
+            return f"no the process that tried it ended with {process.wait()}"
+        text += piece
+    return text.decode(errors="replace").strip()
+
+
+def _reason(line: str) -> str:
+    return line.removeprefix("no ")[:2000]
+
+
+def _end(process: "subprocess.Popen[bytes]", deadline: float) -> None:
+    """It ends with its input. One that does not is in the driver, and is killed."""
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
+    for patience in (max(0.1, min(5.0, deadline - time.monotonic())), 5.0):
+        try:
+            process.wait(patience)
+            return
+        except subprocess.TimeoutExpired:
+            process.kill()  # where it is in the kernel even that does not end it
