@@ -11,6 +11,7 @@ import ctypes
 import importlib.util
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -39,7 +40,8 @@ class Library(NamedTuple):
 
     path: str
     source: str
-    """What led to it: a variable's name, "loaded already", "a package of Python", "PyTorch", "the system"."""
+    """What led to it: a variable's name, "loaded already", "a package of Python", "beside Python" (as in conda's
+    environments), "PyTorch", "the system"."""
 
 
 class Missing(NamedTuple):
@@ -103,6 +105,8 @@ def _nccls(environ: Mapping[str, str]) -> Iterator[Library]:
             yield Library(path, LOADED)
     for path in in_packages(_NCCL_WHEEL):
         yield Library(path, "a package of Python")
+    if path := _file(os.path.join(sys.prefix, "lib", NCCL)):
+        yield Library(path, "beside Python")
     if path := of_system(NCCL, environ):
         yield Library(path, "the system")
     for path in beside_torch("librccl.so"):

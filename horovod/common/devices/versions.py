@@ -15,6 +15,7 @@ MINIMUM: Final = 21800
 """The oldest NCCL that ranks use: it is the first that splits communicators."""
 
 PACKAGES: Final = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
+_JAX_PLUGINS: Final = ("jax_cuda13_plugin", "jax_cuda12_plugin", "jax_rocm7_plugin", "jax_rocm60_plugin")
 SECONDS: Final = 20.0
 _WORDS: Final = rb"NCCL version (\d+\.\d+\.\d+)"
 _LOAD: Final = """
@@ -123,7 +124,7 @@ def built_for_gpus(framework: str) -> bool:
         text = _first_text("tensorflow", "python/platform/build_info.py")
         return any(f"('is_{kind}_build', True)" in text for kind in ("cuda", "rocm"))
     if framework == "jax":
-        return any(map(folders_of, ("jax_cuda13_plugin", "jax_cuda12_plugin", "jax_rocm60_plugin")))
+        return any(map(folders_of, _JAX_PLUGINS))
     return framework == "keras" and any(map(built_for_gpus, ("torch", "tensorflow", "jax")))
 
 

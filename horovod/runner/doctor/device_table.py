@@ -17,8 +17,11 @@ def count(report: DeviceReport) -> str:
     """8 (H200), 4 of 8 (H200)."""
     found = report.survey.gpus
     if not found:
-        hidden = sum(map(len, report.hardware.values()))
-        return f"{hidden} without a driver" if hidden else "none"
+        notes = {"NVIDIA": "without a driver that works", "AMD": "of AMD, which are not looked into"}
+        texts = [
+            f"{len(addresses)} {notes.get(vendor, vendor)}" for vendor, addresses in sorted(report.hardware.items())
+        ]
+        return ", ".join(texts) or "none"
     names = sorted({gpu.name for gpu in found})
     total = sum(len(gpu.slices) if gpu.mig else 1 for gpu in found)
     some = f"{len(report.usable)} of {total}" if len(report.usable) < total else str(total)

@@ -35,6 +35,7 @@ def nowhere(monkeypatch):
     monkeypatch.setattr(libraries, "_SYSTEM", ())
     monkeypatch.setattr(libraries, "_ROCM", "/nowhere")
     monkeypatch.setattr(libraries, "CACHE", "/nowhere")
+    monkeypatch.setattr(sys, "prefix", "/nowhere")
 
 
 def file(path):
@@ -55,13 +56,16 @@ def test_the_order_in_which_nccl_is_looked_for(nowhere, monkeypatch, tmp_path):
     system = file(tmp_path / "system/libnccl.so.2")
     environ = {"LD_LIBRARY_PATH": f"/nowhere::{tmp_path}/system"}
     assert libraries.nccl(environ) == Library(system, "the system")
+    beside = file(tmp_path / "conda/lib/libnccl.so.2")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "conda"))
+    assert libraries.nccl(environ) == Library(beside, "beside Python")
     package = file(tmp_path / "nvidia/nccl/lib/libnccl.so.2")
     assert libraries.nccl(environ) == Library(package, "a package of Python")
     monkeypatch.setattr(libraries, "loaded", lambda name: f"/torch/{name}")
     assert libraries.nccl(environ) == Library("/torch/libnccl.so.2", "loaded already")
     assert libraries.nccl_search({**environ, "HOROVOD_NCCL_LIBRARY": " x.so "}) == (
         "x.so",
-        [package, system, amd, "libnccl.so.2", "librccl.so.1"],
+        [package, beside, system, amd, "libnccl.so.2", "librccl.so.1"],
     )
     chosen = file(tmp_path / "mine.so")
     assert libraries.nccl({**environ, "HOROVOD_NCCL_LIBRARY": chosen}) == Library(chosen, "HOROVOD_NCCL_LIBRARY")

@@ -147,7 +147,9 @@ def test_what_concerns_several_hosts():
 def test_rows():
     assert device_table.count(GOOD) == "2 (H200)"
     assert device_table.count(msgspec.structs.replace(GOOD, usable=["1"])) == "1 of 2 (H200)"
-    assert device_table.count(DeviceReport(Survey(), hardware={"AMD": ["x"]})) == "1 without a driver"
+    hidden = DeviceReport(Survey(), hardware={"NVIDIA": ["x", "y"], "AMD": ["z"]})
+    assert device_table.count(hidden) == "1 of AMD, which are not looked into, 2 without a driver that works"
+    assert device_table.count(DeviceReport(Survey())) == "none"
     assert device_table.driver(msgspec.structs.replace(GOOD, mps="/tmp/m")) == "580.82.07, CUDA 13.0, MPS in /tmp/m"
     assert device_table.nccl(GOOD) == "2.28.9 (nvidia-nccl-cu13: /site/nvidia/nccl/lib/libnccl.so.2)"
     assert device_table.direct(GOOD) == "mlx5_0 400 Gb/sec (4X NDR); GPUDirect by nvidia_peermem"
