@@ -188,12 +188,36 @@ HVD_KERNEL_INLINE void each_word(Words<N> (&a)[K], const Words<N> (&b)[K], Apply
   }
 }
 
+// Integers of 8 and 16 bits, all lanes of a word at once: sums of both, and of 8 bits minima and maxima, which with two lanes are longer
+// so. kUpper: the upper bit of each lane.
+template <class T>
+struct Narrow {
+  static constexpr int kBits = 8 * sizeof(T);
+  static constexpr uint32_t kUpper = sizeof(T) == 1 ? 0x80808080 : 0x80008000;
+  // The upper bits are added without their carries, which would go to the next lane.
+  HVD_KERNEL_INLINE static uint32_t sum(uint32_t a, uint32_t b) { return ((a & ~kUpper) + (b & ~kUpper)) ^ ((a ^ b) & kUpper); }
+  // All ones in the lanes where a < b: there a - b borrows. Signed numbers are in the order of unsigned ones when their upper bits are
+  // turned.
+  HVD_KERNEL_INLINE static uint32_t less(uint32_t a, uint32_t b) {
+    if constexpr (static_cast<T>(-1) < static_cast<T>(0)) a ^= kUpper, b ^= kUpper;
+    const uint32_t difference = ((a | kUpper) - (b & ~kUpper)) ^ ((a ^ ~b) & kUpper);
+    const uint32_t borrows = ((~a & b) | ((~a | b) & difference)) & kUpper;
+    return (borrows >> (kBits - 1)) * ((1u << kBits) - 1);
+  }
+  HVD_KERNEL_INLINE static uint32_t min(uint32_t a, uint32_t b) {
+    const uint32_t first = less(a, b);
+    return (a & first) | (b & ~first);
+  }
+  HVD_KERNEL_INLINE static uint32_t max(uint32_t a, uint32_t b) {
+    const uint32_t first = less(b, a);
+    return (a & first) | (b & ~first);
+  }
+};
+
 template <class T, int K, int N>
 HVD_KERNEL_INLINE void add(Words<N> (&a)[K], const Words<N> (&b)[K]) {
   if constexpr (sizeof(T) < 4) {
-    // The upper bit of each lane is added without its carry, which would go to the next lane.
-    constexpr uint32_t kUpper = sizeof(T) == 1 ? 0x80808080 : 0x80008000;
-    each_word(a, b, [](uint32_t x, uint32_t y) { return ((x & ~kUpper) + (y & ~kUpper)) ^ ((x ^ y) & kUpper); });
+    each_word(a, b, [](uint32_t x, uint32_t y) { return Narrow<T>::sum(x, y); });
   } else {
     each_lane<T>(a, b, [](T x, T y) { return Number<T>::sum(x, y); });
   }
@@ -206,6 +230,13 @@ HVD_KERNEL_INLINE void combine(Words<N> (&a)[K], const Words<N> (&b)[K], Op op) 
   if constexpr (kIsTruth<E>) {
     if (op == Op::min || op == Op::product) return each_word(a, b, [](uint32_t x, uint32_t y) { return truths(x) & truths(y); });
     return each_word(a, b, [](uint32_t x, uint32_t y) { return truths(x | y); });
+  } else if constexpr (sizeof(Acc) == 1) {
+    switch (op) {
+      case Op::min: return each_word(a, b, [](uint32_t x, uint32_t y) { return Narrow<Acc>::min(x, y); });
+      case Op::max: return each_word(a, b, [](uint32_t x, uint32_t y) { return Narrow<Acc>::max(x, y); });
+      case Op::product: return each_lane<Acc>(a, b, [](Acc x, Acc y) { return Number<Acc>::product(x, y); });
+      default: return add<Acc>(a, b);
+    }
   } else {
     switch (op) {
       case Op::min: return each_lane<Acc>(a, b, [](Acc x, Acc y) { return Number<Acc>::min(x, y); });

@@ -1,6 +1,6 @@
 // The engine's kernels, all of them. Compiled to kernels.ptx, which is committed, by `make kernels` (after any change of a file that is
 // included here), and for the host by tests/simulated/kernels. Each has one parameter (parameters.h); grids and blocks have one dimension,
-// of any size, and no thread waits for another.
+// blocks at most kThreads threads, and no thread waits for another.
 //
 // Bits equal the CPU's (collectives/reduce.cc) for everything that is a number: the order of additions, no contraction (-fmad=false), no
 // flushing of denormals, and the formulas of base/half.h. Which NaN a NaN is may differ.

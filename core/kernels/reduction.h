@@ -60,8 +60,9 @@ struct Access {
     } else {
       y = narrow<E, kLanes>(x);
     }
+    const uint32_t count = p.destination_count;
     HVD_KERNEL_ROLL
-    for (uint32_t i = 0; i < p.destination_count; ++i) write(p.destinations[i] + offset, y);
+    for (uint32_t i = 0; i < count; ++i) write(p.destinations[i] + offset, y);
   }
 };
 
