@@ -9,6 +9,7 @@ namespace hvd::kernels {
 namespace {
 
 constexpr uint64_t kVectorBytes = 16, kBlocksPerMultiprocessor = 4;
+constexpr uint64_t kSliceBytes = 512;  // so that no two ranks write to one line of the cache
 // Chunks are multiples of this, so that pieces that begin at a multiple of 16 bytes are cut at such.
 constexpr uint64_t kChunkStep = 4096;
 
@@ -75,6 +76,12 @@ Geometry geometry(uint64_t elements, size_t element_bytes, int multiprocessors) 
   const uint64_t most = kBlocksPerMultiprocessor * static_cast<uint64_t>(std::max(multiprocessors, 1));
   const uint64_t wanted = divided_up(elements * element_bytes, kVectorBytes * kThreads);
   return {static_cast<uint32_t>(std::clamp<uint64_t>(wanted, 1, most)), kThreads};
+}
+
+Slice slice_of(uint64_t elements, size_t element_bytes, uint64_t part, uint64_t parts) {
+  const uint64_t step = kSliceBytes / element_bytes;
+  const uint64_t each = divided_up(divided_up(elements, step), parts) * step;
+  return {std::min(part * each, elements), std::min((part + 1) * each, elements)};
 }
 
 size_t fill(PackParameters* p, std::span<const Move> moves, size_t element_bytes, int multiprocessors) {

@@ -44,6 +44,12 @@ struct Geometry {
 // For reduce and scale of so many elements. multiprocessors: of the device, at least 1.
 Geometry geometry(uint64_t elements, size_t element_bytes, int multiprocessors);
 
+// What one of `parts` ranks reduces where each reduces a part: [begin, end), cut at multiples of 512 bytes; parts at the end may be empty.
+struct Slice {
+  uint64_t begin, end;
+};
+Slice slice_of(uint64_t elements, size_t element_bytes, uint64_t part, uint64_t parts);
+
 // One tensor on its way into a fusion buffer or out of it; source 0: zeros.
 struct Move {
   uint64_t source, destination, elements;

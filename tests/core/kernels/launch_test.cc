@@ -58,6 +58,25 @@ TEST_CASE("small work spreads over all multiprocessors, large work stays in loop
   CHECK(geometry(7, 1, 1).threads == kThreads);
 }
 
+TEST_CASE("slices are whole lines, follow one another and leave nothing out") {
+  for (size_t bytes : {1, 2, 4, 8}) {
+    for (uint64_t elements : {0, 1, 127, 128, 129, 5000, 100000}) {
+      for (uint64_t parts : {1, 2, 3, 8}) {
+        uint64_t at = 0;
+        for (uint64_t part = 0; part < parts; ++part) {
+          const Slice slice = slice_of(elements, bytes, part, parts);
+          CHECK(slice.begin == at);
+          CHECK(slice.end >= slice.begin);
+          CHECK((slice.begin == elements || slice.begin * bytes % 512 == 0));
+          at = slice.end;
+        }
+        CHECK(at == elements);
+      }
+    }
+  }
+  CHECK(slice_of(1024, 4, 1, 4).begin == 256);
+}
+
 TEST_CASE("pieces are cut into chunks that fill the device and are at most 64 KiB") {
   auto p = std::make_unique<PackParameters>();
   const Move small[] = {{16, 32, 100}, {64, 128, 0}, {256, 512, 2049}};
