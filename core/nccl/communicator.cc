@@ -1,8 +1,8 @@
 #include "nccl/communicator.h"
 
-#include <thread>
 #include <vector>
 
+#include "base/thread.h"
 #include "nccl/collectives.h"
 
 namespace hvd::nccl {
@@ -33,7 +33,7 @@ size_t warm_up_bytes(int size) { return 2 * kTiny * sizeof(float) * static_cast<
 std::shared_ptr<Communicator> Communicator::make(const Library& library, const Surroundings& surroundings, const UniqueId& id, int size,
                                                  int rank, const WarmUp& warm_up) {
   std::shared_ptr<Communicator> c(new Communicator(library, surroundings, size, rank));
-  std::thread([c, id, warm_up] { c->create(id, warm_up); }).detach();
+  thread_without_signals([c, id, warm_up] { c->create(id, warm_up); }).detach();
   return c;
 }
 
@@ -160,7 +160,7 @@ std::shared_ptr<Ending> Ending::start(Way way, Communicators communicators, Stat
     return ending;
   }
   // One thread for all: they are of one device, or each would need the context of its own.
-  std::thread([ending, well = std::move(well), others = std::move(others)] {
+  thread_without_signals([ending, well = std::move(well), others = std::move(others)] {
     Status s;
     {
       Inside inside((well.empty() ? others : well).front()->surroundings());
@@ -177,21 +177,32 @@ std::shared_ptr<Ending> Ending::start(Way way, Communicators communicators, Stat
 }
 
 Status Ending::abort_all(Communicators communicators) {
-  std::vector<Handle> handles;
+  std::vector<Communicator*> there;
   for (const auto& c : communicators) {
-    if (c->wait_for_handle()) handles.push_back(c->handle());
+    if (c->wait_for_handle()) there.push_back(c.get());
   }
-  if (handles.empty()) return {};
-  const Library& l = communicators.front()->library();
-  const bool grouped = l.aborts_in_groups() && handles.size() > 1;
-  Status first;
-  auto note = [&](Result r, const char* what) {
-    if (Status s = status_of(l, r, what, nullptr); first.ok()) first = std::move(s);
-  };
-  if (grouped) note(l.group_start(), "ncclGroupStart");
-  for (const Handle handle : handles) note(l.comm_abort(handle), "ncclCommAbort");
-  if (grouped) note(l.group_end(), "ncclGroupEnd");
-  return first;
+  if (there.empty()) return {};
+  const Library& l = there.front()->library();
+  std::vector<Status> said(there.size());
+  if (there.size() == 1 || l.aborts_in_groups()) {
+    if (there.size() > 1) said.push_back(status_of(l, l.group_start(), "ncclGroupStart", nullptr));
+    for (Communicator* c : there) said.push_back(status_of(l, l.comm_abort(c->handle()), "ncclCommAbort", nullptr));
+    if (there.size() > 1) said.push_back(status_of(l, l.group_end(), "ncclGroupEnd", nullptr));
+  } else {
+    // One may wait for the kernels of another, which end only when that is aborted too.
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < there.size(); ++i) {
+      threads.push_back(thread_without_signals([&, i] {
+        Inside inside(there[i]->surroundings());
+        said[i] = status_of(l, l.comm_abort(there[i]->handle()), "ncclCommAbort", nullptr);
+      }));
+    }
+    for (std::thread& t : threads) t.join();
+  }
+  for (Status& s : said) {
+    if (!s.ok()) return std::move(s);
+  }
+  return {};
 }
 
 Status Ending::destroy_all(Communicators communicators) {
@@ -219,7 +230,7 @@ Status Ending::outcome() const {
   if (!done_.load(std::memory_order_acquire)) {
     std::string seconds = std::to_string(seconds_);
     seconds.resize(seconds.find('.') + 2);
-    return {Code::timeout, what_ + " did not end within " + seconds + " s; what they hold is left to the end of the process"};
+    return {Code::timeout, what_ + " did not end within " + seconds + " s; what it holds is left to the end of the process"};
   }
   std::lock_guard lock(mutex_);
   return outcome_;

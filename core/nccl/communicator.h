@@ -112,8 +112,8 @@ class Ending {
 };
 
 // After the loss of a rank. The owner has marked the operations as failed *before*: their events now fire over garbage. Communicators that
-// are still being made may be among them. From 2.22 on all in one group, as they can only end together; before one after another. Every
-// rank of the host has to do so. `why`: what later calls on them return.
+// are still being made may be among them. From 2.22 on all in one group, as they can only end together; before that each on a thread of its
+// own. Every rank of the host has to do so. `why`: what later calls on them return.
 std::shared_ptr<Ending> abort(std::span<const std::shared_ptr<Communicator>> communicators, Status why, double seconds);
 
 // When everybody is well and nothing is in flight: waits for what is enqueued, then for the other ranks of the host, which do the same in

@@ -12,7 +12,7 @@
 
 namespace hvd::nccl {
 
-// Element types of tensors that the decision knows; more than NCCL has. Those that the engine has no DType for are known by their names.
+// Element types of tensors that the decision knows; more than NCCL has, and more than the engine has.
 enum class Element : uint8_t {
   int8,
   uint8,

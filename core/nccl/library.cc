@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <memory>
+#include <mutex>
 #include <string_view>
 
 namespace hvd::nccl {
@@ -72,6 +73,14 @@ std::string fill(void* handle, const std::string& asked, Library* l) {
   return {};
 }
 
+// For as long as the process lives, threads at its end included.
+const Library* keep(std::unique_ptr<Library> library) {
+  static auto* const mutex = new std::mutex;
+  static auto* const all = new std::vector<std::unique_ptr<Library>>;
+  std::lock_guard lock(*mutex);
+  return all->emplace_back(std::move(library)).get();
+}
+
 // Handles are never closed: NCCL has threads of its own.
 const Library* try_one(const std::string& name, int flags, std::string* reasons) {
   void* handle = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | flags);
@@ -80,7 +89,7 @@ const Library* try_one(const std::string& name, int flags, std::string* reasons)
     auto library = std::make_unique<Library>();
     library->loaded_before = (flags & RTLD_NOLOAD) != 0;
     reason = fill(handle, name, library.get());
-    if (reason.empty()) return library.release();
+    if (reason.empty()) return keep(std::move(library));
   } else if ((flags & RTLD_NOLOAD) == 0) {
     const char* said = ::dlerror();
     reason = said ? said : name + " cannot be loaded";

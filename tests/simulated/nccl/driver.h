@@ -1,0 +1,23 @@
+// The simulated CUDA driver under this NCCL: its extra exports (tests/simulated/cuda/simcuda.h), found at run time.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace simnccl {
+
+struct Driver {
+  void (*enqueue)(void* stream, void (*work)(void*), void* argument, int (*ready)(void*)) = nullptr;
+  void* (*at)(uint64_t address, size_t bytes) = nullptr;
+  int (*current_device)() = nullptr;
+  const char* (*uuid)(int device) = nullptr;
+  void (*report_violation)(const char* text) = nullptr;
+  int (*get_context)(void** context) = nullptr;
+  int (*push_context)(void* context) = nullptr;
+
+  bool found() const { return enqueue && at && current_device && uuid && report_violation && get_context && push_context; }
+  void violation(const char* text) const;
+};
+// What the process has loaded as libcuda.so.1, or SIMCUDA_LIBRARY. Looked for until it is there.
+const Driver& driver();
+
+}  // namespace simnccl

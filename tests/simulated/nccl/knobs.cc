@@ -1,0 +1,178 @@
+#include "knobs.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "driver.h"
+#include "simnccl.h"
+
+namespace simnccl {
+namespace {
+
+constexpr const char* kNames[] = {"version",  "report",      "fail",        "hang",     "patience_ms", "lazy",
+                                  "delay_us", "abort_waits", "hostid_rank", "blocking", "hostid"};
+
+struct State {
+  std::mutex mutex;
+  std::map<std::string, std::string> knobs;
+  std::map<std::string, uint64_t> calls;          // all
+  std::map<std::string, uint64_t> counted;        // since the knobs were set, of the rank that is meant
+  std::string last_error;
+  std::atomic<int> kernels{0};
+
+  State() {
+    for (const char* name : kNames) {
+      std::string variable = name;
+      for (char& c : variable) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+      variable = variable == "BLOCKING" ? "NCCL_COMM_BLOCKING" : variable == "HOSTID" ? "NCCL_HOSTID" : "SIMNCCL_" + variable;
+      if (const char* value = std::getenv(variable.c_str())) knobs[name] = value;
+    }
+  }
+};
+
+State& state() {
+  static State* const s = new State;  // outlives every thread
+  return *s;
+}
+
+// NAME:K[@RANK][=RESULT], or without NAME.
+struct Order {
+  std::string name;
+  uint64_t k = 0;
+  int rank = -1;
+  int result = 0;
+};
+Order parse(const std::string& text, bool named) {
+  Order order;
+  size_t at = 0;
+  if (named) {
+    at = text.find(':');
+    if (at == std::string::npos) return order;
+    order.name = text.substr(0, at++);
+  }
+  order.k = std::strtoull(text.c_str() + at, nullptr, 10);
+  if (const size_t rank = text.find('@', at); rank != std::string::npos) order.rank = std::atoi(text.c_str() + rank + 1);
+  if (const size_t result = text.find('=', at); result != std::string::npos) order.result = std::atoi(text.c_str() + result + 1);
+  return order;
+}
+
+// Counts and compares; with the lock.
+bool strikes(State& s, const Order& order, const std::string& counter, int rank) {
+  if (order.k == 0 || (order.rank >= 0 && order.rank != rank)) return false;
+  return ++s.counted[counter] == order.k;
+}
+
+}  // namespace
+
+std::string knob(const std::string& name) {
+  State& s = state();
+  std::lock_guard lock(s.mutex);
+  const auto found = s.knobs.find(name);
+  return found == s.knobs.end() ? std::string() : found->second;
+}
+
+long knob_number(const std::string& name, long otherwise) {
+  const std::string text = knob(name);
+  return text.empty() ? otherwise : std::strtol(text.c_str(), nullptr, 10);
+}
+
+int version() { return static_cast<int>(knob_number("version", SIMNCCL_BUILT_AS)); }
+
+ncclResult_t count_call(const char* name, int rank) {
+  State& s = state();
+  std::lock_guard lock(s.mutex);
+  ++s.calls[name];
+  const Order order = parse(s.knobs["fail"], true);
+  if (order.name != name || !strikes(s, order, "fail", rank)) return ncclSuccess;
+  s.last_error = std::string("simulated failure of nccl") + name;
+  return order.result != 0 ? order.result : ncclInternalError;
+}
+
+Fate count_kernel(int rank, ncclResult_t* async_error) {
+  State& s = state();
+  std::lock_guard lock(s.mutex);
+  ++s.kernels;
+  const Order hang = parse(s.knobs["hang"], false);
+  if (strikes(s, hang, "hang", rank)) return Fate::hangs;
+  const Order fail = parse(s.knobs["fail"], true);
+  if (fail.name != "async" || !strikes(s, fail, "fail", rank)) return Fate::runs;
+  *async_error = fail.result != 0 ? fail.result : ncclRemoteError;
+  s.last_error = "simulated error of the network";
+  return Fate::fails;
+}
+
+ncclResult_t failed(ncclResult_t result, const std::string& text) {
+  State& s = state();
+  std::lock_guard lock(s.mutex);
+  s.last_error = text;
+  return result;
+}
+
+const char* last_error() {
+  thread_local std::string mine;
+  State& s = state();
+  std::lock_guard lock(s.mutex);
+  mine = s.last_error;
+  return mine.c_str();
+}
+
+void report(const std::string& text) {
+  const std::string line = "simnccl: " + text + "\n";
+  std::fputs(line.c_str(), stderr);
+  const std::string path = knob("report");
+  if (path.empty()) return;
+  if (FILE* f = std::fopen(path.c_str(), "a")) {
+    std::fputs(line.c_str(), f);
+    std::fclose(f);
+  }
+}
+
+void mistake(const std::string& text) {
+  report(text);
+  driver().violation(("NCCL: " + text).c_str());
+}
+
+void random_delay() {
+  const long most = knob_number("delay_us", 2000);
+  if (most <= 0) return;
+  thread_local std::minstd_rand random(static_cast<unsigned>(std::hash<std::thread::id>()(std::this_thread::get_id())) ^
+                                       static_cast<unsigned>(::getpid()));
+  std::this_thread::sleep_for(std::chrono::microseconds(random() % static_cast<unsigned long>(most)));
+}
+
+}  // namespace simnccl
+
+using namespace simnccl;
+
+SIMNCCL_API int simnccl_set(const char* name, const char* value) {
+  bool known = false;
+  for (const char* n : kNames) known = known || std::strcmp(n, name) == 0;
+  if (!known) return -1;
+  State& s = state();
+  std::lock_guard lock(s.mutex);
+  if (value) {
+    s.knobs[name] = value;
+  } else {
+    s.knobs.erase(name);
+  }
+  s.counted.clear();
+  return 0;
+}
+
+SIMNCCL_API int simnccl_kernels() { return state().kernels; }
+
+SIMNCCL_API uint64_t simnccl_calls(const char* name) {
+  State& s = state();
+  std::lock_guard lock(s.mutex);
+  const auto found = s.calls.find(name);
+  return found == s.calls.end() ? 0 : found->second;
+}
