@@ -47,7 +47,7 @@ void report_leaks(const Context* only) {
   Driver& d = driver();
   std::string text;
   for (auto& allocation : live_allocations())
-    if (!only || (allocation->context == only && !allocation->on_host())) text += "\n  " + describe(*allocation);
+    if (!only || allocation->context == only) text += "\n  " + describe(*allocation);
   size_t events = 0, streams = 0;
   for (auto& [handle, event] : d.events) events += !event->destroyed && (!only || event->context == only);
   for (auto& [handle, stream] : d.streams) streams += !stream->destroyed && !stream->legacy && (!only || stream->context == only);

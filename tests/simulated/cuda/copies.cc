@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "capture.h"
-#include "memory.h"
+#include "running.h"
 #include "streams.h"
 
 namespace simcuda {

@@ -33,6 +33,7 @@ enum CudaError : int {
   kInvalidDevice = 101,
   kInvalidContext = 201,
   kNoBinaryForGpu = 209,
+  kPeerAccessUnsupported = 217,
   kInvalidPtx = 218,
   kJitCompilerNotFound = 221,
   kUnsupportedPtxVersion = 222,

@@ -107,15 +107,12 @@ int cuEventRecord(CUevent handle, CUstream stream_handle) {
   const bool captures = stream->capture != nullptr;
   const uint64_t record = captures ? 0 : ++event->state->recorded;
   auto finish = [event, state = event->state, record, stream] {
-    {
-      std::unique_lock lock(driver().mutex);
-      Event::Known& known = event->known[record % EventState::kRecords];
-      if (known.record <= record) known = {record, stream->clock};
-    }
+    Event::Known& known = event->known[record % EventState::kRecords];
+    if (known.record <= record) known = {record, stream->clock};
     state->finish(record);
-    return 0;
   };
-  if (int error = submit(*stream, {.name = "record of an event", .run = finish})) {
+  const auto takes_a_turn = [] { return 0; };
+  if (int error = submit(*stream, {.name = "record of an event", .run = takes_a_turn, .done = finish})) {
     if (record) event->state->finish(record);
     return error;
   }

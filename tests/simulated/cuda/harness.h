@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <string>
@@ -63,6 +64,12 @@ struct Gpu {
     REQUIRE(cuEventRecord(end, stream) == 0);
     REQUIRE(cuEventSynchronize(end) == 0);
     cuEventDestroy_v2(end);
+  }
+  // The same without the driver's knowledge: for work that is not ordered, and yet runs one after the other.
+  void pass(CUstream stream) {
+    std::atomic<bool> passed{false};
+    simcuda_enqueue(stream, [](void* passed) { *static_cast<std::atomic<bool>*>(passed) = true; }, &passed, nullptr);
+    while (!passed) std::this_thread::yield();
   }
   int device;
   CUcontext context = nullptr;

@@ -130,6 +130,7 @@ int cuIpcGetMemHandle(CUipcMemHandle* out, CUdeviceptr address) {
   handle.offset = a.offset;
   handle.bytes = a.bytes;
   handle.header = a.header_offset;
+  handle.device = static_cast<uint32_t>(driver().devices[a.context->device].physical);
   handle.shift = static_cast<uint32_t>(a.base % 4096);
   std::memset(out, 0, sizeof *out);
   std::memcpy(out, &handle, sizeof handle);
@@ -142,6 +143,8 @@ int cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle bytes, unsigned f
   if (!address || flags != kIpcLazyPeerAccess) return kInvalidValue;
   Handle handle;
   if (int error = check_handle(bytes, kMemoryMagic, handle)) return error;
+  if (handle.device != static_cast<uint32_t>(driver().devices[call.context->device].physical) && !knobs().peer_access)
+    return kPeerAccessUnsupported;
   const std::string text(bytes.reserved, sizeof bytes.reserved);
   auto allocation = opened_already(text, call.context);
   if (!allocation) allocation = import(handle, call.context);

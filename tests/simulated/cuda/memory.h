@@ -4,8 +4,6 @@
 // only simulated work uses. It lies in one sparse file for each process, which other processes map when they open an IPC handle.
 #pragma once
 
-#include <span>
-
 #include "driver.h"
 
 namespace simcuda {
@@ -64,20 +62,7 @@ void add(const std::shared_ptr<Allocation>& allocation);
 void remove(const std::shared_ptr<Allocation>& allocation, const char* caller);
 void free_all_of(Context* context);
 std::string describe(const Allocation& allocation);
-
-// Without the lock: where to touch part of a place, for work that runs on a stream; checks that it is still there.
-std::byte* touch(const Place& place, size_t bytes, Access access);
-
-// Work that runs on this thread from here to the end of the scope uses what it touches.
-class Running {
- public:
-  explicit Running(Stream* stream, const char* name, bool kernel);
-  ~Running();
-  Stream* stream;
-  const char* name;
-  bool kernel;  // may only use what its device can reach
-  std::vector<std::shared_ptr<Allocation>> touched;
-};
+std::string hex(Address address);
 
 // address_space.cc
 Address reserve(size_t bytes);                                  // public addresses

@@ -147,7 +147,7 @@ int cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned grid_y, unsigned
   if (int error = load(*function, call)) return error;
   const auto* first = static_cast<const std::byte*>(parameters[0]);
   auto copy = std::make_shared<std::vector<std::byte>>(first, first + function->bytes);
-  Item item{.name = function->name.c_str(), .kernel = true};
+  Item item{.name = function->name.c_str(), .work = Work::kKernel};
   item.run = [=] {
     if (strikes(knobs().fault_launch)) return static_cast<int>(kIllegalAddress);
     function->kernel(grid.data(), block.data(), copy->data(), simcuda_at);

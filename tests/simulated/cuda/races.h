@@ -1,7 +1,7 @@
 // Whether work on different streams that uses the same memory is ordered, by vector clocks.
 //
-// A clock says of each stream how many of its items happened before. Copies and memsets say what they read and write; of kernels only the
-// place is known, so that two kernels never conflict here, and a kernel and a write do. What other processes order is taken as ordered.
+// A clock says of each stream how many of its items happened before. Copies and memsets say what they read and write; kernels write where
+// bytes are others afterwards (running.cc). What other processes order is taken as ordered.
 #pragma once
 
 #include <cstddef>

@@ -39,6 +39,13 @@ TEST_CASE("modules: the engine's kernels") {
   CHECK(cuMemcpyDtoHAsync_v2(host, b, count * 4, stream) == 0);
   gpu.finish(stream);
   for (size_t i = 0; i < count; ++i) REQUIRE(host[i] == static_cast<float>(i) / 2);
+
+  CUstream other = gpu.stream();  // reads the result without a wait for it
+  CHECK(cuLaunchKernel(functions[reduce], geometry.blocks, 1, 1, geometry.threads, 1, 1, 0, stream, pointers, nullptr) == 0);
+  gpu.pass(stream);
+  CHECK(cuMemcpyDtoHAsync_v2(host, b + 400, 400, other) == 0);
+  gpu.finish(other);
+  CHECK(complained("is not ordered after"));
   cuMemFree_v2(a);
   cuMemFree_v2(b);
   cuMemFreeHost(host);

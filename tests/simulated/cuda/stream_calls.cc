@@ -58,7 +58,7 @@ __attribute__((visibility("default"))) void simcuda_enqueue(void* handle, void (
     if (call.error != driver().sticky) violation("simcuda_enqueue fails with " + std::to_string(call.error));
     return;
   }
-  Item item{.name = "external work"};
+  Item item{.name = "external work", .work = Work::kExternal};
   if (ready) item.poll = [=] { return ready(argument) != 0; };
   item.run = [=] {
     work(argument);

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "capture.h"
-#include "memory.h"
+#include "running.h"
 #include "turns.h"
 
 namespace simcuda {
@@ -64,7 +64,7 @@ void run(Stream& stream, const Item& item, Lock& lock) {
   int error = 0;
   {
     Turn turn(driver().devices[stream.context->device].uuid_text);
-    Running running(&stream, item.name, item.kernel);
+    Running running(&stream, item.name, item.work);
     error = item.run();
   }
   lock.lock();
@@ -80,12 +80,14 @@ void loop(Stream* stream) {
     if (d.exited || stream->queue.empty()) break;
     delay(*stream, lock);
     Item& item = stream->queue.front();
-    if (wait_until_ready(item, lock)) {
+    const bool ready = wait_until_ready(item, lock);
+    if (ready) {
       learn(*stream, item);
       if (item.run) run(*stream, item, lock);
     }
     if (d.exited) break;
     stream->clock.reach(stream->number, ++stream->completed);
+    if (ready && item.done) item.done();
     stream->queue.pop_front();
     d.changed.notify_all();
   }

@@ -6,6 +6,7 @@
 
 #include "driver.h"
 #include "races.h"
+#include "running.h"
 
 namespace simcuda {
 
@@ -14,8 +15,9 @@ struct Item {
   std::function<bool()> ready{};                      // asked under the lock; null: at once
   std::function<bool()> poll{};                       // asked without the lock, again and again; null: at once
   std::function<int()> run{};                         // without the lock; not 0: a sticky error
+  std::function<void()> done{};                       // under the lock, at the moment at which the item is complete
   std::function<void(Clock&)> learn{};                // what happened before it besides, once it is ready
-  bool kernel = false;                                // uses only what its device can reach
+  Work work = Work::kOwn;
   std::vector<std::pair<Stream*, uint64_t>> after{};  // how far other streams must have come
   Clock known{};                                      // what the host had seen when it called
 };

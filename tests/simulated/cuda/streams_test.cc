@@ -100,6 +100,7 @@ TEST_CASE("races: use without a wait is reported however the threads run, and wi
   gpu.finish(a);
   CHECK(std::string(simcuda_violations()) == "");  // but the host had waited for b
   CHECK(cuMemsetD8Async(from, 1, 64, a) == 0);
+  gpu.pass(a);
   CHECK(cuMemcpyDtoDAsync_v2(to, from, 64, b) == 0);
   gpu.finish(a);
   gpu.finish(b);

@@ -1,7 +1,7 @@
 // Streams that write and await words in memory.
 #include <type_traits>
 
-#include "memory.h"
+#include "running.h"
 #include "streams.h"
 
 namespace simcuda {
