@@ -8,11 +8,13 @@
 
 extern "C" {
 
-// Grows at the end only; a library refuses a table of another version, or of fewer bytes than it knows.
-#define HVD_FACE_API_VERSION 1
+// Both structures grow at the end only and begin with their size: a library refuses a table of another version, or of fewer bytes than it
+// knows, and what a request does not reach to is taken for zero.
+#define HVD_FACE_API_VERSION 2
 
 // Numbers as in horovod/_core.pyi: kinds (KIND_*), dtypes (horovod/common/dtypes.py), op (hvd.Average ... hvd.Product), wire (WIRE_*).
 typedef struct HvdRequest {
+  uint32_t bytes;           // sizeof(HvdRequest)
   int32_t kind;             // or HVD_KIND_JOIN
   int32_t face;             // each face of a process has names of its own (horovod/common/faces.py)
   const char* name;         // "" or null: matched by order
@@ -30,6 +32,7 @@ typedef struct HvdRequest {
   int32_t splits_count;
   int32_t group_size;       // 0: no group
   const char* group;
+  int32_t device_kind;      // where `in` and `out` are (DEVICE_*); 0: memory that the CPU reads
 } HvdRequest;
 #define HVD_KIND_JOIN 6
 

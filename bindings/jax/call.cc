@@ -84,6 +84,7 @@ Failure Call::read(const xla::CallFrame& frame) {
   const auto count = static_cast<size_t>(frame.arguments.size);
   Reader attributes(frame.attributes);
   HvdRequest common{};
+  common.bytes = sizeof common;
   common.kind = attributes.integer("kind");
   common.face = attributes.integer("face");
   common.op = attributes.integer("op");

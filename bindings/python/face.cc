@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstring>
 #include <mutex>
 
@@ -81,7 +82,17 @@ Status known(const char* what, int32_t value, Enum last, Enum* out) {
   return {};
 }
 
-Status read(const HvdRequest& from, Request* to) {
+Status read(const HvdRequest& given, Request* to) {
+  HvdRequest from{};
+  std::memcpy(&from, &given, std::min<size_t>(given.bytes, sizeof from));
+  if (given.bytes < offsetof(HvdRequest, device_kind)) {
+    return Status(Code::invalid_argument, "a request of " + std::to_string(given.bytes) + " bytes is too short; this library was built " +
+                                              "for another version of horovod");
+  }
+  if (from.device_kind != 0) {
+    return Status(Code::invalid_argument,
+                  "device_kind " + std::to_string(from.device_kind) + " is not available here; accepted: 0, memory of the CPU");
+  }
   HVD_RETURN_IF_ERROR(known("kind", from.kind, Kind::join, &to->kind));
   HVD_RETURN_IF_ERROR(known("face", from.face, uint8_t{UINT8_MAX}, &to->face));
   HVD_RETURN_IF_ERROR(known("dtype", from.dtype, DType::bfloat16, &to->dtype));

@@ -34,6 +34,7 @@ void on_done(void* context, const HvdResult* result) {
 bool prepare(Call* call, Member* m, HvdRequest* q) {
   const Kernel& k = *call->kernel;
   *q = {};
+  q->bytes = sizeof *q;
   q->kind = k.kind;
   q->face = kFace;
   q->op = k.op;

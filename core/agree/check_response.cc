@@ -34,6 +34,7 @@ bool possible(const int64_t* rows, size_t count, size_t stride, uint64_t row) {
 const char* disagreement(const Response& r, const std::vector<int64_t>& shape, const Request& q) {
   if (r.kind != q.kind) return "operation";
   if (r.dtype != q.dtype) return "dtype";
+  if (r.device != q.device) return "device";
   if (reduces(r.kind) && (r.op != q.op || r.wire != q.wire)) return "reduction";
   if (r.kind == Kind::broadcast && r.root != q.root) return "root rank";
   const size_t first = ragged(r.kind) ? 1 : 0;

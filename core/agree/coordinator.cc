@@ -16,6 +16,7 @@ uint64_t identity_of(const Ready& ready) {
   q.dtype = r.dtype;
   q.op = r.op;
   q.wire = r.wire;
+  q.device = r.device;
   q.root = r.root;
   q.prescale = r.prescale;
   q.postscale = r.postscale;

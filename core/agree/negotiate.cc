@@ -131,6 +131,7 @@ Response Negotiator::decide(const Key& key, Pending& p) {
   r.dtype = like.dtype;
   r.op = like.op;
   r.wire = like.wire;
+  r.device = like.device;
   r.root = like.root;
   r.prescale = like.prescale;
   r.postscale = like.postscale;

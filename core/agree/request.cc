@@ -24,8 +24,8 @@ int64_t Request::elements() const {
 
 bool Request::same_signature(const Request& o) const {
   return kind == o.kind && set == o.set && face == o.face && unnamed == o.unnamed && (unnamed || name == o.name) && dtype == o.dtype &&
-         op == o.op && wire == o.wire && root == o.root && prescale == o.prescale && postscale == o.postscale && shape == o.shape &&
-         splits == o.splits && group_size == o.group_size && (unnamed || group == o.group);
+         op == o.op && wire == o.wire && device == o.device && root == o.root && prescale == o.prescale && postscale == o.postscale &&
+         shape == o.shape && splits == o.splits && group_size == o.group_size && (unnamed || group == o.group);
 }
 
 uint64_t Request::signature_hash() const {
@@ -37,8 +37,8 @@ uint64_t Request::signature_hash() const {
   };
   mix(static_cast<uint64_t>(kind));
   mix(set);
-  mix(static_cast<uint64_t>(face) << 24 | static_cast<uint64_t>(wire) << 16 | static_cast<uint64_t>(dtype) << 8 |
-      static_cast<uint64_t>(op));
+  mix(static_cast<uint64_t>(device) << 32 | static_cast<uint64_t>(face) << 24 | static_cast<uint64_t>(wire) << 16 |
+      static_cast<uint64_t>(dtype) << 8 | static_cast<uint64_t>(op));
   mix(static_cast<uint64_t>(root) << 32 | group_size);
   mix(std::hash<double>{}(prescale));
   mix(std::hash<double>{}(postscale));
@@ -65,6 +65,7 @@ void put(Writer& w, const Request& r) {
   w.put(r.dtype);
   w.put(r.op);
   w.put(r.wire);
+  w.put(r.device);
   w.put(r.root);
   w.put(r.prescale);
   w.put(r.postscale);
@@ -96,6 +97,7 @@ void get(Reader& r, Request* q) {
   r.get(&q->dtype, DType::bfloat16);
   r.get(&q->op, ReduceOp::product);
   r.get(&q->wire, WireFormat::int8);
+  r.get(&q->device, DeviceKind::hip);
   r.get(&q->root);
   r.get(&q->prescale);
   r.get(&q->postscale);
@@ -114,6 +116,7 @@ void put(Writer& w, const Response& r) {
   w.put(r.dtype);
   w.put(r.op);
   w.put(r.wire);
+  w.put(r.device);
   w.put(r.root);
   w.put(r.prescale);
   w.put(r.postscale);
@@ -133,6 +136,7 @@ void get(Reader& r, Response* p) {
   r.get(&p->dtype, DType::bfloat16);
   r.get(&p->op, ReduceOp::product);
   r.get(&p->wire, WireFormat::int8);
+  r.get(&p->device, DeviceKind::hip);
   r.get(&p->root);
   r.get(&p->prescale);
   r.get(&p->postscale);

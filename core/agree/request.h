@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/device_kind.h"
 #include "base/dtype.h"
 #include "base/status.h"
 
@@ -39,6 +40,7 @@ struct Request {
   DType dtype = DType::float32;
   ReduceOp op = ReduceOp::sum;
   WireFormat wire = WireFormat::none;  // allreduce of float32: what its values are while they travel
+  DeviceKind device = DeviceKind::host;  // where the tensor is; which of several is each rank's own business
   int32_t root = 0;             // broadcast: global rank
   double prescale = 1.0;
   double postscale = 1.0;
@@ -66,6 +68,7 @@ struct Response {
   DType dtype = DType::float32;
   ReduceOp op = ReduceOp::sum;
   WireFormat wire = WireFormat::none;
+  DeviceKind device = DeviceKind::host;
   int32_t root = 0;
   double prescale = 1.0;
   double postscale = 1.0;

@@ -24,6 +24,7 @@ struct Disagreement {
 // The first thing in which two requests differ though they must not, or an empty `what`.
 Disagreement compare(const Request& a, const Request& b) {
   if (a.kind != b.kind) return {"operation", name_of(a.kind), name_of(b.kind)};
+  if (a.device != b.device) return {"device of the tensor", std::string(name_of(a.device)), std::string(name_of(b.device))};
   if (a.dtype != b.dtype) return {"dtype", std::string(name_of(a.dtype)), std::string(name_of(b.dtype))};
   if (a.kind == Kind::add_set && a.splits != b.splits) return {"ranks of the process set", shape_string(a.splits), shape_string(b.splits)};
   if (a.kind == Kind::remove_set && a.splits != b.splits) return {"process set", shape_string(a.splits), shape_string(b.splits)};

@@ -41,6 +41,7 @@ TEST_CASE("each disagreement names the tensor, both ranks and both values") {
       {"dtype", t, with([](Request& q) { q.dtype = DType::int64; }), "float32", "int64"},
       {"shape", t, request("t", Kind::allreduce, {2, 1}), "[2]", "[2, 1]"},
       {"reduction op", t, with([](Request& q) { q.op = ReduceOp::min; }), "Sum", "Min"},
+      {"device of the tensor", t, with([](Request& q) { q.device = DeviceKind::cuda; }), "CPU", "CUDA GPU"},
       {"wire format", t, with([](Request& q) { q.wire = WireFormat::int8; }), "none", "int8"},
       {"prescale", t, with([](Request& q) { q.prescale = 0.5; }), "1", "0.5"},
       {"postscale", t, with([](Request& q) { q.postscale = 0.1; }), "1", "0.1"},

@@ -20,6 +20,7 @@ Request rich_request() {
   q.dtype = DType::bfloat16;
   q.op = ReduceOp::product;
   q.wire = WireFormat::bf16;
+  q.device = DeviceKind::hip;
   q.root = -3;
   q.prescale = 0.25;
   q.postscale = -1e300;
@@ -37,6 +38,7 @@ Response rich_response() {
   r.set = 3;
   r.face = 255;
   r.wire = WireFormat::int8;
+  r.device = DeviceKind::cuda;
   r.names = {"a", "", std::string(1000, 'x')};
   r.shapes = {{1, 2}, {}, {5}};
   r.sizes = {4, -1};
@@ -111,6 +113,7 @@ TEST_CASE("responses come back as they were") {
   CHECK(back[0].kind == r.kind);
   CHECK(back[0].face == 255);
   CHECK(back[0].wire == r.wire);
+  CHECK(back[0].device == r.device);
   CHECK(back[0].names == r.names);
   CHECK(back[0].shapes == r.shapes);
   CHECK(back[0].sizes == r.sizes);
@@ -262,6 +265,7 @@ TEST_CASE("a signature holds everything but fence and an unnamed operation's num
   differs([](Request& q) { q.dtype = DType::int8; });
   differs([](Request& q) { q.op = ReduceOp::sum; });
   differs([](Request& q) { q.wire = WireFormat::int8; });
+  differs([](Request& q) { q.device = DeviceKind::cuda; });
   differs([](Request& q) { q.root = 1; });
   differs([](Request& q) { q.prescale = 1; });
   differs([](Request& q) { q.postscale = 1; });

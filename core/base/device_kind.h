@@ -1,0 +1,15 @@
+// Whose memory a tensor is in. The codes are part of the contract with the Python package (DEVICE_* in _core) and of the wire.
+#pragma once
+#include <cstdint>
+#include <string_view>
+
+namespace hvd {
+
+enum class DeviceKind : uint8_t { host = 0, cuda = 1, hip = 2 };
+
+constexpr std::string_view name_of(DeviceKind kind) {
+  constexpr std::string_view names[3] = {"CPU", "CUDA GPU", "ROCm GPU"};
+  return names[static_cast<size_t>(kind)];
+}
+
+}  // namespace hvd
