@@ -13,6 +13,9 @@ WIRE_NONE: int
 WIRE_FP16: int
 WIRE_BF16: int
 WIRE_INT8: int
+DEVICE_HOST: int
+DEVICE_CUDA: int
+DEVICE_HIP: int
 
 class Buffer:
     """Memory of the engine, an output of allgather or alltoall or from Engine.allocate(); supports the buffer protocol
@@ -30,13 +33,22 @@ class Work:
     @property
     def name(self) -> str: ...
     def done(self) -> bool:
-        """Complete, successfully or not? Never blocks."""
+        """Complete, successfully or not, on a device as well? Never blocks."""
 
     def wait(self, timeout: float = -1.0) -> bool:
         """Blocks (without the GIL) until complete; False when `timeout` seconds (negative: no limit) passed first.
 
         Raises ValueError or horovod.common.exceptions.HorovodInternalError when the operation failed.
         """
+
+    def order(self, stream: int) -> None:
+        """What comes later on this stream of the device waits for the result; the caller does not. Of a done work; does
+        nothing for one on host memory. The tensors must live until the result is there (done()), or until what frees
+        them comes behind it on the device."""
+
+    def copy_output(self, to_ptr: int, stream: int) -> None:
+        """allgather, alltoall on a device: copies the result to memory of the device, on this stream. Of a done
+        work."""
 
     def submit_again(self, in_ptr: int, out_ptr: int) -> None:
         """Announces the same request anew, with other memory, and returns at once. From then on this object stands for
@@ -85,6 +97,7 @@ class EngineConfig:
     heartbeat: float  # seconds of silence after which another host counts as lost; 0: never
     stall_warning: float  # seconds; 0: off
     stall_shutdown: float  # seconds; 0: never
+    cuda_library: str  # of the CUDA driver; empty: as the loader finds it
     algorithm: str  # override, e.g. "allreduce=ring"; empty: the table decides
     tuning: str  # sizes that differ from the defaults, e.g. "chunk_bytes=65536,direct_bytes=8192"
     spins: int  # rounds of busy waiting before yielding; 0 when ranks outnumber cores
@@ -186,6 +199,9 @@ class Engine:
         wire: int = 0,
         residual: int = 0,
         face: int = 0,
+        device_kind: int = 0,
+        device: int = 0,
+        stream: int = 0,
     ) -> Work:
         """Announces one operation and returns at once. The memory must stay valid until the work is done.
 
@@ -197,7 +213,9 @@ class Engine:
         submitted on every rank. wire: allreduce of float32 with Average or Sum: what its values are while they travel
         (WIRE_*); residual: address of as many float32, zeros at first, or 0: what coding takes from this rank's
         contribution is left there and added to the next one. face: names, groups and unnamed operations of different
-        faces never meet (horovod/common/faces.py).
+        faces never meet (horovod/common/faces.py). device_kind (DEVICE_*), device, stream: where the tensor is, and the
+        stream (its handle as an integer) on which the caller has put it there; on a device the work is done when the
+        result is launched, see Work.order().
 
         Raises ValueError for a name in flight, an unknown process set or one without this rank, a root outside the
         set, a bad dtype, op or splits; HorovodInternalError after shutdown or when a peer was lost.
@@ -222,6 +240,9 @@ class Engine:
         wire: int = 0,
         residual: int = 0,
         face: int = 0,
+        device_kind: int = 0,
+        device: int = 0,
+        stream: int = 0,
     ) -> Work:
         """submit() for a caller that waits at once: it does the work itself instead of waking the engine's thread.
 

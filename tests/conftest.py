@@ -6,10 +6,12 @@ import os
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.pool import KERAS, PLAIN, TENSORFLOW, Fleets, Pool
+from tests.simulated_libraries import cuda_driver
 from tests.testbed import hosts as testbed
 from tests.testbed.cluster import Cluster
 
@@ -64,6 +66,12 @@ def keras_pool(fleets: Fleets) -> Callable[[str], Callable[..., Pool]]:
         return fleets.maker(KERAS[backend])
 
     return of
+
+
+@pytest.fixture(scope="session")
+def simulated_cuda() -> Path:
+    """The simulated CUDA driver, for HOROVOD_CUDA_LIBRARY: that of the C++ unit tests' build, or one built now."""
+    return cuda_driver()
 
 
 @pytest.fixture(scope="session")

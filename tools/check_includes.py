@@ -26,7 +26,8 @@ DIRECT = {
     "collectives": ("transport", "plan"),
     "backends": ("collectives",),
     "agree": ("base",),
-    "engine": ("agree", "backends"),
+    "devices": ("base",),
+    "engine": ("agree", "backends", "devices"),
     "trace": ("engine",),
     "bindings": ("trace",),
 }

@@ -120,6 +120,7 @@ EngineOptions make_options(const Config& c) {
   check(Tuning::parse(c.tuning, &tuning));
   o.settings = {c.fusion_threshold, c.cycle_time_ms * 1e-3, c.cache_capacity, c.groups_apart, c.timeout, c.heartbeat,
                 c.stall_warning,    c.stall_shutdown,       c.algorithm,      tuning,         c.spins,   c.cpu};
+  if (!c.cuda_library.empty()) o.settings.cuda_library = c.cuda_library;
   check(make_host_backend(c.algorithm, &o.backend));
   o.log = log_from(c.log_level);
   if (const std::string wrong = hvd::check(o); !wrong.empty())
@@ -152,6 +153,7 @@ void define_config(nb::module_& m) {
       .def_rw("stall_warning", &Config::stall_warning)
       .def_rw("stall_shutdown", &Config::stall_shutdown)
       .def_rw("algorithm", &Config::algorithm)
+      .def_rw("cuda_library", &Config::cuda_library)
       .def_rw("tuning", &Config::tuning)
       .def_rw("spins", &Config::spins)
       .def_rw("cpu", &Config::cpu)

@@ -51,6 +51,23 @@ struct Work {
     }
   }
 
+  // Is what a device was given to do done as well?
+  bool reached() const {
+    if (!op->on_device || !op->on_device->completion) return true;
+    bool there = false;
+    check(op->on_device->completion->reached(&there));
+    return there;
+  }
+  void order(uintptr_t stream) const {
+    if (op->done() && op->on_device && op->on_device->completion) {
+      check(op->on_device->completion->order(reinterpret_cast<Device::Stream>(stream)));
+    }
+  }
+  void copy_output(uintptr_t to, uintptr_t stream) const {
+    if (!op->done() || !op->on_device || !op->output) throw nb::value_error("copy_output: there is no output of a device to be copied");
+    check(engine->copy_output(*op, reinterpret_cast<void*>(to), reinterpret_cast<Device::Stream>(stream)));
+  }
+
   template <bool kBlocking>
   void again(uintptr_t in, uintptr_t out) {
     check(engine->submit_again(&op, reinterpret_cast<const std::byte*>(in), reinterpret_cast<std::byte*>(out), kBlocking));
@@ -95,7 +112,7 @@ Enum code(const char* argument, int value, Enum last) {
 template <bool kBlocking>
 Work submit(PyEngine& self, int kind, nb::str name, uintptr_t in, uintptr_t out, nb::handle shape, int dtype, int op, int root,
             double prescale, double postscale, int process_set, nb::handle splits, nb::str group, int group_size, int wire,
-            uintptr_t residual, int face) {
+            uintptr_t residual, int face, int device_kind, int device, uintptr_t stream) {
   Engine& engine = self.live();
   Request q;
   q.kind = code("kind", kind, Kind::barrier);
@@ -117,9 +134,11 @@ Work submit(PyEngine& self, int kind, nb::str name, uintptr_t in, uintptr_t out,
   const auto* source = reinterpret_cast<const std::byte*>(in);
   auto* target = reinterpret_cast<std::byte*>(out);
   auto* carried = reinterpret_cast<float*>(residual);
+  const Place on{code("device_kind", device_kind, DeviceKind::hip), device, reinterpret_cast<Device::Stream>(stream)};
+  const Place* place = on.kind == DeviceKind::host ? nullptr : &on;
   OperationPtr operation;
-  check(kBlocking ? engine.submit_blocking(std::move(q), source, target, &operation, carried)
-                  : engine.submit(std::move(q), source, target, &operation, carried));
+  check(kBlocking ? engine.submit_blocking(std::move(q), source, target, &operation, carried, place)
+                  : engine.submit(std::move(q), source, target, &operation, carried, place));
   Work work(self.engine, std::move(operation), text(name));
   if constexpr (kBlocking) {
     nb::gil_scoped_release nogil;
@@ -198,7 +217,9 @@ Engine& PyEngine::live() {
 void define_engine(nb::module_& m) {
   nb::class_<Work>(m, "Work")
       .def_prop_ro("name", [](const Work& w) { return w.name; })
-      .def("done", [](Work& w) { return w.engine->poll(*w.op); })
+      .def("done", [](Work& w) { return w.engine->poll(*w.op) && w.reached(); })
+      .def("order", &Work::order, nb::arg("stream"))
+      .def("copy_output", &Work::copy_output, nb::arg("to_ptr"), nb::arg("stream"))
       .def("wait", &Work::wait, nb::arg("timeout") = -1.0)
       .def("submit_again", &Work::again<false>, nb::arg("in_ptr"), nb::arg("out_ptr"))
       .def("run_again", &Work::again<true>, nb::arg("in_ptr"), nb::arg("out_ptr"))
@@ -212,9 +233,11 @@ void define_engine(nb::module_& m) {
   nb::class_<PyEngine> engine(m, "Engine");
   engine.def(nb::init<const Config&>(), "config"_a)
       .def("submit", &submit<false>, "kind"_a, "name"_a, "in_ptr"_a, "out_ptr"_a, "shape"_a, "dtype"_a, "op"_a, "root"_a, "prescale"_a,
-           "postscale"_a, "process_set"_a, "splits"_a.none(), "group"_a, "group_size"_a, "wire"_a = 0, "residual"_a = 0, "face"_a = 0)
+           "postscale"_a, "process_set"_a, "splits"_a.none(), "group"_a, "group_size"_a, "wire"_a = 0, "residual"_a = 0, "face"_a = 0,
+           "device_kind"_a = 0, "device"_a = 0, "stream"_a = 0)
       .def("run", &submit<true>, "kind"_a, "name"_a, "in_ptr"_a, "out_ptr"_a, "shape"_a, "dtype"_a, "op"_a, "root"_a, "prescale"_a,
-           "postscale"_a, "process_set"_a, "splits"_a.none(), "group"_a, "group_size"_a, "wire"_a = 0, "residual"_a = 0, "face"_a = 0)
+           "postscale"_a, "process_set"_a, "splits"_a.none(), "group"_a, "group_size"_a, "wire"_a = 0, "residual"_a = 0, "face"_a = 0,
+           "device_kind"_a = 0, "device"_a = 0, "stream"_a = 0)
       .def("join", [](PyEngine& self, int face) { return submit_special(self, Kind::join, "join.noname", {}, face); }, "face"_a = 0)
       .def("add_process_set",
            [](PyEngine& self, std::vector<int64_t> ranks) { return submit_special(self, Kind::add_set, "", std::move(ranks), 0); },

@@ -34,6 +34,9 @@ NB_MODULE(_core, m) {
   m.attr("WIRE_FP16") = static_cast<int>(WireFormat::fp16);
   m.attr("WIRE_BF16") = static_cast<int>(WireFormat::bf16);
   m.attr("WIRE_INT8") = static_cast<int>(WireFormat::int8);
+  m.attr("DEVICE_HOST") = static_cast<int>(DeviceKind::host);
+  m.attr("DEVICE_CUDA") = static_cast<int>(DeviceKind::cuda);
+  m.attr("DEVICE_HIP") = static_cast<int>(DeviceKind::hip);
   python::define_buffer(m);
   python::define_crypto(m);
   python::define_config(m);

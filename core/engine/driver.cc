@@ -23,7 +23,7 @@ Driver::Driver(EngineOptions& options, Submissions* submissions, Observers* obse
       observers_(observers), notes_(notes),
       control_(options.rank, std::move(options.parent), parent_of(options.rank, options.node_of), std::move(options.children)),
       world_(options), backend_(std::move(options.backend)), executor_(&world_, backend_.get(), observers, &executed_),
-      stall_(options.settings.stall_warning, options.settings.stall_shutdown, options.labels),
+      staged_(submissions, observers), stall_(options.settings.stall_warning, options.settings.stall_shutdown, options.labels),
       watch_(options.settings.stall_warning, options.settings.stall_shutdown, options.labels[options.rank]),
       guard_(&world_, backend_.get(), &executor_, options.settings.timeout), recent_(options.settings.cache_capacity) {
   if (rank_ == 0) coordinator_ = std::make_unique<Coordinator>(world_.size(), labels_, fuse_options(settings_), settings_.cache_capacity);
@@ -80,7 +80,9 @@ bool Driver::turn(bool flush) {
     return false;
   }
   if (notes_->any()) send_notes();
-  bool moved = take_submissions();
+  bool moved = look_at_devices();
+  if (farewell_.over()) return true;
+  moved |= take_submissions();
   if (steady_) {
     moved |= run_schedule();
     if (farewell_.over()) return true;
@@ -116,8 +118,14 @@ bool Driver::announce(bool flush) {
   if (!flush && !awaited && to_announce_bytes_ < settings_.fusion_threshold && quiet < kQuiet && !old) return false;
 
   std::vector<Request> requests;
+  std::vector<OperationPtr> later;
   for (OperationPtr& op : to_announce_) {
     Request& q = op->request;
+    // An operation on a device is agreed on twice (engine/staged.h), and who has joined takes no part any more.
+    if (q.kind == Kind::join && submissions_->on_devices() > 0) {
+      later.push_back(std::move(op));
+      continue;
+    }
     if (op->announced == Clock::time_point{}) op->announced = Clock::now();
     if (q.kind == Kind::join) {
       joins_[q.face] = op;
@@ -127,8 +135,9 @@ bool Driver::announce(bool flush) {
     }
     requests.push_back(q);
   }
-  to_announce_.clear();
+  to_announce_ = std::move(later);
   to_announce_bytes_ = 0;
+  if (requests.empty()) return false;
   observers_->tell(&Observer::announced, requests);
   send_up(control_, Announcement{epoch_, std::move(requests)});
   return true;
@@ -215,13 +224,14 @@ void Driver::execute(Response response) {
   }
   busy_ = std::string(name_of(response.kind)) + " '" + response.names.front() + "'" +
           (response.names.size() > 1 ? " and " + std::to_string(response.names.size() - 1) + " fused with it" : "");
-  const Status status = carry_out(response, ops);
+  const bool on_device = response.device != DeviceKind::host && world_.comm(response.set);
+  const Status status = on_device ? launch(response, ops, &keep) : carry_out(response, ops);
   busy_.clear();
   if (status.ok()) {
     for (Operation* op : ops) {
       if (op) recent_.remember(op->request);
     }
-    finish(ops, status);
+    if (!on_device) finish(ops, status);
     return;
   }
   // Their callers are told together with everybody else's.
@@ -234,6 +244,7 @@ void Driver::apply_set_change(const Response& response, Operation* op) {
   if (add) {
     const auto id = static_cast<uint32_t>(response.sizes.at(0));
     std::vector<int> ranks(response.sizes.begin() + 2, response.sizes.end());
+    staged_.forget(id);
     world_.add_set(id, static_cast<uint32_t>(response.sizes.at(1)) + 1, ranks);
     submissions_->add_set(id, std::move(ranks));
   } else if (response.sizes.at(0)) {

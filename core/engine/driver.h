@@ -13,7 +13,7 @@
 //   (farewell_), leave() when this program shuts down. After that a turn only passes on what others say in parting.
 //
 // driver.cc: turns, announcing, executing; driver_messages.cc: what others say; driver_schedule.cc, driver_guarded.cc: schedules;
-// driver_end.cc: the end; driver_sleep.cc: what to be woken for.
+// driver_devices.cc: tensors on devices; driver_end.cc: the end; driver_sleep.cc: what to be woken for.
 #pragma once
 #include <atomic>
 #include <deque>
@@ -27,6 +27,7 @@
 #include "agree/recent.h"
 #include "agree/stall.h"
 #include "agree/watch.h"
+#include "engine/alone.h"
 #include "engine/control.h"
 #include "engine/execute.h"
 #include "engine/farewell.h"
@@ -34,6 +35,7 @@
 #include "engine/notes.h"
 #include "engine/observers.h"
 #include "engine/protocol.h"
+#include "engine/staged.h"
 #include "engine/steady.h"
 #include "engine/submissions.h"
 
@@ -68,7 +70,7 @@ class Driver {
  private:
   bool turn(bool flush);
   Status carry_out(const Response& response, const std::vector<Operation*>& ops);
-  Status carry_out(const Schedule::Bucket& bucket, const std::vector<Operation*>& ops);
+  Status carry_out(const Schedule::Bucket& bucket, const std::vector<Operation*>& ops, std::vector<OperationPtr>* keep);
   Status hook();
   void hear_urgent();
   bool take_submissions();
@@ -102,6 +104,9 @@ class Driver {
   void finish_guarded();
   void leave_schedule(uint64_t final_position);
   void finish(const std::vector<Operation*>& ops, const Status& status);
+  Status launch(const Response& response, const std::vector<Operation*>& ops, std::vector<OperationPtr>* keep);
+  Status choose_way(const Response& response, Comm& comm, std::vector<OperationPtr> mine);
+  bool look_at_devices();
   void apply_set_change(const Response& response, Operation* op);
   std::vector<Operation*> find(const Response& response, std::vector<OperationPtr>* keep);
   void lost(int rank, const Status& why);
@@ -132,6 +137,9 @@ class Driver {
   World world_;
   std::unique_ptr<Backend> backend_;
   Executor executor_;
+  Staged staged_;
+  Alone alone_;
+  std::vector<Staged::Done> launched_;  // and not told yet
   std::unique_ptr<Coordinator> coordinator_;  // rank 0
   Stall stall_;
   Watch watch_;

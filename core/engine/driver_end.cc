@@ -109,7 +109,9 @@ void Driver::collective_failed(const Status& status) {
 }
 
 std::vector<OperationPtr> Driver::take_unfinished() {
-  std::vector<OperationPtr> ops;
+  std::vector<OperationPtr> ops = staged_.take_all();
+  for (Staged::Done& launched : launched_) ops.insert(ops.end(), launched.operations.begin(), launched.operations.end());
+  launched_.clear();
   for (auto& [key, op] : pending_) ops.push_back(std::move(op));
   for (OperationPtr& op : to_announce_) ops.push_back(std::move(op));
   for (auto& [face, op] : joins_) ops.push_back(std::move(op));
@@ -127,6 +129,8 @@ void Driver::fail(Status why, bool tell) {
     for (OperationPtr& op : take_unfinished()) op->complete(farewell_.told());
     return;
   }
+  farewell_.end(why);
+  look_at_devices();  // what all ranks have done ends well
   std::vector<OperationPtr> ops = submissions_->end(why);
   for (OperationPtr& op : take_unfinished()) ops.push_back(std::move(op));
   std::string in_flight = busy_;

@@ -103,10 +103,11 @@ bool Driver::run_bucket() {
   ++executed_;
   if (!world_.comm(bucket->set())) return true;
   in_bucket_ = bucket;
-  const Status status = carry_out(*bucket, ops);
+  const Status status = carry_out(*bucket, ops, &keep);
   in_bucket_ = nullptr;
   if (status.ok()) {
     observers_->tell(&Observer::bucket_done, *bucket);
+    std::erase_if(ops, [](const Operation* op) { return op && op->on_device; });  // under way
     finish(ops, status);
     return true;
   }
@@ -116,12 +117,15 @@ bool Driver::run_bucket() {
 }
 
 // Its operations complete together, so its parts count as one.
-Status Driver::carry_out(const Schedule::Bucket& bucket, const std::vector<Operation*>& ops) {
-  if (bucket.parts.size() == 1) return carry_out(bucket.parts.front(), ops);
+Status Driver::carry_out(const Schedule::Bucket& bucket, const std::vector<Operation*>& ops, std::vector<OperationPtr>* keep) {
+  const auto one = [&](const Response& part, const std::vector<Operation*>& of_it) {
+    return part.device == DeviceKind::host ? carry_out(part, of_it) : launch(part, of_it, keep);
+  };
+  if (bucket.parts.size() == 1) return one(bucket.parts.front(), ops);
   auto next = ops.begin();
   for (const Response& part : bucket.parts) {
     const auto end = next + static_cast<ptrdiff_t>(part.names.size());
-    HVD_RETURN_IF_ERROR(carry_out(part, std::vector<Operation*>(next, end)));
+    HVD_RETURN_IF_ERROR(one(part, std::vector<Operation*>(next, end)));
     next = end;
   }
   return {};

@@ -13,6 +13,7 @@ Mood Driver::resting_mood() const {
 }
 
 double Driver::resting_seconds() const {
+  if (!staged_.idle()) return staged_.resting_seconds();
   if (!to_announce_.empty()) return 50e-6;
   if (coordinator_ && coordinator_->negotiator().has_pending()) return 1.0;
   const double patience = awaits_peers() ? std::min(guard_.patience_left(), world_.between_looks()) : kForever;
@@ -27,6 +28,7 @@ void Driver::poll_fds(std::vector<std::pair<int, short>>& fds) const {
 bool Driver::work_waiting() const {
   if (control_.work_in_memory()) return true;
   if (farewell_.over()) return false;
+  if (!launched_.empty()) return true;
   if (stopping_.load() || notes_->any()) return true;
   // Heard while a caller drove a collective, and not yet acted upon.
   if (!control_.inbox_empty() || past_goodbye()) return true;

@@ -21,7 +21,8 @@ double asked_for(Operation& op) {
 
 }  // namespace
 
-Engine::Engine(EngineOptions options) : submissions_(options.rank, options.size), lookout_(&submissions_) {
+Engine::Engine(EngineOptions options)
+    : accelerator_(options.settings.cuda_library), submissions_(options.rank, options.size), lookout_(&submissions_) {
   talk_through_memory(options);
   fds_ = descriptors(options);
   const int cpu = options.settings.cpu;
@@ -38,20 +39,27 @@ Engine::Engine(EngineOptions options) : submissions_(options.rank, options.size)
 
 Engine::~Engine() { shutdown(""); }
 
-Status Engine::submit(Request request, const std::byte* in, std::byte* out, OperationPtr* result, float* residual) {
-  return accept(std::move(request), in, out, result, residual, true);
+Status Engine::submit(Request request, const std::byte* in, std::byte* out, OperationPtr* result, float* residual, const Place* place) {
+  return accept(std::move(request), in, out, result, residual, place, true);
 }
 
-Status Engine::submit_blocking(Request request, const std::byte* in, std::byte* out, OperationPtr* result, float* residual) {
-  return accept(std::move(request), in, out, result, residual, false);
+Status Engine::submit_blocking(Request request, const std::byte* in, std::byte* out, OperationPtr* result, float* residual,
+                               const Place* place) {
+  return accept(std::move(request), in, out, result, residual, place, false);
 }
 
-Status Engine::accept(Request request, const std::byte* in, std::byte* out, OperationPtr* result, float* residual, bool ring) {
+Status Engine::accept(Request request, const std::byte* in, std::byte* out, OperationPtr* result, float* residual, const Place* place,
+                      bool ring) {
   auto op = std::make_shared<Operation>();
   op->request = std::move(request);
   op->in = in;
   op->out = out;
   op->residual = residual;
+  if (place) {
+    if (abandoned_) return Status(Code::shutdown, "the engine belongs to the parent process; a forked child cannot use it");
+    const Request& q = op->request;
+    if (Status s = accelerator_.mark(*place, op.get()); !s.ok()) return s.with(std::string(name_of(q.kind)) + " '" + q.name + "'");
+  }
   bool wake = false;
   HVD_RETURN_IF_ERROR(enqueue(op, &wake));
   if (wake && ring) alarm_.ring_soon();
@@ -89,6 +97,7 @@ Status Engine::submit_again(OperationPtr* op, const std::byte* in, std::byte* ou
     return Status(Code::invalid_argument,
                   std::string(name_of(q.kind)) + ": the operation is still in flight; wait for it before you submit it again");
   }
+  if ((*op)->on_device) return Status(Code::invalid_argument, "an operation on a device cannot be submitted again; make a new one");
   if (op->use_count() == 1) {
     (*op)->reuse();
   } else {

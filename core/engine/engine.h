@@ -5,6 +5,7 @@
 #include <mutex>
 #include <thread>
 
+#include "engine/accelerator.h"
 #include "engine/alarm.h"
 #include "engine/baton.h"
 #include "engine/counters.h"
@@ -27,12 +28,18 @@ class Engine {
   // Announces an operation; returns at once. in, out: see Request::kind in the Python contract (horovod/_core.pyi). The memory stays
   // the caller's and must live until the operation is done.
   // residual: for a request with a wire format, as many float32 that carry what coding loses to the next call, or null.
-  Status submit(Request request, const std::byte* in, std::byte* out, OperationPtr* op, float* residual = nullptr);
+  // place: null for memory that the CPU reads. On a device the operation begins behind what the stream has to do, and is done when its own
+  // work there is launched; its memory must live until OnDevice::completion is reached, or until what frees it comes behind that.
+  Status submit(Request request, const std::byte* in, std::byte* out, OperationPtr* op, float* residual = nullptr,
+                const Place* place = nullptr);
   // submit() for a caller that never waits: `on_done` is called with the operation and `context` once it is done, by whoever drives the
   // engine, perhaps before this returns. It may submit; it must not wait.
   Status submit_unattended(Request request, const std::byte* in, std::byte* out, void (*on_done)(Operation&, void*), void* context);
   // submit() by a caller that will wait at once: the engine's thread is left asleep, the caller drives.
-  Status submit_blocking(Request request, const std::byte* in, std::byte* out, OperationPtr* op, float* residual = nullptr);
+  Status submit_blocking(Request request, const std::byte* in, std::byte* out, OperationPtr* op, float* residual = nullptr,
+                         const Place* place = nullptr);
+  // Of a done operation on a device, see Accelerator.
+  Status copy_output(const Operation& op, void* to, Device::Stream stream) { return accelerator_.copy_output(op, to, stream); }
   // Submits the request of a done operation anew, with other memory and without a residual. `op` becomes the new
   // operation, which is the same object if nobody else holds it. `blocking`: as in submit_blocking().
   Status submit_again(OperationPtr* op, const std::byte* in, std::byte* out, bool blocking);
@@ -74,9 +81,10 @@ class Engine {
  private:
   void run(int cpu);
   Status enqueue(const OperationPtr& op, bool* wake);
-  Status accept(Request request, const std::byte* in, std::byte* out, OperationPtr* op, float* residual, bool ring);
+  Status accept(Request request, const std::byte* in, std::byte* out, OperationPtr* op, float* residual, const Place* place, bool ring);
   Stats read_stats() const;
 
+  Accelerator accelerator_;
   Submissions submissions_;
   Observers observers_;
   Notes notes_;

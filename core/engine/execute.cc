@@ -137,7 +137,7 @@ Status Executor::alltoall(Comm& comm, const Response& r, Operation& op) {
     total += more_sizes_.back();
   }
   enter(Phase::allocate_output);
-  op.output = std::make_shared<Output>(total);
+  op.make_output(total);
   enter(Phase::carry);
   return backend_->alltoall(comm, op.in, sizes_, op.output->data(), more_sizes_);
 }

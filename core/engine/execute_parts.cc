@@ -43,7 +43,7 @@ Status Executor::allgather(Comm& comm, const Response& r, const std::vector<Oper
     ops[i]->sizes.assign(r.sizes.begin() + static_cast<ptrdiff_t>(i * n), r.sizes.begin() + static_cast<ptrdiff_t>((i + 1) * n));
     const auto rows = std::accumulate(ops[i]->sizes.begin(), ops[i]->sizes.end(), int64_t{0});
     const size_t total = static_cast<size_t>(rows) * elements_of(r.shapes[i], 1) * size_of(r.dtype);
-    ops[i]->output = std::make_shared<Output>(total);
+    ops[i]->make_output(total);
     parts_.add(i, total);
   }
   parts_.settle();

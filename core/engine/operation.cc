@@ -21,8 +21,14 @@ void futex_wake_all(std::atomic<uint32_t>* word) {
 
 }  // namespace
 
-Output::Output(size_t bytes) : data_(static_cast<std::byte*>(::operator new(bytes ? bytes : 1, std::align_val_t(64)))), bytes_(bytes) {}
-Output::~Output() { ::operator delete(data_, std::align_val_t(64)); }
+Output::Output(size_t bytes)
+    : owner_(::operator new(bytes ? bytes : 1, std::align_val_t(64)), [](void* p) { ::operator delete(p, std::align_val_t(64)); }),
+      data_(static_cast<std::byte*>(owner_.get())), bytes_(bytes) {}
+
+void Operation::make_output(size_t bytes) {
+  output = outputs ? outputs(bytes) : std::make_shared<Output>(bytes);
+  if (!output) throw std::bad_alloc();
+}
 
 void Operation::complete(Status status) {
   status_ = std::move(status);
@@ -37,6 +43,7 @@ void Operation::reuse() {
   announced = {};
   sizes.clear();
   output.reset();
+  on_device.reset();
   residual = nullptr;
   scheduled = false;
   status_ = {};

@@ -2,27 +2,42 @@
 #pragma once
 #include <atomic>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "agree/request.h"
 #include "base/deadline.h"
 #include "base/status.h"
+#include "engine/completion.h"
 
 namespace hvd {
 
 // Output that only the engine can size (allgather, alltoall).
 class Output {
  public:
+  // On the heap; throws std::bad_alloc.
   explicit Output(size_t bytes);
-  ~Output();
+  // In memory that `owner` keeps.
+  Output(std::shared_ptr<void> owner, std::byte* data, size_t bytes) : owner_(std::move(owner)), data_(data), bytes_(bytes) {}
   Output(const Output&) = delete;
   std::byte* data() const { return data_; }
   size_t bytes() const { return bytes_; }
 
  private:
+  std::shared_ptr<void> owner_;
   std::byte* data_;
   size_t bytes_;
+};
+
+// Of an operation whose tensor is on a device.
+struct OnDevice {
+  std::shared_ptr<Device> device;
+  Device::Event ready = nullptr;           // recorded by the caller on its stream: the input is there, and the output is free
+  std::shared_ptr<const Completion> completion;  // once the operation is done, which here means launched; null if nothing was to be done
+  ~OnDevice() {
+    if (ready) device->give_back(ready);
+  }
 };
 
 class Operation {
@@ -30,6 +45,7 @@ class Operation {
   Request request;
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
+  std::unique_ptr<OnDevice> on_device;  // null: `in`, `out` and `residual` are memory that the CPU reads and writes
   float* residual = nullptr;         // wire format: what coding loses, see collectives/collectives.h; null: it is lost
   uint64_t sequence = 0;             // order of submission on this rank
   uint64_t unnamed_number = 0;       // becomes the name if it has to be announced
@@ -46,6 +62,8 @@ class Operation {
   // Results; valid once done.
   std::vector<int64_t> sizes;
   std::shared_ptr<Output> output;
+  // Where outputs come from; empty: the heap. Null pointer: there is not enough memory.
+  std::function<std::shared_ptr<Output>(size_t bytes)> outputs;
 
   // Of Submissions, under its lock. The schedule that knows this operation's request as its `entry` (0: none), and, while a schedule
   // and not the driver has the operation, what keeps it alive.
@@ -57,6 +75,8 @@ class Operation {
   bool done() const { return state_.load(std::memory_order_acquire) == kDone; }
   const Status& status() const { return status_; }
   void complete(Status status);
+  // Throws std::bad_alloc.
+  void make_output(size_t bytes);
   // Makes a done operation pending again, with the same request. Nobody else may know it.
   void reuse();
   // Sleeps until done or `deadline`; true when done.

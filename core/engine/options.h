@@ -25,6 +25,7 @@ struct Settings {
   Tuning tuning;                         // the same on all ranks
   int spins = 2000;
   int cpu = -1;                          // core of the engine thread; -1: any
+  std::string cuda_library = "libcuda.so.1";  // of the CUDA driver; looked for when the first tensor on a GPU comes
 };
 
 struct EngineOptions {

@@ -52,6 +52,7 @@ Status Submissions::submit(const OperationPtr& op, bool* wake) {
   {
     std::lock_guard lock(mutex_);
     status = submit_locked(op, wake, &refused);
+    if (op->on_device && status.ok()) on_devices_.fetch_add(1, std::memory_order_relaxed);
   }
   // Without the lock: who hears of it may submit.
   for (const OperationPtr& member : refused) member->complete(status.with("group '" + op->request.group + "'"));
@@ -92,7 +93,10 @@ void Submissions::enter(const OperationPtr& op, uint32_t entry, bool* wake) {
   q.fence = fence_;
   op->sequence = next_sequence_++;
   if (q.unnamed) op->unnamed_number = unnamed_[stream_of(q.set, q.face, q.kind)]++;
-  if (op->on_done) last_ = op->submitted = Clock::now();  // the age of others is known to who waits for them
+  if (op->on_done) {
+    last_ = op->submitted = Clock::now();  // the age of others is known to who waits for them
+    must_watch_.store(true, std::memory_order_relaxed);
+  }
   bool completed = false;
   if (cursor_ && !deviated_) {
     if (offer(op, entry, &completed)) {
@@ -300,12 +304,14 @@ void Submissions::release(const std::vector<Operation*>& operations) {
     if (!op) continue;
     if (op->on_done && !told) ++fence_;
     told |= op->on_done != nullptr;
+    if (op->on_device) on_devices_.fetch_sub(1, std::memory_order_relaxed);
     if (!op->scheduled) {
       if (!op->request.unnamed) in_flight_.erase(key_of(op->request));
       continue;
     }
     op->scheduled = false;
-    if (cursor_) cursor_->finish(op->entry);
+    // One on a device may end after its schedule.
+    if (cursor_ && op->schedule == cursor_->schedule().id) cursor_->finish(op->entry);
   }
 }
 

@@ -50,6 +50,8 @@ class Submissions {
   bool must_watch() { return must_watch_.load(std::memory_order_relaxed) && must_watch_.exchange(false); }
   // New operations that are not part of a schedule.
   std::vector<OperationPtr> take();
+  // Accepted operations on devices that are not done.
+  size_t on_devices() const { return on_devices_.load(std::memory_order_relaxed); }
   bool empty() const { return queued_.load(std::memory_order_seq_cst) == 0; }
   Clock::time_point last_submission() const;
   // The oldest of what waits for the running schedule to end or go on, null if nothing does.
@@ -113,7 +115,7 @@ class Submissions {
   mutable std::mutex mutex_;
   Assembly assembly_;
   std::vector<OperationPtr> queue_;
-  std::atomic<size_t> queued_{0};
+  std::atomic<size_t> queued_{0}, on_devices_{0};
   std::unordered_set<std::string> in_flight_;  // names of operations that no schedule has; its cursor knows the others
   std::map<uint32_t, std::vector<int>> sets_;
   std::map<uint64_t, uint64_t> unnamed_, groups_;  // by stream_of(): next number

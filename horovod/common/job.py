@@ -28,6 +28,8 @@ class Job:
     homogeneous: bool
     dynamic_process_sets: bool
     elastic: bool = False
+    waits_for_devices: bool = False
+    """Does the program wait until an operation on a device is complete there?"""
     check_steps: int = 0
     """After how many steps ranks compare what they hold; 0: never."""
     hosts: tuple[str, ...] = ()

@@ -23,10 +23,10 @@ class Residuals:
 
     def of(self, key: Any, tensor: torch.Tensor) -> torch.Tensor:
         """The residual for ``tensor``, contiguous and of its size: the one of the last step, or zeros for a key that
-        is new or whose tensor had another shape."""
+        is new or whose tensor had another shape or was elsewhere."""
         held = self._held.get(key)
-        if held is None or held.shape != tensor.shape:
-            held = self._held[key] = torch.zeros(tensor.shape, dtype=torch.float32)
+        if held is None or held.shape != tensor.shape or held.device != tensor.device:
+            held = self._held[key] = torch.zeros(tensor.shape, dtype=torch.float32, device=tensor.device)
         return held
 
     def clear(self) -> None:

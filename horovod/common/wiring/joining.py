@@ -213,7 +213,11 @@ class Joining:
         listeners.close()
 
     def _describe_job(self, peers: list[Peer], epoch: int) -> Job:
-        job = replace(self._job(peers), check_steps=self._settings.integer("HOROVOD_CHECK_IN_SYNC_STEPS"))
+        job = replace(
+            self._job(peers),
+            check_steps=self._settings.integer("HOROVOD_CHECK_IN_SYNC_STEPS"),
+            waits_for_devices=not self._settings.flag("HOROVOD_ENABLE_ASYNC_COMPLETION"),
+        )
         if self._formed.cipher is None:
             return job
         # A user's key may serve several jobs, the name is random.

@@ -10,12 +10,11 @@ from typing import Any
 import torch
 
 from horovod._core import KIND_ALLGATHER, WIRE_NONE
-from horovod.common.faces import TORCH as face
 from horovod.common.ops import Average, Sum, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch.ops import groups, handles
 from horovod.torch.ops.allreduce import _Allreduce, _GroupedAllreduce
-from horovod.torch.ops.tensors import code_of, output_of, plain, set_id, set_rank_and_size
+from horovod.torch.ops.tensors import code_of, output_of, plain, set_id, set_rank_and_size, way
 
 
 def _submit(
@@ -29,7 +28,7 @@ def _submit(
     code = code_of(tensor, "allgather", full_name)
     number = set_id(process_set, "allgather")
     pointer = tensor.data_ptr()
-    return (face.run if blocking else face.submit)(
+    return way(tensor, blocking)(
         KIND_ALLGATHER, full_name, pointer, 0, tensor.shape, code, Sum, 0, 1.0, 1.0, number, None, group, group_size
     )
 

@@ -22,7 +22,7 @@ from horovod.common.faces import TORCH as face
 from horovod.common.ops import Adasum, check_scale, resolve_op, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch.compression import Compression
-from horovod.torch.ops import groups, handles
+from horovod.torch.ops import devices, groups, handles
 from horovod.torch.ops.repeats import Repeat, put_back, take
 from horovod.torch.ops.tensors import BOOL, CODES, check_reduction, code_of, plain, refuse, set_id
 
@@ -53,7 +53,13 @@ def submit(
     # The fast path of every gradient and of the blocking forms: no call that is not needed.
     try:
         code = CODES.get(source.dtype)
-        if code is None or not source.is_cpu or not source.is_contiguous() or source.is_neg():
+        if code is None or not source.is_contiguous() or source.is_neg():
+            refuse(source, "allreduce", full_name)
+        if source.is_cpu:
+            send: Any = face.run if blocking else face.submit
+        elif devices.accepts(source):
+            send = devices.sender(source, target, residual)
+        else:
             refuse(source, "allreduce", full_name)
         pointer = source.data_ptr()
     except (AttributeError, RuntimeError):
@@ -66,7 +72,7 @@ def submit(
     if number is None:
         set_id(process_set, "allreduce")
     out = pointer if target is source else target.data_ptr()
-    return (face.run if blocking else face.submit)(
+    return send(
         KIND_ALLREDUCE,
         full_name,
         pointer,

@@ -12,11 +12,10 @@ from typing import Any
 import torch
 
 from horovod._core import KIND_ALLTOALL
-from horovod.common.faces import TORCH as face
 from horovod.common.ops import Sum, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch.ops import handles
-from horovod.torch.ops.tensors import code_of, output_of, plain, set_id, set_rank_and_size
+from horovod.torch.ops.tensors import code_of, output_of, plain, set_id, set_rank_and_size, way
 
 
 def _start(
@@ -35,7 +34,7 @@ def _start(
     counts = _check_splits(splits, rows, size, name)
     full_name = wire_name("alltoall", name) if name else ""
     pointer = tensor.data_ptr()
-    work = (face.run if blocking else face.submit)(
+    work = way(tensor, blocking)(
         KIND_ALLTOALL, full_name, pointer, 0, tensor.shape, code, Sum, 0, 1.0, 1.0, number, counts, "", 0
     )
     return work, rows if counts is None else sum(counts)

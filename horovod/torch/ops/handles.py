@@ -11,7 +11,7 @@ from typing import Any
 
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.faces import TORCH as face
-from horovod.torch.ops import profiling, repeats
+from horovod.torch.ops import devices, profiling, repeats
 from horovod.torch.ops.profiling import state as _profiler
 from horovod.torch.ops.repeats import Repeat
 
@@ -165,6 +165,7 @@ def forget_all() -> None:
     _held.clear()
     _before_next_wait.clear()
     repeats.idle.clear()  # a Work keeps its engine alive
+    devices.forget_all()
 
 
 def park(work: Any, keep: Any) -> None:

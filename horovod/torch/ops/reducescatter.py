@@ -12,13 +12,12 @@ import torch
 
 from horovod._core import KIND_REDUCESCATTER
 from horovod.common.compression import refuse_wire
-from horovod.common.faces import TORCH as face
 from horovod.common.ops import Average, Sum, check_scale, check_scatter, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch.compression import Compression
 from horovod.torch.ops import groups, handles
 from horovod.torch.ops.allgather import _Allgather, _GroupedAllgather
-from horovod.torch.ops.tensors import code_of, plain, set_id, set_rank_and_size
+from horovod.torch.ops.tensors import code_of, plain, set_id, set_rank_and_size, way
 
 
 def _check(tensor: torch.Tensor, op: int, operation: str, name: str | None) -> int:
@@ -31,7 +30,7 @@ def _check(tensor: torch.Tensor, op: int, operation: str, name: str | None) -> i
 def _output(tensor: torch.Tensor, process_set: ProcessSet, operation: str) -> torch.Tensor:
     rank, size = set_rank_and_size(process_set, operation)
     quotient, longer = divmod(tensor.shape[0], size)
-    return torch.empty((quotient + (rank < longer), *tensor.shape[1:]), dtype=tensor.dtype)
+    return tensor.new_empty((quotient + (rank < longer), *tensor.shape[1:]))
 
 
 def _submit(
@@ -47,7 +46,7 @@ def _submit(
 ) -> Any:
     number = set_id(process_set, "reducescatter")
     source, target = tensor.data_ptr(), output.data_ptr()
-    return face.submit(
+    return way(tensor, False, output)(
         KIND_REDUCESCATTER,
         full_name,
         source,

@@ -20,6 +20,8 @@ from horovod.common.process_sets import ProcessSet
 # programs that never use a name twice.
 _LIMIT = 8192
 
+_NONE: Any = object()
+
 
 class Repeat:
     """A Work and what it was submitted for."""
@@ -53,7 +55,7 @@ class Repeat:
         ``source`` and ``result``.
         """
         self.work = work
-        self.engine = face.engine
+        self.engine = face.engine if source.is_cpu else _NONE  # on devices nothing is submitted again
         self.name = name
         self.shape = source.shape
         self.dtype = source.dtype

@@ -10,6 +10,7 @@ from horovod.common import dtypes
 from horovod.common.faces import TORCH as face
 from horovod.common.ops import check_reduction as check_op_of
 from horovod.common.process_sets import ProcessSet
+from horovod.torch.ops import devices
 
 # Some releases of torch lack uint16, the others have every type the engine has.
 CODES: dict[torch.dtype, int] = {getattr(torch, n): c for n, c in dtypes.CODES.items() if hasattr(torch, n)}
@@ -19,8 +20,8 @@ BOOL = dtypes.BOOL
 
 
 def code_of(tensor: torch.Tensor, operation: str, name: str | None = None) -> int:
-    """The dtype code of a tensor that ``operation`` can take: dense, contiguous, not lazily negated, in host
-    memory.
+    """The dtype code of a tensor that ``operation`` can take: dense, contiguous, not lazily negated, in the
+    memory of the CPU or of a GPU.
 
     Raises ValueError naming the operation, the tensor's name, what is wrong and what is accepted.
     """
@@ -28,7 +29,7 @@ def code_of(tensor: torch.Tensor, operation: str, name: str | None = None) -> in
         code = CODES.get(tensor.dtype)
         dense = tensor.layout is torch.strided and tensor.is_contiguous()
         # The memory of a negative view holds the values with the other sign.
-        if code is not None and tensor.is_cpu and dense and not tensor.is_neg():
+        if code is not None and dense and not tensor.is_neg() and (tensor.is_cpu or devices.accepts(tensor)):
             return code
     except AttributeError:
         pass
@@ -48,8 +49,9 @@ def refuse(tensor: Any, operation: str, name: str | None) -> NoReturn:
     if tensor.dtype not in CODES:
         dtype = str(tensor.dtype).removeprefix("torch.")
         raise ValueError(f"{what}: dtype {dtype} is not supported; accepted are {dtypes.SUPPORTED}")
-    if not tensor.is_cpu:
-        raise ValueError(f"{what}: the tensor is on device {tensor.device}; only cpu tensors are supported yet")
+    if not tensor.is_cpu and not devices.accepts(tensor):
+        accepted = " and ".join(("cpu", *devices.ADAPTERS))
+        raise ValueError(f"{what}: the tensor is on device {tensor.device}; accepted are tensors on {accepted}")
     if tensor.is_contiguous():
         raise ValueError(
             f"{what}: the tensor is a view that is negated when read (its negative bit is set, as in x.conj().imag); "
@@ -59,6 +61,14 @@ def refuse(tensor: Any, operation: str, name: str | None) -> NoReturn:
         f"{what}: the tensor is not contiguous (shape {tuple(tensor.shape)}, strides {tensor.stride()}); "
         "give tensor.contiguous()"
     )
+
+
+def way(tensor: torch.Tensor, blocking: bool, *others: torch.Tensor) -> Any:
+    """``face.submit`` for an operation on ``tensor``, which ``code_of`` has accepted, and ``others``; ``face.run`` when
+    the caller waits for it right away."""
+    if tensor.is_cpu:
+        return face.run if blocking else face.submit
+    return devices.sender(tensor, *others)
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
@@ -109,7 +119,10 @@ def set_rank_and_size(process_set: ProcessSet, operation: str) -> tuple[int, int
 
 
 def output_of(work: Any, tail: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """The tensor of shape (sum of ``work.sizes``, *tail) over the memory the engine allocated, without a copy."""
+    """The tensor of shape (sum of ``work.sizes``, *tail): on the CPU over the memory the engine allocated, without a
+    copy."""
+    if isinstance(work, devices.DeviceWork):
+        return work.output(tail, dtype)
     shape = (sum(work.sizes), *tail)
     buffer = work.output
     # torch.frombuffer refuses empty buffers.

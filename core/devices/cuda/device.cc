@@ -1,0 +1,173 @@
+#include "devices/cuda/device.h"
+
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "devices/cuda/driver.h"
+
+namespace hvd {
+namespace {
+
+constexpr unsigned kNonBlocking = 1;    // a stream that does not wait for the legacy default stream, nor that for it
+constexpr unsigned kDisableTiming = 2;  // an event that only orders
+constexpr int kRelaxed = 2;             // capture mode in which a thread may do anything while others capture
+
+CudaDriver::Pointer address(const void* p) { return reinterpret_cast<CudaDriver::Pointer>(p); }
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(const CudaDriver& driver, int ordinal, CudaDriver::Device device, CudaDriver::Context context, std::string description,
+             std::array<uint8_t, 16> uuid, int capability)
+      : driver_(driver), ordinal_(ordinal), device_(device), context_(context), description_(std::move(description)), uuid_(uuid),
+        capability_(capability) {}
+
+  ~CudaDevice() override {
+    {
+      const Turn turn(*this);
+      if (!turn.status().ok()) return;  // the process ends, or the context has failed: nothing can be given back
+      for (Event event : events_) driver_.event_destroy(event);
+      for (Stream stream : streams_) driver_.stream_destroy(stream);
+    }
+    driver_.primary_release(device_);
+  }
+
+  DeviceKind kind() const override { return DeviceKind::cuda; }
+  int ordinal() const override { return ordinal_; }
+  std::array<uint8_t, 16> uuid() const override { return uuid_; }
+  int capability() const override { return capability_; }
+  const std::string& description() const override { return description_; }
+
+  Status make_stream(Stream* out) override {
+    int least = 0, greatest = 0;
+    HVD_RETURN_IF_ERROR(driver_.check(driver_.priority_range(&least, &greatest), "cuCtxGetStreamPriorityRange"));
+    HVD_RETURN_IF_ERROR(driver_.check(driver_.stream_create(out, kNonBlocking, greatest), "cuStreamCreateWithPriority"));
+    std::lock_guard lock(mutex_);
+    streams_.push_back(*out);
+    return {};
+  }
+
+  Status capturing(Stream stream, bool* out) override {
+    int status = 0;
+    const int code = driver_.stream_is_capturing(stream, &status);
+    // The default stream cannot be looked at while another one is captured in a way that waits for it.
+    *out = status != 0 || code == CudaDriver::kLegacyStreamUnusable;
+    return *out ? Status() : driver_.check(code, "cuStreamIsCapturing");
+  }
+
+  Status take_event(Event* out) override {
+    {
+      std::lock_guard lock(mutex_);
+      if (!events_.empty()) {
+        *out = events_.back();
+        events_.pop_back();
+        return {};
+      }
+    }
+    return driver_.check(driver_.event_create(out, kDisableTiming), "cuEventCreate");
+  }
+
+  void give_back(Event event) override {
+    std::lock_guard lock(mutex_);
+    events_.push_back(event);
+  }
+
+  Status record(Event event, Stream stream) override { return driver_.check(driver_.event_record(event, stream), "cuEventRecord"); }
+  Status wait(Stream stream, Event event) override { return driver_.check(driver_.stream_wait(stream, event, 0), "cuStreamWaitEvent"); }
+
+  Status reached(Event event, bool* out) override {
+    const int code = driver_.event_query(event);
+    *out = code == 0;
+    return code == CudaDriver::kNotReady ? Status() : driver_.check(code, "cuEventQuery");
+  }
+
+  Status copy(void* to, const void* from, size_t bytes, Stream stream) override {
+    return bytes == 0 ? Status() : driver_.check(driver_.copy(address(to), address(from), bytes, stream), "cuMemcpyAsync");
+  }
+
+  Status zero(void* to, size_t bytes, Stream stream) override {
+    return bytes == 0 ? Status() : driver_.check(driver_.zero(address(to), 0, bytes, stream), "cuMemsetD8Async");
+  }
+
+  Status allocate(size_t bytes, void** out) override {
+    CudaDriver::Pointer memory = 0;
+    HVD_RETURN_IF_ERROR(driver_.check(driver_.alloc(&memory, bytes), "cuMemAlloc"));
+    *out = reinterpret_cast<void*>(memory);
+    return {};
+  }
+  void free(void* memory) override { driver_.free(address(memory)); }
+
+  Status pin(size_t bytes, std::byte** out) override {
+    void* memory = nullptr;
+    HVD_RETURN_IF_ERROR(driver_.check(driver_.alloc_host(&memory, bytes), "cuMemAllocHost"));
+    *out = static_cast<std::byte*>(memory);
+    return {};
+  }
+  void unpin(std::byte* memory) override { driver_.free_host(memory); }
+
+  Status enter(int* mode) override {
+    HVD_RETURN_IF_ERROR(driver_.check(driver_.context_push(context_), "cuCtxPushCurrent"));
+    *mode = kRelaxed;
+    const Status status = driver_.check(driver_.exchange_capture_mode(mode), "cuThreadExchangeStreamCaptureMode");
+    CudaDriver::Context ours;
+    if (!status.ok()) driver_.context_pop(&ours);
+    return status;
+  }
+  void leave(int mode) override {
+    driver_.exchange_capture_mode(&mode);
+    CudaDriver::Context ours;
+    driver_.context_pop(&ours);
+  }
+
+ private:
+  const CudaDriver& driver_;
+  const int ordinal_;
+  const CudaDriver::Device device_;
+  const CudaDriver::Context context_;
+  const std::string description_;
+  const std::array<uint8_t, 16> uuid_;
+  const int capability_;
+  std::mutex mutex_;
+  std::vector<Event> events_;  // that nobody has
+  std::vector<Stream> streams_;
+};
+
+Status make(const CudaDriver& driver, int ordinal, std::shared_ptr<Device>* out) {
+  int count = 0;
+  HVD_RETURN_IF_ERROR(driver.check(driver.device_count(&count), "cuDeviceGetCount"));
+  if (ordinal < 0 || ordinal >= count) {
+    return Status(Code::invalid_argument,
+                  "CUDA GPU " + std::to_string(ordinal) + " does not exist; this process sees " + std::to_string(count) + " of them");
+  }
+  CudaDriver::Device device = 0;
+  HVD_RETURN_IF_ERROR(driver.check(driver.device_get(&device, ordinal), "cuDeviceGet"));
+  char name[128] = "";
+  HVD_RETURN_IF_ERROR(driver.check(driver.device_name(name, sizeof name, device), "cuDeviceGetName"));
+  std::array<uint8_t, 16> uuid{};
+  HVD_RETURN_IF_ERROR(driver.check(driver.device_uuid(uuid.data(), device), "cuDeviceGetUuid"));
+  constexpr int kMajor = 75, kMinor = 76;
+  int major = 0, minor = 0;
+  driver.device_attribute(&major, kMajor, device);
+  driver.device_attribute(&minor, kMinor, device);
+  CudaDriver::Context context = nullptr;
+  HVD_RETURN_IF_ERROR(driver.check(driver.primary_retain(&context, device), "cuDevicePrimaryCtxRetain"));
+  *out = std::make_shared<CudaDevice>(driver, ordinal, device, context, "CUDA GPU " + std::to_string(ordinal) + " (" + name + ")", uuid,
+                                      10 * major + minor);
+  return {};
+}
+
+}  // namespace
+
+Status open_cuda_device(const std::string& library, int ordinal, std::shared_ptr<Device>* out) {
+  static std::mutex& mutex = *new std::mutex;
+  static auto& open = *new std::map<int, std::weak_ptr<Device>>;
+  const CudaDriver* driver = nullptr;
+  HVD_RETURN_IF_ERROR(cuda_driver(library, &driver));
+  std::lock_guard lock(mutex);
+  if ((*out = open[ordinal].lock())) return {};
+  HVD_RETURN_IF_ERROR(make(*driver, ordinal, out));
+  open[ordinal] = *out;
+  return {};
+}
+
+}  // namespace hvd

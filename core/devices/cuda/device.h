@@ -1,0 +1,13 @@
+#pragma once
+#include <memory>
+#include <string>
+
+#include "devices/device.h"
+
+namespace hvd {
+
+// GPU number `ordinal` as this process sees them, in its primary context, which frameworks use too. One for the process as long as somebody
+// holds it. `library`: see cuda_driver(). An error says which GPUs there are.
+Status open_cuda_device(const std::string& library, int ordinal, std::shared_ptr<Device>* out);
+
+}  // namespace hvd

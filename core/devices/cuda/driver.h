@@ -1,0 +1,68 @@
+// The CUDA driver's functions, found at run time: one build serves machines with and without a GPU, and no header of CUDA is needed.
+// Names, argument types and numbers: NVIDIA's driver API, versions 12.1 to 13.5. Many names must be asked for with their suffix: under the
+// plain one libcuda still exports an older function with other argument types.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+
+namespace hvd {
+
+struct CudaDriver {
+  using Device = int;
+  using Pointer = uint64_t;
+  using Context = void*;
+  using Stream = void*;
+  using Event = void*;
+
+// member, symbol, arguments. All return an error code, 0: none.
+#define HVD_CUDA_FUNCTIONS(X)                                                             \
+  X(init, "cuInit", (unsigned flags))                                                     \
+  X(version, "cuDriverGetVersion", (int* version))                                        \
+  X(device_get, "cuDeviceGet", (Device*, int ordinal))                                    \
+  X(device_count, "cuDeviceGetCount", (int* count))                                       \
+  X(device_name, "cuDeviceGetName", (char* name, int length, Device))                     \
+  X(device_attribute, "cuDeviceGetAttribute", (int* value, int attribute, Device))        \
+  X(device_uuid, "cuDeviceGetUuid_v2", (void* uuid, Device))                              \
+  X(primary_retain, "cuDevicePrimaryCtxRetain", (Context*, Device))                       \
+  X(primary_release, "cuDevicePrimaryCtxRelease_v2", (Device))                            \
+  X(context_push, "cuCtxPushCurrent_v2", (Context))                                       \
+  X(context_pop, "cuCtxPopCurrent_v2", (Context*))                                        \
+  X(priority_range, "cuCtxGetStreamPriorityRange", (int* least, int* greatest))           \
+  X(stream_create, "cuStreamCreateWithPriority", (Stream*, unsigned flags, int priority)) \
+  X(stream_destroy, "cuStreamDestroy_v2", (Stream))                                       \
+  X(stream_wait, "cuStreamWaitEvent", (Stream, Event, unsigned flags))                    \
+  X(stream_is_capturing, "cuStreamIsCapturing", (Stream, int* status))                    \
+  X(exchange_capture_mode, "cuThreadExchangeStreamCaptureMode", (int* mode))              \
+  X(event_create, "cuEventCreate", (Event*, unsigned flags))                              \
+  X(event_destroy, "cuEventDestroy_v2", (Event))                                          \
+  X(event_record, "cuEventRecord", (Event, Stream))                                       \
+  X(event_query, "cuEventQuery", (Event))                                                 \
+  X(copy, "cuMemcpyAsync", (Pointer to, Pointer from, size_t bytes, Stream))              \
+  X(zero, "cuMemsetD8Async", (Pointer to, unsigned char value, size_t bytes, Stream))     \
+  X(alloc, "cuMemAlloc_v2", (Pointer*, size_t bytes))                                     \
+  X(free, "cuMemFree_v2", (Pointer))                                                      \
+  X(alloc_host, "cuMemAllocHost_v2", (void** memory, size_t bytes))                       \
+  X(free_host, "cuMemFreeHost", (void* memory))                                           \
+  X(error_name, "cuGetErrorName", (int code, const char** name))                          \
+  X(error_text, "cuGetErrorString", (int code, const char** text))
+
+#define HVD_CUDA_MEMBER(member, symbol, arguments) int(*member) arguments = nullptr;
+  HVD_CUDA_FUNCTIONS(HVD_CUDA_MEMBER)
+#undef HVD_CUDA_MEMBER
+
+  static constexpr int kNotReady = 600, kDeinitialized = 4, kLegacyStreamUnusable = 906;
+
+  // "CUDA error 700 (CUDA_ERROR_ILLEGAL_ADDRESS): ..."
+  std::string say(int code) const;
+  // Ok, or Code::internal: "`what` failed: ..."
+  Status check(int code, const char* what) const;
+};
+
+// Loads the driver's library and calls cuInit, once in a process; `library` counts the first time. Never unloaded. An error says why there
+// is no GPU to be had. Not before the first tensor on a device: what has called cuInit cannot fork any more.
+Status cuda_driver(const std::string& library, const CudaDriver** out);
+
+}  // namespace hvd

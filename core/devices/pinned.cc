@@ -1,0 +1,43 @@
+#include "devices/pinned.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace hvd {
+
+constexpr size_t kLeast = size_t{64} << 10;
+
+PinnedPool::~PinnedPool() {
+  const Device::Turn turn(*device_);
+  if (!turn.status().ok()) return;  // the device has failed or the process ends: the memory goes with it
+  for (const auto& [bytes, blocks] : free_) {
+    for (std::byte* block : blocks) device_->unpin(block);
+  }
+}
+
+Status PinnedPool::take(size_t bytes, std::shared_ptr<Block>* out) {
+  const size_t size = std::bit_ceil(std::max(bytes, kLeast));
+  std::byte* memory = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    auto& free = free_[size];
+    if (!free.empty()) {
+      memory = free.back();
+      free.pop_back();
+    }
+  }
+  if (!memory) {
+    HVD_RETURN_IF_ERROR(device_->pin(size, &memory));
+    std::lock_guard lock(mutex_);
+    held_ += size;
+  }
+  *out = std::make_shared<Block>(shared_from_this(), memory, size);
+  return {};
+}
+
+void PinnedPool::give_back(std::byte* data, size_t bytes) {
+  std::lock_guard lock(mutex_);
+  free_[bytes].push_back(data);
+}
+
+}  // namespace hvd

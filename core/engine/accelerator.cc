@@ -1,0 +1,60 @@
+#include "engine/accelerator.h"
+
+#include "devices/cuda/device.h"
+
+namespace hvd {
+
+Status Accelerator::open(const Place& place, std::shared_ptr<Device>* out) {
+  std::lock_guard lock(mutex_);
+  if (!device_) {
+    if (place.kind != DeviceKind::cuda) {
+      return Status(Code::invalid_argument,
+                    "tensors on a " + std::string(name_of(place.kind)) + " are not supported; accepted: memory of the CPU, of a CUDA GPU");
+    }
+    HVD_RETURN_IF_ERROR(open_cuda_device(cuda_library_, place.ordinal, &device_));
+  }
+  if (device_->kind() != place.kind || device_->ordinal() != place.ordinal) {
+    return Status(Code::invalid_argument, "the tensor is on " + std::string(name_of(place.kind)) + " " + std::to_string(place.ordinal) +
+                                              ", and this rank works on " + device_->description() +
+                                              "; accepted: tensors of one device in a process. Choose it before the first one is used, "
+                                              "for instance by torch.cuda.set_device(hvd.local_rank())");
+  }
+  *out = device_;
+  return {};
+}
+
+Status Accelerator::mark(const Place& place, Operation* op) {
+  auto on = std::make_unique<OnDevice>();
+  HVD_RETURN_IF_ERROR(open(place, &on->device));
+  Device& device = *on->device;
+  const Device::Turn turn(device);
+  HVD_RETURN_IF_ERROR(turn.status());
+  bool capturing = false;
+  HVD_RETURN_IF_ERROR(device.capturing(place.stream, &capturing));
+  if (capturing) {
+    return Status(Code::invalid_argument,
+                  "the stream is being captured into a graph (torch.cuda.graph, or a framework that makes graphs by itself), in which a "
+                  "collective cannot be; call it outside the captured part");
+  }
+  HVD_RETURN_IF_ERROR(device.take_event(&on->ready));
+  HVD_RETURN_IF_ERROR(device.record(on->ready, place.stream));
+  op->request.device = place.kind;
+  op->on_device = std::move(on);
+  return {};
+}
+
+Status Accelerator::copy_output(const Operation& op, void* to, Device::Stream stream) {
+  Device& device = *op.on_device->device;
+  HVD_RETURN_IF_ERROR(outputs_.sweep());
+  const Device::Turn turn(device);
+  HVD_RETURN_IF_ERROR(turn.status());
+  HVD_RETURN_IF_ERROR(device.copy(to, op.output->data(), op.output->bytes(), stream));
+  Device::Event event = nullptr;
+  HVD_RETURN_IF_ERROR(device.take_event(&event));
+  auto completion = std::make_shared<const Completion>(op.on_device->device, event);
+  HVD_RETURN_IF_ERROR(device.record(event, stream));
+  outputs_.keep(std::move(completion), op.output);
+  return {};
+}
+
+}  // namespace hvd

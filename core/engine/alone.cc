@@ -1,0 +1,31 @@
+#include "engine/alone.h"
+
+#include "engine/execute.h"
+
+namespace hvd {
+
+bool Alone::fits(const Response& r, const Comm& comm) {
+  if (comm.size > 1) return false;
+  return r.kind == Kind::broadcast || ((r.kind == Kind::allreduce || r.kind == Kind::reducescatter) && r.prescale == 1 && r.postscale == 1);
+}
+
+Status Alone::start(const Response& r, const std::vector<OperationPtr>& operations) {
+  for (size_t i = 0; i < operations.size(); ++i) {
+    Operation& op = *operations[i];
+    const size_t bytes = elements_of(r.shapes[i]) * size_of(r.dtype);
+    if (op.in == op.out || bytes == 0) continue;
+    Device& device = *op.on_device->device;
+    const Device::Turn turn(device);
+    HVD_RETURN_IF_ERROR(turn.status());
+    if (!stream_) HVD_RETURN_IF_ERROR(device.make_stream(&stream_));
+    HVD_RETURN_IF_ERROR(device.wait(stream_, op.on_device->ready));
+    HVD_RETURN_IF_ERROR(device.copy(op.out, op.in, bytes, stream_));
+    Device::Event event = nullptr;
+    HVD_RETURN_IF_ERROR(device.take_event(&event));
+    op.on_device->completion = std::make_shared<const Completion>(op.on_device->device, event);
+    HVD_RETURN_IF_ERROR(device.record(event, stream_));
+  }
+  return {};
+}
+
+}  // namespace hvd

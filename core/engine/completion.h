@@ -1,0 +1,35 @@
+// What an operation on a device leaves behind once it is launched: the place on the device's time line behind which its result is there.
+// The host waits for the launch only; the caller's stream waits for this.
+#pragma once
+#include <memory>
+
+#include "devices/device.h"
+
+namespace hvd {
+
+class Completion {
+ public:
+  // `event`: recorded behind the work. Goes back to the device's pool with this.
+  Completion(std::shared_ptr<Device> device, Device::Event event) : device_(std::move(device)), event_(event) {}
+  ~Completion() { device_->give_back(event_); }
+  Completion(const Completion&) = delete;
+
+  // What comes later on `stream` waits for the result. Any thread; the host does not wait.
+  Status order(Device::Stream stream) const {
+    const Device::Turn turn(*device_);
+    HVD_RETURN_IF_ERROR(turn.status());
+    return device_->wait(stream, event_);
+  }
+  // Is the result there? An error: the device has failed.
+  Status reached(bool* out) const {
+    const Device::Turn turn(*device_);
+    HVD_RETURN_IF_ERROR(turn.status());
+    return device_->reached(event_, out);
+  }
+
+ private:
+  const std::shared_ptr<Device> device_;
+  const Device::Event event_;
+};
+
+}  // namespace hvd

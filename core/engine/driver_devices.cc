@@ -1,0 +1,46 @@
+// The driver's part in operations on devices: beginning one that has been agreed on, and looking at those under way.
+#include <algorithm>
+
+#include "engine/driver.h"
+
+namespace hvd {
+
+// `ops`, taken out of `keep`, are under way from now on and end in look_at_devices(), also where this fails.
+Status Driver::launch(const Response& response, const std::vector<Operation*>& ops, std::vector<OperationPtr>* keep) {
+  std::vector<OperationPtr> mine;
+  auto at = keep->begin();
+  for (const Operation* op : ops) {
+    if (!op) continue;
+    at = std::find_if(at, keep->end(), [op](const OperationPtr& kept) { return kept.get() == op; });
+    mine.push_back(std::move(*at));
+  }
+  std::erase(*keep, nullptr);
+  const Status status = choose_way(response, *world_.comm(response.set), std::move(mine));
+  return status.with(label(rank_));
+}
+
+Status Driver::choose_way(const Response& response, Comm& comm, std::vector<OperationPtr> mine) {
+  if (Alone::fits(response, comm)) {
+    launched_.push_back({std::move(mine), {}});
+    return alone_.start(response, launched_.back().operations);
+  }
+  return staged_.start(response, comm, std::move(mine));
+}
+
+bool Driver::look_at_devices() {
+  if (staged_.idle() && launched_.empty()) return false;
+  std::vector<Staged::Done> done = std::move(launched_);
+  launched_.clear();
+  Status failed;
+  bool moved = !done.empty();
+  if (!staged_.idle()) moved |= staged_.advance(&done, &failed);
+  for (const Staged::Done& some : done) {
+    std::vector<Operation*> ops;
+    for (const OperationPtr& op : some.operations) ops.push_back(op.get());
+    finish(ops, some.status);
+  }
+  if (!failed.ok() && !farewell_.over()) fail(failed.with(label(rank_)), true);
+  return moved;
+}
+
+}  // namespace hvd

@@ -1,0 +1,34 @@
+#include "engine/held.h"
+
+#include <chrono>
+#include <thread>
+
+#include "base/deadline.h"
+
+namespace hvd {
+
+constexpr double kPatience = 5.0;  // seconds for a device to come to an end
+
+void Held::keep(std::shared_ptr<const Completion> until, std::shared_ptr<void> memory) {
+  std::lock_guard lock(mutex_);
+  kept_.emplace_back(std::move(until), std::move(memory));
+}
+
+Status Held::sweep() {
+  std::lock_guard lock(mutex_);
+  while (!kept_.empty()) {
+    bool reached = false;
+    HVD_RETURN_IF_ERROR(kept_.front().first->reached(&reached));
+    if (!reached) break;
+    kept_.pop_front();
+  }
+  return {};
+}
+
+Held::~Held() {
+  const Deadline deadline = Deadline::after(kPatience);
+  while (sweep().ok() && !kept_.empty() && !deadline.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  if (!kept_.empty()) new auto(std::move(kept_));
+}
+
+}  // namespace hvd

@@ -1,0 +1,134 @@
+"""Tensors in the memory of a GPU: how their operations are ordered with what the program does on its streams.
+
+The engine begins behind what is on the current stream when an operation is submitted, and ``DeviceWork.wait`` has the
+stream that is current then wait for the result. The program itself waits only until the work is launched, unless
+HOROVOD_ENABLE_ASYNC_COMPLETION=0 asks for more.
+
+What differs between kinds of devices is in an ``Adapter``.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from horovod._core import DEVICE_CUDA, DEVICE_HIP
+from horovod.common.faces import TORCH as face
+
+
+class Adapter(Protocol):
+    """A kind of device, as PyTorch has it."""
+
+    kind: int
+    """DEVICE_* of horovod._core."""
+
+    def current_stream(self, device: torch.device) -> int:
+        """The handle of this thread's current stream."""
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """A tensor that the current stream may use."""
+
+
+class Cuda:
+    """NVIDIA's GPUs; with PyTorch for ROCm AMD's, which bear the same names there."""
+
+    kind = DEVICE_HIP if torch.version.hip else DEVICE_CUDA
+
+    def current_stream(self, device: torch.device) -> int:
+        return torch.cuda.current_stream(device).cuda_stream
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device=device)
+
+
+ADAPTERS: dict[str, Adapter] = {"cuda": Cuda()}
+"""By type of device; tensors of others cannot travel."""
+
+_parked: list["DeviceWork"] = []
+
+
+class DeviceWork:
+    """The Work of an operation on a device (horovod/_core.pyi), with the order of streams.
+
+    Keeps the operation's tensors until nothing can use their memory too early.
+    """
+
+    __slots__ = ("_adapter", "_device", "_stream", "_tensors", "_work")
+
+    def __init__(self, work: Any, adapter: Adapter, device: torch.device, stream: int, tensors: Any) -> None:
+        self._work = work
+        self._adapter = adapter
+        self._device = device
+        self._stream = stream
+        self._tensors = tensors
+
+    @property
+    def name(self) -> str:
+        return self._work.name
+
+    @property
+    def sizes(self) -> list[int]:
+        return self._work.sizes
+
+    def done(self) -> bool:
+        """Is the result in the device's memory?"""
+        return self._work.done()
+
+    def wait(self, timeout: float = -1.0) -> bool:
+        """Until launched; the current stream waits for the result."""
+        if not self._work.wait(timeout):
+            return False
+        stream = self._adapter.current_stream(self._device)
+        self._work.order(stream)
+        if face.job is not None and face.job.waits_for_devices:
+            while not self._work.done():
+                time.sleep(50e-6)
+        elif stream != self._stream and self._tensors is not None:
+            # What is freed now may be used again on the stream that it was made for, which does not wait.
+            _sweep()
+            _parked.append(self)
+            return True
+        self._tensors = None
+        return True
+
+    def output(self, tail: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """The result of an allgather or alltoall: a tensor of shape (sum of ``sizes``, *tail)."""
+        out = self._adapter.empty((sum(self.sizes), *tail), dtype, self._device)
+        if out.numel() > 0:
+            self._work.copy_output(out.data_ptr(), self._adapter.current_stream(self._device))
+        return out
+
+
+def _sweep() -> None:
+    _parked[:] = [work for work in _parked if not work.done()]
+
+
+def accepts(tensor: torch.Tensor) -> bool:
+    """Can a tensor that is not in the CPU's memory travel?"""
+    return tensor.device.type in ADAPTERS
+
+
+def sender(tensor: torch.Tensor, *others: torch.Tensor | None) -> Callable[..., DeviceWork]:
+    """``face.submit`` for tensors on a device. ``others``: what the operation writes to, or reads besides.
+
+    Raises ValueError when one of them is somewhere else.
+    """
+    device = tensor.device
+    for other in others:
+        if other is not None and other.device != device:
+            raise ValueError(f"the input is on device {device}, the output on {other.device}; accepted are equal ones")
+    adapter = ADAPTERS[device.type]
+    stream = adapter.current_stream(device)
+    tensors = (tensor, others)
+
+    def submit(*arguments: Any) -> DeviceWork:
+        work = face.submit(*arguments, device_kind=adapter.kind, device=device.index or 0, stream=stream)
+        return DeviceWork(work, adapter, device, stream, tensors)
+
+    return submit
+
+
+def forget_all() -> None:
+    """The job is over. What a device may still use is kept."""
+    _sweep()

@@ -1,0 +1,287 @@
+// Operations on tensors of GPUs, over the simulated driver: a rank's stream writes its tensors late, and what comes out is read on the
+// stream.
+#include <doctest/doctest.h>
+
+#include <numeric>
+
+#include "contains.h"
+#include "gpu.h"
+
+using namespace hvd;
+using namespace hvd::testing;
+
+namespace {
+
+using OnGpu = GpuProgram::Task;
+
+Settings on_gpus() {
+  Settings s = crowded();
+  s.cuda_library = HVD_SIMULATED_CUDA;
+  return s;
+}
+
+Given on_gpus(Layout layout) { return {.layout = layout, .settings = on_gpus(), .arena = 0}; }
+
+// Four of them, one a rank: what the driver is told before it is used first.
+const bool four_gpus = ::setenv("SIMCUDA_DEVICES", "4", 1) == 0;
+
+std::vector<float> ramp(size_t n, int rank) {
+  std::vector<float> values(n);
+  for (size_t i = 0; i < n; ++i) values[i] = static_cast<float>((i % 1000) + static_cast<size_t>(rank));
+  return values;
+}
+
+Request of_floats(Kind kind, const std::string& name, size_t n, ReduceOp op = ReduceOp::sum) {
+  Request q = Program::request(kind, name, {static_cast<int64_t>(n)}, DType::float32);
+  q.op = op;
+  return q;
+}
+
+// Sum over the ranks of ramp().
+std::vector<float> summed(size_t n, int size) {
+  std::vector<float> values(n);
+  for (size_t i = 0; i < n; ++i)
+    values[i] = static_cast<float>((i % 1000) * static_cast<size_t>(size)) + static_cast<float>(size * (size - 1) / 2);
+  return values;
+}
+
+}  // namespace
+
+TEST_CASE("the values that a stream writes after the call are reduced, at every size, in place and not") {
+  for (Layout layout : kLayouts) {
+    for (int size : {1, 2, 4}) {
+      CAPTURE(name_of(layout));
+      CAPTURE(size);
+      EngineWorld world(size, on_gpus(layout));
+      const std::string wrong = run(world, [](Program& p) {
+        GpuProgram g(p);
+        for (size_t n : {size_t{0}, size_t{1}, size_t{1000}, size_t{(4 << 20) / 4}, size_t{(9 << 20) / 4 + 1}}) {
+          for (bool in_place : {true, false}) {
+            const std::string name = "t" + std::to_string(n) + (in_place ? "i" : "o");
+            OnGpu t = g.submit(of_floats(Kind::allreduce, name, n), Program::bytes_of(ramp(n, p.rank)),
+                               in_place ? 0 : std::max<size_t>(n * 4, 1));
+            t.bytes = n * 4;
+            p.expect(g.values<float>(t) == summed(n, p.size), name);
+          }
+        }
+      });
+      CHECK(wrong == "");
+    }
+  }
+}
+
+TEST_CASE("steps of several tensors settle into a schedule and stay right") {
+  EngineWorld world(3, on_gpus(Layout::one_node));
+  const std::string wrong = run(world, [](Program& p) {
+    GpuProgram g(p);
+    for (int step = 0; step < 30; ++step) {
+      std::vector<OnGpu> tasks;
+      for (size_t i = 0; i < 5; ++i) {
+        Request q = of_floats(Kind::allreduce, "grad." + std::to_string(i), 100 + i, ReduceOp::average);
+        tasks.push_back(g.submit(std::move(q), Program::bytes_of(std::vector<float>(100 + i, static_cast<float>(step + p.rank)))));
+      }
+      for (size_t i = 0; i < tasks.size(); ++i) {
+        p.expect(g.values<float>(tasks[i]) == std::vector<float>(100 + i, static_cast<float>(step + 1)), "step " + std::to_string(step));
+      }
+    }
+  });
+  CHECK(wrong == "");
+  CHECK(world.stats().schedules > 0);
+}
+
+TEST_CASE("every kind of operation, on a set of ranks as well") {
+  EngineWorld world(4, on_gpus(Layout::pairs));
+  const std::string wrong = run(world, [](Program& p) {
+    GpuProgram g(p);
+    const size_t n = 6, me = static_cast<size_t>(p.rank);
+    const auto check = [&](const char* what, OnGpu t, const std::vector<float>& expected) {
+      p.expect(g.values<float>(t) == expected, what);
+    };
+    Request broadcast = of_floats(Kind::broadcast, "b", n);
+    broadcast.root = 2;
+    check("broadcast", g.submit(broadcast, Program::bytes_of(ramp(n, p.rank))), ramp(n, 2));
+
+    Request gather = Program::request(Kind::allgather, "g", {static_cast<int64_t>(me), 2}, DType::float32);  // rank 0 has nothing
+    std::vector<float> gathered;
+    for (int r = 0; r < 4; ++r) gathered.insert(gathered.end(), static_cast<size_t>(r) * 2, static_cast<float>(r));
+    check("allgather", g.submit(gather, Program::bytes_of(std::vector<float>(me * 2, static_cast<float>(me)))), gathered);
+
+    Request all = Program::request(Kind::alltoall, "a", {8}, DType::float32);
+    std::vector<float> mine(8), swapped;
+    for (size_t i = 0; i < 8; ++i) mine[i] = static_cast<float>(10 * me + i);
+    for (size_t r = 0; r < 4; ++r)
+      swapped.insert(swapped.end(), {static_cast<float>(10 * r + 2 * me), static_cast<float>(10 * r + 2 * me + 1)});
+    check("alltoall", g.submit(all, Program::bytes_of(mine)), swapped);
+
+    Request scatter = of_floats(Kind::reducescatter, "r", n);  // the first two ranks get two rows
+    const size_t rows = me < 2 ? 2 : 1, from = me < 2 ? 2 * me : me + 2;
+    const std::vector<float> sums = summed(n, 4);
+    OnGpu t = g.submit(scatter, Program::bytes_of(ramp(n, p.rank)), rows * 4);
+    check("reducescatter", t,
+          std::vector<float>(sums.begin() + static_cast<ptrdiff_t>(from), sums.begin() + static_cast<ptrdiff_t>(from + rows)));
+
+    check("Adasum of what is equal", g.submit(of_floats(Kind::allreduce, "d", n, ReduceOp::adasum), Program::bytes_of(ramp(n, 0))),
+          ramp(n, 0));
+
+    Request coded = of_floats(Kind::allreduce, "c", n);
+    coded.wire = WireFormat::fp16;
+    check("compressed", g.submit(coded, Program::bytes_of(ramp(n, p.rank))), summed(n, 4));
+
+    const uint32_t odd = p.add_set({1, 3});
+    if (p.rank % 2) {
+      Request q = of_floats(Kind::allreduce, "s", n);
+      q.set = odd;
+      check("of a set", g.submit(q, Program::bytes_of(std::vector<float>(n, static_cast<float>(p.rank)))), std::vector<float>(n, 4));
+    }
+    p.remove_set(odd);
+  });
+  CHECK(wrong == "");
+}
+
+TEST_CASE("grouped operations, and many without a name at once") {
+  EngineWorld world(2, on_gpus(Layout::one_node));
+  const std::string wrong = run(world, [](Program& p) {
+    GpuProgram g(p);
+    for (int step = 0; step < 10; ++step) {
+      std::vector<OnGpu> tasks;
+      for (int i = 0; i < 3; ++i) {
+        Request q = of_floats(i == 2 ? Kind::allgather : Kind::allreduce, "m" + std::to_string(i), 3);
+        q.group = i == 2 ? "" : "both";
+        q.group_size = i == 2 ? 0 : 2;
+        tasks.push_back(g.submit(q, Program::bytes_of(std::vector<float>(3, 1))));
+      }
+      for (int i = 0; i < 20; ++i)
+        tasks.push_back(g.submit(of_floats(Kind::allreduce, "", 7), Program::bytes_of(std::vector<float>(7, static_cast<float>(i)))));
+      for (size_t i = 0; i < tasks.size(); ++i) {
+        const std::vector<float> expected = i < 2    ? std::vector<float>(3, 2)
+                                            : i == 2 ? std::vector<float>(6, 1)
+                                                     : std::vector<float>(7, static_cast<float>(2 * (i - 3)));
+        p.expect(g.values<float>(tasks[i]) == expected, "task " + std::to_string(i) + " of step " + std::to_string(step));
+      }
+    }
+  });
+  CHECK(wrong == "");
+}
+
+TEST_CASE("tensors of CPU and GPU in one job; ranks that disagree about it get an error that names both, and go on") {
+  EngineWorld world(2, on_gpus(Layout::one_node));
+  const std::string wrong = run(world, [](Program& p) {
+    GpuProgram g(p);
+    p.equal(p.sum("host", 1), 2, "on the CPU");
+    if (p.rank == 0) {
+      OnGpu t = g.submit(Program::request(Kind::allreduce, "x", {1}), Program::bytes_of(std::vector<int32_t>{1}));
+      const Status s = g.finish(t);
+      p.expect(s.code() == Code::mismatch && contains(s.message(), "device of the tensor: CUDA GPU on rank 0, CPU on rank 1"), s.message());
+    } else {
+      TaskPtr t = p.submit(Program::request(Kind::allreduce, "x", {1}), Program::bytes_of(std::vector<int32_t>{1}));
+      p.expect(p.finish(*t).code() == Code::mismatch, "no mismatch");
+    }
+    OnGpu t = g.submit(of_floats(Kind::allreduce, "x", 4), Program::bytes_of(ramp(4, p.rank)));
+    p.expect(g.values<float>(t) == summed(4, 2), "afterwards");
+    p.equal(p.sum("host", 2), 4, "on the CPU");
+  });
+  CHECK(wrong == "");
+}
+
+TEST_CASE("what cannot be is refused where it is submitted") {
+  EngineWorld world(1, on_gpus(Layout::one_node));
+  const std::string wrong = run(world, [](Program& p) {
+    const auto refusal = [&](Place place) {
+      std::byte value{};
+      OperationPtr op;
+      const Status s = p.engine.submit(Program::request(Kind::allreduce, "x", {1}, DType::uint8), &value, &value, &op, nullptr, &place);
+      p.expect(s.code() == Code::invalid_argument, s.message());
+      return s.message();
+    };
+    p.expect(contains(refusal({DeviceKind::hip, 0, nullptr}), "ROCm GPU are not supported"), "hip");
+    p.expect(contains(refusal({DeviceKind::cuda, 7, nullptr}), "CUDA GPU 7 does not exist; this process sees 4"), "no such GPU");
+    GpuProgram g(p);
+    OnGpu t = g.submit(of_floats(Kind::allreduce, "y", 1), Program::bytes_of(ramp(1, 0)));
+    p.expect(g.values<float>(t) == ramp(1, 0), "alone");
+    const std::string other = refusal({DeviceKind::cuda, 1, nullptr});
+    p.expect(contains(other, "allreduce 'x': the tensor is on CUDA GPU 1, and this rank works on CUDA GPU 0"), other);
+    const Status again = p.engine.submit_again(&t.op, t.in, t.in, false);
+    p.expect(again.code() == Code::invalid_argument, "submitted again");
+  });
+  CHECK(wrong == "");
+}
+
+TEST_CASE("a rank that joins comes after its own operations, and adds zeros to others'") {
+  EngineWorld world(3, on_gpus(Layout::one_node));
+  const std::string wrong = run(world, [](Program& p) {
+    GpuProgram g(p);
+    std::vector<OnGpu> tasks;
+    for (int i = 0; i <= p.rank; ++i) {
+      tasks.push_back(g.submit(of_floats(Kind::allreduce, "j" + std::to_string(i), 5), Program::bytes_of(std::vector<float>(5, 1))));
+      if (p.rank == 2)
+        p.expect(g.values<float>(tasks.back()) == std::vector<float>(5, static_cast<float>(3 - i)), "sum " + std::to_string(i));
+    }
+    p.equal(p.last_joined(), 2, "last");
+    for (size_t i = 0; i < tasks.size(); ++i)
+      p.expect(g.values<float>(tasks[i]) == std::vector<float>(5, static_cast<float>(3 - i)), "late " + std::to_string(i));
+    OnGpu t = g.submit(of_floats(Kind::allreduce, "", 4), Program::bytes_of(ramp(4, p.rank)));
+    p.expect(g.values<float>(t) == summed(4, 3), "together again");
+  });
+  CHECK(wrong == "");
+}
+
+TEST_CASE("a rank is lost: operations on GPUs end with an error, wherever they are") {
+  for (int round = 0; round < 5; ++round) {
+    Given given = on_gpus(Layout::apart);
+    given.victims = {2};
+    EngineWorld world(3, given);
+    const std::string wrong = run(world, [&](Program& p) {
+      GpuProgram g(p);
+      std::vector<OnGpu> tasks;
+      for (int i = 0; i < 4; ++i) {
+        OnGpu task;
+        const Status s =
+            g.try_submit(of_floats(Kind::allreduce, "l" + std::to_string(i), 1 << 20), Program::bytes_of(ramp(1 << 20, p.rank)), &task);
+        p.expect(s.ok() || s.code() == Code::peer_lost, s.message());
+        if (s.ok()) tasks.push_back(task);
+      }
+      if (p.rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2 * round));
+      if (p.rank == 0) world.kill_victims();
+      for (const OnGpu& t : tasks) p.expect(g.finish(t).code() == Code::peer_lost, "no error");
+    }, {0, 1});
+    CHECK(wrong == "");
+  }
+}
+
+TEST_CASE("what is submitted while its stream is captured is refused, and another capture is not spoilt") {
+  EngineWorld world(1, on_gpus(Layout::one_node));
+  const std::string wrong = run(world, [](Program& p) {
+    GpuProgram g(p);
+    OnGpu under_way = g.submit(of_floats(Kind::allreduce, "before", 1 << 20), Program::bytes_of(ramp(1 << 20, 0)));
+    g.gpu().begin_capture();
+    OnGpu task;
+    const Status s = g.try_submit(of_floats(Kind::allreduce, "x", 4), {}, &task, 0, nullptr, false);
+    p.expect(s.code() == Code::invalid_argument && contains(s.message(), "allreduce 'x': the stream is being captured into a graph"),
+             s.message());
+    p.expect(g.finish(under_way).ok(), "what was under way");  // the engine looks at events meanwhile
+    p.expect(g.gpu().end_capture() == 0, "the capture is spoilt");
+    p.expect(g.values<float>(under_way) == ramp(1 << 20, 0), "before");
+  });
+  CHECK(wrong == "");
+}
+
+// The last one: the GPU stays as it is for as long as the process lives.
+TEST_CASE("a GPU that fails ends the job, and is named") {
+  EngineWorld world(2, on_gpus(Layout::one_node));
+  const std::string wrong = run(world, [](Program& p) {
+    GpuProgram g(p);
+    OnGpu first = g.submit(of_floats(Kind::allreduce, "a", 3), Program::bytes_of(ramp(3, p.rank)));
+    p.expect(g.values<float>(first) == summed(3, 2), "before");
+    OnGpu second = g.submit(of_floats(Kind::allreduce, "b", 3), Program::bytes_of(ramp(3, p.rank)));
+    g.gpu().lose();
+    p.mark();
+    p.await_marks(2);
+    if (p.rank == 0) simulated<int (*)(const char*, int64_t)>("simcuda_set")("fault", 719);
+    const Status s = g.finish(second);
+    if (!s.ok()) p.expect(contains(s.message(), "CUDA GPU") && contains(s.message(), "CUDA error 719"), s.message());
+    OnGpu third;
+    const Status refused = g.try_submit(of_floats(Kind::allreduce, "c", 3), {}, &third, 0, nullptr, false);
+    p.expect(contains(refused.message(), "CUDA error 719"), refused.message());
+  });
+  CHECK(wrong == "");
+}

@@ -1,0 +1,185 @@
+// What a framework does with a GPU, on the simulated one: memory, a stream, work on it that takes its time.
+#pragma once
+#include <dlfcn.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "engine/accelerator.h"
+#include "engine/engine.h"
+#include "harness_engine.h"
+
+namespace hvd::testing {
+
+// Functions of the simulated driver, by name.
+template <class Function>
+Function simulated(const char* name) {
+  static void* const library = [] {
+    void* handle = ::dlopen(HVD_SIMULATED_CUDA, RTLD_NOW | RTLD_LOCAL);
+    require(handle != nullptr, "the simulated driver cannot be loaded");
+    return handle;
+  }();
+  auto* function = reinterpret_cast<Function>(::dlsym(library, name));
+  require(function != nullptr, std::string("the simulated driver has no ") + name);
+  return function;
+}
+
+class Gpu {
+ public:
+  explicit Gpu(int ordinal) : ordinal_(ordinal) {
+    call("cuInit", simulated<int (*)(unsigned)>("cuInit")(0));
+    call("cuDevicePrimaryCtxRetain", simulated<int (*)(void**, int)>("cuDevicePrimaryCtxRetain")(&context_, ordinal));
+    const Current current(*this);
+    call("cuStreamCreateWithPriority", simulated<int (*)(void**, unsigned, int)>("cuStreamCreateWithPriority")(&stream_, 1, 0));
+  }
+  ~Gpu() {
+    if (lost_) return;
+    wait();
+    {
+      const Current current(*this);
+      for (uint64_t memory : memory_) simulated<int (*)(uint64_t)>("cuMemFree_v2")(memory);
+      simulated<int (*)(void*)>("cuStreamDestroy_v2")(stream_);
+    }
+    simulated<int (*)(int)>("cuDevicePrimaryCtxRelease_v2")(ordinal_);
+  }
+  Gpu(const Gpu&) = delete;
+
+  // It has failed: there is nothing to be given back.
+  void lose() { lost_ = true; }
+
+  Place place() const { return {DeviceKind::cuda, ordinal_, stream_}; }
+  Device::Stream stream() const { return stream_; }
+
+  std::byte* allocate(size_t bytes) {
+    const Current current(*this);
+    uint64_t memory = 0;
+    call("cuMemAlloc", simulated<int (*)(uint64_t*, size_t)>("cuMemAlloc_v2")(&memory, std::max<size_t>(bytes, 1)));
+    memory_.push_back(memory);
+    return reinterpret_cast<std::byte*>(memory);
+  }
+
+  // In stream order, when the stream comes to it.
+  void write(std::byte* to, std::vector<std::byte> values) {
+    later([to, values = std::move(values)] {
+      if (!values.empty()) std::memcpy(at(to, values.size()), values.data(), values.size());
+    });
+  }
+  // Waits for the stream; the memory's contents behind all that was on it.
+  std::vector<std::byte> read(const std::byte* from, size_t bytes) {
+    std::vector<std::byte> values(bytes);
+    later([&] {
+      if (bytes) std::memcpy(values.data(), at(from, bytes), bytes);
+    });
+    wait();
+    return values;
+  }
+  // In the mode that frameworks use, in which what another thread does may spoil it.
+  void begin_capture() {
+    const Current current(*this);
+    call("cuStreamBeginCapture", simulated<int (*)(void*, int)>("cuStreamBeginCapture_v2")(stream_, 0));
+  }
+  int end_capture() {
+    const Current current(*this);
+    void* graph = nullptr;
+    return simulated<int (*)(void*, void**)>("cuStreamEndCapture")(stream_, &graph);
+  }
+  void wait() {
+    std::atomic<bool> done{false};
+    later([&] { done = true; });
+    for (const Deadline deadline = Deadline::after(60); !done;) {
+      require(!deadline.passed(), "the stream does not come to an end");
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  }
+
+ private:
+  struct Current {
+    explicit Current(const Gpu& gpu) { call("cuCtxPushCurrent", simulated<int (*)(void*)>("cuCtxPushCurrent_v2")(gpu.context_)); }
+    ~Current() {
+      void* was = nullptr;
+      simulated<int (*)(void**)>("cuCtxPopCurrent_v2")(&was);
+    }
+  };
+  static void call(const char* what, int code) { require(code == 0, std::string(what) + ": error " + std::to_string(code)); }
+  static void* at(const std::byte* address, size_t bytes) {
+    return simulated<void* (*)(uint64_t, size_t)>("simcuda_at")(reinterpret_cast<uint64_t>(address), bytes);
+  }
+  void later(std::function<void()> work) {
+    const Current current(*this);
+    const auto run = [](void* argument) {
+      const std::unique_ptr<std::function<void()>> mine(static_cast<std::function<void()>*>(argument));
+      (*mine)();
+    };
+    simulated<void (*)(void*, void (*)(void*), void*, int (*)(void*))>("simcuda_enqueue")(
+        stream_, run, new std::function<void()>(std::move(work)), nullptr);
+  }
+
+  const int ordinal_;
+  void* context_ = nullptr;
+  void* stream_ = nullptr;
+  std::vector<uint64_t> memory_;
+  bool lost_ = false;
+};
+
+// One rank's program on its GPU: operations on tensors that its stream writes, read behind their results on the same stream.
+class GpuProgram {
+ public:
+  explicit GpuProgram(Program& program) : program_(program), gpu_(program.rank) {}
+  Gpu& gpu() { return gpu_; }
+
+  struct Task {
+    OperationPtr op;
+    std::byte *in = nullptr, *out = nullptr;
+    size_t bytes = 0;  // of out
+  };
+
+  // The stream is going to write `values` when the operation is submitted. out_bytes: 0 for in place.
+  Status try_submit(Request q, std::vector<std::byte> values, Task* task, size_t out_bytes = 0, float* residual = nullptr,
+                    bool with_memory = true) {
+    task->bytes = out_bytes ? out_bytes : values.size();
+    if (with_memory) {
+      task->in = gpu_.allocate(values.size());
+      task->out = out_bytes ? gpu_.allocate(out_bytes) : task->in;
+      gpu_.write(task->in, std::move(values));
+    }
+    const Place place = gpu_.place();
+    return program_.engine.submit(std::move(q), task->in, task->out, &task->op, residual, &place);
+  }
+  Task submit(Request q, std::vector<std::byte> values, size_t out_bytes = 0, float* residual = nullptr) {
+    Task task;
+    const Status s = try_submit(std::move(q), std::move(values), &task, out_bytes, residual);
+    require(s.ok(), "submitting: " + s.message());
+    return task;
+  }
+  Status finish(const Task& task) {
+    require(program_.engine.wait(*task.op, Deadline::after(program_.patience)), "'" + task.op->request.name + "' does not end");
+    return task.op->status();
+  }
+  // The result, as the stream sees it.
+  std::vector<std::byte> result(Task& task) {
+    const Status s = finish(task);
+    require(s.ok(), s.message());
+    const OnDevice& on = *task.op->on_device;
+    if (on.completion) require(on.completion->order(gpu_.stream()).ok(), "order");
+    if (task.op->output) {
+      task.bytes = task.op->output->bytes();
+      task.out = gpu_.allocate(task.bytes);
+      require(program_.engine.copy_output(*task.op, task.out, gpu_.stream()).ok(), "copy_output");
+    }
+    return gpu_.read(task.out, task.bytes);
+  }
+  template <class T>
+  std::vector<T> values(Task& task) {
+    const std::vector<std::byte> bytes = result(task);
+    std::vector<T> out(bytes.size() / sizeof(T));
+    if (!bytes.empty()) std::memcpy(out.data(), bytes.data(), bytes.size());
+    return out;
+  }
+
+ private:
+  Program& program_;
+  Gpu gpu_;
+};
+
+}  // namespace hvd::testing
