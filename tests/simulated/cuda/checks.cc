@@ -52,8 +52,8 @@ void report_leaks(const Context* only) {
   for (auto& [handle, event] : d.events) events += !event->destroyed && (!only || event->context == only);
   for (auto& [handle, stream] : d.streams) streams += !stream->destroyed && !stream->legacy && (!only || stream->context == only);
   for (auto& [key, stream] : d.thread_streams) streams -= !stream->destroyed && (!only || stream->context == only);
-  if (events) text += "\n  " + std::to_string(events) + " events";
-  if (streams) text += "\n  " + std::to_string(streams) + " streams";
+  if (events) text += "\n  " + std::to_string(events) + " event(s)";
+  if (streams) text += "\n  " + std::to_string(streams) + " stream(s)";
   if (!text.empty()) violation("left behind:" + text);
 }
 
