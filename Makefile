@@ -40,7 +40,7 @@ SOURCES := $(NATIVE) README.md $(shell find horovod -type f -not -name '*.pyc' 2
 # TensorFlow versions in which the library that was built is loaded as it is; each gets an environment of its own.
 TF_MATRIX ?= 2.13.1 2.16.2 2.18.1 2.21.0
 
-.PHONY: help train environment test test-all kernels unit lint format docs site pytest asan tsan fuzz fuzz-programs mutants bench wheel clean test-tf-matrix test-cluster test-launchers
+.PHONY: help train environment test test-all kernels unit lint format docs site pytest asan tsan fuzz fuzz-programs mutants bench gpu-check wheel clean test-tf-matrix test-cluster test-launchers
 
 # After ## comes what a target takes on 2 cores where the environment and what is compiled are there (those take minutes once).
 help: ## [1 s] this list
@@ -121,12 +121,15 @@ mutants: $(STAMPS)/doctest $(STAMPS)/dev $(STAMPS)/editable ## [20 min] do the t
 bench: $(STAMPS)/package $(STAMPS)/peers ## [15 min] measure against gloo, DDP and Open MPI; BENCH_ARGS="--quick" for a minute of it
 	python benchmarks/run.py --mpi-prefix $(VENV)-peers $(BENCH_ARGS)
 
+gpu-check: ## [9 min] on a machine with a GPU, without network: build there, tests on the GPU, compute-sanitizer, benchmark; docs/gpu.md
+	scripts/gpu-check.sh
+
 wheel: $(STAMPS)/tools ## [2 min] a wheel in dist/
 	rm -rf dist
 	pip wheel --no-deps --no-build-isolation --config-settings=build-dir=build/wheel -w dist .
 
 clean: ## [0 s] remove what was built, environments included
-	rm -rf build dist $(VENV) $(VENV)-peers .venv-tf-* .venv-openmpi .venv-mpich runs
+	rm -rf build dist .gpu-pack $(VENV) $(VENV)-peers .venv-tf-* .venv-openmpi .venv-mpich runs
 
 # -- environments: a stamp each, so that a second run starts at once --------------------------------------------------------------
 $(STAMPS)/venv:

@@ -2,6 +2,7 @@
 
     horovodrun -np 2 python examples/pytorch/char_gpt.py
     horovodrun -np 2 python examples/pytorch/char_gpt.py --steps 800 --resume
+    horovodrun -np 2 python examples/pytorch/char_gpt.py --device cuda
 
 The text lies on every machine that runs Python, so nothing is downloaded. The loss starts near ln(vocabulary), about
 4.6 nats per character, and falls below 2.0 within a few hundred steps. The places marked `# hvd` are all that Horovod
@@ -117,7 +118,8 @@ class GPT(nn.Module):
                 nn.init.normal_(parameter, std=spread / shrink)
 
     def forward(self, indices: Tensor) -> Tensor:
-        turns = angles(indices.shape[1], self.pairs)
+        cosines, sines = angles(indices.shape[1], self.pairs)
+        turns = cosines.to(indices.device), sines.to(indices.device)
         x = self.characters(indices)
         for block in self.blocks:
             x = block(x, turns)
@@ -140,11 +142,13 @@ def endless(loader: DataLoader[Tensor], sampler: DistributedSampler[Tensor], fir
 
 
 @torch.no_grad()
-def held_out_loss(model: nn.Module, windows: list[Tensor]) -> float:
+def held_out_loss(model: nn.Module, windows: list[Tensor], device: torch.device) -> float:
     """Mean over the windows of all ranks, each rank having its own share of them."""
     total = torch.zeros(2, dtype=torch.float64)
     for batch in windows:
-        total += torch.tensor([next_character_loss(model, batch).item() * len(batch), len(batch)], dtype=torch.float64)
+        total += torch.tensor(
+            [next_character_loss(model, batch.to(device)).item() * len(batch), len(batch)], dtype=torch.float64
+        )
     loss, count = hvd.allreduce(total, op=hvd.Sum, name="held_out").tolist()
     return loss / count
 
@@ -170,7 +174,7 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
         raise SystemExit(
             f"--resume: no checkpoint at {path}; run once without --resume, or name the file with --checkpoint"
         )
-    saved = torch.load(path, weights_only=True)
+    saved = torch.load(path, map_location="cpu", weights_only=True)
     model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
     return int(saved["step"])
@@ -184,11 +188,11 @@ def check_same_everywhere(model: nn.Module) -> None:
 
 
 @torch.no_grad()
-def sample(model: nn.Module, context: int, characters: int, seed: int) -> str:
+def sample(model: nn.Module, context: int, characters: int, seed: int, device: torch.device) -> str:
     generator = torch.Generator().manual_seed(seed)
     text = torch.tensor([[VOCABULARY.index(character) for character in "\ndef "]])
     for _ in range(characters):
-        odds = F.softmax(model(text[:, -context:])[:, -1] / 0.8, dim=-1)
+        odds = F.softmax(model(text[:, -context:].to(device))[:, -1].cpu() / 0.8, dim=-1)
         text = torch.cat([text, torch.multinomial(odds, 1, generator=generator)], dim=1)
     return "".join(VOCABULARY[i] for i in text[0].tolist())
 
@@ -233,6 +237,12 @@ def parse_args() -> argparse.Namespace:
         default="none",
         help="how gradients travel, an attribute of hvd.Compression (default %(default)s)",
     )
+    parser.add_argument(
+        "--device",
+        choices=["cpu", "cuda"],
+        default="cpu",
+        help="where the model is; cuda: a GPU each, in turn where there are fewer than workers (default %(default)s)",
+    )
     parser.add_argument("--seed", type=int, default=1, help="for data order and initial weights (default %(default)s)")
     parser.add_argument(
         "--checkpoint", type=Path, default=Path("runs/char_gpt.pt"), help="written by rank 0 (default %(default)s)"
@@ -249,6 +259,9 @@ def train(args: argparse.Namespace) -> None:
     hvd.init()  # hvd 1: join the job
     rank, size = hvd.rank(), hvd.size()
     torch.manual_seed(args.seed)
+    device = torch.device(args.device)
+    if args.device == "cuda":
+        torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())  # hvd: a GPU each
 
     text = read_corpus(args.corpus)
     cut = len(text) - len(text) // 20
@@ -263,7 +276,7 @@ def train(args: argparse.Namespace) -> None:
     chosen = [test_set[i] for i in range(rank, min(256, len(test_set)), size)]
     test = [torch.stack(chosen[i : i + 64]) for i in range(0, len(chosen), 64)]
 
-    model = GPT(args.layers, args.width, args.heads)
+    model = GPT(args.layers, args.width, args.heads).to(device)
     peak = args.lr * size  # hvd 3: a larger batch in all, a larger step
     optimizer: Any = torch.optim.AdamW(model.parameters(), lr=peak, betas=(0.9, 0.95), weight_decay=0.01)
     done = load_checkpoint(args.checkpoint, model, optimizer) if args.resume and rank == 0 else 0
@@ -293,7 +306,7 @@ def train(args: argparse.Namespace) -> None:
         for step in range(done + 1, args.steps + 1):
             set_learning_rate(optimizer, peak, step - 1, args.steps)
             optimizer.zero_grad()
-            loss = next_character_loss(model, next(batches))
+            loss = next_character_loss(model, next(batches).to(device))
             loss.backward()
             optimizer.step()
             recent.append(loss.detach())
@@ -314,11 +327,11 @@ def train(args: argparse.Namespace) -> None:
                 if rank == 0:
                     save_checkpoint(args.checkpoint, model, optimizer, step)
 
-    final = held_out_loss(model, test)
+    final = held_out_loss(model, test, device)
     if rank == 0:
         print(f"trained for {time.perf_counter() - began:.1f} s, checkpoint in {args.checkpoint}", flush=True)
         print(f"final held-out loss {final:.4f} nats per character", flush=True)
-        print(f"a sample of its Python:{sample(model, args.context, 200, args.seed)}", flush=True)
+        print(f"a sample of its Python:{sample(model, args.context, 200, args.seed, device)}", flush=True)
     check_same_everywhere(model)
 
 

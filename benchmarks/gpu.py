@@ -1,0 +1,256 @@
+"""What an allreduce of tensors on a GPU takes, beside torch.distributed with gloo and a bare copy to pinned memory; and
+what DistributedOptimizer adds to a training step on a GPU.
+
+    horovodrun -np 2 python benchmarks/gpu.py [--json FILE] [--quick]
+    horovodrun -np 1 python benchmarks/gpu.py --optimizer [--json FILE]
+
+Ranks use the GPUs that are there in turn, so they share one. The ways take turns in the same processes, round by round.
+--device cpu tries the program without a GPU. How to read the tables: benchmarks/README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from cases import KIB, MIB, size_label
+
+import horovod.torch as hvd
+
+FULL = [4, 64, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, 1024 * MIB]
+QUICK = [4, 4 * KIB, MIB, 5 * MIB]
+
+Seconds = dict[str, list[float]]
+"""By way: a median of each round."""
+
+
+def counts(nbytes: int) -> tuple[int, int, int]:
+    """(operations of a round, rounds, operations before them, enough for a schedule to run again)."""
+    for limit, row in ((64 * KIB, (40, 5, 60)), (MIB, (20, 5, 40)), (16 * MIB, (6, 5, 15)), (256 * MIB, (3, 3, 5))):
+        if nbytes <= limit:
+            return row
+    return 2, 2, 2
+
+
+class Place:
+    """Where tensors are, and how to wait for what is computed there."""
+
+    def __init__(self, device: str) -> None:
+        self.cuda = device == "cuda"
+        if self.cuda:
+            torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())
+        self.device = torch.device(device)
+
+    def wait(self) -> None:
+        if self.cuda:
+            torch.cuda.synchronize()
+
+    def name(self) -> str:
+        return torch.cuda.get_device_name() if self.cuda else "CPU"
+
+
+def timed(run: Callable[[], Any], place: Place, times: int) -> list[float]:
+    """Seconds of each, from the call until the result is there."""
+    taken = []
+    for _ in range(times):
+        place.wait()
+        start = time.perf_counter()
+        run()
+        place.wait()
+        taken.append(time.perf_counter() - start)
+    return taken
+
+
+def bare_copies(place: Place, nbytes: int) -> dict[str, float]:
+    """Bytes a second and rank of copies between the GPU and pinned memory, while all ranks copy: to the host, to the
+    device, and both at once, each way."""
+    there, other = (torch.zeros(nbytes, dtype=torch.uint8, device=place.device) for _ in range(2))
+    here, second = (torch.zeros(nbytes, dtype=torch.uint8, pin_memory=place.cuda) for _ in range(2))
+    streams = [torch.cuda.Stream(), torch.cuda.Stream()] if place.cuda else []
+
+    def both() -> None:
+        if not place.cuda:
+            here.copy_(there), other.copy_(second)
+            return
+        with torch.cuda.stream(streams[0]):
+            here.copy_(there, non_blocking=True)
+        with torch.cuda.stream(streams[1]):
+            other.copy_(second, non_blocking=True)
+
+    ways = {
+        "to the host": lambda: here.copy_(there, non_blocking=True),
+        "to the device": lambda: there.copy_(here, non_blocking=True),
+        "both at once": both,
+    }
+    rates = {}
+    for name, run in ways.items():
+        timed(run, place, 2)
+        hvd.barrier()
+        rates[name] = nbytes / statistics.median(timed(run, place, 7))
+    return rates
+
+
+def ways(nbytes: int, place: Place) -> dict[str, Callable[[], Any]]:
+    count = max(1, nbytes // 4)
+    ours, gloo = torch.zeros(count, device=place.device), torch.zeros(count, device=place.device)
+    return {
+        "horovod": lambda: hvd.allreduce_(ours, op=hvd.Sum, name=f"gpu.{nbytes}"),
+        "gloo": lambda: dist.all_reduce(gloo),
+    }
+
+
+def measure(nbytes: int, place: Place) -> Seconds:
+    inner, rounds, warm_up = counts(nbytes)
+    every = ways(nbytes, place)
+    medians: Seconds = {name: [] for name in every}
+    for name, run in every.items():
+        timed(run, place, warm_up if name == "horovod" else min(warm_up, 5))
+    for _ in range(rounds):
+        for name, run in every.items():
+            hvd.barrier()
+            medians[name].append(statistics.median(timed(run, place, inner)))
+    return medians
+
+
+def call_seconds(nbytes: int, place: Place) -> float:
+    """What the call of an asynchronous operation takes the program, when the GPU is busy: the median."""
+    x = torch.zeros(max(1, nbytes // 4), device=place.device)
+    taken = []
+    for _ in range(40):
+        if place.cuda:
+            torch.cuda._sleep(2_000_000)  # about a millisecond
+        start = time.perf_counter()
+        handle = hvd.allreduce_async_(x, op=hvd.Sum, name=f"call.{nbytes}")
+        taken.append(time.perf_counter() - start)
+        hvd.synchronize(handle)
+        place.wait()
+    return statistics.median(taken[10:])
+
+
+def slowest(ranks: list[Seconds]) -> Seconds:
+    """A round takes as long as on its slowest rank."""
+    return {name: [max(values) for values in zip(*(r[name] for r in ranks), strict=True)] for name in ranks[0]}
+
+
+def microseconds(values: list[float]) -> str:
+    middle, low, high = (1e6 * f(values) for f in (statistics.median, min, max))
+    return f"{middle:,.0f} ({low:,.0f} - {high:,.0f})"
+
+
+def row(nbytes: int, seconds: Seconds, call: float, link: float) -> str:
+    """``link``: bytes a second of bare copies both ways at once."""
+    ours, gloo = (statistics.median(seconds[name]) for name in ("horovod", "gloo"))
+    cells = [microseconds(seconds["horovod"]), microseconds(seconds["gloo"]), f"{gloo / ours:.1f}x"]
+    cells += [f"{1e6 * call:,.0f}", f"{nbytes / ours / 1e9:.2f}", f"{100 * nbytes / ours / link:.0f} %"]
+    return f"| {size_label(nbytes)} | {' | '.join(cells)} |"
+
+
+COLUMNS = ("allreduce", "horovod, us", "gloo, us", "gloo / horovod", "call, us", "GB/s", "of bare copies")
+HEAD = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|"
+
+
+def allreduces(place: Place, quick: bool) -> dict[str, Any]:
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are here
+    meeting = hvd.broadcast_object(tempfile.mktemp() if hvd.rank() == 0 else None, 0)
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=hvd.rank(), world_size=hvd.size())
+    copies = hvd.allgather_object(bare_copies(place, (16 if quick else 256) * MIB))
+    rates = {name: min(c[name] for c in copies) for name in copies[0]}
+    if hvd.rank() == 0:
+        print(f"{hvd.size()} ranks, {place.name()}, torch {torch.__version__}")
+        print("bare copies, GB/s and rank:", ", ".join(f"{name} {rate / 1e9:.1f}" for name, rate in rates.items()))
+        print(f"\n{HEAD}", flush=True)
+    found = []
+    for nbytes in QUICK if quick else FULL:
+        call = max(hvd.allgather_object(call_seconds(nbytes, place)))
+        seconds = slowest(hvd.allgather_object(measure(nbytes, place)))
+        found.append({"bytes": nbytes, "call": call, **seconds})
+        if hvd.rank() == 0:
+            print(row(nbytes, seconds, call, rates["both at once"]), flush=True)
+    dist.destroy_process_group()
+    return {"ranks": hvd.size(), "device": place.name(), "bare copies": rates, "seconds": found}
+
+
+def network(quick: bool) -> tuple[str, torch.nn.Module, tuple[int, ...]]:
+    """(name, model, shape of a batch)."""
+    if not quick:
+        try:
+            from torchvision.models import resnet50
+
+            return "ResNet-50, 64 images", resnet50(), (64, 3, 224, 224)
+        except ImportError:
+            pass
+    layers = [torch.nn.Conv2d(3, 16, 3), *(torch.nn.Conv2d(16, 16, 3, padding=1) for _ in range(20))]
+    return "21 convolutions, 8 images", torch.nn.Sequential(*layers), (8, 3, 32, 32)
+
+
+def training_steps(place: Place, quick: bool) -> dict[str, Any]:
+    """A step with and without the wrapper, on average of several: until it is done, and until the calls return."""
+    torch.backends.cudnn.benchmark = True
+    torch.manual_seed(0)
+    label, model, shape = network(quick)
+    images = torch.randn(shape, device=place.device)
+    models = {"alone": model.to(place.device), "wrapped": copy.deepcopy(model).to(place.device)}
+    optimizers: dict[str, Any] = {n: torch.optim.SGD(m.parameters(), lr=1e-4, momentum=0.9) for n, m in models.items()}
+    optimizers["wrapped"] = hvd.DistributedOptimizer(optimizers["wrapped"], models["wrapped"].named_parameters())
+
+    def step(name: str) -> None:
+        optimizers[name].zero_grad()
+        models[name](images).square().mean().backward()
+        optimizers[name].step()
+
+    inner, rounds = (3, 3) if quick else (8, 9)
+    for name in models:
+        for _ in range(inner):
+            step(name)
+    seconds: Seconds = {name: [] for name in models}
+    calls: Seconds = {name: [] for name in models}
+    for number in range(rounds):
+        for name in sorted(models, reverse=number % 2 == 1):
+            hvd.barrier()
+            place.wait()
+            start = time.perf_counter()
+            for _ in range(inner):
+                step(name)
+            calls[name].append((time.perf_counter() - start) / inner)
+            place.wait()
+            seconds[name].append((time.perf_counter() - start) / inner)
+    added = [100 * (w / a - 1) for w, a in zip(seconds["wrapped"], seconds["alone"], strict=True)]
+    if hvd.rank() == 0:
+        print(f"\n{label}, {hvd.size()} ranks, {place.name()}\n")
+        print("| a step | us until it is done | us until the calls return |\n|---|---|---|")
+        for name in models:
+            print(f"| {name} | {microseconds(seconds[name])} | {microseconds(calls[name])} |")
+        print(
+            f"\nthe wrapper adds {statistics.median(added):+.2f} % ({min(added):+.2f} to {max(added):+.2f})", flush=True
+        )
+    return {"model": label, "ranks": hvd.size(), "seconds": seconds, "calls": calls, "added, %": added}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What operations on tensors of a GPU take.")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="default %(default)s")
+    parser.add_argument("--quick", action="store_true", help="few sizes, a small network")
+    parser.add_argument("--optimizer", action="store_true", help="training steps instead of operations")
+    parser.add_argument("--json", type=Path, help="a file to which the figures are added")
+    args = parser.parse_args()
+    hvd.init()
+    place = Place(args.device)
+    part, run = ("optimizer", training_steps) if args.optimizer else ("allreduce", allreduces)
+    found = run(place, args.quick)
+    if args.json and hvd.rank() == 0:
+        before = json.loads(args.json.read_text()) if args.json.exists() else {}
+        args.json.write_text(json.dumps({**before, part: found}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+#!/usr/bin/env bash
+# Builds the checkout on a machine with a GPU and checks there what only a GPU can show: gpu-check.sh [OUT]   (OUT: build/gpu-check/out)
+# Takes at most 9 minutes (SECONDS_IN_ALL=540) and needs no network and no root: CMake, Ninja, a C++ compiler, Python with PyTorch for CUDA,
+# and .gpu-pack, which scripts/gpu-check-pack.sh makes elsewhere. Uses the first GPU only and changes no setting of it.
+#   STEPS="probe build tests"  only these
+#   DRY_RUN=1                  without a GPU: simulated libraries and the CPU in its place, to try the checks themselves
+# Each step has a deadline, and the others go on when one fails. OUT gets table.txt (step, how it ended, seconds), probe.json,
+# benchmark.json, log.txt (the logs of all steps, one after another) and logs.tar.gz. Ends with 1 when a step failed.
+set -uo pipefail
+[ $# = 0 ] || { mkdir -p "$1" && out=$(cd "$1" && pwd); } || exit 1
+cd "$(dirname "$0")/.." || exit 1
+root=$PWD work=$PWD/build/gpu-check
+out=${out:-$work/out}
+mkdir -p "$out" "$work/logs" || exit 1
+python=${PYTHON:-python3} # the one that has PyTorch
+pack=$root/.gpu-pack
+in_all=${SECONDS_IN_ALL:-540}
+STEPS=${STEPS:-probe build kernels tests benchmark char_gpt failures memcheck doctor racecheck}
+dry=${DRY_RUN:-}
+export PYTHONUNBUFFERED=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PYTHONDONTWRITEBYTECODE=1
+CMAKE_BUILD_PARALLEL_LEVEL=$(nproc)
+export CMAKE_BUILD_PARALLEL_LEVEL
+unset PYTHONPATH
+# Of the plugins that are installed there, only the one that is needed.
+export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1
+
+# The driver has no place that is known everywhere.
+library=libcuda.so.1
+if [ -z "$dry" ] && ! "$python" -c 'import ctypes; ctypes.CDLL("libcuda.so.1")' 2>/dev/null; then
+  for folder in /usr/local/nvidia/lib64 /usr/local/nvidia/lib /usr/lib/x86_64-linux-gnu /usr/lib64 /usr/lib/wsl/lib; do
+    [ -e "$folder/libcuda.so.1" ] || continue
+    export LD_LIBRARY_PATH=$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    break
+  done
+fi
+
+# -- the steps: each says on stdout what it does, and ends with its status ---------------------------------------------------------
+
+probe() {
+  if [ -n "$dry" ]; then
+    echo "left out: it wants a driver"
+    return 77
+  fi
+  "$python" tools/gpu_probe.py --driver "$library" --json "$out/probe.json"
+}
+
+# An environment of its own that also sees the packages of $python, which may itself be an environment: so by a .pth file.
+build() {
+  "$python" -m venv --without-pip "$work/env" || return
+  local site outer
+  site=$("$work/env/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))') || return
+  outer=$("$python" -c 'import site, sysconfig
+places = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()]
+print("; ".join(f"site.addsitedir({p!r})" for p in dict.fromkeys(places)))') || return
+  echo "import site; $outer" >"$site/_a_outer.pth"
+  if [ -d "$pack/wheels" ]; then
+    python -m pip install -q --no-index --no-deps --ignore-installed "$pack"/wheels/*.whl || return
+  else
+    echo "there is no .gpu-pack; taking what is installed"
+  fi
+  echo "$(python --version), $(python -c 'import torch; print("torch", torch.__version__, torch.version.cuda)'), $(cmake --version | head -1)"
+  python -m pip install --no-index --no-deps --no-build-isolation --force-reinstall \
+    --config-settings=build-dir="$work/python" --editable . || return
+  python -c 'import torch, horovod.torch as hvd; hvd.init(); print(hvd.allreduce(torch.ones(2)), hvd.cuda_built(), hvd.nccl_built())'
+}
+
+kernels() {
+  local include=()
+  [ ! -d "$pack/include" ] || include=(-DDOCTEST_INCLUDE="$pack/include")
+  cmake -S . -B "$work/unit" -G Ninja -DCMAKE_BUILD_TYPE=Release -DHVD_BUILD_TESTS=ON -DHVD_BUILD_PYTHON=OFF "${include[@]}" >/dev/null &&
+    cmake --build "$work/unit" --target test_kernels kernels_bench simulated_cuda || return
+  if [ -n "$dry" ]; then
+    export SIMCUDA_KERNELS=$work/unit/simulated/libhvd_kernels_host.so SIMCUDA_DELAY_US=0
+    library=$work/unit/simulated/libcuda.so.1
+  fi
+  HVD_KERNELS_DRIVER=$library "$work/unit/tests/core/test_kernels" --duration=true || return
+  "$work/unit/benchmarks/engine/kernels_bench" 256 0.2 "$library"
+}
+
+run_pytest() { # files and further words for pytest; on a GPU nothing may be skipped
+  [ -z "$dry" ] || export HVD_TEST_GPU=${HVD_TEST_GPU:-cpu}
+  python -m pytest -q -p pytest_timeout -p no:cacheprovider --durations=15 "$@"
+}
+
+# Operations, streams and training. One after another: they share one GPU.
+tests() { run_pytest tests/gpu/test_operations.py tests/gpu/test_streams.py tests/gpu/test_training.py; }
+failures() { run_pytest tests/gpu/test_failures.py; }
+char_gpt() { run_pytest -s tests/gpu/test_char_gpt.py; }
+
+benchmark() {
+  local words=(--json "$out/benchmark.json")
+  [ -z "$dry" ] || words+=(--device cpu --quick)
+  python -m horovod.runner -np 2 python benchmarks/gpu.py "${words[@]}" &&
+    python -m horovod.runner -np 1 python benchmarks/gpu.py "${words[@]}" --optimizer
+}
+
+doctor() {
+  python -m horovod.runner --check-build --verbose
+  python -m horovod.runner --doctor
+}
+
+# The sanitizer runs kernels one after another and is refused on gVisor, which is no failure of ours.
+sanitizer() { # tool
+  local tool
+  tool=$(command -v compute-sanitizer || ls -d /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | tail -1)
+  if [ -z "$tool" ] || [ -n "$dry" ]; then
+    echo "left out: there is no compute-sanitizer"
+    return 77
+  fi
+  HVD_KERNELS_DRIVER=$library "$tool" --tool "$1" --error-exitcode 9 --print-limit 20 "$work/unit/tests/core/test_kernels"
+  local status=$?
+  if grep -q 'Device not supported' "$work/logs/"*"$1.log"; then
+    echo "left out: compute-sanitizer does not support the device here"
+    return 77
+  fi
+  return $status
+}
+memcheck() { sanitizer memcheck; }
+racecheck() { sanitizer racecheck; }
+
+# -- what runs them ----------------------------------------------------------------------------------------------------------------
+
+deadline_of() { # of a step, in seconds
+  case $1 in
+    probe) echo 70 ;;
+    build) echo 200 ;;
+    kernels) echo 150 ;;
+    tests) echo 220 ;;
+    benchmark) echo 130 ;;
+    char_gpt) echo 100 ;;
+    failures) echo 90 ;;
+    *) echo 60 ;;
+  esac
+}
+
+# Called once more by itself for each step, so that `timeout` can end all that it started.
+if [ -n "${GPU_CHECK_STEP:-}" ]; then
+  PATH=$work/env/bin:$(dirname "$(command -v "$python")"):$PATH
+  export PATH VIRTUAL_ENV=$work/env
+  "$GPU_CHECK_STEP"
+  exit
+fi
+
+rm -f "$work"/logs/*.log
+printf '%-12s %-10s %s\n' step result seconds >"$out/table.txt"
+failed=0 number=0
+for step in $STEPS; do
+  number=$((number + 1))
+  log=$work/logs/$(printf %02d $number)-$step.log
+  left=$((in_all - SECONDS)) limit=$(deadline_of "$step")
+  [ "$limit" -le "$left" ] || limit=$left
+  began=$SECONDS
+  if [ "$limit" -lt 5 ]; then
+    result="no time"
+    failed=1
+    echo "no time was left" >"$log"
+  else
+    echo "== $step (at most $limit s)"
+    GPU_CHECK_STEP=$step timeout -k 5 "$limit" bash "$root/scripts/gpu-check.sh" "$out" >"$log" 2>&1 </dev/null
+    case $? in
+      0) result=ok ;;
+      77) result="left out" ;;
+      124 | 137) result=timeout failed=1 ;;
+      *) result=failed failed=1 ;;
+    esac
+    tail -n 12 "$log"
+  fi
+  printf '%-12s %-10s %s\n' "$step" "$result" $((SECONDS - began)) | tee -a "$out/table.txt"
+done
+
+for log in "$work"/logs/*.log; do
+  echo "==== $(basename "$log" .log)"
+  cat "$log"
+done >"$out/log.txt"
+tar -czf "$out/logs.tar.gz" -C "$work" logs
+echo
+cat "$out/table.txt"
+exit $failed

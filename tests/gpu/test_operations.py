@@ -1,0 +1,213 @@
+"""Every operation on tensors of a GPU: the same bits as for the same values on the CPU, in place and not."""
+
+import pytest
+import torch
+
+import horovod.torch as hvd
+from tests.gpu.device import gpu, same_bits, values
+
+SIZES = [1, 2, 4]
+FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+INTEGERS = [torch.uint8, torch.int8, torch.int32, torch.int64]
+SHAPES = [(), (1,), (7,), (0,), (3, 5), (2, 0), (1023,), (4, 257)]
+
+
+def filled(shape, dtype, seed=0):
+    """Values that differ from rank to rank; sums of integers do not overflow."""
+    generator = torch.Generator(device="cpu").manual_seed(1000 * seed + hvd.rank())
+    if dtype.is_floating_point:
+        return torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu").to(dtype)
+    if dtype is torch.bool:
+        return torch.randint(0, 2, shape, generator=generator, device="cpu").bool()
+    return torch.randint(0, 20, shape, generator=generator, device="cpu").to(dtype)
+
+
+def both(call, what, *tensors, **options):
+    """Calls with the tensors on the CPU and on the GPU, and compares."""
+    expected = call(*tensors, name=f"{what}.cpu", **options)
+    got = call(*map(gpu, tensors), name=f"{what}.gpu", **options)
+    assert same_bits(values(got), expected), (what, values(got), expected)
+
+
+def every_dtype(dtypes):
+    for dtype in dtypes:
+        for op in (hvd.Sum, hvd.Average, hvd.Min, hvd.Max, hvd.Product):
+            if op is hvd.Average and not dtype.is_floating_point:
+                continue
+            for number, shape in enumerate(SHAPES):
+                what = f"{dtype}.{op}.{number}"
+                source = filled(shape, dtype, number)
+                both(hvd.allreduce, what, source, op=op)
+                expected = hvd.allreduce(source, op=op, name=f"{what}.cpu")
+                there = gpu(source)
+                assert hvd.allreduce_(there, op=op, name=f"{what}.in_place") is there
+                assert same_bits(values(there), expected), what
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("dtypes", [FLOATS, INTEGERS], ids=["floats", "integers"])
+def test_every_dtype(ranks, size, dtypes):
+    ranks(size).run(every_dtype, dtypes)
+
+
+def large():
+    for dtype in (torch.float32, torch.bfloat16):
+        for count in ((1 << 20) - 1, 1 << 20, (5 << 20) + 3):  # around a piece of 4 MiB, and several
+            source = torch.arange(count, device="cpu").remainder(251).to(dtype) + hvd.rank()
+            both(hvd.allreduce, f"large.{dtype}.{count}", source, op=hvd.Average)
+    both(hvd.broadcast, "large.b", torch.full((3 << 20,), float(hvd.rank()), device="cpu"), root_rank=hvd.size() - 1)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_large(ranks, size):
+    ranks(size).run(large)
+
+
+def scaled():
+    for dtype in FLOATS:
+        source = filled((33,), dtype)
+        both(hvd.allreduce, f"scaled.{dtype}", source, op=hvd.Sum, prescale_factor=1 / 3, postscale_factor=0.7)
+
+
+def moved():
+    n, me = hvd.size(), hvd.rank()
+    for dtype in [*FLOATS, *INTEGERS, torch.bool]:
+        both(hvd.allgather, f"gather.{dtype}", filled((me, 3), dtype))  # rank 0 has no row
+        both(hvd.allgather, f"gather2.{dtype}", filled((2,), dtype))
+        both(hvd.broadcast, f"broadcast.{dtype}", filled((5,), dtype), root_rank=n - 1)
+        there = gpu(filled((4, 2), dtype))
+        assert hvd.broadcast_(there, 0, name=f"b_.{dtype}") is there
+        assert same_bits(values(there), hvd.broadcast(filled((4, 2), dtype), 0, name=f"b.{dtype}"))
+        splits = [(me + r) % 3 for r in range(n)]
+        source = filled((sum(splits), 2), dtype)
+        expected, counts = hvd.alltoall(source, splits=splits, name=f"a.cpu.{dtype}")
+        got, there = hvd.alltoall(gpu(source), splits=splits, name=f"a.gpu.{dtype}")
+        assert same_bits(values(got), expected)
+        assert there.tolist() == counts.tolist()
+        if dtype is not torch.bool:
+            for op in (hvd.Sum, hvd.Average) if dtype.is_floating_point else (hvd.Sum,):
+                both(hvd.reducescatter, f"scatter.{dtype}.{op}", filled((2 * n + 1, 3), dtype), op=op)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_scaled_and_moved(ranks, size):
+    ranks(size).run(scaled)
+    ranks(size).run(moved)
+
+
+def grouped():
+    dtypes = [torch.float32, torch.float64, torch.bfloat16, torch.int32]
+    sources = [filled((4 + i, 3), dtype, i) for i, dtype in enumerate(dtypes)]
+    for call in (hvd.grouped_allreduce, hvd.grouped_allgather, hvd.grouped_reducescatter):
+        options = {} if call is hvd.grouped_allgather else {"op": hvd.Sum}
+        expected = call(sources, name=f"{call.__name__}.cpu", **options)
+        got = call([gpu(t) for t in sources], name=f"{call.__name__}.gpu", **options)
+        assert all(same_bits(values(g), e) for g, e in zip(got, expected, strict=True)), call.__name__
+    there = [gpu(t) for t in sources]
+    hvd.grouped_allreduce_(there, name="in_place", op=hvd.Max)
+    expected = hvd.grouped_allreduce(sources, name="not_in_place", op=hvd.Max)
+    assert all(same_bits(values(t), e) for t, e in zip(there, expected, strict=True))
+
+
+def compressed():
+    source = filled((300,), torch.float32)
+    for name in ("none", "fp16", "bf16", "wire_fp16", "wire_bf16", "wire_int8"):
+        both(hvd.allreduce, name, source, op=hvd.Average, compression=getattr(hvd.Compression, name))
+
+
+def adasum():
+    for dtype in (torch.float32, torch.float64):
+        both(hvd.allreduce, f"adasum.{dtype}", filled((50,), dtype), op=hvd.Adasum)
+
+
+def steps():
+    """A schedule is made, broken and made again; tensors of the CPU are among them."""
+    n = hvd.size()
+    for step in range(60):
+        count = 8 if step < 40 else 5
+        handles = [
+            hvd.allreduce_async(gpu(torch.full((100 + i,), float(step + i))), op=hvd.Sum, name=f"s{i}")
+            for i in range(count)
+        ]
+        beside = hvd.allreduce_async(torch.full((3,), 1.0), op=hvd.Sum, name="cpu")
+        for i, handle in enumerate(handles):
+            assert values(hvd.synchronize(handle)).tolist() == [float(n * (step + i))] * (100 + i)
+        assert hvd.synchronize(beside).tolist() == [float(n)] * 3
+    unnamed = [hvd.allreduce_async(gpu(torch.full((4,), float(i))), op=hvd.Sum) for i in range(30)]
+    assert [values(hvd.synchronize(h))[0].item() for h in unnamed] == [float(n * i) for i in range(30)]
+    handle = hvd.allreduce_async_(gpu(torch.ones(5)), op=hvd.Sum, name="polled")
+    while not hvd.poll(handle):
+        pass
+    assert values(hvd.synchronize(handle)).tolist() == [float(n)] * 5
+
+
+@pytest.mark.parametrize("completion", ["1", "0"])
+@pytest.mark.parametrize("size", SIZES)
+def test_groups_compression_adasum_and_steps(ranks, size, completion):
+    job = ranks(size, HOROVOD_ENABLE_ASYNC_COMPLETION=completion)
+    for part in (grouped, compressed, adasum, steps):
+        job.run(part)
+
+
+def sets():
+    me = hvd.rank()
+    odd, even = hvd.add_process_set([1, 3]), hvd.add_process_set([0, 2])
+    mine = odd if me % 2 else even
+    for step in range(5):
+        total = hvd.allreduce(gpu(torch.full((6,), float(me))), op=hvd.Sum, name=f"set.{step}", process_set=mine)
+        assert values(total).tolist() == [4.0 if me % 2 else 2.0] * 6
+        everybody = hvd.allreduce(gpu(torch.full((6,), float(me))), op=hvd.Sum, name=f"all.{step}")
+        assert values(everybody).tolist() == [6.0] * 6
+    got = hvd.allgather(gpu(torch.tensor([me])), name="set.gather", process_set=mine)
+    assert values(got).tolist() == ([1, 3] if me % 2 else [0, 2])
+    hvd.remove_process_set(odd)
+    hvd.remove_process_set(even)
+
+
+def joined():
+    for i in range(1 + hvd.rank()):
+        total = hvd.allreduce(gpu(torch.ones(9)), op=hvd.Sum, name=f"j{i}")
+        assert values(total).tolist() == [float(hvd.size() - i)] * 9
+    assert hvd.join() == hvd.size() - 1
+    assert values(hvd.allreduce(gpu(torch.ones(2)), op=hvd.Sum)).tolist() == [float(hvd.size())] * 2
+
+
+def mistakes():
+    with pytest.raises(hvd.HorovodInternalError, match=r"device of the tensor: CUDA GPU on rank 0.*CPU on rank 1"):
+        hvd.allreduce(gpu(torch.ones(2)) if hvd.rank() == 0 else torch.ones(2), name="x")
+    shape = (2 + hvd.rank(),)
+    with pytest.raises(hvd.HorovodInternalError, match="shape"):
+        hvd.allreduce(gpu(torch.ones(shape)), name="y")
+    with pytest.raises(ValueError, match="the tensor is on device meta"):
+        hvd.allreduce(torch.ones(2, device="meta"), name="z")
+    assert values(hvd.allreduce(gpu(torch.ones(2)), op=hvd.Sum, name="x")).tolist() == [float(hvd.size())] * 2
+
+
+def test_process_sets_join_and_mistakes(ranks):
+    job = ranks(4, HOROVOD_DYNAMIC_PROCESS_SETS="1")
+    for part in (sets, joined, mistakes):
+        job.run(part)
+
+
+def parameters():
+    state = {"there": gpu(torch.full((3,), float(hvd.rank()))), "here": torch.full((2,), float(hvd.rank()))}
+    hvd.broadcast_parameters(state, root_rank=1)
+    assert values(state["there"]).tolist() == [1.0] * 3
+    assert state["here"].tolist() == [1.0] * 2
+    return hvd.broadcast_object({"a": hvd.rank()}, root_rank=1)
+
+
+def test_parameters_of_both(ranks):
+    assert ranks(2).run(parameters) == [{"a": 1}] * 2
+
+
+def again():
+    from horovod.common.state import state
+
+    assert values(hvd.allreduce(gpu(torch.ones(1 << 18)), op=hvd.Sum))[-1] == hvd.size()
+    return len(state.faces)
+
+
+def test_a_job_after_the_other(ranks):
+    for size in (2, 3, 1, 2):
+        ranks(size).run(again, fresh=True)

@@ -1,0 +1,261 @@
+"""Training on a GPU: ranks stay alike bit for bit, and compute what one process would with all their data."""
+
+import copy
+import os
+
+import pytest
+import torch
+
+import horovod.torch as hvd
+from tests.gpu.device import DEVICE
+
+SIZES = [1, 2, 4]
+ROWS = 8  # of a batch, a rank
+
+
+def network(seed=1, dtype=torch.float32):
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(
+        torch.nn.Linear(20, 64), torch.nn.Tanh(), torch.nn.Linear(64, 64), torch.nn.Tanh(), torch.nn.Linear(64, 3)
+    ).to(DEVICE, dtype)
+
+
+def batch(step, rank, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    return torch.randn(ROWS, 20, generator=generator).to(DEVICE, dtype)
+
+
+def trained(options, steps=12, passes=1):
+    """A model after some steps, which one process without Horovod trained on all data as well."""
+    model = network(seed=1 + hvd.rank())
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    alone = network(seed=1)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+        model.named_parameters(),
+        backward_passes_per_step=passes,
+        **options,
+    )
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    plain = torch.optim.SGD(alone.parameters(), lr=0.1, momentum=0.9)
+    for step in range(steps):
+        optimizer.zero_grad()
+        plain.zero_grad()
+        for number in range(passes):
+            model(batch(step * passes + number, hvd.rank())).square().mean().backward()
+            for rank in range(hvd.size()):
+                (alone(batch(step * passes + number, rank)).square().mean() / hvd.size()).backward()
+        optimizer.step()
+        plain.step()
+    # With Adasum each rank's optimizer has a state of its own.
+    hvd.check_in_sync(model, *([] if options.get("op") is hvd.Adasum else [optimizer]))
+    return model, alone
+
+
+def equal_to_one_process(options, passes, tolerance):
+    model, alone = trained(options, passes=passes)
+    for p, q in zip(model.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=tolerance, atol=tolerance)
+
+
+OPTIONS = {
+    "plain": ({}, 1, 1e-4),
+    "passes": ({}, 3, 1e-3),
+    "groups": ({"groups": 2}, 1, 1e-4),
+    "views": ({"gradient_as_bucket_view": True}, 1, 1e-4),
+    "single": ({"gradient_as_bucket_view": False}, 1, 1e-4),
+    "predivided": ({"gradient_predivide_factor": 2.0}, 1, 1e-4),
+}
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("case", OPTIONS)
+def test_equal_to_one_process(computing, size, case):
+    computing(size).run(equal_to_one_process, *OPTIONS[case])
+
+
+def on_a_side_stream():
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        equal_to_one_process({}, 1, 1e-4)
+    side.synchronize()
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_on_a_side_stream(cuda, size):
+    cuda(size).run(on_a_side_stream)
+
+
+def compressed(name):
+    trained({"compression": getattr(hvd.Compression, name)}, steps=6)
+
+
+def with_adasum():
+    trained({"op": hvd.Adasum}, steps=6)
+
+
+def sparse_embedding():
+    n, me = hvd.size(), hvd.rank()
+    torch.manual_seed(3)
+    for dense in (True, False):
+        table = torch.nn.Embedding(30, 4, sparse=True).to(DEVICE)
+        hvd.broadcast_parameters(table.state_dict(), root_rank=0)
+        before = table.weight.detach().clone()
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(table.parameters(), lr=1.0), table.named_parameters(), sparse_as_dense=dense
+        )
+        table(torch.tensor([me, me, 10], device=DEVICE)).sum().backward()
+        optimizer.step()
+        step = (before - table.weight.detach()).sum(1).cpu() / 4
+        assert [round(n * v, 3) for v in step[:n].tolist()] == [2.0] * n
+        assert round(step[10].item(), 3) == 1.0
+        hvd.check_in_sync(table)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_compression_adasum_and_sparse(computing, size):
+    job = computing(size)
+    for name in ("fp16", "bf16", "wire_fp16", "wire_bf16", "wire_int8"):
+        job.run(compressed, name)
+    job.run(with_adasum)
+    job.run(sparse_embedding)
+
+
+def scaled(low):
+    model = network()
+    optimizer = hvd.DistributedOptimizer(torch.optim.Adam(model.parameters(), lr=0.01), model.named_parameters())
+    scaler = torch.amp.GradScaler(DEVICE, init_scale=256.0, growth_interval=5)
+    skipped = 0
+    for step in range(20):
+        optimizer.zero_grad()
+        with torch.autocast(DEVICE, low):
+            loss = model(batch(step, hvd.rank())).square().mean()
+        if step % 7 == 3 and hvd.rank() == step % hvd.size():
+            loss = loss * float("inf")  # on this rank alone
+        before = [p.detach().clone() for p in model.parameters()]
+        scaler.scale(loss).backward()
+        if step % 2:
+            optimizer.synchronize()
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            with optimizer.skip_synchronize():
+                scaler.step(optimizer)
+        else:
+            scaler.step(optimizer)
+        scaler.update()
+        moved = any(not torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
+        assert hvd.allgather_object(moved) == [moved] * hvd.size(), step
+        skipped += not moved
+    assert hvd.allgather_object(scaler.get_scale()) == [scaler.get_scale()] * hvd.size()
+    hvd.check_in_sync(model)
+    assert skipped == 3, skipped
+
+
+@pytest.mark.parametrize("low", [torch.float16, torch.bfloat16])
+def test_one_rank_overflows(computing, low):
+    computing(2).run(scaled, low)
+
+
+class Mixed(torch.nn.Module):
+    """A table in the CPU's memory below layers on the GPU."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(50, 8)
+        self.layer = torch.nn.Linear(8, 1).to(DEVICE)
+
+    def forward(self, indices):
+        return self.layer(self.table(indices).to(DEVICE))
+
+
+def mixed_model():
+    torch.manual_seed(5 + hvd.rank())
+    model = Mixed()
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    alone = copy.deepcopy(model)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    plain = torch.optim.SGD(alone.parameters(), lr=0.1)
+    for step in range(10):
+        optimizer.zero_grad()
+        plain.zero_grad()
+        model(torch.arange(6) + step + hvd.rank()).square().mean().backward()
+        for rank in range(hvd.size()):
+            (alone(torch.arange(6) + step + rank).square().mean() / hvd.size()).backward()
+        optimizer.step()
+        plain.step()
+    hvd.check_in_sync(model)
+    for p, q in zip(model.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)
+
+
+def states():
+    model = network(seed=hvd.rank())
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01 * (1 + hvd.rank()))
+    if hvd.rank() == 0:
+        for step in range(3):
+            model(batch(step, 0)).sum().backward()
+            optimizer.step()
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    hvd.check_in_sync(model, optimizer)
+    assert optimizer.param_groups[0]["lr"] == 0.01
+    assert all(s["exp_avg"].device.type == DEVICE for s in optimizer.state.values())
+
+
+def batch_norm():
+    n, me = hvd.size(), hvd.rank()
+    sizes = [r + 2 for r in range(n)]
+    joined = torch.randn(sum(sizes), 3, 4, 4, generator=torch.Generator().manual_seed(3)).to(DEVICE) * 3 + 10
+    mine = slice(sum(sizes[:me]), sum(sizes[: me + 1]))
+    sync, plain = hvd.SyncBatchNorm(3).to(DEVICE), torch.nn.BatchNorm2d(3).to(DEVICE)
+    for _ in range(3):
+        x, y = joined[mine].clone().requires_grad_(), joined.clone().requires_grad_()
+        a, b = sync(x), plain(y)
+        torch.testing.assert_close(a, b[mine], rtol=1e-3, atol=1e-3)
+        (a**3).sum().backward()
+        (b**3).sum().backward()
+        torch.testing.assert_close(x.grad, y.grad[mine], rtol=1e-2, atol=1e-3)
+    torch.testing.assert_close(sync.running_var, plain.running_var, rtol=1e-3, atol=1e-3)
+
+
+def sparse_tensors():
+    n, me = hvd.size(), hvd.rank()
+    one = torch.sparse_coo_tensor([[me, 5]], torch.ones(2), (8,)).to(DEVICE)
+    dense = hvd.sparse_allreduce_async(one, name="sparse", op=hvd.Sum)().to_dense().cpu()
+    assert dense[5].item() == n
+    assert dense[:n].tolist() == [1.0] * n
+
+
+def gradients_of_operations():
+    n, me = hvd.size(), hvd.rank()
+    x = torch.full((3,), float(me + 1), device=DEVICE, requires_grad=True)
+    (hvd.allreduce(x, op=hvd.Sum, name="g") * (me + 1)).sum().backward()
+    assert x.grad.tolist() == [float(n * (n + 1) / 2)] * 3
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_models_states_and_layers(computing, size):
+    job = computing(size)
+    for part in (mixed_model, states, batch_norm, sparse_tensors, gradients_of_operations):
+        job.run(part)
+
+
+def compiled(backend):
+    torch.manual_seed(2)
+    model = network()
+    fast = torch.compile(model, backend=backend)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    for step in range(6):
+        optimizer.zero_grad()
+        fast(batch(step, hvd.rank())).square().mean().backward()
+        optimizer.step()
+    hvd.check_in_sync(model)
+    return next(model.parameters()).abs().sum().item()
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compiled(computing, backend):
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    sums = computing(2).run(compiled, backend, timeout=150.0)
+    assert sums[0] == sums[1]

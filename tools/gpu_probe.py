@@ -1,0 +1,500 @@
+"""What a GPU and its driver are like, found in seconds before longer checks: versions, the machine, copy rates, what
+calls of the driver cost, whether processes can share memory and events, and whether a wait for a value leaves the GPU
+to others.
+
+    python tools/gpu_probe.py [--driver libcuda.so.1] [--megabytes 256] [--json probe.json]
+
+Needs nothing but Python. Each part runs in a process of its own with a deadline: one that fails or hangs is named, and
+the others go on. Ends with 1 when CUDA does not start or a part that has to work failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import glob
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ATTRIBUTES = {
+    "multiprocessors": 16,
+    "copy engines": 40,
+    "unified addressing": 41,
+    "capability major": 75,
+    "capability minor": 76,
+    "host register": 99,
+    "host pointer is device pointer": 91,
+    "memory pools": 115,
+    "stream values of 64 bits": 122,
+    "events between processes": 125,
+}
+NOT_YET = 600
+
+
+class CudaError(Exception):
+    pass
+
+
+class Cuda:
+    """The driver, with the primary context of the first GPU current here."""
+
+    def __init__(self, path: str) -> None:
+        self.library = ctypes.CDLL(path)
+        self.call("cuInit", ctypes.c_uint(0))
+        self.device, self.context = ctypes.c_int(), ctypes.c_void_p()
+        self.call("cuDeviceGet", ctypes.byref(self.device), ctypes.c_int(0))
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), self.device)
+        self.call("cuCtxPushCurrent_v2", self.context)
+
+    def call(self, name: str, *arguments: Any) -> None:
+        code = getattr(self.library, name)(*arguments)
+        if code:
+            raise CudaError(f"{name} gave {code}")
+
+    def allocate(self, size: int) -> ctypes.c_uint64:
+        address = ctypes.c_uint64()
+        self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
+        return address
+
+    def pinned(self, size: int) -> ctypes.c_void_p:
+        address = ctypes.c_void_p()
+        self.call("cuMemAllocHost_v2", ctypes.byref(address), ctypes.c_size_t(size))
+        return address
+
+    def stream(self) -> ctypes.c_void_p:
+        stream = ctypes.c_void_p()
+        self.call("cuStreamCreateWithPriority", ctypes.byref(stream), ctypes.c_uint(1), ctypes.c_int(0))
+        return stream
+
+    def event(self, flags: int = 2) -> ctypes.c_void_p:
+        event = ctypes.c_void_p()
+        self.call("cuEventCreate", ctypes.byref(event), ctypes.c_uint(flags))
+        return event
+
+    def wait(self, *streams: ctypes.c_void_p, seconds: float = 20.0) -> None:
+        """Until they have come to their ends."""
+        deadline = time.monotonic() + seconds
+        for stream in streams:
+            event = self.event()
+            self.call("cuEventRecord", event, stream)
+            while (code := self.library.cuEventQuery(event)) == NOT_YET:
+                if time.monotonic() > deadline:
+                    raise CudaError(f"a stream has not come to its end within {seconds:g} s")
+            if code:
+                raise CudaError(f"cuEventQuery gave {code}")
+
+    def up(self, to: ctypes.c_uint64, host: Any, size: int, stream: ctypes.c_void_p) -> None:
+        self.call("cuMemcpyHtoDAsync_v2", to, host, ctypes.c_size_t(size), stream)
+
+    def down(self, host: Any, source: ctypes.c_uint64, size: int, stream: ctypes.c_void_p) -> None:
+        self.call("cuMemcpyDtoHAsync_v2", host, source, ctypes.c_size_t(size), stream)
+
+
+def microseconds(run: Callable[[], Any], times: int = 300) -> float:
+    """The median of single calls."""
+    taken = []
+    for _ in range(times):
+        start = time.perf_counter()
+        run()
+        taken.append(time.perf_counter() - start)
+    return round(1e6 * statistics.median(taken), 2)
+
+
+# -- parts, each a process ------------------------------------------------------------------------------------------
+
+
+def part_device(path: str, megabytes: int) -> dict[str, Any]:
+    start = time.perf_counter()
+    cuda = Cuda(path)
+    found: dict[str, Any] = {"start of CUDA, s": round(time.perf_counter() - start, 3)}
+    version, name, uuid = ctypes.c_int(), ctypes.create_string_buffer(100), ctypes.create_string_buffer(16)
+    cuda.call("cuDriverGetVersion", ctypes.byref(version))
+    cuda.call("cuDeviceGetName", name, ctypes.c_int(100), cuda.device)
+    cuda.call("cuDeviceGetUuid_v2", uuid, cuda.device)
+    total = ctypes.c_size_t()
+    cuda.call("cuDeviceTotalMem_v2", ctypes.byref(total), cuda.device)
+    found |= {"name": name.value.decode(), "CUDA of the driver": version.value, "UUID": uuid.raw.hex()}
+    found["memory, MiB"] = total.value >> 20
+    for label, number in ATTRIBUTES.items():
+        value = ctypes.c_int()
+        code = cuda.library.cuDeviceGetAttribute(ctypes.byref(value), ctypes.c_int(number), cuda.device)
+        found[label] = value.value if code == 0 else f"error {code}"
+    return found
+
+
+def part_copies(path: str, megabytes: int) -> dict[str, Any]:
+    """GB/s, counting the bytes of the copy once."""
+    cuda = Cuda(path)
+    size = megabytes << 20
+    there, other = cuda.allocate(size), cuda.allocate(size)
+    one, two = cuda.stream(), cuda.stream()
+    pinned, second = cuda.pinned(size), cuda.pinned(size)
+    pageable = ctypes.create_string_buffer(size)
+
+    def rate(*copies: Callable[[], None], times: int = 5) -> float:
+        best = 0.0
+        for _ in range(times + 1):
+            start = time.perf_counter()
+            for copy in copies:
+                copy()
+            cuda.wait(one, two)
+            best = max(best, size / (time.perf_counter() - start) / 1e9)
+        return round(best, 2)
+
+    found = {
+        "device to host, pinned": rate(lambda: cuda.down(pinned, there, size, one)),
+        "host to device, pinned": rate(lambda: cuda.up(there, pinned, size, one)),
+        "both at once, each": rate(
+            lambda: cuda.down(pinned, there, size, one), lambda: cuda.up(other, second, size, two)
+        ),
+        "device to host, pageable": rate(lambda: cuda.down(pageable, there, size, one), times=2),
+        "device to device": rate(lambda: cuda.call("cuMemcpyDtoDAsync_v2", other, there, ctypes.c_size_t(size), one)),
+    }
+    piece = 4 << 20
+
+    def in_pieces() -> None:
+        for begin in range(0, size, piece):
+            host = ctypes.c_void_p((pinned.value or 0) + begin)
+            cuda.down(host, ctypes.c_uint64(there.value + begin), min(piece, size - begin), one)
+
+    found["device to host, pinned, in pieces of 4 MiB"] = rate(in_pieces)
+    return found
+
+
+def part_calls(path: str, megabytes: int) -> dict[str, Any]:
+    """Microseconds on the host. Python's own share is that of the first."""
+    cuda = Cuda(path)
+    one, two, event, version = cuda.stream(), cuda.stream(), cuda.event(), ctypes.c_int()
+    mode, popped = ctypes.c_int(2), ctypes.c_void_p()
+    pinned, there = cuda.pinned(4096), cuda.allocate(4096)
+
+    def turn() -> None:
+        cuda.call("cuCtxPushCurrent_v2", cuda.context)
+        cuda.call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+        cuda.call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+        cuda.call("cuCtxPopCurrent_v2", ctypes.byref(popped))
+
+    def small_copy() -> None:
+        cuda.down(pinned, there, 4, one)
+        cuda.wait(one)
+
+    def memory(size: int) -> None:
+        address = cuda.allocate(size)
+        cuda.call("cuMemFree_v2", address)
+
+    def pin(size: int) -> None:
+        address = cuda.pinned(size)
+        cuda.call("cuMemFreeHost", address)
+
+    cuda.call("cuEventRecord", event, one)
+    return {
+        "a call that does nothing": microseconds(lambda: cuda.call("cuDriverGetVersion", ctypes.byref(version))),
+        "event record": microseconds(lambda: cuda.call("cuEventRecord", event, one)),
+        "event query": microseconds(lambda: cuda.library.cuEventQuery(event)),
+        "stream wait": microseconds(lambda: cuda.call("cuStreamWaitEvent", two, event, ctypes.c_uint(0))),
+        "context and capture mode, there and back": microseconds(turn),
+        "submission of a copy of 4 bytes": microseconds(lambda: cuda.down(pinned, there, 4, one)),
+        "copy of 4 bytes to the host, until it is there": microseconds(small_copy),
+        "allocation of 4 MiB and its end": microseconds(lambda: memory(4 << 20), 20),
+        "pinning of 4 MiB and its end": microseconds(lambda: pin(4 << 20), 10),
+    }
+
+
+class Handle(ctypes.Structure):
+    """64 bytes, passed by value."""
+
+    _fields_ = [("bytes", ctypes.c_char * 64)]
+
+
+def handle_of(text: str) -> Handle:
+    return Handle.from_buffer_copy(bytes.fromhex(text))
+
+
+def text_of(handle: Handle) -> str:
+    return ctypes.string_at(ctypes.byref(handle), 64).hex()
+
+
+class Peer:
+    """This program once more, for the other half of a part; they speak by lines."""
+
+    def __init__(self, part: str, path: str) -> None:
+        words = [sys.executable, __file__, "--driver", path, "--part", part]
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+
+    def say(self, text: str) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(text + "\n")
+        self.process.stdin.flush()
+
+    def hear(self) -> str:
+        assert self.process.stdout
+        line = self.process.stdout.readline().strip()
+        if not line or line.startswith("no "):
+            raise CudaError(f"the other process: {line or 'ended'}")
+        return line
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+SHARED = 2 << 20
+TURNS = 200
+
+
+def part_memory(path: str, megabytes: int) -> dict[str, Any]:
+    """Memory of one process, read and written by another."""
+    cuda = Cuda(path)
+    stream, memory, handle = cuda.stream(), cuda.allocate(SHARED), Handle()
+    mine = (ctypes.c_char * SHARED)(*(bytes(range(256)) * (SHARED // 256)))
+    cuda.up(memory, mine, SHARED, stream)
+    cuda.wait(stream)
+    cuda.call("cuIpcGetMemHandle", ctypes.byref(handle), memory)
+    peer = Peer("memory peer", path)
+    peer.say(text_of(handle))
+    read = peer.hear()
+    cuda.down(mine, memory, SHARED, stream)
+    cuda.wait(stream)
+    peer.say("end")
+    return {"read by another process": read == "same", "written by it": mine.raw == b"\x2a" * SHARED}
+
+
+def part_memory_peer(path: str, megabytes: int) -> None:
+    cuda = Cuda(path)
+    stream, memory, found = cuda.stream(), ctypes.c_uint64(), ctypes.create_string_buffer(SHARED)
+    cuda.call("cuIpcOpenMemHandle_v2", ctypes.byref(memory), handle_of(input()), ctypes.c_uint(1))
+    cuda.down(found, memory, SHARED, stream)
+    cuda.wait(stream)
+    same = found.raw == bytes(range(256)) * (SHARED // 256)
+    cuda.up(memory, ctypes.create_string_buffer(b"\x2a" * SHARED, SHARED), SHARED, stream)
+    cuda.wait(stream)
+    say("same" if same else "different")
+    input()
+    cuda.call("cuIpcCloseMemHandle", memory)
+
+
+def part_events(path: str, megabytes: int) -> dict[str, Any]:
+    """Turns of two processes on one GPU: each waits for the other's event, copies 4 KiB, records its own."""
+    cuda = Cuda(path)
+    stream, mine, handle, theirs = cuda.stream(), cuda.event(2 | 4), Handle(), ctypes.c_void_p()
+    here, there = cuda.allocate(4096), cuda.allocate(4096)
+    cuda.call("cuEventRecord", mine, stream)
+    cuda.call("cuIpcGetEventHandle", ctypes.byref(handle), mine)
+    peer = Peer("events peer", path)
+    peer.say(text_of(handle))
+    cuda.call("cuIpcOpenEventHandle", ctypes.byref(theirs), handle_of(peer.hear()))
+    found: dict[str, Any] = {}
+    for label in ("first turns, us each", "later turns, us each"):
+        start = time.perf_counter()
+        for _ in range(TURNS):
+            cuda.call("cuMemcpyDtoDAsync_v2", there, here, ctypes.c_size_t(4096), stream)
+            cuda.call("cuEventRecord", mine, stream)
+            peer.say("recorded")
+            peer.hear()
+            cuda.call("cuStreamWaitEvent", stream, theirs, ctypes.c_uint(0))
+        cuda.wait(stream)
+        found[label] = round(1e6 * (time.perf_counter() - start) / TURNS, 1)
+    return found
+
+
+def part_events_peer(path: str, megabytes: int) -> None:
+    cuda = Cuda(path)
+    stream, mine, handle, theirs = cuda.stream(), cuda.event(2 | 4), Handle(), ctypes.c_void_p()
+    here, there = cuda.allocate(4096), cuda.allocate(4096)
+    cuda.call("cuIpcOpenEventHandle", ctypes.byref(theirs), handle_of(input()))
+    cuda.call("cuEventRecord", mine, stream)
+    cuda.call("cuIpcGetEventHandle", ctypes.byref(handle), mine)
+    say(text_of(handle))
+    for _ in range(2 * TURNS):
+        input()
+        cuda.call("cuStreamWaitEvent", stream, theirs, ctypes.c_uint(0))
+        cuda.call("cuMemcpyDtoDAsync_v2", there, here, ctypes.c_size_t(4096), stream)
+        cuda.call("cuEventRecord", mine, stream)
+        say("recorded")
+    cuda.wait(stream)
+
+
+def part_values(path: str, megabytes: int) -> dict[str, Any]:
+    """The same by values in memory that both have mapped, without the host in between: does a stream that waits for a
+    value leave the GPU to the other process?"""
+    cuda = Cuda(path)
+    stream, memory, handle = cuda.stream(), cuda.allocate(SHARED), Handle()
+    cuda.up(memory, ctypes.create_string_buffer(64), 64, stream)
+    cuda.wait(stream)
+    cuda.call("cuIpcGetMemHandle", ctypes.byref(handle), memory)
+    peer = Peer("values peer", path)
+    peer.say(text_of(handle))
+    peer.hear()
+    peer.say("go")
+    return {"turns, us each": _turns_by_values(cuda, stream, memory.value, 0, 1)}
+
+
+def part_values_peer(path: str, megabytes: int) -> None:
+    cuda = Cuda(path)
+    stream, memory = cuda.stream(), ctypes.c_uint64()
+    cuda.call("cuIpcOpenMemHandle_v2", ctypes.byref(memory), handle_of(input()), ctypes.c_uint(1))
+    say("ready")
+    input()
+    _turns_by_values(cuda, stream, memory.value, 1, 0)
+
+
+def _turns_by_values(cuda: Cuda, stream: ctypes.c_void_p, base: int, mine: int, theirs: int) -> float:
+    start = time.perf_counter()
+    for turn in range(1, TURNS + 1):
+        here, there = ctypes.c_uint64(base + 4 * mine), ctypes.c_uint64(base + 4 * theirs)
+        at_least = ctypes.c_uint(0)
+        cuda.call("cuStreamWriteValue32_v2", stream, here, ctypes.c_uint(turn), ctypes.c_uint(0))
+        cuda.call("cuStreamWaitValue32_v2", stream, there, ctypes.c_uint(turn), at_least)
+    cuda.wait(stream)
+    return round(1e6 * (time.perf_counter() - start) / TURNS, 1)
+
+
+PARTS: dict[str, Callable[[str, int], Any]] = {
+    "device": part_device,
+    "copies, GB/s": part_copies,
+    "calls, us": part_calls,
+    "memory of another process": part_memory,
+    "events of another process": part_events,
+    "values in memory of another process": part_values,
+}
+PEERS = {"memory peer": part_memory_peer, "events peer": part_events_peer, "values peer": part_values_peer}
+NEEDED = ("device", "copies, GB/s", "calls, us")
+
+
+# -- the machine, without CUDA ---------------------------------------------------------------------------------------
+
+
+def first_line(*command: str) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{type(error).__name__}"
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    if done.returncode:
+        return f"ended with {done.returncode}: {(lines or ['nothing was said'])[-1]}"
+    return (lines or [""])[0]
+
+
+def version_of(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not there"
+
+
+def runtime() -> str:
+    release = platform.release()
+    if "-fc" in release or "firecracker" in release:
+        return "Firecracker"
+    if "gvisor" in Path("/proc/version").read_text().lower() or release.startswith("4.4.0"):
+        return "gVisor"
+    return "unknown"
+
+
+def nccl() -> dict[str, Any]:
+    paths = [path for folder in sys.path for path in glob.glob(f"{folder or '.'}/nvidia/nccl/lib/libnccl.so.2")]
+    program = (
+        "import ctypes,sys; v=ctypes.c_int(); ctypes.CDLL(sys.argv[1]).ncclGetVersion(ctypes.byref(v)); print(v.value)"
+    )
+    path = paths[0] if paths else "libnccl.so.2"
+    return {"path": path, "version": first_line(sys.executable, "-c", program, path)}
+
+
+def machine() -> dict[str, Any]:
+    tools = {
+        name: shutil.which(name) or "" for name in ("nvcc", "compute-sanitizer", "cmake", "ninja", "g++", "nvidia-smi")
+    }
+    memory = os.statvfs("/dev/shm")
+    return {
+        "kernel": platform.release(),
+        "runtime": runtime(),
+        "CPUs": len(os.sched_getaffinity(0)),
+        "user": os.getuid(),
+        "/dev/shm, MiB": memory.f_bsize * memory.f_bavail >> 20,
+        "Python": f"{platform.python_version()} ({sys.executable})",
+        "packages": {
+            name: version_of(name)
+            for name in (
+                "torch",
+                "jax",
+                "cupy-cuda13x",
+                "nvidia-nccl-cu13",
+                "numpy",
+                "nanobind",
+                "scikit-build-core",
+                "pip",
+            )
+        },
+        "tools": tools,
+        "g++": first_line("g++", "--version"),
+        "nvidia-smi": first_line(
+            "nvidia-smi",
+            "--query-gpu=name,driver_version,memory.total,compute_mode,mig.mode.current",
+            "--format=csv,noheader",
+        ),
+        "NCCL": nccl(),
+        "environment": {
+            name: value
+            for name, value in os.environ.items()
+            if name.startswith(("CUDA", "NCCL", "LD_LIBRARY", "NVIDIA"))
+        },
+    }
+
+
+def run_part(name: str, path: str, megabytes: int, seconds: float) -> Any:
+    words = [sys.executable, __file__, "--driver", path, "--megabytes", str(megabytes), "--part", name]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    killer = threading.Timer(seconds, lambda: os.killpg(process.pid, 9))  # its peer with it
+    killer.start()
+    out, complaints = process.communicate()
+    late = not killer.is_alive() and process.returncode != 0
+    killer.cancel()
+    lines = out.strip().splitlines()
+    if process.returncode == 0 and lines:
+        return json.loads(lines[-1])
+    why = (complaints.strip().splitlines() or [f"ended with {process.returncode}"])[-1]
+    return {"failed": f"not done within {seconds:g} s" if late else why}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="What the GPU here and its driver are like.")
+    parser.add_argument("--driver", default="libcuda.so.1", help="default %(default)s")
+    parser.add_argument("--megabytes", type=int, default=256, help="of a copy (default %(default)s)")
+    parser.add_argument("--seconds", type=float, default=20.0, help="for each part (default %(default)s)")
+    parser.add_argument("--json", help="where the result goes besides")
+    parser.add_argument("--part", choices=[*PARTS, *PEERS], help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.part in PEERS:
+        try:
+            PEERS[args.part](args.driver, args.megabytes)
+        except Exception as error:
+            say(f"no {type(error).__name__}: {error}")
+            return 1
+        return 0
+    if args.part:
+        print(json.dumps(PARTS[args.part](args.driver, args.megabytes)))
+        return 0
+    found: dict[str, Any] = {"machine": machine()}
+    for name in PARTS:
+        found[name] = run_part(name, args.driver, args.megabytes, args.seconds)
+    text = json.dumps(found, indent=1)
+    print(text)
+    if args.json:
+        with open(args.json, "w") as file:
+            file.write(text + "\n")
+    return int(any("failed" in found[name] for name in NEEDED))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
