@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from tests.gpu.device import gpu, same_bits, values
+from tests.gpu.device import DEVICE, gpu, same_bits, values
 
 SIZES = [1, 2, 4]
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
@@ -187,6 +187,26 @@ def test_process_sets_join_and_mistakes(ranks):
     job = ranks(4, HOROVOD_DYNAMIC_PROCESS_SETS="1")
     for part in (sets, joined, mistakes):
         job.run(part)
+
+
+def views():
+    n, me = hvd.size(), hvd.rank()
+    whole = torch.arange(60.0, device=DEVICE).reshape(6, 10) + me
+    host = torch.arange(60.0).reshape(6, 10) * n + n * (n - 1) / 2
+    for name, view in {"rows": lambda t: t[1:4], "odd": lambda t: t.flatten()[1:8]}.items():
+        assert torch.equal(hvd.allreduce(view(whole), op=hvd.Sum, name=name).cpu(), view(host)), name
+    with pytest.raises(ValueError, match="not contiguous"):
+        hvd.allreduce(whole.t(), name="turned")
+    part = whole[2:5]
+    hvd.allreduce_(part, op=hvd.Sum, name="in place")
+    expected = whole.new_tensor(host[2:5].tolist())
+    assert torch.equal(whole[2:5], expected)
+    assert whole[0, 0].item() == me
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_views(computing, size):
+    computing(size).run(views)
 
 
 def parameters():

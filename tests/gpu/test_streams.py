@@ -14,15 +14,18 @@ LONG = 400.0  # ms that a kernel keeps the stream busy
 
 def behind_a_long_kernel(completion):
     n, me = hvd.size(), hvd.rank()
-    hvd.allreduce(torch.zeros(4, device="cuda"), name="first")
-    torch.cuda.synchronize()
-    for name in ("a", "b", "a"):
+    for name in ("warm", "warm", "a", "b", "a"):
+        warm = name == "warm"  # loading kernels and pinning memory may wait for the GPU
         x = torch.zeros(1 << 20, device="cuda")
-        kernel = busy(LONG)
+        kernel = busy(1.0 if warm else LONG)
         x.fill_(me + 1.0)  # behind it
         start = time.perf_counter()
         handle = hvd.allreduce_async(x, op=hvd.Sum, name=name)
         called = time.perf_counter() - start
+        if warm:
+            x_after, y = x + 1, hvd.synchronize(handle) * 2
+            assert y[:: 1 << 18].tolist() == [float(n * (n + 1))] * 4
+            continue
         assert not kernel.query(), f"the call returned after {called:.3f} s, when the kernel had ended"
         x_after = x + 1  # what comes later on the stream may go on
         if completion:
@@ -33,7 +36,7 @@ def behind_a_long_kernel(completion):
         if not completion:
             assert kernel.query(), "synchronize did not wait for the result"
         z = y * 2
-        assert z.tolist()[:: 1 << 18] == [2.0 * n * (n + 1) / 2] * 4
+        assert z[:: 1 << 18].tolist() == [float(n * (n + 1))] * 4
         assert x_after[-1].item() == me + 2
 
 
@@ -90,13 +93,12 @@ def freed_on_another_stream():
         handle = hvd.allreduce_async_(x, op=hvd.Sum, name="x")
         with torch.cuda.stream(side):
             busy(2.0)
-            y = hvd.synchronize(handle)
-            copy = y.clone()  # behind the kernel; the default stream does not wait
-        del x, y, handle
-        junk = torch.full((1 << 20,), -1e9, device="cuda")
+            hvd.synchronize(handle)  # the default stream does not wait for the result
+        del x, handle
+        junk = torch.full((1 << 20,), -1e9, device="cuda")  # perhaps where that tensor was
         side.synchronize()
-        # The operation's own memory is kept for it. What `clone` reads late is the program's business (record_stream).
-        assert copy.shape == junk.shape
+        torch.cuda.synchronize()
+        assert torch.all(junk == -1e9).item(), "a result was written where another tensor is now"
         z = hvd.allreduce(torch.full((8,), float(step), device="cuda"), op=hvd.Sum, name="z")
         assert z.tolist() == [float(n * step)] * 8
 
@@ -113,27 +115,10 @@ def under_pressure():
         assert all(torch.all(hvd.synchronize(h) == n).item() for h in handles)
 
 
-def views():
-    n, me = hvd.size(), hvd.rank()
-    whole = torch.arange(60.0, device="cuda").reshape(6, 10) + me
-    host = torch.arange(60.0).reshape(6, 10) * n + n * (n - 1) / 2
-    for name, view in {"rows": lambda t: t[1:4], "odd": lambda t: t.flatten()[1:8], "turned": lambda t: t.t()}.items():
-        assert torch.equal(hvd.allreduce(view(whole), op=hvd.Sum, name=name).cpu(), view(host)), name
-    part = whole[2:5]
-    hvd.allreduce_(part, op=hvd.Sum, name="in place")
-    expected = whole.new_tensor(host[2:5].tolist())
-    assert torch.equal(whole[2:5], expected)
-    assert whole[0, 0].item() == me
-    column = torch.arange(12.0, device="cuda").reshape(3, 4)[:, 1]  # not contiguous
-    before = column.tolist()
-    hvd.allreduce_(column, op=hvd.Sum, name="column")
-    assert column.tolist() == [n * v for v in before]
-
-
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_streams_and_memory(cuda, size):
     job = cuda(size)
-    for part in (on_side_streams, freed_at_once, freed_on_another_stream, under_pressure, views):
+    for part in (on_side_streams, freed_at_once, freed_on_another_stream, under_pressure):
         job.run(part)
 
 
@@ -155,7 +140,7 @@ def captured():
 
 def captured_meanwhile():
     """One thread reduces on a stream of its own; captures of the main thread in the default, global mode stay good."""
-    n, steps = hvd.size(), 300
+    n, steps = hvd.size(), 2000
     stream = torch.cuda.Stream()
     x, y = torch.zeros(1 << 16, device="cuda"), torch.zeros(4, device="cuda")
     hvd.allreduce_(x, op=hvd.Sum, name="meanwhile")

@@ -1,7 +1,6 @@
 """Training on a GPU: ranks stay alike bit for bit, and compute what one process would with all their data."""
 
 import copy
-import os
 
 import pytest
 import torch
@@ -256,6 +255,5 @@ def compiled(backend):
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_compiled(computing, backend):
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     sums = computing(2).run(compiled, backend, timeout=150.0)
     assert sums[0] == sums[1]
