@@ -5,17 +5,17 @@
 #   STEPS="probe build operations"  only these
 #   DRY_RUN=1                  without a GPU: simulated libraries and the CPU in its place, to try the checks themselves
 # Each step has a deadline, and the others go on when one fails. OUT gets table.txt (step, how it ended, seconds), probe.json,
-# benchmark.json, log.txt (the logs of all steps, one after another) and logs.tar.gz. Ends with 1 when a step failed.
+# nccl.json, benchmark.json, log.txt (the logs of all steps, one after another) and logs.tar.gz. Ends with 1 when a step failed.
 set -uo pipefail
 [ $# = 0 ] || { mkdir -p "$1" && out=$(cd "$1" && pwd); } || exit 1
 cd "$(dirname "$0")/.." || exit 1
 root=$PWD work=$PWD/build/gpu-check
 out=${out:-$work/out}
 mkdir -p "$out" "$work/logs" || exit 1
-python=${PYTHON:-python3} # the one that has PyTorch
+python=$(command -v "${PYTHON:-python3}") || { echo "there is no ${PYTHON:-python3}" >&2; exit 1; } # the one that has PyTorch
 pack=$root/.gpu-pack
 in_all=${SECONDS_IN_ALL:-540}
-STEPS=${STEPS:-probe build kernels operations streams training benchmark failures char_gpt memcheck doctor racecheck}
+STEPS=${STEPS:-probe build kernels operations streams training benchmark nccl failures char_gpt memcheck doctor racecheck}
 dry=${DRY_RUN:-}
 export PYTHONUNBUFFERED=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 CMAKE_BUILD_PARALLEL_LEVEL=$(nproc)
@@ -43,6 +43,15 @@ probe() {
     return 77
   fi
   "$python" tools/gpu_probe.py --driver "$library" --json "$out/probe.json"
+}
+
+# The real NCCL with two ranks, without the package.
+nccl() {
+  if [ -n "$dry" ]; then
+    echo "left out: it wants a driver"
+    return 77
+  fi
+  "$python" tools/nccl_probe.py --driver "$library" --json "$out/nccl.json"
 }
 
 # An environment of its own that also sees the packages of $python, which may itself be an environment: so by a .pth file.
@@ -125,7 +134,7 @@ racecheck() { sanitizer racecheck; }
 
 deadline_of() { # of a step, in seconds
   case $1 in
-    probe) echo 70 ;;
+    probe | nccl) echo 70 ;;
     build) echo 200 ;;
     kernels | training | benchmark) echo 150 ;;
     operations) echo 120 ;;
@@ -137,7 +146,7 @@ deadline_of() { # of a step, in seconds
 
 # Called once more by itself for each step, so that `timeout` can end all that it started.
 if [ -n "${GPU_CHECK_STEP:-}" ]; then
-  PATH=$work/env/bin:$(dirname "$(command -v "$python")"):$PATH
+  PATH=$work/env/bin:$(dirname "$python"):$PATH
   export PATH VIRTUAL_ENV=$work/env
   "$GPU_CHECK_STEP"
   exit
