@@ -1,10 +1,14 @@
 """Every operation on tensors of a GPU: the same bits as for the same values on the CPU, in place and not."""
 
+import ctypes
+import os
+import threading
+
 import pytest
 import torch
 
 import horovod.torch as hvd
-from tests.gpu.device import DEVICE, gpu, same_bits, values
+from tests.gpu.device import DEVICE, SIMULATED, gpu, same_bits, values
 
 SIZES = [1, 2, 4]
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
@@ -207,6 +211,50 @@ def views():
 @pytest.mark.parametrize("size", [1, 2])
 def test_views(computing, size):
     computing(size).run(views)
+
+
+def left_alone():
+    """The driver's context and capture mode of a thread are after each call what they were before it."""
+    driver = ctypes.CDLL(os.environ.get("HOROVOD_CUDA_LIBRARY", "libcuda.so.1"))
+    x = gpu(torch.ones(1000))
+    failures = []
+
+    def seen():
+        context, mode = ctypes.c_void_p(), ctypes.c_int(2)
+        assert driver.cuCtxGetCurrent(ctypes.byref(context)) == 0
+        assert driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)) == 0
+        found = mode.value
+        assert driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)) == 0  # back
+        return context.value, found
+
+    def check(name):
+        try:
+            for _ in range(20):
+                before = seen()
+                handle = hvd.allreduce_async_(x, name=name)
+                submitted = seen()
+                hvd.synchronize(handle)
+                assert before == submitted == seen()
+        except BaseException as error:
+            failures.append(error)
+
+    def in_a_thread():
+        torch.cuda.synchronize()  # PyTorch gives the thread its context
+        check("thread")
+
+    check("main")
+    if not SIMULATED:
+        thread = threading.Thread(target=in_a_thread)
+        thread.start()
+        thread.join()
+    assert not failures, failures
+    assert values(x).tolist() == [1.0] * 1000
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="the CPU has no streams")
+@pytest.mark.parametrize("size", [1, 2])
+def test_threads_are_left_as_they_were(ranks, size):
+    ranks(size).run(left_alone)
 
 
 def parameters():
