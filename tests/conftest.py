@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.pool import KERAS, PLAIN, TENSORFLOW, Fleets, Pool
-from tests.simulated_libraries import cuda_driver
+from tests.simulated import libraries
 from tests.testbed import hosts as testbed
 from tests.testbed.cluster import Cluster
 
@@ -71,7 +71,7 @@ def keras_pool(fleets: Fleets) -> Callable[[str], Callable[..., Pool]]:
 @pytest.fixture(scope="session")
 def simulated_cuda() -> Path:
     """The simulated CUDA driver, for HOROVOD_CUDA_LIBRARY: that of the C++ unit tests' build, or one built now."""
-    return cuda_driver()
+    return libraries.folder() / "libcuda.so.1"
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 #include "driver.h"
 
 #include <chrono>
+#include <cstdlib>
 
 #include "events.h"
 #include "streams.h"
@@ -10,6 +11,11 @@ namespace simcuda {
 Driver& driver() {
   static Driver* const the = new Driver;  // never destroyed: threads may outlive static destructors
   return *the;
+}
+
+uint64_t seed_of_process() {
+  const char* rank = std::getenv("HOROVOD_RANK");
+  return mix(static_cast<uint64_t>(knobs().seed) << 16 ^ (rank ? static_cast<uint64_t>(std::atoi(rank)) : 0));
 }
 
 Call::Call(const char* name, unsigned needs) : name(name) {

@@ -107,6 +107,9 @@ std::string what_streams_do();
 bool valid(CUdevice device);
 int fill_devices();
 
+// SIMCUDA_SEED, other on each rank.
+uint64_t seed_of_process();
+
 // A number that looks random (splitmix64).
 inline uint64_t mix(uint64_t x) {
   x += 0x9e3779b97f4a7c15;

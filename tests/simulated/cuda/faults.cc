@@ -29,7 +29,7 @@ void at_exit() {
 }
 
 bool chance(int64_t percent) {
-  static std::mt19937_64 random(mix(static_cast<uint64_t>(knobs().seed)));
+  static std::mt19937_64 random(seed_of_process());
   return percent > 0 && static_cast<int64_t>(random() % 100) < percent;
 }
 

@@ -22,7 +22,7 @@ struct Knobs {
   Knob jit{1};               // 0: PTX cannot be compiled (221)
   Knob peer_access{1};       // cuDeviceCanAccessPeer
   // How it behaves.
-  Knob seed{1};              // of the random delays and choices; the process id is mixed in
+  Knob seed{1};              // of the random delays and choices; each HOROVOD_RANK has its own
   Knob delay_us{100};        // most that a stream waits before an item, now and then ten times as long
   Knob sync_chance{0};       // per cent of the calls that may wait for the device which do
   Knob slice_ms{0};          // more than 0: processes on one GPU take turns of so many milliseconds

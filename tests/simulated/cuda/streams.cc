@@ -1,7 +1,5 @@
 #include "streams.h"
 
-#include <unistd.h>
-
 #include <chrono>
 #include <thread>
 
@@ -127,7 +125,7 @@ Stream* new_stream(Context* context, unsigned flags, int priority) {
   stream->flags = flags;
   stream->priority = priority;
   stream->number = d.streams.size();
-  stream->random.seed(mix(mix(static_cast<uint64_t>(knobs().seed)) ^ (static_cast<uint64_t>(getpid()) << 16) ^ stream->number));
+  stream->random.seed(mix(seed_of_process() ^ stream->number));
   d.streams[stream] = std::move(made);
   return stream;
 }
