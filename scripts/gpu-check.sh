@@ -75,16 +75,16 @@ print("; ".join(f"site.addsitedir({p!r})" for p in dict.fromkeys(places)))') || 
 }
 
 kernels() {
-  local include=()
+  local include=() sizes=(256 0.2)
   [ ! -d "$pack/include" ] || include=(-DDOCTEST_INCLUDE="$pack/include")
   cmake -S . -B "$work/unit" -G Ninja -DCMAKE_BUILD_TYPE=Release -DHVD_BUILD_TESTS=ON -DHVD_BUILD_PYTHON=OFF "${include[@]}" >/dev/null &&
     cmake --build "$work/unit" --target test_kernels kernels_bench simulated_cuda || return
   if [ -n "$dry" ]; then
     export SIMCUDA_KERNELS=$work/unit/simulated/libhvd_kernels_host.so SIMCUDA_DELAY_US=0
-    library=$work/unit/simulated/libcuda.so.1
+    library=$work/unit/simulated/libcuda.so.1 sizes=(1 0)
   fi
   HVD_KERNELS_DRIVER=$library "$work/unit/tests/core/test_kernels" --duration=true || return
-  "$work/unit/benchmarks/engine/kernels_bench" 256 0.2 "$library"
+  "$work/unit/benchmarks/engine/kernels_bench" "${sizes[@]}" "$library"
 }
 
 run_pytest() { # files and further words for pytest; on a GPU nothing may be skipped
