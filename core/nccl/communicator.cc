@@ -24,6 +24,7 @@ class Inside {
 };
 
 constexpr auto kPause = std::chrono::microseconds(50);
+constexpr double kGrace = 0.05;
 constexpr size_t kTiny = 4;  // elements of float32 a rank: 16 bytes, to which NCCL aligns
 
 }  // namespace
@@ -58,42 +59,52 @@ Communicator::State Communicator::give_up(Status why) {
   return before;
 }
 
-bool Communicator::wait_for_handle() const {
-  while (creating_.load(std::memory_order_acquire) && !handle()) std::this_thread::sleep_for(kPause);
+// Once given up the helper begins no further call, and what it is in ends soon, unless it waits for other ranks: then only the abort ends
+// it, for which NCCL has to have come as far as to write the handle.
+bool Communicator::wait_for_helper() const {
+  const Deadline grace = Deadline::after(kGrace);
+  while (inside_.load(std::memory_order_acquire) && !(handle() && grace.passed())) std::this_thread::sleep_for(kPause);
   return handle() != nullptr;
+}
+
+bool Communicator::enter_call() {
+  std::lock_guard lock(mutex_);
+  if (state_.load() != State::making) return false;
+  inside_.store(true, std::memory_order_release);
+  return true;
 }
 
 void Communicator::create(const UniqueId& id, const WarmUp& warm_up) {
   Inside inside(surroundings_);
-  {
-    std::lock_guard lock(mutex_);
-    if (state_.load() != State::making) return;
-    creating_.store(true, std::memory_order_release);
-  }
   Config config;
-  const Result result = library_.comm_init_rank_config(&handle_, size_, id, rank_, &config);
-  creating_.store(false, std::memory_order_release);
-  Status s = connect(result, "ncclCommInitRankConfig");
+  Status s = connect("ncclCommInitRankConfig", [&] { return library_.comm_init_rank_config(&handle_, size_, id, rank_, &config); });
   if (s.ok() && warm_up.memory) {
     s = call_each(warm_up, kTiny);
     const size_t most = warm_up.bytes / (2 * sizeof(float) * static_cast<size_t>(size_)) / kTiny * kTiny;
     if (s.ok() && most > kTiny) s = call_each(warm_up, most);
   }
-  if (!s.ok())
+  if (!s.ok()) {
     return fail(s.with("making an NCCL communicator of " + std::to_string(size_) + " ranks, as its rank " + std::to_string(rank_)));
+  }
   std::lock_guard lock(mutex_);
   if (state_.load() == State::making) state_.store(State::ready, std::memory_order_release);
 }
 
-// The result of a call on the helper thread, which has all the time there is: whoever has not gives the communicator up.
-Status Communicator::connect(Result result, const char* what) {
+// A call on the helper thread, which has all the time there is: whoever has not gives the communicator up.
+template <class Call>
+Status Communicator::connect(const char* what, Call call) {
+  if (!enter_call()) return error();
+  Result result = call();
+  Status s = status_of(library_, result, what, nullptr);
+  leave_call();
   while (result == kInProgress) {
-    if (state() == State::given_up) return error();
+    std::this_thread::sleep_for(kPause);
+    if (!enter_call()) return error();
     if (const Result asked = library_.comm_get_async_error(handle(), &result); asked != kSuccess) result = asked;
-    if (result == kInProgress) std::this_thread::sleep_for(kPause);
+    s = status_of(library_, result, what, nullptr);
+    leave_call();
   }
-  if (state() == State::given_up) return error();  // NCCL may have freed it: no further call
-  return status_of(library_, result, what, handle());
+  return s;
 }
 
 // Each collective once, with `count` elements a rank. Sends and receives go to every peer, which is what connects them.
@@ -104,22 +115,22 @@ Status Communicator::call_each(const WarmUp& w, size_t count) {
   const size_t all = count * static_cast<size_t>(size_);
   constexpr Type t = Type::float32;
   constexpr int sum = static_cast<int>(Op::sum);
-  HVD_RETURN_IF_ERROR(connect(l.all_reduce(in, out, all, t, sum, handle_, w.stream), "ncclAllReduce"));
-  HVD_RETURN_IF_ERROR(connect(l.broadcast(in, in, all, t, 0, handle_, w.stream), "ncclBroadcast"));
-  HVD_RETURN_IF_ERROR(connect(l.all_gather(in, out, count, t, handle_, w.stream), "ncclAllGather"));
-  HVD_RETURN_IF_ERROR(connect(l.reduce_scatter(in, out, count, t, sum, handle_, w.stream), "ncclReduceScatter"));
-  HVD_RETURN_IF_ERROR(connect(l.reduce(in, out, all, t, sum, 0, handle_, w.stream), "ncclReduce"));
-  HVD_RETURN_IF_ERROR(connect(l.group_start(), "ncclGroupStart"));
-  Result worst = kSuccess;
-  for (int peer = 0; peer < size_ && worst == kSuccess; ++peer) {
-    const size_t at = count * static_cast<size_t>(peer);
-    worst = l.send(in + at, count, t, peer, handle_, w.stream);
-    if (worst == kSuccess || worst == kInProgress) worst = l.recv(out + at, count, t, peer, handle_, w.stream);
-    if (worst == kInProgress) worst = kSuccess;
-  }
-  const Status queued = status_of(l, worst, "ncclSend or ncclRecv", handle_);
-  const Status sent = connect(l.group_end(), "ncclGroupEnd");
-  return queued.ok() ? sent : queued;
+  HVD_RETURN_IF_ERROR(connect("ncclAllReduce", [&] { return l.all_reduce(in, out, all, t, sum, handle_, w.stream); }));
+  HVD_RETURN_IF_ERROR(connect("ncclBroadcast", [&] { return l.broadcast(in, in, all, t, 0, handle_, w.stream); }));
+  HVD_RETURN_IF_ERROR(connect("ncclAllGather", [&] { return l.all_gather(in, out, count, t, handle_, w.stream); }));
+  HVD_RETURN_IF_ERROR(connect("ncclReduceScatter", [&] { return l.reduce_scatter(in, out, count, t, sum, handle_, w.stream); }));
+  HVD_RETURN_IF_ERROR(connect("ncclReduce", [&] { return l.reduce(in, out, all, t, sum, 0, handle_, w.stream); }));
+  return connect("a group of ncclSend and ncclRecv", [&] {
+    if (const Result started = l.group_start(); started != kSuccess) return started;
+    Result queued = kSuccess;
+    for (int peer = 0; peer < size_ && (queued == kSuccess || queued == kInProgress); ++peer) {
+      const size_t at = count * static_cast<size_t>(peer);
+      queued = l.send(in + at, count, t, peer, handle_, w.stream);
+      if (queued == kSuccess || queued == kInProgress) queued = l.recv(out + at, count, t, peer, handle_, w.stream);
+    }
+    const Result ended = l.group_end();
+    return queued == kSuccess || queued == kInProgress ? ended : queued;
+  });
 }
 
 Status Communicator::settle(Result result, const char* what) {
@@ -179,7 +190,7 @@ std::shared_ptr<Ending> Ending::start(Way way, Communicators communicators, Stat
 Status Ending::abort_all(Communicators communicators) {
   std::vector<Communicator*> there;
   for (const auto& c : communicators) {
-    if (c->wait_for_handle()) there.push_back(c.get());
+    if (c->wait_for_helper()) there.push_back(c.get());
   }
   if (there.empty()) return {};
   const Library& l = there.front()->library();

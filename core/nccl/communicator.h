@@ -67,9 +67,13 @@ class Communicator {
       : library_(library), surroundings_(surroundings), size_(size), rank_(rank) {}
   void create(const UniqueId& id, const WarmUp& warm_up);
   Status call_each(const WarmUp& warm_up, size_t count);
-  Status connect(Result result, const char* what);
+  // The helper's way into NCCL, and out of it: false when the communicator is given up, and there is nothing more to call.
+  bool enter_call();
+  void leave_call() { inside_.store(false, std::memory_order_release); }
+  template <class Call>
+  Status connect(const char* what, Call call);
   State give_up(Status why);  // the state before
-  bool wait_for_handle() const;  // false: there is nothing for NCCL to end
+  bool wait_for_helper() const;  // false: there is nothing for NCCL to end
   void fail(Status why);
 
   const Library& library_;
@@ -78,7 +82,7 @@ class Communicator {
   double patience_ = 60;
   Handle handle_ = nullptr;  // NCCL writes it before the work of creation starts, so that another thread can abort that
   std::atomic<State> state_{State::making};
-  std::atomic<bool> creating_{false};  // NCCL is called, and may not have written handle_ yet
+  std::atomic<bool> inside_{false};  // the helper is in a call
   mutable std::mutex mutex_;
   Status error_;  // under mutex_
 };

@@ -76,15 +76,24 @@ TEST_CASE("a rank that never comes: the others' creation is aborted, and the nex
   });
 }
 
-TEST_CASE("a communicator given up before its thread has started is never begun") {
+TEST_CASE("a communicator may be given up at any moment of its creation, more than once, and nothing is left of it") {
+  const auto living = testing::exported<int()>(testing::kSimulatedNccl, "simnccl_living");
+  const int before = living();
   as_ranks(1, [](Rank& r) {
-    const nccl::UniqueId id = new_id();
-    for (int i = 0; i < 20; ++i) {
-      auto c = nccl::Communicator::make(testing::simulated(), r.device.surroundings(), id, 2, 0);
+    for (int i = 0; i < 40; ++i) {
+      const int size = 1 + i % 2;  // of the second nobody comes
+      const size_t bytes = 4 * nccl::warm_up_bytes(size);
+      auto c = nccl::Communicator::make(testing::simulated(), r.device.surroundings(), new_id(), size, 0,
+                                        {r.device.stream, r.device.allocate(bytes), bytes});
+      std::this_thread::sleep_for(std::chrono::microseconds(i * 150));
+      CHECK(aborted({c, c}).ok());
       CHECK(aborted({c}).ok());
       CHECK(c->state() == State::given_up);
+      CHECK(c->error().rank() == 1);
     }
+    CHECK(r.device.finish());
   });
+  CHECK(wait_until([&] { return living() == before; }));
 }
 
 TEST_CASE("a rank lost in the middle: abort of all communicators in one group frees the stream") {

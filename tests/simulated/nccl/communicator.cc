@@ -68,6 +68,7 @@ ncclResult_t prepare(int size, int rank, const ncclConfig_t* config, ncclComm_t*
   }
   bool blocking = true;
   if (const ncclResult_t r = check_config(config, &blocking); r != ncclSuccess) return r;
+  random_delay();  // NCCL looks at the system first
   const Driver& d = driver();
   if (!d.found()) return failed(ncclUnhandledCudaError, "Cuda failure 'CUDA driver version is insufficient for CUDA runtime version'");
   auto* c = new ncclComm;

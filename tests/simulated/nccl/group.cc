@@ -1,5 +1,8 @@
 #include "group.h"
 
+#include <algorithm>
+#include <map>
+#include <mutex>
 #include <thread>
 
 #include "driver.h"
@@ -15,7 +18,14 @@ struct Group {
   std::vector<Creation> creations;
   std::vector<ncclComm_t> aborts;
 };
-thread_local Group mine;
+
+// The calling thread's. Not thread_local: see knobs.cc.
+Group& mine() {
+  static auto* const mutex = new std::mutex;
+  static auto* const all = new std::map<std::thread::id, Group>;
+  std::lock_guard lock(*mutex);
+  return (*all)[std::this_thread::get_id()];
+}
 
 // Kernels in the order in which their communicators came first.
 ncclResult_t launch_all(const std::vector<Task>& tasks) {
@@ -66,27 +76,27 @@ ncclResult_t run_creations(const std::vector<Creation>& creations) {
 
 }  // namespace
 
-bool in_group() { return mine.depth > 0; }
+bool in_group() { return mine().depth > 0; }
 
 ncclResult_t add_to_group(const Creation& creation) {
-  mine.creations.push_back(creation);
+  mine().creations.push_back(creation);
   return ncclSuccess;
 }
 
 ncclResult_t add_abort_to_group(ncclComm_t comm) {
   if (version() < 22200) mistake("ncclCommAbort in a group, which NCCL has since 2.22");
-  mine.aborts.push_back(comm);
+  mine().aborts.push_back(comm);
   return ncclSuccess;
 }
 
 ncclResult_t fail_group(ncclResult_t result) {
-  if (in_group() && mine.error == ncclSuccess) mine.error = result;
+  if (in_group() && mine().error == ncclSuccess) mine().error = result;
   return result;
 }
 
 ncclResult_t submit(const Task& task) {
   if (!in_group()) return run_tasks({task});
-  mine.tasks.push_back(task);
+  mine().tasks.push_back(task);
   return ncclSuccess;
 }
 
@@ -96,15 +106,16 @@ using namespace simnccl;
 
 ncclResult_t ncclGroupStart() {
   if (const ncclResult_t r = count_call("GroupStart", -1); r != ncclSuccess) return r;
-  ++mine.depth;
+  ++mine().depth;
   return ncclSuccess;
 }
 
 ncclResult_t ncclGroupEnd() {
-  if (mine.depth == 0) return failed(ncclInvalidUsage, "ncclGroupEnd: not in a group call.");
-  if (--mine.depth > 0) return ncclSuccess;
-  const Group all = std::move(mine);
-  mine = {};
+  Group& group = mine();
+  if (group.depth == 0) return failed(ncclInvalidUsage, "ncclGroupEnd: not in a group call.");
+  if (--group.depth > 0) return ncclSuccess;
+  const Group all = std::move(group);
+  group = {};
   const int rank = all.tasks.empty() ? -1 : all.tasks.front().comm->rank;
   if (const ncclResult_t r = count_call("GroupEnd", rank); r != ncclSuccess) return r;
   if (all.error != ncclSuccess) return all.error;

@@ -27,6 +27,9 @@ struct State {
   std::map<std::string, uint64_t> calls;          // all
   std::map<std::string, uint64_t> counted;        // since the knobs were set, of the rank that is meant
   std::string last_error;
+  // Kept here and not in the threads: their memory in a library that was loaded late ends in ways that a checker of races does not know.
+  std::map<std::thread::id, std::string> asked;
+  std::minstd_rand random{static_cast<unsigned>(::getpid())};
   std::atomic<int> kernels{0};
 
   State() {
@@ -118,9 +121,9 @@ ncclResult_t failed(ncclResult_t result, const std::string& text) {
 }
 
 const char* last_error() {
-  thread_local std::string mine;
   State& s = state();
   std::lock_guard lock(s.mutex);
+  std::string& mine = s.asked[std::this_thread::get_id()];
   mine = s.last_error;
   return mine.c_str();
 }
@@ -144,9 +147,13 @@ void mistake(const std::string& text) {
 void random_delay() {
   const long most = knob_number("delay_us", 2000);
   if (most <= 0) return;
-  thread_local std::minstd_rand random(static_cast<unsigned>(std::hash<std::thread::id>()(std::this_thread::get_id())) ^
-                                       static_cast<unsigned>(::getpid()));
-  std::this_thread::sleep_for(std::chrono::microseconds(random() % static_cast<unsigned long>(most)));
+  State& s = state();
+  unsigned long drawn = 0;
+  {
+    std::lock_guard lock(s.mutex);
+    drawn = s.random();
+  }
+  std::this_thread::sleep_for(std::chrono::microseconds(drawn % static_cast<unsigned long>(most)));
 }
 
 }  // namespace simnccl
