@@ -137,8 +137,8 @@ deadline_of() { # of a step, in seconds
     probe | nccl) echo 70 ;;
     build) echo 200 ;;
     kernels | training | benchmark) echo 150 ;;
-    operations) echo 120 ;;
-    streams | char_gpt | failures) echo 100 ;;
+    operations | char_gpt) echo 120 ;;
+    streams | failures) echo 100 ;;
     memcheck | racecheck) echo 90 ;;
     *) echo 60 ;;
   esac

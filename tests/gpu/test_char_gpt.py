@@ -11,7 +11,7 @@ import pytest
 from tests.gpu.device import DEVICE
 
 PROGRAM = Path(__file__).parents[2] / "examples/pytorch/char_gpt.py"
-SMALL = "--layers 2 --width 64 --context 32 --corpus 200000 --steps 60 --log-every 20 --save-every 60 --no-progress"
+SMALL = "--layers 2 --width 64 --context 32 --corpus 200000 --steps 40 --log-every 20 --save-every 40 --no-progress"
 
 
 def losses(size, device, folder):
@@ -21,7 +21,7 @@ def losses(size, device, folder):
     said = done.stdout + done.stderr
     assert done.returncode == 0, said[-4000:]
     assert f"parameters identical on all {size} ranks" in said
-    steps = [float(x) for x in re.findall(r"step +\d+/60  loss ([\d.]+)", said)]
+    steps = [float(x) for x in re.findall(r"step +\d+/40  loss ([\d.]+)", said)]
     final = re.search(r"final held-out loss ([\d.]+)", said)
     assert final, said[-4000:]
     return [*steps, float(final[1])]
