@@ -98,6 +98,9 @@ class EngineConfig:
     stall_warning: float  # seconds; 0: off
     stall_shutdown: float  # seconds; 0: never
     cuda_library: str  # of the CUDA driver; empty: as the loader finds it
+    nccl_kinds: list[int]  # KIND_*: what NCCL may carry out on tensors of GPUs
+    nccl_library: str  # of NCCL; empty: one that is loaded already, then the candidates
+    nccl_candidates: list[str]  # paths, or names for the loader to find
     algorithm: str  # override, e.g. "allreduce=ring"; empty: the table decides
     tuning: str  # sizes that differ from the defaults, e.g. "chunk_bytes=65536,direct_bytes=8192"
     spins: int  # rounds of busy waiting before yielding; 0 when ranks outnumber cores

@@ -27,7 +27,7 @@ DIRECT = {
     "backends": ("collectives",),
     "agree": ("base",),
     "devices": ("base",),
-    "engine": ("agree", "backends", "devices"),
+    "engine": ("agree", "backends", "devices", "nccl"),
     "trace": ("engine",),
     "bindings": ("trace",),
 }

@@ -121,6 +121,10 @@ EngineOptions make_options(const Config& c) {
   o.settings = {c.fusion_threshold, c.cycle_time_ms * 1e-3, c.cache_capacity, c.groups_apart, c.timeout, c.heartbeat,
                 c.stall_warning,    c.stall_shutdown,       c.algorithm,      tuning,         c.spins,   c.cpu};
   if (!c.cuda_library.empty()) o.settings.cuda_library = c.cuda_library;
+  o.nccl.kinds = {};
+  for (int kind : c.nccl_kinds) o.nccl.kinds.at(static_cast<size_t>(kind)) = true;
+  o.nccl.library = c.nccl_library;
+  o.nccl.candidates = c.nccl_candidates;
   check(make_host_backend(c.algorithm, &o.backend));
   o.log = log_from(c.log_level);
   if (const std::string wrong = hvd::check(o); !wrong.empty())
@@ -154,6 +158,9 @@ void define_config(nb::module_& m) {
       .def_rw("stall_shutdown", &Config::stall_shutdown)
       .def_rw("algorithm", &Config::algorithm)
       .def_rw("cuda_library", &Config::cuda_library)
+      .def_rw("nccl_kinds", &Config::nccl_kinds)
+      .def_rw("nccl_library", &Config::nccl_library)
+      .def_rw("nccl_candidates", &Config::nccl_candidates)
       .def_rw("tuning", &Config::tuning)
       .def_rw("spins", &Config::spins)
       .def_rw("cpu", &Config::cpu)

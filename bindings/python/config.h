@@ -26,6 +26,9 @@ struct Config {
   double timeout = 30, heartbeat = 0, stall_warning = 60, stall_shutdown = 0;
   std::string algorithm, tuning;
   std::string cuda_library;  // empty: as the loader finds it
+  std::vector<int> nccl_kinds;  // which operations NCCL may carry out
+  std::string nccl_library;
+  std::vector<std::string> nccl_candidates;
   int spins = 2000, cpu = -1, log_level = 3;
   size_t recorder_entries = 1000;  // of the flight recorder; 0: it is off
   std::string report_dir;          // where the job's reports and dumps go; empty: none by themselves

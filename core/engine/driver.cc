@@ -23,7 +23,8 @@ Driver::Driver(EngineOptions& options, Submissions* submissions, Observers* obse
       observers_(observers), notes_(notes),
       control_(options.rank, std::move(options.parent), parent_of(options.rank, options.node_of), std::move(options.children)),
       world_(options), backend_(std::move(options.backend)), executor_(&world_, backend_.get(), observers, &executed_),
-      staged_(submissions, observers), stall_(options.settings.stall_warning, options.settings.stall_shutdown, options.labels),
+      staged_(submissions, observers), by_nccl_(options.nccl, backend_.get(), options.log),
+      stall_(options.settings.stall_warning, options.settings.stall_shutdown, options.labels),
       watch_(options.settings.stall_warning, options.settings.stall_shutdown, options.labels[options.rank]),
       guard_(&world_, backend_.get(), &executor_, options.settings.timeout), recent_(options.settings.cache_capacity) {
   if (rank_ == 0) coordinator_ = std::make_unique<Coordinator>(world_.size(), labels_, fuse_options(settings_), settings_.cache_capacity);
@@ -245,11 +246,13 @@ void Driver::apply_set_change(const Response& response, Operation* op) {
     const auto id = static_cast<uint32_t>(response.sizes.at(0));
     std::vector<int> ranks(response.sizes.begin() + 2, response.sizes.end());
     staged_.forget(id);
+    by_nccl_.forget(id);
     world_.add_set(id, static_cast<uint32_t>(response.sizes.at(1)) + 1, ranks);
     submissions_->add_set(id, std::move(ranks));
   } else if (response.sizes.at(0)) {
     const auto id = static_cast<uint32_t>(response.sizes.at(1));
     submissions_->remove_set(id);
+    by_nccl_.forget(id);
     world_.remove_set(id);
   }
   if (!op) return;

@@ -28,6 +28,7 @@
 #include "agree/stall.h"
 #include "agree/watch.h"
 #include "engine/alone.h"
+#include "engine/by_nccl.h"
 #include "engine/control.h"
 #include "engine/execute.h"
 #include "engine/farewell.h"
@@ -138,6 +139,7 @@ class Driver {
   std::unique_ptr<Backend> backend_;
   Executor executor_;
   Staged staged_;
+  ByNccl by_nccl_;
   Alone alone_;
   std::vector<Staged::Done> launched_;  // and not told yet
   std::unique_ptr<Coordinator> coordinator_;  // rank 0

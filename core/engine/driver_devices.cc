@@ -24,7 +24,14 @@ Status Driver::choose_way(const Response& response, Comm& comm, std::vector<Oper
     launched_.push_back({std::move(mine), {}});
     return alone_.start(response, launched_.back().operations);
   }
-  return staged_.start(response, comm, std::move(mine));
+  bool by_nccl = false;
+  if (comm.size > 1) {
+    const std::shared_ptr<Device> device = mine.empty() ? nullptr : mine.front()->on_device->device;
+    HVD_RETURN_IF_ERROR(by_nccl_.asks(response, comm, device, &by_nccl));
+  }
+  if (!by_nccl) return staged_.start(response, comm, std::move(mine));
+  launched_.push_back({std::move(mine), {}});
+  return by_nccl_.start(response, comm, launched_.back().operations);
 }
 
 bool Driver::look_at_devices() {

@@ -149,6 +149,7 @@ void Driver::fail(Status why, bool tell) {
   for (int l = 0; l < world_.local_size(); ++l) {
     if (l != world_.local_rank()) world_.bell_of(l).wake(Mood::idle);
   }
+  by_nccl_.end(why);
   for (OperationPtr& op : ops) op->complete(told);
   observers_->tell(&Observer::ended, told);
 }
@@ -166,6 +167,7 @@ void Driver::leave(const std::string& reason) {
     farewell_.end(why);
     std::vector<OperationPtr> ops = submissions_->end(why);
     for (OperationPtr& op : take_unfinished()) ops.push_back(std::move(op));
+    by_nccl_.end(why);
     for (OperationPtr& op : ops) op->complete(why);
     observers_->refresh();
     observers_->tell(&Observer::ended, why);
@@ -176,6 +178,7 @@ void Driver::leave(const std::string& reason) {
     world_.waiter().nap(Deadline::after(0.01));
     control_.probe();
   }
+  by_nccl_.await_end();
 }
 
 }  // namespace hvd

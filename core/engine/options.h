@@ -1,5 +1,7 @@
 // What an engine is made from. Whoever makes it (Python, tests) has opened and authenticated everything.
 #pragma once
+#include <algorithm>
+#include <array>
 #include <map>
 #include <memory>
 #include <string>
@@ -28,6 +30,14 @@ struct Settings {
   std::string cuda_library = "libcuda.so.1";  // of the CUDA driver; looked for when the first tensor on a GPU comes
 };
 
+// Which operations NCCL may carry out, and where its library is, see nccl::Search.
+struct NcclOptions {
+  std::array<bool, 6> kinds{true, true, true, true, true, true};  // by Kind
+  std::string library;
+  std::vector<std::string> candidates;
+  bool wanted() const { return std::find(kinds.begin(), kinds.end(), true) != kinds.end(); }
+};
+
 struct EngineOptions {
   int rank = 0;
   int size = 1;
@@ -40,6 +50,7 @@ struct EngineOptions {
   std::map<int, std::unique_ptr<Link>> data;  // to ranks on other nodes
   std::unique_ptr<Backend> backend;
   Settings settings;
+  NcclOptions nccl;
   LogSink log;
 };
 

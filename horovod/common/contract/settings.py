@@ -323,10 +323,11 @@ TABLE: Final = (
     Setting("HOROVOD_GPU_OPERATIONS", "choice", "nccl",
             "what carries tensors that are on GPUs; nccl: NCCL where it can be used, else the engine's own ways; gloo: "
             "always the engine's own ways; mpi, ddl and ccl are not there, and mean gloo", choices=_GPU_WAYS,
-            agreed=True, later=True, section=_GPU),
+            agreed=True, section=_GPU),
     *(
         Setting(f"HOROVOD_GPU_{operation}", "choice", "", f"the same for {operation.lower()} alone; unset: as "
-                "HOROVOD_GPU_OPERATIONS says", choices=_GPU_WAYS, agreed=True, later=True, section=_GPU)
+                "HOROVOD_GPU_OPERATIONS says", choices=_GPU_WAYS, agreed=True,
+                later=operation in ("ALLGATHER", "ALLTOALL"), section=_GPU)
         for operation in ("ALLREDUCE", "ALLGATHER", "BROADCAST", "ALLTOALL", "REDUCESCATTER")
     ),
     Setting("HOROVOD_NCCL_LIBRARY", "text", "",

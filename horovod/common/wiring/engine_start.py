@@ -4,11 +4,12 @@ import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from horovod.common.contract.log import make_sink
 from horovod.common.contract.settings import LOG_LEVELS, TABLE, Settings
 from horovod.common.contract.worker_env import WorkerEnv
+from horovod.common.devices import libraries, operations
 from horovod.common.security.auth import Session
 from horovod.common.security.cipher import Cipher
 from horovod.common.util import cpu_quota
@@ -56,6 +57,7 @@ def make_engine(plan: Plan, peers: Sequence[Peer], formed: Formed, settings: Set
         config.heartbeat = settings.number("HOROVOD_HEARTBEAT_TIMEOUT")
     config.spins = _spins(plan, peers, settings)
     config.cpu = _cpu(settings, env)
+    _look_for_nccl(config, settings)
     config.log_level = LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL"))
     _core.set_log_sink(make_sink(plan.me, settings.flag("HOROVOD_LOG_HIDE_TIME")))
 
@@ -75,6 +77,19 @@ def make_engine(plan: Plan, peers: Sequence[Peer], formed: Formed, settings: Set
     config.data_fds = {rank: formed.links[DATA, rank].detach() for rank in plan.remote}
     formed.descriptors = []
     return _core.Engine(config)
+
+
+def _look_for_nccl(config: Any, settings: Settings) -> None:
+    """Where the engine looks for NCCL when the first tensor of a GPU comes, and for which operations."""
+    from horovod import _core
+
+    allowed = operations.ways(settings)
+    config.nccl_kinds = [
+        getattr(_core, f"KIND_{name.upper()}") for name in operations.COLLECTIVES if getattr(allowed, name)
+    ]
+    if config.nccl_kinds:
+        search = libraries.nccl_search(os.environ)
+        config.nccl_library, config.nccl_candidates = search.chosen, search.candidates
 
 
 def _check_texts(settings: Settings) -> None:

@@ -71,7 +71,16 @@ def report(verbose: bool = False) -> str:
     tables: tuple[tuple[str, tuple[tuple[str, bool], ...]], ...] = (
         ("Frameworks", tuple(_row(framework, found) for framework in FRAMEWORKS)),
         ("Controllers", (("MPI", False), ("Gloo", engine))),
-        ("Tensor Operations", (("NCCL", False), ("DDL", False), ("CCL", False), ("MPI", False), ("Gloo", engine))),
+        (
+            "Tensor Operations",
+            (
+                ("NCCL", engine and isinstance(libraries.nccl(os.environ), Library)),
+                ("DDL", False),
+                ("CCL", False),
+                ("MPI", False),
+                ("Gloo", engine),
+            ),
+        ),
     )
     lines = [f"Horovod v{__version__}:"]
     for title, rows in tables:

@@ -16,7 +16,7 @@ namespace hvd::testing {
 template <class Function>
 Function simulated(const char* name) {
   static void* const library = [] {
-    void* handle = ::dlopen(HVD_SIMULATED_CUDA, RTLD_NOW | RTLD_LOCAL);
+    void* handle = ::dlopen(HVD_SIMULATED_DIR "/libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     require(handle != nullptr, "the simulated driver cannot be loaded");
     return handle;
   }();
@@ -125,7 +125,8 @@ class Gpu {
 // One rank's program on its GPU: operations on tensors that its stream writes, read behind their results on the same stream.
 class GpuProgram {
  public:
-  explicit GpuProgram(Program& program) : program_(program), gpu_(program.rank) {}
+  explicit GpuProgram(Program& program, int gpu) : program_(program), gpu_(gpu) {}
+  explicit GpuProgram(Program& program) : GpuProgram(program, program.rank) {}
   Gpu& gpu() { return gpu_; }
 
   struct Task {

@@ -64,6 +64,7 @@ struct Given {
   // Puts something between an engine and its link to `peer`; `data`: not of the control tree.
   std::function<std::unique_ptr<Link>(std::unique_ptr<Link> link, int rank, int peer, bool data)> wrap{};
   bool cuttable = false;  // see EngineWorld::cut
+  NcclOptions nccl{.kinds = {}, .library = {}, .candidates = {}};  // none
 };
 
 // Settings of worlds with more ranks than cores.
@@ -191,6 +192,7 @@ class Wiring {
       o.segment = segment;
       require(make_host_backend(given.settings.algorithm, &o.backend).ok(), "backend");
       o.settings = given.settings;
+      o.nccl = given.nccl;
       o.log = given.log;
     }
     for (int fd : bells) ::close(fd);
