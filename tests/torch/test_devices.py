@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -139,3 +140,61 @@ def joined():
 
 def test_join(gpus):
     gpus(3).run(joined)
+
+
+class FakeWork:
+    """A Work that is launched; ``looked`` is called when somebody asks whether the device has done it."""
+
+    def __init__(self, looked):
+        self.looked = looked
+
+    def wait(self, timeout):
+        return True
+
+    def order(self, stream):
+        pass
+
+    def done(self):
+        return self.looked()
+
+
+def test_what_waits_on_another_stream_keeps_its_memory():
+    from horovod.torch.ops import devices
+
+    class Streams:
+        def current_stream(self, device):
+            return 2
+
+    def work(looked):
+        return devices.DeviceWork(FakeWork(looked), Streams(), torch.device("cuda", 0), 1, "tensors")
+
+    over, threads = False, []
+
+    def looked():  # at the first; another thread comes to wait meanwhile, and looks as well
+        if over and not threads:
+            threads.append(threading.Thread(target=work(lambda: False).wait))
+            threads[0].start()
+            threads[0].join(0.3)
+        return over
+
+    first, second = work(looked), work(lambda: False)
+    first.wait()
+    second.wait()
+    over = True
+    try:
+        work(lambda: True).wait()
+        threads[0].join()
+        assert second in devices._parked
+        assert len(devices._parked) == 2
+    finally:
+        devices._parked.clear()
+
+
+def test_a_device_that_fails_ends_looking():
+    from horovod.torch.ops import devices
+
+    def fails():
+        raise hvd.HorovodInternalError("CUDA error 700")
+
+    work = devices.DeviceWork(FakeWork(fails), None, torch.device("cuda", 0), 1, "tensors")
+    assert work.done()

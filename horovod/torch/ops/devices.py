@@ -7,6 +7,7 @@ HOROVOD_ENABLE_ASYNC_COMPLETION=0 asks for more.
 What differs between kinds of devices is in an ``Adapter``.
 """
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -14,6 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from horovod._core import DEVICE_CUDA, DEVICE_HIP
+from horovod.common.exceptions import HorovodInternalError
 from horovod.common.faces import TORCH as face
 
 
@@ -46,6 +48,7 @@ ADAPTERS: dict[str, Adapter] = {"cuda": Cuda()}
 """By type of device; tensors of others cannot travel."""
 
 _parked: list["DeviceWork"] = []
+_parking = threading.Lock()
 
 
 class DeviceWork:
@@ -72,8 +75,11 @@ class DeviceWork:
         return self._work.sizes
 
     def done(self) -> bool:
-        """Is the result in the device's memory?"""
-        return self._work.done()
+        """Is the result in the device's memory, or will it never be there? ``wait`` tells which."""
+        try:
+            return self._work.done()
+        except HorovodInternalError:
+            return True
 
     def wait(self, timeout: float = -1.0) -> bool:
         """Until launched; the current stream waits for the result."""
@@ -86,8 +92,7 @@ class DeviceWork:
                 time.sleep(50e-6)
         elif stream != self._stream and self._tensors is not None:
             # What is freed now may be used again on the stream that it was made for, which does not wait.
-            _sweep()
-            _parked.append(self)
+            _sweep(self)
             return True
         self._tensors = None
         return True
@@ -100,8 +105,9 @@ class DeviceWork:
         return out
 
 
-def _sweep() -> None:
-    _parked[:] = [work for work in _parked if not work.done()]
+def _sweep(*more: DeviceWork) -> None:
+    with _parking:  # any thread may wait
+        _parked[:] = [work for work in (*_parked, *more) if not work.done()]
 
 
 def accepts(tensor: torch.Tensor) -> bool:
