@@ -227,6 +227,7 @@ Status ByNccl::launch(const Set& set, const Response& r, const Comm& comm, const
   const auto completion = std::make_shared<const Completion>(device_, event);
   HVD_RETURN_IF_ERROR(device_->record(event, stream_));
   for (const OperationPtr& op : operations) op->on_device->completion = completion;
+  remember(completion);
   return {};
 }
 
@@ -266,14 +267,35 @@ void ByNccl::forget(uint32_t set) {
   sets_.erase(it);
 }
 
-void ByNccl::end(const Status& why) {
+void ByNccl::remember(const std::shared_ptr<const Completion>& completion) {
+  constexpr size_t kMany = 64;
+  while (!launched_.empty()) {
+    const auto first = launched_.front().lock();
+    bool forgotten = !first;
+    if (first && launched_.size() > kMany && !first->reached(&forgotten).ok()) break;
+    if (!forgotten) break;
+    launched_.pop_front();
+  }
+  launched_.push_back(completion);
+}
+
+void ByNccl::end(const Status& why, bool all_take_part) {
   std::vector<std::shared_ptr<nccl::Communicator>> all;
   for (auto& [id, set] : sets_) {
     if (set.communicator) all.push_back(std::move(set.communicator));
   }
   sets_.clear();
   if (all.empty()) return;
-  ending_ = why.code() == Code::shutdown ? nccl::destroy(all, kEndWithin) : nccl::abort(all, why, kAbortWithin);
+  if (why.code() == Code::shutdown && all_take_part) {
+    ending_ = nccl::destroy(all, kEndWithin);
+    return;
+  }
+  for (const auto& weak : launched_) {
+    const auto completion = weak.lock();
+    bool there = false;
+    if (completion && (!completion->reached(&there).ok() || !there)) completion->fail(why);
+  }
+  ending_ = nccl::abort(all, why, kAbortWithin);
 }
 
 void ByNccl::await_end() {

@@ -10,6 +10,7 @@
 //
 // Used only by whoever drives the engine.
 #pragma once
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -39,9 +40,9 @@ class ByNccl {
 
   // The set is new, or is no more.
   void forget(uint32_t set);
-  // The job is over, because of `why`: communicators are destroyed where all is well (Code::shutdown), else aborted, on a thread of their
-  // own.
-  void end(const Status& why);
+  // The job is over, because of `why`: communicators are destroyed where all is well (Code::shutdown, and `all_take_part` in what is
+  // launched here), else aborted, on a thread of their own. What is launched and not done then has failed: its event fires over garbage.
+  void end(const Status& why, bool all_take_part);
   // Until they have ended, some seconds at most: the process may be about to end, which it must not while NCCL works.
   void await_end();
 
@@ -63,6 +64,7 @@ class ByNccl {
   nccl::Reduction reduction(const Set& set, const Response& response, const Comm& comm) const;
   Status launch(const Set& set, const Response& response, const Comm& comm, const std::vector<OperationPtr>& operations);
   Status make_zeros(size_t bytes);
+  void remember(const std::shared_ptr<const Completion>& completion);
   Status allreduce(const Set& set, const Response& response, const Comm& comm, const std::vector<OperationPtr>& operations);
 
   const NcclOptions options_;
@@ -76,6 +78,7 @@ class ByNccl {
   void* zeros_ = nullptr;  // what this rank contributes when it has joined
   size_t zeros_bytes_ = 0;
   std::map<uint32_t, Set> sets_;
+  std::deque<std::weak_ptr<const Completion>> launched_;  // whose result somebody may ask for; some may be there
   std::shared_ptr<nccl::Ending> ending_;
 };
 

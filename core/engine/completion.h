@@ -1,6 +1,7 @@
 // What an operation on a device leaves behind once it is launched: the place on the device's time line behind which its result is there.
 // The host waits for the launch only; the caller's stream waits for this.
 #pragma once
+#include <atomic>
 #include <memory>
 
 #include "devices/device.h"
@@ -16,20 +17,31 @@ class Completion {
 
   // What comes later on `stream` waits for the result. Any thread; the host does not wait.
   Status order(Device::Stream stream) const {
+    HVD_RETURN_IF_ERROR(failure());
     const Device::Turn turn(*device_);
     HVD_RETURN_IF_ERROR(turn.status());
     return device_->wait(stream, event_);
   }
-  // Is the result there? An error: the device has failed.
+  // Is the result there? An error: the device has failed, or the operation after it was launched.
   Status reached(bool* out) const {
     const Device::Turn turn(*device_);
     HVD_RETURN_IF_ERROR(turn.status());
-    return device_->reached(event_, out);
+    HVD_RETURN_IF_ERROR(device_->reached(event_, out));
+    return *out ? failure() : Status();  // what made it fail lets the event fire; until then the device may use the memory
+  }
+  // The result will not come, whatever the event says. Called once, before what makes it fire.
+  void fail(Status why) const {
+    why_ = std::move(why);
+    failed_.store(true, std::memory_order_release);
   }
 
  private:
+  Status failure() const { return failed_.load(std::memory_order_acquire) ? why_ : Status(); }
+
   const std::shared_ptr<Device> device_;
   const Device::Event event_;
+  mutable std::atomic<bool> failed_{false};
+  mutable Status why_;
 };
 
 }  // namespace hvd

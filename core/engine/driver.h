@@ -113,6 +113,7 @@ class Driver {
   void lost(int rank, const Status& why);
   // Somebody has left, and all that it took part in is done.
   bool past_goodbye() const;
+  bool all_take_part() const;
   // Does this rank take no part in the running schedule? It does not count its operations while it runs.
   bool has_no_part() const;
   void watch();
@@ -141,7 +142,7 @@ class Driver {
   Staged staged_;
   ByNccl by_nccl_;
   Alone alone_;
-  std::vector<Staged::Done> launched_;  // and not told yet
+  std::vector<Staged::Done> launched_, unlaunched_;  // and not told yet; the job ends because of the latter
   std::unique_ptr<Coordinator> coordinator_;  // rank 0
   Stall stall_;
   Watch watch_;

@@ -5,7 +5,7 @@
 
 namespace hvd {
 
-// `ops`, taken out of `keep`, are under way from now on and end in look_at_devices(), also where this fails.
+// `ops`, taken out of `keep`, are under way from now on and end in look_at_devices(), or, where this fails, with all that is unfinished.
 Status Driver::launch(const Response& response, const std::vector<Operation*>& ops, std::vector<OperationPtr>* keep) {
   std::vector<OperationPtr> mine;
   auto at = keep->begin();
@@ -21,8 +21,9 @@ Status Driver::launch(const Response& response, const std::vector<Operation*>& o
 
 Status Driver::choose_way(const Response& response, Comm& comm, std::vector<OperationPtr> mine) {
   if (Alone::fits(response, comm)) {
-    launched_.push_back({std::move(mine), {}});
-    return alone_.start(response, launched_.back().operations);
+    const Status status = alone_.start(response, mine);
+    (status.ok() ? launched_ : unlaunched_).push_back({std::move(mine), {}});
+    return status;
   }
   bool by_nccl = false;
   if (comm.size > 1) {
@@ -30,8 +31,9 @@ Status Driver::choose_way(const Response& response, Comm& comm, std::vector<Oper
     HVD_RETURN_IF_ERROR(by_nccl_.asks(response, comm, device, &by_nccl));
   }
   if (!by_nccl) return staged_.start(response, comm, std::move(mine));
-  launched_.push_back({std::move(mine), {}});
-  return by_nccl_.start(response, comm, launched_.back().operations);
+  const Status status = by_nccl_.start(response, comm, mine);
+  (status.ok() ? launched_ : unlaunched_).push_back({std::move(mine), {}});
+  return status;
 }
 
 bool Driver::look_at_devices() {

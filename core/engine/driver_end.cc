@@ -87,6 +87,9 @@ void Driver::hear_urgent() {
 
 bool Driver::has_no_part() const { return steady_ && submissions_->progress().ready == kNoPart; }
 
+// Is there nothing launched here that a rank which has left will never launch?
+bool Driver::all_take_part() const { return !farewell_.beyond(executed_); }
+
 bool Driver::past_goodbye() const { return farewell_.leaving() && farewell_.past(executed_, has_no_part()); }
 
 void Driver::collective_failed(const Status& status) {
@@ -110,8 +113,10 @@ void Driver::collective_failed(const Status& status) {
 
 std::vector<OperationPtr> Driver::take_unfinished() {
   std::vector<OperationPtr> ops = staged_.take_all();
-  for (Staged::Done& launched : launched_) ops.insert(ops.end(), launched.operations.begin(), launched.operations.end());
-  launched_.clear();
+  for (auto* some : {&launched_, &unlaunched_}) {
+    for (Staged::Done& of_one : *some) ops.insert(ops.end(), of_one.operations.begin(), of_one.operations.end());
+    some->clear();
+  }
   for (auto& [key, op] : pending_) ops.push_back(std::move(op));
   for (OperationPtr& op : to_announce_) ops.push_back(std::move(op));
   for (auto& [face, op] : joins_) ops.push_back(std::move(op));
@@ -149,7 +154,7 @@ void Driver::fail(Status why, bool tell) {
   for (int l = 0; l < world_.local_size(); ++l) {
     if (l != world_.local_rank()) world_.bell_of(l).wake(Mood::idle);
   }
-  by_nccl_.end(why);
+  by_nccl_.end(why, all_take_part());
   for (OperationPtr& op : ops) op->complete(told);
   observers_->tell(&Observer::ended, told);
 }
@@ -167,7 +172,7 @@ void Driver::leave(const std::string& reason) {
     farewell_.end(why);
     std::vector<OperationPtr> ops = submissions_->end(why);
     for (OperationPtr& op : take_unfinished()) ops.push_back(std::move(op));
-    by_nccl_.end(why);
+    by_nccl_.end(why, all_take_part());
     for (OperationPtr& op : ops) op->complete(why);
     observers_->refresh();
     observers_->tell(&Observer::ended, why);

@@ -34,7 +34,8 @@ class Output {
 struct OnDevice {
   std::shared_ptr<Device> device;
   Device::Event ready = nullptr;           // recorded by the caller on its stream: the input is there, and the output is free
-  std::shared_ptr<const Completion> completion;  // once the operation is done, which here means launched; null if nothing was to be done
+  // Once the operation is done, which here means launched, or has failed while the device uses its memory; null if nothing was to be done.
+  std::shared_ptr<const Completion> completion;
   ~OnDevice() {
     if (ready) device->give_back(ready);
   }
@@ -46,11 +47,11 @@ class Operation {
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
   std::unique_ptr<OnDevice> on_device;  // null: `in`, `out` and `residual` are memory that the CPU reads and writes
-  float* residual = nullptr;         // wire format: what coding loses, see collectives/collectives.h; null: it is lost
-  uint64_t sequence = 0;             // order of submission on this rank
-  uint64_t unnamed_number = 0;       // becomes the name if it has to be announced
+  float* residual = nullptr;  // wire format: what coding loses, see collectives/collectives.h; null: it is lost
+  uint64_t sequence = 0;  // order of submission on this rank
+  uint64_t unnamed_number = 0;  // becomes the name if it has to be announced
   Clock::time_point submitted{};
-  Clock::time_point announced{};     // for the first time
+  Clock::time_point announced{};  // for the first time
   std::atomic<int64_t> first_poll{0};  // since when callers ask for it, by polling or waiting: nanoseconds; 0: never
   std::atomic<bool> awaited{false};  // somebody blocks on it: batch no longer
   // Instead of a caller that waits: called once when done, by whoever drives the engine. It may submit, it must not wait.

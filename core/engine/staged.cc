@@ -249,22 +249,24 @@ std::vector<OperationPtr> Staged::take_all() {
   std::vector<OperationPtr> out;
   if (flights_.empty()) return out;
   const Device::Turn turn(*device_);
-  // Copies of either direction may be under way.
-  std::shared_ptr<const Completion> down, up;
-  const bool known = turn.status().ok() && pool_ && mark(down_, &down).ok() && mark(up_, &up).ok();
+  // Copies of either direction may be under way, from and to the program's memory too: it finds out when they are done as it always does.
+  std::shared_ptr<const Completion> down, both;
+  const bool known = turn.status().ok() && pool_ && mark(down_, &down).ok() && down->order(up_).ok() && mark(up_, &both).ok();
   for (Flight& flight : flights_) {
     for (Part& part : flight.parts) {
       if (part.copied) device_->give_back(part.copied);
       for (Block& block : part.blocks) {
         if (known) {
-          held_.keep(down, block);
-          held_.keep(up, std::move(block));
+          held_.keep(both, std::move(block));
         } else {
           new Block(std::move(block));  // nobody can say when the device is done with it
         }
       }
     }
-    for (OperationPtr& op : flight.operations) out.push_back(std::move(op));
+    for (OperationPtr& op : flight.operations) {
+      if (known) op->on_device->completion = both;
+      out.push_back(std::move(op));
+    }
   }
   flights_.clear();
   return out;

@@ -52,7 +52,8 @@ Status Submissions::submit(const OperationPtr& op, bool* wake) {
   {
     std::lock_guard lock(mutex_);
     status = submit_locked(op, wake, &refused);
-    if (op->on_device && status.ok()) on_devices_.fetch_add(1, std::memory_order_relaxed);
+    if (status.ok()) count_on_device(*op);
+    for (const OperationPtr& member : refused) forget_on_device(*member);
   }
   // Without the lock: who hears of it may submit.
   for (const OperationPtr& member : refused) member->complete(status.with("group '" + op->request.group + "'"));
@@ -114,6 +115,24 @@ void Submissions::enter(const OperationPtr& op, uint32_t entry, bool* wake) {
 
 void Submissions::forget_name(const Operation& op) {
   if (!op.request.unnamed) in_flight_.erase(key_of(op.request));
+}
+
+void Submissions::count_on_device(const Operation& op) {
+  if (!op.on_device) return;
+  ++on_devices_[op.request.set];
+  any_on_devices_.store(true, std::memory_order_relaxed);
+}
+
+void Submissions::forget_on_device(const Operation& op) {
+  if (!op.on_device) return;
+  const auto count = on_devices_.find(op.request.set);
+  if (--count->second == 0) on_devices_.erase(count);
+  any_on_devices_.store(!on_devices_.empty(), std::memory_order_relaxed);
+}
+
+bool Submissions::on_devices(uint32_t set) const {
+  std::lock_guard lock(mutex_);
+  return on_devices_.count(set) != 0;
 }
 
 Status Submissions::submit_again(const OperationPtr& op, bool* wake) {
@@ -304,7 +323,7 @@ void Submissions::release(const std::vector<Operation*>& operations) {
     if (!op) continue;
     if (op->on_done && !told) ++fence_;
     told |= op->on_done != nullptr;
-    if (op->on_device) on_devices_.fetch_sub(1, std::memory_order_relaxed);
+    forget_on_device(*op);
     if (!op->scheduled) {
       if (!op->request.unnamed) in_flight_.erase(key_of(op->request));
       continue;

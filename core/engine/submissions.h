@@ -50,8 +50,9 @@ class Submissions {
   bool must_watch() { return must_watch_.load(std::memory_order_relaxed) && must_watch_.exchange(false); }
   // New operations that are not part of a schedule.
   std::vector<OperationPtr> take();
-  // Accepted operations on devices that are not done.
-  size_t on_devices() const { return on_devices_.load(std::memory_order_relaxed); }
+  // Are there accepted operations on devices that are not done? Of any set; of this one.
+  bool on_devices() const { return any_on_devices_.load(std::memory_order_relaxed); }
+  bool on_devices(uint32_t set) const;
   bool empty() const { return queued_.load(std::memory_order_seq_cst) == 0; }
   Clock::time_point last_submission() const;
   // The oldest of what waits for the running schedule to end or go on, null if nothing does.
@@ -105,6 +106,8 @@ class Submissions {
   bool release_part(const Operation& op);
   void enter(const OperationPtr& op, uint32_t entry, bool* wake);
   void forget_name(const Operation& op);
+  void count_on_device(const Operation& op);
+  void forget_on_device(const Operation& op);
   bool offer(const OperationPtr& op, uint32_t entry, bool* completed);
   void keep(const OperationPtr& op, uint32_t entry);
   OperationPtr let_go(void* token);
@@ -115,7 +118,9 @@ class Submissions {
   mutable std::mutex mutex_;
   Assembly assembly_;
   std::vector<OperationPtr> queue_;
-  std::atomic<size_t> queued_{0}, on_devices_{0};
+  std::atomic<size_t> queued_{0};
+  std::map<uint32_t, size_t> on_devices_;  // by set
+  std::atomic<bool> any_on_devices_{false};
   std::unordered_set<std::string> in_flight_;  // names of operations that no schedule has; its cursor knows the others
   std::map<uint32_t, std::vector<int>> sets_;
   std::map<uint64_t, uint64_t> unnamed_, groups_;  // by stream_of(): next number

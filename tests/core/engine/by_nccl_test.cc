@@ -207,3 +207,52 @@ TEST_CASE("a communicator that cannot be made leaves everything to the host, on 
   of_nccl<int (*)(const char*, const char*)>("simnccl_set")("fail", nullptr);
   CHECK(wrong == "");
 }
+
+TEST_CASE("a call of NCCL that fails is not told as done") {
+  of_nccl<int (*)(const char*, const char*)>("simnccl_set")("fail", "AllReduce:40@1");
+  {
+    EngineWorld world(2, with_nccl(Layout::one_node));
+    const std::string wrong = run(world, [](Program& p) {
+      GpuProgram g(p);
+      g.gpu().lose();
+      for (int i = 0; i < 2000; ++i) {
+        OnGpu t;
+        if (!g.try_submit(of_floats(Kind::allreduce, "x", 8), Program::bytes_of(ramp(8, p.rank)), &t).ok()) return;
+        if (!g.finish(t).ok()) return;
+        p.expect(t.op->on_device->completion != nullptr, "done, but nothing is launched");
+      }
+      p.expect(false, "no error");
+    });
+    CHECK(wrong == "");
+  }
+  of_nccl<int (*)(const char*, const char*)>("simnccl_set")("fail", nullptr);
+}
+
+TEST_CASE("a rank is lost: what is launched and waits for it has failed, whatever its event says") {
+  Given given = with_nccl(Layout::apart);
+  given.cuttable = true;
+  {
+    EngineWorld world(2, given);
+    const std::string wrong = run(world, [&](Program& p) {
+      GpuProgram g(p);
+      until_by_nccl(p, g);
+      p.barrier();
+      if (p.rank == 0) of_nccl<int (*)(const char*, const char*)>("simnccl_set")("hang", "1@0");
+      p.barrier();
+      OnGpu t = g.submit(of_floats(Kind::allreduce, "x", 50), Program::bytes_of(ramp(50, p.rank)));
+      p.expect(g.finish(t).ok(), "launched");
+      p.mark();
+      p.await_marks(2);
+      if (p.rank == 0) world.cut(1);
+      bool there = false;
+      Status s;
+      for (const Deadline deadline = Deadline::after(20); s.ok() && !there; s = t.op->on_device->completion->reached(&there)) {
+        p.expect(!deadline.passed(), "its event does not come");
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      if (p.rank == 0) p.expect(s.code() == Code::peer_lost, "garbage passes for the result");
+    });
+    CHECK(wrong == "");
+  }
+  of_nccl<int (*)(const char*, const char*)>("simnccl_set")("hang", nullptr);
+}

@@ -228,6 +228,40 @@ TEST_CASE("a rank that joins comes after its own operations, and adds zeros to o
   CHECK(wrong == "");
 }
 
+TEST_CASE("a group that is refused leaves nothing behind that joining would wait for") {
+  EngineWorld world(2, on_gpus(Layout::one_node));
+  const std::string wrong = run(world, [](Program& p) {
+    GpuProgram g(p);
+    Request q = of_floats(Kind::allreduce, "a", 3);
+    q.group = "both";
+    q.group_size = 2;
+    OnGpu first = g.submit(q, Program::bytes_of(ramp(3, 0))), second;
+    p.expect(!g.try_submit(q, Program::bytes_of(ramp(3, 0)), &second).ok(), "two of one name");
+    p.expect(!g.finish(first).ok(), "half a group");
+    p.expect(p.last_joined() >= 0, "joined");
+  });
+  CHECK(wrong == "");
+}
+
+TEST_CASE("a set is removed after the operations that were submitted before") {
+  EngineWorld world(3, on_gpus(Layout::one_node));
+  const std::string wrong = run(world, [](Program& p) {
+    GpuProgram g(p);
+    for (int i = 0; i < 5; ++i) {
+      const uint32_t set = p.add_set({0, 1});
+      std::vector<OnGpu> tasks;
+      for (size_t n : {size_t{10}, size_t{200000}}) {
+        Request q = of_floats(Kind::allreduce, "x" + std::to_string(n), n);
+        q.set = set;
+        if (p.rank < 2) tasks.push_back(g.submit(q, Program::bytes_of(ramp(n, p.rank))));
+      }
+      p.expect(p.remove_set(set), "removed");
+      for (OnGpu& t : tasks) p.expect(g.values<float>(t) == summed(t.bytes / 4, 2), "sum");
+    }
+  });
+  CHECK(wrong == "");
+}
+
 TEST_CASE("a rank is lost: operations on GPUs end with an error, wherever they are") {
   for (int round = 0; round < 5; ++round) {
     Given given = on_gpus(Layout::apart);
