@@ -193,6 +193,7 @@ class Request(ctypes.Structure):
     """HvdRequest of bindings/face/api.h."""
 
     _fields_ = (
+        ("bytes", ctypes.c_uint32),
         ("kind", ctypes.c_int32),
         ("face", ctypes.c_int32),
         ("name", ctypes.c_char_p),
@@ -211,11 +212,13 @@ class Request(ctypes.Structure):
         ("splits_count", ctypes.c_int32),
         ("group_size", ctypes.c_int32),
         ("group", ctypes.c_char_p),
+        ("device_kind", ctypes.c_int32),
     )
 
 
-def native_start(face):
-    """(code, message, work) of the table's start() for a sum of one int64."""
+def native_start(face, known=ctypes.sizeof(Request)):
+    """(code, message, work) of the table's start() for a sum of one int64, from a library that knows so many
+    bytes of a request."""
     pointers = ctypes.cast(_core.face_api() + 8, ctypes.POINTER(ctypes.c_void_p))  # behind version and bytes
     signature = ctypes.CFUNCTYPE(
         ctypes.c_int32, ctypes.POINTER(Request), ctypes.POINTER(ctypes.c_void_p), ctypes.c_char_p, ctypes.c_size_t
@@ -223,7 +226,7 @@ def native_start(face):
     memory, shape = (ctypes.c_int64 * 1)(7), (ctypes.c_int64 * 1)(1)
     address = ctypes.addressof(memory)
     request = Request(
-        0, face, b"native", address, address, shape, 1, dtypes.INT64, Sum, 0, 1.0, 1.0, 0, 0, None, 0, 0, None
+        known, 0, face, b"native", address, address, shape, 1, dtypes.INT64, Sum, 0, 1.0, 1.0, 0, 0, None, 0, 0, None, 0
     )
     work, message = ctypes.c_void_p(), ctypes.create_string_buffer(200)
     code = signature(pointers[1])(ctypes.byref(request), ctypes.byref(work), message, 200)
@@ -244,6 +247,8 @@ def test_native_libraries_get_the_engine_while_their_face_is_in_the_job():
         assert native_start(number)[0] == 7  # another face's job
         face.enter(state.require_job(), state.require_engine())
         assert native_start(number) == (0, "", 7)
+        assert native_start(number, Request.device_kind.offset) == (0, "", 7)
+        assert native_start(number, Request.group.offset)[0] == 1
         face.leave()
         code, message, _ = native_start(number)
         assert code == 3
