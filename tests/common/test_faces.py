@@ -216,9 +216,9 @@ class Request(ctypes.Structure):
     )
 
 
-def native_start(face, known=ctypes.sizeof(Request)):
+def native_start(face, known=0):
     """(code, message, work) of the table's start() for a sum of one int64, from a library that knows so many
-    bytes of a request."""
+    bytes of a request, or all (0)."""
     pointers = ctypes.cast(_core.face_api() + 8, ctypes.POINTER(ctypes.c_void_p))  # behind version and bytes
     signature = ctypes.CFUNCTYPE(
         ctypes.c_int32, ctypes.POINTER(Request), ctypes.POINTER(ctypes.c_void_p), ctypes.c_char_p, ctypes.c_size_t
@@ -226,7 +226,26 @@ def native_start(face, known=ctypes.sizeof(Request)):
     memory, shape = (ctypes.c_int64 * 1)(7), (ctypes.c_int64 * 1)(1)
     address = ctypes.addressof(memory)
     request = Request(
-        known, 0, face, b"native", address, address, shape, 1, dtypes.INT64, Sum, 0, 1.0, 1.0, 0, 0, None, 0, 0, None, 0
+        known or ctypes.sizeof(Request),
+        0,
+        face,
+        b"native",
+        address,
+        address,
+        shape,
+        1,
+        dtypes.INT64,
+        Sum,
+        0,
+        1.0,
+        1.0,
+        0,
+        0,
+        None,
+        0,
+        0,
+        None,
+        0,
     )
     work, message = ctypes.c_void_p(), ctypes.create_string_buffer(200)
     code = signature(pointers[1])(ctypes.byref(request), ctypes.byref(work), message, 200)
