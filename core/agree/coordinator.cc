@@ -7,19 +7,9 @@ constexpr size_t kBucketBytes = 16u << 20;
 
 uint64_t identity_of(const Ready& ready) {
   const Response& r = ready.response;
-  Request q;
-  q.kind = r.kind;
-  q.set = r.set;
-  q.face = r.face;
+  Request q = request_like(r);
   q.name = r.names.front();
   q.unnamed = ready.unnamed;
-  q.dtype = r.dtype;
-  q.op = r.op;
-  q.wire = r.wire;
-  q.device = r.device;
-  q.root = r.root;
-  q.prescale = r.prescale;
-  q.postscale = r.postscale;
   q.shape = r.shapes.front();
   q.splits = r.sizes;
   q.group_size = ready.group_size;

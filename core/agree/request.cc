@@ -48,6 +48,21 @@ uint64_t Request::signature_hash() const {
   return h;
 }
 
+Request request_like(const Response& r) {
+  Request q;
+  q.kind = r.kind;
+  q.set = r.set;
+  q.face = r.face;
+  q.dtype = r.dtype;
+  q.op = r.op;
+  q.wire = r.wire;
+  q.device = r.device;
+  q.root = r.root;
+  q.prescale = r.prescale;
+  q.postscale = r.postscale;
+  return q;
+}
+
 std::string shape_string(const std::vector<int64_t>& shape) {
   std::string s = "[";
   for (size_t i = 0; i < shape.size(); ++i) s += (i ? ", " : "") + std::to_string(shape[i]);

@@ -81,6 +81,9 @@ struct Response {
   std::string payload;  // adopt_schedule: the encoded schedule
 };
 
+// What a request about which that response is says of its operation: all but names, shapes and splits.
+Request request_like(const Response& response);
+
 // Names are unique within a process set and face; this is unique among all.
 inline std::string key_of(uint32_t set, uint8_t face, const std::string& name) {
   return std::to_string(set) + (face == 0 ? "/" : '.' + std::to_string(face) + '/') + name;

@@ -8,6 +8,11 @@
 #include "collectives/flow.h"
 
 namespace hvd {
+
+int Comm::rank_of(int global) const {
+  const auto at = std::find(global_ranks.begin(), global_ranks.end(), global);
+  return at == global_ranks.end() ? -1 : static_cast<int>(at - global_ranks.begin());
+}
 namespace {
 
 constexpr size_t kAlign = 64;

@@ -57,6 +57,9 @@ struct Comm {
 
   std::vector<int> global_ranks;    // by set rank, for messages
   std::vector<std::string> labels;  // likewise; empty: "rank 3"
+
+  // Set rank of a global one; -1: it is no member.
+  int rank_of(int global) const;
 };
 
 // ---- moving bytes over links --------------------------------------------------------------------------------------------

@@ -49,10 +49,8 @@ Status Accelerator::copy_output(const Operation& op, void* to, Device::Stream st
   const Device::Turn turn(device);
   HVD_RETURN_IF_ERROR(turn.status());
   HVD_RETURN_IF_ERROR(device.copy(to, op.output->data(), op.output->bytes(), stream));
-  Device::Event event = nullptr;
-  HVD_RETURN_IF_ERROR(device.take_event(&event));
-  auto completion = std::make_shared<const Completion>(op.on_device->device, event);
-  HVD_RETURN_IF_ERROR(device.record(event, stream));
+  std::shared_ptr<const Completion> completion;
+  HVD_RETURN_IF_ERROR(Completion::record(op.on_device->device, stream, &completion));
   outputs_.keep(std::move(completion), op.output);
   return {};
 }

@@ -20,10 +20,7 @@ Status Alone::start(const Response& r, const std::vector<OperationPtr>& operatio
     if (!stream_) HVD_RETURN_IF_ERROR(device.make_stream(&stream_));
     HVD_RETURN_IF_ERROR(device.wait(stream_, op.on_device->ready));
     HVD_RETURN_IF_ERROR(device.copy(op.out, op.in, bytes, stream_));
-    Device::Event event = nullptr;
-    HVD_RETURN_IF_ERROR(device.take_event(&event));
-    op.on_device->completion = std::make_shared<const Completion>(op.on_device->device, event);
-    HVD_RETURN_IF_ERROR(device.record(event, stream_));
+    HVD_RETURN_IF_ERROR(Completion::record(op.on_device->device, stream_, &op.on_device->completion));
   }
   return {};
 }

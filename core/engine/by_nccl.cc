@@ -23,10 +23,6 @@ struct Around {
   static void leave(void* self) { static_cast<Around*>(self)->device->leave(mode); }
 };
 
-int set_rank_of(const Comm& comm, int global) {
-  return static_cast<int>(std::find(comm.global_ranks.begin(), comm.global_ranks.end(), global) - comm.global_ranks.begin());
-}
-
 // Kinds whose results have a size that the caller knew.
 bool fits(const Response& r) {
   const bool reduces = r.kind == Kind::allreduce || r.kind == Kind::reducescatter;
@@ -117,7 +113,7 @@ Status ByNccl::ask(Set* set, Comm& comm) {
     }
   }
   if (!all_have_devices) return {};  // one has joined before it had any; it is asked again
-  if (comm.size == 1 || !all_want) {
+  if (!all_want) {
     set->state = State::by_host;
     return {};
   }
@@ -208,24 +204,23 @@ Status ByNccl::launch(const Set& set, const Response& r, const Comm& comm, const
   if (r.kind == Kind::broadcast) {
     const Operation& op = *operations.front();
     const size_t bytes = elements_of(r.shapes[0]) * size_of(r.dtype);
-    const int root = set_rank_of(comm, r.root);
+    const int root = comm.rank_of(r.root);
     if (comm.rank == root && op.in != op.out) HVD_RETURN_IF_ERROR(device_->copy(op.out, op.in, bytes, stream_));
     if (bytes > 0) HVD_RETURN_IF_ERROR(nccl::broadcast(c, stream_, op.out, bytes, root));
   } else if (r.kind == Kind::allreduce) {
     HVD_RETURN_IF_ERROR(allreduce(set, r, comm, operations));
   } else {
+    const nccl::Reduction how = reduction(set, r, comm);
     std::vector<size_t> counts(static_cast<size_t>(comm.size));
     for (size_t i = 0; i < operations.size(); ++i) {
       for (int rank = 0; rank < comm.size; ++rank) {
         counts[static_cast<size_t>(rank)] = scattered_elements(r.shapes[i][0], elements_of(r.shapes[i], 1), comm.size, rank);
       }
-      HVD_RETURN_IF_ERROR(nccl::reducescatter(c, stream_, reduction(set, r, comm), operations[i]->in, operations[i]->out, counts));
+      HVD_RETURN_IF_ERROR(nccl::reducescatter(c, stream_, how, operations[i]->in, operations[i]->out, counts));
     }
   }
-  Device::Event event = nullptr;
-  HVD_RETURN_IF_ERROR(device_->take_event(&event));
-  const auto completion = std::make_shared<const Completion>(device_, event);
-  HVD_RETURN_IF_ERROR(device_->record(event, stream_));
+  std::shared_ptr<const Completion> completion;
+  HVD_RETURN_IF_ERROR(Completion::record(device_, stream_, &completion));
   for (const OperationPtr& op : operations) op->on_device->completion = completion;
   remember(completion);
   return {};

@@ -12,6 +12,13 @@ class Completion {
  public:
   // `event`: recorded behind the work. Goes back to the device's pool with this.
   Completion(std::shared_ptr<Device> device, Device::Event event) : device_(std::move(device)), event_(event) {}
+  // Records an event behind what is on `stream` now. Needs a Turn on the device.
+  static Status record(const std::shared_ptr<Device>& device, Device::Stream stream, std::shared_ptr<const Completion>* out) {
+    Device::Event event = nullptr;
+    HVD_RETURN_IF_ERROR(device->take_event(&event));
+    *out = std::make_shared<const Completion>(device, event);
+    return device->record(event, stream);
+  }
   ~Completion() { device_->give_back(event_); }
   Completion(const Completion&) = delete;
 

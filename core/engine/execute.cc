@@ -7,17 +7,6 @@
 #include "collectives/reduce.h"
 
 namespace hvd {
-namespace {
-
-int set_rank_of(const Comm& comm, int global) {
-  for (size_t i = 0; i < comm.global_ranks.size(); ++i) {
-    if (comm.global_ranks[i] == global) return static_cast<int>(i);
-  }
-  return -1;
-}
-
-}  // namespace
-
 size_t elements_of(const std::vector<int64_t>& shape, size_t from) {
   size_t n = 1;
   for (size_t i = from; i < shape.size(); ++i) n *= static_cast<size_t>(shape[i]);
@@ -114,7 +103,7 @@ Status Executor::allreduce(Comm& comm, const Response& r, const std::vector<Oper
 
 Status Executor::broadcast(Comm& comm, const Response& r, Operation& op) {
   const size_t bytes = elements_of(r.shapes[0]) * size_of(r.dtype);
-  const int root = set_rank_of(comm, r.root);
+  const int root = comm.rank_of(r.root);
   if (comm.rank == root) {
     if (op.out != op.in && bytes) std::memcpy(op.out, op.in, bytes);
   }

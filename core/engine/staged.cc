@@ -28,19 +28,6 @@ OperationPtr on_host(Request request, const std::string& name) {
   return op;
 }
 
-Request request_of(const Response& r) {
-  Request q;
-  q.kind = r.kind;
-  q.set = r.set;
-  q.face = r.face;
-  q.dtype = r.dtype;
-  q.op = r.op;
-  q.root = r.root;
-  q.prescale = r.prescale;
-  q.postscale = r.postscale;
-  return q;
-}
-
 }  // namespace
 
 Staged::~Staged() { take_all(); }
@@ -103,7 +90,7 @@ Status Staged::cut(const Response& r, const std::vector<OperationPtr>& operation
     Part& part = parts->emplace_back();
     std::byte* at = nullptr;
     HVD_RETURN_IF_ERROR(take(count * element, &part, &at));
-    Request q = request_of(r);
+    Request q = request_like(r);
     q.shape = {static_cast<int64_t>(count)};
     part.host = on_host(std::move(q), first == 0 ? name : name + "/" + std::to_string(first / step));
     part.host->in = part.host->out = at;
@@ -217,16 +204,9 @@ Status Staged::launch(Flight& flight, Part& part) {
   return {};
 }
 
-Status Staged::mark(Device::Stream stream, std::shared_ptr<const Completion>* out) {
-  Device::Event event = nullptr;
-  HVD_RETURN_IF_ERROR(device_->take_event(&event));
-  *out = std::make_shared<const Completion>(device_, event);
-  return device_->record(event, stream);
-}
-
 Status Staged::settle(Flight& flight, std::vector<Done>* done) {
   std::shared_ptr<const Completion> completion;
-  HVD_RETURN_IF_ERROR(mark(up_, &completion));
+  HVD_RETURN_IF_ERROR(Completion::record(device_, up_, &completion));
   for (const OperationPtr& op : flight.operations) op->on_device->completion = completion;
   hold(completion, flight);
   done->push_back({std::move(flight.operations), std::move(flight.status)});
@@ -251,7 +231,8 @@ std::vector<OperationPtr> Staged::take_all() {
   const Device::Turn turn(*device_);
   // Copies of either direction may be under way, from and to the program's memory too: it finds out when they are done as it always does.
   std::shared_ptr<const Completion> down, both;
-  const bool known = turn.status().ok() && pool_ && mark(down_, &down).ok() && down->order(up_).ok() && mark(up_, &both).ok();
+  const bool known = turn.status().ok() && pool_ && Completion::record(device_, down_, &down).ok() && down->order(up_).ok() &&
+                     Completion::record(device_, up_, &both).ok();
   for (Flight& flight : flights_) {
     for (Part& part : flight.parts) {
       if (part.copied) device_->give_back(part.copied);

@@ -90,7 +90,6 @@ class Staged {
   Status launch(Flight& flight, Part& part);
   Status settle(Flight& flight, std::vector<Done>* done);
   void hold(const std::shared_ptr<const Completion>& until, Flight& flight);
-  Status mark(Device::Stream stream, std::shared_ptr<const Completion>* out);
 
   Submissions* const submissions_;
   const Observers* const observers_;

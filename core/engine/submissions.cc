@@ -120,14 +120,17 @@ void Submissions::forget_name(const Operation& op) {
 void Submissions::count_on_device(const Operation& op) {
   if (!op.on_device) return;
   ++on_devices_[op.request.set];
-  any_on_devices_.store(true, std::memory_order_relaxed);
 }
 
 void Submissions::forget_on_device(const Operation& op) {
   if (!op.on_device) return;
   const auto count = on_devices_.find(op.request.set);
   if (--count->second == 0) on_devices_.erase(count);
-  any_on_devices_.store(!on_devices_.empty(), std::memory_order_relaxed);
+}
+
+bool Submissions::on_devices() const {
+  std::lock_guard lock(mutex_);
+  return !on_devices_.empty();
 }
 
 bool Submissions::on_devices(uint32_t set) const {

@@ -51,7 +51,7 @@ class Submissions {
   // New operations that are not part of a schedule.
   std::vector<OperationPtr> take();
   // Are there accepted operations on devices that are not done? Of any set; of this one.
-  bool on_devices() const { return any_on_devices_.load(std::memory_order_relaxed); }
+  bool on_devices() const;
   bool on_devices(uint32_t set) const;
   bool empty() const { return queued_.load(std::memory_order_seq_cst) == 0; }
   Clock::time_point last_submission() const;
@@ -120,7 +120,6 @@ class Submissions {
   std::vector<OperationPtr> queue_;
   std::atomic<size_t> queued_{0};
   std::map<uint32_t, size_t> on_devices_;  // by set
-  std::atomic<bool> any_on_devices_{false};
   std::unordered_set<std::string> in_flight_;  // names of operations that no schedule has; its cursor knows the others
   std::map<uint32_t, std::vector<int>> sets_;
   std::map<uint64_t, uint64_t> unnamed_, groups_;  // by stream_of(): next number
