@@ -122,8 +122,8 @@ bool Driver::announce(bool flush) {
   std::vector<OperationPtr> later;
   for (OperationPtr& op : to_announce_) {
     Request& q = op->request;
-    // An operation on a device is agreed on twice (engine/staged.h). Who has joined takes no part any more, nor is there any in a set that
-    // is removed.
+    // An operation on a device is agreed on twice (engine/device/staged.h). Who has joined takes no part any more, nor is there any in a
+    // set that is removed.
     if (q.kind == Kind::join ? submissions_->on_devices()
                              : q.kind == Kind::remove_set && submissions_->on_devices(static_cast<uint32_t>(q.splits.at(0)))) {
       later.push_back(std::move(op));

@@ -5,10 +5,10 @@
 #include <mutex>
 #include <thread>
 
-#include "engine/accelerator.h"
 #include "engine/alarm.h"
 #include "engine/baton.h"
 #include "engine/counters.h"
+#include "engine/device/accelerator.h"
 #include "engine/driver.h"
 #include "engine/lookout.h"
 #include "engine/operation.h"

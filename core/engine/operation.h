@@ -9,7 +9,7 @@
 #include "agree/request.h"
 #include "base/deadline.h"
 #include "base/status.h"
-#include "engine/completion.h"
+#include "engine/device/completion.h"
 
 namespace hvd {
 

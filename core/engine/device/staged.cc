@@ -1,4 +1,4 @@
-#include "engine/staged.h"
+#include "engine/device/staged.h"
 
 #include <algorithm>
 #include <string>

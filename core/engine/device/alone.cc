@@ -1,4 +1,4 @@
-#include "engine/alone.h"
+#include "engine/device/alone.h"
 
 #include "engine/execute.h"
 

@@ -24,7 +24,7 @@
 
 #include "collectives/comm.h"
 #include "devices/pinned.h"
-#include "engine/held.h"
+#include "engine/device/held.h"
 #include "engine/observers.h"
 #include "engine/submissions.h"
 

@@ -1,5 +1,5 @@
 // Operations on tensors of GPUs carried out by NCCL, where all ranks of a set can. What NCCL cannot do, or not as our arithmetic has it,
-// goes by way of the host (engine/staged.h), and so does everything until a set's communicator is there:
+// goes by way of the host (engine/device/staged.h), and so does everything until a set's communicator is there:
 //
 //   unasked ---- each says what it has: a GPU, NCCL ----> making ---- each says when it is made ----> by NCCL
 //                                |                           |
@@ -19,8 +19,8 @@
 #include "backends/backend.h"
 #include "base/log.h"
 #include "devices/device.h"
-#include "engine/completion.h"
-#include "engine/held.h"
+#include "engine/device/completion.h"
+#include "engine/device/held.h"
 #include "engine/operation.h"
 #include "engine/options.h"
 #include "nccl/communicator.h"

@@ -1,4 +1,4 @@
-#include "engine/held.h"
+#include "engine/device/held.h"
 
 #include <chrono>
 #include <thread>

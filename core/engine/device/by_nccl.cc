@@ -1,4 +1,4 @@
-#include "engine/by_nccl.h"
+#include "engine/device/by_nccl.h"
 
 #include <algorithm>
 #include <bit>

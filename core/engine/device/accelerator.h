@@ -5,7 +5,7 @@
 #include <string>
 
 #include "devices/device.h"
-#include "engine/held.h"
+#include "engine/device/held.h"
 #include "engine/operation.h"
 
 namespace hvd {

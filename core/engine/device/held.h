@@ -5,7 +5,7 @@
 #include <mutex>
 #include <utility>
 
-#include "engine/completion.h"
+#include "engine/device/completion.h"
 
 namespace hvd {
 

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "contains.h"
-#include "gpu.h"
+#include "engine/device/gpu.h"
 
 using namespace hvd;
 using namespace hvd::testing;

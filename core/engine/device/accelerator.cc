@@ -1,4 +1,4 @@
-#include "engine/accelerator.h"
+#include "engine/device/accelerator.h"
 
 #include "devices/cuda/device.h"
 

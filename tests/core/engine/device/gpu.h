@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/accelerator.h"
+#include "engine/device/accelerator.h"
 #include "engine/engine.h"
-#include "harness_engine.h"
+#include "engine/harness_engine.h"
 
 namespace hvd::testing {
 
