@@ -6,7 +6,8 @@ rank 0 says it in ``init``.
 
 from collections.abc import Mapping
 
-from horovod.common.contract.settings import TABLE, Setting, is_word
+from horovod.common.contract.setting import Setting, is_word
+from horovod.common.contract.settings import TABLE
 
 _OPERATIONS = "HOROVOD_CPU_OPERATIONS"
 _GPU_OPERATIONS = (

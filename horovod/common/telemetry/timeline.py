@@ -8,7 +8,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from horovod.common.contract.settings import Settings, steps_of
+from horovod.common.contract.setting import steps_of
+from horovod.common.contract.settings import Settings
 from horovod.common.job import Job
 from horovod.timeline import names
 

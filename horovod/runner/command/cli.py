@@ -12,7 +12,8 @@ from typing import NoReturn
 
 from horovod.common.contract.frames import warn_user
 from horovod.common.contract.notices import notices, sentences
-from horovod.common.contract.settings import BY_NAME, Settings, is_off
+from horovod.common.contract.setting import is_off
+from horovod.common.contract.settings import BY_NAME, Settings
 from horovod.runner.base import boot
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.command import config_file, help, words

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from horovod.common.contract.settings import TABLE, Setting
+from horovod.common.contract.setting import Setting
+from horovod.common.contract.settings import TABLE
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.command.flags import FLAGS, Flag
 

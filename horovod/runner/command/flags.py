@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from horovod.common.contract.settings import BY_NAME, Setting
+from horovod.common.contract.setting import Setting
+from horovod.common.contract.settings import BY_NAME
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,129 @@
+"""One setting: what its value may be, and what a text of it means."""
+
+from dataclasses import dataclass
+from typing import Final
+
+Value = bool | int | float | str | list[int] | None
+"""A parsed setting; None where it is unset and has no default."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One row of the table."""
+
+    name: str
+    """Environment variable."""
+    kind: str
+    """bool (0 or 1), int, float, choice (any case), text, ints (comma list), patterns (comma list, kept as text),
+    steps (as text, see ``steps_of``)."""
+    default: Value
+    help: str
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    engine: str = ""
+    """Field of _core.EngineConfig that it fills, or empty."""
+    agreed: bool = False
+    """All ranks take rank 0's value."""
+    anyone: bool = False
+    """A switch that is on for all ranks where it is on for one: it only makes things safer."""
+    flag: str = ""
+    """horovodrun's flag."""
+    yaml: str = ""
+    """section.key in horovodrun's --config-file."""
+    yaml_inverted: bool = False
+    """The key says the opposite of the variable."""
+    later: bool = False
+    """Accepted and checked, but what it controls is not part of this build yet."""
+    needless: str = ""
+    """Why it has no effect and needs none, as the engine is built."""
+    section: str = "Engine"
+
+    def accepted(self) -> str:
+        """What the value may be, for messages and documentation."""
+        if self.kind == "bool":
+            return "0 or 1 (or false, true, no, yes)"
+        if self.kind == "choice":
+            return ", ".join(self.choices)
+        if self.kind == "text":
+            return "any text"
+        if self.kind == "patterns":
+            return "names or patterns as in NAME,PREFIX_*, separated by commas"
+        if self.kind == "ints":
+            return "integers of 0 or more, separated by commas"
+        if self.kind == "steps":
+            return "FIRST:END, numbers of steps of which the last one is not included any more, as in 100:200"
+        noun = "an integer" if self.kind == "int" else "a number"
+        if self.low is not None and self.high is not None:
+            return f"{noun} from {_plain(self.low)} to {_plain(self.high)}"
+        return noun if self.low is None else f"{noun} of {_plain(self.low)} or more"
+
+    def parse(self, text: str) -> Value:
+        """The value in ``text``; empty text means the default.
+
+        Raises ValueError naming variable, text and what is accepted.
+        """
+        text = text.strip()
+        if not text:
+            return self.default
+        try:
+            return self._convert(text)
+        except ValueError:
+            raise ValueError(f"{self.name} is {text!r}, accepted is {self.accepted()}") from None
+
+    def _convert(self, text: str) -> Value:
+        if self.kind == "text":
+            return text
+        if self.kind == "patterns":
+            parts = [part.strip() for part in text.split(",")]
+            return _within(",".join(parts), all(parts) and "=" not in text)
+        if self.kind == "bool":
+            return _within(text.lower() in _YES, text.lower() in _YES + _NO)
+        if self.kind == "choice":
+            return _within(text.lower(), text.lower() in self.choices)
+        if self.kind == "ints":
+            numbers = [int(part) for part in text.split(",")]
+            return _within(numbers, min(numbers) >= 0)
+        if self.kind == "steps":
+            first, end = steps_of(text)
+            return _within(text, first >= 0 and (end < 0 or first < end))
+        if is_word(text):  # programs that wrote True for a number have been getting 0
+            return 0 if (self.low or 0) <= 0 else self.default
+        number: int | float = int(text) if self.kind == "int" else float(text)
+        # Infinity and nan fail the comparisons with the bounds that every number has.
+        return _within(number, (self.low or 0) <= number <= (self.high if self.high is not None else 1e18))
+
+
+def steps_of(text: str) -> tuple[int, int]:
+    """The first step of a setting's "FIRST:END" and the one before which it ends; -1 where there is no limit. "" is all
+    steps, "100:" those from 100 on. Raises ValueError."""
+    if not text:
+        return -1, -1
+    first, colon, end = text.partition(":")
+    if not colon or not all(part.isdecimal() or not part for part in (first, end)):
+        raise ValueError
+    return int(first or "0"), int(end or "-1")
+
+
+_YES: Final = ("1", "true", "yes")
+_NO: Final = ("0", "false", "no")
+
+
+def is_off(text: str) -> bool:
+    """Is it nothing, or no?"""
+    return text.strip().lower() in ("", *_NO)
+
+
+def is_word(text: str) -> bool:
+    """Is it a boolean in words?"""
+    return text.lower() in ("true", "yes", "false", "no")
+
+
+def _within(value: Value, fits: bool) -> Value:
+    if not fits:
+        raise ValueError
+    return value
+
+
+def _plain(number: float) -> str:
+    return f"{number:g}" if number != int(number) else str(int(number))
