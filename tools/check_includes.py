@@ -26,7 +26,7 @@ DIRECT = {
     "collectives": ("transport", "plan"),
     "backends": ("collectives",),
     "agree": ("base",),
-    "devices": ("base",),
+    "devices": ("base", "kernels"),
     "engine": ("agree", "backends", "devices", "nccl"),
     "trace": ("engine",),
     "bindings": ("trace",),

@@ -1,5 +1,5 @@
-// Device: memory, streams, events and copies of one accelerator, behind one small interface. The engine's device side is written against
-// it; core/devices/cuda is the one implementation so far.
+// Device: memory, streams, events, copies and kernels of one accelerator, behind one small interface. The engine's device side is
+// written against it; core/devices/cuda is the one implementation so far.
 //
 // Nothing here waits for the device's work. Every call needs a Turn on the calling thread, which makes the device's context that thread's
 // own for a moment and lets the thread touch the device while somebody else's stream is captured into a graph.
@@ -12,6 +12,7 @@
 
 #include "base/device_kind.h"
 #include "base/status.h"
+#include "kernels/launch.h"
 
 namespace hvd {
 
@@ -25,6 +26,7 @@ class Device {
   virtual int ordinal() const = 0;                  // as the process counts them
   virtual std::array<uint8_t, 16> uuid() const = 0;  // the same in all processes, and no other device's
   virtual int capability() const = 0;                // 10 * major + minor of what it can compute; 0: not known
+  virtual int multiprocessors() const = 0;
   virtual const std::string& description() const = 0;  // for messages: "CUDA GPU 0 (NVIDIA H200)"
 
   // Ours on the device; does not wait for the framework's default stream, nor that for it.
@@ -51,6 +53,13 @@ class Device {
   // Memory of the host that the device reads and writes without the CPU's help. May wait for the device: at growth only, see PinnedPool.
   virtual Status pin(size_t bytes, std::byte** out) = 0;
   virtual void unpin(std::byte* memory) = 0;
+
+  // Makes the kernels of core/kernels ready: none of them is loaded at its first launch. May wait for all that the device has to do, and
+  // takes seconds where the driver has to compile them, so before anything waits for other ranks. Again: what it was the first time. An
+  // error says why this driver and this device have none of them.
+  virtual Status load_kernels() = 0;
+  // In stream order: kernel number `kernel` of kernels::all(), after load_kernels(). The parameters are copied at the call.
+  virtual Status launch(size_t kernel, const void* parameters, kernels::Geometry geometry, Stream stream) = 0;
 
   // While one exists the calling thread may use the device.
   class Turn {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "devices/cuda/driver.h"
+#include "devices/cuda/kernels.h"
 
 namespace hvd {
 namespace {
@@ -18,15 +19,16 @@ CudaDriver::Pointer address(const void* p) { return reinterpret_cast<CudaDriver:
 class CudaDevice final : public Device {
  public:
   CudaDevice(const CudaDriver& driver, int ordinal, CudaDriver::Device device, CudaDriver::Context context, std::string description,
-             std::array<uint8_t, 16> uuid, int capability)
+             std::array<uint8_t, 16> uuid, int capability, int multiprocessors)
       : driver_(driver), ordinal_(ordinal), device_(device), context_(context), description_(std::move(description)), uuid_(uuid),
-        capability_(capability) {}
+        capability_(capability), multiprocessors_(multiprocessors), kernels_(driver) {}
 
   ~CudaDevice() override {
     {
       const Turn turn(*this);
       if (!turn.status().ok()) return;  // the process ends, or the context has failed: nothing can be given back
       for (Event event : events_) driver_.event_destroy(event);
+      kernels_.unload();
       for (Stream stream : streams_) driver_.stream_destroy(stream);
     }
     driver_.primary_release(device_);
@@ -36,6 +38,7 @@ class CudaDevice final : public Device {
   int ordinal() const override { return ordinal_; }
   std::array<uint8_t, 16> uuid() const override { return uuid_; }
   int capability() const override { return capability_; }
+  int multiprocessors() const override { return multiprocessors_; }
   const std::string& description() const override { return description_; }
 
   Status make_stream(Stream* out) override {
@@ -105,6 +108,13 @@ class CudaDevice final : public Device {
   }
   void unpin(std::byte* memory) override { driver_.free_host(memory); }
 
+  Status load_kernels() override {
+    return kernels_.load([this](Stream* out) { return make_stream(out); }).with(description_);
+  }
+  Status launch(size_t kernel, const void* parameters, kernels::Geometry geometry, Stream stream) override {
+    return kernels_.launch(kernel, parameters, geometry, stream);
+  }
+
   Status enter(int* mode) override {
     HVD_RETURN_IF_ERROR(driver_.check(driver_.context_push(context_), "cuCtxPushCurrent"));
     *mode = kRelaxed;
@@ -126,10 +136,11 @@ class CudaDevice final : public Device {
   const CudaDriver::Context context_;
   const std::string description_;
   const std::array<uint8_t, 16> uuid_;
-  const int capability_;
+  const int capability_, multiprocessors_;
   std::mutex mutex_;
   std::vector<Event> events_;  // that nobody has
   std::vector<Stream> streams_;
+  CudaKernels kernels_;
 };
 
 Status make(const CudaDriver& driver, int ordinal, std::shared_ptr<Device>* out) {
@@ -145,14 +156,15 @@ Status make(const CudaDriver& driver, int ordinal, std::shared_ptr<Device>* out)
   HVD_RETURN_IF_ERROR(driver.check(driver.device_name(name, sizeof name, device), "cuDeviceGetName"));
   std::array<uint8_t, 16> uuid{};
   HVD_RETURN_IF_ERROR(driver.check(driver.device_uuid(uuid.data(), device), "cuDeviceGetUuid"));
-  constexpr int kMajor = 75, kMinor = 76;
-  int major = 0, minor = 0;
+  constexpr int kMultiprocessors = 16, kMajor = 75, kMinor = 76;
+  int multiprocessors = 1, major = 0, minor = 0;
+  driver.device_attribute(&multiprocessors, kMultiprocessors, device);
   driver.device_attribute(&major, kMajor, device);
   driver.device_attribute(&minor, kMinor, device);
   CudaDriver::Context context = nullptr;
   HVD_RETURN_IF_ERROR(driver.check(driver.primary_retain(&context, device), "cuDevicePrimaryCtxRetain"));
   *out = std::make_shared<CudaDevice>(driver, ordinal, device, context, "CUDA GPU " + std::to_string(ordinal) + " (" + name + ")", uuid,
-                                      10 * major + minor);
+                                      10 * major + minor, multiprocessors);
   return {};
 }
 

@@ -16,37 +16,45 @@ struct CudaDriver {
   using Context = void*;
   using Stream = void*;
   using Event = void*;
+  using Module = void*;
+  using Function = void*;
 
 // member, symbol, arguments. All return an error code, 0: none.
-#define HVD_CUDA_FUNCTIONS(X)                                                             \
-  X(init, "cuInit", (unsigned flags))                                                     \
-  X(version, "cuDriverGetVersion", (int* version))                                        \
-  X(device_get, "cuDeviceGet", (Device*, int ordinal))                                    \
-  X(device_count, "cuDeviceGetCount", (int* count))                                       \
-  X(device_name, "cuDeviceGetName", (char* name, int length, Device))                     \
-  X(device_attribute, "cuDeviceGetAttribute", (int* value, int attribute, Device))        \
-  X(device_uuid, "cuDeviceGetUuid_v2", (void* uuid, Device))                              \
-  X(primary_retain, "cuDevicePrimaryCtxRetain", (Context*, Device))                       \
-  X(primary_release, "cuDevicePrimaryCtxRelease_v2", (Device))                            \
-  X(context_push, "cuCtxPushCurrent_v2", (Context))                                       \
-  X(context_pop, "cuCtxPopCurrent_v2", (Context*))                                        \
-  X(priority_range, "cuCtxGetStreamPriorityRange", (int* least, int* greatest))           \
-  X(stream_create, "cuStreamCreateWithPriority", (Stream*, unsigned flags, int priority)) \
-  X(stream_destroy, "cuStreamDestroy_v2", (Stream))                                       \
-  X(stream_wait, "cuStreamWaitEvent", (Stream, Event, unsigned flags))                    \
-  X(stream_is_capturing, "cuStreamIsCapturing", (Stream, int* status))                    \
-  X(exchange_capture_mode, "cuThreadExchangeStreamCaptureMode", (int* mode))              \
-  X(event_create, "cuEventCreate", (Event*, unsigned flags))                              \
-  X(event_destroy, "cuEventDestroy_v2", (Event))                                          \
-  X(event_record, "cuEventRecord", (Event, Stream))                                       \
-  X(event_query, "cuEventQuery", (Event))                                                 \
-  X(copy, "cuMemcpyAsync", (Pointer to, Pointer from, size_t bytes, Stream))              \
-  X(zero, "cuMemsetD8Async", (Pointer to, unsigned char value, size_t bytes, Stream))     \
-  X(alloc, "cuMemAlloc_v2", (Pointer*, size_t bytes))                                     \
-  X(free, "cuMemFree_v2", (Pointer))                                                      \
-  X(alloc_host, "cuMemAllocHost_v2", (void** memory, size_t bytes))                       \
-  X(free_host, "cuMemFreeHost", (void* memory))                                           \
-  X(error_name, "cuGetErrorName", (int code, const char** name))                          \
+#define HVD_CUDA_FUNCTIONS(X)                                                                                                            \
+  X(init, "cuInit", (unsigned flags))                                                                                                    \
+  X(version, "cuDriverGetVersion", (int* version))                                                                                       \
+  X(device_get, "cuDeviceGet", (Device*, int ordinal))                                                                                   \
+  X(device_count, "cuDeviceGetCount", (int* count))                                                                                      \
+  X(device_name, "cuDeviceGetName", (char* name, int length, Device))                                                                    \
+  X(device_attribute, "cuDeviceGetAttribute", (int* value, int attribute, Device))                                                       \
+  X(device_uuid, "cuDeviceGetUuid_v2", (void* uuid, Device))                                                                             \
+  X(primary_retain, "cuDevicePrimaryCtxRetain", (Context*, Device))                                                                      \
+  X(primary_release, "cuDevicePrimaryCtxRelease_v2", (Device))                                                                           \
+  X(context_push, "cuCtxPushCurrent_v2", (Context))                                                                                      \
+  X(context_pop, "cuCtxPopCurrent_v2", (Context*))                                                                                       \
+  X(priority_range, "cuCtxGetStreamPriorityRange", (int* least, int* greatest))                                                          \
+  X(stream_create, "cuStreamCreateWithPriority", (Stream*, unsigned flags, int priority))                                                \
+  X(stream_destroy, "cuStreamDestroy_v2", (Stream))                                                                                      \
+  X(stream_wait, "cuStreamWaitEvent", (Stream, Event, unsigned flags))                                                                   \
+  X(stream_is_capturing, "cuStreamIsCapturing", (Stream, int* status))                                                                   \
+  X(exchange_capture_mode, "cuThreadExchangeStreamCaptureMode", (int* mode))                                                             \
+  X(event_create, "cuEventCreate", (Event*, unsigned flags))                                                                             \
+  X(event_destroy, "cuEventDestroy_v2", (Event))                                                                                         \
+  X(event_record, "cuEventRecord", (Event, Stream))                                                                                      \
+  X(event_query, "cuEventQuery", (Event))                                                                                                \
+  X(copy, "cuMemcpyAsync", (Pointer to, Pointer from, size_t bytes, Stream))                                                             \
+  X(zero, "cuMemsetD8Async", (Pointer to, unsigned char value, size_t bytes, Stream))                                                    \
+  X(alloc, "cuMemAlloc_v2", (Pointer*, size_t bytes))                                                                                    \
+  X(free, "cuMemFree_v2", (Pointer))                                                                                                     \
+  X(alloc_host, "cuMemAllocHost_v2", (void** memory, size_t bytes))                                                                      \
+  X(free_host, "cuMemFreeHost", (void* memory))                                                                                          \
+  X(module_load, "cuModuleLoadDataEx", (Module*, const void* image, unsigned count, int* options, void** values))                        \
+  X(module_unload, "cuModuleUnload", (Module))                                                                                           \
+  X(module_function, "cuModuleGetFunction", (Function*, Module, const char* name))                                                       \
+  X(launch, "cuLaunchKernel",                                                                                                            \
+    (Function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared, \
+     Stream, void** parameters, void** extra))                                                                                           \
+  X(error_name, "cuGetErrorName", (int code, const char** name))                                                                         \
   X(error_text, "cuGetErrorString", (int code, const char** text))
 
 #define HVD_CUDA_MEMBER(member, symbol, arguments) int(*member) arguments = nullptr;

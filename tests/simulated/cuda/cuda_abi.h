@@ -125,6 +125,7 @@ SIMCUDA_API int cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CU
 SIMCUDA_API int cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream);
 
 SIMCUDA_API int cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned count, int* options, void** values);
+SIMCUDA_API int cuModuleUnload(CUmodule module);
 SIMCUDA_API int cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name);
 SIMCUDA_API int cuFuncLoad(CUfunction function);
 SIMCUDA_API int cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,

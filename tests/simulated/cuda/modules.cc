@@ -18,6 +18,7 @@ using HostKernel = void (*)(const unsigned grid[3], const unsigned block[3], con
 
 struct Function {
   Context* context;
+  void* module;
   std::string name;
   HostKernel kernel;
   size_t bytes;
@@ -30,6 +31,7 @@ struct Module {
 struct Tables {
   std::unordered_map<void*, std::unique_ptr<Module>> modules;
   std::unordered_map<void*, std::unique_ptr<Function>> functions;
+  std::vector<decltype(functions)::node_type> unloaded;  // what was launched of them has names that lie there
 };
 Tables& tables() {
   static Tables* const all = new Tables;
@@ -97,6 +99,20 @@ int cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned count, int*
   return kSuccess;
 }
 
+int cuModuleUnload(CUmodule handle) {
+  Call call("cuModuleUnload", kNeedsContext | kUnsafe | kMayWait);
+  if (call.error) return call.error;
+  auto module = tables().modules.find(handle);
+  if (module == tables().modules.end() || module->second->context != call.context) return kInvalidHandle;
+  for (auto function = tables().functions.begin(); function != tables().functions.end();) {
+    const auto next = std::next(function);
+    if (function->second->module == handle) tables().unloaded.push_back(tables().functions.extract(function));
+    function = next;
+  }
+  tables().modules.erase(module);
+  return kSuccess;
+}
+
 int cuModuleGetFunction(CUfunction* out, CUmodule handle, const char* name) {
   Call call("cuModuleGetFunction", kNeedsContext | kUnsafe | kMayWait);
   if (call.error) return call.error;
@@ -117,7 +133,7 @@ int cuModuleGetFunction(CUfunction* out, CUmodule handle, const char* name) {
   if (entry->second && entry->second != *bytes)
     violation(std::string(name) + " takes " + std::to_string(entry->second) + " bytes in PTX and " + std::to_string(*bytes) +
               " on the host");
-  auto made = std::make_unique<Function>(Function{call.context, name, kernel, *bytes});
+  auto made = std::make_unique<Function>(Function{call.context, handle, name, kernel, *bytes});
   *out = made.get();
   tables().functions[made.get()] = std::move(made);
   return kSuccess;
@@ -148,9 +164,9 @@ int cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned grid_y, unsigned
   const auto* first = static_cast<const std::byte*>(parameters[0]);
   auto copy = std::make_shared<std::vector<std::byte>>(first, first + function->bytes);
   Item item{.name = function->name.c_str(), .work = Work::kKernel};
-  item.run = [=] {
+  item.run = [=, kernel = function->kernel] {
     if (strikes(knobs().fault_launch)) return static_cast<int>(kIllegalAddress);
-    function->kernel(grid.data(), block.data(), copy->data(), simcuda_at);
+    kernel(grid.data(), block.data(), copy->data(), simcuda_at);
     return 0;
   };
   if (int error = submit(*stream, std::move(item))) return error;

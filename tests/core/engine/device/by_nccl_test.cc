@@ -20,7 +20,7 @@ template <class Function>
 Function of_nccl(const char* name) {
   return reinterpret_cast<Function>(::dlsym(::dlopen(HVD_SIMULATED_DIR "/libnccl.so.2", RTLD_NOW | RTLD_LOCAL), name));
 }
-int kernels() { return of_nccl<int (*)()>("simnccl_kernels")(); }
+int nccl_kernels() { return of_nccl<int (*)()>("simnccl_kernels")(); }
 int living() { return of_nccl<int (*)()>("simnccl_living")(); }
 
 Given with_nccl(Layout layout) {
@@ -52,12 +52,12 @@ Request of_floats(Kind kind, const std::string& name, size_t n, ReduceOp op = Re
 
 // Operations until one goes by NCCL: its communicator takes a moment, in which they go by way of the host.
 void until_by_nccl(Program& p, GpuProgram& g) {
-  const int before = kernels();
+  const int before = nccl_kernels();
   for (int i = 0; i < 2000; ++i) {
     OnGpu t = g.submit(of_floats(Kind::allreduce, "warm", 8), Program::bytes_of(ramp(8, p.rank)));
     p.expect(g.values<float>(t) == summed(8, p.size), "warm " + std::to_string(i));
     // All at once: whether one more is needed is the same question on all.
-    const int seen = p.sum("seen", kernels() > before + 5 * p.size);
+    const int seen = p.sum("seen", nccl_kernels() > before + 5 * p.size);
     if (seen == p.size) return;
   }
   p.expect(false, "nothing goes by NCCL");
@@ -151,7 +151,7 @@ TEST_CASE("ranks without NCCL, and ranks that share a GPU, go by way of the host
     Given given = with_nccl(Layout::one_node);
     if (!shared) given.nccl.library = "/nowhere/libnccl.so.2";
     EngineWorld world(2, given);
-    const int before = kernels();
+    const int before = nccl_kernels();
     const std::string wrong = run(world, [&](Program& p) {
       GpuProgram g(p, shared ? 0 : p.rank);
       for (int i = 0; i < 20; ++i) {
@@ -160,7 +160,7 @@ TEST_CASE("ranks without NCCL, and ranks that share a GPU, go by way of the host
       }
     });
     CHECK(wrong == "");
-    CHECK(kernels() == before);
+    CHECK(nccl_kernels() == before);
   }
 }
 

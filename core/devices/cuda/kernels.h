@@ -1,0 +1,35 @@
+// The kernels of core/kernels in a context of the CUDA driver: loaded once, launched by number.
+#pragma once
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "base/status.h"
+#include "devices/cuda/driver.h"
+#include "kernels/launch.h"
+
+namespace hvd {
+
+// All with the context current.
+class CudaKernels {
+ public:
+  explicit CudaKernels(const CudaDriver& driver) : driver_(driver) {}
+  CudaKernels(const CudaKernels&) = delete;
+
+  // The first call loads all of them and launches each once on a stream that `make_stream` gives; later ones answer the same.
+  Status load(const std::function<Status(CudaDriver::Stream*)>& make_stream);
+  void unload();
+  Status launch(size_t kernel, const void* parameters, kernels::Geometry geometry, CudaDriver::Stream stream) const;
+
+ private:
+  Status load_module();
+
+  const CudaDriver& driver_;
+  std::mutex mutex_;
+  bool asked_ = false;
+  Status status_;
+  CudaDriver::Module module_ = nullptr;
+  std::vector<CudaDriver::Function> functions_;  // in the order of kernels::all()
+};
+
+}  // namespace hvd
