@@ -1,0 +1,158 @@
+// What a device computes for the engine, over the simulated driver, against what the CPU computes.
+#include "engine/device/compute.h"
+
+#include <doctest/doctest.h>
+
+#include <random>
+
+#include "collectives/reduce.h"
+#include "devices/cuda/device.h"
+#include "engine/device/gpu.h"
+
+using namespace hvd;
+using namespace hvd::testing;
+
+namespace {
+
+const bool kernels_for_the_host = ::setenv("SIMCUDA_KERNELS", HVD_SIMULATED_DIR "/libhvd_kernels_host.so", 1) == 0;
+
+using Data = std::vector<std::byte>;
+
+void must(const Status& s) { require(s.ok(), s.message()); }
+
+// A stream of a program's, a device of the engine's: the engine's work is behind the program's and before what it reads.
+struct Bench {
+  Gpu gpu{0};
+  std::shared_ptr<Device> device;
+  std::unique_ptr<Compute> compute;
+  Bench() {
+    must(open_cuda_device(HVD_SIMULATED_DIR "/libcuda.so.1", 0, &device));
+    compute = std::make_unique<Compute>(device);
+    const Device::Turn turn(*device);
+    must(compute->load());
+  }
+  Device::Stream stream() { return gpu.stream(); }
+  std::byte* put(const Data& data) {
+    std::byte* memory = gpu.allocate(data.size());
+    gpu.write(memory, data);
+    return memory;
+  }
+};
+
+// Small numbers, so that sums and products stay numbers in every type.
+Data numbers(DType d, size_t n, unsigned seed) {
+  std::mt19937 random(seed);
+  std::vector<float> values(n);
+  for (float& v : values) v = static_cast<float>(random() % 1000) / 64 - 7;
+  Data out(n * size_of(d));
+  if (is_half(d)) {
+    narrow(d, out.data(), values.data(), n);
+  } else if (d == DType::float32) {
+    std::memcpy(out.data(), values.data(), out.size());
+  } else if (d == DType::float64) {
+    for (size_t i = 0; i < n; ++i) reinterpret_cast<double*>(out.data())[i] = values[i];
+  } else {
+    for (std::byte& b : out) b = static_cast<std::byte>(random() % (d == DType::boolean ? 2 : 256));
+  }
+  return out;
+}
+
+constexpr DType kTypes[] = {DType::uint8,   DType::int16,   DType::int64,   DType::float16,
+                            DType::float32, DType::float64, DType::boolean, DType::bfloat16};
+
+}  // namespace
+
+TEST_CASE("reductions and scaling on a device have the CPU's bits") {
+  Bench bench;
+  for (DType d : kTypes) {
+    for (ReduceOp op : {ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::max, ReduceOp::product}) {
+      for (size_t count : {size_t{1}, size_t{2}, size_t{3}, size_t{7}}) {
+        CAPTURE(name_of(d));
+        CAPTURE(name_of(op));
+        CAPTURE(count);
+        constexpr size_t n = 1003, begin = 5, end = 999;
+        std::vector<Data> data;
+        std::vector<std::byte*> destinations;
+        std::vector<const std::byte*> sources, slices;
+        for (size_t i = 0; i < count; ++i) data.push_back(numbers(d, n, static_cast<unsigned>(i)));
+        for (const Data& some : data) {
+          destinations.push_back(bench.put(some));
+          sources.push_back(destinations.back());
+          slices.push_back(some.data() + begin * size_of(d));
+        }
+        const Scale scale{0.5, op == ReduceOp::average ? static_cast<int64_t>(count) : 1};
+        {
+          const Device::Turn turn(*bench.device);
+          must(bench.compute->reduce(d, op, sources, destinations, begin, end, scale, bench.stream()));
+        }
+        Data expected((end - begin) * size_of(d));
+        reduce_many(d, op == ReduceOp::average ? ReduceOp::sum : op, expected.data(), slices, end - begin, scale);
+        for (size_t i = 0; i < count; ++i) {
+          Data all = data[i];
+          std::memcpy(all.data() + begin * size_of(d), expected.data(), expected.size());
+          CHECK(bench.gpu.read(destinations[i], all.size()) == all);
+        }
+      }
+    }
+    const Data data = numbers(d, 301, 9);
+    std::byte* memory = bench.put(data);
+    {
+      const Device::Turn turn(*bench.device);
+      must(bench.compute->scale(d, memory, memory, 301, {0.25, 3}, bench.stream()));
+    }
+    Data expected(data.size());
+    scale(d, expected.data(), data.data(), 301, {0.25, 3});
+    CHECK(bench.gpu.read(memory, data.size()) == expected);
+  }
+}
+
+TEST_CASE("more tensors than a launch holds are packed and unpacked, with zeros for what is not there") {
+  Bench bench;
+  constexpr size_t count = 700;
+  std::vector<Compute::Move> in, out;
+  std::vector<std::byte*> results;
+  Data expected;
+  size_t at = 0, bytes = 0;
+  for (size_t i = 0; i < count; ++i) bytes += (i % 7) * sizeof(float);
+  std::byte* buffer = bench.gpu.allocate(bytes);
+  for (size_t i = 0; i < count; ++i) {
+    const Data data = numbers(DType::float32, i % 7, static_cast<unsigned>(i));
+    const bool there = i % 5 != 0;
+    in.push_back({there ? bench.put(data) : nullptr, buffer + at, i % 7});
+    out.push_back({buffer + at, bench.gpu.allocate(data.size()), i % 7});
+    at += data.size();
+    const size_t end = expected.size();
+    expected.resize(end + data.size());
+    if (there && !data.empty()) scale(DType::float32, expected.data() + end, data.data(), i % 7, {0.5, 1});
+  }
+  {
+    const Device::Turn turn(*bench.device);
+    must(bench.compute->pack(DType::float32, DType::float32, in, {0.5, 1}, bench.stream()));
+    must(bench.compute->pack(DType::float32, DType::float32, out, {}, bench.stream()));
+  }
+  CHECK(bench.gpu.read(buffer, bytes) == expected);
+  Data unpacked;
+  for (const Compute::Move& move : out) {
+    const Data some = bench.gpu.read(move.to, move.elements * sizeof(float));
+    unpacked.insert(unpacked.end(), some.begin(), some.end());
+  }
+  CHECK(unpacked == expected);
+}
+
+TEST_CASE("tensors are cast on their way where there is a kernel for it") {
+  Bench bench;
+  const Data data = numbers(DType::float32, 77, 1);
+  std::byte* to = bench.gpu.allocate(77 * 2);
+  const std::vector<Compute::Move> moves{{bench.put(data), to, 77}};
+  {
+    const Device::Turn turn(*bench.device);
+    must(bench.compute->pack(DType::float32, DType::bfloat16, moves, {0.5, 1}, bench.stream()));
+    CHECK_FALSE(bench.compute->pack(DType::float64, DType::bfloat16, moves, {}, bench.stream()).ok());
+  }
+  Data scaled(data.size()), expected(77 * 2);
+  scale(DType::float32, scaled.data(), data.data(), 77, {0.5, 1});
+  narrow(DType::bfloat16, expected.data(), reinterpret_cast<const float*>(scaled.data()), 77);
+  CHECK(bench.gpu.read(to, expected.size()) == expected);
+  CHECK(Compute::casts(DType::float32, DType::bfloat16));
+  CHECK_FALSE(Compute::casts(DType::float64, DType::bfloat16));
+}
