@@ -35,7 +35,7 @@ const char* disagreement(const Response& r, const std::vector<int64_t>& shape, c
   if (r.kind != q.kind) return "operation";
   if (r.dtype != q.dtype) return "dtype";
   if (r.device != q.device) return "device";
-  if (reduces(r.kind) && (r.op != q.op || r.wire != q.wire)) return "reduction";
+  if (reduces(r.kind) && (r.op != q.op || r.wire != q.wire || r.across_hosts != q.across_hosts)) return "reduction";
   if (r.kind == Kind::broadcast && r.root != q.root) return "root rank";
   const size_t first = ragged(r.kind) ? 1 : 0;
   if (shape.size() != q.shape.size() || shape.size() < first || !std::equal(shape.begin() + first, shape.end(), q.shape.begin() + first))

@@ -8,7 +8,8 @@ namespace {
 // May one response say what is to be done with both?
 bool alike(const Response& x, const Response& y) {
   return x.kind == y.kind && joinable(x.kind) && x.error.ok() && y.error.ok() && x.set == y.set && x.face == y.face && x.dtype == y.dtype &&
-         x.op == y.op && x.wire == y.wire && x.device == y.device && x.prescale == y.prescale && x.postscale == y.postscale;
+         x.op == y.op && x.wire == y.wire && x.device == y.device && x.across_hosts == y.across_hosts && x.partial == y.partial &&
+         x.prescale == y.prescale && x.postscale == y.postscale;
 }
 
 // What is never cut: one operation, or all those of a group that one response may be about.

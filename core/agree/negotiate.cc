@@ -132,6 +132,7 @@ Response Negotiator::decide(const Key& key, Pending& p) {
   r.op = like.op;
   r.wire = like.wire;
   r.device = like.device;
+  r.across_hosts = like.across_hosts;
   r.root = like.root;
   r.prescale = like.prescale;
   r.postscale = like.postscale;
@@ -153,6 +154,7 @@ Response Negotiator::decide(const Key& key, Pending& p) {
                                    labels_[joined(key.face).front()] + " has called join; only allreduce on the global process set is");
     return r;
   }
+  r.partial = short_of_ranks;
   switch (r.kind) {
     case Kind::allgather:
     case Kind::alltoall: r.sizes = gather_sizes(r.kind, p.by_rank, set->second); break;

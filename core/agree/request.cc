@@ -24,8 +24,8 @@ int64_t Request::elements() const {
 
 bool Request::same_signature(const Request& o) const {
   return kind == o.kind && set == o.set && face == o.face && unnamed == o.unnamed && (unnamed || name == o.name) && dtype == o.dtype &&
-         op == o.op && wire == o.wire && device == o.device && root == o.root && prescale == o.prescale && postscale == o.postscale &&
-         shape == o.shape && splits == o.splits && group_size == o.group_size && (unnamed || group == o.group);
+         op == o.op && wire == o.wire && device == o.device && across_hosts == o.across_hosts && root == o.root && prescale == o.prescale &&
+         postscale == o.postscale && shape == o.shape && splits == o.splits && group_size == o.group_size && (unnamed || group == o.group);
 }
 
 uint64_t Request::signature_hash() const {
@@ -37,8 +37,8 @@ uint64_t Request::signature_hash() const {
   };
   mix(static_cast<uint64_t>(kind));
   mix(set);
-  mix(static_cast<uint64_t>(device) << 32 | static_cast<uint64_t>(face) << 24 | static_cast<uint64_t>(wire) << 16 |
-      static_cast<uint64_t>(dtype) << 8 | static_cast<uint64_t>(op));
+  mix(static_cast<uint64_t>(across_hosts) << 40 | static_cast<uint64_t>(device) << 32 | static_cast<uint64_t>(face) << 24 |
+      static_cast<uint64_t>(wire) << 16 | static_cast<uint64_t>(dtype) << 8 | static_cast<uint64_t>(op));
   mix(static_cast<uint64_t>(root) << 32 | group_size);
   mix(std::hash<double>{}(prescale));
   mix(std::hash<double>{}(postscale));
@@ -57,6 +57,7 @@ Request request_like(const Response& r) {
   q.op = r.op;
   q.wire = r.wire;
   q.device = r.device;
+  q.across_hosts = r.across_hosts;
   q.root = r.root;
   q.prescale = r.prescale;
   q.postscale = r.postscale;
@@ -81,6 +82,7 @@ void put(Writer& w, const Request& r) {
   w.put(r.op);
   w.put(r.wire);
   w.put(r.device);
+  w.put(r.across_hosts);
   w.put(r.root);
   w.put(r.prescale);
   w.put(r.postscale);
@@ -113,6 +115,7 @@ void get(Reader& r, Request* q) {
   r.get(&q->op, ReduceOp::product);
   r.get(&q->wire, WireFormat::int8);
   r.get(&q->device, DeviceKind::hip);
+  r.get(&q->across_hosts);
   r.get(&q->root);
   r.get(&q->prescale);
   r.get(&q->postscale);
@@ -132,6 +135,8 @@ void put(Writer& w, const Response& r) {
   w.put(r.op);
   w.put(r.wire);
   w.put(r.device);
+  w.put(r.across_hosts);
+  w.put(r.partial);
   w.put(r.root);
   w.put(r.prescale);
   w.put(r.postscale);
@@ -152,6 +157,8 @@ void get(Reader& r, Response* p) {
   r.get(&p->op, ReduceOp::product);
   r.get(&p->wire, WireFormat::int8);
   r.get(&p->device, DeviceKind::hip);
+  r.get(&p->across_hosts);
+  r.get(&p->partial);
   r.get(&p->root);
   r.get(&p->prescale);
   r.get(&p->postscale);

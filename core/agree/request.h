@@ -41,6 +41,8 @@ struct Request {
   ReduceOp op = ReduceOp::sum;
   WireFormat wire = WireFormat::none;  // allreduce of float32: what its values are while they travel
   DeviceKind device = DeviceKind::host;  // where the tensor is; which of several is each rank's own business
+  // Allreduce: only among ranks with the same place on their hosts, each of which has a part of what its host has reduced already.
+  bool across_hosts = false;
   int32_t root = 0;             // broadcast: global rank
   double prescale = 1.0;
   double postscale = 1.0;
@@ -69,6 +71,8 @@ struct Response {
   ReduceOp op = ReduceOp::sum;
   WireFormat wire = WireFormat::none;
   DeviceKind device = DeviceKind::host;
+  bool across_hosts = false;
+  bool partial = false;  // a rank of the set has joined, and contributes nothing
   int32_t root = 0;
   double prescale = 1.0;
   double postscale = 1.0;

@@ -32,6 +32,8 @@ Disagreement compare(const Request& a, const Request& b) {
   if (a.kind == Kind::allreduce || a.kind == Kind::reducescatter) {
     if (a.op != b.op) return {"reduction op", std::string(name_of(a.op)), std::string(name_of(b.op))};
     if (a.wire != b.wire) return {"wire format", std::string(name_of(a.wire)), std::string(name_of(b.wire))};
+    if (a.across_hosts != b.across_hosts)
+      return {"way between hosts", a.across_hosts ? "in parts" : "whole", b.across_hosts ? "in parts" : "whole"};
     if (a.prescale != b.prescale) return {"prescale factor", number(a.prescale), number(b.prescale)};
     if (a.postscale != b.postscale) return {"postscale factor", number(a.postscale), number(b.postscale)};
   }

@@ -74,6 +74,9 @@ Status Executor::dispatch(Comm& comm, const Response& r, const std::vector<Opera
 }
 
 Status Executor::allreduce(Comm& comm, const Response& r, const std::vector<Operation*>& ops) {
+  if (r.across_hosts && !comm.local) return Status(Code::internal, "a reduction across hosts where no two ranks share one");
+  if (r.across_hosts && !comm.cross) return {};  // hosts with fewer ranks have no such part
+  Comm& among = r.across_hosts ? *comm.cross : comm;
   pieces_.clear();
   size_t total = 0;
   if (r.prescale != 1.0) enter(Phase::copy_in);
@@ -96,9 +99,9 @@ Status Executor::allreduce(Comm& comm, const Response& r, const std::vector<Oper
   if (r.wire != WireFormat::none) {
     residuals_.clear();
     for (const Operation* op : ops) residuals_.push_back(op ? op->residual : nullptr);
-    return backend_->allreduce_compressed(comm, segments, residuals_, r.wire, scale_after(r, comm.size));
+    return backend_->allreduce_compressed(among, segments, residuals_, r.wire, scale_after(r, comm.size));
   }
-  return backend_->allreduce(comm, segments, r.dtype, backend_op(r.op), scale_after(r, comm.size));
+  return backend_->allreduce(among, segments, r.dtype, backend_op(r.op), scale_after(r, comm.size));
 }
 
 Status Executor::broadcast(Comm& comm, const Response& r, Operation& op) {

@@ -46,6 +46,7 @@ TEST_CASE("a decision about another tensor than this rank's is refused") {
   CHECK(refused([](Response& r) { r.op = ReduceOp::max; }));
   CHECK(refused([](Response& r) { r.wire = WireFormat::int8; }));
   CHECK(refused([](Response& r) { r.device = DeviceKind::cuda; }));
+  CHECK(refused([](Response& r) { r.across_hosts = true; }));
   CHECK(refused([](Response& r) { r.names.clear(), r.shapes.clear(); }));
   CHECK(refused([](Response& r) { r.names.push_back("y"); }));
   CHECK(refused([](Response& r) { r.kind = Kind::adopt_schedule; }));

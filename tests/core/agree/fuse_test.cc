@@ -49,6 +49,8 @@ TEST_CASE("fusion") {
   apart([](Ready& r) { r.response.op = ReduceOp::max; });
   apart([](Ready& r) { r.response.wire = WireFormat::fp16; });
   apart([](Ready& r) { r.response.device = DeviceKind::cuda; });
+  apart([](Ready& r) { r.response.across_hosts = true; });
+  apart([](Ready& r) { r.response.partial = true; });
   apart([](Ready& r) { r.response.prescale = 2; });
   apart([](Ready& r) { r.response.postscale = 2; });
   apart([](Ready& r) { r.response.kind = Kind::broadcast; });

@@ -43,6 +43,7 @@ TEST_CASE("each disagreement names the tensor, both ranks and both values") {
       {"reduction op", t, with([](Request& q) { q.op = ReduceOp::min; }), "Sum", "Min"},
       {"device of the tensor", t, with([](Request& q) { q.device = DeviceKind::cuda; }), "CPU", "CUDA GPU"},
       {"wire format", t, with([](Request& q) { q.wire = WireFormat::int8; }), "none", "int8"},
+      {"way between hosts", t, with([](Request& q) { q.across_hosts = true; }), "whole", "in parts"},
       {"prescale", t, with([](Request& q) { q.prescale = 0.5; }), "1", "0.5"},
       {"postscale", t, with([](Request& q) { q.postscale = 0.1; }), "1", "0.1"},
       {"group", t, with([](Request& q) {
@@ -76,6 +77,7 @@ TEST_CASE("join: allreduce goes on without the joined rank, all joined ends it")
   auto ready = n.take_ready();
   REQUIRE(names(ready) == Names{"a", "b"});
   CHECK(ready[0].response.error.ok());
+  CHECK(ready[0].response.partial);
   CHECK(contains(ready[1].response.error.message(), "rank 1"));
   n.announce(2, request("join", Kind::join), 0);
   n.announce(0, request("join", Kind::join), 0);

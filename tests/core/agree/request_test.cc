@@ -21,6 +21,7 @@ Request rich_request() {
   q.op = ReduceOp::product;
   q.wire = WireFormat::bf16;
   q.device = DeviceKind::hip;
+  q.across_hosts = true;
   q.root = -3;
   q.prescale = 0.25;
   q.postscale = -1e300;
@@ -39,6 +40,7 @@ Response rich_response() {
   r.face = 255;
   r.wire = WireFormat::int8;
   r.device = DeviceKind::cuda;
+  r.across_hosts = r.partial = true;
   r.names = {"a", "", std::string(1000, 'x')};
   r.shapes = {{1, 2}, {}, {5}};
   r.sizes = {4, -1};
@@ -114,6 +116,9 @@ TEST_CASE("responses come back as they were") {
   CHECK(back[0].face == 255);
   CHECK(back[0].wire == r.wire);
   CHECK(back[0].device == r.device);
+  CHECK(back[0].across_hosts);
+  CHECK(back[0].partial);
+  CHECK(!back[1].partial);
   CHECK(back[0].names == r.names);
   CHECK(back[0].shapes == r.shapes);
   CHECK(back[0].sizes == r.sizes);
@@ -266,6 +271,7 @@ TEST_CASE("a signature holds everything but fence and an unnamed operation's num
   differs([](Request& q) { q.op = ReduceOp::sum; });
   differs([](Request& q) { q.wire = WireFormat::int8; });
   differs([](Request& q) { q.device = DeviceKind::cuda; });
+  differs([](Request& q) { q.across_hosts = false; });
   differs([](Request& q) { q.root = 1; });
   differs([](Request& q) { q.prescale = 1; });
   differs([](Request& q) { q.postscale = 1; });
