@@ -1,85 +1,125 @@
 """Tensors on a simulated GPU: PyTorch for CPUs computes where the simulated driver (tests/simulated/cuda) keeps the
 memory of its device, and the tensors' addresses are those of the device, which the CPU cannot touch.
 
-PyTorch does not know of the device's streams, so a test calls ``values`` to see what a stream has written.
+PyTorch computes right away, when what is on the current stream has been done: so it sees what a GPU would see that is
+as fast as can be, and a stream that does not wait for an operation sees old values. Like PyTorch's allocator this one
+gives freed memory to the next tensor at once. What a real device refuses is refused here too: CPU and GPU in one call.
+
+``present()``: a context in which ``device="cuda"`` means this device.
 """
 
+import bisect
+import contextlib
 import ctypes
 import math
 import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten, tree_map
 
 from horovod._core import DEVICE_CUDA
 from horovod.torch.ops import devices
 
 _DEVICE = torch.device("cuda", 0)
+_GRAIN = 512  # bytes to whose multiple memory is rounded up, as PyTorch does
+
+
+class Stream:
+    """One of the device's."""
+
+    def __init__(self, driver: "Driver") -> None:
+        self._driver = driver
+        self.handle = ctypes.c_void_p()
+        driver.check(driver.library.cuStreamCreateWithPriority(ctypes.byref(self.handle), 1, 0))
+
+    @property
+    def cuda_stream(self) -> int:
+        return self.handle.value or 0
+
+    def wait_stream(self, other: "Stream") -> None:
+        """What comes later on this one waits for what is on ``other``."""
+        event = self._driver.record(other)
+        self._driver.check(self._driver.library.cuStreamWaitEvent(self.handle, event, 0))
+
+    def synchronize(self) -> None:
+        """Until the stream has come to its end."""
+        event = self._driver.record(self)
+        while (code := self._driver.library.cuEventQuery(event)) == 600:
+            pass
+        self._driver.check(code)
+        self._driver.check(self._driver.library.cuEventDestroy_v2(event))
+
+    def occupy(self, done: threading.Event) -> None:
+        """Later work on the stream begins when ``done`` is set."""
+        ready = _READY(lambda _: int(done.is_set()))
+        work = _WORK(lambda _: None)
+        self._driver.kept.append((ready, work))
+        self._driver.library.simcuda_enqueue(self.handle, work, None, ready)
+
+
+_WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_READY = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
 class Driver:
     """The simulated driver of this process, as a framework uses it."""
 
     def __init__(self) -> None:
-        library = ctypes.CDLL(os.environ["HOROVOD_CUDA_LIBRARY"])
+        self.library = library = ctypes.CDLL(os.environ["HOROVOD_CUDA_LIBRARY"])
         library.simcuda_at.restype = ctypes.c_void_p
-        self._library = library
-        self._check(library.cuInit(0))
+        self.kept: list[Any] = []
+        self.check(library.cuInit(0))
         context = ctypes.c_void_p()
-        self._check(library.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
-        self._check(library.cuCtxPushCurrent_v2(context))
-        self.stream = ctypes.c_void_p()
-        self._check(library.cuStreamCreateWithPriority(ctypes.byref(self.stream), 1, 0))
+        self.check(library.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
+        self.check(library.cuCtxPushCurrent_v2(context))
+        self.stream = Stream(self)  # the current one
+        self._free: dict[int, list[tuple[int, int]]] = {}
+        self._addresses: dict[int, tuple[int, int]] = {}  # by where the CPU finds the memory: address, bytes
+        self._places: list[int] = []  # of all, sorted
 
-    def _check(self, code: int) -> None:
+    def check(self, code: int) -> None:
         assert code == 0, f"CUDA error {code}"
 
-    def allocate(self, nbytes: int) -> tuple[int, int]:
-        """(address on the device, where the CPU finds the memory)."""
-        address = ctypes.c_uint64()
-        self._check(self._library.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(max(nbytes, 1))))
-        alias = self._library.simcuda_at(address, ctypes.c_size_t(max(nbytes, 1)))
-        return address.value, alias
+    def set(self, knob: str, value: int) -> None:
+        """Of tests/simulated/cuda/knobs.h."""
+        self.check(self.library.simcuda_set(knob.encode(), ctypes.c_int64(value)))
 
-    def wait(self) -> None:
-        """Until the stream has come to its end."""
+    def record(self, stream: Stream) -> ctypes.c_void_p:
+        """An event behind what is on the stream."""
         event = ctypes.c_void_p()
-        self._check(self._library.cuEventCreate(ctypes.byref(event), 2))
-        self._check(self._library.cuEventRecord(event, self.stream))
-        while (code := self._library.cuEventQuery(event)) == 600:
-            pass
-        self._check(code)
-        self._check(self._library.cuEventDestroy_v2(event))
+        self.check(self.library.cuEventCreate(ctypes.byref(event), 2))
+        self.check(self.library.cuEventRecord(event, stream.handle))
+        return event
 
+    def allocate(self, nbytes: int) -> Any:
+        """Memory as an array of bytes that the CPU can use."""
+        nbytes = -(-max(nbytes, 1) // _GRAIN) * _GRAIN
+        free = self._free.setdefault(nbytes, [])
+        if free:
+            address, alias = free.pop()
+        else:
+            place = ctypes.c_uint64()
+            self.check(self.library.cuMemAlloc_v2(ctypes.byref(place), ctypes.c_size_t(nbytes)))
+            address, alias = place.value, self.library.simcuda_at(place, ctypes.c_size_t(nbytes))
+            self._addresses[alias] = address, nbytes
+            bisect.insort(self._places, alias)
+        memory = (ctypes.c_char * nbytes).from_address(alias)
+        weakref.finalize(memory, free.append, (address, alias)).atexit = False
+        return memory
 
-class OnGpu(torch.Tensor):
-    """A tensor of the simulated GPU. What is computed from it is there too."""
-
-    address: int
-
-    @property
-    def is_cpu(self) -> bool:
-        return False
-
-    @property
-    def device(self) -> torch.device:
-        return _DEVICE
-
-    def data_ptr(self) -> int:
-        return self.address
-
-    @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function in (torch.empty_like, torch.zeros_like):
-            made = empty(args[0].shape, args[0].dtype)
-            return made.zero_() if function is torch.zeros_like else made
-        if function is torch.Tensor.new_empty:
-            return empty(args[1], args[0].dtype)
-        if function is torch.Tensor.detach:
-            return args[0]
-        adapter().driver.wait()  # PyTorch would compute on the stream
-        made = super().__torch_function__(function, types, args, kwargs or {})
-        return gpu(made.as_subclass(torch.Tensor)) if isinstance(made, cls) and not hasattr(made, "address") else made
+    def address_of(self, pointer: int) -> int | None:
+        """On the device, of a pointer of the CPU's."""
+        at = bisect.bisect_right(self._places, pointer) - 1
+        if at >= 0:
+            address, nbytes = self._addresses[self._places[at]]
+            if pointer < self._places[at] + nbytes:
+                return address + pointer - self._places[at]
+        return None
 
 
 class Adapter:
@@ -91,7 +131,7 @@ class Adapter:
         self.driver = Driver()
 
     def current_stream(self, device: torch.device) -> int:
-        return self.driver.stream.value or 0
+        return self.driver.stream.cuda_stream
 
     def empty(self, shape: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         return empty(shape, dtype)
@@ -105,27 +145,228 @@ def adapter() -> Adapter:
     return present
 
 
+@contextlib.contextmanager
+def on_stream(stream: Stream) -> Iterator[None]:
+    """In this context it is the current one."""
+    driver = adapter().driver
+    before, driver.stream = driver.stream, stream
+    try:
+        yield
+    finally:
+        driver.stream = before
+
+
+class OnGpu(torch.Tensor):
+    """A tensor of the simulated GPU. What is computed from it is there too."""
+
+    @property
+    def is_cpu(self) -> bool:
+        return False
+
+    @property
+    def is_cuda(self) -> bool:
+        return True
+
+    @property
+    def device(self) -> torch.device:
+        return _DEVICE
+
+    def data_ptr(self) -> int:
+        with torch._C.DisableTorchFunctionSubclass(), torch._C._DisableTorchDispatch():
+            pointer = torch.Tensor.data_ptr(self)
+        return adapter().driver.address_of(pointer) or pointer
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch.Tensor.data_ptr:
+            return args[0].data_ptr()
+        if function is torch.Tensor.tolist:
+            return values(args[0]).tolist()
+        if function is torch.Tensor.backward:
+            return _backward(*args, **(kwargs or {}))
+        if function in (torch.Tensor.to, torch.Tensor.cuda, torch.Tensor.cpu):
+            return _moved(function, args, kwargs or {})
+        return _on_the_device(function, args, kwargs or {})
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        given = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, torch.Tensor)]
+        _refuse_mixture(function, given)
+        kwargs.pop("device", None)
+        if not (function.is_view or "empty" in function.overloadpacket.__name__):
+            adapter().driver.stream.synchronize()  # PyTorch would compute on the stream
+        with torch._C._DisableTorchDispatch():
+            made = function(*args, **kwargs)
+        return tree_map(lambda x: _wrap(x) if isinstance(x, torch.Tensor) else x, made)
+
+
+def _refuse_mixture(function: Any, given: list[torch.Tensor]) -> None:
+    name = function.overloadpacket.__name__
+    if name in ("copy_", "_foreach_copy_") or "index" in name:
+        return
+    if any(not isinstance(x, OnGpu) and x.dim() > 0 and x.layout is torch.strided for x in given):
+        shapes = [(type(x).__name__, *x.shape) for x in given]
+        raise RuntimeError(f"Expected all tensors to be on the same device, but {name} got {shapes}")
+
+
+def _wrap(tensor: torch.Tensor) -> torch.Tensor:
+    if isinstance(tensor, OnGpu):
+        return tensor
+    if tensor.layout is not torch.strided:
+        return torch.Tensor._make_subclass(OnGpu, tensor)
+    with torch._C._DisableTorchDispatch():
+        if adapter().driver.address_of(tensor.untyped_storage().data_ptr()) is None:
+            place = _allocated(tensor.shape, tensor.dtype)
+            if tensor.numel() and not tensor.is_contiguous() and tensor.stride() != (0,) * tensor.dim():
+                place = place.as_strided(tensor.shape, tensor.stride()) if _is_dense(tensor) else place
+            tensor = place.copy_(tensor)
+        return torch.Tensor._make_subclass(OnGpu, tensor)
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return extent == tensor.numel()
+
+
+def _allocated(shape: Any, dtype: torch.dtype) -> torch.Tensor:
+    count = math.prod(shape)
+    memory = adapter().driver.allocate(count * dtype.itemsize)
+    return torch.frombuffer(memory, dtype=dtype, count=max(count, 1 if dtype.itemsize <= _GRAIN else 0))[:count].view(
+        tuple(shape)
+    )
+
+
+class _Up(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return gpu(tensor.detach())
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        return values(gradient)
+
+
+class _Down(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return values(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        return gpu(gradient)
+
+
+def _is_cuda(device: Any) -> bool:
+    return device is not None and torch.device(device).type == "cuda"
+
+
+def _moved(function: Any, args: Any, kwargs: Any) -> Any:
+    """``to``, ``cuda``, ``cpu``."""
+    tensor, *rest = args
+    kwargs = {name: value for name, value in kwargs.items() if name != "non_blocking"}
+    device = kwargs.pop("device", None)
+    if function is not torch.Tensor.to:
+        device, rest = "cpu" if function is torch.Tensor.cpu else _DEVICE, []
+    dtype = kwargs.pop("dtype", None)
+    for given in rest:
+        if isinstance(given, torch.Tensor):
+            device, dtype = given.device, given.dtype
+        elif isinstance(given, torch.dtype):
+            dtype = given
+        elif isinstance(given, str | torch.device):
+            device = given
+    there = isinstance(tensor, OnGpu)
+    wanted = there if device is None else _is_cuda(device)
+    moved = tensor if wanted == there else (_Up if wanted else _Down).apply(tensor)
+    if moved is not tensor:
+        kwargs.pop("copy", None)
+    if dtype is None and not kwargs:
+        return moved
+    return _on_the_device(torch.Tensor.to, (moved, dtype or moved.dtype), kwargs)
+
+
+def _backward(
+    tensor: torch.Tensor, gradient: Any = None, retain_graph: Any = None, create_graph: bool = False, inputs: Any = ()
+) -> None:
+    # Past Tensor.backward, which would come here again, or call hooks without what is in force here.
+    gradient = torch.ones_like(tensor) if gradient is None else gradient
+    keep = create_graph if retain_graph is None else retain_graph
+    options = {"allow_unreachable": True, "accumulate_grad": True}
+    torch.autograd.graph._engine_run_backward(
+        (tensor,), (gradient,), keep, create_graph, tuple(inputs or ()), **options
+    )
+
+
+def _on_the_device(function: Any, args: Any, kwargs: Any) -> Any:
+    """Calls with ``device="cuda"`` as this device."""
+    asked = kwargs.get("device")
+    if _is_cuda(asked):
+        kwargs = {**kwargs, "device": "cpu"}
+    with torch._C.DisableTorchFunctionSubclass():
+        made = function(*args, **kwargs)
+    if _is_cuda(asked) and isinstance(made, torch.Tensor) and not isinstance(made, OnGpu):
+        needs = made.requires_grad
+        made = gpu(made.detach()).requires_grad_(needs)
+    return made
+
+
+class _Mode(TorchFunctionMode):
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if function in (torch.Tensor.to, torch.Tensor.cuda, torch.Tensor.cpu) and not isinstance(args[0], OnGpu):
+            return _moved(function, args, kwargs)
+        if function is torch.Tensor.backward:  # hooks are called with what is in force here
+            with self:
+                return _backward(*args, **kwargs)
+        device = kwargs.get("device")
+        if isinstance(device, str | torch.device) and _is_cuda(device):
+            return _on_the_device(function, args, kwargs)
+        return function(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def present() -> Iterator[None]:
+    """See above."""
+    adapter()
+    common = torch.cuda.amp.common
+    before, common.amp_definitely_not_available = common.amp_definitely_not_available, lambda: False
+    # A parameter cannot become one of this class; modules get new ones.
+    torch.__future__.set_overwrite_module_params_on_conversion(True)
+    try:
+        with _Mode():
+            yield
+    finally:
+        common.amp_definitely_not_available = before
+        torch.__future__.set_overwrite_module_params_on_conversion(False)
+
+
+def run(function: Callable[..., Any], *args: Any) -> Any:
+    """``function(*args)`` where this device is present."""
+    with present():
+        return function(*args)
+
+
 def empty(shape: Any, dtype: torch.dtype = torch.float32) -> OnGpu:
     """Memory of the GPU."""
-    count = math.prod(shape)
-    nbytes = count * dtype.itemsize
-    address, alias = adapter().driver.allocate(nbytes)
-    memory = (ctypes.c_char * max(nbytes, 1)).from_address(alias)
-    tensor = torch.frombuffer(memory, dtype=dtype, count=count) if count else torch.empty(0, dtype=dtype)
-    on_gpu = tensor.view(shape).as_subclass(OnGpu)
-    on_gpu.address = address
-    return on_gpu
+    return torch.Tensor._make_subclass(OnGpu, _allocated(shape, dtype))  # type: ignore[return-value]
 
 
 def gpu(values: torch.Tensor) -> OnGpu:
     """A copy on the GPU."""
+    if values.is_sparse:
+        return torch.Tensor._make_subclass(OnGpu, values.clone())  # type: ignore[return-value]
     on_gpu = empty(values.shape, values.dtype)
-    on_gpu.as_subclass(torch.Tensor).copy_(values)
+    with torch._C.DisableTorchFunctionSubclass(), torch._C._DisableTorchDispatch(), torch.no_grad():
+        on_gpu.copy_(values)
     return on_gpu
 
 
 def values(tensor: torch.Tensor) -> torch.Tensor:
     """What the current stream sees, as a tensor of the CPU."""
     assert isinstance(tensor, OnGpu), type(tensor)
-    adapter().driver.wait()
-    return tensor.as_subclass(torch.Tensor).clone()
+    adapter().driver.stream.synchronize()
+    with torch._C.DisableTorchFunctionSubclass(), torch._C._DisableTorchDispatch(), torch.no_grad():
+        if tensor.is_sparse:
+            return torch.sparse_coo_tensor(tensor._indices(), tensor._values(), tensor.shape)
+        return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor)

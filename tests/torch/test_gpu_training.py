@@ -1,0 +1,169 @@
+"""Training on a simulated GPU: what tests/gpu does on a real one, with two ranks that have a device of their own each,
+and what a real one would not show.
+
+PyTorch itself has no CUDA here, so some of it stays with tests/gpu: backward passes on streams, autocast, graphs,
+``torch.compile`` (dynamo does not trace tensors of another class that says that it is on a GPU).
+"""
+
+import ctypes
+import threading
+
+import pytest
+import torch
+
+import horovod.torch as hvd
+from horovod.common.exceptions import OutOfSyncError
+from tests.gpu import test_training as training
+
+
+def with_gpu(function, *args):
+    from tests.torch import simulated_gpu
+
+    with simulated_gpu.present():
+        return function(*args)
+
+
+@pytest.fixture
+def gpus(pool, simulated_cuda):
+    """gpus(size, **environment)(function, *args): on ranks with a simulated GPU each."""
+
+    def of(size, **environment):
+        ranks = pool(size, HOROVOD_CUDA_LIBRARY=str(simulated_cuda), **environment)
+        return lambda function, *args: ranks.run(with_gpu, function, *args, timeout=60.0)
+
+    return of
+
+
+CASES = {
+    **{case: (training.equal_to_one_process, *training.OPTIONS[case]) for case in training.OPTIONS},
+    **{name: (training.compressed, name) for name in ("fp16", "bf16", "wire_fp16", "wire_bf16", "wire_int8")},
+    "adasum": (training.with_adasum,),
+    "sparse gradients": (training.sparse_embedding,),
+    "one rank overflows": (training.scaled, torch.float16),
+    "a model on both": (training.mixed_model,),
+    "states": (training.states,),
+    "SyncBatchNorm": (training.batch_norm,),
+    "sparse tensors": (training.sparse_tensors,),
+    "gradients of operations": (training.gradients_of_operations,),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_as_on_a_real_one(gpus, case):
+    gpus(2)(*CASES[case])
+
+
+def steps(optimizer, net, count, first=0):
+    for number in range(first, first + count):
+        optimizer.zero_grad()
+        net(training.batch(number, hvd.rank())).square().mean().backward()
+        optimizer.step()
+
+
+def wrapped(**options):
+    from tests.torch.simulated_gpu import OnGpu
+
+    net = training.network()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters(), **options)
+    assert all(isinstance(p, OnGpu) for p in net.parameters())
+    return net, optimizer
+
+
+def more_options():
+    """How many ways of one outcome this rank has gone, and that it is one."""
+    results = []
+    for options in (
+        {},
+        {"op": hvd.Sum, "process_set": hvd.ProcessSet([1])},
+        {"num_groups": 2},
+        {"process_set": hvd.ProcessSet(range(hvd.size()))},
+        {"gradient_predivide_factor": 4.0},
+    ):
+        own = options.get("process_set")
+        if own is not None and own.ranks == list(range(hvd.size())):
+            options["process_set"] = hvd.global_process_set
+        elif own is not None:
+            hvd.add_process_set(own)
+        if own is None or own.included():
+            net, optimizer = wrapped(**options)
+            steps(optimizer, net, 4)
+            results.append([p.detach().cpu() for p in net.parameters()])
+        if own is not None and own.process_set_id:
+            hvd.remove_process_set(own)
+            results[1:] = []  # this rank's own data only
+    for other in results[1:]:
+        for p, q in zip(results[0], other, strict=True):
+            torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
+    return len(results)
+
+
+def test_more_options(gpus):
+    assert gpus(2, HOROVOD_DYNAMIC_PROCESS_SETS="1")(more_options) == [4, 4]
+
+
+def uneven():
+    net, optimizer = wrapped()
+    steps(optimizer, net, 2 + 2 * hvd.rank())
+    assert hvd.join() == hvd.size() - 1
+    hvd.broadcast_parameters(net.state_dict(), root_rank=hvd.size() - 1)
+    assert len(hvd.check_in_sync(net, optimizer)) == 64
+    with torch.no_grad():
+        net[0].weight[0, 0] += hvd.rank()
+    with pytest.raises(OutOfSyncError, match=r"model\.0\.weight"):
+        hvd.check_in_sync(net)
+
+
+def test_ranks_with_different_numbers_of_steps(gpus):
+    gpus(2)(uneven)
+
+
+def side_streams():
+    """Results belong to the stream that waits for them; the program goes on while a stream is busy."""
+    from tests.torch.simulated_gpu import Stream, adapter, gpu, on_stream, values
+
+    n, driver = hvd.size(), adapter().driver
+    one, two = Stream(driver), Stream(driver)
+    driver.set("delay_us", 10_000)
+    for number in range(3):
+        free = threading.Event()
+        with on_stream(one):
+            x = gpu(torch.full((1000,), float(number)))
+            one.occupy(free)
+            handle = hvd.allreduce_async_(x, op=hvd.Sum, name="x")
+            group = hvd.grouped_allreduce_async([gpu(torch.ones(3)), gpu(torch.ones(5))], op=hvd.Sum, name="group")
+        assert not hvd.poll(handle)
+        free.set()
+        with on_stream(two):
+            y = hvd.synchronize(handle)
+            assert y is x
+            assert values(y).tolist() == [float(number * n)] * 1000
+            assert [values(t).sum().item() for t in hvd.synchronize(group)] == [3.0 * n, 5.0 * n]
+    driver.set("delay_us", 100)
+    with on_stream(two):
+        net, optimizer = wrapped()
+        steps(optimizer, net, 3)
+        hvd.check_in_sync(net)
+
+
+def test_on_other_streams(gpus):
+    gpus(2)(side_streams)
+
+
+def captured():
+    from tests.torch.simulated_gpu import adapter, gpu, values
+
+    driver, x = adapter().driver, gpu(torch.ones(4))
+    values(hvd.allreduce(x, name="before"))
+    kept = hvd.allreduce_async_(x, op=hvd.Sum, name="kept")
+    while not hvd.poll(kept):
+        pass
+    stream, graph = driver.stream.handle, ctypes.c_void_p()
+    driver.check(driver.library.cuStreamBeginCapture_v2(stream, 0))
+    with pytest.raises(ValueError, match=r"'allreduce\.x': the stream is being captured into a graph.*call it outside"):
+        hvd.allreduce(x, name="x")
+    driver.check(driver.library.cuStreamEndCapture(stream, ctypes.byref(graph)))  # it is not spoilt
+    assert values(hvd.synchronize(kept)).tolist() == [float(hvd.size())] * 4
+
+
+def test_capture_into_a_graph(gpus):
+    gpus(2)(captured)
