@@ -1,5 +1,5 @@
 // Where callers and the driver meet: the queue of new operations, the names in flight, the process sets for checks at call time, the
-// cursor of a running schedule, and the reason why the engine has ended. Everything under one short lock.
+// cursor of a running schedule (submissions_schedule.cc), and the reason why the engine has ended. Everything under one short lock.
 //
 // Where an operation is that nobody has announced:
 //

@@ -1,0 +1,148 @@
+// Submissions that a schedule takes: into its cursor, out of it bucket by bucket or when it ends, and on to the announcement where
+// somebody waits in vain.
+#include <algorithm>
+
+#include "engine/submissions.h"
+
+namespace hvd {
+
+bool Submissions::offer(const OperationPtr& op, uint32_t entry, bool* completed) {
+  if (!cursor_->offer(entry, op->request, op.get(), completed)) return false;
+  keep(op, entry);
+  return true;
+}
+
+// The schedule has it from now on; let_go() is the way back.
+void Submissions::keep(const OperationPtr& op, uint32_t entry) {
+  op->schedule = cursor_->schedule().id;
+  op->entry = entry;
+  op->scheduled = true;
+  op->held = op;
+}
+
+OperationPtr Submissions::let_go(void* token) { return std::move(static_cast<Operation*>(token)->held); }
+
+void Submissions::begin_schedule(std::unique_ptr<ScheduleCursor> cursor, const std::vector<OperationPtr>& unanswered) {
+  std::lock_guard lock(mutex_);
+  cursor_ = std::move(cursor);
+  deviated_ = stuck_ = false;
+  std::vector<OperationPtr> all = unanswered;
+  all.insert(all.end(), queue_.begin(), queue_.end());
+  queue_.clear();
+  std::sort(all.begin(), all.end(), [](const OperationPtr& a, const OperationPtr& b) { return a->sequence < b->sequence; });
+  for (const OperationPtr& op : all) {
+    bool completed;
+    if (op->on_done) must_watch_.store(true, std::memory_order_relaxed);
+    if (!deviated_ && offer(op, cursor_->find(op->request), &completed)) {
+      if (!op->request.unnamed) in_flight_.erase(key_of(op->request));
+    } else {
+      deviated_ = true;
+      queue_.push_back(op);
+    }
+  }
+  queued_.store(queue_.size(), std::memory_order_seq_cst);
+}
+
+// What the schedule has and has not started.
+std::vector<OperationPtr> Submissions::take_outstanding() {
+  std::vector<OperationPtr> out;
+  if (!cursor_) return out;
+  for (void* token : cursor_->outstanding()) {
+    out.push_back(let_go(token));
+    out.back()->scheduled = false;
+  }
+  cursor_.reset();
+  return out;
+}
+
+std::vector<OperationPtr> Submissions::end_schedule() {
+  std::lock_guard lock(mutex_);
+  std::vector<OperationPtr> out = take_outstanding();
+  for (const OperationPtr& op : out) {
+    if (!op->request.unnamed) in_flight_.insert(key_of(op->request));
+  }
+  deviated_ = stuck_ = false;
+  out.insert(out.end(), queue_.begin(), queue_.end());
+  queue_.clear();
+  queued_.store(0, std::memory_order_seq_cst);
+  std::sort(out.begin(), out.end(), [](const OperationPtr& a, const OperationPtr& b) { return a->sequence < b->sequence; });
+  return out;
+}
+
+Submissions::Progress Submissions::progress() const {
+  std::lock_guard lock(mutex_);
+  if (!cursor_) return {};
+  return {cursor_->ready(), cursor_->executed(), deviated_, stuck_};
+}
+
+size_t Submissions::buckets() const {
+  std::lock_guard lock(mutex_);
+  return cursor_ ? cursor_->schedule().buckets.size() : 0;
+}
+
+const Schedule::Bucket* Submissions::take_bucket(std::vector<Operation*>* operations, std::vector<OperationPtr>* keep) {
+  std::lock_guard lock(mutex_);
+  const Schedule::Bucket& bucket = cursor_->take(&tokens_);
+  operations->clear();
+  operations->reserve(tokens_.size());
+  keep->reserve(tokens_.size());
+  for (void* token : tokens_) {
+    operations->push_back(static_cast<Operation*>(token));
+    if (token) keep->push_back(let_go(token));
+  }
+  return &bucket;
+}
+
+const Schedule::Bucket* Submissions::peek_bucket(std::vector<Operation*>* operations) const {
+  std::lock_guard lock(mutex_);
+  std::vector<void*> tokens;
+  const Schedule::Bucket& bucket = cursor_->peek(&tokens);
+  operations->clear();
+  for (void* token : tokens) operations->push_back(static_cast<Operation*>(token));
+  return &bucket;
+}
+
+bool Submissions::nudge(const Operation& op, bool impatient) {
+  std::lock_guard lock(mutex_);
+  if (Assembly::concerns(op.request) && impatient && release_part(op)) return true;
+  if (!cursor_ || deviated_) return false;
+  if (!cursor_->stuck(&op)) {
+    if (!impatient) return false;
+    const std::vector<void*> waiting = cursor_->outstanding();
+    if (std::find(waiting.begin(), waiting.end(), &op) == waiting.end()) return false;
+  }
+  deviated_ = stuck_ = true;
+  return true;
+}
+
+// Lets go of the incomplete group that holds `op`: announced, its members are seen to wait for the others.
+bool Submissions::release_part(const Operation& op) {
+  bool wake = false;
+  for (const OperationPtr& member : assembly_.take_with(op)) {
+    forget_name(*member);
+    enter(member, ScheduleCursor::kNoEntry, &wake);
+  }
+  return wake;
+}
+
+bool Submissions::nudge_unattended(double patience, double impatience, bool* waiting) {
+  std::lock_guard lock(mutex_);
+  const auto now = Clock::now();
+  const auto seconds = [now](Clock::time_point since) { return std::chrono::duration<double>(now - since).count(); };
+  const Operation* held = assembly_.oldest_unattended();
+  *waiting = held != nullptr;
+  if (held && seconds(held->submitted) >= impatience) return release_part(*held);
+  if (!cursor_ || deviated_) return false;
+  for (void* token : cursor_->outstanding()) {
+    const auto* op = static_cast<const Operation*>(token);
+    if (!op->on_done) continue;
+    *waiting = true;
+    const double age = seconds(op->submitted);
+    if (age < patience || (age < impatience && (seconds(last_) < patience || !cursor_->stuck(op)))) continue;
+    deviated_ = stuck_ = true;
+    return true;
+  }
+  return false;
+}
+
+}  // namespace hvd
