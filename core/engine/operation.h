@@ -36,6 +36,7 @@ struct OnDevice {
   Device::Event ready = nullptr;           // recorded by the caller on its stream: the input is there, and the output is free
   // Once the operation is done, which here means launched, or has failed while the device uses its memory; null if nothing was to be done.
   std::shared_ptr<const Completion> completion;
+  std::atomic<uint64_t> carried{0};  // by the operations with this number as Operation::carries; 0: by none so far
   ~OnDevice() {
     if (ready) device->give_back(ready);
   }
@@ -50,6 +51,8 @@ class Operation {
   float* residual = nullptr;  // wire format: what coding loses, see collectives/collectives.h; null: it is lost
   uint64_t sequence = 0;  // order of submission on this rank
   uint64_t unnamed_number = 0;  // becomes the name if it has to be announced
+  // Not 0: the engine's own, on host memory, for operations on a device (engine/device/staged.h). Keeps its request's fence.
+  uint64_t carries = 0;
   Clock::time_point submitted{};
   Clock::time_point announced{};  // for the first time
   std::atomic<int64_t> first_poll{0};  // since when callers ask for it, by polling or waiting: nanoseconds; 0: never

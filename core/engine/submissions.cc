@@ -51,6 +51,7 @@ Status Submissions::submit(const OperationPtr& op, bool* wake) {
   Status status;
   {
     std::lock_guard lock(mutex_);
+    if (op->carries) --expected_;
     status = submit_locked(op, wake, &refused);
     if (status.ok()) count_on_device(*op);
     for (const OperationPtr& member : refused) forget_on_device(*member);
@@ -91,7 +92,7 @@ Status Submissions::join_group(const OperationPtr& op, Status status, std::vecto
 // Accepted, and no part of a group that is to come.
 void Submissions::enter(const OperationPtr& op, uint32_t entry, bool* wake) {
   Request& q = op->request;
-  q.fence = fence_;
+  if (!op->carries) q.fence = fence_;
   op->sequence = next_sequence_++;
   if (q.unnamed) op->unnamed_number = unnamed_[stream_of(q.set, q.face, q.kind)]++;
   if (op->on_done) {
@@ -223,18 +224,22 @@ std::map<uint32_t, std::vector<int>> Submissions::sets() const {
   return sets_;
 }
 
+void Submissions::expect(size_t operations) {
+  std::lock_guard lock(mutex_);
+  expected_ += operations;
+}
+
 void Submissions::release(const std::vector<Operation*>& operations) {
   std::lock_guard lock(mutex_);
   bool told = false;
   for (Operation* op : operations) {
     if (!op) continue;
-    if (op->on_done && !told) ++fence_;
-    told |= op->on_done != nullptr;
+    const bool tells = op->on_done && !op->carries;  // the program
+    if (tells && !told) ++fence_;
+    told |= tells;
     forget_on_device(*op);
-    if (!op->scheduled) {
-      if (!op->request.unnamed) in_flight_.erase(key_of(op->request));
-      continue;
-    }
+    if (!op->scheduled || op->on_device) forget_name(*op);
+    if (!op->scheduled) continue;
     op->scheduled = false;
     // One on a device may end after its schedule.
     if (cursor_ && op->schedule == cursor_->schedule().id) cursor_->finish(op->entry);

@@ -57,6 +57,8 @@ class Submissions {
   Clock::time_point last_submission() const;
   // The oldest of what waits for the running schedule to end or go on, null if nothing does.
   OperationPtr oldest_unannounced() const;
+  // So many operations of the engine's own (Operation::carries) are going to be submitted without the program's doing.
+  void expect(size_t operations);
   // These are about to be completed: their names may be used again.
   void release(const std::vector<Operation*>& operations);
 
@@ -87,7 +89,8 @@ class Submissions {
   const Schedule::Bucket* take_bucket(std::vector<Operation*>* operations, std::vector<OperationPtr>* keep);
   // The same, but the operations stay in the schedule: it may still end before them.
   const Schedule::Bucket* peek_bucket(std::vector<Operation*>* operations) const;
-  // A caller has been waiting for `op` for a while: if its bucket, or its group, is incomplete here, waiting longer cannot help.
+  // A caller has been waiting for `op` for a while: if its bucket, or its group, is incomplete here, waiting longer cannot help. Of one on
+  // a device that goes for the engine's own operations that carry it out, once no more of them are to come.
   // `impatient`: it has waited for so long that others may never come, which only negotiation can tell (see Stall). True: wake the driver.
   bool nudge(const Operation& op, bool impatient);
   // The same for operations that nobody waits for, by their age and by how long the program has submitted nothing. `waiting`: there are, or
@@ -111,6 +114,7 @@ class Submissions {
   bool offer(const OperationPtr& op, uint32_t entry, bool* completed);
   void keep(const OperationPtr& op, uint32_t entry);
   OperationPtr let_go(void* token);
+  bool in_vain(const Operation& op) const;
   std::vector<OperationPtr> take_outstanding();
   void erase_unnamed(uint64_t first_stream, uint64_t end_stream);
 
@@ -120,7 +124,10 @@ class Submissions {
   std::vector<OperationPtr> queue_;
   std::atomic<size_t> queued_{0};
   std::map<uint32_t, size_t> on_devices_;  // by set
-  std::unordered_set<std::string> in_flight_;  // names of operations that no schedule has; its cursor knows the others
+  size_t expected_ = 0;                    // see expect()
+  // Names of operations that no schedule has, and of those on devices from their start on, which may end after their schedule. The cursor
+  // knows the others.
+  std::unordered_set<std::string> in_flight_;
   std::map<uint32_t, std::vector<int>> sets_;
   std::map<uint64_t, uint64_t> unnamed_, groups_;  // by stream_of(): next number
   uint64_t next_sequence_ = 0;

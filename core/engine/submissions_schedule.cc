@@ -88,7 +88,10 @@ const Schedule::Bucket* Submissions::take_bucket(std::vector<Operation*>* operat
   keep->reserve(tokens_.size());
   for (void* token : tokens_) {
     operations->push_back(static_cast<Operation*>(token));
-    if (token) keep->push_back(let_go(token));
+    if (!token) continue;
+    keep->push_back(let_go(token));
+    const Operation& op = *keep->back();
+    if (op.on_device && !op.request.unnamed) in_flight_.insert(key_of(op.request));
   }
   return &bucket;
 }
@@ -106,13 +109,24 @@ bool Submissions::nudge(const Operation& op, bool impatient) {
   std::lock_guard lock(mutex_);
   if (Assembly::concerns(op.request) && impatient && release_part(op)) return true;
   if (!cursor_ || deviated_) return false;
-  if (!cursor_->stuck(&op)) {
-    if (!impatient) return false;
-    const std::vector<void*> waiting = cursor_->outstanding();
-    if (std::find(waiting.begin(), waiting.end(), &op) == waiting.end()) return false;
+  const uint64_t carried = op.on_device ? op.on_device->carried.load(std::memory_order_relaxed) : 0;
+  bool vain = cursor_->stuck(&op);
+  if (!vain && (impatient || carried)) {
+    for (void* token : cursor_->outstanding()) {
+      const auto* other = static_cast<const Operation*>(token);
+      if (other != &op && (!carried || other->carries != carried)) continue;
+      vain = vain || impatient || in_vain(*other);
+    }
   }
-  deviated_ = stuck_ = true;
-  return true;
+  if (vain) deviated_ = stuck_ = true;
+  return vain;
+}
+
+// Does an operation of the schedule wait for others that only the program can submit?
+bool Submissions::in_vain(const Operation& op) const {
+  if (!cursor_->stuck(&op)) return false;
+  // What is missing may be the engine's own, of something that is under way or about to be started.
+  return !op.carries || (expected_ == 0 && cursor_->ready() == cursor_->executed());
 }
 
 // Lets go of the incomplete group that holds `op`: announced, its members are seen to wait for the others.
@@ -138,7 +152,7 @@ bool Submissions::nudge_unattended(double patience, double impatience, bool* wai
     if (!op->on_done) continue;
     *waiting = true;
     const double age = seconds(op->submitted);
-    if (age < patience || (age < impatience && (seconds(last_) < patience || !cursor_->stuck(op)))) continue;
+    if (age < patience || (age < impatience && (seconds(last_) < patience || !in_vain(*op)))) continue;
     deviated_ = stuck_ = true;
     return true;
   }

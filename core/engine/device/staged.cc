@@ -69,6 +69,13 @@ Status Staged::begin(const Response& r, const Comm& comm, Flight* flight) {
     }
   }
   flight->open = flight->parts.size();
+  const uint64_t number = ++flights_begun_;
+  for (const OperationPtr& op : operations) op->on_device->carried.store(number, std::memory_order_relaxed);
+  for (Part& part : flight->parts) {
+    part.host->carries = number;
+    part.host->request.fence = operations.front()->request.fence;
+  }
+  submissions_->expect(flight->parts.size());
   return {};
 }
 

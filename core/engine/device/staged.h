@@ -98,6 +98,7 @@ class Staged {
   Device::Stream down_ = nullptr, up_ = nullptr;  // to the host, and back
   std::deque<Flight> flights_;
   std::map<uint32_t, uint64_t> begun_;  // responses, by process set
+  uint64_t flights_begun_ = 0;
   Held held_;
 };
 
