@@ -24,12 +24,14 @@ Status PinnedPool::take(size_t bytes, std::shared_ptr<Block>* out) {
     if (!free.empty()) {
       memory = free.back();
       free.pop_back();
+      used_ += size;
     }
   }
   if (!memory) {
     HVD_RETURN_IF_ERROR(device_->pin(size, &memory));
     std::lock_guard lock(mutex_);
     held_ += size;
+    used_ += size;
   }
   *out = std::make_shared<Block>(shared_from_this(), memory, size);
   return {};
@@ -38,6 +40,7 @@ Status PinnedPool::take(size_t bytes, std::shared_ptr<Block>* out) {
 void PinnedPool::give_back(std::byte* data, size_t bytes) {
   std::lock_guard lock(mutex_);
   free_[bytes].push_back(data);
+  used_ -= bytes;
 }
 
 }  // namespace hvd

@@ -1,5 +1,7 @@
 // Pinned memory of a device, kept between operations: pinning may wait for all that the device has to do, so it happens at growth only.
-// Used by one thread at a time, with a Turn on the device.
+// It never shrinks: unpinning may wait as well, for the program's kernels and for those of a collective that waits for a rank which is
+// lost, and whoever waited there could not tell the others. So users bound what they have in use at a time (engine/device/staged.h); what
+// grows beyond that is for tensors that cannot be cut. Used by one thread at a time, with a Turn on the device.
 #pragma once
 #include <map>
 #include <memory>
@@ -32,14 +34,18 @@ class PinnedPool : public std::enable_shared_from_this<PinnedPool> {
   // At least so many bytes, contents undefined. Whoever lets go of it knows that no copy from or to it is under way.
   Status take(size_t bytes, std::shared_ptr<Block>* out);
   size_t held() const { return held_; }  // bytes, in use or not
+  size_t used() const {
+    std::lock_guard lock(mutex_);
+    return used_;
+  }
 
  private:
   void give_back(std::byte* data, size_t bytes);
 
   std::shared_ptr<Device> device_;
-  std::mutex mutex_;  // blocks come back from any thread
+  mutable std::mutex mutex_;  // blocks come back from any thread
   std::map<size_t, std::vector<std::byte*>> free_;  // by size
-  size_t held_ = 0;
+  size_t held_ = 0, used_ = 0;
 };
 
 }  // namespace hvd

@@ -23,7 +23,7 @@ Driver::Driver(EngineOptions& options, Submissions* submissions, Observers* obse
       observers_(observers), notes_(notes),
       control_(options.rank, std::move(options.parent), parent_of(options.rank, options.node_of), std::move(options.children)),
       world_(options), backend_(std::move(options.backend)), executor_(&world_, backend_.get(), observers, &executed_),
-      staged_(submissions, observers), by_nccl_(options.nccl, backend_.get(), options.log),
+      staged_(options.settings.staged_memory, submissions, observers), by_nccl_(options.nccl, backend_.get(), options.log),
       stall_(options.settings.stall_warning, options.settings.stall_shutdown, options.labels),
       watch_(options.settings.stall_warning, options.settings.stall_shutdown, options.labels[options.rank]),
       guard_(&world_, backend_.get(), &executor_, options.settings.timeout), recent_(options.settings.cache_capacity) {

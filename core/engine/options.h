@@ -28,6 +28,7 @@ struct Settings {
   int spins = 2000;
   int cpu = -1;                          // core of the engine thread; -1: any
   std::string cuda_library = "libcuda.so.1";  // of the CUDA driver; looked for when the first tensor on a GPU comes
+  size_t staged_memory = 256u << 20;          // bytes of pinned memory that tensors of a device use at a time, see engine/device/staged.h
 };
 
 // Which operations NCCL may carry out, and where its library is, see nccl::Search.

@@ -11,21 +11,11 @@ namespace {
 // Bytes of a piece: long enough for the copies to reach the link's speed, short enough for several to be under way.
 constexpr size_t kPiece = size_t{4} << 20;
 
-// May the tensors of a response be seen as one, and cut anywhere? Adasum and coded values look at whole tensors.
+size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+// May the tensors of a response be cut anywhere? Adasum and coded values look at whole tensors.
 bool divisible(const Response& r) {
   return r.kind == Kind::broadcast || (r.kind == Kind::allreduce && r.op != ReduceOp::adasum && r.wire == WireFormat::none);
-}
-
-OperationPtr on_host(Request request, const std::string& name) {
-  auto op = std::make_shared<Operation>();
-  op->request = std::move(request);
-  op->request.name = name;
-  op->request.device = DeviceKind::host;
-  op->request.group.clear();
-  op->request.group_size = 0;
-  op->awaited = true;                         // announced at once: it waits already
-  op->on_done = [](Operation&, void*) {};     // nobody will come and wait, see Lookout
-  return op;
 }
 
 }  // namespace
@@ -37,6 +27,7 @@ Status Staged::open() {
   HVD_RETURN_IF_ERROR(device_->make_stream(&down_));
   HVD_RETURN_IF_ERROR(device_->make_stream(&up_));
   pool_ = std::make_shared<PinnedPool>(device_);
+  outputs_ = std::make_shared<PinnedPool>(device_);
   return {};
 }
 
@@ -49,104 +40,104 @@ Status Staged::start(const Response& r, const Comm& comm, std::vector<OperationP
   flight.operations = std::move(operations);
   Status status = turn.status();
   if (status.ok()) status = open();
-  if (status.ok()) status = begin(r, comm, &flight);
-  return status.ok() ? status : status.with(device_->description());
-}
-
-Status Staged::begin(const Response& r, const Comm& comm, Flight* flight) {
-  HVD_RETURN_IF_ERROR(held_.sweep());
-  const auto& operations = flight->operations;
-  for (const OperationPtr& op : operations) HVD_RETURN_IF_ERROR(device_->wait(down_, op->on_device->ready));
+  if (!status.ok()) return status.with(device_->description());
+  const uint64_t number = ++flights_begun_;
+  for (const OperationPtr& op : flight.operations) op->on_device->carried.store(number, std::memory_order_relaxed);
   // Several operations without a name may be under way under the one that they had when a schedule was made.
-  const bool unnamed = operations.front()->request.unnamed;
+  const bool unnamed = flight.operations.front()->request.unnamed;
   const std::string suffix = unnamed ? "/staged." + std::to_string(begun_[r.set]) : "/staged";
   if (divisible(r)) {
     const bool from = r.kind != Kind::broadcast || comm.global_ranks[static_cast<size_t>(comm.rank)] == r.root;
-    HVD_RETURN_IF_ERROR(cut(r, operations, from, r.names.front() + suffix, &flight->parts));
+    plan_pieces(r, from, suffix, &flight);
   } else {
-    for (size_t i = 0; i < operations.size(); ++i) {
-      HVD_RETURN_IF_ERROR(whole(r, comm, operations[i], r.names[i] + suffix, &flight->parts.emplace_back()));
-    }
+    for (size_t i = 0; i < flight.operations.size(); ++i) plan_whole(r, comm, *flight.operations[i], r.names[i] + suffix, &flight);
   }
-  flight->open = flight->parts.size();
-  const uint64_t number = ++flights_begun_;
-  for (const OperationPtr& op : operations) op->on_device->carried.store(number, std::memory_order_relaxed);
-  for (Part& part : flight->parts) {
-    part.host->carries = number;
-    part.host->request.fence = operations.front()->request.fence;
-  }
-  submissions_->expect(flight->parts.size());
-  return {};
+  flight.open = flight.parts.size();
+  status = bring_all();
+  return status.ok() ? status : status.with(device_->description());
 }
 
-Status Staged::take(size_t bytes, Part* part, std::byte** out) {
-  HVD_RETURN_IF_ERROR(pool_->take(bytes, &part->blocks.emplace_back()));
-  *out = part->blocks.back()->data();
-  return {};
+Staged::Loaded& Staged::add_load(size_t bytes, Flight* flight) {
+  window_bytes_ += bytes;
+  if (window_bytes_ > kPiece) {
+    ++window_;
+    window_bytes_ = bytes;
+  }
+  Loaded& load = flight->loads.emplace_back();
+  load.bytes = bytes;
+  load.first = load.end = flight->parts.size();
+  return load;
 }
 
-// The tensors laid end to end, in pieces. An empty one is a piece too: it has to be agreed on.
-Status Staged::cut(const Response& r, const std::vector<OperationPtr>& operations, bool from, const std::string& name,
-                   std::vector<Part>* parts) {
-  const size_t element = size_of(r.dtype), step = kPiece / element;
-  size_t total = 0;
-  for (const auto& shape : r.shapes) total += elements_of(shape);
-  size_t tensor = 0, inside = 0;  // where the next piece begins
-  for (size_t first = 0; first == 0 || first < total; first += step) {
-    const size_t count = std::min(step, total - first);
-    Part& part = parts->emplace_back();
-    std::byte* at = nullptr;
-    HVD_RETURN_IF_ERROR(take(count * element, &part, &at));
-    Request q = request_like(r);
-    q.shape = {static_cast<int64_t>(count)};
-    part.host = on_host(std::move(q), first == 0 ? name : name + "/" + std::to_string(first / step));
-    part.host->in = part.host->out = at;
-    for (size_t left = count; left > 0;) {
-      const size_t here = elements_of(r.shapes[tensor]) - inside, some = std::min(left, here), bytes = some * element;
-      const Operation& op = *operations[tensor];
-      if (from) HVD_RETURN_IF_ERROR(bring({at, op.in + inside * element, bytes}));
-      part.back.push_back({op.out + inside * element, at, bytes});
-      at += bytes;
-      left -= some;
-      inside += some;
-      if (some == here) ++tensor, inside = 0;
+// In the load that was added last.
+Staged::Part& Staged::add_part(Request request, const Operation& op, std::string name, Flight* flight) {
+  Part& part = flight->parts.emplace_back();
+  part.load = flight->loads.size() - 1;
+  ++flight->loads.back().end;
+  ++flight->loads.back().open;
+  part.host = std::make_shared<Operation>();
+  Operation& host = *part.host;
+  host.request = std::move(request);
+  Request& q = host.request;
+  q.name = std::move(name);
+  q.device = DeviceKind::host;
+  q.group.clear();
+  q.group_size = 0;
+  q.unnamed = false;
+  // It belongs to the program's operation, whatever the program has waited for until the data are there; other windows come later.
+  constexpr uint64_t kWeak = (uint64_t{1} << kWeakFenceBits) - 1;
+  q.fence = (op.request.fence & ~kWeak) | (window_ & kWeak);
+  host.carries = flights_begun_;
+  host.awaited = true;                      // announced at once: it waits already
+  host.on_done = [](Operation&, void*) {};  // nobody will come and wait, see Lookout
+  return part;
+}
+
+void Staged::plan_pieces(const Response& r, bool from, const std::string& suffix, Flight* flight) {
+  const size_t element = size_of(r.dtype);
+  std::vector<size_t> tensors;
+  for (const auto& shape : r.shapes) tensors.push_back(elements_of(shape) * element);
+  for (const Load& load : cut(tensors, kPiece)) {
+    add_load(load.bytes, flight);
+    for (const Piece& piece : load.pieces) {
+      const Operation& op = *flight->operations[piece.tensor];
+      Request q = request_like(r);
+      q.shape = {static_cast<int64_t>(piece.bytes / element)};
+      const std::string name = r.names[piece.tensor] + suffix;
+      Part& part = add_part(std::move(q), op, piece.number == 0 ? name : name + "/" + std::to_string(piece.number), flight);
+      part.in = part.out = piece.at;
+      if (from) part.come.push_back({const_cast<std::byte*>(op.in) + piece.first, piece.at, piece.bytes});
+      part.back.push_back({op.out + piece.first, piece.at, piece.bytes});
     }
-    HVD_RETURN_IF_ERROR(device_->take_event(&part.copied));
-    HVD_RETURN_IF_ERROR(device_->record(part.copied, down_));
   }
-  return {};
 }
 
 // One tensor as it is.
-Status Staged::whole(const Response& r, const Comm& comm, const OperationPtr& op, const std::string& name, Part* part) {
-  const size_t bytes = op->request.bytes();
-  part->host = on_host(op->request, name);
-  Operation& host = *part->host;
-  host.request.unnamed = false;
-  std::byte* at = nullptr;
-  HVD_RETURN_IF_ERROR(take(bytes, part, &at));
-  HVD_RETURN_IF_ERROR(bring({at, op->in, bytes}));
-  host.in = at;
+void Staged::plan_whole(const Response& r, const Comm& comm, Operation& op, const std::string& name, Flight* flight) {
+  const size_t bytes = op.request.bytes();
+  const auto& shape = op.request.shape;
+  size_t more = 0;
+  if (r.kind == Kind::reducescatter) {
+    more = scattered_elements(shape[0], elements_of(shape, 1), comm.size, comm.rank) * size_of(r.dtype);
+  } else if (r.kind == Kind::allreduce && op.residual) {
+    more = bytes;
+  }
+  add_load(aligned(bytes) + aligned(more), flight);
+  Part& part = add_part(op.request, op, name, flight);
+  part.come.push_back({const_cast<std::byte*>(op.in), 0, bytes});
   if (r.kind == Kind::allreduce) {
-    host.out = at;
-    part->back.push_back({op->out, at, bytes});
-    if (op->residual) {
-      std::byte* residual = nullptr;
-      auto* carried = reinterpret_cast<std::byte*>(op->residual);
-      HVD_RETURN_IF_ERROR(take(bytes, part, &residual));
-      HVD_RETURN_IF_ERROR(bring({residual, carried, bytes}));
-      host.residual = reinterpret_cast<float*>(residual);
-      part->back.push_back({carried, residual, bytes});
-    }
+    part.out = 0;
+    part.back.push_back({op.out, 0, bytes});
+    if (!op.residual) return;
+    part.residual = aligned(bytes);
+    part.come.push_back({reinterpret_cast<std::byte*>(op.residual), part.residual, bytes});
+    part.back.push_back(part.come.back());
   } else if (r.kind == Kind::reducescatter) {
-    const auto& shape = op->request.shape;
-    const size_t mine = scattered_elements(shape[0], elements_of(shape, 1), comm.size, comm.rank) * size_of(r.dtype);
-    HVD_RETURN_IF_ERROR(take(mine, part, &at));
-    host.out = at;
-    part->back.push_back({op->out, at, mine});
+    part.out = aligned(bytes);
+    part.back.push_back({op.out, part.out, more});
   } else {
-    part->for_output = op.get();
-    host.outputs = [device = device_, pool = pool_](size_t size) -> std::shared_ptr<Output> {
+    part.for_output = &op;
+    part.host->outputs = [device = device_, pool = outputs_](size_t size) -> std::shared_ptr<Output> {
       const Device::Turn turn(*device);
       Block block;
       if (!turn.status().ok() || !pool->take(size, &block).ok()) return nullptr;
@@ -154,8 +145,44 @@ Status Staged::whole(const Response& r, const Comm& comm, const OperationPtr& op
       return std::make_shared<Output>(std::move(block), data, size);
     };
   }
-  HVD_RETURN_IF_ERROR(device_->take_event(&part->copied));
-  return device_->record(part->copied, down_);
+}
+
+// Alone it comes whatever its size.
+bool Staged::room(const Loaded& load) const { return pool_->used() == 0 || pool_->used() + load.bytes <= memory_; }
+
+// What there is memory for, in order.
+Status Staged::bring_all() {
+  HVD_RETURN_IF_ERROR(held_.sweep());
+  for (Flight& flight : flights_) {
+    for (; flight.brought < flight.loads.size(); ++flight.brought) {
+      Loaded& load = flight.loads[flight.brought];
+      if (!room(load)) return {};
+      HVD_RETURN_IF_ERROR(bring(flight, load));
+    }
+  }
+  return {};
+}
+
+Status Staged::bring(Flight& flight, Loaded& load) {
+  // Not before its turn: what it waits for may be computed from results of those before it.
+  if (flight.brought == 0) {
+    for (const OperationPtr& op : flight.operations) HVD_RETURN_IF_ERROR(device_->wait(down_, op->on_device->ready));
+  }
+  HVD_RETURN_IF_ERROR(pool_->take(load.bytes, &load.block));
+  std::byte* const memory = load.block->data();
+  for (size_t i = load.first; i < load.end; ++i) {
+    Part& part = flight.parts[i];
+    Operation& host = *part.host;
+    host.in = memory + part.in;
+    if (part.out != Part::kNone) host.out = memory + part.out;
+    if (part.residual != Part::kNone) host.residual = reinterpret_cast<float*>(memory + part.residual);
+    for (const Copy& copy : part.come) HVD_RETURN_IF_ERROR(device_->copy(memory + copy.at, copy.device, copy.bytes, down_));
+  }
+  Device::Event& copied = flight.parts[load.first].copied;
+  HVD_RETURN_IF_ERROR(device_->take_event(&copied));
+  HVD_RETURN_IF_ERROR(device_->record(copied, down_));
+  submissions_->expect(load.end - load.first);
+  return {};
 }
 
 bool Staged::advance(std::vector<Done>* done, Status* status) {
@@ -168,6 +195,7 @@ bool Staged::advance(std::vector<Done>* done, Status* status) {
     if (launched) *status = settle(*flight, done);
     flight = launched && status->ok() ? flights_.erase(flight) : std::next(flight);
   }
+  if (status->ok()) *status = bring_all();
   if (!status->ok()) *status = status->with(device_->description());
   return moved;
 }
@@ -175,13 +203,16 @@ bool Staged::advance(std::vector<Done>* done, Status* status) {
 // `copying`: a copy is under way, so those behind it on the same stream need no look.
 Status Staged::look(Flight& flight, bool* moved, bool* copying) {
   for (Part& part : flight.parts) {
+    if (part.load >= flight.brought) break;
     if (!part.submitted) {
-      bool there = false;
-      if (!*copying) HVD_RETURN_IF_ERROR(device_->reached(part.copied, &there));
-      *copying = !there;
-      if (!there) return {};
-      device_->give_back(part.copied);
-      part.copied = nullptr;
+      if (part.copied) {
+        bool there = false;
+        if (!*copying) HVD_RETURN_IF_ERROR(device_->reached(part.copied, &there));
+        *copying = !there;
+        if (!there) return {};
+        device_->give_back(part.copied);
+        part.copied = nullptr;
+      }
       part.submitted = true;
       bool wake = false;
       observers_->stamp(*part.host);
@@ -199,15 +230,20 @@ Status Staged::look(Flight& flight, bool* moved, bool* copying) {
 Status Staged::launch(Flight& flight, Part& part) {
   part.launched = true;
   --flight.open;
-  if (!part.host->status().ok()) {
-    if (flight.status.ok()) flight.status = part.host->status();
-    return {};
+  Loaded& load = flight.loads[part.load];
+  if (part.host->status().ok()) {
+    if (part.for_output) {
+      part.for_output->sizes = part.host->sizes;
+      part.for_output->output = part.host->output;
+    }
+    for (const Copy& copy : part.back) HVD_RETURN_IF_ERROR(device_->copy(copy.device, load.block->data() + copy.at, copy.bytes, up_));
+  } else if (flight.status.ok()) {
+    flight.status = part.host->status();
   }
-  if (part.for_output) {
-    part.for_output->sizes = part.host->sizes;
-    part.for_output->output = part.host->output;
-  }
-  for (const Copy& copy : part.back) HVD_RETURN_IF_ERROR(device_->copy(copy.to, copy.from, copy.bytes, up_));
+  if (--load.open > 0) return {};
+  std::shared_ptr<const Completion> completion;
+  HVD_RETURN_IF_ERROR(Completion::record(device_, up_, &completion));
+  held_.keep(std::move(completion), std::move(load.block));
   return {};
 }
 
@@ -215,15 +251,8 @@ Status Staged::settle(Flight& flight, std::vector<Done>* done) {
   std::shared_ptr<const Completion> completion;
   HVD_RETURN_IF_ERROR(Completion::record(device_, up_, &completion));
   for (const OperationPtr& op : flight.operations) op->on_device->completion = completion;
-  hold(completion, flight);
   done->push_back({std::move(flight.operations), std::move(flight.status)});
   return {};
-}
-
-void Staged::hold(const std::shared_ptr<const Completion>& until, Flight& flight) {
-  for (Part& part : flight.parts) {
-    for (Block& block : part.blocks) held_.keep(until, std::move(block));
-  }
 }
 
 double Staged::resting_seconds() const {
@@ -243,12 +272,13 @@ std::vector<OperationPtr> Staged::take_all() {
   for (Flight& flight : flights_) {
     for (Part& part : flight.parts) {
       if (part.copied) device_->give_back(part.copied);
-      for (Block& block : part.blocks) {
-        if (known) {
-          held_.keep(both, std::move(block));
-        } else {
-          new Block(std::move(block));  // nobody can say when the device is done with it
-        }
+    }
+    for (Loaded& load : flight.loads) {
+      if (!load.block) continue;
+      if (known) {
+        held_.keep(both, std::move(load.block));
+      } else {
+        new Block(std::move(load.block));  // nobody can say when the device is done with it
       }
     }
     for (OperationPtr& op : flight.operations) {
