@@ -4,66 +4,10 @@
 #include <numeric>
 
 #include "contains.h"
-#include "engine/device/gpu.h"
+#include "engine/device/nccl.h"
 
 using namespace hvd;
 using namespace hvd::testing;
-
-namespace {
-
-using OnGpu = GpuProgram::Task;
-
-const bool four_gpus = ::setenv("SIMCUDA_DEVICES", "4", 1) == 0;
-
-// A function that the simulated NCCL exports besides NCCL's.
-template <class Function>
-Function of_nccl(const char* name) {
-  return reinterpret_cast<Function>(::dlsym(::dlopen(HVD_SIMULATED_DIR "/libnccl.so.2", RTLD_NOW | RTLD_LOCAL), name));
-}
-int nccl_kernels() { return of_nccl<int (*)()>("simnccl_kernels")(); }
-int living() { return of_nccl<int (*)()>("simnccl_living")(); }
-
-Given with_nccl(Layout layout) {
-  Given given{.layout = layout, .settings = crowded()};
-  given.settings.cuda_library = HVD_SIMULATED_DIR "/libcuda.so.1";
-  given.nccl = NcclOptions{};
-  given.nccl.library = HVD_SIMULATED_DIR "/libnccl.so.2";
-  return given;
-}
-
-std::vector<float> ramp(size_t n, int rank) {
-  std::vector<float> values(n);
-  for (size_t i = 0; i < n; ++i) values[i] = static_cast<float>((i % 100) + static_cast<size_t>(rank));
-  return values;
-}
-std::vector<float> summed(size_t n, int size) {
-  std::vector<float> values(n);
-  for (size_t i = 0; i < n; ++i) {
-    values[i] = static_cast<float>((i % 100) * static_cast<size_t>(size)) + static_cast<float>(size * (size - 1) / 2);
-  }
-  return values;
-}
-
-Request of_floats(Kind kind, const std::string& name, size_t n, ReduceOp op = ReduceOp::sum) {
-  Request q = Program::request(kind, name, {static_cast<int64_t>(n)}, DType::float32);
-  q.op = op;
-  return q;
-}
-
-// Operations until one goes by NCCL: its communicator takes a moment, in which they go by way of the host.
-void until_by_nccl(Program& p, GpuProgram& g) {
-  const int before = nccl_kernels();
-  for (int i = 0; i < 2000; ++i) {
-    OnGpu t = g.submit(of_floats(Kind::allreduce, "warm", 8), Program::bytes_of(ramp(8, p.rank)));
-    p.expect(g.values<float>(t) == summed(8, p.size), "warm " + std::to_string(i));
-    // All at once: whether one more is needed is the same question on all.
-    const int seen = p.sum("seen", nccl_kernels() > before + 5 * p.size);
-    if (seen == p.size) return;
-  }
-  p.expect(false, "nothing goes by NCCL");
-}
-
-}  // namespace
 
 TEST_CASE("once communicators are made, reductions and broadcasts go by NCCL, in order on every rank, with sets as well") {
   for (Layout layout : {Layout::one_node, Layout::pairs}) {

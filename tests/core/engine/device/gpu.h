@@ -183,4 +183,36 @@ class GpuProgram {
   Gpu gpu_;
 };
 
+using OnGpu = GpuProgram::Task;
+
+// What the driver is told before it is used first: four of them, one a rank.
+inline const bool four_gpus = ::setenv("SIMCUDA_DEVICES", "4", 1) == 0;
+
+inline Given on_gpus(Layout layout) {
+  Given given{.layout = layout, .settings = crowded(), .arena = 0};
+  given.settings.cuda_library = HVD_SIMULATED_DIR "/libcuda.so.1";
+  return given;
+}
+
+// ---- values -----------------------------------------------------------------------------------------------------------------
+inline std::vector<float> ramp(size_t n, int rank) {
+  std::vector<float> values(n);
+  for (size_t i = 0; i < n; ++i) values[i] = static_cast<float>((i % 1000) + static_cast<size_t>(rank));
+  return values;
+}
+
+// Sum over the ranks of ramp().
+inline std::vector<float> summed(size_t n, int size) {
+  std::vector<float> values(n);
+  for (size_t i = 0; i < n; ++i)
+    values[i] = static_cast<float>((i % 1000) * static_cast<size_t>(size)) + static_cast<float>(size * (size - 1) / 2);
+  return values;
+}
+
+inline Request of_floats(Kind kind, const std::string& name, size_t n, ReduceOp op = ReduceOp::sum) {
+  Request q = Program::request(kind, name, {static_cast<int64_t>(n)}, DType::float32);
+  q.op = op;
+  return q;
+}
+
 }  // namespace hvd::testing

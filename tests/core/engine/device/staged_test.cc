@@ -10,43 +10,6 @@
 using namespace hvd;
 using namespace hvd::testing;
 
-namespace {
-
-using OnGpu = GpuProgram::Task;
-
-Settings on_gpus() {
-  Settings s = crowded();
-  s.cuda_library = HVD_SIMULATED_DIR "/libcuda.so.1";
-  return s;
-}
-
-Given on_gpus(Layout layout) { return {.layout = layout, .settings = on_gpus(), .arena = 0}; }
-
-// Four of them, one a rank: what the driver is told before it is used first.
-const bool four_gpus = ::setenv("SIMCUDA_DEVICES", "4", 1) == 0;
-
-std::vector<float> ramp(size_t n, int rank) {
-  std::vector<float> values(n);
-  for (size_t i = 0; i < n; ++i) values[i] = static_cast<float>((i % 1000) + static_cast<size_t>(rank));
-  return values;
-}
-
-Request of_floats(Kind kind, const std::string& name, size_t n, ReduceOp op = ReduceOp::sum) {
-  Request q = Program::request(kind, name, {static_cast<int64_t>(n)}, DType::float32);
-  q.op = op;
-  return q;
-}
-
-// Sum over the ranks of ramp().
-std::vector<float> summed(size_t n, int size) {
-  std::vector<float> values(n);
-  for (size_t i = 0; i < n; ++i)
-    values[i] = static_cast<float>((i % 1000) * static_cast<size_t>(size)) + static_cast<float>(size * (size - 1) / 2);
-  return values;
-}
-
-}  // namespace
-
 TEST_CASE("the values that a stream writes after the call are reduced, at every size, in place and not") {
   for (Layout layout : kLayouts) {
     for (int size : {1, 2, 4}) {

@@ -1,0 +1,36 @@
+// The simulated NCCL, for tests of engines that use it.
+#pragma once
+#include "engine/device/gpu.h"
+
+namespace hvd::testing {
+
+// A function that the simulated NCCL exports besides NCCL's.
+template <class Function>
+Function of_nccl(const char* name) {
+  return reinterpret_cast<Function>(::dlsym(::dlopen(HVD_SIMULATED_DIR "/libnccl.so.2", RTLD_NOW | RTLD_LOCAL), name));
+}
+inline int nccl_kernels() { return of_nccl<int (*)()>("simnccl_kernels")(); }
+inline int living() { return of_nccl<int (*)()>("simnccl_living")(); }
+
+inline Given with_nccl(Layout layout) {
+  Given given{.layout = layout, .settings = crowded()};
+  given.settings.cuda_library = HVD_SIMULATED_DIR "/libcuda.so.1";
+  given.nccl = NcclOptions{};
+  given.nccl.library = HVD_SIMULATED_DIR "/libnccl.so.2";
+  return given;
+}
+
+// Operations until one goes by NCCL: its communicator takes a moment, in which they go by way of the host.
+inline void until_by_nccl(Program& p, GpuProgram& g) {
+  const int before = nccl_kernels();
+  for (int i = 0; i < 2000; ++i) {
+    OnGpu t = g.submit(of_floats(Kind::allreduce, "warm", 8), Program::bytes_of(ramp(8, p.rank)));
+    p.expect(g.values<float>(t) == summed(8, p.size), "warm " + std::to_string(i));
+    // All at once: whether one more is needed is the same question on all.
+    const int seen = p.sum("seen", nccl_kernels() > before + 5 * p.size);
+    if (seen == p.size) return;
+  }
+  p.expect(false, "nothing goes by NCCL");
+}
+
+}  // namespace hvd::testing
