@@ -16,7 +16,7 @@ from horovod.common.ops import Sum
 from horovod.common.process_sets import ProcessSet
 from horovod.torch.bucket_plan import Gradient, plan
 from horovod.torch.buckets import Bucket, Slot
-from horovod.torch.ops import handles
+from horovod.torch.ops import devices, handles
 from horovod.torch.ops.allreduce import submit
 from horovod.torch.ops.tensors import CODES
 
@@ -97,7 +97,7 @@ class Bucketing:
             and slot.group is None
             and slot.moves < _MOST_MOVES
             and p.dtype in CODES
-            and p.is_cpu
+            and (p.is_cpu or devices.accepts(p))
             and p.is_contiguous()
             and p.grad is not None
             and p.grad.dtype is p.dtype
@@ -175,7 +175,7 @@ class Bucketing:
             slots_of_bucket = [candidates[i][0] for i in members]
             # A name that no other operation can have: those begin with their kind.
             name = f"gradients.bucket.{slots_of_bucket[0].name}"
-            self._buckets.append(Bucket(name, slots_of_bucket, candidates[members[0]][1].dtype, face.job))
+            self._buckets.append(Bucket(name, slots_of_bucket, candidates[members[0]][1], face.job))
         self.changed()
 
     def _has_news(self, slots: Sequence[Slot], outcome: Sequence[int]) -> bool:

@@ -6,6 +6,9 @@ them has come, which takes one call; larger ones while they are still in the cac
 computed in memory that is in the cache, too. A bucket lies in shared memory where there is some: then the ranks of a
 host reduce it in place, each its slice of all, and nothing is copied any more.
 
+Gradients on a device have buckets there, in memory of PyTorch's. All are copied by one kernel when the last has come: a
+device has no cache that would tell early from late. Backward may have made them on several streams.
+
 Whatever a gradient is, the bucket can carry it: a tensor that the user has put in place of the view, a sparse or
 strided one, one of another dtype or device, one that is part of a graph (``create_graph``). Those of the last three
 kinds stay ``param.grad`` and get the result copied into them; the others are replaced by the view.
@@ -13,6 +16,7 @@ kinds stay ``param.grad`` and get the result copied into them; the others are re
 Every step looks at all gradients several times, so what has to be asked of each is asked in a ``map``.
 """
 
+import contextlib
 import sys
 from collections.abc import Callable, Sequence
 from operator import attrgetter, is_
@@ -21,6 +25,7 @@ from typing import Any
 import torch
 
 from horovod.torch.bucket_plan import Gradient, offsets
+from horovod.torch.ops import devices
 from horovod.torch.shared import shared_buffer
 
 # How many tensors share a storage. Where torch has no such function, tensors that the user made from a gradient and
@@ -92,7 +97,7 @@ class Slot:
 
     @property
     def shape(self) -> Gradient:
-        return Gradient(self.parameter.numel(), self.parameter.dtype)
+        return Gradient(self.parameter.numel(), self.parameter.dtype, self.parameter.device)
 
     @property
     def view(self) -> Any:
@@ -101,10 +106,11 @@ class Slot:
 
 
 class Bucket:
-    """The gradients of ``members``, all of one dtype."""
+    """The gradients of ``members``, all of one dtype and device."""
 
     __slots__ = (
         "_addresses",
+        "_device",
         "_dtype",
         "_memory_is_ours",
         "_parameters",
@@ -123,26 +129,31 @@ class Bucket:
         "outgrown",
         "partly_sent",
         "sent",
+        "streams",
         "versions",
         "views",
         "waiting_for",
     )
 
-    def __init__(self, name: str, members: Sequence[Slot], dtype: torch.dtype, job: Any) -> None:
-        """``name``: the operation's. ``job``: in which all ranks have this bucket."""
+    def __init__(self, name: str, members: Sequence[Slot], kind: Gradient, job: Any) -> None:
+        """``name``: the operation's. ``kind``: one with the members' dtype and device. ``job``: in which all ranks have
+        this bucket."""
         self.name = name
         self.members = list(members)
         self.job = job
         self.partly_sent = 0  # how many steps in a row some gradients of it were missing on all ranks
-        self.outgrown = False  # a parameter's dtype has changed since
-        self._dtype = dtype
+        self.outgrown = False  # a parameter's dtype or device has changed since
+        self._dtype = kind.dtype
+        self._device = kind.device
+        # On a device: those on which gradients have come.
+        self.streams = None if self._device.type == "cpu" else devices.Streams(self._device)
         self._parameters = [slot.parameter for slot in self.members]
         self._taken_from: dict[Slot, torch.Tensor] = {}  # gradients that are no views
         self._allocate()
         for place, slot in enumerate(self.members):
             slot.bucket = self
             slot.place = place
-            slot.at_once = slot.shape.nbytes > _AT_ONCE
+            slot.at_once = slot.shape.nbytes > _AT_ONCE and self.streams is None
             slot.settle()
         self.restart()
 
@@ -154,6 +165,8 @@ class Bucket:
         self.left_alone = False  # since it was gathered
         self._memory_is_ours = False
         self._taken_from.clear()
+        if self.streams is not None:
+            self.streams.forget()
         # The gradients as they came, later as they were submitted, with their versions: nobody is to change them.
         self.came: list[Any] = [None] * len(self.members)
         self.versions = [0] * len(self.members)
@@ -161,8 +174,11 @@ class Bucket:
 
     def _allocate(self) -> None:
         # Of the bucket's dtype, whatever a parameter's has become: this is not decided together with the other ranks.
-        starts, nbytes = offsets([Gradient(p.numel(), self._dtype) for p in self._parameters])
-        self.flat = shared_buffer(nbytes).view(self._dtype)
+        starts, nbytes = offsets([Gradient(p.numel(), self._dtype, self._device) for p in self._parameters])
+        if self.streams is None:
+            self.flat = shared_buffer(nbytes).view(self._dtype)
+        else:
+            self.flat = devices.zeros(nbytes // self._dtype.itemsize, self._dtype, self._device)
         self._addresses = [self.flat.data_ptr() + start for start in starts]
         self.views: list[torch.Tensor] = [self._view(place) for place in range(len(starts))]
         # Counted when nothing here has the storage but the tensors, and nothing has these but the list.
@@ -173,7 +189,7 @@ class Bucket:
     def _view(self, place: int) -> torch.Tensor:
         start = (self._addresses[place] - self.flat.data_ptr()) // self.flat.element_size()
         # Not view(): tensors of their own over the memory, whose changes autograd counts separately.
-        view = torch.empty(0, dtype=self._dtype)
+        view = self.flat.new_empty(0)
         return view.set_(self.flat.untyped_storage(), start, self._parameters[place].shape)
 
     # Are the views still where they were made? ``p.grad.data = ...``, which ``Module.to`` does, too, ``set_`` and
@@ -193,12 +209,11 @@ class Bucket:
         """Makes all gradients views of the bucket, if they are none yet; a parameter that has none gets one of zeros.
         ``left_alone``: nobody changes them from now on until they are reduced."""
         self.look_for_change()
-        if self.changed is None and self.waiting_for == 0:
-            whole = self._take_all()
-        else:
-            whole = False
-            for slot in self.members:
-                self.fill(slot)
+        with self.streams or contextlib.nullcontext():
+            whole = self.changed is None and self.waiting_for == 0 and self._take_all()
+            if self.changed is not None or self.waiting_for:
+                for slot in self.members:
+                    self.fill(slot)
         self.came = self.views.copy() if whole else list(map(_grad_of, self._parameters))
         self.left_alone = left_alone
         if not left_alone:
@@ -254,9 +269,9 @@ class Bucket:
         if not self._in_place(slot.place):
             self.views[slot.place] = self._view(slot.place)
         view = slot.view
-        if p.dtype is not view.dtype:
+        if p.dtype is not view.dtype or p.device != view.device:
             self.outgrown = True
-        if grad.requires_grad or grad.dtype is not view.dtype or not grad.is_cpu:
+        if grad.requires_grad or grad.dtype is not view.dtype or grad.device != view.device:
             self._taken_from[slot] = grad.detach()
             view.copy_(grad.detach())
             return

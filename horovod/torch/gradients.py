@@ -170,6 +170,8 @@ class GradientReducer:
             place = slot.place
             bucket.came[place] = grad = slot.parameter.grad
             bucket.versions[place] = grad._version  # type: ignore[union-attr]
+            if bucket.streams is not None:
+                bucket.streams.note()
             bucket.waiting_for -= 1
             if bucket.waiting_for == 0:
                 self.on_bucket(bucket)

@@ -70,6 +70,8 @@ class Hooks:
                 bucket, place = slot.bucket, slot.place
                 bucket.came[place] = grad
                 bucket.versions[place] = grad._version
+                if bucket.streams is not None:
+                    bucket.streams.note()
                 bucket.waiting_for -= 1
                 if bucket.waiting_for:
                     return

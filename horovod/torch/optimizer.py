@@ -72,11 +72,11 @@ def DistributedOptimizer(
     sparse again for SparseAdam, which takes no others.
 
     ``gradient_as_bucket_view``: from the second step on ``param.grad`` are views of buckets, memory that the ranks of a
-    host share, and one allreduce takes a whole bucket. True: gradients of all sizes; False: none; None (the default):
-    those of up to 256 KiB, since the copy of a large one into a bucket costs what it saves. All ranks must want it. Not
-    for sparse gradients, parameters that are not contiguous (channels last), ``groups``, and compression other than of
-    single numbers; these are reduced one by one. Anything may be assigned to ``param.grad``, and a gradient that the
-    program keeps over ``zero_grad()`` keeps its value.
+    host share, or of the GPU, and one allreduce takes a whole bucket. True: gradients of all sizes; False: none; None
+    (the default): those of up to 256 KiB, since the copy of a large one into a bucket costs what it saves. All ranks
+    must want it. Not for sparse gradients, parameters that are not contiguous (channels last), ``groups``, and
+    compression other than of single numbers; these are reduced one by one. Anything may be assigned to ``param.grad``,
+    and a gradient that the program keeps over ``zero_grad()`` keeps its value.
 
     Raises ValueError naming the argument; NotImplementedError for op=Adasum on other sets of ranks.
     """

@@ -86,6 +86,42 @@ def test_on_a_side_stream(cuda, size):
     cuda(size).run(on_a_side_stream)
 
 
+def on_several_streams():
+    """Layers whose gradients come on different streams share a bucket."""
+    model, alone = network(), network()
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), gradient_as_bucket_view=True
+    )
+    plain = torch.optim.SGD(alone.parameters(), lr=0.1)
+    streams = [torch.cuda.Stream(), torch.cuda.Stream()]
+    for step in range(20):
+        optimizer.zero_grad(set_to_none=step % 3 > 0)
+        plain.zero_grad()
+        x, here = batch(step, hvd.rank()), torch.cuda.current_stream()
+        for number, layer in enumerate(model):
+            side = streams[number % 2]
+            side.wait_stream(here)
+            with torch.cuda.stream(side):
+                torch.cuda._sleep(1_000_000)  # about half a millisecond
+                x.record_stream(side)
+                x = layer(x)
+            here = side
+        torch.cuda.current_stream().wait_stream(here)
+        x.square().mean().backward()
+        for rank in range(hvd.size()):
+            (alone(batch(step, rank)).square().mean() / hvd.size()).backward()
+        optimizer.step()
+        plain.step()
+    hvd.check_in_sync(model)
+    for p, q in zip(model.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_gradients_of_several_streams(cuda, size):
+    cuda(size).run(on_several_streams)
+
+
 def compressed(name):
     trained({"compression": getattr(hvd.Compression, name)}, steps=6)
 

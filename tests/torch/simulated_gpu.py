@@ -56,8 +56,20 @@ class Stream:
 
     def occupy(self, done: threading.Event) -> None:
         """Later work on the stream begins when ``done`` is set."""
-        ready = _READY(lambda _: int(done.is_set()))
-        work = _WORK(lambda _: None)
+        self._enqueue(_READY(lambda _: int(done.is_set())), _WORK(lambda _: None))
+
+    def later(self, before: Callable[[], None], tensor: torch.Tensor, new: torch.Tensor) -> None:
+        """Writes ``new`` into ``tensor`` when the stream comes to it, after ``before()``."""
+        with torch._C.DisableTorchFunctionSubclass(), torch._C._DisableTorchDispatch():
+            to = torch.Tensor.data_ptr(tensor)
+
+        def write(_: Any) -> None:
+            before()
+            ctypes.memmove(to, new.data_ptr(), new.nbytes)
+
+        self._enqueue(ctypes.cast(None, _READY), _WORK(write))
+
+    def _enqueue(self, ready: Any, work: Any) -> None:
         self._driver.kept.append((ready, work))
         self._driver.library.simcuda_enqueue(self.handle, work, None, ready)
 
@@ -132,6 +144,9 @@ class Adapter:
 
     def current_stream(self, device: torch.device) -> int:
         return self.driver.stream.cuda_stream
+
+    def stream(self, device: torch.device) -> Stream:
+        return self.driver.stream
 
     def empty(self, shape: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         return empty(shape, dtype)
@@ -339,12 +354,6 @@ def present() -> Iterator[None]:
     finally:
         common.amp_definitely_not_available = before
         torch.__future__.set_overwrite_module_params_on_conversion(False)
-
-
-def run(function: Callable[..., Any], *args: Any) -> Any:
-    """``function(*args)`` where this device is present."""
-    with present():
-        return function(*args)
 
 
 def empty(shape: Any, dtype: torch.dtype = torch.float32) -> OnGpu:

@@ -15,25 +15,6 @@ import horovod.torch as hvd
 from horovod.common.exceptions import OutOfSyncError
 from tests.gpu import test_training as training
 
-
-def with_gpu(function, *args):
-    from tests.torch import simulated_gpu
-
-    with simulated_gpu.present():
-        return function(*args)
-
-
-@pytest.fixture
-def gpus(pool, simulated_cuda):
-    """gpus(size, **environment)(function, *args): on ranks with a simulated GPU each."""
-
-    def of(size, **environment):
-        ranks = pool(size, HOROVOD_CUDA_LIBRARY=str(simulated_cuda), **environment)
-        return lambda function, *args: ranks.run(with_gpu, function, *args, timeout=60.0)
-
-    return of
-
-
 CASES = {
     **{case: (training.equal_to_one_process, *training.OPTIONS[case]) for case in training.OPTIONS},
     **{name: (training.compressed, name) for name in ("fp16", "bf16", "wire_fp16", "wire_bf16", "wire_int8")},
@@ -49,8 +30,8 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_as_on_a_real_one(gpus, case):
-    gpus(2)(*CASES[case])
+def test_as_on_a_real_one(gpu_ranks, case):
+    gpu_ranks(2)(*CASES[case])
 
 
 def steps(optimizer, net, count, first=0):
@@ -97,8 +78,8 @@ def more_options():
     return len(results)
 
 
-def test_more_options(gpus):
-    assert gpus(2, HOROVOD_DYNAMIC_PROCESS_SETS="1")(more_options) == [4, 4]
+def test_more_options(gpu_ranks):
+    assert gpu_ranks(2, HOROVOD_DYNAMIC_PROCESS_SETS="1")(more_options) == [4, 4]
 
 
 def uneven():
@@ -113,8 +94,8 @@ def uneven():
         hvd.check_in_sync(net)
 
 
-def test_ranks_with_different_numbers_of_steps(gpus):
-    gpus(2)(uneven)
+def test_ranks_with_different_numbers_of_steps(gpu_ranks):
+    gpu_ranks(2)(uneven)
 
 
 def side_streams():
@@ -145,8 +126,8 @@ def side_streams():
         hvd.check_in_sync(net)
 
 
-def test_on_other_streams(gpus):
-    gpus(2)(side_streams)
+def test_on_other_streams(gpu_ranks):
+    gpu_ranks(2)(side_streams)
 
 
 def captured():
@@ -165,5 +146,5 @@ def captured():
     assert values(hvd.synchronize(kept)).tolist() == [float(hvd.size())] * 4
 
 
-def test_capture_into_a_graph(gpus):
-    gpus(2)(captured)
+def test_capture_into_a_graph(gpu_ranks):
+    gpu_ranks(2)(captured)

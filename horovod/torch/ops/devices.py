@@ -28,6 +28,9 @@ class Adapter(Protocol):
     def current_stream(self, device: torch.device) -> int:
         """The handle of this thread's current stream."""
 
+    def stream(self, device: torch.device) -> Any:
+        """This thread's current stream: an object with ``wait_stream(another)``."""
+
     def empty(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """A tensor that the current stream may use."""
 
@@ -39,6 +42,9 @@ class Cuda:
 
     def current_stream(self, device: torch.device) -> int:
         return torch.cuda.current_stream(device).cuda_stream
+
+    def stream(self, device: torch.device) -> Any:
+        return torch.cuda.current_stream(device)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, device=device)
@@ -133,6 +139,46 @@ def sender(tensor: torch.Tensor, *others: torch.Tensor | None) -> Callable[..., 
         return DeviceWork(work, adapter, device, stream, tensors)
 
     return submit
+
+
+class Streams:
+    """Streams on which tensors are made that one operation is to use. As a context: in it the current stream may use
+    them, since it waits for the others; and these wait for what it has done, so that memory which is freed meanwhile is
+    not used again too early on the stream that it was made for."""
+
+    __slots__ = ("_adapter", "_device", "_noted")
+
+    def __init__(self, device: torch.device) -> None:
+        self._adapter = ADAPTERS[device.type]
+        self._device = device
+        self._noted: dict[int, Any] = {}
+
+    def note(self) -> None:
+        """Something has been made on the current one."""
+        handle = self._adapter.current_stream(self._device)
+        if handle not in self._noted:
+            self._noted[handle] = self._adapter.stream(self._device)
+
+    def forget(self) -> None:
+        """Starts anew."""
+        self._noted.clear()
+
+    def _others(self) -> list[Any]:
+        handle = self._adapter.current_stream(self._device)
+        return [stream for noted, stream in self._noted.items() if noted != handle]
+
+    def __enter__(self) -> None:
+        for other in self._others():
+            self._adapter.stream(self._device).wait_stream(other)
+
+    def __exit__(self, *_: object) -> None:
+        for other in self._others():
+            other.wait_stream(self._adapter.stream(self._device))
+
+
+def zeros(count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A vector on the device, for the current stream."""
+    return ADAPTERS[device.type].empty((count,), dtype, device).zero_()
 
 
 def forget_all() -> None:

@@ -1,0 +1,197 @@
+"""Gradients on a simulated GPU that are views of buckets there."""
+
+import time
+
+import torch
+
+import horovod.torch as hvd
+from tests.gpu import test_training as training
+from tests.torch.bucketed import buckets, in_buckets, wrap
+
+
+def bits(tensor):
+    return tensor.detach().cpu().flatten().view(torch.int32).tolist()
+
+
+def one_step(net, optimizer, number, set_to_none=True, passes=1):
+    optimizer.zero_grad(set_to_none=set_to_none)
+    for i in range(passes):
+        net(training.batch(number * passes + i, hvd.rank())).square().mean().backward()
+    optimizer.step()
+
+
+def layout():
+    from tests.torch.simulated_gpu import OnGpu
+
+    net = training.network()
+    optimizer = wrap(net, gradient_as_bucket_view=None)
+    one_step(net, optimizer, 0)
+    assert not buckets(optimizer) or all(
+        p.grad.data_ptr() != buckets(optimizer)[0].flat.data_ptr() for p in net.parameters()
+    )
+    (bucket,) = buckets(optimizer)
+    assert isinstance(bucket.flat, OnGpu)
+    for number in range(1, 5):
+        one_step(net, optimizer, number, set_to_none=number % 2 == 0)
+        assert buckets(optimizer) == [bucket]
+        end = bucket.flat.data_ptr()
+        assert end % 256 == 0
+        for slot in bucket.members:
+            grad = slot.parameter.grad
+            assert isinstance(grad, OnGpu)
+            assert grad.data_ptr() % 256 == 0
+            assert grad.data_ptr() >= end
+            end = grad.data_ptr() + grad.nbytes
+        assert end <= bucket.flat.data_ptr() + bucket.flat.nbytes
+    assert len(in_buckets(optimizer)) == 6
+    kept = net[0].weight.grad
+    before = bits(kept)
+    one_step(net, optimizer, 5)  # what the program keeps stays as it is
+    assert bits(kept) == before
+    assert bits(net[0].weight.grad) != before
+    one_step(net, optimizer, 6)
+    hvd.check_in_sync(net, optimizer)
+
+
+def same_bits(options):
+    results = []
+    for wanted in (False, True):
+        net = training.network()
+        optimizer = wrap(net, gradient_as_bucket_view=wanted, **options)
+        passes = options.get("backward_passes_per_step", 1)
+        for number in range(5):
+            one_step(net, optimizer, number, number % 2 == 0, passes)
+        assert bool(buckets(optimizer)) == wanted
+        results.append([bits(t) for p in net.parameters() for t in (p, p.grad)])
+    assert results[0] == results[1]
+
+
+def all_the_same():
+    for options in (
+        {},
+        {"op": hvd.Sum},
+        {"backward_passes_per_step": 2},
+        {"gradient_predivide_factor": 2.0},
+        {"compression": hvd.Compression.bf16},
+        {"compression": hvd.Compression.wire_fp16},
+    ):
+        same_bits(options)
+
+
+def mixed():
+    """A model on both sides has buckets on both; what cannot share one goes alone."""
+    torch.manual_seed(5)
+    net = torch.nn.ModuleDict(
+        {
+            "table": torch.nn.Embedding(8, 4, sparse=True).to("cuda"),
+            "here": torch.nn.Linear(6, 4),
+            "line": torch.nn.Linear(4, 4).to("cuda"),
+            "turned": torch.nn.Conv2d(4, 4, 3).to(memory_format=torch.channels_last).to("cuda"),
+            "more": torch.nn.Linear(4, 4).to("cuda"),
+        }
+    )
+    optimizer = wrap(net)
+    for number in range(5):
+        optimizer.zero_grad()
+        x = net["here"](torch.full((2, 6), float(number + hvd.rank()))).to("cuda")
+        x = net["line"](x) + net["table"](torch.tensor([hvd.rank(), 7]).to("cuda"))
+        if number < 3 or hvd.rank() == 0:  # on one rank only: the other one has zeros
+            x = net["more"](x)
+        x.square().sum().backward()
+        optimizer.step()
+    together = [{slot.name.split("#")[0] for slot in bucket.members} for bucket in buckets(optimizer)]
+    assert {"here.weight", "here.bias"} in together
+    assert {name for names in together for name in names if not name.startswith("here")} == {
+        "line.weight",
+        "line.bias",
+        "more.weight",
+        "more.bias",
+    }
+    assert net["table"].weight.grad.is_sparse
+    hvd.check_in_sync(net)
+
+
+def test_buckets_on_a_gpu(gpu_ranks):
+    job = gpu_ranks(2)
+    for part in (layout, all_the_same, mixed):
+        job(part)
+
+
+def several_streams():
+    """Gradients are written late, on two streams by turns; the bucket is filled on a third one."""
+    from tests.torch.simulated_gpu import Stream, adapter, values
+
+    driver = adapter().driver
+    first = driver.stream
+    streams = [Stream(driver), Stream(driver)]
+    net, twin = training.network(), training.network()
+    wanted = False
+
+    def comes_late(p):
+        if not wanted:
+            return
+        driver.stream = streams[len(came) % 2]
+        came.append(p)
+        right = values(p.grad)
+        with torch.no_grad():
+            p.grad.fill_(-1e6)
+        driver.stream.later(lambda: time.sleep(0.02), p.grad, right)
+
+    def goes_on(p):
+        driver.stream = first
+
+    for p in net.parameters():
+        p.register_post_accumulate_grad_hook(comes_late)
+    optimizer, alone = wrap(net), wrap(twin, gradient_as_bucket_view=False)
+    for p in net.parameters():
+        p.register_post_accumulate_grad_hook(goes_on)
+    for number in range(4):
+        came = []
+        wanted = number >= 2
+        one_step(twin, alone, number)
+        optimizer.zero_grad()
+        net(training.batch(number, hvd.rank())).square().mean().backward()
+        optimizer.step()
+        assert len(came) == (6 if wanted else 0)
+        for p, q in zip(net.parameters(), twin.parameters(), strict=True):
+            assert bits(p) == bits(q), number
+    assert len(in_buckets(optimizer)) == 6
+
+
+def test_gradients_of_several_streams(gpu_ranks):
+    gpu_ranks(2)(several_streams)
+
+
+def test_streams_wait_for_each_other():
+    from horovod.torch.ops import devices
+
+    class Stream:
+        def __init__(self, number):
+            self.number, self.waits = number, []
+
+        def wait_stream(self, other):
+            self.waits.append(other.number)
+
+    class Adapter:
+        def current_stream(self, device):
+            return here.number
+
+        def stream(self, device):
+            return here
+
+    streams = [Stream(n) for n in range(3)]
+    before, devices.ADAPTERS["cuda"] = devices.ADAPTERS["cuda"], Adapter()
+    try:
+        noted = devices.Streams(torch.device("cuda"))
+        for number in (0, 1, 1, 2):
+            here = streams[number]
+            noted.note()
+        with noted:
+            assert [s.waits for s in streams] == [[], [], [0, 1]]
+        assert [s.waits for s in streams] == [[2], [2], [0, 1]]
+        noted.forget()
+        with noted:
+            pass
+        assert [s.waits for s in streams] == [[2], [2], [0, 1]]
+    finally:
+        devices.ADAPTERS["cuda"] = before
