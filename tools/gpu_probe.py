@@ -4,28 +4,26 @@ to others.
 
     python tools/gpu_probe.py [--driver libcuda.so.1] [--megabytes 256] [--json probe.json]
 
-Needs nothing but Python. Each part runs in a process of its own with a deadline: one that fails or hangs is named, and
-the others go on. Ends with 1 when CUDA does not start or a part that has to work failed.
+Needs nothing but Python, and gpu_probe_driver.py and gpu_probe_machine.py beside it. Each part runs in a process of
+its own with a deadline: one that fails or hangs is named, and the others go on. Ends with 1 when CUDA does not start or
+a part that has to work failed.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
-import glob
-import importlib.metadata
 import json
 import os
-import platform
-import shutil
-import statistics
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
+
+from gpu_probe_driver import Cuda, CudaError, microseconds
+from gpu_probe_machine import machine
 
 ATTRIBUTES = {
     "multiprocessors": 16,
@@ -39,78 +37,6 @@ ATTRIBUTES = {
     "stream values of 64 bits": 122,
     "events between processes": 125,
 }
-NOT_YET = 600
-
-
-class CudaError(Exception):
-    pass
-
-
-class Cuda:
-    """The driver, with the primary context of the first GPU current here."""
-
-    def __init__(self, path: str) -> None:
-        self.library = ctypes.CDLL(path)
-        self.call("cuInit", ctypes.c_uint(0))
-        self.device, self.context = ctypes.c_int(), ctypes.c_void_p()
-        self.call("cuDeviceGet", ctypes.byref(self.device), ctypes.c_int(0))
-        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), self.device)
-        self.call("cuCtxPushCurrent_v2", self.context)
-
-    def call(self, name: str, *arguments: Any) -> None:
-        code = getattr(self.library, name)(*arguments)
-        if code:
-            raise CudaError(f"{name} gave {code}")
-
-    def allocate(self, size: int) -> ctypes.c_uint64:
-        address = ctypes.c_uint64()
-        self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
-        return address
-
-    def pinned(self, size: int) -> ctypes.c_void_p:
-        address = ctypes.c_void_p()
-        self.call("cuMemAllocHost_v2", ctypes.byref(address), ctypes.c_size_t(size))
-        return address
-
-    def stream(self) -> ctypes.c_void_p:
-        stream = ctypes.c_void_p()
-        self.call("cuStreamCreateWithPriority", ctypes.byref(stream), ctypes.c_uint(1), ctypes.c_int(0))
-        return stream
-
-    def event(self, flags: int = 2) -> ctypes.c_void_p:
-        event = ctypes.c_void_p()
-        self.call("cuEventCreate", ctypes.byref(event), ctypes.c_uint(flags))
-        return event
-
-    def wait(self, *streams: ctypes.c_void_p, seconds: float = 20.0) -> None:
-        """Until they have come to their ends."""
-        deadline = time.monotonic() + seconds
-        for stream in streams:
-            event = self.event()
-            self.call("cuEventRecord", event, stream)
-            while (code := self.library.cuEventQuery(event)) == NOT_YET:
-                if time.monotonic() > deadline:
-                    raise CudaError(f"a stream has not come to its end within {seconds:g} s")
-            if code:
-                raise CudaError(f"cuEventQuery gave {code}")
-
-    def up(self, to: ctypes.c_uint64, host: Any, size: int, stream: ctypes.c_void_p) -> None:
-        self.call("cuMemcpyHtoDAsync_v2", to, host, ctypes.c_size_t(size), stream)
-
-    def down(self, host: Any, source: ctypes.c_uint64, size: int, stream: ctypes.c_void_p) -> None:
-        self.call("cuMemcpyDtoHAsync_v2", host, source, ctypes.c_size_t(size), stream)
-
-
-def microseconds(run: Callable[[], Any], times: int = 300) -> float:
-    """The median of single calls."""
-    taken = []
-    for _ in range(times):
-        start = time.perf_counter()
-        run()
-        taken.append(time.perf_counter() - start)
-    return round(1e6 * statistics.median(taken), 2)
-
-
 # -- parts, each a process ------------------------------------------------------------------------------------------
 
 
@@ -370,86 +296,6 @@ PARTS: dict[str, Callable[[str, int], Any]] = {
 }
 PEERS = {"memory peer": part_memory_peer, "events peer": part_events_peer, "values peer": part_values_peer}
 NEEDED = ("device", "copies, GB/s", "calls, us")
-
-
-# -- the machine, without CUDA ---------------------------------------------------------------------------------------
-
-
-def first_line(*command: str) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"{type(error).__name__}"
-    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-    if done.returncode:
-        return f"ended with {done.returncode}: {(lines or ['nothing was said'])[-1]}"
-    return (lines or [""])[0]
-
-
-def version_of(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "not there"
-
-
-def runtime() -> str:
-    release = platform.release()
-    if "-fc" in release or "firecracker" in release:
-        return "Firecracker"
-    if "gvisor" in Path("/proc/version").read_text().lower() or release.startswith("4.4.0"):
-        return "gVisor"
-    return "unknown"
-
-
-def nccl() -> dict[str, Any]:
-    paths = [path for folder in sys.path for path in glob.glob(f"{folder or '.'}/nvidia/nccl/lib/libnccl.so.2")]
-    program = (
-        "import ctypes,sys; v=ctypes.c_int(); ctypes.CDLL(sys.argv[1]).ncclGetVersion(ctypes.byref(v)); print(v.value)"
-    )
-    path = paths[0] if paths else "libnccl.so.2"
-    return {"path": path, "version": first_line(sys.executable, "-c", program, path)}
-
-
-def machine() -> dict[str, Any]:
-    tools = {
-        name: shutil.which(name) or "" for name in ("nvcc", "compute-sanitizer", "cmake", "ninja", "g++", "nvidia-smi")
-    }
-    memory = os.statvfs("/dev/shm")
-    return {
-        "kernel": platform.release(),
-        "runtime": runtime(),
-        "CPUs": len(os.sched_getaffinity(0)),
-        "user": os.getuid(),
-        "/dev/shm, MiB": memory.f_bsize * memory.f_bavail >> 20,
-        "Python": f"{platform.python_version()} ({sys.executable})",
-        "packages": {
-            name: version_of(name)
-            for name in (
-                "torch",
-                "jax",
-                "cupy-cuda13x",
-                "nvidia-nccl-cu13",
-                "numpy",
-                "nanobind",
-                "scikit-build-core",
-                "pip",
-            )
-        },
-        "tools": tools,
-        "g++": first_line("g++", "--version"),
-        "nvidia-smi": first_line(
-            "nvidia-smi",
-            "--query-gpu=name,driver_version,memory.total,compute_mode,mig.mode.current",
-            "--format=csv,noheader",
-        ),
-        "NCCL": nccl(),
-        "environment": {
-            name: value
-            for name, value in os.environ.items()
-            if name.startswith(("CUDA", "NCCL", "LD_LIBRARY", "NVIDIA"))
-        },
-    }
 
 
 def run_part(name: str, path: str, megabytes: int, seconds: float) -> Any:

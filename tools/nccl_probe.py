@@ -3,8 +3,8 @@ an allreduce takes, and how a rank gets free when the other one has died.
 
     python tools/nccl_probe.py [--driver libcuda.so.1] [--nccl PATH] [--json nccl.json]
 
-Needs nothing but Python, and tools/gpu_probe.py beside it. Its times are those of two processes that take turns. Ends
-with 1 when something is wrong or hangs.
+Needs nothing but Python, and tools/gpu_probe.py with its parts beside it. Its times are those of two processes that
+take turns. Ends with 1 when something is wrong or hangs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ import threading
 import time
 from typing import Any
 
-from gpu_probe import NOT_YET, Cuda, nccl, say
+from gpu_probe import say
+from gpu_probe_driver import NOT_YET, Cuda
+from gpu_probe_machine import nccl
 
 FLOAT32, SUM = 7, 0
 RANKS = 2
