@@ -4,6 +4,6 @@ Nothing here raises because something is missing: that there is no GPU is an ans
 NCCL into the process that asks, since the first copy in a process is the one that a framework gets later.
 
 ``nvml`` asks NVIDIA's management library; ``libraries`` finds CUDA's driver, NCCL and NVTX, ``versions`` says which
-version one is; ``affinity`` tells what is near a GPU (pure, but for reading /sys); ``visible`` and ``sharing`` decide
-who gets which GPU, and say so (pure); ``operations`` reads who is to carry GPU tensors (pure).
+version one is; ``affinity`` tells what is near a GPU (pure, but for reading /sys); ``visible`` decides who gets
+which GPU (pure); ``operations`` reads who is to carry GPU tensors (pure).
 """
