@@ -7,7 +7,7 @@ rank 0 says it in ``init``.
 from collections.abc import Mapping
 
 from horovod.common.contract.setting import Setting, is_word
-from horovod.common.contract.settings import TABLE
+from horovod.common.contract.settings import BY_NAME, TABLE
 
 _OPERATIONS = "HOROVOD_CPU_OPERATIONS"
 _GPU_OPERATIONS = (
@@ -18,6 +18,14 @@ _GPU_OPERATIONS = (
     "HOROVOD_GPU_ALLTOALL",
     "HOROVOD_GPU_REDUCESCATTER",
 )
+
+# To what is so instead.
+_BY_LAUNCHER = {
+    "HOROVOD_GPUS_PER_WORKER": "each process sees all GPUs, or those that its launcher gives it, as srun "
+    "--gpus-per-task does; torch.cuda.set_device(hvd.local_rank()) takes one for each",
+    "HOROVOD_GPU_AFFINITY": "each process runs on the CPUs that its launcher gives it, as srun --cpu-bind and mpirun "
+    "--bind-to do",
+}
 
 
 def notices(given: Mapping[str, str]) -> dict[str, str]:
@@ -35,6 +43,18 @@ def notices(given: Mapping[str, str]) -> dict[str, str]:
 def sentences(environ: Mapping[str, str]) -> list[str]:
     """The same as sentences about variables of the environment."""
     return [f"{name} is {environ[name]!r}, but {text}" for name, text in notices(environ).items()]
+
+
+def unheard(environ: Mapping[str, str]) -> list[str]:
+    """Sentences about variables that only ``horovodrun`` acts upon, in a job that it has not started. Raises ValueError
+    naming variable, value and what is accepted."""
+    given = [BY_NAME[name] for name in _BY_LAUNCHER if environ.get(name, "").strip()]
+    return [
+        f"{setting.name} is {environ[setting.name]!r}, but only horovodrun acts upon it, and it has not started this "
+        f"job: {_BY_LAUNCHER[setting.name]}"
+        for setting in given
+        if setting.parse(environ[setting.name].strip()) != setting.default
+    ]
 
 
 def _of(setting: Setting, text: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from horovod.common.contract import reports
 from horovod.common.contract.debugging import patient
 from horovod.common.contract.log import make_sink
-from horovod.common.contract.notices import sentences
+from horovod.common.contract.notices import sentences, unheard
 from horovod.common.contract.settings import LOG_LEVELS, Settings
 from horovod.common.contract.worker_env import WorkerEnv
 from horovod.common.job import Job
@@ -36,7 +36,7 @@ def start(
     if env.rank == 0 and env.rendezvous_addr is None:  # else horovodrun has said it
         sink = make_sink(env.rank, settings.flag("HOROVOD_LOG_HIDE_TIME"))
         if LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL")) <= LOG_LEVELS.index("warning"):
-            for text in sentences(os.environ):
+            for text in [*sentences(os.environ), *unheard(os.environ)]:
                 sink(LOG_LEVELS.index("warning"), text)
     dynamic = dynamic or settings.flag("HOROVOD_DYNAMIC_PROCESS_SETS")
     if members is not None and (env.rank not in members or members[-1] >= env.size):

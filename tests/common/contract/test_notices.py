@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from horovod.common.contract.notices import notices, sentences
+from horovod.common.contract.notices import notices, sentences, unheard
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,24 @@ def test_notices(environ, words):
     assert list(notices(environ)) == list(environ)[: len(told)]
     assert len(told) == (1 if words else 0), told
     assert all(re.search(words, text) for text in told), told
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({}, ""),
+        ({"HOROVOD_GPUS_PER_WORKER": "0", "HOROVOD_GPU_AFFINITY": ""}, ""),
+        (
+            {"HOROVOD_GPUS_PER_WORKER": "1"},
+            "HOROVOD_GPUS_PER_WORKER is '1', but only horovodrun acts upon it, and it has not started this job: each",
+        ),
+        ({"HOROVOD_GPU_AFFINITY": "1"}, "HOROVOD_GPU_AFFINITY is '1', but only horovodrun acts upon it"),
+    ],
+)
+def test_what_only_the_launcher_acts_upon(environ, words):
+    told = unheard(environ)
+    assert len(told) == (1 if words else 0), told
+    assert all(text.startswith(words) for text in told), told
 
 
 def test_a_bad_value_is_still_an_error():
