@@ -64,6 +64,24 @@ Event* new_event(Context* context, unsigned flags, std::shared_ptr<EventState> s
   return event;
 }
 
+namespace {
+
+// For a call about whether an event is done, which a capture may forbid; null: call.error says why.
+Event* event_to_ask(Call& call, CUevent handle) {
+  if (call.error) return nullptr;
+  Event* event = find_event(handle, call.error);
+  if (!event) return nullptr;
+  check_exporter(*event, call.name);
+  if (event->captured) {
+    if (!event->captured->ended) spoil(*event->captured);
+    call.error = kCapturedEvent;
+  } else {
+    call.error = unsafe_call(call.name);
+  }
+  return call.error ? nullptr : event;
+}
+
+}  // namespace
 }  // namespace simcuda
 
 using namespace simcuda;
@@ -153,15 +171,8 @@ int cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned flags) {
 
 int cuEventQuery(CUevent handle) {
   Call call("cuEventQuery", kNeedsContext);
-  if (call.error) return call.error;
-  Event* event = find_event(handle, call.error);
+  Event* event = event_to_ask(call, handle);
   if (!event) return call.error;
-  check_exporter(*event, call.name);
-  if (event->captured) {
-    if (!event->captured->ended) spoil(*event->captured);
-    return kCapturedEvent;
-  }
-  if (int error = unsafe_call(call.name)) return error;
   const uint64_t record = event->state->recorded;
   if (!event->state->is_done(record)) return kNotReady;
   if (record) event->learn(record, host_clock());
@@ -170,15 +181,8 @@ int cuEventQuery(CUevent handle) {
 
 int cuEventSynchronize(CUevent handle) {
   Call call("cuEventSynchronize", kNeedsContext);
-  if (call.error) return call.error;
-  Event* event = find_event(handle, call.error);
+  Event* event = event_to_ask(call, handle);
   if (!event) return call.error;
-  check_exporter(*event, call.name);
-  if (event->captured) {
-    if (!event->captured->ended) spoil(*event->captured);
-    return kCapturedEvent;
-  }
-  if (int error = unsafe_call(call.name)) return error;
   const uint64_t record = event->state->recorded;
   if (int error = call.wait([&] { return event->state->is_done(record); })) return error;
   if (record) event->learn(record, host_clock());
