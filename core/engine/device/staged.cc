@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "engine/device/host_part.h"
 #include "engine/execute.h"
 
 namespace hvd {
@@ -41,8 +42,7 @@ Status Staged::start(const Response& r, const Comm& comm, std::vector<OperationP
   Status status = turn.status();
   if (status.ok()) status = open();
   if (!status.ok()) return status.with(device_->description());
-  const uint64_t number = ++flights_begun_;
-  for (const OperationPtr& op : flight.operations) op->on_device->carried.store(number, std::memory_order_relaxed);
+  flight.carrier = new_carrier(flight.operations);
   // Several operations without a name may be under way under the one that they had when a schedule was made.
   const bool unnamed = flight.operations.front()->request.unnamed;
   const std::string suffix = unnamed ? "/staged." + std::to_string(begun_[r.set]) : "/staged";
@@ -75,21 +75,10 @@ Staged::Part& Staged::add_part(Request request, const Operation& op, std::string
   part.load = flight->loads.size() - 1;
   ++flight->loads.back().end;
   ++flight->loads.back().open;
-  part.host = std::make_shared<Operation>();
-  Operation& host = *part.host;
-  host.request = std::move(request);
-  Request& q = host.request;
-  q.name = std::move(name);
-  q.device = DeviceKind::host;
-  q.group.clear();
-  q.group_size = 0;
-  q.unnamed = false;
-  // It belongs to the program's operation, whatever the program has waited for until the data are there; other windows come later.
+  // Other windows come later.
   constexpr uint64_t kWeak = (uint64_t{1} << kWeakFenceBits) - 1;
-  q.fence = (op.request.fence & ~kWeak) | (window_ & kWeak);
-  host.carries = flights_begun_;
-  host.awaited = true;                      // announced at once: it waits already
-  host.on_done = [](Operation&, void*) {};  // nobody will come and wait, see Lookout
+  request.fence = (op.request.fence & ~kWeak) | (window_ & kWeak);
+  part.host = host_part(std::move(request), std::move(name), flight->carrier);
   return part;
 }
 
@@ -214,10 +203,7 @@ Status Staged::look(Flight& flight, bool* moved, bool* copying) {
         part.copied = nullptr;
       }
       part.submitted = true;
-      bool wake = false;
-      observers_->stamp(*part.host);
-      observers_->tell_submission(&Observer::submitted, *part.host);
-      if (Status s = submissions_->submit(part.host, &wake); !s.ok()) part.host->complete(std::move(s));
+      submit_host_part(part.host, submissions_, *observers_);
       *moved = true;
     } else if (!part.launched && part.host->done()) {
       HVD_RETURN_IF_ERROR(launch(flight, part));
@@ -255,11 +241,7 @@ Status Staged::settle(Flight& flight, std::vector<Done>* done) {
   return {};
 }
 
-double Staged::resting_seconds() const {
-  constexpr double kLeast = 50e-6, kMost = 1e-3;
-  const double age = std::chrono::duration<double>(Clock::now() - flights_.front().begun).count();
-  return std::clamp(age / 8, kLeast, kMost);
-}
+double Staged::resting_seconds() const { return resting_seconds_after(flights_.front().begun); }
 
 std::vector<OperationPtr> Staged::take_all() {
   std::vector<OperationPtr> out;

@@ -93,6 +93,7 @@ class Staged {
     std::vector<Part> parts;
     std::vector<Loaded> loads;
     size_t brought = 0;  // loads
+    uint64_t carrier = 0;
     Status status;
     size_t open = 1;  // parts that are not launched; not 0 before it has begun
     Clock::time_point begun = Clock::now();
@@ -118,7 +119,6 @@ class Staged {
   Device::Stream down_ = nullptr, up_ = nullptr;  // to the host, and back
   std::deque<Flight> flights_;
   std::map<uint32_t, uint64_t> begun_;  // responses, by process set
-  uint64_t flights_begun_ = 0;
   uint64_t window_ = 0;  // parts of one window may be fused with one another: so many bytes as come at once
   size_t window_bytes_ = 0;
   Held held_;
