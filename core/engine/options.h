@@ -28,7 +28,7 @@ struct Settings {
   int spins = 2000;
   int cpu = -1;                          // core of the engine thread; -1: any
   std::string cuda_library = "libcuda.so.1";  // of the CUDA driver; looked for when the first tensor on a GPU comes
-  size_t staged_memory = 256u << 20;          // bytes of pinned memory that tensors of a device use at a time, see engine/device/staged.h
+  size_t staged_memory = 256u << 20;  // bytes of pinned memory that tensors of a device use at a time, see engine/device/staged.h
 };
 
 // Which operations NCCL may carry out, and where its library is, see nccl::Search.
@@ -42,11 +42,11 @@ struct NcclOptions {
 struct EngineOptions {
   int rank = 0;
   int size = 1;
-  std::vector<int> node_of;              // by rank; nodes are numbered in order of first appearance
-  std::vector<std::string> labels;       // by rank, for messages
-  std::shared_ptr<Segment> segment;      // the node's memory; made in process when null (alone on the node)
-  std::vector<int> event_fds;            // by local rank on my node; owned
-  std::unique_ptr<Link> parent;          // control links, see Control
+  std::vector<int> node_of;  // by rank; nodes are numbered in order of first appearance
+  std::vector<std::string> labels;  // by rank, for messages
+  std::shared_ptr<Segment> segment;  // the node's memory; made in process when null (alone on the node)
+  std::vector<int> event_fds;  // by local rank on my node; owned
+  std::unique_ptr<Link> parent;  // control links, see Control
   std::map<int, std::unique_ptr<Link>> children;
   std::map<int, std::unique_ptr<Link>> data;  // to ranks on other nodes
   std::unique_ptr<Backend> backend;
