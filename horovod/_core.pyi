@@ -322,6 +322,9 @@ class Engine:
     def stop_timeline(self, timeline: Timeline) -> None:
         """Brings what has been taken down to the file and closes it. May be repeated."""
 
+    def mark_ranges(self, library: str) -> None:
+        """From now on what is carried out is a range of NVTX, whose library that is. OSError when it cannot be used."""
+
     def mailbox(self, rank: int) -> Mailbox:
         """A new one, which gets what this rank hears from now on, until the job ends."""
 

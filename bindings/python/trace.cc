@@ -8,6 +8,7 @@
 #include "trace/answer.h"
 #include "trace/dump.h"
 #include "trace/mailbox.h"
+#include "trace/nvtx.h"
 #include "trace/process_state.h"
 #include "trace/recorder.h"
 #include "trace/steps.h"
@@ -228,6 +229,12 @@ void define_trace(nb::module_& m, nb::class_<PyEngine>& engine) {
       .def("start_timeline", &start_timeline, "path"_a, "host"_a = "", "mark_cycles"_a = false, "keep"_a = 0.0, "first_step"_a = -1,
            "end_step"_a = -1)
       .def("stop_timeline", &stop_timeline, "timeline"_a)
+      .def("mark_ranges",
+           [](PyEngine& self, const std::string& library) {
+    std::shared_ptr<NvtxRanges> ranges;
+    if (const Status s = NvtxRanges::open(library, &ranges); !s.ok()) raise_os_error(s);
+    self.live().observers().add(std::move(ranges));
+  }, "library"_a)
       .def("mailbox",
            [](PyEngine& self, int rank) {
     auto box = std::make_shared<Mailbox>(rank, rank == 0 ? speaker(self) : nullptr);

@@ -217,7 +217,9 @@ TABLE: Final = (
     Setting("HOROVOD_ENABLE_ASYNC_COMPLETION", "bool", True,
             "waiting for an operation on a GPU has the stream wait for the result, not the program; 0: the program "
             "waits as well", section=_GPU),
-    Setting("HOROVOD_DISABLE_NVTX_RANGES", "bool", False, "no NVTX ranges", later=True, section=_GPU),
+    Setting("HOROVOD_DISABLE_NVTX_RANGES", "bool", False,
+            "no ranges of NVTX around operations where a profiler of NVIDIA's has started the program",
+            section=_GPU),
     Setting("HOROVOD_ENABLE_XLA_OPS", "bool", False, "XLA kernel for HorovodAllreduce", later=True, section=_GPU),
     Setting("HOROVOD_ADASUM_MPI_CHUNK_SIZE", "int", 1 << 30, "bytes of a message in Adasum over MPI", low=1, later=True,
             section=_GPU),

@@ -11,6 +11,7 @@ from horovod.common.contract.log import warner
 from horovod.common.contract.settings import Settings
 from horovod.common.job import Job
 from horovod.common.steps import marks
+from horovod.common.telemetry import ranges
 from horovod.common.telemetry.door import Door
 from horovod.common.telemetry.hang import Hangs
 from horovod.common.telemetry.post import Post
@@ -49,6 +50,7 @@ class Telemetry:
         if job.local_rank == 0 and engine.report_dir:
             reports.prune(engine.report_dir)
         self._tell(self.timelines.begin())
+        self._tell(ranges.begin(engine, settings))
 
     def dump(self, directory: "str | os.PathLike[str] | None") -> str:
         """What the flight recorder has, in a file; its path. Raises OSError naming it and what is wrong, ValueError

@@ -1,0 +1,43 @@
+"""When ranges for NVIDIA's profilers are marked, and what is said where they cannot be."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from horovod.common.contract.settings import Settings
+from horovod.common.devices import libraries
+from horovod.common.telemetry import ranges
+
+PROFILED = {"NVTX_INJECTION64_PATH": "/opt/nsys/libToolsInjection64.so"}
+
+
+@pytest.fixture
+def library(monkeypatch):
+    monkeypatch.setattr(libraries, "nvtx", lambda environ: libraries.Library("/x/libnvtx3interop.so.1", "the system"))
+
+
+def begin(environ, marked, **settings):
+    engine = SimpleNamespace(mark_ranges=marked)
+    return ranges.begin(engine, Settings.from_environ(settings), environ)
+
+
+def test_where_a_profiler_listens(library):
+    marked = []
+    assert begin(PROFILED, marked.append) == ""
+    assert marked == ["/x/libnvtx3interop.so.1"]
+
+
+def test_not_without_one_nor_where_it_is_forbidden(library):
+    marked = []
+    assert begin({}, marked.append) == ""
+    assert begin(PROFILED, marked.append, HOROVOD_DISABLE_NVTX_RANGES="1") == ""
+    assert marked == []
+
+
+def test_what_is_wrong_is_said(library, monkeypatch):
+    def fails(path):
+        raise OSError(f"{path}: too short")
+
+    assert "NVTX_INJECTION64_PATH: /x/libnvtx3interop.so.1: too short" in begin(PROFILED, fails)
+    monkeypatch.setattr(libraries, "nvtx", lambda environ: libraries.Missing("there is none"))
+    assert begin(PROFILED, fails) == "no ranges for the profiler in NVTX_INJECTION64_PATH: there is none"
