@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
-#include <set>
 
 #include "engine/execute.h"
 #include "nccl/collectives.h"
@@ -11,17 +9,7 @@
 namespace hvd {
 namespace {
 
-constexpr double kEndWithin = 5;  // seconds for communicators to end
-constexpr double kAbortWithin = 2;
 constexpr size_t kAlignment = 256;
-
-// What a thread of NCCL's helper does around its calls: it needs the device's context. Lives as long as the process.
-struct Around {
-  std::shared_ptr<Device> device;
-  static inline thread_local int mode = 0;
-  static void enter(void* self) { (void)static_cast<Around*>(self)->device->enter(&mode); }
-  static void leave(void* self) { static_cast<Around*>(self)->device->leave(mode); }
-};
 
 // Kinds whose results have a size that the caller knew.
 bool fits(const Response& r) {
@@ -31,154 +19,17 @@ bool fits(const Response& r) {
 
 }  // namespace
 
-// What ranks of a set tell each other about their GPUs.
-struct ByNccl::Record {
-  uint8_t device = 0;  // has one
-  uint8_t wanted = 0;
-  uint8_t busy = 0;  // has communicators of other sets
-  uint8_t uuid[16] = {};
-  int32_t version = 0;  // of NCCL; 0: none
-  int32_t capability = 0;
-};
-
-Status ByNccl::say(Comm& comm, const void* mine, size_t bytes, std::vector<std::byte>* all) {
-  const std::vector<size_t> each(static_cast<size_t>(comm.size), bytes);
-  all->resize(bytes * each.size());
-  return host_->allgather(comm, static_cast<const std::byte*>(mine), all->data(), each);
-}
-
 Status ByNccl::asks(const Response& r, Comm& comm, const std::shared_ptr<Device>& device, bool* yes) {
   if (device && !device_) device_ = device;
-  Set& set = sets_[r.set];
-  if (set.state == State::unasked) HVD_RETURN_IF_ERROR(ask(&set, comm));
-  if (set.state == State::making) HVD_RETURN_IF_ERROR(hear_whether_made(&set, comm));
-  *yes = set.state == State::by_nccl && fits(r) && options_.kinds[static_cast<size_t>(r.kind)];
+  HVD_RETURN_IF_ERROR(sets_.find(r.set, comm, device, &set_));
+  *yes = set_ && fits(r) && kinds_[static_cast<size_t>(r.kind)];
   if (!*yes || r.kind == Kind::broadcast) return {};
-  const nccl::Reduction how = reduction(set, r, comm);
+  const nccl::Reduction how = reduction(*set_, r, comm);
   *yes = how.possible() && how.before.identity() && how.after.identity();
   return {};
 }
 
-void ByNccl::open() {
-  if (looked_ || !device_) return;
-  looked_ = true;
-  if (!options_.wanted()) return;
-  const nccl::Found found = nccl::find({options_.library, options_.candidates, device_->kind() == DeviceKind::hip});
-  library_ = found.library;
-  why_not_ = found.why_not;
-}
-
-Status ByNccl::ask(Set* set, Comm& comm) {
-  open();
-  Record mine;
-  if (device_) {
-    mine.device = 1;
-    const auto uuid = device_->uuid();
-    std::copy(uuid.begin(), uuid.end(), mine.uuid);
-    mine.capability = device_->capability();
-  }
-  mine.wanted = options_.wanted();
-  mine.busy = std::any_of(sets_.begin(), sets_.end(), [](const auto& other) { return other.second.communicator != nullptr; });
-  if (library_) mine.version = library_->version;
-  std::vector<std::byte> all;
-  HVD_RETURN_IF_ERROR(say(comm, &mine, sizeof mine, &all));
-  std::string why;
-  std::set<std::string> seen;
-  bool all_have_devices = true, all_want = true, busy = false;
-  set->capability = mine.capability;
-  for (int i = 0; i < comm.size; ++i) {
-    Record theirs;
-    std::memcpy(&theirs, all.data() + static_cast<size_t>(i) * sizeof theirs, sizeof theirs);
-    all_have_devices &= theirs.device != 0;
-    all_want &= theirs.wanted != 0;
-    busy |= theirs.busy != 0;
-    set->capability = std::min(set->capability, static_cast<int>(theirs.capability));
-    const std::string who = "rank " + std::to_string(comm.global_ranks[static_cast<size_t>(i)]);
-    if (!why.empty()) continue;
-    if (theirs.version == 0) {
-      why = who + " has no NCCL" + (i == comm.rank && !why_not_.empty() ? ": " + why_not_ : "");
-    } else if (theirs.version != mine.version && mine.version != 0) {
-      why = who + " has NCCL " + nccl::version_text(theirs.version) + ", rank " +
-            std::to_string(comm.global_ranks[static_cast<size_t>(comm.rank)]) + " " + nccl::version_text(mine.version) +
-            "; it needs the same on all";
-    } else if (!seen.emplace(reinterpret_cast<const char*>(theirs.uuid), sizeof theirs.uuid).second) {
-      why = who + " shares its GPU with another rank, which NCCL refuses";
-      if (comm.rank == 0 && log_) {
-        log_(LogLevel::warning,
-             who +
-                 " uses a GPU that another rank uses: they take turns on it, and NCCL is not used. If that is not meant, "
-                 "call torch.cuda.set_device(hvd.local_rank()) right after hvd.init(), or start with "
-                 "`horovodrun --gpus-per-worker 1`");
-      }
-    }
-  }
-  if (!all_have_devices) return {};  // one has joined before it had any; it is asked again
-  if (!all_want) {
-    set->state = State::by_host;
-    return {};
-  }
-  if (!why.empty()) {
-    give_up(set, why);
-    return {};
-  }
-  return make(set, comm, !busy);
-}
-
-void ByNccl::give_up(Set* set, const std::string& why) {
-  set->state = State::by_host;
-  if (log_) log_(LogLevel::info, "tensors on GPUs go by way of the host's memory, not by NCCL: " + why);
-}
-
-Status ByNccl::make(Set* set, Comm& comm, bool warm_up) {
-  const Device::Turn turn(*device_);
-  HVD_RETURN_IF_ERROR(turn.status());
-  // An id that could not be made is zeros, of which others hear in their own creation; whoever failed says so when asked.
-  nccl::UniqueId id{};
-  Status made;
-  if (comm.rank == 0) made = nccl::make_id(*library_, &id);
-  HVD_RETURN_IF_ERROR(host_->broadcast(comm, reinterpret_cast<std::byte*>(&id), sizeof id, 0));
-  uint8_t good = made.ok();
-  HVD_RETURN_IF_ERROR(host_->broadcast(comm, reinterpret_cast<std::byte*>(&good), 1, 0));
-  if (!good) {
-    give_up(set, made.ok() ? "its first rank could not begin" : made.message());
-    return {};
-  }
-  if (!stream_) HVD_RETURN_IF_ERROR(device_->make_stream(&stream_));
-  nccl::WarmUp first;
-  if (warm_up) {
-    // What is launched here is launched at another place between other operations on each rank: on a stream of its own, and only where
-    // there are no other communicators, since kernels that wait for each other in different orders may never end. Later sets connect at
-    // their first operation.
-    first.bytes = nccl::warm_up_bytes(comm.size);
-    HVD_RETURN_IF_ERROR(device_->make_stream(&first.stream));
-    HVD_RETURN_IF_ERROR(device_->allocate(first.bytes, &first.memory));  // for as long as the process lives: some bytes
-  }
-  auto* around = new Around{device_};
-  set->version = library_->version;
-  set->communicator = nccl::Communicator::make(*library_, {&Around::enter, &Around::leave, around}, id, comm.size, comm.rank, first);
-  set->state = State::making;
-  return {};
-}
-
-Status ByNccl::hear_whether_made(Set* set, Comm& comm) {
-  using Made = nccl::Communicator::State;
-  const Made made = set->communicator->state();
-  const uint8_t mine = made == Made::making ? 0 : made == Made::ready ? 1 : 2;
-  std::vector<std::byte> all;
-  HVD_RETURN_IF_ERROR(say(comm, &mine, 1, &all));
-  if (std::all_of(all.begin(), all.end(), [](std::byte b) { return b == std::byte{1}; })) {
-    set->state = State::by_nccl;
-  } else if (std::any_of(all.begin(), all.end(), [](std::byte b) { return b == std::byte{2}; })) {
-    const std::string why = mine == 2 ? set->communicator->error().message() : "another rank cannot";
-    nccl::abort(std::span(&set->communicator, 1), Status(Code::internal, why), kAbortWithin);
-    set->communicator.reset();
-    if (log_) log_(LogLevel::warning, "NCCL cannot be used: " + why);
-    give_up(set, why);
-  }
-  return {};
-}
-
-nccl::Reduction ByNccl::reduction(const Set& set, const Response& r, const Comm& comm) const {
+nccl::Reduction ByNccl::reduction(const NcclSet& set, const Response& r, const Comm& comm) const {
   nccl::Question q;
   q.element = nccl::element_of(r.dtype);
   q.op = r.op;
@@ -193,11 +44,12 @@ nccl::Reduction ByNccl::reduction(const Set& set, const Response& r, const Comm&
 Status ByNccl::start(const Response& r, const Comm& comm, const std::vector<OperationPtr>& operations) {
   const Device::Turn turn(*device_);
   Status status = turn.status();
-  if (status.ok()) status = launch(sets_[r.set], r, comm, operations);
+  if (status.ok() && !stream_) status = device_->make_stream(&stream_);
+  if (status.ok()) status = launch(*set_, r, comm, operations);
   return status.ok() ? status : status.with(device_->description());
 }
 
-Status ByNccl::launch(const Set& set, const Response& r, const Comm& comm, const std::vector<OperationPtr>& operations) {
+Status ByNccl::launch(const NcclSet& set, const Response& r, const Comm& comm, const std::vector<OperationPtr>& operations) {
   nccl::Communicator& c = *set.communicator;
   HVD_RETURN_IF_ERROR(c.async_error());
   for (const OperationPtr& op : operations) HVD_RETURN_IF_ERROR(device_->wait(stream_, op->on_device->ready));
@@ -226,7 +78,7 @@ Status ByNccl::launch(const Set& set, const Response& r, const Comm& comm, const
   return {};
 }
 
-Status ByNccl::allreduce(const Set& set, const Response& r, const Comm& comm, const std::vector<OperationPtr>& operations) {
+Status ByNccl::allreduce(const NcclSet& set, const Response& r, const Comm& comm, const std::vector<OperationPtr>& operations) {
   std::vector<nccl::Piece> pieces;
   size_t bytes = 0;  // of zeros
   for (size_t i = 0; i < r.shapes.size(); ++i) {
@@ -255,13 +107,6 @@ Status ByNccl::make_zeros(size_t bytes) {
   return device_->zero(zeros_, bytes, stream_);
 }
 
-void ByNccl::forget(uint32_t set) {
-  const auto it = sets_.find(set);
-  if (it == sets_.end()) return;
-  if (it->second.communicator) nccl::destroy(std::span(&it->second.communicator, 1), kEndWithin);
-  sets_.erase(it);
-}
-
 void ByNccl::remember(const std::shared_ptr<const Completion>& completion) {
   constexpr size_t kMany = 64;
   while (!launched_.empty()) {
@@ -275,14 +120,8 @@ void ByNccl::remember(const std::shared_ptr<const Completion>& completion) {
 }
 
 void ByNccl::end(const Status& why, bool all_take_part) {
-  std::vector<std::shared_ptr<nccl::Communicator>> all;
-  for (auto& [id, set] : sets_) {
-    if (set.communicator) all.push_back(std::move(set.communicator));
-  }
-  sets_.clear();
-  if (all.empty()) return;
   if (why.code() == Code::shutdown && all_take_part) {
-    ending_ = nccl::destroy(all, kEndWithin);
+    sets_.end({});
     return;
   }
   for (const auto& weak : launched_) {
@@ -290,11 +129,7 @@ void ByNccl::end(const Status& why, bool all_take_part) {
     bool there = false;
     if (completion && (!completion->reached(&there).ok() || !there)) completion->fail(why);
   }
-  ending_ = nccl::abort(all, why, kAbortWithin);
-}
-
-void ByNccl::await_end() {
-  if (ending_) ending_->wait();
+  sets_.end(why);
 }
 
 }  // namespace hvd

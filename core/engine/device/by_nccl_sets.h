@@ -1,0 +1,72 @@
+// NCCL's communicators of process sets: whether there can be one, making it, its end.
+//
+//   unasked ---- each says what it has: a GPU, NCCL ----> making ---- each says when it is made ----> by NCCL
+//                                |                           |
+//                                +------ one cannot ---------+----------------------------------> by the host, for good
+//
+// Ranks decide this together, for each response, through the host's collectives: they meet the same responses in the same order, so what
+// they say about one belongs together. Where there is nothing left to decide nothing is said.
+//
+// Used only by whoever drives the engine.
+#pragma once
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/backend.h"
+#include "base/log.h"
+#include "devices/device.h"
+#include "engine/options.h"
+#include "nccl/communicator.h"
+
+namespace hvd {
+
+// What all members of a set have.
+struct NcclSet {
+  std::shared_ptr<nccl::Communicator> communicator;
+  int version = 0;     // of NCCL
+  int capability = 0;  // the least of their GPUs
+};
+
+class NcclSets {
+ public:
+  NcclSets(const NcclOptions& options, Backend* host, LogSink log) : options_(options), host_(host), log_(std::move(log)) {}
+
+  // Have all members of the set, which is `comm`, its communicator? Null: not yet, or for good. All ask this for the same responses in the
+  // same order. `device`: this rank's; null when it has none yet. An error means that the job is over.
+  Status find(uint32_t id, Comm& comm, const std::shared_ptr<Device>& device, const NcclSet** out);
+
+  // The set is new, or is no more.
+  void forget(uint32_t id);
+  // Of all: destroys them where `why` is ok, else aborts them, on a thread of its own.
+  void end(const Status& why);
+  // Until they have ended, some seconds at most.
+  void await_end();
+
+ private:
+  enum class State : uint8_t { unasked, making, by_nccl, by_host };
+  struct Set : NcclSet {
+    State state = State::unasked;
+  };
+  struct Record;
+
+  Status ask(Set* set, Comm& comm);
+  Status hear_whether_made(Set* set, Comm& comm);
+  Status make(Set* set, Comm& comm, bool warm_up);
+  Status say(Comm& comm, const void* mine, size_t bytes, std::vector<std::byte>* all);
+  void open();
+  void give_up(Set* set, const std::string& why);
+
+  const NcclOptions options_;
+  Backend* const host_;
+  const LogSink log_;
+  std::shared_ptr<Device> device_;
+  const nccl::Library* library_ = nullptr;
+  std::string why_not_;  // there is no library
+  bool looked_ = false;
+  std::map<uint32_t, Set> sets_;
+  std::shared_ptr<nccl::Ending> ending_;
+};
+
+}  // namespace hvd
