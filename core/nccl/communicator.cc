@@ -59,6 +59,18 @@ Communicator::State Communicator::give_up(Status why) {
   return before;
 }
 
+bool Communicator::seize() {
+  End finalizing = End::finalizing;
+  return end_.compare_exchange_strong(finalizing, End::seized);
+}
+
+bool Communicator::enter_ending() {
+  inside_.store(true);
+  if (end_.load() != End::seized) return true;
+  inside_.store(false);
+  return false;
+}
+
 // Once given up the helper begins no further call, and what it is in ends soon, unless it waits for other ranks: then only the abort ends
 // it, for which NCCL has to have come as far as to write the handle.
 bool Communicator::wait_for_helper() const {
@@ -160,8 +172,13 @@ std::shared_ptr<Ending> Ending::start(Way way, Communicators communicators, Stat
   std::vector<std::shared_ptr<Communicator>> well, others;
   for (const auto& c : communicators) {
     const Communicator::State before = c->give_up(why);
-    if (before == Communicator::State::given_up) continue;
-    (before == Communicator::State::ready && way == Way::destroy ? well : others).push_back(c);
+    if (before == Communicator::State::given_up) {
+      if (way == Way::abort && c->seize()) others.push_back(c);
+      continue;
+    }
+    const bool is_well = before == Communicator::State::ready && way == Way::destroy;
+    if (is_well) c->end_.store(Communicator::End::finalizing);
+    (is_well ? well : others).push_back(c);
   }
   const size_t n = well.size() + others.size();
   const char* verb = way == Way::abort ? "aborting " : "destroying ";
@@ -220,10 +237,22 @@ Status Ending::destroy_all(Communicators communicators) {
   Status first;
   for (const auto& c : communicators) {
     const Library& l = c->library();
-    Result r = l.comm_finalize(c->handle());
-    while (r == kInProgress) {
-      std::this_thread::sleep_for(kPause);
-      if (const Result asked = l.comm_get_async_error(c->handle(), &r); asked != kSuccess) r = asked;
+    Result r = kInProgress;
+    bool begun = false;
+    while (r == kInProgress && c->enter_ending()) {
+      if (!begun) {
+        r = l.comm_finalize(c->handle());
+        begun = true;
+      } else if (const Result asked = l.comm_get_async_error(c->handle(), &r); asked != kSuccess) {
+        r = asked;
+      }
+      c->leave_call();
+      if (r == kInProgress) std::this_thread::sleep_for(kPause);
+    }
+    auto finalizing = Communicator::End::finalizing;
+    if (!c->end_.compare_exchange_strong(finalizing, Communicator::End::freeing)) {
+      if (first.ok()) first = Status(Code::internal, "an NCCL communicator was aborted while it was destroyed");
+      continue;  // whoever seized it frees it
     }
     Status s = status_of(l, r, "ncclCommFinalize", c->handle());
     // Memory is released in any case.

@@ -67,12 +67,15 @@ class Communicator {
       : library_(library), surroundings_(surroundings), size_(size), rank_(rank) {}
   void create(const UniqueId& id, const WarmUp& warm_up);
   Status call_each(const WarmUp& warm_up, size_t count);
-  // The helper's way into NCCL, and out of it: false when the communicator is given up, and there is nothing more to call.
+  // The helper's way into NCCL, and out of it: false when the communicator is given up, and there is nothing more to call. enter_ending:
+  // the same for whoever destroys it; false when it was seized.
   bool enter_call();
+  bool enter_ending();
   void leave_call() { inside_.store(false, std::memory_order_release); }
   template <class Call>
   Status connect(const char* what, Call call);
   State give_up(Status why);  // the state before
+  bool seize();  // takes it from the one who destroys it, if that is not too late
   bool wait_for_helper() const;  // false: there is nothing for NCCL to end
   void fail(Status why);
 
@@ -82,7 +85,9 @@ class Communicator {
   double patience_ = 60;
   Handle handle_ = nullptr;  // NCCL writes it before the work of creation starts, so that another thread can abort that
   std::atomic<State> state_{State::making};
-  std::atomic<bool> inside_{false};  // the helper is in a call
+  std::atomic<bool> inside_{false};  // the helper, or who destroys it, is in a call
+  enum class End : int { none, finalizing, freeing, seized };
+  std::atomic<End> end_{End::none};
   mutable std::mutex mutex_;
   Status error_;  // under mutex_
 };
@@ -116,8 +121,9 @@ class Ending {
 };
 
 // After the loss of a rank. The owner has marked the operations as failed *before*: their events now fire over garbage. Communicators that
-// are still being made may be among them. From 2.22 on all in one group, as they can only end together; before that each on a thread of its
-// own. Every rank of the host has to do so. `why`: what later calls on them return.
+// are still being made may be among them, and such as are being destroyed, which may wait for that rank: these end as well while NCCL waits
+// for their kernels; once it frees them they are left to themselves. From 2.22 on all in one group, as they can only end together; before
+// that each on a thread of its own. Every rank of the host has to do so. `why`: what later calls on them return.
 std::shared_ptr<Ending> abort(std::span<const std::shared_ptr<Communicator>> communicators, Status why, double seconds);
 
 // When everybody is well and nothing is in flight: waits for what is enqueued, then for the other ranks of the host, which do the same in

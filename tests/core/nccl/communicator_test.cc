@@ -128,6 +128,34 @@ TEST_CASE("a rank lost in the middle: abort of all communicators in one group fr
   }
 }
 
+TEST_CASE("what is being destroyed when a rank is lost is aborted") {
+  for (const char* blocking : {"1", "0"}) {
+    const Knob knob("blocking", blocking);
+    const nccl::UniqueId id = new_id();
+    std::atomic<bool> over{false};
+    as_ranks(2, [&](Rank& r) {
+      r.comm = r.make(id, true);
+      REQUIRE(Rank::made(r.comm));
+      REQUIRE(r.device.finish());
+      if (r.rank == 1) {  // does nothing more
+        REQUIRE(wait_until([&] { return over.load(); }));
+        CHECK(aborted({r.comm}).ok());
+        return;
+      }
+      float* data = r.device.upload(std::vector<float>{1});
+      REQUIRE(one_float(r, *r.comm, data).ok());
+      const auto ending = nccl::destroy(std::span(&r.comm, 1), 60);
+      CHECK_FALSE(wait_until([&] { return ending->over(); }, 0.1));
+      CHECK(aborted({r.comm}).ok());
+      CHECK(r.device.finish());
+      ending->wait();
+      CHECK(contains(ending->outcome().message(), "aborted while it was destroyed"));
+      CHECK(aborted({r.comm}).ok());  // once
+      over = true;
+    });
+  }
+}
+
 TEST_CASE("an abort that does not end is left to itself after its deadline, which is said") {
   const Knob waits("abort_waits", "1");
   const Knob patience("patience_ms", "0");
