@@ -102,7 +102,8 @@ void Baton::release() {
   bool work = false;
   if (ring) {
     alarm_->set_mood(driver_->resting_mood());
-    work = driver_->work_waiting() || driver_->resting_seconds() < kLongRest || stopping() || driver_->unsent() || driver_->awaits_peers();
+    work = driver_->work_waiting() || driver_->resting_seconds() < std::min(kLongRest, rest_) || stopping() || driver_->unsent() ||
+           driver_->awaits_peers();
   }
   mutex_.unlock();
   if (work) alarm_->ring();
@@ -123,6 +124,7 @@ void Baton::park() {
   }
   observers_->tell(&Observer::asleep, seconds);
   parked_ = true;
+  rest_ = seconds;
   mutex_.unlock();
   ::ppoll(polls.data(), polls.size(), &timeout, nullptr);
   mutex_.lock();

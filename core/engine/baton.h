@@ -48,6 +48,7 @@ class Baton {
   Lookout* lookout_;
   const bool spin_;
   bool parked_ = false;          // with the baton: the thread sleeps
+  double rest_ = 0;              // and for how many seconds at most
   Clock::duration spin_window_;  // with the baton: how long a driving caller spins before it sleeps
   std::atomic<bool> stop_{false};
 };

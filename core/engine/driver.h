@@ -108,6 +108,7 @@ class Driver {
   Status launch(const Response& response, const std::vector<Operation*>& ops, std::vector<OperationPtr>* keep);
   Status choose_way(const Response& response, Comm& comm, std::vector<OperationPtr> mine);
   bool look_at_devices();
+  double resting_seconds_of_the_host() const;
   void apply_set_change(const Response& response, Operation* op);
   std::vector<Operation*> find(const Response& response, std::vector<OperationPtr>* keep);
   void lost(int rank, const Status& why);

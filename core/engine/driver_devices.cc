@@ -37,6 +37,12 @@ Status Driver::choose_way(const Response& response, Comm& comm, std::vector<Oper
 }
 
 bool Driver::look_at_devices() {
+  if (by_nccl_.in_flight() && !farewell_.over()) {
+    if (Status s = by_nccl_.look(); !s.ok()) {
+      fail(s.with(label(rank_)), true);
+      return true;
+    }
+  }
   if (staged_.idle() && launched_.empty()) return false;
   std::vector<Staged::Done> done = std::move(launched_);
   launched_.clear();

@@ -13,6 +13,11 @@ Mood Driver::resting_mood() const {
 }
 
 double Driver::resting_seconds() const {
+  // What only this rank's NCCL notices wakes nobody.
+  return by_nccl_.in_flight() ? std::min(ByNccl::resting_seconds(), resting_seconds_of_the_host()) : resting_seconds_of_the_host();
+}
+
+double Driver::resting_seconds_of_the_host() const {
   if (!staged_.idle()) return staged_.resting_seconds();
   if (!to_announce_.empty()) return 50e-6;
   if (coordinator_ && coordinator_->negotiator().has_pending()) return 1.0;

@@ -36,6 +36,8 @@ struct NcclOptions {
   std::array<bool, 6> kinds{true, true, true, true, true, true};  // by Kind
   std::string library;
   std::vector<std::string> candidates;
+  // Seconds in which a communicator is made: after `slow` there is a warning, after `patience` none is made.
+  double slow = 10, patience = 120;
   bool wanted() const { return std::find(kinds.begin(), kinds.end(), true) != kinds.end(); }
 };
 

@@ -1,7 +1,6 @@
 #include "engine/device/by_nccl.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "engine/execute.h"
 #include "nccl/collectives.h"
@@ -13,7 +12,7 @@ constexpr size_t kAlignment = 256;
 
 // Kinds whose results have a size that the caller knew.
 bool fits(const Response& r) {
-  const bool reduces = r.kind == Kind::allreduce || r.kind == Kind::reducescatter;
+  const bool reduces = (r.kind == Kind::allreduce && !r.across_hosts) || r.kind == Kind::reducescatter;
   return r.kind == Kind::broadcast || (reduces && r.wire == WireFormat::none);
 }
 
@@ -44,21 +43,22 @@ nccl::Reduction ByNccl::reduction(const NcclSet& set, const Response& r, const C
 Status ByNccl::start(const Response& r, const Comm& comm, const std::vector<OperationPtr>& operations) {
   const Device::Turn turn(*device_);
   Status status = turn.status();
-  if (status.ok() && !stream_) status = device_->make_stream(&stream_);
   if (status.ok()) status = launch(*set_, r, comm, operations);
+  // Where it fails a part may be under way.
+  if (turn.status().ok()) remember(std::string(name_of(r.kind)) + " '" + r.names.front() + "'", operations);
   return status.ok() ? status : status.with(device_->description());
 }
 
 Status ByNccl::launch(const NcclSet& set, const Response& r, const Comm& comm, const std::vector<OperationPtr>& operations) {
   nccl::Communicator& c = *set.communicator;
   HVD_RETURN_IF_ERROR(c.async_error());
-  for (const OperationPtr& op : operations) HVD_RETURN_IF_ERROR(device_->wait(stream_, op->on_device->ready));
+  for (const OperationPtr& op : operations) HVD_RETURN_IF_ERROR(device_->wait(stream(), op->on_device->ready));
   if (r.kind == Kind::broadcast) {
     const Operation& op = *operations.front();
     const size_t bytes = elements_of(r.shapes[0]) * size_of(r.dtype);
     const int root = comm.rank_of(r.root);
-    if (comm.rank == root && op.in != op.out) HVD_RETURN_IF_ERROR(device_->copy(op.out, op.in, bytes, stream_));
-    if (bytes > 0) HVD_RETURN_IF_ERROR(nccl::broadcast(c, stream_, op.out, bytes, root));
+    if (comm.rank == root && op.in != op.out) HVD_RETURN_IF_ERROR(device_->copy(op.out, op.in, bytes, stream()));
+    if (bytes > 0) HVD_RETURN_IF_ERROR(nccl::broadcast(c, stream(), op.out, bytes, root));
   } else if (r.kind == Kind::allreduce) {
     HVD_RETURN_IF_ERROR(allreduce(set, r, comm, operations));
   } else {
@@ -68,14 +68,20 @@ Status ByNccl::launch(const NcclSet& set, const Response& r, const Comm& comm, c
       for (int rank = 0; rank < comm.size; ++rank) {
         counts[static_cast<size_t>(rank)] = scattered_elements(r.shapes[i][0], elements_of(r.shapes[i], 1), comm.size, rank);
       }
-      HVD_RETURN_IF_ERROR(nccl::reducescatter(c, stream_, how, operations[i]->in, operations[i]->out, counts));
+      HVD_RETURN_IF_ERROR(nccl::reducescatter(c, stream(), how, operations[i]->in, operations[i]->out, counts));
     }
   }
-  std::shared_ptr<const Completion> completion;
-  HVD_RETURN_IF_ERROR(Completion::record(device_, stream_, &completion));
-  for (const OperationPtr& op : operations) op->on_device->completion = completion;
-  remember(completion);
   return {};
+}
+
+void ByNccl::remember(const std::string& what, const std::vector<OperationPtr>& operations) {
+  std::shared_ptr<const Completion> completion;
+  if (!Completion::record(device_, stream(), &completion).ok()) return;
+  for (const OperationPtr& op : operations) op->on_device->completion = completion;
+  constexpr size_t kMany = 64;
+  if (launched_.size() >= kMany) static_cast<void>(sweep());  // each has an event of the device; look() hears of a failure
+  if (launched_.empty()) next_look_ = Clock::now() + std::chrono::milliseconds(1);
+  launched_.push_back({std::move(completion), what});
 }
 
 Status ByNccl::allreduce(const NcclSet& set, const Response& r, const Comm& comm, const std::vector<OperationPtr>& operations) {
@@ -92,44 +98,51 @@ Status ByNccl::allreduce(const NcclSet& set, const Response& r, const Comm& comm
   }
   if (operations.empty()) {
     // This rank has joined: one group like the others', since NCCL orders what is in a group by itself.
-    HVD_RETURN_IF_ERROR(make_zeros(bytes));
-    for (nccl::Piece& p : pieces) p.in = p.out = static_cast<std::byte*>(zeros_) + reinterpret_cast<size_t>(p.out);
+    std::byte* zeros = nullptr;
+    HVD_RETURN_IF_ERROR(take_zeros(bytes, &zeros));
+    for (nccl::Piece& p : pieces) p.in = p.out = zeros + reinterpret_cast<size_t>(p.out);
   }
-  return nccl::allreduce(*set.communicator, stream_, reduction(set, r, comm), pieces);
+  return nccl::allreduce(*set.communicator, stream(), reduction(set, r, comm), pieces);
 }
 
-Status ByNccl::make_zeros(size_t bytes) {
-  if (bytes > zeros_bytes_) {
-    // What was there may be in use, and freeing it may wait: as it doubles, what is left behind is no more than what is in use.
-    zeros_bytes_ = std::bit_ceil(bytes);
-    HVD_RETURN_IF_ERROR(device_->allocate(zeros_bytes_, &zeros_));
-  }
-  return device_->zero(zeros_, bytes, stream_);
+// On the stream, where the next one that takes them waits for those who have them now.
+Status ByNccl::take_zeros(size_t bytes, std::byte** out) {
+  std::shared_ptr<GpuMemory::Block> block;
+  HVD_RETURN_IF_ERROR(sets_.memory().take(bytes, &block));
+  *out = block->data();
+  return device_->zero(*out, bytes, stream());
 }
 
-void ByNccl::remember(const std::shared_ptr<const Completion>& completion) {
-  constexpr size_t kMany = 64;
+Status ByNccl::sweep() {
   while (!launched_.empty()) {
-    const auto first = launched_.front().lock();
-    bool forgotten = !first;
-    if (first && launched_.size() > kMany && !first->reached(&forgotten).ok()) break;
-    if (!forgotten) break;
+    bool there = false;
+    HVD_RETURN_IF_ERROR(launched_.front().completion->reached(&there));
+    if (!there) break;
     launched_.pop_front();
   }
-  launched_.push_back(completion);
+  return {};
+}
+
+Status ByNccl::look() {
+  const auto now = Clock::now();
+  if (launched_.empty() || now < next_look_) return {};
+  next_look_ = now + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(kLook));
+  Status status = sweep();
+  if (status.ok() && !launched_.empty()) status = sets_.async_error();
+  return status.ok() ? status : status.with(launched_.front().what).with(device_->description());
 }
 
 void ByNccl::end(const Status& why, bool all_take_part) {
   if (why.code() == Code::shutdown && all_take_part) {
     sets_.end({});
-    return;
+  } else {
+    for (const Launched& l : launched_) {
+      bool there = false;
+      if (!l.completion->reached(&there).ok() || !there) l.completion->fail(why);
+    }
+    sets_.end(why);
   }
-  for (const auto& weak : launched_) {
-    const auto completion = weak.lock();
-    bool there = false;
-    if (completion && (!completion->reached(&there).ok() || !there)) completion->fail(why);
-  }
-  sets_.end(why);
+  launched_.clear();
 }
 
 }  // namespace hvd

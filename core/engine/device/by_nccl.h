@@ -6,9 +6,11 @@
 #include <array>
 #include <deque>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "backends/backend.h"
+#include "base/deadline.h"
 #include "base/log.h"
 #include "devices/device.h"
 #include "engine/device/by_nccl_sets.h"
@@ -29,6 +31,12 @@ class ByNccl {
   // Launches it, with this rank's operations in the order of response.names; none of them when it has joined.
   Status start(const Response& response, const Comm& comm, const std::vector<OperationPtr>& operations);
 
+  // Something is launched, and not done as far as is known: look() at it from time to time, after resting_seconds(). An error is what NCCL
+  // has noticed by itself.
+  bool in_flight() const { return !launched_.empty(); }
+  static double resting_seconds() { return kLook; }
+  Status look();
+
   // The set is new, or is no more.
   void forget(uint32_t set) { sets_.forget(set); }
   // The job is over, because of `why`: communicators are destroyed where all is well (Code::shutdown, and `all_take_part` in what is
@@ -38,20 +46,26 @@ class ByNccl {
   void await_end() { sets_.await_end(); }
 
  private:
+  static constexpr double kLook = 3e-3;
+  struct Launched {
+    std::shared_ptr<const Completion> completion;
+    std::string what;
+  };
+
   nccl::Reduction reduction(const NcclSet& set, const Response& response, const Comm& comm) const;
   Status launch(const NcclSet& set, const Response& response, const Comm& comm, const std::vector<OperationPtr>& operations);
-  Status make_zeros(size_t bytes);
-  void remember(const std::shared_ptr<const Completion>& completion);
+  Status take_zeros(size_t bytes, std::byte** out);
+  void remember(const std::string& what, const std::vector<OperationPtr>& operations);
+  Status sweep();
+  Device::Stream stream() const { return sets_.stream(); }
   Status allreduce(const NcclSet& set, const Response& response, const Comm& comm, const std::vector<OperationPtr>& operations);
 
   const std::array<bool, 6> kinds_;  // by Kind: may NCCL carry it out?
   NcclSets sets_;
   std::shared_ptr<Device> device_;
   const NcclSet* set_ = nullptr;  // of the response that was asked about last
-  Device::Stream stream_ = nullptr;
-  void* zeros_ = nullptr;  // what this rank contributes when it has joined
-  size_t zeros_bytes_ = 0;
-  std::deque<std::weak_ptr<const Completion>> launched_;  // whose result somebody may ask for; some may be there
+  std::deque<Launched> launched_;  // in this order; some may be done
+  Clock::time_point next_look_{};
 };
 
 }  // namespace hvd

@@ -1,6 +1,8 @@
 #include "engine/device/by_nccl_sets.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstring>
 #include <set>
 
@@ -17,6 +19,26 @@ struct Around {
   static void enter(void* self) { (void)static_cast<Around*>(self)->device->enter(&mode); }
   static void leave(void* self) { static_cast<Around*>(self)->device->leave(mode); }
 };
+
+// Whether a rank has its communicator.
+enum class Made : uint8_t { not_yet, yes, failed, late };
+
+Made made_of(const nccl::Communicator& c, bool late) {
+  switch (c.state()) {
+    case nccl::Communicator::State::making: return late ? Made::late : Made::not_yet;
+    case nccl::Communicator::State::ready: return Made::yes;
+    default: return Made::failed;
+  }
+}
+
+// Asking costs a round through the host's memory or the network: at the n-th response, and then at one in some.
+bool asks_again(uint64_t n) {
+  constexpr uint64_t kOften = 32, kMost = 64;
+  return n % std::clamp<uint64_t>(std::bit_floor(n) / kOften, 1, kMost) == 0;
+}
+
+std::string name_of(const Comm& comm, ptrdiff_t rank) { return "rank " + std::to_string(comm.global_ranks[static_cast<size_t>(rank)]); }
+std::string name_of_set(uint32_t id) { return id == 0 ? "all ranks" : "process set " + std::to_string(id); }
 
 }  // namespace
 
@@ -40,7 +62,7 @@ Status NcclSets::find(uint32_t id, Comm& comm, const std::shared_ptr<Device>& de
   if (device && !device_) device_ = device;
   Set& set = sets_[id];
   if (set.state == State::unasked) HVD_RETURN_IF_ERROR(ask(&set, comm));
-  if (set.state == State::making) HVD_RETURN_IF_ERROR(hear_whether_made(&set, comm));
+  if (set.state == State::making) HVD_RETURN_IF_ERROR(hear_whether_made(id, &set, comm));
   *out = set.state == State::by_nccl ? &set : nullptr;
   return {};
 }
@@ -79,14 +101,13 @@ Status NcclSets::ask(Set* set, Comm& comm) {
     all_want &= theirs.wanted != 0;
     busy |= theirs.busy != 0;
     set->capability = std::min(set->capability, static_cast<int>(theirs.capability));
-    const std::string who = "rank " + std::to_string(comm.global_ranks[static_cast<size_t>(i)]);
+    const std::string who = name_of(comm, i);
     if (!why.empty()) continue;
     if (theirs.version == 0) {
       why = who + " has no NCCL" + (i == comm.rank && !why_not_.empty() ? ": " + why_not_ : "");
     } else if (theirs.version != mine.version && mine.version != 0) {
-      why = who + " has NCCL " + nccl::version_text(theirs.version) + ", rank " +
-            std::to_string(comm.global_ranks[static_cast<size_t>(comm.rank)]) + " " + nccl::version_text(mine.version) +
-            "; it needs the same on all";
+      why = who + " has NCCL " + nccl::version_text(theirs.version) + ", " + name_of(comm, comm.rank) + " " +
+            nccl::version_text(mine.version) + "; it needs the same on all";
     } else if (!seen.emplace(reinterpret_cast<const char*>(theirs.uuid), sizeof theirs.uuid).second) {
       why = who + " shares its GPU with another rank, which NCCL refuses";
       if (comm.rank == 0 && log_) {
@@ -115,58 +136,102 @@ void NcclSets::give_up(Set* set, const std::string& why) {
   if (log_) log_(LogLevel::info, "tensors on GPUs go by way of the host's memory, not by NCCL: " + why);
 }
 
-Status NcclSets::make(Set* set, Comm& comm, bool warm_up) {
-  const Device::Turn turn(*device_);
-  HVD_RETURN_IF_ERROR(turn.status());
-  // An id that could not be made is zeros, of which others hear in their own creation; whoever failed says so when asked.
-  nccl::UniqueId id{};
-  Status made;
-  if (comm.rank == 0) made = nccl::make_id(*library_, &id);
-  HVD_RETURN_IF_ERROR(host_->broadcast(comm, reinterpret_cast<std::byte*>(&id), sizeof id, 0));
-  uint8_t good = made.ok();
-  HVD_RETURN_IF_ERROR(host_->broadcast(comm, reinterpret_cast<std::byte*>(&good), 1, 0));
-  if (!good) {
-    give_up(set, made.ok() ? "its first rank could not begin" : made.message());
-    return {};
-  }
-  nccl::WarmUp first;
+// What a rank needs for itself before it begins.
+Status NcclSets::prepare(const Comm& comm, bool warm_up, nccl::UniqueId* id, nccl::WarmUp* first) {
+  if (!memory_) memory_ = std::make_shared<GpuMemory>(device_);
+  if (!stream_) HVD_RETURN_IF_ERROR(device_->make_stream(&stream_));
   if (warm_up) {
     // What is launched here is launched at another place between other operations on each rank: on a stream of its own, and only where
     // there are no other communicators, since kernels that wait for each other in different orders may never end. Later sets connect at
     // their first operation.
-    first.bytes = nccl::warm_up_bytes(comm.size);
-    HVD_RETURN_IF_ERROR(device_->make_stream(&first.stream));
-    HVD_RETURN_IF_ERROR(device_->allocate(first.bytes, &first.memory));  // for as long as the process lives: some bytes
+    first->bytes = nccl::warm_up_bytes(comm.size);
+    HVD_RETURN_IF_ERROR(device_->make_stream(&first->stream));
+    HVD_RETURN_IF_ERROR(memory_->take(first->bytes, &warmed_.emplace_back()));
+    first->memory = warmed_.back()->data();
   }
+  return comm.rank == 0 ? nccl::make_id(*library_, id) : Status();
+}
+
+Status NcclSets::make(Set* set, Comm& comm, bool warm_up) {
+  const Device::Turn turn(*device_);
+  nccl::UniqueId id{};
+  nccl::WarmUp first;
+  const Status mine = turn.status().ok() ? prepare(comm, warm_up, &id, &first) : turn.status();
+  const uint8_t good = mine.ok();
+  std::vector<std::byte> all;
+  HVD_RETURN_IF_ERROR(say(comm, &good, 1, &all));
+  if (const auto bad = std::find(all.begin(), all.end(), std::byte{0}); bad != all.end()) {
+    give_up(set, name_of(comm, bad - all.begin()) + " could not begin" + (mine.ok() ? "" : ": " + mine.message()));
+    return {};
+  }
+  HVD_RETURN_IF_ERROR(host_->broadcast(comm, reinterpret_cast<std::byte*>(&id), sizeof id, 0));
   auto* around = new Around{device_};
   set->version = library_->version;
   set->communicator = nccl::Communicator::make(*library_, {&Around::enter, &Around::leave, around}, id, comm.size, comm.rank, first);
   set->state = State::making;
+  set->begun = Clock::now();
   return {};
 }
 
-Status NcclSets::hear_whether_made(Set* set, Comm& comm) {
-  using Made = nccl::Communicator::State;
-  const Made made = set->communicator->state();
-  const uint8_t mine = made == Made::making ? 0 : made == Made::ready ? 1 : 2;
+Status NcclSets::hear_whether_made(uint32_t id, Set* set, Comm& comm) {
+  if (!asks_again(++set->waited)) return {};
+  const Made made = made_of(*set->communicator, Clock::now() - set->begun > std::chrono::duration<double>(options_.patience));
   std::vector<std::byte> all;
-  HVD_RETURN_IF_ERROR(say(comm, &mine, 1, &all));
-  if (std::all_of(all.begin(), all.end(), [](std::byte b) { return b == std::byte{1}; })) {
-    set->state = State::by_nccl;
-  } else if (std::any_of(all.begin(), all.end(), [](std::byte b) { return b == std::byte{2}; })) {
-    const std::string why = mine == 2 ? set->communicator->error().message() : "another rank cannot";
-    nccl::abort(std::span(&set->communicator, 1), Status(Code::internal, why), kAbortWithin);
-    set->communicator.reset();
+  HVD_RETURN_IF_ERROR(say(comm, &made, 1, &all));
+  const auto said = [&all](Made what) { return std::find(all.begin(), all.end(), static_cast<std::byte>(what)) - all.begin(); };
+  const auto size = static_cast<ptrdiff_t>(all.size());
+  if (const ptrdiff_t failed = said(Made::failed); failed < size) {
+    const Status error = set->communicator->error();
+    const std::string why = error.ok() ? name_of(comm, failed) + " cannot" : error.message();
     if (log_) log_(LogLevel::warning, "NCCL cannot be used: " + why);
-    give_up(set, why);
+    abandon(set, Status(Code::internal, why));
+  } else if (said(Made::late) < size) {
+    const std::string why = "its communicator was not made within " + std::to_string(std::lround(options_.patience)) + " s";
+    if (log_) log_(LogLevel::warning, "NCCL is not used for " + name_of_set(id) + ": " + why);
+    abandon(set, Status(Code::timeout, why));
+  } else if (said(Made::not_yet) == size) {
+    set->state = State::by_nccl;
+  } else if (!set->warned && comm.rank == 0 && Clock::now() - set->begun > std::chrono::duration<double>(options_.slow)) {
+    warn(id, set, comm, all);
   }
   return {};
 }
 
-void NcclSets::forget(uint32_t set) {
-  const auto it = sets_.find(set);
+// Nobody can say why: as a rule one waits for another's connection.
+void NcclSets::warn(uint32_t id, Set* set, const Comm& comm, const std::vector<std::byte>& made) {
+  set->warned = true;
+  std::string ranks;
+  for (size_t i = 0; i < made.size(); ++i) {
+    if (made[i] == static_cast<std::byte>(Made::not_yet)) ranks += (ranks.empty() ? "" : ", ") + std::to_string(comm.global_ranks[i]);
+  }
+  if (!log_) return;
+  log_(LogLevel::warning, "NCCL's communicator for " + name_of_set(id) + " is not made after " +
+                              std::to_string(std::lround(options_.slow)) + " s: it is waited for on rank" +
+                              (ranks.find(',') == std::string::npos ? " " : "s ") + ranks +
+                              ". Meanwhile tensors on GPUs go by way of the host's memory. NCCL_DEBUG=INFO says what NCCL does; most "
+                              "likely its connections take a network that does not lead to the others, and NCCL_SOCKET_IFNAME chooses "
+                              "one that does");
+}
+
+// Of the whole set, for good.
+void NcclSets::abandon(Set* set, const Status& why) {
+  leaving_.push_back({set->communicator, nccl::abort(std::span(&set->communicator, 1), why, kAbortWithin)});
+  set->communicator.reset();
+  give_up(set, why.message());
+}
+
+Status NcclSets::async_error() const {
+  for (const auto& [id, set] : sets_) {
+    if (set.state == State::by_nccl) HVD_RETURN_IF_ERROR(set.communicator->async_error());
+  }
+  return {};
+}
+
+void NcclSets::forget(uint32_t id) {
+  std::erase_if(leaving_, [](const Leaving& l) { return l.ending->over() && !l.ending->leaked(); });
+  const auto it = sets_.find(id);
   if (it == sets_.end()) return;
-  if (it->second.communicator) nccl::destroy(std::span(&it->second.communicator, 1), kEndWithin);
+  if (const auto& c = it->second.communicator) leaving_.push_back({c, nccl::destroy(std::span(&c, 1), kEndWithin)});
   sets_.erase(it);
 }
 
@@ -176,11 +241,27 @@ void NcclSets::end(const Status& why) {
     if (set.communicator) all.push_back(std::move(set.communicator));
   }
   sets_.clear();
-  if (!all.empty()) ending_ = why.ok() ? nccl::destroy(all, kEndWithin) : nccl::abort(all, why, kAbortWithin);
+  if (why.ok()) {
+    if (!all.empty()) leaving_.push_back({nullptr, nccl::destroy(all, kEndWithin)});
+    return;
+  }
+  for (const Leaving& l : leaving_) {
+    if (l.communicator && (!l.ending->over() || l.ending->leaked())) all.push_back(l.communicator);
+  }
+  if (!all.empty()) leaving_.push_back({nullptr, nccl::abort(all, why, kAbortWithin)});
 }
 
 void NcclSets::await_end() {
-  if (ending_) ending_->wait();
+  bool all_over = true;
+  for (const Leaving& l : leaving_) {
+    l.ending->wait();
+    all_over &= !l.ending->leaked();
+  }
+  leaving_.clear();
+  // Freeing waits for the device, on which nothing of ours waits for other ranks any more, unless something did not end.
+  if (!all_over) new auto(std::pair(std::move(memory_), std::move(warmed_)));
+  warmed_.clear();
+  memory_.reset();
 }
 
 }  // namespace hvd

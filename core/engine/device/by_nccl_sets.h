@@ -2,7 +2,7 @@
 //
 //   unasked ---- each says what it has: a GPU, NCCL ----> making ---- each says when it is made ----> by NCCL
 //                                |                           |
-//                                +------ one cannot ---------+----------------------------------> by the host, for good
+//                                +------ one cannot ---------+---- it takes too long -----------> by the host, for good
 //
 // Ranks decide this together, for each response, through the host's collectives: they meet the same responses in the same order, so what
 // they say about one belongs together. Where there is nothing left to decide nothing is said.
@@ -15,8 +15,10 @@
 #include <vector>
 
 #include "backends/backend.h"
+#include "base/deadline.h"
 #include "base/log.h"
 #include "devices/device.h"
+#include "engine/device/by_nccl_memory.h"
 #include "engine/options.h"
 #include "nccl/communicator.h"
 
@@ -37,23 +39,39 @@ class NcclSets {
   // same order. `device`: this rank's; null when it has none yet. An error means that the job is over.
   Status find(uint32_t id, Comm& comm, const std::shared_ptr<Device>& device, const NcclSet** out);
 
-  // The set is new, or is no more.
+  // On which all that they do is launched. Null before there is a communicator.
+  Device::Stream stream() const { return stream_; }
+  GpuMemory& memory() const { return *memory_; }
+  // What NCCL has noticed by itself, in any set.
+  Status async_error() const;
+
+  // The set is new, or is no more: its communicator is destroyed, on a thread of its own.
   void forget(uint32_t id);
-  // Of all: destroys them where `why` is ok, else aborts them, on a thread of its own.
+  // Of all: destroys them where `why` is ok, else aborts them, with those that are being destroyed and may wait for a lost rank.
   void end(const Status& why);
-  // Until they have ended, some seconds at most.
+  // Until they have ended, some seconds at most. Then what they worked on is given back, or left to the end of the process.
   void await_end();
 
  private:
   enum class State : uint8_t { unasked, making, by_nccl, by_host };
   struct Set : NcclSet {
     State state = State::unasked;
+    Clock::time_point begun;  // making it
+    uint64_t waited = 0;      // responses since then: the same on all
+    bool warned = false;
   };
   struct Record;
+  struct Leaving {
+    std::shared_ptr<nccl::Communicator> communicator;
+    std::shared_ptr<nccl::Ending> ending;
+  };
 
   Status ask(Set* set, Comm& comm);
-  Status hear_whether_made(Set* set, Comm& comm);
   Status make(Set* set, Comm& comm, bool warm_up);
+  Status prepare(const Comm& comm, bool warm_up, nccl::UniqueId* id, nccl::WarmUp* first);
+  Status hear_whether_made(uint32_t id, Set* set, Comm& comm);
+  void warn(uint32_t id, Set* set, const Comm& comm, const std::vector<std::byte>& made);
+  void abandon(Set* set, const Status& why);
   Status say(Comm& comm, const void* mine, size_t bytes, std::vector<std::byte>* all);
   void open();
   void give_up(Set* set, const std::string& why);
@@ -65,8 +83,11 @@ class NcclSets {
   const nccl::Library* library_ = nullptr;
   std::string why_not_;  // there is no library
   bool looked_ = false;
+  Device::Stream stream_ = nullptr;
+  std::shared_ptr<GpuMemory> memory_;
+  std::vector<std::shared_ptr<GpuMemory::Block>> warmed_;  // used by the first operations of communicators
   std::map<uint32_t, Set> sets_;
-  std::shared_ptr<nccl::Ending> ending_;
+  std::vector<Leaving> leaving_;  // perhaps over
 };
 
 }  // namespace hvd

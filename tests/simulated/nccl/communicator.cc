@@ -142,6 +142,8 @@ bool wait_for(ncclComm_t comm, const std::string& what, const std::function<bool
 ncclResult_t create(const Creation& creation) {
   ncclComm_t c = creation.comm;
   random_delay();
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(knob_number("creation_ms", 0));
+  wait_for(c, "its creation, as it was told", [&] { return std::chrono::steady_clock::now() >= end; });
   Joining joining{};
   joining.size = c->size, joining.rank = c->rank, joining.version = version(), joining.host = c->host;
   const char* uuid = driver().uuid(c->device);

@@ -19,7 +19,7 @@ namespace simnccl {
 namespace {
 
 constexpr const char* kNames[] = {"version",  "report",      "fail",        "hang",     "patience_ms", "lazy",
-                                  "delay_us", "abort_waits", "hostid_rank", "blocking", "hostid"};
+                                  "delay_us", "abort_waits", "hostid_rank", "blocking", "hostid",      "creation_ms"};
 
 struct State {
   std::mutex mutex;

@@ -9,6 +9,7 @@
 //   SIMNCCL_HANG         K[@RANK]: the K-th kernel never ends, until it is aborted
 //   SIMNCCL_PATIENCE_MS  after so long a wait inside a kernel or call, what it waits for is reported (10000; 0: never)
 //   SIMNCCL_LAZY         0: everything is connected at creation (else at the first use of a collective or peer, which blocks the host)
+//   SIMNCCL_CREATION_MS  how long the creation of a communicator takes at least (0)
 //   SIMNCCL_DELAY_US     most that creation and helper threads wait at random (2000)
 //   SIMNCCL_ABORT_WAITS  1: an abort waits for the aborts of the other ranks of the host
 //   SIMNCCL_HOSTID_RANK  1: as if NCCL_HOSTID were each rank's number, for ranks that are threads

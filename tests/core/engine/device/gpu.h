@@ -74,6 +74,10 @@ class Gpu {
     wait();
     return values;
   }
+  void memory_left(size_t* free, size_t* total) {
+    const Current current(*this);
+    call("cuMemGetInfo", simulated<int (*)(size_t*, size_t*)>("cuMemGetInfo_v2")(free, total));
+  }
   // In the mode that frameworks use, in which what another thread does may spoil it.
   void begin_capture() {
     const Current current(*this);

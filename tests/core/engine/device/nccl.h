@@ -1,5 +1,12 @@
-// The simulated NCCL, for tests of engines that use it.
+// Worlds of ranks that each have a simulated GPU and the simulated NCCL.
 #pragma once
+#include <dlfcn.h>
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "contains.h"
 #include "engine/device/gpu.h"
 
 namespace hvd::testing {
@@ -12,9 +19,41 @@ Function of_nccl(const char* name) {
 inline int nccl_kernels() { return of_nccl<int (*)()>("simnccl_kernels")(); }
 inline int living() { return of_nccl<int (*)()>("simnccl_living")(); }
 
+// A knob of the simulated NCCL for the length of a scope (tests/simulated/nccl/simnccl.h). turn(): once more, counted from here.
+class NcclKnob {
+ public:
+  NcclKnob(const char* name, const char* value) : name_(name) { turn(value); }
+  ~NcclKnob() { turn(nullptr); }
+  NcclKnob(const NcclKnob&) = delete;
+  void turn(const char* value) { of_nccl<int (*)(const char*, const char*)>("simnccl_set")(name_, value); }
+
+ private:
+  const char* name_;
+};
+
+// What ranks say in the log.
+class Said {
+ public:
+  LogSink sink() {
+    return [this](LogLevel, const std::string& text) {
+      std::lock_guard lock(mutex_);
+      all_.push_back(text);
+    };
+  }
+  int times(const std::string& part) {
+    std::lock_guard lock(mutex_);
+    int n = 0;
+    for (const std::string& text : all_) n += contains(text, part);
+    return n;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> all_;
+};
+
 inline Given with_nccl(Layout layout) {
-  Given given{.layout = layout, .settings = crowded()};
-  given.settings.cuda_library = HVD_SIMULATED_DIR "/libcuda.so.1";
+  Given given = on_gpus(layout);
   given.nccl = NcclOptions{};
   given.nccl.library = HVD_SIMULATED_DIR "/libnccl.so.2";
   return given;

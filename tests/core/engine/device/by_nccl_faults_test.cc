@@ -1,0 +1,222 @@
+// What goes wrong with NCCL, over the simulated one: ranks that are lost, communicators that are not made, calls that fail, errors that
+// only NCCL notices, memory that is not to be had.
+#include <doctest/doctest.h>
+
+#include "engine/device/nccl.h"
+
+using namespace hvd;
+using namespace hvd::testing;
+
+TEST_CASE("a rank is lost: NCCL's kernels that wait for it are aborted, and the process can make a job again") {
+  for (int round = 0; round < 2; ++round) {
+    Given given = with_nccl(Layout::one_node);
+    {
+      EngineWorld world(2, given);
+      const std::string wrong = run(world, [](Program& p) {
+        GpuProgram g(p);
+        until_by_nccl(p, g);
+        p.barrier();
+        if (p.rank == 1) {
+          p.engine.shutdown("this test wants it so");
+          return;
+        }
+        // Its kernel, or its agreement, waits for the rank that has left.
+        OnGpu t;
+        const Status s = g.try_submit(of_floats(Kind::allreduce, "late", 8), Program::bytes_of(ramp(8, 0)), &t);
+        if (s.ok()) p.expect(!g.finish(t).ok(), "no error");
+        g.gpu().wait();
+      });
+      CHECK(wrong == "");
+    }
+    EngineWorld again(2, given);
+    const std::string wrong = run(again, [](Program& p) {
+      GpuProgram g(p);
+      until_by_nccl(p, g);
+    });
+    CHECK(wrong == "");
+  }
+}
+
+TEST_CASE("a communicator that cannot be made leaves everything to the host, on all ranks") {
+  const NcclKnob fail("fail", "CommInitRankConfig:1@1");
+  EngineWorld world(2, with_nccl(Layout::one_node));
+  const std::string wrong = run(world, [](Program& p) {
+    GpuProgram g(p);
+    for (int i = 0; i < 300; ++i) {
+      OnGpu t = g.submit(of_floats(Kind::allreduce, "x", 8), Program::bytes_of(ramp(8, p.rank)));
+      p.expect(g.values<float>(t) == summed(8, 2), "x");
+    }
+  });
+  CHECK(wrong == "");
+}
+
+TEST_CASE("a call of NCCL that fails is not told as done") {
+  const NcclKnob fail("fail", "AllReduce:40@1");
+  {
+    EngineWorld world(2, with_nccl(Layout::one_node));
+    const std::string wrong = run(world, [](Program& p) {
+      GpuProgram g(p);
+      g.gpu().lose();
+      for (int i = 0; i < 2000; ++i) {
+        OnGpu t;
+        if (!g.try_submit(of_floats(Kind::allreduce, "x", 8), Program::bytes_of(ramp(8, p.rank)), &t).ok()) return;
+        const bool done = g.finish(t).ok();
+        // On the rank where it fails others of its group may be under way, in the program's memory.
+        if (done || p.rank == 1) p.expect(t.op->on_device->completion != nullptr, "nobody says what the device still does");
+        if (!done) return;
+      }
+      p.expect(false, "no error");
+    });
+    CHECK(wrong == "");
+  }
+}
+
+TEST_CASE("a rank is lost: what is launched and waits for it has failed, whatever its event says") {
+  Given given = with_nccl(Layout::apart);
+  given.cuttable = true;
+  NcclKnob hang("hang", nullptr);
+  {
+    EngineWorld world(2, given);
+    const std::string wrong = run(world, [&](Program& p) {
+      GpuProgram g(p);
+      until_by_nccl(p, g);
+      p.barrier();
+      if (p.rank == 0) hang.turn("1@0");
+      p.barrier();
+      OnGpu t = g.submit(of_floats(Kind::allreduce, "x", 50), Program::bytes_of(ramp(50, p.rank)));
+      p.expect(g.finish(t).ok(), "launched");
+      p.mark();
+      p.await_marks(2);
+      if (p.rank == 0) world.cut(1);
+      bool there = false;
+      Status s;
+      for (const Deadline deadline = Deadline::after(20); s.ok() && !there; s = t.op->on_device->completion->reached(&there)) {
+        p.expect(!deadline.passed(), "its event does not come");
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      if (p.rank == 0) p.expect(s.code() == Code::peer_lost, "garbage passes for the result");
+    });
+    CHECK(wrong == "");
+  }
+}
+
+TEST_CASE("an error that NCCL alone notices ends the job on all ranks while nobody calls anything") {
+  Given given = with_nccl(Layout::pairs);
+  NcclKnob fail("fail", nullptr);
+  {
+    EngineWorld world(4, given);
+    const std::string wrong = run(world, [&](Program& p) {
+      GpuProgram g(p);
+      until_by_nccl(p, g);
+      g.gpu().wait();
+      p.barrier();
+      if (p.rank == 0) fail.turn("async:1@2");
+      p.barrier();
+      OnGpu t = g.submit(of_floats(Kind::allreduce, "x", 50), Program::bytes_of(ramp(50, p.rank)));
+      p.expect(g.finish(t).ok(), "launched");
+      bool there = false;
+      Status s;
+      for (const Deadline deadline = Deadline::after(2); s.ok() && !there; s = t.op->on_device->completion->reached(&there)) {
+        p.expect(!deadline.passed(), "nobody tells");
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      p.expect(contains(s.message(), "rank 2: CUDA GPU 2") &&
+                   contains(s.message(), "allreduce 'x': communication failed with NCCL error 6") &&
+                   contains(s.message(), "simulated error of the network"),
+               s.message());
+      OnGpu next;
+      p.expect(!g.try_submit(of_floats(Kind::allreduce, "y", 5), Program::bytes_of(ramp(5, 0)), &next).ok(), "the job goes on");
+    });
+    CHECK(wrong == "");
+  }
+}
+
+TEST_CASE("a rank is lost while the communicator of a removed set is destroyed: that ends as well") {
+  Given given = with_nccl(Layout::apart);
+  given.cuttable = true;
+  NcclKnob hang("hang", nullptr);
+  EngineWorld world(3, given);
+  const std::string wrong = run(world, [&](Program& p) {
+    GpuProgram g(p);
+    until_by_nccl(p, g);
+    const uint32_t set = p.add_set({0, 1});
+    Request q = of_floats(Kind::allreduce, "of the set", 4);
+    q.set = set;
+    for (int before = nccl_kernels(); p.sum("seen", nccl_kernels() == before) > 0;) {
+      if (p.rank == 2) continue;
+      OnGpu t = g.submit(q, Program::bytes_of(ramp(4, p.rank)));
+      p.expect(g.values<float>(t) == summed(4, 2), "set");
+    }
+    p.barrier();
+    if (p.rank == 0) hang.turn("1@0");
+    p.barrier();
+    OnGpu t;
+    if (p.rank != 2) {
+      t = g.submit(q, Program::bytes_of(ramp(4, p.rank)));
+      p.expect(g.finish(t).ok(), "launched");
+    }
+    p.remove_set(set);
+    p.mark();
+    p.await_marks(3);
+    if (p.rank == 2) return;
+    if (p.rank == 0) world.cut(1);
+    bool there = false;
+    Status s;
+    for (const Deadline deadline = Deadline::after(20); s.ok() && !there; s = t.op->on_device->completion->reached(&there)) {
+      p.expect(!deadline.passed(), "its event does not come");
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    if (p.rank == 0) p.expect(s.code() == Code::peer_lost, "garbage passes for the result");
+  });
+  CHECK(wrong == "");
+}
+
+TEST_CASE("a communicator that takes too long: one warning, then all ranks go by way of the host, for good") {
+  const NcclKnob slow("creation_ms", "20000");
+  Said said;
+  Given given = with_nccl(Layout::pairs);
+  given.log = said.sink();
+  given.nccl.slow = 0.05;
+  given.nccl.patience = 0.4;
+  EngineWorld world(4, given);
+  const std::string wrong = run(world, [&](Program& p) {
+    GpuProgram g(p);
+    const auto one = [&] {
+      OnGpu t = g.submit(of_floats(Kind::allreduce, "x", 8), Program::bytes_of(ramp(8, p.rank)));
+      p.expect(g.values<float>(t) == summed(8, 4), "x");
+    };
+    for (const Deadline deadline = Deadline::after(20); p.sum("given up", said.times("was not made within") >= 4) < 4; one()) {
+      p.expect(!deadline.passed(), "nobody gives up");
+    }
+    for (int i = 0; i < 5; ++i) one();
+  });
+  CHECK(wrong == "");
+  CHECK(said.times("NCCL's communicator for all ranks is not made after 0 s: it is waited for on ranks 0, 1, 2, 3. Meanwhile") == 1);
+  CHECK(said.times("NCCL is not used for all ranks: its communicator was not made within 0 s") == 4);
+  CHECK(said.times("NCCL_SOCKET_IFNAME") == 1);
+}
+
+TEST_CASE("a job gives back the memory of the device that it has taken for itself") {
+  const auto used = [] {
+    size_t free = 0, total = 0;
+    Gpu gpu(1);
+    gpu.memory_left(&free, &total);
+    return total - free;
+  };
+  const size_t before = used();
+  {
+    EngineWorld world(2, with_nccl(Layout::one_node));
+    const std::string wrong = run(world, [](Program& p) {
+      GpuProgram g(p);
+      until_by_nccl(p, g);
+      for (int i = 0; p.rank == 0 && i < 3; ++i) {
+        const size_t n = 100000u << i;
+        OnGpu t = g.submit(of_floats(Kind::allreduce, "j", n), Program::bytes_of(ramp(n, 0)));
+        p.expect(g.values<float>(t) == ramp(n, 0), "alone");
+      }
+      p.last_joined();
+    });
+    CHECK(wrong == "");
+  }
+  CHECK(used() == before);
+}
