@@ -6,6 +6,7 @@ PyTorch itself has no CUDA here, so some of it stays with tests/gpu: backward pa
 """
 
 import ctypes
+import os
 import threading
 
 import pytest
@@ -128,6 +129,39 @@ def side_streams():
 
 def test_on_other_streams(gpu_ranks):
     gpu_ranks(2)(side_streams)
+
+
+def orphans():
+    """A forked child can do nothing with what is on its parent's GPU, and says so without calling the driver."""
+    from tests.torch.simulated_gpu import gpu, values
+
+    handles = [hvd.allreduce_async_(gpu(torch.ones(4)), op=hvd.Sum, name=f"x{i}") for i in range(3)]
+    gathered = hvd.allgather_async(gpu(torch.ones(4)), name="y")
+    while not all(map(hvd.poll, (*handles, gathered))):
+        pass
+    end, child_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        said = [hvd.poll(handles[0])]
+        for handle in (handles[0], gathered):
+            try:
+                said.append(hvd.synchronize(handle))
+            except hvd.HorovodInternalError as error:
+                said.append(str(error))
+        os.write(child_end, repr(said).encode())
+        os._exit(0)
+    os.close(child_end)
+    with os.fdopen(end) as pipe:
+        said = pipe.read()
+    os.waitpid(pid, 0)
+    assert [values(hvd.synchronize(handle)).sum().item() for handle in handles] == [4.0 * hvd.size()] * 3
+    assert values(hvd.synchronize(gathered)).numel() == 4 * hvd.size()
+    return said
+
+
+def test_a_forked_child(gpu_ranks):
+    words = "CUDA GPU 0 (Simulated GPU 0) belongs to the parent process; a forked child cannot use it"
+    assert gpu_ranks(2)(orphans) == [repr([True, words, words])] * 2
 
 
 def captured():

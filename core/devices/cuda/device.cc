@@ -1,5 +1,7 @@
 #include "devices/cuda/device.h"
 
+#include <unistd.h>
+
 #include <map>
 #include <mutex>
 #include <vector>
@@ -116,6 +118,8 @@ class CudaDevice final : public Device {
   }
 
   Status enter(int* mode) override {
+    if (::getpid() != process_)
+      return Status(Code::shutdown, description_ + " belongs to the parent process; a forked child cannot use it");
     HVD_RETURN_IF_ERROR(driver_.check(driver_.context_push(context_), "cuCtxPushCurrent"));
     *mode = kRelaxed;
     const Status status = driver_.check(driver_.exchange_capture_mode(mode), "cuThreadExchangeStreamCaptureMode");
@@ -137,6 +141,7 @@ class CudaDevice final : public Device {
   const std::string description_;
   const std::array<uint8_t, 16> uuid_;
   const int capability_, multiprocessors_;
+  const pid_t process_ = ::getpid();  // in a child of it CUDA can do nothing, and is not to be called
   std::mutex mutex_;
   std::vector<Event> events_;  // that nobody has
   std::vector<Stream> streams_;
