@@ -92,7 +92,7 @@ run_pytest() { # files and further words for pytest; on a GPU nothing may be ski
   python -m pytest -q -p pytest_timeout -p no:cacheprovider --durations=15 "$@"
 }
 
-operations() { run_pytest tests/gpu/test_operations.py; }
+operations() { run_pytest tests/gpu/test_operations.py tests/gpu/test_arrays.py; }
 streams() { run_pytest tests/gpu/test_streams.py; }
 training() { run_pytest tests/gpu/test_training.py; }
 failures() { run_pytest tests/gpu/test_failures.py; }

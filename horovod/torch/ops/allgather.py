@@ -13,7 +13,9 @@ from horovod._core import KIND_ALLGATHER, WIRE_NONE
 from horovod.common.ops import Average, Sum, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch.ops import groups, handles
-from horovod.torch.ops.allreduce import _Allreduce, _GroupedAllreduce
+from horovod.torch.ops.allreduce import _Allreduce
+from horovod.torch.ops.arrays import accepting
+from horovod.torch.ops.grouped_allreduce import _GroupedAllreduce
 from horovod.torch.ops.tensors import code_of, output_of, plain, set_id, set_rank_and_size, way
 
 
@@ -49,12 +51,14 @@ def _result(work: Any, tensor: torch.Tensor) -> torch.Tensor:
     return output_of(work, tensor.shape[1:], tensor.dtype)
 
 
+@accepting
 def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
     """Starts an allgather; returns a handle for ``poll`` and ``synchronize``."""
     work = _start(tensor, name, process_set)
     return handles.add((work,), lambda: _result(work, tensor), tensor)
 
 
+@accepting
 def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
@@ -87,6 +91,7 @@ def _rows_of_this_rank(work: Any, process_set: ProcessSet) -> tuple[int, int]:
     return begin, begin + sizes[rank]
 
 
+@accepting
 def grouped_allgather_async(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
@@ -96,6 +101,7 @@ def grouped_allgather_async(
     return handles.add(works, lambda: [_result(w, t) for w, t in zip(works, tensors, strict=True)], tensors)
 
 
+@accepting
 def grouped_allgather(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[torch.Tensor]:

@@ -15,6 +15,7 @@ from horovod._core import KIND_ALLTOALL
 from horovod.common.ops import Sum, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch.ops import handles
+from horovod.torch.ops.arrays import accepting
 from horovod.torch.ops.tensors import code_of, output_of, plain, set_id, set_rank_and_size, way
 
 
@@ -77,6 +78,7 @@ def _result(work: Any, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor
     return output_of(work, tensor.shape[1:], tensor.dtype), torch.tensor(work.sizes, dtype=torch.int32)
 
 
+@accepting
 def alltoall_async(
     tensor: torch.Tensor,
     splits: Sequence[int] | torch.Tensor | None = None,
@@ -88,6 +90,7 @@ def alltoall_async(
     return handles.add((work,), lambda: _result(work, tensor), tensor)
 
 
+@accepting
 def alltoall(
     tensor: torch.Tensor,
     splits: Sequence[int] | torch.Tensor | None = None,

@@ -14,6 +14,7 @@ from horovod.common.ops import Average, Sum, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch.ops import handles
 from horovod.torch.ops.allreduce import _Allreduce
+from horovod.torch.ops.arrays import accepting
 from horovod.torch.ops.tensors import code_of, plain, root_of, set_id, way
 
 
@@ -36,6 +37,7 @@ def _start(
     )
 
 
+@accepting
 def broadcast_async(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
@@ -46,6 +48,7 @@ def broadcast_async(
     return handles.add((work,), lambda: output, (tensor, output))
 
 
+@accepting
 def broadcast_async_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
@@ -54,6 +57,7 @@ def broadcast_async_(
     return handles.add((work,), lambda: tensor, tensor)
 
 
+@accepting
 def broadcast_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
@@ -63,6 +67,7 @@ def broadcast_(
     return tensor
 
 
+@accepting
 def broadcast(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:

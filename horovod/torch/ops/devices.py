@@ -31,6 +31,9 @@ class Adapter(Protocol):
     def stream(self, device: torch.device) -> Any:
         """This thread's current stream: an object with ``wait_stream(another)``."""
 
+    def wait_for(self, stream: int, device: torch.device) -> None:
+        """The current stream waits for what is on the one with this handle."""
+
     def empty(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """A tensor that the current stream may use."""
 
@@ -45,6 +48,9 @@ class Cuda:
 
     def stream(self, device: torch.device) -> Any:
         return torch.cuda.current_stream(device)
+
+    def wait_for(self, stream: int, device: torch.device) -> None:
+        torch.cuda.current_stream(device).wait_stream(torch.cuda.ExternalStream(stream, device))
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, device=device)

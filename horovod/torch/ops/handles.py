@@ -49,6 +49,23 @@ def add_repeat(repeat: Repeat, source: Any, result: Any) -> int:
     return number
 
 
+def then(handle: int, convert: Callable[[Any], Any]) -> None:
+    """``synchronize`` is to return ``convert`` of what it would."""
+    record = _records[handle]
+    if isinstance(record, Repeat):
+        repeat = record
+
+        def finish() -> Any:
+            result = repeat.result
+            repeats.put_back(repeat)
+            return convert(result)
+
+        _records[handle] = ((repeat.work,), finish, (repeat.source, repeat.result))
+        return
+    works, last, keep = record
+    _records[handle] = (works, lambda: convert(last()), keep)
+
+
 def poll(handle: int) -> bool:
     """Is the operation complete, so that ``synchronize`` will not block? Raises ValueError for an unknown handle."""
     record = _records.get(handle)

@@ -17,6 +17,7 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch.compression import Compression
 from horovod.torch.ops import groups, handles
 from horovod.torch.ops.allgather import _Allgather, _GroupedAllgather
+from horovod.torch.ops.arrays import accepting
 from horovod.torch.ops.tensors import code_of, plain, set_id, set_rank_and_size, way
 
 
@@ -63,6 +64,7 @@ def _submit(
     )
 
 
+@accepting
 def reducescatter_async(
     tensor: torch.Tensor,
     name: str | None = None,
@@ -80,6 +82,7 @@ def reducescatter_async(
     return handles.add((work,), lambda: output, (tensor, output))
 
 
+@accepting
 def reducescatter(
     tensor: torch.Tensor,
     name: str | None = None,
@@ -117,6 +120,7 @@ def _scaled(gathered: torch.Tensor, op: int, process_set: ProcessSet, scale: tup
     return gathered if factor == 1.0 else gathered * factor
 
 
+@accepting
 def grouped_reducescatter_async(
     tensors: Sequence[torch.Tensor],
     name: str | None = None,
@@ -139,6 +143,7 @@ def grouped_reducescatter_async(
     return handles.add(works, lambda: outputs, (tensors, outputs))
 
 
+@accepting
 def grouped_reducescatter(
     tensors: Sequence[torch.Tensor],
     name: str | None = None,

@@ -1,0 +1,128 @@
+"""Arrays of other libraries as arguments (CuPy, JAX, Numba, ...), without a copy: by DLPack or, where there is none, by
+``__cuda_array_interface__``. NumPy's are refused as ever.
+
+The result is of the argument's library where that takes DLPack, else a torch.Tensor; operations in place return the
+argument. DLPack orders streams: PyTorch's current one waits for that of the other library before the operation, and the
+other way round for the result.
+"""
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+
+from horovod.torch.ops import devices, handles
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+# Their tensors must not change.
+_IMMUTABLE = ("jax", "jaxlib", "tensorflow")
+_PER_THREAD = 2  # the stream of __cuda_array_interface__ that is another one in each thread
+
+
+def accepting(function: _Function) -> _Function:
+    """``function(tensor, ...)``, or ``function(tensors, ...)``, that takes other arrays as well, see ``call``."""
+    several = function.__name__.startswith("grouped_")
+    argument = "tensors" if several else "tensor"
+
+    @functools.wraps(function)
+    def accepts(*args: Any, **kwargs: Any) -> Any:
+        if args and isinstance(args[0], torch.Tensor):
+            return function(*args, **kwargs)
+        given = args[0] if args else kwargs.get(argument)
+        if not (_any_foreign(given) if several else is_foreign(given)):
+            return function(*args, **kwargs)
+        kwargs.pop(argument, None)
+        return call(function, given, *args[1:], **kwargs)
+
+    return accepts  # type: ignore[return-value]
+
+
+def call(function: Callable[..., Any], given: Any, *args: Any, **kwargs: Any) -> Any:
+    """``function(given, ...)`` where ``given`` is an array of another library, or a list with some; what it returns is
+    of that library, too. A function whose name ends with an underscore works in place; a handle gives its result in
+    ``synchronize``."""
+    name = function.__name__
+    in_place = name.endswith("_")
+    what = name.removesuffix("_").removesuffix("_async")
+    if isinstance(given, Sequence):
+        given = list(given)
+        tensors: Any = [tensor_of(array, what, in_place) for array in given]
+    else:
+        tensors = tensor_of(given, what, in_place)
+    result = function(tensors, *args, **kwargs)
+    if "_async" in name:
+        handles.then(result, lambda outcome: _back(outcome, given, in_place))
+        return result
+    return _back(result, given, in_place)
+
+
+def is_foreign(array: Any) -> bool:
+    """Is it another library's, and no NumPy array?"""
+    if isinstance(array, torch.Tensor) or any(_library(kind) == "numpy" for kind in type(array).__mro__):
+        return False
+    return hasattr(array, "__dlpack__") or hasattr(array, "__cuda_array_interface__")
+
+
+def _any_foreign(arrays: Any) -> bool:
+    return isinstance(arrays, Sequence) and any(map(is_foreign, arrays))
+
+
+def _library(kind: type) -> str:
+    return kind.__module__.partition(".")[0]
+
+
+def tensor_of(array: Any, operation: str, in_place: bool = False) -> Any:
+    """A tensor over the array's memory; what is no array of another library as it is. The current stream waits for
+    what is on the array's.
+
+    Raises ValueError naming the operation and the array's type where that cannot be.
+    """
+    if not is_foreign(array):
+        return array
+    kind = f"{type(array).__module__}.{type(array).__qualname__}"
+    if in_place and _library(type(array)) in _IMMUTABLE:
+        raise ValueError(f"{operation}: a {kind} cannot be changed in place; take the operation that returns a new one")
+    try:
+        if hasattr(array, "__dlpack__"):
+            return torch.from_dlpack(array)
+        return _by_interface(array)
+    except (BufferError, RuntimeError, TypeError, ValueError, AssertionError) as error:
+        raise ValueError(f"{operation}: a {kind} that cannot be taken as a torch.Tensor: {error}") from error
+
+
+def _by_interface(array: Any) -> torch.Tensor:
+    interface = array.__cuda_array_interface__
+    tensor = torch.as_tensor(array, device="cuda")
+    stream = interface.get("stream")
+    if stream is not None:
+        if stream == _PER_THREAD:
+            raise ValueError("its stream is the thread's own default stream, which PyTorch does not have")
+        # 1 is the legacy default stream, which PyTorch calls 0.
+        devices.ADAPTERS["cuda"].wait_for(0 if stream == 1 else stream, tensor.device)
+    return tensor
+
+
+def _back(result: Any, given: Any, in_place: bool) -> Any:
+    if isinstance(given, list):
+        return [_back(one, like, in_place) for one, like in zip(result, given, strict=True)]
+    if isinstance(result, tuple):  # an alltoall's, with the splits
+        return (_back(result[0], given, in_place), *result[1:])
+    if not is_foreign(given):
+        return result
+    take = _from_dlpack(given)
+    # In place, too: it has the library's current stream wait.
+    converted = take(result) if take is not None else result
+    return given if in_place else converted
+
+
+def _from_dlpack(array: Any) -> Callable[[Any], Any] | None:
+    if not hasattr(array, "__dlpack__"):
+        return None
+    library = _library(type(array))
+    library = "jax" if library == "jaxlib" else library
+    of_standard = getattr(array, "__array_namespace__", None)
+    namespace = of_standard() if of_standard is not None else sys.modules.get(library)
+    return getattr(namespace, "from_dlpack", None) or getattr(getattr(namespace, "dlpack", None), "from_dlpack", None)

@@ -1,0 +1,129 @@
+"""Arrays of other libraries as arguments: they travel without a copy, and results are of the same library."""
+
+import types
+
+import numpy as np
+import pytest
+import torch
+
+import horovod.torch as hvd
+
+
+class Array:
+    """One with DLPack, as the standard of array libraries has it."""
+
+    def __init__(self, values):
+        self.values = np.asarray(values)
+
+    def __dlpack__(self, **_):
+        return self.values.__dlpack__()
+
+    def __dlpack_device__(self):
+        return self.values.__dlpack_device__()
+
+    def __array_namespace__(self):
+        return types.SimpleNamespace(from_dlpack=lambda other: type(self)(np.from_dlpack(other)))
+
+
+def every_call():
+    n, me = hvd.size(), hvd.rank()
+
+    def mine(count=4):
+        return Array(np.full(count, me + 1.0, dtype=np.float32))
+
+    total = n * (n + 1) / 2
+    for _ in range(3):  # the same operations come again
+        x = mine()
+        y = hvd.allreduce(x, op=hvd.Sum, name="new")
+        assert type(y) is Array
+        assert y.values.tolist() == [total] * 4
+        assert x.values.tolist() == [me + 1.0] * 4
+        assert hvd.allreduce_(x, op=hvd.Sum, name="same") is x
+        assert x.values.tolist() == [total] * 4
+        x = mine()
+        handle = hvd.allreduce_async_(tensor=x, op=hvd.Sum, name="later")
+        assert hvd.synchronize(handle) is x
+        assert x.values.tolist() == [total] * 4
+        y = hvd.synchronize(hvd.allreduce_async(mine(), op=hvd.Sum, name="new later"))
+        assert type(y) is Array
+        assert y.values.tolist() == [total] * 4
+        coded = hvd.allreduce(mine(), op=hvd.Sum, name="coded", compression=hvd.Compression.fp16)
+        assert coded.values.tolist() == [total] * 4
+        arrays, tensors = hvd.grouped_allreduce([mine(2), torch.ones(3)], op=hvd.Sum, name="group")
+        assert arrays.values.tolist() == [total] * 2
+        assert tensors.tolist() == [float(n)] * 3
+        first, second = mine(), torch.ones(2)
+        assert hvd.grouped_allreduce_([first, second], op=hvd.Sum)[0] is first
+        assert first.values.tolist() == [total] * 4
+        rows = hvd.allgather(mine(1), name="rows")
+        assert rows.values.tolist() == [r + 1.0 for r in range(n)]
+        assert hvd.synchronize(hvd.grouped_allgather_async([mine(1)]))[0].values.tolist() == rows.values.tolist()
+        assert hvd.broadcast(mine(), n - 1, name="b").values.tolist() == [float(n)] * 4
+        x = mine()
+        assert hvd.broadcast_(x, 0, name="b_") is x
+        assert x.values.tolist() == [1.0] * 4
+        got, splits = hvd.alltoall(mine(n), splits=[1] * n, name="a")
+        assert got.values.tolist() == [r + 1.0 for r in range(n)]
+        assert splits.tolist() == [1] * n
+        assert hvd.alltoall(mine(n), name="even").values.tolist() == got.values.tolist()
+        assert hvd.reducescatter(mine(n), op=hvd.Sum, name="part").values.tolist() == [total]
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_every_call(pool, size):
+    pool(size).run(every_call)
+
+
+@pytest.mark.usefixtures("single")
+def test_of_jax():
+    jax = pytest.importorskip("jax")
+    x = jax.numpy.arange(4.0)
+    y = hvd.allreduce(x, op=hvd.Sum, postscale_factor=2.0)
+    assert isinstance(y, jax.Array)
+    assert y.tolist() == [0.0, 2.0, 4.0, 6.0]
+    for call in (hvd.allreduce_, hvd.allreduce_async_, lambda a: hvd.broadcast_(a, 0)):
+        with pytest.raises(ValueError, match=r"(allreduce|broadcast): a jaxlib\S* cannot be changed in place; take"):
+            call(x)
+    assert x.tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+@pytest.mark.usefixtures("single")
+def test_mistakes():
+    with pytest.raises(ValueError, match=r"allreduce: a torch\.Tensor is accepted, not ndarray"):
+        hvd.allreduce(np.ones(2))
+    with pytest.raises(ValueError, match=r"allgather: a torch\.Tensor is accepted, not list"):
+        hvd.allgather([1, 2])
+    with pytest.raises(ValueError, match=r"broadcast: a \S*Array that cannot be taken as a torch\.Tensor: "):
+        hvd.broadcast(Array(["a"]), 0)
+    with pytest.raises(ValueError, match="not contiguous"):
+        hvd.allreduce(Array(np.ones((2, 3)).T))
+    with pytest.raises(TypeError):
+        hvd.allgather()
+
+
+class OnGpu:
+    """An array of a library without DLPack; its memory is the CPU's here."""
+
+    def __init__(self, stream):
+        self.tensor = torch.ones(3)
+        self.__cuda_array_interface__ = {"version": 3, "stream": stream}
+
+
+@pytest.mark.usefixtures("single")
+@pytest.mark.parametrize(("stream", "waited"), [(None, []), (1, [0]), (77, [77]), (2, None)])
+def test_by_cuda_array_interface(monkeypatch, stream, waited):
+    from horovod.torch.ops import devices
+
+    waits = []
+    adapter = types.SimpleNamespace(wait_for=lambda handle, device: waits.append(handle))
+    monkeypatch.setitem(devices.ADAPTERS, "cuda", adapter)
+    monkeypatch.setattr(torch, "as_tensor", lambda array, device: array.tensor)
+    array = OnGpu(stream)
+    if waited is None:
+        with pytest.raises(ValueError, match=r"allreduce: a \S*OnGpu that cannot be taken .* the thread's own"):
+            hvd.allreduce_(array)
+        return
+    assert hvd.allreduce_(array, postscale_factor=3.0) is array
+    assert array.tensor.tolist() == [3.0] * 3
+    assert waits == waited
+    assert isinstance(hvd.allreduce(array), torch.Tensor)  # its library does not say how to take one
