@@ -146,6 +146,11 @@ Status Staged::bring_all() {
     for (; flight.brought < flight.loads.size(); ++flight.brought) {
       Loaded& load = flight.loads[flight.brought];
       if (!room(load)) return {};
+      if (Status s = pool_->take(load.bytes, &load.block); !s.ok()) {
+        if (pool_->used() == 0) return s;
+        memory_ = pool_->used();  // there is no more
+        return {};
+      }
       HVD_RETURN_IF_ERROR(bring(flight, load));
     }
   }
@@ -157,7 +162,6 @@ Status Staged::bring(Flight& flight, Loaded& load) {
   if (flight.brought == 0) {
     for (const OperationPtr& op : flight.operations) HVD_RETURN_IF_ERROR(device_->wait(down_, op->on_device->ready));
   }
-  HVD_RETURN_IF_ERROR(pool_->take(load.bytes, &load.block));
   std::byte* const memory = load.block->data();
   for (size_t i = load.first; i < load.end; ++i) {
     Part& part = flight.parts[i];

@@ -37,7 +37,8 @@ namespace hvd {
 
 class Staged {
  public:
-  // `memory`: bytes of pinned memory in use at a time. More than a bucket of a schedule has, lest that waits for what cannot come.
+  // `memory`: bytes of pinned memory in use at a time, fewer where there are not so many. More than a bucket of a schedule has, lest that
+  // waits for what cannot come.
   Staged(size_t memory, Submissions* submissions, const Observers* observers)
       : memory_(memory), submissions_(submissions), observers_(observers) {}
   ~Staged();
@@ -111,7 +112,7 @@ class Staged {
   Status launch(Flight& flight, Part& part);
   Status settle(Flight& flight, std::vector<Done>* done);
 
-  const size_t memory_;
+  size_t memory_;
   Submissions* const submissions_;
   const Observers* const observers_;
   std::shared_ptr<Device> device_;  // of the first operation; all are on the same

@@ -81,6 +81,26 @@ TEST_CASE("no more pinned memory is in use at a time than may be, however much i
   CHECK(pinned() - before <= 4);  // two pieces on each rank
 }
 
+TEST_CASE("where there is no more pinned memory, what there is has to do") {
+  EngineWorld world(2, on_gpus(Layout::one_node));
+  const std::string wrong = run(world, [](Program& p) {
+    GpuProgram g(p);
+    const size_t piece = (4 << 20) / 4, n = 6 * piece;
+    OnGpu first = g.submit(of_floats(Kind::allreduce, "first", piece), Program::bytes_of(ramp(piece, p.rank)));
+    p.expect(g.values<float>(first) == summed(piece, 2), "first");
+    OnGpu large;
+    large.in = large.out = g.gpu().allocate(n * 4);
+    g.gpu().write(large.in, Program::bytes_of(ramp(n, p.rank)));
+    p.barrier();
+    if (p.rank == 0) simulated<int (*)(const char*, int64_t)>("simcuda_set")("fail_alloc", 1);  // of either rank's, beyond its first piece
+    p.barrier();
+    const Status s = g.try_submit(of_floats(Kind::allreduce, "large", n), {}, &large, n * 4, nullptr, false);
+    p.expect(s.ok(), s.message());
+    p.expect(g.values<float>(large) == summed(n, 2), "large");
+  });
+  CHECK(wrong == "");
+}
+
 TEST_CASE("every kind of operation, on a set of ranks as well") {
   EngineWorld world(4, on_gpus(Layout::pairs));
   const std::string wrong = run(world, [](Program& p) {
