@@ -148,6 +148,11 @@ class Adapter:
     def stream(self, device: torch.device) -> Stream:
         return self.driver.stream
 
+    def is_capturing(self, device: torch.device) -> bool:
+        status = ctypes.c_int()
+        self.driver.check(self.driver.library.cuStreamIsCapturing(self.driver.stream.handle, ctypes.byref(status)))
+        return status.value != 0
+
     def empty(self, shape: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         return empty(shape, dtype)
 

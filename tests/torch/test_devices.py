@@ -165,6 +165,9 @@ def test_what_waits_on_another_stream_keeps_its_memory():
         def current_stream(self, device):
             return 2
 
+        def is_capturing(self, device):
+            return False
+
     def work(looked):
         return devices.DeviceWork(FakeWork(looked), Streams(), torch.device("cuda", 0), 1, "tensors")
 

@@ -170,12 +170,15 @@ def captured():
     driver, x = adapter().driver, gpu(torch.ones(4))
     values(hvd.allreduce(x, name="before"))
     kept = hvd.allreduce_async_(x, op=hvd.Sum, name="kept")
-    while not hvd.poll(kept):
+    lost = hvd.allreduce_async_(gpu(torch.ones(4)), op=hvd.Sum, name="lost")
+    while not (hvd.poll(kept) and hvd.poll(lost)):
         pass
     stream, graph = driver.stream.handle, ctypes.c_void_p()
     driver.check(driver.library.cuStreamBeginCapture_v2(stream, 0))
     with pytest.raises(ValueError, match=r"'allreduce\.x': the stream is being captured into a graph.*call it outside"):
         hvd.allreduce(x, name="x")
+    with pytest.raises(ValueError, match=r"allreduce\.lost: the current stream is being captured.*outside"):
+        hvd.synchronize(lost)
     driver.check(driver.library.cuStreamEndCapture(stream, ctypes.byref(graph)))  # it is not spoilt
     assert values(hvd.synchronize(kept)).tolist() == [float(hvd.size())] * 4
 

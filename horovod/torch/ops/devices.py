@@ -31,6 +31,9 @@ class Adapter(Protocol):
     def stream(self, device: torch.device) -> Any:
         """This thread's current stream: an object with ``wait_stream(another)``."""
 
+    def is_capturing(self, device: torch.device) -> bool:
+        """Is the current stream being captured into a graph?"""
+
     def wait_for(self, stream: int, device: torch.device) -> None:
         """The current stream waits for what is on the one with this handle."""
 
@@ -48,6 +51,9 @@ class Cuda:
 
     def stream(self, device: torch.device) -> Any:
         return torch.cuda.current_stream(device)
+
+    def is_capturing(self, device: torch.device) -> bool:
+        return torch.cuda.is_current_stream_capturing()
 
     def wait_for(self, stream: int, device: torch.device) -> None:
         torch.cuda.current_stream(device).wait_stream(torch.cuda.ExternalStream(stream, device))
@@ -94,7 +100,15 @@ class DeviceWork:
             return True
 
     def wait(self, timeout: float = -1.0) -> bool:
-        """Until launched; the current stream waits for the result."""
+        """Until launched; the current stream waits for the result.
+
+        Raises ValueError where that is being captured into a graph, which the wait would spoil.
+        """
+        if self._adapter.is_capturing(self._device):
+            raise ValueError(
+                f"{self.name}: the current stream is being captured into a graph (torch.cuda.graph), in which the "
+                "result of a collective cannot be waited for; call synchronize outside the captured part"
+            )
         if not self._work.wait(timeout):
             return False
         stream = self._adapter.current_stream(self._device)
