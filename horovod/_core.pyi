@@ -99,6 +99,7 @@ class EngineConfig:
     stall_shutdown: float  # seconds; 0: never
     cuda_library: str  # of the CUDA driver; empty: as the loader finds it
     nccl_kinds: list[int]  # KIND_*: what NCCL may carry out on tensors of GPUs
+    nccl_by_hosts: bool  # allreduce by NCCL inside each host and by links between hosts, see core/engine/options.h
     nccl_library: str  # of NCCL; empty: one that is loaded already, then the candidates
     nccl_candidates: list[str]  # paths, or names for the loader to find
     algorithm: str  # override, e.g. "allreduce=ring"; empty: the table decides

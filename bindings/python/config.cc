@@ -123,6 +123,7 @@ EngineOptions make_options(const Config& c) {
   if (!c.cuda_library.empty()) o.settings.cuda_library = c.cuda_library;
   o.nccl.kinds = {};
   for (int kind : c.nccl_kinds) o.nccl.kinds.at(static_cast<size_t>(kind)) = true;
+  o.nccl.by_hosts = c.nccl_by_hosts;
   o.nccl.library = c.nccl_library;
   o.nccl.candidates = c.nccl_candidates;
   check(make_host_backend(c.algorithm, &o.backend));
@@ -159,6 +160,7 @@ void define_config(nb::module_& m) {
       .def_rw("algorithm", &Config::algorithm)
       .def_rw("cuda_library", &Config::cuda_library)
       .def_rw("nccl_kinds", &Config::nccl_kinds)
+      .def_rw("nccl_by_hosts", &Config::nccl_by_hosts)
       .def_rw("nccl_library", &Config::nccl_library)
       .def_rw("nccl_candidates", &Config::nccl_candidates)
       .def_rw("tuning", &Config::tuning)

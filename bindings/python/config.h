@@ -27,6 +27,7 @@ struct Config {
   std::string algorithm, tuning;
   std::string cuda_library;  // empty: as the loader finds it
   std::vector<int> nccl_kinds;  // which operations NCCL may carry out
+  bool nccl_by_hosts = false;
   std::string nccl_library;
   std::vector<std::string> nccl_candidates;
   int spins = 2000, cpu = -1, log_level = 3;

@@ -24,6 +24,7 @@ Driver::Driver(EngineOptions& options, Submissions* submissions, Observers* obse
       control_(options.rank, std::move(options.parent), parent_of(options.rank, options.node_of), std::move(options.children)),
       world_(options), backend_(std::move(options.backend)), executor_(&world_, backend_.get(), observers, &executed_),
       staged_(options.settings.staged_memory, submissions, observers), by_nccl_(options.nccl, backend_.get(), options.log),
+      by_hosts_(options.nccl, backend_.get(), options.log, submissions, observers), hosts_first_(options.nccl.by_hosts),
       stall_(options.settings.stall_warning, options.settings.stall_shutdown, options.labels),
       watch_(options.settings.stall_warning, options.settings.stall_shutdown, options.labels[options.rank]),
       guard_(&world_, backend_.get(), &executor_, options.settings.timeout), recent_(options.settings.cache_capacity) {
@@ -249,12 +250,14 @@ void Driver::apply_set_change(const Response& response, Operation* op) {
     std::vector<int> ranks(response.sizes.begin() + 2, response.sizes.end());
     staged_.forget(id);
     by_nccl_.forget(id);
+    by_hosts_.forget(id);
     world_.add_set(id, static_cast<uint32_t>(response.sizes.at(1)) + 1, ranks);
     submissions_->add_set(id, std::move(ranks));
   } else if (response.sizes.at(0)) {
     const auto id = static_cast<uint32_t>(response.sizes.at(1));
     submissions_->remove_set(id);
     by_nccl_.forget(id);
+    by_hosts_.forget(id);
     world_.remove_set(id);
   }
   if (!op) return;

@@ -29,6 +29,7 @@
 #include "agree/watch.h"
 #include "engine/control.h"
 #include "engine/device/alone.h"
+#include "engine/device/by_hosts.h"
 #include "engine/device/by_nccl.h"
 #include "engine/device/staged.h"
 #include "engine/execute.h"
@@ -108,6 +109,7 @@ class Driver {
   Status launch(const Response& response, const std::vector<Operation*>& ops, std::vector<OperationPtr>* keep);
   Status choose_way(const Response& response, Comm& comm, std::vector<OperationPtr> mine);
   bool look_at_devices();
+  void end_devices(const Status& why);
   double resting_seconds_of_the_host() const;
   void apply_set_change(const Response& response, Operation* op);
   std::vector<Operation*> find(const Response& response, std::vector<OperationPtr>* keep);
@@ -142,6 +144,8 @@ class Driver {
   Executor executor_;
   Staged staged_;
   ByNccl by_nccl_;
+  ByHosts by_hosts_;
+  const bool hosts_first_;  // that way also where NCCL could connect the hosts
   Alone alone_;
   std::vector<Staged::Done> launched_, unlaunched_;  // and not told yet; the job ends because of the latter
   std::unique_ptr<Coordinator> coordinator_;  // rank 0

@@ -25,11 +25,15 @@ Status Driver::choose_way(const Response& response, Comm& comm, std::vector<Oper
     (status.ok() ? launched_ : unlaunched_).push_back({std::move(mine), {}});
     return status;
   }
-  bool by_nccl = false;
-  if (comm.size > 1) {
-    const std::shared_ptr<Device> device = mine.empty() ? nullptr : mine.front()->on_device->device;
-    HVD_RETURN_IF_ERROR(by_nccl_.asks(response, comm, device, &by_nccl));
+  bool by_nccl = false, by_hosts = false;
+  const std::shared_ptr<Device> device = mine.empty() ? nullptr : mine.front()->on_device->device;
+  const bool among_hosts = by_hosts_.fits(response, comm);
+  if (among_hosts && hosts_first_) HVD_RETURN_IF_ERROR(by_hosts_.asks(response, comm, device, &by_hosts));
+  if (!by_hosts && comm.size > 1) HVD_RETURN_IF_ERROR(by_nccl_.asks(response, comm, device, &by_nccl));
+  if (among_hosts && !hosts_first_ && by_nccl_.gives_up(response.set)) {
+    HVD_RETURN_IF_ERROR(by_hosts_.asks(response, comm, device, &by_hosts));
   }
+  if (by_hosts) return by_hosts_.start(response, comm, std::move(mine));
   if (!by_nccl) return staged_.start(response, comm, std::move(mine));
   const Status status = by_nccl_.start(response, comm, mine);
   (status.ok() ? launched_ : unlaunched_).push_back({std::move(mine), {}});
@@ -43,12 +47,13 @@ bool Driver::look_at_devices() {
       return true;
     }
   }
-  if (staged_.idle() && launched_.empty()) return false;
+  if (staged_.idle() && by_hosts_.idle() && launched_.empty()) return false;
   std::vector<Staged::Done> done = std::move(launched_);
   launched_.clear();
   Status failed;
   bool moved = !done.empty();
   if (!staged_.idle()) moved |= staged_.advance(&done, &failed);
+  if (!by_hosts_.idle() && failed.ok()) moved |= by_hosts_.advance(&done, &failed);
   for (const Staged::Done& some : done) {
     std::vector<Operation*> ops;
     for (const OperationPtr& op : some.operations) ops.push_back(op.get());

@@ -113,6 +113,7 @@ void Driver::collective_failed(const Status& status) {
 
 std::vector<OperationPtr> Driver::take_unfinished() {
   std::vector<OperationPtr> ops = staged_.take_all();
+  for (OperationPtr& op : by_hosts_.take_all()) ops.push_back(std::move(op));
   for (auto* some : {&launched_, &unlaunched_}) {
     for (Staged::Done& of_one : *some) ops.insert(ops.end(), of_one.operations.begin(), of_one.operations.end());
     some->clear();
@@ -124,6 +125,12 @@ std::vector<OperationPtr> Driver::take_unfinished() {
   joins_.clear();
   to_announce_.clear();
   return ops;
+}
+
+void Driver::end_devices(const Status& why) {
+  const bool well = why.code() == Code::shutdown && all_take_part();
+  by_nccl_.end(why, all_take_part());
+  by_hosts_.end(well ? Status() : why);
 }
 
 void Driver::lost(int rank, const Status& why) { fail(Status(Code::peer_lost, label(rank) + " was lost: " + why.message(), rank), true); }
@@ -154,7 +161,7 @@ void Driver::fail(Status why, bool tell) {
   for (int l = 0; l < world_.local_size(); ++l) {
     if (l != world_.local_rank()) world_.bell_of(l).wake(Mood::idle);
   }
-  by_nccl_.end(why, all_take_part());
+  end_devices(why);
   for (OperationPtr& op : ops) op->complete(told);
   observers_->tell(&Observer::ended, told);
 }
@@ -172,7 +179,7 @@ void Driver::leave(const std::string& reason) {
     farewell_.end(why);
     std::vector<OperationPtr> ops = submissions_->end(why);
     for (OperationPtr& op : take_unfinished()) ops.push_back(std::move(op));
-    by_nccl_.end(why, all_take_part());
+    end_devices(why);
     for (OperationPtr& op : ops) op->complete(why);
     observers_->refresh();
     observers_->tell(&Observer::ended, why);
@@ -184,6 +191,7 @@ void Driver::leave(const std::string& reason) {
     control_.probe();
   }
   by_nccl_.await_end();
+  by_hosts_.await_end();
 }
 
 }  // namespace hvd

@@ -19,6 +19,7 @@ double Driver::resting_seconds() const {
 
 double Driver::resting_seconds_of_the_host() const {
   if (!staged_.idle()) return staged_.resting_seconds();
+  if (!by_hosts_.idle()) return by_hosts_.resting_seconds();
   if (!to_announce_.empty()) return 50e-6;
   if (coordinator_ && coordinator_->negotiator().has_pending()) return 1.0;
   const double patience = awaits_peers() ? std::min(guard_.patience_left(), world_.between_looks()) : kForever;

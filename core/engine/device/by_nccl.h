@@ -31,6 +31,9 @@ class ByNccl {
   // Launches it, with this rank's operations in the order of response.names; none of them when it has joined.
   Status start(const Response& response, const Comm& comm, const std::vector<OperationPtr>& operations);
 
+  // Is this way closed to the set, for good?
+  bool gives_up(uint32_t set) const { return sets_.gives_up(set); }
+
   // Something is launched, and not done as far as is known: look() at it from time to time, after resting_seconds(). An error is what NCCL
   // has noticed by itself.
   bool in_flight() const { return !launched_.empty(); }

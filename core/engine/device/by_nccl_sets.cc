@@ -220,6 +220,11 @@ void NcclSets::abandon(Set* set, const Status& why) {
   give_up(set, why.message());
 }
 
+bool NcclSets::gives_up(uint32_t id) const {
+  const auto set = sets_.find(id);
+  return set != sets_.end() && set->second.state == State::by_host;
+}
+
 Status NcclSets::async_error() const {
   for (const auto& [id, set] : sets_) {
     if (set.state == State::by_nccl) HVD_RETURN_IF_ERROR(set.communicator->async_error());

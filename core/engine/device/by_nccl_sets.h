@@ -39,6 +39,9 @@ class NcclSets {
   // same order. `device`: this rank's; null when it has none yet. An error means that the job is over.
   Status find(uint32_t id, Comm& comm, const std::shared_ptr<Device>& device, const NcclSet** out);
 
+  // Will `find` never have an answer for it? The same on all members.
+  bool gives_up(uint32_t id) const;
+
   // On which all that they do is launched. Null before there is a communicator.
   Device::Stream stream() const { return stream_; }
   GpuMemory& memory() const { return *memory_; }

@@ -21,10 +21,6 @@ _GPU: Final = "GPU and MPI"
 
 _GPU_WAYS: Final = ("nccl", "gloo", "mpi", "ddl", "ccl")
 
-_HIERARCHICAL: Final = (
-    "where several hosts have several ranks, allreduce works inside each host first and then between hosts anyway"
-)
-
 # fmt: off
 TABLE: Final = (
     Setting("HOROVOD_FUSION_THRESHOLD", "int", 128 * _MIB, "bytes of tensors reduced together; 0: each alone", low=0,
@@ -40,13 +36,14 @@ TABLE: Final = (
     Setting("HOROVOD_DISABLE_GROUP_FUSION", "bool", False, "grouped tensors are not fused with others",
             engine="groups_apart", agreed=True),
     Setting("HOROVOD_HIERARCHICAL_ALLREDUCE", "bool", False,
-            "allreduce inside each host, then between hosts", needless=_HIERARCHICAL,
+            "tensors on GPUs are reduced by NCCL inside each host and by the engine's links between hosts, also where "
+            "NCCL could connect the hosts; on the CPU allreduce works inside each host first anyway", agreed=True,
             flag="--hierarchical-allreduce", yaml="params.hierarchical_allreduce"),
     Setting("HOROVOD_HIERARCHICAL_ALLGATHER", "bool", False, "the same for allgather",
             needless="ranks of a host hand over what they gather in shared memory anyway",
             flag="--hierarchical-allgather", yaml="params.hierarchical_allgather"),
-    Setting("HOROVOD_TORUS_ALLREDUCE", "bool", False, "two-dimensional allreduce", needless=_HIERARCHICAL,
-            flag="--torus-allreduce", yaml="params.torus_allreduce"),
+    Setting("HOROVOD_TORUS_ALLREDUCE", "bool", False, "the same as HOROVOD_HIERARCHICAL_ALLREDUCE",
+            agreed=True, flag="--torus-allreduce", yaml="params.torus_allreduce"),
     Setting("HOROVOD_ALGORITHM", "text", "",
             "overrides the table of algorithms, for tests and experts, as in allreduce=ring", engine="algorithm",
             agreed=True),

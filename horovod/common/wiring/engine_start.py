@@ -90,6 +90,7 @@ def _look_for_nccl(config: Any, settings: Settings) -> None:
     if config.nccl_kinds:
         search = libraries.nccl_search(os.environ)
         config.nccl_library, config.nccl_candidates = search.chosen, search.candidates
+    config.nccl_by_hosts = any(settings.flag(f"HOROVOD_{name}_ALLREDUCE") for name in ("HIERARCHICAL", "TORUS"))
 
 
 def _check_texts(settings: Settings) -> None:

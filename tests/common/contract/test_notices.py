@@ -17,7 +17,7 @@ from horovod.common.contract.notices import notices, sentences, unheard
             {"HOROVOD_AUTOTUNE": "yes"},
             "HOROVOD_AUTOTUNE is 'yes', but what it controls is not part of this version yet",
         ),
-        ({"HOROVOD_HIERARCHICAL_ALLREDUCE": "1"}, "this has no effect and is not needed: where several hosts"),
+        ({"HOROVOD_HIERARCHICAL_ALLGATHER": "1"}, "this has no effect and is not needed: ranks of a host"),
         (
             {"HOROVOD_CACHE_CAPACITY": "True"},
             "is 'True', but that is no number and is read as 0; accepted is an",

@@ -71,15 +71,15 @@ def test_every_flag_of_the_table_of_settings_is_there():
 def test_a_flag_that_nothing_reads_yet_says_so():
     with pytest.warns(UserWarning, match="^--autotune: what it controls is not part of this version yet"):
         read("-np", "1", "--autotune")
-    with pytest.warns(UserWarning, match="^--hierarchical-allreduce: this has no effect and is not needed: where"):
-        read("-np", "1", "--hierarchical-allreduce")
+    with pytest.warns(UserWarning, match="^--hierarchical-allgather: this has no effect and is not needed: ranks"):
+        read("-np", "1", "--hierarchical-allgather")
 
 
 @pytest.mark.parametrize(
     ("variable", "text", "words"),
     [
         ("HOROVOD_AUTOTUNE", "yes", "^HOROVOD_AUTOTUNE is 'yes', but what it controls is not part"),
-        ("HOROVOD_TORUS_ALLREDUCE", "1", "^HOROVOD_TORUS_ALLREDUCE is '1', but this has no effect"),
+        ("HOROVOD_HIERARCHICAL_ALLGATHER", "1", "^HOROVOD_HIERARCHICAL_ALLGATHER is '1', but this has no effect"),
         ("HOROVOD_CPU_OPERATIONS", "CCL", "^HOROVOD_CPU_OPERATIONS is 'CCL', but .* instead"),
     ],
 )

@@ -1,0 +1,307 @@
+#include "engine/device/by_hosts.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/execute.h"
+#include "nccl/collectives.h"
+
+namespace hvd {
+namespace {
+
+// Bytes of a part: long enough for the copies to reach the link's speed, short enough for several to be under way.
+constexpr size_t kMostOfPart = size_t{4} << 20;
+
+size_t total_of(const Response& r) {
+  size_t total = 0;
+  for (const auto& shape : r.shapes) total += elements_of(shape);
+  return total;
+}
+
+}  // namespace
+
+// What ranks of all hosts tell each other about the communicator of their host.
+struct ByHosts::Word {
+  uint8_t has = 0, never = 0;
+  int32_t members = 0, version = 0, capability = 0;
+};
+
+bool ByHosts::fits(const Response& r, const Comm& comm) const {
+  return wanted_ && comm.local && r.kind == Kind::allreduce && !r.partial && r.wire == WireFormat::none && r.op != ReduceOp::adasum;
+}
+
+Status ByHosts::asks(const Response& r, Comm& comm, const std::shared_ptr<Device>& device, bool* yes) {
+  if (device && !device_) device_ = device;
+  *yes = false;
+  Set& set = settled_[r.set];
+  if (set.way == Way::no) return {};
+  HVD_RETURN_IF_ERROR(sets_.find(r.set, *comm.local, device, &found_));
+  if (set.way == Way::unsettled) {
+    Word mine;
+    mine.has = found_ != nullptr;
+    mine.never = sets_.gives_up(r.set);
+    mine.members = comm.local->size;
+    if (found_) mine.version = found_->version, mine.capability = found_->capability;
+    std::vector<Word> all(static_cast<size_t>(comm.size));
+    const std::vector<size_t> each(all.size(), sizeof mine);
+    HVD_RETURN_IF_ERROR(host_->allgather(comm, reinterpret_cast<const std::byte*>(&mine), reinterpret_cast<std::byte*>(all.data()), each));
+    const bool alike = std::all_of(all.begin(), all.end(), [&](const Word& w) { return w.members == mine.members; });
+    if (!alike || std::any_of(all.begin(), all.end(), [](const Word& w) { return w.never; })) {
+      set.way = Way::no;
+      if (log_) {
+        log_(LogLevel::info, std::string("tensors on GPUs are not reduced inside each host first: ") +
+                                 (alike ? "a host has no NCCL for it" : "the hosts have different numbers of ranks"));
+      }
+    } else if (std::all_of(all.begin(), all.end(), [](const Word& w) { return w.has; })) {
+      set.way = Way::yes;
+      const auto less = [](int Word::* field) { return [field](const Word& a, const Word& b) { return a.*field < b.*field; }; };
+      set.version = std::min_element(all.begin(), all.end(), less(&Word::version))->version;
+      set.capability = std::min_element(all.begin(), all.end(), less(&Word::capability))->capability;
+    }
+  }
+  if (set.way != Way::yes) return {};
+  const nccl::Reduction how = reduction(set, r, comm);
+  *yes = how.possible() && how.before.identity() && how.after.identity();
+  return {};
+}
+
+// Inside a host: what comes after the sum of all is done between the hosts.
+nccl::Reduction ByHosts::reduction(const Set& set, const Response& r, const Comm& comm) const {
+  nccl::Question q;
+  q.element = nccl::element_of(r.dtype);
+  q.op = backend_op(r.op);
+  q.prescale = r.prescale;
+  q.size = comm.local->size;
+  q.version = set.version;
+  q.capability = set.capability;
+  return nccl::decide(q);
+}
+
+Status ByHosts::open() {
+  if (pool_) return {};
+  HVD_RETURN_IF_ERROR(device_->make_stream(&down_));
+  HVD_RETURN_IF_ERROR(device_->make_stream(&up_));
+  pool_ = std::make_shared<PinnedPool>(device_);
+  return {};
+}
+
+Status ByHosts::start(const Response& r, const Comm& comm, std::vector<OperationPtr> operations) {
+  const Device::Turn turn(*device_);
+  Flight& flight = flights_.emplace_back();
+  flight.operations = std::move(operations);
+  Status status = turn.status();
+  if (status.ok()) status = open();
+  if (status.ok()) status = begin(r, comm, &flight);
+  return status.ok() ? status : status.with(device_->description());
+}
+
+Status ByHosts::begin(const Response& r, const Comm& comm, Flight* flight) {
+  HVD_RETURN_IF_ERROR(held_.sweep());
+  flight->communicator = found_->communicator;
+  flight->dtype = r.dtype;
+  flight->members = comm.local->size;
+  flight->me = comm.local->rank;
+  const Device::Stream stream = sets_.stream();
+  for (const OperationPtr& op : flight->operations) HVD_RETURN_IF_ERROR(device_->wait(stream, op->on_device->ready));
+  const size_t element = size_of(r.dtype), members = static_cast<size_t>(flight->members);
+  // Several operations without a name may be under way under the one that they had when a schedule was made.
+  const bool unnamed = flight->operations.front()->request.unnamed;
+  const std::string name = r.names.front() + (unnamed ? "/hosts." + std::to_string(++begun_) : "/hosts");
+  const std::vector<PartPlan> plan = plan_parts(total_of(r), members, element, kMostOfPart);
+  if (plan.empty()) return finish(*flight);
+  const size_t bytes = (plan.back().first + plan.back().part * members) * element;
+  HVD_RETURN_IF_ERROR(sets_.memory().take(bytes, &flight->buffer));
+  HVD_RETURN_IF_ERROR(pack(*flight, bytes));
+  const nccl::Reduction how = reduction(settled_[r.set], r, comm);
+  flight->parts.resize(plan.size());
+  flight->open = plan.size();
+  flight->carrier = new_carrier(flight->operations);
+  for (size_t i = 0; i < plan.size(); ++i) {
+    Part& part = flight->parts[i];
+    part.self = this;
+    part.flight = flight;
+    part.plan = plan[i];
+    const std::vector<size_t> counts(members, part.plan.part);
+    std::byte* const whole = flight->buffer->data() + part.plan.first * element;
+    HVD_RETURN_IF_ERROR(nccl::reducescatter(*flight->communicator, stream, how, whole, part_of(*flight, part.plan), counts));
+    HVD_RETURN_IF_ERROR(bring(r, i == 0 ? name : name + "/" + std::to_string(i), flight, &part));
+  }
+  submissions_->expect(plan.size());
+  return {};
+}
+
+// The tensors one behind the other, and zeros for what is left of the last part.
+Status ByHosts::pack(const Flight& flight, size_t bytes) {
+  std::byte* to = flight.buffer->data();
+  for (const OperationPtr& op : flight.operations) {
+    const size_t some = op->request.bytes();
+    if (some > 0) HVD_RETURN_IF_ERROR(device_->copy(to, op->in, some, sets_.stream()));
+    to += some;
+  }
+  const size_t left = bytes - static_cast<size_t>(to - flight.buffer->data());
+  return left > 0 ? device_->zero(to, left, sets_.stream()) : Status();
+}
+
+std::byte* ByHosts::part_of(const Flight& flight, const PartPlan& plan) const {
+  return flight.buffer->data() + (plan.first + static_cast<size_t>(flight.me) * plan.part) * size_of(flight.dtype);
+}
+
+// Copies this rank's part to the host, behind its reduction.
+Status ByHosts::bring(const Response& r, const std::string& name, Flight* flight, Part* part) {
+  const size_t bytes = part->plan.part * size_of(r.dtype);
+  HVD_RETURN_IF_ERROR(pool_->take(bytes, &part->pinned));
+  std::shared_ptr<const Completion> reduced;
+  HVD_RETURN_IF_ERROR(Completion::record(device_, sets_.stream(), &reduced));
+  HVD_RETURN_IF_ERROR(reduced->order(down_));
+  HVD_RETURN_IF_ERROR(device_->copy(part->pinned->data(), part_of(*flight, part->plan), bytes, down_));
+  HVD_RETURN_IF_ERROR(device_->take_event(&part->copied));
+  HVD_RETURN_IF_ERROR(device_->record(part->copied, down_));
+  Request q = request_like(r);
+  q.across_hosts = true;
+  q.prescale = 1;
+  q.fence = flight->operations.front()->request.fence;
+  q.shape = {static_cast<int64_t>(part->plan.part)};
+  part->host = host_part(std::move(q), name, flight->carrier);
+  part->host->in = part->host->out = part->pinned->data();
+  part->host->on_done = &ByHosts::arrived;
+  part->host->context = part;
+  return {};
+}
+
+bool ByHosts::advance(std::vector<Staged::Done>* done, Status* status) {
+  const Device::Turn turn(*device_);
+  bool moved = false, copying = false;
+  *status = turn.status();
+  if (status->ok()) *status = failure_;
+  if (status->ok()) *status = sets_.async_error();
+  for (auto flight = flights_.begin(); flight != flights_.end() && status->ok();) {
+    *status = look(*flight, &moved, &copying);
+    if (!status->ok() || flight->open > 0) {
+      ++flight;
+      continue;
+    }
+    done->push_back({std::move(flight->operations), std::move(flight->status)});
+    flight = flights_.erase(flight);
+    moved = true;
+  }
+  if (!status->ok()) *status = status->with(device_->description());
+  return moved;
+}
+
+// `copying`: a copy is under way, so those behind it on the same stream need no look.
+Status ByHosts::look(Flight& flight, bool* moved, bool* copying) {
+  while (flight.submitted < flight.parts.size() && !*copying) {
+    Part& part = flight.parts[flight.submitted];
+    bool there = false;
+    HVD_RETURN_IF_ERROR(device_->reached(part.copied, &there));
+    *copying = !there;
+    if (!there) break;
+    device_->give_back(part.copied);
+    part.copied = nullptr;
+    ++flight.submitted;
+    submit_host_part(part.host, submissions_, *observers_);
+    *moved = true;
+  }
+  return {};
+}
+
+// Where all ranks come to in the same order, so what it launches is in one order on the ranks of a host.
+void ByHosts::arrived(Operation& op, void* context) {
+  if (!context) return;
+  Part& part = *static_cast<Part*>(context);
+  ByHosts& self = *part.self;
+  Flight& flight = *part.flight;
+  if (!op.status().ok() && flight.status.ok()) flight.status = op.status();
+  const Device::Turn turn(*self.device_);
+  Status status = turn.status();
+  if (status.ok() && op.status().ok()) status = self.collect(part);
+  --flight.open;
+  if (status.ok() && flight.open == 0) status = self.finish(flight);
+  if (self.failure_.ok()) self.failure_ = status;
+}
+
+Status ByHosts::collect(Part& part) {
+  Flight& flight = *part.flight;
+  const size_t bytes = part.plan.part * size_of(flight.dtype);
+  std::byte* const mine = part_of(flight, part.plan);
+  HVD_RETURN_IF_ERROR(device_->copy(mine, part.pinned->data(), bytes, up_));
+  std::shared_ptr<const Completion> there;
+  HVD_RETURN_IF_ERROR(Completion::record(device_, up_, &there));
+  held_.keep(there, std::move(part.pinned));
+  HVD_RETURN_IF_ERROR(there->order(sets_.stream()));
+  const std::vector<size_t> each(static_cast<size_t>(flight.members), bytes);
+  return nccl::allgather(*flight.communicator, sets_.stream(), mine, flight.buffer->data() + part.plan.first * size_of(flight.dtype), each);
+}
+
+Status ByHosts::finish(Flight& flight) {
+  if (flight.status.ok() && flight.buffer) {
+    const std::byte* from = flight.buffer->data();
+    for (const OperationPtr& op : flight.operations) {
+      const size_t some = op->request.bytes();
+      if (some > 0) HVD_RETURN_IF_ERROR(device_->copy(op->out, from, some, sets_.stream()));
+      from += some;
+    }
+  }
+  std::shared_ptr<const Completion> completion;
+  HVD_RETURN_IF_ERROR(Completion::record(device_, sets_.stream(), &completion));
+  for (const OperationPtr& op : flight.operations) op->on_device->completion = completion;
+  flight.buffer.reset();  // who takes it next uses it on the same stream
+  bool there = true;
+  while (!launched_.empty() && launched_.front()->reached(&there).ok() && there) launched_.pop_front();
+  launched_.push_back(std::move(completion));
+  return {};
+}
+
+void ByHosts::forget(uint32_t set) {
+  sets_.forget(set);
+  settled_.erase(set);
+}
+
+std::vector<OperationPtr> ByHosts::take_all() {
+  std::vector<OperationPtr> out;
+  if (flights_.empty()) return out;
+  const Device::Turn turn(*device_);
+  // The device may still read and write all this, until what is on the three streams is done; NCCL's part is aborted first.
+  // Of the two completions behind that, the program's fails, and the other lets go of the memory.
+  std::shared_ptr<const Completion> down, up, all, unused;
+  const Device::Stream stream = sets_.stream();
+  const bool known = turn.status().ok() && pool_ && stream && Completion::record(device_, down_, &down).ok() && down->order(stream).ok() &&
+                     Completion::record(device_, up_, &up).ok() && up->order(stream).ok() &&
+                     Completion::record(device_, stream, &all).ok() && Completion::record(device_, stream, &unused).ok();
+  for (Flight& flight : flights_) {
+    std::vector<std::shared_ptr<void>> memory{std::move(flight.buffer)};
+    for (Part& part : flight.parts) {
+      if (part.copied) device_->give_back(part.copied);
+      if (part.host) part.host->context = nullptr;
+      memory.push_back(std::move(part.pinned));
+    }
+    for (auto& block : memory) {
+      if (!block) continue;
+      if (known) {
+        held_.keep(unused, std::move(block));
+      } else {
+        new std::shared_ptr<void>(std::move(block));  // nobody can say when the device is done with it
+      }
+    }
+    for (OperationPtr& op : flight.operations) {
+      if (known) op->on_device->completion = all;
+      out.push_back(std::move(op));
+    }
+  }
+  if (known) launched_.push_back(std::move(all));
+  flights_.clear();
+  return out;
+}
+
+void ByHosts::end(const Status& why) {
+  if (!why.ok()) {
+    for (const auto& completion : launched_) {
+      bool there = false;
+      if (!completion->reached(&there).ok() || !there) completion->fail(why);
+    }
+  }
+  launched_.clear();
+  sets_.end(why);
+}
+
+}  // namespace hvd
