@@ -61,6 +61,7 @@ struct Rank {
     }
     submissions.begin_schedule(std::make_unique<ScheduleCursor>(schedule, mine), {});
   }
+  ~Rank() { submissions.end(Status(Code::shutdown, "the test is over")); }  // what waits in the schedule holds itself
   Status submit(const OperationPtr& op) { return submissions.submit(op, &wake); }
   // The engine begins with the next bucket.
   void start() {
