@@ -90,7 +90,7 @@ class Driver:
         self.check(library.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
         self.check(library.cuCtxPushCurrent_v2(context))
         self.stream = Stream(self)  # the current one
-        self._free: dict[int, list[tuple[int, int]]] = {}
+        self._free: dict[tuple[int, int], list[tuple[int, int]]] = {}
         self._addresses: dict[int, tuple[int, int]] = {}  # by where the CPU finds the memory: address, bytes
         self._places: list[int] = []  # of all, sorted
 
@@ -111,7 +111,7 @@ class Driver:
     def allocate(self, nbytes: int) -> Any:
         """Memory as an array of bytes that the CPU can use."""
         nbytes = -(-max(nbytes, 1) // _GRAIN) * _GRAIN
-        free = self._free.setdefault(nbytes, [])
+        free = self._free.setdefault((nbytes, self.stream.cuda_stream), [])  # used again on the same stream only
         if free:
             address, alias = free.pop()
         else:
@@ -371,6 +371,7 @@ def gpu(values: torch.Tensor) -> OnGpu:
     if values.is_sparse:
         return torch.Tensor._make_subclass(OnGpu, values.clone())  # type: ignore[return-value]
     on_gpu = empty(values.shape, values.dtype)
+    adapter().driver.stream.synchronize()  # who had the memory before may still be writing there
     with torch._C.DisableTorchFunctionSubclass(), torch._C._DisableTorchDispatch(), torch.no_grad():
         on_gpu.copy_(values)
     return on_gpu

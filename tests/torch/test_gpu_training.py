@@ -7,6 +7,7 @@ PyTorch itself has no CUDA here, so some of it stays with tests/gpu: backward pa
 
 import ctypes
 import os
+import sys
 import threading
 
 import pytest
@@ -109,10 +110,10 @@ def side_streams():
     for number in range(3):
         free = threading.Event()
         with on_stream(one):
-            x = gpu(torch.full((1000,), float(number)))
+            x, several = gpu(torch.full((1000,), float(number))), [gpu(torch.ones(3)), gpu(torch.ones(5))]
             one.occupy(free)
             handle = hvd.allreduce_async_(x, op=hvd.Sum, name="x")
-            group = hvd.grouped_allreduce_async([gpu(torch.ones(3)), gpu(torch.ones(5))], op=hvd.Sum, name="group")
+            group = hvd.grouped_allreduce_async(several, op=hvd.Sum, name="group")
         assert not hvd.poll(handle)
         free.set()
         with on_stream(two):
@@ -139,17 +140,24 @@ def orphans():
     gathered = hvd.allgather_async(gpu(torch.ones(4)), name="y")
     while not all(map(hvd.poll, (*handles, gathered))):
         pass
+    records = sys.modules["horovod.torch.ops.handles"]._records
     end, child_end = os.pipe()
     pid = os.fork()
     if pid == 0:
-        said = [hvd.poll(handles[0])]
-        for handle in (handles[0], gathered):
+        try:
+            said = [hvd.poll(handles[0])]
+            for handle in (handles[0], gathered):
+                try:
+                    said.append(hvd.synchronize(handle))
+                except hvd.HorovodInternalError as error:
+                    said.append(str(error))
             try:
-                said.append(hvd.synchronize(handle))
+                records[handles[1]].work._work.order(0)
             except hvd.HorovodInternalError as error:
                 said.append(str(error))
-        os.write(child_end, repr(said).encode())
-        os._exit(0)
+            os.write(child_end, repr(said).encode())
+        finally:
+            os._exit(0)
     os.close(child_end)
     with os.fdopen(end) as pipe:
         said = pipe.read()
@@ -160,8 +168,10 @@ def orphans():
 
 
 def test_a_forked_child(gpu_ranks):
-    words = "CUDA GPU 0 (Simulated GPU 0) belongs to the parent process; a forked child cannot use it"
-    assert gpu_ranks(2)(orphans) == [repr([True, words, words])] * 2
+    words = "its result is on cuda:0 of the parent process, which a forked child cannot use"
+    below = "CUDA GPU 0 (Simulated GPU 0) belongs to the parent process; a forked child cannot use it"
+    said = [True, f"allreduce.x0: {words}", f"allgather.y: {words}", below]
+    assert gpu_ranks(2)(orphans) == [repr(said)] * 2
 
 
 def captured():

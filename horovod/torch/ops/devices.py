@@ -102,8 +102,13 @@ class DeviceWork:
     def wait(self, timeout: float = -1.0) -> bool:
         """Until launched; the current stream waits for the result.
 
-        Raises ValueError where that is being captured into a graph, which the wait would spoil.
+        Raises ValueError where that is being captured into a graph, which the wait would spoil; HorovodInternalError in
+        a forked child, where nothing of the device can be asked.
         """
+        if face.forked:
+            raise HorovodInternalError(
+                f"{self.name}: its result is on {self._device} of the parent process, which a forked child cannot use"
+            )
         if self._adapter.is_capturing(self._device):
             raise ValueError(
                 f"{self.name}: the current stream is being captured into a graph (torch.cuda.graph), in which the "
