@@ -205,6 +205,16 @@ class Bucket:
         """Is the gradient noted in ``came``?"""
         return self.came[slot.place] is not None
 
+    def note(self, slot: Slot) -> bool:
+        """The slot's gradient has come. Was it the last? (hooks.py does the same without a call.)"""
+        place = slot.place
+        self.came[place] = grad = slot.parameter.grad
+        self.versions[place] = grad._version  # type: ignore[union-attr]
+        if self.streams is not None:
+            self.streams.note()
+        self.waiting_for -= 1
+        return self.waiting_for == 0
+
     def gather(self, left_alone: bool) -> None:
         """Makes all gradients views of the bucket, if they are none yet; a parameter that has none gets one of zeros.
         ``left_alone``: nobody changes them from now on until they are reduced."""

@@ -25,6 +25,7 @@ bucket.
 """
 
 import contextlib
+import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -64,6 +65,7 @@ class GradientReducer:
         self._rounds = 0  # completed since the last step, or since gradients were zeroed
         self._some_joined = False  # did ranks that have called hvd.join() take no part in the last one?
         self._pass: Any = None  # what the backward pass that is under way is known by
+        self._beginning = threading.RLock()  # autograd has a thread for each device, and they begin a pass together
         self._first_pass = 1  # number of this round's
         self._unsettled = False  # does this round tell of some gradients when they can be submitted?
         self._frozen: list[Slot] = []  # those without a hook
@@ -167,13 +169,7 @@ class GradientReducer:
             if bucket is None and slot.group is None:
                 self._bucketing.arrived.append(slot)
         elif bucket is not None:
-            place = slot.place
-            bucket.came[place] = grad = slot.parameter.grad
-            bucket.versions[place] = grad._version  # type: ignore[union-attr]
-            if bucket.streams is not None:
-                bucket.streams.note()
-            bucket.waiting_for -= 1
-            if bucket.waiting_for == 0:
+            if bucket.note(slot):
                 self.on_bucket(bucket)
         elif slot.group is None:
             self._bucketing.arrived.append(slot)
@@ -202,13 +198,16 @@ class GradientReducer:
         slot.settle()
 
     def _begin_pass(self) -> None:
-        self._enter_job()
-        self.recover()
-        self._bucketing.settle()
-        self._notes.number += 1
-        self._pass = backward.join(self)
-        self._notes.on = self._pass is not None and self._ended + 1 >= self.options.passes
-        self._pass = self._pass or _UNSEEN
+        with self._beginning:
+            if self._pass is not None:
+                return
+            self._enter_job()
+            self.recover()
+            self._bucketing.settle()
+            self._notes.number += 1
+            joined = backward.join(self)
+            self._notes.on = joined is not None and self._ended + 1 >= self.options.passes
+            self._pass = joined or _UNSEEN
 
     def _enter_job(self) -> None:
         """Forgets what belongs to another job: ranks of this one may be new."""

@@ -9,6 +9,7 @@ import ctypes
 import os
 import sys
 import threading
+import time
 
 import pytest
 import torch
@@ -195,3 +196,27 @@ def captured():
 
 def test_capture_into_a_graph(gpu_ranks):
     gpu_ranks(2)(captured)
+
+
+@pytest.mark.usefixtures("single")
+def test_threads_of_two_devices_begin_one_pass(monkeypatch):
+    from horovod.torch import backward, gradients
+    from horovod.torch.options import Options
+
+    p = torch.nn.Parameter(torch.ones(2))
+    reducer = gradients.GradientReducer([p], {p: "p"}, Options(hvd.global_process_set))
+    began, joined = threading.Event(), []
+
+    def settle():  # waits for other ranks
+        began.set()
+        time.sleep(0.1)
+
+    monkeypatch.setattr(reducer._bucketing, "settle", settle)
+    monkeypatch.setattr(backward, "join", lambda of: joined.append(of) or (lambda: None))
+    first = threading.Thread(target=reducer.on_gradient, args=reducer._slots)
+    first.start()
+    began.wait(10)
+    reducer.on_gradient(*reducer._slots)
+    first.join()
+    assert joined == [reducer]
+    assert reducer._notes.number == 1
