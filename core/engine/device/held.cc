@@ -9,6 +9,13 @@ namespace hvd {
 
 constexpr double kPatience = 5.0;  // seconds for a device to come to an end
 
+void leave_behind(std::shared_ptr<void> memory) {
+  static std::mutex mutex;
+  static auto* const all = new std::deque<std::shared_ptr<void>>;  // never destroyed
+  std::lock_guard lock(mutex);
+  all->push_back(std::move(memory));
+}
+
 void Held::keep(std::shared_ptr<const Completion> until, std::shared_ptr<void> memory) {
   std::lock_guard lock(mutex_);
   kept_.emplace_back(std::move(until), std::move(memory));
@@ -28,7 +35,10 @@ Status Held::sweep() {
 Held::~Held() {
   const Deadline deadline = Deadline::after(kPatience);
   while (sweep().ok() && !kept_.empty() && !deadline.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  if (!kept_.empty()) new auto(std::move(kept_));
+  for (auto& [until, memory] : kept_) {
+    leave_behind(std::const_pointer_cast<Completion>(until));
+    leave_behind(std::move(memory));
+  }
 }
 
 }  // namespace hvd

@@ -9,6 +9,9 @@
 
 namespace hvd {
 
+// The device may use it for ever: nobody can say when it is done. Kept where tools that look for leaks find it.
+void leave_behind(std::shared_ptr<void> memory);
+
 class Held {
  public:
   // Any thread.

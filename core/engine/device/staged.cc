@@ -264,7 +264,7 @@ std::vector<OperationPtr> Staged::take_all() {
       if (known) {
         held_.keep(both, std::move(load.block));
       } else {
-        new Block(std::move(load.block));  // nobody can say when the device is done with it
+        leave_behind(std::move(load.block));
       }
     }
     for (OperationPtr& op : flight.operations) {
