@@ -135,6 +135,7 @@ class GpuProgram {
 
   struct Task {
     OperationPtr op;
+    std::string name;  // the engine may still change op->request
     std::byte *in = nullptr, *out = nullptr;
     size_t bytes = 0;  // of out
   };
@@ -142,6 +143,7 @@ class GpuProgram {
   // The stream is going to write `values` when the operation is submitted. out_bytes: 0 for in place.
   Status try_submit(Request q, std::vector<std::byte> values, Task* task, size_t out_bytes = 0, float* residual = nullptr,
                     bool with_memory = true) {
+    task->name = q.name;
     task->bytes = out_bytes ? out_bytes : values.size();
     if (with_memory) {
       task->in = gpu_.allocate(values.size());
@@ -158,7 +160,7 @@ class GpuProgram {
     return task;
   }
   Status finish(const Task& task) {
-    require(program_.engine.wait(*task.op, Deadline::after(program_.patience)), "'" + task.op->request.name + "' does not end");
+    require(program_.engine.wait(*task.op, Deadline::after(program_.patience)), "'" + task.name + "' does not end");
     return task.op->status();
   }
   // The result, as the stream sees it.
