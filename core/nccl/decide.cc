@@ -111,6 +111,8 @@ void float_sum(const Question& q, Reduction* r) {
   } else if (exact) {
     r->premultiplied = true;
     r->scalar = all;
+  } else if (narrow_range && std::fabs(all) < 1) {
+    r->before = {q.prescale * q.postscale, divisor};  // each value is rounded once, to either side
   } else {
     r->after = after;
     if (q.prescale != 1.0 && representable(*format, q.prescale)) {

@@ -48,6 +48,7 @@ Status Accelerator::copy_output(const Operation& op, void* to, Device::Stream st
   HVD_RETURN_IF_ERROR(outputs_.sweep());
   const Device::Turn turn(device);
   HVD_RETURN_IF_ERROR(turn.status());
+  if (op.on_device->completion) HVD_RETURN_IF_ERROR(op.on_device->completion->order(stream));
   HVD_RETURN_IF_ERROR(device.copy(to, op.output->data(), op.output->bytes(), stream));
   std::shared_ptr<const Completion> completion;
   HVD_RETURN_IF_ERROR(Completion::record(op.on_device->device, stream, &completion));

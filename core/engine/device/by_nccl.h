@@ -6,6 +6,7 @@
 #include <array>
 #include <deque>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "base/deadline.h"
 #include "base/log.h"
 #include "devices/device.h"
+#include "engine/device/by_nccl_plan.h"
 #include "engine/device/by_nccl_sets.h"
 #include "engine/device/completion.h"
 #include "engine/operation.h"
@@ -57,11 +59,18 @@ class ByNccl {
 
   nccl::Reduction reduction(const NcclSet& set, const Response& response, const Comm& comm) const;
   Status launch(const NcclSet& set, const Response& response, const Comm& comm, const std::vector<OperationPtr>& operations);
-  Status take_zeros(size_t bytes, std::byte** out);
+  Status make_output(size_t bytes, Operation* op);
   void remember(const std::string& what, const std::vector<OperationPtr>& operations);
   Status sweep();
   Device::Stream stream() const { return sets_.stream(); }
-  Status allreduce(const NcclSet& set, const Response& response, const Comm& comm, const std::vector<OperationPtr>& operations);
+  using Operations = std::vector<OperationPtr>;
+  Status allreduce(const NcclSet& set, const Response& response, const Comm& comm, const Operations& operations);
+  Status allreduce_zeros(const NcclSet& set, const nccl::Reduction& how, std::span<const size_t> counts, size_t element,
+                         const Packing& packing);
+  Status allgather(const NcclSet& set, const Response& response, const Comm& comm, const Operations& operations);
+  Status reducescatter(const NcclSet& set, const Response& response, const Comm& comm, const Operations& operations);
+  Status broadcast(const NcclSet& set, const Response& response, const Comm& comm, const Operation& op);
+  Status alltoall(const NcclSet& set, const Response& response, const Comm& comm, Operation& op);
 
   const std::array<bool, 6> kinds_;  // by Kind: may NCCL carry it out?
   NcclSets sets_;

@@ -138,7 +138,17 @@ void NcclSets::give_up(Set* set, const std::string& why) {
 
 // What a rank needs for itself before it begins.
 Status NcclSets::prepare(const Comm& comm, bool warm_up, nccl::UniqueId* id, nccl::WarmUp* first) {
-  if (!memory_) memory_ = std::make_shared<GpuMemory>(device_);
+  if (!memory_) {
+    memory_ = std::make_shared<GpuMemory>(device_);
+    compute_ = std::make_unique<Compute>(device_);
+    loaded_ = compute_->load();
+    if (!loaded_.ok() && log_) {
+      log_(LogLevel::info,
+           "averages in 16 bits and scaling of tensors on GPUs may go by way of the host's memory, and small tensors are not "
+           "packed: " +
+               loaded_.message());
+    }
+  }
   if (!stream_) HVD_RETURN_IF_ERROR(device_->make_stream(&stream_));
   if (warm_up) {
     // What is launched here is launched at another place between other operations on each rank: on a stream of its own, and only where
@@ -157,7 +167,7 @@ Status NcclSets::make(Set* set, Comm& comm, bool warm_up) {
   nccl::UniqueId id{};
   nccl::WarmUp first;
   const Status mine = turn.status().ok() ? prepare(comm, warm_up, &id, &first) : turn.status();
-  const uint8_t good = mine.ok();
+  const uint8_t good = !mine.ok() ? 0 : loaded_.ok() ? 2 : 1;
   std::vector<std::byte> all;
   HVD_RETURN_IF_ERROR(say(comm, &good, 1, &all));
   if (const auto bad = std::find(all.begin(), all.end(), std::byte{0}); bad != all.end()) {
@@ -165,6 +175,7 @@ Status NcclSets::make(Set* set, Comm& comm, bool warm_up) {
     return {};
   }
   HVD_RETURN_IF_ERROR(host_->broadcast(comm, reinterpret_cast<std::byte*>(&id), sizeof id, 0));
+  set->kernels = std::ranges::all_of(all, [](std::byte b) { return b == std::byte{2}; });
   auto* around = new Around{device_};
   set->version = library_->version;
   set->communicator = nccl::Communicator::make(*library_, {&Around::enter, &Around::leave, around}, id, comm.size, comm.rank, first);

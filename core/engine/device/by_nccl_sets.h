@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "devices/device.h"
 #include "engine/device/by_nccl_memory.h"
+#include "engine/device/compute.h"
 #include "engine/options.h"
 #include "nccl/communicator.h"
 
@@ -29,6 +30,7 @@ struct NcclSet {
   std::shared_ptr<nccl::Communicator> communicator;
   int version = 0;     // of NCCL
   int capability = 0;  // the least of their GPUs
+  bool kernels = false;  // of our own can be launched
 };
 
 class NcclSets {
@@ -45,6 +47,7 @@ class NcclSets {
   // On which all that they do is launched. Null before there is a communicator.
   Device::Stream stream() const { return stream_; }
   GpuMemory& memory() const { return *memory_; }
+  Compute& compute() const { return *compute_; }
   // What NCCL has noticed by itself, in any set.
   Status async_error() const;
 
@@ -88,6 +91,8 @@ class NcclSets {
   bool looked_ = false;
   Device::Stream stream_ = nullptr;
   std::shared_ptr<GpuMemory> memory_;
+  std::unique_ptr<Compute> compute_;
+  Status loaded_;  // its kernels
   std::vector<std::shared_ptr<GpuMemory::Block>> warmed_;  // used by the first operations of communicators
   std::map<uint32_t, Set> sets_;
   std::vector<Leaving> leaving_;  // perhaps over

@@ -199,8 +199,7 @@ TABLE: Final = (
             agreed=True, section=_GPU),
     *(
         Setting(f"HOROVOD_GPU_{operation}", "choice", "", f"the same for {operation.lower()} alone; unset: as "
-                "HOROVOD_GPU_OPERATIONS says", choices=_GPU_WAYS, agreed=True,
-                later=operation in ("ALLGATHER", "ALLTOALL"), section=_GPU)
+                "HOROVOD_GPU_OPERATIONS says", choices=_GPU_WAYS, agreed=True, section=_GPU)
         for operation in ("ALLREDUCE", "ALLGATHER", "BROADCAST", "ALLTOALL", "REDUCESCATTER")
     ),
     Setting("HOROVOD_NCCL_LIBRARY", "text", "",
@@ -208,8 +207,9 @@ TABLE: Final = (
             section=_GPU),
     Setting("HOROVOD_CUDA_LIBRARY", "text", "", "CUDA's driver; default: libcuda.so.1, where the loader finds it",
             engine="cuda_library", section=_GPU),
-    Setting("HOROVOD_NUM_NCCL_STREAMS", "int", 1, "NCCL streams", low=1, high=64, later=True, flag="--num-nccl-streams",
-            yaml="library_options.num_nccl_streams", section=_GPU),
+    Setting("HOROVOD_NUM_NCCL_STREAMS", "int", 1,
+            "accepted, and of no effect: what NCCL does is launched on one stream, in one order on all ranks", low=1,
+            high=64, later=True, flag="--num-nccl-streams", yaml="library_options.num_nccl_streams", section=_GPU),
     Setting("HOROVOD_BATCH_D2D_MEMCOPIES", "bool", True, "one kernel packs a fusion buffer", later=True, section=_GPU),
     Setting("HOROVOD_ENABLE_ASYNC_COMPLETION", "bool", True,
             "waiting for an operation on a GPU has the stream wait for the result, not the program; 0: the program "

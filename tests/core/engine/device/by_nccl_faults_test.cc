@@ -112,11 +112,14 @@ TEST_CASE("an error that NCCL alone notices ends the job on all ranks while nobo
       p.barrier();
       if (p.rank == 0) fail.turn("async:1@2");
       p.barrier();
+      // The data of rank 2 come when all have launched it.
+      if (p.rank == 2) g.gpu().hold([&world] { return world.marks == 4; });
       OnGpu t = g.submit(of_floats(Kind::allreduce, "x", 50), Program::bytes_of(ramp(50, p.rank)));
-      p.expect(g.finish(t).ok(), "launched");
+      Status s = g.finish(t);
+      p.expect(s.ok(), "launched");
+      p.mark();
       bool there = false;
-      Status s;
-      for (const Deadline deadline = Deadline::after(2); s.ok() && !there; s = t.op->on_device->completion->reached(&there)) {
+      for (const Deadline deadline = Deadline::after(10); s.ok() && !there; s = t.op->on_device->completion->reached(&there)) {
         p.expect(!deadline.passed(), "nobody tells");
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }

@@ -74,6 +74,14 @@ class Gpu {
     wait();
     return values;
   }
+  // What comes later on the stream waits until `go` says so.
+  void hold(std::function<bool()> go) {
+    later([go = std::move(go)] {
+      for (const Deadline deadline = Deadline::after(60); !go() && !deadline.passed();) {
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+      }
+    });
+  }
   void memory_left(size_t* free, size_t* total) {
     const Current current(*this);
     call("cuMemGetInfo", simulated<int (*)(size_t*, size_t*)>("cuMemGetInfo_v2")(free, total));

@@ -17,6 +17,7 @@ Function of_nccl(const char* name) {
   return reinterpret_cast<Function>(::dlsym(::dlopen(HVD_SIMULATED_DIR "/libnccl.so.2", RTLD_NOW | RTLD_LOCAL), name));
 }
 inline int nccl_kernels() { return of_nccl<int (*)()>("simnccl_kernels")(); }
+inline uint64_t nccl_calls(const char* name) { return of_nccl<uint64_t (*)(const char*)>("simnccl_calls")(name); }
 inline int living() { return of_nccl<int (*)()>("simnccl_living")(); }
 
 // A knob of the simulated NCCL for the length of a scope (tests/simulated/nccl/simnccl.h). turn(): once more, counted from here.

@@ -1,0 +1,156 @@
+// What ByNccl launches for each kind of operation.
+#include <algorithm>
+#include <numeric>
+
+#include "engine/device/by_nccl.h"
+#include "engine/device/by_nccl_plan.h"
+#include "engine/execute.h"
+#include "nccl/collectives.h"
+
+namespace hvd {
+namespace {
+
+Scale scale_of(const nccl::Scaling& s) { return {s.factor, s.divisor}; }
+
+}  // namespace
+
+nccl::Reduction ByNccl::reduction(const NcclSet& set, const Response& r, const Comm& comm) const {
+  nccl::Question q;
+  q.element = nccl::element_of(r.dtype);
+  q.op = r.op;
+  q.prescale = r.prescale;
+  q.postscale = r.postscale;
+  q.size = comm.size;
+  q.version = set.version;
+  q.capability = set.capability;
+  return nccl::decide(q);
+}
+
+Status ByNccl::launch(const NcclSet& set, const Response& r, const Comm& comm, const std::vector<OperationPtr>& operations) {
+  HVD_RETURN_IF_ERROR(set.communicator->async_error());
+  for (const OperationPtr& op : operations) HVD_RETURN_IF_ERROR(device_->wait(stream(), op->on_device->ready));
+  switch (r.kind) {
+    case Kind::allreduce: return allreduce(set, r, comm, operations);
+    case Kind::broadcast: return broadcast(set, r, comm, *operations.front());
+    case Kind::allgather: return allgather(set, r, comm, operations);
+    case Kind::alltoall: return alltoall(set, r, comm, *operations.front());
+    default: return reducescatter(set, r, comm, operations);
+  }
+}
+
+Status ByNccl::broadcast(const NcclSet& set, const Response& r, const Comm& comm, const Operation& op) {
+  const size_t bytes = elements_of(r.shapes[0]) * size_of(r.dtype);
+  const int root = comm.rank_of(r.root);
+  if (comm.rank == root && op.in != op.out) HVD_RETURN_IF_ERROR(device_->copy(op.out, op.in, bytes, stream()));
+  return bytes > 0 ? nccl::broadcast(*set.communicator, stream(), op.out, bytes, root) : Status();
+}
+
+// Where the result comes to: the program learns of its size now, and copies it to a tensor of its own behind it.
+Status ByNccl::make_output(size_t bytes, Operation* op) {
+  std::shared_ptr<GpuMemory::Block> block;
+  if (bytes > 0) HVD_RETURN_IF_ERROR(sets_.memory().take(bytes, &block));
+  std::byte* data = block ? block->data() : nullptr;
+  op->output = std::make_shared<Output>(std::move(block), data, bytes);
+  return {};
+}
+
+Status ByNccl::allgather(const NcclSet& set, const Response& r, const Comm& comm, const std::vector<OperationPtr>& operations) {
+  const auto n = static_cast<size_t>(comm.size);
+  std::vector<size_t> bytes(n);
+  for (size_t i = 0; i < operations.size(); ++i) {
+    Operation& op = *operations[i];
+    const size_t row = elements_of(r.shapes[i], 1) * size_of(r.dtype);
+    op.sizes.assign(r.sizes.begin() + static_cast<ptrdiff_t>(i * n), r.sizes.begin() + static_cast<ptrdiff_t>((i + 1) * n));
+    std::ranges::transform(op.sizes, bytes.begin(), [row](int64_t rows) { return static_cast<size_t>(rows) * row; });
+    HVD_RETURN_IF_ERROR(make_output(std::accumulate(bytes.begin(), bytes.end(), size_t{0}), &op));
+    HVD_RETURN_IF_ERROR(nccl::allgather(*set.communicator, stream(), op.in, op.output->data(), bytes));
+  }
+  return {};
+}
+
+Status ByNccl::alltoall(const NcclSet& set, const Response& r, const Comm& comm, Operation& op) {
+  const size_t row = elements_of(r.shapes[0], 1) * size_of(r.dtype);
+  const auto n = static_cast<size_t>(comm.size), me = static_cast<size_t>(comm.rank);
+  std::vector<size_t> sent, received;
+  op.sizes.clear();
+  for (size_t i = 0; i < n; ++i) {
+    sent.push_back(static_cast<size_t>(r.sizes[me * n + i]) * row);
+    op.sizes.push_back(r.sizes[i * n + me]);
+    received.push_back(static_cast<size_t>(op.sizes.back()) * row);
+  }
+  HVD_RETURN_IF_ERROR(make_output(std::accumulate(received.begin(), received.end(), size_t{0}), &op));
+  return nccl::alltoall(*set.communicator, stream(), op.in, sent, op.output->data(), received);
+}
+
+Status ByNccl::reducescatter(const NcclSet& set, const Response& r, const Comm& comm, const std::vector<OperationPtr>& operations) {
+  const nccl::Reduction how = reduction(set, r, comm);
+  std::vector<size_t> counts(static_cast<size_t>(comm.size));
+  for (size_t i = 0; i < operations.size(); ++i) {
+    for (int rank = 0; rank < comm.size; ++rank) {
+      counts[static_cast<size_t>(rank)] = scattered_elements(r.shapes[i][0], elements_of(r.shapes[i], 1), comm.size, rank);
+    }
+    std::byte* out = operations[i]->out;
+    HVD_RETURN_IF_ERROR(nccl::reducescatter(*set.communicator, stream(), how, operations[i]->in, out, counts));
+    if (how.after.identity()) continue;
+    const size_t mine = counts[static_cast<size_t>(comm.rank)];
+    HVD_RETURN_IF_ERROR(sets_.compute().scale(r.dtype, out, out, mine, scale_of(how.after), stream()));
+  }
+  return {};
+}
+
+// In one group: the tensors that are packed as one, then the others.
+Status ByNccl::allreduce(const NcclSet& set, const Response& r, const Comm& comm, const std::vector<OperationPtr>& operations) {
+  const nccl::Reduction how = reduction(set, r, comm);
+  std::vector<size_t> counts, bytes;
+  for (const auto& shape : r.shapes) counts.push_back(elements_of(shape)), bytes.push_back(counts.back() * size_of(r.dtype));
+  const Packing packing = plan_packing(bytes, set.kernels);
+  if (operations.empty()) return allreduce_zeros(set, how, counts, size_of(r.dtype), packing);
+
+  std::shared_ptr<GpuMemory::Block> buffer;
+  std::vector<Compute::Move> in, out;  // to the buffer, or to where the result comes; from there
+  std::vector<nccl::Piece> pieces;
+  if (packing.bytes > 0) {
+    HVD_RETURN_IF_ERROR(sets_.memory().take(packing.bytes, &buffer));
+    for (size_t k = 0; k < packing.packed.size(); ++k) {
+      const size_t i = packing.packed[k];
+      std::byte* at = buffer->data() + packing.offsets[k];
+      in.push_back({operations[i]->in, at, counts[i]});
+      out.push_back({at, operations[i]->out, counts[i]});
+    }
+    pieces.push_back({buffer->data(), buffer->data(), packing.bytes / size_of(r.dtype)});
+  }
+  for (size_t i : packing.apart) {
+    const Operation& op = *operations[i];
+    if (!how.before.identity()) in.push_back({op.in, op.out, counts[i]});
+    if (!how.after.identity()) out.push_back({op.out, op.out, counts[i]});
+    pieces.push_back({how.before.identity() ? op.in : op.out, op.out, counts[i]});
+  }
+  Compute& compute = sets_.compute();
+  if (!in.empty()) HVD_RETURN_IF_ERROR(compute.pack(r.dtype, r.dtype, in, scale_of(how.before), stream()));
+  HVD_RETURN_IF_ERROR(nccl::allreduce(*set.communicator, stream(), how, pieces));
+  // The buffer's next user is on the same stream.
+  return out.empty() ? Status() : compute.pack(r.dtype, r.dtype, out, scale_of(how.after), stream());
+}
+
+// This rank has joined: one group like the others', since NCCL orders what is in a group by itself.
+Status ByNccl::allreduce_zeros(const NcclSet& set, const nccl::Reduction& how, std::span<const size_t> counts, size_t element,
+                               const Packing& packing) {
+  std::vector<size_t> parts;
+  if (packing.bytes > 0) parts.push_back(packing.bytes / element);
+  for (size_t i : packing.apart) parts.push_back(counts[i]);
+  size_t bytes = 0;
+  for (size_t count : parts) bytes += aligned(count * element);
+  if (bytes == 0) return nccl::allreduce(*set.communicator, stream(), how, {});
+  std::shared_ptr<GpuMemory::Block> block;
+  HVD_RETURN_IF_ERROR(sets_.memory().take(bytes, &block));
+  HVD_RETURN_IF_ERROR(device_->zero(block->data(), bytes, stream()));
+  std::vector<nccl::Piece> pieces;
+  std::byte* at = block->data();
+  for (size_t count : parts) {
+    pieces.push_back({at, at, count});
+    at += aligned(count * element);
+  }
+  return nccl::allreduce(*set.communicator, stream(), how, pieces);
+}
+
+}  // namespace hvd
