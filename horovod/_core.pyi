@@ -97,6 +97,7 @@ class EngineConfig:
     heartbeat: float  # seconds of silence after which another host counts as lost; 0: never
     stall_warning: float  # seconds; 0: off
     stall_shutdown: float  # seconds; 0: never
+    cuda_ipc: bool  # ranks of one host may use each other's memory on GPUs
     cuda_library: str  # of the CUDA driver; empty: as the loader finds it
     nccl_kinds: list[int]  # KIND_*: what NCCL may carry out on tensors of GPUs
     nccl_by_hosts: bool  # allreduce by NCCL inside each host and by links between hosts, see core/engine/options.h

@@ -126,6 +126,7 @@ EngineOptions make_options(const Config& c) {
   o.nccl.by_hosts = c.nccl_by_hosts;
   o.nccl.library = c.nccl_library;
   o.nccl.candidates = c.nccl_candidates;
+  o.ipc.wanted = c.cuda_ipc;
   check(make_host_backend(c.algorithm, &o.backend));
   o.log = log_from(c.log_level);
   if (const std::string wrong = hvd::check(o); !wrong.empty())
@@ -159,6 +160,7 @@ void define_config(nb::module_& m) {
       .def_rw("stall_shutdown", &Config::stall_shutdown)
       .def_rw("algorithm", &Config::algorithm)
       .def_rw("cuda_library", &Config::cuda_library)
+      .def_rw("cuda_ipc", &Config::cuda_ipc)
       .def_rw("nccl_kinds", &Config::nccl_kinds)
       .def_rw("nccl_by_hosts", &Config::nccl_by_hosts)
       .def_rw("nccl_library", &Config::nccl_library)

@@ -25,6 +25,7 @@ struct Config {
   bool groups_apart = false;
   double timeout = 30, heartbeat = 0, stall_warning = 60, stall_shutdown = 0;
   std::string algorithm, tuning;
+  bool cuda_ipc = true;  // ranks of one host may use each other's memory on GPUs
   std::string cuda_library;  // empty: as the loader finds it
   std::vector<int> nccl_kinds;  // which operations NCCL may carry out
   bool nccl_by_hosts = false;

@@ -25,6 +25,7 @@ Driver::Driver(EngineOptions& options, Submissions* submissions, Observers* obse
       world_(options), backend_(std::move(options.backend)), executor_(&world_, backend_.get(), observers, &executed_),
       staged_(options.settings.staged_memory, submissions, observers), by_nccl_(options.nccl, backend_.get(), options.log),
       by_hosts_(options.nccl, backend_.get(), options.log, submissions, observers), hosts_first_(options.nccl.by_hosts),
+      by_ipc_(options.ipc, &world_, backend_.get(), options.log),
       stall_(options.settings.stall_warning, options.settings.stall_shutdown, options.labels),
       watch_(options.settings.stall_warning, options.settings.stall_shutdown, options.labels[options.rank]),
       guard_(&world_, backend_.get(), &executor_, options.settings.timeout), recent_(options.settings.cache_capacity) {
@@ -251,6 +252,7 @@ void Driver::apply_set_change(const Response& response, Operation* op) {
     staged_.forget(id);
     by_nccl_.forget(id);
     by_hosts_.forget(id);
+    by_ipc_.forget(id);
     world_.add_set(id, static_cast<uint32_t>(response.sizes.at(1)) + 1, ranks);
     submissions_->add_set(id, std::move(ranks));
   } else if (response.sizes.at(0)) {
@@ -258,6 +260,7 @@ void Driver::apply_set_change(const Response& response, Operation* op) {
     submissions_->remove_set(id);
     by_nccl_.forget(id);
     by_hosts_.forget(id);
+    by_ipc_.forget(id);
     world_.remove_set(id);
   }
   if (!op) return;

@@ -30,6 +30,7 @@
 #include "engine/control.h"
 #include "engine/device/alone.h"
 #include "engine/device/by_hosts.h"
+#include "engine/device/by_ipc.h"
 #include "engine/device/by_nccl.h"
 #include "engine/device/staged.h"
 #include "engine/execute.h"
@@ -107,6 +108,8 @@ class Driver {
   void leave_schedule(uint64_t final_position);
   void finish(const std::vector<Operation*>& ops, const Status& status);
   Status launch(const Response& response, const std::vector<Operation*>& ops, std::vector<OperationPtr>* keep);
+  enum class Way : uint8_t { by_nccl, by_ipc, by_hosts, staged };
+  Status ask_for_way(const Response& response, Comm& comm, const std::shared_ptr<Device>& device, Way* way);
   Status choose_way(const Response& response, Comm& comm, std::vector<OperationPtr> mine);
   bool look_at_devices();
   void end_devices(const Status& why);
@@ -146,6 +149,7 @@ class Driver {
   ByNccl by_nccl_;
   ByHosts by_hosts_;
   const bool hosts_first_;  // that way also where NCCL could connect the hosts
+  ByIpc by_ipc_;
   Alone alone_;
   std::vector<Staged::Done> launched_, unlaunched_;  // and not told yet; the job ends because of the latter
   std::unique_ptr<Coordinator> coordinator_;  // rank 0

@@ -19,23 +19,38 @@ Status Driver::launch(const Response& response, const std::vector<Operation*>& o
   return status.with(label(rank_));
 }
 
+// All members of the set ask the same of the same responses, and hear the same.
+Status Driver::ask_for_way(const Response& response, Comm& comm, const std::shared_ptr<Device>& device, Way* way) {
+  bool yes = false;
+  const bool among_hosts = by_hosts_.fits(response, comm);
+  if (among_hosts && hosts_first_) HVD_RETURN_IF_ERROR(by_hosts_.asks(response, comm, device, &yes));
+  if (yes) *way = Way::by_hosts;
+  // Meanwhile by way of the host: no communicator is made that nobody has asked for.
+  const bool hosts_later = among_hosts && hosts_first_ && !by_hosts_.gives_up(response.set);
+  if (yes || hosts_later || comm.size == 1) return {};
+  HVD_RETURN_IF_ERROR(by_nccl_.asks(response, comm, device, &yes));
+  if (yes) *way = Way::by_nccl;
+  if (yes || !by_nccl_.gives_up(response.set)) return {};
+  HVD_RETURN_IF_ERROR(by_ipc_.asks(response, comm, device, &yes));
+  if (yes) *way = Way::by_ipc;
+  if (yes || !among_hosts || hosts_first_) return {};
+  HVD_RETURN_IF_ERROR(by_hosts_.asks(response, comm, device, &yes));
+  if (yes) *way = Way::by_hosts;
+  return {};
+}
+
 Status Driver::choose_way(const Response& response, Comm& comm, std::vector<OperationPtr> mine) {
   if (Alone::fits(response, comm)) {
     const Status status = alone_.start(response, mine);
     (status.ok() ? launched_ : unlaunched_).push_back({std::move(mine), {}});
     return status;
   }
-  bool by_nccl = false, by_hosts = false;
   const std::shared_ptr<Device> device = mine.empty() ? nullptr : mine.front()->on_device->device;
-  const bool among_hosts = by_hosts_.fits(response, comm);
-  if (among_hosts && hosts_first_) HVD_RETURN_IF_ERROR(by_hosts_.asks(response, comm, device, &by_hosts));
-  if (!by_hosts && comm.size > 1) HVD_RETURN_IF_ERROR(by_nccl_.asks(response, comm, device, &by_nccl));
-  if (among_hosts && !hosts_first_ && by_nccl_.gives_up(response.set)) {
-    HVD_RETURN_IF_ERROR(by_hosts_.asks(response, comm, device, &by_hosts));
-  }
-  if (by_hosts) return by_hosts_.start(response, comm, std::move(mine));
-  if (!by_nccl) return staged_.start(response, comm, std::move(mine));
-  const Status status = by_nccl_.start(response, comm, mine);
+  Way way = Way::staged;
+  Status status = ask_for_way(response, comm, device, &way);
+  if (status.ok() && way == Way::staged) return staged_.start(response, comm, std::move(mine));
+  if (status.ok() && way == Way::by_hosts) return by_hosts_.start(response, comm, std::move(mine));
+  if (status.ok()) status = way == Way::by_nccl ? by_nccl_.start(response, comm, mine) : by_ipc_.start(response, comm, mine);
   (status.ok() ? launched_ : unlaunched_).push_back({std::move(mine), {}});
   return status;
 }

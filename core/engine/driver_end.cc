@@ -128,9 +128,10 @@ std::vector<OperationPtr> Driver::take_unfinished() {
 }
 
 void Driver::end_devices(const Status& why) {
-  const bool well = why.code() == Code::shutdown && all_take_part();
-  by_nccl_.end(why, all_take_part());
+  const bool take_part = all_take_part(), well = why.code() == Code::shutdown && take_part;
+  by_nccl_.end(why, take_part);
   by_hosts_.end(well ? Status() : why);
+  by_ipc_.end(why, well);
 }
 
 void Driver::lost(int rank, const Status& why) { fail(Status(Code::peer_lost, label(rank) + " was lost: " + why.message(), rank), true); }
@@ -192,6 +193,7 @@ void Driver::leave(const std::string& reason) {
   }
   by_nccl_.await_end();
   by_hosts_.await_end();
+  by_ipc_.await_end();
 }
 
 }  // namespace hvd

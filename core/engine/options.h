@@ -42,6 +42,12 @@ struct NcclOptions {
   bool wanted() const { return std::find(kinds.begin(), kinds.end(), true) != kinds.end(); }
 };
 
+// Whether ranks of one host may use each other's memory on GPUs.
+struct IpcOptions {
+  bool wanted = true;
+  size_t window = 32u << 20;  // bytes of tensors that are exchanged at a time, a multiple of 2 MiB; twice as much is kept on the GPU
+};
+
 struct EngineOptions {
   int rank = 0;
   int size = 1;
@@ -55,6 +61,7 @@ struct EngineOptions {
   std::unique_ptr<Backend> backend;
   Settings settings;
   NcclOptions nccl;
+  IpcOptions ipc;
   LogSink log;
 };
 

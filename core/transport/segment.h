@@ -32,6 +32,8 @@ struct SegmentHeader {
   uint64_t magic;
   uint32_t local_size;
   alignas(64) std::atomic<uint32_t> abort;
+  std::atomic<uint64_t>
+      let_go;  // a bit for each of the first 64 local ranks: it uses nothing any more of what others have on their devices
 };
 
 struct SetLine {  // one per process set and local rank

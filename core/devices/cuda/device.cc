@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <bit>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -14,6 +15,8 @@ namespace {
 
 constexpr unsigned kNonBlocking = 1;    // a stream that does not wait for the legacy default stream, nor that for it
 constexpr unsigned kDisableTiming = 2;  // an event that only orders
+constexpr unsigned kInterprocess = 4;   // one that other processes may open
+constexpr unsigned kLazyPeerAccess = 1; // opening memory of another GPU lets this one read it
 constexpr int kRelaxed = 2;             // capture mode in which a thread may do anything while others capture
 
 CudaDriver::Pointer address(const void* p) { return reinterpret_cast<CudaDriver::Pointer>(p); }
@@ -101,6 +104,34 @@ class CudaDevice final : public Device {
     return {};
   }
   void free(void* memory) override { driver_.free(address(memory)); }
+
+  Status share(void* memory, Handle* out) override {
+    CudaDriver::IpcHandle handle{};
+    HVD_RETURN_IF_ERROR(driver_.check(driver_.ipc_share(&handle, address(memory)), "cuIpcGetMemHandle"));
+    *out = std::bit_cast<Handle>(handle);
+    return {};
+  }
+  Status open(const Handle& handle, void** out) override {
+    CudaDriver::Pointer memory = 0;
+    HVD_RETURN_IF_ERROR(
+        driver_.check(driver_.ipc_open(&memory, std::bit_cast<CudaDriver::IpcHandle>(handle), kLazyPeerAccess), "cuIpcOpenMemHandle"));
+    *out = reinterpret_cast<void*>(memory);
+    return {};
+  }
+  void close(void* memory) override { driver_.ipc_close(address(memory)); }
+  Status make_shared_event(Event* out) override {
+    return driver_.check(driver_.event_create(out, kDisableTiming | kInterprocess), "cuEventCreate");
+  }
+  Status share_event(Event event, Handle* out) override {
+    CudaDriver::IpcHandle handle{};
+    HVD_RETURN_IF_ERROR(driver_.check(driver_.ipc_share_event(&handle, event), "cuIpcGetEventHandle"));
+    *out = std::bit_cast<Handle>(handle);
+    return {};
+  }
+  Status open_event(const Handle& handle, Event* out) override {
+    return driver_.check(driver_.ipc_open_event(out, std::bit_cast<CudaDriver::IpcHandle>(handle)), "cuIpcOpenEventHandle");
+  }
+  void destroy_shared_event(Event event) override { driver_.event_destroy(event); }
 
   Status pin(size_t bytes, std::byte** out) override {
     void* memory = nullptr;

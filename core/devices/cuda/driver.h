@@ -18,6 +18,9 @@ struct CudaDriver {
   using Event = void*;
   using Module = void*;
   using Function = void*;
+  struct IpcHandle {
+    char bytes[64];
+  };
 
 // member, symbol, arguments. All return an error code, 0: none.
 #define HVD_CUDA_FUNCTIONS(X)                                                                                                            \
@@ -48,6 +51,11 @@ struct CudaDriver {
   X(free, "cuMemFree_v2", (Pointer))                                                                                                     \
   X(alloc_host, "cuMemAllocHost_v2", (void** memory, size_t bytes))                                                                      \
   X(free_host, "cuMemFreeHost", (void* memory))                                                                                          \
+  X(ipc_share, "cuIpcGetMemHandle", (IpcHandle*, Pointer))                                                                               \
+  X(ipc_open, "cuIpcOpenMemHandle_v2", (Pointer*, IpcHandle, unsigned flags))                                                            \
+  X(ipc_close, "cuIpcCloseMemHandle", (Pointer))                                                                                         \
+  X(ipc_share_event, "cuIpcGetEventHandle", (IpcHandle*, Event))                                                                         \
+  X(ipc_open_event, "cuIpcOpenEventHandle", (Event*, IpcHandle))                                                                         \
   X(module_load, "cuModuleLoadDataEx", (Module*, const void* image, unsigned count, int* options, void** values))                        \
   X(module_unload, "cuModuleUnload", (Module))                                                                                           \
   X(module_function, "cuModuleGetFunction", (Function*, Module, const char* name))                                                       \

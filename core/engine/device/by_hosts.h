@@ -48,6 +48,11 @@ class ByHosts {
   // Does it? All members of the set ask this for the same responses, of those that fit, in the same order. An error means that the job is
   // over.
   Status asks(const Response& response, Comm& comm, const std::shared_ptr<Device>& device, bool* yes);
+  // Is it settled that this way is closed to the set? The same on all members.
+  bool gives_up(uint32_t set) const {
+    const auto it = settled_.find(set);
+    return it != settled_.end() && it->second.way == Way::no;
+  }
   // Begins to carry it out with this rank's operations, in the order of response.names. An error means that the job is over.
   Status start(const Response& response, const Comm& comm, std::vector<OperationPtr> operations);
 

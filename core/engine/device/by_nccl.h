@@ -30,11 +30,10 @@ class ByNccl {
   // Does NCCL carry out `response`? All members of the set ask this for the same responses in the same order. `device`: this rank's; null
   // when it has none yet. An error means that the job is over.
   Status asks(const Response& response, Comm& comm, const std::shared_ptr<Device>& device, bool* yes);
+  // Is it settled that NCCL carries out nothing for the set? The same on all members.
+  bool gives_up(uint32_t set) const { return sets_.gives_up(set); }
   // Launches it, with this rank's operations in the order of response.names; none of them when it has joined.
   Status start(const Response& response, const Comm& comm, const std::vector<OperationPtr>& operations);
-
-  // Is this way closed to the set, for good?
-  bool gives_up(uint32_t set) const { return sets_.gives_up(set); }
 
   // Something is launched, and not done as far as is known: look() at it from time to time, after resting_seconds(). An error is what NCCL
   // has noticed by itself.

@@ -207,6 +207,9 @@ TABLE: Final = (
             section=_GPU),
     Setting("HOROVOD_CUDA_LIBRARY", "text", "", "CUDA's driver; default: libcuda.so.1, where the loader finds it",
             engine="cuda_library", section=_GPU),
+    Setting("HOROVOD_CUDA_IPC", "bool", True,
+            "ranks of one host that do not use NCCL (several on one GPU) reduce in each other's memory on the GPU; 0: "
+            "by way of the host's memory", engine="cuda_ipc", agreed=True, section=_GPU),
     Setting("HOROVOD_NUM_NCCL_STREAMS", "int", 1,
             "accepted, and of no effect: what NCCL does is launched on one stream, in one order on all ranks", low=1,
             high=64, later=True, flag="--num-nccl-streams", yaml="library_options.num_nccl_streams", section=_GPU),

@@ -64,6 +64,7 @@ struct Given {
   // Puts something between an engine and its link to `peer`; `data`: not of the control tree.
   std::function<std::unique_ptr<Link>(std::unique_ptr<Link> link, int rank, int peer, bool data)> wrap{};
   bool cuttable = false;  // see EngineWorld::cut
+  IpcOptions ipc{};
   NcclOptions nccl{.kinds = {}, .library = {}, .candidates = {}};  // none
 };
 
@@ -193,6 +194,7 @@ class Wiring {
       require(make_host_backend(given.settings.algorithm, &o.backend).ok(), "backend");
       o.settings = given.settings;
       o.nccl = given.nccl;
+      o.ipc = given.ipc;
       o.log = given.log;
     }
     for (int fd : bells) ::close(fd);

@@ -1,5 +1,6 @@
-// Modules and their kernels. The PTX is only looked at; what runs is the same source compiled for the host (SIMCUDA_KERNELS), where kernel
-// NAME is hvd_kernel_NAME and hvd_kernel_NAME_bytes the size of its one parameter.
+// Modules and their kernels. The PTX is only looked at; what runs is the same source compiled for the host (SIMCUDA_KERNELS, or
+// libhvd_kernels_host.so beside this library), where kernel NAME is hvd_kernel_NAME and hvd_kernel_NAME_bytes the size of its one
+// parameter.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -39,9 +40,15 @@ Tables& tables() {
 }
 
 void* host_library() {
-  const char* path = std::getenv("SIMCUDA_KERNELS");
-  void* opened = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : nullptr;  // never closed
-  if (!opened) violation(path ? dlerror() : "SIMCUDA_KERNELS names no library of kernels for the host");
+  const char* named = std::getenv("SIMCUDA_KERNELS");
+  std::string path = named ? named : "";
+  Dl_info here{};
+  if (!named && dladdr(reinterpret_cast<void*>(&host_library), &here)) {  // beside this library
+    path = here.dli_fname;
+    path = path.substr(0, path.rfind('/') + 1) + "libhvd_kernels_host.so";
+  }
+  void* opened = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // never closed
+  if (!opened) violation(dlerror());
   return opened;
 }
 

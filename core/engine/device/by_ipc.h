@@ -1,0 +1,95 @@
+// Operations on tensors of GPUs among ranks of one host that read and write each other's memory there (CUDA IPC): several ranks on one GPU,
+// which NCCL refuses, or no NCCL. What has to be reduced is reduced by our own kernels, in the order and so with the bits of the CPU.
+//
+//   unasked ---- each says where it is and what it has; opens what the others have made, reads a pattern there ----> by IPC
+//                                |
+//                                +------ one cannot ------------------------------------------------------------> by the host, for good
+//
+// A window of the tensors (engine/device/windows.h) at a time, each rank on its stream; nobody waits for the device:
+//
+//   put       own tensors are packed into the own buffer                                        record `ready`
+//   ---------- all have called that: a barrier of the hosts; a wait for an event that is not recorded yet would be none
+//   work      wait for the others' `ready`; reduce from all buffers into all, or copy           record `done`
+//   ---------- all have called that
+//   take      wait for `done` of those who wrote into the own buffer or read it; unpack
+//
+// There are two slots for windows, so between two barriers one is put, the one before worked on and the one before that taken. Only what is
+// called earlier is ever waited for, so no circle of waits can come about, whatever the sets.
+//
+// Used only by whoever drives the engine.
+#pragma once
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backends/backend.h"
+#include "base/log.h"
+#include "engine/device/compute.h"
+#include "engine/device/exchange.h"
+#include "engine/device/in_flight.h"
+#include "engine/device/windows.h"
+#include "engine/operation.h"
+#include "engine/options.h"
+#include "engine/world.h"
+
+namespace hvd {
+
+class ByIpc {
+ public:
+  ByIpc(const IpcOptions& options, World* world, Backend* host, LogSink log)
+      : options_(options), world_(world), host_(host), log_(std::move(log)) {}
+
+  // Is `response` carried out so? All members of the set ask this for the same responses in the same order. `device`: this rank's; null
+  // when it has none yet. An error means that the job is over.
+  Status asks(const Response& response, Comm& comm, const std::shared_ptr<Device>& device, bool* yes);
+  // Launches it, with this rank's operations in the order of response.names; none of them when it has joined.
+  Status start(const Response& response, Comm& comm, const std::vector<OperationPtr>& operations);
+
+  // The set is new, or is no more.
+  void forget(uint32_t set) { sets_.erase(set); }
+  // The job is over, because of `why`: what is launched and not done has failed, unless `well`: then all ranks have launched it.
+  void end(const Status& why, bool well);
+  // Until this rank's device has done what was launched and others' memory is closed; two seconds at most.
+  void await_end();
+
+ private:
+  enum class State : uint8_t { unasked, by_ipc, by_host };
+  struct Set {
+    State state = State::unasked;
+    Sharing sharing = Sharing::by_slices;
+    uint64_t windows = 0;  // that are behind it
+  };
+  struct Hello;
+  struct Offer;
+  struct Verdict;
+  struct Job;
+
+  template <class Record>
+  Status say(Comm& comm, const Record& mine, std::vector<Record>* all);
+  Status ask(Set* set, Comm& comm);
+  Status offer(Set* set, Comm& comm);
+  Status meet(Comm& comm, const std::vector<Offer>& offers);
+  void give_up(Set* set, const std::string& why);
+
+  Status carry_out(const Job& job);
+  Status begin(const Job& job);
+  Status put(const Job& job, size_t window);
+  Status work(const Job& job, size_t window);
+  Status reduce(const Job& job, size_t window);
+  Status scatter(const Job& job, size_t window);
+  Status take(const Job& job, size_t window);
+
+  const IpcOptions options_;
+  World* const world_;
+  Backend* const host_;
+  const LogSink log_;
+  std::shared_ptr<Device> device_;
+  std::optional<Compute> compute_;
+  std::unique_ptr<Exchange> exchange_;
+  std::map<uint32_t, Set> sets_;
+  InFlight in_flight_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,279 @@
+// Operations on tensors of GPUs in each other's memory, over the simulated driver. Ranks are threads and share a GPU; those that are
+// processes, on one GPU and on several, are in tests/torch/test_shared_gpu.py.
+#include "engine/device/by_ipc.h"
+
+#include <doctest/doctest.h>
+
+#include <random>
+
+#include "collectives/reduce.h"
+#include "contains.h"
+#include "engine/device/gpu.h"
+
+using namespace hvd;
+using namespace hvd::testing;
+
+namespace {
+
+using OnGpu = GpuProgram::Task;
+using Data = std::vector<std::byte>;
+
+const bool four_gpus = ::setenv("SIMCUDA_DEVICES", "4", 1) == 0;
+
+uint64_t launches() { return simulated<uint64_t (*)(const char*)>("simcuda_calls")("cuLaunchKernel"); }
+void set(const char* knob, int64_t value) { require(simulated<int (*)(const char*, int64_t)>("simcuda_set")(knob, value) == 0, knob); }
+
+struct Log {
+  std::mutex mutex;
+  std::string text;
+  LogSink sink() {
+    return [this](LogLevel, const std::string& line) {
+      std::lock_guard lock(mutex);
+      text += line + "\n";
+    };
+  }
+};
+
+Given shared(bool by_ipc, Log* log = nullptr) {
+  Given given{.layout = Layout::one_node, .settings = crowded()};
+  given.settings.cuda_library = HVD_SIMULATED_DIR "/libcuda.so.1";
+  given.ipc.wanted = by_ipc;
+  given.ipc.window = 2 << 20;
+  if (log) given.log = log->sink();
+  return given;
+}
+
+// Small numbers, so that sums and products stay numbers; but every bit of integers.
+Data numbers(DType d, size_t n, unsigned seed) {
+  std::mt19937 random(seed);
+  std::vector<float> values(n);
+  for (float& v : values) v = static_cast<float>(random() % 4000) / 1024 - 2;
+  Data out(n * size_of(d));
+  if (is_half(d)) {
+    narrow(d, out.data(), values.data(), n);
+  } else if (d == DType::float32) {
+    std::memcpy(out.data(), values.data(), out.size());
+  } else if (d == DType::float64) {
+    for (size_t i = 0; i < n; ++i) reinterpret_cast<double*>(out.data())[i] = values[i];
+  } else {
+    for (std::byte& b : out) b = static_cast<std::byte>(random() % (d == DType::boolean ? 2 : 256));
+  }
+  return out;
+}
+
+constexpr DType kTypes[] = {DType::uint8,   DType::int8,    DType::uint16,  DType::int16,   DType::int32,   DType::int64,
+                            DType::float16, DType::float32, DType::float64, DType::boolean, DType::bfloat16};
+
+struct Call {
+  Kind kind;
+  DType dtype;
+  ReduceOp op;
+  std::vector<int64_t> shape;
+  double prescale = 1, postscale = 1;
+  bool in_place = true;
+};
+
+// Among two and four ranks some of those among three.
+std::vector<Call> calls(int size) {
+  std::vector<Call> all;
+  const std::vector<int64_t> sizes{1, 130, 1003};
+  for (DType d : kTypes) {
+    for (ReduceOp op : {ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::max, ReduceOp::product}) {
+      if (d == DType::boolean && op == ReduceOp::average) continue;
+      const int64_t n = sizes[all.size() % 3];
+      all.push_back({Kind::allreduce, d, op, {n}, 1, 1, all.size() % 2 == 0});
+      if (is_float(d)) all.push_back({Kind::allreduce, d, op, {n}, 0.3, 1.7, all.size() % 2 == 0});
+      if (op != ReduceOp::sum && op != ReduceOp::average) continue;
+      all.push_back({Kind::reducescatter, d, op, {n, 3}, is_float(d) ? 0.7 : 1, 1, false});
+    }
+    all.push_back({Kind::broadcast, d, ReduceOp::sum, {77}, 1, 1, false});
+  }
+  for (int64_t n : {int64_t{0}, int64_t{(2 << 20) / 4}, int64_t{700001}, int64_t{2700001}}) {
+    for (Kind kind : {Kind::allreduce, Kind::broadcast, Kind::reducescatter})
+      all.push_back({kind, DType::float32, ReduceOp::sum, {n}, 1, 1, kind != Kind::reducescatter});
+  }
+  if (size == 3) return all;
+  std::vector<Call> some;
+  for (size_t i = static_cast<size_t>(size) % 3; i < all.size(); i += 3) some.push_back(all[i]);
+  return some;
+}
+
+Request request(const Call& c, const std::string& name) {
+  Request q = Program::request(c.kind, name, c.shape, c.dtype);
+  q.op = c.op;
+  q.prescale = c.prescale;
+  q.postscale = c.postscale;
+  q.root = c.kind == Kind::broadcast ? 1 : 0;
+  return q;
+}
+
+size_t output_bytes(const Call& c, const Program& p) {
+  size_t row = size_of(c.dtype);
+  for (size_t i = 1; i < c.shape.size(); ++i) row *= static_cast<size_t>(c.shape[i]);
+  const int64_t rows = c.shape[0], extra = p.rank < rows % p.size ? 1 : 0;
+  return static_cast<size_t>(c.kind == Kind::reducescatter ? rows / p.size + extra : rows) * row;
+}
+
+// Every result of every rank, some operations at a time so that they are fused.
+std::vector<Data> results(EngineWorld& world, std::string* wrong) {
+  std::vector<Data> out(static_cast<size_t>(world.size()));
+  *wrong = run(world, [&](Program& p) {
+    GpuProgram g(p, 0);
+    const std::vector<Call> all = calls(p.size);
+    for (size_t first = 0; first < all.size(); first += 5) {
+      std::vector<OnGpu> tasks;
+      for (size_t i = first; i < std::min(first + 5, all.size()); ++i) {
+        size_t n = 1;
+        for (int64_t d : all[i].shape) n *= static_cast<size_t>(d);
+        const size_t bytes = all[i].in_place ? 0 : output_bytes(all[i], p);
+        const bool nothing = !all[i].in_place && bytes == 0;
+        tasks.push_back(g.submit(request(all[i], "t" + std::to_string(i)),
+                                 numbers(all[i].dtype, n, static_cast<unsigned>(100 * i) + static_cast<unsigned>(p.rank)), bytes));
+        if (nothing) tasks.back().bytes = 0;
+      }
+      for (OnGpu& task : tasks) {
+        const Data some = g.result(task);
+        Data& mine = out[static_cast<size_t>(p.rank)];
+        mine.insert(mine.end(), some.begin(), some.end());
+      }
+    }
+  });
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("ranks that share a GPU get the bits that they get by way of the host: every type, operation and size") {
+  for (int size : {2, 3, 4}) {
+    CAPTURE(size);
+    std::vector<Data> by_ipc, by_host;
+    std::string wrong;
+    {
+      EngineWorld world(size, shared(true));
+      const uint64_t before = launches();
+      by_ipc = results(world, &wrong);
+      CHECK(wrong == "");
+      CHECK(launches() > before + 100);
+    }
+    {
+      EngineWorld world(size, shared(false));
+      const uint64_t before = launches();
+      by_host = results(world, &wrong);
+      CHECK(wrong == "");
+      CHECK(launches() == before);
+    }
+    for (size_t rank = 0; rank < by_ipc.size(); ++rank) CHECK(by_ipc[rank] == by_host[rank]);
+  }
+}
+
+TEST_CASE("process sets share their ranks' buffers, and what cannot be done so goes by way of the host, among the rest") {
+  EngineWorld world(4, shared(true));
+  const std::string wrong = run(world, [](Program& p) {
+    GpuProgram g(p, 0);
+    const uint32_t even = p.add_set({0, 2}), low = p.add_set({0, 1, 2});
+    for (int step = 0; step < 20; ++step) {
+      std::vector<std::pair<OnGpu, float>> tasks;
+      const auto add = [&](uint32_t set, const std::string& name, size_t n, float expected) {
+        Request q = Program::request(Kind::allreduce, name, {static_cast<int64_t>(n)}, DType::float32);
+        q.op = ReduceOp::sum;
+        q.set = set;
+        tasks.emplace_back(g.submit(q, Program::bytes_of(std::vector<float>(n, static_cast<float>(p.rank + step)))), expected);
+      };
+      const auto s = static_cast<float>(step);
+      if (p.rank % 2 == 0) add(even, "e", 600000, 2 + 2 * s);
+      if (p.rank < 3) add(low, "l", 5000, 3 + 3 * s);
+      add(0, "w", 700, 6 + 4 * s);
+      OnGpu gathered = g.submit(Program::request(Kind::allgather, "a", {1}, DType::int32), Program::bytes_of(std::vector<int32_t>{p.rank}));
+      for (auto& [task, expected] : tasks) {
+        for (float value : g.values<float>(task)) p.expect(value == expected, "sum of " + task.op->request.name);
+      }
+      p.expect(g.values<int32_t>(gathered) == std::vector<int32_t>{0, 1, 2, 3}, "allgather");
+    }
+    p.remove_set(low);
+    p.remove_set(even);
+  });
+  CHECK(wrong == "");
+}
+
+TEST_CASE("a rank that has joined contributes zeros") {
+  EngineWorld world(3, shared(true));
+  const std::string wrong = run(world, [](Program& p) {
+    GpuProgram g(p, 0);
+    for (int i = 0; i <= 4 * p.rank; ++i) {
+      std::vector<OnGpu> pair;
+      for (size_t n : {size_t{300}, size_t{7}}) {
+        Request q = Program::request(Kind::allreduce, "j" + std::to_string(n), {static_cast<int64_t>(n)}, DType::float32);
+        q.op = ReduceOp::sum;
+        pair.push_back(g.submit(q, Program::bytes_of(std::vector<float>(n, 1))));
+      }
+      const float left = i == 0 ? 3 : i <= 4 ? 2 : 1;
+      p.expect(g.values<float>(pair[0]) == std::vector<float>(300, left), "300");
+      p.expect(g.values<float>(pair[1]) == std::vector<float>(7, left), "7");
+    }
+    p.last_joined();
+  });
+  CHECK(wrong == "");
+}
+
+TEST_CASE("what cannot be had is named, on every rank alike, and operations go by way of the host") {
+  const auto said = [](const char* knob, int64_t value, int64_t otherwise) {
+    Log log;
+    {
+      EngineWorld world(2, shared(true, &log));
+      const std::string wrong = run(world, [&](Program& p) {
+        GpuProgram g(p, 0);
+        if (p.rank == 0) set(knob, value);
+        p.barrier();
+        Request q = Program::request(Kind::allreduce, "t", {9}, DType::float32);
+        q.op = ReduceOp::sum;
+        for (int i = 0; i < 3; ++i) {
+          OnGpu t = g.submit(q, Program::bytes_of(std::vector<float>(9, 1)));
+          p.expect(g.values<float>(t) == std::vector<float>(9, 2), "sum");
+        }
+      });
+      CHECK(wrong == "");
+    }
+    set(knob, otherwise);
+    return log.text;
+  };
+  CHECK(contains(said("jit", 0, 1), "not by CUDA IPC: rank 0: CUDA GPU 0"));
+  CHECK(contains(said("jit", 0, 1), "libnvidia-ptxjitcompiler.so.1"));
+  CHECK(contains(said("no_ipc", 2, 0), "cuIpcGetMemHandle failed"));
+  CHECK(contains(said("no_ipc", 0, 0), "in each other's memory"));
+}
+
+TEST_CASE("out of memory for the buffers: named, and by way of the host") {
+  Log log;
+  EngineWorld world(2, shared(true, &log));
+  const std::string wrong = run(world, [&](Program& p) {
+    GpuProgram g(p, 0);
+    Request q = Program::request(Kind::allreduce, "t", {9}, DType::float32);
+    q.op = ReduceOp::sum;
+    OnGpu t;
+    std::byte* memory = g.gpu().allocate(36);
+    p.barrier();
+    if (p.rank == 0) set("fail_alloc", 4);  // each rank pins some bytes before, so this is one of the buffers
+    p.barrier();
+    const Place place = g.gpu().place();
+    g.gpu().write(memory, Program::bytes_of(std::vector<float>(9, 1)));
+    require(p.engine.submit(q, memory, memory, &t.op, nullptr, &place).ok(), "submit");
+    t.out = memory, t.bytes = 36;
+    p.expect(g.values<float>(t) == std::vector<float>(9, 2), "sum");
+  });
+  CHECK(wrong == "");
+  CHECK_MESSAGE(contains(log.text, "cuMemAlloc failed"), log.text);
+}
+
+TEST_CASE("ranks that are threads of one process with a GPU each go by way of the host") {
+  Log log;
+  EngineWorld world(2, shared(true, &log));
+  const std::string wrong = run(world, [&](Program& p) {
+    GpuProgram g(p);
+    Request q = Program::request(Kind::allreduce, "t", {9}, DType::float32);
+    q.op = ReduceOp::sum;
+    OnGpu t = g.submit(q, Program::bytes_of(std::vector<float>(9, 1)));
+    p.expect(g.values<float>(t) == std::vector<float>(9, 2), "sum");
+  });
+  CHECK(wrong == "");
+  CHECK(contains(log.text, "rank 0 and rank 1 are threads of one process with a GPU each"));
+}

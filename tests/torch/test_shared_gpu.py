@@ -1,0 +1,148 @@
+"""Ranks of one host that reduce in each other's memory on the GPU (CUDA IPC): processes, over the simulated driver."""
+
+import ctypes
+import os
+import signal
+import threading
+import time
+
+import pytest
+import torch
+
+import horovod.torch as hvd
+
+
+@pytest.fixture
+def gpus(pool, simulated_cuda):
+    """gpus(size, **environment) -> Pool of ranks on one simulated GPU."""
+
+    def of(size, **environment):
+        return pool(size, HOROVOD_CUDA_LIBRARY=str(simulated_cuda), **environment)
+
+    return of
+
+
+def calls(name):
+    """How often this process has called a function of the driver."""
+    from tests.torch.simulated_gpu import adapter
+
+    count = adapter().driver.library.simcuda_calls
+    count.restype = ctypes.c_uint64
+    return count(name.encode())
+
+
+def same_as_on_the_cpu(gpus_of_the_host=1):
+    from tests.torch.simulated_gpu import gpu, values
+
+    if gpus_of_the_host > 1:
+        os.environ["CUDA_VISIBLE_DEVICES"] = str(hvd.rank() % gpus_of_the_host)
+    before = calls("cuLaunchKernel")
+    generator = torch.Generator().manual_seed(hvd.rank())
+    handles = []
+    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int32, torch.uint8):
+        for count in (1, 7, 1000, 70001):
+            tensor = (torch.rand(count, generator=generator) * 50 - (dtype != torch.uint8) * 25).to(dtype)
+            for op in (hvd.Sum, hvd.Average, hvd.Min, hvd.Product):
+                factors = {"prescale_factor": 0.3, "postscale_factor": 1.1} if dtype.is_floating_point else {}
+                name = f"{dtype}.{count}.{op}"
+                expected = hvd.allreduce_async(tensor, op=op, name="cpu." + name, **factors)
+                handles.append((name, hvd.allreduce_async(gpu(tensor), op=op, name=name, **factors), expected))
+    for name, handle, expected in handles:
+        there, here = values(hvd.synchronize(handle)), hvd.synchronize(expected)
+        assert torch.equal(there, here), name
+    large = torch.rand(9_000_001, generator=generator)  # more than a buffer holds
+    assert torch.equal(values(hvd.allreduce(gpu(large), name="large")), hvd.allreduce(large, name="cpu.large"))
+    part = hvd.reducescatter(gpu(large[:30_001]), name="part", op=hvd.Sum)
+    assert torch.equal(values(part), hvd.reducescatter(large[:30_001], name="cpu.part", op=hvd.Sum))
+    told = values(hvd.broadcast(gpu(large[:1001]), hvd.size() - 1, name="told"))
+    assert torch.equal(told, hvd.broadcast(large[:1001], hvd.size() - 1, name="cpu.told"))
+    return calls("cuLaunchKernel") - before, calls("cuIpcOpenMemHandle_v2")
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_the_same_bits_as_on_the_cpu(gpus, size):
+    for launched, _ in gpus(size).run(same_as_on_the_cpu, fresh=True):
+        assert launched > 20
+
+
+def counted():
+    from tests.torch.simulated_gpu import gpu, values
+
+    for _ in range(2):  # the first one loads kernels, which launches each
+        before = calls("cuLaunchKernel")
+        assert values(hvd.allreduce(gpu(torch.ones(5)), name="x", op=hvd.Sum)).tolist() == [float(hvd.size())] * 5
+    return calls("cuLaunchKernel") - before
+
+
+def test_it_can_be_switched_off(gpus):
+    assert gpus(2, HOROVOD_CUDA_IPC="0").run(counted) == [0, 0]
+
+
+def without_ipc():
+    from tests.torch.simulated_gpu import adapter
+
+    adapter().driver.set("no_ipc", 1)  # handles are made, and cannot be opened
+    try:
+        return counted()
+    finally:
+        adapter().driver.set("no_ipc", 0)
+
+
+def test_where_memory_cannot_be_opened_tensors_go_by_way_of_the_host(gpus):
+    assert gpus(2).run(without_ipc, fresh=True) == [0, 0]
+
+
+def again():
+    counts = []
+    for _ in range(3):
+        counts.append(counted())
+        hvd.shutdown()
+        hvd.init()
+    counted()
+    return counts, calls("cuIpcOpenMemHandle_v2") - calls("cuIpcCloseMemHandle")
+
+
+def test_initialising_again_closes_what_was_open(gpus):
+    for counts, open_now in gpus(2).run(again, fresh=True):
+        assert all(count > 0 for count in counts)
+        assert open_now == 1
+
+
+def loses_a_rank():
+    from tests.torch.simulated_gpu import adapter, gpu
+
+    assert counted() > 0
+    tensor = gpu(torch.ones(1 << 20))
+    if hvd.rank() == 1:  # its stream stands still: it dies with what it has launched
+        adapter().driver.stream.occupy(threading.Event())
+        assert not hvd.poll(hvd.allreduce_async_(tensor, name="lost", op=hvd.Sum))
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGKILL)
+    handle = hvd.allreduce_async_(tensor, name="lost", op=hvd.Sum)
+
+    def until_done():
+        while not hvd.poll(handle):
+            time.sleep(0.001)
+        hvd.synchronize(handle)
+
+    with pytest.raises(hvd.HorovodInternalError, match="rank 1"):
+        until_done()
+    start = time.monotonic()
+    hvd.shutdown()
+    return time.monotonic() - start
+
+
+def test_on_two_gpus_each_reduces_a_slice_and_a_lost_rank_is_an_error_on_the_others(gpus):
+    ranks = gpus(4, SIMCUDA_DEVICES="2")
+    ranks.fleet.dismiss()  # a driver reads its settings once
+    try:
+        for launched, opened in ranks.run(same_as_on_the_cpu, 2):
+            assert launched > 20
+            assert opened == 3
+        results = ranks.run(loses_a_rank, errors=True)
+        assert "SIGKILL" in str(results.pop(1))
+        for took in results:
+            assert isinstance(took, float), took
+            assert took < 10
+    finally:
+        ranks.fleet.dismiss()
