@@ -33,7 +33,11 @@ class Work:
     @property
     def name(self) -> str: ...
     def done(self) -> bool:
-        """Complete, successfully or not, on a device as well? Never blocks."""
+        """Complete, successfully or not, on a device as well? Never blocks. Raises HorovodInternalError where it was
+        launched on a device and has failed since."""
+
+    def in_use(self) -> bool:
+        """May a device still use the memory of a complete work, whether it has failed or not? Never blocks."""
 
     def wait(self, timeout: float = -1.0) -> bool:
         """Blocks (without the GIL) until complete; False when `timeout` seconds (negative: no limit) passed first.

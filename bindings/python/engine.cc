@@ -58,6 +58,11 @@ struct Work {
     check(op->on_device->completion->reached(&there));
     return there;
   }
+  bool in_use() const {
+    if (!op->on_device || !op->on_device->completion) return false;
+    bool passed = false;
+    return !op->on_device->completion->passed(&passed).ok() || !passed;
+  }
   void order(uintptr_t stream) const {
     if (op->done() && op->on_device && op->on_device->completion) {
       check(op->on_device->completion->order(reinterpret_cast<Device::Stream>(stream)));
@@ -218,6 +223,7 @@ void define_engine(nb::module_& m) {
   nb::class_<Work>(m, "Work")
       .def_prop_ro("name", [](const Work& w) { return w.name; })
       .def("done", [](Work& w) { return w.engine->poll(*w.op) && w.reached(); })
+      .def("in_use", &Work::in_use)
       .def("order", &Work::order, nb::arg("stream"))
       .def("copy_output", &Work::copy_output, nb::arg("to_ptr"), nb::arg("stream"))
       .def("wait", &Work::wait, nb::arg("timeout") = -1.0)

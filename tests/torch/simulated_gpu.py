@@ -204,6 +204,8 @@ class OnGpu(torch.Tensor):
             return values(args[0]).tolist()
         if function is torch.Tensor.backward:
             return _backward(*args, **(kwargs or {}))
+        if function is torch.Tensor.__deepcopy__:
+            adapter().driver.stream.synchronize()  # it copies the storage, which no operation below here sees
         if function in (torch.Tensor.to, torch.Tensor.cuda, torch.Tensor.cpu):
             return _moved(function, args, kwargs or {})
         return _on_the_device(function, args, kwargs or {})

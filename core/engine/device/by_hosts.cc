@@ -247,7 +247,7 @@ Status ByHosts::finish(Flight& flight) {
   for (const OperationPtr& op : flight.operations) op->on_device->completion = completion;
   flight.buffer.reset();  // who takes it next uses it on the same stream
   bool there = true;
-  while (!launched_.empty() && launched_.front()->reached(&there).ok() && there) launched_.pop_front();
+  while (!launched_.empty() && launched_.front()->passed(&there).ok() && there) launched_.pop_front();
   launched_.push_back(std::move(completion));
   return {};
 }
@@ -262,12 +262,10 @@ std::vector<OperationPtr> ByHosts::take_all() {
   if (flights_.empty()) return out;
   const Device::Turn turn(*device_);
   // The device may still read and write all this, until what is on the three streams is done; NCCL's part is aborted first.
-  // Of the two completions behind that, the program's fails, and the other lets go of the memory.
-  std::shared_ptr<const Completion> down, up, all, unused;
+  std::shared_ptr<const Completion> down, up, all;
   const Device::Stream stream = sets_.stream();
   const bool known = turn.status().ok() && pool_ && stream && Completion::record(device_, down_, &down).ok() && down->order(stream).ok() &&
-                     Completion::record(device_, up_, &up).ok() && up->order(stream).ok() &&
-                     Completion::record(device_, stream, &all).ok() && Completion::record(device_, stream, &unused).ok();
+                     Completion::record(device_, up_, &up).ok() && up->order(stream).ok() && Completion::record(device_, stream, &all).ok();
   for (Flight& flight : flights_) {
     std::vector<std::shared_ptr<void>> memory{std::move(flight.buffer)};
     for (Part& part : flight.parts) {
@@ -278,7 +276,7 @@ std::vector<OperationPtr> ByHosts::take_all() {
     for (auto& block : memory) {
       if (!block) continue;
       if (known) {
-        held_.keep(unused, std::move(block));
+        held_.keep(all, std::move(block));
       } else {
         new std::shared_ptr<void>(std::move(block));  // nobody can say when the device is done with it
       }

@@ -29,12 +29,18 @@ class Completion {
     HVD_RETURN_IF_ERROR(turn.status());
     return device_->wait(stream, event_);
   }
-  // Is the result there? An error: the device has failed, or the operation after it was launched.
+  // Is the result there? An error: the device has failed, or the operation after it was launched, and the result will never be there.
   Status reached(bool* out) const {
+    HVD_RETURN_IF_ERROR(failure());
+    HVD_RETURN_IF_ERROR(passed(out));
+    return *out ? failure() : Status();
+  }
+  // Is the device past it, so that it uses the operation's memory no more? Also of one that has failed: what was launched goes on until it
+  // ends or is aborted. An error: nobody can say.
+  Status passed(bool* out) const {
     const Device::Turn turn(*device_);
     HVD_RETURN_IF_ERROR(turn.status());
-    HVD_RETURN_IF_ERROR(device_->reached(event_, out));
-    return *out ? failure() : Status();  // what made it fail lets the event fire; until then the device may use the memory
+    return device_->reached(event_, out);
   }
   // The result will not come, whatever the event says. Called once, before what makes it fire.
   void fail(Status why) const {

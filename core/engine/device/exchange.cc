@@ -62,7 +62,7 @@ struct Exchange::Retired {
     const Device::Turn turn(*device);
     if (!turn.status().ok()) return false;
     bool ended = closed;
-    if (!ended && (!last->reached(&ended).ok() || !ended)) return false;
+    if (!ended && (!last->passed(&ended).ok() || !ended)) return false;
     if (!closed) {
       for (const Peer& peer : peers) close(peer);
       if (pinned) device->unpin(pinned);

@@ -24,9 +24,9 @@ void Held::keep(std::shared_ptr<const Completion> until, std::shared_ptr<void> m
 Status Held::sweep() {
   std::lock_guard lock(mutex_);
   while (!kept_.empty()) {
-    bool reached = false;
-    HVD_RETURN_IF_ERROR(kept_.front().first->reached(&reached));
-    if (!reached) break;
+    bool passed = false;
+    HVD_RETURN_IF_ERROR(kept_.front().first->passed(&passed));
+    if (!passed) break;
     kept_.pop_front();
   }
   return {};

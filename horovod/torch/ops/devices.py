@@ -99,6 +99,10 @@ class DeviceWork:
         except HorovodInternalError:
             return True
 
+    def in_use(self) -> bool:
+        """May the device still use the tensors' memory?"""
+        return self._work.in_use()
+
     def wait(self, timeout: float = -1.0) -> bool:
         """Until launched; the current stream waits for the result.
 
@@ -117,7 +121,11 @@ class DeviceWork:
         if not self._work.wait(timeout):
             return False
         stream = self._adapter.current_stream(self._device)
-        self._work.order(stream)
+        try:
+            self._work.order(stream)
+        except HorovodInternalError:
+            _sweep(self)  # what was launched goes on for a while
+            raise
         if face.job is not None and face.job.waits_for_devices:
             while not self._work.done():
                 time.sleep(50e-6)
@@ -138,7 +146,7 @@ class DeviceWork:
 
 def _sweep(*more: DeviceWork) -> None:
     with _parking:  # any thread may wait
-        _parked[:] = [work for work in (*_parked, *more) if not work.done()]
+        _parked[:] = [work for work in (*_parked, *more) if work.in_use()]
 
 
 def accepts(tensor: torch.Tensor) -> bool:

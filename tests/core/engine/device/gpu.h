@@ -139,6 +139,17 @@ class GpuProgram {
  public:
   explicit GpuProgram(Program& program, int gpu) : program_(program), gpu_(gpu) {}
   explicit GpuProgram(Program& program) : GpuProgram(program, program.rank) {}
+  // Tensors stay until nothing can use them any more, also those of operations that have failed.
+  ~GpuProgram() {
+    const Deadline deadline = Deadline::after(20);
+    for (const OperationPtr& op : finished_) {
+      bool passed = !op->on_device->completion;
+      while (!passed && op->on_device->completion->passed(&passed).ok() && !passed && !deadline.passed()) {
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+      }
+    }
+  }
+  GpuProgram(const GpuProgram&) = delete;
   Gpu& gpu() { return gpu_; }
 
   struct Task {
@@ -169,6 +180,7 @@ class GpuProgram {
   }
   Status finish(const Task& task) {
     require(program_.engine.wait(*task.op, Deadline::after(program_.patience)), "'" + task.name + "' does not end");
+    finished_.push_back(task.op);
     return task.op->status();
   }
   // The result, as the stream sees it.
@@ -195,6 +207,7 @@ class GpuProgram {
  private:
   Program& program_;
   Gpu gpu_;
+  std::vector<OperationPtr> finished_;
 };
 
 using OnGpu = GpuProgram::Task;
