@@ -211,9 +211,11 @@ TABLE: Final = (
             "ranks of one host that do not use NCCL (several on one GPU) reduce in each other's memory on the GPU; 0: "
             "by way of the host's memory", engine="cuda_ipc", agreed=True, section=_GPU),
     Setting("HOROVOD_NUM_NCCL_STREAMS", "int", 1,
-            "accepted, and of no effect: what NCCL does is launched on one stream, in one order on all ranks", low=1,
-            high=64, later=True, flag="--num-nccl-streams", yaml="library_options.num_nccl_streams", section=_GPU),
-    Setting("HOROVOD_BATCH_D2D_MEMCOPIES", "bool", True, "one kernel packs a fusion buffer", later=True, section=_GPU),
+            "streams on which NCCL works", low=1, high=64,
+            needless="what NCCL does is launched on one stream, in one order on all ranks",
+            flag="--num-nccl-streams", yaml="library_options.num_nccl_streams", section=_GPU),
+    Setting("HOROVOD_BATCH_D2D_MEMCOPIES", "bool", True, "one kernel packs a fusion buffer",
+            needless="many small tensors are packed by one kernel anyway", section=_GPU),
     Setting("HOROVOD_ENABLE_ASYNC_COMPLETION", "bool", True,
             "waiting for an operation on a GPU has the stream wait for the result, not the program; 0: the program "
             "waits as well", section=_GPU),

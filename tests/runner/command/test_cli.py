@@ -228,13 +228,14 @@ def test_variables_that_nothing_reads_yet_say_so():
     environ = {
         "HOROVOD_AUTOTUNE_LOG": "t.csv",
         "HOROVOD_AUTOTUNE": "0",
-        "HOROVOD_NUM_NCCL_STREAMS": "2",
+        "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "2",
         "HOROVOD_ELASTIC": "",
     }
     with pytest.warns(UserWarning, match="not part of this version") as caught:
-        read("-np", "1", "--num-nccl-streams", "4", environ=environ)
+        read("-np", "1", "--autotune", "--autotune-warmup-samples", "4", environ=environ)
     assert [str(warning.message) for warning in caught] == [
-        "--num-nccl-streams: what it controls is not part of this version yet",  # the variable is beaten by it
+        "--autotune: what it controls is not part of this version yet",  # a flag beats its variable
+        "--autotune-warmup-samples: what it controls is not part of this version yet",
         "HOROVOD_AUTOTUNE_LOG is 't.csv', but what it controls is not part of this version yet",
     ]
     assert run_job(["-np", "1", "true"], environment={"HOROVOD_AUTOTUNE_LOG": "t"}).err == (

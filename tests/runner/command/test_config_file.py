@@ -273,5 +273,5 @@ def test_only_what_differs_from_the_default_is_said_to_have_no_effect_yet(read):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         read(text_of(defaults))
-    with pytest.warns(UserWarning, match=r"^library_options.num_nccl_streams: what it controls is not part"):
+    with pytest.warns(UserWarning, match=r"^library_options.num_nccl_streams: this has no effect and is not needed"):
         read(text_of({"library_options.num_nccl_streams": 2}))
