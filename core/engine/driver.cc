@@ -23,9 +23,9 @@ Driver::Driver(EngineOptions& options, Submissions* submissions, Observers* obse
       observers_(observers), notes_(notes),
       control_(options.rank, std::move(options.parent), parent_of(options.rank, options.node_of), std::move(options.children)),
       world_(options), backend_(std::move(options.backend)), executor_(&world_, backend_.get(), observers, &executed_),
-      staged_(options.settings.staged_memory, submissions, observers), by_nccl_(options.nccl, backend_.get(), options.log),
-      by_hosts_(options.nccl, backend_.get(), options.log, submissions, observers), hosts_first_(options.nccl.by_hosts),
-      by_ipc_(options.ipc, &world_, backend_.get(), options.log),
+      staged_(options.settings.staged_memory, submissions, observers), by_nccl_(options.nccl, backend_.get(), options.log, &nccl_),
+      by_hosts_(options.nccl, backend_.get(), options.log, &nccl_, options.settings.staged_memory, submissions, observers),
+      hosts_first_(options.nccl.by_hosts), by_ipc_(options.ipc, &world_, backend_.get(), options.log),
       stall_(options.settings.stall_warning, options.settings.stall_shutdown, options.labels),
       watch_(options.settings.stall_warning, options.settings.stall_shutdown, options.labels[options.rank]),
       guard_(&world_, backend_.get(), &executor_, options.settings.timeout), recent_(options.settings.cache_capacity) {

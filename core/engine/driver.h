@@ -146,6 +146,7 @@ class Driver {
   std::unique_ptr<Backend> backend_;
   Executor executor_;
   Staged staged_;
+  NcclCommon nccl_;
   ByNccl by_nccl_;
   ByHosts by_hosts_;
   const bool hosts_first_;  // that way also where NCCL could connect the hosts

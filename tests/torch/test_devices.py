@@ -157,19 +157,25 @@ class FakeWork:
     def done(self):
         return self.looked()
 
+    def in_use(self):
+        return not self.looked()
+
+
+class FakeStreams:
+    """Number 2 is the current one."""
+
+    def current_stream(self, device):
+        return 2
+
+    def is_capturing(self, device):
+        return False
+
 
 def test_what_waits_on_another_stream_keeps_its_memory():
     from horovod.torch.ops import devices
 
-    class Streams:
-        def current_stream(self, device):
-            return 2
-
-        def is_capturing(self, device):
-            return False
-
     def work(looked):
-        return devices.DeviceWork(FakeWork(looked), Streams(), torch.device("cuda", 0), 1, "tensors")
+        return devices.DeviceWork(FakeWork(looked), FakeStreams(), torch.device("cuda", 0), 1, "tensors")
 
     over, threads = False, []
 
@@ -189,6 +195,29 @@ def test_what_waits_on_another_stream_keeps_its_memory():
         threads[0].join()
         assert second in devices._parked
         assert len(devices._parked) == 2
+    finally:
+        devices._parked.clear()
+
+
+@pytest.mark.parametrize("where", ["wait", "order", "done"])
+def test_what_fails_while_the_device_works_on_keeps_its_memory(monkeypatch, where):
+    from horovod.torch.ops import devices
+
+    class Job:
+        waits_for_devices = where == "done"
+
+    def fails(*_):
+        raise hvd.HorovodInternalError("rank 1 was lost")
+
+    launched = FakeWork(lambda: False)
+    setattr(launched, where, fails)
+    work = devices.DeviceWork(launched, FakeStreams(), torch.device("cuda", 0), 2, "tensors")
+    launched.in_use = lambda: True
+    monkeypatch.setattr(devices.face, "job", Job())
+    try:
+        with pytest.raises(hvd.HorovodInternalError, match="rank 1 was lost"):
+            work.wait()
+        assert devices._parked == [work]
     finally:
         devices._parked.clear()
 

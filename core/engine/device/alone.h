@@ -12,7 +12,7 @@ class Alone {
  public:
   // Is the result the tensor itself?
   static bool fits(const Response& response, const Comm& comm);
-  // Launches the copy where it is wanted elsewhere.
+  // Launches the copy where it is wanted elsewhere, and marks the place on the device's time line.
   Status start(const Response& response, const std::vector<OperationPtr>& operations);
 
  private:

@@ -1,6 +1,7 @@
 #include "engine/device/by_hosts.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "engine/execute.h"
@@ -65,12 +66,23 @@ Status ByHosts::asks(const Response& r, Comm& comm, const std::shared_ptr<Device
   return {};
 }
 
+namespace {
+
+// By how much values are made smaller before they are added, and larger afterwards: sums in 16 bits overflow easily, and those of an
+// average need not. A power of two, which changes nothing else but in numbers that are hardly there.
+double reserve(const Response& r, const Comm& comm) {
+  const bool needed = r.op == ReduceOp::average && r.dtype == DType::float16;
+  return needed ? static_cast<double>(std::bit_ceil(static_cast<unsigned>(comm.size))) : 1;
+}
+
+}  // namespace
+
 // Inside a host: what comes after the sum of all is done between the hosts.
 nccl::Reduction ByHosts::reduction(const Set& set, const Response& r, const Comm& comm) const {
   nccl::Question q;
   q.element = nccl::element_of(r.dtype);
   q.op = backend_op(r.op);
-  q.prescale = r.prescale;
+  q.prescale = r.prescale / reserve(r, comm);
   q.size = comm.local->size;
   q.version = set.version;
   q.capability = set.capability;
@@ -96,9 +108,11 @@ Status ByHosts::start(const Response& r, const Comm& comm, std::vector<Operation
 }
 
 Status ByHosts::begin(const Response& r, const Comm& comm, Flight* flight) {
-  HVD_RETURN_IF_ERROR(held_.sweep());
   flight->communicator = found_->communicator;
-  flight->dtype = r.dtype;
+  flight->between = request_like(r);
+  flight->between.across_hosts = true;
+  flight->between.prescale = 1;
+  flight->between.postscale *= reserve(r, comm);
   flight->members = comm.local->size;
   flight->me = comm.local->rank;
   const Device::Stream stream = sets_.stream();
@@ -106,7 +120,8 @@ Status ByHosts::begin(const Response& r, const Comm& comm, Flight* flight) {
   const size_t element = size_of(r.dtype), members = static_cast<size_t>(flight->members);
   // Several operations without a name may be under way under the one that they had when a schedule was made.
   const bool unnamed = flight->operations.front()->request.unnamed;
-  const std::string name = r.names.front() + (unnamed ? "/hosts." + std::to_string(++begun_) : "/hosts");
+  flight->name = r.names.front() + (unnamed ? "/hosts." + std::to_string(++begun_[r.set]) : "/hosts");
+  flight->between.fence = flight->operations.front()->request.fence;
   const std::vector<PartPlan> plan = plan_parts(total_of(r), members, element, kMostOfPart);
   if (plan.empty()) return finish(*flight);
   const size_t bytes = (plan.back().first + plan.back().part * members) * element;
@@ -124,7 +139,7 @@ Status ByHosts::begin(const Response& r, const Comm& comm, Flight* flight) {
     const std::vector<size_t> counts(members, part.plan.part);
     std::byte* const whole = flight->buffer->data() + part.plan.first * element;
     HVD_RETURN_IF_ERROR(nccl::reducescatter(*flight->communicator, stream, how, whole, part_of(*flight, part.plan), counts));
-    HVD_RETURN_IF_ERROR(bring(r, i == 0 ? name : name + "/" + std::to_string(i), flight, &part));
+    HVD_RETURN_IF_ERROR(Completion::record(device_, stream, &part.reduced));
   }
   submissions_->expect(plan.size());
   return {};
@@ -143,64 +158,78 @@ Status ByHosts::pack(const Flight& flight, size_t bytes) {
 }
 
 std::byte* ByHosts::part_of(const Flight& flight, const PartPlan& plan) const {
-  return flight.buffer->data() + (plan.first + static_cast<size_t>(flight.me) * plan.part) * size_of(flight.dtype);
+  return flight.buffer->data() + (plan.first + static_cast<size_t>(flight.me) * plan.part) * size_of(flight.between.dtype);
 }
 
 // Copies this rank's part to the host, behind its reduction.
-Status ByHosts::bring(const Response& r, const std::string& name, Flight* flight, Part* part) {
-  const size_t bytes = part->plan.part * size_of(r.dtype);
+Status ByHosts::bring(Flight& flight, Part* part) {
+  const size_t bytes = part->plan.part * size_of(flight.between.dtype);
   HVD_RETURN_IF_ERROR(pool_->take(bytes, &part->pinned));
-  std::shared_ptr<const Completion> reduced;
-  HVD_RETURN_IF_ERROR(Completion::record(device_, sets_.stream(), &reduced));
-  HVD_RETURN_IF_ERROR(reduced->order(down_));
-  HVD_RETURN_IF_ERROR(device_->copy(part->pinned->data(), part_of(*flight, part->plan), bytes, down_));
+  HVD_RETURN_IF_ERROR(part->reduced->order(down_));
+  part->reduced.reset();
+  HVD_RETURN_IF_ERROR(device_->copy(part->pinned->data(), part_of(flight, part->plan), bytes, down_));
   HVD_RETURN_IF_ERROR(device_->take_event(&part->copied));
   HVD_RETURN_IF_ERROR(device_->record(part->copied, down_));
-  Request q = request_like(r);
-  q.across_hosts = true;
-  q.prescale = 1;
-  q.fence = flight->operations.front()->request.fence;
+  Request q = flight.between;
   q.shape = {static_cast<int64_t>(part->plan.part)};
-  part->host = host_part(std::move(q), name, flight->carrier);
+  std::string name = flight.name;
+  if (flight.brought > 0) name.append("/").append(std::to_string(flight.brought));
+  part->host = host_part(std::move(q), std::move(name), flight.carrier);
+  ++flight.brought;
   part->host->in = part->host->out = part->pinned->data();
   part->host->on_done = &ByHosts::arrived;
   part->host->context = part;
   return {};
 }
 
+// One look at all flights, in their order.
+struct ByHosts::Look {
+  bool moved = false;
+  bool full = false;  // there is no pinned memory for another part, nor for any behind it: the oldest part gets it on all ranks
+  bool copying = false;  // a copy is under way, so those behind it on the same stream need no look
+};
+
 bool ByHosts::advance(std::vector<Staged::Done>* done, Status* status) {
   const Device::Turn turn(*device_);
-  bool moved = false, copying = false;
+  Look how;
   *status = turn.status();
+  if (status->ok()) *status = held_.sweep();
   if (status->ok()) *status = failure_;
   if (status->ok()) *status = sets_.async_error();
   for (auto flight = flights_.begin(); flight != flights_.end() && status->ok();) {
-    *status = look(*flight, &moved, &copying);
+    *status = look(*flight, &how);
     if (!status->ok() || flight->open > 0) {
       ++flight;
       continue;
     }
     done->push_back({std::move(flight->operations), std::move(flight->status)});
     flight = flights_.erase(flight);
-    moved = true;
+    how.moved = true;
   }
   if (!status->ok()) *status = status->with(device_->description());
-  return moved;
+  return how.moved;
 }
 
-// `copying`: a copy is under way, so those behind it on the same stream need no look.
-Status ByHosts::look(Flight& flight, bool* moved, bool* copying) {
-  while (flight.submitted < flight.parts.size() && !*copying) {
+Status ByHosts::look(Flight& flight, Look* how) {
+  while (flight.brought < flight.parts.size() && !how->full) {
+    Part& part = flight.parts[flight.brought];
+    const size_t used = pool_->used();
+    how->full = used > 0 && used + part.plan.part * size_of(flight.between.dtype) > staged_memory_;
+    if (how->full) break;
+    HVD_RETURN_IF_ERROR(bring(flight, &part));
+    how->moved = true;
+  }
+  while (flight.submitted < flight.brought && !how->copying) {
     Part& part = flight.parts[flight.submitted];
     bool there = false;
     HVD_RETURN_IF_ERROR(device_->reached(part.copied, &there));
-    *copying = !there;
+    how->copying = !there;
     if (!there) break;
     device_->give_back(part.copied);
     part.copied = nullptr;
     ++flight.submitted;
     submit_host_part(part.host, submissions_, *observers_);
-    *moved = true;
+    how->moved = true;
   }
   return {};
 }
@@ -222,7 +251,7 @@ void ByHosts::arrived(Operation& op, void* context) {
 
 Status ByHosts::collect(Part& part) {
   Flight& flight = *part.flight;
-  const size_t bytes = part.plan.part * size_of(flight.dtype);
+  const size_t element = size_of(flight.between.dtype), bytes = part.plan.part * element;
   std::byte* const mine = part_of(flight, part.plan);
   HVD_RETURN_IF_ERROR(device_->copy(mine, part.pinned->data(), bytes, up_));
   std::shared_ptr<const Completion> there;
@@ -230,7 +259,7 @@ Status ByHosts::collect(Part& part) {
   held_.keep(there, std::move(part.pinned));
   HVD_RETURN_IF_ERROR(there->order(sets_.stream()));
   const std::vector<size_t> each(static_cast<size_t>(flight.members), bytes);
-  return nccl::allgather(*flight.communicator, sets_.stream(), mine, flight.buffer->data() + part.plan.first * size_of(flight.dtype), each);
+  return nccl::allgather(*flight.communicator, sets_.stream(), mine, flight.buffer->data() + part.plan.first * element, each);
 }
 
 Status ByHosts::finish(Flight& flight) {
@@ -255,6 +284,7 @@ Status ByHosts::finish(Flight& flight) {
 void ByHosts::forget(uint32_t set) {
   sets_.forget(set);
   settled_.erase(set);
+  begun_.erase(set);
 }
 
 std::vector<OperationPtr> ByHosts::take_all() {
@@ -278,7 +308,7 @@ std::vector<OperationPtr> ByHosts::take_all() {
       if (known) {
         held_.keep(all, std::move(block));
       } else {
-        new std::shared_ptr<void>(std::move(block));  // nobody can say when the device is done with it
+        leave_behind(std::move(block));
       }
     }
     for (OperationPtr& op : flight.operations) {

@@ -3,7 +3,7 @@
 // each rank moves its part alone through the memory of its host. For sets that NCCL cannot connect as a whole, and where
 // HOROVOD_HIERARCHICAL_ALLREDUCE asks for it.
 //
-//   start() ---> pack, NCCL reduces inside the host, parts come to pinned memory; nobody waits for the device
+//   start() ---> pack, NCCL reduces inside the host; advance() has parts come to pinned memory; nobody waits for the device
 //                  |
 //                  v the copy has arrived here: advance() submits
 //                "NAME/hosts" on host memory, agreed on and carried out as any other
@@ -37,10 +37,11 @@ namespace hvd {
 
 class ByHosts {
  public:
-  // `options.by_hosts` is left to whoever asks.
-  ByHosts(const NcclOptions& options, Backend* host, LogSink log, Submissions* submissions, const Observers* observers)
-      : wanted_(options.kinds[static_cast<size_t>(Kind::allreduce)]), host_(host), log_(log), sets_(options, host, std::move(log)),
-        submissions_(submissions), observers_(observers) {}
+  // `options.by_hosts` is left to whoever asks. `staged_memory`: bytes of pinned memory in use at a time, one part's at least.
+  ByHosts(const NcclOptions& options, Backend* host, LogSink log, NcclCommon* common, size_t staged_memory, Submissions* submissions,
+          const Observers* observers)
+      : wanted_(options.kinds[static_cast<size_t>(Kind::allreduce)]), host_(host), log_(log), sets_(options, host, std::move(log), common),
+        staged_memory_(staged_memory), submissions_(submissions), observers_(observers) {}
   ~ByHosts() { take_all(); }
 
   // May `response` go this way, as far as it alone says? Not, for example, while a rank has joined.
@@ -82,6 +83,7 @@ class ByHosts {
     ByHosts* self = nullptr;
     Flight* flight = nullptr;
     PartPlan plan;
+    std::shared_ptr<const Completion> reduced;  // inside the host, until it is brought
     std::shared_ptr<PinnedPool::Block> pinned;
     OperationPtr host;
     Device::Event copied = nullptr;  // until the data is there
@@ -89,12 +91,13 @@ class ByHosts {
   struct Flight {
     std::vector<OperationPtr> operations;
     std::shared_ptr<nccl::Communicator> communicator;  // of the host's members
-    DType dtype = DType::float32;
+    Request between;  // what the hosts do with each part
+    std::string name;  // of the first part
     int members = 1, me = 0;
     std::shared_ptr<GpuMemory::Block> buffer;
     std::vector<Part> parts;
     uint64_t carrier = 0;
-    size_t submitted = 0, open = 0;  // parts; open: not collected
+    size_t brought = 0, submitted = 0, open = 0;  // parts; open: not collected
     Status status;
     Clock::time_point begun = Clock::now();
   };
@@ -103,8 +106,9 @@ class ByHosts {
   nccl::Reduction reduction(const Set& set, const Response& response, const Comm& comm) const;
   Status begin(const Response& response, const Comm& comm, Flight* flight);
   Status pack(const Flight& flight, size_t bytes);
-  Status bring(const Response& response, const std::string& name, Flight* flight, Part* part);
-  Status look(Flight& flight, bool* moved, bool* copying);
+  Status bring(Flight& flight, Part* part);
+  struct Look;
+  Status look(Flight& flight, Look* how);
   static void arrived(Operation& op, void* context);
   Status collect(Part& part);
   Status finish(Flight& flight);
@@ -114,6 +118,7 @@ class ByHosts {
   Backend* const host_;
   const LogSink log_;
   NcclSets sets_;  // of the members on this host
+  const size_t staged_memory_;
   Submissions* const submissions_;
   const Observers* const observers_;
   const NcclSet* found_ = nullptr;  // of the response that was asked about last
@@ -122,7 +127,7 @@ class ByHosts {
   std::shared_ptr<PinnedPool> pool_;
   Device::Stream down_ = nullptr, up_ = nullptr;  // to the host, and back
   std::list<Flight> flights_;
-  uint64_t begun_ = 0;  // flights without a name
+  std::map<uint32_t, uint64_t> begun_;  // flights without a name, by set: the same on all its members
   Status failure_;  // of a launch between two looks
   std::deque<std::shared_ptr<const Completion>> launched_;  // some may be there
   Held held_;

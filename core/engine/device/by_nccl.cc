@@ -27,18 +27,22 @@ Status ByNccl::start(const Response& r, const Comm& comm, const std::vector<Oper
   Status status = turn.status();
   if (status.ok()) status = launch(*set_, r, comm, operations);
   // Where it fails a part may be under way.
-  if (turn.status().ok()) remember(std::string(name_of(r.kind)) + " '" + r.names.front() + "'", operations);
+  if (turn.status().ok()) {
+    const Status remembered = remember(std::string(name_of(r.kind)) + " '" + r.names.front() + "'", operations);
+    if (status.ok()) status = remembered;
+  }
   return status.ok() ? status : status.with(device_->description());
 }
 
-void ByNccl::remember(const std::string& what, const std::vector<OperationPtr>& operations) {
+Status ByNccl::remember(const std::string& what, const std::vector<OperationPtr>& operations) {
   std::shared_ptr<const Completion> completion;
-  if (!Completion::record(device_, stream(), &completion).ok()) return;
+  HVD_RETURN_IF_ERROR(Completion::record(device_, stream(), &completion));
   for (const OperationPtr& op : operations) op->on_device->completion = completion;
   constexpr size_t kMany = 64;
   if (launched_.size() >= kMany) static_cast<void>(sweep());  // each has an event of the device; look() hears of a failure
   if (launched_.empty()) next_look_ = Clock::now() + std::chrono::milliseconds(1);
   launched_.push_back({std::move(completion), what});
+  return {};
 }
 
 Status ByNccl::sweep() {

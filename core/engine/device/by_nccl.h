@@ -25,7 +25,8 @@ namespace hvd {
 
 class ByNccl {
  public:
-  ByNccl(const NcclOptions& options, Backend* host, LogSink log) : kinds_(options.kinds), sets_(options, host, std::move(log)) {}
+  ByNccl(const NcclOptions& options, Backend* host, LogSink log, NcclCommon* common)
+      : kinds_(options.kinds), sets_(options, host, std::move(log), common) {}
 
   // Does NCCL carry out `response`? All members of the set ask this for the same responses in the same order. `device`: this rank's; null
   // when it has none yet. An error means that the job is over.
@@ -59,7 +60,7 @@ class ByNccl {
   nccl::Reduction reduction(const NcclSet& set, const Response& response, const Comm& comm) const;
   Status launch(const NcclSet& set, const Response& response, const Comm& comm, const std::vector<OperationPtr>& operations);
   Status make_output(size_t bytes, Operation* op);
-  void remember(const std::string& what, const std::vector<OperationPtr>& operations);
+  Status remember(const std::string& what, const std::vector<OperationPtr>& operations);
   Status sweep();
   Device::Stream stream() const { return sets_.stream(); }
   using Operations = std::vector<OperationPtr>;

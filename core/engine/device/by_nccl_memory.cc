@@ -32,24 +32,39 @@ void GpuMemory::free_all(Free* blocks) const {
   blocks->clear();
 }
 
-// Of the same class.
-std::byte* GpuMemory::take_free(size_t size, bool* is_pinned) {
+// The smallest of at least so many bytes, of which not half is lost.
+std::byte* GpuMemory::take_free(size_t* size, bool* is_pinned) {
   std::lock_guard lock(mutex_);
   for (Free* some : {&free_, &free_pinned_}) {
-    const auto it = some->find(size);
-    if (it == some->end() || it->second.empty()) continue;
+    const auto it = some->lower_bound(*size);
+    if (it == some->end() || it->first > 2 * *size) continue;
     std::byte* data = it->second.back();
     it->second.pop_back();
+    *size = it->first;
+    if (it->second.empty()) some->erase(it);
     *is_pinned = some == &free_pinned_;
     return data;
   }
   return nullptr;
 }
 
+// Those in whose place the one of so many bytes that is about to be allocated can serve: sizes that grow leave nothing behind.
+void GpuMemory::free_outgrown(size_t size) {
+  Free outgrown;
+  {
+    std::lock_guard lock(mutex_);
+    const auto first = free_.lower_bound((size + 1) / 2), last = free_.lower_bound(size);
+    outgrown.insert(first, last);
+    free_.erase(first, last);
+  }
+  free_all(&outgrown);
+}
+
 Status GpuMemory::take(size_t bytes, std::shared_ptr<Block>* out) {
-  const size_t size = class_of(bytes);
+  size_t size = class_of(bytes);
   bool is_pinned = false;
-  std::byte* data = take_free(size, &is_pinned);
+  std::byte* data = take_free(&size, &is_pinned);
+  if (!data) free_outgrown(size);
   if (!data && !allocate(size, &data).ok()) {
     HVD_RETURN_IF_ERROR(device_->pin(size, &data));
     is_pinned = true;

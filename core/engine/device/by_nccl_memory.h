@@ -45,7 +45,8 @@ class GpuMemory : public std::enable_shared_from_this<GpuMemory> {
 
  private:
   using Free = std::map<size_t, std::vector<std::byte*>>;  // by size
-  std::byte* take_free(size_t size, bool* is_pinned);
+  std::byte* take_free(size_t* size, bool* is_pinned);
+  void free_outgrown(size_t size);
   Status allocate(size_t size, std::byte** out);
   void give_back(std::byte* data, size_t bytes, bool pinned);
   void free_all(Free* blocks) const;

@@ -4,7 +4,11 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <set>
+
+#include "engine/device/held.h"
 
 namespace hvd {
 namespace {
@@ -12,7 +16,7 @@ namespace {
 constexpr double kEndWithin = 5;  // seconds for communicators to end
 constexpr double kAbortWithin = 2;
 
-// What a thread of NCCL's helper does around its calls: it needs the device's context. Lives as long as the process.
+// What a thread of NCCL's helper does around its calls: it needs the device's context.
 struct Around {
   std::shared_ptr<Device> device;
   static inline thread_local int mode = 0;
@@ -20,15 +24,23 @@ struct Around {
   static void leave(void* self) { static_cast<Around*>(self)->device->leave(mode); }
 };
 
+// One for each device, for as long as the process lives.
+nccl::Surroundings surroundings_of(const std::shared_ptr<Device>& device) {
+  static std::mutex& mutex = *new std::mutex;
+  static auto& all = *new std::map<Device*, Around>;
+  std::lock_guard lock(mutex);
+  return {&Around::enter, &Around::leave, &all.try_emplace(device.get(), Around{device}).first->second};
+}
+
 // Whether a rank has its communicator.
 enum class Made : uint8_t { not_yet, yes, failed, late };
 
-Made made_of(const nccl::Communicator& c, bool late) {
-  switch (c.state()) {
-    case nccl::Communicator::State::making: return late ? Made::late : Made::not_yet;
-    case nccl::Communicator::State::ready: return Made::yes;
-    default: return Made::failed;
-  }
+// `first`: may be warmed up, in which its kernels are launched where those of another communicator must not be yet.
+Made made_of(const nccl::Communicator& c, const nccl::Communicator& first, bool late) {
+  using State = nccl::Communicator::State;
+  const bool waits = c.state() == State::making || (c.state() == State::ready && first.state() == State::making);
+  if (waits) return late ? Made::late : Made::not_yet;
+  return c.state() == State::ready ? Made::yes : Made::failed;
 }
 
 // Asking costs a round through the host's memory or the network: at the n-th response, and then at one in some.
@@ -46,7 +58,7 @@ std::string name_of_set(uint32_t id) { return id == 0 ? "all ranks" : "process s
 struct NcclSets::Record {
   uint8_t device = 0;  // has one
   uint8_t wanted = 0;
-  uint8_t busy = 0;  // has communicators of other sets
+  uint8_t busy = 0;  // has, or had, another communicator
   uint8_t uuid[16] = {};
   int32_t version = 0;  // of NCCL; 0: none
   int32_t capability = 0;
@@ -86,7 +98,7 @@ Status NcclSets::ask(Set* set, Comm& comm) {
     mine.capability = device_->capability();
   }
   mine.wanted = options_.wanted();
-  mine.busy = std::any_of(sets_.begin(), sets_.end(), [](const auto& other) { return other.second.communicator != nullptr; });
+  mine.busy = common_->first != nullptr;
   if (library_) mine.version = library_->version;
   std::vector<std::byte> all;
   HVD_RETURN_IF_ERROR(say(comm, &mine, sizeof mine, &all));
@@ -149,11 +161,11 @@ Status NcclSets::prepare(const Comm& comm, bool warm_up, nccl::UniqueId* id, ncc
                loaded_.message());
     }
   }
-  if (!stream_) HVD_RETURN_IF_ERROR(device_->make_stream(&stream_));
+  if (!common_->stream) HVD_RETURN_IF_ERROR(device_->make_stream(&common_->stream));
   if (warm_up) {
     // What is launched here is launched at another place between other operations on each rank: on a stream of its own, and only where
     // there are no other communicators, since kernels that wait for each other in different orders may never end. Later sets connect at
-    // their first operation.
+    // their first operation, which waits until this is over (made_of).
     first->bytes = nccl::warm_up_bytes(comm.size);
     HVD_RETURN_IF_ERROR(device_->make_stream(&first->stream));
     HVD_RETURN_IF_ERROR(memory_->take(first->bytes, &warmed_.emplace_back()));
@@ -176,9 +188,9 @@ Status NcclSets::make(Set* set, Comm& comm, bool warm_up) {
   }
   HVD_RETURN_IF_ERROR(host_->broadcast(comm, reinterpret_cast<std::byte*>(&id), sizeof id, 0));
   set->kernels = std::ranges::all_of(all, [](std::byte b) { return b == std::byte{2}; });
-  auto* around = new Around{device_};
   set->version = library_->version;
-  set->communicator = nccl::Communicator::make(*library_, {&Around::enter, &Around::leave, around}, id, comm.size, comm.rank, first);
+  set->communicator = nccl::Communicator::make(*library_, surroundings_of(device_), id, comm.size, comm.rank, first);
+  if (!common_->first) common_->first = set->communicator;
   set->state = State::making;
   set->begun = Clock::now();
   return {};
@@ -186,7 +198,8 @@ Status NcclSets::make(Set* set, Comm& comm, bool warm_up) {
 
 Status NcclSets::hear_whether_made(uint32_t id, Set* set, Comm& comm) {
   if (!asks_again(++set->waited)) return {};
-  const Made made = made_of(*set->communicator, Clock::now() - set->begun > std::chrono::duration<double>(options_.patience));
+  const bool late = Clock::now() - set->begun > std::chrono::duration<double>(options_.patience);
+  const Made made = made_of(*set->communicator, *common_->first, late);
   std::vector<std::byte> all;
   HVD_RETURN_IF_ERROR(say(comm, &made, 1, &all));
   const auto said = [&all](Made what) { return std::find(all.begin(), all.end(), static_cast<std::byte>(what)) - all.begin(); };
@@ -226,8 +239,7 @@ void NcclSets::warn(uint32_t id, Set* set, const Comm& comm, const std::vector<s
 
 // Of the whole set, for good.
 void NcclSets::abandon(Set* set, const Status& why) {
-  leaving_.push_back({set->communicator, nccl::abort(std::span(&set->communicator, 1), why, kAbortWithin)});
-  set->communicator.reset();
+  abort({std::move(set->communicator)}, why);
   give_up(set, why.message());
 }
 
@@ -243,39 +255,62 @@ Status NcclSets::async_error() const {
   return {};
 }
 
+void NcclSets::destroy(std::vector<std::shared_ptr<nccl::Communicator>> communicators) {
+  if (communicators.empty()) return;
+  auto ending = nccl::destroy(communicators, kEndWithin);
+  leaving_.push_back({std::move(communicators), std::move(ending)});
+}
+
+void NcclSets::abort(std::vector<std::shared_ptr<nccl::Communicator>> communicators, const Status& why) {
+  if (communicators.empty()) return;
+  auto ending = nccl::abort(communicators, why, kAbortWithin);
+  leaving_.push_back({std::move(communicators), std::move(ending), true});
+}
+
 void NcclSets::forget(uint32_t id) {
-  std::erase_if(leaving_, [](const Leaving& l) { return l.ending->over() && !l.ending->leaked(); });
+  std::erase_if(leaving_, [](const Leaving& l) { return !l.stuck(); });
   const auto it = sets_.find(id);
   if (it == sets_.end()) return;
-  if (const auto& c = it->second.communicator) leaving_.push_back({c, nccl::destroy(std::span(&c, 1), kEndWithin)});
+  Set& set = it->second;
+  // Destroying waits for the others, of whom some may still be making it.
+  if (set.communicator && set.state == State::by_nccl) {
+    destroy({std::move(set.communicator)});
+  } else if (set.communicator) {
+    abort({std::move(set.communicator)}, Status(Code::shutdown, "the process set is no more"));
+  }
   sets_.erase(it);
 }
 
 void NcclSets::end(const Status& why) {
-  std::vector<std::shared_ptr<nccl::Communicator>> all;
+  std::vector<std::shared_ptr<nccl::Communicator>> well, others;
   for (auto& [id, set] : sets_) {
-    if (set.communicator) all.push_back(std::move(set.communicator));
+    if (set.communicator) (why.ok() && set.state == State::by_nccl ? well : others).push_back(std::move(set.communicator));
   }
   sets_.clear();
-  if (why.ok()) {
-    if (!all.empty()) leaving_.push_back({nullptr, nccl::destroy(all, kEndWithin)});
-    return;
-  }
   for (const Leaving& l : leaving_) {
-    if (l.communicator && (!l.ending->over() || l.ending->leaked())) all.push_back(l.communicator);
+    if (!why.ok() && !l.aborted && l.stuck()) others.insert(others.end(), l.communicators.begin(), l.communicators.end());
   }
-  if (!all.empty()) leaving_.push_back({nullptr, nccl::abort(all, why, kAbortWithin)});
+  abort(std::move(others), why.ok() ? Status(Code::shutdown, "the job is over") : why);
+  destroy(std::move(well));
 }
 
 void NcclSets::await_end() {
   bool all_over = true;
-  for (const Leaving& l : leaving_) {
+  for (size_t i = 0; i < leaving_.size(); ++i) {
+    const Leaving l = leaving_[i];  // another may be added
     l.ending->wait();
-    all_over &= !l.ending->leaked();
+    if (!l.ending->leaked()) continue;
+    all_over = false;
+    // A kernel that waits for another rank for ever would have the device wait for it when memory is freed.
+    if (!l.aborted)
+      abort(l.communicators,
+            Status(Code::timeout, "NCCL did not end its communicators within " + std::to_string(std::lround(kEndWithin)) + " s"));
   }
   leaving_.clear();
   // Freeing waits for the device, on which nothing of ours waits for other ranks any more, unless something did not end.
-  if (!all_over) new auto(std::pair(std::move(memory_), std::move(warmed_)));
+  if (!all_over)
+    leave_behind(std::make_shared<std::pair<std::shared_ptr<GpuMemory>, std::vector<std::shared_ptr<GpuMemory::Block>>>>(
+        std::move(memory_), std::move(warmed_)));
   warmed_.clear();
   memory_.reset();
 }

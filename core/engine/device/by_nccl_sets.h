@@ -33,9 +33,16 @@ struct NcclSet {
   bool kernels = false;  // of our own can be launched
 };
 
+// What all communicators of a rank have in common, whoever keeps them: kernels of two of them must be in one order on all ranks.
+struct NcclCommon {
+  Device::Stream stream = nullptr;  // on which all that they do is launched
+  std::shared_ptr<nccl::Communicator> first;  // the only one that may be warmed up, while it is made
+};
+
 class NcclSets {
  public:
-  NcclSets(const NcclOptions& options, Backend* host, LogSink log) : options_(options), host_(host), log_(std::move(log)) {}
+  NcclSets(const NcclOptions& options, Backend* host, LogSink log, NcclCommon* common)
+      : options_(options), host_(host), log_(std::move(log)), common_(common) {}
 
   // Have all members of the set, which is `comm`, its communicator? Null: not yet, or for good. All ask this for the same responses in the
   // same order. `device`: this rank's; null when it has none yet. An error means that the job is over.
@@ -45,7 +52,7 @@ class NcclSets {
   bool gives_up(uint32_t id) const;
 
   // On which all that they do is launched. Null before there is a communicator.
-  Device::Stream stream() const { return stream_; }
+  Device::Stream stream() const { return common_->stream; }
   GpuMemory& memory() const { return *memory_; }
   Compute& compute() const { return *compute_; }
   // What NCCL has noticed by itself, in any set.
@@ -68,8 +75,10 @@ class NcclSets {
   };
   struct Record;
   struct Leaving {
-    std::shared_ptr<nccl::Communicator> communicator;
+    std::vector<std::shared_ptr<nccl::Communicator>> communicators;
     std::shared_ptr<nccl::Ending> ending;
+    bool aborted = false;
+    bool stuck() const { return !ending->over() || ending->leaked(); }
   };
 
   Status ask(Set* set, Comm& comm);
@@ -78,6 +87,8 @@ class NcclSets {
   Status hear_whether_made(uint32_t id, Set* set, Comm& comm);
   void warn(uint32_t id, Set* set, const Comm& comm, const std::vector<std::byte>& made);
   void abandon(Set* set, const Status& why);
+  void destroy(std::vector<std::shared_ptr<nccl::Communicator>> communicators);
+  void abort(std::vector<std::shared_ptr<nccl::Communicator>> communicators, const Status& why);
   Status say(Comm& comm, const void* mine, size_t bytes, std::vector<std::byte>* all);
   void open();
   void give_up(Set* set, const std::string& why);
@@ -89,7 +100,7 @@ class NcclSets {
   const nccl::Library* library_ = nullptr;
   std::string why_not_;  // there is no library
   bool looked_ = false;
-  Device::Stream stream_ = nullptr;
+  NcclCommon* const common_;
   std::shared_ptr<GpuMemory> memory_;
   std::unique_ptr<Compute> compute_;
   Status loaded_;  // its kernels

@@ -118,18 +118,18 @@ class DeviceWork:
                 f"{self.name}: the current stream is being captured into a graph (torch.cuda.graph), in which the "
                 "result of a collective cannot be waited for; call synchronize outside the captured part"
             )
-        if not self._work.wait(timeout):
-            return False
         stream = self._adapter.current_stream(self._device)
+        waits = face.job is not None and face.job.waits_for_devices
         try:
+            if not self._work.wait(timeout):
+                return False
             self._work.order(stream)
+            while waits and not self._work.done():
+                time.sleep(50e-6)
         except HorovodInternalError:
             _sweep(self)  # what was launched goes on for a while
             raise
-        if face.job is not None and face.job.waits_for_devices:
-            while not self._work.done():
-                time.sleep(50e-6)
-        elif stream != self._stream and self._tensors is not None:
+        if not waits and stream != self._stream and self._tensors is not None:
             # What is freed now may be used again on the stream that it was made for, which does not wait.
             _sweep(self)
             return True

@@ -79,6 +79,61 @@ TEST_CASE("inside hosts by NCCL, between them by the engine's links, whatever th
   CHECK(living() == 0);
 }
 
+TEST_CASE("what has no name is counted for each set") {
+  EngineWorld world(5, by_hosts({0, 0, 1, 1, 1}));
+  const std::string wrong = run(world, [](Program& p) {
+    GpuProgram g(p, p.rank == 4 ? 2 : p.rank);  // 2 and 4 are never in one set
+    for (const std::vector<int>& members : {std::vector<int>{0, 1, 2, 3}, std::vector<int>{0, 1, 3, 4}}) {
+      const uint32_t set = p.add_set(members);
+      if (std::ranges::count(members, p.rank) == 0) continue;
+      const int before = nccl_kernels();
+      for (int i = 0; i < 300; ++i) {  // its communicators take a moment
+        Request q = of(DType::float32, "", 5);
+        q.set = set;
+        OnGpu t = g.submit(q, Program::bytes_of(std::vector<float>(5, 1)));
+        p.expect(g.values<float>(t) == std::vector<float>(5, 4), "set " + std::to_string(set) + ", " + std::to_string(i));
+      }
+      p.expect(nccl_kernels() > before, "not by NCCL");
+    }
+  });
+  CHECK(wrong == "");
+}
+
+TEST_CASE("an average in 16 bits does not overflow where the sum of a host would") {
+  const std::string wrong = in_a_world(4, by_hosts(), [](Program& p, GpuProgram& g) {
+    until_by_nccl(p, g);
+    const int before = nccl_kernels();
+    Request q = of(DType::float16, "large", 300, ReduceOp::average);
+    OnGpu t = g.submit(q, Program::bytes_of(std::vector<uint16_t>(300, 0x78e2)));  // 40000
+    p.expect(g.values<uint16_t>(t) == std::vector<uint16_t>(300, 0x78e2), "average of what is large");
+    p.expect(nccl_kernels() > before, "not by NCCL");
+    q.name = "scaled";
+    q.prescale = 0.5;
+    q.postscale = 2;
+    OnGpu s = g.submit(q, Program::bytes_of(std::vector<uint16_t>(300, p.rank < 2 ? 0x78e2 : 0x0000)));
+    p.expect(g.values<uint16_t>(s) == std::vector<uint16_t>(300, 0x74e2), "of half of them");  // 20000
+  });
+  CHECK(wrong == "");
+}
+
+TEST_CASE("parts take turns where there is little pinned memory") {
+  Given given = by_hosts();
+  given.settings.staged_memory = 1 << 20;  // less than a part
+  const std::string wrong = in_a_world(4, given, [](Program& p, GpuProgram& g) {
+    until_by_nccl(p, g);
+    for (int step = 0; step < 3; ++step) {
+      std::vector<OnGpu> tasks;
+      for (int i = 0; i < 3; ++i) {
+        const size_t n = 2000000;  // two parts each
+        tasks.push_back(g.submit(of(DType::float32, "t" + std::to_string(i), n), Program::bytes_of(ramp(n, p.rank))));
+      }
+      for (OnGpu& t : tasks) p.expect(g.values<float>(t) == summed(2000000, 4), t.name);
+    }
+  });
+  CHECK(wrong == "");
+  CHECK(living() == 0);
+}
+
 TEST_CASE("where NCCL cannot connect the hosts it is used inside them") {
   NcclKnob knob("fail", "CommInitRankConfig:1@3");
   Said said;

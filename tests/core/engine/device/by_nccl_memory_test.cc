@@ -38,3 +38,27 @@ TEST_CASE("blocks are kept for the next one; where the device has no memory left
   gpu.memory_left(&left, &total);
   CHECK(left == free);
 }
+
+TEST_CASE("sizes that grow leave little behind, and a block serves for less") {
+  Gpu gpu(0);
+  std::shared_ptr<Device> device;
+  REQUIRE(open_cuda_device(HVD_SIMULATED_DIR "/libcuda.so.1", 0, &device).ok());
+  const Device::Turn turn(*device);
+  size_t before = 0, after = 0, total = 0;
+  gpu.memory_left(&before, &total);
+  const auto pool = std::make_shared<GpuMemory>(device);
+  std::shared_ptr<GpuMemory::Block> block;
+  constexpr size_t kMost = 64 << 20;
+  for (size_t bytes = 1 << 20; bytes <= kMost; bytes += bytes / 8) {
+    block.reset();
+    REQUIRE(pool->take(bytes, &block).ok());
+  }
+  const std::byte* last = block->data();
+  block.reset();
+  gpu.memory_left(&after, &total);
+  CHECK(before - after < 5 * kMost / 2);
+  REQUIRE(pool->take(40 << 20, &block).ok());
+  CHECK(block->data() == last);
+  REQUIRE(pool->take(40 << 20, &block).ok());  // that one is in use
+  CHECK(block->data() != last);
+}

@@ -210,6 +210,8 @@ TEST_CASE("what cannot be is refused where it is submitted") {
     GpuProgram g(p);
     OnGpu t = g.submit(of_floats(Kind::allreduce, "y", 1), Program::bytes_of(ramp(1, 0)));
     p.expect(g.values<float>(t) == ramp(1, 0), "alone");
+    // Nothing is to be done, and yet another stream has to wait for what this one had to do before.
+    p.expect(t.op->on_device->completion != nullptr, "in place");
     const std::string other = refusal({DeviceKind::cuda, 1, nullptr});
     p.expect(contains(other, "allreduce 'x': the tensor is on CUDA GPU 1, and this rank works on CUDA GPU 0"), other);
     const Status again = p.engine.submit_again(&t.op, t.in, t.in, false);
