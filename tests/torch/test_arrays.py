@@ -101,29 +101,75 @@ def test_mistakes():
         hvd.allgather()
 
 
+class Stream:
+    """One of the device's: notes in ``waits`` who waits for whom."""
+
+    def __init__(self, name, waits):
+        self.name, self.waits = name, waits
+
+    def wait_stream(self, other):
+        self.waits.append((self.name, other.name))
+
+
+@pytest.fixture
+def waits(monkeypatch):
+    """What streams wait for, PyTorch's current one is called "current"; as_tensor takes memory of the CPU for that of
+    a GPU, and copies what ``array.elsewhere`` says is on another one."""
+    noted = []
+    cuda = types.SimpleNamespace(
+        current_stream=lambda device: Stream("current", noted),
+        default_stream=lambda device: Stream("default", noted),
+        ExternalStream=lambda handle, device: Stream(handle or "any of a pool", noted),
+    )
+    for name, fake in vars(cuda).items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    monkeypatch.setattr(torch, "as_tensor", lambda array, device=None: array.taken(device))
+    return noted
+
+
 class OnGpu:
     """An array of a library without DLPack; its memory is the CPU's here."""
 
-    def __init__(self, stream):
-        self.tensor = torch.ones(3)
-        self.__cuda_array_interface__ = {"version": 3, "stream": stream}
+    def __init__(self, stream, elsewhere="", count=3):
+        self.tensor = torch.ones(count)
+        self.elsewhere = elsewhere
+        address = self.tensor.data_ptr() if count else 0
+        self.__cuda_array_interface__ = {"version": 3, "data": (address, False), "stream": stream}
+
+    def taken(self, device):
+        copies = self.elsewhere == "old" or (self.elsewhere == "new" and device is not None)
+        return self.tensor.clone() if copies else self.tensor
 
 
 @pytest.mark.usefixtures("single")
-@pytest.mark.parametrize(("stream", "waited"), [(None, []), (1, [0]), (77, [77]), (2, None)])
-def test_by_cuda_array_interface(monkeypatch, stream, waited):
-    from horovod.torch.ops import devices
-
-    waits = []
-    adapter = types.SimpleNamespace(wait_for=lambda handle, device: waits.append(handle))
-    monkeypatch.setitem(devices.ADAPTERS, "cuda", adapter)
-    monkeypatch.setattr(torch, "as_tensor", lambda array, device: array.tensor)
+@pytest.mark.parametrize(("stream", "other"), [(None, None), (1, "default"), (77, 77)])
+def test_by_cuda_array_interface(waits, stream, other):
     array = OnGpu(stream)
-    if waited is None:
-        with pytest.raises(ValueError, match=r"allreduce: a \S*OnGpu that cannot be taken .* the thread's own"):
-            hvd.allreduce_(array)
-        return
+    there_and_back = [] if other is None else [("current", other), (other, "current")]
     assert hvd.allreduce_(array, postscale_factor=3.0) is array
     assert array.tensor.tolist() == [3.0] * 3
-    assert waits == waited
-    assert isinstance(hvd.allreduce(array), torch.Tensor)  # its library does not say how to take one
+    assert waits == there_and_back
+    handle = hvd.allreduce_async(array)
+    assert waits == there_and_back + there_and_back[:1]
+    assert isinstance(hvd.synchronize(handle), torch.Tensor)  # its library does not say how to take one
+    assert waits == there_and_back * 2
+
+
+@pytest.mark.usefixtures("single")
+def test_by_cuda_array_interface_with_a_stream_of_each_thread(waits):
+    with pytest.raises(ValueError, match=r"allreduce: a \S*OnGpu that cannot be taken .* the thread's own"):
+        hvd.allreduce_(OnGpu(2))
+    assert waits == []
+
+
+@pytest.mark.usefixtures("single", "waits")
+def test_memory_of_another_gpu_is_taken_where_it_is_or_refused():
+    array = OnGpu(None, elsewhere="new")
+    assert hvd.allreduce_(array, postscale_factor=3.0) is array
+    assert array.tensor.tolist() == [3.0] * 3
+    for call in (hvd.allreduce_, hvd.allreduce):
+        array = OnGpu(None, elsewhere="old")
+        with pytest.raises(ValueError, match=r"allreduce: a \S*OnGpu .* of another GPU, and the current one is cpu"):
+            call(array)
+        assert array.tensor.tolist() == [1.0] * 3
+    assert hvd.allreduce(OnGpu(None, elsewhere="old", count=0)).tolist() == []

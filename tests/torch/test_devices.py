@@ -222,6 +222,35 @@ def test_what_fails_while_the_device_works_on_keeps_its_memory(monkeypatch, wher
         devices._parked.clear()
 
 
+@pytest.mark.parametrize("how", ["shutdown", "wait"])
+def test_what_fails_is_parked_while_the_device_works_on(how):
+    """Of handles that nobody waits for, and of what waits besides the operation's own tensors."""
+    from horovod.torch.ops import devices, handles
+
+    def fails(*_):
+        raise hvd.HorovodInternalError("rank 1 was lost")
+
+    uses = True
+    launched = FakeWork(fails)
+    launched.wait, launched.in_use = fails, lambda: uses
+    work = devices.DeviceWork(launched, FakeStreams(), torch.device("cuda", 0), 2, None)
+    keep = torch.ones(3)
+    handle = handles.add((work,), lambda: None, keep)
+    try:
+        assert handles.poll(handle)
+        if how == "wait":
+            with pytest.raises(hvd.HorovodInternalError, match="rank 1 was lost"):
+                handles.synchronize(handle)
+        handles.forget_all()
+        assert [kept for _, kept in handles._parked.values()] == [keep]
+        uses = False
+        handles.park(work, keep)
+        assert not handles._parked
+    finally:
+        handles._parked.clear()
+        devices._parked.clear()
+
+
 def test_a_device_that_fails_ends_looking():
     from horovod.torch.ops import devices
 

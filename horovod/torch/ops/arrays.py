@@ -2,8 +2,8 @@
 ``__cuda_array_interface__``. NumPy's are refused as ever.
 
 The result is of the argument's library where that takes DLPack, else a torch.Tensor; operations in place return the
-argument. DLPack orders streams: PyTorch's current one waits for that of the other library before the operation, and the
-other way round for the result.
+argument. PyTorch's current stream waits for that of the other library before the operation, and the other way round for
+the result: by DLPack, or where the interface names a stream for that one.
 """
 
 import functools
@@ -19,7 +19,9 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 # Their tensors must not change.
 _IMMUTABLE = ("jax", "jaxlib", "tensorflow")
-_PER_THREAD = 2  # the stream of __cuda_array_interface__ that is another one in each thread
+# Streams of __cuda_array_interface__: the legacy default one, which PyTorch calls 0, and another one in each thread.
+_LEGACY = 1
+_PER_THREAD = 2
 
 
 def accepting(function: _Function) -> _Function:
@@ -95,14 +97,37 @@ def tensor_of(array: Any, operation: str, in_place: bool = False) -> Any:
 
 def _by_interface(array: Any) -> torch.Tensor:
     interface = array.__cuda_array_interface__
-    tensor = torch.as_tensor(array, device="cuda")
-    stream = interface.get("stream")
-    if stream is not None:
-        if stream == _PER_THREAD:
-            raise ValueError("its stream is the thread's own default stream, which PyTorch does not have")
-        # 1 is the legacy default stream, which PyTorch calls 0.
-        devices.ADAPTERS["cuda"].wait_for(0 if stream == 1 else stream, tensor.device)
+    tensor = _over_memory(array, interface)
+    other = _stream_of(interface, tensor.device)
+    if other is not None:
+        devices.ADAPTERS["cuda"].stream(tensor.device).wait_stream(other)
     return tensor
+
+
+def _over_memory(array: Any, interface: dict[str, Any]) -> torch.Tensor:
+    address = interface["data"][0]
+    tensor = torch.as_tensor(array, device="cuda")
+    if tensor.numel() == 0 or tensor.data_ptr() == address:
+        return tensor
+    # PyTorch has copied it from another GPU. Newer versions take it where it is if no device is named, nor a default.
+    with torch._C.DisableTorchFunction():
+        there = torch.as_tensor(array)
+    if there.data_ptr() == address:
+        return there
+    raise ValueError(
+        f"it is in the memory of another GPU, and the current one is {tensor.device}; choose the array's "
+        "(torch.cuda.set_device)"
+    )
+
+
+def _stream_of(interface: dict[str, Any], device: torch.device) -> Any:
+    """The other library's, None where it names none."""
+    stream = interface.get("stream")
+    if stream is None:
+        return None
+    if stream == _PER_THREAD:
+        raise ValueError("its stream is the thread's own default stream, which PyTorch does not have")
+    return devices.ADAPTERS["cuda"].another_stream(0 if stream == _LEGACY else stream, device)
 
 
 def _back(result: Any, given: Any, in_place: bool) -> Any:
@@ -115,7 +140,16 @@ def _back(result: Any, given: Any, in_place: bool) -> Any:
     take = _from_dlpack(given)
     # In place, too: it has the library's current stream wait.
     converted = take(result) if take is not None else result
+    if take is None and hasattr(given, "__cuda_array_interface__"):
+        _let_wait(given, result.device)
     return given if in_place else converted
+
+
+def _let_wait(array: Any, device: torch.device) -> None:
+    """What its library does with the array later waits for the operation, which has read or written it."""
+    other = _stream_of(array.__cuda_array_interface__, device)
+    if other is not None:
+        other.wait_stream(devices.ADAPTERS["cuda"].stream(device))
 
 
 def _from_dlpack(array: Any) -> Callable[[Any], Any] | None:

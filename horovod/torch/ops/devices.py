@@ -34,8 +34,8 @@ class Adapter(Protocol):
     def is_capturing(self, device: torch.device) -> bool:
         """Is the current stream being captured into a graph?"""
 
-    def wait_for(self, stream: int, device: torch.device) -> None:
-        """The current stream waits for what is on the one with this handle."""
+    def another_stream(self, handle: int, device: torch.device) -> Any:
+        """The stream with this handle, made by whomever; 0 is the legacy default stream: like ``stream``."""
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """A tensor that the current stream may use."""
@@ -55,8 +55,9 @@ class Cuda:
     def is_capturing(self, device: torch.device) -> bool:
         return torch.cuda.is_current_stream_capturing()
 
-    def wait_for(self, stream: int, device: torch.device) -> None:
-        torch.cuda.current_stream(device).wait_stream(torch.cuda.ExternalStream(stream, device))
+    def another_stream(self, handle: int, device: torch.device) -> Any:
+        # An ExternalStream of 0 would be any one of PyTorch's own.
+        return torch.cuda.ExternalStream(handle, device) if handle else torch.cuda.default_stream(device)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, device=device)

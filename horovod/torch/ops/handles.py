@@ -1,8 +1,8 @@
 """Handles: integers that stand for operations under way.
 
 A handle's record keeps the tensors alive, because the engine reads and writes their memory until the work is done.
-The same holds for operations that nobody waits for any more (an interrupt in the middle of a wait, a shutdown): their
-tensors are parked until then.
+The same holds for operations that nobody waits for any more (an interrupt in the middle of a wait, a failure while a
+device works on, a shutdown): their tensors are parked until then.
 """
 
 import itertools
@@ -21,7 +21,7 @@ _SLICE_SECONDS = 0.5
 
 _numbers = itertools.count()
 _records: dict[int, Repeat | tuple[Sequence[Any], Callable[[], Any], Any]] = {}
-_parked: list[tuple[Any, Any]] = []
+_parked: dict[int, tuple[Any, Any]] = {}
 _held: list[Any] = []
 _before_next_wait: list[Callable[[], None]] = []
 
@@ -126,8 +126,7 @@ def wait(work: Any, keep: Any, recorded: bool = False) -> None:
             if face.forked:
                 face.require_engine()  # raises
     except BaseException:
-        if not work.done():
-            park(work, keep)
+        park(work, keep)
         raise
 
 
@@ -171,7 +170,7 @@ def start(submit: Callable[[], Any], keep: Any) -> Any:
 
 
 def forget_all() -> None:
-    """Forgets every handle; memory of operations that still run stays alive."""
+    """Forgets every handle; memory that operations still use, well or ended badly, stays alive."""
     for record in list(_records.values()):
         if isinstance(record, Repeat):
             park(record.work, record)
@@ -186,7 +185,14 @@ def forget_all() -> None:
 
 
 def park(work: Any, keep: Any) -> None:
-    """Keeps ``keep`` alive until ``work`` is done, which nobody waits for any more."""
-    _parked[:] = [entry for entry in _parked if not entry[0].done()]
-    if not work.done():
-        _parked.append((work, keep))
+    """Keeps ``keep`` alive for as long as ``work``, which nobody waits for any more, may use its memory."""
+    for number, (other, _) in list(_parked.items()):  # another thread may park something at this moment
+        if not _uses_memory(other):
+            _parked.pop(number, None)
+    if _uses_memory(work):
+        _parked[next(_numbers)] = work, keep
+
+
+def _uses_memory(work: Any) -> bool:
+    # On a device also one that has failed does: what was launched goes on for a while.
+    return not work.done() or work.in_use()
