@@ -50,17 +50,22 @@ class Device {
   virtual Status allocate(size_t bytes, void** out) = 0;
   virtual void free(void* memory) = 0;
 
-  // Memory and events that other processes of this host use (CUDA IPC). A handle is bytes that mean something in another process alone, not
+  // Memory that other processes of this host use (CUDA IPC). A handle is bytes that mean something in another process alone, not
   // in the one that made it.
   using Handle = std::array<std::byte, 64>;
   virtual Status share(void* memory, Handle* out) = 0;  // all of what allocate() gave
   // Memory of another process, which does not free it before close(). Both may wait for all that the device has to do.
   virtual Status open(const Handle& handle, void** out) = 0;
   virtual void close(void* memory) = 0;
-  virtual Status make_shared_event(Event* out) = 0;  // none of the pool's
-  virtual Status share_event(Event event, Handle* out) = 0;
-  virtual Status open_event(const Handle& handle, Event* out) = 0;
-  virtual void destroy_shared_event(Event event) = 0;  // made or opened here; nothing uses it any more, nor, if it was made here, elsewhere
+
+  // Memory of the host that is there already, whole pages: the device reads and writes it at `on_device` from now on. Both may wait for all
+  // that the device has to do.
+  virtual Status register_host(std::byte* memory, size_t bytes, std::byte** on_device) = 0;
+  virtual void unregister_host(std::byte* memory) = 0;
+  // Words of 32 bits there, in stream order: writes one, behind all that the stream has written before; or has what comes later on the
+  // stream wait until it is `value` or beyond, by less than 2^31, so that a counter may begin again at 0. The host may write them, too.
+  virtual Status write_word(std::byte* word, uint32_t value, Stream stream) = 0;
+  virtual Status await_word(const std::byte* word, uint32_t value, Stream stream) = 0;
 
   // Memory of the host that the device reads and writes without the CPU's help. May wait for the device: at growth only, see PinnedPool.
   virtual Status pin(size_t bytes, std::byte** out) = 0;

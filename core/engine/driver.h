@@ -112,6 +112,8 @@ class Driver {
   Status ask_for_way(const Response& response, Comm& comm, const std::shared_ptr<Device>& device, Way* way);
   Status choose_way(const Response& response, Comm& comm, std::vector<OperationPtr> mine);
   bool look_at_devices();
+  bool look_at_launched();
+  void drain_devices();
   void end_devices(const Status& why);
   double resting_seconds_of_the_host() const;
   void apply_set_change(const Response& response, Operation* op);

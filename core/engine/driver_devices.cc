@@ -1,5 +1,6 @@
 // The driver's part in operations on devices: beginning one that has been agreed on, and looking at those under way.
 #include <algorithm>
+#include <cmath>
 
 #include "engine/driver.h"
 
@@ -45,6 +46,11 @@ Status Driver::choose_way(const Response& response, Comm& comm, std::vector<Oper
     (status.ok() ? launched_ : unlaunched_).push_back({std::move(mine), {}});
     return status;
   }
+  if (!mine.empty() && mine.size() != response.names.size()) {
+    unlaunched_.push_back({std::move(mine), {}});
+    return Status(Code::internal,
+                  "a rank that has joined submits again some of the tensors that others have fused; submit after join() has ended");
+  }
   const std::shared_ptr<Device> device = mine.empty() ? nullptr : mine.front()->on_device->device;
   Way way = Way::staged;
   Status status = ask_for_way(response, comm, device, &way);
@@ -55,13 +61,34 @@ Status Driver::choose_way(const Response& response, Comm& comm, std::vector<Oper
   return status;
 }
 
-bool Driver::look_at_devices() {
-  if (by_nccl_.in_flight() && !farewell_.over()) {
-    if (Status s = by_nccl_.look(); !s.ok()) {
-      fail(s.with(label(rank_)), true);
-      return true;
+// False: the job ends because of it.
+bool Driver::look_at_launched() {
+  if (farewell_.over()) return true;
+  Status status = by_nccl_.in_flight() ? by_nccl_.look() : Status();
+  if (status.ok() && by_ipc_.in_flight()) status = by_ipc_.look();
+  if (!status.ok()) fail(status.with(label(rank_)), true);
+  return status.ok();
+}
+
+// Before this rank says goodbye: others may wait on their devices for what is launched here, and would for ever if the process ended first.
+void Driver::drain_devices() {
+  const Deadline deadline = Deadline::after(settings_.timeout);
+  while (!farewell_.over() && all_take_part() && (by_nccl_.in_flight() || by_ipc_.in_flight())) {
+    if (!look_at_launched()) return;
+    if (deadline.passed()) {
+      const std::string text =
+          " leaves while its GPU has not come to the end of what was launched " + std::to_string(std::lround(settings_.timeout)) + " s ago";
+      return fail(Status(Code::timeout, label(rank_) + text, rank_), true);
     }
+    world_.waiter().nap(Deadline::after(0.001));
+    control_.probe();
+    control_.pump();
+    hear_urgent();
   }
+}
+
+bool Driver::look_at_devices() {
+  if (!look_at_launched()) return true;
   if (staged_.idle() && by_hosts_.idle() && launched_.empty()) return false;
   std::vector<Staged::Done> done = std::move(launched_);
   launched_.clear();

@@ -169,6 +169,7 @@ void Driver::fail(Status why, bool tell) {
 
 void Driver::leave(const std::string& reason) {
   if (notes_->any() && !farewell_.over()) send_notes();
+  drain_devices();
   if (farewell_.last_words()) {
     flood(control_, *farewell_.last_words());
   } else {

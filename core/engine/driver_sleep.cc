@@ -13,8 +13,11 @@ Mood Driver::resting_mood() const {
 }
 
 double Driver::resting_seconds() const {
-  // What only this rank's NCCL notices wakes nobody.
-  return by_nccl_.in_flight() ? std::min(ByNccl::resting_seconds(), resting_seconds_of_the_host()) : resting_seconds_of_the_host();
+  // What only this rank's NCCL or GPU notices wakes nobody.
+  double seconds = resting_seconds_of_the_host();
+  if (by_nccl_.in_flight()) seconds = std::min(seconds, ByNccl::resting_seconds());
+  if (by_ipc_.in_flight()) seconds = std::min(seconds, ByIpc::resting_seconds());
+  return seconds;
 }
 
 double Driver::resting_seconds_of_the_host() const {

@@ -22,7 +22,8 @@ double asked_for(Operation& op) {
 }  // namespace
 
 Engine::Engine(EngineOptions options)
-    : accelerator_(options.settings.cuda_library), submissions_(options.rank, options.size), lookout_(&submissions_) {
+    : accelerator_(options.settings.cuda_library, options.size > 1 && (options.ipc.wanted || options.nccl.wanted())),
+      submissions_(options.rank, options.size), lookout_(&submissions_) {
   talk_through_memory(options);
   fds_ = descriptors(options);
   const int cpu = options.settings.cpu;

@@ -3,6 +3,7 @@
 //
 //   header      abort flag
 //   bells       one BellWord a local rank
+//   words       a page for each local rank, of words that GPUs write and await (engine/device/words.h)
 //   set blocks  for each process set and local rank: a cache line with a progress counter and one with a schedule word
 //   rings       for each ordered pair of local ranks a byte ring for data and one for control messages (shm links)
 //   staging     for each local rank: the fusion buffer that the others read
@@ -51,6 +52,7 @@ struct RingHeader {
 
 class Segment {
  public:
+  static constexpr size_t kWordsBytes = 4096;
   static size_t bytes_needed(const SegmentSpec& spec);
   // Maps `fd` (at least bytes_needed long, zero-filled when new). The fd stays the caller's. What the file has beyond the rest are the
   // arenas, so who makes it decides about their size, and spec.arena_bytes is not looked at. If this process may not map that much (a
@@ -63,6 +65,7 @@ class Segment {
   const SegmentSpec& spec() const { return spec_; }
   SegmentHeader& header() const { return *reinterpret_cast<SegmentHeader*>(base_); }
   BellWord& bell(int local_rank) const;
+  std::byte* words(int local_rank) const;  // kWordsBytes, those of all ranks one behind the other
   SetLine& set_line(int set_slot, int local_rank) const;
   RingHeader& ring(int from, int to, RingChannel channel) const;
   std::byte* ring_data(int from, int to, RingChannel channel) const;

@@ -15,7 +15,6 @@ namespace {
 
 constexpr unsigned kNonBlocking = 1;    // a stream that does not wait for the legacy default stream, nor that for it
 constexpr unsigned kDisableTiming = 2;  // an event that only orders
-constexpr unsigned kInterprocess = 4;   // one that other processes may open
 constexpr unsigned kLazyPeerAccess = 1; // opening memory of another GPU lets this one read it
 constexpr int kRelaxed = 2;             // capture mode in which a thread may do anything while others capture
 
@@ -119,19 +118,24 @@ class CudaDevice final : public Device {
     return {};
   }
   void close(void* memory) override { driver_.ipc_close(address(memory)); }
-  Status make_shared_event(Event* out) override {
-    return driver_.check(driver_.event_create(out, kDisableTiming | kInterprocess), "cuEventCreate");
+
+  Status register_host(std::byte* memory, size_t bytes, std::byte** on_device) override {
+    constexpr unsigned kPortable = 1, kMapped = 2;
+    HVD_RETURN_IF_ERROR(driver_.check(driver_.register_host(memory, bytes, kPortable | kMapped), "cuMemHostRegister"));
+    CudaDriver::Pointer pointer = 0;
+    const Status status = driver_.check(driver_.address_of_host(&pointer, memory, 0), "cuMemHostGetDevicePointer");
+    if (!status.ok()) driver_.unregister_host(memory);
+    *on_device = reinterpret_cast<std::byte*>(pointer);
+    return status;
   }
-  Status share_event(Event event, Handle* out) override {
-    CudaDriver::IpcHandle handle{};
-    HVD_RETURN_IF_ERROR(driver_.check(driver_.ipc_share_event(&handle, event), "cuIpcGetEventHandle"));
-    *out = std::bit_cast<Handle>(handle);
-    return {};
+  void unregister_host(std::byte* memory) override { driver_.unregister_host(memory); }
+  Status write_word(std::byte* word, uint32_t value, Stream stream) override {
+    return driver_.check(driver_.write_word(stream, address(word), value, 0), "cuStreamWriteValue32");
   }
-  Status open_event(const Handle& handle, Event* out) override {
-    return driver_.check(driver_.ipc_open_event(out, std::bit_cast<CudaDriver::IpcHandle>(handle)), "cuIpcOpenEventHandle");
+  Status await_word(const std::byte* word, uint32_t value, Stream stream) override {
+    constexpr unsigned kAtLeast = 0;
+    return driver_.check(driver_.await_word(stream, address(word), value, kAtLeast), "cuStreamWaitValue32");
   }
-  void destroy_shared_event(Event event) override { driver_.event_destroy(event); }
 
   Status pin(size_t bytes, std::byte** out) override {
     void* memory = nullptr;

@@ -54,8 +54,11 @@ struct CudaDriver {
   X(ipc_share, "cuIpcGetMemHandle", (IpcHandle*, Pointer))                                                                               \
   X(ipc_open, "cuIpcOpenMemHandle_v2", (Pointer*, IpcHandle, unsigned flags))                                                            \
   X(ipc_close, "cuIpcCloseMemHandle", (Pointer))                                                                                         \
-  X(ipc_share_event, "cuIpcGetEventHandle", (IpcHandle*, Event))                                                                         \
-  X(ipc_open_event, "cuIpcOpenEventHandle", (Event*, IpcHandle))                                                                         \
+  X(register_host, "cuMemHostRegister_v2", (void* memory, size_t bytes, unsigned flags))                                                 \
+  X(unregister_host, "cuMemHostUnregister", (void* memory))                                                                              \
+  X(address_of_host, "cuMemHostGetDevicePointer_v2", (Pointer*, void* memory, unsigned flags))                                           \
+  X(write_word, "cuStreamWriteValue32_v2", (Stream, Pointer, uint32_t value, unsigned flags))                                            \
+  X(await_word, "cuStreamWaitValue32_v2", (Stream, Pointer, uint32_t value, unsigned flags))                                             \
   X(module_load, "cuModuleLoadDataEx", (Module*, const void* image, unsigned count, int* options, void** values))                        \
   X(module_unload, "cuModuleUnload", (Module))                                                                                           \
   X(module_function, "cuModuleGetFunction", (Function*, Module, const char* name))                                                       \

@@ -12,6 +12,8 @@ Status Accelerator::open(const Place& place, std::shared_ptr<Device>* out) {
                     "tensors on a " + std::string(name_of(place.kind)) + " are not supported; accepted: memory of the CPU, of a CUDA GPU");
     }
     HVD_RETURN_IF_ERROR(open_cuda_device(cuda_library_, place.ordinal, &device_));
+    const Device::Turn turn(*device_);
+    if (kernels_ && turn.status().ok()) static_cast<void>(device_->load_kernels());  // who needs them asks again, and hears why not
   }
   if (device_->kind() != place.kind || device_->ordinal() != place.ordinal) {
     return Status(Code::invalid_argument, "the tensor is on " + std::string(name_of(place.kind)) + " " + std::to_string(place.ordinal) +

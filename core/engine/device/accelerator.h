@@ -19,7 +19,9 @@ struct Place {
 
 class Accelerator {
  public:
-  explicit Accelerator(std::string cuda_library) : cuda_library_(std::move(cuda_library)) {}
+  // `kernels`: ours may be launched. They are made ready with the device, since others wait later, with deadlines, and a driver that has to
+  // compile them takes seconds.
+  Accelerator(std::string cuda_library, bool kernels) : cuda_library_(std::move(cuda_library)), kernels_(kernels) {}
 
   // On the caller's thread: marks on its stream what the operation has to wait for. An error says why the tensor cannot be worked on: no
   // device, another one than so far, a stream that is being captured.
@@ -31,6 +33,7 @@ class Accelerator {
   Status open(const Place& place, std::shared_ptr<Device>* out);
 
   const std::string cuda_library_;
+  const bool kernels_;
   std::mutex mutex_;
   std::shared_ptr<Device> device_;
   Held outputs_;

@@ -56,6 +56,8 @@ Status ByIpc::start(const Response& r, Comm& comm, const std::vector<OperationPt
   if (recorded.ok()) {
     for (const OperationPtr& op : operations) op->on_device->completion = completion;
     in_flight_.add(completion);
+    if (!last_) next_look_ = Clock::now() + std::chrono::milliseconds(1);
+    last_ = completion;
   }
   return status.ok() ? recorded : status;
 }
@@ -95,16 +97,15 @@ Status ByIpc::put(const Job& job, size_t window) {
     const Scale before{job.broadcasts() ? 1.0 : job.response.prescale, 1};
     HVD_RETURN_IF_ERROR(compute_->pack(job.response.dtype, job.response.dtype, moves, before, exchange_->stream()));
   }
-  return device_->record(exchange_->me().ready[number % Exchange::kSlots], exchange_->stream());
+  return exchange_->tell(Exchange::kReady, number);
 }
 
 Status ByIpc::work(const Job& job, size_t window) {
   const uint64_t number = job.number(window);
-  const size_t slot = number % Exchange::kSlots;
   const Device::Stream stream = exchange_->stream();
   const auto wait_for = [&](int rank) {
     const int global = job.comm.global_ranks[static_cast<size_t>(rank)];
-    return rank == job.comm.rank ? Status() : device_->wait(stream, exchange_->peer(global).ready[slot]);
+    return rank == job.comm.rank ? Status() : exchange_->await(exchange_->peer(global), Exchange::kReady, number);
   };
   if (job.broadcasts()) {
     if (job.is_root()) return {};
@@ -120,7 +121,7 @@ Status ByIpc::work(const Job& job, size_t window) {
     for (int rank = 0; rank < job.comm.size; ++rank) HVD_RETURN_IF_ERROR(wait_for(rank));
     HVD_RETURN_IF_ERROR(job.response.kind == Kind::allreduce ? reduce(job, window) : scatter(job, window));
   }
-  return device_->record(exchange_->me().done[slot], stream);
+  return exchange_->tell(Exchange::kDone, number);
 }
 
 Status ByIpc::reduce(const Job& job, size_t window) {
@@ -166,7 +167,7 @@ Status ByIpc::take(const Job& job, size_t window) {
   for (int rank = 0; rank < job.comm.size; ++rank) {
     if (rank == job.comm.rank || (one && number % static_cast<uint64_t>(job.comm.size) != static_cast<uint64_t>(rank))) continue;
     const int global = job.comm.global_ranks[static_cast<size_t>(rank)];
-    HVD_RETURN_IF_ERROR(device_->wait(exchange_->stream(), exchange_->peer(global).done[number % Exchange::kSlots]));
+    HVD_RETURN_IF_ERROR(exchange_->await(exchange_->peer(global), Exchange::kDone, number));
   }
   if (job.response.kind != Kind::allreduce || job.joined()) return {};
   const auto out = [&](size_t tensor) { return job.operations[tensor]->out; };
@@ -178,7 +179,18 @@ void ByIpc::end(const Status& why, bool well) {
   sets_.clear();
   if (!exchange_) return;
   if (!well) in_flight_.fail(why);
-  exchange_->retire();
+  last_.reset();
+  exchange_->retire(!well);
+}
+
+Status ByIpc::look() {
+  const auto now = Clock::now();
+  if (!last_ || now < next_look_) return {};
+  next_look_ = now + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(kLook));
+  bool there = false;
+  const Status status = last_->passed(&there);
+  if (there) last_.reset();
+  return status.with(device_->description());
 }
 
 void ByIpc::await_end() {

@@ -7,9 +7,9 @@
 //
 // A window of the tensors (engine/device/windows.h) at a time, each rank on its stream; nobody waits for the device:
 //
-//   put       own tensors are packed into the own buffer                                        record `ready`
-//   ---------- all have called that: a barrier of the hosts; a wait for an event that is not recorded yet would be none
-//   work      wait for the others' `ready`; reduce from all buffers into all, or copy           record `done`
+//   put       own tensors are packed into the own buffer                                        tell `ready`
+//   ---------- all have called that: a barrier of the hosts; what is waited for has to be known
+//   work      wait for the others' `ready`; reduce from all buffers into all, or copy           tell `done`
 //   ---------- all have called that
 //   take      wait for `done` of those who wrote into the own buffer or read it; unpack
 //
@@ -47,6 +47,12 @@ class ByIpc {
   // Launches it, with this rank's operations in the order of response.names; none of them when it has joined.
   Status start(const Response& response, Comm& comm, const std::vector<OperationPtr>& operations);
 
+  // Something is launched, and not done as far as is known: look() at it from time to time, after resting_seconds(). An error: the device
+  // has failed, and what others wait for will never be done.
+  bool in_flight() const { return last_ != nullptr; }
+  static double resting_seconds() { return kLook; }
+  Status look();
+
   // The set is new, or is no more.
   void forget(uint32_t set) { sets_.erase(set); }
   // The job is over, because of `why`: what is launched and not done has failed, unless `well`: then all ranks have launched it.
@@ -55,6 +61,7 @@ class ByIpc {
   void await_end();
 
  private:
+  static constexpr double kLook = 3e-3;
   enum class State : uint8_t { unasked, by_ipc, by_host };
   struct Set {
     State state = State::unasked;
@@ -90,6 +97,8 @@ class ByIpc {
   std::unique_ptr<Exchange> exchange_;
   std::map<uint32_t, Set> sets_;
   InFlight in_flight_;
+  std::shared_ptr<const Completion> last_;  // of all that is launched
+  Clock::time_point next_look_{};
 };
 
 }  // namespace hvd

@@ -1,12 +1,15 @@
 // How ranks find out whether they can reach each other's memory.
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "engine/device/by_ipc.h"
 
 namespace hvd {
 namespace {
 
+constexpr double kStuckFor = 3;  // seconds
 constexpr int kMostLocals = 64;  // who has let go of what is a bit for each (SegmentHeader)
 
 // Why something failed, as it is told to others.
@@ -59,7 +62,10 @@ Status ByIpc::ask(Set* set, Comm& comm) {
   mine.has_device = device_ != nullptr;
   mine.wanted = options_.wanted;
   if (device_) mine.uuid = device_->uuid();
-  mine.stuck = Exchange::sweep();
+  // What an earlier job has launched may be about to end.
+  for (const Deadline patience = Deadline::after(kStuckFor); (mine.stuck = Exchange::sweep()) && !patience.passed();) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
   std::vector<Hello> all;
   HVD_RETURN_IF_ERROR(say(comm, mine, &all));
   if (std::any_of(all.begin(), all.end(), [](const Hello& h) { return !h.has_device; }))

@@ -15,6 +15,7 @@
 
 #include "base/deadline.h"
 #include "engine/device/completion.h"
+#include "engine/device/held.h"
 
 namespace hvd {
 namespace {
@@ -53,6 +54,8 @@ struct Exchange::Retired {
   std::shared_ptr<const Completion> last;
   Peer me;
   std::byte* pinned = nullptr;
+  std::shared_ptr<Words> words;
+  bool release = false;
   std::vector<Peer> peers;
   int local_rank = 0;
   bool closed = false;
@@ -62,10 +65,12 @@ struct Exchange::Retired {
     const Device::Turn turn(*device);
     if (!turn.status().ok()) return false;
     bool ended = closed;
+    if (!ended && release) words->release();
     if (!ended && (!last->passed(&ended).ok() || !ended)) return false;
     if (!closed) {
       for (const Peer& peer : peers) close(peer);
       if (pinned) device->unpin(pinned);
+      words.reset();
       segment->header().let_go.fetch_or(bit_of(local_rank));
       closed = true;
     }
@@ -74,19 +79,10 @@ struct Exchange::Retired {
       if ((there & bit_of(peer.local_rank)) == 0 && !gone(peer.where)) return false;
     }
     device->free(me.memory);
-    for (const auto& events : {me.ready, me.done}) {
-      for (Device::Event event : events) device->destroy_shared_event(event);
-    }
-    device->destroy_shared_event(me.written);
     return true;
   }
   void close(const Peer& peer) const {
-    if (!peer.opened) return;
-    for (const auto& events : {peer.ready, peer.done}) {
-      for (Device::Event event : events) device->destroy_shared_event(event);
-    }
-    device->destroy_shared_event(peer.written);
-    device->close(peer.memory);
+    if (peer.opened) device->close(peer.memory);
   }
 };
 
@@ -100,7 +96,7 @@ std::mutex& aside_mutex() {
 
 }  // namespace
 
-Exchange::~Exchange() { retire(); }
+Exchange::~Exchange() { retire(false); }
 
 Status Exchange::prepare(const std::shared_ptr<Device>& device, Card* out) {
   if (me_.memory) return make(out);
@@ -113,13 +109,12 @@ Status Exchange::prepare(const std::shared_ptr<Device>& device, Card* out) {
 
 Status Exchange::make_all() {
   HVD_RETURN_IF_ERROR(device_->load_kernels());
-  HVD_RETURN_IF_ERROR(device_->make_stream(&stream_));
-  HVD_RETURN_IF_ERROR(device_->make_stream(&probing_));
+  if (!stream_) HVD_RETURN_IF_ERROR(device_->make_stream(&stream_));
+  if (!probing_) HVD_RETURN_IF_ERROR(device_->make_stream(&probing_));
   HVD_RETURN_IF_ERROR(device_->pin(2 * kPatternBytes, &pinned_));
-  for (auto* events : {&me_.ready, &me_.done}) {
-    for (Device::Event& event : *events) HVD_RETURN_IF_ERROR(device_->make_shared_event(&event));
-  }
-  HVD_RETURN_IF_ERROR(device_->make_shared_event(&me_.written));
+  std::unique_ptr<Words> words;
+  HVD_RETURN_IF_ERROR(Words::open(segment_, device_, local_rank_, &words));
+  words_ = std::move(words);
   void* memory = nullptr;
   HVD_RETURN_IF_ERROR(device_->allocate(kSlots * slot_bytes_ + kGranule, &memory));
   me_.memory = static_cast<std::byte*>(memory);
@@ -127,20 +122,16 @@ Status Exchange::make_all() {
   me_.local_rank = local_rank_;
   write_pattern(me_.where, local_rank_, pinned_);
   HVD_RETURN_IF_ERROR(device_->copy(me_.memory + kSlots * slot_bytes_, pinned_, kPatternBytes, probing_));
-  return device_->record(me_.written, probing_);
+  return words_->tell(kWritten, probing_);
 }
 
 void Exchange::discard() {
   if (!device_ || !peers_.empty()) return;
   const bool idle = await_probing().ok();
-  for (auto* events : {&me_.ready, &me_.done}) {
-    for (Device::Event event : *events) {
-      if (event) device_->destroy_shared_event(event);
-    }
-  }
-  if (me_.written) device_->destroy_shared_event(me_.written);
   if (idle && me_.memory) device_->free(me_.memory);
   if (idle && pinned_) device_->unpin(pinned_);
+  if (!idle && words_) leave_behind(std::move(words_));
+  words_.reset();
   me_ = {};
   pinned_ = nullptr;
 }
@@ -150,16 +141,7 @@ Status Exchange::make(Card* out) {
   out->local_rank = local_rank_;
   out->slot_bytes = slot_bytes_;
   out->memory = me_.memory;
-  out->ready = me_.ready;
-  out->done = me_.done;
-  out->written = me_.written;
-  HVD_RETURN_IF_ERROR(device_->share(me_.memory, &out->memory_handle));
-  HVD_RETURN_IF_ERROR(device_->share_event(me_.written, &out->written_handle));
-  for (size_t i = 0; i < kSlots; ++i) {
-    HVD_RETURN_IF_ERROR(device_->share_event(me_.ready[i], &out->ready_handles[i]));
-    HVD_RETURN_IF_ERROR(device_->share_event(me_.done[i], &out->done_handles[i]));
-  }
-  return {};
+  return device_->share(me_.memory, &out->handle);
 }
 
 void Exchange::acquaint(int rank, const Card& card) {
@@ -179,19 +161,11 @@ Status Exchange::meet(int rank, const Card& card) {
 
 Status Exchange::open(const Card& card, Peer* peer) {
   if (card.where.same_process(me_.where)) {
-    peer->ready = card.ready;
-    peer->done = card.done;
-    peer->written = card.written;
     peer->memory = card.memory;
     return {};
   }
-  HVD_RETURN_IF_ERROR(device_->open_event(card.written_handle, &peer->written));
-  for (size_t i = 0; i < kSlots; ++i) {
-    HVD_RETURN_IF_ERROR(device_->open_event(card.ready_handles[i], &peer->ready[i]));
-    HVD_RETURN_IF_ERROR(device_->open_event(card.done_handles[i], &peer->done[i]));
-  }
   void* memory = nullptr;
-  HVD_RETURN_IF_ERROR(device_->open(card.memory_handle, &memory));
+  HVD_RETURN_IF_ERROR(device_->open(card.handle, &memory));
   peer->memory = static_cast<std::byte*>(memory);
   peer->opened = true;
   return {};
@@ -205,7 +179,7 @@ Status Exchange::await_probing() {
     HVD_RETURN_IF_ERROR(completion->reached(&there));
     if (!there && deadline.passed()) {
       pinned_ = nullptr;  // the copy may still come
-      return Status(Code::internal, "a copy from there does not end; is /dev/shm common to both?");
+      return Status(Code::internal, "a copy from there does not end");
     }
     if (!there) std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
@@ -216,9 +190,11 @@ Status Exchange::read_pattern(const Peer& peer) {
   if (!pinned_) return Status(Code::internal, "an earlier copy from another rank's memory did not end");
   std::byte* const read = pinned_ + kPatternBytes;
   std::memset(read, 0, kPatternBytes);
-  HVD_RETURN_IF_ERROR(device_->wait(probing_, peer.written));
+  HVD_RETURN_IF_ERROR(words_->await(peer.local_rank, kWritten, probing_));
   HVD_RETURN_IF_ERROR(device_->copy(read, peer.memory + kSlots * slot_bytes_, kPatternBytes, probing_));
-  HVD_RETURN_IF_ERROR(await_probing());
+  const Status status = await_probing();
+  if (!status.ok()) words_->release(peer.local_rank, kWritten);
+  HVD_RETURN_IF_ERROR(status);
   std::byte expected[kPatternBytes];
   write_pattern(peer.where, peer.local_rank, expected);
   if (std::memcmp(read, expected, kPatternBytes) != 0)
@@ -231,19 +207,21 @@ std::list<Exchange::Retired>& Exchange::aside() {
   return all;
 }
 
-void Exchange::retire() {
+void Exchange::retire(bool release) {
   if (!me_.memory) return;
-  Retired left{segment_, device_, nullptr, me_, pinned_, {}, local_rank_};
+  Retired left{segment_, device_, nullptr, me_, pinned_, words_, release, {}, local_rank_};
   for (const auto& [rank, peer] : peers_) left.peers.push_back(peer);
   me_.memory = nullptr;
   peers_.clear();
+  words_.reset();
+  if (release) left.words->release();
   const Device::Turn turn(*device_);
-  if (!turn.status().ok()) return;  // the device has failed: the memory goes with the process
+  if (!turn.status().ok()) return leave_behind(std::move(left.words));  // the device has failed: the memory goes with the process
   // Behind what either stream does. Where that cannot be asked for nothing is ever let go.
   std::shared_ptr<const Completion> probed;
   const bool known = Completion::record(device_, probing_, &probed).ok() && probed->order(stream_).ok() &&
                      Completion::record(device_, stream_, &left.last).ok();
-  if (!known) return;
+  if (!known) return leave_behind(std::move(left.words));
   const std::lock_guard lock(aside_mutex());
   aside().push_back(std::move(left));
 }

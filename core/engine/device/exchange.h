@@ -1,5 +1,5 @@
 // Memory of this rank's device that ranks of other processes on the host read and write, and theirs here (CUDA IPC). Each rank makes one
-// such buffer, of two slots, and some events; others open them once.
+// such buffer, of two slots; others open it once. Who has done what in it is told by words in the host's memory (engine/device/words.h).
 //
 // It is the engine's own: what a framework allocates may be freed while a peer has it open. Whoever made it frees it only after all others
 // have let go of it, so a rank that ends leaves it behind, see retire().
@@ -13,6 +13,7 @@
 #include <string>
 
 #include "devices/device.h"
+#include "engine/device/words.h"
 #include "transport/segment.h"
 
 namespace hvd {
@@ -37,17 +38,19 @@ class Exchange {
     int32_t local_rank;
     uint64_t slot_bytes;
     std::byte* memory;
-    std::array<Device::Event, kSlots> ready, done;
-    Device::Event written;
-    Device::Handle memory_handle, written_handle;
-    std::array<Device::Handle, kSlots> ready_handles, done_handles;
+    Device::Handle handle;
   };
+  // What each rank counts.
+  enum Word : size_t {
+    kReady,  // what belongs into a slot is there; one for each slot
+    kDone = kReady + kSlots,  // it needs the others' slots no more, and has written what it had to
+    kWritten = kDone + kSlots,  // the pattern is there
+    kWords,
+  };
+  static_assert(kWords <= Words::kMost);
   // The same as this process sees it. Slots lie one behind the other, the pattern behind them.
   struct Peer {
     std::byte* memory = nullptr;
-    std::array<Device::Event, kSlots> ready{};  // recorded when what belongs into a slot is there
-    std::array<Device::Event, kSlots> done{};  // recorded when this rank needs the others' slots no more, and has written what it had to
-    Device::Event written = nullptr;  // behind the pattern
     Whereabouts where{};
     int local_rank = 0;
     bool opened = false;  // to be closed
@@ -65,18 +68,22 @@ class Exchange {
   void discard();
   // What that rank has told, which it has told all others of the set; before meet().
   void acquaint(int rank, const Card& card);
-  // Opens that, once for each, and reads the pattern there by way of an event of that rank's. Waits for this, some seconds at most.
+  // Opens that, once for each, and reads the pattern there when that rank's word says that it is there. Waits for this, some seconds at
+  // most.
   Status meet(int rank, const Card& card);
 
   std::byte* slot(const Peer& peer, uint64_t window) const { return peer.memory + window % kSlots * slot_bytes_; }
+  // `word`: kReady or kDone, of the window's slot. In the order of the stream.
+  Status tell(Word word, uint64_t window) { return words_->tell(word + window % kSlots, stream_); }
+  Status await(const Peer& peer, Word word, uint64_t window) { return words_->await(peer.local_rank, word + window % kSlots, stream_); }
   const Peer& me() const { return me_; }
   const Peer& peer(int rank) const { return peers_.at(rank); }
   Device::Stream stream() const { return stream_; }
   size_t slot_bytes() const { return slot_bytes_; }
 
   // The job is over: lets go of everything as soon as the device has done what is on the stream, and others have let go of what is this
-  // rank's. Until then it is kept aside.
-  void retire();
+  // rank's. Until then it is kept aside. `release`: the stream may wait for a rank that is lost; it goes on, over garbage.
+  void retire(bool release);
   // Looks after what was kept aside in this process. True: some of it still waits for its device, which may never come.
   static bool sweep();
 
@@ -95,6 +102,7 @@ class Exchange {
   std::shared_ptr<Device> device_;
   Device::Stream stream_ = nullptr, probing_ = nullptr;
   std::byte* pinned_ = nullptr;  // what the pattern is written from, and read to
+  std::shared_ptr<Words> words_;
   Peer me_;
   std::map<int, Peer> peers_;  // by global rank
 };

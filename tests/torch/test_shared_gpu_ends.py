@@ -1,0 +1,128 @@
+"""How jobs end in which ranks reduce in each other's memory on the GPU (CUDA IPC), while the GPU has not done all:
+processes, over the simulated driver."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+import torch
+
+import horovod.torch as hvd
+
+
+@pytest.fixture
+def two(pool, simulated_cuda):
+    """two(function, *args) -> what it returns on rank 0, or rank 0's error; rank 1 may die."""
+    ranks = pool(2, HOROVOD_CUDA_LIBRARY=str(simulated_cuda))
+    ranks.fleet.dismiss()
+    yield lambda function, *args: ranks.run(function, *args, errors=True, timeout=40.0)[0]
+    ranks.fleet.dismiss()
+
+
+def stop():
+    """Ends the engine. (hvd.shutdown() leaves it to other faces, of which the test workers have one.)"""
+    from horovod.common import basics
+
+    with basics._lock:
+        basics._stop("the test ends")
+
+
+def reduces():
+    """Where the GPU's kernels are launched for a reduction, so not by way of the host."""
+    from tests.torch.simulated_gpu import gpu, values
+    from tests.torch.test_shared_gpu import calls
+
+    for _ in range(2):
+        before = calls("cuLaunchKernel")
+        assert values(hvd.allreduce(gpu(torch.ones(5)), name="x", op=hvd.Sum)).tolist() == [float(hvd.size())] * 5
+    return calls("cuLaunchKernel") > before
+
+
+def done_within(seconds):
+    """Does this program's stream come to its end?"""
+    from tests.torch.simulated_gpu import adapter
+
+    driver = adapter().driver
+    event = driver.record(driver.stream)
+    deadline = time.monotonic() + seconds
+    while (code := driver.library.cuEventQuery(event)) == 600 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return code == 0
+
+
+def loses_a_rank_that_is_waited_for():
+    from tests.torch.simulated_gpu import adapter, gpu
+
+    assert reduces()
+    hvd.allgather(gpu(torch.ones(10)), name="staged")  # pins memory, which is given back at the end
+    driver = adapter().driver
+    driver.stream.synchronize()
+    tensor = gpu(torch.ones(1 << 20))
+    if hvd.rank() == 1:  # what it has launched is never done
+        driver.stream.occupy(threading.Event())
+        hvd.allreduce_async_(tensor, name="lost", op=hvd.Sum)
+        time.sleep(1)
+        os.kill(os.getpid(), signal.SIGKILL)
+    hvd.allreduce_(tensor, name="lost", op=hvd.Sum)  # returns: it is launched, and the program's stream waits for it
+    assert not done_within(0.1)
+    assert done_within(6), "the program's stream waits for a rank that is lost"
+    with pytest.raises(hvd.HorovodInternalError, match="rank 1"):
+        hvd.allreduce_(tensor, name="next", op=hvd.Sum)
+    driver.set("sync_chance", 100)  # giving back waits for all that the GPU has to do
+    start = time.monotonic()
+    stop()
+    driver.set("sync_chance", 0)
+    return time.monotonic() - start
+
+
+def test_a_lost_rank_does_not_keep_streams_waiting(two):
+    took = two(loses_a_rank_that_is_waited_for)
+    assert isinstance(took, float), took
+    assert took < 5
+
+
+def leaves_with_work_under_way():
+    from tests.torch.simulated_gpu import adapter, gpu, values
+
+    assert reduces()
+    tensor = gpu(torch.ones(1000))
+    if hvd.rank() == 1:
+        go = threading.Event()
+        adapter().driver.stream.occupy(go)
+        threading.Timer(3, go.set).start()
+        hvd.allreduce_(tensor, name="last", op=hvd.Sum)
+        stop()
+        os._exit(0)
+    hvd.allreduce_(tensor, name="last", op=hvd.Sum)
+    return done_within(20) and values(tensor).tolist() == [2.0] * 1000
+
+
+def test_who_leaves_first_does_what_others_wait_for(two):
+    assert two(leaves_with_work_under_way) is True
+
+
+def leaves_with_a_failed_gpu():
+    from tests.torch.simulated_gpu import adapter, gpu
+
+    assert reduces()
+    tensor = gpu(torch.ones(1000))
+    driver = adapter().driver
+    if hvd.rank() == 1:
+        driver.stream.occupy(threading.Event())
+        hvd.allreduce_(tensor, name="last", op=hvd.Sum)
+        driver.set("fault", 700)
+        stop()
+        os._exit(0)
+    handle = hvd.allreduce_async_(tensor, name="last", op=hvd.Sum)
+    deadline = time.monotonic() + 20
+    while not hvd.poll(handle) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    with pytest.raises(hvd.HorovodInternalError, match=r"rank 1.*CUDA error 700"):
+        hvd.synchronize(handle)
+    return done_within(6)
+
+
+def test_a_gpu_that_fails_is_an_error_on_the_others_though_its_rank_leaves_in_order(two):
+    assert two(leaves_with_a_failed_gpu) is True
