@@ -1,5 +1,6 @@
 // Device: memory, streams, events, copies and kernels of one accelerator, behind one small interface. The engine's device side is
-// written against it; core/devices/cuda is the one implementation so far.
+// written against it; core/devices/cuda is the one implementation so far, over CUDA's driver or
+// over HIP.
 //
 // Nothing here waits for the device's work. Every call needs a Turn on the calling thread, which makes the device's context that thread's
 // own for a moment and lets the thread touch the device while somebody else's stream is captured into a graph.

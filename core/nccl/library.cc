@@ -116,11 +116,17 @@ Found find(const Search& search) {
     if (const Library* l = try_one(search.chosen, 0, &reasons)) return {l, {}};
     return {nullptr, reasons};
   }
-  if (const Library* l = try_one(search.rccl ? "librccl.so.1" : "libnccl.so.2", RTLD_NOLOAD, &reasons)) return {l, {}};
+  // PyTorch's wheels have RCCL under a name without a number.
+  const auto names = search.rccl ? std::vector<std::string>{"librccl.so.1", "librccl.so"} : std::vector<std::string>{"libnccl.so.2"};
+  for (const std::string& name : names) {
+    if (const Library* l = try_one(name, RTLD_NOLOAD, &reasons)) return {l, {}};
+  }
   for (const std::string& candidate : search.candidates) {
+    if (is_rccl(candidate) != search.rccl) continue;  // it is for another vendor's GPUs
     if (const Library* l = try_one(candidate, 0, &reasons)) return {l, {}};
   }
-  if (reasons.empty()) reasons = "the process has not loaded NCCL, and no place to look for it is known";
+  if (reasons.empty())
+    reasons = std::string("the process has not loaded ") + (search.rccl ? "RCCL" : "NCCL") + ", and no place to look for it is known";
   return {nullptr, reasons};
 }
 

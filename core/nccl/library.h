@@ -85,7 +85,7 @@ std::string version_text(int version);  // "2.28.9"
 struct Search {
   std::string chosen;                   // HOROVOD_NCCL_LIBRARY; where not empty, nothing else is tried
   std::vector<std::string> candidates;  // else, after what the process has loaded already: paths, or names for the loader to find
-  bool rccl = false;                    // look for AMD's among what is loaded
+  bool rccl = false;                    // AMD's is wanted, which NVIDIA's GPUs cannot use, nor AMD's NVIDIA's
 };
 struct Found {
   const Library* library = nullptr;  // never freed: threads may be inside when the process ends

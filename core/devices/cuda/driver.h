@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/device_kind.h"
 #include "base/status.h"
 
 namespace hvd {
@@ -71,6 +72,12 @@ struct CudaDriver {
 #define HVD_CUDA_MEMBER(member, symbol, arguments) int(*member) arguments = nullptr;
   HVD_CUDA_FUNCTIONS(HVD_CUDA_MEMBER)
 #undef HVD_CUDA_MEMBER
+
+  // What fills the table says of itself; HIP does, too (devices/hip).
+  DeviceKind kind = DeviceKind::cuda;
+  const char* interface = "CUDA";
+  const char* no_kernels = nullptr;                        // why it cannot run the engine's kernels; null: it can
+  std::string (*call_name)(const char* cuda) = nullptr;  // its own name for one of CUDA's functions
 
   static constexpr int kNotReady = 600, kDeinitialized = 4, kLegacyStreamUnusable = 906;
 

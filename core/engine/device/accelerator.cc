@@ -1,17 +1,15 @@
 #include "engine/device/accelerator.h"
 
 #include "devices/cuda/device.h"
+#include "devices/hip/driver.h"
 
 namespace hvd {
 
 Status Accelerator::open(const Place& place, std::shared_ptr<Device>* out) {
   std::lock_guard lock(mutex_);
   if (!device_) {
-    if (place.kind != DeviceKind::cuda) {
-      return Status(Code::invalid_argument,
-                    "tensors on a " + std::string(name_of(place.kind)) + " are not supported; accepted: memory of the CPU, of a CUDA GPU");
-    }
-    HVD_RETURN_IF_ERROR(open_cuda_device(cuda_library_, place.ordinal, &device_));
+    const bool hip = place.kind == DeviceKind::hip;
+    HVD_RETURN_IF_ERROR(hip ? open_hip_device(place.ordinal, &device_) : open_cuda_device(cuda_library_, place.ordinal, &device_));
     const Device::Turn turn(*device_);
     if (kernels_ && turn.status().ok()) static_cast<void>(device_->load_kernels());  // who needs them asks again, and hears why not
   }

@@ -1,6 +1,9 @@
 #include "nccl/library.h"
 
 #include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <filesystem>
 
 #include "contains.h"
 #include "ranks.h"
@@ -37,15 +40,22 @@ TEST_CASE("the library that the process has loaded goes before all candidates") 
 }
 
 TEST_CASE("of candidates the first that can be used is taken, and else all reasons are given") {
-  // librccl.so.1 is not loaded here.
-  nccl::Found found = nccl::find({.chosen = {}, .candidates = {"/nowhere/librccl.so.1", kSimulatedNccl}, .rccl = true});
+  // librccl.so.1 is not loaded here. What is NVIDIA's is for NVIDIA's GPUs, whatever comes first.
+  const std::string folder = std::filesystem::temp_directory_path() / ("hvd_rccl_" + std::to_string(::getpid()));
+  const std::string rccl = folder + "/librccl.so";
+  std::filesystem::create_directory(folder);
+  std::filesystem::copy_file(kSimulatedNccl, rccl);
+  nccl::Found found = nccl::find({.chosen = {}, .candidates = {kSimulatedNccl, "/nowhere/librccl.so.1", rccl}, .rccl = true});
+  std::filesystem::remove_all(folder);
   REQUIRE(found.library);
   CHECK_FALSE(found.library->loaded_before);
-  found = nccl::find({.chosen = {}, .candidates = {"/nowhere/a.so", "/nowhere/b.so"}, .rccl = true});
-  CHECK(contains(found.why_not, "/nowhere/a.so"));
-  CHECK(contains(found.why_not, "/nowhere/b.so"));
-  found = nccl::find({.chosen = {}, .candidates = {}, .rccl = true});
-  CHECK(contains(found.why_not, "no place to look for it is known"));
+  CHECK(found.library->rccl);
+  CHECK(found.library->path == rccl);
+  found = nccl::find({.chosen = {}, .candidates = {"/nowhere/a/librccl.so", kSimulatedNccl, "/nowhere/b/librccl.so"}, .rccl = true});
+  CHECK(contains(found.why_not, "/nowhere/a/librccl.so"));
+  CHECK(contains(found.why_not, "/nowhere/b/librccl.so"));
+  found = nccl::find({.chosen = {}, .candidates = {kSimulatedNccl}, .rccl = true});
+  CHECK(contains(found.why_not, "not loaded RCCL, and no place to look for it is known"));
 }
 
 TEST_CASE("too old a library is refused by its version, one with a symbol missing by that") {
