@@ -30,6 +30,7 @@ import cloudpickle
 
 from horovod.common.contract.worker_env import WorkerEnv, make_key, make_key_fd
 from horovod.common.store import StoreServer
+from tests.stuck import describe
 
 ROOT = Path(__file__).resolve().parent.parent
 GRACE = 3.0  # seconds that ranks have to end by themselves after another failed
@@ -272,12 +273,17 @@ class Fleet:
                 self._answer(worker)
 
     def _give_up(self, workers: Sequence[Worker], indices: Any, results: dict[int, Any], timeout: float) -> None:
-        for index in list(indices):
-            worker = workers[index]
+        """Kills those that have not answered. Each one's error tells of all: who is first need not be who hangs."""
+        stuck = {index: workers[index] for index in indices}
+        texts = []
+        for worker in stuck.values():
             worker.dump_stacks()
-            text = f"worker {worker.number} did not answer within {timeout:g} s and was killed\n{worker.log_tail()}"
+            doing = describe(worker.process.pid, native=timeout >= RUN_SECONDS)
+            what = f"worker {worker.number} did not answer within {timeout:g} s and was killed"
+            texts.append(f"{what}\n{worker.log_tail()}\n{doing}")
+        for index, worker in stuck.items():
             worker.end()
-            results[index] = Failure(WorkerDied(text), "")
+            results[index] = Failure(WorkerDied("\n".join(texts)), "")
 
 
 class Fleets:

@@ -2,6 +2,7 @@
 
 import ctypes
 import faulthandler
+import gc
 import importlib
 import os
 import signal
@@ -74,6 +75,10 @@ def leave(joined: list[Any]) -> None:
         from horovod.common.basics import HorovodBasics
 
         HorovodBasics(face).shutdown()
+    if "horovod.torch" in sys.modules:
+        sys.modules["horovod.torch"].shutdown()  # forgets handles, too, which keep the job's engine alive
+    if "HOROVOD_CUDA_LIBRARY" in os.environ:
+        gc.collect()  # likewise: the next job's engine would find its device open, and make more streams there
 
 
 def forget_names() -> None:

@@ -1,6 +1,7 @@
 """The pool itself: what tests rely on when something goes wrong."""
 
 import os
+import re
 import sys
 import time
 import types
@@ -8,6 +9,7 @@ import types
 import pytest
 
 from tests.pool import AWAKE, PLAIN, Fleets, Kind, Pool, RemoteTraceback, WorkerDied
+from tests.stuck import describe
 
 
 def test_results_by_rank_and_processes_are_kept(pool):
@@ -58,9 +60,21 @@ def test_a_hung_worker_is_reported_and_replaced(pool):
     begin = time.monotonic()
     with pytest.raises(WorkerDied, match=r"did not answer within 0\.5 s") as caught:
         pool(2).run(hang_here, timeout=0.5)
-    assert "hang_here" in str(caught.value), "the stacks are shown"
+    assert str(caught.value).count("in hang_here") == 2, "the stacks of both are shown"
+    engine = re.findall(r"^\d+ hvd-engine [A-Z] \d+\.\d\d \d+\.\d\d call -?\d+", str(caught.value), re.M)
+    assert len(engine) == 2, "and what the threads of both do"
     assert time.monotonic() - begin < 20
     assert pool(2).run(lambda: 2) == [2, 2]
+
+
+def test_stacks_outside_python_are_gdbs(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert describe(os.getpid(), native=True).endswith("no gdb here for stacks outside Python")
+    gdb = tmp_path / "gdb"
+    gdb.write_text('#!/bin/sh\necho "Loading: $*"\necho "Thread 1 (LWP 7)"\necho "#0  poll ()"\n')
+    gdb.chmod(0o755)
+    assert describe(os.getpid(), native=True).endswith("\nThread 1 (LWP 7)\n#0  poll ()")
+    assert "Thread" not in describe(os.getpid())
 
 
 def test_environment_is_a_parameter(pool):

@@ -47,11 +47,10 @@ class Stream:
         self._driver.check(self._driver.library.cuStreamWaitEvent(self.handle, event, 0))
 
     def synchronize(self) -> None:
-        """Until the stream has come to its end."""
+        """Until the stream has come to its end. Asleep: on a busy machine the stream's thread and other ranks would
+        else wait for who looks again and again."""
         event = self._driver.record(self)
-        while (code := self._driver.library.cuEventQuery(event)) == 600:
-            pass
-        self._driver.check(code)
+        self._driver.check(self._driver.library.cuEventSynchronize(event))
         self._driver.check(self._driver.library.cuEventDestroy_v2(event))
 
     def occupy(self, done: threading.Event) -> None:

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 import torch
@@ -142,6 +143,25 @@ def test_join(gpus):
     gpus(3).run(joined)
 
 
+def waits_asleep():
+    from tests.torch.simulated_gpu import adapter
+
+    stream, over = adapter().driver.stream, threading.Event()
+    stream.occupy(over)
+    timer = threading.Timer(0.4, over.set)
+    timer.start()
+    begin = time.thread_time()
+    stream.synchronize()
+    assert over.is_set()
+    timer.join()
+    return time.thread_time() - begin
+
+
+def test_waiting_for_the_simulated_gpu_leaves_the_cpu_to_what_runs_there(gpus):
+    (ran,) = gpus(1).run(waits_asleep)
+    assert ran < 0.1
+
+
 class FakeWork:
     """A Work that is launched; ``looked`` is called when somebody asks whether the device has done it."""
 
@@ -244,7 +264,7 @@ def test_what_fails_is_parked_while_the_device_works_on(how):
         handles.forget_all()
         assert [kept for _, kept in handles._parked.values()] == [keep]
         uses = False
-        handles.park(work, keep)
+        handles.forget_all()
         assert not handles._parked
     finally:
         handles._parked.clear()

@@ -180,17 +180,23 @@ def forget_all() -> None:
     _records.clear()
     _held.clear()
     _before_next_wait.clear()
-    repeats.idle.clear()  # a Work keeps its engine alive
+    # A Work keeps its engine alive, and with it what that has on a device.
+    repeats.idle.clear()
+    _sweep()
     devices.forget_all()
 
 
 def park(work: Any, keep: Any) -> None:
     """Keeps ``keep`` alive for as long as ``work``, which nobody waits for any more, may use its memory."""
-    for number, (other, _) in list(_parked.items()):  # another thread may park something at this moment
-        if not _uses_memory(other):
-            _parked.pop(number, None)
+    _sweep()
     if _uses_memory(work):
         _parked[next(_numbers)] = work, keep
+
+
+def _sweep() -> None:
+    for number, (work, _) in list(_parked.items()):  # another thread may park something at this moment
+        if not _uses_memory(work):
+            _parked.pop(number, None)
 
 
 def _uses_memory(work: Any) -> bool:
