@@ -1,6 +1,7 @@
 """Jobs and optimizers that come and go leave nothing behind."""
 
 import gc
+import itertools
 
 import torch
 
@@ -37,5 +38,7 @@ def test_a_new_optimizer_in_each_job(pool):
             assert set(ours) == {ours[0]}, counts
             assert set(map(tuple, hooks)) == {(0, 0, 0, 0)}, counts
             assert set(regions) == {regions[0]}, counts
-            # Of others: the tuple and the list of this test in each cycle.
-            assert objects[-1] - objects[1] <= 4 * (len(objects) - 2), counts
+            # Of others: the tuple and the list of this test in each cycle. Once in a while something is made for good,
+            # as a module that is first needed on a slow machine; what leaks does so in each.
+            growth = sorted(after - before for before, after in itertools.pairwise(objects[1:]))
+            assert growth[len(growth) // 2] <= 4, counts
