@@ -9,6 +9,7 @@
 #include <set>
 
 #include "backends/host.h"
+#include "backends/mpi.h"
 #include "transport/tcp_link.h"
 
 namespace hvd::python {
@@ -124,10 +125,17 @@ EngineOptions make_options(const Config& c) {
   o.nccl.kinds = {};
   for (int kind : c.nccl_kinds) o.nccl.kinds.at(static_cast<size_t>(kind)) = true;
   o.nccl.by_hosts = c.nccl_by_hosts;
+  o.nccl.sharing_is_meant = c.shared_gpu;
   o.nccl.library = c.nccl_library;
   o.nccl.candidates = c.nccl_candidates;
   o.ipc.wanted = c.cuda_ipc;
   check(make_host_backend(c.algorithm, &o.backend));
+  if (!c.mpi_ranks.empty()) {
+    mpi::Session* session = mpi::Session::current();
+    if (!session || static_cast<int>(c.mpi_ranks.size()) != c.size)
+      throw nb::value_error("inconsistent engine configuration: mpi_ranks without mpi_start, or not one for each rank");
+    o.backend = make_mpi_backend(session, c.mpi_ranks, std::move(o.backend));
+  }
   o.log = log_from(c.log_level);
   if (const std::string wrong = hvd::check(o); !wrong.empty())
     throw nb::value_error(("inconsistent engine configuration: " + wrong).c_str());
@@ -163,8 +171,10 @@ void define_config(nb::module_& m) {
       .def_rw("cuda_ipc", &Config::cuda_ipc)
       .def_rw("nccl_kinds", &Config::nccl_kinds)
       .def_rw("nccl_by_hosts", &Config::nccl_by_hosts)
+      .def_rw("shared_gpu", &Config::shared_gpu)
       .def_rw("nccl_library", &Config::nccl_library)
       .def_rw("nccl_candidates", &Config::nccl_candidates)
+      .def_rw("mpi_ranks", &Config::mpi_ranks)
       .def_rw("tuning", &Config::tuning)
       .def_rw("spins", &Config::spins)
       .def_rw("cpu", &Config::cpu)

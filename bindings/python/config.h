@@ -29,8 +29,10 @@ struct Config {
   std::string cuda_library;  // empty: as the loader finds it
   std::vector<int> nccl_kinds;  // which operations NCCL may carry out
   bool nccl_by_hosts = false;
+  bool shared_gpu = false;  // ranks are meant to share GPUs
   std::string nccl_library;
   std::vector<std::string> nccl_candidates;
+  std::vector<int> mpi_ranks;  // in MPI_COMM_WORLD, by rank; empty: MPI does not carry the job
   int spins = 2000, cpu = -1, log_level = 3;
   size_t recorder_entries = 1000;  // of the flight recorder; 0: it is off
   std::string report_dir;          // where the job's reports and dumps go; empty: none by themselves

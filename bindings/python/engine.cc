@@ -274,6 +274,11 @@ void define_engine(nb::module_& m) {
     self.signal_watch.reset();
     self.engine->shutdown(reason);
   }, "reason"_a = "")
+      .def("failures", [](PyEngine& self) { return self.live().failures()->load(); })
+      .def("give_up",
+           [](PyEngine& self, const std::string& why, int rank) {
+    if (self.engine) self.engine->give_up(Status(Code::peer_lost, why, rank >= 0 && rank < self.size ? rank : -1));
+  }, "why"_a, "rank"_a = -1)
       .def("abandon", &PyEngine::abandon)
       .def("serve_faces",
            [](PyEngine& self, int rank, int size, int local_rank, int local_size) {

@@ -17,7 +17,8 @@ struct HvdWork {
 namespace hvd::python {
 namespace {
 
-static_assert(HVD_KIND_JOIN == static_cast<int>(Kind::join));
+static_assert(HVD_KIND_JOIN == static_cast<int>(Kind::join) && HVD_KIND_BARRIER == static_cast<int>(Kind::barrier));
+static_assert(HVD_KIND_ALLGATHER == static_cast<int>(Kind::allgather) && HVD_KIND_ALLTOALL == static_cast<int>(Kind::alltoall));
 static_assert(HVD_INTERNAL == static_cast<int>(Code::internal) && HVD_SHUTDOWN == static_cast<int>(Code::shutdown));
 
 // Never destroyed: threads of other libraries may ask while the process ends.

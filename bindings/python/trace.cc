@@ -7,6 +7,7 @@
 #include "engine.h"
 #include "trace/answer.h"
 #include "trace/dump.h"
+#include "trace/end_signal.h"
 #include "trace/mailbox.h"
 #include "trace/nvtx.h"
 #include "trace/process_state.h"
@@ -217,6 +218,7 @@ void define_trace(nb::module_& m, nb::class_<PyEngine>& engine) {
            "number"_a, "stacks"_a, "json"_a)
       .def("noticed", &Answerer::noticed)
       .def("close", &Answerer::close, nb::call_guard<nb::gil_scoped_release>());
+  nb::class_<EndSignal>(m, "EndSignal").def("fileno", &EndSignal::fd).def("failures", &EndSignal::failures);
   nb::class_<Mailbox>(m, "Mailbox")
       .def("take", &taken, "timeout"_a = -1.0)
       .def("put", [](Mailbox& self, const nb::bytes& body) { self.put(Topic::python, std::string(body.c_str(), body.size())); }, "body"_a)
@@ -247,6 +249,14 @@ void define_trace(nb::module_& m, nb::class_<PyEngine>& engine) {
     return self.live().leave_note({to, topic, std::string(body.c_str(), body.size())});
   }, "to"_a, "topic"_a, "body"_a)
       .def("ask_who_waits", [](PyEngine& self) { self.live().ask_who_waits(); })
+      .def("end_signal",
+           [](PyEngine& self) {
+    auto signal = std::make_shared<EndSignal>(self.live().failures());
+    if (signal->fd() < 0) raise_os_error(Status(Code::internal, "an eventfd for the end of the job cannot be made"));
+    self.live().observers().add(signal);
+    if (!self.live().ended().ok()) signal->give();  // perhaps before it listened
+    return signal;
+  })
       .def("answerer", &make_answerer, "rank"_a, "mailbox"_a, "signal"_a, "stacks_fd"_a)
       .def("watch_signal", &watch_signal, "signal"_a, "answerer"_a)
       .def("listen", &listen, "part"_a, "on"_a)

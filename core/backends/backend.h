@@ -1,6 +1,7 @@
-// Backend: who carries out one agreed operation on one kind of memory. The host backend moves bytes through shared memory and
-// sockets; others (NCCL, MPI) plug in here. The engine has agreed, validated and fused before it calls; every call blocks until this
-// rank's part is done, and all members of the comm make the same calls in the same order.
+// Backend: who carries out one agreed operation on memory of the host. The one there moves bytes through shared memory and sockets; others
+// for such memory (MPI) plug in here. The engine has agreed, validated and fused before it calls; every call blocks until this rank's part
+// is done, and all members of the comm make the same calls in the same order. What works on a GPU does not (engine/device): nobody waits
+// for a GPU, so a call there returns what is launched, in an order of streams, and has to be looked at and aborted later.
 #pragma once
 #include <span>
 #include <string_view>
@@ -39,6 +40,9 @@ class Backend {
   virtual Status reducescatter(Comm&, const std::byte* in, std::byte* out, std::span<const size_t> counts, DType, ReduceOp,
                                const Scale&) = 0;
   virtual Status barrier(Comm&) = 0;
+
+  // The process set of this comm is gone: what was made for it is needed no more. All members call it at the same place.
+  virtual void set_removed(const Comm&) {}
 };
 
 }  // namespace hvd

@@ -2,12 +2,11 @@
 
 #include <cstring>
 
+#include "backends/contiguous.h"
 #include "collectives/collectives.h"
 
 namespace hvd {
 namespace {
-
-constexpr int kPackSlot = 6;  // of Scratch; algorithms use lower ones
 
 WorldShape shape_of(const Comm& c) {
   WorldShape w;
@@ -126,24 +125,6 @@ class HostBackend final : public Backend {
       if (!scale.identity()) hvd::scale(d, p.out, p.out, p.count, scale);
     }
     return {};
-  }
-
-  // Algorithms over links work in place on contiguous memory: a single tensor's output, or the fusion buffer.
-  static std::byte* pack(Comm& c, const Segments& s, DType d) {
-    const bool single = s.pieces.size() == 1 && s.pieces[0].in && s.pieces[0].out;
-    if (single) {
-      (void)copy(s.pieces[0].in, s.pieces[0].out, s.total * size_of(d));
-      return s.pieces[0].out;
-    }
-    std::byte* data = c.scratch->get(kPackSlot, s.total * size_of(d));
-    s.gather(0, s.total, size_of(d), data);
-    return data;
-  }
-
-  static void unpack(const Segments& s, DType d, std::byte* data, const Scale& scale) {
-    if (!scale.identity()) hvd::scale(d, data, data, s.total, scale);
-    const bool single = s.pieces.size() == 1 && s.pieces[0].out == data;
-    if (!single) s.scatter(0, s.total, size_of(d), data);
   }
 
   Overrides overrides_;

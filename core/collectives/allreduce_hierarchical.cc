@@ -25,16 +25,17 @@ constexpr size_t kSmallForTwo = 512 << 10;  // two hosts send each other all of 
 constexpr int kFewHosts = 8;  // so many connections at once are no burden, and the pairwise algorithm keeps them busy throughout
 
 // The hosts' values of a slice, of type `acc`, to the result, of type `d`.
-Status between_hosts(Comm& cross, std::byte* slice, DType acc, std::byte* result, DType d, size_t count, ReduceOp op) {
+Status between_hosts(Comm& cross, std::byte* slice, DType acc, std::byte* result, DType d, size_t count, ReduceOp op,
+                     const BetweenHosts& other) {
   const bool small = count * size_of(acc) <= (cross.size == 2 ? kSmallForTwo : kSmall);
   const bool halving = cross.size > kFewHosts && std::has_single_bit(static_cast<unsigned>(cross.size));
-  if (acc != d && cross.size > 1 && !small) {
+  if (!other && acc != d && cross.size > 1 && !small) {
     auto* sums = reinterpret_cast<float*>(slice);
     return halving ? allreduce_rabenseifner_sums(cross, sums, result, count, d, op)
                    : allreduce_pairwise_sums(cross, sums, result, count, d, op);
   }
   auto run = small ? allreduce_recursive_doubling : halving ? allreduce_rabenseifner : allreduce_pairwise;
-  HVD_RETURN_IF_ERROR(run(cross, slice, count, acc, op));
+  HVD_RETURN_IF_ERROR(other ? other(cross, slice, count, acc, op) : run(cross, slice, count, acc, op));
   if (acc != d) {
     narrow(d, result, reinterpret_cast<const float*>(slice), count);
   } else if (slice != result) {
@@ -45,7 +46,7 @@ Status between_hosts(Comm& cross, std::byte* slice, DType acc, std::byte* result
 
 }  // namespace
 
-Status allreduce_hierarchical(Comm& comm, std::byte* data, size_t count, DType d, ReduceOp op) {
+Status allreduce_hierarchical_by(const BetweenHosts& other, Comm& comm, std::byte* data, size_t count, DType d, ReduceOp op) {
   if (count == 0 || comm.size == 1) return {};
   if (!comm.local || comm.slices < 1 || comm.slices > comm.local->size || (!comm.cross && comm.local->rank < comm.slices)) {
     return Status(Code::internal, "hierarchical allreduce on a process set without the communicators for it");
@@ -67,10 +68,14 @@ Status allreduce_hierarchical(Comm& comm, std::byte* data, size_t count, DType d
     slice = sum;
   }
   std::byte* result = data + first * size_of(d);
-  if (own) HVD_RETURN_IF_ERROR(between_hosts(*comm.cross, slice, acc, result, d, mine, op));
+  if (own) HVD_RETURN_IF_ERROR(between_hosts(*comm.cross, slice, acc, result, d, mine, op, other));
   if (local.size == 1) return {};
   for (int i = 0; i < local.size; ++i) memory[i] *= size_of(d);
   return allgather_shm(local, result, data, parts);
+}
+
+Status allreduce_hierarchical(Comm& comm, std::byte* data, size_t count, DType d, ReduceOp op) {
+  return allreduce_hierarchical_by(nullptr, comm, data, count, d, op);
 }
 
 }  // namespace hvd

@@ -3,6 +3,7 @@
 // Shapes: counts are elements of dtype `d`. Every function is called by all members of the comm with matching arguments and returns
 // when this member's output is complete and its input may be reused. An error leaves the job unusable (the engine ends it).
 #pragma once
+#include <functional>
 #include <span>
 
 #include "collectives/comm.h"
@@ -28,6 +29,9 @@ Status allreduce_tree(Comm&, std::byte* data, size_t count, DType, ReduceOp);   
 Status allreduce_pairwise_sums(Comm&, float* sums, std::byte* result, size_t count, DType d, ReduceOp);
 Status allreduce_rabenseifner_sums(Comm&, float* sums, std::byte* result, size_t count, DType d, ReduceOp);
 Status allreduce_hierarchical(Comm&, std::byte* data, size_t count, DType, ReduceOp);
+// The same with another allreduce in place, in the same order, between the hosts; null: those over links.
+using BetweenHosts = std::function<Status(Comm& cross, std::byte* data, size_t count, DType, ReduceOp)>;
+Status allreduce_hierarchical_by(const BetweenHosts&, Comm&, std::byte* data, size_t count, DType, ReduceOp);
 
 // Adasum, on segments, each of which is a tensor; in or out of place; over links or in comm.node. Floats, a size that is a power of two.
 Status allreduce_adasum(Comm&, const Segments&, DType, const Scale&);

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <ratio>
+#include <type_traits>
 
 namespace hvd {
 namespace {
@@ -74,6 +76,23 @@ void Waiter::nap(Deadline deadline) {
   while (::read(bell_.fd(), &drained, sizeof drained) < 0 && errno == EINTR) {
   }
 }
+
+Status Waiter::rest(Clock::duration longest) {
+  polls_.clear();
+  polls_.push_back({bell_.fd(), POLLIN, 0});
+  extra_.clear();
+  if (hook_fds_) hook_fds_(extra_);
+  for (auto [fd, events] : extra_) polls_.push_back({fd, events, 0});
+  const timespec timeout{0, static_cast<long>(std::min<Clock::duration>(longest, std::chrono::milliseconds(100)).count())};
+  static_assert(std::is_same_v<Clock::period, std::nano>);
+  ::ppoll(polls_.data(), polls_.size(), &timeout, nullptr);
+  uint64_t drained;
+  while (::read(bell_.fd(), &drained, sizeof drained) < 0 && errno == EINTR) {
+  }
+  return run_hook();
+}
+
+Status Waiter::glance() { return abort_flag_ && abort_flag_->load(std::memory_order_relaxed) != 0 ? run_hook() : Status::Ok(); }
 
 Wait::~Wait() {
   // Armed but not asleep: the condition came true in time. Peers need not ring any more.

@@ -38,6 +38,11 @@ class Waiter {
   // Sleeps until the bell, the control plane or `deadline`, whichever comes first; does not run the hook.
   void nap(Deadline deadline);
 
+  // For what nobody rings for (transport/polled_wait.h): sleeps so long, or until the bell or the control plane, then runs the hook.
+  Status rest(Clock::duration longest);
+  // Runs the hook if the abort flag is up.
+  Status glance();
+
   // Called between spins (rarely) and after every sleep: pumps the control plane. An error ends the wait in progress and every
   // later one. Extra descriptors that the hook is interested in are added by `hook_fds` (fd, events) before each sleep.
   using Hook = std::function<Status()>;

@@ -140,7 +140,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::vector<Task> mine = tasks(rank);
   Observers observers;
   Notes notes;
-  Driver driver(o, &submissions, &observers, &notes);
+  const Surrender surrender;
+  Driver driver(o, &submissions, &observers, &notes, &surrender);
   for (int round = 0; round < 3; ++round) {
     for (Task& task : mine) {
       bool wake = false;

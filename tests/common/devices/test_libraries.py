@@ -75,6 +75,20 @@ def test_the_order_in_which_nccl_is_looked_for(nowhere, monkeypatch, tmp_path):
     assert wrong == Missing("HOROVOD_NCCL_LIBRARY is '/no/libnccl.so.2', and there is no such file")
 
 
+def test_nccl_warns_unless_somebody_says_otherwise(tmp_path):
+    conf, none = tmp_path / "nccl.conf", str(tmp_path / "none")
+    for text, environ, expected in (
+        ("", {}, "WARN"),
+        ("", {"NCCL_DEBUG": "INFO"}, "INFO"),
+        ("", {"NCCL_DEBUG": ""}, ""),
+        ("NCCL_IB_DISABLE=1\n# NCCL_DEBUG=INFO\n", {}, "WARN"),
+        ("NCCL_IB_DISABLE=1\nNCCL_DEBUG=INFO\n", {}, None),
+    ):
+        conf.write_text(text)
+        libraries.have_nccl_warn(environ, [none, str(conf)])
+        assert environ.get("NCCL_DEBUG") == expected, text
+
+
 def test_what_the_loader_knows(tmp_path):
     found = file(tmp_path / "libnccl.so.2")
     cache = tmp_path / "ld.so.cache"

@@ -1,0 +1,246 @@
+// Which of MPI's operations carry out a collective. MPI moves bytes; floats are added here, in THE order (collectives/reduce.h), because
+// libraries promise no order, and choose one by size and number of processes. What is the same in any order, sums of integers say, is
+// MPI's to reduce.
+//
+//   allreduce, integers       MPI_Iallreduce
+//   allreduce, small          MPI_Iallgather, and everybody adds everything
+//   allreduce, large          MPI_Ialltoallv of slices, each owner adds its slice, MPI_Iallgatherv
+//   several ranks on a host   inside the hosts shared memory, one of those between them (collectives/allreduce_hierarchical.cc)
+//
+// All goes in pieces: the memory that MPI uses is bounded, counts fit into MPI's ints, and an operation's deadline is one for a piece.
+#include "backends/mpi.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "backends/contiguous.h"
+#include "backends/mpi_calls.h"
+#include "collectives/collectives.h"
+#include "collectives/flow.h"
+
+namespace hvd {
+namespace {
+
+using mpi::Handle;
+
+constexpr size_t kSmall = 256 << 10;  // bytes that everybody receives from all, up to which few messages matter more than few bytes
+
+// Bytes of all parts of an operation on one rank: few, so that copies stay in the cache, and enough that parts are no small messages.
+size_t piece_of(size_t ranks) { return std::clamp<size_t>(ranks << 19, 2 << 20, 8 << 20); }
+
+class MpiBackend final : public Backend {
+ public:
+  MpiBackend(mpi::Session* session, std::vector<int> world, std::unique_ptr<Backend> host)
+      : session_(session), calls_(session, std::move(world)), host_(std::move(host)) {}
+  const char* name() const override { return "mpi"; }
+
+  std::string_view algorithm(const Comm& c, Collective collective, DType d, WireFormat wire, size_t bytes) const override {
+    if (ours(c) || wire != WireFormat::none || collective == Collective::adasum) return host_->algorithm(c, collective, d, wire, bytes);
+    return c.local && collective == Collective::allreduce ? "mpi_hierarchical" : "mpi";
+  }
+
+  Status allreduce(Comm& c, const Segments& s, DType d, ReduceOp op, const Scale& scale) override {
+    if (ours(c) || op == ReduceOp::adasum) return host_->allreduce(c, s, d, op, scale);
+    if (!c.local) return reduce(c, s, d, op, scale);
+    const BetweenHosts between = [this](Comm& cross, std::byte* data, size_t count, DType type, ReduceOp how) {
+      const Segments::Piece piece{data, data, count};
+      return reduce(cross, {{&piece, 1}, count}, type, how, {});
+    };
+    std::byte* data = pack(c, s, d);
+    HVD_RETURN_IF_ERROR(allreduce_hierarchical_by(between, c, data, s.total, d, op));
+    unpack(s, d, data, scale);
+    return {};
+  }
+
+  Status allreduce_compressed(Comm& c, const Segments& s, std::span<float* const> residuals, WireFormat format,
+                              const Scale& scale) override {
+    return host_->allreduce_compressed(c, s, residuals, format, scale);
+  }
+
+  bool may_be_guarded(const Comm&, size_t, DType) const override { return false; }  // the data would go over our own links
+
+  Status broadcast(Comm& c, std::byte* data, size_t bytes, int root) override {
+    if (ours(c)) return host_->broadcast(c, data, bytes, root);
+    return within(c, [&](Handle comm) -> Status {
+      const size_t most = piece_of(static_cast<size_t>(c.size));
+      for (size_t first = 0; first < bytes; first += most) {
+        const size_t n = std::min(most, bytes - first);
+        std::byte* piece = calls_.memory(MpiCalls::kSend, n);
+        if (c.rank == root) std::memcpy(piece, data + first, n);
+        HVD_RETURN_IF_ERROR(calls_.broadcast(c, comm, piece, n, root));
+        if (c.rank != root) std::memcpy(data + first, piece, n);
+      }
+      return {};
+    });
+  }
+
+  Status allgather(Comm& c, const std::byte* in, std::byte* out, std::span<const size_t> bytes) override {
+    if (ours(c)) return host_->allgather(c, in, out, bytes);
+    return within(c, [&](Handle comm) -> Status {
+      const size_t largest = *std::max_element(bytes.begin(), bytes.end()), block = piece_of(bytes.size()) / bytes.size();
+      for (size_t first = 0; first < largest; first += block) {
+        const size_t total = cut(bytes, first, block, &theirs_), mine = theirs_[static_cast<size_t>(c.rank)];
+        std::byte* send = calls_.memory(MpiCalls::kSend, mine);
+        std::byte* received = calls_.memory(MpiCalls::kReceive, total);
+        if (mine) std::memcpy(send, in + first, mine);
+        HVD_RETURN_IF_ERROR(calls_.allgather(c, comm, send, received, theirs_));
+        spread(received, theirs_, out, bytes, first);
+      }
+      return {};
+    });
+  }
+
+  Status alltoall(Comm& c, const std::byte* in, std::span<const size_t> send, std::byte* out, std::span<const size_t> receive) override {
+    if (ours(c)) return host_->alltoall(c, in, send, out, receive);
+    return within(c, [&](Handle comm) -> Status {
+      size_t largest = 0;
+      HVD_RETURN_IF_ERROR(largest_of_all(c, comm, *std::max_element(send.begin(), send.end()), &largest));
+      const size_t block = piece_of(send.size()) / send.size();
+      for (size_t first = 0; first < largest; first += block) {
+        const size_t going = cut(send, first, block, &mine_), coming = cut(receive, first, block, &theirs_);
+        std::byte* packed = calls_.memory(MpiCalls::kSend, going);
+        std::byte* received = calls_.memory(MpiCalls::kReceive, coming);
+        collect(in, send, first, mine_, packed);
+        HVD_RETURN_IF_ERROR(calls_.alltoall(c, comm, packed, mine_, received, theirs_));
+        spread(received, theirs_, out, receive, first);
+      }
+      return {};
+    });
+  }
+
+  Status reducescatter(Comm& c, const std::byte* in, std::byte* out, std::span<const size_t> counts, DType d, ReduceOp op,
+                       const Scale& scale) override {
+    if (ours(c)) return host_->reducescatter(c, in, out, counts, d, op, scale);
+    return within(c, [&](Handle comm) -> Status {
+      const size_t element = size_of(d), block = std::max<size_t>(piece_of(counts.size()) / counts.size() / element, 1) * element;
+      parts_.clear();
+      for (const size_t count : counts) parts_.push_back(count * element);
+      const size_t largest = *std::max_element(parts_.begin(), parts_.end());
+      for (size_t first = 0; first < largest; first += block) {
+        const size_t going = cut(parts_, first, block, &mine_), part = mine_[static_cast<size_t>(c.rank)];
+        std::byte* packed = calls_.memory(MpiCalls::kSend, going);
+        collect(in, parts_, first, mine_, packed);
+        theirs_.assign(counts.size(), part);
+        std::byte* received = calls_.memory(MpiCalls::kReceive, part * counts.size());
+        HVD_RETURN_IF_ERROR(calls_.alltoall(c, comm, packed, mine_, received, theirs_));
+        if (part) reduce_many(d, op, out + first, sources(received, part, counts.size()), part / element, scale);
+      }
+      return {};
+    });
+  }
+
+  Status barrier(Comm& c) override {
+    if (ours(c)) return host_->barrier(c);
+    return within(c, [&](Handle comm) { return calls_.barrier(c, comm); });
+  }
+
+  void set_removed(const Comm& c) override {
+    for (const Comm* comm : {&c, static_cast<const Comm*>(c.cross)}) {
+      if (comm && !ours(*comm)) session_->forget(calls_.members_of(*comm));
+    }
+  }
+
+ private:
+  // Is it for the host backend? Memory that ranks share is faster than any library.
+  static bool ours(const Comm& c) { return c.size == 1 || c.node; }
+
+  Status within(Comm& c, const std::function<Status(Handle)>& work) {
+    return session_->use([&]() -> Status {
+      Handle comm = 0;
+      HVD_RETURN_IF_ERROR(calls_.enter(c, &comm));
+      return work(comm);
+    });
+  }
+
+  Status reduce(Comm& c, const Segments& s, DType d, ReduceOp op, const Scale& scale) {
+    return within(c, [&](Handle comm) -> Status {
+      const size_t element = size_of(d), step = piece_of(static_cast<size_t>(c.size)) / element;
+      for (size_t first = 0; first < s.total; first += step) {
+        const size_t n = std::min(step, s.total - first);
+        std::byte* mine = calls_.memory(MpiCalls::kSend, n * element);
+        std::byte* result = calls_.memory(MpiCalls::kResult, n * element);
+        s.gather(first, n, element, mine);
+        HVD_RETURN_IF_ERROR(reduce_piece(c, comm, mine, result, n, d, op));
+        if (!scale.identity()) hvd::scale(d, result, result, n, scale);
+        s.scatter(first, n, element, result);
+      }
+      return {};
+    });
+  }
+
+  Status reduce_piece(Comm& c, Handle comm, const std::byte* mine, std::byte* result, size_t n, DType d, ReduceOp op) {
+    const size_t element = size_of(d), bytes = n * element, ranks = static_cast<size_t>(c.size);
+    if (const Handle type = session_->abi().type_of(d)) return calls_.allreduce(c, comm, mine, result, n, type, session_->abi().op_of(op));
+    if (bytes * ranks <= kSmall) {
+      std::byte* all = calls_.memory(MpiCalls::kReceive, bytes * ranks);
+      HVD_RETURN_IF_ERROR(calls_.allgather(c, comm, mine, all, bytes));
+      reduce_many(d, op, result, sources(all, bytes, ranks), n, {});
+      return {};
+    }
+    parts_.clear();
+    for (int i = 0; i < c.size; ++i) parts_.push_back((slice_at(n, c.size, i + 1) - slice_at(n, c.size, i)) * element);
+    const size_t part = parts_[static_cast<size_t>(c.rank)];
+    theirs_.assign(ranks, part);
+    std::byte* contributions = calls_.memory(MpiCalls::kReceive, part * ranks);
+    HVD_RETURN_IF_ERROR(calls_.alltoall(c, comm, mine, parts_, contributions, theirs_));
+    std::byte* sum = calls_.memory(MpiCalls::kMine, part);
+    reduce_many(d, op, sum, sources(contributions, part, ranks), part / element, {});
+    return calls_.allgather(c, comm, sum, result, parts_);
+  }
+
+  // How much some rank sends to another one at most; each knows only what it sends itself.
+  Status largest_of_all(Comm& c, Handle comm, size_t mine, size_t* out) {
+    const auto& abi = session_->abi();
+    auto* send = calls_.memory(MpiCalls::kSend, sizeof(int64_t));
+    auto* result = calls_.memory(MpiCalls::kResult, sizeof(int64_t));
+    const auto value = static_cast<int64_t>(mine);
+    std::memcpy(send, &value, sizeof value);
+    HVD_RETURN_IF_ERROR(calls_.allreduce(c, comm, send, result, 1, abi.int64, abi.max));
+    int64_t largest = 0;
+    std::memcpy(&largest, result, sizeof largest);
+    *out = static_cast<size_t>(largest);
+    return {};
+  }
+
+  // Of parts, as many bytes as a round from `first` on has of each. Returns their sum.
+  static size_t cut(std::span<const size_t> parts, size_t first, size_t block, std::vector<size_t>* out) {
+    out->clear();
+    for (const size_t bytes : parts) out->push_back(std::min(block, bytes - std::min(first, bytes)));
+    return std::accumulate(out->begin(), out->end(), size_t{0});
+  }
+
+  // Between a round's parts, which are consecutive in `packed`, and their places in all of them.
+  static void collect(const std::byte* all, std::span<const size_t> parts, size_t first, std::span<const size_t> round, std::byte* packed) {
+    for (size_t i = 0; i < parts.size(); all += parts[i++]) {
+      if (round[i]) std::memcpy(packed, all + first, round[i]);
+      packed += round[i];
+    }
+  }
+  static void spread(const std::byte* packed, std::span<const size_t> round, std::byte* all, std::span<const size_t> parts, size_t first) {
+    for (size_t i = 0; i < parts.size(); all += parts[i++]) {
+      if (round[i]) std::memcpy(all + first, packed, round[i]);
+      packed += round[i];
+    }
+  }
+
+  std::span<const std::byte* const> sources(const std::byte* first, size_t bytes, size_t ranks) {
+    sources_.clear();
+    for (size_t i = 0; i < ranks; ++i) sources_.push_back(first + i * bytes);
+    return sources_;
+  }
+
+  mpi::Session* session_;
+  MpiCalls calls_;
+  std::unique_ptr<Backend> host_;
+  std::vector<size_t> parts_, mine_, theirs_;
+  std::vector<const std::byte*> sources_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_mpi_backend(mpi::Session* session, std::vector<int> world, std::unique_ptr<Backend> host) {
+  return std::make_unique<MpiBackend>(session, std::move(world), std::move(host));
+}
+
+}  // namespace hvd

@@ -1,0 +1,139 @@
+#include "backends/mpi_calls.h"
+
+#include <mutex>
+#include <thread>
+
+#include "transport/polled_wait.h"
+
+namespace hvd {
+namespace {
+
+// How long what is under way may take to end when the program leaves: the others are there, and MPI stays usable.
+constexpr double kDrain = 2;
+
+// Counts and places in an int array, as the functions for parts of different sizes want them.
+struct Parts {
+  std::vector<int> counts, places;
+  void of(std::span<const size_t> bytes) {
+    counts.clear(), places.clear();
+    int place = 0;
+    for (const size_t b : bytes) {
+      counts.push_back(static_cast<int>(b));
+      places.push_back(place);
+      place += static_cast<int>(b);
+    }
+  }
+};
+
+}  // namespace
+
+// MPI reads the arrays too until an operation has ended.
+struct MpiCalls::Memory {
+  Scratch scratch;
+  Parts out, in;
+
+  // For as long as the process lives, where tools that look for leaks find it.
+  static void leave_behind(std::unique_ptr<Memory> memory) {
+    static auto* const mutex = new std::mutex;
+    static auto* const all = new std::vector<std::unique_ptr<Memory>>;
+    std::lock_guard lock(*mutex);
+    all->push_back(std::move(memory));
+  }
+};
+
+MpiCalls::MpiCalls(mpi::Session* session, std::vector<int> world)
+    : session_(session), world_(std::move(world)), memory_(std::make_unique<Memory>()) {}
+MpiCalls::~MpiCalls() = default;
+
+std::vector<int> MpiCalls::members_of(const Comm& comm) const {
+  std::vector<int> members;
+  for (const int rank : comm.global_ranks) members.push_back(world_[static_cast<size_t>(rank)]);
+  return members;
+}
+
+Status MpiCalls::enter(const Comm& comm, mpi::Handle* out) { return session_->communicator(members_of(comm), out); }
+
+std::byte* MpiCalls::memory(Slot slot, size_t bytes) { return memory_->scratch.get(slot, bytes); }
+
+Status MpiCalls::barrier(Comm& c, mpi::Handle comm) {
+  mpi::Handle request = 0;
+  const int begun = session_->library().ibarrier(comm, &request);
+  return finish(c, "MPI_Ibarrier", begun, request);
+}
+
+Status MpiCalls::broadcast(Comm& c, mpi::Handle comm, std::byte* data, size_t bytes, int root) {
+  mpi::Handle request = 0;
+  const int begun = session_->library().ibcast(data, static_cast<int>(bytes), session_->abi().byte, root, comm, &request);
+  return finish(c, "MPI_Ibcast", begun, request);
+}
+
+Status MpiCalls::allreduce(Comm& c, mpi::Handle comm, const std::byte* in, std::byte* out, size_t count, mpi::Handle type, mpi::Handle op) {
+  mpi::Handle request = 0;
+  const int begun = session_->library().iallreduce(in, out, static_cast<int>(count), type, op, comm, &request);
+  return finish(c, "MPI_Iallreduce", begun, request);
+}
+
+Status MpiCalls::allgather(Comm& c, mpi::Handle comm, const std::byte* in, std::byte* out, size_t bytes) {
+  mpi::Handle request = 0;
+  const int count = static_cast<int>(bytes);
+  const mpi::Handle byte = session_->abi().byte;
+  const int begun = session_->library().iallgather(in, count, byte, out, count, byte, comm, &request);
+  return finish(c, "MPI_Iallgather", begun, request);
+}
+
+Status MpiCalls::allgather(Comm& c, mpi::Handle comm, const std::byte* in, std::byte* out, std::span<const size_t> bytes) {
+  mpi::Handle request = 0;
+  const mpi::Handle byte = session_->abi().byte;
+  Parts& parts = memory_->in;
+  parts.of(bytes);
+  const int begun = session_->library().iallgatherv(in, parts.counts[static_cast<size_t>(c.rank)], byte, out, parts.counts.data(),
+                                                    parts.places.data(), byte, comm, &request);
+  return finish(c, "MPI_Iallgatherv", begun, request);
+}
+
+Status MpiCalls::alltoall(Comm& c, mpi::Handle comm, const std::byte* in, std::span<const size_t> send, std::byte* out,
+                          std::span<const size_t> receive) {
+  mpi::Handle request = 0;
+  const mpi::Handle byte = session_->abi().byte;
+  memory_->out.of(send);
+  memory_->in.of(receive);
+  const int begun = session_->library().ialltoallv(in, memory_->out.counts.data(), memory_->out.places.data(), byte, out,
+                                                   memory_->in.counts.data(), memory_->in.places.data(), byte, comm, &request);
+  return finish(c, "MPI_Ialltoallv", begun, request);
+}
+
+Status MpiCalls::finish(Comm& c, const char* what, int begun, mpi::Handle request) {
+  const mpi::Library& library = session_->library();
+  // What MPI cannot do is most likely a lost rank's doing, of which the control tree tells more in a moment.
+  if (begun != 0) return give_up({Code::peer_lost, library.error(begun, what)});
+  const std::function<std::string()> describe = [&] {
+    std::string text = std::string(what) + " of " + library.version + " with";
+    for (int i = 0; i < c.size; ++i) text += (i ? ", " : " ") + c.labels[static_cast<size_t>(i)];
+    return text;
+  };
+  PolledWait wait(*c.waiter, c.timeout, describe);
+  for (;;) {
+    int done = 0;
+    if (const int result = library.test(&request, &done, session_->abi().status_ignore); result != 0)
+      return give_up({Code::peer_lost, library.error(result, what)});
+    if (done) return {};
+    Status status = session_->usable();
+    if (status.ok()) status = wait.pause();
+    if (status.ok()) continue;
+    const Deadline deadline = Deadline::after(status.code() == Code::shutdown ? kDrain : 0);
+    while (!deadline.passed() && library.test(&request, &done, session_->abi().status_ignore) == 0) {
+      if (done) return {};
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    return give_up(std::move(status));
+  }
+}
+
+Status MpiCalls::give_up(Status why) {
+  Memory::leave_behind(std::move(memory_));
+  memory_ = std::make_unique<Memory>();
+  session_->spoil("an operation of an earlier job was left before its end (" + why.message() + ")");
+  return why;
+}
+
+}  // namespace hvd

@@ -1,0 +1,38 @@
+#include "mpi/clerk.h"
+
+#include <chrono>
+#include <utility>
+
+#include "base/float_mode.h"
+#include "base/thread.h"
+
+namespace hvd::mpi {
+
+Clerk::Clerk() : desk_(std::make_shared<Desk>()) {
+  thread_without_signals([desk = desk_] {
+    const DefaultFloatMode floats;  // threads begin with the mode of the one that starts them
+    std::unique_lock lock(desk->mutex);
+    for (;;) {
+      desk->changed.wait(lock, [&] { return static_cast<bool>(desk->work); });
+      const std::function<void()> work = std::exchange(desk->work, nullptr);
+      lock.unlock();
+      work();
+      lock.lock();
+      desk->busy = false;
+      desk->changed.notify_all();
+    }
+  }).detach();
+}
+
+bool Clerk::run(std::function<void()> work, double seconds) {
+  std::unique_lock lock(desk_->mutex);
+  desk_->work = std::move(work);
+  desk_->busy = true;
+  desk_->changed.notify_all();
+  const auto done = [&] { return !desk_->busy; };
+  if (seconds >= 0) return desk_->changed.wait_for(lock, std::chrono::duration<double>(seconds), done);
+  desk_->changed.wait(lock, done);
+  return true;
+}
+
+}  // namespace hvd::mpi

@@ -1,0 +1,56 @@
+// libmpi as a table of functions that is filled at run time: nothing here is linked with MPI or includes its header, so one build serves
+// machines without it and whatever MPI a site has. The arguments are those of the standard, with a Handle for every handle (see abi.h).
+#pragma once
+#include <string>
+
+#include "base/status.h"
+#include "mpi/abi.h"
+
+namespace hvd::mpi {
+
+using DeleteAttribute = int (*)(Handle comm, int key, void* value, void* extra);
+using CopyAttribute = int (*)(Handle comm, int key, void* extra, void* in, void* out, int* flag);
+
+struct Library {
+  int (*initialized)(int*) = nullptr;
+  int (*finalized)(int*) = nullptr;
+  int (*init_thread)(int* argc, char*** argv, int required, int* provided) = nullptr;
+  int (*finalize)() = nullptr;
+  int (*query_thread)(int*) = nullptr;
+  int (*get_library_version)(char*, int*) = nullptr;
+  int (*error_string)(int code, char*, int*) = nullptr;
+  int (*comm_rank)(Handle, int*) = nullptr;
+  int (*comm_size)(Handle, int*) = nullptr;
+  int (*comm_group)(Handle, Handle* group) = nullptr;
+  int (*comm_get_parent)(Handle*) = nullptr;
+  int (*comm_create_group)(Handle, Handle group, int tag, Handle* made) = nullptr;
+  int (*comm_free)(Handle*) = nullptr;
+  int (*comm_set_errhandler)(Handle, Handle) = nullptr;
+  int (*comm_create_keyval)(CopyAttribute, DeleteAttribute, int* key, void* extra) = nullptr;
+  int (*comm_set_attr)(Handle, int key, void* value) = nullptr;
+  int (*group_incl)(Handle, int count, const int* ranks, Handle* made) = nullptr;
+  int (*group_free)(Handle*) = nullptr;
+  int (*test)(Handle* request, int* done, void* status) = nullptr;
+  int (*ibarrier)(Handle, Handle* request) = nullptr;
+  int (*ibcast)(void*, int count, Handle type, int root, Handle, Handle* request) = nullptr;
+  int (*iallreduce)(const void*, void*, int count, Handle type, Handle op, Handle, Handle* request) = nullptr;
+  int (*iallgather)(const void*, int count, Handle type, void*, int count_of_each, Handle, Handle, Handle* request) = nullptr;
+  int (*iallgatherv)(const void*, int count, Handle type, void*, const int* counts, const int* places, Handle, Handle,
+                     Handle* request) = nullptr;
+  int (*ialltoallv)(const void*, const int* counts, const int* places, Handle type, void*, const int* their_counts, const int* their_places,
+                    Handle, Handle, Handle* request) = nullptr;
+
+  Abi abi;
+  std::string path;     // of the file
+  std::string version;  // what it says of itself, short
+  bool open_mpi = false;  // of_open_mpi(version)
+
+  // What a call's result says, "" for success (0). `what` is the function.
+  std::string error(int result, const char* what) const;
+};
+
+// Loads the library in this file, or gives the one that the process has loaded from it. It is never closed: it has threads and handlers of
+// its own. invalid_argument: it cannot be loaded, is no MPI, or of a kind that is not known; names the file.
+Status load(const std::string& path, const Library** out);
+
+}  // namespace hvd::mpi

@@ -1,0 +1,182 @@
+#include "mpi/session.h"
+
+#include <unistd.h>
+
+#include <memory>
+
+namespace hvd::mpi {
+namespace {
+
+constexpr int kTag = 0x4856;  // of the creation of communicators
+
+std::atomic<Session*> the_session{nullptr};
+
+Status refuse(std::string why) { return {Code::invalid_argument, std::move(why)}; }
+
+}  // namespace
+
+Session* Session::current() {
+  Session* session = the_session.load(std::memory_order_acquire);
+  return session && session->pid_ == ::getpid() ? session : nullptr;
+}
+
+Status Session::open(const Wish& wish, Session** out) {
+  if (Session* session = current()) {
+    *out = session;
+    return session->usable();
+  }
+  const Library* library = nullptr;
+  HVD_RETURN_IF_ERROR(load(wish.library, &library));
+  int begun = 0, ended = 0;
+  if (library->initialized(&begun) != 0 || library->finalized(&ended) != 0)
+    return refuse(library->path + " does not say whether MPI has begun");
+  if (ended) return refuse("the program has called MPI_Finalize, after which MPI cannot be begun again; call hvd.init() before");
+  if (!begun && !fits(wish.launcher, library->open_mpi))
+    return refuse(wish.launcher + " has started this process, but the library is " + library->version +
+                  ": the launcher is of another MPI than the library; start the job with the mpirun of " + library->version +
+                  ", or give the launcher's library");
+  // Never freed: threads may be inside when the process ends, and MPI_Finalize calls it.
+  auto* session = new Session;
+  session->library_ = library;
+  session->pid_ = ::getpid();
+  Status status = begun ? session->join() : session->begin(wish);
+  if (status.ok()) status = session->look_around();
+  // What has begun stays begun, so that a second attempt gets the same answer.
+  if (!status.ok()) session->spoil(status.message());
+  if (begun == 0 || status.ok()) the_session.store(session, std::memory_order_release);
+  *out = session;
+  return status;
+}
+
+Status Session::begin(const Wish& wish) {
+  struct Result {
+    int code = 0, level = 0;
+  };
+  auto result = std::make_shared<Result>();
+  const int wanted = abi().levels[static_cast<int>(wish.one_thread ? Threads::funneled : Threads::multiple)];
+  const bool ended = clerk_.run([result, wanted, library = library_] {
+    result->code = library->init_thread(nullptr, nullptr, wanted, &result->level);
+  }, wish.patience);
+  if (!ended) {
+    char seconds[32];
+    snprintf(seconds, sizeof seconds, "%g", wish.patience);
+    return Status(Code::timeout, "MPI_Init of " + library_->version + " (" + library_->path + ") has not returned within " + seconds +
+                                     " s; it waits for all processes of the job, so perhaps one has not called hvd.init(), has another "
+                                     "HOROVOD_CPU_OPERATIONS, or was started by another MPI than this library is of");
+  }
+  if (const std::string said = library_->error(result->code, "MPI_Init_thread"); !said.empty()) return refuse(said);
+  ours_ = true;
+  level_ = level_of(abi(), result->level);
+  if (const std::string said = library_->error(library_->comm_set_errhandler(abi().world, abi().errors_return), "MPI_Comm_set_errhandler");
+      !said.empty())
+    return refuse(said);
+  return {};
+}
+
+Status Session::join() {
+  int level = 0;
+  if (const std::string said = library_->error(library_->query_thread(&level), "MPI_Query_thread"); !said.empty()) return refuse(said);
+  level_ = level_of(abi(), level);
+  if (level_ >= Threads::serialized) return {};
+  return refuse("the program has begun MPI with " + std::string(name_of(level_)) +
+                ", but the engine calls it from other threads than the program's; accepted are MPI_THREAD_MULTIPLE and, where the program "
+                "calls MPI only while no operation of Horovod's is under way, MPI_THREAD_SERIALIZED (mpi4py: mpi4py.rc.thread_level = "
+                "'multiple', its default, before `from mpi4py import MPI`); or leave it to hvd.init() to begin MPI");
+}
+
+Status Session::look_around() {
+  Handle parent = 0;
+  for (const auto& [result, what] : {std::pair(library_->comm_rank(abi().world, &rank_), "MPI_Comm_rank"),
+                                     std::pair(library_->comm_size(abi().world, &size_), "MPI_Comm_size"),
+                                     std::pair(library_->comm_get_parent(&parent), "MPI_Comm_get_parent")}) {
+    if (const std::string said = library_->error(result, what); !said.empty()) return refuse(said);
+  }
+  if (parent != abi().comm_null)
+    return refuse("this process was started by MPI_Comm_spawn, and a job cannot consist of such; start all processes with mpirun");
+  return watch_finalize();
+}
+
+// MPI_Finalize begins with freeing MPI_COMM_SELF, and so with its attributes.
+Status Session::watch_finalize() {
+  int key = 0;
+  const CopyAttribute never = [](Handle, int, void*, void*, void*, int* flag) { return *flag = 0; };
+  const int made = library_->comm_create_keyval(never, &Session::finalizing, &key, this);
+  if (const std::string said = library_->error(made, "MPI_Comm_create_keyval"); !said.empty()) return refuse(said);
+  const std::string said = library_->error(library_->comm_set_attr(abi().self, key, this), "MPI_Comm_set_attr");
+  return said.empty() ? Status() : refuse(said);
+}
+
+int Session::finalizing(Handle, int, void*, void* extra) {
+  auto* session = static_cast<Session*>(extra);
+  session->over_.store(true, std::memory_order_seq_cst);
+  std::lock_guard wait(session->using_);  // what is under way sees the flag
+  return 0;
+}
+
+Status Session::use(const std::function<Status()>& work) {
+  std::lock_guard lock(using_);
+  HVD_RETURN_IF_ERROR(usable());
+  if (level_ >= Threads::serialized) return work();
+  Status status;
+  clerk_.run([&] { status = work(); });
+  return status;
+}
+
+Status Session::usable() const {
+  if (over_.load(std::memory_order_seq_cst))
+    return Status(Code::internal, "the program has called MPI_Finalize, and MPI carries this job; call hvd.shutdown() before it");
+  if (spoilt_.load(std::memory_order_acquire)) return Status(Code::internal, "MPI cannot be used in this process any more: " + why_spoilt_);
+  return {};
+}
+
+void Session::spoil(const std::string& why) {
+  if (spoilt_.load(std::memory_order_acquire)) return;
+  why_spoilt_ = why;
+  spoilt_.store(true, std::memory_order_release);
+}
+
+Status Session::communicator(const std::vector<int>& ranks, Handle* out) {
+  if (const auto known = communicators_.find(ranks); known != communicators_.end()) {
+    *out = known->second;
+    return {};
+  }
+  const Library& l = *library_;
+  Handle all = 0, some = 0, made = 0;
+  int result = 0;
+  const char* what = "";
+  const auto call = [&](int code, const char* name) {
+    result = code;
+    what = name;
+    return code == 0;
+  };
+  if (call(l.comm_group(abi().world, &all), "MPI_Comm_group") &&
+      call(l.group_incl(all, static_cast<int>(ranks.size()), ranks.data(), &some), "MPI_Group_incl") &&
+      // Only its members make it, and all of MPI_COMM_WORLD need not be in the job: not MPI_Comm_split.
+      call(l.comm_create_group(abi().world, some, kTag, &made), "MPI_Comm_create_group") &&
+      call(l.comm_set_errhandler(made, abi().errors_return), "MPI_Comm_set_errhandler")) {
+    communicators_[ranks] = *out = made;
+  }
+  if (some) (void)l.group_free(&some);
+  if (all) (void)l.group_free(&all);
+  return result == 0 ? Status() : Status(Code::peer_lost, l.error(result, what));
+}
+
+void Session::forget(const std::vector<int>& ranks) {
+  (void)use([&] {
+    const auto known = communicators_.find(ranks);
+    if (known == communicators_.end()) return Status();
+    (void)library_->comm_free(&known->second);
+    communicators_.erase(known);
+    return Status();
+  });
+}
+
+void Session::finish() {
+  if (!ours_ || !usable().ok()) return;
+  clerk_.run([this] {
+    int ended = 0;
+    if (library_->finalized(&ended) == 0 && !ended) (void)library_->finalize();
+  });
+}
+
+}  // namespace hvd::mpi

@@ -1,0 +1,46 @@
+#include "transport/polled_wait.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdio>
+
+namespace hvd {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+constexpr int kClockEvery = 64;  // looks between two at the clock
+// With a core for each rank it looks on without a pause for so long. It does not yield: where others want the core after all, that gives
+// them whole slices, while who rests is woken before its turn.
+constexpr auto kNoRest = milliseconds(1);
+// Where ranks outnumber cores, the one that is waited for may need this very core.
+constexpr auto kNoRestShared = microseconds(200);
+constexpr int kPart = 20;  // a rest is this part of the wait so far, within these bounds
+constexpr auto kLeastRest = microseconds(20), kMostRest = microseconds(500);
+
+}  // namespace
+
+Status PolledWait::pause() {
+  const int round = rounds_++;
+  const SpinPolicy& policy = waiter_.policy();
+  if (round == 0) begin_ = Clock::now();
+  if (policy.spins > 0 && round % kClockEvery != kClockEvery - 1) return {};
+  HVD_RETURN_IF_ERROR(waiter_.glance());
+  const auto present = Clock::now();
+  const auto waited = present - begin_;
+  if (waited > std::chrono::duration<double>(timeout_)) {
+    char seconds[32];
+    snprintf(seconds, sizeof seconds, "%g", timeout_);
+    return Status(Code::timeout, "no progress for " + std::string(seconds) + " s while waiting for " + what_());
+  }
+  if (policy.spins > 0 && waited < kNoRest) return {};
+  if (policy.spins == 0 && waited < kNoRestShared) {
+    ::sched_yield();
+    return {};
+  }
+  return waiter_.rest(std::clamp<Clock::duration>(waited / kPart, kLeastRest, kMostRest));
+}
+
+}  // namespace hvd

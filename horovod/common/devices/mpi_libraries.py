@@ -1,0 +1,113 @@
+"""Where a site's MPI is. Found at run time and loaded by the engine, so that one wheel serves all of them.
+
+Two MPI libraries in a process are two jobs, so the first rule is to take what the process has already; the second, to
+take what belongs to the launcher that started it, whose folder it lies beside.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from horovod.common.devices.libraries import LOADED, Library, Missing, of_system
+
+VARIABLE: Final = "HOROVOD_MPI_LIBRARY"
+
+OPEN_MPI: Final = ("libmpi.so.40", "libmpi_ibm.so.40")
+MPICH: Final = ("libmpi.so.12", "libmpich.so.12", "libmpi_cray.so.12")
+STANDARD: Final = ("libmpi_abi.so.1", "libmpi_abi.so.0")
+
+_MAPPED = re.compile(r"(/\S*/lib(?:mpi|mpich|mpi_abi|mpi_cray|mpi_ibm)\.so[.\d]*)$", re.MULTILINE)
+# Programs of launchers that are the ancestors of their processes.
+_LAUNCHERS = re.compile(r"mpirun|mpiexec|orterun|orted|prterun|prted|prte|hydra_pmi_proxy|hydra_bstrap_proxy|pmi_proxy")
+_DEPTH = 16
+
+
+def find(environ: Mapping[str, str], launcher: str = "") -> Library | Missing:
+    """The MPI library for a process of this environment: that of HOROVOD_MPI_LIBRARY; else the one that the process has
+    loaded already (mpi4py has, say); else the one beside the launcher's programs; else the system's; else the one
+    beside Python. Of the families that are the launcher's, if that is known (``Place.launcher``). Loads nothing.
+
+    Raises ValueError naming the files where the process has two, or another one than the variable says.
+    """
+    given = environ.get(VARIABLE, "").strip()
+    mapped = loaded()
+    if len(mapped) > 1:
+        raise ValueError(
+            f"this process has two MPI libraries, {mapped[0]} and {mapped[1]}; accepted is one, and a program that "
+            f"uses MPI itself (by mpi4py, say) has to load the one that {VARIABLE} names"
+        )
+    if given:
+        path = given if os.path.isfile(given) else "" if "/" in given else of_system(given, environ)
+        if not path:
+            return Missing(f"{VARIABLE} is {given!r}, and there is no such file")
+        if mapped and not os.path.samefile(mapped[0], path):
+            raise ValueError(f"{VARIABLE} is {given!r}, but this process has loaded another MPI already, {mapped[0]}")
+        return Library(path, VARIABLE)
+    if mapped:
+        return Library(mapped[0], LOADED)
+    names = wanted(environ, launcher)
+    for library in _places(environ, names):
+        return library
+    return Missing(
+        f"there is none of {', '.join(names)}: neither beside {launcher or 'a launcher of MPI'}, nor where "
+        f"LD_LIBRARY_PATH or the system's loader looks, nor in {os.path.join(sys.prefix, 'lib')}; give its path as "
+        f"{VARIABLE}"
+    )
+
+
+def maker(launcher: str) -> str:
+    """Whose a launcher is (``Place.launcher``): "Open MPI", "MPICH", or "" for one that starts processes of both."""
+    return {"Open MPI": "Open MPI", "jsrun": "Open MPI", "MPICH": "MPICH"}.get(launcher, "")
+
+
+def wanted(environ: Mapping[str, str], launcher: str) -> tuple[str, ...]:
+    """Names of libraries that understand this launcher, the likely ones first. Pure."""
+    if maker(launcher) == "Open MPI":
+        return (*OPEN_MPI, *STANDARD)
+    if maker(launcher) == "MPICH":
+        return (*MPICH, *STANDARD)
+    if "PMIX_NAMESPACE" in environ:  # Slurm's
+        return (*OPEN_MPI, *MPICH, *STANDARD)
+    return (*MPICH, *OPEN_MPI, *STANDARD)
+
+
+def loaded(pid: int | None = None) -> list[str]:
+    """Files of MPI libraries that a process has mapped; none when that cannot be seen."""
+    try:
+        with open(f"/proc/{os.getpid() if pid is None else pid}/maps") as file:
+            found = _MAPPED.findall(file.read())
+    except OSError:
+        return []
+    return list(dict.fromkeys(found))
+
+
+def _places(environ: Mapping[str, str], names: tuple[str, ...]) -> Iterator[Library]:
+    for folder in _beside_launcher():
+        for name in names:
+            if (folder / name).is_file():
+                yield Library(str(folder / name), "beside the launcher")
+    for name in names:
+        if path := of_system(name, environ):
+            yield Library(path, "the system")
+    beside_python = Path(sys.prefix, "lib")
+    for name in names:
+        if (beside_python / name).is_file():
+            yield Library(str(beside_python / name), "beside Python")
+
+
+def _beside_launcher() -> Iterator[Path]:
+    """Folders of libraries beside the programs of launchers among this process's ancestors, the nearest first."""
+    pid = os.getpid()
+    for _ in range(_DEPTH):
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                pid = int(file.read().rpartition(")")[2].split()[1])
+            program = Path(os.readlink(f"/proc/{pid}/exe"))
+        except (OSError, ValueError, IndexError):  # the top, or another user's
+            return
+        if _LAUNCHERS.match(program.name):
+            for folder in ("lib", "lib64"):
+                yield program.parent.parent / folder

@@ -1,0 +1,112 @@
+"""MPI as what carries the job: ``HOROVOD_CPU_OPERATIONS=mpi``.
+
+MPI is begun before the ranks meet: where a process manager is spoken to by PMI-1, MPI is to be the one who says init
+and finalize to it (``handover.pmi``). It is ended when the process ends, because it cannot be begun again, and only if
+it was begun here.
+"""
+
+import atexit
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from horovod.common.contract.log import make_sink
+from horovod.common.contract.settings import LOG_LEVELS, Settings
+from horovod.common.contract.worker_env import WorkerEnv
+from horovod.common.devices import mpi_libraries
+from horovod.common.devices.libraries import Missing
+
+if TYPE_CHECKING:
+    from horovod._core import MpiInfo
+
+OPERATIONS = "HOROVOD_CPU_OPERATIONS"
+_THREADS = "HOROVOD_MPI_THREADS_DISABLE"
+
+_begun: list["MpiInfo"] = []
+_failed: list[str] = []
+
+
+def wanted(settings: Settings) -> bool:
+    """Is MPI to carry what ranks say to each other?"""
+    return settings.text(OPERATIONS) == "mpi"
+
+
+def begin(env: WorkerEnv, settings: Settings) -> None:
+    """Begins MPI, or joins what the program has begun, where it is to carry this job of several processes.
+
+    Raises ValueError: no MPI has started the job, there is no library or there are two, the library does not fit the
+    launcher, its thread level is too low, or not all processes come.
+    """
+    if not wanted(settings):
+        return
+    place = env.place
+    if place is None:
+        raise ValueError(
+            f"{OPERATIONS} is 'mpi', but no launcher of MPI has started this job of {env.size} processes; accepted is "
+            "gloo here, or start it with mpirun, mpiexec, srun, or `horovodrun --mpi`"
+        )
+    from horovod import _core
+
+    first = not _begun
+    if first:
+        library = mpi_libraries.find(os.environ, place.launcher)
+        if isinstance(library, Missing):
+            raise ValueError(f"{OPERATIONS} is 'mpi', but no MPI library is found: {library.reason}")
+        one_thread = settings.flag(_THREADS)
+        try:
+            info = _core.mpi_start(
+                library.path, mpi_libraries.maker(place.launcher), one_thread, settings.number("HOROVOD_START_TIMEOUT")
+            )
+        except ValueError as error:
+            raise ValueError(f"{OPERATIONS} is 'mpi': {error} (library: {library.path}, {library.source})") from None
+        _begun.append(info)
+        atexit.register(_finish, os.getpid())
+        text = f"MPI carries the job: {info.version} ({info.path}, {library.source}), {info.level}"
+        if LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL")) <= LOG_LEVELS.index("info"):
+            make_sink(env.rank, settings.flag("HOROVOD_LOG_HIDE_TIME"))(LOG_LEVELS.index("info"), text)
+    else:
+        try:  # it may have been ended, or left in a state in which it cannot be used
+            info = _core.mpi_start(_begun[0].path, "", False, 0.0)
+        except Exception as error:
+            raise ValueError(f"{OPERATIONS} is 'mpi': {error}") from None
+    if (info.rank, info.size) != (place.rank, place.size):
+        raise ValueError(
+            f"{place.launcher} has started this process as rank {place.rank} of {place.size}, but to {info.version} "
+            f"({info.path}) it is rank {info.rank} of {info.size}: the launcher is of another MPI than the library; "
+            f"start the job with the mpirun of {info.version}, or give the launcher's library as "
+            f"{mpi_libraries.VARIABLE}"
+        )
+
+
+def ranks(settings: Settings, world_ranks: Sequence[int]) -> list[int]:
+    """Ranks in MPI_COMM_WORLD by rank of the job; empty where MPI does not carry it. Raises ValueError where the other
+    ranks want it and this one has not begun it."""
+    if not wanted(settings) or len(world_ranks) == 1:
+        return []
+    if settings.flag("HOROVOD_ENCRYPT_DATA"):
+        raise ValueError(
+            f"HOROVOD_ENCRYPT_DATA is 1, but {OPERATIONS} is 'mpi', and MPI does not encrypt; accepted is one"
+        )
+    if not _begun:
+        raise ValueError(f"{OPERATIONS} is 'mpi' on rank 0 of the job, but not on this rank; give all the same")
+    return list(world_ranks)
+
+
+def info() -> "MpiInfo | None":
+    """Of the MPI that was begun in this process."""
+    return _begun[0] if _begun else None
+
+
+def lost(why: str) -> None:
+    """A job has ended because a rank is gone, who would be waited for in MPI_Finalize."""
+    _failed.append(why)
+
+
+def _finish(pid: int) -> None:
+    # After an exception the launcher has to see a process that has not ended MPI: it then ends the others.
+    if os.getpid() != pid or _failed or hasattr(sys, "last_type"):
+        return
+    from horovod import _core
+
+    _core.mpi_finish()

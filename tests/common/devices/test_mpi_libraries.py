@@ -1,0 +1,95 @@
+"""Where an MPI library is looked for, and what is said of none and of two."""
+
+import os
+import shutil
+
+import pytest
+
+from horovod.common.devices import mpi_libraries
+from horovod.common.devices.libraries import Library, Missing
+
+
+@pytest.fixture(autouse=True)
+def nothing_here(monkeypatch, tmp_path):
+    """Neither a library in this process nor one of this machine."""
+    monkeypatch.setattr(mpi_libraries, "loaded", list)
+    monkeypatch.setattr(mpi_libraries, "_beside_launcher", lambda: iter(()))
+    monkeypatch.setattr("horovod.common.devices.libraries.CACHE", str(tmp_path / "none"))
+    monkeypatch.setattr("horovod.common.devices.libraries._SYSTEM", ())
+    monkeypatch.setattr(mpi_libraries.sys, "prefix", str(tmp_path / "prefix"))
+
+
+def make(folder, *names):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / name).write_text("")
+    return folder
+
+
+def test_none():
+    found = mpi_libraries.find({}, "Open MPI")
+    assert isinstance(found, Missing)
+    assert "libmpi.so.40" in found.reason
+    assert "HOROVOD_MPI_LIBRARY" in found.reason
+    assert "libmpi.so.12" not in found.reason, "that is no library for this launcher"
+
+
+def test_the_variable_first(tmp_path):
+    make(tmp_path / "lib", "libmpi.so.12")
+    path = str(make(tmp_path / "given", "libmpi.so") / "libmpi.so")
+    environ = {"HOROVOD_MPI_LIBRARY": path, "LD_LIBRARY_PATH": str(tmp_path / "lib")}
+    assert mpi_libraries.find(environ, "MPICH") == Library(path, "HOROVOD_MPI_LIBRARY")
+    environ["HOROVOD_MPI_LIBRARY"] = "libmpi.so.12"
+    assert mpi_libraries.find(environ, "MPICH").path == str(tmp_path / "lib/libmpi.so.12")
+    environ["HOROVOD_MPI_LIBRARY"] = "/nowhere/libmpi.so"
+    assert "/nowhere/libmpi.so" in mpi_libraries.find(environ, "MPICH").reason
+
+
+def test_the_one_in_the_process_before_those_that_are_found(tmp_path, monkeypatch):
+    path = str(make(tmp_path / "mine", "libmpi.so.40") / "libmpi.so.40")
+    monkeypatch.setattr(mpi_libraries, "loaded", lambda: [path])
+    environ = {"LD_LIBRARY_PATH": str(make(tmp_path / "lib", "libmpi.so.40"))}
+    assert mpi_libraries.find(environ, "Open MPI") == Library(path, "loaded already")
+    other = str(tmp_path / "lib/libmpi.so.40")
+    with pytest.raises(ValueError, match=r"has loaded another MPI already, .*mine"):
+        mpi_libraries.find({"HOROVOD_MPI_LIBRARY": other}, "Open MPI")
+    monkeypatch.setattr(mpi_libraries, "loaded", lambda: [path, other])
+    with pytest.raises(ValueError, match=r"two MPI libraries, .*mine.* and .*lib"):
+        mpi_libraries.find({}, "Open MPI")
+
+
+def test_beside_the_launcher_then_the_system_then_python(tmp_path, monkeypatch):
+    beside, system = make(tmp_path / "mpi/lib", "libmpi.so.12"), make(tmp_path / "lib", "libmpi.so.12")
+    make(tmp_path / "prefix/lib", "libmpi_abi.so.1")
+    environ = {"LD_LIBRARY_PATH": str(system)}
+    monkeypatch.setattr(mpi_libraries, "_beside_launcher", lambda: iter([beside]))
+    assert mpi_libraries.find(environ, "MPICH") == Library(f"{beside}/libmpi.so.12", "beside the launcher")
+    shutil.rmtree(beside)
+    assert mpi_libraries.find(environ, "MPICH") == Library(f"{system}/libmpi.so.12", "the system")
+    # It is no library for Open MPI's launcher.
+    assert mpi_libraries.find(environ, "Open MPI") == Library(
+        str(tmp_path / "prefix/lib/libmpi_abi.so.1"), "beside Python"
+    )
+
+
+def test_which_families_understand_a_launcher():
+    assert mpi_libraries.wanted({}, "jsrun")[0] == "libmpi.so.40"
+    assert mpi_libraries.wanted({}, "MPICH")[0] == "libmpi.so.12"
+    assert "libmpi.so.40" not in mpi_libraries.wanted({}, "MPICH")
+    assert mpi_libraries.wanted({"PMIX_NAMESPACE": "x"}, "srun")[0] == "libmpi.so.40"
+    assert mpi_libraries.wanted({}, "srun")[0] == "libmpi.so.12"
+
+
+def test_what_a_process_has_mapped(tmp_path):
+    assert mpi_libraries._MAPPED.findall(
+        "7f00-7f01 r-xp 0 08:01 5 /opt/mpich/lib/libmpi.so.12.5.3\n"
+        "7f02-7f03 r-xp 0 08:01 6 /opt/mpich/lib/libmpi_abi.so.1\n"
+        "7f04-7f05 r-xp 0 08:01 7 /opt/lib/libmpi_cxx.so.40\n"
+        "7f06-7f07 r-xp 0 08:01 8 /opt/lib/libmpifort.so.12\n"
+    ) == ["/opt/mpich/lib/libmpi.so.12.5.3", "/opt/mpich/lib/libmpi_abi.so.1"]
+
+
+def test_launchers_are_known_by_their_programs():
+    for name in ("mpirun", "prterun", "prted", "hydra_pmi_proxy", "mpiexec.hydra"):
+        assert mpi_libraries._LAUNCHERS.match(name)
+    assert not mpi_libraries._LAUNCHERS.match(os.path.basename("/usr/bin/python3"))

@@ -1,0 +1,246 @@
+"""What the jobs of test_mpi_carrier.py run: collectives on all dtypes, told as digests that two jobs can compare.
+
+`python carried.py FILE [WHAT]`: rank r writes its digests to FILE.r as JSON. WHAT, one or several of these, separated
+by commas:
+    print       rank r prints one digest of all, in place of FILE.r
+    hosts:N     ranks believe to be on hosts of N ranks each
+    short       one size of tensors only
+    again       all of it a second time, after shutdown and init
+    half        a second job of the even ranks alone
+    mpi4py      uses MPI by mpi4py before, between and after; `level:NAME` with this thread level
+    early       calls MPI_Finalize before shutdown
+    late        calls it after shutdown; init then has to refuse
+    kill:R      rank R dies by SIGKILL while the others are in a collective with it
+    raise:R     rank R raises ValueError while the others wait for it
+    stop:R      rank R is stopped while the others are in a collective with it
+    leave       shutdown while operations are under way, and init, several times
+    sets        process sets, one of them removed and another one added
+"""
+
+import contextlib
+import ctypes
+import hashlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import horovod.numpy as hvd
+
+DTYPES = ["uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64", "bool", "bfloat16"]
+SIZES = [1, 1000, 300_001]
+FLOATS = {"float16", "float32", "float64", "bfloat16"}
+
+
+def values(name, count, seed):
+    """The same for a rank in every run."""
+    random = np.random.default_rng(seed)
+    if name == "bool":
+        return random.integers(0, 2, count).astype(bool)
+    if name in FLOATS:
+        dtype = ml_dtypes.bfloat16 if name == "bfloat16" else np.dtype(name)
+        return random.standard_normal(count).astype(dtype)
+    return random.integers(np.iinfo(name).min // 4, np.iinfo(name).max // 4, count).astype(name)
+
+
+def digest(array):
+    array = np.ascontiguousarray(array)
+    return f"{array.dtype} {array.shape} {hashlib.sha256(array.tobytes()).hexdigest()[:16]}"
+
+
+class Told:
+    def __init__(self):
+        self.made = {}
+
+    def add(self, name, result):
+        assert name not in self.made, name
+        self.made[name] = digest(result)
+
+
+def collectives(told, prefix, sizes, process_set=hvd.global_process_set):
+    ops = {"sum": hvd.Sum, "min": hvd.Min, "max": hvd.Max, "product": hvd.Product}
+    n, me = process_set.size(), process_set.rank()
+    for dtype in DTYPES:
+        for size in sizes:
+            mine = values(dtype, size, 100 * hvd.rank() + size % 97)
+            at = f"{prefix}{dtype} {size}"
+            for op in ops if size < 10_000 else ["sum"]:
+                told.add(
+                    f"allreduce {op} {at}", hvd.allreduce(mine, op=ops[op], name=f"r{op}{at}", process_set=process_set)
+                )
+            if dtype != "bool":
+                told.add(f"average {at}", hvd.allreduce(mine, op=hvd.Average, name=f"a{at}", process_set=process_set))
+            # Ranks have different numbers of rows, some none.
+            rows = values(dtype, 3 * (size * me), 7 + me).reshape(-1, 3)
+            told.add(f"allgather {at}", hvd.allgather(rows, name=f"g{at}", process_set=process_set))
+            root = process_set.ranks[-1]
+            told.add(f"broadcast {at}", hvd.broadcast(mine, root, name=f"b{at}", process_set=process_set))
+            splits = [(me + i) % 3 * (size // 3 + 1) for i in range(n)]
+            sent = values(dtype, sum(splits), 11 + me)
+            received, got = hvd.alltoall(sent, splits, name=f"t{at}", process_set=process_set)
+            told.add(f"alltoall {at}", received)
+            told.add(f"splits {at}", got)
+            if dtype == "bool":
+                continue
+            many = values(dtype, 2 * size, 13 * me + 1).reshape(-1, 2)
+            told.add(f"reducescatter {at}", hvd.reducescatter(many, op=hvd.Sum, name=f"s{at}", process_set=process_set))
+    grouped = [values("float32", count, hvd.rank() + count) for count in (5, 70_000, 1)]
+    for i, result in enumerate(
+        hvd.grouped_allreduce(grouped, op=hvd.Average, name=f"{prefix}group", process_set=process_set)
+    ):
+        told.add(f"{prefix}grouped {i}", result)
+    hvd.barrier(process_set=process_set)
+
+
+def steps(told):
+    """The same operations again and again, which become a schedule."""
+    for step in range(12):
+        mine = [values(dtype, 77, 31 * hvd.rank() + step) for dtype in ("float32", "int32", "bfloat16")]
+        handles = [hvd.allreduce_async(each, op=hvd.Sum, name=f"step {i}") for i, each in enumerate(mine)]
+        for i, handle in enumerate(handles):
+            told.add(f"step {step} {i}", hvd.synchronize(handle))
+
+
+def process_sets(told, sizes):
+    even = hvd.add_process_set(range(0, hvd.size(), 2))
+    if even.included():
+        collectives(told, "even ", sizes, even)
+    hvd.remove_process_set(even)
+    for round_ in range(2):
+        pair = hvd.add_process_set([0, hvd.size() - 1])
+        if pair.included():
+            collectives(told, f"pair {round_} ", sizes[:1], pair)
+        hvd.remove_process_set(pair)
+
+
+def leave():
+    for _ in range(3):
+        handles = [hvd.allreduce_async(np.ones(1_000_000, np.float32), name=f"large {i}") for i in range(3)]
+        hvd.allreduce(np.ones(4, np.float32), name="small")
+        hvd.shutdown()
+        for handle in handles:
+            with contextlib.suppress(hvd.HorovodInternalError):
+                hvd.synchronize(handle)
+        hvd.init()
+    assert hvd.allreduce(np.ones(4, np.float32), op=hvd.Sum)[0] == hvd.size()
+
+
+def stop(rank):
+    pids = hvd.allgather_object(os.getpid())
+    if hvd.rank() == rank:
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGSTOP)).start()
+    try:
+        while True:  # so that it is in one most likely
+            hvd.allreduce(np.ones(3_000_000, np.float32), op=hvd.Sum, name="large")
+    except hvd.HorovodInternalError as error:
+        print(f"rank {hvd.rank()} was told: {error}", flush=True)
+        raise
+    finally:
+        os.kill(pids[rank], signal.SIGKILL)
+
+
+def die(what):
+    action, _, rank = what.partition(":")
+    if action == "stop":
+        stop(int(rank))
+    if hvd.rank() == int(rank):
+        time.sleep(0.3)
+        if action == "raise":
+            raise ValueError("no more data")
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        while True:  # so that most are in one
+            hvd.allreduce(np.ones(200_000, np.float32), op=hvd.Sum, name="large")
+            if action == "raise":
+                time.sleep(0.05)
+    except hvd.HorovodInternalError as error:
+        print(f"rank {hvd.rank()} was told: {error}", flush=True)
+        raise
+
+
+def main():
+    path, what = sys.argv[1], sys.argv[2].split(",") if len(sys.argv) > 2 else []
+    for each in what:
+        if each.startswith("hosts:"):
+            believe_in_hosts(int(each[6:]))
+    sizes = SIZES[1:2] if "short" in what else SIZES
+    level = next((each[6:] for each in what if each.startswith("level:")), "multiple")
+    if "mpi4py" in what:
+        import mpi4py
+
+        mpi4py.rc.thread_level = level
+        from mpi4py import MPI
+
+        assert MPI.COMM_WORLD.allreduce(1) == MPI.COMM_WORLD.size
+    told = Told()
+    hvd.init(process_sets="dynamic" if "sets" in what else None)
+    rank = hvd.rank()
+    told.made["modes"] = [hvd.mpi_enabled(), hvd.gloo_enabled()]
+    if hvd.mpi_enabled() and not hvd.gloo_enabled():
+        sys.stdout.write(f"THREADS {hvd.mpi_threads_supported()}\n")
+        sys.stdout.flush()
+    for each in what:
+        if each.startswith(("kill", "raise", "stop")):
+            die(each)
+    collectives(told, "", sizes)
+    steps(told)
+    if "mpi4py" in what:
+        assert MPI.COMM_WORLD.allreduce(rank) == sum(range(hvd.size()))
+    if "leave" in what:
+        leave()
+    if "sets" in what:
+        process_sets(told, sizes)
+    if "again" in what:
+        hvd.shutdown()
+        hvd.init()
+        collectives(told, "again ", sizes[:1])
+    if "half" in what:
+        hvd.shutdown()
+        if rank % 2 == 0:
+            hvd.init(comm=list(range(0, told_size, 2)))
+            collectives(told, "half ", sizes[:1])
+    if "early" in what:
+        hvd.barrier()
+        finalize()
+        with pytest.raises(hvd.HorovodInternalError, match="the program has called MPI_Finalize"):
+            hvd.allreduce(np.ones(3, np.float32), name="too late")
+    hvd.shutdown()
+    if "late" in what:
+        finalize()
+        with pytest.raises(ValueError, match="MPI_Finalize"):
+            hvd.init()
+    if "print" in what:
+        del told.made["modes"]
+        every = hashlib.sha256(json.dumps(told.made).encode()).hexdigest()
+        sys.stdout.write(f"DIGEST {rank} {len(told.made)} {every}\n")
+        return
+    with open(f"{path}.{rank}", "w") as file:
+        json.dump(told.made, file)
+
+
+def finalize():
+    """By whatever means a program has."""
+    assert ctypes.CDLL(os.environ["HOROVOD_MPI_LIBRARY"]).MPI_Finalize() == 0
+
+
+def believe_in_hosts(ranks):
+    """As APART in test_mpi.py does, for several ranks a host."""
+    size, rank = told_size, int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"])
+    local = min(ranks, size - rank // ranks * ranks)
+    os.environ.update(
+        HOROVOD_HOSTNAME=f"host{rank // ranks}",
+        OMPI_COMM_WORLD_LOCAL_SIZE=str(local),
+        OMPI_COMM_WORLD_LOCAL_RANK=str(rank % ranks),
+        MPI_LOCALNRANKS=str(local),
+        MPI_LOCALRANKID=str(rank % ranks),
+    )
+
+
+told_size = int(os.environ.get("OMPI_COMM_WORLD_SIZE") or os.environ.get("PMI_SIZE") or 1)
+main()
