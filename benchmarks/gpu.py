@@ -1,8 +1,11 @@
 """What an allreduce of tensors on a GPU takes, beside torch.distributed with gloo and a bare copy to pinned memory; and
 what DistributedOptimizer adds to a training step on a GPU.
 
-    horovodrun -np 2 python benchmarks/gpu.py [--json FILE] [--quick]
+    horovodrun -np 2 python benchmarks/gpu.py [--json FILE] [--label NAME] [--quick]
     horovodrun -np 1 python benchmarks/gpu.py --optimizer [--json FILE]
+    horovodrun -np 2 python benchmarks/gpu.py --nccl [--json FILE]
+
+The last one: what the engine adds to NCCL, which takes ranks of one GPU for ranks of several hosts there.
 
 Ranks use the GPUs that are there in turn, so they share one. The ways take turns in the same processes, round by round.
 --device cpu tries the program without a GPU. How to read the tables: benchmarks/README.md.
@@ -14,6 +17,7 @@ import argparse
 import copy
 import json
 import os
+import platform
 import statistics
 import tempfile
 import time
@@ -23,22 +27,29 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from cases import KIB, MIB, size_label
+from cases import KIB, MIB
+from gpu_tables import HEAD, Seconds, continuations, copies, row, steps
 
+import horovod
 import horovod.torch as hvd
+from horovod.common.devices import nvml
+from horovod.common.faces import TORCH
 
 FULL = [4, 64, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, 1024 * MIB]
+FEW = [4, 4 * KIB, MIB, 16 * MIB, 256 * MIB]
 QUICK = [4, 4 * KIB, MIB, 5 * MIB]
-
-Seconds = dict[str, list[float]]
-"""By way: a median of each round."""
 
 
 def counts(nbytes: int) -> tuple[int, int, int]:
     """(operations of a round, rounds, operations before them, enough for a schedule to run again)."""
-    for limit, row in ((64 * KIB, (40, 5, 60)), (MIB, (20, 5, 40)), (16 * MIB, (6, 5, 15)), (256 * MIB, (3, 3, 5))):
+    for limit, found in (
+        (64 * KIB, (40, 5, 60)),
+        (MIB, (20, 5, 40)),
+        (16 * MIB, (6, 5, 15)),
+        (256 * MIB, (3, 3, 5)),
+    ):
         if nbytes <= limit:
-            return row
+            return found
     return 2, 2, 2
 
 
@@ -97,6 +108,13 @@ def bare_copies(place: Place, nbytes: int) -> dict[str, float]:
         timed(run, place, 2)
         hvd.barrier()
         rates[name] = nbytes / statistics.median(timed(run, place, 7))
+    # Bytes read and written. One rank after another: they share the GPU.
+    for rank in range(hvd.size()):
+        hvd.barrier()
+        if rank == hvd.rank():
+            timed(lambda: other.copy_(there), place, 2)
+            rates["on the device"] = 2 * nbytes / statistics.median(timed(lambda: other.copy_(there), place, 7))
+    hvd.barrier()
     return rates
 
 
@@ -142,42 +160,55 @@ def slowest(ranks: list[Seconds]) -> Seconds:
     return {name: [max(values) for values in zip(*(r[name] for r in ranks), strict=True)] for name in ranks[0]}
 
 
-def microseconds(values: list[float]) -> str:
-    middle, low, high = (1e6 * f(values) for f in (statistics.median, min, max))
-    return f"{middle:,.0f} ({low:,.0f} - {high:,.0f})"
-
-
-def row(nbytes: int, seconds: Seconds, call: float, link: float) -> str:
-    """``link``: bytes a second of bare copies both ways at once."""
-    ours, gloo = (statistics.median(seconds[name]) for name in ("horovod", "gloo"))
-    cells = [microseconds(seconds["horovod"]), microseconds(seconds["gloo"]), f"{gloo / ours:.1f}x"]
-    cells += [f"{1e6 * call:,.0f}", f"{nbytes / ours / 1e9:.2f}", f"{100 * nbytes / ours / link:.0f} %"]
-    return f"| {size_label(nbytes)} | {' | '.join(cells)} |"
-
-
-COLUMNS = ("allreduce", "horovod, us", "gloo, us", "gloo / horovod", "call, us", "GB/s", "of bare copies")
-HEAD = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|"
-
-
-def allreduces(place: Place, quick: bool) -> dict[str, Any]:
+def meet(backend: str) -> None:
+    """torch.distributed's default group of all ranks."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are here
     meeting = hvd.broadcast_object(tempfile.mktemp() if hvd.rank() == 0 else None, 0)
-    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=hvd.rank(), world_size=hvd.size())
-    copies = hvd.allgather_object(bare_copies(place, (16 if quick else 256) * MIB))
-    rates = {name: min(c[name] for c in copies) for name in copies[0]}
+    dist.init_process_group(backend, init_method=f"file://{meeting}", rank=hvd.rank(), world_size=hvd.size())
+
+
+def allreduces(place: Place, quick: bool, few: bool) -> dict[str, Any]:
+    meet("gloo")
+    rates = hvd.allgather_object(bare_copies(place, (16 if quick else 256) * MIB))
+    run: dict[str, Any] = {"bare copies": {name: min(r[name] for r in rates) for name in rates[0]}, "seconds": []}
+    run |= {"ranks": hvd.size(), "by ipc": place.cuda and os.environ.get("HOROVOD_CUDA_IPC", "1") != "0"}
     if hvd.rank() == 0:
-        print(f"{hvd.size()} ranks, {place.name()}, torch {torch.__version__}")
-        print("bare copies, GB/s and rank:", ", ".join(f"{name} {rate / 1e9:.1f}" for name, rate in rates.items()))
-        print(f"\n{HEAD}", flush=True)
-    found = []
-    for nbytes in QUICK if quick else FULL:
+        print(f"{hvd.size()} ranks, {place.name()}, torch {torch.__version__}\n{copies(run)}\n\n{HEAD}", flush=True)
+    for nbytes in QUICK if quick else FEW if few else FULL:
         call = max(hvd.allgather_object(call_seconds(nbytes, place)))
         seconds = slowest(hvd.allgather_object(measure(nbytes, place)))
-        found.append({"bytes": nbytes, "call": call, **seconds})
+        run["seconds"].append({"bytes": nbytes, "call": call, **seconds})
         if hvd.rank() == 0:
-            print(row(nbytes, seconds, call, rates["both at once"]), flush=True)
+            print(row(run["seconds"][-1], run), flush=True)
     dist.destroy_process_group()
-    return {"ranks": hvd.size(), "device": place.name(), "bare copies": rates, "seconds": found}
+    return run
+
+
+def continuation(place: Place, quick: bool) -> dict[str, Any]:
+    """From the call of an allreduce of 4 KiB until what is behind it on the stream goes on, by NCCL through the engine
+    and through torch.distributed."""
+    meet("nccl" if place.cuda else "gloo")
+    ours, theirs = (torch.zeros(KIB, device=place.device) for _ in range(2))
+    every: dict[str, Callable[[], Any]] = {
+        "horovod": lambda: hvd.allreduce_(ours, op=hvd.Sum, name="continuation"),
+        "NCCL alone": lambda: dist.all_reduce(theirs),
+    }
+    inner, rounds, warm_up = (5, 3, 20) if quick else (30, 5, 200)
+    medians: Seconds = {name: [] for name in every}
+    for run in every.values():
+        timed(run, place, warm_up)  # a communicator takes a moment, in which operations go by way of the host
+    by_the_host = TORCH.engine.stats()["operations"]
+    timed(every["horovod"], place, 3)
+    by_nccl = TORCH.engine.stats()["operations"] == by_the_host
+    for _ in range(rounds):
+        for name, run in every.items():
+            hvd.barrier()
+            medians[name].append(statistics.median(timed(run, place, inner)))
+    dist.destroy_process_group()
+    found = {"ranks": hvd.size(), "by nccl": by_nccl, "seconds": slowest(hvd.allgather_object(medians))}
+    if hvd.rank() == 0:
+        print(f"{hvd.size()} ranks, {place.name()}\n\n{continuations(found)}", flush=True)
+    return found
 
 
 def network(quick: bool) -> tuple[str, torch.nn.Module, tuple[int, ...]]:
@@ -187,8 +218,9 @@ def network(quick: bool) -> tuple[str, torch.nn.Module, tuple[int, ...]]:
             from torchvision.models import resnet50
 
             return "ResNet-50, 64 images", resnet50(), (64, 3, 224, 224)
-        except ImportError:
-            pass
+        except ImportError as error:
+            if hvd.rank() == 0:
+                print(f"torchvision is missing ({error}): a small network in place of ResNet-50", flush=True)
     layers = [torch.nn.Conv2d(3, 16, 3), *(torch.nn.Conv2d(16, 16, 3, padding=1) for _ in range(20))]
     return "21 convolutions, 8 images", torch.nn.Sequential(*layers), (8, 3, 32, 32)
 
@@ -225,31 +257,51 @@ def training_steps(place: Place, quick: bool) -> dict[str, Any]:
             place.wait()
             seconds[name].append((time.perf_counter() - start) / inner)
     added = [100 * (w / a - 1) for w, a in zip(seconds["wrapped"], seconds["alone"], strict=True)]
+    found = {"model": label, "ranks": hvd.size(), "seconds": seconds, "calls": calls, "added, %": added}
     if hvd.rank() == 0:
-        print(f"\n{label}, {hvd.size()} ranks, {place.name()}\n")
-        print("| a step | us until it is done | us until the calls return |\n|---|---|---|")
-        for name in models:
-            print(f"| {name} | {microseconds(seconds[name])} | {microseconds(calls[name])} |")
-        print(
-            f"\nthe wrapper adds {statistics.median(added):+.2f} % ({min(added):+.2f} to {max(added):+.2f})", flush=True
-        )
-    return {"model": label, "ranks": hvd.size(), "seconds": seconds, "calls": calls, "added, %": added}
+        print(f"\n{hvd.size()} ranks, {place.name()}: {steps(found)}", flush=True)
+    return found
+
+
+def versions() -> str:
+    found = nvml.survey(pairs=False)
+    nccl = hvd.nccl_built()
+    names = {
+        "horovod": horovod.__version__,
+        "commit": os.environ.get("HVD_COMMIT", ""),
+        "Python": platform.python_version(),
+        "torch": torch.__version__,
+        "CUDA": torch.version.cuda or "",
+        "driver": found.driver,
+        "NCCL": f"{nccl // 10000}.{nccl // 100 % 100}.{nccl % 100}" if nccl else "",
+    }
+    return ", ".join(f"{name} {value}" for name, value in names.items() if value)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="What operations on tensors of a GPU take.")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="default %(default)s")
-    parser.add_argument("--quick", action="store_true", help="few sizes, a small network")
+    parser.add_argument("--quick", action="store_true", help="small sizes, a small network")
+    parser.add_argument("--few", action="store_true", help="five sizes")
     parser.add_argument("--optimizer", action="store_true", help="training steps instead of operations")
+    parser.add_argument("--nccl", action="store_true", help="4 KiB by NCCL, beside NCCL alone")
+    parser.add_argument("--label", default="", help="of these figures in the file; default: what is measured")
     parser.add_argument("--json", type=Path, help="a file to which the figures are added")
     args = parser.parse_args()
+    part = "optimizer" if args.optimizer else "continuation" if args.nccl else "allreduce"
+    if args.nccl:  # read once by NCCL
+        os.environ["NCCL_HOSTID"] = os.environ.get("HOROVOD_RANK", "0")
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
     hvd.init()
     place = Place(args.device)
-    part, run = ("optimizer", training_steps) if args.optimizer else ("allreduce", allreduces)
-    found = run(place, args.quick)
+    if part == "allreduce":
+        found = allreduces(place, args.quick, args.few)
+    else:
+        found = (training_steps if part == "optimizer" else continuation)(place, args.quick)
     if args.json and hvd.rank() == 0:
+        about = {"part": part, "device": place.name(), "date": time.strftime("%Y-%m-%d"), "versions": versions()}
         before = json.loads(args.json.read_text()) if args.json.exists() else {}
-        args.json.write_text(json.dumps({**before, part: found}, indent=1) + "\n")
+        args.json.write_text(json.dumps({**before, args.label or part: {**about, **found}}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Builds the checkout on a machine with a GPU and checks there what only a GPU can show: gpu-check.sh [OUT]   (OUT: build/gpu-check/out)
-# Takes at most 9 minutes (SECONDS_IN_ALL=540) and needs no network and no root: CMake, Ninja, a C++ compiler, Python with PyTorch for CUDA,
-# and .gpu-pack, which scripts/gpu-check-pack.sh makes elsewhere. Uses the first GPU only and changes no setting of it.
+# Takes at most 9 minutes (SECONDS_IN_ALL=540), in which the last steps may find no time: name them in another call. Needs no network and no
+# root: CMake, Ninja, a C++ compiler, Python with PyTorch for CUDA, and .gpu-pack, which scripts/gpu-check-pack.sh makes elsewhere. Uses the
+# first GPU only and changes no setting of it.
 #   STEPS="probe build operations"  only these
 #   DRY_RUN=1                  without a GPU: simulated libraries and the CPU in its place, to try the checks themselves
-# Each step has a deadline, and the others go on when one fails. OUT gets table.txt (step, how it ended, seconds), probe.json,
-# nccl.json, benchmark.json, log.txt (the logs of all steps, one after another) and logs.tar.gz. Ends with 1 when a step failed.
+# Each step has a deadline, and the others go on when one fails. OUT gets table.txt (step, how it ended, seconds), probe.json, nccl.json,
+# benchmark.json, results.md (its tables, for benchmarks/RESULTS.md), log.txt (the logs of all steps, one after another) and logs.tar.gz.
+# Ends with 1 when a step failed.
 set -uo pipefail
 [ $# = 0 ] || { mkdir -p "$1" && out=$(cd "$1" && pwd); } || exit 1
 cd "$(dirname "$0")/.." || exit 1
@@ -15,7 +17,8 @@ mkdir -p "$out" "$work/logs" || exit 1
 python=$(command -v "${PYTHON:-python3}") || { echo "there is no ${PYTHON:-python3}" >&2; exit 1; } # the one that has PyTorch
 pack=$root/.gpu-pack
 in_all=${SECONDS_IN_ALL:-540}
-STEPS=${STEPS:-probe build kernels operations streams training benchmark nccl failures char_gpt memcheck doctor racecheck}
+default="probe build kernels operations streams training benchmark optimizer nccl failures char_gpt memcheck doctor racecheck"
+STEPS=${STEPS:-$default nccl_engine by_host four_ranks added operations_memcheck}
 dry=${DRY_RUN:-}
 export PYTHONUNBUFFERED=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 CMAKE_BUILD_PARALLEL_LEVEL=$(nproc)
@@ -98,12 +101,24 @@ training() { run_pytest tests/gpu/test_training.py; }
 failures() { run_pytest tests/gpu/test_failures.py; }
 char_gpt() { run_pytest -s tests/gpu/test_char_gpt.py; }
 
-benchmark() {
-  local words=(--json "$out/benchmark.json")
-  [ -z "$dry" ] || words+=(--device cpu --quick)
-  python -m horovod.runner -np 2 python benchmarks/gpu.py "${words[@]}" &&
-    python -m horovod.runner -np 1 python benchmarks/gpu.py "${words[@]}" --optimizer
+# NCCL through the engine; on the simulated libraries in a dry run.
+nccl_engine() {
+  [ -z "$dry" ] || export HVD_TEST_GPU=simulated
+  run_pytest tests/gpu/test_nccl.py
 }
+
+measure() { # ranks, label, further words for benchmarks/gpu.py
+  local ranks=$1 label=$2 words=()
+  shift 2
+  [ -z "$dry" ] || words+=(--device cpu --quick)
+  HVD_COMMIT=$(git rev-parse --short HEAD 2>/dev/null) \
+    python -m horovod.runner -np "$ranks" python benchmarks/gpu.py --json "$out/benchmark.json" --label "$label" "${words[@]}" "$@"
+}
+benchmark() { measure 2 "in each other's memory (CUDA IPC)"; }
+four_ranks() { measure 4 "in each other's memory (CUDA IPC), more ranks" --few; }
+by_host() { HOROVOD_CUDA_IPC=0 measure 2 "by way of the host" --few; }
+added() { measure 2 "what the engine adds to NCCL" --nccl; }
+optimizer() { measure 1 "a training step" --optimizer; }
 
 doctor() {
   python -m horovod.runner --doctor
@@ -112,23 +127,29 @@ doctor() {
 }
 
 # The sanitizer runs kernels one after another and is refused on gVisor, which is no failure of ours.
-sanitizer() { # tool
-  local tool
+sanitizer() { # its tool, what it is to watch
+  local tool which=$1
+  shift
   tool=$(command -v compute-sanitizer || ls -d /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | tail -1)
   if [ -z "$tool" ] || [ -n "$dry" ]; then
     echo "left out: there is no compute-sanitizer"
     return 77
   fi
-  HVD_KERNELS_DRIVER=$library "$tool" --tool "$1" --error-exitcode 9 --print-limit 20 "$work/unit/tests/core/test_kernels"
+  HVD_KERNELS_DRIVER=$library "$tool" --tool "$which" --target-processes all --error-exitcode 9 --print-limit 20 "$@"
   local status=$?
-  if grep -q 'Device not supported' "$work/logs/"*"$1.log"; then
+  if grep -q 'Device not supported' "$work/logs/"*"-$GPU_CHECK_STEP.log"; then
     echo "left out: compute-sanitizer does not support the device here"
     return 77
   fi
   return $status
 }
-memcheck() { sanitizer memcheck; }
-racecheck() { sanitizer racecheck; }
+memcheck() { sanitizer memcheck "$work/unit/tests/core/test_kernels"; }
+racecheck() { sanitizer racecheck "$work/unit/tests/core/test_kernels"; }
+# The engine with PyTorch: copies, packing, reductions in each other's memory.
+operations_memcheck() {
+  local file=tests/gpu/test_operations.py
+  sanitizer memcheck python -m pytest -q -p pytest_timeout -p no:cacheprovider "$file::test_large[2]" "$file::test_scaled_and_moved[2]"
+}
 
 # -- what runs them ----------------------------------------------------------------------------------------------------------------
 
@@ -136,9 +157,9 @@ deadline_of() { # of a step, in seconds
   case $1 in
     probe | nccl) echo 70 ;;
     build) echo 200 ;;
-    kernels | training | benchmark) echo 150 ;;
-    operations | char_gpt) echo 120 ;;
-    streams | failures) echo 100 ;;
+    kernels | training | benchmark | operations_memcheck) echo 150 ;;
+    operations | char_gpt | nccl_engine) echo 120 ;;
+    streams | failures | by_host | four_ranks | optimizer) echo 100 ;;
     memcheck | racecheck) echo 90 ;;
     *) echo 60 ;;
   esac
@@ -153,7 +174,7 @@ if [ -n "${GPU_CHECK_STEP:-}" ]; then
 fi
 
 rm -f "$work"/logs/*.log
-printf '%-12s %-10s %s\n' step result seconds >"$out/table.txt"
+printf '%-20s %-10s %s\n' step result seconds >"$out/table.txt"
 failed=0 number=0
 for step in $STEPS; do
   number=$((number + 1))
@@ -176,7 +197,7 @@ for step in $STEPS; do
     esac
     tail -n 12 "$log"
   fi
-  printf '%-12s %-10s %s\n' "$step" "$result" $((SECONDS - began)) | tee -a "$out/table.txt"
+  printf '%-20s %-10s %s\n' "$step" "$result" $((SECONDS - began)) | tee -a "$out/table.txt"
 done
 
 for log in "$work"/logs/*.log; do
@@ -184,6 +205,9 @@ for log in "$work"/logs/*.log; do
   cat "$log"
 done >"$out/log.txt"
 tar -czf "$out/logs.tar.gz" -C "$work" logs
+if [ -e "$out/benchmark.json" ]; then
+  "$python" benchmarks/gpu_tables.py "$out/benchmark.json" "$out/table.txt" >"$out/results.md"
+fi
 echo
 cat "$out/table.txt"
 exit $failed

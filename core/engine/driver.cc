@@ -18,9 +18,9 @@ int parent_of(int rank, const std::vector<int>& node_of) {
 
 }  // namespace
 
-Driver::Driver(EngineOptions& options, Submissions* submissions, Observers* observers, Notes* notes)
+Driver::Driver(EngineOptions& options, Submissions* submissions, Observers* observers, Notes* notes, const Surrender* surrender)
     : rank_(options.rank), labels_(options.labels), settings_(options.settings), log_(options.log), submissions_(submissions),
-      observers_(observers), notes_(notes),
+      observers_(observers), notes_(notes), surrender_(surrender),
       control_(options.rank, std::move(options.parent), parent_of(options.rank, options.node_of), std::move(options.children)),
       world_(options), backend_(std::move(options.backend)), executor_(&world_, backend_.get(), observers, &executed_),
       staged_(options.settings.staged_memory, submissions, observers), by_nccl_(options.nccl, backend_.get(), options.log, &nccl_),
@@ -76,6 +76,7 @@ bool Driver::turn(bool flush) {
   if (!flush && awaits_peers()) {
     if (Status s = world_.look_for_silence(); !s.ok()) fail(std::move(s), true);
   }
+  surrender();
   if (farewell_.over()) {
     // Others still take leave through us.
     control_.pump();
@@ -227,8 +228,7 @@ void Driver::execute(Response response) {
          true);
     return;
   }
-  busy_ = std::string(name_of(response.kind)) + " '" + response.names.front() + "'" +
-          (response.names.size() > 1 ? " and " + std::to_string(response.names.size() - 1) + " fused with it" : "");
+  busy_ = described(response);
   const bool on_device = response.device != DeviceKind::host && world_.comm(response.set);
   const Status status = on_device ? launch(response, ops, &keep) : carry_out(response, ops);
   busy_.clear();
@@ -261,6 +261,7 @@ void Driver::apply_set_change(const Response& response, Operation* op) {
     by_nccl_.forget(id);
     by_hosts_.forget(id);
     by_ipc_.forget(id);
+    if (const Comm* comm = world_.comm(id)) backend_->set_removed(*comm);
     world_.remove_set(id);
   }
   if (!op) return;

@@ -41,12 +41,13 @@
 #include "engine/protocol.h"
 #include "engine/steady.h"
 #include "engine/submissions.h"
+#include "engine/surrender.h"
 
 namespace hvd {
 
 class Driver {
  public:
-  Driver(EngineOptions& options, Submissions* submissions, Observers* observers, Notes* notes);
+  Driver(EngineOptions& options, Submissions* submissions, Observers* observers, Notes* notes, const Surrender* surrender);
 
   // One turn. `flush`: a caller waits, announce at once. True: something moved, call again. Never sleeps outside collectives.
   bool step(bool flush);
@@ -119,6 +120,8 @@ class Driver {
   void apply_set_change(const Response& response, Operation* op);
   std::vector<Operation*> find(const Response& response, std::vector<OperationPtr>* keep);
   void lost(int rank, const Status& why);
+  // Ends the job if somebody outside has said that it is over.
+  void surrender();
   // Somebody has left, and all that it took part in is done.
   bool past_goodbye() const;
   bool all_take_part() const;
@@ -143,6 +146,7 @@ class Driver {
   Submissions* submissions_;
   Observers* observers_;
   Notes* notes_;
+  const Surrender* surrender_;
   Control control_;
   World world_;
   std::unique_ptr<Backend> backend_;

@@ -65,6 +65,7 @@ Status Driver::choose_way(const Response& response, Comm& comm, std::vector<Oper
 bool Driver::look_at_launched() {
   if (farewell_.over()) return true;
   Status status = by_nccl_.in_flight() ? by_nccl_.look() : Status();
+  if (status.ok() && by_hosts_.in_flight()) status = by_hosts_.look();
   if (status.ok() && by_ipc_.in_flight()) status = by_ipc_.look();
   if (!status.ok()) fail(status.with(label(rank_)), true);
   return status.ok();
@@ -73,7 +74,8 @@ bool Driver::look_at_launched() {
 // Before this rank says goodbye: others may wait on their devices for what is launched here, and would for ever if the process ended first.
 void Driver::drain_devices() {
   const Deadline deadline = Deadline::after(settings_.timeout);
-  while (!farewell_.over() && all_take_part() && (by_nccl_.in_flight() || by_ipc_.in_flight())) {
+  const auto in_flight = [this] { return by_nccl_.in_flight() || by_hosts_.in_flight() || by_ipc_.in_flight(); };
+  while (!farewell_.over() && all_take_part() && in_flight()) {
     if (!look_at_launched()) return;
     if (deadline.passed()) {
       const std::string text =

@@ -83,6 +83,7 @@ void Driver::hear_urgent() {
   for (const auto& gone : control_.take_lost()) {
     if (!farewell_.over() && !farewell_.has_parted(gone.rank)) lost(gone.rank, gone.why);
   }
+  surrender();
 }
 
 bool Driver::has_no_part() const { return steady_ && submissions_->progress().ready == kNoPart; }
@@ -136,6 +137,11 @@ void Driver::end_devices(const Status& why) {
 
 void Driver::lost(int rank, const Status& why) { fail(Status(Code::peer_lost, label(rank) + " was lost: " + why.message(), rank), true); }
 
+// Last, so that what the ranks say of the reason counts where they do.
+void Driver::surrender() {
+  if (surrender_->demanded() && !farewell_.over()) fail(surrender_->why(), true);
+}
+
 void Driver::fail(Status why, bool tell) {
   if (farewell_.over()) {
     // The end was heard inside a collective, which has now handed its operations back.
@@ -146,6 +152,7 @@ void Driver::fail(Status why, bool tell) {
   look_at_devices();  // what all ranks have done ends well
   std::vector<OperationPtr> ops = submissions_->end(why);
   for (OperationPtr& op : take_unfinished()) ops.push_back(std::move(op));
+  submissions_->count_failures(ops.size());
   std::string in_flight = busy_;
   if (in_bucket_) in_flight = std::string(name_of(in_bucket_->parts.front().kind)) + " '" + in_bucket_->parts.front().names.front() + "'";
   for (size_t i = 0; i < ops.size() && i < 6 && in_flight.empty(); ++i) in_flight = describe(*ops[i]);
@@ -162,7 +169,7 @@ void Driver::fail(Status why, bool tell) {
   for (int l = 0; l < world_.local_size(); ++l) {
     if (l != world_.local_rank()) world_.bell_of(l).wake(Mood::idle);
   }
-  end_devices(why);
+  end_devices(told);
   for (OperationPtr& op : ops) op->complete(told);
   observers_->tell(&Observer::ended, told);
 }
@@ -186,9 +193,10 @@ void Driver::leave(const std::string& reason) {
     observers_->refresh();
     observers_->tell(&Observer::ended, why);
   }
-  constexpr double kGoodbye = 1.0;
-  const Deadline deadline = Deadline::after(kGoodbye);
-  for (control_.pump(); !control_.parted() && !deadline.passed(); control_.pump()) {
+  // Neighbours that do not answer are the reason to give up, and the others hear of that as this rank did.
+  const Deadline deadline = Deadline::after(1.0), soon = Deadline::after(0.1);
+  const auto enough = [&] { return deadline.passed() || (surrender_->demanded() && soon.passed()); };
+  for (control_.pump(); !control_.parted() && !enough(); control_.pump()) {
     world_.waiter().nap(Deadline::after(0.01));
     control_.probe();
   }

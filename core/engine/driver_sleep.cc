@@ -16,6 +16,7 @@ double Driver::resting_seconds() const {
   // What only this rank's NCCL or GPU notices wakes nobody.
   double seconds = resting_seconds_of_the_host();
   if (by_nccl_.in_flight()) seconds = std::min(seconds, ByNccl::resting_seconds());
+  if (by_hosts_.in_flight()) seconds = std::min(seconds, Launched::resting_seconds());
   if (by_ipc_.in_flight()) seconds = std::min(seconds, ByIpc::resting_seconds());
   return seconds;
 }
@@ -38,7 +39,7 @@ bool Driver::work_waiting() const {
   if (control_.work_in_memory()) return true;
   if (farewell_.over()) return false;
   if (!launched_.empty()) return true;
-  if (stopping_.load() || notes_->any()) return true;
+  if (stopping_.load() || notes_->any() || surrender_->demanded()) return true;
   // Heard while a caller drove a collective, and not yet acted upon.
   if (!control_.inbox_empty() || past_goodbye()) return true;
   if (!steady_) return !submissions_->empty() || !order_.empty();

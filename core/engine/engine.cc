@@ -29,7 +29,7 @@ Engine::Engine(EngineOptions options)
   const int cpu = options.settings.cpu;
   const bool spin = options.settings.spins > 0;
   observers_.add(counters_);
-  driver_ = std::make_unique<Driver>(options, &submissions_, &observers_, &notes_);
+  driver_ = std::make_unique<Driver>(options, &submissions_, &observers_, &notes_, &surrender_);
   if (const int watch = driver_->control().watch_fd(); watch >= 0) fds_.push_back(watch);
   World& world = driver_->world();
   arena_ = std::make_shared<Arena>(world.segment_pointer(), world.local_rank());
@@ -128,6 +128,12 @@ bool Engine::leave_note(Note note) {
   if (abandoned_ || !notes_.leave(std::move(note))) return false;
   alarm_.ring();
   return true;
+}
+
+void Engine::give_up(Status why) {
+  if (abandoned_) return;
+  surrender_.demand(std::move(why));
+  alarm_.ring();
 }
 
 void Engine::ask_who_waits() {

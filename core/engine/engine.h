@@ -13,6 +13,7 @@
 #include "engine/lookout.h"
 #include "engine/operation.h"
 #include "engine/options.h"
+#include "engine/surrender.h"
 #include "engine/waits.h"
 #include "transport/arena.h"
 
@@ -49,9 +50,14 @@ class Engine {
 
   // Leaves the job: the peers hear `reason`, pending operations fail, the thread ends, descriptors are closed. May be repeated.
   void shutdown(const std::string& reason);
+  // The job is over, as somebody outside knows: what is pending fails with `why`, here and where the peers can be told. Any thread; it does
+  // not wait. No effect once the job has ended.
+  void give_up(Status why);
   bool running() const { return driver_ != nullptr; }
   // Why operations are refused, with the rank that is the reason where there is one; ok while they are not.
   Status ended() const { return submissions_.ended(); }
+  // How many operations the end has made fail so far: those that were under way, and those that were refused. Outlives the engine.
+  std::shared_ptr<const std::atomic<uint64_t>> failures() const { return submissions_.failures(); }
   // In a forked child, where nothing else may be called any more and the engine must not be destroyed.
   void abandon_in_child();
 
@@ -88,6 +94,7 @@ class Engine {
   Submissions submissions_;
   Observers observers_;
   Notes notes_;
+  Surrender surrender_;
   const std::shared_ptr<Counters> counters_ = std::make_shared<Counters>();
   const std::shared_ptr<Waits> waits_ = std::make_shared<Waits>();
   std::unique_ptr<Driver> driver_;  // touched only with the baton

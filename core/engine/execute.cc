@@ -7,6 +7,11 @@
 #include "collectives/reduce.h"
 
 namespace hvd {
+std::string described(const Response& r) {
+  const std::string more = r.names.size() > 1 ? " and " + std::to_string(r.names.size() - 1) + " fused with it" : "";
+  return std::string(name_of(r.kind)) + " '" + r.names.front() + "'" + more;
+}
+
 size_t elements_of(const std::vector<int64_t>& shape, size_t from) {
   size_t n = 1;
   for (size_t i = from; i < shape.size(); ++i) n *= static_cast<size_t>(shape[i]);

@@ -1,6 +1,7 @@
 // The pipeline of one agreed operation: find the memory, prescale, hand it to the backend, postscale, complete. The only place where
 // requests become calls of a backend.
 #pragma once
+#include <string>
 #include <vector>
 
 #include "backends/backend.h"
@@ -56,6 +57,9 @@ class Executor {
     void settle();
   } parts_;
 };
+
+// For messages: "allreduce 'a' and 2 fused with it".
+std::string described(const Response& response);
 
 // Of the dimensions from `from` on.
 size_t elements_of(const std::vector<int64_t>& shape, size_t from = 0);

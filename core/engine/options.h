@@ -38,6 +38,7 @@ struct NcclOptions {
   std::vector<std::string> candidates;
   // Seconds in which a communicator is made: after `slow` there is a warning, after `patience` none is made.
   double slow = 10, patience = 120;
+  bool sharing_is_meant = false;  // no warning that ranks share a GPU
   bool by_hosts = false;  // allreduces inside hosts, also where NCCL could connect them (engine/device/by_hosts.h)
   bool wanted() const { return std::find(kinds.begin(), kinds.end(), true) != kinds.end(); }
 };

@@ -13,7 +13,10 @@ Submissions::Submissions(int rank, int size) : rank_(rank) {
 
 // What this rank alone can know about a request, but for its name.
 Status Submissions::check(Request& q) const {
-  if (!ended_.ok()) return ended_;
+  if (!ended_.ok()) {
+    failures_->fetch_add(1, std::memory_order_relaxed);
+    return ended_;
+  }
   const auto set = sets_.find(q.set);
   if (set == sets_.end()) {
     return Status(Code::invalid_argument,

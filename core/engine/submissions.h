@@ -100,6 +100,9 @@ class Submissions {
   // No more operations; `why` goes to later callers. Returns what is queued or in the schedule. Only the first call counts.
   std::vector<OperationPtr> end(Status why);
   Status ended() const;
+  // How many operations have failed because of the end, or were refused since.
+  std::shared_ptr<const std::atomic<uint64_t>> failures() const { return failures_; }
+  void count_failures(size_t operations) { failures_->fetch_add(operations, std::memory_order_relaxed); }
 
  private:
   Status check(Request& q) const;
@@ -138,6 +141,7 @@ class Submissions {
   bool deviated_ = false, stuck_ = false;
   std::atomic<bool> must_watch_{false};
   Status ended_;
+  const std::shared_ptr<std::atomic<uint64_t>> failures_ = std::make_shared<std::atomic<uint64_t>>(0);  // outlives the engine
 };
 
 }  // namespace hvd

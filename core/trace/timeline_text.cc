@@ -20,7 +20,7 @@ void append_time(std::string* out, int64_t ns) {
   out->append(text, sizeof text);
 }
 
-const char* activity_of(Kind kind, Phase phase) {
+const char* activity_of(Kind kind, Phase phase, bool mpi) {
   switch (phase) {
     case Phase::allocate_output: return "ALLOCATE_OUTPUT";
     case Phase::copy_in: return "MEMCPY_IN_FUSION_BUFFER";
@@ -28,12 +28,12 @@ const char* activity_of(Kind kind, Phase phase) {
     default: break;
   }
   switch (kind) {
-    case Kind::allgather: return "GLOO_ALLGATHER";
-    case Kind::broadcast: return "GLOO_BCAST";
-    case Kind::alltoall: return "GLOO_ALLTOALL";
-    case Kind::reducescatter: return "GLOO_REDUCESCATTER";
-    case Kind::barrier: return "GLOO_BARRIER";
-    default: return "GLOO_ALLREDUCE";
+    case Kind::allgather: return mpi ? "MPI_ALLGATHER" : "GLOO_ALLGATHER";
+    case Kind::broadcast: return mpi ? "MPI_BCAST" : "GLOO_BCAST";
+    case Kind::alltoall: return mpi ? "MPI_ALLTOALL" : "GLOO_ALLTOALL";
+    case Kind::reducescatter: return mpi ? "MPI_REDUCESCATTER" : "GLOO_REDUCESCATTER";
+    case Kind::barrier: return mpi ? "MPI_BARRIER" : "GLOO_BARRIER";
+    default: return mpi ? "MPI_ALLREDUCE" : "GLOO_ALLREDUCE";
   }
 }
 
@@ -250,6 +250,7 @@ void TimelineText::started(int64_t at, const Started& about, const TimelineTenso
     }
     const int64_t queued = std::max(s.agreed ? s.agreed : submitted ? submitted : at, s.last);
     s = State{std::max(at, queued), 0, false, true, false};
+    s.mpi = std::string_view(about.algorithm).starts_with("mpi");
     const auto& one = tensors.all[i];
     event('B', pids[i], queued, timeline_name(one.kind, one.op), i == 0 ? more : number, out);
     if (queued < at) {
@@ -266,7 +267,7 @@ void TimelineText::entered(int64_t at, Phase phase, const TimelineTensors& tenso
     if (!s.running) continue;
     s.last = std::max(at, s.last);
     if (s.active) event('E', pids[i], s.last, {}, {}, out);
-    event('B', pids[i], s.last, activity_of(tensors.all[i].kind, phase), {}, out);
+    event('B', pids[i], s.last, activity_of(tensors.all[i].kind, phase, s.mpi), {}, out);
     s.active = true;
   }
 }

@@ -90,6 +90,7 @@ class TimelineText {
     int64_t last = 0;    // no event of a tensor is earlier than the one before
     int64_t agreed = 0;  // 0: not agreed, or known no more
     bool negotiating = false, running = false, active = false;
+    bool mpi = false;  // what runs goes through it
   };
   uint32_t pid_of(const TimelineTensors::One& tensor, std::string* out);
   const std::vector<uint32_t>& pids_of(const TimelineTensors& tensors, std::string* out);

@@ -19,8 +19,12 @@ class Ranks:
         try:
             return self._pool.run(function, *args, timeout=timeout, **options)
         except BaseException:
-            self._pool.fleet.dismiss()
+            self.dismiss()
             raise
+
+    def dismiss(self) -> None:
+        """Other processes the next time."""
+        self._pool.fleet.dismiss()
 
 
 @pytest.fixture

@@ -73,6 +73,44 @@ def test_equal_to_one_process(computing, size, case):
     computing(size).run(equal_to_one_process, *OPTIONS[case])
 
 
+WAITS = {
+    f"cu{da}{what}Synchronize" for da in ("", "da") for what in ("Stream", "Event", "Device", "Ctx")
+}  # what a program calls to wait for the GPU
+
+
+def waits_in_steps():
+    """How many steps PyTorch's profiler has seen, whether it has seen calls of CUDA in them, and those that wait."""
+    model = network()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    batches = [batch(number, hvd.rank()) for number in range(10)]
+
+    def step(x):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    for x in batches[:6]:
+        step(x)
+    torch.cuda.synchronize()
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        for x in batches[6:]:
+            with torch.profiler.record_function("a step"):
+                step(x)
+    events = [e for e in profile.events() if e.device_type == torch.autograd.DeviceType.CPU]
+    steps = [e.time_range for e in events if e.name == "a step"]
+    within = [e.name for e in events if any(s.start <= e.time_range.start <= s.end for s in steps)]
+    return len(steps), "cudaLaunchKernel" in within, sorted(WAITS & set(within))
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_step_does_not_wait_for_the_gpu(cuda, size):
+    for steps, called, waits in cuda(size).run(waits_in_steps):
+        assert steps == 4
+        assert called, "the profiler sees no calls of CUDA"
+        assert not waits
+
+
 def on_a_side_stream():
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())

@@ -22,7 +22,7 @@ def value(rank: int, dtype: torch.dtype, shape: Sequence[int], low: int = 0, hig
 
 
 def reduced(op: int, inputs: Sequence[torch.Tensor], pre: float = 1.0, post: float = 1.0) -> torch.Tensor:
-    """Reduction of all inputs, as section 1.4 of the API says, for values that are exact in every dtype."""
+    """As ``reduced`` in tests/reference.py, with PyTorch."""
     dtype = inputs[0].dtype
     if dtype is torch.bool:
         wide = torch.stack(inputs)

@@ -89,9 +89,9 @@ def test_of_jax():
 
 @pytest.mark.usefixtures("single")
 def test_mistakes():
-    with pytest.raises(ValueError, match=r"allreduce: a torch\.Tensor is accepted, not ndarray"):
+    with pytest.raises(ValueError, match=r"allreduce on rank 0: a torch\.Tensor is accepted, not ndarray"):
         hvd.allreduce(np.ones(2))
-    with pytest.raises(ValueError, match=r"allgather: a torch\.Tensor is accepted, not list"):
+    with pytest.raises(ValueError, match=r"allgather on rank 0: a torch\.Tensor is accepted, not list"):
         hvd.allgather([1, 2])
     with pytest.raises(ValueError, match=r"broadcast: a \S*Array that cannot be taken as a torch\.Tensor: "):
         hvd.broadcast(Array(["a"]), 0)

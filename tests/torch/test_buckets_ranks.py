@@ -156,6 +156,8 @@ def test_a_peer_that_is_killed_while_buckets_are_reduced(pool, tmp_path):
     results = pool(3).run(killed_in_the_middle, tmp_path / "end", errors=True)
     assert "SIGKILL" in str(results[1])
     ended = float((tmp_path / "end").read_text())
-    for message, noticed in (results[0], results[2]):
+    for result in (results[0], results[2]):
+        assert isinstance(result, tuple), result
+        message, noticed = result
         assert "rank 1" in message
         assert noticed - ended < 20  # seconds, less than the timeout of collectives

@@ -1,5 +1,6 @@
 """Tensors on a GPU, which is simulated; what a real one would have to show besides is in scripts/gpu-check.sh."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -240,6 +241,46 @@ def test_what_fails_while_the_device_works_on_keeps_its_memory(monkeypatch, wher
         assert devices._parked == [work]
     finally:
         devices._parked.clear()
+
+
+def test_waiting_for_the_device_ends_after_the_time_that_is_given(monkeypatch):
+    from horovod.torch.ops import devices
+
+    class Job:
+        waits_for_devices = True
+
+    there, ordered = False, []
+    launched = FakeWork(lambda: there)
+    launched.order = ordered.append
+    work = devices.DeviceWork(launched, FakeStreams(), torch.device("cuda", 0), 2, "tensors")
+    monkeypatch.setattr(devices.face, "job", Job())
+    assert not work.wait(0)
+    assert not work.wait(0.01)
+    assert not ordered
+    there = True
+    assert work.wait(0)
+    assert ordered == [2]
+
+
+def test_the_device_of_the_tensor_is_asked_not_the_current_one(monkeypatch):
+    from horovod.torch.ops import devices
+
+    entered = []
+
+    @contextlib.contextmanager
+    def on(device):
+        entered.append(device.index)
+        yield
+        entered.pop()
+
+    monkeypatch.setattr(torch.cuda, "device", on)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: entered == [1])
+    monkeypatch.setattr(devices, "_raw_stream", lambda index: 100 + index)
+    adapter = devices.Cuda()
+    assert adapter.is_capturing(torch.device("cuda", 1))
+    assert not adapter.is_capturing(torch.device("cuda", 0))
+    assert adapter.current_stream(torch.device("cuda", 1)) == 101
 
 
 @pytest.mark.parametrize("how", ["shutdown", "wait"])

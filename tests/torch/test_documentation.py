@@ -69,10 +69,49 @@ CLIPPED = """
 assert sum(p.grad.norm() ** 2 for p in model.parameters()) <= 1.001
 hvd.check_in_sync(model, optimizer)
 """
+STREAM_BEFORE = """
+import os
+
+import pyarrow
+from pyarrow import parquet
+
+os.mkdir("train")
+x = [row / 30 - 1 for row in range(60)]
+table = pyarrow.table({"x": pyarrow.array(x, "float32"), "y": pyarrow.array([3 * one + 1 for one in x], "float32")})
+parquet.write_table(table, "train/0.parquet", row_group_size=20)
+"""
+STREAMED = """
+assert data.processed_num == 60
+hvd.check_in_sync(model, optimizer)
+"""
+PROCESSES_BEFORE = """
+import io
+import tarfile
+
+import horovod.torch as hvd
+from horovod.data import StreamingDataset, TarFiles
+
+hvd.init()
+with tarfile.open("a.tar", "w") as tar:
+    for number in range(20):
+        member = tarfile.TarInfo(f"{number}.raw")
+        member.size = 3
+        tar.addfile(member, io.BytesIO(bytes([number] * 3)))
+stream = StreamingDataset(TarFiles("."), 4)
+"""
+PROCESSED = """
+batches = list(loader)
+assert [tuple(batch.shape) for batch in batches] == [(4, 3), (4, 3), (2, 3)]
+shards = hvd.allgather_object([int(one[0]) for batch in batches for one in batch])
+assert sorted(sum(shards, [])) == list(range(20))
+"""
 AROUND = {
     "five lines": ("", TRAINED + SHARDED),
     "check_in_sync": (CHECK_BEFORE, ""),
     "clipping": (CLIP_BEFORE, CLIPPED),
+    "a stream": (STREAM_BEFORE, TRAINED + STREAMED),
+    "a stream in processes": (PROCESSES_BEFORE, PROCESSED),
+    "an async loader": ("", "assert squares == [number**2 for number in range(10)]"),
 }
 """By name: what comes before the program, beside BEFORE, and after it."""
 

@@ -101,6 +101,7 @@ Status ByHosts::start(const Response& r, const Comm& comm, std::vector<Operation
   const Device::Turn turn(*device_);
   Flight& flight = flights_.emplace_back();
   flight.operations = std::move(operations);
+  flight.what = described(r);
   Status status = turn.status();
   if (status.ok()) status = open();
   if (status.ok()) status = begin(r, comm, &flight);
@@ -161,10 +162,9 @@ std::byte* ByHosts::part_of(const Flight& flight, const PartPlan& plan) const {
   return flight.buffer->data() + (plan.first + static_cast<size_t>(flight.me) * plan.part) * size_of(flight.between.dtype);
 }
 
-// Copies this rank's part to the host, behind its reduction.
+// Copies this rank's part to the host's memory that it has been given, behind its reduction.
 Status ByHosts::bring(Flight& flight, Part* part) {
   const size_t bytes = part->plan.part * size_of(flight.between.dtype);
-  HVD_RETURN_IF_ERROR(pool_->take(bytes, &part->pinned));
   HVD_RETURN_IF_ERROR(part->reduced->order(down_));
   part->reduced.reset();
   HVD_RETURN_IF_ERROR(device_->copy(part->pinned->data(), part_of(flight, part->plan), bytes, down_));
@@ -213,9 +213,15 @@ bool ByHosts::advance(std::vector<Staged::Done>* done, Status* status) {
 Status ByHosts::look(Flight& flight, Look* how) {
   while (flight.brought < flight.parts.size() && !how->full) {
     Part& part = flight.parts[flight.brought];
-    const size_t used = pool_->used();
-    how->full = used > 0 && used + part.plan.part * size_of(flight.between.dtype) > staged_memory_;
+    const size_t used = pool_->used(), bytes = part.plan.part * size_of(flight.between.dtype);
+    how->full = used > 0 && used + bytes > staged_memory_;
     if (how->full) break;
+    if (Status s = pool_->take(bytes, &part.pinned); !s.ok()) {
+      if (used == 0) return s;
+      staged_memory_ = used;  // there is no more
+      how->full = true;
+      break;
+    }
     HVD_RETURN_IF_ERROR(bring(flight, &part));
     how->moved = true;
   }
@@ -275,9 +281,7 @@ Status ByHosts::finish(Flight& flight) {
   HVD_RETURN_IF_ERROR(Completion::record(device_, sets_.stream(), &completion));
   for (const OperationPtr& op : flight.operations) op->on_device->completion = completion;
   flight.buffer.reset();  // who takes it next uses it on the same stream
-  bool there = true;
-  while (!launched_.empty() && launched_.front()->passed(&there).ok() && there) launched_.pop_front();
-  launched_.push_back(std::move(completion));
+  launched_.add(std::move(completion), flight.what);
   return {};
 }
 
@@ -316,18 +320,13 @@ std::vector<OperationPtr> ByHosts::take_all() {
       out.push_back(std::move(op));
     }
   }
-  if (known) launched_.push_back(std::move(all));
+  if (known) launched_.add(std::move(all), flights_.front().what);
   flights_.clear();
   return out;
 }
 
 void ByHosts::end(const Status& why) {
-  if (!why.ok()) {
-    for (const auto& completion : launched_) {
-      bool there = false;
-      if (!completion->reached(&there).ok() || !there) completion->fail(why);
-    }
-  }
+  if (!why.ok()) launched_.fail(why);
   launched_.clear();
   sets_.end(why);
 }

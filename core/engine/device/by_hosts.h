@@ -13,7 +13,6 @@
 //
 // Used only by whoever drives the engine.
 #pragma once
-#include <deque>
 #include <list>
 #include <map>
 #include <memory>
@@ -25,6 +24,7 @@
 #include "engine/device/by_nccl_sets.h"
 #include "engine/device/held.h"
 #include "engine/device/host_part.h"
+#include "engine/device/launched.h"
 #include "engine/device/part_plan.h"
 #include "engine/device/staged.h"
 #include "engine/observers.h"
@@ -37,7 +37,8 @@ namespace hvd {
 
 class ByHosts {
  public:
-  // `options.by_hosts` is left to whoever asks. `staged_memory`: bytes of pinned memory in use at a time, one part's at least.
+  // `options.by_hosts` is left to whoever asks. `staged_memory`: bytes of pinned memory in use at a time, one part's at least, and fewer
+  // where there are not so many.
   ByHosts(const NcclOptions& options, Backend* host, LogSink log, NcclCommon* common, size_t staged_memory, Submissions* submissions,
           const Observers* observers)
       : wanted_(options.kinds[static_cast<size_t>(Kind::allreduce)]), host_(host), log_(log), sets_(options, host, std::move(log), common),
@@ -62,6 +63,10 @@ class ByHosts {
   bool idle() const { return flights_.empty(); }
   // How long to sleep at most before the next look.
   double resting_seconds() const { return resting_seconds_after(flights_.front().begun); }
+
+  // As with ByNccl: something is launched and not done, as far as is known. Also when nothing is under way any more.
+  bool in_flight() const { return !launched_.empty(); }
+  Status look() { return launched_.empty() ? Status() : launched_.look(sets_).with(device_->description()); }
 
   void forget(uint32_t set);
   // The job is over: operations that are under way. Their memory is kept for as long as the device uses it.
@@ -90,6 +95,7 @@ class ByHosts {
   };
   struct Flight {
     std::vector<OperationPtr> operations;
+    std::string what;  // for messages
     std::shared_ptr<nccl::Communicator> communicator;  // of the host's members
     Request between;  // what the hosts do with each part
     std::string name;  // of the first part
@@ -118,7 +124,7 @@ class ByHosts {
   Backend* const host_;
   const LogSink log_;
   NcclSets sets_;  // of the members on this host
-  const size_t staged_memory_;
+  size_t staged_memory_;
   Submissions* const submissions_;
   const Observers* const observers_;
   const NcclSet* found_ = nullptr;  // of the response that was asked about last
@@ -129,7 +135,7 @@ class ByHosts {
   std::list<Flight> flights_;
   std::map<uint32_t, uint64_t> begun_;  // flights without a name, by set: the same on all its members
   Status failure_;  // of a launch between two looks
-  std::deque<std::shared_ptr<const Completion>> launched_;  // some may be there
+  Launched launched_;
   Held held_;
 };
 

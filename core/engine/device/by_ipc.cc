@@ -45,7 +45,7 @@ Status ByIpc::start(const Response& r, Comm& comm, const std::vector<OperationPt
   std::vector<size_t> elements;
   for (const auto& shape : r.shapes) elements.push_back(elements_of(shape));
   const size_t element = size_of(r.dtype);
-  const Job job{r, comm, operations, set.sharing, set.windows, windows_of(elements, element, exchange_->slot_bytes()), element};
+  const Job job{r, comm, operations, set.sharing, set.windows, windows_of(elements, element, set.window), element};
   set.windows += job.windows.size();
   const Device::Turn turn(*device_);
   HVD_RETURN_IF_ERROR(turn.status().with(device_->description()));
@@ -55,7 +55,7 @@ Status ByIpc::start(const Response& r, Comm& comm, const std::vector<OperationPt
   const Status recorded = Completion::record(device_, exchange_->stream(), &completion);
   if (recorded.ok()) {
     for (const OperationPtr& op : operations) op->on_device->completion = completion;
-    in_flight_.add(completion);
+    in_flight_.add(completion, described(r));
     if (!last_) next_look_ = Clock::now() + std::chrono::milliseconds(1);
     last_ = completion;
   }

@@ -66,6 +66,7 @@ class ByIpc {
   struct Set {
     State state = State::unasked;
     Sharing sharing = Sharing::by_slices;
+    size_t window = 0;  // bytes: what all have room for
     uint64_t windows = 0;  // that are behind it
   };
   struct Hello;
@@ -79,6 +80,7 @@ class ByIpc {
   Status offer(Set* set, Comm& comm);
   Status meet(Comm& comm, const std::vector<Offer>& offers);
   void give_up(Set* set, const std::string& why);
+  void warn_of_memory(const Status& status, size_t slot_bytes);
 
   Status carry_out(const Job& job);
   Status begin(const Job& job);
@@ -95,6 +97,7 @@ class ByIpc {
   std::shared_ptr<Device> device_;
   std::optional<Compute> compute_;
   std::unique_ptr<Exchange> exchange_;
+  bool warned_ = false;
   std::map<uint32_t, Set> sets_;
   InFlight in_flight_;
   std::shared_ptr<const Completion> last_;  // of all that is launched

@@ -105,7 +105,9 @@ Status ByIpc::offer(Set* set, Comm& comm) {
   HVD_RETURN_IF_ERROR(turn.status());
   if (!exchange_) exchange_ = std::make_unique<Exchange>(world_->segment_pointer(), world_->local_rank(), options_.window);
   Offer mine{};
-  if (const Status s = exchange_->prepare(device_, &mine.card); !s.ok()) mine.why_not.set(s.message());
+  const Status prepared = exchange_->prepare(device_, &mine.card);
+  if (!prepared.ok()) mine.why_not.set(prepared.message());
+  if (exchange_->scarce()) warn_of_memory(prepared, mine.card.slot_bytes);
   std::vector<Offer> offers;
   HVD_RETURN_IF_ERROR(say(comm, mine, &offers));
   Verdict verdict{};
@@ -125,6 +127,8 @@ Status ByIpc::offer(Set* set, Comm& comm) {
     return {};
   }
   set->state = State::by_ipc;
+  const auto smaller = [](const Offer& a, const Offer& b) { return a.card.slot_bytes < b.card.slot_bytes; };
+  set->window = std::min_element(offers.begin(), offers.end(), smaller)->card.slot_bytes;
   compute_.emplace(device_);
   if (log_ && comm.rank == 0) log_(LogLevel::info, "tensors on GPUs are reduced in each other's memory (CUDA IPC)");
   return {};
@@ -137,6 +141,17 @@ Status ByIpc::meet(Comm& comm, const std::vector<Offer>& offers) {
     HVD_RETURN_IF_ERROR(exchange_->meet(rank, offers[i].card).with("memory of rank " + std::to_string(rank)));
   }
   return {};
+}
+
+void ByIpc::warn_of_memory(const Status& status, size_t slot_bytes) {
+  if (warned_ || !log_) return;
+  warned_ = true;
+  const auto mib = [](size_t bytes) { return std::to_string(bytes >> 20) + " MiB"; };
+  const std::string what = device_->description() + " has no memory left for the " + mib(Exchange::kSlots * options_.window) +
+                           " in which ranks of a host reduce in each other's memory: ";
+  const std::string then = status.ok() ? "they take " + mib(Exchange::kSlots * slot_bytes) + " and are slower"
+                                       : "tensors on GPUs go by way of the host's memory (" + status.message() + ")";
+  log_(LogLevel::warning, what + then + ". Have the program leave it some");
 }
 
 void ByIpc::give_up(Set* set, const std::string& why) {

@@ -1,6 +1,6 @@
 #include "engine/device/by_nccl.h"
 
-#include <algorithm>
+#include "engine/execute.h"
 
 namespace hvd {
 namespace {
@@ -28,50 +28,27 @@ Status ByNccl::start(const Response& r, const Comm& comm, const std::vector<Oper
   if (status.ok()) status = launch(*set_, r, comm, operations);
   // Where it fails a part may be under way.
   if (turn.status().ok()) {
-    const Status remembered = remember(std::string(name_of(r.kind)) + " '" + r.names.front() + "'", operations);
+    const Status remembered = remember(described(r), operations);
     if (status.ok()) status = remembered;
   }
   return status.ok() ? status : status.with(device_->description());
 }
 
-Status ByNccl::remember(const std::string& what, const std::vector<OperationPtr>& operations) {
+Status ByNccl::remember(std::string what, const std::vector<OperationPtr>& operations) {
   std::shared_ptr<const Completion> completion;
   HVD_RETURN_IF_ERROR(Completion::record(device_, stream(), &completion));
   for (const OperationPtr& op : operations) op->on_device->completion = completion;
-  constexpr size_t kMany = 64;
-  if (launched_.size() >= kMany) static_cast<void>(sweep());  // each has an event of the device; look() hears of a failure
-  if (launched_.empty()) next_look_ = Clock::now() + std::chrono::milliseconds(1);
-  launched_.push_back({std::move(completion), what});
+  launched_.add(std::move(completion), std::move(what));
   return {};
 }
 
-Status ByNccl::sweep() {
-  while (!launched_.empty()) {
-    bool there = false;
-    HVD_RETURN_IF_ERROR(launched_.front().completion->reached(&there));
-    if (!there) break;
-    launched_.pop_front();
-  }
-  return {};
-}
-
-Status ByNccl::look() {
-  const auto now = Clock::now();
-  if (launched_.empty() || now < next_look_) return {};
-  next_look_ = now + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(kLook));
-  Status status = sweep();
-  if (status.ok() && !launched_.empty()) status = sets_.async_error();
-  return status.ok() ? status : status.with(launched_.front().what).with(device_->description());
-}
+Status ByNccl::look() { return launched_.empty() ? Status() : launched_.look(sets_).with(device_->description()); }
 
 void ByNccl::end(const Status& why, bool all_take_part) {
   if (why.code() == Code::shutdown && all_take_part) {
     sets_.end({});
   } else {
-    for (const Launched& l : launched_) {
-      bool there = false;
-      if (!l.completion->reached(&there).ok() || !there) l.completion->fail(why);
-    }
+    launched_.fail(why);
     sets_.end(why);
   }
   launched_.clear();

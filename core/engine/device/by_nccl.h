@@ -4,19 +4,17 @@
 // Used only by whoever drives the engine.
 #pragma once
 #include <array>
-#include <deque>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "backends/backend.h"
-#include "base/deadline.h"
 #include "base/log.h"
 #include "devices/device.h"
 #include "engine/device/by_nccl_plan.h"
 #include "engine/device/by_nccl_sets.h"
-#include "engine/device/completion.h"
+#include "engine/device/launched.h"
 #include "engine/operation.h"
 #include "engine/options.h"
 #include "nccl/decide.h"
@@ -39,7 +37,7 @@ class ByNccl {
   // Something is launched, and not done as far as is known: look() at it from time to time, after resting_seconds(). An error is what NCCL
   // has noticed by itself.
   bool in_flight() const { return !launched_.empty(); }
-  static double resting_seconds() { return kLook; }
+  static double resting_seconds() { return Launched::resting_seconds(); }
   Status look();
 
   // The set is new, or is no more.
@@ -51,17 +49,10 @@ class ByNccl {
   void await_end() { sets_.await_end(); }
 
  private:
-  static constexpr double kLook = 3e-3;
-  struct Launched {
-    std::shared_ptr<const Completion> completion;
-    std::string what;
-  };
-
   nccl::Reduction reduction(const NcclSet& set, const Response& response, const Comm& comm) const;
   Status launch(const NcclSet& set, const Response& response, const Comm& comm, const std::vector<OperationPtr>& operations);
   Status make_output(size_t bytes, Operation* op);
-  Status remember(const std::string& what, const std::vector<OperationPtr>& operations);
-  Status sweep();
+  Status remember(std::string what, const std::vector<OperationPtr>& operations);
   Device::Stream stream() const { return sets_.stream(); }
   using Operations = std::vector<OperationPtr>;
   Status allreduce(const NcclSet& set, const Response& response, const Comm& comm, const Operations& operations);
@@ -76,8 +67,7 @@ class ByNccl {
   NcclSets sets_;
   std::shared_ptr<Device> device_;
   const NcclSet* set_ = nullptr;  // of the response that was asked about last
-  std::deque<Launched> launched_;  // in this order; some may be done
-  Clock::time_point next_look_{};
+  Launched launched_;
 };
 
 }  // namespace hvd

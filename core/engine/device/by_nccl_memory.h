@@ -4,7 +4,8 @@
 //
 // Allocating may wait for all that the device has to do, so for NCCL's kernels too, and these for other ranks. They come: operations are
 // launched in one order, so the first that some rank has not launched waits only for such as all have launched. (The kernels of somebody
-// else's communicators know no such order.) Blocks are kept for the next one.
+// else's communicators know no such order.) Blocks are kept for the next one until the end: freeing waits for the device, so for kernels
+// that wait for a rank that is lost, which this thread then would not come to abort.
 //
 // Used with a Turn on the device.
 #pragma once
@@ -13,13 +14,15 @@
 #include <mutex>
 #include <vector>
 
+#include "base/log.h"
 #include "devices/device.h"
 
 namespace hvd {
 
 class GpuMemory : public std::enable_shared_from_this<GpuMemory> {
  public:
-  explicit GpuMemory(std::shared_ptr<Device> device) : device_(std::move(device)) {}
+  // `log`: is warned once of a device that has no memory left.
+  explicit GpuMemory(std::shared_ptr<Device> device, LogSink log = {}) : device_(std::move(device)), log_(std::move(log)) {}
   ~GpuMemory();
   GpuMemory(const GpuMemory&) = delete;
 
@@ -45,13 +48,13 @@ class GpuMemory : public std::enable_shared_from_this<GpuMemory> {
 
  private:
   using Free = std::map<size_t, std::vector<std::byte*>>;  // by size
-  std::byte* take_free(size_t* size, bool* is_pinned);
-  void free_outgrown(size_t size);
-  Status allocate(size_t size, std::byte** out);
+  std::byte* take_free(size_t most, size_t* size, bool* is_pinned);
   void give_back(std::byte* data, size_t bytes, bool pinned);
-  void free_all(Free* blocks) const;
+  Status pin(size_t bytes, std::byte** data);
 
   const std::shared_ptr<Device> device_;
+  const LogSink log_;
+  bool warned_ = false;
   std::mutex mutex_;  // blocks come back from any thread
   Free free_, free_pinned_;
   size_t pinned_ = 0;

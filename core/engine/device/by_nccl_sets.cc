@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <map>
 #include <mutex>
-#include <set>
 
 #include "engine/device/held.h"
 
@@ -54,16 +52,6 @@ std::string name_of_set(uint32_t id) { return id == 0 ? "all ranks" : "process s
 
 }  // namespace
 
-// What ranks of a set tell each other about their GPUs.
-struct NcclSets::Record {
-  uint8_t device = 0;  // has one
-  uint8_t wanted = 0;
-  uint8_t busy = 0;  // has, or had, another communicator
-  uint8_t uuid[16] = {};
-  int32_t version = 0;  // of NCCL; 0: none
-  int32_t capability = 0;
-};
-
 Status NcclSets::say(Comm& comm, const void* mine, size_t bytes, std::vector<std::byte>* all) {
   const std::vector<size_t> each(static_cast<size_t>(comm.size), bytes);
   all->resize(bytes * each.size());
@@ -79,79 +67,10 @@ Status NcclSets::find(uint32_t id, Comm& comm, const std::shared_ptr<Device>& de
   return {};
 }
 
-void NcclSets::open() {
-  if (looked_ || !device_) return;
-  looked_ = true;
-  if (!options_.wanted()) return;
-  const nccl::Found found = nccl::find({options_.library, options_.candidates, device_->kind() == DeviceKind::hip});
-  library_ = found.library;
-  why_not_ = found.why_not;
-}
-
-Status NcclSets::ask(Set* set, Comm& comm) {
-  open();
-  Record mine;
-  if (device_) {
-    mine.device = 1;
-    const auto uuid = device_->uuid();
-    std::copy(uuid.begin(), uuid.end(), mine.uuid);
-    mine.capability = device_->capability();
-  }
-  mine.wanted = options_.wanted();
-  mine.busy = common_->first != nullptr;
-  if (library_) mine.version = library_->version;
-  std::vector<std::byte> all;
-  HVD_RETURN_IF_ERROR(say(comm, &mine, sizeof mine, &all));
-  std::string why;
-  std::set<std::string> seen;
-  bool all_have_devices = true, all_want = true, busy = false;
-  set->capability = mine.capability;
-  for (int i = 0; i < comm.size; ++i) {
-    Record theirs;
-    std::memcpy(&theirs, all.data() + static_cast<size_t>(i) * sizeof theirs, sizeof theirs);
-    all_have_devices &= theirs.device != 0;
-    all_want &= theirs.wanted != 0;
-    busy |= theirs.busy != 0;
-    set->capability = std::min(set->capability, static_cast<int>(theirs.capability));
-    const std::string who = name_of(comm, i);
-    if (!why.empty()) continue;
-    if (theirs.version == 0) {
-      why = who + " has no NCCL" + (i == comm.rank && !why_not_.empty() ? ": " + why_not_ : "");
-    } else if (theirs.version != mine.version && mine.version != 0) {
-      why = who + " has NCCL " + nccl::version_text(theirs.version) + ", " + name_of(comm, comm.rank) + " " +
-            nccl::version_text(mine.version) + "; it needs the same on all";
-    } else if (!seen.emplace(reinterpret_cast<const char*>(theirs.uuid), sizeof theirs.uuid).second) {
-      why = who + " shares its GPU with another rank, which NCCL refuses";
-      if (comm.rank == 0 && log_) {
-        log_(LogLevel::warning,
-             who +
-                 " uses a GPU that another rank uses: they take turns on it, and NCCL is not used. If that is not meant, "
-                 "call torch.cuda.set_device(hvd.local_rank()) right after hvd.init(), or start with "
-                 "`horovodrun --gpus-per-worker 1`");
-      }
-    }
-  }
-  if (!all_have_devices) return {};  // one has joined before it had any; it is asked again
-  if (!all_want) {
-    set->state = State::by_host;
-    return {};
-  }
-  if (!why.empty()) {
-    give_up(set, why);
-    return {};
-  }
-  return make(set, comm, !busy);
-}
-
-void NcclSets::give_up(Set* set, const std::string& why) {
-  set->state = State::by_host;
-  if (log_) log_(LogLevel::info, "tensors on GPUs go by way of the host's memory, not by NCCL: " + why);
-}
-
 // What a rank needs for itself before it begins.
 Status NcclSets::prepare(const Comm& comm, bool warm_up, nccl::UniqueId* id, nccl::WarmUp* first) {
   if (!memory_) {
-    memory_ = std::make_shared<GpuMemory>(device_);
+    memory_ = std::make_shared<GpuMemory>(device_, log_);
     compute_ = std::make_unique<Compute>(device_);
     loaded_ = compute_->load();
     if (!loaded_.ok() && log_) {

@@ -37,6 +37,7 @@ struct NcclSet {
 struct NcclCommon {
   Device::Stream stream = nullptr;  // on which all that they do is launched
   std::shared_ptr<nccl::Communicator> first;  // the only one that may be warmed up, while it is made
+  bool told_of_sharing = false;  // that ranks share a GPU
 };
 
 class NcclSets {
@@ -81,7 +82,10 @@ class NcclSets {
     bool stuck() const { return !ending->over() || ending->leaked(); }
   };
 
+  Record record();
   Status ask(Set* set, Comm& comm);
+  std::string why_not(const Comm& comm, const std::vector<Record>& all) const;
+  void warn_of_sharing(const Comm& comm, const std::vector<Record>& all);
   Status make(Set* set, Comm& comm, bool warm_up);
   Status prepare(const Comm& comm, bool warm_up, nccl::UniqueId* id, nccl::WarmUp* first);
   Status hear_whether_made(uint32_t id, Set* set, Comm& comm);

@@ -60,20 +60,23 @@ struct Exchange::Retired {
   int local_rank = 0;
   bool closed = false;
 
-  // True: nothing is left.
-  bool look() {
+  // The first step, if it is time for it.
+  void let_go() {
     const Device::Turn turn(*device);
-    if (!turn.status().ok()) return false;
-    bool ended = closed;
-    if (!ended && release) words->release();
-    if (!ended && (!last->passed(&ended).ok() || !ended)) return false;
-    if (!closed) {
-      for (const Peer& peer : peers) close(peer);
-      if (pinned) device->unpin(pinned);
-      words.reset();
-      segment->header().let_go.fetch_or(bit_of(local_rank));
-      closed = true;
-    }
+    if (closed || !turn.status().ok()) return;
+    if (release) words->release();
+    bool ended = false;
+    if (!last->passed(&ended).ok() || !ended) return;
+    for (const Peer& peer : peers) close(peer);
+    if (pinned) device->unpin(pinned);
+    words.reset();
+    segment->header().let_go.fetch_or(bit_of(local_rank));
+    closed = true;
+  }
+  // The second. True: nothing is left.
+  bool free() {
+    const Device::Turn turn(*device);
+    if (!closed || !turn.status().ok()) return false;
     const uint64_t there = segment->header().let_go.load();
     for (const Peer& peer : peers) {
       if ((there & bit_of(peer.local_rank)) == 0 && !gone(peer.where)) return false;
@@ -115,14 +118,26 @@ Status Exchange::make_all() {
   std::unique_ptr<Words> words;
   HVD_RETURN_IF_ERROR(Words::open(segment_, device_, local_rank_, &words));
   words_ = std::move(words);
-  void* memory = nullptr;
-  HVD_RETURN_IF_ERROR(device_->allocate(kSlots * slot_bytes_ + kGranule, &memory));
-  me_.memory = static_cast<std::byte*>(memory);
+  HVD_RETURN_IF_ERROR(allocate());
   me_.where = whereabouts();
   me_.local_rank = local_rank_;
   write_pattern(me_.where, local_rank_, pinned_);
-  HVD_RETURN_IF_ERROR(device_->copy(me_.memory + kSlots * slot_bytes_, pinned_, kPatternBytes, probing_));
+  HVD_RETURN_IF_ERROR(device_->copy(pattern_of(me_), pinned_, kPatternBytes, probing_));
   return words_->tell(kWritten, probing_);
+}
+
+// The slots and the pattern; where there is no memory for them, smaller slots.
+Status Exchange::allocate() {
+  void* memory = nullptr;
+  for (size_t slot = slot_bytes_;; slot = slot / 2 / kGranule * kGranule) {
+    const Status status = device_->allocate(kSlots * slot + kGranule, &memory);
+    scarce_ = !status.ok() || slot < slot_bytes_;
+    if (!status.ok() && slot < 2 * kGranule) return status;
+    if (!status.ok()) continue;
+    me_.memory = static_cast<std::byte*>(memory);
+    me_.slot_bytes = slot;
+    return {};
+  }
 }
 
 void Exchange::discard() {
@@ -139,7 +154,7 @@ void Exchange::discard() {
 Status Exchange::make(Card* out) {
   out->where = me_.where;
   out->local_rank = local_rank_;
-  out->slot_bytes = slot_bytes_;
+  out->slot_bytes = me_.slot_bytes;
   out->memory = me_.memory;
   return device_->share(me_.memory, &out->handle);
 }
@@ -148,6 +163,7 @@ void Exchange::acquaint(int rank, const Card& card) {
   Peer& peer = peers_[rank];
   peer.where = card.where;
   peer.local_rank = card.local_rank;
+  peer.slot_bytes = card.slot_bytes;
 }
 
 Status Exchange::meet(int rank, const Card& card) {
@@ -191,7 +207,7 @@ Status Exchange::read_pattern(const Peer& peer) {
   std::byte* const read = pinned_ + kPatternBytes;
   std::memset(read, 0, kPatternBytes);
   HVD_RETURN_IF_ERROR(words_->await(peer.local_rank, kWritten, probing_));
-  HVD_RETURN_IF_ERROR(device_->copy(read, peer.memory + kSlots * slot_bytes_, kPatternBytes, probing_));
+  HVD_RETURN_IF_ERROR(device_->copy(read, pattern_of(peer), kPatternBytes, probing_));
   const Status status = await_probing();
   if (!status.ok()) words_->release(peer.local_rank, kWritten);
   HVD_RETURN_IF_ERROR(status);
@@ -229,11 +245,12 @@ void Exchange::retire(bool release) {
 bool Exchange::sweep() {
   const std::lock_guard lock(aside_mutex());
   bool waits = false;
-  for (auto left = aside().begin(); left != aside().end();) {
-    const bool over = left->look();
-    waits |= !left->closed;
-    left = over ? aside().erase(left) : std::next(left);
+  // All let go before any is freed: ranks of this process may have waited for each other.
+  for (Retired& left : aside()) {
+    left.let_go();
+    waits |= !left.closed;
   }
+  std::erase_if(aside(), [](Retired& left) { return left.free(); });
   return waits;
 }
 

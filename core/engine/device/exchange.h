@@ -51,18 +51,21 @@ class Exchange {
   // The same as this process sees it. Slots lie one behind the other, the pattern behind them.
   struct Peer {
     std::byte* memory = nullptr;
+    size_t slot_bytes = 0;
     Whereabouts where{};
     int local_rank = 0;
     bool opened = false;  // to be closed
     bool met = false;  // what it has can be used here
   };
 
+  // `slot_bytes`: a multiple of 2 MiB.
   Exchange(std::shared_ptr<Segment> segment, int local_rank, size_t slot_bytes)
       : segment_(std::move(segment)), local_rank_(local_rank), slot_bytes_(slot_bytes) {}
   ~Exchange();
   Exchange(const Exchange&) = delete;
 
-  // Makes this rank's part, once; may wait for the device. An error says what failed.
+  // Makes this rank's part, once; may wait for the device. With smaller slots, which the card says, where there is no memory for those
+  // that are wanted. An error says what failed.
   Status prepare(const std::shared_ptr<Device>& device, Card* out);
   // Frees what prepare() has made, where nobody has opened it.
   void discard();
@@ -72,14 +75,15 @@ class Exchange {
   // most.
   Status meet(int rank, const Card& card);
 
-  std::byte* slot(const Peer& peer, uint64_t window) const { return peer.memory + window % kSlots * slot_bytes_; }
+  std::byte* slot(const Peer& peer, uint64_t window) const { return peer.memory + window % kSlots * peer.slot_bytes; }
   // `word`: kReady or kDone, of the window's slot. In the order of the stream.
   Status tell(Word word, uint64_t window) { return words_->tell(word + window % kSlots, stream_); }
   Status await(const Peer& peer, Word word, uint64_t window) { return words_->await(peer.local_rank, word + window % kSlots, stream_); }
   const Peer& me() const { return me_; }
   const Peer& peer(int rank) const { return peers_.at(rank); }
   Device::Stream stream() const { return stream_; }
-  size_t slot_bytes() const { return slot_bytes_; }
+  // Has the device no memory for slots of the size that is wanted? After prepare().
+  bool scarce() const { return scarce_; }
 
   // The job is over: lets go of everything as soon as the device has done what is on the stream, and others have let go of what is this
   // rank's. Until then it is kept aside. `release`: the stream may wait for a rank that is lost; it goes on, over garbage.
@@ -92,6 +96,8 @@ class Exchange {
   static std::list<Retired>& aside();
   Status make_all();
   Status make(Card* out);
+  Status allocate();
+  static std::byte* pattern_of(const Peer& peer) { return peer.memory + kSlots * peer.slot_bytes; }
   Status open(const Card& card, Peer* peer);
   Status await_probing();
   Status read_pattern(const Peer& peer);
@@ -101,6 +107,7 @@ class Exchange {
   const size_t slot_bytes_;
   std::shared_ptr<Device> device_;
   Device::Stream stream_ = nullptr, probing_ = nullptr;
+  bool scarce_ = false;
   std::byte* pinned_ = nullptr;  // what the pattern is written from, and read to
   std::shared_ptr<Words> words_;
   Peer me_;

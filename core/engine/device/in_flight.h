@@ -3,6 +3,8 @@
 #pragma once
 #include <deque>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "engine/device/completion.h"
 
@@ -10,11 +12,12 @@ namespace hvd {
 
 class InFlight {
  public:
-  void add(const std::shared_ptr<const Completion>& completion);
+  // `what`: it, for messages.
+  void add(const std::shared_ptr<const Completion>& completion, std::string what);
   void fail(const Status& why);
 
  private:
-  std::deque<std::weak_ptr<const Completion>> launched_;  // some may be there
+  std::deque<std::pair<std::weak_ptr<const Completion>, std::string>> launched_;  // some may be there
 };
 
 }  // namespace hvd

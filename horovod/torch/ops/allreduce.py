@@ -20,6 +20,7 @@ from horovod.common.compression import check_wire
 from horovod.common.faces import TORCH as face
 from horovod.common.ops import Adasum, check_scale, resolve_op, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.refusals import said
 from horovod.torch.compression import Compression
 from horovod.torch.ops import devices, handles
 from horovod.torch.ops.arrays import call, is_foreign
@@ -29,6 +30,10 @@ from horovod.torch.ops.tensors import BOOL, CODES, check_reduction, code_of, pla
 
 def _wire_name(name: str | None) -> str:
     return wire_name("allreduce", name) if name else ""
+
+
+def _said() -> str:
+    return said(face, "allreduce")
 
 
 def submit(
@@ -65,9 +70,9 @@ def submit(
     except (AttributeError, RuntimeError):
         refuse(source, "allreduce", full_name)
     if prescale != 1.0 or postscale != 1.0:
-        check_scale("allreduce", prescale, postscale)
+        check_scale(_said(), prescale, postscale)
     if code == BOOL or op == Adasum:
-        check_reduction(code, op, prescale, postscale, process_set, "allreduce")
+        check_reduction(code, op, prescale, postscale, process_set, _said())
     number = process_set.process_set_id
     if number is None:
         set_id(process_set, "allreduce")
@@ -107,7 +112,7 @@ def allreduce_async(
     given = op
     repeat = take(name, tensor, op, prescale_factor, postscale_factor, process_set) if average is None else None
     if repeat is None:
-        op = resolve_op(op, average)
+        op = resolve_op(op, average, _said)
         code_of(tensor, "allreduce", name)
         output = torch.empty_like(tensor)
         work = submit(tensor, output, _wire_name(name), op, prescale_factor, postscale_factor, process_set)
@@ -133,7 +138,7 @@ def allreduce_async_(
     given = op
     repeat = take(name, tensor, op, prescale_factor, postscale_factor, process_set) if average is None else None
     if repeat is None:
-        op = resolve_op(op, average)
+        op = resolve_op(op, average, _said)
         work = submit(tensor, tensor, _wire_name(name), op, prescale_factor, postscale_factor, process_set)
         repeat = Repeat(work, name, tensor, given, prescale_factor, postscale_factor, process_set)
     else:
@@ -173,7 +178,7 @@ def _run(
     repeat = take(name, source, op, prescale, postscale, process_set) if average is None else None
     tensors = (source, target)
     if repeat is None:
-        op = resolve_op(op, average)
+        op = resolve_op(op, average, _said)
         arguments = (_wire_name(name), op, prescale, postscale, process_set)
         work = handles.start(lambda: submit(source, target, *arguments, blocking=True), tensors)
         repeat = Repeat(work, name, source, given, prescale, postscale, process_set)
@@ -201,7 +206,7 @@ def allreduce(
     """
     if not isinstance(tensor, torch.Tensor) and is_foreign(tensor):
         return call(allreduce, tensor, average, name, compression, op, prescale_factor, postscale_factor, process_set)
-    op = resolve_op(op, average)
+    op = resolve_op(op, average, _said)
     wire = check_wire(compression, tensor, op, "allreduce")
     compressed, context = compression.compress(tensor)
     arguments = (compressed, op, name, prescale_factor, postscale_factor, process_set, wire)

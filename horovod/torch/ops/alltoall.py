@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from horovod._core import KIND_ALLTOALL
-from horovod.common.ops import Sum, wire_name
+from horovod.common.ops import Sum, check_parts, check_splits, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch.ops import handles
 from horovod.torch.ops.arrays import accepting
@@ -46,8 +46,7 @@ def _check_splits(
 ) -> list[int] | None:
     what = f"alltoall of tensor {name!r}" if name else "alltoall"
     if splits is None:
-        if rows % size:
-            raise ValueError(f"{what}: dim 0 is {rows}, no multiple of the {size} ranks of the set; give splits")
+        check_parts(what, rows, size)
         return None
     if isinstance(splits, torch.Tensor):
         if splits.dim() != 1:
@@ -57,12 +56,7 @@ def _check_splits(
         counts = splits.tolist()
     else:
         counts = _integers(splits, what)
-    if len(counts) != size:
-        raise ValueError(f"{what}: splits has {len(counts)} entries; accepted are {size}, one for each rank of the set")
-    if any(count < 0 for count in counts):
-        raise ValueError(f"{what}: splits {counts} has a negative entry")
-    if sum(counts) > rows:
-        raise ValueError(f"{what}: splits {counts} sum up to {sum(counts)}, but dim 0 of the tensor is {rows}")
+    check_splits(what, counts, rows, size)
     return counts
 
 

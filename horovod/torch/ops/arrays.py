@@ -13,31 +13,37 @@ from typing import Any, TypeVar
 
 import torch
 
+from horovod.common.faces import TORCH as face
+from horovod.common.foreign import is_immutable, kind_of, library
+from horovod.common.refusals import add_rank
 from horovod.torch.ops import devices, handles
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-# Their tensors must not change.
-_IMMUTABLE = ("jax", "jaxlib", "tensorflow")
 # Streams of __cuda_array_interface__: the legacy default one, which PyTorch calls 0, and another one in each thread.
 _LEGACY = 1
 _PER_THREAD = 2
 
 
 def accepting(function: _Function) -> _Function:
-    """``function(tensor, ...)``, or ``function(tensors, ...)``, that takes other arrays as well, see ``call``."""
+    """``function(tensor, ...)``, or ``function(tensors, ...)``, that takes other arrays as well, see ``call``, and
+    names the rank in what it refuses."""
     several = function.__name__.startswith("grouped_")
     argument = "tensors" if several else "tensor"
 
     @functools.wraps(function)
     def accepts(*args: Any, **kwargs: Any) -> Any:
-        if args and isinstance(args[0], torch.Tensor):
-            return function(*args, **kwargs)
-        given = args[0] if args else kwargs.get(argument)
-        if not (_any_foreign(given) if several else is_foreign(given)):
-            return function(*args, **kwargs)
-        kwargs.pop(argument, None)
-        return call(function, given, *args[1:], **kwargs)
+        try:
+            if args and isinstance(args[0], torch.Tensor):
+                return function(*args, **kwargs)
+            given = args[0] if args else kwargs.get(argument)
+            if not (_any_foreign(given) if several else is_foreign(given)):
+                return function(*args, **kwargs)
+            kwargs.pop(argument, None)
+            return call(function, given, *args[1:], **kwargs)
+        except (ValueError, NotImplementedError) as error:
+            add_rank(face, error)
+            raise
 
     return accepts  # type: ignore[return-value]
 
@@ -63,17 +69,13 @@ def call(function: Callable[..., Any], given: Any, *args: Any, **kwargs: Any) ->
 
 def is_foreign(array: Any) -> bool:
     """Is it another library's, and no NumPy array?"""
-    if isinstance(array, torch.Tensor) or any(_library(kind) == "numpy" for kind in type(array).__mro__):
+    if isinstance(array, torch.Tensor) or any(library(kind) == "numpy" for kind in type(array).__mro__):
         return False
     return hasattr(array, "__dlpack__") or hasattr(array, "__cuda_array_interface__")
 
 
 def _any_foreign(arrays: Any) -> bool:
     return isinstance(arrays, Sequence) and any(map(is_foreign, arrays))
-
-
-def _library(kind: type) -> str:
-    return kind.__module__.partition(".")[0]
 
 
 def tensor_of(array: Any, operation: str, in_place: bool = False) -> Any:
@@ -84,8 +86,8 @@ def tensor_of(array: Any, operation: str, in_place: bool = False) -> Any:
     """
     if not is_foreign(array):
         return array
-    kind = f"{type(array).__module__}.{type(array).__qualname__}"
-    if in_place and _library(type(array)) in _IMMUTABLE:
+    kind = kind_of(array)
+    if in_place and is_immutable(array):
         raise ValueError(f"{operation}: a {kind} cannot be changed in place; take the operation that returns a new one")
     try:
         if hasattr(array, "__dlpack__"):
@@ -155,8 +157,8 @@ def _let_wait(array: Any, device: torch.device) -> None:
 def _from_dlpack(array: Any) -> Callable[[Any], Any] | None:
     if not hasattr(array, "__dlpack__"):
         return None
-    library = _library(type(array))
-    library = "jax" if library == "jaxlib" else library
+    package = library(type(array))
+    package = "jax" if package == "jaxlib" else package
     of_standard = getattr(array, "__array_namespace__", None)
-    namespace = of_standard() if of_standard is not None else sys.modules.get(library)
+    namespace = of_standard() if of_standard is not None else sys.modules.get(package)
     return getattr(namespace, "from_dlpack", None) or getattr(getattr(namespace, "dlpack", None), "from_dlpack", None)

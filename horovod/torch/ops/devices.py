@@ -7,6 +7,7 @@ HOROVOD_ENABLE_ASYNC_COMPLETION=0 asks for more.
 What differs between kinds of devices is in an ``Adapter``.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +18,10 @@ import torch
 from horovod._core import DEVICE_CUDA, DEVICE_HIP
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.faces import TORCH as face
+
+_raw_stream: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+"""The handle of a device's current stream, which is asked for at each call: this makes no object, and PyTorch's own
+compiler uses it too. PyTorch for CPUs has none."""
 
 
 class Adapter(Protocol):
@@ -47,13 +52,19 @@ class Cuda:
     kind = DEVICE_HIP if torch.version.hip else DEVICE_CUDA
 
     def current_stream(self, device: torch.device) -> int:
+        if _raw_stream is not None and device.index is not None:
+            return _raw_stream(device.index)
         return torch.cuda.current_stream(device).cuda_stream
 
     def stream(self, device: torch.device) -> Any:
         return torch.cuda.current_stream(device)
 
     def is_capturing(self, device: torch.device) -> bool:
-        return torch.cuda.is_current_stream_capturing()
+        # PyTorch can be asked about the current device alone.
+        if device.index is None or device.index == torch.cuda.current_device():
+            return torch.cuda.is_current_stream_capturing()
+        with torch.cuda.device(device):
+            return torch.cuda.is_current_stream_capturing()
 
     def another_stream(self, handle: int, device: torch.device) -> Any:
         # An ExternalStream of 0 would be any one of PyTorch's own.
@@ -105,7 +116,7 @@ class DeviceWork:
         return self._work.in_use()
 
     def wait(self, timeout: float = -1.0) -> bool:
-        """Until launched; the current stream waits for the result.
+        """Until launched; the current stream waits for the result. False: not in so many seconds (negative: for ever).
 
         Raises ValueError where that is being captured into a graph, which the wait would spoil; HorovodInternalError in
         a forked child, where nothing of the device can be asked.
@@ -122,11 +133,14 @@ class DeviceWork:
         stream = self._adapter.current_stream(self._device)
         waits = face.job is not None and face.job.waits_for_devices
         try:
+            deadline = time.monotonic() + timeout if waits and timeout >= 0 else math.inf
             if not self._work.wait(timeout):
                 return False
-            self._work.order(stream)
             while waits and not self._work.done():
+                if time.monotonic() >= deadline:
+                    return False
                 time.sleep(50e-6)
+            self._work.order(stream)
         except HorovodInternalError:
             _sweep(self)  # what was launched goes on for a while
             raise

@@ -88,7 +88,7 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Starts an allreduce of several tensors that run and complete together; one handle, whose result is a list."""
-    op = resolve_op(op, average)
+    op = resolve_op(op, average, "grouped_allreduce")
     tensors = groups.check(tensors, "grouped_allreduce")
     return _start_group(tensors, name, op, prescale_factor, postscale_factor, process_set, WIRE_NONE)
 
@@ -120,7 +120,7 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Like ``grouped_allreduce_async``, in place."""
-    op = resolve_op(op, average)
+    op = resolve_op(op, average, "grouped_allreduce")
     tensors = groups.check(tensors, "grouped_allreduce")
     members = submit_group(tensors, tensors, name, op, prescale_factor, postscale_factor, process_set)
     return _add_group(members, name, tensors, tensors)
@@ -138,7 +138,13 @@ def grouped_allreduce_(
 ) -> list[torch.Tensor]:
     """Allreduce of several tensors together, in place; returns them as a list."""
     handle = grouped_allreduce_async_(
-        tensors, None, name, resolve_op(op, average), prescale_factor, postscale_factor, process_set
+        tensors,
+        None,
+        name,
+        resolve_op(op, average, "grouped_allreduce"),
+        prescale_factor,
+        postscale_factor,
+        process_set,
     )
     return handles.synchronize(handle)
 
@@ -155,7 +161,7 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """Allreduce of several tensors together into new tensors; gradients like ``allreduce``, grouped as well."""
-    op = resolve_op(op, average)
+    op = resolve_op(op, average, "grouped_allreduce")
     tensors = groups.check(tensors, "grouped_allreduce")
     if not tensors:
         return []

@@ -4,28 +4,15 @@ from typing import Any
 
 import torch
 
-from horovod import _core
+from horovod.common import groups
 from horovod.common.faces import TORCH as face
-from horovod.common.ops import group_names
 from horovod.common.process_sets import ProcessSet
 from horovod.torch.ops.tensors import set_id
 
-_KINDS = {
-    "grouped_allreduce": _core.KIND_ALLREDUCE,
-    "grouped_allgather": _core.KIND_ALLGATHER,
-    "grouped_reducescatter": _core.KIND_REDUCESCATTER,
-}
-
 
 def names(operation: str, name: str | None, count: int, process_set: ProcessSet) -> tuple[str, list[str]]:
-    """(group's name, names of its members): ``grouped_allreduce.x`` and ``grouped_allreduce.x_1of2``, ...
-
-    Without ``name`` the members go without one too, so the engine sees that every step has the same operations.
-    """
-    if not name:
-        number = set_id(process_set, operation)
-        return face.require_engine().name_group(_KINDS[operation], number, face.number), [""] * count
-    return group_names(operation, name, count)
+    """(group's name, names of its members), see ``horovod.common.groups``."""
+    return groups.names(face, operation, name, count, 0 if name else set_id(process_set, operation))
 
 
 def check(tensors: Any, operation: str) -> list[torch.Tensor]:

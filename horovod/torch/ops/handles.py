@@ -11,6 +11,7 @@ from typing import Any
 
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.faces import TORCH as face
+from horovod.common.state import state
 from horovod.torch.ops import devices, profiling, repeats
 from horovod.torch.ops.profiling import state as _profiler
 from horovod.torch.ops.repeats import Repeat
@@ -178,7 +179,8 @@ def forget_all() -> None:
         for work in record[0]:
             park(work, record[2])
     _records.clear()
-    _held.clear()
+    if state.engine is None:  # else another face is still in the job, and the engine may write on
+        _held.clear()
     _before_next_wait.clear()
     # A Work keeps its engine alive, and with it what that has on a device.
     repeats.idle.clear()

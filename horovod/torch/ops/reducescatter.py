@@ -12,7 +12,7 @@ import torch
 
 from horovod._core import KIND_REDUCESCATTER
 from horovod.common.compression import refuse_wire
-from horovod.common.ops import Average, Sum, check_scale, check_scatter, wire_name
+from horovod.common.ops import Average, Sum, check_scale, check_scatter, scattered_rows, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch.compression import Compression
 from horovod.torch.ops import groups, handles
@@ -30,8 +30,7 @@ def _check(tensor: torch.Tensor, op: int, operation: str, name: str | None) -> i
 
 def _output(tensor: torch.Tensor, process_set: ProcessSet, operation: str) -> torch.Tensor:
     rank, size = set_rank_and_size(process_set, operation)
-    quotient, longer = divmod(tensor.shape[0], size)
-    return tensor.new_empty((quotient + (rank < longer), *tensor.shape[1:]))
+    return tensor.new_empty((scattered_rows(tensor.shape[0], rank, size), *tensor.shape[1:]))
 
 
 def _submit(

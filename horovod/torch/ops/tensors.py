@@ -10,6 +10,7 @@ from horovod.common import dtypes
 from horovod.common.faces import TORCH as face
 from horovod.common.ops import check_reduction as check_op_of
 from horovod.common.process_sets import ProcessSet
+from horovod.common.refusals import said
 from horovod.torch.ops import devices
 
 # Some releases of torch lack uint16, the others have every type the engine has.
@@ -38,7 +39,7 @@ def code_of(tensor: torch.Tensor, operation: str, name: str | None = None) -> in
 
 def refuse(tensor: Any, operation: str, name: str | None) -> NoReturn:
     """Raises the ValueError for a tensor that ``code_of`` did not accept."""
-    what = f"{operation} of tensor {name!r}" if name else operation
+    what = said(face, f"{operation} of tensor {name!r}" if name else operation)
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"{what}: a torch.Tensor is accepted, not {type(tensor).__name__}")
     if tensor.layout is not torch.strided:

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <latch>
 
 #include "../contains.h"
 #include "base/wire.h"
@@ -80,17 +81,20 @@ TEST_CASE("a rank that dies inside a collective") {
         Writer(&payload).put(uint64_t{0});
         encode(std::vector<Request>{q, Program::request(Kind::allreduce, "small", {10})}, &payload);
         control.send_up(FrameType::announce, payload);
+        std::vector<int> ranks;
+        for (int r = 0; r < victim; ++r) ranks.push_back(r);
+        std::latch submitted(victim);  // however slow the machine is
         std::thread killer([&] {
+          for (int tries = 0; tries < 600 && !submitted.try_wait(); ++tries) std::this_thread::sleep_for(std::chrono::milliseconds(100));
           std::this_thread::sleep_for(std::chrono::milliseconds(100));
           world.kill_victims();
           ::shutdown(control_fd, SHUT_RDWR);
         });
-        std::vector<int> ranks;
-        for (int r = 0; r < victim; ++r) ranks.push_back(r);
         const std::string wrong = run(world, [&](Program& p) {
           p.patience = kSoon;
           TaskPtr small = p.sum_async("small", 1, 10);
           TaskPtr big = p.sum_async("big", 1, 100000);
+          submitted.count_down();
           for (Task* t : {big.get(), small.get()}) {
             const Status s = p.finish(*t);
             p.expect(s.code() == Code::peer_lost, "code of: " + s.message());

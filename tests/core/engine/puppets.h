@@ -60,7 +60,7 @@ class Puppets {
       counters_.push_back(std::make_shared<Counters>());
       observers_.back()->add(counters_.back());
       notes_.push_back(std::make_unique<Notes>());
-      drivers_.push_back(std::make_unique<Driver>(o, submissions_.back().get(), observers_.back().get(), notes_.back().get()));
+      drivers_.push_back(std::make_unique<Driver>(o, submissions_.back().get(), observers_.back().get(), notes_.back().get(), &surrender_));
     }
   }
 
@@ -126,6 +126,7 @@ class Puppets {
   std::vector<std::unique_ptr<Observers>> observers_;
   std::vector<std::shared_ptr<Counters>> counters_;
   std::vector<std::unique_ptr<Notes>> notes_;
+  const Surrender surrender_;
   std::vector<std::unique_ptr<Driver>> drivers_;
 };
 

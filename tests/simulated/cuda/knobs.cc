@@ -33,6 +33,7 @@ const Row kRows[] = {
     {"slice_ms", &Knobs::slice_ms},
     {"reuse", &Knobs::reuse},
     {"fail_alloc", &Knobs::fail_alloc},
+    {"fail_pin", &Knobs::fail_pin},
     {"fail_register", &Knobs::fail_register},
     {"fault", &Knobs::fault},
     {"fault_launch", &Knobs::fault_launch},

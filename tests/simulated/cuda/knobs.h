@@ -29,6 +29,7 @@ struct Knobs {
   Knob reuse{0};             // 1: an allocation gets the address of one of equal size that was freed before
   // Faults.
   Knob fail_alloc{0};        // k: the k-th allocation from here fails
+  Knob fail_pin{0};          // k: the k-th cuMemAllocHost from here fails
   Knob fail_register{0};     // k: the k-th cuMemHostRegister from here fails
   Knob fault{0};             // this error is sticky from now on
   Knob fault_launch{0};      // k: the k-th kernel from here ends with 700, which is sticky

@@ -35,7 +35,7 @@ int cuMemAllocHost_v2(void** memory, size_t bytes) {
   Call call("cuMemAllocHost_v2", kNeedsContext | kUnsafe | kMayWait);
   if (call.error) return call.error;
   if (!memory || bytes == 0) return kInvalidValue;
-  if (strikes(knobs().fail_alloc)) return kOutOfMemory;
+  if (strikes(knobs().fail_alloc) || strikes(knobs().fail_pin)) return kOutOfMemory;
   auto made = std::make_shared<Allocation>();
   made->kind = Allocation::kPinned;
   made->context = call.context;

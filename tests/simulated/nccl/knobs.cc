@@ -47,6 +47,14 @@ State& state() {
   return *s;
 }
 
+// What goes wrong is written as NCCL does it, where its users look for it.
+void warn(const std::string& text) {
+  const char* const level = std::getenv("NCCL_DEBUG");
+  if (!level || (std::strcmp(level, "WARN") != 0 && std::strcmp(level, "INFO") != 0)) return;
+  std::printf("host:%d:%d [0] simnccl.cc:1 NCCL WARN %s\n", ::getpid(), ::getpid(), text.c_str());
+  std::fflush(stdout);
+}
+
 // NAME:K[@RANK][=RESULT], or without NAME.
 struct Order {
   std::string name;
@@ -97,6 +105,7 @@ ncclResult_t count_call(const char* name, int rank) {
   const Order order = parse(s.knobs["fail"], true);
   if (order.name != name || !strikes(s, order, "fail", rank)) return ncclSuccess;
   s.last_error = std::string("simulated failure of nccl") + name;
+  warn(s.last_error);
   return order.result != 0 ? order.result : ncclInternalError;
 }
 
@@ -110,6 +119,7 @@ Fate count_kernel(int rank, ncclResult_t* async_error) {
   if (fail.name != "async" || !strikes(s, fail, "fail", rank)) return Fate::runs;
   *async_error = fail.result != 0 ? fail.result : ncclRemoteError;
   s.last_error = "simulated error of the network";
+  warn(s.last_error);
   return Fate::fails;
 }
 
@@ -117,6 +127,7 @@ ncclResult_t failed(ncclResult_t result, const std::string& text) {
   State& s = state();
   std::lock_guard lock(s.mutex);
   s.last_error = text;
+  warn(text);
   return result;
 }
 

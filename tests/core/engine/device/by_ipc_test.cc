@@ -7,41 +7,14 @@
 #include <random>
 
 #include "collectives/reduce.h"
-#include "contains.h"
-#include "engine/device/gpu.h"
+#include "engine/device/ipc.h"
 
 using namespace hvd;
 using namespace hvd::testing;
 
 namespace {
 
-using OnGpu = GpuProgram::Task;
 using Data = std::vector<std::byte>;
-
-const bool four_gpus = ::setenv("SIMCUDA_DEVICES", "4", 1) == 0;
-
-uint64_t launches() { return simulated<uint64_t (*)(const char*)>("simcuda_calls")("cuLaunchKernel"); }
-void set(const char* knob, int64_t value) { require(simulated<int (*)(const char*, int64_t)>("simcuda_set")(knob, value) == 0, knob); }
-
-struct Log {
-  std::mutex mutex;
-  std::string text;
-  LogSink sink() {
-    return [this](LogLevel, const std::string& line) {
-      std::lock_guard lock(mutex);
-      text += line + "\n";
-    };
-  }
-};
-
-Given shared(bool by_ipc, Log* log = nullptr) {
-  Given given{.layout = Layout::one_node, .settings = crowded()};
-  given.settings.cuda_library = HVD_SIMULATED_DIR "/libcuda.so.1";
-  given.ipc.wanted = by_ipc;
-  given.ipc.window = 2 << 20;
-  if (log) given.log = log->sink();
-  return given;
-}
 
 // Small numbers, so that sums and products stay numbers; but every bit of integers.
 Data numbers(DType d, size_t n, unsigned seed) {
@@ -213,67 +186,4 @@ TEST_CASE("a rank that has joined contributes zeros") {
     p.last_joined();
   });
   CHECK(wrong == "");
-}
-
-TEST_CASE("what cannot be had is named, on every rank alike, and operations go by way of the host") {
-  const auto said = [](const char* knob, int64_t value, int64_t otherwise) {
-    Log log;
-    {
-      EngineWorld world(2, shared(true, &log));
-      const std::string wrong = run(world, [&](Program& p) {
-        GpuProgram g(p, 0);
-        if (p.rank == 0) set(knob, value);
-        p.barrier();
-        Request q = Program::request(Kind::allreduce, "t", {9}, DType::float32);
-        q.op = ReduceOp::sum;
-        for (int i = 0; i < 3; ++i) {
-          OnGpu t = g.submit(q, Program::bytes_of(std::vector<float>(9, 1)));
-          p.expect(g.values<float>(t) == std::vector<float>(9, 2), "sum");
-        }
-      });
-      CHECK(wrong == "");
-    }
-    set(knob, otherwise);
-    return log.text;
-  };
-  CHECK(contains(said("jit", 0, 1), "not by CUDA IPC: rank 0: CUDA GPU 0"));
-  CHECK(contains(said("jit", 0, 1), "libnvidia-ptxjitcompiler.so.1"));
-  CHECK(contains(said("no_ipc", 2, 0), "cuIpcGetMemHandle failed"));
-  CHECK(contains(said("no_ipc", 0, 0), "in each other's memory"));
-}
-
-TEST_CASE("out of memory for the buffers: named, and by way of the host") {
-  Log log;
-  EngineWorld world(2, shared(true, &log));
-  const std::string wrong = run(world, [&](Program& p) {
-    GpuProgram g(p, 0);
-    Request q = Program::request(Kind::allreduce, "t", {9}, DType::float32);
-    q.op = ReduceOp::sum;
-    OnGpu t;
-    std::byte* memory = g.gpu().allocate(36);
-    p.barrier();
-    if (p.rank == 0) set("fail_alloc", 4);  // each rank pins some bytes before, so this is one of the buffers
-    p.barrier();
-    const Place place = g.gpu().place();
-    g.gpu().write(memory, Program::bytes_of(std::vector<float>(9, 1)));
-    require(p.engine.submit(q, memory, memory, &t.op, nullptr, &place).ok(), "submit");
-    t.out = memory, t.bytes = 36;
-    p.expect(g.values<float>(t) == std::vector<float>(9, 2), "sum");
-  });
-  CHECK(wrong == "");
-  CHECK_MESSAGE(contains(log.text, "cuMemAlloc failed"), log.text);
-}
-
-TEST_CASE("ranks that are threads of one process with a GPU each go by way of the host") {
-  Log log;
-  EngineWorld world(2, shared(true, &log));
-  const std::string wrong = run(world, [&](Program& p) {
-    GpuProgram g(p);
-    Request q = Program::request(Kind::allreduce, "t", {9}, DType::float32);
-    q.op = ReduceOp::sum;
-    OnGpu t = g.submit(q, Program::bytes_of(std::vector<float>(9, 1)));
-    p.expect(g.values<float>(t) == std::vector<float>(9, 2), "sum");
-  });
-  CHECK(wrong == "");
-  CHECK(contains(log.text, "rank 0 and rank 1 are threads of one process with a GPU each"));
 }

@@ -71,6 +71,26 @@ TEST_CASE("a call of NCCL that fails is not told as done") {
   }
 }
 
+namespace {
+
+// Of an operation that is launched and waits for rank 1, which is lost: its error names both, and comes soon.
+void expect_loss(const Program& p, const OnGpu& task) {
+  const auto start = Clock::now();
+  bool there = false;
+  Status s;
+  for (const Deadline deadline = Deadline::after(20); s.ok() && !there; s = task.op->on_device->completion->reached(&there)) {
+    p.expect(!deadline.passed(), "its event does not come");
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  if (p.rank != 0) return;
+  p.expect(s.code() == Code::peer_lost, "garbage passes for the result");
+  p.expect(contains(s.message(), "allreduce '" + task.name + "'") && contains(s.message(), "rank 1 was lost"), s.message());
+  constexpr double kWithin = 2, kSlack = 5;  // seconds; the latter for a starved machine
+  p.expect(Clock::now() - start < std::chrono::duration<double>(kWithin + kSlack), "its error comes late");
+}
+
+}  // namespace
+
 TEST_CASE("a rank is lost: what is launched and waits for it has failed, whatever its event says") {
   Given given = with_nccl(Layout::apart);
   given.cuttable = true;
@@ -88,13 +108,7 @@ TEST_CASE("a rank is lost: what is launched and waits for it has failed, whateve
       p.mark();
       p.await_marks(2);
       if (p.rank == 0) world.cut(1);
-      bool there = false;
-      Status s;
-      for (const Deadline deadline = Deadline::after(20); s.ok() && !there; s = t.op->on_device->completion->reached(&there)) {
-        p.expect(!deadline.passed(), "its event does not come");
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      }
-      if (p.rank == 0) p.expect(s.code() == Code::peer_lost, "garbage passes for the result");
+      expect_loss(p, t);
     });
     CHECK(wrong == "");
   }
@@ -163,24 +177,18 @@ TEST_CASE("a rank is lost while the communicator of a removed set is destroyed: 
     p.await_marks(3);
     if (p.rank == 2) return;
     if (p.rank == 0) world.cut(1);
-    bool there = false;
-    Status s;
-    for (const Deadline deadline = Deadline::after(20); s.ok() && !there; s = t.op->on_device->completion->reached(&there)) {
-      p.expect(!deadline.passed(), "its event does not come");
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    if (p.rank == 0) p.expect(s.code() == Code::peer_lost, "garbage passes for the result");
+    expect_loss(p, t);
   });
   CHECK(wrong == "");
 }
 
 TEST_CASE("a communicator that takes too long: one warning, then all ranks go by way of the host, for good") {
-  const NcclKnob slow("creation_ms", "20000");
+  const NcclKnob slow("creation_ms", "60000");
   Said said;
   Given given = with_nccl(Layout::one_node);  // elsewhere parts of the set have communicators of their own
   given.log = said.sink();
   given.nccl.slow = 0.05;
-  given.nccl.patience = 0.4;
+  given.nccl.patience = 3;  // long enough for a starved rank to be heard in between
   EngineWorld world(4, given);
   const std::string wrong = run(world, [&](Program& p) {
     GpuProgram g(p);
@@ -188,14 +196,14 @@ TEST_CASE("a communicator that takes too long: one warning, then all ranks go by
       OnGpu t = g.submit(of_floats(Kind::allreduce, "x", 8), Program::bytes_of(ramp(8, p.rank)));
       p.expect(g.values<float>(t) == summed(8, 4), "x");
     };
-    for (const Deadline deadline = Deadline::after(20); p.sum("given up", said.times("was not made within") >= 4) < 4; one()) {
+    for (const Deadline deadline = Deadline::after(60); p.sum("given up", said.times("was not made within") >= 4) < 4; one()) {
       p.expect(!deadline.passed(), "nobody gives up");
     }
     for (int i = 0; i < 5; ++i) one();
   });
   CHECK(wrong == "");
   CHECK(said.times("NCCL's communicator for all ranks is not made after 0 s: it is waited for on ranks 0, 1, 2, 3. Meanwhile") == 1);
-  CHECK(said.times("NCCL is not used for all ranks: its communicator was not made within 0 s") == 4);
+  CHECK(said.times("NCCL is not used for all ranks: its communicator was not made within 3 s") == 4);
   CHECK(said.times("NCCL_SOCKET_IFNAME") == 1);
 }
 
@@ -206,6 +214,11 @@ TEST_CASE("a job gives back the memory of the device that it has taken for itsel
     gpu.memory_left(&free, &total);
     return total - free;
   };
+  // What earlier jobs have left may still be about to end, on threads of its own.
+  for (const Deadline deadline = Deadline::after(20); living() > 0 && !deadline.passed();) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  REQUIRE(living() == 0);
   const size_t before = used();
   {
     EngineWorld world(2, with_nccl(Layout::one_node));

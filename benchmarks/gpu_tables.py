@@ -1,0 +1,98 @@
+"""The figures of benchmarks/gpu.py as Markdown, for its own output and for benchmarks/RESULTS.md.
+
+python benchmarks/gpu_tables.py benchmark.json [TABLE.txt]
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+from cases import MIB, size_label
+
+Seconds = dict[str, list[float]]
+"""By way: a median of each round."""
+
+COLUMNS = (
+    "allreduce", "horovod, us", "gloo, us", "gloo / horovod", "call, us", "GB/s", "of bare copies", "of device memory",
+)  # fmt: skip
+HEAD = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|"
+PASSES = 6
+"""How often each rank's bytes are read or written in the device's memory when ranks of one GPU reduce there (CUDA IPC):
+packed, reduced and unpacked, each a read and a write."""
+
+
+def microseconds(values: list[float]) -> str:
+    middle, low, high = (1e6 * f(values) for f in (statistics.median, min, max))
+    return f"{middle:,.0f} ({low:,.0f} - {high:,.0f})"
+
+
+def share_of_memory(nbytes: int, seconds: float, run: dict[str, Any]) -> str:
+    """Of what a copy within the device reaches. Empty where tensors are not reduced there, or are too small to tell."""
+    rate = run["bare copies"].get("on the device", 0.0)
+    if not run["by ipc"] or not rate or nbytes < 16 * MIB:
+        return ""
+    return f"{100 * PASSES * run['ranks'] * nbytes / seconds / rate:.0f} %"
+
+
+def row(case: dict[str, Any], run: dict[str, Any]) -> str:
+    nbytes, link = case["bytes"], run["bare copies"]["both at once"]
+    ours, gloo = (statistics.median(case[name]) for name in ("horovod", "gloo"))
+    cells = [microseconds(case["horovod"]), microseconds(case["gloo"]), f"{gloo / ours:.1f}x"]
+    cells += [f"{1e6 * case['call']:,.0f}", f"{nbytes / ours / 1e9:.2f}", f"{100 * nbytes / ours / link:.0f} %"]
+    return f"| {size_label(nbytes)} | {' | '.join(cells)} | {share_of_memory(nbytes, ours, run)} |"
+
+
+def copies(run: dict[str, Any]) -> str:
+    rates = ", ".join(f"{name} {rate / 1e9:.1f}" for name, rate in run["bare copies"].items())
+    return f"bare copies, GB/s and rank: {rates}"
+
+
+def allreduces(run: dict[str, Any]) -> str:
+    return "\n".join([copies(run), "", HEAD, *(row(case, run) for case in run["seconds"])])
+
+
+def steps(run: dict[str, Any]) -> str:
+    lines = [run["model"], "", "| a step | us until it is done | us until the calls return |", "|---|---|---|"]
+    for name in run["seconds"]:
+        lines.append(f"| {name} | {microseconds(run['seconds'][name])} | {microseconds(run['calls'][name])} |")
+    added = run["added, %"]
+    lines += ["", f"the wrapper adds {statistics.median(added):+.2f} % ({min(added):+.2f} to {max(added):+.2f})"]
+    return "\n".join(lines)
+
+
+def continuations(run: dict[str, Any]) -> str:
+    """What the engine adds to NCCL: two ranks on one GPU, so the times themselves mean little."""
+    ours, theirs = (run["seconds"][name] for name in ("horovod", "NCCL alone"))
+    added = 1e6 * (statistics.median(ours) - statistics.median(theirs))
+    how = "by NCCL" if run["by nccl"] else "NOT by NCCL"
+    head = f"| 4 KiB, until the stream goes on | horovod ({how}), us | NCCL alone, us | added, us |\n|---|---|---|---|"
+    return f"{head}\n| allreduce | {microseconds(ours)} | {microseconds(theirs)} | {added:+,.0f} |"
+
+
+TABLES = {"allreduce": allreduces, "optimizer": steps, "continuation": continuations}
+
+
+def document(found: dict[str, Any], results: str = "") -> str:
+    """``results``: the table of scripts/gpu-check.sh, as it is."""
+    lines = []
+    for label, run in found.items():
+        if not lines:
+            lines += [f"## On a GPU: {run['device']}, {run['date']}", "", run["versions"], ""]
+        ranks = "1 rank" if run["ranks"] == 1 else f"{run['ranks']} ranks"
+        lines += [f"### {label}: {ranks}", "", TABLES[run["part"]](run), ""]
+    if results:
+        lines += ["### Checks", "", "```", results.rstrip(), "```", ""]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    found = json.loads(Path(sys.argv[1]).read_text())
+    print(document(found, Path(sys.argv[2]).read_text() if len(sys.argv) > 2 else ""), end="")
+
+
+if __name__ == "__main__":
+    main()

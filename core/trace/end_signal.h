@@ -1,0 +1,38 @@
+// For a thread that sleeps on descriptors: one that is readable once the job of an engine is over, however that came.
+#pragma once
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <memory>
+#include <utility>
+
+#include "engine/observer.h"
+
+namespace hvd {
+
+class EndSignal final : public Observer {
+ public:
+  // `failures`: of the engine.
+  explicit EndSignal(std::shared_ptr<const std::atomic<uint64_t>> failures)
+      : fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), failures_(std::move(failures)) {}
+  ~EndSignal() override {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  EndSignal(const EndSignal&) = delete;
+
+  // -1: there are no descriptors left.
+  int fd() const { return fd_; }
+  uint64_t failures() const { return failures_->load(std::memory_order_relaxed); }
+  void ended(const Status&) override { give(); }
+  void give() {
+    const uint64_t one = 1;
+    (void)!::write(fd_, &one, sizeof one);
+  }
+
+ private:
+  int fd_;
+  const std::shared_ptr<const std::atomic<uint64_t>> failures_;
+};
+
+}  // namespace hvd

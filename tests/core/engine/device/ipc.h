@@ -1,0 +1,46 @@
+// Worlds of ranks that share simulated GPUs and reduce in each other's memory there.
+#pragma once
+#include <chrono>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "base/deadline.h"
+#include "contains.h"
+#include "engine/device/exchange.h"
+#include "engine/device/gpu.h"
+
+namespace hvd::testing {
+
+inline uint64_t launches() { return simulated<uint64_t (*)(const char*)>("simcuda_calls")("cuLaunchKernel"); }
+inline void set_knob(const char* knob, int64_t value) {
+  require(simulated<int (*)(const char*, int64_t)>("simcuda_set")(knob, value) == 0, knob);
+}
+
+struct Log {
+  std::mutex mutex;
+  std::string text;
+  LogSink sink() {
+    return [this](LogLevel level, const std::string& line) {
+      std::lock_guard lock(mutex);
+      text += (level == LogLevel::warning ? "warning: " : "") + line + "\n";
+    };
+  }
+};
+
+// What jobs before have left holds the device open, with the kernels that they have loaded.
+inline void finish_earlier_jobs() {
+  const Deadline deadline = Deadline::after(20);
+  while (Exchange::sweep() && !deadline.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+inline Given shared(bool by_ipc, Log* log = nullptr) {
+  Given given{.layout = Layout::one_node, .settings = crowded()};
+  given.settings.cuda_library = HVD_SIMULATED_DIR "/libcuda.so.1";
+  given.ipc.wanted = by_ipc;
+  given.ipc.window = 2 << 20;
+  if (log) given.log = log->sink();
+  return given;
+}
+
+}  // namespace hvd::testing

@@ -1,0 +1,175 @@
+"""Commits that are copied beside the next step."""
+
+import ctypes
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import horovod.torch as hvd
+from horovod.torch.elastic import copying
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """Copies wait while this is cleared."""
+    go = threading.Event()
+    go.set()
+    move = ctypes.memmove
+
+    def late(*arguments):
+        assert go.wait(30)
+        time.sleep(0.01)
+        move(*arguments)
+
+    monkeypatch.setattr(copying.ctypes, "memmove", late)
+    yield go
+    go.set()
+
+
+def made():
+    model = torch.nn.Sequential(torch.nn.Linear(700, 700), torch.nn.BatchNorm1d(700))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    step(model, optimizer)  # momentum is there
+    state = hvd.elastic.TorchState(model, optimizer, step=0)
+    state.save()
+    state._copies.wait()
+    return model, optimizer, state
+
+
+def step(model, optimizer):
+    optimizer.zero_grad()
+    model(torch.randn(4, 700)).square().sum().backward()
+    optimizer.step()
+
+
+def values(model, optimizer):
+    moments = [entry["momentum_buffer"] for entry in optimizer.state.values()]
+    return [tensor.detach().clone() for tensor in (*model.parameters(), *model.buffers(), *moments)]
+
+
+def same(one, other):
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_a_commit_is_what_it_was_though_training_goes_on(slow):
+    model, optimizer, state = made()
+    step(model, optimizer)
+    slow.clear()
+    committed = values(model, optimizer)
+    state.save()
+    assert state._copies._batch.is_alive(), "it has not waited"
+    model(torch.randn(4, 700)).square().sum().backward()  # changes moving statistics alone
+    threading.Timer(0.05, slow.set).start()
+    optimizer.step()  # waits
+    assert state._copies._batch is None
+    assert not same(values(model, optimizer), committed)
+    for _ in range(2):
+        state.restore()
+        assert same(values(model, optimizer), committed)
+        step(model, optimizer)
+
+
+def test_whoever_needs_the_commit_waits_for_it(slow):
+    model, optimizer, state = made()
+    step(model, optimizer)
+    slow.clear()
+    committed = values(model, optimizer)
+    state.save()
+    threading.Timer(0.05, slow.set).start()
+    state.restore()
+    assert same(values(model, optimizer), committed)
+
+
+def test_what_the_program_changes_by_itself_is_not_torn(slow):
+    model, _, state = made()
+    slow.clear()
+    state.save()
+    with torch.no_grad():
+        model[0].weight.clamp_(-0.01, 0.01)
+    changed = model[0].weight.detach().clone()
+    slow.set()
+    with pytest.warns(UserWarning, match=r"^1 tensors of an elastic state were changed while a commit copied them"):
+        state.restore()
+    assert torch.equal(model[0].weight, changed)
+
+
+def test_what_is_changed_long_after_a_commit_is_not_in_it(slow):
+    model, optimizer, state = made()
+    step(model, optimizer)
+    committed = values(model, optimizer)
+    state.save()
+    state._copies._batch.join()  # without anybody asking
+    with torch.no_grad():
+        for p in model.parameters():
+            p.zero_()  # averaged weights for an evaluation, in which a rank is lost
+    state.restore()
+    assert same(values(model, optimizer), committed)
+
+
+def test_a_change_that_was_under_way_is_not_torn(slow, monkeypatch):
+    model, _, state = made()
+    seen = threading.Event()
+    look = copying._Batch._look_at
+    monkeypatch.setattr(copying._Batch, "_look_at", lambda *arguments: (seen.wait(30), look(*arguments)))
+    weight = model[0].weight
+    version = weight._version
+    state.save()
+    weight.data.fill_(3)  # is not counted
+    assert weight._version == version
+    with torch.no_grad():
+        weight.add_(0)  # is, after the copy
+    seen.set()
+    with pytest.warns(UserWarning, match="were changed"):
+        state.wait()
+    assert (state._handlers["model"]._saved["0.weight"] == 3).all()
+
+
+def test_what_is_frozen_is_copied_beside_the_step_if_it_rests():
+    model = torch.nn.Linear(700, 700).requires_grad_(False)
+    state = hvd.elastic.TorchState(model)
+    state.save()
+    assert state._copies._batch is not None
+    state.wait()
+    for number in (1, 2, 3):
+        with torch.no_grad():
+            model.weight.fill_(number)  # an average of other parameters
+        state.save()
+        assert state._copies._batch is None
+    assert (state._handlers["model"]._saved["weight"] == 3).all()
+
+
+def test_small_states_need_no_thread():
+    model = torch.nn.Linear(4, 4)
+    state = hvd.elastic.TorchState(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    weight = model.weight.detach().clone()
+    state.save()
+    assert state._copies._batch is None
+    with torch.no_grad():
+        model.weight.zero_()
+    state.restore()
+    assert torch.equal(model.weight, weight)
+
+
+def resident():
+    """Bytes of this process that are in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_large_state_is_made_at_once_and_has_its_first_values_all_the_same():
+    model = torch.nn.Linear(4096, 4096)  # 64 MiB
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    first = model.weight.detach().clone()
+    before = resident()
+    state = hvd.elastic.TorchState(model, optimizer, batch=0)
+    assert resident() - before < 1 << 24
+    model(torch.ones(1, 4096)).sum().backward()
+    optimizer.step()
+    assert not torch.equal(model.weight, first)
+    state.restore()
+    assert torch.equal(model.weight, first)
+    state.restore()
+    assert torch.equal(model.weight, first)

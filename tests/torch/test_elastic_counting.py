@@ -1,0 +1,222 @@
+"""Which programs a TorchState goes on with after a failure without going back to its last commit."""
+
+import torch
+
+import horovod.torch as hvd
+from horovod.common.contract.host_updates import HostUpdateResult
+from horovod.common.elastic import run_fn
+from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+
+
+def one_weight(**counters):
+    """It grows by 1 with each step."""
+    model = torch.nn.Linear(1, 1, bias=False)
+    with torch.no_grad():
+        model.weight.zero_()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    return hvd.elastic.TorchState(model, optimizer, **counters)
+
+
+def backward(state, last):
+    """``last``: the last of three ranks leaves without a word."""
+    if last and hvd.size() == 3 and hvd.rank() == 2:
+        hvd.shutdown()
+        raise KeyboardInterrupt
+    state.optimizer.zero_grad()
+    (-state.model(torch.ones(1, 1))).sum().backward()
+
+
+def counts_two_steps(state):
+    while state.unit < 6:
+        for inner in range(2):
+            backward(state, state.unit == 3 and inner == 1)
+            state.optimizer.step()
+        state.unit += 1
+        state.commit()
+    return 12
+
+
+def counts_for_commits(state):
+    for number in range(state.unit, 10):
+        backward(state, number == 8)
+        state.optimizer.step()
+        if number % 5 == 4:
+            state.unit = number + 1
+            state.commit()
+    return 10
+
+
+def moves_parameters(state):
+    while state.unit < 6:
+        backward(state, False)
+        with torch.no_grad():
+            state.model.weight.add_(100)
+        backward(state, state.unit == 4)
+        with torch.no_grad():
+            state.model.weight.sub_(100)
+        state.optimizer.step()
+        state.unit += 1
+        state.commit()
+    return 6
+
+
+def usual(state):
+    for state.unit in range(state.unit, 6):  # noqa: B020
+        backward(state, state.unit == 4)
+        state.optimizer.step()
+    state.calls.append(state.unit)
+    return 6
+
+
+def with_passes(state):
+    """Two backward passes make a step, which alone is counted."""
+    state.optimizer.set_backward_passes_per_step(2)
+    for state.unit in range(state.unit, 6):  # noqa: B020
+        state.optimizer.zero_grad()
+        for inner in range(2):
+            if state.unit == 4 and inner == 1 and hvd.size() == 3 and hvd.rank() == 2:
+                hvd.shutdown()
+                raise KeyboardInterrupt
+            (-0.5 * state.model(torch.ones(1, 1))).sum().backward()
+        state.optimizer.step()
+    return 6
+
+
+def counts_passes(state):
+    """Of two that make a step."""
+    state.optimizer.set_backward_passes_per_step(2)
+    while state.unit < 12:
+        if state.unit == 9 and hvd.size() == 3 and hvd.rank() == 2:
+            hvd.shutdown()
+            raise KeyboardInterrupt
+        (-0.5 * state.model(torch.ones(1, 1))).sum().backward()
+        state.unit += 1
+        if state.unit % 2 == 0:
+            state.optimizer.step()
+            state.optimizer.zero_grad()
+            state.commit()
+    return 6
+
+
+def fails_in(programs):
+    """What the weight is after each program, and what it should be; how many commits were restored."""
+    found = []
+    for program, more in programs:
+        hvd.init()
+        state = one_weight(unit=0, calls=[], **more)
+        restored = []
+        state.restore = lambda state=state, restored=restored: (restored.append(1), type(state).restore(state))
+
+        def reset():
+            hvd.shutdown()
+            hvd.init([0, 1])
+
+        try:
+            expected = run_fn(program, reset)(state)
+        except KeyboardInterrupt:
+            continue
+        found.append((program.__name__, state.model.weight.item(), expected, len(restored)))
+        hvd.shutdown()
+    return found
+
+
+def test_only_a_program_that_counts_each_step_goes_on_without_a_commit(pool):
+    never = {"always_restore": True}
+    programs = [(counts_two_steps, {}), (counts_for_commits, {}), (moves_parameters, {}), (usual, {}), (usual, never)]
+    programs += [(with_passes, {}), (counts_passes, {})]
+    for found in pool(3, initialized=False).run(fails_in, programs)[:2]:
+        assert found == [
+            ("counts_two_steps", 12, 12, 1),
+            ("counts_for_commits", 10, 10, 1),
+            ("moves_parameters", 6, 6, 1),
+            ("usual", 6, 6, 0),
+            ("usual", 6, 6, 1),
+            ("with_passes", 6, 6, 0),
+            ("counts_passes", 6, 6, 1),
+        ]
+
+
+def fails_with_two_optimizers(at, together):
+    """The weights of two networks, how many commits were restored. ``at``: before which backward pass of step 4 the
+    last of three ranks leaves. ``together``: both step after both passes."""
+    hvd.init()
+    networks = [torch.nn.Linear(1, 1, bias=False) for _ in range(2)]
+    optimizers = []
+    for number, network in enumerate(networks):
+        torch.nn.init.zeros_(network.weight)
+        named = [(f"{number}.weight", network.weight)]
+        optimizers.append(hvd.DistributedOptimizer(torch.optim.SGD(network.parameters(), lr=1.0), named))
+    state = hvd.elastic.TorchState(a=networks[0], b=networks[1], first=optimizers[0], second=optimizers[1], step=0)
+    restored = []
+    state.restore = lambda: (restored.append(1), type(state).restore(state))
+
+    def train(state):
+        while state.step < 6:
+            for number, (network, optimizer) in enumerate(zip(networks, optimizers, strict=True)):
+                if state.step == 4 and number == at and hvd.size() == 3 and hvd.rank() == 2:
+                    hvd.shutdown()
+                    return False
+                optimizer.zero_grad()
+                (-network(torch.ones(1, 1))).sum().backward()
+                if not together:
+                    optimizer.step()
+            for optimizer in optimizers if together else ():
+                optimizer.step()
+            state.step += 1
+            if state.step == 3:
+                state.commit()
+        return True
+
+    def reset():
+        hvd.shutdown()
+        hvd.init([0, 1])
+
+    done = run_fn(train, reset)(state)
+    hvd.shutdown()
+    return [network.weight.item() for network in networks] if done else None, len(restored)
+
+
+def test_two_optimizers_lose_no_step_where_none_is_ahead(pool):
+    for at, together, restored in ((0, False, 0), (1, False, 1), (0, True, 0), (1, True, 1)):
+        results = pool(3, initialized=False).run(fails_with_two_optimizers, at, together)
+        assert results[:2] == [([6.0, 6.0], restored)] * 2, (at, together)
+
+
+def accumulates(passes):
+    """Two backward passes make a step, by the optimizer's own count or the program's."""
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = hvd.DistributedOptimizer(
+        optimizer, named_parameters=model.named_parameters(), backward_passes_per_step=passes
+    )
+    state = hvd.elastic.TorchState(model, optimizer, batch=0)
+    state.sync()
+
+    def interrupted():
+        try:
+            state.check_host_updates()
+        except HostsUpdatedInterrupt:
+            return True
+        return False
+
+    found = []
+    for batch in range(6):
+        if batch == 2 and hvd.rank() == 0:
+            state.on_hosts_updated(1.0, HostUpdateResult.added)
+        model(torch.ones(2, 4)).sum().backward()
+        if batch % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+        state.batch = batch + 1
+        found.append(interrupted())
+        error = HorovodInternalError("rank 2 was lost, so nobody knows")
+        error.handed_over = True
+        state.failed(error)
+        assert state._whole == (batch % 2 == 1 or (passes == 1 and batch == 0)), (batch, state._whole)
+    return found
+
+
+def test_no_one_joins_in_the_middle_of_a_step(pool):
+    for passes in (2, 1):
+        assert pool(2).run(accumulates, passes) == [[False, False, False, True, False, False]] * 2

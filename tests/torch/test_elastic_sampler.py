@@ -1,0 +1,148 @@
+"""ElasticSampler: each sample once in an epoch, whatever becomes of the ranks."""
+
+from unittest import mock
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from horovod.common.elastic import batch
+from horovod.common.elastic.order import Shares
+from horovod.torch.elastic import ElasticSampler
+
+MODULE = "horovod.torch.elastic.sampler"
+
+
+def of(rank: int, size: int):
+    return mock.patch.multiple(MODULE, rank=lambda: rank, size=lambda: size)
+
+
+def samplers(length: int, size: int, **kwargs) -> list[ElasticSampler]:
+    made = []
+    for rank in range(size):
+        with of(rank, size):
+            made.append(ElasticSampler(range(length), **kwargs))
+    return made
+
+
+def test_ranks_have_equally_many_and_all_samples():
+    made = samplers(10, 4)
+    assert [len(one) for one in made] == [3] * 4
+    visits = [list(one) for one in made]
+    assert sorted({sample for one in visits for sample in one}) == list(range(10))
+    assert visits != [list(one) for one in samplers(10, 4, seed=1)]
+    in_order = samplers(4, 2, shuffle=False)
+    assert [list(one) for one in in_order] == [[0, 2], [1, 3]]
+
+
+def test_a_loader_goes_on_where_it_was():
+    with of(0, 2):
+        sampler = ElasticSampler(range(8), shuffle=False)
+    loader = torch.utils.data.DataLoader(torch.arange(8), batch_size=2, sampler=sampler)
+    assert [part.tolist() for part in loader] == [[0, 2], [4, 6]]
+    sampler.record_batch(0, 2)
+    assert sampler.state_dict() == {"epoch": 0, "processed_num": 4, "seed": 0, "length": 8}
+    assert len(sampler) == 4, "until it is reset"
+    with of(0, 1):
+        sampler.reset()
+    assert (sampler.rank, sampler.num_replicas, len(sampler)) == (0, 1, 4)
+    assert [part.tolist() for part in loader] == [[4, 5], [6, 7]]
+    sampler.record_batch(0, 2)
+    sampler.record_batch(1, 2)
+    assert sampler.processed_indices == list(range(8))
+    with of(0, 1):
+        sampler.reset()
+        assert (list(sampler), len(sampler)) == ([], 0), "nothing is left, and nothing is wrong"
+        sampler.set_epoch(1)
+    assert (sampler.epoch, len(sampler), sampler.processed_num) == (1, 8, 0)
+
+
+def test_an_epoch_that_is_under_way_keeps_what_is_done():
+    """Also for programs that say at its beginning which it is, and are called again in the middle of it."""
+    with of(0, 2):
+        sampler = ElasticSampler(range(8), shuffle=False)
+        sampler.set_epoch(1)
+        sampler.record_batch(0, 2)
+        sampler.set_epoch(1)
+        assert (list(sampler), sampler.processed_num) == ([4, 6], 4)
+    with of(0, 1):
+        sampler.reset()
+        sampler.set_epoch(1)
+        assert (list(sampler), sampler.processed_num) == ([4, 5, 6, 7], 4)
+        sampler.record_batch(0, 4)
+        sampler.set_epoch(1)
+        assert (len(sampler), sampler.processed_num) == (8, 0), "all of it was done, so it begins anew"
+        sampler.record_batch(0, 4)
+        sampler.set_epoch(2)
+        assert (len(sampler), sampler.processed_num) == (8, 0)
+        sampler.record_batch(0, 4)
+        sampler.dataset = range(9)
+        sampler.set_epoch(2)
+        assert (len(sampler), sampler.processed_num) == (9, 0), "of another dataset nothing is done"
+
+
+def test_what_is_loaded_is_what_was_saved():
+    (first, _) = samplers(9, 2)
+    first.record_batch(1, 2)
+    for size in (1, 3):
+        for rank in range(size):
+            with of(rank, size):
+                other = ElasticSampler(range(9))
+                other.load_state_dict(first.state_dict())
+                assert other.state_dict() == first.state_dict(), "it does not depend on the ranks"
+    with of(0, 1), pytest.raises(ValueError, match="the sampler's state has seed 0, this sampler 5"):
+        ElasticSampler(range(9), seed=5).load_state_dict(first.state_dict())
+    with of(0, 1), pytest.raises(ValueError, match="the sampler's state has length 9, this sampler 8"):
+        ElasticSampler(range(8)).load_state_dict(first.state_dict())
+
+
+def test_parts_of_a_global_batch():
+    made = samplers(64, 3)
+    for rank, one in enumerate(made):
+        with of(rank, 3):
+            part = batch(16, 3, rank)
+            one.set_shares(part.shares)
+            one.record_batch(0, part.local)
+    assert {one.processed_num for one in made} == {16}
+    steps = [list(one)[:6] for one in made[:1]] + [list(one)[:5] for one in made[1:]]
+    assert sorted(sample for step in steps for sample in step) == sorted(made[0].processed_indices)
+    with of(0, 2):
+        made[0].reset()
+        assert len(made[0]) == 24, "other ranks: equal parts again"
+        with pytest.raises(ValueError, match="shares are for 3 ranks, but the job has 2"):
+            made[0].set_shares(Shares((1, 1, 1)))
+
+
+@settings(max_examples=60)
+@given(data=st.data(), length=st.integers(0, 60), seed=st.integers(0, 5), shuffle=st.booleans())
+def test_over_any_changes_each_sample_is_visited_once(data, length, seed, shuffle):
+    """Ranks come, go and fail at any step; those that go on take the state of one of them; commits are gone back to."""
+    size = data.draw(st.integers(1, 5))
+    ranks = samplers(length, size, seed=seed, shuffle=shuffle)
+    visited: list[int] = []
+    committed = (ranks[0].state_dict(), [])
+    for _ in range(200):
+        batch_size = data.draw(st.integers(1, 4))
+        steps = -(-len(ranks[0]) // batch_size)
+        for step in range(data.draw(st.integers(0, steps))):
+            for one in ranks:
+                visited += list(one)[step * batch_size : (step + 1) * batch_size]
+                one.record_batch(step, batch_size)
+            if data.draw(st.booleans()):
+                committed = (ranks[0].state_dict(), list(visited))
+        assert len({str(one.state_dict()) for one in ranks}) == 1
+        if ranks[0].processed_num == length:
+            break
+        state = data.draw(st.sampled_from(ranks)).state_dict()
+        if data.draw(st.booleans()):
+            state, visited = committed[0], list(committed[1])
+        size = data.draw(st.integers(1, 5))
+        ranks = samplers(length, size, seed=seed, shuffle=shuffle)
+        for rank, one in enumerate(ranks):
+            with of(rank, size):
+                one.load_state_dict(state)
+    else:
+        return  # the changes did not end
+    assert set(visited) == set(range(length))
+    assert len(visited) - length < max(1, size), "only to fill the last round up"

@@ -1,0 +1,358 @@
+"""TorchState in real processes: what ranks hold after one of them is lost in the middle of a step."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+import horovod.torch as hvd
+from horovod.common.contract.host_updates import HostUpdateResult
+from horovod.common.elastic import run_fn
+from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from horovod.torch.elastic.before_forward import BeforeForward
+from horovod.torch.elastic.state import (
+    ModelStateHandler,
+    StateHandler,
+    get_handler_registry,
+    set_handler_registry,
+)
+
+STEPS = 8
+
+
+def model_of(seed: int) -> torch.nn.Sequential:
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 2))
+
+
+def data_of(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    return torch.randn(6, 4, generator=generator), torch.randn(6, 2, generator=generator)
+
+
+def alone(members: dict[int, int]) -> list[torch.Tensor]:
+    """The parameters after STEPS steps with so many ranks in each, computed in one process."""
+    model = model_of(0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        for rank in range(members[step]):
+            data, target = data_of(step, rank)
+            (torch.nn.functional.mse_loss(model(data), target) / members[step]).backward()
+        optimizer.step()
+    return [p.detach() for p in model.parameters()]
+
+
+def loses_a_rank(at: str):
+    """Three ranks train; in step 4 the last one leaves without a word, at the place that ``at`` says."""
+    hvd.init()
+    world = hvd.rank()
+    model = model_of(world)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    sampler = hvd.elastic.ElasticSampler(range(1000))
+    state = hvd.elastic.TorchState(model, optimizer, sampler=sampler, step=0, own=world)
+    begun, resets = [], []
+    state.register_reset_callbacks([lambda: resets.append(hvd.size())])
+
+    def train(state):
+        begun.append(state.step)
+        first = state.step
+        while state.step < STEPS:
+            if state.step % 3 == 0:
+                state.commit()
+            data, target = data_of(state.step, hvd.rank())
+            if world == 2 and state.step == 4 and at == "gradients":
+                hvd.shutdown()
+                return None
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(data), target).backward()
+            optimizer.step()
+            if state.step == 4 and at == "metric":
+                if world == 2:
+                    hvd.shutdown()
+                    return None
+                hvd.allreduce(torch.ones(1), name="metric")
+            assert at != "gradients" or state._steps.taken == state.step + 1
+            sampler.record_batch(state.step - first, 1)
+            state.step += 1
+        assert model[1].num_batches_tracked == STEPS, "the forward pass of the step that failed does not count"
+        return [p.detach() for p in model.parameters()]
+
+    def reset():
+        hvd.shutdown()
+        hvd.init([0, 1])
+
+    parameters = run_fn(train, reset)(state)
+    done = sampler.processed_num if parameters is not None else 0
+    hvd.shutdown()
+    return parameters, begun, resets, state.own, done
+
+
+def check(results, begun, members, done):
+    expected = alone(members)
+    for parameters, *rest in results[:2]:
+        for got, wanted in zip(parameters, expected, strict=True):
+            torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-6)
+        assert rest == [begun, [2], 0, done]
+
+
+def test_a_failure_in_backward_loses_no_step(pool):
+    results = pool(3, initialized=False).run(loses_a_rank, "gradients")
+    # 4 steps of 3 ranks, 4 of 2; the last commit was before step 3.
+    check(results, [0, 4], dict.fromkeys(range(4), 3) | dict.fromkeys(range(4, STEPS), 2), 4 * 3 + 4 * 2)
+
+
+def test_any_other_failure_goes_back_to_the_last_commit(pool):
+    results = pool(3, initialized=False).run(loses_a_rank, "metric")
+    check(results, [0, 3], dict.fromkeys(range(3), 3) | dict.fromkeys(range(3, STEPS), 2), 3 * 3 + 5 * 2)
+
+
+def brought_together():
+    me = hvd.rank()
+    model = model_of(me)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1 * (me + 1))
+    if me == 0:
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    state = hvd.elastic.TorchState(model=model, optimizer=optimizer, epoch=me, extra=[me])
+    state.sync()
+    assert (state.epoch, state.extra, optimizer.param_groups[0]["lr"]) == (0, [0], 0.1)
+    hvd.check_in_sync(model=model, optimizer=optimizer)
+    # Saved and restored, again and again, in the same memory.
+    saved = [p.clone() for p in model.parameters()]
+    places = {name: t.data_ptr() for name, t in state._handlers["model"]._saved.items()}
+    for _ in range(2):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        state.epoch += 1
+        state.restore()
+        assert all(torch.equal(a, b) for a, b in zip(model.parameters(), saved, strict=True))
+        assert state.epoch == 0
+    state.commit()
+    assert places == {name: t.data_ptr() for name, t in state._handlers["model"]._saved.items()}
+    # Another model in its place is committed at once.
+    other = model_of(7)
+    state.model = other
+    with torch.no_grad():
+        other[0].weight.zero_()
+    state.restore()
+    assert state.model is other
+    assert other[0].weight.abs().sum() > 0
+    # All hear of changed hosts when rank 0 does.
+    if me == 0:
+        state.on_hosts_updated(1.0, HostUpdateResult.added)
+    with pytest.raises(HostsUpdatedInterrupt):
+        state.commit()
+
+
+def schedulers():
+    me = hvd.rank()
+    model = model_of(me)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * (me + 1))
+    steps = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    plateau.best = me
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**me)
+    state = hvd.elastic.TorchState(model, optimizer, scheduler=steps, plateau=plateau, scaler=scaler, step=0)
+    state.sync()
+    state.commit()
+    assert (state.scheduler, state.plateau, state.scaler) == (steps, plateau, scaler)
+    assert steps.optimizer is plateau.optimizer is optimizer
+    assert (plateau.best, scaler.get_scale(), steps.base_lrs) == (0, 1, [0.1])
+    for _ in range(2):
+        optimizer.step()
+        state.scheduler.step()
+        assert optimizer.param_groups[0]["lr"] == 0.05
+        state.restore()
+        assert (steps.last_epoch, optimizer.param_groups[0]["lr"]) == (0, 0.1)
+
+
+def test_schedulers_stay_those_of_the_optimizer(pool):
+    pool(2).run(schedulers)
+
+
+def test_what_would_refer_to_a_copy_is_refused():
+    class Trainer:
+        def __init__(self, model):
+            self.model = model
+
+    model = torch.nn.Linear(1, 1)
+    for value in (Trainer(model), [model], {"net": model}):
+        with pytest.raises(ValueError, match=r"the state's attribute 'trainer' \(\w+\) refers to its 'model'"):
+            hvd.elastic.TorchState(model, trainer=value)
+
+
+def own_numbers():
+    torch.manual_seed(hvd.rank())
+    model = torch.nn.Linear(1, 1)
+    state = hvd.elastic.TorchState(
+        model=model, numbers=hvd.elastic.RandomNumbers(), mine=hvd.elastic.PerRank(hvd.rank())
+    )
+    state.sync()
+    state.commit()
+    assert state.mine.value == hvd.rank()
+    drawn = torch.rand(1).item()
+    state.restore()
+    assert torch.rand(1).item() == drawn
+    assert sorted(state._own_of) == [0, 1]
+    return drawn
+
+
+def test_random_numbers_are_each_ranks_own(pool):
+    one, other = pool(2).run(own_numbers)
+    assert one != other
+
+
+def test_ranks_are_brought_together(pool):
+    pool(2).run(brought_together)
+
+
+def differ():
+    more = {"only_here": 1} if hvd.rank() == 1 else {}
+    state = hvd.elastic.TorchState(model=torch.nn.Linear(1, 1), epoch=0, **more)
+    try:
+        state.sync()
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def test_other_attributes_on_some_ranks(pool):
+    said = "the states of the ranks have different attributes: rank 1 has only_here, which rank 0 has not"
+    assert pool(2).run(differ) == [said] * 2
+
+
+def other_shapes():
+    state = hvd.elastic.TorchState(model=torch.nn.Linear(1, 2 + hvd.rank()), epoch=0)
+    with pytest.raises(ValueError, match=r"rank 1 has model \(2 tensors, \w+\), which rank 0 has not"):
+        state.sync()
+
+
+def test_models_of_other_shapes(pool):
+    pool(2).run(other_shapes)
+
+
+def test_what_cannot_be_copied_is_named():
+    model = torch.nn.Linear(1, 1)
+    state = hvd.elastic.TorchState(model=model)
+    model.state_dict = lambda: {"extra": (x for x in ())}
+    with pytest.raises(ValueError, match=r"the state's attribute 'model' \(Linear\) cannot be copied: TypeError"):
+        state.commit()
+    with pytest.raises(ValueError, match="attribute 'net'"):
+        hvd.elastic.TorchState(net=model)
+
+
+def test_handlers_of_a_program():
+    class Counter:
+        value = 3
+
+    class CounterHandler(StateHandler):
+        def __init__(self, counter):
+            super().__init__(counter)
+            self.save()
+
+        def save(self):
+            self.saved = self.value.value
+
+        def restore(self):
+            self.value.value = self.saved
+
+    before = get_handler_registry()
+    try:
+        set_handler_registry([(Counter, CounterHandler), *before])
+        state = hvd.elastic.TorchState(counter=Counter(), model=torch.nn.Linear(1, 1))
+        state.counter.value = 5
+        state.restore()
+        assert state.counter.value == 3
+        assert isinstance(state._handlers["model"], ModelStateHandler)
+        assert state.optimizer is None
+    finally:
+        set_handler_registry(before)
+
+
+def handler_of_old():
+    class Counter:
+        value = hvd.rank() + 5
+
+    class CounterHandler(StateHandler):
+        """Its sync takes no root."""
+
+        saved = None
+
+        def save(self):
+            self.saved = self.value.value
+
+        def restore(self):
+            self.value.value = self.saved
+
+        def sync(self):
+            self.value.value = hvd.broadcast_object(self.value.value, 0)
+            self.save()
+
+    before = get_handler_registry()
+    set_handler_registry([(Counter, CounterHandler), *before])
+    try:
+        state = hvd.elastic.TorchState(torch.nn.Linear(1, 1), counter=Counter(), step=hvd.rank())
+    finally:
+        set_handler_registry(before)
+    state.sync()
+    assert (state.counter.value, state.step) == (5, 0)
+    # The last rank has committed once more than the others.
+    for _ in range(1 + hvd.rank()):
+        state.counter.value += 1
+        state.step += 1
+        state.save()
+    error = HorovodInternalError("a rank was lost")
+    error.handed_over = True
+    state.failed(error)
+    assert not state._whole
+    state.sync()
+    assert (state.counter.value, state.step) == (6, 1), "all is rank 0's"
+    state._synced = hvd.rank() != 0
+    with pytest.raises(ValueError, match=r"attribute 'counter' has sync\(\), which .* accepted is sync\(root\)"):
+        state.sync()
+
+
+def test_handlers_of_old_programs_take_what_rank_0_has(pool):
+    pool(2).run(handler_of_old)
+
+
+def test_states_of_the_face():
+    assert issubclass(hvd.elastic.ObjectState, hvd.elastic.State)
+    state = hvd.elastic.ObjectState(epoch=3)
+    state.epoch = 4
+    state.restore()
+    assert state.epoch == 3
+    with pytest.raises(ValueError, match=r"call hvd\.init\(\) first"):
+        hvd.elastic.batch(256)
+
+
+def test_a_step_that_is_done_again_begins_as_it_did():
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.5))
+    before = BeforeForward()
+    before.watch([model])
+    data = torch.randn(5, 4)
+    for _ in range(2):
+        statistics, random = model[0].running_mean.clone(), torch.get_rng_state()
+        first = model(data)
+        model(data)  # a second one in the same step
+        assert not torch.equal(model[0].running_mean, statistics)
+        before.put_back()
+        assert torch.equal(model[0].running_mean, statistics)
+        assert torch.equal(torch.get_rng_state(), random)
+        assert torch.equal(model(data), first)
+        before.stepped()
+    model.eval()
+    model(data)
+    before.put_back()
+    before.watch([])
+    assert not model._forward_pre_hooks
+    before.watch([model])
+    loaded = pickle.loads(pickle.dumps(model))
+    copied = copy.deepcopy(model)
+    for other in (loaded, copied):
+        other.train()
+        other(data)
+        assert other[0].num_batches_tracked == model[0].num_batches_tracked + 1

@@ -1,0 +1,64 @@
+"""Streams in PyTorch programs: kept by a state, read by the processes of a DataLoader."""
+
+import torch
+
+import horovod.torch as hvd
+from horovod.data import StreamingDataset
+from tests.data.sources import Numbers, flat
+
+
+class Batches(torch.utils.data.IterableDataset):
+    def __init__(self, stream):
+        self.stream = stream
+
+    def __iter__(self):
+        worker = torch.utils.data.get_worker_info()
+        return self.stream.batches(worker.id, worker.num_workers) if worker else iter(self.stream)
+
+
+def train():
+    stream = StreamingDataset(Numbers([20, 30, 10]), 4, mix=2, seed=7)
+    model = torch.nn.Linear(1, 1)
+    state = hvd.elastic.TorchState(model, torch.optim.SGD(model.parameters(), lr=0.1), data=stream)
+    state.sync()
+    seen = []
+    for number, batch in enumerate(stream):
+        if number == 3:
+            break
+        seen += batch
+        stream.record()
+        state.commit()
+    stream.record()
+    state.restore()
+    here = stream.processed_num
+    stream.record(2 * hvd.rank())  # as where a rank is ahead: all get what one of them has
+    state.sync()
+    told = stream.state_dict()
+    loader = torch.utils.data.DataLoader(Batches(stream), batch_size=None, num_workers=2)
+    rest = list(loader)
+    assert rest == list(stream)
+    return here, told, seen, flat(rest)
+
+
+def test_a_state_keeps_a_stream_and_processes_read_it(pool):
+    results = pool(2).run(train)
+    assert [here for here, *_ in results] == [24, 24]
+    assert results[0][1] == results[1][1]
+    assert results[0][1]["left"] == [[12, 30], [42, 60]]
+    assert sorted(flat([*seen, *rest] for _, _, seen, rest in results)) == list(range(60))
+
+
+def test_waits_of_loaders_count_also_after_those_of_streams(monkeypatch):
+    from torch.utils.data import dataloader
+
+    from horovod.common.steps import marks
+    from horovod.torch import data_wait
+
+    monkeypatch.setattr(marks, "data_seen", True)
+    monkeypatch.setattr(dataloader._BaseDataLoaderIter, "__next__", lambda self: 3)
+    data_wait.watch()
+    watched = dataloader._BaseDataLoaderIter.__next__
+    assert watched(None) == 3
+    assert watched.__wrapped__(None) == 3
+    data_wait.watch()
+    assert dataloader._BaseDataLoaderIter.__next__ is watched, "once"
