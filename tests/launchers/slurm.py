@@ -52,7 +52,7 @@ def why_not() -> str | None:
 
 
 class Slurm:
-    """Runs until `close`."""
+    """Runs until `close`. `env`: of whoever uses it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -64,7 +64,7 @@ class Slurm:
             (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
         host = socket.gethostname().split(".")[0]
         config.write_text(_CONFIG.format(folder=folder, host=host, nodes=NODES, ports=_five_ports()))
-        self._env = environment(SLURM_CONF=str(config))
+        self.env = environment(SLURM_CONF=str(config))
         try:
             self._start_munge()
             self._start("slurmctld", "-c", "-D")
@@ -77,12 +77,12 @@ class Slurm:
 
     def run(self, *command: str, **variables: str):
         """A command of Slurm's, as srun, or any other that uses the cluster."""
-        return run(command, {**self._env, **variables})
+        return run(command, {**self.env, **variables})
 
     def close(self) -> None:
         """Ends all jobs and daemons."""
         with contextlib.suppress(AssertionError, OSError):
-            run(["scancel", "--user", "root"], self._env, 20)
+            run(["scancel", "--user", "root"], self.env, 20)
         for daemon in reversed(self._daemons):
             daemon.terminate()
         for daemon in self._daemons:
@@ -100,7 +100,7 @@ class Slurm:
         with open(self._folder / f"{program}-{len(self._daemons)}.out", "wb") as output:
             self._daemons.append(
                 subprocess.Popen(
-                    [path, *arguments], env=self._env, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                    [path, *arguments], env=self.env, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                     start_new_session=True,
                 )
             )  # fmt: skip
@@ -127,7 +127,7 @@ class Slurm:
     def _wait(self) -> None:
         deadline = time.monotonic() + _STARTUP
         while True:
-            states = run(["sinfo", "-h", "-N", "-o", "%t"], self._env, _STARTUP).text.split()
+            states = run(["sinfo", "-h", "-N", "-o", "%t"], self.env, _STARTUP).text.split()
             if states == ["idle"] * NODES:
                 return
             assert time.monotonic() < deadline, (states, self._outputs())

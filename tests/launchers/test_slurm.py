@@ -15,7 +15,9 @@ KEY = "c3" * 32
 
 
 def test_pmi(slurm_cluster):
-    assert slurm_cluster.run("srun", "--mpi=pmi2", "-N2", "-n3", *WORKER).places() == TWO_AND_ONE
+    done = slurm_cluster.run("srun", "--mpi=pmi2", "-N2", "-n3", *WORKER)
+    assert done.places() == TWO_AND_ONE
+    assert all(each["mpi"] for each in done.everybody()), "hvd.mpi_enabled()"
 
 
 def test_munge_where_there_is_no_pmi(slurm_cluster):

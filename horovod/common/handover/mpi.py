@@ -3,6 +3,9 @@
 import ctypes
 import os
 import re
+from collections.abc import Iterator
+
+from horovod.common.devices import mpi_libraries
 
 
 def mapped(pid: int, library: str) -> list[str]:
@@ -17,7 +20,18 @@ def mapped(pid: int, library: str) -> list[str]:
 
 def is_in_use() -> bool:
     """Has the program started MPI (by mpi4py or otherwise) in this process and not ended it yet?"""
-    for path in mapped(os.getpid(), "libmpi"):
+    return any(started and not ended for started, ended in _states())
+
+
+def was_used() -> bool:
+    """Has it started MPI, whether that has ended or not? Then MPI says to the process manager what there is to say at
+    the end: libraries do so in MPI_Finalize, or when the process ends.
+    """
+    return any(started for started, _ in _states())
+
+
+def _states() -> Iterator[tuple[bool, bool]]:
+    for path in mpi_libraries.loaded():
         started, ended = ctypes.c_int(), ctypes.c_int()
         try:
             library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
@@ -25,6 +39,4 @@ def is_in_use() -> bool:
             library.MPI_Finalized(ctypes.byref(ended))
         except (OSError, AttributeError):
             continue
-        if started.value and not ended.value:
-            return True
-    return False
+        yield bool(started.value), bool(ended.value)

@@ -117,8 +117,9 @@ def _finalize_at_exit(board: PmiBoard) -> None:
 
 
 def _finalize(pid: int) -> None:
-    # After an exception Hydra has to see a crash, or it waits for ranks that wait for this one.
-    if os.getpid() != pid or hasattr(sys, "last_type") or mpi.is_in_use():
+    # After an exception Hydra has to see a crash, or it waits for ranks that wait for this one. An MPI library says it
+    # itself: MPICH 5 at the end of the process, however long ago MPI_Finalize was.
+    if os.getpid() != pid or hasattr(sys, "last_type") or mpi.was_used():
         return
     try:
         _open[0].finalize()

@@ -1,0 +1,91 @@
+"""What mpi4py's communicators say about this job: which of its world ranks they have, in which order.
+
+mpi4py is neither needed nor imported: who has a communicator has loaded it. All that is asked of MPI here is answered
+by this process alone, so nothing waits for other ranks, and what is wrong with a communicator is wrong on all of them.
+"""
+
+import sys
+from typing import Any
+
+from horovod.common.contract.worker_env import WorkerEnv
+
+_STARTERS = "mpirun, mpiexec or 'srun --mpi=pmix'"
+
+
+def world_ranks(comm: Any, what: str) -> list[int]:
+    """World ranks of an mpi4py communicator's members, by their rank in it; none for COMM_NULL.
+
+    Raises ValueError, naming ``what`` and what is accepted, where MPI did not start this job, has not begun or is over
+    here, for an intercommunicator, and for members that belong to another job.
+    """
+    mpi = _running(what)
+    _check_world(mpi, what)
+    if comm == mpi.COMM_NULL:
+        return []
+    if comm.Is_inter():
+        raise ValueError(
+            f"{what}: an intercommunicator is given, which has two groups of processes; accepted is a communicator "
+            "with one, as its Merge() makes"
+        )
+    group, world = comm.Get_group(), mpi.COMM_WORLD.Get_group()
+    try:
+        # Called by the class: of mpi4py 3 it is a class method, of mpi4py 4 one of the group.
+        ranks = list(mpi.Group.Translate_ranks(group, list(range(group.Get_size())), world))
+    finally:
+        group.Free()
+        world.Free()
+    strangers = ranks.count(mpi.UNDEFINED)
+    if strangers:
+        raise ValueError(
+            f"{what}: {strangers} of the communicator's {len(ranks)} processes belong to another job (they are not in "
+            "MPI.COMM_WORLD); accepted are communicators of processes that were started together"
+        )
+    return ranks
+
+
+def threads() -> bool | None:
+    """Does MPI let all threads of this process call it? None where mpi4py has not started it."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized():
+        return None
+    return bool(mpi.Query_thread() >= mpi.THREAD_MULTIPLE)
+
+
+def _running(what: str) -> Any:
+    """mpi4py's module, with MPI at work in this process."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is None:
+        raise ValueError(
+            f"{what}: an MPI communicator is given, but mpi4py.MPI is not loaded in this process; accepted are a list "
+            f"of world ranks, and mpi4py's communicators in a job that {_STARTERS} has started"
+        )
+    if mpi.Is_finalized():
+        raise ValueError(f"{what}: an MPI communicator is given after MPI_Finalize; accepted is a list of world ranks")
+    if not mpi.Is_initialized():
+        raise ValueError(f"{what}: an MPI communicator is given before MPI_Init; call mpi4py.MPI.Init() first")
+    return mpi
+
+
+def _check_world(mpi: Any, what: str) -> None:
+    """Raises ValueError unless MPI.COMM_WORLD has the processes of this job, by the same ranks."""
+    if mpi.Comm.Get_parent() != mpi.COMM_NULL:
+        raise ValueError(
+            f"{what}: an MPI communicator is given in a process that MPI_Comm_spawn has started, whose ranks the "
+            f"launcher does not know; accepted are communicators of processes that {_STARTERS} has started itself"
+        )
+    env = WorkerEnv.from_environ()
+    if env.worker is not None:
+        raise ValueError(
+            f"{what}: an MPI communicator is given in an elastic job, whose ranks change; accepted are ranks"
+        )
+    world = mpi.COMM_WORLD
+    here, told = (world.Get_rank(), world.Get_size()), (env.rank, env.size)
+    if here == told:  # also of a process that nobody has started, for which MPI makes a world of one
+        return
+    who = "HOROVOD_RANK and HOROVOD_SIZE say" if env.place is None else f"{env.place.launcher} says"
+    name, version = mpi.get_vendor()
+    raise ValueError(
+        f"{what}: in MPI.COMM_WORLD this process is rank {here[0]} of {here[1]}, but {who} that it is rank {told[0]} "
+        f"of {told[1]}. Accepted are a list of world ranks, and communicators in a job that {_STARTERS} has started, "
+        f"of the MPI that mpi4py uses (here {name} {'.'.join(map(str, version))})"
+    )

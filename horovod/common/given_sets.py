@@ -1,0 +1,95 @@
+"""The process sets that ranks give to ``init``, and what they agree on. Pure.
+
+A list of ranks is the same on all ranks. By communicators each rank names its own: after ``comm.Split`` ranks give
+different sets at one index, and who is in none gives COMM_NULL. All the sets at an index are registered then, on all
+ranks, in the order of their first ranks.
+"""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+
+class GivenSet(msgspec.Struct, array_like=True, frozen=True):
+    """What one rank gives at one index."""
+
+    ranks: list[int]
+    """Sorted ranks of the job. Of a communicator: world ranks in its order, none for COMM_NULL."""
+    by_communicator: bool = False
+
+
+Sets = tuple[tuple[int, ...], ...]
+"""Sorted ranks of the job of each set that comes of one index."""
+Name = Callable[[int], str]
+"""How a rank is named in messages."""
+
+
+def agree(given: Sequence[Sequence[GivenSet]], world: Sequence[int], name: Name) -> tuple[Sets, ...]:
+    """The sets by index. ``given`` and ``world`` (their world ranks) by rank of the job.
+
+    Raises ValueError, on every rank alike, naming index, ranks and what differs.
+    """
+    first = given[0]
+    for rank, row in enumerate(given):
+        if len(row) != len(first):
+            raise ValueError(f"{name(0)} gave init {len(first)} process sets, {name(rank)} {len(row)}")
+    agreed: list[Sets] = []
+    seen: dict[tuple[int, ...], int] = {}
+    for index in range(len(first)):
+        sets = _at(index, [row[index] for row in given], world, name)
+        for ranks in sets:
+            if ranks in seen:
+                raise ValueError(f"process_sets[{index}] with ranks {list(ranks)} repeats process_sets[{seen[ranks]}]")
+        seen.update(dict.fromkeys(sets, index))
+        agreed.append(sets)
+    return tuple(agreed)
+
+
+def _at(index: int, column: Sequence[GivenSet], world: Sequence[int], name: Name) -> Sets:
+    first = column[0]
+    for rank, theirs in enumerate(column):
+        if theirs.by_communicator != first.by_communicator:
+            kinds = [f"made from {'a communicator' if one.by_communicator else 'ranks'}" for one in (first, theirs)]
+            raise ValueError(f"process_sets[{index}] is {kinds[0]} on {name(0)} but {kinds[1]} on {name(rank)}")
+        if not first.by_communicator and theirs.ranks != first.ranks:
+            raise ValueError(
+                f"process_sets[{index}] has ranks {first.ranks} on {name(0)} but {theirs.ranks} on {name(rank)}"
+            )
+    if not first.by_communicator:
+        return (tuple(first.ranks),)
+    return _of_communicators(index, [one.ranks for one in column], world, name)
+
+
+def _of_communicators(index: int, column: Sequence[list[int]], world: Sequence[int], name: Name) -> Sets:
+    what = f"process_sets[{index}]"
+    rank_of = {number: rank for rank, number in enumerate(world)}
+    givers: dict[tuple[int, ...], list[int]] = {}
+    for rank, theirs in enumerate(column):
+        if theirs:
+            givers.setdefault(tuple(theirs), []).append(rank)
+    if not givers:
+        raise ValueError(f"{what} is made from COMM_NULL on all ranks; accepted is a communicator on one at least")
+    sets = []
+    for numbers, who in givers.items():
+        unknown = [number for number in numbers if number not in rank_of]
+        if unknown:
+            raise ValueError(
+                f"{what}: the communicator of {name(who[0])} has world ranks {list(numbers)}, of which {unknown} are "
+                "not in this job; accepted are communicators within that of init"
+            )
+        ranks = [rank_of[number] for number in numbers]
+        apart = sorted(set(ranks) ^ set(who))
+        if apart:
+            other = [rank_of.get(number, number) for number in column[apart[0]]]
+            raise ValueError(
+                f"{what}: the communicator of {name(who[0])} has ranks {ranks}, but {name(apart[0])} gives one with "
+                f"{f'ranks {other}' if other else 'none, COMM_NULL'}; accepted are communicators that do not overlap, "
+                "each given by all of its ranks"
+            )
+        if ranks != sorted(ranks):
+            raise ValueError(
+                f"{what}: the communicator of {name(who[0])} has ranks {ranks} in this order; accepted is the order of "
+                "hvd.rank(), as Split makes with it, or with the same number everywhere, as key"
+            )
+        sets.append(tuple(ranks))
+    return tuple(sets)

