@@ -1,0 +1,66 @@
+"""Slow preprocessing in processes of its own, by tf.data's data service.
+
+    horovodrun -np 2 python -m horovod.tensorflow.data.compute_worker compute.json &    # the data workers
+    horovodrun -np 2 python examples/tensorflow/data_service.py compute.json            # the training
+    horovodrun -np 2 python examples/tensorflow/data_service.py                         # the same without them
+
+Without data workers each batch costs the training the time of its preprocessing. With them, on cores or hosts of their
+own, it waits for what they send.
+"""
+
+import argparse
+import time
+
+import numpy as np
+import tensorflow as tf
+
+import horovod.tensorflow as hvd
+from horovod.tensorflow.data.compute_service import TfDataServiceConfig
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument(
+    "configfile", nargs="?", help="of the data service; none: everything in the training's own processes"
+)
+parser.add_argument("--samples", type=int, default=512)
+parser.add_argument("--effort", type=int, default=200, help="how slow the preprocessing of a sample is")
+parser.add_argument("--epochs", type=int, default=2)
+arguments = parser.parse_args()
+
+hvd.init()
+
+
+def slow(x, y):
+    """Stands for decoding and augmentation."""
+    noise = tf.zeros(8)
+    for _ in tf.range(arguments.effort):
+        noise = tf.sin(noise + x) * 0.1
+    return x + 0.01 * noise, y
+
+
+points = np.random.RandomState(1).randn(arguments.samples, 8).astype("float32")
+dataset = tf.data.Dataset.from_tensor_slices((points, points @ np.arange(8, dtype="float32")))
+if arguments.configfile:
+    config = TfDataServiceConfig.read(arguments.configfile, wait_for_file_creation=True)
+    # The ranks share each pass of the dataset: who asks first gets the next batch, so they may get unequal numbers.
+    dataset = dataset.map(slow).batch(16).send_to_data_service(config, hvd.rank(), hvd.size(), reuse_dataset=True)
+else:
+    dataset = dataset.shard(hvd.size(), hvd.rank()).map(slow).batch(16)
+
+weights = tf.Variable(tf.zeros(8))
+optimizer = tf.keras.optimizers.SGD(0.05)
+for epoch in range(arguments.epochs):
+    begin, steps, loss = time.perf_counter(), 0, tf.constant(0.0)
+    for x, y in dataset:
+        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+            loss = tf.reduce_mean((tf.linalg.matvec(x, weights) - y) ** 2)
+        optimizer.apply_gradients([(tape.gradient(loss, weights), weights)])
+        steps += 1
+    hvd.join()  # the others may have more batches
+    hvd.broadcast_variables([weights], root_rank=0)
+    steps = sum(hvd.allgather_object(steps))
+    if hvd.rank() == 0:
+        print(
+            f"epoch {epoch}: {steps} steps in {time.perf_counter() - begin:.1f} s, loss {float(loss):.4f}", flush=True
+        )
+if arguments.configfile and hvd.rank() == 0:
+    config.compute_client().shutdown()

@@ -1,0 +1,201 @@
+"""ParquetFiles: the rows of Parquet files, a block for each row group. Needs pyarrow and NumPy (``horovod[data]``)."""
+
+import contextlib
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from horovod.data import paths as files
+from horovod.data.source import Source, place_here
+
+
+class ParquetFiles(Source):
+    """Batches are dicts of NumPy arrays by column; the first dimension is that of rows. Numbers, booleans and times
+    keep their types; lists of one length become further dimensions (fixed size lists, also one in the other, or with
+    ``shapes``), others arrays of objects, as strings and bytes."""
+
+    def __init__(
+        self,
+        paths: files.Paths,
+        columns: Sequence[str] | None = None,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        filesystem: Any = None,
+    ) -> None:
+        """``paths``: a file; a folder, for ``*.parquet`` in it; a pattern with ``*``; a row of names; or several of
+        these. ``columns``: names, all if not given. ``shapes``: by column, of what a row's list holds: ``{"image": (28,
+        28)}``. ``filesystem``: one of ``pyarrow.fs``, where ``paths`` are files of it. The ends of all files are read
+        now.
+
+        Raises ValueError naming files that are not there, torn or of other columns than the first, and columns that
+        there are none of."""
+        self._filesystem = filesystem
+        self._files = files.find(paths, ".parquet") if filesystem is None else _named(paths)
+        self._shapes = {name: tuple(shape) for name, shape in (shapes or {}).items()}
+        self._columns: list[str] = []
+        self._blocks: list[tuple[int, int]] = []  # file, row group
+        self._sizes: list[int] = []
+        self.lengths: list[int] = []
+        types: dict[str, Any] = {}
+        for number, path in enumerate(self._files):
+            with _opened(path, filesystem) as (file, size):
+                found = {field.name: field.type for field in file.schema_arrow}
+                if number == 0:
+                    self._columns = _chosen(columns, self._shapes, list(found), path)
+                    types = {name: found[name] for name in self._columns}
+                _compare(types, found, self._files[0], path)
+                rows = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+                self._blocks += [(number, group) for group in range(len(rows))]
+                self._sizes.append(size)
+                self.lengths += rows
+
+    def made_of(self) -> list[tuple[str, int]]:
+        return list(zip(self._files, self._sizes, strict=True))
+
+    def load(self, block: int) -> dict[str, Any]:
+        number, group = self._blocks[block]
+        path = self._files[number]
+        with _opened(path, self._filesystem, self._sizes[number]) as (file, _):
+            # Without threads: they would stay, and each rank has its own core.
+            table = file.read_row_group(group, columns=self._columns, use_threads=False)
+        where = f"{path}, row group {group}"
+        if table.num_rows != self.lengths[block]:
+            raise ValueError(f"{where} had {self.lengths[block]} rows and has {table.num_rows} now{place_here()}")
+        return {
+            name: _array(table.column(name), self._shapes.get(name), f"{where}, column {name}")
+            for name in self._columns
+        }
+
+    def take(self, loaded: dict[str, Any], places: Sequence[int]) -> dict[str, Any]:
+        import numpy as np
+
+        indices = np.asarray(places)
+        return {name: values[indices] for name, values in loaded.items()}
+
+    def join(self, taken: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        import numpy as np
+
+        return (
+            taken[0]
+            if len(taken) == 1
+            else {name: np.concatenate([one[name] for one in taken]) for name in self._columns}
+        )
+
+
+@contextlib.contextmanager
+def _opened(path: str, filesystem: Any, size: int | None = None) -> Iterator[tuple[Any, int]]:
+    """The file, and how many bytes it has. What pyarrow raises while it is open becomes a ValueError that names it,
+    but for lack of memory and what somebody has cancelled. ``size``: bytes that it had before."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise ImportError("Parquet files need pyarrow: pip install 'horovod[data]'") from error
+    refused = OSError, pyarrow.ArrowException
+    passed_on = MemoryError, pyarrow.ArrowCancelled  # ArrowMemoryError is the former; neither tells of the file
+    try:
+        raw = pyarrow.OSFile(path) if filesystem is None else filesystem.open_input_file(path)
+    except passed_on:
+        raise
+    except refused as error:
+        raise ValueError(f"{path} cannot be read: {error}{place_here()}") from error
+    with raw:
+        try:
+            now = raw.size()
+            if size not in (None, now):
+                raise ValueError(f"{path} had {size} bytes when the source was made, and has {now} now{place_here()}")
+            yield parquet.ParquetFile(raw, pre_buffer=False, page_checksum_verification=True), now
+        except passed_on:
+            raise
+        except refused as error:
+            raise ValueError(f"{path} is torn, or no Parquet file: {error}{place_here()}") from error
+
+
+def _named(paths: files.Paths) -> list[str]:
+    """Of a file system that is not this host's: names as they are."""
+    found = [os.fspath(one) for one in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
+    if not found or len(set(found)) < len(found):
+        raise ValueError(f"paths is {paths!r}, accepted are files, each once{place_here()}")
+    return found
+
+
+def _chosen(columns: Sequence[str] | None, shapes: Mapping[str, Any], there: list[str], path: str) -> list[str]:
+    wanted = there if columns is None else list(columns)
+    for argument, names in (("columns", wanted), ("shapes", list(shapes))):
+        if lost := [name for name in names if name not in there]:
+            raise ValueError(f"{argument} names {lost}, {path} has {there}{place_here()}")
+    return wanted
+
+
+def _compare(types: Mapping[str, Any], found: Mapping[str, Any], first: str, path: str) -> None:
+    for name, kind in types.items():
+        if found.get(name) != kind:
+            has = f"is {found[name]}" if name in found else "is not there"
+            raise ValueError(f"column {name} is {kind} in {first}, and {has} in {path}{place_here()}")
+
+
+def _array(column: Any, shape: tuple[int, ...] | None, where: str) -> Any:
+    """A column of a row group as an array. Raises ValueError for what is not there in a column of integers or booleans,
+    whose type would depend on it, and for lists that do not have the shape."""
+    import numpy as np
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+        column = column.cast(kind)
+    if column.null_count and (pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+        raise ValueError(
+            f"{where} ({kind}) lacks {column.null_count} values, accepted are {kind} without gaps{place_here()}"
+        )
+    if shape is None and not pa.types.is_fixed_size_list(kind):
+        return column.to_numpy()
+    if column.null_count:
+        raise ValueError(f"{where} lacks {column.null_count} of {len(column)} lists{place_here()}")
+    sizes = _sizes(kind)
+    if shape is None:
+        shape = tuple(size for size in sizes if size is not None)
+    # A list of lists has the shape at each depth, one of numbers all of it in its length.
+    flat = [_flat(chunk, shape if len(shape) == len(sizes) else (), where) for chunk in column.chunks]
+    values = np.concatenate([one for one, _ in flat]) if flat else np.empty(0)
+    numbers = np.concatenate([each for _, each in flat]) if flat else np.empty(0, np.int64)
+    if len(wrong := np.flatnonzero(numbers != math.prod(shape))):
+        raise ValueError(
+            f"{where} has {numbers[wrong[0]]} numbers in its row {wrong[0]}, accepted is {shape} in each{place_here()}"
+        )
+    return values.reshape(len(column), *shape)
+
+
+def _sizes(kind: Any) -> list[int | None]:
+    """Of lists, one in the other; None where they may have any."""
+    import pyarrow as pa
+
+    sizes: list[int | None] = []
+    while pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        sizes.append(kind.list_size if pa.types.is_fixed_size_list(kind) else None)
+        kind = kind.value_type
+    return sizes
+
+
+def _flat(chunk: Any, shape: tuple[int, ...], where: str) -> tuple[Any, Any]:
+    """The numbers in the lists of a part of a column, which may hold lists in turn; and how many each row has.
+    ``shape``: what lists at each depth are to have, empty: anything."""
+    import numpy as np
+    import pyarrow as pa
+
+    # Where each row begins in what has been flattened so far, and the last one ends.
+    ends = np.arange(len(chunk) + 1)
+    for depth, size in enumerate(_sizes(chunk.type)):
+        if chunk.null_count:
+            raise ValueError(f"{where} lacks {chunk.null_count} lists within its lists{place_here()}")
+        # Those of a part of an array do not begin at 0.
+        offsets = np.arange(len(chunk) + 1) * size if size is not None else chunk.offsets.to_numpy()
+        lengths = np.diff(offsets)
+        if shape and len(wrong := np.flatnonzero(lengths != shape[depth])):
+            row = int(np.searchsorted(ends, wrong[0], side="right")) - 1
+            raise ValueError(
+                f"{where} has a list of {lengths[wrong[0]]} in its row {row}, accepted is {shape} in each{place_here()}"
+            )
+        ends = offsets[ends] - offsets[0]
+        chunk = chunk.flatten()
+    return _array(pa.chunked_array([chunk]), None, where), np.diff(ends)

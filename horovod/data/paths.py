@@ -1,0 +1,109 @@
+"""Which files are meant, and that they are all there."""
+
+import contextlib
+import glob
+import os
+import re
+from collections.abc import Iterator, Sequence
+
+from horovod.data.source import place_here
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+"""One or several of: a file; a folder, for the files in it; a pattern with ``*``, ``?`` or ``[...]``, or ``**`` for
+folders in folders; a row of names, as ``train-{000..127}.tar``."""
+
+_ROW = re.compile(r"\{(\d+)\.\.(\d+)\}")
+_PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")  # gzip, bzip2, xz, Zstandard
+
+
+def find(paths: Paths, suffix: str = "") -> list[str]:
+    """Names of the files, in the order given, those of a folder or a pattern sorted. ``suffix``: what names in folders
+    end with; those that begin with ``_`` or ``.`` are passed over there.
+
+    Raises ValueError naming what is not there, what stands for no file, and a file that is named twice.
+    """
+    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    found = [file for one in given for file in _files(os.fspath(one), suffix)]
+    if not found:
+        raise ValueError(f"paths is {paths!r}, accepted is at least one file{place_here()}")
+    if lost := [file for file in found if not os.path.isfile(file)]:
+        more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
+        raise ValueError(f"paths names {', '.join(lost[:3])}{more}, which cannot be found{place_here()}")
+    if len(set(found)) < len(found):
+        twice = next(file for index, file in enumerate(found) if file in found[:index])
+        raise ValueError(f"paths names {twice} twice, its records would be visited twice{place_here()}")
+    return found
+
+
+def _files(path: str, suffix: str) -> list[str]:
+    if os.path.isdir(path):
+        names = (name for name in sorted(os.listdir(path)) if name.endswith(suffix) and name[0] not in "._")
+        files = [file for file in (os.path.join(path, name) for name in names) if os.path.isfile(file)]
+        return files or _nothing(path, f"a folder without files{f' *{suffix}' if suffix else ''}")
+    if os.path.exists(path):
+        return [path]
+    rows = list(_rows(path))
+    if any(glob.has_magic(row) for row in rows):
+        return [
+            file
+            for row in rows
+            for file in sorted(glob.glob(row, recursive=True)) or _nothing(row, "a pattern that no file fits")
+        ]
+    return rows
+
+
+def _rows(path: str) -> Iterator[str]:
+    match = _ROW.search(path)
+    if match is None:
+        yield path
+        return
+    first, last = int(match[1]), int(match[2])
+    # As a shell does: downwards too, and of one width where a number begins with 0.
+    padded = any(text[0] == "0" and len(text) > 1 for text in match.groups())
+    width = max(map(len, match.groups())) if padded else 0
+    for number in range(first, last + 1) if first <= last else range(first, last - 1, -1):
+        yield from _rows(f"{path[: match.start()]}{number:0{width}d}{path[match.end() :]}")
+
+
+def _nothing(path: str, what: str) -> list[str]:
+    raise ValueError(f"paths has {path}, {what}{place_here()}")
+
+
+def size_of(path: str) -> int:
+    """Bytes of a file. Raises ValueError naming one that cannot be read."""
+    with readable(path):
+        return os.path.getsize(path)
+
+
+@contextlib.contextmanager
+def readable(path: str) -> Iterator[None]:
+    """Where a file is looked into: raises ValueError naming it when the system does not let it be read."""
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}{place_here()}") from error
+
+
+def refuse_packed(path: str) -> None:
+    """Raises ValueError for a compressed file: nothing in it can be found without reading all before it."""
+    with open(path, "rb") as file:
+        begin = file.read(6)
+    if begin.startswith(_PACKED):
+        raise ValueError(f"{path} is compressed, accepted are files that are not{place_here()}")
+
+
+def read(path: str, size: int, begin: int, end: int) -> bytes:
+    """The bytes of a file that had ``size`` bytes when it was looked into. Raises ValueError naming it when it is
+    another one now, or cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            now = os.fstat(file.fileno()).st_size
+            if now != size:
+                raise ValueError(f"{path} had {size} bytes when the source was made, and has {now} now{place_here()}")
+            file.seek(begin)
+            data = file.read(end - begin)
+    except OSError as error:
+        raise ValueError(f"{path} was there when the source was made: {error}{place_here()}") from error
+    if len(data) < end - begin:
+        raise ValueError(f"{path} ends at byte {begin + len(data)}, its records at {end}{place_here()}")
+    return data

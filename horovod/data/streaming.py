@@ -1,0 +1,194 @@
+"""StreamingDataset: batches of a source for each rank, over any changes of members."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from horovod.common.elastic.walk import Resumes
+from horovod.common.state import state
+from horovod.common.steps import marks
+from horovod.data import parts
+from horovod.data.ahead import counted
+from horovod.data.order import Order
+from horovod.data.source import Source, check_count, place_here
+
+
+def _rank() -> int:
+    return state.require_job().rank
+
+
+def _size() -> int:
+    return state.require_job().size
+
+
+class StreamingDataset(Resumes):
+    """Gives each rank its batches of an epoch, of what is not done yet, of files that are larger than memory::
+
+        data = StreamingDataset(ParquetFiles("train/"), batch_size=64, seed=1)
+        state = hvd.elastic.TorchState(model, optimizer, data=data)     # or that of another face; without: as it is
+
+        @hvd.elastic.run
+        def train(state):
+            while state.data.epoch < epochs:
+                for batch in ReadAhead(state.data):
+                    step(batch)
+                    state.data.record()                 # this batch is done
+                    state.commit()
+                state.data.set_epoch(state.data.epoch + 1)
+
+    Over any number of ranks and any changes of it each record is visited once in an epoch. So that ranks take equally
+    many steps, fewer records than there are ranks are visited a second time at its end. A rank reads its files one part
+    after the other, and of what another rank reads as well, the ends.
+
+    Can be pickled, with functions ``rank`` and ``size`` that can be: in another process it has the part of the rank
+    that it comes from until ``reset`` asks again."""
+
+    def __init__(
+        self,
+        source: Source,
+        batch_size: int,
+        shuffle: bool = True,
+        seed: int = 0,
+        *,
+        mix: int = 1,
+        rank: Callable[[], int] | None = None,
+        size: Callable[[], int] | None = None,
+    ) -> None:
+        """``source``: the same on all ranks. ``batch_size``: records of a rank and step; the last batch of an epoch may
+        have fewer. ``shuffle``: another order in each epoch, equal on all ranks, which follows from ``seed``. ``mix``:
+        so many blocks of the source are held at once, and their records mixed. ``rank``, ``size``: those of the job of
+        this process if not given.
+
+        Raises ValueError for a ``batch_size`` or ``mix`` below 1, and without a job, where it is not given who is
+        asking."""
+        self.batch_size = check_count("batch_size", batch_size, 1)
+        self.mix = check_count("mix", mix, 1)
+        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 64:
+            raise ValueError(f"seed is {seed!r}, accepted is an integer from 0 to 2**64 - 1{place_here()}")
+        self.source, self.shuffle, self.seed = source, shuffle, seed
+        self.epoch = 0
+        self._length = sum(source.lengths)
+        self._digest = source.digest()
+        self._place = rank or _rank, size or _size
+        self._order: tuple[int, Order] | None = None
+        self._left: parts.Intervals = ()  # when it was shared out last
+        self._me, self._ranks = 0, 1
+        self._steps = self._recorded = 0  # this rank's records since then, and how many of them are done
+        self._share_out(self._all())
+        marks.data_seen = True
+
+    def __len__(self) -> int:
+        """Batches that are left of the epoch for this rank: equally many on all of them."""
+        return -(-(self._steps - self._recorded) // self.batch_size)
+
+    def __iter__(self) -> Iterator[Any]:
+        """What is left of the epoch."""
+        return self.batches()
+
+    def batches(self, worker: int = 0, workers: int = 1) -> Iterator[Any]:
+        """Of what is left of the epoch every ``workers``-th batch, from number ``worker`` on: for processes of a rank
+        that share its part, as those of PyTorch's DataLoader, which takes batches of them in turn. Raises ValueError
+        for a worker that there is not."""
+        check_count("workers", workers, 1)
+        if check_count("worker", worker, 0) >= workers:
+            raise ValueError(f"worker is {worker}, accepted is an integer below workers, {workers}{place_here()}")
+        return self._batches(worker, workers)
+
+    def record(self, samples: int | None = None) -> None:
+        """One more batch of the epoch is done, after the step and before the commit; or so many records. All ranks say
+        so in the same steps."""
+        samples = self.batch_size if samples is None else check_count("samples", samples, 0)
+        self._recorded = min(self._recorded + samples, self._steps)
+
+    def on_batch_end(self, batches: int = 1) -> None:
+        """``record`` of so many batches; after the last one of an epoch the next epoch begins. (Keras'
+        ``UpdateDatasetCallback`` calls it.)"""
+        self.record(batches * self.batch_size)
+        if not len(self):
+            self.set_epoch(self.epoch + 1)
+
+    def set_epoch(self, epoch: int) -> None:
+        """An epoch begins, with nothing done. Where it is called as an epoch's loop begins, with the number of the
+        epoch that is under way, what has been recorded of that stays done. When all of it is done, the same number
+        begins it anew."""
+        under_way = epoch == self.epoch and 0 < self.processed_num < self._length
+        left = self._now_left() if under_way else self._all()
+        self.epoch = check_count("epoch", epoch, 0)
+        self._share_out(left)
+
+    @property
+    def processed_num(self) -> int:
+        """How many records of the epoch are done, by all ranks."""
+        return self._length - parts.count(self._now_left())
+
+    def state_dict(self) -> dict[str, Any]:
+        left = [list(pair) for pair in self._now_left()]
+        return {"epoch": self.epoch, "left": left, **self._same()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Raises ValueError when it is of another source or order."""
+        for name, here in self._same().items():
+            if state_dict.get(name, here) != here:
+                raise ValueError(
+                    f"the stream's state has {name} {state_dict[name]!r}, this stream {here!r}{place_here()}"
+                )
+        left = parts.checked(state_dict["left"], self._length)
+        self.epoch = check_count("epoch", state_dict["epoch"], 0)
+        self._share_out(left)
+
+    def reset(self) -> None:
+        self._share_out(self._now_left())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_order": None}  # as long as the blocks are many, and made again when it is needed
+
+    def _same(self) -> dict[str, Any]:
+        """What a place in an epoch means nothing without."""
+        same = {"length": self._length, "source": self._digest, "shuffle": self.shuffle, "seed": self.seed}
+        return {**same, "mix": self.mix}
+
+    def _all(self) -> parts.Intervals:
+        return ((0, self._length),) if self._length else ()
+
+    def _now_left(self) -> parts.Intervals:
+        return parts.rest(self._left, self._ranks, self._recorded) if self._recorded else self._left
+
+    def _share_out(self, left: parts.Intervals) -> None:
+        self._me, self._ranks = (ask() for ask in self._place)
+        self._left, self._recorded = left, 0
+        self._steps = parts.steps(left, self._ranks)
+
+    def _order_now(self) -> Order:
+        if self._order is None or self._order[0] != self.epoch:
+            self._order = self.epoch, Order(self.source.lengths, self.shuffle, self.seed, self.epoch, self.mix)
+        return self._order[1]
+
+    def _batches(self, worker: int, workers: int) -> Iterator[Any]:
+        order, held = self._order_now(), _Held(self.source)
+        mine = list(parts.run(self._left, self._me, self._ranks))
+        more = parts.extra(self._left, self._me, self._ranks)
+        if more is not None:
+            mine.append((more, more + 1))
+        end, step = self._steps, self.batch_size
+        for begin in range(self._recorded + worker * step, end, workers * step):
+            places = parts.section(tuple(mine), begin, begin + step)
+            yield counted(lambda places=places: held.batch(order, places))  # type: ignore[misc]
+
+
+class _Held:
+    """Blocks of the window that is being read."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._window = -1
+        self._blocks: dict[int, Any] = {}
+
+    def batch(self, order: Order, places: parts.Intervals) -> Any:
+        taken = []
+        for window, block, inside in (piece for begin, end in places for piece in order.pieces(begin, end)):
+            if window != self._window:
+                self._window = window
+                self._blocks.clear()
+            if block not in self._blocks:
+                self._blocks[block] = self._source.load(block)
+            taken.append(self._source.take(self._blocks[block], inside))
+        return self._source.join(taken)

@@ -1,0 +1,1 @@
+"""Names that programs written for Horovod import from here; nothing of ours does."""

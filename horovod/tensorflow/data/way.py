@@ -1,0 +1,142 @@
+"""The way from a process to a dispatcher, with an end to waiting for one that is lost."""
+
+import contextlib
+import logging
+import socket
+import threading
+import time
+from typing import Any
+
+import tensorflow as tf
+
+from horovod.common.compute import ComputeClient
+from horovod.tensorflow.data.config import TfDataServiceConfig
+
+log = logging.getLogger("horovod.data")
+
+_LOOPBACK = "127.0.0.1"
+_MOST_SECONDS = 5.0  # between two questions whether the dispatcher is there
+# How a client of gRPC begins (RFC 9113, 3.4), with an empty frame of settings; the server's settings come back.
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+
+_service = tf.data.experimental.service
+
+
+class Way:
+    """A port of this process from which connections go on to a dispatcher's, and a thread that looks after it.
+
+    TensorFlow asks a dispatcher that is not there any more again and again, for ever, and nothing in Python can
+    interrupt it. So once a dispatcher has not answered for ``config.timeout`` seconds, the way leads to an empty one of
+    this process, which knows nothing of what is read: all that reads raises ``tf.errors.NotFoundError``, and the log
+    ``horovod.data`` names the dispatcher. Only questions go this way: the data comes from the workers themselves."""
+
+    def __init__(self, config: TfDataServiceConfig, number: int, dispatcher: str, reader: int | None = None) -> None:
+        """``dispatcher``: HOST:PORT of the one of this ``number``. ``reader``: under which number the service is told
+        that this reader lives; None: it is not."""
+        host, _, port = dispatcher.rpartition(":")
+        self._dispatcher, self._number, self._config, self._reader = (host, int(port)), number, config, reader
+        self._seconds = min(_MOST_SECONDS, config.timeout / 4)
+        self._closed = threading.Event()
+        self._connections: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        self._empty: Any = None
+        self._listener = socket.create_server((_LOOPBACK, 0))
+        self.address = f"{_LOOPBACK}:{self._listener.getsockname()[1]}"
+        self._start(self._accept)
+        self._start(self._watch)
+
+    @property
+    def leads_there(self) -> bool:
+        return not self._closed.is_set()
+
+    def close(self) -> None:
+        """No more leads there. May be called again."""
+        self._closed.set()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes who accepts
+        self._listener.close()
+        with self._lock:
+            for one in self._connections:
+                with contextlib.suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)
+
+    @staticmethod
+    def _start(work: Any, *arguments: Any) -> None:
+        threading.Thread(target=work, args=arguments, name="horovod-data-service", daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near = self._listener.accept()[0]
+            except OSError:
+                return
+            self._start(self._connect, near)
+
+    def _connect(self, near: socket.socket) -> None:
+        with near:
+            try:
+                far = socket.create_connection(self._dispatcher, self._seconds)
+            except OSError:
+                return  # TensorFlow tries again
+            with far:
+                far.settimeout(None)
+                with self._lock:
+                    if self._closed.is_set():
+                        return
+                    self._connections |= {near, far}
+                back = threading.Thread(target=_pass_on, args=(far, near), name="horovod-data-service", daemon=True)
+                back.start()
+                _pass_on(near, far)
+                back.join()
+                with self._lock:
+                    self._connections -= {near, far}
+
+    def _watch(self) -> None:
+        with contextlib.ExitStack() as ends:
+            client: ComputeClient | None = None
+            with contextlib.suppress(OSError):
+                client = ends.enter_context(self._config.compute_client())
+            over, heard = False, time.monotonic()
+            while not self._closed.is_set():
+                if client is not None and not over:
+                    over = client.is_over(self._number, self._seconds)
+                    if self._reader is not None:
+                        client.say_reader_lives(self._number, self._reader)
+                else:
+                    self._closed.wait(self._seconds)
+                if answers(self._dispatcher, self._seconds):
+                    heard = time.monotonic()
+                elif time.monotonic() - heard >= self._config.timeout and not self._closed.is_set():
+                    self._give_up(over)
+
+    def _give_up(self, over: bool) -> None:
+        self.close()
+        log.log(
+            logging.INFO if over else logging.ERROR,
+            "dispatcher %d of the data service, at %s:%d, %s: what reads of it gets a NotFoundError",
+            self._number,
+            *self._dispatcher,
+            "has ended" if over else f"has not answered for {self._config.timeout:g} s",
+        )
+        self._empty = _service.DispatchServer(_service.DispatcherConfig(port=int(self.address.rpartition(":")[2])))
+
+
+def answers(place: tuple[str, int], seconds: float) -> bool:
+    """Whether a server of gRPC is there, and not only its port: one that is stopped answers nothing."""
+    try:
+        with socket.create_connection(place, seconds) as asked:
+            asked.settimeout(seconds)
+            asked.sendall(_GREETING)
+            return bool(asked.recv(1))
+    except OSError:
+        return False
+
+
+def _pass_on(source: socket.socket, target: socket.socket) -> None:
+    """Until one of them closes."""
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+    for one in (source, target):
+        with contextlib.suppress(OSError):
+            one.shutdown(socket.SHUT_RDWR)

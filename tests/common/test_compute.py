@@ -1,0 +1,205 @@
+"""Where the parts of a data service find one another."""
+
+import logging
+import threading
+
+import pytest
+
+from horovod.common import compute
+from horovod.common.compute import ComputeClient, ComputeService
+from horovod.common.network.interfaces import Address, Interface
+from horovod.common.store import StoreTimeout
+
+KEY = b"k" * 32
+
+
+@pytest.fixture
+def service():
+    with ComputeService(2, 1, KEY, {"lo"}) as made:
+        yield made
+
+
+def client(service, **more):
+    return ComputeClient(service.addresses(), KEY, **more)
+
+
+def test_dispatchers_and_workers_meet(service, caplog):
+    caplog.set_level(logging.INFO, "horovod.data")
+    with client(service) as dispatcher, client(service, verbose=2) as worker, client(service) as training:
+        assert (dispatcher.dispatchers(), dispatcher.here) == (2, "127.0.0.1")
+        dispatcher.register_dispatcher(1, "host:1234")
+        assert worker.wait_for_dispatcher_registration(1, 60) == "host:1234"
+        worker.register_worker_for_dispatcher(1, 0)
+        training.wait_for_dispatcher_worker_registration(1, 1, 60)
+    assert [record.getMessage() for record in caplog.records] == ["worker 0 of dispatcher 1 is there"]
+
+
+def test_what_does_not_come_is_named(service):
+    with client(service) as one:
+        with pytest.raises(TimeoutError, match=r"waited 0\.1 s for dispatcher 0 of the data service"):
+            one.wait_for_dispatcher_registration(0, 0.1)
+        one.register_worker_for_dispatcher(0, 1)
+        with pytest.raises(TimeoutError, match=r"workers of dispatcher 0 .*: worker.0.0, worker.0.2 did not come"):
+            one.wait_for_dispatcher_worker_registration(0, 3, 0.1)
+
+
+def test_all_end_when_nobody_is_needed(service):
+    ended = []
+
+    def work(number):
+        with client(service) as one:
+            one.register_worker_for_dispatcher(number, 0)
+            here.release()
+            one.wait_for_shutdown(number)
+            ended.append(number)
+            one.leave(number, 0)
+
+    here = threading.Semaphore(0)
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in threads:
+        assert here.acquire(timeout=60)
+    with client(service) as training:
+        training.end_dispatcher(1)
+        threads[1].join(60)
+        assert ended == [1]
+        training.shutdown()
+    service.wait_for_shutdown()
+    assert sorted(ended) == [0, 1]
+    for thread in threads:
+        thread.join(60)
+
+
+def waits(service, expected, patience=60):
+    """A dispatcher that ends when its readers have; the thread in which it waits."""
+
+    def work():
+        with client(service) as dispatcher:
+            dispatcher.wait_for_readers(0, expected, patience)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_a_dispatcher_waits_for_its_readers(service, monkeypatch, caplog):
+    monkeypatch.setattr(compute, "_READERS_SECONDS", 0.1)
+    with client(service) as one, client(service) as other:
+        assert [one.register_reader(0), other.register_reader(0), other.register_reader(1)] == [0, 1, 0]
+        thread = waits(service, 2)
+        one.end_reader(0, 0)
+        thread.join(0.5)
+        assert thread.is_alive()
+        other.end_reader(0, 1)
+        thread.join(60)
+        assert not thread.is_alive()
+        thread = waits(service, 3)
+        thread.join(0.5)
+        assert thread.is_alive(), "the third has not come yet"
+        one.end_reader(0, one.register_reader(0))
+        thread.join(60)
+        assert not thread.is_alive()
+    assert caplog.records == []
+
+
+def test_readers_that_are_gone_are_not_waited_for(service, monkeypatch, caplog):
+    monkeypatch.setattr(compute, "_READERS_SECONDS", 0.1)
+    with client(service) as one:
+        one.register_reader(0)
+        thread = waits(service, 3, 1)
+        for _ in range(15):
+            one.say_reader_lives(0, 0)
+            thread.join(0.1)
+        assert thread.is_alive(), "one lives"
+        thread.join(60)
+        assert not thread.is_alive()
+    assert "of those that read of it 1 have not said for 1 s that they live, and 2 have not come" in caplog.text
+
+
+def test_without_the_key_nobody_comes_in(service, monkeypatch):
+    monkeypatch.setattr(compute, "_ANSWER_SECONDS", 0.2)
+    with pytest.raises(
+        ConnectionError, match=r"no data service answers at 127.0.0.1:\d+ \(no answer: no data service, or"
+    ):
+        ComputeClient(service.addresses(), b"x" * 32)
+    with pytest.raises(ValueError, match=r"addresses is \{\}, accepted is at least one address"):
+        ComputeClient({}, KEY)
+
+
+def test_a_service_that_is_gone(monkeypatch, caplog):
+    monkeypatch.setattr(compute, "_HEAR_SECONDS", 0.1)
+    service = ComputeService(1, 1, KEY, {"lo"})
+    one = client(service)
+    service.close()
+    service.close()
+    one.wait_for_shutdown(0)
+    assert caplog.text.count("the data service is gone") == 1
+    assert not one.is_over(0, 0.1)
+    one.close()
+    with pytest.raises(ConnectionError, match=r"127.0.0.1:\d+ \(.*refused"):
+        client(service)
+
+
+def test_one_ask_without_an_answer_is_not_the_end(service, monkeypatch):
+    with client(service) as one, client(service) as training:
+        asked, answers = [], [[], ["over.0"], [], []]  # what lacks; nothing: no answer
+
+        def get(names, seconds):
+            asked.append(names)
+            if answers:
+                raise StoreTimeout("no answer", answers.pop(0))
+            training.end_dispatcher(0)
+            return [""]
+
+        monkeypatch.setattr(one, "_get", get)
+        one.wait_for_shutdown(0)
+    assert asked == [["over.0"]] * 5
+
+
+def test_addresses_come_best_first(monkeypatch):
+    def one(name, text, up=True, physical=False):
+        return Interface(name, up, name == "lo", physical, 1500, 0, [Address(text, 8)])
+
+    lo = one("lo", "127.0.0.1")
+    monkeypatch.setattr(
+        compute,
+        "scan",
+        lambda: [
+            lo,
+            one("docker0", "127.0.0.2"),
+            one("down0", "127.0.0.3", up=False),
+            one("eth0", "127.0.0.4", True, True),
+        ],
+    )
+    with ComputeService(1, 1, KEY) as service:
+        assert list(service.addresses()) == ["eth0", "docker0", "lo"]
+    with pytest.raises(ValueError, match="nics has down0, accepted are some of docker0, eth0, lo"):
+        ComputeService(1, 1, KEY, {"down0"})
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(ValueError, match=r"nics has nowhere9, accepted are some of .*lo"):
+        ComputeService(1, 1, KEY, {"lo", "nowhere9"})
+    for wrong in (0, -1, True, 1.5):
+        with pytest.raises(ValueError, match=rf"dispatchers is {wrong!r}, accepted is an integer of at least 1"):
+            ComputeService(wrong, 1, KEY)
+        with pytest.raises(ValueError, match=rf"workers_per_dispatcher is {wrong!r}, accepted"):
+            ComputeService(1, wrong, KEY)
+
+
+def test_the_name_that_programs_import():
+    from horovod.runner.common.service import compute_service
+
+    assert (compute_service.ComputeService, compute_service.ComputeClient) == (ComputeService, ComputeClient)
+    asked = compute_service.WaitForDispatcherRegistrationRequest(dispatcher_id=1, timeout=5)
+    assert asked == compute_service.WaitForDispatcherRegistrationRequest(1, 5)
+    assert compute_service.WaitForShutdownRequest() == compute_service.WaitForShutdownRequest()
+
+
+def test_the_names_of_the_addresses(service):
+    for names in ({"addresses": service.addresses()}, {"compute_addresses": service.addresses()}):
+        with ComputeClient(key=KEY, **names) as one:
+            assert one.dispatchers() == 2
+    with pytest.raises(TypeError, match="addresses and compute_addresses are names of the same"):
+        ComputeClient(service.addresses(), KEY, compute_addresses=service.addresses())

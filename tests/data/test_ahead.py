@@ -1,0 +1,190 @@
+"""Reading ahead: order, errors, ends, and no thread left."""
+
+import gc
+import os
+import threading
+import traceback
+
+import pytest
+
+from horovod.common.steps import marks
+from horovod.data import ReadAhead, ahead
+
+
+def readers():
+    return [thread for thread in threading.enumerate() if thread.name == "horovod-data"]
+
+
+@pytest.fixture(autouse=True)
+def nothing_left():
+    yield
+    gc.collect()
+    assert readers() == []
+
+
+@pytest.mark.parametrize("depth", [1, 2, 100])
+def test_everything_comes_in_order(depth):
+    with ReadAhead(range(50), depth) as numbers:
+        assert list(numbers) == list(range(50))
+        assert readers() == []
+        assert list(numbers) == [], "the end stays the end"
+
+
+class Both:
+    def __iter__(self):
+        return iter([1, 2])
+
+    def __call__(self, batch):
+        return batch
+
+
+def test_an_iterable_that_can_be_called_is_not():
+    assert list(ReadAhead(Both())) == [1, 2]
+
+
+def test_so_far_ahead_and_no_farther():
+    made, enough = [], threading.Event()
+
+    def source():
+        for number in range(100):
+            made.append(number)
+            if number == 4:
+                enough.set()
+            yield number
+
+    with ReadAhead(source, 3) as numbers:
+        assert next(numbers) == 0
+        assert enough.wait(60), "one is taken, three wait, and one is in its hands"
+        assert made == [0, 1, 2, 3, 4]
+
+
+def fails(number):
+    raise KeyError(f"sample {number}")
+
+
+def test_an_error_is_raised_in_its_turn_with_its_traceback():
+    def source():
+        yield 1
+        yield 2
+        fails(3)
+
+    got, numbers = [], ReadAhead(source, 8)
+    with pytest.raises(KeyError, match="sample 3") as caught:
+        got.extend(iter(lambda: next(numbers), None))
+    names = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert got == [1, 2]
+    assert names[-2:] == ["source", "fails"]
+    assert next(numbers, "the end") == "the end"
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), StopIteration(), MemoryError()])
+def test_whatever_it_raises(error):
+    class Source:
+        def __iter__(self):
+            raise error
+
+    numbers = ReadAhead(Source())
+    if isinstance(error, StopIteration):
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            next(numbers)
+    else:
+        with pytest.raises(type(error)):
+            next(numbers)
+
+
+def test_who_stops_early_closes_the_source_in_its_own_thread():
+    closed = []
+
+    def source():
+        try:
+            while True:
+                yield 1
+        finally:
+            closed.append(threading.current_thread().name)
+
+    with ReadAhead(source) as numbers:
+        assert next(numbers) == 1
+    assert closed == ["horovod-data"]
+    numbers.close()
+    del numbers
+    numbers = ReadAhead(source)
+    assert next(numbers) == 1
+    del numbers
+    gc.collect()
+    assert closed == ["horovod-data"] * 2
+
+
+def test_one_that_does_not_come_back_is_told_and_does_not_hold_the_program(monkeypatch, caplog):
+    monkeypatch.setattr(ahead, "CLOSE_SECONDS", 0.05)
+    go_on = threading.Event()
+
+    def source():
+        go_on.wait()
+        yield 1
+
+    numbers = ReadAhead(source)
+    thread = readers()[0]
+    numbers.close()
+    assert "a loader has not come back in 0.05 s" in caplog.text
+    assert thread.daemon
+    go_on.set()
+    thread.join(60)
+
+
+def test_a_close_from_elsewhere_ends_a_loop_that_waits(monkeypatch):
+    monkeypatch.setattr(ahead, "CLOSE_SECONDS", 0.05)
+    go_on, waits = threading.Event(), threading.Event()
+
+    def source():
+        waits.set()
+        go_on.wait()
+        yield 1
+
+    numbers, got = ReadAhead(source), []
+    loop = threading.Thread(target=lambda: got.append(list(numbers)))
+    loop.start()
+    assert waits.wait(60)
+    thread = readers()[0]
+    numbers.close()
+    loop.join(60)
+    assert got == [[]]
+    go_on.set()
+    thread.join(60)
+
+
+def test_a_forked_process_leaves_it_alone():
+    with ReadAhead(range(10)) as numbers:
+        assert next(numbers) == 0
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                numbers.close()
+                next(numbers)
+            except RuntimeError:
+                code = 7
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+        assert list(numbers) == list(range(1, 10))
+
+
+def test_what_cannot_be_is_refused():
+    for wrong in (0, -1, 1.5, None):
+        with pytest.raises(ValueError, match=rf"depth is {wrong!r}, accepted is an integer of at least 1"):
+            ReadAhead(range(3), wrong)
+
+
+def test_waits_for_data_count_once():
+    told = []
+    marks.open(told.append, lambda: None)
+    try:
+        with ReadAhead(iter([1, 2])) as numbers:
+            assert list(numbers) == [1, 2]
+        assert marks.data_seen
+        marks.tell()
+        marks.tell()
+    finally:
+        marks.close()
+    assert told[0] > 0
+    assert told[1] == 0

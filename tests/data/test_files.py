@@ -1,0 +1,173 @@
+"""Lines, whole files, and which files are meant."""
+
+import gzip
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from horovod.data import LineFiles, StreamingDataset, WholeFiles
+from horovod.data.paths import find
+from tests.data.sources import everything, flat
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for number in range(4):
+        (tmp_path / f"shard-{number:03}.txt").write_text("".join(f"{number}-{line}\n" for line in range(number * 5)))
+    (tmp_path / "_SUCCESS").write_text("")
+    (tmp_path / ".hidden").write_text("")
+    return tmp_path
+
+
+def test_files_folders_patterns_and_rows(folder):
+    all_four = [str(folder / f"shard-{number:03}.txt") for number in range(4)]
+    assert (
+        find(folder)
+        == find(folder, ".txt")
+        == find(f"{folder}/*.txt")
+        == find(f"{folder}/shard-{{000..003}}.txt")
+        == all_four
+    )
+    assert find(f"{folder}/sh?rd-00{{2..3}}*") == all_four[2:]
+    assert find([all_four[2], folder / "shard-000.txt"]) == [all_four[2], all_four[0]]
+    assert find(f"{folder}/shard-{{003..001}}.txt") == all_four[:0:-1]
+    (folder / "in" / "side").mkdir(parents=True)
+    os.rename(all_four[3], folder / "in" / "side" / "x.txt")
+    assert find(f"{folder}/**/*.txt") == [str(folder / "in" / "side" / "x.txt"), *all_four[:3]]
+    for number in (8, 9, 10):
+        (folder / f"{number}").write_text("")
+    assert [os.path.basename(one) for one in find(f"{folder}/{{10..8}}")] == ["10", "9", "8"]
+    (folder / "a[1].txt").write_text("x")
+    assert find(folder / "a[1].txt") == [f"{folder}/a[1].txt"]
+
+
+def test_a_shard_that_is_missing(folder):
+    os.remove(folder / "shard-002.txt")
+    with pytest.raises(ValueError, match=r"paths names \S+/shard-002.txt, which cannot be found"):
+        LineFiles(f"{folder}/shard-{{000..003}}.txt")
+    with pytest.raises(ValueError, match=r"shard-004.txt, \S+shard-005.txt, \S+shard-006.txt and 3 more, which cannot"):
+        LineFiles(f"{folder}/shard-{{004..009}}.txt")
+
+
+def test_what_stands_for_no_file_or_for_one_twice(folder):
+    (folder / "empty").mkdir()
+    for wrong, said in [
+        (f"{folder}/*.tar", "a pattern that no file fits"),
+        (folder / "empty", "a folder without files"),
+        ([], r"paths is \[\], accepted is at least one file"),
+        ([folder, folder / "shard-001.txt"], "shard-001.txt twice"),
+        ("", "which cannot be found"),
+    ]:
+        with pytest.raises(ValueError, match=said):
+            LineFiles(wrong)
+    with pytest.raises(ValueError, match=r"a folder without files \*\.tar"):
+        find(folder, ".tar")
+    with pytest.raises(ValueError, match="block_bytes is 0"):
+        LineFiles(folder, 0)
+
+
+@given(
+    st.lists(st.lists(st.text("ab\r é", max_size=5), max_size=9), min_size=1, max_size=3),
+    st.booleans(),
+    st.integers(1, 40),
+)
+def test_lines(tmp_path_factory, files, ended, block_bytes):
+    folder = tmp_path_factory.mktemp("lines")
+    expected = []
+    for number, lines in enumerate(files):
+        data = "\n".join(lines).encode() + (b"\n" if ended and lines else b"")
+        (folder / f"{number}.txt").write_bytes(data)
+        expected += [line.removesuffix(b"\r") for line in data.removesuffix(b"\n").split(b"\n")] if data else []
+    source = pickle.loads(pickle.dumps(LineFiles(folder, block_bytes)))
+    assert everything(source) == expected
+    assert sum(source.lengths) == len(expected)
+
+
+def test_a_stream_of_lines(folder):
+    source = LineFiles(folder, block_bytes=16)
+    assert len(source.lengths) > 8
+    got = [flat(StreamingDataset(source, 4, rank=lambda rank=rank: rank, size=lambda: 3)) for rank in range(3)]
+    assert sorted(flat(got)) == sorted(f"{number}-{line}".encode() for number in range(4) for line in range(number * 5))
+
+
+def test_a_file_that_has_changed_since(folder):
+    source, path = LineFiles(folder), folder / "shard-003.txt"
+    path.write_text(path.read_text().replace("\n", " ", 1))
+    with pytest.raises(ValueError, match=r"shard-003.txt had 15 records in bytes 0 to 65 .* and has 14 now"):
+        everything(source)
+    path.write_text("cut off")
+    with pytest.raises(ValueError, match=r"shard-003.txt had 65 bytes when the source was made, and has 7 now"):
+        everything(source)
+    path.unlink()
+    with pytest.raises(ValueError, match=r"shard-003.txt was there when the source was made: .*No such file"):
+        everything(source)
+
+
+def test_compressed_files_are_refused(tmp_path):
+    with gzip.open(tmp_path / "lines", "w") as file:
+        file.write(b"a\nb\n")
+    with pytest.raises(ValueError, match="lines is compressed, accepted are files that are not"):
+        LineFiles(tmp_path)
+
+
+def test_a_file_that_may_not_be_read(folder, monkeypatch):
+    def refused(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os.path, "getsize", refused)
+    for kind in (LineFiles, WholeFiles):
+        with pytest.raises(ValueError, match=r"shard-000.txt cannot be read: Permission denied"):
+            kind(f"{folder}/shard-000.txt")
+
+
+def test_whole_files(folder):
+    source = pickle.loads(pickle.dumps(WholeFiles(folder, block_files=3)))
+    assert source.lengths == [3, 1]
+    assert dict(everything(source)) == {str(path): path.read_bytes() for path in folder.glob("shard*")}
+    os.remove(folder / "shard-001.txt")
+    with pytest.raises(ValueError, match=r"shard-001.txt was there"):
+        source.load(0)
+
+
+def test_a_source_of_other_files_is_another_one(tmp_path):
+    """Whose blocks have the same lengths; a folder that has moved is the same."""
+    parts = tmp_path / "here" / "parts"
+    (parts / "more").mkdir(parents=True)
+    for name, text in (("a", "1\n2\n"), ("b", "3\n4\n"), ("more/a", "5\n6\n")):
+        (parts / name).write_text(text)
+    every = [parts / "a", parts / "b", parts / "more" / "a"]
+    for kind in (LineFiles, WholeFiles):
+        digest = kind(every).digest()
+        assert kind(every).digest() == digest
+        assert kind(every[:2]).digest() == kind(parts).digest() != digest
+        assert kind([every[1], every[0], every[2]]).digest() != digest, "another order"
+        os.rename(tmp_path / "here", tmp_path / "there")
+        moved = [Path(str(path).replace("/here/", "/there/")) for path in every]
+        assert kind(moved).digest() == digest
+        os.rename(moved[0], moved[0].with_name("0"))
+        assert kind([moved[0].with_name("0"), *moved[1:]]).digest() != digest, "another name"
+        os.rename(moved[0].with_name("0"), moved[0])
+        moved[1].write_text("33\n4\n")
+        assert kind(moved).digest() != digest, "another size"
+        moved[1].write_text("3\n4\n")
+        os.rename(tmp_path / "there", tmp_path / "here")
+    stream = StreamingDataset(LineFiles(every[0]), 1, rank=int, size=lambda: 1)
+    with pytest.raises(ValueError, match="the stream's state has source "):
+        StreamingDataset(LineFiles(every[1]), 1, rank=int, size=lambda: 1).load_state_dict(stream.state_dict())
+
+
+def missing(folder):
+    try:
+        LineFiles(f"{folder}/{{0..1}}.txt")
+    except ValueError as error:
+        return str(error)
+
+
+def test_each_rank_says_who_misses_what(pool, tmp_path):
+    (tmp_path / "0.txt").write_text("a\n")
+    said = [f"paths names {tmp_path}/1.txt, which cannot be found (rank {rank})" for rank in range(2)]
+    assert pool(2).run(missing, str(tmp_path)) == said

@@ -1,0 +1,49 @@
+"""In which order records come."""
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from horovod.data.order import Order
+from tests.data.sources import flat
+
+lengths = st.lists(st.integers(0, 9), max_size=12)
+
+
+def records(order, begin, end):
+    return [(block, place) for _, block, places in order.pieces(begin, end) for place in places]
+
+
+@given(lengths, st.booleans(), st.integers(0, 2**64 - 1), st.integers(0, 2**33), st.integers(1, 5), st.data())
+def test_each_record_has_a_place(lengths, shuffle, seed, epoch, mix, data):
+    order = Order(lengths, shuffle, seed, epoch, mix)
+    whole = [(block, place) for block, length in enumerate(lengths) for place in range(length)]
+    assert len(order) == len(whole)
+    begins = sorted(data.draw(st.sets(st.integers(0, len(whole)), max_size=4)) | {0, len(whole)})
+    cut = [records(order, begin, end) for begin, end in itertools.pairwise(begins)]
+    assert sorted(flat(cut)) == whole
+    if not shuffle:
+        assert flat(cut) == whole
+    windows = [window for window, _, _ in order.pieces(0, len(whole))]
+    assert windows == sorted(windows), "a window is read once"
+
+
+def test_the_order_is_the_same_everywhere():
+    order = Order([3, 4, 3], True, 5, 1, 2)
+    assert [one[:2] for one in order.pieces(0, 10)] == [(0, 1), (0, 0), (1, 2)]
+    assert [places for _, _, places in order.pieces(0, 10)] == [[2, 0, 1, 3], [1, 0, 2], [2, 0, 1]]
+
+
+def test_another_epoch_or_seed_is_another_order():
+    orders = {
+        str(records(Order([20, 20], True, *numbers, 1), 0, 40)) for numbers in [(0, 0), (0, 1), (1, 0), (1 << 32, 0)]
+    }
+    assert len(orders) == 4
+
+
+def test_mixed_blocks_are_mixed():
+    first = [block for block, _ in records(Order([50] * 4, True, 1, 0, 4), 0, 100)]
+    assert {first.count(block) > 10 for block in range(4)} == {True}
+    first = [block for block, _ in records(Order([50] * 4, True, 1, 0, 1), 0, 100)]
+    assert len(set(first)) == 2

@@ -1,0 +1,63 @@
+"""Who visits which records."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from horovod.data import parts
+from tests.data.sources import flat
+
+
+def places(intervals):
+    return [place for begin, end in intervals for place in range(begin, end)]
+
+
+@given(st.sets(st.integers(0, 60)), st.integers(0, 70), st.integers(0, 70))
+def test_sections(chosen, begin, end):
+    intervals = parts.joined((one, one + 1) for one in sorted(chosen))
+    assert places(intervals) == sorted(chosen)
+    assert all(first[1] < second[0] for first, second in itertools.pairwise(intervals))
+    assert parts.count(intervals) == len(chosen)
+    assert places(parts.section(intervals, begin, end)) == sorted(chosen)[begin:end]
+
+
+@given(st.sets(st.integers(0, 60)), st.integers(1, 9), st.integers(0, 70))
+def test_ranks_share_what_is_left_and_all_know_what_is_done(chosen, ranks, done):
+    left = parts.joined((one, one + 1) for one in sorted(chosen))
+    runs = [places(parts.run(left, rank, ranks)) for rank in range(ranks)]
+    assert flat(runs) == sorted(chosen)
+    steps = parts.steps(left, ranks)
+    for rank, run in enumerate(runs):
+        extra = parts.extra(left, rank, ranks)
+        assert len(run) + (extra is not None) == steps
+        assert extra is None or extra in chosen
+    assert sum(steps - len(run) for run in runs) < ranks
+    assert places(parts.rest(left, ranks, done)) == [place for run in runs for place in run[done:]]
+
+
+def test_the_example_of_the_docstring():
+    left = parts.rest(((0, 12),), 2, 2)
+    assert left == ((2, 6), (8, 12))
+    assert [places(parts.run(left, rank, 3)) for rank in range(3)] == [[2, 3], [4, 5, 8], [9, 10, 11]]
+    assert [parts.extra(left, rank, 3) for rank in range(3)] == [3, None, None]
+
+
+def test_thousands_of_ranks_are_no_work():
+    left = parts.rest(((0, 10**9),), 4096, 777)
+    assert len(left) == 4096
+    assert parts.count(parts.rest(left, 4095, 10)) == 10**9 - 4096 * 777 - 4095 * 10
+
+
+@pytest.mark.parametrize(
+    "left", [[[3, 2]], [[0, 11]], [[-1, 2]], [[0, 4], [4, 6]], [[0, 4], [2, 6]], [[1]], "ab", [["x", 2]]]
+)
+def test_what_are_no_intervals(left):
+    with pytest.raises(ValueError, match="left is"):
+        parts.checked(left, 10)
+
+
+def test_intervals_of_a_state():
+    assert parts.checked([[0, 4], [6, 10]], 10) == ((0, 4), (6, 10))
+    assert parts.checked([], 10) == ()

@@ -1,0 +1,166 @@
+"""A stream over any changes of members."""
+
+import collections
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from horovod.common.elastic import ObjectState
+from horovod.data import ReadAhead, Source, StreamingDataset
+from tests.data.sources import Numbers, flat
+
+lengths = st.lists(st.integers(0, 12), max_size=8)
+ranks, batches = st.integers(1, 6), st.integers(1, 5)
+
+
+def made(lengths, batch, rank=0, size=1, **more):
+    return StreamingDataset(Numbers(lengths), batch, rank=lambda: rank, size=lambda: size, **more)
+
+
+@given(lengths, batches, st.integers(1, 3), st.booleans(), st.lists(st.tuples(ranks, st.integers(0, 6)), max_size=5))
+def test_each_record_is_visited_once_whatever_becomes_of_the_ranks(lengths, batch, mix, shuffle, changes):
+    visits, told = collections.Counter(), None
+    for size, steps in [*changes, (3, 10**6)]:
+        every = [made(lengths, batch, rank, size, shuffle=shuffle, seed=4, mix=mix) for rank in range(size)]
+        for one in every:
+            if told is not None:
+                one.load_state_dict(told)
+        expected = [len(one) for one in every]
+        assert len(set(expected)) == 1, "equally many steps"
+        seen = 0
+        for number, together in enumerate(zip(*every, strict=True)):
+            if number == steps:
+                break
+            for one, got in zip(every, together, strict=True):
+                assert 0 < len(got) <= batch
+                visits.update(got)
+                one.record()
+            seen += 1
+        assert {len(one) for one in every} == {expected[0] - seen}
+        states = [one.state_dict() for one in every]
+        assert states == [states[0]] * size
+        told = pickle.loads(pickle.dumps(states[0]))
+    assert sorted(visits) == list(range(sum(lengths)))
+    assert told["left"] == []
+    assert sum(visits.values()) - sum(lengths) < max([3, *(size for size, _ in changes)])
+
+
+@given(lengths, batches, st.integers(1, 3), st.integers(1, 4), st.integers(0, 3))
+def test_workers_of_a_rank_share_its_batches_in_turn(lengths, batch, mix, workers, done):
+    stream = made(lengths, batch, 1, 2, mix=mix)
+    for _ in range(done):
+        stream.record()
+    every = [list(stream.batches(worker, workers)) for worker in range(workers)]
+    turns = [every[number % workers][number // workers] for number in range(len(stream))]
+    assert turns == list(stream)
+    assert sum(map(len, every)) == len(stream)
+
+
+@pytest.mark.parametrize("mix", [1, 4])
+def test_a_rank_reads_its_part_and_hardly_more(mix):
+    read = []
+    for rank in range(4):
+        stream = made([10] * 64, 7, rank, 4, mix=mix)
+        assert sum(len(one) for one in stream) == 160
+        assert len(set(stream.source.read)) == len(stream.source.read), "each block once"
+        read += stream.source.read
+    assert len(set(read)) == 64
+    assert len(read) <= 64 + 3 * mix
+
+
+def test_what_cannot_be_is_refused():
+    stream = made([3, 4], 2)
+    for name in ("batch_size", "mix"):
+        for wrong in (0, -1, 2.0, True, None):
+            with pytest.raises(ValueError, match=rf"{name} is {wrong!r}, accepted is an integer of at least 1"):
+                StreamingDataset(stream.source, **{"batch_size": 2, "mix": 1, name: wrong}, rank=int, size=lambda: 1)
+    with pytest.raises(ValueError, match="seed is -1"):
+        made([3], 2, seed=-1)
+    with pytest.raises(ValueError, match="worker is 2, accepted is an integer below workers, 2"):
+        stream.batches(2, 2)
+    with pytest.raises(ValueError, match="Horovod has not been initialized"):
+        StreamingDataset(stream.source, 2)
+    for other, name in ((made([3, 5], 2), "length"), (made([4, 3], 2), "source"), (made([3, 4], 2, seed=1), "seed")):
+        with pytest.raises(ValueError, match=f"the stream's state has {name} "):
+            other.load_state_dict(stream.state_dict())
+    made([3, 4], 3).load_state_dict(stream.state_dict())  # other batches are as good
+
+
+def test_the_next_epoch_begins_when_one_is_through():
+    stream = made([5, 5], 4, seed=3)
+    orders = []
+    for epoch in range(2):
+        assert stream.epoch == epoch
+        orders.append(flat(stream))
+        for _ in range(3):
+            stream.on_batch_end()
+    assert sorted(orders[0]) == sorted(orders[1]) == list(range(10))
+    assert orders[0] != orders[1]
+
+
+def test_an_epoch_that_is_under_way_keeps_what_is_done():
+    stream = made([10], 4, shuffle=False)
+    stream.record()
+    stream.set_epoch(0)
+    assert list(stream) == [[4, 5, 6, 7], [8, 9]]
+    stream.record(6)
+    stream.set_epoch(0)
+    assert (len(stream), stream.processed_num) == (3, 0), "all of it was done, so it begins anew"
+    stream.record()
+    stream.set_epoch(1)
+    assert (len(stream), stream.processed_num) == (3, 0)
+
+
+def test_a_state_keeps_where_it_is():
+    stream = made([10], 4)
+    state = ObjectState(lambda obj, root_rank=0: obj, lambda: 0, data=stream, step=0)
+    stream.record()
+    state.save()
+    stream.record()
+    state.restore()
+    assert state.data is stream
+    assert (stream.processed_num, len(stream)) == (4, 2)
+    stream.record()
+    state.sync()
+    state.on_reset()
+    assert (state.data is stream, stream.processed_num) == (True, 8)
+
+
+class Torn(Source):
+    lengths = (2, 2)
+
+    def load(self, block):
+        if block == 1:
+            raise ValueError("shard-1.tar is torn")
+        return ["a", "b"]
+
+
+def test_an_error_of_a_shard_comes_after_the_batches_before_it():
+    stream = StreamingDataset(Torn(), 2, shuffle=False, rank=int, size=lambda: 1)
+    got = []
+    with pytest.raises(ValueError, match=r"shard-1.tar is torn"):
+        got.extend(ReadAhead(stream))
+    assert got == [["a", "b"]]
+
+
+def of_a_rank(lengths):
+    stream = StreamingDataset(Numbers(lengths), 4)
+    got = [flat(stream)]
+    for _ in range(2):
+        stream.record()
+    try:
+        stream.load_state_dict({**stream.state_dict(), "seed": 9})
+    except ValueError as error:
+        return got[0], stream.state_dict(), str(error)
+
+
+def test_in_a_job_ranks_know_who_they_are(pool):
+    results = pool(3).run(of_a_rank, [10, 11, 9])
+    assert sorted(flat(got for got, _, _ in results)) == list(range(30))
+    assert {str(told) for _, told, _ in results} == {str(results[0][1])}
+    assert results[0][1]["left"] == [[8, 10], [18, 20], [28, 30]]
+    assert [error for _, _, error in results] == [
+        f"the stream's state has seed 9, this stream 0 (rank {rank})" for rank in range(3)
+    ]
