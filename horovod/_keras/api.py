@@ -14,6 +14,8 @@ from horovod.common.in_sync.variables import optimizer_variables
 from horovod.common.ops import Average, op_name, resolve_op
 from horovod.common.ops import Sum as SumOp
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.refusals import said
+from horovod.common.state import state
 
 
 class Face:
@@ -107,7 +109,7 @@ def make_functions(face: Face) -> SimpleNamespace:
         default), Sum, Min, Max, Product. ``average``: deprecated. ``compression``: see ``Compression``; wire
         formats take float32 with Average or Sum. Raises what the backend's face does.
         """
-        op = resolve_op(op, average)
+        op = resolve_op(op, average, lambda: said(state, "allreduce"))
         check_compression(compression)
         return adapter.allreduce(value, name, op, prescale_factor, postscale_factor, compression)
 
@@ -123,7 +125,9 @@ def make_functions(face: Face) -> SimpleNamespace:
         """This rank's part, cut along dim 0, of the reduction with Average or Sum; not for scalars. ValueError for
         another ``op``."""
         if isinstance(op, bool) or op not in (Average, SumOp):
-            raise UnsupportedOpError(f"reducescatter: op is {op_name(op)}; accepted are Average and Sum")
+            raise UnsupportedOpError(
+                f"{said(state, 'reducescatter')}: op is {op_name(op)}; accepted are Average and Sum"
+            )
         return adapter.reducescatter(value, name, op)
 
     def check_in_sync(

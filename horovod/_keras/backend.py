@@ -28,6 +28,9 @@ class Adapter(Protocol):
     def shutdown(self) -> None:
         """Leaves the job."""
 
+    # Two that an adapter may leave out: ``errors_as_ours(func)``, see ``run_fn``; ``new_epoch()``, called when
+    # ``hvd.elastic.run`` has joined another epoch.
+
     def reduce_gradients(
         self,
         grads: Sequence[Any],
@@ -55,6 +58,9 @@ class Adapter(Protocol):
     def scale(self, grad: Any, factor: float) -> Any:
         """``grad`` times ``factor``, sparse gradients too."""
 
+    def divided_by_size(self, grad: Any, process_set: ProcessSet) -> Any:
+        """``grad`` divided by the number of ranks of the set as it is when a step runs, sparse gradients too."""
+
     def key(self, variable: Any) -> Any:
         """Something hashable by which a variable is known, whichever of its wrappers is given."""
 
@@ -75,6 +81,10 @@ class Adapter(Protocol):
 
     def broadcast_variables(self, variables: Sequence[Any], root_rank: int, process_set: ProcessSet) -> None:
         """Assigns the root's values to ``variables``, which are given in the same order on all ranks."""
+
+    def kept(self, variable: Any, into: Any) -> Any:
+        """The value that ``variable`` has now, whatever becomes of it, as ``variable.assign`` takes it. ``into``: what
+        this gave for the variable before, which is not needed any more; or None."""
 
     def convert(self, value: Any) -> Any:
         """``value``, a number, an array or a tensor, as a tensor."""

@@ -1,28 +1,38 @@
 """Keras 3 on JAX. See ``backend.Adapter`` for what the functions do.
 
-Values that exist go through NumPy (arrays.py), those of programs being compiled through one call of a foreign function
-(calls.py). Both speak the same language to the other ranks: one rank may run eagerly while others compile.
+Values that exist go through NumPy (``_arrays``), those of programs being compiled through one call of a foreign
+function (``_jax/calls.py``). Both speak the same language to the other ranks: one rank may run eagerly while others
+compile.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+import numpy as np
 from jax import numpy as jnp
 
-from horovod._jax import arrays, calls
-from horovod._jax.arrays import Reduction
+from horovod._arrays import collectives as arrays
+from horovod._arrays.collectives import Reduction
+from horovod._jax import calls
 from horovod._jax.compression import Compression
+from horovod._jax.errors import errors_as_ours
 from horovod.common.basics import HorovodBasics
 from horovod.common.compression import check_wire
 from horovod.common.faces import KERAS
 from horovod.common.ops import Average, Sum, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 
-__all__ = ["Compression", "basics", "face", "shutdown"]
+__all__ = ["Compression", "basics", "errors_as_ours", "face", "shutdown"]
 
 face = KERAS
 basics = HorovodBasics(KERAS.name)
 shutdown = basics.shutdown
+
+
+def new_epoch() -> None:
+    """Programs hold what belongs to an epoch: sizes, and ids of process sets. Keras's are compiled anew as well."""
+    jax.clear_caches()
 
 
 def reduce_gradients(
@@ -39,7 +49,7 @@ def reduce_gradients(
 ) -> list[Any]:
     """The gradients reduced over the ranks of the set, in their order; a None stays None.
 
-    ``groups``: positions in ``grads`` of those that complete together. Raises as arrays.py says; for gradients of a
+    ``groups``: positions in ``grads`` of those that complete together. Raises as ``arrays`` says; for gradients of a
     program being compiled, what can only be known when it runs becomes JAX's error.
     """
     some = [i for i, gradient in enumerate(grads) if gradient is not None]
@@ -52,9 +62,9 @@ def reduce_gradients(
     full_names = [wire_name("allreduce", names[i]) for i in some]
     group_names = _group_names(names, groups, some)
     if calls.is_traced(tensors):
-        reduced = calls.run_gradients(_call(tensors, full_names, reduction, group_names), tensors)
+        reduced = calls.run(_call(tensors, full_names, reduction, group_names), tensors)
     else:
-        reduced = [jnp.asarray(a) for a in arrays.allreduce_all(tensors, full_names, reduction, group_names)]
+        reduced = [jnp.asarray(a) for a in arrays.allreduce_all(face, tensors, full_names, reduction, group_names)]
     result = list(grads)
     for i, tensor, (_, context) in zip(some, reduced, pairs, strict=True):
         result[i] = compression.decompress(tensor, context)
@@ -77,15 +87,16 @@ def allreduce(
     reduction = Reduction(op, process_set, prescale, postscale, wire)
     (value, context), full = compression.compress(value), wire_name("allreduce", name)
     if calls.is_traced([value]):
-        reduced = calls.differentiable(_call([value], [full], reduction, [""]), value)[0]
+        reduced = calls.run(_call([value], [full], reduction, [""]), [value])[0]
     else:
-        reduced = jnp.asarray(arrays.allreduce_all([value], [full], reduction)[0])
+        reduced = jnp.asarray(arrays.allreduce_all(face, [value], [full], reduction)[0])
     return compression.decompress(reduced, context)
 
 
 def allgather(value: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
     """All ranks' values, concatenated along dim 0. NotImplementedError inside of a compiled program."""
-    return jnp.asarray(arrays.allgather(_value(value, "allgather"), name, process_set))
+    names = [wire_name("allgather", name)]
+    return jnp.asarray(arrays.allgather_all(face, [_value(value, "allgather")], names, process_set)[0])
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
@@ -93,22 +104,23 @@ def broadcast(value: Any, root_rank: int, name: str | None = None, process_set: 
     gradients on the root, zeros elsewhere."""
     value, full = _array(value), wire_name("broadcast", name)
     if not calls.is_traced([value]):
-        return jnp.asarray(arrays.broadcast_all([value], root_rank, [full], process_set)[0])
+        return jnp.asarray(arrays.broadcast_all(face, [value], root_rank, [full], process_set)[0])
     from horovod._core import KIND_BROADCAST
 
     what = full or "broadcast"
     arrays.code_of(value.dtype, what)
-    number = arrays.set_id(process_set, what)
+    number = arrays.set_id(face, process_set, what)
     root = arrays.root_of(root_rank, process_set, what)
     call = calls.Call(KIND_BROADCAST, (full,), ("",), Sum, number, KERAS.number, root=root)
-    return calls.differentiable(call, value)[0]
+    return calls.run(call, [value])[0]
 
 
 def reducescatter(
     value: Any, name: str | None = None, op: int = Average, process_set: ProcessSet = global_process_set
 ) -> Any:
     """This rank's rows of the reduction of all ranks' values. NotImplementedError inside of a compiled program."""
-    return jnp.asarray(arrays.reducescatter(_value(value, "reducescatter"), name, Reduction(op, process_set)))
+    names, reduction = [wire_name("reducescatter", name)], Reduction(op, process_set)
+    return jnp.asarray(arrays.reducescatter_all(face, [_value(value, "reducescatter")], names, reduction)[0])
 
 
 def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: ProcessSet = global_process_set) -> None:
@@ -117,7 +129,9 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: P
     variables = list(variables)
     names = [f"broadcast.variable.{i}" for i in range(len(variables))]
     values = [_value(v.value, "broadcast_variables") for v in variables]
-    for variable, value in zip(variables, arrays.broadcast_all(values, root_rank, names, process_set), strict=True):
+    for variable, value in zip(
+        variables, arrays.broadcast_all(face, values, root_rank, names, process_set), strict=True
+    ):
         variable.assign(value)
 
 
@@ -132,7 +146,7 @@ def _call(tensors: Sequence[Any], full_names: Sequence[str], reduction: Reductio
         tuple(full_names),
         tuple(groups),
         reduction.op,
-        arrays.set_id(reduction.process_set, full_names[0] or "allreduce"),
+        arrays.set_id(face, reduction.process_set, full_names[0] or "allreduce"),
         KERAS.number,
         prescale=float(reduction.prescale),
         postscale=float(reduction.postscale),
@@ -161,6 +175,11 @@ def scale(grad: Any, factor: float) -> Any:
     return grad * factor
 
 
+def divided_by_size(grad: Any, process_set: ProcessSet) -> Any:
+    """A constant of a compiled program, which ``new_epoch`` ends."""
+    return scale(grad, 1.0 / len(process_set.ranks or (0,)))
+
+
 def key(variable: Any) -> Any:
     """Keras' variables have an identity of their own."""
     return id(variable)
@@ -183,3 +202,8 @@ def _value(value: Any, operation: str) -> Any:
             "of their results is known before"
         )
     return value
+
+
+def kept(variable: Any, into: Any) -> np.ndarray[Any, Any]:
+    """A copy: arrays do not change, but a step may be given their memory (Keras' does: donation)."""
+    return np.array(variable.value)

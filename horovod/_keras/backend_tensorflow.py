@@ -9,10 +9,12 @@ import tensorflow as tf
 import horovod.tensorflow as hvd
 from horovod.common.faces import TENSORFLOW as face
 from horovod.common.process_sets import ProcessSet
+from horovod.tensorflow.collectives import set_size
+from horovod.tensorflow.elastic_errors import errors_as_ours
 from horovod.tensorflow.mpi_ops import _basics
 from horovod.tensorflow.reduction import key_of, make_allreduce_grads
 
-__all__ = ["Compression", "basics", "face", "shutdown"]
+__all__ = ["Compression", "basics", "errors_as_ours", "face", "shutdown"]
 
 basics = _basics
 Compression = hvd.Compression
@@ -66,6 +68,13 @@ def scale(grad: Any, factor: float) -> Any:
     return grad if factor == 1.0 else grad * tf.cast(factor, grad.dtype)
 
 
+def divided_by_size(grad: Any, process_set: ProcessSet) -> Any:
+    """In elastic jobs by what the number is when it runs: functions live on when it changes."""
+    if isinstance(grad, tf.IndexedSlices):
+        return tf.IndexedSlices(divided_by_size(grad.values, process_set), grad.indices, grad.dense_shape)
+    return grad / tf.cast(set_size(process_set, "scale_local_gradients"), grad.dtype)
+
+
 def convert(value: Any) -> Any:
     return value if isinstance(value, tf.IndexedSlices) else tf.convert_to_tensor(value)
 
@@ -104,3 +113,9 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: P
 
 
 broadcast_global_variables = hvd.broadcast_global_variables
+
+
+def kept(variable: Any, into: Any) -> tf.Tensor:
+    """Without a copy: tensors do not change, so the next assignment makes one, where TensorFlow computes anyway."""
+    inner = getattr(variable, "value", None)
+    return tf.identity(inner if isinstance(inner, tf.Variable) else variable)

@@ -142,6 +142,10 @@ def _scaled(grad: torch.Tensor, factor: float) -> torch.Tensor:
 scale = _scaled
 
 
+def divided_by_size(grad: torch.Tensor, process_set: ProcessSet) -> torch.Tensor:
+    return _scaled(grad, 1.0 / len(process_set.ranks or (0,)))
+
+
 def key(variable: Any) -> Any:
     """The parameter's identity: Keras' variable and the parameter in it are one."""
     return id(_parameter(variable))
@@ -177,3 +181,10 @@ def reducescatter(value: Any, name: str | None, op: int) -> torch.Tensor:
 def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: ProcessSet) -> None:
     named = [(f"variable.{position}", _parameter(variable)) for position, variable in enumerate(variables)]
     hvd.broadcast_parameters(named, root_rank, process_set)
+
+
+def kept(variable: Any, into: Any) -> torch.Tensor:
+    """On the CPU, in the memory of ``into``."""
+    value = _parameter(variable).detach()
+    fits = isinstance(into, torch.Tensor) and into.shape == value.shape and into.dtype == value.dtype
+    return into.copy_(value) if fits else torch.empty_like(value, device="cpu").copy_(value)

@@ -8,14 +8,11 @@ JAX has two types for one error, depending on how it called the program; ``fit``
 HorovodInternalError instead, as collectives outside of compiled steps do.
 """
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-from horovod.common.exceptions import HorovodInternalError
-
-_MARK = "horovod: "  # begins the messages of bindings/jax, after XLA's own status
+from horovod._jax.errors import as_ours
 
 
 def watch(keras: Any, is_distributed: Callable[[Any], bool]) -> None:
@@ -33,6 +30,7 @@ def _watching(make: Any, is_distributed: Callable[[Any], bool]) -> Any:
     def make_train_function(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = make(self, *args, **kwargs)
         step = self.train_function
+        getattr(step, "_hvd_forget", lambda: None)()  # another fit begins; what the last one left may have failed
         if is_distributed(getattr(self, "optimizer", None)) and not getattr(step, "_hvd_watches", False):
             self.train_function = _watched(step)
         return result
@@ -45,7 +43,7 @@ def _watched(step: Any) -> Any:
 
     @functools.wraps(step)
     def train_function(state: Any, iterator: Any) -> Any:
-        with _as_ours():
+        with as_ours():
             for array in last:
                 if array.is_ready():
                     array.block_until_ready()  # raises what became of the step
@@ -55,6 +53,7 @@ def _watched(step: Any) -> Any:
         return logs, state
 
     train_function._hvd_watches = True  # type: ignore[attr-defined]
+    train_function._hvd_forget = last.clear  # type: ignore[attr-defined]
     return train_function
 
 
@@ -63,7 +62,7 @@ def _raising(sync: Any, is_distributed: Callable[[Any], bool]) -> Any:
     def jax_state_sync(self: Any) -> Any:
         result = sync(self)
         if is_distributed(getattr(self, "optimizer", None)):
-            with _as_ours():
+            with as_ours():
                 for variable in self.trainable_variables:
                     # A step that raised has taken its arguments along; fit comes here to tidy up after it. Where it was
                     # the first of an epoch, Keras had emptied the variables: `value` would call their initializer,
@@ -74,15 +73,3 @@ def _raising(sync: Any, is_distributed: Callable[[Any], bool]) -> Any:
         return result
 
     return jax_state_sync
-
-
-@contextlib.contextmanager
-def _as_ours() -> Iterator[None]:
-    """Errors of our foreign function leave it as HorovodInternalError, all others as they are."""
-    try:
-        yield
-    except (RuntimeError, ValueError) as error:
-        _, mark, text = str(error).partition(_MARK)
-        if not mark or isinstance(error, HorovodInternalError):
-            raise
-        raise HorovodInternalError(text) from error

@@ -82,7 +82,7 @@ class GradientReduction:
                 continue
             if self.local and self.adapter.key(variable) in self.local:
                 if self.scale_local:
-                    results[i] = self.adapter.scale(grad, 1.0 / len(self.process_set.ranks or (0,)))
+                    results[i] = self.adapter.divided_by_size(grad, self.process_set)
             else:
                 shared.append(i)
         if not shared:

@@ -21,7 +21,7 @@ from horovod.common.exceptions import HorovodInternalError
 from horovod.common.gradients import groups_of as _groups_of
 from horovod.common.ops import Adasum, Average, Sum
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
-from horovod.keras import callbacks
+from horovod.keras import callbacks, elastic
 from horovod.keras._face import face as _face
 from horovod.keras._face import functions as _functions
 
@@ -38,6 +38,8 @@ local_size = _basics.local_size
 cross_rank = _basics.cross_rank
 cross_size = _basics.cross_size
 is_homogeneous = _basics.is_homogeneous
+max_size = _basics.max_size
+should_stop = _basics.should_stop
 mpi_threads_supported = _basics.mpi_threads_supported
 mpi_enabled = _basics.mpi_enabled
 mpi_built = _basics.mpi_built
@@ -180,6 +182,7 @@ __all__ = [
     "cuda_built",
     "ddl_built",
     "dump",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
@@ -190,6 +193,7 @@ __all__ = [
     "local_rank",
     "local_size",
     "log_stats",
+    "max_size",
     "mpi_built",
     "mpi_enabled",
     "mpi_threads_supported",
@@ -199,6 +203,7 @@ __all__ = [
     "remove_process_set",
     "report",
     "rocm_built",
+    "should_stop",
     "shutdown",
     "size",
     "start_timeline",

@@ -12,7 +12,7 @@ from horovod.common.contract.frames import warn_user
 from horovod.runner.base import boot
 from horovod.runner.base.errors import OutcomeError
 from horovod.runner.base.job_result import JobResult
-from horovod.runner.command import cli
+from horovod.runner.command import cli, elastic_flags
 from horovod.runner.foreign import mpi_function
 from horovod.runner.function import outcome
 from horovod.runner.function import package as function_package
@@ -21,7 +21,8 @@ from horovod.runner.job import debugging
 from horovod.runner.job.job import Job
 from horovod.runner.output.stream_output import standard_output
 from horovod.runner.plan import hosts as host_lists
-from horovod.runner.plan.settings import LaunchSettings, mpi_options
+from horovod.runner.plan import slurm
+from horovod.runner.plan.settings import ElasticSettings, LaunchSettings, mpi_options
 from horovod.runner.verdict import tracebacks
 
 
@@ -58,8 +59,9 @@ def run(
 
     The function, its arguments and its results travel by cloudpickle: lambdas, closures, and functions and classes
     of a script or notebook are fine. What the ranks print appears on `sys.stdout` and `sys.stderr`, each line with its
-    rank in front. The parameters mean what the flags of `horovodrun` mean; so far jobs have a fixed size. May be called
-    from any thread. An interrupt (KeyboardInterrupt) ends all.
+    rank in front. The parameters mean what the flags of `horovodrun` mean. With `min_num_proc` or
+    `host_discovery_script` the job is elastic, and the results are those of its last `min_num_proc` first ranks. May be
+    called from any thread. An interrupt (KeyboardInterrupt) ends all.
 
     Raises WorkerError, a RuntimeError, when a process fails or ends without a result, naming the first that did and
     its exit code; where it raised an exception, the error is an instance of the exception's class too and shows its
@@ -74,7 +76,7 @@ def run(
     ):
         if value is not None:
             warn_user(f"{old} is deprecated: use {new}", DeprecationWarning)
-    elastic = {
+    given = {
         "min_num_proc": min_np if min_num_proc is None else min_num_proc,
         "max_num_proc": max_np if max_num_proc is None else max_num_proc,
         "slots": slots,
@@ -82,7 +84,6 @@ def run(
         "cooldown_range": cooldown_range,
         "host_discovery_script": host_discovery_script,
     }
-    _refuse("elastic jobs", elastic)
     if use_gloo and use_mpi:
         raise ValueError("use_gloo and use_mpi are both given; accepted is one of them")
     if mpi_args is not None and not use_mpi:
@@ -90,9 +91,11 @@ def run(
     size = num_proc if np is None else np
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise ValueError(f"num_proc is {size!r}, accepted is an integer of at least 1")
-    assigned = _assign(size, hosts, hostfile)
+    elastic = _elastic(size, given, hosts, hostfile, use_mpi)
+    assigned = [] if elastic is not None else host_lists.assign(_hosts(size, hosts, hostfile), size)
     interfaces = network_interface if network_interfaces is None else network_interfaces
-    variables = _variables(interfaces, start_timeout, assigned)
+    names = [slot.hostname for slot in assigned] if elastic is None else [host.name for host in elastic.hosts]
+    variables = _variables(interfaces, start_timeout, names)
     settings = LaunchSettings(
         command=[*filter(None, [executable]), *boot.words("horovod.runner.function.worker")],
         own_python=not executable,
@@ -103,6 +106,7 @@ def run(
         ssh_port=ssh_port,
         ssh_identity_file=ssh_identity_file,
         mpi=mpi_options(mpi_args, None, tcp=False) if use_mpi else None,
+        elastic=elastic,
     )
     payload = function_package.pack(func, args, kwargs or {})
     settings = cli.with_variables(settings, os.environ)
@@ -112,7 +116,9 @@ def run(
     else:
         with debugging.terminal_restored(settings.debug_rank):
             result = Job(settings, environ, payload=payload, results=True, output=standard_output()).run()
-    return _results(result, assigned)
+    if elastic is None:
+        return _results(result, {slot.rank: slot.hostname for slot in assigned})
+    return _results(result, {rank: host for rank, host in result.hosts.items() if rank < elastic.least})
 
 
 # What a notebook's kernel says about itself is wrong in its workers; their figures cannot appear in the cell.
@@ -126,10 +132,9 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
     return passed
 
 
-def _results(result: JobResult, slots: Sequence[host_lists.Slot]) -> list[Any]:
-    """The values by rank. Raises WorkerError."""
+def _results(result: JobResult, hosts: Mapping[int, str]) -> list[Any]:
+    """The values by rank. `hosts`: of the ranks whose values are wanted. Raises WorkerError."""
     described = {rank: outcome.describe(data) for rank, data in result.results.items()}
-    hosts = {slot.rank: slot.hostname for slot in slots}
     if result.exit_code != 0:
         rank = result.failed_rank
         text, cause = "", None
@@ -146,41 +151,65 @@ def _results(result: JobResult, slots: Sequence[host_lists.Slot]) -> list[Any]:
             message, rank, hosts.get(rank, "") if rank is not None else "", result.exit_code, text, cause
         )
     values = []
-    for slot in slots:
-        description = described.get(slot.rank)
+    for rank, host in sorted(hosts.items()):
+        description = described.get(rank)
         if description is None:  # the function may have called sys.exit(0) or os._exit(0)
-            text = f"rank {slot.rank} on host {slot.hostname} ended with exit code 0 without a result"
-            raise worker_error(text, slot.rank, slot.hostname, 0)
+            text = f"rank {rank} on host {host} ended with exit code 0 without a result"
+            raise worker_error(text, rank, host, 0)
         try:
-            values.append(outcome.load(result.results.pop(slot.rank), description, slot.rank))
+            values.append(outcome.load(result.results.pop(rank), description, rank))
         except OutcomeError as error:
-            raise worker_error(str(error), slot.rank, slot.hostname, 0, cause=error) from error
+            raise worker_error(str(error), rank, host, 0, cause=error) from error
     return values
 
 
-def _refuse(feature: str, given: Mapping[str, object]) -> None:
-    for name, value in given.items():
-        if value is not None:
-            raise ValueError(f"{name}={value!r} needs {feature}, which this version does not have yet")
+def _elastic(
+    size: int, given: Mapping[str, Any], names: str | None, hostfile: str | None, use_mpi: bool | None
+) -> ElasticSettings | None:
+    """What the arguments ask for; None: a job of a fixed size."""
+    script = given["host_discovery_script"]
+    if script is None and given["min_num_proc"] is None:
+        for name, value in given.items():
+            if value is not None:
+                raise ValueError(
+                    f"{name}={value!r} is for elastic jobs, which min_num_proc or host_discovery_script makes"
+                )
+        return None
+    if use_mpi:
+        raise ValueError(
+            "use_mpi=True is given for an elastic job, but mpirun cannot start and end single processes; accepted is "
+            "use_gloo=True, or neither"
+        )
+    if script is not None and (names is not None or hostfile is not None):
+        raise ValueError(f"host_discovery_script={script!r} and hosts or hostfile are both given; accepted is one")
+    return elastic_flags.made(
+        start=size,
+        least=given["min_num_proc"],
+        most=given["max_num_proc"],
+        slots=given["slots"],
+        resets=given["reset_limit"],
+        cooldown=given["cooldown_range"],
+        script=script,
+        given=[] if script is not None else _hosts(size, names, hostfile),
+        nodes=None if (script, names, hostfile) != (None, None, None) else slurm.allocation(os.environ),
+    )
 
 
-def _assign(size: int, names: str | None, hostfile: str | None) -> list[host_lists.Slot]:
+def _hosts(size: int, names: str | None, hostfile: str | None) -> list[host_lists.Host]:
     if names is not None and hostfile is not None:
         raise ValueError(f"hosts={names!r} and hostfile={hostfile!r} are both given; accepted is one of them")
     if names is not None:
-        available = host_lists.parse_hosts(names)
-    elif hostfile is not None:
-        available = cli.read_hostfile(hostfile)
-    else:
-        available = [host_lists.Host("localhost", size)]
-    return host_lists.assign(available, size)
+        return host_lists.parse_hosts(names)
+    if hostfile is not None:
+        return cli.read_hostfile(hostfile)
+    return [host_lists.Host("localhost", size)]
 
 
 def _variables(
-    interfaces: str | Sequence[str] | None, start_timeout: int | None, slots: Sequence[host_lists.Slot]
+    interfaces: str | Sequence[str] | None, start_timeout: int | None, hosts: Sequence[str]
 ) -> dict[str, str]:
     names = interfaces.split(",") if isinstance(interfaces, str) else list(interfaces or ())
-    variables = cli.interface_variables(names, slots)
+    variables = cli.interface_variables(names, hosts)
     if start_timeout is not None:
         variables["HOROVOD_START_TIMEOUT"] = str(start_timeout)
     return variables

@@ -52,10 +52,12 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise _absent.no_attribute(__name__, name)
     import importlib
 
+    if name == "elastic":
+        return importlib.import_module(f"{__name__}.elastic")
+    if name not in _LAZY:
+        raise _absent.no_attribute(__name__, name)
     value = getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
     globals()[name] = value
     return value

@@ -7,7 +7,9 @@ from typing import Any, NoReturn
 import tensorflow as tf
 
 from horovod.common.exceptions import HorovodInternalError, NotRunningError
+from horovod.common.faces import TENSORFLOW as face
 from horovod.common.native import library_path
+from horovod.common.refusals import with_rank
 
 try:  # private, but at this place from TensorFlow 2.13 to 2.21
     from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext as _in_xla_context
@@ -51,8 +53,8 @@ class ShutDown(_Raised, tf.errors.UnknownError, NotRunningError):
 
 
 def refuse(message: str) -> NoReturn:
-    """Raises ArgumentError (an InvalidArgumentError and a ValueError)."""
-    raise ArgumentError(message)
+    """Raises ArgumentError (an InvalidArgumentError and a ValueError), which names the rank once there is one."""
+    raise ArgumentError(with_rank(face, message))
 
 
 def _load() -> tuple[ModuleType, ctypes.CDLL]:

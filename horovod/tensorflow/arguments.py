@@ -13,6 +13,7 @@ from horovod.common.exceptions import NotRunningError
 from horovod.common.faces import TENSORFLOW as face
 from horovod.common.ops import Adasum
 from horovod.common.process_sets import ProcessSet, by_id
+from horovod.common.refusals import said
 from horovod.tensorflow._library import (
     ArgumentError,
     NotInitialized,
@@ -74,7 +75,7 @@ def _graph_name(tensor: Any) -> str:
 def set_id(process_set: ProcessSet | int, operation: str) -> int:
     """Id of a registered set. Raises ArgumentError naming operation, rank and set; an operation that would run at once
     while Horovod does not raises NotInitialized."""
-    who = f"{operation} on rank {face.job.rank}" if face.job is not None else operation
+    who = said(face, operation)
     if face.engine is None and _executing_eagerly():
         _check_running(operation)
     if not isinstance(process_set, int):
@@ -103,12 +104,13 @@ def check_reduction(
 ) -> None:
     """Raises ArgumentError for what a dtype does not have, NotImplementedError for Adasum on a set whose size is no
     power of two."""
-    ops.check_scale(operation, prescale, postscale)
+    who = said(face, operation)
+    ops.check_scale(who, prescale, postscale)
     size = 1
     if op == Adasum:
         found = by_id(set_id(process_set, operation))
         size = (found.size() if found is not None else None) or 1
-    ops.check_reduction(operation, dtypes.CODES[dtype.name], op, prescale, postscale, size, ArgumentError)
+    ops.check_reduction(who, dtypes.CODES[dtype.name], op, prescale, postscale, size, ArgumentError)
 
 
 def check_root(root_rank: Any, operation: str) -> int:
@@ -135,5 +137,6 @@ def as_splits(splits: Any) -> tf.Tensor:
 
 def check_scatter(operation: str, tensor: tf.Tensor, op: int, prescale: float, postscale: float) -> None:
     """Raises ArgumentError for what a reducescatter does not have."""
-    ops.check_scatter(operation, dtypes.CODES[tensor.dtype.name], tensor.shape.rank, op, ArgumentError, ReduceOpError)
-    ops.check_scale(operation, prescale, postscale)
+    who = said(face, operation)
+    ops.check_scatter(who, dtypes.CODES[tensor.dtype.name], tensor.shape.rank, op, ArgumentError, ReduceOpError)
+    ops.check_scale(who, prescale, postscale)

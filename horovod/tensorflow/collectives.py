@@ -9,6 +9,7 @@ from horovod.common.compression import check_wire, refuse_wire, wire_of
 from horovod.common.faces import TENSORFLOW as face
 from horovod.common.ops import OP_NAMES, Average, Sum, resolve_op
 from horovod.common.process_sets import ProcessSet, by_id, global_process_set
+from horovod.common.refusals import said
 from horovod.tensorflow._library import ArgumentError, refuse
 from horovod.tensorflow.arguments import as_tensor, as_tensors, set_id
 from horovod.tensorflow.calls import (
@@ -63,7 +64,7 @@ def allreduce(
     Returns a tensor of the same dtype, or IndexedSlices. The gradient is the same operation on the gradients. Raises
     NotImplementedError, naming IndexedSlices, for those with other ops or scale factors; else as in mpi_ops.
     """
-    op = resolve_op(op, average)
+    op = resolve_op(op, average, said(face, "allreduce"))
     if isinstance(tensor, tf.IndexedSlices):
         wire_of(compression)  # not used, but an error is one here too
         with tf.device(device_sparse or None):
@@ -72,7 +73,7 @@ def allreduce(
     arguments = (name, op, prescale_factor, postscale_factor, ignore_name_scope, process_set)
     if compression is Compression.none and not device_dense:
         return _allreduce(tensor, *arguments)
-    wire = check_wire(compression, tensor, op, "allreduce", ArgumentError)
+    wire = check_wire(compression, tensor, op, said(face, "allreduce"), ArgumentError)
     with tf.device(device_dense or None):
         compressed, context = compression.compress(tensor)
         return compression.decompress(_allreduce(compressed, *arguments, wire), context)
@@ -122,7 +123,7 @@ def grouped_allreduce(
     IndexedSlices among them are reduced one by one, and keep their own ``dense_shape``. An empty list comes back as it
     is.
     """
-    op = resolve_op(op, average)
+    op = resolve_op(op, average, said(face, "grouped_allreduce"))
     if isinstance(tensors, tf.Tensor) or not hasattr(tensors, "__iter__"):
         refuse(f"grouped_allreduce: tensors is a {type(tensors).__name__}; accepted is a list of tensors")
     wire_of(compression)
@@ -140,7 +141,7 @@ def grouped_allreduce(
     if not dense:
         return results
     group = as_tensors([tensors[i] for i in dense], "grouped_allreduce")
-    wire = check_wire(compression, group[0], op, "grouped_allreduce", ArgumentError)
+    wire = check_wire(compression, group[0], op, said(face, "grouped_allreduce"), ArgumentError)
     with tf.device(device_dense or None):
         pairs = [compression.compress(tensor) for tensor in group]
         compressed = [tensor for tensor, _ in pairs]
@@ -166,7 +167,7 @@ def reducescatter(
 
     ``op``: Average or Sum. The gradient is the allgather of the gradients, times n for Sum, times the scale factors.
     """
-    refuse_wire(compression, "reducescatter", ArgumentError)
+    refuse_wire(compression, said(face, "reducescatter"), ArgumentError)
     with tf.device(device_dense or None):
         compressed, context = compression.compress(as_tensor(tensor, "reducescatter"))
         reduced = _reducescatter(
@@ -187,7 +188,7 @@ def grouped_reducescatter(
     ignore_name_scope: bool = False,
 ) -> list[tf.Tensor]:
     """``reducescatter`` of several tensors of one dtype that run and complete together."""
-    refuse_wire(compression, "grouped_reducescatter", ArgumentError)
+    refuse_wire(compression, said(face, "grouped_reducescatter"), ArgumentError)
     with tf.device(device_dense or None):
         group = as_tensors(tensors, "grouped_reducescatter")
         pairs = [compression.compress(tensor) for tensor in group]

@@ -37,6 +37,8 @@ local_size = _basics.local_size
 cross_rank = _basics.cross_rank
 cross_size = _basics.cross_size
 is_homogeneous = _basics.is_homogeneous
+max_size = _basics.max_size
+should_stop = _basics.should_stop
 mpi_threads_supported = _basics.mpi_threads_supported
 mpi_enabled = _basics.mpi_enabled
 mpi_built = _basics.mpi_built
@@ -104,6 +106,7 @@ __all__ = [
     "local_size",
     "local_size_op",
     "log_stats",
+    "max_size",
     "mpi_built",
     "mpi_enabled",
     "mpi_threads_supported",
@@ -114,6 +117,7 @@ __all__ = [
     "remove_process_set",
     "report",
     "rocm_built",
+    "should_stop",
     "shutdown",
     "size",
     "size_op",

@@ -24,6 +24,7 @@ except ImportError as _error:
     raise ImportError(f"horovod.torch cannot load the native engine horovod._core: {_error}") from _error
 
 from horovod.common import absent as _absent
+from horovod.torch import elastic
 from horovod.torch import mpi_ops as _mpi_ops
 from horovod.torch.functions import (
     allgather_object,
@@ -50,6 +51,7 @@ __all__ = [
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "check_in_sync",
+    "elastic",
     "empty_shared",
     "in_shared_memory",
     *_mpi_ops.__all__,

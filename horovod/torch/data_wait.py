@@ -19,7 +19,10 @@ def watch() -> None:
     """From now on these waits are counted."""
     kind = getattr(loaders, "_BaseDataLoaderIter", None)
     plain = vars(kind).get("__next__") if kind is not None else None
-    if plain is None or marks.data_seen:  # another PyTorch: then data waits are not known
+    if plain is None:  # another PyTorch: then data waits are not known
+        return
+    marks.data_seen = True
+    if hasattr(plain, "__wrapped__"):
         return
 
     @functools.wraps(plain)
@@ -33,4 +36,3 @@ def watch() -> None:
             marks.waited(time.perf_counter_ns() - begin)
 
     kind.__next__ = __next__
-    marks.data_seen = True

@@ -62,6 +62,8 @@ class GradientReducer:
         self._bucketing = Bucketing(options.bucket_most, options.process_set)
         self._contribution = Contribution(options, self._slots, self._groups, self._bucketing, self._on_the_way)
         self._job = face.job
+        self.reductions = 0
+        """Rounds completed since it was made."""
         self._rounds = 0  # completed since the last step, or since gradients were zeroed
         self._some_joined = False  # did ranks that have called hvd.join() take no part in the last one?
         self._pass: Any = None  # what the backward pass that is under way is known by
@@ -112,6 +114,12 @@ class GradientReducer:
         """Is what backward passes make added to what is there, which must not be reduced again? The average of what is
         equal on all ranks is that; not so while a rank has joined and has zeros."""
         return self.options.op != Average or (self._some_joined and self._rounds > 0)
+
+    @property
+    def in_a_step(self) -> bool:
+        """Are there gradients of passes since the last step, or since gradients were zeroed? Those that were reduced
+        count, if a step has taken several reductions before."""
+        return self._ended > 0 or (self._rounds > 0 and self._most_rounds > 1)
 
     @property
     def busy(self) -> bool:
@@ -215,8 +223,7 @@ class GradientReducer:
             self._job = face.job
             self._bucketing.drop_outdated()
             self._failed = self._awaited = False
-            self._rounds = self._ended = 0
-            self._most_rounds = 1
+            self._rounds = self._ended = 0  # the program has not become another one, so _most_rounds stays
 
     def pass_ended(self) -> bool:
         """See backward.Reducer."""
@@ -353,6 +360,7 @@ class GradientReducer:
                     bring_back(slot)
             self._bucketing.propose(self._slots, flags)
         self._rounds += 1
+        self.reductions += 1
         self._some_joined = not all(here)
         if self._some_joined:
             self._hooks.also_before(self._slots)

@@ -43,6 +43,8 @@ local_size = _basics.local_size
 cross_rank = _basics.cross_rank
 cross_size = _basics.cross_size
 is_homogeneous = _basics.is_homogeneous
+max_size = _basics.max_size
+should_stop = _basics.should_stop
 mpi_threads_supported = _basics.mpi_threads_supported
 mpi_enabled = _basics.mpi_enabled
 mpi_built = _basics.mpi_built
@@ -122,6 +124,7 @@ __all__ = [
     "local_rank",
     "local_size",
     "log_stats",
+    "max_size",
     "mpi_built",
     "mpi_enabled",
     "mpi_threads_supported",
@@ -133,6 +136,7 @@ __all__ = [
     "remove_process_set",
     "report",
     "rocm_built",
+    "should_stop",
     "shutdown",
     "size",
     "sparse_allreduce_async",

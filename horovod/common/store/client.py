@@ -1,18 +1,23 @@
 """The store's client, used by one thread at a time. Every call waits until its deadline at most."""
 
 import time
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import msgspec
 import zmq
 
+from horovod.common.store.desk import REFUSED
 from horovod.common.store.dial import dial
 from horovod.common.store.messages import (
     MAX_FRAME_BYTES,
     MAX_REQUEST_BYTES,
     MAX_VALUE_BYTES,
+    Come,
     Exchange,
     Get,
+    Heard,
+    News,
     Reply,
     Request,
     Set,
@@ -21,11 +26,16 @@ from horovod.common.store.messages import (
     unpack,
 )
 
+_ASK_AGAIN = 60.0  # s after which one that waits for the launcher's decision asks whether the store is there
 _GRACE = 2.0  # seconds for the server's own answer "timeout" to arrive, which names what is missing
 
 
 class StoreError(RuntimeError):
     """The server refused the request."""
+
+
+class StoreRefused(StoreError):
+    """An elastic job has no place for this worker any more."""
 
 
 class StoreTimeout(StoreError):
@@ -145,6 +155,75 @@ class StoreClient:
         except ValueError as error:
             raise StoreError(str(error)) from None
 
+    def come(
+        self,
+        worker: int,
+        epoch: int,
+        lost: Sequence[int] = (),
+        facts: bytes = b"",
+        timeout: float | None = None,
+        in_sync: bool = False,
+        holds: bool | None = None,
+    ) -> bytes:
+        """Waits for this worker's place in the next epoch of an elastic job, as long as the store is there: others may
+        train for hours before they let it in. ``epoch``: the one that it was in, 0: none. ``lost``: workers of that
+        epoch that it has lost. ``facts``: what it says of itself. ``in_sync``: its state has missed nothing since it
+        was brought together with those of others. ``holds``: its state is that of the training; None: nobody knows.
+
+        Raises StoreRefused when it gets no place any more, saying why; StoreTimeout when the store has answered nothing
+        for ``timeout`` seconds.
+        """
+        _check_value("come", facts)
+        seconds = self._seconds(timeout)
+        request = Come(self._next_id(), worker, epoch, list(lost), facts, in_sync, holds)
+        heard = time.monotonic()
+        self._send(request, heard + seconds, seconds)
+        asked = request.id
+        while True:
+            until = min(time.monotonic() + _ASK_AGAIN, heard + seconds)
+            try:
+                reply = self._await({request.id, asked}, until, seconds)
+            except StoreTimeout:
+                if time.monotonic() >= heard + seconds:
+                    raise
+                # With the same number: whichever of them is answered. It is news to the server that was out of reach.
+                asked = self._next_id()
+                self._send(Get(asked, ["is the store there?"], 0.0), heard + seconds, seconds)
+                self._send(request, heard + seconds, seconds)
+                continue
+            if reply.id == request.id:
+                return self._checked(reply, seconds).values[0]
+            heard = time.monotonic()
+
+    def heard(
+        self, worker: int, epoch: int, lost: Sequence[int] = (), blame: str = "", timeout: float | None = None
+    ) -> None:
+        """Tells that this worker has noticed that the epoch is over, though it is not back yet. ``blame``: why it never
+        will be."""
+        self._call(Heard(self._next_id(), worker, epoch, list(lost), blame), self._seconds(timeout))
+
+    def news(
+        self, worker: int, after: int, timeout: float | None = None, beside: Sequence[int] = ()
+    ) -> tuple[int, list[bytes]]:
+        """(number of the last one, news after the one of this number), waiting for some, or until one of the
+        descriptors ``beside`` is readable: (``after``, []). Raises StoreTimeout after ``timeout`` seconds. May be
+        called again then, and nothing is lost in between."""
+        seconds = self._seconds(timeout)
+        deadline = time.monotonic() + seconds
+        request = News(self._next_id(), worker, after)
+        self._wait(zmq.POLLOUT, deadline + _GRACE, seconds)
+        self._socket.send_multipart(frames(msgspec.msgpack.encode(request)))
+        poller = zmq.Poller()
+        for source in (self._socket, *beside):
+            poller.register(source, zmq.POLLIN)
+        while found := poller.poll(max(0, int((deadline - time.monotonic()) * 1000) + 1)):
+            if self._socket not in dict(found):
+                return after, []
+            reply = self._receive()
+            if reply.id == request.id:  # others answer calls that were given up
+                return reply.round, reply.values
+        raise StoreTimeout(f"no news within {seconds:g} s", [])
+
     def close(self) -> None:
         """May be called again."""
         self._context.destroy(linger=0)
@@ -170,6 +249,10 @@ class StoreClient:
 
     def _call(self, request: Request, seconds: float) -> Reply:
         deadline = time.monotonic() + max(seconds, self._timeout if seconds == 0 else 0) + _GRACE
+        self._send(request, deadline, seconds)
+        return self._checked(self._await({request.id}, deadline, seconds), seconds)
+
+    def _send(self, request: Request, deadline: float, seconds: float) -> None:
         message = msgspec.msgpack.encode(request)
         if len(message) > MAX_REQUEST_BYTES:
             raise ValueError(f"a request of {len(message)} bytes, accepted are at most {MAX_REQUEST_BYTES}")
@@ -177,15 +260,23 @@ class StoreClient:
         # message finds no way out.
         self._wait(zmq.POLLOUT, deadline, seconds)
         self._socket.send_multipart(frames(message))
+
+    def _await(self, requests: Collection[int], deadline: float, seconds: float) -> Reply:
+        """The answer to one of these; others are to calls that were given up."""
         while True:
             self._wait(zmq.POLLIN, deadline, seconds)
             reply = self._receive()
-            if reply.id == request.id:  # others answer calls that were given up
-                break
+            if reply.id in requests:
+                return reply
+
+    @staticmethod
+    def _checked(reply: Reply, seconds: float) -> Reply:
         if reply.error == "timeout":
             awaited = reply.missing or reply.gave_up
             names = ", ".join(awaited[:16]) + (", ..." if len(awaited) > 16 else "")
             raise StoreTimeout(f"waited {seconds:g} s for {names}", reply.missing, reply.gave_up)
+        if reply.error == REFUSED:
+            raise StoreRefused(reply.values[0].decode(errors="replace"))
         if reply.error:
             raise StoreError(reply.error)
         return reply

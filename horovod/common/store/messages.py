@@ -62,7 +62,47 @@ class Exchange(msgspec.Struct, tag="exchange", array_like=True):
     node: Annotated[str, msgspec.Meta(max_length=512)] = ""
 
 
-Request = Set | Get | Exchange
+_Worker = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+_Epoch = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+_Lost = Annotated[list[_Worker], msgspec.Meta(max_length=MAX_RANKS)]
+
+
+class Come(msgspec.Struct, tag="come", array_like=True):
+    """Of an elastic job's worker that waits for a place; answered with it, or with a refusal, whenever that is decided
+    (``desk``). ``epoch``: the one it was in, 0: none. ``lost``: workers that it has lost. ``in_sync``: its state has
+    missed nothing of what the others' has got since they were brought together. ``holds``: it has been brought together
+    with those of others once, so it is the state of the training; None: the program does not say."""
+
+    id: int
+    worker: _Worker
+    epoch: _Epoch
+    lost: _Lost = []
+    facts: _Value = b""
+    in_sync: bool = False
+    holds: bool | None = None
+
+
+class Heard(msgspec.Struct, tag="heard", array_like=True):
+    """The worker has noticed that the epoch is over; answered at once. ``blame``: what its program does wrong, if it
+    does: it will not come back."""
+
+    id: int
+    worker: _Worker
+    epoch: _Epoch
+    lost: _Lost = []
+    blame: Annotated[str, msgspec.Meta(max_length=1000)] = ""
+
+
+class News(msgspec.Struct, tag="news", array_like=True):
+    """Answered when there are news for the worker after those of this number, with all of them; ``round`` is the number
+    of the last. A later one takes the place of an earlier one, which is not answered any more."""
+
+    id: int
+    worker: _Worker
+    after: _Epoch
+
+
+Request = Set | Get | Exchange | Come | Heard | News
 
 
 class Reply(msgspec.Struct, array_like=True):

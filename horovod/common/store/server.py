@@ -11,6 +11,7 @@ import zmq
 import zmq.utils.z85
 
 from horovod.common.store.door import HANDSHAKE_SECONDS, Door, listen
+from horovod.common.store.front import Front
 from horovod.common.store.messages import MAX_FRAME_BYTES, MAX_REQUEST_BYTES, Request, curve_pair, frames
 from horovod.common.store.serving import Serving
 from horovod.common.store.table import Table, Waiting
@@ -22,8 +23,11 @@ _QUEUED = 64  # messages that wait for a client that does not read, and from one
 class StoreServer(Serving):
     """Serves the store of one job until ``close``. Threads of its own, no processes; closing frees the port at once."""
 
-    def __init__(self, key: bytes, host: str = "127.0.0.1", *, listeners: Sequence[TcpSocket] = ()) -> None:
+    def __init__(
+        self, key: bytes, host: str = "127.0.0.1", *, listeners: Sequence[TcpSocket] = (), front: Front | None = None
+    ) -> None:
         """``key``: the job key. ``host``: address of the interface to listen on; the system chooses the port.
+        ``front``: where an elastic job's launcher speaks with it.
 
         ``listeners``: listening sockets with one port to be used instead, which then belong to the server.
         Raises ValueError when ``host`` is not an address of this machine.
@@ -44,7 +48,8 @@ class StoreServer(Serving):
             for listener in listeners:
                 listener.close()
             raise
-        self._table = Table()
+        self._front = front
+        self._table = Table(front.desk if front is not None else None)
         self._start()
 
     @property
@@ -63,12 +68,14 @@ class StoreServer(Serving):
             self._context.destroy(linger=0)
 
     def _serve(self) -> None:
-        table, socket, gate, door = self._table, self._socket, self._gate, self._door
+        table, socket, gate, door, front = self._table, self._socket, self._gate, self._door, self._front
         decoder = msgspec.msgpack.Decoder(Request)
         encoder = msgspec.msgpack.Encoder()
         poller = zmq.Poller()
         for source in (socket, gate.socket, door.monitor, self._stop):
             poller.register(source, zmq.POLLIN)
+        if front is not None:
+            poller.register(front.asked, zmq.POLLIN)
         while True:
             left = min(table.next_deadline() - time.monotonic(), door.seconds_left())
             ready = dict(poller.poll(None if left == math.inf else max(0, math.ceil(left * 1000))))
@@ -84,6 +91,8 @@ class StoreServer(Serving):
                 # too deeply.
                 with contextlib.suppress(ValueError, RecursionError):
                     replies += table.handle(client, decoder.decode(_joined(parts)), time.monotonic())
+            if front is not None:
+                replies += front.serve(table)
             replies += table.expire(time.monotonic())
             table.publish()
             for client, reply in replies:

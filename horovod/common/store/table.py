@@ -8,7 +8,8 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 
-from horovod.common.store.messages import MAX_REPLY_BYTES, Exchange, Get, Reply, Request, Set, pack
+from horovod.common.store.desk import Desk
+from horovod.common.store.messages import MAX_REPLY_BYTES, Come, Exchange, Get, Heard, News, Reply, Request, Set, pack
 
 MAX_TOTAL_BYTES = 256 << 20
 """Of all values and their names, those of exchanges that are not complete included."""
@@ -16,6 +17,7 @@ MAX_WAITING = 256
 """Requests of one client that wait at a time; ours make one after the other."""
 _PER_ENTRY = 256  # bytes that a request costs beside its names and value, about
 _PER_NAME = 64
+_FAILED = 64  # groups that have failed, of which nobody can come late but to the last ones
 
 
 @dataclass
@@ -49,11 +51,14 @@ Waiting = dict[str, tuple[int, frozenset[int]]]
 class Table:
     """Requests in, replies out, as (client, reply) pairs."""
 
-    def __init__(self) -> None:
+    def __init__(self, desk: Desk | None = None) -> None:
+        """``desk``: of an elastic job."""
+        self._desk = desk
         self._values: dict[str, bytes] = {}
         self._bytes = 0
         self._waiting: list[_Waiting] = []
         self._rounds: dict[str, _Round] = {}
+        self._failed: dict[str, str] = {}  # groups, and why
         self.completed = 0
         """Rounds that are over; the number of the last one."""
         self._published = True
@@ -79,6 +84,10 @@ class Table:
             return self._set(client, request)
         if isinstance(request, Get):
             return self._get(client, request, now)
+        if isinstance(request, (Come, Heard, News)):
+            if self._desk is None:
+                return [(client, Reply(request.id, error="the members of this job do not change"))]
+            return self._desk.handle(client, request)
         return self._exchange(client, request, now)
 
     def _set(self, client: bytes, request: Set) -> list[tuple[bytes, Reply]]:
@@ -95,6 +104,10 @@ class Table:
             self._leave(waiting.client, waiting.request)
             replies.append((waiting.client, self._found(waiting.request)))
         return replies
+
+    def set_first(self, name: str, value: bytes) -> list[tuple[bytes, Reply]]:
+        """The launcher's own: a value unless there is one; nobody is answered but those that wait for it."""
+        return [(client, reply) for client, reply in self._set(b"", Set(0, name, value, first=True)) if client]
 
     def _get(self, client: bytes, request: Get, now: float) -> list[tuple[bytes, Reply]]:
         if not self._missing(request):
@@ -113,6 +126,8 @@ class Table:
         return Reply(request.id, values)
 
     def _exchange(self, client: bytes, request: Exchange, now: float) -> list[tuple[bytes, Reply]]:
+        if request.group in self._failed:
+            return [(client, Reply(request.id, error=self._failed[request.group]))]
         current = self._rounds.get(request.group) or _Round(request.size)
         if request.size != current.size or request.rank >= request.size:
             others = f"ranks {_list(current.members)} said {current.size}" if current.members else "which is too few"
@@ -133,7 +148,24 @@ class Table:
             return replies
         del self._rounds[request.group]
         self.completed += 1
+        if self._desk is not None:
+            silent = not any(member.request.value for member in current.members.values())
+            self._desk.met(request.group, self.completed, silent)
         return replies + self._complete(current)
+
+    def fail(self, group: str, text: str) -> list[tuple[bytes, Reply]]:
+        """Those that wait for others in this group wait in vain, and those that come to it later would: one of them is
+        gone, before the others were there perhaps."""
+        self._failed.setdefault(group, text)
+        if len(self._failed) > _FAILED:
+            del self._failed[next(iter(self._failed))]
+        current = self._rounds.pop(group, None)
+        replies = []
+        for member in current.members.values() if current is not None else ():
+            self._published = False
+            self._leave(member.client, member.request)
+            replies.append((member.client, Reply(member.request.id, error=text)))
+        return replies
 
     def _complete(self, current: _Round) -> list[tuple[bytes, Reply]]:
         members = [current.members[rank] for rank in range(current.size)]
@@ -198,6 +230,8 @@ def _list(ranks: dict[int, _Member]) -> str:
 
 def _cost(request: Request) -> int:
     """Bytes of memory that holding it takes, about."""
+    if isinstance(request, (Come, Heard, News)):
+        return _PER_ENTRY
     if isinstance(request, Get):
         return _PER_ENTRY + sum(_PER_NAME + len(name) for name in request.names)
     return _PER_ENTRY + len(request.name if isinstance(request, Set) else request.group) + len(request.value)

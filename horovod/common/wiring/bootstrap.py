@@ -5,6 +5,7 @@ init is an epoch of its own, so nothing of an earlier one, failed or shut down, 
 """
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from horovod.common.contract import reports
@@ -13,23 +14,25 @@ from horovod.common.contract.log import make_sink
 from horovod.common.contract.notices import sentences, unheard
 from horovod.common.contract.settings import LOG_LEVELS, Settings
 from horovod.common.contract.worker_env import WorkerEnv
+from horovod.common.given_sets import GivenSet
 from horovod.common.job import Job
-from horovod.common.wiring import calibration, shared_memory
+from horovod.common.wiring import calibration, mpi, shared_memory
 from horovod.common.wiring.engine_start import Formed, make_engine
 from horovod.common.wiring.joining import Joining, describe
-from horovod.common.wiring.peers import make_job, make_plan
+from horovod.common.wiring.peers import check_agreement, make_job, make_plan
 
 if TYPE_CHECKING:
     from horovod._core import Engine
 
 
 def start(
-    env: WorkerEnv, members: list[int] | None, process_sets: list[list[int]], dynamic: bool
+    env: WorkerEnv, members: list[int] | None, process_sets: list[GivenSet], dynamic: bool
 ) -> tuple[Job, "Engine"]:
     """Joins the job that ``env`` describes and starts its engine.
 
-    ``members``: sorted world ranks that form the job (None: all). ``process_sets``, ``dynamic``: what init was given;
-    compared between ranks. Raises ValueError naming what is wrong or what was waited for; nothing stays open then.
+    ``members``: world ranks that form the job, by their rank in it (None: all). ``process_sets``, ``dynamic``: what
+    init was given; compared between ranks. Raises ValueError naming what is wrong or what was waited for; nothing stays
+    open then.
     """
     settings = patient(Settings.from_environ())
     settings = settings.with_values({reports.VARIABLE: reports.folder_of_job(settings.text(reports.VARIABLE))})
@@ -39,16 +42,19 @@ def start(
             for text in [*sentences(os.environ), *unheard(os.environ)]:
                 sink(LOG_LEVELS.index("warning"), text)
     dynamic = dynamic or settings.flag("HOROVOD_DYNAMIC_PROCESS_SETS")
-    if members is not None and (env.rank not in members or members[-1] >= env.size):
+    if members is not None and (env.rank not in members or max(members) >= env.size):
         raise ValueError(
             f"comm is {members}, accepted are world ranks from 0 to {env.size - 1}, this process's ({env.rank}) among "
             "them"
         )
     if env.size == 1 or (members is not None and len(members) == 1):
         env.keep_key()
-        return _start_alone(env, settings, dynamic)
-    if members is None or len(members) == env.size:
+        return _start_alone(env, settings, process_sets, dynamic)
+    if members == list(range(env.size)):
+        members = None
+    if members is None:
         settings = _calibrated(env, settings)
+    mpi.begin(env, settings)
     return Joining(env, settings, members, process_sets, dynamic).run()
 
 
@@ -65,10 +71,14 @@ def _calibrated(env: WorkerEnv, settings: Settings) -> Settings:
     return settings.with_values({"HOROVOD_TUNING": tuning})
 
 
-def _start_alone(env: WorkerEnv, settings: Settings, dynamic: bool) -> tuple[Job, "Engine"]:
-    peer = describe(env, settings, [], dynamic, [], "", [])
+def _start_alone(
+    env: WorkerEnv, settings: Settings, process_sets: list[GivenSet], dynamic: bool
+) -> tuple[Job, "Engine"]:
+    peer = describe(env, settings, process_sets, dynamic, [], "", [])
+    sets = check_agreement([peer])
     formed = Formed({}, [-1, *shared_memory.make_bells(1)])
     job = make_job(0, [env.hostname], [os.getpid()], dynamic, settings.flag("HOROVOD_ELASTIC"))
+    job = replace(job, given_sets=sets)
     try:
         return job, make_engine(make_plan(0, [peer]), [peer], formed, settings, env)
     except BaseException:

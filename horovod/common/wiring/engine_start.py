@@ -13,7 +13,7 @@ from horovod.common.devices import libraries, operations
 from horovod.common.security.auth import Session
 from horovod.common.security.cipher import Cipher
 from horovod.common.util import cpu_quota
-from horovod.common.wiring import shared_memory
+from horovod.common.wiring import mpi, shared_memory
 from horovod.common.wiring.links import CONTROL, DATA, NODE, Link
 from horovod.common.wiring.peers import Peer, Plan, label
 
@@ -29,6 +29,7 @@ class Formed:
     descriptors: list[int]  # the segment's (or -1) and the doorbells'
     cipher: Cipher | None = None
     sessions: dict[Link, Session] = field(default_factory=dict)  # keys of the links that are encrypted
+    first_address: str = ""  # of rank 0, where a link leads to it
 
     def close(self) -> None:
         for sock in self.links.values():
@@ -58,6 +59,7 @@ def make_engine(plan: Plan, peers: Sequence[Peer], formed: Formed, settings: Set
     config.spins = _spins(plan, peers, settings)
     config.cpu = _cpu(settings, env)
     _look_for_nccl(config, settings)
+    config.mpi_ranks = mpi.ranks(settings, [peer.world_rank for peer in peers])
     config.log_level = LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL"))
     _core.set_log_sink(make_sink(plan.me, settings.flag("HOROVOD_LOG_HIDE_TIME")))
 
@@ -90,6 +92,7 @@ def _look_for_nccl(config: Any, settings: Settings) -> None:
     if config.nccl_kinds:
         search = libraries.nccl_search(os.environ)
         config.nccl_library, config.nccl_candidates = search.chosen, search.candidates
+        libraries.have_nccl_warn(os.environ)
     config.nccl_by_hosts = any(settings.flag(f"HOROVOD_{name}_ALLREDUCE") for name in ("HIERARCHICAL", "TORUS"))
 
 

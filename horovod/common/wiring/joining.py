@@ -26,6 +26,7 @@ from horovod._version import __version__
 from horovod.common.contract import descriptors
 from horovod.common.contract.settings import Settings, agree
 from horovod.common.contract.worker_env import WorkerEnv
+from horovod.common.given_sets import GivenSet, Sets
 from horovod.common.handover.meeting import find_store
 from horovod.common.network import congestion, keepalive
 from horovod.common.network.endpoints import Endpoint, parse_ports, to_listen
@@ -40,7 +41,7 @@ from horovod.common.store.client import Met, StoreClient, StoreError, StoreTimeo
 from horovod.common.wiring import records, shared_memory
 from horovod.common.wiring.engine_start import Formed, make_engine
 from horovod.common.wiring.failures import Failures, KnownFailureError
-from horovod.common.wiring.link_errors import LinkError
+from horovod.common.wiring.link_errors import LinkError, NotFormedError
 from horovod.common.wiring.links import CONTROL, DATA, NODE
 from horovod.common.wiring.mesh import MeshBuilder
 from horovod.common.wiring.peers import (
@@ -64,11 +65,12 @@ class Joining:
     """Use ``run`` once."""
 
     def __init__(
-        self, env: WorkerEnv, settings: Settings, members: list[int] | None, sets: list[list[int]], dynamic: bool
+        self, env: WorkerEnv, settings: Settings, members: list[int] | None, sets: list[GivenSet], dynamic: bool
     ) -> None:
+        """``members``: world ranks by rank of the job; None: all, by their own ranks."""
         self._env = env
         self._settings = settings
-        self._world = members is None or len(members) == env.size
+        self._world = members is None
         self._members = members or list(range(env.size))
         self._me = self._members.index(env.rank)
         self._sets = sets
@@ -79,6 +81,7 @@ class Joining:
         self._key, self._host, self._port = self._meeting.key, self._meeting.address, self._meeting.port
         self._formed = Formed({}, [])
         self._engine: Engine | None = None
+        self._agreed: tuple[Sets, ...] = ()
         self._told = False  # all ranks know of what fails now, without being told
 
     def run(self) -> tuple[Job, "Engine"]:
@@ -94,8 +97,9 @@ class Joining:
                 except BaseException as error:
                     text = self._give_up(error, failures)
                     if isinstance(error, (LinkError, OSError, StoreError)):
+                        kind = ValueError if _is_own(error) else NotFormedError
                         # A LinkError says the same: two tracebacks would only hide it.
-                        raise ValueError(f"init: {text}") from (None if isinstance(error, LinkError) else error)
+                        raise kind(f"init: {text}") from (None if isinstance(error, LinkError) else error)
                     raise
         finally:
             listeners.close()
@@ -105,7 +109,7 @@ class Joining:
         values = self._gather(listeners, mine, met, failures)
         self._told = True
         peers = decode_peers(values)
-        check_agreement(peers)
+        self._agreed = check_agreement(peers)
         self._settings = self._settings.with_values(agree([peer.shared for peer in peers]))
         plan = make_plan(self._me, peers)
         self._env = self._placed(peers)
@@ -126,7 +130,8 @@ class Joining:
         if self._engine is not None:
             self._engine.shutdown("init failed")
             self._engine = None  # the traceback would keep it, and its own doorbell, alive
-        if isinstance(error, Exception) and not told:  # Ctrl-C does not wait
+        # Ctrl-C does not wait. Nor do ranks of an elastic job, each of which comes back to the launcher by itself.
+        if isinstance(error, Exception) and not told and not self._env.epoch:
             failures.await_others(text)
         return text
 
@@ -158,7 +163,13 @@ class Joining:
 
     def _meet(self, store: StoreClient, mine: Peer) -> Met:
         """Waits for all ranks. Raises ValueError naming those that do not come."""
-        group = "init" if self._world else "init " + ",".join(map(str, self._members))
+        group = (
+            f"init e{self._env.epoch}"
+            if self._env.epoch
+            else "init"
+            if self._world
+            else "init " + ",".join(map(str, self._members))
+        )
         if len(group) > 512:  # the store's limit of names
             group = "init " + derive_key(self._key, group).hex()
         try:
@@ -172,12 +183,12 @@ class Joining:
             )
         except StoreTimeout as error:
             if not error.missing and not error.gave_up:
-                raise ValueError(f"init: {error}") from None
+                raise NotFormedError(f"init: {error}") from None
             absent, gave_up = ([self._members[int(rank)] for rank in some] for some in (error.missing, error.gave_up))
             who = self._env.rank, self._env.hostname
             raise waited_in_vain(who, len(self._members), self._patience, absent, gave_up) from None
         except StoreError as error:
-            raise ValueError(f"init: {error}") from None
+            raise NotFormedError(f"init: {error}") from None
         self._meeting.formed()
         return met
 
@@ -205,6 +216,8 @@ class Joining:
         mesh = MeshBuilder(plan, peers, key, epoch, listeners, formed.cipher, encrypted, kinds=(CONTROL, DATA))
         formed.links.update(mesh.run(settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS"), failures.check))
         formed.sessions = mesh.sessions
+        if (DATA, 0) in formed.links:  # the engine takes the link, and nobody could ask it any more
+            formed.first_address = str(formed.links[DATA, 0].getpeername()[0])
         for (kind, _), sock in formed.links.items():
             if kind == DATA:
                 congestion.apply(sock, settings.text("HOROVOD_TCP_CONGESTION"))
@@ -215,8 +228,10 @@ class Joining:
     def _describe_job(self, peers: list[Peer], epoch: int) -> Job:
         job = replace(
             self._job(peers),
+            given_sets=self._agreed,
             check_steps=self._settings.integer("HOROVOD_CHECK_IN_SYNC_STEPS"),
             waits_for_devices=not self._settings.flag("HOROVOD_ENABLE_ASYNC_COMPLETION"),
+            first_address=self._formed.first_address,
         )
         if self._formed.cipher is None:
             return job
@@ -262,7 +277,7 @@ class Joining:
 def describe(
     env: WorkerEnv,
     settings: Settings,
-    process_sets: list[list[int]],
+    process_sets: list[GivenSet],
     dynamic: bool,
     endpoints: list[Endpoint],
     unix_name: str,
@@ -284,6 +299,11 @@ def describe(
         process_sets=process_sets,
         ciphers=ciphers,
     )
+
+
+def _is_own(error: Exception) -> bool:
+    """Does it come from this rank's system (no descriptors or memory left, say), not from a peer that is gone?"""
+    return isinstance(error, OSError) and not isinstance(error, (ConnectionError, TimeoutError))
 
 
 def _descriptors(plan: Plan) -> int:

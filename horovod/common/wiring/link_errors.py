@@ -10,6 +10,10 @@ ADVICE = (
 )
 
 
+class NotFormedError(ValueError):
+    """The job cannot be formed, for a reason that may lie with other ranks: in an elastic job the next epoch may be."""
+
+
 class LinkError(Exception):
     """The connections could not be formed; says which, and why."""
 

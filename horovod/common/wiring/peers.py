@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from horovod._version import __version__
+from horovod.common.given_sets import GivenSet, Sets, agree
 from horovod.common.job import Job
 from horovod.common.network.endpoints import Endpoint
 from horovod.common.network.interfaces import network_identity
@@ -37,7 +38,7 @@ class Peer(msgspec.Struct, array_like=True):
     shared: dict[str, Any]
     """Its values of the settings that all ranks have to have alike."""
     dynamic: bool
-    process_sets: list[list[int]]
+    process_sets: list[GivenSet]
     ciphers: list[str]
     """What it can encrypt with, the fastest first."""
 
@@ -69,8 +70,9 @@ def decode_peers(values: Sequence[bytes], first: int = 0) -> list[Peer]:
     return [msgspec.msgpack.decode(value, type=Peer) for value in values]
 
 
-def check_agreement(peers: Sequence[Peer]) -> None:
-    """Raises ValueError, on every rank alike, when ranks gave init different process sets, naming what differs."""
+def check_agreement(peers: Sequence[Peer]) -> tuple[Sets, ...]:
+    """The sets that come of each of init's ``process_sets``. Raises ValueError, on every rank alike, when ranks gave
+    init different ones, naming what differs."""
     first = peers[0]
     for rank, peer in enumerate(peers):
         if peer.dynamic != first.dynamic:
@@ -78,16 +80,8 @@ def check_agreement(peers: Sequence[Peer]) -> None:
                 f"process sets are {'dynamic' if first.dynamic else 'static'} on {label(0, first)} but "
                 f"{'dynamic' if peer.dynamic else 'static'} on {label(rank, peer)}"
             )
-        if len(peer.process_sets) != len(first.process_sets):
-            raise ValueError(
-                f"{label(0, first)} gave init {len(first.process_sets)} process sets, {label(rank, peer)} "
-                f"{len(peer.process_sets)}"
-            )
-        for index, (mine, theirs) in enumerate(zip(first.process_sets, peer.process_sets, strict=True)):
-            if mine != theirs:
-                raise ValueError(
-                    f"process_sets[{index}] has ranks {mine} on {label(0, first)} but {theirs} on {label(rank, peer)}"
-                )
+    given = [peer.process_sets for peer in peers]
+    return agree(given, [peer.world_rank for peer in peers], lambda rank: label(rank, peers[rank]))
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 
 from horovod.common.contract.reasons import Ending, explained
+from horovod.common.wiring.link_errors import NotFormedError
 
 _SHOWN = 32
 
 
 def waited_in_vain(
     who: tuple[int, str], size: int, seconds: float, absent: Sequence[int], gave_up: Sequence[int]
-) -> ValueError:
+) -> NotFormedError:
     """The error of ``who`` (rank and host), of a job of ``size`` ranks. ``absent``: those that have not called
     hvd.init(); ``gave_up``: those that had, but had waited long enough when others came."""
     rank, host = who
@@ -24,7 +25,7 @@ def waited_in_vain(
             f"{begin}, but rank {listed(gave_up)} (of {size}) had called hvd.init() too early and given up before all "
             f"others came; see {longer}"
         )
-    return explained(ValueError(text), Ending(rank, "absent", list(absent), seconds))
+    return explained(NotFormedError(text), Ending(rank, "absent", list(absent), seconds))
 
 
 def listed(ranks: Sequence[int]) -> str:

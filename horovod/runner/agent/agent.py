@@ -21,10 +21,11 @@ from types import FrameType
 
 from horovod.runner.agent.course import GIVE_UP, TERM_GRACE, Course, Phase
 from horovod.runner.agent.gpus import with_gpus
-from horovod.runner.agent.relay import Streams
+from horovod.runner.agent.relay import EACH_LASTING, Streams
 from horovod.runner.agent.workers import WorkerTable
 from horovod.runner.base import linux
 from horovod.runner.base.errors import AgentError
+from horovod.runner.base.signals import WARNING
 from horovod.runner.protocol import facts
 from horovod.runner.protocol.messages import (
     Alive,
@@ -32,18 +33,22 @@ from horovod.runner.protocol.messages import (
     FrameReader,
     FrameWriter,
     Hello,
+    KillWorker,
     Notice,
+    PassOn,
     Payload,
     Request,
     Spawn,
     Started,
     StartJob,
+    StartWorker,
     StdinData,
     StdinReady,
     Stop,
     StreamData,
     StreamEnd,
     Watch,
+    Worker,
 )
 
 TICK = 0.05  # s between looks at the process tree while stopping
@@ -64,6 +69,7 @@ class Agent:
         self._streams = Streams(self._writer.send)
         self._payload = bytearray()
         self._course = Course()
+        self._relays = False  # workers that come later reach the store through us
         self._limit = 0.0  # s of silence after which the launcher is lost; 0: its pipe tells
         self._heard = self._looked = time.monotonic()
         self._next_word = 0.0
@@ -94,6 +100,7 @@ class Agent:
                 self._workers.read_output(READ_SIZE)
             self._streams.serve(listening)
             self._workers.reap(self._streams.reaped)
+            self._workers.clear(time.monotonic())
             self._writer.flush()
             if self._over():
                 return code
@@ -125,14 +132,20 @@ class Agent:
         """Seconds until the next look at the clock or the process tree, None: what happens tells."""
         if self._course.changes:
             return TICK
+        due = self._workers.next_time()
+        times = [] if due is None else [max(0.0, due - time.monotonic()) + 0.001]
         if self._limit:
-            return self._limit / 4
-        return TICK * 10 if self._course.phase is Phase.FINISHED else None
+            times.append(self._limit / 4)
+        elif self._course.phase is Phase.FINISHED:
+            times.append(TICK * 10)
+        return min(times, default=None)
 
     def _obey_signals(self) -> None:
         while self._signals:
             number = self._signals.pop(0)
-            if number != signal.SIGCHLD:
+            if number == WARNING:
+                self._workers.warn(number)
+            elif number != signal.SIGCHLD:
                 self._end_by_itself(f"it received {signal.Signals(number).name}")
 
     def _watch(self) -> None:
@@ -195,6 +208,12 @@ class Agent:
             self._payload += message.data
         elif isinstance(message, StartJob):
             self._start(message)
+        elif isinstance(message, StartWorker):
+            self._start_one(message.worker)
+        elif isinstance(message, KillWorker):
+            self._workers.kill(message.rank)
+        elif isinstance(message, PassOn):
+            self._workers.warn(message.signal)
         elif isinstance(message, StdinData):
             self._workers.give_stdin(message.data)
         elif isinstance(message, Stop):
@@ -207,16 +226,29 @@ class Agent:
             self._streams.take(message)
 
     def _start(self, job: StartJob) -> None:
-        if not self._course.start():
+        if not self._course.start(job.lasting):
             raise AgentError("a second StartJob")
         self._check_directory(job.directory)
         job = with_gpus(job, os.environ, os.sched_getaffinity(0))
         address = self._streams.listen(len(job.workers)) if job.relay else None
+        if job.lasting:
+            self._relays = job.relay
+            self._workers.prepare(job, bytes(self._payload) or None, address)
+            return
         pids = self._workers.start(job, bytes(self._payload) or None, address, self._say_alive)
         self._payload.clear()
         self._writer.send(Started(pids))
         if job.stdin_rank >= 0:
             self._writer.send(StdinReady(open=True))
+
+    def _start_one(self, worker: Worker) -> None:
+        """Of a lasting job. One that comes when the job stops is not started any more."""
+        if self._course.phase is not Phase.RUNNING:
+            return
+        if self._relays:
+            self._streams.listen(self._workers.count + 1, EACH_LASTING)
+        if pids := self._workers.start_one(worker):
+            self._writer.send(Started(pids))
 
     def _check_directory(self, directory: bytes) -> None:
         try:
@@ -277,7 +309,7 @@ def _run_agent(guard: int) -> int:
     os.dup2(2, 1)
     os.close(null)
     agent = Agent(requests, reports)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, WARNING):
         signal.signal(number, agent.on_signal)
     # The launcher ignores these for itself; ignored signals would stay so in the workers.
     for number in (signal.SIGTTIN, signal.SIGTTOU, signal.SIGQUIT):
@@ -313,6 +345,9 @@ def _guard(agent: int) -> int:
 def main() -> None:
     """Entry point of the agent's process; ends it."""
     linux.become_subreaper()
+    # Slurm sends it to all processes of a step; the guard, and the agent at first, are not to end by it. A handler,
+    # since what is ignored would stay so in the workers.
+    signal.signal(WARNING, lambda *_: None)
     guard = os.getpid()
     pid = os.fork()
     if pid == 0:

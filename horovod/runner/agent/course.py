@@ -4,6 +4,8 @@ times are arguments (monotonic, s), and so is what lives.
     WAITING --StartJob--> RUNNING --all workers have ended--> WINDING_DOWN --nothing lives any more--> FINISHED
        |                     |                                     | LINGER s later something still does
        '--- Stop, a signal, bad orders, no launcher any more ------+--> STOPPING --SIGTERM ... SIGKILL--> FINISHED
+
+Workers of a lasting job come and go, so that all have ended is no end there.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ class Course:
     def __init__(self) -> None:
         self.phase = Phase.WAITING
         self._started = False
+        self._lasting = False
         self._linger_until: float  # once it winds down
         self._kill_at: float | None = None
         self._asked: set[int] = set()  # processes that have had their SIGTERM
@@ -49,9 +52,10 @@ class Course:
         """Does it depend on processes that nobody tells of, so that one has to look?"""
         return self.phase in (Phase.WINDING_DOWN, Phase.STOPPING)
 
-    def start(self) -> bool:
-        """The orders have come; False: for a second time."""
+    def start(self, lasting: bool = False) -> bool:
+        """The orders have come; False: for a second time. `lasting`: that no worker lives is no end."""
         first = not self._started
+        self._lasting = lasting
         self._started = True
         if self.phase is Phase.WAITING:
             self.phase = Phase.RUNNING
@@ -66,7 +70,8 @@ class Course:
 
     def advance(self, now: float, running: bool, look: Callable[[], list[int]]) -> Step:
         """The next step. `running`: does a worker live? `look` finds all that lives of the job here."""
-        if self.phase in (Phase.WAITING, Phase.FINISHED) or (self.phase is Phase.RUNNING and running):
+        runs_on = self.phase is Phase.RUNNING and (running or self._lasting)
+        if runs_on or self.phase in (Phase.WAITING, Phase.FINISHED):
             return Step()
         if self.phase is Phase.RUNNING:
             self.phase, self._linger_until = Phase.WINDING_DOWN, now + LINGER

@@ -19,7 +19,9 @@ from horovod.runner.base.errors import AgentError
 from horovod.runner.protocol.messages import CHUNK, ByteWriter, Report, Spawn, StreamData, StreamEnd, StreamOpen
 
 READ_SIZE = 1 << 16
-STRANGERS = 64  # connections beyond two for each worker, which may all be members': who is one, only the store can tell
+EACH = 2  # connections of a worker to the store
+EACH_LASTING = 4  # of one of a lasting job, which has one for news, and comes again while others may not be closed yet
+STRANGERS = 64  # connections beyond those, which may all be members': who is one, only the store can tell
 ACCEPTS = 128  # at a time: strangers may come faster than they are sent away, and the agent has to say that it lives
 SENT_LIMIT = 64 << 20  # bytes that a reader who does not read may have waiting
 assert READ_SIZE <= CHUNK
@@ -48,13 +50,14 @@ class Streams:
 
     # The store's address for the workers of this host
 
-    def listen(self, workers: int) -> tuple[str, int]:
-        """Accept connections of that many workers on loopback from now on. Returns the address.
+    def listen(self, workers: int, each: int = EACH) -> tuple[str, int]:
+        """Accept connections of that many workers on loopback from now on, so many of each. Returns the address. May be
+        called again: workers come and go.
 
         Whoever connects reaches the store, which admits only who holds the job's key. Strangers must leave the agent
         descriptors to work with, and the launcher memory.
         """
-        self._limit = min(2 * workers + STRANGERS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        self._limit = min(each * workers + STRANGERS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         if self._listener is None:
             self._listener = _loopback_listener()
         host, port = self._listener.getsockname()[:2]

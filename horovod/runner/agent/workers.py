@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -13,7 +15,18 @@ from horovod.common.contract.worker_env import make_key_fd, path_of_descriptor
 from horovod.runner.agent.report_pipe import ReportPipe
 from horovod.runner.base import linux
 from horovod.runner.plan.environment import of_host
-from horovod.runner.protocol.messages import CHUNK, Exited, Output, Report, Result, Said, StartJob, StdinReady, Worker
+from horovod.runner.protocol.messages import (
+    CHUNK,
+    Exited,
+    Output,
+    Report,
+    Result,
+    Said,
+    StartJob,
+    StdinReady,
+    Stopped,
+    Worker,
+)
 
 KEY_FD = b"HOROVOD_KEY_FD"
 KEY_FILE = b"HOROVOD_KEY_FILE"
@@ -22,6 +35,8 @@ RESULT_FD = b"HOROVOD_RUN_RESULT_FD"
 REPORT_PIPE = PIPE.encode()
 STORE_ADDRESS = b"HOROVOD_GLOO_RENDEZVOUS_ADDR"
 STORE_PORT = b"HOROVOD_GLOO_RENDEZVOUS_PORT"
+ONE_WARNING = 10.0  # s in which a warning that comes again is the same one
+LEFTOVERS = 1.0  # s that what a worker of a lasting job has started gets to end by itself when the worker has ended
 DRAIN_LIMIT = 1 << 20  # bytes read at most when a worker ends, should a child of it write for ever
 
 
@@ -40,6 +55,10 @@ class WorkerTable:
     def __init__(self, report: Callable[[Report], None]) -> None:
         self._report = report
         self._processes: dict[int, _Process] = {}  # by pid
+        self._job: StartJob
+        self._inherited: list[tuple[bytes, int]] = []  # by all workers
+        self._deaf_until = 0.0  # to warnings
+        self._left: dict[int, float] = {}  # sessions of workers that have ended: when what is left of them ends too
         self._key_file = b""
         self._pipe: ReportPipe | None = None
         self._store: dict[bytes, bytes] = {}
@@ -52,18 +71,15 @@ class WorkerTable:
     def running(self) -> bool:
         return any(process.running for process in self._processes.values())
 
-    def start(
-        self,
-        job: StartJob,
-        payload: bytes | None,
-        store: tuple[str, int] | None,
-        between: Callable[[], None] = lambda: None,
-    ) -> list[tuple[int, int]]:
-        """Start every worker; one that cannot be is reported as Exited with 126 or 127. Returns (rank, pid)s.
+    @property
+    def count(self) -> int:
+        """Of those that run."""
+        return sum(process.running for process in self._processes.values())
 
-        `store`: where the workers of this host reach the job's store, when that is not what the launcher says.
-        `between` is called before each worker.
-        """
+    def prepare(self, job: StartJob, payload: bytes | None, store: tuple[str, int] | None) -> None:
+        """What all workers have in common. `store`: where those of this host reach the job's store, when that is not
+        what the launcher says."""
+        self._job = job
         if store is not None:
             self._store = {STORE_ADDRESS: store[0].encode(), STORE_PORT: b"%d" % store[1]}
         # The key's descriptor stays open here too: its name below /proc, which only this user can open, stands in where
@@ -71,36 +87,53 @@ class WorkerTable:
         key = make_key_fd(job.key)
         self._key_file = path_of_descriptor(os.getpid(), key).encode()
         self._pipe = ReportPipe()
-        shared = [(KEY_FD, key)]
+        self._inherited = [(KEY_FD, key)]
         if payload is not None:
-            shared.append((FUNCTION_FD, linux.memory_file("horovod-function", payload, sealed=True)))
-        pids = []
+            self._inherited.append((FUNCTION_FD, linux.memory_file("horovod-function", payload, sealed=True)))
         self._stdin_rank = job.stdin_rank
+
+    def start(
+        self,
+        job: StartJob,
+        payload: bytes | None,
+        store: tuple[str, int] | None,
+        between: Callable[[], None] = lambda: None,
+    ) -> list[tuple[int, int]]:
+        """Start every worker of a job that gets no others; see `prepare` and `start_one`. Returns (rank, pid)s.
+
+        `between` is called before each worker.
+        """
+        self.prepare(job, payload, store)
+        pids = []
         for worker in job.workers:
             between()
-            inherited = list(shared)
-            result = linux.memory_file("horovod-result", b"", sealed=False) if job.results else None
-            if result is not None:
-                inherited.append((RESULT_FD, result))
-            try:
-                process = self._spawn(job, worker, inherited)
-            except (OSError, ValueError) as error:  # ValueError: a NUL byte in an argument or a variable
-                missing = isinstance(error, FileNotFoundError)
-                name = os.fsdecode(job.command[0])
-                reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-                hint = " (on this host's PATH)" if missing and "/" not in name else ""
-                hint += f"; a Python script is started as `python {name}`" if name.endswith(".py") else ""
-                text = f"cannot start {name!r}: {reason}{hint}"
-                self._report(Exited(worker.rank, 127 if missing else 126, text))
-                if result is not None:
-                    os.close(result)
-                continue
-            process.result = result
-            self._processes[process.popen.pid] = process
-            pids.append((worker.rank, process.popen.pid))
-        for _, fd in shared[1:]:
+            pids += self.start_one(worker)
+        for _, fd in self._inherited[1:]:
             os.close(fd)
         return pids
+
+    def start_one(self, worker: Worker) -> list[tuple[int, int]]:
+        """Its (rank, pid). One that cannot be started is reported as Exited with 126 or 127."""
+        inherited = list(self._inherited)
+        result = linux.memory_file("horovod-result", b"", sealed=False) if self._job.results else None
+        if result is not None:
+            inherited.append((RESULT_FD, result))
+        try:
+            process = self._spawn(self._job, worker, inherited)
+        except (OSError, ValueError) as error:  # ValueError: a NUL byte in an argument or a variable
+            missing = isinstance(error, FileNotFoundError)
+            name = os.fsdecode(self._job.command[0])
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            hint = " (on this host's PATH)" if missing and "/" not in name else ""
+            hint += f"; a Python script is started as `python {name}`" if name.endswith(".py") else ""
+            text = f"cannot start {name!r}: {reason}{hint}"
+            self._report(Exited(worker.rank, 127 if missing else 126, text))
+            if result is not None:
+                os.close(result)
+            return []
+        process.result = result
+        self._processes[process.popen.pid] = process
+        return [(worker.rank, process.popen.pid)]
 
     def _spawn(self, job: StartJob, worker: Worker, inherited: list[tuple[bytes, int]]) -> _Process:
         own = of_host(os.environ, job.deny) if job.own_environment else {}
@@ -251,26 +284,77 @@ class WorkerTable:
 
         What a worker has written before its end is reported before its exit, so that the exit can be explained.
         """
+        options = os.WNOHANG | (os.WUNTRACED | os.WCONTINUED if self._lasting else 0)
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status = os.waitpid(-1, options)
             except ChildProcessError:
                 return
             if pid == 0:
                 return
             process = self._processes.get(pid)
-            if process is None:
+            if os.WIFSTOPPED(status) or os.WIFCONTINUED(status):
+                if process is not None:
+                    self._report(Stopped(process.rank, os.WIFSTOPPED(status)))
+            elif process is None:
                 others(pid, os.waitstatus_to_exitcode(status))
+            else:
+                self._end(process, os.waitstatus_to_exitcode(status))
+
+    @property
+    def _lasting(self) -> bool:
+        return bool(self._inherited) and self._job.lasting
+
+    def _end(self, process: _Process, code: int) -> None:
+        process.running = False
+        process.popen.returncode = code
+        self._drain_process(process)
+        self._pass_reports()
+        if process.rank == self._stdin_rank:
+            self._close_stdin()
+            self._report(StdinReady(open=False))
+        self._send_result(process)
+        self._report(Exited(process.rank, code))
+        if self._lasting:
+            self._left[process.popen.pid] = time.monotonic() + LEFTOVERS
+
+    # One of several that come and go
+
+    def kill(self, rank: int) -> None:
+        """SIGKILL to the worker, if it runs, and to all below it."""
+        for pid, process in self._processes.items():
+            if process.rank == rank and process.running:
+                for one in [pid, *linux.descendants(pid)]:
+                    linux.send_signal(one, signal.SIGKILL)
+
+    def warn(self, number: int) -> None:
+        """A signal to workers, and what they have started, that catch it. What comes again soon came on two ways, by
+        the launcher and by Slurm, and a rank that hears it twice ends."""
+        now = time.monotonic()
+        if now < self._deaf_until:
+            return
+        self._deaf_until = now + ONE_WARNING
+        for pid, process in self._processes.items():
+            if process.running:
+                for one in [pid, *linux.descendants(pid)]:
+                    if linux.catches(one, number):
+                        linux.send_signal(one, number)
+
+    def next_time(self) -> float | None:
+        """When `clear` has something to do."""
+        return min(self._left.values(), default=None)
+
+    def clear(self, now: float) -> None:
+        """End what workers that have ended have left in their sessions; forget the workers."""
+        for session in [pid for pid, at in self._left.items() if at <= now]:
+            del self._left[session]
+            if self._processes[session].running:  # another worker, which has got the same number
                 continue
-            process.running = False
-            code = process.popen.returncode = os.waitstatus_to_exitcode(status)
-            self._drain_process(process)
-            self._pass_reports()
-            if process.rank == self._stdin_rank:
-                self._close_stdin()
-                self._report(StdinReady(open=False))
-            self._send_result(process)
-            self._report(Exited(process.rank, code))
+            for pid in linux.descendants(os.getpid(), session=session):
+                linux.send_signal(pid, signal.SIGKILL)
+            self._drain_process(self._processes[session])
+            for fd in self._processes.pop(session).pipes.values():
+                os.close(fd)
 
     def _send_result(self, process: _Process) -> None:
         if process.result is None:

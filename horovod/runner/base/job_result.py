@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 class JobResult:
     """`exit_code` 0 when all is well, else `message` says what happened, `headline` the same without the last words of
     the rank that failed first. Where all is well `message` may be a remark. `results`: what workers left, by rank.
-    `stopped_by`: the signal that ended it.
+    `stopped_by`: the signal that ended it. `hosts`: of the last ranks of an elastic job.
     """
 
     exit_code: int
@@ -18,3 +18,4 @@ class JobResult:
     results: dict[int, bytearray] = field(default_factory=dict)
     headline: str = ""
     stopped_by: int | None = None
+    hosts: dict[int, str] = field(default_factory=dict)

@@ -47,8 +47,8 @@ def dying_with(parent: int, cpus: Collection[int] = ()) -> Callable[[], None]:
     return prepare
 
 
-def _process_table() -> list[tuple[int, int, str]]:
-    """(pid, parent, state) of every process."""
+def _process_table() -> list[tuple[int, int, str, int]]:
+    """(pid, parent, state, session) of every process."""
     table = []
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -59,25 +59,26 @@ def _process_table() -> list[tuple[int, int, str]]:
         except OSError:
             continue  # ended meanwhile
         # The second field is the command in parentheses and may hold anything: the rest begins after the last one.
-        state, parent = content[content.rindex(b")") + 2 :].split(b" ", 2)[:2]
-        table.append((int(name), int(parent), state.decode("ascii")))
+        state, parent, _, session = content[content.rindex(b")") + 2 :].split(b" ", 4)[:4]
+        table.append((int(name), int(parent), state.decode("ascii"), int(session)))
     return table
 
 
-def descendants(root: int, without: Collection[int] = ()) -> list[int]:
+def descendants(root: int, without: Collection[int] = (), session: int | None = None) -> list[int]:
     """Living processes below `root`, children before grandchildren; zombies count as ended.
 
-    `without`: processes that are left out, with all below them.
+    `without`: processes that are left out, with all below them. `session`: only those of this one.
     """
-    children: dict[int, list[tuple[int, str]]] = {}
-    for pid, parent, state in _process_table():
+    children: dict[int, list[tuple[int, bool]]] = {}
+    for pid, parent, state, its_session in _process_table():
         if pid not in without:
-            children.setdefault(parent, []).append((pid, state))
+            wanted = state not in "ZX" and session in (None, its_session)
+            children.setdefault(parent, []).append((pid, wanted))
     found: list[int] = []
     level = [root]
     while level:
         below = [child for pid in level for child in children.get(pid, ())]
-        found += [pid for pid, state in below if state not in "ZX"]
+        found += [pid for pid, wanted in below if wanted]
         level = [pid for pid, _ in below]
     return found
 
@@ -103,6 +104,16 @@ def send_signal(pid: int, sig: int) -> None:
         os.kill(pid, sig)
     except (ProcessLookupError, PermissionError):
         pass
+
+
+def catches(pid: int, sig: int) -> bool:
+    """Has the process a handler for this signal? False: it has ended."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as lines:
+            mask = next((line.split()[1] for line in lines if line.startswith("SigCgt:")), "0")
+    except OSError:
+        return False
+    return bool(int(mask, 16) >> (sig - 1) & 1)
 
 
 def memory_file(name: str, content: bytes, sealed: bool) -> int:

@@ -9,11 +9,14 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-_TAKEN = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP, signal.SIGTTIN)
+WARNING = signal.SIGUSR1
+"""Of the end of a job, which batch systems send: the ranks are to hear of it, and nothing ends by it."""
+_TAKEN = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP, signal.SIGTTIN, WARNING)
 
 
 class SignalQueue:
-    """Takes over the signals that end a job, for the life of the process; `fd` is readable when one has come.
+    """Takes over the signals that end a job, or warn of its end, for the life of the process; `fd` is readable when one
+    has come.
 
     SIGHUP stays ignored where the user has said so (nohup). Only for the main thread.
     """
@@ -25,8 +28,9 @@ class SignalQueue:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._on_signal)
-        if signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:  # Ctrl-Z
-            signal.signal(signal.SIGTSTP, self._on_signal)
+        for number in (signal.SIGTSTP, WARNING):  # Ctrl-Z, and what a program of ours may want for itself
+            if signal.getsignal(number) == signal.SIG_DFL:
+                signal.signal(number, self._on_signal)
         # A launcher in the background that reads from the terminal must not be stopped by it; the read fails instead.
         signal.signal(signal.SIGTTIN, signal.SIG_IGN)
 

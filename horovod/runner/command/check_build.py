@@ -9,9 +9,9 @@ from importlib import metadata
 from importlib.util import find_spec
 
 from horovod._version import __version__
-from horovod.common.devices import libraries, nvml, versions
+from horovod.common.devices import libraries, mpi_libraries, nvml, versions
 from horovod.common.devices.libraries import Library
-from horovod.runner.base.frameworks import FRAMEWORKS, Framework, remark
+from horovod.runner.base.frameworks import FRAMEWORKS, Framework
 
 
 def _present(module: str) -> bool:
@@ -34,11 +34,7 @@ def _version(packages: Sequence[str]) -> str:
 
 def _row(framework: Framework, found: Collection[str]) -> tuple[str, bool]:
     """What to show, and whether it can be used: with our part for it, which somebody may have left out."""
-    if framework.title not in found:
-        return framework.title, False
-    said = remark(framework, found)
-    title = f"{framework.title} ({said})" if said else framework.title
-    return title, bool(framework.face) and _present(framework.face)
+    return framework.title, framework.title in found and _present(framework.face)
 
 
 def _devices(environ: Mapping[str, str]) -> list[str]:
@@ -77,7 +73,7 @@ def report(verbose: bool = False) -> str:
                 ("NCCL", engine and isinstance(libraries.nccl(os.environ), Library)),
                 ("DDL", False),
                 ("CCL", False),
-                ("MPI", False),
+                ("MPI", engine and isinstance(mpi_libraries.find(os.environ), Library)),
                 ("Gloo", engine),
             ),
         ),
@@ -90,5 +86,7 @@ def report(verbose: bool = False) -> str:
         lines += ["", "Found:", f"    Python {sys.version.split()[0]} ({sys.executable})"]
         lines += [f"    {module} {_version(packages)}" for module, packages in found.values()]
         lines += [f"    {line}" for line in _devices(os.environ)]
+        mpi = mpi_libraries.find(os.environ)
+        lines += [f"    MPI {mpi.path} ({mpi.source})" if isinstance(mpi, Library) else f"    no MPI: {mpi.reason}"]
         lines += ["", "Gloo stands for the built-in engine and launcher."]
     return "\n".join(lines)

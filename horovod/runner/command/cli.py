@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import socket
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -16,7 +16,7 @@ from horovod.common.contract.setting import is_off
 from horovod.common.contract.settings import BY_NAME, Settings
 from horovod.runner.base import boot
 from horovod.runner.base.errors import LaunchError
-from horovod.runner.command import config_file, help, words
+from horovod.runner.command import config_file, elastic_flags, help, words
 from horovod.runner.command.config_file import Config
 from horovod.runner.command.flags import FLAGS, GROUPS, Flag
 from horovod.runner.job import debugging
@@ -94,9 +94,6 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
         config = config_file.read(namespace.config_file)
         if not (namespace.gloo or namespace.mpi or namespace.jsrun) and config.controller is not None:
             setattr(namespace, config.controller, True)
-    for flag in FLAGS:
-        if flag.missing and getattr(namespace, flag.dest) is not None:
-            raise LaunchError(f"{flag.names[-1]} needs {flag.missing}, which this version does not have yet")
     if namespace.num_proc is None:
         raise LaunchError("-np is missing: say how many processes to start, as in `horovodrun -np 2 python train.py`")
     if namespace.benchmark:
@@ -106,8 +103,10 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
     if not command:
         raise LaunchError("the command is missing: it comes after the flags, as in `horovodrun -np 2 python train.py`")
     variables = flag_variables(namespace, environ, config)
-    slots = hosts.assign(_hosts(namespace), namespace.num_proc)
-    variables.update(interface_variables(_interfaces(namespace), slots))
+    elastic = elastic_flags.of_flags(namespace, given_hosts(namespace), environ)
+    slots = [] if elastic is not None else hosts.assign(_hosts(namespace), namespace.num_proc)
+    names = [slot.hostname for slot in slots] if elastic is None else [host.name for host in elastic.hosts]
+    variables.update(interface_variables(_interfaces(namespace), names))
     made = LaunchSettings(
         command=command,
         slots=slots,
@@ -124,6 +123,7 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
         mpi=_mpi_options(namespace) if namespace.mpi or namespace.jsrun else None,
         jsrun=bool(namespace.jsrun),
         own_python=bool(namespace.benchmark),
+        elastic=elastic,
     )
     checked = with_variables(made, environ)
     if checked.mpi is not None and checked.debug_rank is not None:
@@ -148,8 +148,9 @@ def with_variables(settings: LaunchSettings, environ: Mapping[str, str]) -> Laun
         checked = Settings.from_environ({**environ, **settings.variables})
     except ValueError as error:
         raise LaunchError(str(error)) from None
-    for text in sentences({**environ, **dict.fromkeys(settings.variables, "")}):
+    for text in sentences({**environ, **dict.fromkeys(settings.variables, "")}, mpi=settings.mpi is not None):
         warn_user(text)
+    settings = elastic_flags.with_variables(settings, checked)
     check_affinity(checked.integers("HOROVOD_THREAD_AFFINITY") or [], settings.slots)
     gpus, near = checked.integer("HOROVOD_GPUS_PER_WORKER"), checked.flag("HOROVOD_GPU_AFFINITY")
     if (gpus or near) and settings.mpi is not None:
@@ -164,7 +165,9 @@ def with_variables(settings: LaunchSettings, environ: Mapping[str, str]) -> Laun
         start_timeout=checked.number("HOROVOD_START_TIMEOUT"),
         remote_python=checked.text("HOROVOD_REMOTE_PYTHON") or None,
         ssh_fanout=checked.integer("HOROVOD_SSH_FANOUT"),
-        debug_rank=debugging.check(checked.integer("HOROVOD_DEBUG_RANK"), settings.slots),
+        debug_rank=None
+        if settings.elastic is not None
+        else debugging.check(checked.integer("HOROVOD_DEBUG_RANK"), settings.slots),
         dashboard=checked.integer("HOROVOD_DASHBOARD_PORT") if checked.flag("HOROVOD_DASHBOARD") else None,
         heartbeat_timeout=checked.number("HOROVOD_HEARTBEAT_TIMEOUT"),
         gpus_per_worker=gpus,
@@ -231,12 +234,12 @@ def _interfaces(namespace: argparse.Namespace) -> list[str]:
     return [name for word in given for name in word.split(",")]
 
 
-def interface_variables(interfaces: Sequence[str], slots: Sequence[Slot]) -> dict[str, str]:
-    """What names the interfaces to the engine (the first) and to NCCL.
+def interface_variables(interfaces: Sequence[str], names: Collection[str]) -> dict[str, str]:
+    """What names the interfaces to the engine (the first) and to NCCL. `names`: of the job's hosts.
 
     Raises LaunchError for one that is not there, when the job is on this machine only: others may have others.
     """
-    here = bool(interfaces) and all(hosts.is_local(name) for name in {slot.hostname for slot in slots})
+    here = bool(interfaces and names) and all(hosts.is_local(name) for name in set(names))
     present = [name for _, name in socket.if_nameindex()]
     for name in interfaces:
         if here and name not in present:
@@ -270,7 +273,7 @@ def read_hostfile(path: str) -> list[hosts.Host]:
 
 def check_affinity(cores: Sequence[int], slots: Sequence[Slot]) -> None:
     """A list of cores needs one for each local rank."""
-    needed = max(slot.local_size for slot in slots)
+    needed = max((slot.local_size for slot in slots), default=1)
     if 1 < len(cores) < needed:
         raise LaunchError(
             f"--thread-affinity (HOROVOD_THREAD_AFFINITY) is {','.join(map(str, cores))}, {len(cores)} cores, but a "

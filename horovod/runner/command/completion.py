@@ -5,7 +5,7 @@ from __future__ import annotations
 from horovod.runner.command.flags import FLAGS, Flag
 
 SHELLS = ("bash", "zsh", "fish")
-OFFERED = tuple(flag for flag in FLAGS if not flag.missing)
+OFFERED = FLAGS
 
 
 def script(shell: str) -> str:

@@ -40,13 +40,12 @@ class Flag:
     repeat: bool = False
     exclusive: str | None = None  # at most one flag of this name may be given
     needs: str | None = None  # without this flag (or its variable) the flag has no effect
-    missing: str | None = None  # the feature that is not there yet: the flag is refused
     later: bool = False  # accepted, but nothing reads the variable yet
 
     @property
     def idle(self) -> bool:
         """Does it nothing yet? Shown by --help-all only."""
-        return self.later or self.missing is not None
+        return self.later
 
     @property
     def dest(self) -> str:
@@ -154,7 +153,6 @@ TUNING, AUTOTUNE, TIMELINE, STATISTICS = "tuning", "autotune", "timeline", "figu
 STALL, ELASTIC, LIBRARIES, LOGGING = "stall check", "elastic", "libraries", "logging"
 GROUPS = (JOB, HOSTS, ENVIRONMENT, OUTPUT, TUNING, AUTOTUNE, TIMELINE, STATISTICS, STALL, ELASTIC, LIBRARIES, LOGGING)
 
-_ELASTIC = "elastic jobs"
 _COUNT = _integer(1)
 _DISABLE = "HOROVOD_STALL_CHECK_DISABLE"
 _HIDE = "HOROVOD_LOG_HIDE_TIME"
@@ -186,7 +184,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(("-hostfile", "--hostfile"), HOSTS, "file with a line 'name slots=N' per host", _text("FILE"),
          exclusive="hosts"),
     Flag(("--host-discovery-script",), HOSTS, "program that prints the available hosts; makes the job elastic",
-         _text("FILE"), exclusive="hosts", missing=_ELASTIC),
+         _text("FILE"), exclusive="hosts"),
     Flag(("--network-interfaces",), HOSTS, "network interfaces to use, as in eth0,eth1", _text("a,b", "interface"),
          exclusive="interfaces"),
     Flag(("--network-interface",), HOSTS, "a network interface to use", _text("a", "interface"), repeat=True,
@@ -246,13 +244,21 @@ FLAGS: tuple[Flag, ...] = (
     _setting("HOROVOD_REPORT_DIR", STALL, value=_text("DIR"), default="horovod-UID in TMPDIR, or /tmp",
              help="folder for reports about hangs and what flight recorders have; a job makes one of its own in it"),
 
-    Flag(("--min-np", "--min-num-proc"), ELASTIC, "fewest processes to go on with", _COUNT, missing=_ELASTIC),
-    Flag(("--max-np", "--max-num-proc"), ELASTIC, "most processes to use", _COUNT, missing=_ELASTIC),
-    Flag(("--slots-per-host",), ELASTIC, "slots of discovered hosts that do not tell theirs", _COUNT, missing=_ELASTIC),
-    Flag(("--elastic-timeout",), ELASTIC, "seconds to wait for enough processes", _COUNT, missing=_ELASTIC),
-    Flag(("--reset-limit",), ELASTIC, "resets before the job fails", _integer(0), missing=_ELASTIC),
-    Flag(("--blacklist-cooldown-range",), ELASTIC, "seconds until a failed host may come back", _integer(1, 3600),
-         nargs=2, missing=_ELASTIC),
+    Flag(("--min-np", "--min-num-proc"), ELASTIC, "fewest processes to go on with (default: as at the "
+         "start); makes the job elastic", _COUNT),
+    Flag(("--max-np", "--max-num-proc"), ELASTIC, "most processes to use (default: as many as there are slots)",
+         _COUNT),
+    Flag(("--slots-per-host",), ELASTIC, "slots of discovered hosts that do not tell theirs", _COUNT),
+    _setting("HOROVOD_ELASTIC_TIMEOUT", ELASTIC),
+    _setting("HOROVOD_RESUME", ELASTIC, help="go on from the last checkpoint of an earlier job, where the program "
+             "keeps some (hvd.elastic.Checkpoint)"),
+    _setting("HOROVOD_CHAOS", ELASTIC, value=_text('"..."'), default="none"),
+    Flag(("--chaos-report",), ELASTIC, "say at the end what came of those faults, and how long it took"),
+    Flag(("--reset-limit",), ELASTIC, "how often the ranks may change before the job fails (default: any number)",
+         _integer(0)),
+    Flag(("--blacklist-cooldown-range",), ELASTIC, "seconds, at first and at most, until a host on which a worker has "
+         "failed may get new ones (default: never)", _integer(1, 3600),
+         nargs=2),
 
     _setting("HOROVOD_MPI_THREADS_DISABLE", LIBRARIES),
     Flag(("--mpi-args",), LIBRARIES, "arguments added to mpirun", _text('"..."')),

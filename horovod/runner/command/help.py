@@ -58,8 +58,6 @@ def flag_names(flag: Flag) -> str:
 
 def described(flag: Flag) -> str:
     """What the flag does, and whether it does so already."""
-    if flag.missing:
-        return f"{flag.help} (not available yet: needs {flag.missing})"
     choices = ", ".join(flag.value.choices) if flag.value is not None else ""
     text = f"{flag.help}: {choices}" if choices else flag.help
     return f"{text} (no effect yet)" if flag.later else text

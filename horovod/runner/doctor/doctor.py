@@ -18,11 +18,13 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from horovod.runner.base import boot
+from horovod.runner.base.errors import LaunchError
 from horovod.runner.base.job_result import JobResult
 from horovod.runner.base.signals import SignalQueue
-from horovod.runner.command import cli
+from horovod.runner.command import cli, elastic_flags
 from horovod.runner.doctor import findings, table
 from horovod.runner.doctor.report import FAIL, Diagnosis, Finding, HostAnswer, HostReport
+from horovod.runner.elastic.script import ScriptRun
 from horovod.runner.job.job import Job
 from horovod.runner.job.orders import make_fleet
 from horovod.runner.job.watch import wait_for
@@ -69,10 +71,25 @@ def run(namespace: argparse.Namespace, environ: Mapping[str, str], signals: Sign
 
 def _settings(namespace: argparse.Namespace, environ: Mapping[str, str]) -> LaunchSettings:
     """As of a job on all slots of the hosts, or on -np of them."""
+    _fix(namespace)
     given = cli.given_hosts(namespace)
     if namespace.num_proc is None:
         namespace.num_proc = sum(host.slots for host in given) if given else 1
     return cli.settings(namespace, ["-"], environ)
+
+
+def _fix(namespace: argparse.Namespace) -> None:
+    """An elastic job is looked at as one of a fixed size, on the hosts that its script finds now. Raises LaunchError
+    saying what is wrong with the script or with what it printed."""
+    if namespace.host_discovery_script is not None:
+        found = ScriptRun(namespace.host_discovery_script, namespace.slots_per_host).finish()
+        if not found:
+            raise LaunchError(f"{namespace.host_discovery_script} finds no host now, so there is nothing to check")
+        named = {f"[{host}]" if ":" in host else host: count for host, count in found.items()}
+        namespace.hosts = ",".join(f"{host}:{count}" for host, count in named.items())
+        namespace.num_proc = None
+    for name in (*elastic_flags.ONLY, "host_discovery_script", "min_num_proc"):
+        setattr(namespace, name, None)
 
 
 def diagnose(settings: LaunchSettings, environ: Mapping[str, str], signals: SignalQueue | None = None) -> Diagnosis:

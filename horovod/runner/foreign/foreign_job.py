@@ -184,6 +184,11 @@ class ForeignAttempt:
     def suspend(self) -> None:
         """It cannot be stopped in a way from which it would come back."""
 
+    def pass_on(self, number: int) -> None:
+        """mpirun gives it to its ranks, for which it would end one that does not catch it."""
+        if self._process.poll() is None and linux.catches(self._process.pid, number):
+            self._process.send_signal(number)
+
     def doubtful(self, now: float) -> bool:
         return False
 

@@ -1,7 +1,8 @@
 """`horovodrun --mpi`: starts the job by mpirun, shows its output as the built-in launcher does, says who failed first.
 
-MPI is only the launcher: the engine carries the job (docs/adr/0015-mpi-starts-only.md). The ranks meet and get their
-key by what mpirun offers (horovod.common.launchers), so none is made here; the user's own passes if it is in a file.
+Where HOROVOD_CPU_OPERATIONS=mpi says so MPI carries the job too, else the engine's own links do
+(docs/adr/0029-mpi-carries.md). The ranks meet and get their key by what mpirun offers (horovod.common.launchers), so
+none is made here; the user's own passes if it is in a file.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from horovod.runner.plan.settings import LaunchSettings, MpiOptions
 _VERSION_SECONDS = 20.0
 # Says who a process is in a job of the built-in launcher; inside another one it would be believed.
 _OURS = re.compile(
-    r"HOROVOD_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|CROSS_RANK|CROSS_SIZE|HOSTNAME|GLOO_RENDEZVOUS_(ADDR|PORT)|CPU_OPERATIONS)"
+    r"HOROVOD_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|CROSS_RANK|CROSS_SIZE|HOSTNAME|GLOO_RENDEZVOUS_(ADDR|PORT))"
 )
 _KEY_FILE, _KEY_FD = "HOROVOD_KEY_FILE", "HOROVOD_KEY_FD"
 _OUTER = re.compile(r"OMPI_COMM_WORLD_|PMIX_|PMI_|JSM_NAMESPACE_")
@@ -73,6 +74,7 @@ def prepare(settings: LaunchSettings, environ: Mapping[str, str]) -> tuple[list[
         interfaces=settings.variables.get("NCCL_SOCKET_IFNAME", ""),
         ssh_port=settings.ssh_port,
         ssh_identity_file=settings.ssh_identity_file,
+        carries=shared.get("HOROVOD_CPU_OPERATIONS", "").strip().lower() == "mpi",
     )
     return command, shared
 

@@ -64,9 +64,11 @@ def build(
     interfaces: str = "",
     ssh_port: int | None = None,
     ssh_identity_file: str | None = None,
+    carries: bool = False,
 ) -> list[str]:
     """The command that starts `command` once for each slot. `names`: of variables to export. `interfaces`: a comma
-    list, or empty. Raises LaunchError for what this mpirun cannot be told.
+    list, or empty. `carries`: tensors go through MPI, which then chooses its own way. Raises LaunchError for what this
+    mpirun cannot be told.
     """
     counts: dict[str, int] = {}
     for slot in slots:
@@ -79,14 +81,20 @@ def build(
             )
         words = _hydra(counts, len(slots), names, given, interfaces)
     else:
-        words = _open_mpi(flavour, counts, len(slots), names, given, interfaces)
+        words = _open_mpi(flavour, counts, len(slots), names, given, interfaces, carries)
         ssh = (["-p", str(ssh_port)] if ssh_port else []) + (["-i", ssh_identity_file] if ssh_identity_file else [])
         words += ["--mca", "plm_rsh_args", shlex.join(ssh)] if ssh else []
     return [program, *words, *given.extra, *command]
 
 
 def _open_mpi(
-    flavour: Flavour, counts: Mapping[str, int], size: int, names: Sequence[str], given: MpiOptions, interfaces: str
+    flavour: Flavour,
+    counts: Mapping[str, int],
+    size: int,
+    names: Sequence[str],
+    given: MpiOptions,
+    interfaces: str,
+    carries: bool,
 ) -> list[str]:
     spectrum = flavour is Flavour.SPECTRUM
     words = ["--allow-run-as-root", "--tag-output", "-np", str(size)]
@@ -98,7 +106,7 @@ def _open_mpi(
     else:
         words += ["--bind-to", "none", "--map-by", "slot"]
     words += ["-tcp"] if spectrum and given.tcp else []
-    if not spectrum:
+    if not spectrum and not carries:
         words += ["--mca", "pml", "ob1", "--mca", "btl", "^openib"]
     if interfaces:
         words += ["--mca", "btl_tcp_if_include", interfaces, "--mca", "oob_tcp_if_include", interfaces]

@@ -150,10 +150,12 @@ def _has_own_exception(tail: str) -> bool:
 
 
 def _how_it_ended(own: str, pid: int, code: int) -> int:
-    """What Hydra says of the process with this number: exit code, or minus the signal."""
-    if f"PID {pid} " in own:
-        if found := re.search(r"\(signal (\d+)\)", own):
+    """What Hydra says of the process with this number: exit code, or minus the signal. `code`: Hydra's own, in which
+    signals and exit codes look alike."""
+    if found := re.search(r"\(signal (\d+)\)", own):
+        # Of another one if that one was killed since others had failed, as a slow one is: then the code tells.
+        if f"PID {pid} " in own or int(found[1]) == code:
             return -int(found[1])
-        if found := re.search(r"EXIT CODE: (\d+)", own):
-            return int(found[1])
+    elif f"PID {pid} " in own and (found := re.search(r"EXIT CODE: (\d+)", own)):
+        return int(found[1])
     return code

@@ -17,6 +17,7 @@ from typing import Any
 
 import cloudpickle
 
+from horovod.common.contract.pickling import dumps
 from horovod.runner.function.outcome import type_name
 
 CODE_LIMIT = 4 << 20  # characters of code that is in no file; what is beyond has no lines in tracebacks
@@ -32,7 +33,7 @@ def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
         cloudpickle.register_pickle_by_value(module)
     try:
         try:
-            body = cloudpickle.dumps((function, tuple(args), dict(kwargs)))
+            body = dumps((function, tuple(args), dict(kwargs)))
         except Exception as error:
             what = next(_unpicklable(function, args, kwargs), "func together with its arguments")
             raise TypeError(f"{what} cannot be sent to the workers: {type(error).__name__}: {error}") from error
@@ -101,7 +102,7 @@ def _unpicklable(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapp
 
 def _picklable(value: object) -> bool:
     try:
-        cloudpickle.dumps(value)
+        dumps(value)
     except Exception:
         return False
     return True

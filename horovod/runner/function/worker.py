@@ -19,7 +19,7 @@ import cloudpickle
 import msgspec  # noqa: F401
 import zmq  # noqa: F401
 
-from horovod.common.contract.worker_env import WorkerEnv
+from horovod.common.contract.worker_env import WORKER, WorkerEnv
 from horovod.runner.agent.workers import FUNCTION_FD, RESULT_FD
 from horovod.runner.base.errors import OutcomeError
 from horovod.runner.function import outcome
@@ -37,7 +37,7 @@ def _open_files() -> tuple[int, int, int]:
     """(descriptor of the function, descriptor of the outcome, this process's rank)."""
     folder = os.environ.pop(FOLDER, None)
     if folder is None:
-        return _take_descriptor(FUNCTION_FD), _take_descriptor(RESULT_FD), int(os.environ["HOROVOD_RANK"])
+        return _take_descriptor(FUNCTION_FD), _take_descriptor(RESULT_FD), _rank()
     rank = WorkerEnv.from_environ().rank
     found = os.stat(folder)
     if found.st_uid != os.geteuid() or found.st_mode & 0o077:
@@ -45,6 +45,11 @@ def _open_files() -> tuple[int, int, int]:
     source = os.open(os.path.join(folder, FUNCTION), os.O_RDONLY | os.O_CLOEXEC)
     target = os.open(os.path.join(folder, result_name(rank)), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     return source, target, rank
+
+
+def _rank() -> int:
+    """In an elastic job the present one, before the first hvd.init() what is foreseen."""
+    return int(os.environ.get("HOROVOD_RANK") or os.environ[WORKER])
 
 
 def _take_descriptor(name: bytes) -> int:
@@ -81,7 +86,8 @@ def main() -> None:
     source, target, rank = _open_files()
     try:
         function, args, kwargs = _unpack(source, rank)
-        outcome.write_value(target, function(*args, **kwargs), rank)
+        value = function(*args, **kwargs)
+        outcome.write_value(target, value, _rank() if WORKER in os.environ else rank)
     except (SystemExit, KeyboardInterrupt):
         raise
     except BaseException as error:

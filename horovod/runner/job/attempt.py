@@ -20,7 +20,7 @@ from horovod.runner.job.policy import AGENT_GRACE, Phase
 from horovod.runner.job.progress import Host, Progress, State, late
 from horovod.runner.job.stdin import StdinSource
 from horovod.runner.job.store_relay import StoreRelay
-from horovod.runner.job.strangers import Strangers
+from horovod.runner.job.strangers import Strangers, users_command
 from horovod.runner.job.watch import Watch
 from horovod.runner.output.rank_files import RankFileError
 from horovod.runner.plan.settings import LaunchSettings
@@ -29,6 +29,7 @@ from horovod.runner.protocol.messages import (
     Finished,
     Notice,
     Output,
+    PassOn,
     Report,
     Result,
     Said,
@@ -44,6 +45,7 @@ from horovod.runner.reach.agents import Agent
 from horovod.runner.reach.fleet import Fleet, Trouble
 from horovod.runner.verdict import verdict
 from horovod.runner.verdict.endings import Endings
+from horovod.runner.verdict.verdict import RankEnd
 
 
 class Attempt:
@@ -79,17 +81,12 @@ class Attempt:
         self.endings = Endings(hosts)
         self.lost: list[str] = []
         self.results: dict[int, bytearray] = {}
-        self._strangers = Strangers(self._size, self._users_command())
+        self._strangers = Strangers(self._size, users_command(settings, payload))
         self._progress = Progress(hosts, self._screen.queue.rewrites)
         self._key = make_key()
         self._fleet = fleet
         self._store = StoreServer(self._key)
         self._relay = StoreRelay(self._store.address, connections)
-
-    def _users_command(self) -> list[str]:
-        """None where it is ours, or where somebody with a debugger takes his time."""
-        settings = self._settings
-        return [] if self._payload or settings.own_python or settings.debug_rank is not None else settings.command
 
     # From the start to the end
 
@@ -130,6 +127,11 @@ class Attempt:
         os.kill(os.getpid(), signal.SIGSTOP)
         self._fleet.watch(active=True)
 
+    def pass_on(self, number: int) -> None:
+        """Agents know who catches it."""
+        for agent in self._fleet.agents:
+            agent.send(PassOn(number))
+
     @property
     def gone(self) -> bool:
         return all(agent.gone or agent.finished for agent in self._fleet.agents)
@@ -146,6 +148,11 @@ class Attempt:
         finally:
             self._relay.close()
             self._store.close()
+
+    @property
+    def ends(self) -> list[RankEnd]:
+        """What the verdict is about."""
+        return self.endings.ends
 
     # Parts of the loop
 

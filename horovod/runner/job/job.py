@@ -1,30 +1,36 @@
-"""A job: attempts to run it, of which one of fixed size has one, and what is concluded from them.
+"""A job: an attempt to run it, and what is concluded from that.
 
-What outlives an attempt is made here: the screen, the signals, the policy. What one is made of: `attempt`; when it
-ends: `policy`; the loop: `watch`.
+What outlives the attempt is made here: the screen, the signals, the policy. What it is made of: `attempt`, or, where
+workers come and go, `elastic_attempt`; when it ends: `policy`; the loop: `watch`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from horovod.runner.base.job_result import JobResult
 from horovod.runner.base.signals import SignalQueue
-from horovod.runner.dashboard.audience import Audience
 from horovod.runner.dashboard.opening import open_audience
 from horovod.runner.job.attempt import Attempt
-from horovod.runner.job.orders import make_fleet, store_connections
+from horovod.runner.job.orders import make_fleet, remote_of, store_connections
 from horovod.runner.job.policy import Policy
 from horovod.runner.job.stdin import StdinSource
 from horovod.runner.job.watch import Watch
 from horovod.runner.output.output import OutputSink
 from horovod.runner.output.rank_files import RankFileError
 from horovod.runner.output.screen import Screen
-from horovod.runner.plan.settings import LaunchSettings
+from horovod.runner.plan.settings import ElasticSettings, LaunchSettings
 from horovod.runner.reach.fleet import Fleet
 from horovod.runner.verdict import verdict
+
+if TYPE_CHECKING:
+    from horovod.runner.elastic.finder import Finder
+    from horovod.runner.job.elastic_attempt import ElasticAttempt
 
 
 class Job:
@@ -53,32 +59,64 @@ class Job:
         """Start, watch, end. Whatever happens, nothing of the job runs on afterwards. Raises LaunchError before any
         file is touched, AgentError, OSError.
         """
+        elastic = self._settings.elastic
+        if elastic is not None:
+            return self._run_elastic(elastic)
         fleet = make_fleet(self._settings, self._environ)
         connections = store_connections(fleet)
         audience = open_audience(self._settings)
         try:
-            result = self._run(fleet, connections, audience)
+            screen = Screen(self._settings, self._output, told=self._want_results, audience=audience)
+            screen.announce()
+            result = self._run(
+                screen, self._settings.start_timeout, lambda watch: self._fixed(watch, fleet, connections)
+            )
             audience.end(result)
         finally:
             audience.close()
         return result
 
-    def _run(self, fleet: Fleet, connections: int, audience: Audience) -> JobResult:
-        screen = Screen(self._settings, self._output, told=self._want_results, audience=audience)
-        screen.announce()
-        policy = Policy(time.monotonic(), self._settings.start_timeout)
-        watch = Watch(screen, policy, self._signals, len(self._settings.slots))
-        try:
-            attempt = self._attempt(watch, fleet, connections)
-        finally:
-            try:
-                screen.close()
-            except RankFileError as error:
-                watch.troubles.append(str(error))
-        return self._conclude(watch, attempt)
+    def _run_elastic(self, elastic: ElasticSettings) -> JobResult:
+        # Only such a job pays for loading this.
+        from horovod.runner.job.elastic_attempt import ElasticAttempt
+        from horovod.runner.job.roster import Roster
 
-    def _attempt(self, watch: Watch, fleet: Fleet, connections: int) -> Attempt:
-        attempt = Attempt(
+        remote = remote_of(self._settings, self._environ)
+        fleet = Fleet([], remote, fanout=self._settings.ssh_fanout, silence=self._settings.heartbeat_timeout)
+        roster = Roster()
+        with contextlib.closing(self._finder(elastic)) as finder:
+            screen = Screen(
+                self._settings, self._output, told=self._want_results, hosts=roster.hosts, rank_of=roster.rank_of
+            )
+            result = self._run(
+                screen,
+                None,
+                lambda watch: ElasticAttempt(
+                    self._settings,
+                    elastic,
+                    self._environ,
+                    watch,
+                    fleet,
+                    finder,
+                    roster,
+                    payload=self._payload,
+                    results=self._want_results,
+                ),
+            )
+        return dataclasses.replace(result, hosts=roster.last_hosts)
+
+    @staticmethod
+    def _finder(elastic: ElasticSettings) -> Finder:
+        from horovod.runner.elastic import slurm_nodes
+        from horovod.runner.elastic.finder import Finder
+
+        if elastic.slurm_job:
+            command = slurm_nodes.command(elastic.slots)
+            return Finder(f"the list of nodes of Slurm's job {elastic.slurm_job}", None, {}, command, slurm_nodes.EVERY)
+        return Finder(elastic.script, elastic.slots, {host.name: host.slots for host in elastic.hosts})
+
+    def _fixed(self, watch: Watch, fleet: Fleet, connections: int) -> Attempt:
+        return Attempt(
             self._settings,
             self._environ,
             watch,
@@ -88,6 +126,25 @@ class Job:
             payload=self._payload,
             results=self._want_results,
         )
+
+    def _run(
+        self, screen: Screen, start_timeout: float | None, make: Callable[[Watch], Attempt | ElasticAttempt]
+    ) -> JobResult:
+        """`start_timeout`: None where the attempt has its own."""
+        policy = Policy(time.monotonic(), start_timeout)
+        watch = Watch(screen, policy, self._signals, self._settings.size)
+        try:
+            attempt = self._try(watch, make)
+        finally:
+            try:
+                screen.close()
+            except RankFileError as error:
+                watch.troubles.append(str(error))
+        return self._conclude(watch, attempt)
+
+    @staticmethod
+    def _try(watch: Watch, make: Callable[[Watch], Attempt | ElasticAttempt]) -> Attempt | ElasticAttempt:
+        attempt = make(watch)
         try:
             watch.run(attempt)
         except KeyboardInterrupt:  # in horovod.run, which leaves signals to its program
@@ -98,8 +155,8 @@ class Job:
         return attempt
 
     @staticmethod
-    def _conclude(watch: Watch, attempt: Attempt) -> JobResult:
-        judged = verdict.judge(attempt.endings.ends)
+    def _conclude(watch: Watch, attempt: Attempt | ElasticAttempt) -> JobResult:
+        judged = verdict.judge(attempt.ends)
         texts = [*attempt.lost, *watch.troubles]
         headlines = list(texts)
         failed_rank = None

@@ -25,9 +25,7 @@ def make_fleet(settings: LaunchSettings, environ: Mapping[str, str]) -> Fleet:
     """An agent for every host of the job; none is started yet. Raises LaunchError for an identity file that is not
     there: ssh would go on without it.
     """
-    key = settings.ssh_identity_file
-    if key is not None and not os.access(os.path.expanduser(key), os.R_OK):
-        raise LaunchError(f"--ssh-identity-file (-i) is {key!r}, accepted is a file that can be read here")
+    remote = remote_of(settings, environ)
     slots: dict[str, list[Slot]] = {}
     for slot in settings.slots:
         slots.setdefault(slot.hostname, []).append(slot)
@@ -35,8 +33,16 @@ def make_fleet(settings: LaunchSettings, environ: Mapping[str, str]) -> Fleet:
         Agent(host, on_host, remote=not hosts.is_local(host), python=on_host[0].python)
         for host, on_host in slots.items()
     ]
-    remote = ssh.Remote.of(environ, settings.ssh_port, settings.ssh_identity_file, settings.remote_python or "")
     return Fleet(agents, remote, fanout=settings.ssh_fanout, silence=settings.heartbeat_timeout)
+
+
+def remote_of(settings: LaunchSettings, environ: Mapping[str, str]) -> ssh.Remote:
+    """How other hosts are reached. Raises LaunchError as `make_fleet`."""
+    key = settings.ssh_identity_file
+    if key is not None and not os.access(os.path.expanduser(key), os.R_OK):
+        raise LaunchError(f"--ssh-identity-file (-i) is {key!r}, accepted is a file that can be read here")
+    job = settings.elastic.slurm_job if settings.elastic is not None else ""
+    return ssh.Remote.of(environ, settings.ssh_port, settings.ssh_identity_file, settings.remote_python or "", job)
 
 
 def store_connections(fleet: Fleet) -> int:
@@ -93,8 +99,8 @@ class Orders:
         yield StartJob(
             command=[os.fsencode(word) for word in self._settings.command],
             directory=os.fsencode(os.getcwd()),
-            environment=_encode({**local, **shared}),
-            workers=[Worker(slot.rank, _encode(self._own_environment(slot))) for slot in slots],
+            environment=encode({**local, **shared}),
+            workers=[Worker(slot.rank, encode(self._own_environment(slot))) for slot in slots],
             key=bytes(self._key),
             stdin_rank=0 if stdin and any(slot.rank == 0 for slot in slots) else -1,
             results=results,
@@ -122,7 +128,7 @@ class Orders:
         return environment.job_environment(
             self._environ,
             self._settings.variables,
-            _loopback() if self._on_one_machine else None,
+            loopback() if self._on_one_machine else None,
             allow=self._settings.env_allow,
             deny=self._settings.env_deny,
             remote=remote,
@@ -141,10 +147,11 @@ class Orders:
         return made
 
 
-def _loopback() -> str | None:
+def loopback() -> str | None:
     """The interface of a job on one machine when the user names none."""
     return "lo" if "lo" in (name for _, name in socket.if_nameindex()) else None
 
 
-def _encode(variables: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+def encode(variables: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    """As they travel."""
     return [(os.fsencode(name), os.fsencode(value)) for name, value in variables.items()]

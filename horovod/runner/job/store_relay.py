@@ -19,21 +19,21 @@ REQUEST_LIMIT = 2 * MAX_REQUEST_BYTES
 class StoreRelay:
     """A connection to the store for each stream. No call waits: the store listens on this machine.
 
-    `limit`: connections at once. Each costs this process two descriptors, the store's end included, and may be a
-    stranger's on the agent's host. `refused`: the host of the first that was one too many.
+    `limit`: connections at once; may be changed. Each costs this process two descriptors, the store's end included, and
+    may be a stranger's on the agent's host. `refused`: the host of the first that was one too many.
     """
 
     def __init__(self, address: tuple[str, int], limit: int) -> None:
         self._address = address
-        self._limit = limit
+        self.limit = limit
         self.refused = ""
-        self._sockets: dict[tuple[str, int], tuple[Agent, socket.socket, ByteWriter]] = {}
+        self._sockets: dict[tuple[Agent, int], tuple[Agent, socket.socket, ByteWriter]] = {}
 
     def take(self, agent: Agent, report: StreamOpen | StreamData | StreamEnd) -> None:
         """What an agent reports about a stream."""
-        key = (agent.host, report.stream)
+        key = (agent, report.stream)
         if isinstance(report, StreamOpen):
-            if len(self._sockets) >= self._limit:
+            if len(self._sockets) >= self.limit:
                 self.refused = self.refused or agent.host
                 agent.send(StreamEnd(report.stream))
                 return
@@ -80,7 +80,7 @@ class StoreRelay:
             else:
                 self._end(key)
 
-    def _end(self, key: tuple[str, int]) -> None:
+    def _end(self, key: tuple[Agent, int]) -> None:
         agent, sock, _ = self._sockets.pop(key)
         agent.send(StreamEnd(key[1]))
         sock.close()

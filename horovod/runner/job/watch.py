@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import Protocol
 
-from horovod.runner.base.signals import SignalQueue
+from horovod.runner.base.signals import WARNING, SignalQueue
 from horovod.runner.job.policy import Action, Late, Launch, Phase, Policy, Stop
 from horovod.runner.output.screen import Screen
 
@@ -50,6 +50,9 @@ class Attempt(Protocol):
     def suspend(self) -> None:
         """Ctrl-Z."""
 
+    def pass_on(self, number: int) -> None:
+        """A signal that warns of the end, to all processes that catch it."""
+
     def doubtful(self, now: float) -> bool:
         """May something be lost that would explain the failures that have been seen?"""
 
@@ -67,7 +70,8 @@ def wait_for(events: Mapping[int, int], until: float | None) -> set[int]:
 
 
 class Watch:
-    """`received`: signals that have ended the job. `troubles`: what went wrong besides the ranks themselves."""
+    """`received`: signals that have ended the job. `troubles`: what went wrong besides the ranks themselves. `size`:
+    number of its processes."""
 
     def __init__(self, screen: Screen, policy: Policy, signals: SignalQueue | None, size: int) -> None:
         self.screen = screen
@@ -75,7 +79,7 @@ class Watch:
         self.received: list[int] = []
         self.troubles: list[str] = []
         self._signals = signals
-        self._size = size
+        self.size = size
         self._attempt: Attempt | None = None
         self._readers = True
 
@@ -152,13 +156,21 @@ class Watch:
                 if self._attempt is not None:
                     self._attempt.suspend()
                 continue
+            if number == WARNING:
+                self._pass_on(number)
+                continue
             self.received.append(number)
             name = signal.Signals(number).name
             if len(self.received) == 1:
-                self.screen.say(f"{name} received: stopping {self._size} process{'es' if self._size > 1 else ''}")
+                self.screen.say(f"{name} received: stopping {self.size} process{'es' if self.size > 1 else ''}")
             else:
                 self.screen.say(f"{name} received again: killing")
             self.interrupt()
+
+    def _pass_on(self, number: int) -> None:
+        if self._attempt is not None and not self.policy.stopping:
+            self.screen.say(f"{signal.Signals(number).name} received: passed on to the ranks (hvd.should_stop())")
+            self._attempt.pass_on(number)
 
     def _over(self, attempt: Attempt) -> bool:
         if attempt.gone:

@@ -60,6 +60,10 @@ class Collapser:
         self._groups.insert(its, self._groups.pop(ours))
         return True
 
+    def join(self, rank: int) -> None:
+        """One more, for whose lines the others' wait."""
+        self._living.add(rank)
+
     def leave(self, rank: int) -> None:
         """The rank has ended: nobody waits for its lines any more."""
         self._living.discard(rank)

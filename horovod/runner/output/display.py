@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 
 from horovod.common.contract.rank_lists import ranges
@@ -21,6 +21,9 @@ class Display:
     `hosts`: the host of each rank, for all ranks. `with_host`, `timestamp`: shown in the prefix too. `collapse`: a line
     that several ranks write within a moment is shown once; tracebacks that end several ranks always are. The caller
     calls `tick` at `next_due`. `cut`: of such a traceback, how many lines are left out at the front.
+
+    Where workers come and go, what is called a rank here is the number of one, and `rank_of` tells its present rank,
+    None: it has none yet, and is shown as `[new 4]`; who comes is told by `join`.
     """
 
     def __init__(
@@ -33,7 +36,9 @@ class Display:
         with_host: bool = False,
         collapse: bool = False,
         cut: Cut | None = None,
+        rank_of: Callable[[int], int | None] = lambda rank: rank,
     ) -> None:
+        self._rank_of = rank_of
         self._queue = queue
         self._hosts = hosts
         self._prefix = prefix
@@ -43,6 +48,12 @@ class Display:
         self._farewells = Farewells(hosts, cut)
         self._texts: dict[tuple[int, int], StreamText] = {}
         self._board = BarBoard(queue, lambda source: self._label((source[0],), source[1]))
+
+    def join(self, worker: int) -> None:
+        """One more, whose host is among `hosts` by now."""
+        self._farewells.join(worker)
+        if self._collapser is not None:
+            self._collapser.join(worker)
 
     def show(self, rank: int, stream: int, data: bytes, now: float) -> None:
         """Take bytes that the rank has written on its stdout (1) or stderr (2)."""
@@ -73,6 +84,11 @@ class Display:
         if self._collapser is not None:
             self._collapser.leave(rank)
         self.tick(now)
+
+    def forget(self, worker: int) -> None:
+        """One that has finished."""
+        for stream in STREAMS:
+            self._texts.pop((worker, stream), None)
 
     def next_due(self) -> float | None:
         """When `tick` has something to do; None: not before more output comes."""
@@ -130,8 +146,14 @@ class Display:
 
     def _who(self, ranks: Collection[int]) -> str:
         if not self._with_host:
-            return ranges(ranks)
+            return self._named(ranks)
         by_host: dict[str, list[int]] = {}
         for rank in sorted(ranks):
             by_host.setdefault(self._hosts[rank], []).append(rank)
-        return ",".join(f"{ranges(on_host)}@{host}" for host, on_host in by_host.items())
+        return ",".join(f"{self._named(on_host)}@{host}" for host, on_host in by_host.items())
+
+    def _named(self, workers: Collection[int]) -> str:
+        found = {worker: self._rank_of(worker) for worker in workers}
+        known = ranges([rank for rank in found.values() if rank is not None])
+        new = [f"new {worker}" for worker, rank in found.items() if rank is None]
+        return ",".join(filter(None, [known, *new]))

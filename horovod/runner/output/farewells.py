@@ -43,6 +43,10 @@ class Farewells:
         self._delay = DELAY if cut is None else LONG_DELAY
         self._held: dict[int, _Held] = {}
 
+    def join(self, rank: int) -> None:
+        """One more."""
+        self._living.add(rank)
+
     def add(self, rank: int, lines: Sequence[bytes], now: float) -> list[bytes]:
         """What of the rank's lines is to be shown at once."""
         held = self._held.get(rank)

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 STREAMS = {1: "stdout", 2: "stderr"}
@@ -27,6 +27,9 @@ class RankFileError(OSError):
 class RankFiles:
     """DIR/rank.<zero-padded rank>/stdout and stderr, with the bytes of each worker as they came.
 
+    Where workers come and go these are those that the job begins with; each that comes later (`join`) has a folder of
+    its own, DIR/worker.<number>.
+
     DIR may be a symbolic link. What lies in it others may have prepared: links there are not followed, and only plain
     files are written. Raises RankFileError, an OSError, when a directory or file cannot be made or written.
     """
@@ -35,29 +38,55 @@ class RankFiles:
         width = len(str(size - 1))
         self._files: dict[tuple[int, int], int] = {}
         self._paths: dict[tuple[int, int], Path] = {}
-        top = path = Path(directory)
+        self._top = Path(directory)
+        self._make({rank: f"rank.{rank:0{width}}" for rank in range(size)})
+
+    def join(self, worker: int) -> None:
+        """Makes the files of this one, unless it has some."""
+        if (worker, 1) not in self._files:
+            self._make({worker: f"worker.{worker}"})
+
+    def _make(self, folders: Mapping[int, str]) -> None:
+        path = self._top
         try:
-            top.mkdir(parents=True, exist_ok=True)
-            with _opened(os.open(top, _FOLDER)) as at:
-                for rank in range(size):
-                    folder = path = top / f"rank.{rank:0{width}}"
-                    with _opened(_enter(at, folder.name)) as inside:
+            self._top.mkdir(parents=True, exist_ok=True)
+            with _opened(os.open(self._top, _FOLDER)) as at:
+                for rank, folder in folders.items():
+                    path = self._top / folder
+                    with _opened(_enter(at, folder)) as inside:
                         for stream, name in STREAMS.items():
-                            path = folder / name
+                            path = self._top / folder / name
                             self._files[rank, stream] = _create(inside, name)
                             self._paths[rank, stream] = path
         except OSError as error:
             self.close()
             raise RankFileError(path, error) from None
 
+    def finish(self, worker: int) -> None:
+        """One of several that come and go has ended; what is written of it later is opened for that alone."""
+        for stream in STREAMS:
+            if (fd := self._files.pop((worker, stream), None)) is not None:
+                try:
+                    os.close(fd)
+                except OSError as error:
+                    raise RankFileError(self._paths[worker, stream], error) from None
+
     def write(self, rank: int, stream: int, data: bytes) -> None:
         """Append. After an error the file has the bytes that fitted."""
-        view = memoryview(data)
+        fd = self._files.get((rank, stream))
+        path = self._paths[rank, stream]
         try:
-            while view:
-                view = view[os.write(self._files[rank, stream], view) :]
+            if fd is not None:
+                _write(fd, data)
+                return
+            with (
+                _opened(os.open(self._top, _FOLDER)) as at,
+                _opened(_enter(at, path.parent.name)) as inside,
+                _opened(_open(inside, path.name, os.O_APPEND)) as again,
+            ):
+                _write(again, data)
         except OSError as error:
-            raise RankFileError(self._paths[rank, stream], error) from None
+            raise RankFileError(path, error) from None
 
     def close(self) -> None:
         """Close all files. Some file systems tell only now that they are full."""
@@ -91,11 +120,28 @@ def _enter(at: int, name: str) -> int:
         raise
 
 
+def _write(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
 def _create(at: int, name: str) -> int:
     """An empty file of this name in the folder."""
+    fd = _open(at, name)
+    try:
+        os.ftruncate(fd, 0)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _open(at: int, name: str, more: int = 0) -> int:
+    """A plain file of this name in the folder, made if need be. `more`: flags."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe without a reader blocks
     try:
-        fd = os.open(name, flags, 0o666, dir_fd=at)
+        fd = os.open(name, flags | more, 0o666, dir_fd=at)
     except OSError:
         with contextlib.suppress(FileNotFoundError):
             _refuse_link(at, name)
@@ -106,7 +152,6 @@ def _create(at: int, name: str) -> int:
         mine = os.path.samestat(found, os.fstat(fd)) and stat.S_ISREG(found.st_mode) and found.st_nlink < 2
         if not mine:
             raise OSError(errno.EEXIST, "something else is there; accepted is a plain file that has no other name")
-        os.ftruncate(fd, 0)
     except OSError:
         os.close(fd)
         raise

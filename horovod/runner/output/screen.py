@@ -4,7 +4,7 @@ stderr, which explain how they ended."""
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from horovod.runner.dashboard.audience import Audience
 from horovod.runner.output.display import Display
@@ -42,50 +42,76 @@ class Screen:
         output: OutputSink | None,
         told: bool = False,
         audience: Audience | None = None,
+        hosts: Mapping[int, str] | None = None,
+        rank_of: Callable[[int], int | None] = lambda rank: rank,
     ) -> None:
         """`told`: the caller gets the exception of the rank that fails first, so here its message is enough.
         `audience`: who is told the same. Raises OSError when the files cannot be made.
+
+        Where workers come and go, `hosts` are theirs by number, `rank_of` tells the present rank of one, and `join`
+        that one has come; what is called a rank here is a number then.
         """
         self.audience = audience or Audience()
         self.queue = output or OutputQueue()
         self.display = Display(
             self.queue,
-            {slot.rank: slot.hostname for slot in settings.slots},
+            {slot.rank: slot.hostname for slot in settings.slots} if hosts is None else hosts,
             prefix=settings.prefix,
             timestamp=settings.timestamp,
             with_host=settings.prefix_host,
             collapse=settings.collapse,
             cut=FirstException() if told else None,
+            rank_of=rank_of,
         )
+        self._leave = hosts is not None
         self._tails: dict[int, bytearray] = {slot.rank: bytearray() for slot in settings.slots}
         self._files: RankFiles | None = None
         if settings.output_filename is not None:
-            self._files = RankFiles(settings.output_filename, len(settings.slots))
+            self._files = RankFiles(settings.output_filename, settings.size)
+
+    def join(self, worker: int) -> None:
+        """One of several that come and go. Raises RankFileError."""
+        self._tails[worker] = bytearray()
+        self.display.join(worker)
+        self._with_files(lambda files: files.join(worker))
 
     def show(self, report: Output) -> None:
-        """Raises RankFileError when a file cannot be written; there are no files from then on."""
+        """What a worker has started may write on when the worker has ended, and been forgotten. Raises RankFileError
+        when a file cannot be written; there are no files from then on."""
         rank, stream = report.rank, report.stream
-        if stream == 2:
-            tail = self._tails[rank]
+        if stream == 2 and (tail := self._tails.get(rank)) is not None:
             tail += report.data
             del tail[: -verdict.TAIL_LIMIT]
         self.audience.output(rank, stream, report.data)
         self.display.show(rank, stream, report.data, time.monotonic())
+        if rank not in self._tails:
+            self.display.finish(rank, time.monotonic())
+            self.display.forget(rank)
+        self._with_files(lambda files: files.write(rank, stream, report.data))
+
+    def _with_files(self, act: Callable[[RankFiles], None]) -> None:
         if self._files is not None:
             try:
-                self._files.write(rank, stream, report.data)
+                act(self._files)
             except OSError:
                 files, self._files = self._files, None
                 files.close()
                 raise
 
     def finish(self, rank: int) -> None:
-        """Nothing more comes from this rank."""
+        """Nothing more comes from this rank. Raises RankFileError."""
         self.display.finish(rank, time.monotonic())
+        if self._leave:
+            self._with_files(lambda files: files.finish(rank))
+
+    def forget(self, worker: int) -> None:
+        """One of several that come and go has ended, and nobody will ask why any more."""
+        self._tails.pop(worker, None)
+        self.display.forget(worker)
 
     def tail(self, rank: int) -> str:
-        """The end of the rank's stderr."""
-        return self._tails[rank].decode(errors="replace")
+        """The end of the rank's stderr; of one that was forgotten nothing."""
+        return self._tails.get(rank, b"").decode(errors="replace")
 
     def tails(self) -> dict[int, str]:
         return {rank: self.tail(rank) for rank in self._tails}

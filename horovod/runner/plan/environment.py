@@ -24,6 +24,7 @@ NOT_PASSED_ON = (
     "HOROVOD_REPORT_PIPE",
     "HOROVOD_RUN_FUNCTION_FD",
     "HOROVOD_RUN_RESULT_FD",
+    "HOROVOD_WORKER",
 )
 
 # What says something about one machine, login or terminal, and is wrong or useless on another: there the worker gets

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass, field
 
 from horovod.runner.base.errors import LaunchError
-from horovod.runner.plan.hosts import Slot
+from horovod.runner.plan.hosts import Host, Slot
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,31 @@ def _words(flag: str, text: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
+class ElasticSettings:
+    """Of a job whose workers come and go; the first five as in ``elastic.limits.Limits``. `script` finds its hosts, and
+    `slots` is how many those have that do not tell it; or they are the nodes of the allocation `slurm_job`, `slots` of
+    them in place of its tasks; or always `hosts`. `cooldown`: s, from and to, for which a host is left alone on which a
+    worker has failed; None: for ever. `chaos_report`: what came of faults on purpose is said at the end."""
+
+    start: int
+    least: int
+    most: int | None = None
+    resets: int | None = None
+    timeout: float = 600.0
+    script: str | None = None
+    slots: int | None = None
+    hosts: tuple[Host, ...] = ()
+    cooldown: tuple[float, float] | None = None
+    chaos_report: bool = False
+    slurm_job: str = ""
+
+
+@dataclass(frozen=True)
 class LaunchSettings:
     """All that a job is started from; every value has been checked."""
 
     command: list[str]
-    slots: list[Slot]
+    slots: list[Slot]  # none in an elastic job
     variables: dict[str, str] = field(default_factory=dict)  # set by flags, for all workers
     start_timeout: float = 30.0
     output_filename: str | None = None
@@ -64,6 +84,12 @@ class LaunchSettings:
     gpus_per_worker: int = 0  # for it alone; 0: all see all
     gpu_affinity: bool = False  # workers run on the CPUs near their GPUs
     own_python: bool = False  # the command is what follows the interpreter that runs the host's agent
+    elastic: ElasticSettings | None = None  # None: the job has the same ranks from its start to its end
+
+    @property
+    def size(self) -> int:
+        """Ranks that it begins with."""
+        return len(self.slots) if self.elastic is None else self.elastic.start
 
     @property
     def whole_command(self) -> list[str]:

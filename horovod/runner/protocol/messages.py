@@ -34,7 +34,11 @@ def _repr_of_shown(message: Any) -> str:
 
 
 class Worker(msgspec.Struct, frozen=True):
-    """One process to start: its rank, and the variables that only it gets."""
+    """One process to start: its rank, and the variables that only it gets.
+
+    In a job whose workers come and go, `rank`, here and in all messages, is the number of the process, which no other
+    one of the job ever has.
+    """
 
     rank: int
     environment: list[tuple[bytes, bytes]]
@@ -73,12 +77,31 @@ class StartJob(msgspec.Struct, frozen=True, tag="start"):
     own_python: bool = False  # the command is what follows the agent's own interpreter
     gpus_per_worker: int = 0  # of those that the agent sees, for each worker alone; 0: all workers see all
     gpu_affinity: bool = False  # each worker runs on the CPUs near its GPUs
+    lasting: bool = False  # workers come and go, by StartWorker and KillWorker; the job ends by Stop
 
     def __rich_repr__(self) -> _Shown:
         hidden = {"environment": [name for name, _ in self.environment], "key": Secret(self.key)}
         return [(name, hidden.get(name, getattr(self, name))) for name in self.__struct_fields__]
 
     __repr__ = _repr_of_shown
+
+
+class StartWorker(msgspec.Struct, frozen=True, tag="start_worker"):
+    """One worker more, of a lasting job; answered with Started, or with Exited when it cannot be."""
+
+    worker: Worker
+
+
+class KillWorker(msgspec.Struct, frozen=True, tag="kill_worker"):
+    """SIGKILL to this worker and all that it has started. It may have ended already."""
+
+    rank: int
+
+
+class PassOn(msgspec.Struct, frozen=True, tag="pass_on"):
+    """A signal that warns of the end, for all processes of the job that catch it; to others it would be the end."""
+
+    signal: int
 
 
 class StdinData(msgspec.Struct, frozen=True, tag="stdin"):
@@ -151,6 +174,13 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
     error: str = ""
 
 
+class Stopped(msgspec.Struct, frozen=True, tag="stopped"):
+    """A worker of a lasting job has been stopped by a signal (SIGSTOP); `stopped` False: it runs on."""
+
+    rank: int
+    stopped: bool
+
+
 class Notice(msgspec.Struct, frozen=True, tag="notice"):
     """The agent ends the job by itself, for this reason."""
 
@@ -191,7 +221,20 @@ class StreamEnd(msgspec.Struct, frozen=True, tag="end"):
     status: int = 0
 
 
-Request = Payload | StartJob | StdinData | Stop | Watch | Spawn | Alive | StreamData | StreamEnd
+Request = (
+    Payload
+    | StartJob
+    | StartWorker
+    | KillWorker
+    | PassOn
+    | StdinData
+    | Stop
+    | Watch
+    | Spawn
+    | Alive
+    | StreamData
+    | StreamEnd
+)
 Report = (
     Hello
     | Started
@@ -200,6 +243,7 @@ Report = (
     | Result
     | Said
     | Exited
+    | Stopped
     | Notice
     | Finished
     | StreamOpen

@@ -17,6 +17,7 @@ from horovod.runner.protocol.messages import (
     Report,
     Request,
     Result,
+    Stopped,
     StreamData,
     StreamEnd,
     frame,
@@ -25,12 +26,14 @@ from horovod.runner.reach.connections import Connection, StreamConnection
 
 
 class Agent:
-    """A host of the job. `connection` is None until the fleet has made one."""
+    """A host of the job. `connection` is None until the fleet has made one. `slots`: of its ranks, none where workers
+    come and go."""
 
     def __init__(self, host: str, slots: Sequence[Slot], *, remote: bool, python: str = "") -> None:
         self.host = host
         self.slots = list(slots)
-        self._ranks = frozenset(slot.rank for slot in slots)
+        self.numbers = {slot.rank for slot in slots}
+        """Ranks, in a lasting job numbers of workers, that run there, or have."""
         self.remote = remote
         self.python = python
         self.connection: Connection | None = None
@@ -53,6 +56,11 @@ class Agent:
         """`rank 3` or `ranks 4-7`."""
         numbers = [slot.rank for slot in self.slots]
         return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {numbers[0]}-{numbers[-1]}"
+
+    @property
+    def name(self) -> str:
+        """`host a (ranks 4-7)`; where its workers come and go, `host a`."""
+        return f"host {self.host} ({self.ranks})" if self.slots else f"host {self.host}"
 
     @property
     def greeting(self) -> str:
@@ -103,7 +111,7 @@ class Agent:
             data, self._banner = bytes(self._banner[start + len(MAGIC) :]), None
         messages = self._reader.feed(data)
         for message in messages:
-            if isinstance(message, (Output, Result, Exited)) and message.rank not in self._ranks:
+            if isinstance(message, (Output, Result, Exited, Stopped)) and message.rank not in self.numbers:
                 raise AgentError(f"a report about rank {message.rank}, which does not run there")
             if self.facts is None and not isinstance(message, (StreamData, StreamEnd)):
                 facts = getattr(message, "facts", None)

@@ -7,6 +7,7 @@ when a host counts as lost; this acts.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,10 +16,10 @@ from horovod._version import __version__
 from horovod.runner.base.errors import AgentError
 from horovod.runner.base.exit_status import describe_status
 from horovod.runner.protocol.messages import Alive, Hello, Report, StreamData, StreamEnd, Watch
-from horovod.runner.reach import ssh
+from horovod.runner.reach import srun, ssh
 from horovod.runner.reach.agents import Agent
 from horovod.runner.reach.heartbeats import Heartbeats
-from horovod.runner.reach.reach import BySsh, Reach, ThisMachine, Through
+from horovod.runner.reach.reach import BySrun, BySsh, Reach, ThisMachine, Through
 from horovod.runner.reach.routes import Routes
 
 TRACEBACK_LINES = 12  # of an agent that failed
@@ -44,6 +45,7 @@ class Fleet:
         self._by_host = {agent.host: agent for agent in agents}
         self._remote = remote
         self._silence = silence
+        fanout = sys.maxsize if remote.slurm_job else fanout
         self._routes = Routes([agent.host for agent in agents if agent.remote], fanout)
         self._heartbeats = Heartbeats(silence, time.monotonic())
         self._retry: dict[str, float] = {}
@@ -54,11 +56,35 @@ class Fleet:
     def start(self) -> list[Trouble]:
         """Begin with every host that needs no other one."""
         first = [agent for agent in self.agents if self._routes.parent(agent.host) is None]
-        if not self._remote.agent:
+        if self._remote.by_ssh:
             ssh.ask_rules([agent.host for agent in first if agent.remote])
         for agent in self.agents:
             agent.since = agent.heard = time.monotonic()
         return [trouble for agent in first for trouble in self._connect(agent)]
+
+    def add(self, agent: Agent) -> list[Trouble]:
+        """One host more, in a job whose hosts come and go. It has no agent here now, and is reached from here: one that
+        is lost is not to take others with it."""
+        self.agents.append(agent)
+        self._by_host[agent.host] = agent
+        agent.since = agent.heard = time.monotonic()
+        if agent.remote and self._remote.by_ssh:
+            ssh.ask_rules([agent.host])
+        return self._connect(agent)
+
+    def drop(self, agent: Agent) -> None:
+        """The agent of a host that has come and gone: it has finished, or is given up."""
+        if not agent.gone:
+            self._give_up(agent)
+        self._retry.pop(agent.host, None)
+        agent.end(time.monotonic() + LOST_GRACE)
+        self.agents.remove(agent)
+        del self._by_host[agent.host]
+
+    @property
+    def has_own_way(self) -> bool:
+        """Is another program used in place of ssh?"""
+        return not self._remote.by_ssh
 
     @property
     def connected(self) -> bool:
@@ -73,6 +99,8 @@ class Fleet:
         parent = self._routes.parent(agent.host)
         if not agent.remote:
             return ThisMachine()
+        if self._remote.slurm_job:
+            return BySrun(self._remote)
         return BySsh(self._remote) if parent is None else Through(self._by_host[parent], self._remote)
 
     def _connect(self, agent: Agent) -> list[Trouble]:
@@ -87,7 +115,7 @@ class Fleet:
         assert agent.facts is not None
         if agent.facts.version != __version__:
             text = (
-                f"host {agent.host} ({agent.ranks}) has horovod {agent.facts.version}, the launcher {__version__}\n"
+                f"{agent.name} has horovod {agent.facts.version}, the launcher {__version__}\n"
                 "install the same version on all hosts, or name the right interpreter with --remote-python or "
                 "`python=` in the host file"
             )
@@ -110,22 +138,26 @@ class Fleet:
         agent.lost = True
         if not agent.remote:
             return [Trouble(agent, failure.what)]
-        return [Trouble(agent, f"host {agent.host} ({agent.ranks}): {failure.what}\n{failure.advice}")]
+        return [Trouble(agent, f"{agent.name}: {failure.what}\n{failure.advice}")]
 
     def _lose(self, agent: Agent, how: str) -> list[Trouble]:
         """It was part of the job."""
         agent.lost = True
-        return [Trouble(agent, f"host {agent.host} ({agent.ranks}) is lost: {how}", lost=True)]
+        return [Trouble(agent, f"{agent.name} is lost: {how}", lost=True)]
 
     def _explain_end(self, agent: Agent) -> list[Trouble]:
         """The connection is over before the agent has finished."""
         assert agent.connection is not None
         status = agent.end(time.monotonic() + LOST_GRACE)
         said = agent.connection.said
-        if agent.facts is not None and (agent.notice or agent.lost):
+        if agent.facts is not None and agent.lost:
             return []  # that has been said
+        if agent.facts is not None and agent.notice:
+            # Where hosts come and go, nobody has ended the job for it.
+            return [] if agent.slots else self._lose(agent, f"its agent has ended: {agent.notice}")
         if agent.facts is not None:
-            return self._lose(agent, _how_it_broke(agent, status, said.strip().splitlines()))
+            broke = srun.how_it_broke if agent.remote and self._remote.slurm_job else _how_it_broke
+            return self._lose(agent, broke(agent.remote, status, said.strip().splitlines()))
         failure = self._reach(agent).explain(agent.place, status, said, agent.greeting)
         at = self._routes.after_failure(agent.host, failure.again, agent.since, time.monotonic())
         if at is None:
@@ -170,7 +202,7 @@ class Fleet:
     def receive(self, ready: set[int], take: Callable[[Agent, Report], None]) -> list[Trouble]:
         """Hand every report that has come to `take`; what concerns connections is dealt with here."""
         troubles: list[Trouble] = []
-        for agent in self.agents:
+        for agent in list(self.agents):  # `take` may add one
             if agent.connection is not None and not agent.gone and agent.connection.may_have(ready):
                 troubles += self._receive_from(agent, take)
         return troubles
@@ -265,7 +297,7 @@ class Fleet:
         return {agent.host: agent.end(deadline) for agent in order}
 
 
-def _how_it_broke(agent: Agent, status: int | None, said: Sequence[str]) -> str:
-    if agent.remote and status in (255, None):
+def _how_it_broke(remote: bool, status: int | None, said: Sequence[str]) -> str:
+    if remote and status in (255, None):
         return f"the connection to its agent broke: {said[-1].strip() if said else 'no reason is known'}"
     return "\n".join([f"its agent ended: {describe_status(status or 0)}", *said[-TRACEBACK_LINES:]])

@@ -1,11 +1,14 @@
-"""The ways to a host: a child on this machine, the user's ssh, or the ssh of an agent that is there already."""
+"""The ways to a host: a child on this machine, the user's ssh, the ssh of an agent that is there already, or a step of
+a Slurm allocation."""
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Protocol
 
 from horovod.runner.plan.hosts import Host
-from horovod.runner.reach import ssh
+from horovod.runner.reach import srun, ssh
 from horovod.runner.reach.agents import Agent
 from horovod.runner.reach.connections import Connection, ProcessConnection, StreamConnection
 
@@ -50,3 +53,19 @@ class Through(BySsh):
     def open(self, host: Host) -> Connection:
         command = ssh.ssh_command(host.name, self._remote, host.python, ask=False)
         return StreamConnection(self._parent, ssh.words(command))
+
+
+class BySrun:
+    """A step of our own allocation; all nodes are reached from here, since Slurm has a tree of its own."""
+
+    def __init__(self, remote: ssh.Remote) -> None:
+        self._job = remote.slurm_job
+        self._python = remote.python
+
+    def open(self, host: Host) -> Connection:
+        python = host.python or self._python
+        return ProcessConnection(srun.srun_command(host.name, self._job, python, os.environ), remote=True)
+
+    def explain(self, host: Host, status: int | None, said: str, greeting: str) -> ssh.Failure:
+        python = host.python or self._python or sys.executable
+        return srun.explain(status or 0, said, host.name, self._job, python, greeting)

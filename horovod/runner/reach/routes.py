@@ -3,6 +3,8 @@
 With more than `fanout` other hosts, the first `fanout` are reached from here and each starts some of the others: a tree
 like that of a heap. A host that its parent cannot reach (no key there, say) is tried from here.
 
+Where hosts come and go, all are reached from here.
+
     through its parent --fails--> from here --fails, may be different in a moment--> again, until RETRY_UNTIL
                                      '--fails otherwise, or too late--> given up
 """
@@ -19,6 +21,7 @@ class Routes:
     """`hosts`: the other ones, in their order."""
 
     def __init__(self, hosts: Sequence[str], fanout: int) -> None:
+        self._fanout = fanout
         # Host i >= fanout is started by host i // fanout - 1, so each starts at most `fanout`.
         self._parents = {hosts[i]: hosts[i // fanout - 1] for i in range(fanout, len(hosts))}
 

@@ -35,10 +35,23 @@ class Remote:
     identity_file: str | None = None
     python: str = ""
     agent: str = ""  # replaces ssh
+    slurm_job: str = ""  # steps of this allocation replace ssh
 
     @classmethod
-    def of(cls, environ: Mapping[str, str], port: int | None, identity_file: str | None, python: str = "") -> Remote:
-        return cls(port, identity_file, python, environ.get(AGENT_VARIABLE, ""))
+    def of(
+        cls,
+        environ: Mapping[str, str],
+        port: int | None,
+        identity_file: str | None,
+        python: str = "",
+        slurm_job: str = "",
+    ) -> Remote:
+        return cls(port, identity_file, python, environ.get(AGENT_VARIABLE, ""), slurm_job)
+
+    @property
+    def by_ssh(self) -> bool:
+        """Is it ssh itself?"""
+        return not self.agent and not self.slurm_job
 
 
 def agent_command(python: str = "") -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -53,6 +53,18 @@ class Endings:
     def told(self) -> list[reasons.Ending]:
         """What ranks have reported of their ends, in that order."""
         return list(self._endings.values())
+
+    def forget(self, ranks: Collection[int]) -> None:
+        """Of these nobody will ask any more."""
+        self.ends = [end for end in self.ends if end.rank not in ranks]
+        for rank in ranks:
+            self._endings.pop(rank, None)
+            self._left.pop(rank, None)
+
+    def suffers(self, rank: int) -> bool:
+        """Has it reported that it ends only because something else has?"""
+        ending = self._endings.get(rank)
+        return ending is not None and ending.suffers
 
     def _checked(self, ending: reasons.Ending) -> reasons.Ending:
         """Whoever has called init by now is not absent, though it may have given up waiting."""

@@ -1,5 +1,6 @@
 """An agent without a launcher: what it does with requests that come one after the other."""
 
+import contextlib
 import os
 import select
 import signal
@@ -8,46 +9,145 @@ import sys
 import time
 
 from horovod.runner.base import boot, linux
-from horovod.runner.protocol.messages import Finished, FrameReader, Output, Report, StartJob, Stop, Worker, frame
-from tests.runner.launching import LIMIT, MARK, marked_environment, processes_with
+from horovod.runner.protocol.messages import (
+    Exited,
+    Finished,
+    FrameReader,
+    KillWorker,
+    Output,
+    PassOn,
+    Payload,
+    Report,
+    Started,
+    StartJob,
+    StartWorker,
+    Stop,
+    Stopped,
+    Worker,
+    frame,
+)
+from tests.runner.launching import LIMIT, MARK, eventually, marked_environment, processes_with
 
 STUBBORN = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
 
 
-def reports_until(agent, wanted, reader, seconds=LIMIT):
-    """Reads what the agent says until one of these has come, and returns that."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if not select.select([agent.stdout], [], [], 1.0)[0]:
-            continue
-        for message in reader.feed(os.read(agent.stdout.fileno(), 1 << 16)):
-            if isinstance(message, wanted):
-                return message
-    raise AssertionError(f"no {wanted.__name__} within {seconds} s")
+class Talk:
+    """With an agent."""
+
+    def __init__(self, environment):
+        self.variables = [(os.fsencode(name), os.fsencode(value)) for name, value in environment.items()]
+        self._agent = subprocess.Popen(
+            [sys.executable, *boot.words("horovod.runner.agent.agent")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+        )
+        self._reader: FrameReader = FrameReader(Report)
+        self._come = []
+        self.mark = environment[MARK]
+
+    @property
+    def pid(self):
+        return self._agent.pid
+
+    def send(self, message):
+        os.write(self._agent.stdin.fileno(), frame(message))
+
+    def until(self, wanted, seconds=LIMIT):
+        """Reads what the agent says until one of these has come, and returns that."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            while self._come:
+                if isinstance(message := self._come.pop(0), wanted):
+                    return message
+            if select.select([self._agent.stdout], [], [], 1.0)[0]:
+                self._come += self._reader.feed(os.read(self._agent.stdout.fileno(), 1 << 16))
+        raise AssertionError(f"no {wanted} within {seconds} s")
+
+    def ended(self):
+        return self._agent.wait(timeout=LIMIT)
+
+    def close(self):
+        self._agent.wait()
+        self._agent.stdin.close()
+        self._agent.stdout.close()
 
 
-def test_a_later_stop_brings_the_end_nearer_and_never_puts_it_off():
+@contextlib.contextmanager
+def talk():
     environment = marked_environment()
-    agent = subprocess.Popen(
-        [sys.executable, *boot.words("horovod.runner.agent.agent")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=environment,
-    )
+    agent = Talk(environment)
     try:
-        variables = [(os.fsencode(name), os.fsencode(value)) for name, value in environment.items()]
-        job = StartJob([b"sh", b"-c", STUBBORN.encode()], b"/", variables, [Worker(0, [])], b"k" * 32)
-        reader: FrameReader = FrameReader(Report)
-        os.write(agent.stdin.fileno(), frame(job))
-        assert reports_until(agent, Output, reader).data == b"ready\n"
-        for grace in (1000.0, 1.0, 1000.0):
-            os.write(agent.stdin.fileno(), frame(Stop(grace)))
-        assert reports_until(agent, Finished, reader).survivors == []
-        assert agent.wait(timeout=LIMIT) == 0
+        yield agent
+        assert agent.ended() == 0
         assert processes_with(environment[MARK]) == []
     finally:
         for pid in processes_with(environment[MARK]):  # only where something went wrong
             linux.send_signal(pid, signal.SIGKILL)
-        agent.wait()
-        agent.stdin.close()
-        agent.stdout.close()
+        agent.close()
+
+
+def test_a_later_stop_brings_the_end_nearer_and_never_puts_it_off():
+    with talk() as agent:
+        agent.send(
+            StartJob([b"sh", b"-c", STUBBORN.encode()], b"/", agent.variables, [Worker(0, [])], b"k" * 32),
+        )
+        assert agent.until(Output).data == b"ready\n"
+        for grace in (1000.0, 1.0, 1000.0):
+            agent.send(Stop(grace))
+        assert agent.until(Finished).survivors == []
+
+
+def test_workers_of_a_lasting_job_come_and_go_one_by_one():
+    program = "sleep 1000 & echo $HOROVOD_RUN_FUNCTION_FD $NUMBER; [ $NUMBER = 9 ] || wait"
+    with talk() as agent:
+        agent.send(Payload(b"function"))
+        agent.send(StartJob([b"sh", b"-c", program.encode()], b"/", agent.variables, [], b"k" * 32, lasting=True))
+        pids = {}
+        for number in (7, 8):
+            agent.send(StartWorker(Worker(number, [(b"NUMBER", b"%d" % number)])))
+            pids.update(agent.until(Started).pids)
+            told = agent.until(Output)
+            assert (told.rank, told.data.split()[1]) == (number, b"%d" % number)
+            assert told.data.split()[0].isdigit(), "the payload is there for later ones too"
+        # One is stopped and goes on, which nobody has to look for.
+        for sent, stopped in ((signal.SIGSTOP, True), (signal.SIGCONT, False)):
+            os.kill(pids[8], sent)
+            assert agent.until(Stopped) == Stopped(8, stopped)
+        # One is killed with what it has started; the other lives on.
+        below = linux.descendants(pids[7])
+        assert len(below) == 1
+        agent.send(KillWorker(7))
+        assert agent.until(Exited) == Exited(7, -signal.SIGKILL)
+        eventually(lambda: below[0] not in processes_with(agent.mark), 10, "its child is killed")
+        assert pids[8] in processes_with(agent.mark)
+        agent.send(KillWorker(7))  # too late, which is no mistake
+        # One ends by itself: what it leaves behind ends soon, though the job goes on.
+        agent.send(StartWorker(Worker(9, [(b"NUMBER", b"9")])))
+        pids.update(agent.until(Started).pids)
+        assert agent.until(Exited) == Exited(9, 0)
+        eventually(lambda: len(processes_with(agent.mark)) == 4, 10, "guard, agent, worker 8 and its child are left")
+        agent.send(Stop(5.0))
+        assert agent.until(Exited).rank == 8
+        assert agent.until(Finished).survivors == []
+
+
+def test_a_warning_is_for_those_that_catch_it():
+    """Nobody ends by it, whoever sends it, and it comes once."""
+    program = 'if [ $NUMBER = 1 ]; then trap "echo warned" USR1; fi; echo ready; while :; do sleep 0.05; done'
+    with talk() as agent:
+        agent.send(StartJob([b"sh", b"-c", program.encode()], b"/", agent.variables, [], b"k" * 32, lasting=True))
+        pids = {}
+        for number in (0, 1):
+            agent.send(StartWorker(Worker(number, [(b"NUMBER", b"%d" % number)])))
+            pids.update(agent.until(Started).pids)
+            assert agent.until(Output) == Output(number, 1, b"ready\n")
+        for pid in (agent.pid, linux.descendants(agent.pid)[0]):  # as Slurm does: guard and agent
+            os.kill(pid, signal.SIGUSR1)
+        assert agent.until(Output) == Output(1, 1, b"warned\n")
+        agent.send(PassOn(signal.SIGUSR1))
+        agent.send(KillWorker(0))
+        assert agent.until(Exited) == Exited(0, -signal.SIGKILL)
+        agent.send(Stop(5.0))
+        assert agent.until((Output, Exited)) == Exited(1, -signal.SIGTERM)
+        assert agent.until(Finished).survivors == []

@@ -75,5 +75,5 @@ def test_the_launcher_keeps_little_for_who_sends_more_than_the_store_takes(mute_
         relayed.take(agent, StreamData(1, bytes(1 << 20)))
         assert sum(writer.pending for _, _, writer in relayed._sockets.values()) <= 2 * store_relay.REQUEST_LIMIT
     assert sent == [StreamEnd(1)]
-    assert list(relayed._sockets) == [("far", 3)]
+    assert list(relayed._sockets) == [(agent, 3)]
     relayed.close()

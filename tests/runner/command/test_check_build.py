@@ -7,7 +7,7 @@ from horovod.runner.base import frameworks
 from horovod.runner.command import check_build
 
 ALL = {
-    *("horovod._core", "horovod.torch", "horovod.tensorflow", "horovod.keras"),
+    *("horovod._core", "horovod.torch", "horovod.tensorflow", "horovod.keras", "horovod.mxnet", "horovod.jax"),
     *("torch", "tensorflow", "keras", "tf_keras", "jax", "mxnet"),
 }
 
@@ -33,24 +33,17 @@ def marks(text):
         ({"keras"}, set()),
         ({"keras", "tf_keras"}, {"Keras"}),
         ({"horovod._core"}, {"Gloo"}),
-        (ALL, {"TensorFlow", "PyTorch", "Keras", "Gloo"}),
+        ({"mxnet"}, {"MXNet"}),
+        (ALL, {"TensorFlow", "PyTorch", "Keras", "MXNet", "JAX", "Gloo"}),
     ],
 )
 def test_what_is_there_is_marked(monkeypatch, missing, unmarked):
     monkeypatch.setattr(check_build, "_present", lambda module: module in ALL - missing)
-    # frameworks without a face of ours, and what the engine cannot use, are never marked
-    able = {"TensorFlow", "PyTorch", "Keras", "Gloo"} - unmarked
+    # what the engine cannot use, are never marked
+    able = {"TensorFlow", "PyTorch", "Keras", "MXNet", "JAX", "Gloo"} - unmarked
     tables = marks(check_build.report())
-    mxnet = "MXNet" if "mxnet" in missing else "MXNet (not usable yet)"
-    jax = (
-        "JAX"
-        if "jax" in missing
-        else "JAX (not usable yet)"
-        if {"keras", "tf_keras"} <= missing
-        else "JAX (through Keras only)"
-    )
     assert {title: list(rows) for title, rows in tables.items()} == {
-        "Frameworks": ["TensorFlow", "PyTorch", "Keras", mxnet, jax],
+        "Frameworks": ["TensorFlow", "PyTorch", "Keras", "MXNet", "JAX"],
         "Controllers": ["MPI", "Gloo"],
         "Tensor Operations": ["NCCL", "DDL", "CCL", "MPI", "Gloo"],
     }
@@ -75,14 +68,11 @@ def test_versions_are_shown_on_request(monkeypatch):
 
 
 def test_the_doctor_says_the_same():
-    """With Keras, without, and nothing that could be used at all."""
     versions = {"jax": "0.5", "keras": "3.9", "numpy": "2.1", "tf-nightly": "2.20"}
-    shown = ["jax 0.5 (through Keras only)", "keras 3.9", "numpy 2.1", "tf-nightly 2.20"]
+    shown = ["jax 0.5", "keras 3.9", "numpy 2.1", "tf-nightly 2.20"]
     assert frameworks.described(versions) == shown
-    shown = ["jax 0.5 (not usable yet)", "mxnet 1.9 (not usable yet)"]
-    assert frameworks.described({"jax": "0.5", "mxnet": "1.9"}) == shown
     assert frameworks.usable(["numpy", "tf-keras"])
-    assert not frameworks.usable(["jax", "mpi4py"])
+    assert not frameworks.usable(["numpy", "mpi4py"])
 
 
 def test_a_folder_without_code_is_not_there(tmp_path, monkeypatch):

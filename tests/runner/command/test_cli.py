@@ -65,7 +65,7 @@ def test_every_flag_of_the_table_of_settings_is_there():
     for setting in TABLE:
         if setting.flag:
             flag = by_name[setting.flag]
-            assert flag.missing or flag.variable == setting.name or setting.name == "HOROVOD_GLOO_IFACE"
+            assert flag.variable == setting.name or setting.name == "HOROVOD_GLOO_IFACE"
 
 
 def test_a_flag_that_nothing_reads_yet_says_so():
@@ -166,13 +166,6 @@ def test_a_missing_command_is_an_error():
     namespace, command = cli.parse(["-np", "2"])
     with pytest.raises(ValueError, match="command is missing"):
         cli.settings(namespace, command, {})
-
-
-@pytest.mark.parametrize("flag", [flag for flag in FLAGS if flag.missing], ids=lambda flag: flag.names[-1])
-def test_what_is_not_there_yet_says_so(flag):
-    values = [] if flag.value is None else ["1"] * flag.nargs
-    with pytest.raises(ValueError, match=f"{flag.names[-1]} needs {flag.missing}"):
-        read("-np", "2", flag.names[-1], *values)
 
 
 @pytest.mark.parametrize("flag", ["--autotune-log-file=f", "--timeline-mark-cycles"])

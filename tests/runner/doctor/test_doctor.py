@@ -28,6 +28,7 @@ from horovod.runner.doctor.report import (
     Measured,
     Tried,
 )
+from tests.runner.launching import run_job
 
 GIB = 1 << 30
 
@@ -95,7 +96,7 @@ ALONE = [
         WARN,
         "the user may have 100 processes and threads; frameworks start many",
     ),
-    (findings.frameworks, {"frameworks": {"jax": "0.5"}}, WARN, "no usable framework is installed"),
+    (findings.frameworks, {"frameworks": {"numpy": "2.1"}}, WARN, "no usable framework is installed"),
 ]
 
 
@@ -359,3 +360,16 @@ def test_a_report_is_bounded():
     huge = msgspec.msgpack.encode(with_report(devices=DeviceReport(Survey(gpus=[Gpu(0, name="x" * 5000)]))))
     with pytest.raises(msgspec.ValidationError, match="length <= 4096"):
         msgspec.msgpack.decode(huge, type=HostReport)
+
+
+def test_the_hosts_of_an_elastic_job_are_those_that_are_found_now(tmp_path):
+    script = tmp_path / "hosts.sh"
+    script.write_text("#!/bin/sh\necho localhost:2\n")
+    script.chmod(0o755)
+    done = run_job(["--doctor", "-np", "1", "--min-np", "1", "--host-discovery-script", str(script)])
+    assert done.code == 0, done.out + done.err
+    assert re.search(r"[1-9]\d* checks OK", done.out), done.out
+    script.write_text("#!/bin/sh\n")
+    done = run_job(["--doctor", "--host-discovery-script", str(script)])
+    assert done.code == 2
+    assert "hosts.sh finds no host now, so there is nothing to check" in done.err

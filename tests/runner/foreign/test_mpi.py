@@ -42,6 +42,12 @@ def test_open_mpi():
     )
 
 
+def test_open_mpi_that_carries_the_job_chooses_its_own_way():
+    words = build("mpirun", Flavour.OPEN_MPI, TWO, COMMAND, [], MpiOptions(), carries=True)
+    assert "--mca" not in words
+    assert words[-3:] == COMMAND
+
+
 def test_open_mpi_with_everything():
     given = MpiOptions((), ("--bind-to", "core"), tcp=True)
     words = build("mpirun", Flavour.OPEN_MPI, UNEQUAL, COMMAND, [], given, interfaces="eth1,eth2", ssh_port=2222,
@@ -237,6 +243,7 @@ SAID = {
     "Open MPI, signal": "prterun noticed that process rank 1 with PID 77 on node b exited on\nsignal 9 (Killed).\n",
     "Open MPI, code": "   Process name: [prterun-vm-7@1,1]\n   Exit code:    3\n",
     "Hydra, signal": "=   PID 77 RUNNING AT b\n=   EXIT CODE: 9\nEXIT STRING: Killed (signal 9)\n",
+    "Hydra, another": "=   PID 76 RUNNING AT a\n=   EXIT CODE: 9\nEXIT STRING: Killed (signal 9)\n",
 }
 
 
@@ -248,6 +255,8 @@ SAID = {
         (3, "Open MPI, code", {1: OWN}, "    ValueError: no more data"),
         (1, "", {0: VICTIM, 1: OWN}, "rank 1 on host b failed first: exit code 1"),
         (9, "Hydra, signal", {0: VICTIM}, "rank 1 on host b failed first: killed by signal 9"),
+        (9, "Hydra, another", {0: VICTIM}, "rank 1 on host b failed first: killed by signal 9"),
+        (3, "Hydra, another", {0: VICTIM}, "rank 1 on host b failed first: exit code 3"),
         (1, "", {0: VICTIM}, "rank 1 on host b failed first: exit code 1"),
     ],
 )

@@ -341,3 +341,33 @@ def test_a_reader_that_goes_away_is_noticed():
     assert queue.broken
     assert queue.waiting_for() is None
     os.close(write_end)
+
+
+def test_workers_that_come_and_go_are_shown_by_their_present_ranks():
+    shown, hosts, ranks = Shown(), {0: "a", 1: "b"}, {0: 0, 1: 1}
+    display = Display(shown, hosts, with_host=True, rank_of=ranks.get)
+    display.show(1, 1, b"x\n", 0.0)
+    assert shown.take() == b"[1@b]<stdout>:x\n"
+    hosts[7] = "b"
+    display.join(7)
+    display.show(7, 2, b"warms up\n", 0.0)
+    assert shown.take() == b"[new 7@b]<stderr>:warms up\n"
+    display.finish(0, 0.0)
+    display.forget(0)
+    ranks.update({1: 0, 7: 1})
+    display.show(7, 1, b"x\n", 0.0)
+    display.show(1, 1, b"x\n", 0.0)
+    assert shown.take() == b"[1@b]<stdout>:x\n[0@b]<stdout>:x\n"
+
+
+def test_who_comes_later_has_files_of_its_own(tmp_path):
+    files = RankFiles(str(tmp_path), 2)
+    files.write(1, 1, b"begins")
+    files.finish(1)
+    files.join(0)
+    files.join(5)
+    files.write(5, 2, b"comes later")
+    files.close()
+    assert sorted(os.listdir(tmp_path)) == ["rank.0", "rank.1", "worker.5"]
+    assert (tmp_path / "rank.1" / "stdout").read_bytes() == b"begins"
+    assert (tmp_path / "worker.5" / "stderr").read_bytes() == b"comes later"

@@ -14,6 +14,7 @@ def test_what_is_not_passed_on():
         "ROCR_CUDA_VISIBLE_DEVICES": "0",
         "_HOROVOD_SECRET_KEY": "k",
         "HOROVOD_KEY_FD": "7",
+        "HOROVOD_WORKER": "3",
         "HOROVOD_KEY_FILE": "/k",
     }
     assert environment.passed_on({**kept, **dropped}) == kept

@@ -1,0 +1,160 @@
+"""What a commit of an elastic state costs, as a share of a training step: PyTorch on the CPU, SGD with momentum.
+
+    horovodrun -np 2 python benchmarks/commit.py [--network resnet50] [--batch 8] [--pairs 30] [--json FILE]
+
+Steps with `state.commit()` and steps that only ask for changed hosts take turns in the same processes. Since what is
+copied beside the next step may make that one slower, the figure is the time of a whole step that follows a commit and
+has one at its end, less that of one without; the call itself is told besides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+import torch.nn.functional as F
+from peers.training import resnet18
+from torch import Tensor, nn
+
+import horovod.torch as hvd
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds; medians of steps, or over the pairs of one with and one without a commit."""
+
+    without: float
+    """A step that only asks for changed hosts."""
+    call: float
+    """`commit()` itself."""
+    extra: float
+    """What a step with a commit takes more: the median over pairs, each of neighbours in time."""
+    low: float
+    high: float
+    """Between these lie half of the pairs' differences."""
+
+    @property
+    def share(self) -> float:
+        """Of a step."""
+        return self.extra / self.without
+
+
+def cost(without: Sequence[float], with_commit: Sequence[float], calls: Sequence[float]) -> Cost:
+    """Of pairs of steps, and of calls of commit. Raises ValueError for fewer than two pairs."""
+    if len(without) != len(with_commit) or len(without) < 2:
+        raise ValueError(f"{len(without)} and {len(with_commit)} steps, accepted are equal numbers from 2 on")
+    more = [b - a for a, b in zip(without, with_commit, strict=True)]
+    low, _, high = statistics.quantiles(more, n=4)
+    return Cost(statistics.median(without), statistics.median(calls), statistics.median(more), low, high)
+
+
+def line(name: str, numbers: int, found: Cost) -> str:
+    call = f"{found.call * 1e3:.2f} ms ({found.call / found.without:.2%})"
+    extra = f"{found.extra * 1e3:+.1f} ms ({found.low * 1e3:+.1f} to {found.high * 1e3:+.1f})"
+    return (
+        f"{name}, {numbers / 1e6:.1f} million numbers of state: a step {found.without * 1e3:.0f} ms; commit() {call}; "
+        f"a step with a commit {extra}, {found.share:+.2%} of a step"
+    )
+
+
+class Bottleneck(nn.Module):
+    """Three convolutions around which the input is added (He et al. 2015, the block of ResNet-50)."""
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        outputs = 4 * width
+        self.inner = nn.Sequential(
+            *(nn.Conv2d(inputs, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()),
+            *(nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()),
+            *(nn.Conv2d(width, outputs, 1, bias=False), nn.BatchNorm2d(outputs)),
+        )
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.inner(x) + self.shortcut(x))
+
+
+def resnet50() -> nn.Module:
+    """For 224 x 224 images and 1000 classes: 25,557,032 parameters in 161 tensors."""
+    first = (nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+    layers: list[nn.Module] = [*first]
+    channels = 64
+    for width, blocks, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+        for number in range(blocks):
+            layers.append(Bottleneck(channels, width, stride if number == 0 else 1))
+            channels = 4 * width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 1000))
+
+
+NETWORKS = {"resnet50": (resnet50, 224), "resnet18": (resnet18, 32)}
+"""How they are made, and the size of their images."""
+
+
+def measure(network: str, batch: int, pairs: int, block: int) -> tuple[int, Cost]:
+    make, size = NETWORKS[network]
+    torch.manual_seed(1)
+    model = make()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    images, labels = torch.randn(batch, 3, size, size), torch.randint(0, 10, (batch,))
+    state = hvd.elastic.TorchState(model, optimizer, step=0)
+    state.sync()
+    calls = []
+
+    def step(commits: bool) -> None:
+        optimizer.zero_grad()
+        F.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+        state.step += 1
+        begin = time.perf_counter()
+        (state.commit if commits else state.check_host_updates)()
+        if commits:
+            calls.append(time.perf_counter() - begin)
+
+    def steps(commits: bool) -> float:
+        state.wait()
+        step(commits)  # of the kind before, in part
+        begin = time.perf_counter()
+        for _ in range(block):
+            step(commits)
+        return (time.perf_counter() - begin) / block
+
+    for _ in range(3):
+        step(True)
+    calls.clear()
+    times: dict[bool, list[float]] = {False: [], True: []}
+    for number in range(pairs):
+        for commits in (False, True) if number % 2 == 0 else (True, False):
+            times[commits].append(steps(commits))
+    return 2 * sum(p.numel() for p in model.parameters()), cost(times[False], times[True], calls)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What a commit costs, as a share of a step.")
+    parser.add_argument("--network", choices=sorted(NETWORKS), default="resnet50", help="(default %(default)s)")
+    parser.add_argument("--batch", type=int, default=8, help="images per rank and step (default %(default)s)")
+    parser.add_argument("--pairs", type=int, default=15, help="blocks with and without commits (default %(default)s)")
+    parser.add_argument("--block", type=int, default=2, help="steps of each that count (default %(default)s)")
+    parser.add_argument("--json", help="file for the figures of rank 0, in seconds")
+    args = parser.parse_args()
+    hvd.init()
+    torch.set_num_threads(max(1, torch.get_num_threads() // hvd.local_size()))
+    numbers, found = measure(args.network, args.batch, args.pairs, args.block)
+    for rank, one in enumerate(hvd.allgather_object(found)):
+        if hvd.rank() == 0:
+            print(line(f"rank {rank}: {args.network}, batch {args.batch}", numbers, one), flush=True)
+    if args.json and hvd.rank() == 0:
+        with open(args.json, "w") as file:
+            json.dump({"network": args.network, "batch": args.batch, **asdict(found), "share": found.share}, file)
+    hvd.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,290 @@
+"""A worker of elastic.py: the same small training for all peers; it writes what it does into a file of its own."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+WAIT = 600  # s that a rank waits for the driver
+
+
+class Notes:
+    """A line for each thing that happens, with the time, in one write each."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = (folder / f"{os.uname().nodename}-{os.getpid()}.lines").open("ab", buffering=0)
+
+    def say(self, *words: Any) -> None:
+        self._file.write((" ".join(map(str, (time.monotonic(), *words))) + "\n").encode())
+
+
+# -- the model, which is the same everywhere -------------------------------------------------------------------------
+
+
+def model_of(width: int, extra: int = 0) -> Any:
+    """`extra`: bytes of a frozen parameter: part of the state, and of no step. (Buffers are copied in each.)"""
+    import torch
+
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(64, width), torch.nn.Tanh(), torch.nn.Linear(width, 10))
+    if extra:
+        model.extra = torch.nn.Parameter(torch.ones(extra // 4), requires_grad=False)
+    return model
+
+
+def optimizer_of(model: Any) -> Any:
+    import torch
+
+    return torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05, momentum=0.9)
+
+
+def loss_of(model: Any, step: int, rank: int) -> Any:
+    """Follows from step and rank, so that any run can be computed again."""
+    import torch
+
+    drawn = torch.Generator().manual_seed(1000 * step + rank)
+    data, labels = torch.randn(32, 64, generator=drawn), torch.randint(0, 10, (32,), generator=drawn)
+    return torch.nn.functional.cross_entropy(model(data), labels)
+
+
+def alone(sizes: list[int], width: int) -> Any:
+    """The model after steps of so many ranks each, computed by one process without faults."""
+    model = model_of(width)
+    optimizer = optimizer_of(model)
+    for step, size in enumerate(sizes):
+        optimizer.zero_grad()
+        for rank in range(size):
+            (loss_of(model, step, rank) / size).backward()
+        optimizer.step()
+    return model
+
+
+# -- the faces -------------------------------------------------------------------------------------------------------
+
+
+def horovod(options: argparse.Namespace, notes: Notes) -> None:
+    """Trains until it is asked to stop. At the end each rank compares its parameters with those of `alone`."""
+    import torch
+
+    import horovod.torch as hvd
+
+    torch.set_num_threads(1)
+    model = model_of(options.width, options.extra)
+    optimizer = optimizer_of(model)  # before init, for which the others do not wait: torch's first one takes a second
+    hvd.init()
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    state = hvd.elastic.TorchState(model, optimizer, step=0, sizes=[])
+
+    @hvd.elastic.run
+    def train(state: Any) -> None:
+        notes.say("begins", state.step, hvd.rank(), hvd.size())
+        while True:
+            state.check_host_updates()
+            if state.step % 20 == 0:
+                if not options.extra:
+                    state.commit()
+                if hvd.should_stop():
+                    return
+            optimizer.zero_grad()
+            loss_of(model, state.step, hvd.rank()).backward()
+            optimizer.step()
+            state.sizes.append(hvd.size())
+            state.step += 1
+            notes.say("step", state.step, hvd.size())
+            time.sleep(options.pause)
+
+    train(state)
+    if options.check:
+        expected = dict(alone(state.sizes, options.width).named_parameters())
+        apart = max((p - expected[name]).abs().max().item() for name, p in model.named_parameters())
+        same = all(torch.allclose(p, expected[name], rtol=1e-3, atol=1e-5) for name, p in model.named_parameters())
+        bits = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+        notes.say("ends", json.dumps([same, apart, bits[:16], len(state.sizes)], separators=(",", ":")))
+
+
+def bare(options: argparse.Namespace, notes: Notes) -> None:
+    """Without a framework, so that many fit on a machine. A step is an allgather of a number."""
+    from horovod.common import faces
+    from horovod.common.basics import HorovodBasics, failures
+    from horovod.common.elastic import ObjectState, run_fn
+    from horovod.common.objects import allgather_object, broadcast_object
+
+    hvd, face = HorovodBasics("benchmark"), faces.named("benchmark")
+
+    def train(state: Any) -> None:
+        notes.say("begins", state.step, hvd.rank(), hvd.size())
+        while True:
+            allgather_object(state.step, "step", face=face)
+            state.step += 1
+            state.commit()
+            notes.say("step", state.step, hvd.size())
+            time.sleep(options.pause)
+
+    def reset() -> None:
+        hvd.shutdown()
+        hvd.init()
+
+    def send(value: Any, root_rank: int = 0) -> Any:
+        return broadcast_object(value, root_rank, "broadcast", face=face)
+
+    def gather(value: Any, name: str) -> list[Any]:
+        return allgather_object(value, name, face=face)
+
+    hvd.init()
+    run_fn(train, reset, failures)(ObjectState(send, hvd.rank, gather, step=0))
+
+
+def idle(options: argparse.Namespace, notes: Notes) -> None:
+    """Blocks of steps, each when the driver says so: `go.0`, `go.1`, ...; a file `end` ends it."""
+    import torch
+
+    import horovod.torch as hvd
+
+    torch.set_num_threads(1)
+    model = model_of(options.width)
+    optimizer = optimizer_of(model)  # before init, for which the others do not wait: torch's first one takes a second
+    hvd.init()
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+
+    def blocks(check: Callable[[], None]) -> None:
+        notes.say("begins", 0, hvd.rank(), hvd.size())
+        number = 0
+        while wait_for(options.folder, number):
+            times = []
+            for step in range(options.block):
+                begin = time.perf_counter()
+                check()
+                optimizer.zero_grad()
+                loss_of(model, step, hvd.rank()).backward()
+                optimizer.step()
+                times.append(time.perf_counter() - begin)
+            notes.say("block", number, statistics.median(times[options.block // 5 :]))
+            number += 1
+
+    if options.face == "fixed":
+        blocks(lambda: None)
+    else:
+        state = hvd.elastic.TorchState(model, optimizer)
+        hvd.elastic.run(lambda state: blocks(state.check_host_updates))(state)
+
+
+def wait_for(folder: Path, number: int) -> bool:
+    """Sleeps until the driver asks for the block; False: it asks for no more."""
+    deadline = time.monotonic() + WAIT
+    while not (folder / f"go.{number}").exists():
+        if (folder / "end").exists():
+            return False
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"nobody has asked for block {number} for {WAIT} s")
+        time.sleep(0.01)
+    return True
+
+
+def torchrun(options: argparse.Namespace, notes: Notes) -> None:
+    """With DDP and a snapshot of rank 0 every 10 steps, as torch's own guide has it, here in memory."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    model = model_of(options.width)
+    optimizer = optimizer_of(model)
+    step, snapshot = 0, options.snapshot
+    if snapshot.exists():
+        kept = torch.load(snapshot)
+        model.load_state_dict(kept["model"])
+        optimizer.load_state_dict(kept["optimizer"])
+        step = kept["step"]
+    parallel = torch.nn.parallel.DistributedDataParallel(model)
+    notes.say("begins", step, dist.get_rank(), dist.get_world_size())
+    while True:
+        optimizer.zero_grad()
+        loss_of(parallel, step, dist.get_rank()).backward()
+        optimizer.step()
+        step += 1
+        notes.say("step", step, dist.get_world_size())
+        if step % 10 == 0 and dist.get_rank() == 0:
+            new = snapshot.with_suffix(f".{os.getpid()}")
+            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, new)
+            new.rename(snapshot)
+        time.sleep(options.pause)
+
+
+def torchft(options: argparse.Namespace, notes: Notes) -> None:
+    """Each process is a replica group. A step counts where the manager has committed it."""
+    import torch
+    import torch.distributed as dist
+    from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
+
+    torch.set_num_threads(1)
+    model = model_of(options.width)
+    inner = optimizer_of(model)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    def load(kept: dict[str, Any]) -> None:
+        model.load_state_dict(kept["model"])
+        inner.load_state_dict(kept["optimizer"])
+
+    manager = Manager(
+        pg=ProcessGroupGloo(timeout=timedelta(seconds=5)),
+        load_state_dict=load,
+        state_dict=lambda: {"model": model.state_dict(), "optimizer": inner.state_dict()},
+        min_replica_size=1,
+        timeout=timedelta(seconds=30),
+        rank=0,
+        world_size=1,
+        store_addr="127.0.0.1",
+        store_port=store.port,
+        lighthouse_addr=os.environ["TORCHFT_LIGHTHOUSE"],
+        replica_id=f"replica_{os.environ['REPLICA']}_",
+        hostname="127.0.0.1",
+    )
+    parallel, optimizer = DistributedDataParallel(manager, model), Optimizer(manager, inner)
+    size = 0
+    while True:
+        step = manager.current_step()
+        optimizer.zero_grad()
+        loss_of(parallel, step, int(os.environ["REPLICA"])).backward()
+        optimizer.step()
+        if manager.current_step() > step:
+            if manager.num_participants() != size:
+                size = manager.num_participants()
+                notes.say("begins", manager.current_step(), os.environ["REPLICA"], size)
+            notes.say("step", manager.current_step(), size)
+        time.sleep(options.pause)
+
+
+FACES = {
+    "horovod": horovod,
+    "bare": bare,
+    "fixed": idle,
+    "elastic": idle,
+    "torchrun": torchrun,
+    "torchft": torchft,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--face", choices=FACES, required=True)
+    parser.add_argument("--folder", type=Path, required=True, help="for what workers write down")
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--extra", type=int, default=0, help="bytes of state that no step changes")
+    parser.add_argument("--pause", type=float, default=0.005, help="s after each step")
+    parser.add_argument("--block", type=int, default=100, help="steps of a block")
+    parser.add_argument("--check", action="store_true", help="compute the run again at the end")
+    parser.add_argument("--snapshot", type=Path)
+    options = parser.parse_args()
+    FACES[options.face](options, Notes(options.folder))
+
+
+if __name__ == "__main__":
+    main()

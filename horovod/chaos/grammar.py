@@ -1,0 +1,181 @@
+"""What is written in HOROVOD_CHAOS and after --chaos.
+
+    plan      entry; entry; ...
+    entry     kill rank=2 step=50               raise, exit (code=3, else 1), preempt: alike
+              stop rank=1 step=80 for=3s
+              slow link=0-2 by=5ms              step= or after=, and for=, may be added
+              cut host=h2 step=90               for= may be added
+              seed=7 mtbf=30s                   random ones; kinds=kill,stop and until=10m may be added; hosts are cut
+                                                off, and links slow, only where kinds= names cut and slow
+
+Times are numbers with ms, s, m or h. ``after=12s`` may stand for ``step=``. Names come in any order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from horovod.chaos.events import Event, Kind
+from horovod.chaos.seeded import CHOICE, Seeded
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_TIME = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
+_HOST = re.compile(r"[\w.:%\[\]-]+")
+_SEED = "seed"
+_LARGEST = 10**12
+
+
+@dataclass(frozen=True)
+class _Form:
+    """Names that an entry must have and may have; of ``when`` one must be there unless it is all of ``may``."""
+
+    must: tuple[str, ...]
+    may: tuple[str, ...] = ()
+    when: bool = True
+
+
+_FORMS = {
+    Kind.KILL.value: _Form(("rank",)),
+    Kind.RAISE.value: _Form(("rank",)),
+    Kind.EXIT.value: _Form(("rank",), ("code",)),
+    Kind.PREEMPT.value: _Form(("rank",)),
+    Kind.STOP.value: _Form(("rank", "for")),
+    Kind.CUT.value: _Form(("host",), ("for",)),
+    Kind.SLOW.value: _Form(("link", "by"), ("step", "after", "for"), when=False),
+    _SEED: _Form(("seed", "mtbf"), ("kinds", "until"), when=False),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to happen. ``seeded``: random events, from which ``Seeded.events`` draws."""
+
+    events: tuple[Event, ...] = ()
+    seeded: tuple[Seeded, ...] = ()
+    text: str = field(default="", compare=False)
+
+    def __bool__(self) -> bool:
+        return bool(self.events or self.seeded)
+
+    def of_rank(self, rank: int) -> list[Event]:
+        """What a rank does to itself, at steps, in their order."""
+        own = [event for event in self.events if event.rank == rank and event.step is not None]
+        return sorted(own, key=lambda event: event.step or 0)
+
+    def by_time(self) -> Iterator[Event]:
+        """What happens after so many seconds, in this order; with a seed without an end it does not end."""
+        streams = [iter(sorted((e for e in self.events if e.after is not None), key=lambda e: e.after or 0.0))]
+        streams += [one.events() for one in self.seeded]
+        waiting = [(event.after or 0.0, number, event) for number, s in enumerate(streams) if (event := next(s, None))]
+        while waiting:
+            waiting.sort(key=lambda entry: entry[:2])
+            _, number, event = waiting.pop(0)
+            yield event
+            if (following := next(streams[number], None)) is not None:
+                waiting.append((following.after or 0.0, number, following))
+
+
+def plan(text: str) -> Plan:
+    """The plan that the text says; an empty one for an empty text. Raises ValueError naming the entry and what is
+    accepted."""
+    events, seeded = [], []
+    for entry in filter(None, (part.strip() for part in text.split(";"))):
+        made = _entry(entry)
+        if isinstance(made, Seeded):
+            seeded.append(made)
+        else:
+            events.append(made)
+    return Plan(tuple(events), tuple(seeded), text)
+
+
+def _entry(entry: str) -> Event | Seeded:
+    words = entry.split()
+    kind = _SEED if "=" in words[0] else words[0]
+    form = _FORMS.get(kind)
+    if form is None:
+        raise _wrong(entry, f"{words[0]!r} is none of {', '.join(kind for kind in _FORMS if kind != _SEED)} and seed=")
+    given: dict[str, str] = {}
+    for word in words if kind == _SEED else words[1:]:
+        name, equals, value = word.partition("=")
+        if not equals or not value:
+            raise _wrong(entry, f"{word!r} has not the form name=value")
+        if name in given:
+            raise _wrong(entry, f"{name} is given twice")
+        given[name] = value
+    accepted = [*form.must, *form.may, *(("step", "after") if form.when else ())]
+    for name in given:
+        if name not in accepted:
+            raise _wrong(entry, f"{name} is not one of {', '.join(accepted)}, which {kind} has")
+    for name in form.must:
+        if name not in given:
+            raise _wrong(entry, f"{name}= is missing")
+    if "step" in given and "after" in given:
+        raise _wrong(entry, "step and after are both given; accepted is one of them")
+    if form.when and not {"step", "after"} & given.keys():
+        raise _wrong(entry, "step= or after= is missing")
+    return _seeded(entry, given) if kind == _SEED else _event(entry, Kind(kind), given)
+
+
+def _event(entry: str, kind: Kind, given: dict[str, str]) -> Event:
+    host = given.get("host")
+    if host is not None and not _HOST.fullmatch(host):
+        raise _wrong(entry, f"host is {host!r}, accepted is the name of a host")
+    return Event(
+        kind,
+        rank=_number(entry, "rank", given),
+        host=host,
+        link=_link(entry, given["link"]) if "link" in given else None,
+        step=_number(entry, "step", given),
+        after=_time(entry, "after", given),
+        lasts=_time(entry, "for", given),
+        by=_time(entry, "by", given),
+        code=_number(entry, "code", given, 1, 255),  # 0 would be success
+    )
+
+
+def _seeded(entry: str, given: dict[str, str]) -> Seeded:
+    names: Sequence[str] = given["kinds"].split(",") if "kinds" in given else []
+    known = [kind.value for kind in CHOICE]
+    for name in names:
+        if name not in known:
+            raise _wrong(entry, f"kinds has {name!r}, accepted are {', '.join(known)}")
+    seed, mtbf = _number(entry, "seed", given), _time(entry, "mtbf", given)
+    assert seed is not None
+    assert mtbf is not None
+    return Seeded(seed, mtbf, tuple(Kind(name) for name in dict.fromkeys(names)), _time(entry, "until", given))
+
+
+def _number(entry: str, name: str, given: dict[str, str], least: int = 0, most: int = _LARGEST) -> int | None:
+    if name not in given:
+        return None
+    text = given[name]
+    if not (text.isascii() and text.isdigit()) or not least <= int(text) <= most:
+        raise _wrong(entry, f"{name} is {text!r}, accepted is an integer of {least} to {most}")
+    return int(text)
+
+
+def _time(entry: str, name: str, given: dict[str, str]) -> float | None:
+    if name not in given:
+        return None
+    if (seconds := parse_time(given[name])) <= 0:
+        raise _wrong(entry, f"{name} is {given[name]!r}, accepted is a time above 0, such as 5ms, 3s or 10m")
+    return seconds
+
+
+def parse_time(text: str) -> float:
+    """s; 0 for what is no time."""
+    match = _TIME.fullmatch(text)
+    return float(match[1]) * _UNITS[match[2]] if match else 0.0
+
+
+def _link(entry: str, text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+)-(\d+)", text, re.ASCII)
+    if match is None or match[1] == match[2]:
+        raise _wrong(entry, f"link is {text!r}, accepted are two ranks, such as 0-2")
+    return int(match[1]), int(match[2])
+
+
+def _wrong(entry: str, why: str) -> ValueError:
+    return ValueError(f"chaos: {entry!r}: {why}")

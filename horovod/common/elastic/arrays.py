@@ -1,0 +1,39 @@
+"""Arrays of one rank on all ranks, without a framework's operations and without a pickle."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from horovod.common import dtypes, ops
+from horovod.common.faces import Face
+
+Array = np.ndarray[Any, Any]
+
+_parked: list[Array] = []  # memory of interrupted operations, which still use it
+
+
+def arrays_of(root: int, arrays: Sequence[Array], name: str, face: Face) -> list[Array]:
+    """What ``root`` (a rank) gives, of shapes and dtypes that are the same on all ranks. ``name``: prefix of the
+    operations. They travel as bytes, so any dtype will do but that of Python's objects. Those of the root come back
+    as they are. Raises HorovodInternalError when a peer is lost."""
+    from horovod import _core
+
+    mine = face.require_job().rank == root
+    found = []
+    for number, array in enumerate(arrays):
+        made = np.ascontiguousarray(array).reshape(array.shape) if mine else np.empty(array.shape, array.dtype)
+        found.append(made)
+        if not made.nbytes:
+            continue
+        at, shape, called = made.ctypes.data, (made.nbytes,), f"{name}.{number}"
+        try:
+            face.run(
+                _core.KIND_BROADCAST, called, at, at, shape, dtypes.UINT8, ops.Sum, root, 1.0, 1.0, 0, None, "", 0
+            ).wait()
+        except Exception:
+            raise
+        except BaseException:  # Ctrl-C ends the wait, not the operation
+            _parked.append(made)
+            raise
+    return found

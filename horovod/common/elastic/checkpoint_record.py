@@ -1,0 +1,50 @@
+"""Which checkpoints of a directory are an elastic job's own, written down beside them.
+
+A rank knows by itself what it has saved. One that comes later, and is rank 0 once all others are gone, learns it here:
+else it would take its predecessors' files for another job's, and neither remove them in their time nor go back before
+them.
+"""
+
+import contextlib
+import hmac
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from horovod.common.contract.worker_env import WorkerEnv
+from horovod.common.elastic import checkpoint_files as files
+
+_NAME = ".horovod-job"
+_TAG_BYTES = 16
+
+
+def job_tag() -> str:
+    """The same on all workers of an elastic job, and on no worker of another; empty in other jobs, whose members stay
+    (and whose key may be one that the user gives to every job). Raises ValueError."""
+    env = WorkerEnv.from_environ()
+    if env.worker is None:
+        return ""
+    return hmac.digest(env.job_key(), b"whose checkpoints these are", "sha256")[:_TAG_BYTES].hex()
+
+
+def recorded(directory: Path, job: str) -> set[int]:
+    """The steps that workers of this job have noted; none where the note is another job's, or cannot be read."""
+    try:
+        told = json.loads((directory / _NAME).read_bytes())
+        return {int(step) for step in told["steps"]} if told["job"] == job else set()
+    except (OSError, ValueError, TypeError, KeyError):
+        return set()
+
+
+def record(directory: Path, job: str, steps: Iterable[int]) -> None:
+    """Notes that these are the job's. Raises OSError; the note of before is there then."""
+    path, file = files.begin(directory, "job")
+    try:
+        with file:
+            file.write(json.dumps({"job": job, "steps": sorted(steps)}).encode())
+        os.rename(path, directory / _NAME)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        raise

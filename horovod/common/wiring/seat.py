@@ -1,0 +1,138 @@
+"""This process's place in an elastic job: asked for in each ``init``. What is heard of it meanwhile: ``listening``.
+
+join:  come to the launcher --> place --> form the epoch with the others (``bootstrap``) --> an engine
+         ^                                      '-- it fails: one of them is gone --.
+         '----------------------------------------------------------------------'
+"""
+
+import hashlib
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from horovod._version import __version__
+from horovod.common.contract.membership import Facts, Place, decode_place, encode
+from horovod.common.contract.settings import Settings
+from horovod.common.contract.worker_env import WorkerEnv
+from horovod.common.elastic.updates import notification_manager, together
+from horovod.common.exceptions import NoPlaceError
+from horovod.common.given_sets import GivenSet
+from horovod.common.job import Job
+from horovod.common.store.client import StoreClient, StoreError, StoreRefused, StoreTimeout
+from horovod.common.wiring import bootstrap
+from horovod.common.wiring.link_errors import NotFormedError
+from horovod.common.wiring.listening import Listening, lost_workers
+
+if TYPE_CHECKING:
+    from horovod._core import Engine
+
+_GRACE = 60.0  # s for which the store may be silent beyond those for which the launcher waits for workers
+
+_last: Place | None = None  # of this process, whatever has become of that epoch
+_listening: Listening | None = None
+
+
+def join(
+    env: WorkerEnv, ended: tuple[str, int] | None, members: list[int] | None, sets: list[GivenSet], dynamic: bool
+) -> tuple[WorkerEnv, Job, "Engine"]:
+    """Waits for a place and forms that epoch, again and again until one is formed. ``ended``: why the last engine had
+    ended, if it had (``Engine.ended``). The rest: as for ``bootstrap.start``.
+
+    Returns the place's environment, of which this process's variables are told. Raises NoPlaceError (a
+    ValueError) naming host and local rank when the launcher has no place for this process any more, and ValueError when
+    it does not answer.
+    """
+    global _last
+    if members is not None:
+        raise ValueError(f"comm is {members}; accepted in an elastic job, whose ranks change, is None")
+    assert env.worker is not None
+    seconds = Settings.from_environ().number("HOROVOD_ELASTIC_TIMEOUT") + _GRACE
+    lost = [] if _last is None else lost_workers(ended, _last)
+    while True:
+        _last = given = _ask(env, seconds, lost)
+        lost = []
+        placed = env.with_place(given)
+        try:
+            job, engine = bootstrap.start(placed, None, sets, dynamic)
+            if given.size == 1:
+                _meet_alone(placed)
+        except (ValueError, StoreError) as error:
+            if not _is_over(error):
+                raise
+            continue
+        together.others_in_sync, together.members = given.in_sync, tuple(given.workers)
+        os.environ.update(_identity(placed))
+        _listen(env, given, engine)
+        return placed, replace(job, most=given.most), engine
+
+
+def _ask(env: WorkerEnv, seconds: float, lost: list[int]) -> Place:
+    assert env.worker is not None
+    try:
+        with _client(env) as store:
+            epoch, facts = (_last.epoch, b"") if _last is not None else (0, encode(_facts()))
+            stand = together.in_sync, together.holds
+            return decode_place(store.come(env.worker, epoch, lost, facts, seconds, *stand))
+    except StoreRefused as error:
+        raise _no_place(env.hostname, _last, str(error)) from None
+    except StoreTimeout as error:
+        raise ValueError(f"init: {error}") from None
+
+
+def _no_place(host: str, last: Place | None, why: str) -> NoPlaceError:
+    if last is None:
+        error = NoPlaceError(f"init: this process (host {host}) is not let into the job: {why}")
+        error.line = f"horovod: a new worker on host {host} is not let into the job: {why}"
+    else:
+        local = last.local_rank
+        error = NoPlaceError(
+            f"init: this process (host {host}, local rank {local}) has no place in the job any more: {why}"
+        )
+        error.line = f"horovod: rank {last.rank} on host {host} leaves the job: {why}"
+    return error
+
+
+def _facts() -> Facts:
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    program = getattr(sys.modules.get("__main__"), "__file__", None)
+    try:
+        code = "" if program is None else hashlib.sha256(Path(program).read_bytes()).hexdigest()
+    except OSError:
+        code = ""
+    return Facts(__version__, python, "" if program is None else os.path.basename(program), code)
+
+
+def _client(env: WorkerEnv) -> StoreClient:
+    assert env.rendezvous_addr is not None
+    assert env.rendezvous_port is not None
+    return StoreClient(env.job_key(), env.rendezvous_addr, env.rendezvous_port)
+
+
+def _is_over(error: Exception) -> bool:
+    """Has the epoch failed because of others, as far as can be told? The launcher gives up if that repeats itself."""
+    return isinstance(error, (StoreError, NotFormedError))
+
+
+def _meet_alone(env: WorkerEnv) -> None:
+    """The launcher hears when an epoch is formed by the exchanges of its ranks."""
+    with _client(env) as store:
+        number, _ = store.exchange(f"init e{env.epoch}", 0, 1, b"")
+        store.exchange(f"formed {number}", 0, 1, b"")
+
+
+def _identity(env: WorkerEnv) -> Mapping[str, str]:
+    names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
+    return {f"HOROVOD_{name}": env.to_environ()[f"HOROVOD_{name}"] for name in names}
+
+
+def _listen(env: WorkerEnv, place: Place, engine: "Engine") -> None:
+    """From now on the launcher's news are heard, and it hears of the engine's end."""
+    global _listening
+    assert env.worker is not None
+    if _listening is None:
+        _listening = Listening(env.worker, lambda: _client(env), notification_manager.handle_hosts_updated)
+    notification_manager.begin_epoch(place.epoch)
+    _listening.begin(place, engine)

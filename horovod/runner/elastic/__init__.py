@@ -1,0 +1,1 @@
+"""Jobs whose workers come and go: who is in the job (pure), and which hosts there are."""

@@ -1,0 +1,55 @@
+"""What a discovery script prints. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from horovod.runner.base.errors import LaunchError
+
+MOST = 65536  # slots of a host: as many ranks as a job may have
+FORM = "'name' or 'name:slots' with slots at least 1; an IPv6 address as [address] or [address]:slots; one host a line"
+_LINE = re.compile(r"(?:([\w.-]+)|\[([0-9A-Fa-f:.]+(?:%\w+)?)\])(?::([0-9]+))?", re.ASCII)
+_SHOWN = 80  # characters of a line that is not understood
+
+
+def parse(output: str, slots: int | None, script: str) -> dict[str, int]:
+    """Slots by host, in the order in which they were printed. `slots`: of hosts that do not tell theirs
+    (--slots-per-host). Blank lines count for nothing.
+
+    Raises LaunchError, a ValueError, naming `script`, the line and what is accepted.
+    """
+    found: dict[str, int] = {}
+    lines: dict[str, int] = {}
+    for number, line in enumerate(output.splitlines(), 1):
+        text = line.strip()
+        if not text:
+            continue
+        where = f"{script} printed in line {number} {_shown(text)}"
+        match = _LINE.fullmatch(text)
+        if match is None:
+            raise LaunchError(f"{where}; accepted is {FORM}")
+        name, given = match[1] or match[2], match[3]
+        if given is None and slots is None:
+            raise LaunchError(f"{where}, which tells no slots; print '{text}:N', or give --slots-per-host N")
+        count = slots if given is None else _number(given)
+        assert count is not None
+        if count < 1:
+            raise LaunchError(f"{where}; accepted are slots of at least 1: a host that has none is left out")
+        if count > MOST:
+            many = f" (--slots-per-host {slots})" if given is None else ""
+            raise LaunchError(f"{where}{many}; accepted are at most {MOST} slots")
+        if name in found:
+            raise LaunchError(
+                f"{where}, but line {lines[name]} names host {name!r} already; accepted is each host once"
+            )
+        found[name], lines[name] = count, number
+    return found
+
+
+def _number(digits: str) -> int:
+    """Of so many digits as a number within the bounds can have, or one more."""
+    return int((digits.lstrip("0") or "0")[: len(str(MOST)) + 1])
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "...")

@@ -1,0 +1,51 @@
+"""What the user allows an elastic job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Limits:
+    """`start`: workers before the first epoch (-np); `least`, `most`: of every epoch; `resets`: how often members may
+    change; `timeout`: s without an epoch that runs; `patience`: s for a member to come back from one that is over,
+    half of that if not given.
+    """
+
+    start: int
+    least: int
+    most: int | None = None
+    resets: int | None = None
+    timeout: float = 600.0
+    patience: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.least <= self.start or (self.most is not None and self.most < self.start):
+            most = "any number" if self.most is None else self.most
+            raise ValueError(
+                f"--min-np is {self.least}, -np {self.start} and --max-np {most}; accepted is 1 <= min <= np <= max"
+            )
+        if self.resets is not None and self.resets < 0:
+            raise ValueError(f"--reset-limit is {self.resets}, accepted is 0 or more")
+        if self.timeout <= 0:
+            raise ValueError(f"--elastic-timeout is {self.timeout:g}, accepted is a number of seconds above 0")
+
+    @property
+    def seconds_to_come_back(self) -> float:
+        return self.timeout / 2 if self.patience is None else self.patience
+
+    def has_room(self, size: int) -> bool:
+        """May an epoch have more members than this?"""
+        return self.most is None or size < self.most
+
+
+@dataclass
+class Resets:
+    """How often the members of a job have changed. `most`: how often they may, None: as often as they like."""
+
+    most: int | None
+    done: int = 0
+
+    @property
+    def used_up(self) -> bool:
+        return self.most is not None and self.done >= self.most

@@ -1,0 +1,400 @@
+"""Who is in an elastic job, decided: what happens goes in, what is to be done comes out. Pure: every method gets the
+time (monotonic, s) and returns actions; nothing here waits, and a worker is a number. States: `phases`. The rules:
+
+1. An epoch is formed only when nobody works in an earlier one: each of its members has come back or said that it ends,
+   or its process is gone. Who does not come back in time, or is lost to others and shows no sign of life, is killed.
+2. Who survives is a member of the next epoch, as long as its host has a slot for it and the job does not end.
+3. Who is new is started while the others go on, and they are told of it when it waits to be let in.
+4. Without an epoch that runs there is always a time at which something is decided, so nothing waits for ever.
+5. A host on which a worker fails gets no new ones (`cooldown`); what survives there stays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+
+from horovod.common.contract.host_updates import HostUpdateResult
+from horovod.runner.elastic import placement, words
+from horovod.runner.elastic.actions import Action, Break, Dismiss, End, Form, Kill, Notify, Say, Spawn
+from horovod.runner.elastic.cooldown import Blacklist
+from horovod.runner.elastic.limits import Limits, Resets
+from horovod.runner.elastic.phases import ACCUSED, CERTAIN, LEAVING, TOGETHER, Phase
+from horovod.runner.elastic.workers import Life, Worker, Workers
+
+
+class Membership:
+    """`epoch`: number of the last epoch that was formed, 0 before the first; `workers`: who there is."""
+
+    def __init__(self, limits: Limits, blacklist: Blacklist, now: float) -> None:
+        self.phase = Phase.STARTING
+        self.epoch = 0
+        self.workers = Workers()
+        self.limits = limits
+        self._blacklist = blacklist
+        self._patience = limits.seconds_to_come_back
+        self._slots: dict[str, int] = {}
+        self._told_none, self._told_slots = False, -1  # that no hosts are found; of how many slots, too few
+        self._resets = Resets(limits.resets)
+        self._ran = False  # has any epoch run?
+        self._begun = False  # is there a state of the training, as far as is known?
+        self._fresh = True  # nobody had it when the last epoch was formed
+        self._success = False
+        self._idle_since: float | None = now  # no epoch has run since then
+        self._ready_since: float | None = None  # somebody new waits since then to be let in
+        self._notified = HostUpdateResult.no_update
+        self._told_waiting = False
+        self._last_members: set[int] = set()  # of the last epoch that ran
+        self._out: list[Action] = []
+
+    # What is asked
+
+    def next_time(self, now: float) -> float | None:
+        """When `tick` has something to decide; None: nothing depends on the clock."""
+        if self.phase is Phase.ENDED:
+            return None
+        times = [self.workers.next_deadline()]
+        if self.phase is not Phase.FINISHING:
+            times.append(self._blacklist.next_return(now))
+            times.append(None if self._idle_since is None else self._idle_since + self.limits.timeout)
+            if self._ready_since is not None and now < self._ready_since + TOGETHER:
+                times.append(self._ready_since + TOGETHER)
+        return min((at for at in times if at is not None), default=None)
+
+    @property
+    def members(self) -> list[Worker]:
+        """Of the last epoch, those that live, by rank."""
+        return self.workers.members(self.epoch)
+
+    # What happens
+
+    def discovered(self, slots: Mapping[str, int], now: float) -> list[Action]:
+        """These hosts can be used now, in this order, each for so many workers. None at all is no answer: it takes no
+        host away."""
+        if not slots:
+            if not self._told_none:
+                self._say("no host is found" + ("; what runs goes on" if self.workers.any_started else ""))
+            self._told_none = True
+            return self._decide(now)
+        self._told_none = False
+        self._slots = dict(slots)
+        self.workers.fit(slots)
+        return self._decide(now)
+
+    def ready(self, number: int, now: float) -> list[Action]:
+        """A new worker has called hvd.init(), and waits."""
+        worker = self.workers.find(number)
+        if worker is not None and worker.life is Life.STARTING:
+            worker.life = Life.WAITING
+            worker.came()
+        return self._decide(now)
+
+    def refused(self, number: int, why: str, now: float) -> list[Action]:
+        """A new worker has called hvd.init(), and does not fit to the job (`newcomers`), as none of its host will."""
+        worker = self.workers.find(number)
+        if worker is not None and worker.life is Life.STARTING:
+            worker.life = Life.WAITING
+            self._failed(worker, now, f"refused: {why}")
+            self._dismiss(worker, why, now)
+        return self._decide(now)
+
+    def formed(self, number: int, epoch: int, now: float) -> list[Action]:
+        """A member of the epoch has met all others, and trains."""
+        worker = self._member(number, epoch)
+        if worker is not None and self.phase is Phase.FORMING:
+            worker.formed = True
+            if all(member.formed for member in self.workers if member.epoch == self.epoch):
+                self._run()
+        return self._decide(now)
+
+    def back(
+        self, number: int, epoch: int, now: float, lost: Collection[int] = (), holds: bool | None = None
+    ) -> list[Action]:
+        """A member of the epoch has left it and waits for the next one: it could not be formed, ranks of it were lost
+        (`lost`: the numbers of their workers, where it knows them), or members are to join or leave. `holds`: it has
+        the state of the training, which others may not have got yet; None: it does not say."""
+        worker = self._member(number, epoch)
+        if worker is not None:
+            worker.life = Life.WAITING
+            if holds is not None:  # where all were new, and one still is, none has trained with it
+                worker.holds, self._begun = holds, holds or (self._begun and not self._fresh)
+            worker.came()
+            self._break(f"{worker} has left it", now)
+            self._accuse(lost, now)
+        return self._decide(now)
+
+    def heard(self, number: int, epoch: int, now: float, lost: Collection[int] = ()) -> list[Action]:
+        """A member has noticed that the epoch is over; it may still be busy with what it computes. So it lives."""
+        worker = self._member(number, epoch)
+        if worker is not None:
+            worker.heard = True
+            worker.came()
+            self._break(f"{worker} has noticed its end", now)
+            worker.expect(now + self._patience, words.does_not_come(self._patience))
+            self._accuse(lost, now)
+        return self._decide(now)
+
+    def ending(self, number: int, now: float) -> list[Action]:
+        """A member ends by an exception of its own, as it has said. It will not be back, which the others need not wait
+        for; its process may take a while."""
+        worker = self._member(number, self.epoch)
+        if worker is not None:
+            worker.life = Life.ENDING
+            worker.deadline, worker.why = now + self._patience, "it had said that it ends, and did not"
+            self._break(f"{worker} ends", now, (number,))
+        return self._decide(now)
+
+    def accused(self, numbers: Collection[int], now: float, why: str) -> list[Action]:
+        """Whoever watches processes says so of workers that no other rank can have noticed yet: one has been stopped
+        for too long, say. They have had their time, and are killed."""
+        for number in numbers:
+            if (worker := self.workers.find(number)) is not None:
+                if self._member(number, self.epoch) is not None:
+                    self._break(f"{worker}: {why}", now, tuple(numbers))
+                worker.expect(now, why)
+        return self._decide(now)
+
+    def exited(
+        self, number: int, success: bool, now: float, victim: bool = False, how: str = "it ended"
+    ) -> list[Action]:
+        """A process has ended. `victim`: only because others have failed, by its own report; `how`: in words."""
+        worker = self.workers.find(number)
+        if worker is not None:
+            if success and not worker.dismissed and (worker.survivor or not self._begun):
+                self._success = True
+                self.phase = Phase.FINISHING
+            elif not (worker.leaves or victim):
+                self._failed(worker, now, f"killed, since {worker.why}" if worker.life is Life.KILLED else how)
+            self._gone(worker, now)
+        return self._decide(now)
+
+    def host_lost(self, host: str, now: float) -> list[Action]:
+        """Its agent, and with it all that runs there, cannot be reached any more."""
+        lost = [worker for worker in self.workers if worker.host == host]
+        if staying := [worker for worker in lost if not worker.leaves]:
+            self._failed(staying[0], now, "its host is lost", lost)
+        if working := tuple(worker.number for worker in lost if worker.life is Life.WORKING):
+            self._break(f"host {host} is lost", now, working)
+        for worker in lost:
+            self._gone(worker, now)
+        return self._decide(now)
+
+    def tick(self, now: float) -> list[Action]:
+        """The clock."""
+        return self._decide(now)
+
+    def postpone(self, seconds: float) -> None:
+        """All deadlines, because the launcher itself has stood still for so long."""
+        self.workers.postpone(seconds)
+        self._idle_since = None if self._idle_since is None else self._idle_since + seconds
+        self._ready_since = None if self._ready_since is None else self._ready_since + seconds
+
+    # What follows
+
+    def _member(self, number: int, epoch: int) -> Worker | None:
+        """The worker, if it is one that works in this epoch and the epoch is the last one."""
+        worker = self.workers.find(number)
+        works = worker is not None and worker.life is Life.WORKING and worker.epoch == epoch == self.epoch
+        return worker if works else None
+
+    def _run(self) -> None:
+        self.phase = Phase.RUNNING
+        self._ran = self._begun = True
+        self._idle_since, self._told_waiting = None, False
+        new = [member for member in self.members if not member.survivor]
+        if self._last_members and new:
+            self._say(f"{words.ranks(len(self.members))} now; new: {', '.join(map(str, new))}")
+        self._last_members = {member.number for member in self.members}
+        for member in self.members:
+            member.survivor = member.holds = True
+
+    def _break(self, why: str, now: float, lost: tuple[int, ...] = ()) -> None:
+        """The epoch is over, whether it has begun or not. `lost`: whose processes are gone, or about to be."""
+        if self.phase not in (Phase.FORMING, Phase.RUNNING):
+            return
+        self._out.append(Break(self.epoch, why, lost))
+        self.phase = Phase.GATHERING
+        self._idle_since = now if self._idle_since is None else self._idle_since
+        for member in self.workers.of(Life.WORKING):
+            member.expect(now + self._patience, words.does_not_come(self._patience))
+
+    def _accuse(self, lost: Collection[int], now: float) -> None:
+        for number in lost:
+            if (worker := self._member(number, self.epoch)) is not None and not worker.heard:
+                worker.expect(now + ACCUSED, "other ranks have lost it, and it shows no sign of life")
+
+    def _failed(self, worker: Worker, now: float, how: str, gone: Sequence[Worker] = ()) -> None:
+        """`gone`: with all these, if there are others."""
+        if self.phase is Phase.FINISHING:
+            return
+        barred = self._blacklist.bars(worker.host, now)
+        away = self._blacklist.failed(worker.host, now)
+        self._say(f"{worker} failed: {how}{words.goes_on(self.workers, [worker, *gone], self.limits.least)}")
+        if not barred:
+            self._say(f"host {worker.host} gets no new workers{'' if away == math.inf else f' for {away:.0f} s'}")
+
+    def _gone(self, worker: Worker, now: float) -> None:
+        belongs = worker.life is Life.WORKING and worker.epoch == self.epoch
+        self.workers.remove(worker)
+        if belongs:
+            self._break(f"{worker} is gone", now, (worker.number,))
+
+    def _say(self, text: str) -> None:
+        self._out.append(Say(text))
+
+    def _end(self, success: bool, text: str = "") -> None:
+        self.phase = Phase.ENDED
+        self._out.append(End(success, text))
+
+    # What is decided, after everything that has happened
+
+    def _decide(self, now: float) -> list[Action]:
+        if self.phase is not Phase.ENDED:
+            self._enforce_deadlines(now)
+            if self.phase is Phase.FINISHING:
+                self._finish(now)
+            else:
+                self._spawn(now)
+                self._expect_starts(now)
+                self._go_on(now)
+        out, self._out = self._out, []
+        return out
+
+    def _enforce_deadlines(self, now: float) -> None:
+        for worker in self.workers:
+            if worker.deadline is None or now < worker.deadline:
+                continue
+            if worker.life is Life.KILLED:
+                self._failed(worker, now, "it does not end after SIGKILL, and is given up")
+                self._gone(worker, now)
+            else:
+                self._kill(worker, now, worker.why)
+
+    def _kill(self, worker: Worker, now: float, why: str) -> None:
+        self._out.append(Kill(worker.number, why))
+        if worker.life is Life.WORKING:
+            self._break(f"{worker} is killed", now, (worker.number,))
+        worker.life = Life.KILLED
+        worker.deadline, worker.why = now + CERTAIN, why
+
+    def _spawn(self, now: float) -> None:
+        usable = {host: n for host, n in self._slots.items() if not self._blacklist.bars(host, now)}
+        slots = sum(usable.values()) + self.workers.outside(usable)
+        if not self._ran and slots < self.limits.start:
+            if slots != self._told_slots and (usable or not self.workers.any_started):
+                self._say(words.too_few_slots(slots, self.limits.start, len(usable)))
+            self._told_slots = slots
+            return
+        if self._resets.used_up and self.workers.survivors >= self.limits.least:
+            return  # who is new could only end the job
+        room = None if self.limits.most is None else max(0, self.limits.most - self.workers.staying)
+        for host in placement.free_slots(usable, self.workers.taken())[:room]:
+            self._out.append(Spawn(self.workers.add(host, self.epoch == 0).number, host))
+
+    def _expect_starts(self, now: float) -> None:
+        """Before anybody trains all are waited for together; from then on each has as much time."""
+        for worker in (w for w in self.workers.of(Life.STARTING) if self._ran and w.deadline is None):
+            worker.expect(now + self.limits.timeout, words.does_not_start(self.limits.timeout))
+
+    def _go_on(self, now: float) -> None:
+        self._let_go(now)
+        waiting = [worker for worker in self.workers.of(Life.WAITING) if not worker.leaves]
+        together = self._together(waiting, now)
+        if not (self.workers.hold_state if self._begun else self.workers or not self.workers.any_started):
+            self._end(False, "no worker is left" + (" that holds the state of the training" if self._begun else ""))
+        elif self.phase is Phase.RUNNING:
+            self._notify(bool(waiting) and together)
+        elif self.phase is not Phase.FORMING and self._may_form(waiting, together):
+            self._form(waiting)
+        elif self._is_hopeless(len(waiting), now):
+            self._end(False, words.hopeless(list(self._slots), len(waiting), self._needed))
+        elif self._idle_since is not None and now >= self._idle_since + self.limits.timeout:
+            self._end(False, words.too_long(self.workers, len(waiting), self._needed, self.limits.timeout))
+        elif self.phase is Phase.GATHERING and not (self._told_waiting or self.workers.of(Life.WORKING, Life.KILLED)):
+            self._say(words.waiting(len(waiting), self.limits.least))
+            self._told_waiting = True
+
+    def _let_go(self, now: float) -> None:
+        """Those that have no place and do not train; who trains is told at its next commit (`_notify`)."""
+        for worker in self.workers.of(Life.WAITING, Life.STARTING):
+            if not worker.leaves or worker.dismissed:
+                continue
+            if worker.life is Life.STARTING:
+                self._kill(worker, now, "its host has no slot for it any more")
+            else:
+                self._dismiss(worker, "its host has no slot for it any more", now)
+
+    def _dismiss(self, worker: Worker, why: str, now: float) -> None:
+        self._out.append(Dismiss(worker.number, why))
+        worker.leaves = worker.dismissed = True
+        worker.expect(now + LEAVING, "it was told that it has no place any more, and does not end")
+
+    def _together(self, waiting: list[Worker], now: float) -> bool:
+        """Need who is new not wait for others that are about to be ready as well?"""
+        if not any(not worker.survivor for worker in waiting):
+            self._ready_since = None
+        elif self._ready_since is None:
+            self._ready_since = now
+        if not self.workers.of(Life.STARTING):
+            return True
+        return self._ready_since is not None and now >= self._ready_since + TOGETHER
+
+    def _notify(self, somebody_waits: bool) -> None:
+        update = HostUpdateResult.no_update
+        working = self.workers.of(Life.WORKING)
+        staying = [worker for worker in working if not worker.leaves]
+        if somebody_waits and self.limits.has_room(len(staying)) and not self._resets.used_up:
+            update |= HostUpdateResult.added
+        if len(staying) < len(working):
+            update |= HostUpdateResult.removed
+        if update & ~self._notified:
+            self._notified |= update
+            self._out.append(Notify(self.epoch, update))
+
+    @property
+    def _needed(self) -> int:
+        return self.limits.least if self._ran else self.limits.start
+
+    def _is_hopeless(self, waiting: int, now: float) -> bool:
+        """Are too few there, nobody on the way, and no host that will ever get new ones?"""
+        on_the_way = self.workers.of(Life.STARTING, Life.WORKING, Life.ENDING, Life.KILLED)
+        return waiting < self._needed and not on_the_way and self._blacklist.bars_for_ever(self._slots, now)
+
+    def _may_form(self, waiting: list[Worker], together: bool) -> bool:
+        if self.workers.of(Life.WORKING, Life.KILLED):
+            return False
+        if not self._ran:
+            return len(waiting) >= self.limits.start and together
+        return len(waiting) >= self.limits.least and (not self._begun or any(worker.holds for worker in waiting))
+
+    def _form(self, waiting: list[Worker]) -> None:
+        if self._ran and self._resets.used_up and self._last_members <= {worker.number for worker in waiting}:
+            waiting = [worker for worker in waiting if worker.number in self._last_members]  # nothing has to change
+        candidates = [placement.Candidate(w.number, w.host, w.rank if w.holds else None) for w in waiting]
+        ordered = placement.choose(candidates, self.limits.most, list(self._slots))
+        places = placement.places(ordered)
+        if self._ran and places.keys() != self._last_members:
+            if self._resets.used_up:
+                return self._end(False, words.too_many_changes(self._resets.done))
+            self._resets.done += 1
+        self.epoch += 1
+        self._fresh = not any(worker.holds for worker in waiting)
+        for worker in self.workers:
+            worker.first = False
+            if worker.number in places:
+                worker.life, worker.epoch, worker.rank = Life.WORKING, self.epoch, places[worker.number].rank
+                worker.formed = worker.heard = False
+        self.phase = Phase.FORMING
+        self._notified = HostUpdateResult.no_update
+        self._out.append(Form(self.epoch, places))
+
+    def _finish(self, now: float) -> None:
+        """One has ended with success: who still works may end, who waits has nothing to wait for. Who has not called
+        hvd.init() where nobody has trained may never do so: a program without Horovod."""
+        for worker in self.workers:
+            if worker.life is Life.STARTING and self._ran:
+                self._kill(worker, now, "the job is over")
+            elif worker.life is Life.WAITING and not worker.dismissed:
+                self._dismiss(worker, "the job is over: another worker has ended with success", now)
+        if not self.workers:
+            self._end(self._success)

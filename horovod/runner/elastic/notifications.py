@@ -1,0 +1,114 @@
+"""News of hosts for a worker from a program that is a launcher itself: a connection for each of them, on which both
+ends prove that they hold the key. Workers of `horovodrun` hear through the job's store, and open no port for it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import socket
+import struct
+import threading
+from collections.abc import Mapping, Sequence
+
+from horovod.common.contract.host_updates import HostUpdateResult
+from horovod.common.elastic.updates import WorkerNotificationManager
+from horovod.common.network.interfaces import scan
+from horovod.common.security.auth import AuthError, Place, accept, connect, derive_key
+
+_PURPOSE = 100  # of such a connection
+_NEWS = struct.Struct("<dB")  # timestamp, result
+_MAC = 32
+_SECONDS = 10.0  # for all that one connection may take
+_DONE = b"k"
+
+Addresses = Mapping[str, Sequence[tuple[str, int]]]
+"""By interface: (address, port)."""
+
+
+class WorkerNotificationService:
+    """Hears news on a port of this host, and passes them to `manager`, until `shutdown`. `key`: 32 bytes, or any
+    number; `nic`: the interface to listen on, None: loopback. Raises ValueError naming an interface that is not there.
+    """
+
+    def __init__(self, key: bytes, nic: str | None, manager: WorkerNotificationManager) -> None:
+        self._key = derive_key(bytes(key), "notifications")
+        self._manager = manager
+        self._nic = nic if nic is not None else "lo"
+        found = {each.name: [address.text for address in each.addresses] for each in scan()}
+        if not found.get(self._nic):
+            raise ValueError(f"nic is {nic!r}, accepted is one of {', '.join(sorted(found))}")
+        self._socket = socket.create_server((found[self._nic][0], 0))
+        self._thread = threading.Thread(target=self._serve, name="horovod-notifications", daemon=True)
+        self._thread.start()
+
+    def addresses(self) -> dict[str, list[tuple[str, int]]]:
+        """What a client is given."""
+        host, port = self._socket.getsockname()[:2]
+        return {self._nic: [(host, port)]}
+
+    def shutdown(self) -> None:
+        """Hears no more. May be called again."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        self._socket.close()
+        self._thread.join(_SECONDS)
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                peer, _ = self._socket.accept()
+            except OSError:
+                return
+            with peer:
+                try:
+                    self._hear(peer)
+                except (AuthError, OSError, ValueError):  # strangers
+                    continue
+
+    def _hear(self, peer: socket.socket) -> None:
+        if accept(peer, self._key, 0, 0, _SECONDS).purpose != _PURPOSE:
+            return
+        peer.settimeout(_SECONDS)
+        told = b""
+        while len(told) < _NEWS.size + _MAC:
+            data = peer.recv(_NEWS.size + _MAC - len(told))
+            if not data:
+                return
+            told += data
+        news, mac = told[: _NEWS.size], told[_NEWS.size :]
+        if not hmac.compare_digest(mac, hmac.digest(self._key, news, "sha256")):
+            return
+        timestamp, result = _NEWS.unpack(news)
+        self._manager.handle_hosts_updated(timestamp, HostUpdateResult(result))
+        peer.sendall(_DONE)
+
+
+class WorkerNotificationClient:
+    """Of a service: `addresses` are its, `key` is its; `verbose` and `match_intf` are accepted for old programs."""
+
+    def __init__(self, addresses: Addresses, key: bytes, verbose: int, match_intf: bool = False) -> None:
+        del verbose, match_intf
+        self._places = [place for places in addresses.values() for place in places]
+        self._key = derive_key(bytes(key), "notifications")
+        if not self._places:
+            raise ValueError(f"addresses is {dict(addresses)!r}, accepted is at least one address")
+
+    def notify_hosts_updated(self, timestamp: float, update_res: HostUpdateResult) -> None:
+        """Returns when the worker knows. Raises ConnectionError naming the addresses when none answers."""
+        why = ""
+        for host, port in self._places:
+            try:
+                with socket.create_connection((host, port), _SECONDS) as peer:
+                    connect(peer, self._key, Place(_PURPOSE, 0, 1, 0), _SECONDS)
+                    news = _NEWS.pack(timestamp, int(update_res))
+                    peer.settimeout(_SECONDS)
+                    peer.sendall(news + hmac.digest(self._key, news, "sha256"))
+                    if peer.recv(1) == _DONE:
+                        return
+                    why = "it hung up"
+            except (AuthError, OSError) as error:
+                why = str(error)
+        tried = ", ".join(f"{host}:{port}" for host, port in self._places)
+        raise ConnectionError(f"no worker could be told of changed hosts at {tried}: {why}")

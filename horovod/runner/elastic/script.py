@@ -1,0 +1,170 @@
+"""A discovery script that runs: started, read, and ended after its deadline. No call waits but `finish`."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+
+from horovod.runner.base.errors import LaunchError
+from horovod.runner.base.exit_status import describe_status
+from horovod.runner.elastic.host_lines import parse
+
+SECONDS = 10.0
+LIMIT = 1 << 20  # bytes of output
+_PIECE = 1 << 16
+_PIECES = 16  # read at a time, should it write faster than we read
+_LAST_WORDS = 1 << 14  # bytes of stderr that are kept
+_KILLED = 1.0  # s for a process that has been killed: what the kernel cannot end is left
+_SHOWN_LINES = 5  # of stderr
+
+
+class ScriptRun:
+    """One run. Use `events`, `serve` and `next_time` in a loop until `done`, or `finish`; then `result`. `close` when
+    it is not wanted any more."""
+
+    def __init__(self, script: str, slots: int | None, seconds: float = SECONDS, command: Sequence[str] = ()) -> None:
+        """Starts it. `slots`: of hosts that do not tell theirs. `command`: a program of ours that is run, `script` is
+        its name then. Raises LaunchError saying what is wrong with the
+        file."""
+        self._script = script
+        self._slots = slots
+        self._seconds = seconds
+        path = os.path.abspath(os.path.expanduser(script))
+        try:
+            self._process = subprocess.Popen(
+                [*command] or [path],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                bufsize=0,
+            )
+        except OSError as error:
+            raise LaunchError(self._cannot_start(path, error)) from None
+        self._deadline = time.monotonic() + seconds
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        self._streams = {self._process.stdout.fileno(): bytearray(), self._process.stderr.fileno(): bytearray()}
+        self._out, self._errors = self._streams.values()
+        self._open = dict.fromkeys(self._streams, True)
+        for fd in self._streams:
+            os.set_blocking(fd, False)
+        self._pidfd = os.pidfd_open(self._process.pid)
+        self._trouble = ""
+        self.done = False
+
+    def _cannot_start(self, path: str, error: OSError) -> str:
+        what = f"--host-discovery-script is {self._script!r}, "
+        if os.path.isdir(path):
+            return f"{what}a directory; accepted is an executable file"
+        if error.errno == errno.ENOENT:
+            # Of a script whose interpreter is not there the kernel says the same.
+            missing = (
+                "whose interpreter (in its first line) is not there" if os.path.exists(path) else "not a file here"
+            )
+            return f"{what}{missing}; accepted is an executable file"
+        if error.errno == errno.EACCES:
+            return f"{what}which may not be executed; `chmod +x {self._script}` allows it"
+        if error.errno == errno.ENOEXEC:
+            return f"{what}which is no program; the first line of a script names its interpreter, as in #!/bin/sh"
+        return f"{what}which cannot be started: {error.strerror}"
+
+    # Parts of a loop
+
+    def events(self) -> dict[int, int]:
+        """Descriptors and what to poll them for."""
+        if self.done:
+            return {}
+        wanted = {fd: select.POLLIN for fd, is_open in self._open.items() if is_open}
+        return {**wanted, self._pidfd: select.POLLIN}
+
+    def next_time(self) -> float | None:
+        """When `serve` is to be called even if nothing happens (monotonic)."""
+        return None if self.done else self._deadline
+
+    def serve(self) -> None:
+        """Take what has come."""
+        if self.done:
+            return
+        ended = self._process.poll() is not None  # asked first: what it has written is there then
+        for fd, data in self._streams.items():
+            self._read(fd, data)
+        if len(self._out) > LIMIT:
+            self._trouble = f"{self._script} printed more than {LIMIT} bytes; accepted is {LIMIT} at most"
+            self._stop()
+        elif ended:
+            self._stop()
+        elif time.monotonic() >= self._deadline:
+            self._trouble = (
+                f"{self._script} did not end within {self._seconds:g} s; it is run every second and has to be quick"
+            )
+            self._stop()
+
+    def _read(self, fd: int, data: bytearray) -> None:
+        for _ in range(_PIECES):
+            if not self._open[fd]:
+                return
+            try:
+                piece = os.read(fd, _PIECE)
+            except BlockingIOError:
+                return
+            if not piece:
+                self._open[fd] = False
+            data += piece
+            if data is self._errors:
+                del data[:-_LAST_WORDS]
+
+    def _stop(self) -> None:
+        """Nothing of it is left, whatever it has started."""
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass
+        try:
+            self._process.wait(_KILLED)
+        except subprocess.TimeoutExpired:
+            self._trouble = self._trouble or f"{self._script} does not end after SIGKILL, and is given up"
+        for stream in (self._process.stdout, self._process.stderr):
+            if stream is not None:
+                stream.close()
+        os.close(self._pidfd)
+        self.done = True
+
+    def close(self) -> None:
+        """May be called again."""
+        if not self.done:
+            self._trouble = f"{self._script} was stopped"
+            self._stop()
+
+    # What came of it
+
+    def finish(self) -> dict[str, int]:
+        """Waits for its end, `seconds` at most, and returns the result."""
+        while not self.done:
+            poll = select.poll()
+            for fd, event in self.events().items():
+                poll.register(fd, event)
+            poll.poll(max(0.0, self._deadline - time.monotonic()) * 1000 + 1)
+            self.serve()
+        return self.result()
+
+    def result(self) -> dict[str, int]:
+        """Slots by host, in the order in which they were printed. Raises LaunchError saying what went wrong."""
+        if self._trouble:
+            raise LaunchError(self._trouble)
+        if self._process.returncode != 0:
+            raise LaunchError(f"{self._script} ended: {describe_status(self._process.returncode)}{self._last_words()}")
+        try:
+            text = self._out.decode()
+        except UnicodeDecodeError as error:
+            raise LaunchError(f"{self._script} printed what is no text (UTF-8): {error.reason}") from None
+        return parse(text, self._slots, self._script)
+
+    def _last_words(self) -> str:
+        lines = self._errors.decode(errors="replace").strip().splitlines()[-_SHOWN_LINES:]
+        return "".join(f"\n    {line}" for line in lines)

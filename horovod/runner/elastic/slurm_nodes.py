@@ -1,0 +1,55 @@
+"""Prints the nodes of the Slurm allocation that it runs in, as a discovery script does: those that are neither drained
+nor lost. Arguments: slots of each node, if not as many as it has tasks.
+
+A program of its own, since Slurm's controller may take seconds to answer.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from horovod.runner.base import boot
+from horovod.runner.base.errors import LaunchError
+from horovod.runner.plan import slurm
+
+EVERY = 5.0  # s between two looks: every one is work for a controller that all users share
+SECONDS = 4.0  # for each of two questions, so that both fit into the time that a discovery script has
+
+
+def command(each: int | None) -> list[str]:
+    """What runs this. `each`: slots of each node."""
+    return [sys.executable, *boot.words("horovod.runner.elastic.slurm_nodes"), *([] if each is None else [str(each)])]
+
+
+def main() -> int:
+    given = slurm.allocation(os.environ)
+    try:
+        if given is None:
+            raise LaunchError("SLURM_JOB_ID is not set: this is no allocation of Slurm")
+        nodes = slurm.nodes_of(ask("squeue", "-h", "-j", given.job, "-o", "%T|%N"), given.job)
+        found = slurm.usable(ask("sinfo", "-h", "-N", "-n", ",".join(nodes), "-o", "%N|%T"), nodes)
+    except LaunchError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(end=slurm.lines(found, given.slots, int(sys.argv[1]) if len(sys.argv) > 1 else None))
+    return 0
+
+
+def ask(program: str, *arguments: str, seconds: float = SECONDS) -> str:
+    """What one of Slurm's programs prints. Raises LaunchError naming it, also when it does not answer in time."""
+    # Settings that users have for themselves would change what is printed.
+    kept = {name: text for name, text in os.environ.items() if not name.startswith(("SQUEUE_", "SINFO_"))}
+    try:
+        done = subprocess.run(
+            [program, *arguments], env=kept, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds,
+            check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise LaunchError(f"{program} did not answer within {seconds:g} s; is Slurm's controller up?") from None
+    except OSError as error:
+        raise LaunchError(f"{program} cannot be run: {error.strerror}; Slurm's programs have to be on PATH") from None
+    if done.returncode != 0:
+        raise LaunchError(f"{program} failed: {done.stderr.strip() or f'exit code {done.returncode}'}")
+    return done.stdout

@@ -1,0 +1,83 @@
+"""What the launcher of an elastic job says, in words. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from horovod.runner.elastic.workers import Life, Worker, Workers
+
+
+def ranks(count: int) -> str:
+    return f"{count} rank{'' if count == 1 else 's'}"
+
+
+def goes_on(workers: Workers, gone: Sequence[Worker], least: int) -> str:
+    """With whom, when these are gone; empty: none of them had been part of an epoch that ran."""
+    if not any(worker.survivor for worker in gone):
+        return ""
+    left = sum(1 for worker in workers if worker.survivor and worker.alive and worker not in gone)
+    if left >= least:
+        return f"; going on with {ranks(left)}"
+    return f"; {ranks(left)} left, {least} are needed to go on (--min-np)"
+
+
+def does_not_come(patience: float) -> str:
+    """Why a member that is not back in time is killed."""
+    return (
+        f"it has not come back within {patience:g} s: it hangs, computes for longer than that, or goes on after a "
+        "HorovodInternalError instead of letting hvd.elastic.run have it"
+    )
+
+
+def does_not_start(seconds: float) -> str:
+    """Why a new worker that never waits to be let in is killed."""
+    return f"it has not called hvd.init() within {seconds:g} s (--elastic-timeout)"
+
+
+def too_long(workers: Workers, there: int, needed: int, seconds: float) -> str:
+    """Why a job ends that has been without an epoch for so long."""
+    late = "".join(
+        f"; {', '.join(map(str, found))} {what}"
+        for life, what in ((Life.WORKING, "did not come back"), (Life.STARTING, "did not call hvd.init()"))
+        if (found := workers.of(life))
+    )
+    return (
+        f"{seconds:g} s have passed without enough workers (--elastic-timeout): {there} are there, {needed} are "
+        f"needed{late}"
+    )
+
+
+def too_many_changes(resets: int) -> str:
+    """Why a job ends whose members may not change any more."""
+    return f"the members were to change more often than --reset-limit allows ({resets})"
+
+
+def outside_run(victims: int) -> str:
+    """Perhaps why nobody holds the state any more; empty: by what is known of their ends, not. `victims`: how many
+    ended by a HorovodInternalError."""
+    if not victims:
+        return ""
+    which = "a worker" if victims == 1 else f"{victims} workers"
+    return (
+        f" ({which} ended with HorovodInternalError, after which hvd.elastic.run goes on: is the training in a "
+        "function that is given to it?)"
+    )
+
+
+def waiting(there: int, needed: int) -> str:
+    """What a job waits for that goes on with more only."""
+    return f"waiting for workers: {there} are there, {needed} are needed to go on"
+
+
+def too_few_slots(slots: int, needed: int, hosts: int) -> str:
+    """What a job waits for that has not begun."""
+    return f"waiting for slots: {slots} of {needed}, on {hosts} host{'' if hosts == 1 else 's'}"
+
+
+def hopeless(hosts: Sequence[str], there: int, needed: int) -> str:
+    """Why a job ends of which too few workers are left."""
+    which = f"host {hosts[0]}" if len(hosts) == 1 else f"each of the hosts {', '.join(hosts)}"
+    return (
+        f"a worker has failed on {which}, which therefore get{'s' if len(hosts) == 1 else ''} no new ones "
+        f"(--blacklist-cooldown-range is not given): {there} are there, {needed} are needed"
+    )

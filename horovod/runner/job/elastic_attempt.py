@@ -1,0 +1,396 @@
+"""An elastic job, from its first look for hosts until nothing of it runs any more: what `watch` calls.
+
+Who is in the job decides `elastic.membership`. This tells it what happens (hosts found and lost by `elastic.finder` and
+`host_agents`, exits and stops by agents, what workers say at the store's desk by `membership_desk`), and does what it
+wants.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Mapping
+
+from horovod.common.contract import reasons
+from horovod.common.contract.settings import BY_NAME
+from horovod.common.contract.worker_env import make_key
+from horovod.common.store.front import Front
+from horovod.common.store.server import StoreServer
+from horovod.runner.base.exit_status import describe_status
+from horovod.runner.elastic import words
+from horovod.runner.elastic.actions import Action, End, Form, Kill, Say, Spawn
+from horovod.runner.elastic.cooldown import Blacklist
+from horovod.runner.elastic.finder import Finder, Found
+from horovod.runner.elastic.limits import Limits
+from horovod.runner.elastic.membership import Membership
+from horovod.runner.elastic.newcomers import Newcomers
+from horovod.runner.elastic.phases import Phase, Standstill
+from horovod.runner.elastic.placement import Candidate, foreseen
+from horovod.runner.job.chaos_log import ChaosLog
+from horovod.runner.job.elastic_orders import ElasticOrders
+from horovod.runner.job.host_agents import STRANGERS, HostAgents, HostLost
+from horovod.runner.job.membership_desk import MembershipDesk
+from horovod.runner.job.policy import AGENT_GRACE, TERM_GRACE
+from horovod.runner.job.roster import Roster
+from horovod.runner.job.store_relay import StoreRelay
+from horovod.runner.job.strangers import Strangers, users_command
+from horovod.runner.job.watch import Watch
+from horovod.runner.output.rank_files import RankFileError
+from horovod.runner.plan.hosts import Slot
+from horovod.runner.plan.settings import ElasticSettings, LaunchSettings
+from horovod.runner.protocol.messages import (
+    Exited,
+    Output,
+    PassOn,
+    Report,
+    Result,
+    Said,
+    Started,
+    Stop,
+    Stopped,
+    StreamData,
+    StreamEnd,
+    StreamOpen,
+)
+from horovod.runner.reach.agents import Agent
+from horovod.runner.reach.fleet import Fleet
+from horovod.runner.reach.locality import Locality
+from horovod.runner.verdict import verdict
+from horovod.runner.verdict.endings import Endings
+from horovod.runner.verdict.verdict import RankEnd
+
+_CODE = "HOROVOD_ELASTIC_CODE"
+
+
+class ElasticAttempt:
+    """`lost`: nothing, since a lost host is no end; the rest as of an ``Attempt``."""
+
+    def __init__(
+        self,
+        settings: LaunchSettings,
+        elastic: ElasticSettings,
+        environ: Mapping[str, str],
+        watch: Watch,
+        fleet: Fleet,
+        finder: Finder,
+        roster: Roster,
+        *,
+        payload: bytes | None = None,
+        results: bool = False,
+    ) -> None:
+        """Nothing is started yet. Raises OSError."""
+        self._settings = settings
+        self._watch = watch
+        self._screen = watch.screen
+        self._fleet = fleet
+        self._finder = finder
+        self._roster = roster
+        self.endings = Endings(roster.hosts)
+        self.lost: list[str] = []
+        self._results: dict[int, bytearray] = {}
+        self._end: End | None = None
+        self._stopping = False
+        self._launched = False  # has any worker been started?
+        self._due: float | None = None  # when the membership has something to decide, as of the last wait
+        self._chaos = ChaosLog() if elastic.chaos_report else None
+        self._strangers = Strangers(elastic.start, users_command(settings, payload))
+        self._ticked = time.monotonic()  # the membership
+        self._standstill = Standstill(time.monotonic())
+        self._stopped: dict[int, float] = {}  # workers that are stopped, since when
+        limits = Limits(elastic.start, elastic.least, elastic.most, elastic.resets, elastic.timeout)
+        self._membership = Membership(limits, Blacklist(elastic.cooldown), time.monotonic())
+        key = make_key()
+        self._front = Front()
+        self._store = StoreServer(key, front=self._front)
+        self._relay = StoreRelay(self._store.address, STRANGERS)
+        self._desk = MembershipDesk(
+            self._front, self._membership, self._act, Newcomers(BY_NAME[_CODE].parse(environ.get(_CODE, "")) != "any")
+        )
+        orders = ElasticOrders(settings, elastic, environ, key, self._store.address, payload, results, self._foreseen)
+        pythons = {host.name: host.python for host in elastic.hosts}
+        self._locality = Locality(asks_ssh=not fleet.has_own_way)
+        self._hosts = HostAgents(fleet, self._relay, orders, pythons, settings.start_timeout, self._locality)
+
+    # From the start to the end
+
+    def start(self) -> None:
+        """Hosts are looked for already."""
+
+    def launch(self) -> None:
+        """Nothing waits for all hosts."""
+
+    def stop(self, grace: float) -> None:
+        """End all workers; a second call can only make it sooner."""
+        if not self._stopping:
+            self._stopping = True
+            self.endings.stop(self._screen.tails())
+            for line in self._chaos.lines() if self._chaos is not None else ():
+                self._screen.say(line)
+            self._finder.close()
+            self._hosts.stop()
+        self._fleet.abandon_waiting()
+        for agent in self._fleet.agents:
+            agent.send(Stop(grace))
+
+    def suspend(self) -> None:
+        """Ctrl-Z stops only the launcher; the agents must not take its silence for its end."""
+        self._screen.queue.leave()
+        self._fleet.watch(active=False)
+        since = time.monotonic()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self._postpone(time.monotonic() - since)
+        self._standstill = Standstill(time.monotonic())
+        self._fleet.watch(active=True)
+
+    def _postpone(self, seconds: float) -> None:
+        """We have stood still for so long, which makes nobody late."""
+        self._membership.postpone(seconds)
+        self._hosts.postpone(seconds)
+        self._stopped = {number: since + seconds for number, since in self._stopped.items()}
+
+    def pass_on(self, number: int) -> None:
+        """Agents know who catches it."""
+        for agent in self._fleet.agents:
+            agent.send(PassOn(number))
+
+    @property
+    def gone(self) -> bool:
+        return self._stopping and all(agent.gone or agent.finished for agent in self._fleet.agents)
+
+    def close(self) -> None:
+        """End what has not ended; afterwards nothing of the attempt runs on."""
+        self._finder.close()
+        try:
+            self._fleet.end(AGENT_GRACE)
+        finally:
+            self._relay.close()
+            self._store.close()
+            self._front.close()
+            self._locality.close()
+
+    # Parts of the loop
+
+    def events(self, listening: bool) -> dict[int, int]:
+        wanted = {**self._fleet.events(listening), **self._relay.events(), **self._finder.events()}
+        if self._stopping:
+            return wanted
+        return {**wanted, self._front.fd: select.POLLIN, self._locality.fd: select.POLLIN}
+
+    def serve(self, ready: set[int], listening: bool) -> None:
+        if stood := self._standstill.look(time.monotonic()):  # before anything is found to be late
+            self._postpone(stood)
+        if listening:
+            self._hosts.take_troubles(self._fleet.receive(ready, self._take))
+        self._fleet.flush()
+        self._relay.serve(ready)
+        if not self._stopping and self._front.fd in ready:
+            self._desk.serve(time.monotonic())
+
+    def next_time(self) -> float | None:
+        now = time.monotonic()
+        clocks = [self._fleet.next_time(), self._strangers.next_time()]
+        if not self._stopping:
+            # Of its last tick: what has come due since, with nobody looking, is due still.
+            self._due = self._membership.next_time(self._ticked)
+            clocks += [self._due, self._finder.next_time(), self._hosts.next_time()]
+            clocks += [since + self._settings.heartbeat_timeout for since in self._stopped.values()]
+        until = min((at for at in clocks if at is not None), default=None)
+        self._standstill.waits(until, now)
+        return until
+
+    def tick(self, now: float, listening: bool) -> None:
+        self._hosts.take_troubles(self._fleet.look(now, listening))
+        if self._stopping:
+            return
+        if self._chaos is not None and self._membership.phase is not Phase.FINISHING:  # which is no failure
+            running = self._membership.epoch if self._membership.phase is Phase.RUNNING else 0
+            self._chaos.epoch(running, now, [member.number for member in self._membership.members])
+        if remark := self._strangers.early(now, bool(self.endings.called)):
+            self._screen.say(remark)
+        self._find(now)
+        for told in self._hosts.tick(now):
+            for number in told.workers if isinstance(told, HostLost) else (told.worker,):
+                self._bury(number)
+                self._forget(number)
+            if isinstance(told, HostLost):
+                self._screen.say(told.why)
+                self._do(self._membership.host_lost(told.host, now))
+            else:
+                self._do(self._membership.exited(told.worker, False, now, victim=True))
+        for number in [n for n, since in self._stopped.items() if now >= since + self._settings.heartbeat_timeout]:
+            seconds = self._settings.heartbeat_timeout
+            self._stopped[number] = now
+            self._do(self._membership.accused([number], now, f"it has been stopped (SIGSTOP?) for {seconds:g} s"))
+        if self._due is not None and now >= self._due:
+            self._ticked = now
+            self._do(self._membership.tick(now))
+
+    def doubtful(self, now: float) -> bool:
+        return False
+
+    def late(self) -> str:
+        """An elastic job has a timeout of its own."""
+        return ""
+
+    # What is concluded
+
+    @property
+    def ends(self) -> list[RankEnd]:
+        """What the verdict is about."""
+        return [] if self._end is not None and self._end.success else self._roster.ends(self.endings.ends)
+
+    @property
+    def results(self) -> dict[int, bytearray]:
+        """What workers have left, by rank in the last epoch."""
+        return self._roster.by_rank(self._results)
+
+    def remark(self) -> str:
+        """What is to be said of a job that has exited normally; empty: nothing."""
+        return self._strangers.late(bool(self.endings.called))
+
+    # What happens
+
+    def _find(self, now: float) -> None:
+        found = self._finder.look(now)
+        if isinstance(found, Found):
+            self._hosts.found(found.slots)
+            self._do(self._membership.discovered(found.slots, now))
+        elif found is not None and found.first:
+            self._watch.fail(found.why)
+        elif found is not None:
+            self._screen.say(f"warning: {found.why}\nthe job goes on with the hosts that were found before")
+
+    def _take(self, agent: Agent, report: Report) -> None:
+        if isinstance(report, Output):
+            self._show(report)
+        elif isinstance(report, (StreamOpen, StreamData, StreamEnd)):
+            self._relay.take(agent, report)
+        elif isinstance(report, Said):
+            self._hear(report.report)
+        elif isinstance(report, Exited):
+            self._end_worker(report)
+        elif isinstance(report, Stopped):
+            self._stop_worker(report)
+        elif isinstance(report, Result):
+            self._results.setdefault(report.rank, bytearray()).extend(report.data)
+        elif isinstance(report, Started):
+            if not self._launched:
+                self._launched = True
+                self._strangers.started(time.monotonic())
+            for number, pid in report.pids:
+                self._tell(f"{self._who(number)} has pid {pid}")
+        else:
+            self._hosts.take(agent, report)
+
+    def _hear(self, line: bytes) -> None:
+        self.endings.hear(line)
+        told = reasons.decode(line)
+        if isinstance(told, reasons.Ending) and told.why == "own":
+            self._do(self._membership.ending(told.rank, time.monotonic()))
+
+    def _show(self, report: Output) -> None:
+        if self._chaos is not None and report.stream == 2:
+            self._chaos.wrote(report.rank, report.data, time.monotonic())
+        try:
+            self._screen.show(report)
+        except RankFileError as error:  # say, the disk is full: an incomplete record is worse than no job
+            self._watch.fail(str(error))
+
+    def _stop_worker(self, report: Stopped) -> None:
+        if report.stopped:
+            self._stopped[report.rank] = time.monotonic()
+        else:
+            self._stopped.pop(report.rank, None)
+
+    def _end_worker(self, report: Exited) -> None:
+        number = report.rank
+        if self._chaos is not None and report.status != 0:
+            self._chaos.failed(number, time.monotonic())
+        self._bury(number)
+        tail = self._screen.tail(number)
+        self.endings.end(report, tail)
+        self._tell(f"{self._who(number)} ended: {report.error or describe_status(report.status)}")
+        if self._stopping:
+            return
+        how = report.error or describe_status(report.status) + _exception(tail)
+        victim = self.endings.suffers(number)
+        self._do(self._membership.exited(number, report.status == 0, time.monotonic(), victim, how))
+
+    def _bury(self, number: int) -> None:
+        """Whichever way a worker has gone, it has nothing open any more."""
+        try:
+            self._screen.finish(number)
+        except RankFileError as error:
+            self._watch.fail(str(error))
+        self._hosts.ended(number)
+        self._stopped.pop(number, None)
+        self._desk.gone(number)
+
+    def _forget(self, number: int) -> None:
+        """Nobody will ask any more how it ended."""
+        self.endings.forget([number])
+        self._screen.forget(number)
+        self._results.pop(number, None)
+
+    def _who(self, number: int) -> str:
+        rank = self._roster.rank_of(number)
+        return f"{'new worker' if rank is None else 'rank'} {number if rank is None else rank}"
+
+    def _tell(self, text: str) -> None:
+        if self._settings.verbose:
+            self._screen.say(text)
+
+    # What is decided
+
+    def _do(self, actions: list[Action]) -> None:
+        if not self._stopping:
+            self._desk.do(actions)
+
+    def _act(self, action: Spawn | Form | Kill | Say | End) -> None:
+        if isinstance(action, Spawn):
+            self._spawn(action)
+        elif isinstance(action, Form):
+            self._form(action)
+        elif isinstance(action, Kill):
+            self._hosts.kill(action.worker)
+        elif isinstance(action, Say):
+            self._screen.say(action.text)
+        elif self._end is None:
+            self._end = action
+            if action.success:
+                self.stop(TERM_GRACE)
+            else:
+                victims = sum(self.endings.suffers(end.rank) for end in self.endings.ends)
+                left = self._membership.workers.hold_state
+                self._watch.fail(action.text + ("" if left else words.outside_run(victims)))
+
+    def _form(self, action: Form) -> None:
+        self._roster.form(action.places)
+        self._watch.size = len(action.places)
+        # However many come and go, what is kept of them is bounded.
+        for number in [end.rank for end in self.endings.ends]:
+            self._forget(number)
+
+    def _foreseen(self, number: int) -> Slot | None:
+        there = [worker for worker in self._membership.workers if worker.alive and not worker.leaves]
+        candidates = [Candidate(one.number, one.host, one.rank if one.holds else None) for one in there]
+        return foreseen(candidates).get(number)
+
+    def _spawn(self, action: Spawn) -> None:
+        self._roster.join(action.worker, action.host)
+        try:
+            self._screen.join(action.worker)
+        except RankFileError as error:
+            self._watch.fail(str(error))
+            return
+        self._tell(f"{self._who(action.worker)} is started on host {action.host}")
+        self._hosts.start(action.worker, action.host)
+
+
+def _exception(tail: str) -> str:
+    """The last line of the exception that it has shown, if any."""
+    lines, _ = verdict.find_exception(tail)
+    named = [line for line in lines[1:] if line[:1].strip()]
+    return f" ({named[0][:200]})" if named else ""

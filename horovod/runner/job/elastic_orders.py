@@ -1,0 +1,98 @@
+"""What each agent of an elastic job is told: what its host has to know once, and then each worker."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, replace
+
+from horovod.common.contract.worker_env import WorkerEnv
+from horovod.runner.job.orders import encode, loopback
+from horovod.runner.plan import environment, hosts
+from horovod.runner.plan.hosts import Slot
+from horovod.runner.plan.settings import ElasticSettings, LaunchSettings
+from horovod.runner.protocol.messages import CHUNK, Payload, Request, StartJob, StartWorker, Worker
+from horovod.runner.reach.agents import Agent
+
+
+class ElasticOrders:
+    """`key`: the job's; `store`: its address on this machine; `payload`: a file for all workers; `results`: they leave
+    some. `foreseen`: the place that a worker of this number will have, as far as can be known."""
+
+    def __init__(
+        self,
+        settings: LaunchSettings,
+        elastic: ElasticSettings,
+        environ: Mapping[str, str],
+        key: bytes,
+        store: tuple[str, int],
+        payload: bytes | None,
+        results: bool,
+        foreseen: Callable[[int], Slot | None] = lambda number: None,
+    ) -> None:
+        self._settings = settings
+        self._elastic = elastic
+        self._environ = environ
+        self._key = key
+        self._store = store
+        self._payload = payload or b""
+        self._results = results
+        self._foreseen = foreseen
+        # Found hosts may be others tomorrow.
+        fixed_here = bool(elastic.hosts) and all(hosts.is_local(host.name) for host in elastic.hosts)
+        self._interface = loopback() if fixed_here else None
+
+    def __repr__(self) -> str:  # never the key
+        return f"ElasticOrders({self._settings.command})"
+
+    def prepare(self, agent: Agent, slots: int) -> Iterator[Request]:
+        """What a host has to know before its first worker. `slots`: that it has now."""
+        for offset in range(0, len(self._payload), CHUNK):
+            yield Payload(self._payload[offset : offset + CHUNK])
+        assert agent.facts is not None
+        threads = environment.omp_threads(agent.facts.cores, max(1, slots))
+        yield StartJob(
+            command=[os.fsencode(word) for word in self._settings.command],
+            directory=os.fsencode(os.getcwd()),
+            environment=encode({"OMP_NUM_THREADS": str(threads), **self.shared_environment(agent.remote)}),
+            workers=[],
+            key=bytes(self._key),
+            results=self._results,
+            relay=agent.remote,
+            own_environment=agent.remote,
+            deny=list(self._settings.env_deny),
+            own_python=self._settings.own_python,
+            lasting=True,
+        )
+
+    def worker(self, number: int, host: str) -> StartWorker:
+        """One worker. Its place is told as it is foreseen, for programs that ask for it before `hvd.init()`, which
+        tells the one that it gets."""
+        address, port = self._store
+        env = WorkerEnv(hostname=host, rendezvous_addr=address, rendezvous_port=port, worker=number)
+        slot = self._foreseen(number)
+        if slot is None:
+            return StartWorker(Worker(number, encode(without_place(env.to_environ()))))
+        place = {name: value for name, value in asdict(slot).items() if name.endswith(("rank", "size"))}
+        return StartWorker(Worker(number, encode(replace(env, **place).to_environ())))
+
+    def shared_environment(self, remote: bool) -> dict[str, str]:
+        """The variables that all workers of a host have in common."""
+        shared = environment.job_environment(
+            self._environ,
+            self._settings.variables,
+            self._interface,
+            allow=self._settings.env_allow,
+            deny=self._settings.env_deny,
+            remote=remote,
+        )
+        told = {"HOROVOD_ELASTIC": "1", "HOROVOD_ELASTIC_TIMEOUT": f"{self._elastic.timeout:g}"}
+        return without_place(shared) | told
+
+
+def without_place(variables: Mapping[str, str]) -> dict[str, str]:
+    """Without ranks and sizes, which each epoch tells: the launcher may be a rank of another job itself."""
+    return {name: value for name, value in variables.items() if name not in _PLACE}
+
+
+_PLACE = tuple(f"HOROVOD_{of}{what}" for of in ("", "LOCAL_", "CROSS_") for what in ("RANK", "SIZE"))

@@ -1,0 +1,239 @@
+"""The agents of an elastic job's hosts: made when a worker is to be started there, ended when the host is not wanted
+any more.
+
+    none --start(worker)--> found out whether it is this machine --> connecting --Hello, orders--> there
+    connecting, there --unreachable, late, lost, ended by itself--> none, and that is told
+    there --not wanted, no worker--> retiring --Finished--> none
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from horovod.common.contract.descriptors import make_room
+from horovod.runner.agent.relay import EACH_LASTING
+from horovod.runner.job.elastic_orders import ElasticOrders
+from horovod.runner.job.policy import TERM_GRACE
+from horovod.runner.job.store_relay import StoreRelay
+from horovod.runner.protocol.messages import Finished, Hello, KillWorker, Notice, Report, Started, Stop
+from horovod.runner.reach.agents import Agent
+from horovod.runner.reach.fleet import Fleet, Trouble
+from horovod.runner.reach.locality import Locality
+
+STRANGERS = 64  # connections to the store, from other hosts, beyond those of workers
+
+
+@dataclass(frozen=True)
+class HostLost:
+    """The host cannot be used, or no longer; its `workers` are gone, which nobody else will tell."""
+
+    host: str
+    why: str
+    workers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class NeverStarted:
+    """A worker that was to be killed before its host had an agent."""
+
+    worker: int
+
+
+class HostAgents:
+    """What has become of hosts is told by `tick`, and by nothing else: whoever decides may be at it."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        relay: StoreRelay,
+        orders: ElasticOrders,
+        pythons: Mapping[str, str],
+        start_timeout: float,
+        locality: Locality,
+    ) -> None:
+        """`pythons`: interpreters of hosts that have one of their own. `start_timeout`: s for an agent's first word."""
+        self._fleet = fleet
+        self._relay = relay
+        self._orders = orders
+        self._pythons = pythons
+        self._start_timeout = start_timeout
+        self._locality = locality
+        self._slots: Mapping[str, int] = {}
+        self._agents: dict[str, Agent] = {}
+        self._queued: dict[str, list[int]] = {}  # workers to be started when their host's agent is there
+        self._running: dict[int, str] = {}  # hosts of workers that have been started, or are to be
+        self._retiring: set[str] = set()
+        self._asked: dict[str, float] = {}  # hosts of which it is not known yet whether they are this machine, since
+        self._stopping = False
+        self._troubles: list[Trouble] = []  # that are not told yet
+        self._told: list[HostLost | NeverStarted] = []
+
+    # Workers
+
+    def found(self, slots: Mapping[str, int]) -> None:
+        """These are the hosts now."""
+        self._slots = slots
+
+    def start(self, number: int, host: str) -> None:
+        """One worker, as soon as its host has an agent."""
+        self._running[number] = host
+        agent = self._agents.get(host)
+        if agent is not None and agent.facts is not None and host not in self._retiring:
+            self._send_worker(agent, number)
+            return
+        queued = self._queued.setdefault(host, [])
+        queued.append(number)
+        if agent is None and len(queued) == 1:
+            self._asked[host] = time.monotonic()
+            self._locality.ask(host)
+
+    def kill(self, number: int) -> None:
+        """SIGKILL, if it has been started; if not yet, it will not be."""
+        host = self._running.get(number)
+        if host is None:
+            return
+        if number in self._queued.get(host, []):
+            self._queued[host].remove(number)
+            del self._running[number]
+            self._told.append(NeverStarted(number))
+        elif (agent := self._agents.get(host)) is not None:
+            agent.send(KillWorker(number))
+
+    def ended(self, number: int) -> None:
+        """The worker has ended."""
+        self._running.pop(number, None)
+
+    @property
+    def waiting(self) -> list[Agent]:
+        """Those that have not said hello."""
+        return [agent for agent in self._agents.values() if agent.facts is None]
+
+    def _send_worker(self, agent: Agent, number: int) -> None:
+        agent.numbers.add(number)
+        if agent.remote:
+            self._relay.limit = STRANGERS + EACH_LASTING * len(self._running)
+            make_room(2 * self._relay.limit + 4 * len(self._agents) + 64, at_least=64)
+        agent.send(self._orders.worker(number, agent.host))
+
+    def _add(self, host: str, local: bool) -> None:
+        agent = Agent(host, [], remote=not local, python=self._pythons.get(host, ""))
+        self._agents[host] = agent
+        self.take_troubles(self._fleet.add(agent))
+
+    # What agents report
+
+    def take(self, agent: Agent, report: Report) -> bool:
+        """Does what concerns agents; False: the report is of something else."""
+        if isinstance(report, Hello) and agent.host in self._retiring:
+            agent.send(Stop(TERM_GRACE))  # the first may have gone with a connection that failed
+        elif isinstance(report, Hello):
+            for message in self._orders.prepare(agent, self._slots.get(agent.host, 1)):
+                agent.send(message)
+            for number in self._queued.pop(agent.host, []):
+                self._send_worker(agent, number)
+        elif isinstance(report, Notice):
+            agent.notice = report.text
+        elif isinstance(report, Finished):
+            agent.finished = True
+        else:
+            return isinstance(report, Started)
+        return True
+
+    def take_troubles(self, troubles: list[Trouble]) -> None:
+        """What the fleet says of hosts."""
+        self._troubles += troubles
+
+    def _lose(self, agent: Agent, why: str) -> None:
+        retired = agent.host in self._retiring
+        if self._stopping:
+            return
+        self._forget(agent)
+        if not retired or agent.host in self._queued:
+            self._fail(agent.host, why)
+
+    def _fail(self, host: str, why: str) -> None:
+        self._queued.pop(host, None)
+        workers = tuple(number for number, its in self._running.items() if its == host)
+        for number in workers:
+            del self._running[number]
+        self._told.append(HostLost(host, why, workers))
+
+    def _forget(self, agent: Agent) -> None:
+        del self._agents[agent.host]
+        self._retiring.discard(agent.host)
+        self._fleet.drop(agent)
+
+    # The clock
+
+    def next_time(self) -> float | None:
+        """When `tick` has something to do."""
+        if self._troubles or self._told:
+            return 0.0
+        since = [*(agent.since for agent in self.waiting), *self._asked.values()]
+        return min((at + self._start_timeout for at in since), default=None)
+
+    def postpone(self, seconds: float) -> None:
+        """The launcher itself has stood still for so long, so nobody is late by that."""
+        for agent in self.waiting:
+            agent.since += seconds
+        self._asked = {host: since + seconds for host, since in self._asked.items()}
+
+    def tick(self, now: float) -> list[HostLost | NeverStarted]:
+        """Ends agents that are not wanted, and drops those that have ended. Returns what has become of hosts."""
+        troubles, self._troubles = self._troubles, []
+        for trouble in troubles:
+            if self._agents.get(trouble.agent.host) is trouble.agent:
+                self._lose(trouble.agent, trouble.text)
+        if not self._stopping:
+            self._begin(now)
+        for agent in list(self._agents.values()) if not self._stopping else ():
+            if agent.finished:
+                self._end(agent)
+            elif agent.facts is None and now >= agent.since + self._start_timeout:
+                self._lose(agent, self._late(agent))
+            elif agent.host not in self._slots and agent.host not in self._running.values():
+                self._retire(agent)
+        told, self._told = self._told, []
+        return told
+
+    def _begin(self, now: float) -> None:
+        """With hosts of which it is known now whether they are this machine."""
+        for host, local in self._locality.answers().items():
+            if self._asked.pop(host, None) is not None:
+                self._add(host, local)
+        for host in [host for host, since in self._asked.items() if now >= since + self._start_timeout]:
+            del self._asked[host]
+            self._fail(host, f"host {host}: its name could not be looked up within {self._start_timeout:g} s")
+
+    def _late(self, agent: Agent) -> str:
+        why = self._fleet.failure_of(agent)
+        hint = f"\nits login shell, or Python there, may hang: try `ssh {agent.host} true`" if agent.remote else ""
+        return f"no agent answered within {self._start_timeout:g} s (--start-timeout) from {agent.name}" + (
+            f": {why}" if why else hint
+        )
+
+    def _retire(self, agent: Agent) -> None:
+        if agent.host not in self._retiring:
+            self._retiring.add(agent.host)
+            agent.send(Stop(TERM_GRACE))
+
+    def _end(self, agent: Agent) -> None:
+        """It has finished: because it was retired, or by itself."""
+        if agent.host not in self._retiring:
+            why = f"its agent has ended: {agent.notice}" if agent.notice else "its agent has ended"
+            self._lose(agent, f"{agent.name} is lost: {why}")
+            return
+        self._forget(agent)
+        if queued := self._queued.pop(agent.host, []):  # wanted again meanwhile
+            for number in queued:
+                self.start(number, agent.host)
+
+    # The end
+
+    def stop(self) -> None:
+        """The job ends: nothing is told of hosts any more."""
+        self._stopping = True
+        self._queued.clear()
+        self._asked.clear()

@@ -1,0 +1,196 @@
+"""Elastic training with TensorFlow, in eager mode, in tf.functions and in sessions of tf.compat.v1.
+
+In short::
+
+    state = hvd.elastic.TensorFlowState(variables=[*model.variables, *optimizer.variables], batch=0)
+
+    @hvd.elastic.run
+    def train(state):
+        for state.batch in range(state.batch, batches):
+            train_one_batch()
+            state.commit()
+
+    train(state)
+"""
+
+import copy
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from horovod.common.basics import failures
+from horovod.common.elastic import Batch, State, run_fn
+from horovod.common.elastic import ObjectState as _ObjectState
+from horovod.common.elastic.agreement import check_shapes, signature
+from horovod.common.elastic.arrays import arrays_of
+from horovod.common.elastic.batch import batch_of_this_rank as _batch_of_this_rank
+from horovod.common.elastic.dataset import ElasticDataset as _ElasticDataset
+from horovod.common.elastic.own import PerRank, RandomNumbers
+from horovod.common.elastic.state_checkpoint import StateCheckpoint
+from horovod.common.faces import TENSORFLOW
+from horovod.tensorflow.elastic_errors import errors_as_ours
+from horovod.tensorflow.functions import allgather_object, broadcast_object, broadcast_variables
+from horovod.tensorflow.mpi_ops import init, rank, shutdown, size
+from horovod.tensorflow.util import _executing_eagerly
+
+__all__ = [  # noqa: F822
+    "Batch",
+    "Checkpoint",
+    "ElasticDataset",
+    "ObjectState",
+    "PerRank",
+    "RandomNumbers",
+    "State",
+    "TensorFlowKerasState",
+    "TensorFlowState",
+    "batch",
+    "run",
+]
+
+
+def run(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates ``func(state, *args, **kwargs)``: it is called again, with the state as it is then, after a failure or
+    a change of the job's members. It must let HorovodInternalError, HostsUpdatedInterrupt and the UnknownError of our
+    operations pass."""
+    return run_fn(func, _reset, failures, errors_as_ours)
+
+
+def _reset() -> None:
+    shutdown()
+    init()
+
+
+class ObjectState(_ObjectState):
+    """Attributes, given as keywords, of any type that can be copied and pickled."""
+
+    def __init__(self, bcast_object: Any = None, get_rank: Any = None, **kwargs: Any) -> None:
+        """``bcast_object``, ``get_rank``: this face's if not given."""
+        gather = _gather if bcast_object is None else None
+        super().__init__(bcast_object or _broadcast, get_rank or rank, gather, **kwargs)
+        self._face = TENSORFLOW if bcast_object is None else None
+
+
+class ElasticDataset(_ElasticDataset):
+    __doc__ = _ElasticDataset.__doc__
+    _place_of = rank, size
+
+
+batch = _batch_of_this_rank(rank, size)
+
+
+class Checkpoint(StateCheckpoint):
+    __doc__ = StateCheckpoint.__doc__
+
+    def __init__(self, directory: str | os.PathLike[str], keep: int = 3) -> None:
+        super().__init__(directory, keep, rank=rank, size=size, copied=copy.deepcopy)
+
+
+def _broadcast(obj: Any, root_rank: int = 0) -> Any:
+    return broadcast_object(obj, root_rank, name="elastic.attributes")
+
+
+def _gather(obj: Any, name: str) -> list[Any]:
+    return allgather_object(obj, name=name)
+
+
+class TensorFlowState(ObjectState):
+    """Variables, and attributes given as keywords."""
+
+    def __init__(self, variables: Sequence[Any] | None = None, session: Any = None, **kwargs: Any) -> None:
+        """``variables``: all global variables of the graph if not given, where there is a session. ``session``: that
+        has initialised them, None in eager mode.
+
+        Raises ValueError without variables in eager mode, which knows no global ones, and naming an attribute that
+        cannot be copied.
+        """
+        if variables is None:
+            if session is None and _executing_eagerly():
+                raise ValueError(
+                    "variables is not given; in eager mode nobody knows which there are, so give model.variables and "
+                    "those of the optimizer, once they exist"
+                )
+            variables = tf.compat.v1.global_variables()
+        self.variables = list(variables)
+        self.session = session
+        if session is not None:
+            # Ops are made now: the graph may be finished when they are needed.
+            with session.graph.as_default():
+                self._given = [tf.compat.v1.placeholder(v.dtype.base_dtype, v.shape) for v in self.variables]
+                self._assign = [tf.compat.v1.assign(v, g) for v, g in zip(self.variables, self._given, strict=True)]
+        self._values: list[Any] = []
+        super().__init__(**kwargs)
+        self._save_variables()
+
+    def save(self) -> None:
+        self._save_variables()
+        super().save()
+
+    def restore(self) -> None:
+        if self.session is not None:
+            self.session.run(self._assign, dict(zip(self._given, self._values, strict=True)))
+        else:
+            for variable, value in zip(self.variables, self._values, strict=True):
+                variable.assign(value)
+        super().restore()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The variables' values, and the attributes. Not a copy."""
+        values = self.session.run(self.variables) if self.session is not None else [v.numpy() for v in self.variables]
+        return {"variables": values, **super().state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """What ``state_dict`` gave, perhaps in another job of another size. Counts as committed. Raises ValueError
+        naming attributes that differ, and for other variables."""
+        self._check_loaded(state_dict, ["variables", *self._attributes()])
+        values = state_dict["variables"]
+        check_shapes([tuple(v.shape.as_list()) for v in self.variables], [value.shape for value in values])
+        self._values = values
+        self.restore()
+        super().load_state_dict({name: state_dict[name] for name in self._attributes()})
+
+    def sync(self) -> None:
+        """Gives all ranks what the first one that is not new has, rank 0 in a job that begins: the variables straight,
+        the attributes as objects."""
+        root = self._compare()
+        if self.session is None:
+            broadcast_variables(self.variables, root_rank=root)
+        else:  # without operations of the graph, which may be finished and has none for each root
+            values = self._travelled(self.session.run(self.variables), root)
+            self.session.run(self._assign, dict(zip(self._given, values, strict=True)))
+        self._sync_attributes(root)
+        self._save_variables()
+
+    def _travelled(self, values: Sequence[Any], root: int) -> list[Any]:
+        """Those of ``root``: from memory to memory, but for texts, whose lengths differ."""
+        texts = [number for number, one in enumerate(self.variables) if one.dtype.base_dtype == tf.string]
+        rest = [number for number in range(len(values)) if number not in texts]
+        arrays = arrays_of(root, [np.asarray(values[number]) for number in rest], "elastic.variables", TENSORFLOW)
+        found = dict(zip(rest, arrays, strict=True))
+        if texts:
+            found.update(zip(texts, _broadcast([values[number] for number in texts], root), strict=True))
+        return [found[number] for number in range(len(values))]
+
+    def _described(self) -> list[str]:
+        known = ((tf.TensorShape(one.shape), tf.as_dtype(one.dtype).base_dtype) for one in self.variables)
+        return [
+            f"variables ({signature((shape.as_list(), dtype) for shape, dtype in known)})"
+        ]  # those of Keras are alike
+
+    def _save_variables(self) -> None:
+        if self.session is not None:
+            self._values = self.session.run(self.variables)
+        else:
+            self._values = [tf.identity(variable) for variable in self.variables]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "TensorFlowKerasState":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # It imports Keras.
+    from horovod.tensorflow.keras.elastic import TensorFlowKerasState
+
+    globals()[name] = TensorFlowKerasState
+    return TensorFlowKerasState

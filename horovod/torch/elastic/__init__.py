@@ -1,0 +1,64 @@
+"""Elastic training with PyTorch.
+
+In short::
+
+    @hvd.elastic.run
+    def train(state):
+        for state.epoch in range(state.epoch, epochs):
+            ...
+            state.commit()
+
+    train(hvd.elastic.TorchState(model=model, optimizer=optimizer, sampler=sampler, epoch=0))
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from horovod.common.basics import failures
+from horovod.common.elastic import Batch, State, run_fn
+from horovod.common.elastic import ObjectState as _ObjectState
+from horovod.common.elastic.batch import batch_of_this_rank as _batch_of_this_rank
+from horovod.common.elastic.own import PerRank, RandomNumbers
+from horovod.common.faces import TORCH
+from horovod.torch.elastic.checkpoint import Checkpoint
+from horovod.torch.elastic.sampler import ElasticSampler
+from horovod.torch.elastic.state import TorchState
+from horovod.torch.functions import allgather_object, broadcast_object
+from horovod.torch.mpi_ops import init, rank, shutdown, size
+
+__all__ = [
+    "Batch",
+    "Checkpoint",
+    "ElasticSampler",
+    "ObjectState",
+    "PerRank",
+    "RandomNumbers",
+    "State",
+    "TorchState",
+    "batch",
+    "run",
+]
+
+
+class ObjectState(_ObjectState):
+    """Attributes, given as keywords, of any type that can be copied and pickled."""
+
+    def __init__(self, bcast_object: Any = None, get_rank: Any = None, **kwargs: Any) -> None:
+        """``bcast_object``, ``get_rank``: this face's if not given."""
+        gather = allgather_object if bcast_object is None else None
+        super().__init__(bcast_object or broadcast_object, get_rank or rank, gather, **kwargs)
+        self._face = TORCH if bcast_object is None else None
+
+
+def run(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates ``func(state, *args, **kwargs)``: it is called again, with the state as it is then, after a failure or
+    a change of the job's members. It must let HorovodInternalError and HostsUpdatedInterrupt pass."""
+    return run_fn(func, _reset, failures)
+
+
+def _reset() -> None:
+    shutdown()
+    init()
+
+
+batch = _batch_of_this_rank(rank, size)

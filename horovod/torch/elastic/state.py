@@ -1,0 +1,223 @@
+"""TorchState: models, optimizers, samplers and anything else that an elastic program keeps."""
+
+from numbers import Integral
+from typing import Any
+
+import torch
+
+from horovod.common.elastic.agreement import Standing
+from horovod.common.elastic.state import Keeping, ObjectState, cannot_be_copied, fit_together
+from horovod.common.exceptions import HorovodInternalError
+from horovod.common.faces import TORCH
+from horovod.torch.elastic.before_forward import BeforeForward
+from horovod.torch.elastic.copying import Copies, Pair
+from horovod.torch.elastic.handlers import (
+    ModelStateHandler,
+    OptimizerStateHandler,
+    SamplerStateHandler,
+    StateHandler,
+    check_references,
+    get_handler_registry,
+    handler_for,
+    set_handler_registry,
+    takes_root,
+)
+from horovod.torch.elastic.sampler import ElasticSampler
+from horovod.torch.elastic.taken_steps import Steps
+from horovod.torch.functions import allgather_object, broadcast_object
+from horovod.torch.mpi_ops import rank
+
+__all__ = [
+    "ModelStateHandler",
+    "OptimizerStateHandler",
+    "SamplerStateHandler",
+    "StateHandler",
+    "TorchState",
+    "get_handler_registry",
+    "set_handler_registry",
+]
+
+
+class TorchState(Keeping, ObjectState):
+    """A model, an optimizer and whatever else is given, each saved and synchronised as fits its type::
+
+        state = hvd.elastic.TorchState(model=model, optimizer=optimizer, sampler=sampler, epoch=0, batch=0)
+
+    After a failure in ``backward()`` training goes on from what the ranks hold, and nothing is lost: moving statistics
+    and the state of torch's random numbers are as they were before the step that is done again. After another failure
+    it goes on from the last commit (``horovod.common.elastic.agreement``). So it does always unless the optimizers
+    among the values are distributed ones on the CPU, which step in turns, and the program is seen to count each of its
+    steps after it was taken: in an attribute that is an integer, or by an ElasticSampler (``step_by_step``).
+    """
+
+    _face = TORCH
+
+    def __init__(
+        self, model: Any = None, optimizer: Any = None, *, always_restore: bool = False, **kwargs: Any
+    ) -> None:
+        """``model``, ``optimizer``: None for neither. ``always_restore``: go back to the last commit after failures in
+        ``backward()`` too, for a program that counts something after each step and yet cannot go on from there. Other
+        keywords become attributes; a Module, an Optimizer, an ElasticSampler, and what has ``state_dict()`` and
+        ``load_state_dict()`` as schedulers of learning rates have, stay the objects that they are, and get what is
+        restored or comes from another rank. Raises ValueError naming what cannot be copied, and what refers to one of
+        these without being one."""
+        given = {name: value for name, value in (("model", model), ("optimizer", optimizer)) if value is not None}
+        given.update(kwargs)
+        handlers = {name: handler for name, value in given.items() if (handler := handler_for(name, value)) is not None}
+        check_references({name: value for name, value in given.items() if name not in handlers}, handlers)
+        object.__setattr__(self, "_handlers", {})
+        if model is None:
+            self.model = None
+        if optimizer is None:
+            self.optimizer = None
+        super().__init__(
+            bcast_object=broadcast_object,
+            get_rank=rank,
+            allgather_object=allgather_object,
+            **{name: value for name, value in given.items() if name not in handlers},
+        )
+        for name, handler in handlers.items():
+            object.__setattr__(self, name, handler.value)
+        self._handlers = handlers
+        self._copies = Copies()
+        self._commits = 0
+        self._synced = False  # with ranks that had a state
+        self._always_restore = always_restore
+        self._steps = Steps(self._stepped, self._begins_step, self._counted)
+        self._before = BeforeForward(self._steps.forward)
+        self._watch()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        handlers = self.__dict__.get("_handlers", {})
+        if name in handlers:
+            self._copies.wait()
+            handlers[name].set_value(value)
+            object.__setattr__(self, name, value)
+            self._watch()
+        else:
+            object.__setattr__(self, name, value)
+
+    def _watch(self) -> None:
+        handlers = self._handlers.values()
+        self._steps.watch([one.value for one in handlers if isinstance(one.value, torch.optim.Optimizer)])
+        self._before.watch([one.value for one in handlers if isinstance(one.value, torch.nn.Module)])
+
+    def _counted(self) -> tuple[Any, ...]:
+        """What tells one step from the next; looked at after each of them."""
+        found: list[Any] = [value for name in self._names if isinstance(value := getattr(self, name), Integral)]
+        found += [one.value.place for one in self._handlers.values() if isinstance(one.value, ElasticSampler)]
+        return tuple(found)
+
+    def save(self) -> None:
+        """Returns when what a forward pass changes is copied. Parameters, and what optimizers keep, are copied beside
+        the next step, up to where an optimizer changes them, or up to ``wait``."""
+        super().save()
+        self._save(self._handlers)
+        self._commits += 1
+        self._steps.committed()
+
+    def _save(self, handlers: dict[str, StateHandler]) -> None:
+        self._copies.wait()
+        copies: list[Pair] = []
+        steady = self._steps.parameters()
+        try:
+            for name, handler in handlers.items():
+                try:
+                    handler.save_beside(copies, steady)
+                except Exception as error:
+                    raise cannot_be_copied(name, handler.value, error) from error
+        finally:
+            self._copies.begin(copies)
+
+    def _begins_step(self) -> None:
+        if unsaved := {name: handler for name, handler in self._handlers.items() if handler.unsaved}:
+            self._save(unsaved)
+        self._copies.wait()
+
+    def _stepped(self) -> None:
+        self._before.stepped()
+
+    def wait(self) -> None:
+        """Until the last commit is copied. To be called between a commit and what changes parameters by itself: without
+        it the commit may get some of what they become, with a warning, and with ``tensor.data`` without one."""
+        self._copies.wait()
+
+    def restore(self) -> None:
+        self._begins_step()
+        for handler in self._handlers.values():
+            handler.restore()
+        super().restore()
+        self._before.stepped()
+        self._steps.go_on()
+
+    def reset(self) -> None:
+        for handler in self._handlers.values():
+            handler.reset()
+        super().reset()
+
+    def state_dict(self) -> dict[str, Any]:
+        """All of it as it is now, by name: of values that have one the ``state_dict()``, of others themselves. Not a
+        copy."""
+        made = {name: handler.value.state_dict() for name, handler in self._handlers.items()}
+        return {**made, **self._attributes()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """What ``state_dict`` gave, perhaps in another job of another size. Counts as committed. Raises ValueError
+        naming attributes that differ."""
+        self._check_loaded(state_dict, [*self._attributes(), *self._handlers])
+        self._copies.wait()
+        for name, handler in self._handlers.items():
+            handler.value.load_state_dict(state_dict[name])
+        self._set_attributes({name: state_dict[name] for name in self._attributes()})
+        self.save()
+
+    def _in_a_step(self) -> bool:
+        return self._steps.in_a_step()
+
+    # What Keeping asks
+
+    def failed(self, error: HorovodInternalError) -> None:
+        if getattr(error, "handed_over", False) and (self._of_rank_0() or not self._steps.can_hand_over()):
+            error.handed_over = False  # type: ignore[attr-defined]
+        super().failed(error)
+        if self._whole:
+            self._before.put_back()
+
+    def before_step(self, error: HorovodInternalError) -> bool:
+        return not self._always_restore and not self._of_rank_0() and self._steps.before_step(error)
+
+    def _of_rank_0(self) -> list[str]:
+        """Those that can only take what rank 0 has, which need not be the one that has come furthest."""
+        return [name for name, handler in self._handlers.items() if not takes_root(handler)]
+
+    def standing(self, whole: bool) -> Standing:
+        if not self._synced:
+            return Standing()
+        return Standing(self._steps.rounds, whole, self._commits, new=False, updates=self._steps.taken)
+
+    def agree(self, standing: Standing) -> list[Standing]:
+        names = [*self._names, *(f"{name}{one.describe()}" for name, one in self._handlers.items())]
+        told = allgather_object((standing, sorted(names)), name="elastic.state")
+        fit_together([(names, one.new) for one, names in told], rank())
+        standings = [one for one, _ in told]
+        if standings[0].new and not all(one.new for one in standings) and (old := self._of_rank_0()):
+            raise ValueError(
+                f"the handler of the state's attribute {old[0]!r} has sync(), which gives all ranks what rank 0 has, "
+                "but rank 0 is new and has nothing; accepted is sync(root)"
+            )
+        return standings
+
+    def take(self, root: int) -> None:
+        self._copies.wait()
+        self._steps.forget_gradients()
+        old = self._of_rank_0()
+        root = 0 if old else root
+        for name, handler in self._handlers.items():
+            handler.sync(*([] if name in old else [root]))
+        self._set_attributes(broadcast_object(self._attributes(), root, name="elastic.attributes"))
+        self._take_own(root)
+
+    def taken(self, root: Standing) -> None:
+        self._steps.rounds, self._steps.taken, self._commits = root.steps, root.updates, root.commits
+        self._synced = True
+        self._steps.go_on()

@@ -1,0 +1,58 @@
+"""Whom an event is for, and when nobody can do it."""
+
+import pytest
+
+from horovod.chaos import Event, Kind
+from horovod.chaos.targets import Member, Ranks, acting, concerns, why_not
+
+MACHINES = [Member("a", "1"), Member("a", "1"), Member("b", "2"), Member("c", "3")]
+
+
+def who(event: Event, *members: Member) -> list[int]:
+    """The ranks that it concerns."""
+    there = members or tuple(MACHINES)
+    return [rank for rank in range(len(there)) if concerns(event, Ranks(rank, there))]
+
+
+def why(event: Event, *members: Member) -> str:
+    return why_not(event, Ranks(0, members or tuple(MACHINES)))
+
+
+def test_what_ranks_do_to_themselves():
+    assert who(Event(Kind.KILL, rank=2)) == [2]
+    assert who(Event(Kind.KILL, rank=9)) == []
+    assert who(Event(Kind.KILL, pick=0.5)) == [2]
+
+
+def test_a_host_is_cut_off_by_its_first_rank():
+    assert who(Event(Kind.CUT, host="b")) == [2]
+    assert who(Event(Kind.CUT, host="a", lasts=3.0)) == [0]
+    assert [who(Event(Kind.CUT, pick=pick, lasts=3.0)) for pick in (0.0, 0.4, 0.99)] == [[0], [2], [3]]
+
+
+def test_a_link_is_made_slow_by_both_ends():
+    assert who(Event(Kind.SLOW, link=(3, 1), by=0.1)) == [1, 3]
+    # One of those over a network: 0-2, 0-3, 1-2, 1-3, 2-3.
+    assert who(Event(Kind.SLOW, pick=0.0, by=0.1)) == [0, 2]
+    assert who(Event(Kind.SLOW, pick=0.9, by=0.1)) == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("event", "members", "said"),
+    [
+        (Event(Kind.CUT, host="d"), (), "no rank is on host d"),
+        (Event(Kind.CUT, pick=0.5), (), "random faults cut hosts off only where kinds= names it"),
+        (
+            Event(Kind.CUT, host="localhost"),
+            (Member("localhost", "1"), Member("127.0.0.1", "1")),
+            "all ranks are on one machine, with no network between them",
+        ),
+        (Event(Kind.SLOW, link=(0, 4)), (), "there is no rank 4"),
+        (Event(Kind.SLOW, link=(1, 0)), (), "ranks 1 and 0 are on one machine, with no network between them"),
+        (Event(Kind.SLOW, pick=0.5), MACHINES[:2], "no two ranks have a network between them"),
+    ],
+)
+def test_what_nobody_can_do_rank_0_says(event, members, said):
+    assert why(event, *members) == said
+    assert who(event, *members) == [0]
+    assert acting(event, Ranks(0, tuple(members or MACHINES))) == ()

@@ -1,0 +1,171 @@
+"""Elastic jobs over ssh: hosts are lost, come back, are added and taken away, and the others go on."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from horovod.runner.base import linux
+from tests.cluster.jobs import Running, no_litter, running
+from tests.testbed.cluster import Cluster
+from tests.testbed.hosts import Host
+
+PROGRAM = [sys.executable, "-m", "tests.runner.elastic.program"]
+
+
+class Elastic:
+    """A job whose hosts are those in a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self._hosts = folder / "hosts"
+        self.stop = folder / "stop"
+        self.script = folder / "hosts.sh"
+        self.script.write_text(f"#!/bin/sh\ncat {self._hosts}\n")
+        self.script.chmod(0o755)
+        self.job: Running
+        self._seen = 0
+
+    def hosts(self, **slots: int) -> None:
+        """What is found from now on."""
+        new = self._hosts.with_suffix(".new")
+        new.write_text("".join(f"{host}:{count}\n" for host, count in slots.items()))
+        new.rename(self._hosts)
+
+    def until_said(self, pattern: str) -> str:
+        """The first line that the pattern is found in, after that of the last call."""
+
+        def found() -> bool:
+            lines = self.job.err.splitlines()
+            for place, line in enumerate(lines[self._seen :], self._seen + 1):
+                if re.search(pattern, line):
+                    self._seen, self._line = place, line
+                    return True
+            return False
+
+        self.job.wait_for(found, f"{pattern!r} on stderr")
+        return self._line
+
+    def trains(self, size: int) -> None:
+        """Waits until so many ranks have begun, and done some steps since."""
+        since = time.monotonic()
+
+        def so_many() -> bool:
+            words = [line.partition(">:")[2].split() for line in self.job.out.splitlines()]
+            begun = [w for w in words if len(w) > 4 and w[1] == "begins"][-1:]
+            steps = [w for w in words if len(w) > 2 and w[1] == "step" and float(w[0]) > since]
+            return bool(begun) and begun[0][4] == str(size) and len(steps) > 5 * size
+
+        self.job.wait_for(so_many, f"{size} ranks that train")
+
+
+def agent_of(host: Host) -> int:
+    """The one below its guard."""
+    found = {p for p, line in host.processes().items() if "runner.agent" in line and "sys.argv" in line}
+    guard = next(pid for pid in sorted(found) if found & set(linux.descendants(pid)))
+    return (found & set(linux.descendants(guard))).pop()
+
+
+def test_hosts_come_and_go(cluster: Cluster, tmp_path: Path) -> None:
+    """The launcher is on none of them."""
+    one = Elastic(tmp_path)
+    one.hosts(host1=1, host2=2, host3=1)
+    flags = ["-np", "4", "--min-np", "1", "--blacklist-cooldown-range", "1", "2", "--host-discovery-script", one.script]
+    with running(cluster, tmp_path, *flags, *PROGRAM, one.stop, on=cluster.desk) as one.job:
+        one.trains(4)
+        # An agent dies, and with it all on its host; the host is back after its cooldown.
+        os.kill(agent_of(cluster.host(2)), signal.SIGKILL)
+        one.until_said("host host2 is lost: its agent ended: .*signal 9")
+        one.until_said(r"rank 1 on host host2 failed: its host is lost; going on with 2 ranks")
+        one.until_said("4 ranks now; new: rank 2 on host host2, rank 3 on host host2")
+        one.trains(4)
+        # A host more, and one that nobody can reach, which is no end.
+        one.hosts(host1=1, host2=2, host3=1, host4=1, host9=1)
+        one.until_said("host host9: .*")
+        one.until_said("5 ranks now; new: rank 4 on host host4")
+        one.trains(5)
+        # One is taken away: what runs there ends in order, and then the agent does.
+        one.hosts(host1=1, host3=1, host4=1)
+        one.job.wait_for(
+            lambda: not any("runner.agent" in line for line in cluster.host(2).processes().values()), "end"
+        )
+        one.trains(3)
+        assert "host host2 gets no new workers" not in "\n".join(one.job.err.splitlines()[one._seen :])
+        one.stop.touch()
+        done = one.job.finish()
+        assert done.code == 0, done.err
+        assert done.out.count(" ends\n") == 3
+    no_litter(cluster)
+
+
+@pytest.mark.heavy
+def test_connections_break_and_at_last_the_launcher_is_killed(cluster: Cluster, tmp_path: Path) -> None:
+    """A host that is cut off answers no more, nor says that it ends."""
+    one = Elastic(tmp_path)
+    one.hosts(host1=1, host2=1, host3=1)
+    flags = ["-np", "3", "--min-np", "1", "--blacklist-cooldown-range", "1", "2", "--host-discovery-script", one.script]
+    env = {"HOROVOD_HEARTBEAT_TIMEOUT": "10"}
+    with running(cluster, tmp_path, *flags, *PROGRAM, one.stop, env=env) as one.job:
+        one.trains(3)
+        cluster.link_down(3)
+        one.until_said("host host3 is lost: nothing was heard from it")
+        one.until_said("failed: its host is lost; going on with 2 ranks")
+        one.trains(2)
+        cluster.heal()
+        one.until_said("3 ranks now; new: rank 2 on host host3")
+        one.trains(3)
+        # Half of the hosts see the launcher no more, but one another: they are ended there, and the others go on.
+        one.hosts(host1=1, host2=1, host3=1, host4=1)
+        one.trains(4)
+        cluster.partition(3, 4)
+        one.until_said("host host[34] is lost: nothing was heard from it")
+        one.until_said("host host[34] is lost: nothing was heard from it")
+        one.trains(2)
+        cluster.heal()
+        one.trains(4)
+        # The connection to one breaks; the guard of another one's agent is killed.
+        for pid, line in cluster.launcher.processes().items():
+            if line.startswith("ssh ") and "-- host2" in line:
+                os.kill(pid, signal.SIGKILL)
+        one.until_said("host host2 is lost: ")
+        one.trains(3)
+        one.trains(4)
+        agent = agent_of(cluster.host(3))
+        os.kill(int(Path(f"/proc/{agent}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
+        one.until_said("host host3 is lost: ")
+        one.trains(4)
+        # The launcher dies, and all ends everywhere.
+        one.job.process.send(signal.SIGKILL)
+        one.job.finish()
+        no_litter(cluster)
+
+
+@pytest.mark.heavy
+def test_a_rank_cuts_its_host_off_and_makes_a_link_slow(cluster: Cluster, tmp_path: Path) -> None:
+    """The others notice, and go on; the kernel ends the cut when its time is over, and the host is used again."""
+    one = Elastic(tmp_path)
+    one.hosts(host1=1, host2=1, host3=1)
+    flags = ["-np", "3", "--min-np", "1", "--blacklist-cooldown-range", "1", "2", "--host-discovery-script", one.script]
+    chaos = ["--chaos", "cut host=host3 step=100 for=25s; slow link=0-1 by=5ms step=20 for=500ms", "--chaos-report"]
+    env = {"HOROVOD_HEARTBEAT_TIMEOUT": "10"}
+    with running(cluster, tmp_path, *flags, *chaos, *PROGRAM, one.stop, env=env) as one.job:
+        what = "packets to rank 1|not done: this kernel lacks .*"
+        one.until_said(rf"\[0\]<stderr>:chaos: slow link=0-1 by=5ms step=20 for=500ms \(({what})\)$")
+        one.until_said(r"\[2\]<stderr>:chaos: cut host=host3 step=100 for=25s \(host host3\)$")
+        one.until_said("going on with 2 ranks")
+        one.trains(2)
+        one.until_said("3 ranks now; new: rank 2 on host host3")
+        one.trains(3)
+        one.stop.touch()
+        done = one.job.finish()
+        assert done.code == 0, done.err
+        assert re.search(r"chaos: \d events? \(.*1 cut.*\), 1 detected, 1 recovered from", done.err), done.err
+        for host in cluster.hosts[:2]:
+            assert "c4a0" not in host.run(["tc", "qdisc", "show", "dev", "eth0"]).stdout
+    no_litter(cluster)
+    cluster.host(3).run(["nft", "delete", "table", "inet", "horovod_chaos"])

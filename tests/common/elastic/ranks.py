@@ -1,0 +1,71 @@
+"""Ranks as threads that have nothing but the two calls that states need."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from horovod.common.exceptions import HorovodInternalError
+
+
+class Job:
+    """One epoch of ``size`` ranks. ``fail`` lets what waits and what comes fail, as a lost rank does."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._barrier = threading.Barrier(size, timeout=30)
+        self._slots: list[Any] = [None] * size
+        self._objects: list[Any] = []
+
+    def fail(self) -> None:
+        self._barrier.abort()
+
+    def gather(self, rank: int, obj: Any) -> list[Any]:
+        try:
+            self._slots[rank] = obj
+            self._barrier.wait()
+            found = list(self._slots)
+            self._barrier.wait()
+        except threading.BrokenBarrierError:
+            raise HorovodInternalError("a rank was lost") from None
+        return found
+
+
+class Face:
+    """Of one rank, in whichever job it is now."""
+
+    def __init__(self) -> None:
+        self.job = Job(1)
+        self.number = 0
+
+    def join(self, job: Job, number: int) -> None:
+        self.job, self.number = job, number
+
+    def rank(self) -> int:
+        return self.number
+
+    def broadcast(self, obj: Any, root_rank: int = 0, name: str = "") -> Any:
+        return self.job.gather(self.number, obj)[root_rank]
+
+    def gather(self, obj: Any, name: str = "") -> list[Any]:
+        return self.job.gather(self.number, obj)
+
+
+def run(size: int, work: Callable[[Face], Any]) -> list[Any]:
+    """What ``work`` returns, or raises, on each rank."""
+    job = Job(size)
+    results: list[Any] = [None] * size
+
+    def begin(number: int) -> None:
+        face = Face()
+        face.join(job, number)
+        try:
+            results[number] = work(face)
+        except Exception as error:
+            results[number] = error
+
+    threads = [threading.Thread(target=begin, args=(number,)) for number in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results

@@ -1,0 +1,359 @@
+"""Checkpoints on disk: there whole or not at all, whatever happens to the writer or to the file."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from horovod.common.contract.worker_env import make_key_fd
+from horovod.common.elastic import Checkpoint, ObjectState
+from horovod.common.elastic.checkpoint_files import TornCheckpointError, check, name_of, read, write
+from horovod.common.elastic.checkpoint_record import job_tag
+from horovod.common.elastic.state_checkpoint import StateCheckpoint
+from tests.common.elastic.ranks import Face, Job, run
+
+
+def saved(directory, *steps, **kwargs):
+    with Checkpoint(directory, **kwargs) as checkpoint:
+        for step in steps:
+            checkpoint.save(step, {"step": step})
+            checkpoint.wait()
+    return checkpoint
+
+
+def test_the_last_few_are_kept_and_the_newest_is_found(tmp_path):
+    checkpoint = saved(tmp_path / "a" / "b", 5, 50, 500, 5000, keep=3)
+    assert checkpoint.steps() == [5000, 500, 50]
+    assert Checkpoint(tmp_path / "a" / "b").load() == (5000, {"step": 5000})
+    assert checkpoint.load(50).value == {"step": 50}
+    with pytest.raises(FileNotFoundError):
+        checkpoint.load(5)
+    assert Checkpoint(tmp_path / "none").load() is None
+
+
+def test_what_is_saved_is_what_it_was_then(tmp_path):
+    checkpoint = Checkpoint(tmp_path)
+    value = {"numbers": [1]}
+    checkpoint.save(1, value)
+    value["numbers"].append(2)
+    checkpoint.close()
+    assert checkpoint.load().value == {"numbers": [1]}
+
+
+def test_the_program_does_not_wait_and_the_newest_wins(tmp_path):
+    go, begun = threading.Event(), threading.Event()
+
+    def dump(value, file):
+        begun.set()
+        assert go.wait(30)
+        file.write(value)
+
+    checkpoint = Checkpoint(tmp_path, dump=dump, load=lambda file: file.read())
+    checkpoint.save(1, b"one")
+    assert begun.wait(30)
+    checkpoint.save(2, b"two")
+    checkpoint.save(3, b"three")
+    assert not checkpoint.wait(0.01)
+    go.set()
+    checkpoint.close()
+    assert (checkpoint.steps(), checkpoint.load()) == ([3, 1], (3, b"three"))
+
+
+def test_a_torn_one_is_passed_over_and_named(tmp_path):
+    checkpoint = saved(tmp_path, 1, 2)
+    newest = tmp_path / name_of(2)
+    newest.write_bytes(newest.read_bytes()[:-1])
+    assert checkpoint.load().step == 1
+    (said,) = checkpoint.torn
+    assert said == f"{newest} does not end as a checkpoint does: it is torn, or no checkpoint"
+    with pytest.raises(TornCheckpointError, match="does not end as a checkpoint does"):
+        checkpoint.load(2)
+
+
+def test_what_a_job_has_not_written_or_gone_on_from_is_not_removed(tmp_path, capfd):
+    saved(tmp_path, 80, 90, 100)
+    anew = saved(tmp_path, 10, 20, 30, 85, keep=1)
+    assert (anew.steps(), capfd.readouterr().err.count(f"they are in {tmp_path / 'earlier-1'} now")) == ([85], 1)
+    assert Checkpoint(tmp_path / "earlier-1").steps() == [100, 90, 80]
+    # Another process of this job, that was not the one to write, follows one that was, and goes back before its last.
+    first = Checkpoint(tmp_path)
+    with Checkpoint(tmp_path, keep=2, writes=iter([False] * 2 + [True] * 9).__next__) as other:
+        assert other.load().step == 85
+        for step in (90, 95):
+            other.save(step, None)
+            first.save(step, None)
+            first.wait()
+        other.save(92, None)
+        other.wait()
+        assert other.steps() == [92, 90], "it was asked for the one after, from which nobody goes on"
+        first.save(93, None)  # one who is late
+        first.close()
+        assert other.steps() == [93, 92, 90]
+        other.save(94, None)
+    assert other.steps() == [94, 93, 92]
+
+
+def test_only_a_job_that_goes_on_removes_what_it_has_gone_on_from(tmp_path):
+    saved(tmp_path, 1, 2, 3)
+    with Checkpoint(tmp_path, keep=1) as checkpoint:
+        checkpoint.save(4, None)
+        checkpoint.wait()
+        assert checkpoint.steps() == [4, 3, 2, 1]
+    with Checkpoint(tmp_path, keep=1) as checkpoint:
+        checkpoint.load(3)
+        checkpoint.save(5, None)
+        checkpoint.wait()
+        assert checkpoint.steps() == [5, 4]
+
+
+@given(st.binary(max_size=60), st.data())
+def test_no_damage_is_missed(tmp_path_factory, payload, data):
+    directory = tmp_path_factory.mktemp("damage")
+    path = write(directory, 1, lambda file: file.write(payload))
+    assert read(path, lambda file: file.read()) == payload
+    whole = bytearray(path.read_bytes())
+    what = data.draw(st.sampled_from(["cut", "bit", "longer", "zeros"]))
+    place = data.draw(st.integers(0, len(whole) - 1))
+    if what == "cut":
+        del whole[place:]
+    elif what == "bit":
+        whole[place] ^= 1 << data.draw(st.integers(0, 7))
+    elif what == "longer":
+        whole += b"x"
+    else:  # as file systems leave pages that were not written
+        whole[place:] = bytes(len(whole) - place)
+        if whole == path.read_bytes():
+            return
+    path.write_bytes(whole)
+    with pytest.raises(TornCheckpointError):
+        check(path)
+
+
+def test_a_reader_sees_a_file_of_its_own(tmp_path):
+    path = write(tmp_path, 1, lambda file: file.write(bytes(range(100))))
+
+    def load(file):
+        assert file.seek(0, os.SEEK_END) == 100
+        assert file.seek(-10, os.SEEK_END) == 90
+        assert file.read() == bytes(range(90, 100))
+        assert file.read() == b""
+        file.seek(5)
+        return file.read(3)
+
+    assert read(path, load) == bytes([5, 6, 7])
+
+
+def test_a_failure_to_write_is_told_at_once_and_spoils_nothing(tmp_path, capfd):
+    def dump(value, file):
+        file.write(b"some")
+        if value == "bad":
+            raise OSError(28, "No space left on device")
+
+    checkpoint = Checkpoint(tmp_path, dump=dump, load=lambda file: file.read())
+    checkpoint.save(1, "good")
+    checkpoint.wait()
+    checkpoint.save(2, "bad")
+    with pytest.raises(OSError, match="No space left"):
+        checkpoint.wait()
+    assert os.listdir(tmp_path) == [name_of(1)]
+    said = f"step 2 could not be written into {tmp_path}: OSError: [Errno 28] No space left on device; training goes on"
+    assert said in capfd.readouterr().err
+    for step in (3, 4):
+        checkpoint.save(step, "bad")  # raises nothing, whatever became of the one before
+    while checkpoint._thread is not None:
+        time.sleep(0.01)
+    checkpoint.save(5, "good")
+    checkpoint.close()
+    assert checkpoint.steps() == [5, 1]
+
+
+def test_a_directory_that_cannot_be_made_ends_no_rank(tmp_path, capfd):
+    (tmp_path / "file").write_text("")
+    checkpoint = Checkpoint(tmp_path / "file" / "below")
+    checkpoint.save(1, 0)
+    with pytest.raises(NotADirectoryError):
+        checkpoint.close()
+    assert "step 1 could not be written" in capfd.readouterr().err
+    (tmp_path / "file").unlink()
+    checkpoint.save(2, 0)
+    checkpoint.close()
+    assert checkpoint.steps() == [2]
+
+
+def test_who_is_killed_while_writing_leaves_the_last_one(tmp_path):
+    program = f"""
+import sys
+from horovod.common.elastic import Checkpoint
+def dump(value, file):
+    file.write(b"x" * (1 << 21))
+    if value == "slow":
+        print("writing", flush=True)
+        sys.stdin.read()
+made = Checkpoint({str(tmp_path)!r}, dump=dump)
+made.save(1, "quick"); made.wait(); made.save(2, "slow")
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout.readline() == b"writing\n"
+        child.send_signal(signal.SIGKILL)
+    assert len(os.listdir(tmp_path)) == 2, "its unfinished file is there"
+    checkpoint = Checkpoint(tmp_path, load=lambda file: len(file.read()))
+    assert checkpoint.load() == (1, 1 << 21)
+    saved(tmp_path, 3)
+    assert sorted(os.listdir(tmp_path)) == [name_of(1), name_of(3)]
+
+
+def test_who_does_not_write_reads(tmp_path):
+    saved(tmp_path, 1)
+    other = Checkpoint(tmp_path, writes=lambda: False)
+    other.save(2, "not this")
+    other.close()
+    assert other.load() == (1, {"step": 1})
+
+
+def test_what_is_not_accepted(tmp_path):
+    for keep in (0, True, "3"):
+        with pytest.raises(ValueError, match="keep is"):
+            Checkpoint(tmp_path, keep=keep)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="which is a file"):
+        Checkpoint(tmp_path / "file")
+    with pytest.raises(ValueError, match="step is -1"):
+        Checkpoint(tmp_path).save(-1, 0)
+
+
+def resumed(face, directory, **kwargs):
+    """What a state has after a sync in a job of this rank alone, which it is 0 of; it was 1 when it resumed."""
+    made = ObjectState(face.broadcast, face.rank, face.gather, **kwargs)
+    face.number = 1
+    assert StateCheckpoint(directory, rank=face.rank, size=lambda: 1, copied=dict).resume(made) is None
+    face.join(Job(1), 0)
+    made.sync()
+    return made
+
+
+def test_whoever_is_rank_0_after_the_first_is_lost_goes_on(tmp_path, monkeypatch):
+    saved(tmp_path, 7)
+    monkeypatch.setenv("HOROVOD_RESUME", "1")
+    assert resumed(Face(), tmp_path, step=0).step == 7
+    with pytest.raises(ValueError, match=r"rank 0, which was to go on from .*none, is lost, and the new one sees no"):
+        resumed(Face(), tmp_path / "none", step=0)
+    (tmp_path / "empty").mkdir()
+    assert resumed(Face(), tmp_path / "empty", step=0).step == 0
+
+
+def test_who_comes_later_gets_what_the_others_have(tmp_path, monkeypatch):
+    saved(tmp_path, 7)
+    monkeypatch.setenv("HOROVOD_RESUME", "1")
+
+    def work(face):
+        made = ObjectState(face.broadcast, face.rank, face.gather, step=face.rank())
+        made._new = face.rank() == 0
+        StateCheckpoint(tmp_path, rank=lambda: 1, size=lambda: 2, copied=dict).resume(made)
+        made.sync()
+        return made.step
+
+    assert run(2, work) == [1, 1]
+
+
+@pytest.mark.parametrize(("wrote", "called"), [(2, []), (3, [7, 7]), (None, [])])
+def test_the_members_have_changed_where_another_number_of_ranks_has_written_it(tmp_path, monkeypatch, wrote, called):
+    """Reset callbacks see what was loaded, once; nothing is known of checkpoints without a size."""
+    monkeypatch.setenv("HOROVOD_RESUME", "1")
+    if wrote is None:
+        saved(tmp_path, 7)
+    else:
+        with StateCheckpoint(tmp_path, rank=lambda: 0, size=lambda: wrote, copied=dict) as checkpoint:
+            checkpoint.save(7, {"step": 7})
+            checkpoint.wait()
+            assert checkpoint.load() == (7, {"step": 7})
+    seen = []
+
+    def work(face):
+        made = ObjectState(face.broadcast, face.rank, face.gather, step=0)
+        StateCheckpoint(tmp_path, rank=face.rank, size=lambda: 2, copied=dict).resume(made)
+        made.register_reset_callbacks([lambda: seen.append(made.step)])
+        for _ in range(2):
+            made.sync()
+            made.on_resumed()
+        return made.step
+
+    assert run(2, work) == [7, 7]
+    assert seen == called
+
+
+def test_a_new_rank_0_leaves_what_another_still_writes(tmp_path):
+    """One whose slot is gone writes to the end, while the next rank 0 begins."""
+    go, begun = threading.Event(), threading.Event()
+
+    def dump(value, file):
+        begun.set()
+        assert go.wait(60)
+        file.write(value)
+
+    leaving = Checkpoint(tmp_path, dump=dump)
+    leaving.save(1, b"one")
+    assert begun.wait(60)
+    saved(tmp_path, 2)
+    go.set()
+    leaving.close()
+    assert leaving.steps() == [2, 1]
+    assert sorted(os.listdir(tmp_path)) == [name_of(1), name_of(2)]
+
+
+def test_where_there_are_no_locks_only_what_is_old_has_been_left_behind(tmp_path, monkeypatch):
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    old, new = (tmp_path / f".step-{step:012d}.{step}.tmp" for step in (1, 2))
+    for path in (old, new):
+        path.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    saved(tmp_path, 3)
+    assert sorted(os.listdir(tmp_path)) == sorted([new.name, name_of(3)])
+
+
+def test_a_newcomer_that_is_rank_0_knows_what_its_job_has_written(tmp_path, capfd):
+    saved(tmp_path, 3)  # of another job, from which this one goes on
+    with Checkpoint(tmp_path, keep=2, job=lambda: "a") as first:
+        first.load()
+        for step in (10, 20, 30):
+            first.save(step, None)
+            first.wait()
+    with Checkpoint(tmp_path, keep=2, job=lambda: "a") as newcomer:
+        newcomer.save(25, None)  # the state that it was given was before step 30
+        newcomer.wait()
+        assert newcomer.steps() == [25, 20], "as if the first had gone on"
+        newcomer.save(35, None)
+        newcomer.wait()
+        assert newcomer.steps() == [35, 25]
+    assert capfd.readouterr().err == ""
+    with Checkpoint(tmp_path, keep=2, job=lambda: "b") as other:
+        other.save(1, None)
+    assert other.steps() == [1]
+    assert Checkpoint(tmp_path / "earlier-1").steps() == [35, 25]
+    for note in ("", "{}", '{"job": "b", "steps": 3}', '{"job": "b", "steps": ["x"]}'):
+        (tmp_path / ".horovod-job").write_text(note)
+        with Checkpoint(tmp_path, keep=1, job=lambda: "b") as other:
+            other.save(1, None)
+
+
+def test_workers_of_an_elastic_job_name_it_alike_and_others_not_at_all(monkeypatch):
+    monkeypatch.delenv("HOROVOD_WORKER", raising=False)
+    assert job_tag() == ""
+    tags = []
+    for key in (b"k" * 32, b"k" * 32, b"l" * 32):
+        fd = make_key_fd(key)
+        monkeypatch.setenv("HOROVOD_KEY_FD", str(fd))
+        monkeypatch.setenv("HOROVOD_WORKER", str(len(tags)))
+        tags.append(job_tag())
+        os.close(fd)
+    assert tags[0] == tags[1] != tags[2]
+    assert (b"k" * 32).hex() not in tags[0]

@@ -1,0 +1,302 @@
+"""The loop around an elastic program's function."""
+
+import gc
+import os
+import weakref
+from unittest import mock
+
+import pytest
+
+from horovod.common.elastic import HostUpdateResult, ObjectState, notification_manager, run_fn
+from horovod.common.elastic.agreement import Outcome, Standing
+from horovod.common.elastic.state import Keeping
+from horovod.common.elastic.updates import together
+from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from horovod.common.steps import marks
+
+
+def played(*events):
+    """A state and a function that raises, or returns, the events in turn; and the calls in their order."""
+    calls = mock.Mock()
+    calls.func.side_effect = list(events)
+    calls.func.__name__ = "train"
+    return calls, run_fn(calls.func, calls.reset)
+
+
+def names(calls):
+    return [
+        call[0]
+        for call in calls.mock_calls
+        if call[0] in {"state.sync", "state.restore", "state.on_reset", "func", "reset"}
+    ]
+
+
+def test_a_function_that_succeeds_is_called_once():
+    calls, run = played("result")
+    assert run(calls.state, 1, two=2) == "result"
+    assert names(calls) == ["state.sync", "func"]
+    calls.func.assert_called_once_with(calls.state, 1, two=2)
+    assert calls.state not in notification_manager._listeners
+
+
+def test_whoever_counts_steps_hears_of_commits_and_of_going_back(monkeypatch):
+    heard = []
+    monkeypatch.setattr(marks, "kept", lambda: heard.append("commit"))
+    monkeypatch.setattr(marks, "back", lambda root, steps: heard.append((root, steps)))
+    state = ObjectState(lambda obj, root_rank=0: obj, lambda: 0, step=0)
+
+    turns = [HorovodInternalError("lost"), HostsUpdatedInterrupt(False), None]
+
+    def train(state):
+        state.save()
+        if (raised := turns.pop(0)) is not None:
+            raise raised
+
+    run_fn(train, lambda: None)(state)
+    assert heard == ["commit"] * 3 + [(0, None)] + ["commit"] * 4, "of a sync, and of a save, each time"
+
+
+@pytest.mark.parametrize(("whole", "told"), [(True, (1, 2)), (False, (0, None))])
+def test_a_state_that_is_whole_loses_what_others_had_done_beyond_it(monkeypatch, whole, told):
+    heard = []
+    monkeypatch.setattr(marks, "back", lambda *words: heard.append(words))
+    _, run = played(HorovodInternalError("lost"), 7)
+    state = mock.MagicMock(spec=Keeping)
+    state.settle.side_effect = [Outcome(0, False), Outcome(1, False, 2) if whole else Outcome(0, True)]
+    assert run(state) == 7
+    assert heard == [told]
+
+
+def test_after_a_failure_from_the_last_commit():
+    calls, run = played(HorovodInternalError("lost"), HorovodInternalError("lost"), 7)
+    assert run(calls.state) == 7
+    again = ["state.restore", "reset", "state.on_reset", "state.sync", "func"]
+    assert names(calls) == ["state.sync", "func", *again, *again]
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_after_a_change_of_hosts(skip):
+    calls, run = played(HostsUpdatedInterrupt(skip), 7)
+    assert run(calls.state) == 7
+    sync = [] if skip else ["state.sync"]
+    assert names(calls) == ["state.sync", "func", "reset", "state.on_reset", *sync, "func"]
+
+
+def test_who_has_lost_nothing_brings_its_state_together_with_those_of_members_that_need_it():
+    calls, run = played(HostsUpdatedInterrupt(True), HostsUpdatedInterrupt(True), 7)
+    said, others = [], [False, True]
+
+    def reset():
+        said.append(together.in_sync)
+        together.others_in_sync = others.pop(0)  # the launcher says so
+
+    calls.reset.side_effect = reset
+    assert run(calls.state) == 7
+    again = ["reset", "state.on_reset"]
+    assert names(calls) == ["state.sync", "func", *again, "state.sync", "func", *again, "func"]
+    assert said == [True, True]
+
+
+def test_what_fails_between_is_treated_alike():
+    calls, run = played(HostsUpdatedInterrupt(True), 7)
+    calls.state.on_reset.side_effect = [HorovodInternalError("one more"), None, None]
+    calls.state.sync.side_effect = [HorovodInternalError("at the start"), None]
+    assert run(calls.state) == 7
+    assert names(calls) == [
+        "state.sync", "state.restore", "reset", "state.on_reset",
+        "state.restore", "reset", "state.on_reset", "state.sync",
+        "func", "reset", "state.on_reset", "func",
+    ]  # fmt: skip
+
+
+def test_other_errors_pass():
+    calls, run = played(ValueError("mine"))
+    with pytest.raises(ValueError, match="mine"):
+        run(calls.state)
+    assert calls.state not in notification_manager._listeners
+    calls, run = played(HorovodInternalError("lost"))
+    calls.reset.side_effect = ValueError("host a, local rank 1: the slot is gone")
+    with pytest.raises(ValueError, match="the slot is gone"):
+        run(calls.state)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "variables"),
+    [
+        ("Open MPI", ("OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_LOCAL_RANK=1")),
+        ("jsrun", ("JSM_NAMESPACE_RANK=1", "JSM_NAMESPACE_SIZE=2", "JSM_NAMESPACE_LOCAL_RANK=1", "LSB_JOBID=7")),
+        ("torchrun", ("RANK=1", "WORLD_SIZE=2", "MASTER_ADDR=localhost", "MASTER_PORT=1", "TORCHELASTIC_RUN_ID=x")),
+        ("MPICH", ("PMI_RANK=1", "PMI_SIZE=2")),
+    ],
+)
+def test_who_cannot_go_on_without_the_others_is_told_so(monkeypatch, launcher, variables):
+    """Where another launcher has started the ranks, and lets one live when others have failed."""
+    for name in [name for name in os.environ if name.startswith("HOROVOD_")]:
+        monkeypatch.delenv(name)
+    for variable in variables:
+        monkeypatch.setenv(*variable.split("="))
+    calls, run = played(HorovodInternalError("rank 0 was lost"))
+    calls.reset.side_effect = TimeoutError("rank 0 has not come")
+    with pytest.raises(ValueError, match=r"horovodrun --min-np N only: ") as caught:
+        run(calls.state)
+    assert str(caught.value) == (
+        f"hvd.elastic.run goes on after a failure in jobs of horovodrun --min-np N only: {launcher} has started this "
+        "one, and no process of it can be left behind or started later (rank 0 has not come)"
+    )
+
+
+def test_news_that_came_before_the_program_could_hear_them_are_not_lost():
+    removed = 1.0, HostUpdateResult.removed
+    calls, run = played(HostsUpdatedInterrupt(True), 7)
+    notification_manager.begin_epoch()
+    notification_manager.handle_hosts_updated(*removed)  # in the first init
+    added = 2.0, HostUpdateResult.added
+
+    def reset():
+        notification_manager.begin_epoch()
+        notification_manager.handle_hosts_updated(*added)  # in the second one
+
+    calls.reset.side_effect = reset
+    run(calls.state)
+    told = [call for call in calls.mock_calls if call[0] in {"state.on_hosts_updated", "state.on_reset"}]
+    assert told == [
+        mock.call.state.on_hosts_updated(*removed),
+        mock.call.state.on_hosts_updated(*added),
+        mock.call.state.on_reset(),  # forgets them
+        mock.call.state.on_hosts_updated(*added),
+    ]
+    notification_manager.begin_epoch()
+
+
+def test_a_function_that_keeps_the_error_to_itself_is_named():
+    calls = mock.Mock()
+    calls.func.__name__ = "train"
+    run = run_fn(calls.func, calls.reset, lambda: 3)
+    with pytest.raises(RuntimeError, match=r"^train, which was given to hvd.elastic.run, .*\(3 operations failed\)"):
+        run(calls.state)
+
+
+class Kept(Keeping):
+    """Of a job of one rank. ``calls``: what becomes of it; ``fails``: the calls of ``agree`` that do."""
+
+    def __init__(self, *fails):
+        super().__init__(lambda obj, **_: obj, lambda: 0)
+        self.step, self.rate, self.saved = 0, 1.0, (0, 1.0)
+        self.calls, self.fails, self.agreed = [], fails, 0
+        self.register_reset_callbacks([self.adapt])
+
+    def adapt(self):
+        self.calls.append("adapt")
+        self.rate = 0.5
+
+    def before_step(self, error):
+        return str(error) == "gradient"
+
+    def standing(self, whole):
+        return Standing(self.step, whole, 1, new=False)
+
+    def agree(self, standing):
+        self.agreed += 1
+        self.calls.append("agree")
+        if self.agreed in self.fails:
+            raise HorovodInternalError("one more is lost")
+        return [standing]
+
+    def take(self, root):
+        self.calls.append("take")
+
+    def taken(self, root):
+        pass
+
+    def save(self):
+        self.saved = self.step, self.rate
+
+    def restore(self):
+        self.calls.append("restore")
+        self.step, self.rate = self.saved
+
+
+def others():
+    """Members of the next epoch."""
+    together.members = (*together.members, 1)
+
+
+def trained(state, error):
+    """From which step, and at which rate, its function went on after this."""
+    begun = []
+
+    def train(state):
+        begun.append((state.step, state.rate))
+        while state.step < 9:
+            if state.step == 5 and len(begun) == 1:
+                raise HorovodInternalError(error)
+            state.step += 1
+
+    run_fn(train, others)(state)
+    return begun[1:]
+
+
+def test_callbacks_adapt_what_was_restored():
+    state = Kept()
+    assert trained(state, "metric") == [(0, 0.5)]
+    assert state.calls == ["agree", "take", "agree", "restore", "adapt", "take"]
+
+
+def test_a_failure_while_ranks_are_brought_together_loses_nothing():
+    state = Kept(2)
+    assert trained(state, "gradient") == [(5, 0.5)]
+    assert state.calls == ["agree", "take", "agree", "agree", "adapt", "take"]
+    state = Kept(3)
+    state.adapt = mock.Mock(side_effect=[HorovodInternalError("one more is lost"), HorovodInternalError("two"), None])
+    state._reset_callbacks = [state.adapt]
+    assert trained(state, "gradient") == [(5, 1.0)]
+    assert "restore" not in state.calls
+
+
+def test_nothing_of_a_call_that_has_failed_is_kept():
+    """Its frames hold the step's activations, on a GPU perhaps."""
+    activations = []
+
+    def train(state):
+        if activations:
+            gc.collect()
+            return activations[0]()
+        mine = mock.Mock()
+        activations.append(weakref.ref(mine))
+        raise HorovodInternalError("lost")
+
+    assert run_fn(train, lambda: None)(mock.Mock()) is None
+
+
+def test_a_failure_that_comes_again_though_nothing_was_lost_is_raised():
+    calls, run = played(*[HorovodInternalError(f"shapes differ {number}") for number in range(5)])
+    with pytest.raises(
+        RuntimeError, match=r"^train, .* has failed 3 times .* the program came no further: .* 2$"
+    ) as no:
+        run(calls.state)
+    assert (no.value.__cause__, no.value.__context__) == (None, None), "it does not end because of others"
+    assert calls.func.call_count == 3
+    # Not where others are members, ranks were lost, or it has come further.
+    errors = [HorovodInternalError("lost")] * 6
+    calls, run = played(*errors, 7)
+    calls.reset.side_effect = others
+    assert run(calls.state) == 7
+    calls, _ = played(*errors, 7)
+    lost = iter([0, 0, 1, 0, 0, 1, 0])
+    assert run_fn(calls.func, calls.reset, lambda: next(lost))(calls.state) == 7
+    state = Kept()
+    steps = []
+
+    def fails(state, commits=2):
+        for _ in range(commits):
+            state.check_host_updates()
+        steps.append(1)
+        if len(steps) < 6:
+            raise HorovodInternalError("metric")
+
+    run_fn(fails, lambda: None)(state)
+    assert len(steps) == 6
+    # A loop that does its last step again and commits that comes no further.
+    steps.clear()
+    with pytest.raises(RuntimeError, match="has failed 3 times"):
+        run_fn(fails, lambda: None)(Kept(), commits=1)

@@ -1,0 +1,64 @@
+"""Numbers of rank 0 on all ranks, by one operation of a face."""
+
+import pytest
+
+from horovod.common import faces
+from horovod.common.contract.host_updates import HostUpdateResult
+from horovod.common.elastic.numbers import largest, numbers_of_rank_0
+from horovod.common.exceptions import HostsUpdatedInterrupt
+
+
+def exchange():
+    rank = faces.TORCH.require_job().rank
+    return [numbers_of_rank_0((at + 0.1 + rank, 2.0, 3), "numbers", faces.TORCH) for at in (0, 1e9)]
+
+
+def test_all_have_what_rank_0_says(pool):
+    assert pool(3).run(exchange) == [[(0.1, 2.0, 3.0), (1e9 + 0.1, 2.0, 3.0)]] * 3
+
+
+def test_who_is_in_no_job_is_told():
+    with pytest.raises(ValueError, match=r"call hvd\.init\(\) first"):
+        numbers_of_rank_0((0.0,), "numbers", faces.Face("another", 99))
+
+
+def exchange_largest():
+    rank = faces.TORCH.require_job().rank
+    return [largest(value, "largest", faces.TORCH) for value in (rank, 255 * (rank == 1), 0)]
+
+
+def test_all_have_the_largest(pool):
+    assert pool(3).run(exchange_largest) == [[2, 255, 0]] * 3
+
+
+def ask():
+    """How many operations each question of a state takes, and what it answers."""
+    import horovod.numpy as hvd
+
+    state, submitted = hvd.elastic.ObjectState(step=0), []
+    run = faces.NUMPY.run
+
+    def noted(kind, name, at, into, shape, *rest):
+        submitted.append((name, shape))
+        return run(kind, name, at, into, shape, *rest)
+
+    faces.NUMPY.run = noted
+    try:
+        state.check_host_updates()
+        if hvd.rank() == 1:
+            state.on_hosts_updated(1.0, HostUpdateResult.added)
+        state.commit()
+        if hvd.rank() == 0:
+            state.on_hosts_updated(2.0, HostUpdateResult.removed)
+        try:
+            state.commit()
+        except HostsUpdatedInterrupt as interrupt:
+            return submitted, interrupt.skip_sync, state._last_updated_timestamp
+    finally:
+        faces.NUMPY.run = run
+    return None
+
+
+def test_a_question_for_changed_hosts_is_one_byte_unless_they_have_changed(pool):
+    byte = ("elastic.news", (1,))
+    assert pool(2).run(ask) == [([byte, byte, byte, ("elastic.updates", (3,))], True, 2.0)] * 2

@@ -1,0 +1,228 @@
+"""States: saved, restored, brought together; and the news of hosts that they hear."""
+
+import threading
+from unittest import mock
+
+import pytest
+
+from horovod.common.contract.host_updates import HostUpdateResult
+from horovod.common.elastic import ObjectState, WorkerNotificationManager
+from horovod.common.elastic.own import PerRank
+from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from tests.common.elastic.ranks import Face, Job, run
+
+
+def state(face: Face | None = None, check: bool = True, **kwargs):
+    face = face or Face()
+    return ObjectState(face.broadcast, face.rank, face.gather if check else None, **kwargs)
+
+
+def test_keywords_are_attributes_that_are_saved_and_restored():
+    made = state(epoch=1, seen=[1, 2])
+    made.seen.append(3)
+    made.epoch = 5
+    made.restore()
+    assert (made.epoch, made.seen) == (1, [1, 2])
+    made.seen.append(4)
+    made.commit()
+    made.seen.append(5)
+    made.restore()
+    made.seen.append(6)
+    made.restore()
+    assert made.seen == [1, 2, 4], "what is restored is a copy too"
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_all_get_what_rank_0_has_and_that_counts_as_committed(check):
+    def work(face: Face):
+        made = state(face, check, value=face.rank(), other="same")
+        made.sync()
+        made.value += 10
+        made.restore()
+        return made.value
+
+    assert run(3, work) == [0, 0, 0]
+
+
+def test_who_has_not_been_brought_together_yet_gives_nothing():
+    """A newcomer whose first sync fails may be rank 0 of the next epoch."""
+    second = Job(2)
+
+    def work(face: Face):
+        first, number = face.job, face.rank()
+        made = state(face, trained=0)
+        if number == 1:
+            face.join(Job(1), 0)
+            made.sync()
+            made.trained = 9
+            made.save()
+            face.join(first, 1)
+
+        def cut(*_, **__):
+            raise HorovodInternalError("one more")
+
+        made._bcast_object = cut
+        with pytest.raises(HorovodInternalError):
+            made.sync()
+        made.restore()
+        made._bcast_object = face.broadcast
+        face.join(second, number)
+        made.sync()
+        return made.trained
+
+    assert run(2, work) == [9, 9]
+
+
+def test_a_new_rank_keeps_what_it_took_over_though_its_first_sync_fails():
+    second, third = Job(2), Job(2)
+
+    def work(face: Face):
+        number = face.rank()
+        made = state(face, mine=PerRank(number), trained=0)
+        made.sync()
+        made.commit()
+        if number == 1:  # another process takes its place
+            made = state(face, mine=PerRank(99), trained=0)
+        face.join(second, number)
+
+        def cut(*_, **__):
+            raise HorovodInternalError("one more")
+
+        made._bcast_object = cut
+        with pytest.raises(HorovodInternalError):
+            made.sync()
+        made.restore()
+        made._bcast_object = face.broadcast
+        face.join(third, number)
+        made.sync()
+        return made.mine.value
+
+    assert run(2, work) == [0, 1]
+
+
+def test_other_attributes_on_some_ranks_are_an_error_on_all_that_names_them():
+    def work(face: Face):
+        more = {"b": 1} if face.rank() == 2 else {"a": 1}
+        state(face, same=0, **more).sync()
+
+    errors = run(3, work)
+    said = (
+        "the states of the ranks have different attributes: rank 2 has b, which rank 0 has not and has no a, which "
+        "rank 0 has"
+    )
+    assert [str(error) for error in errors] == [said] * 3
+
+
+def test_what_cannot_be_copied_is_named_and_spoils_nothing():
+    with pytest.raises(ValueError, match=r"the state's attribute 'lock' \(lock\) cannot be copied: TypeError: "):
+        state(lock=threading.Lock())
+    made = state(a=1, b=2)
+    made.a, made.b = 3, (x for x in ())
+    with pytest.raises(ValueError, match=r"'b' \(generator\) cannot be copied"):
+        made.commit()
+    made.restore()
+    assert (made.a, made.b) == (1, 2), "the commit before is still whole"
+
+
+def test_names_that_states_need_are_refused():
+    for name in ("commit", "_host_messages"):
+        with pytest.raises(ValueError, match=f"attribute '{name}' has the name of something that states have"):
+            state(**{name: 1})
+
+
+def test_all_ranks_follow_what_rank_0_has_heard():
+    def work(face: Face):
+        made = state(face, value=0)
+        if face.rank() == 1:
+            made.on_hosts_updated(5.0, HostUpdateResult.added)
+        made.commit()
+        if face.rank() == 0:
+            made.on_hosts_updated(6.0, HostUpdateResult.removed)
+        try:
+            made.commit()
+        except HostsUpdatedInterrupt as interrupt:
+            made.check_host_updates()
+            return interrupt.skip_sync, made._last_updated_timestamp, made._host_messages.qsize()
+        return None
+
+    assert run(2, work) == [(True, 6.0, 0), (True, 6.0, 0)]
+
+
+def test_a_failure_where_members_may_change_is_marked():
+    job = Job(2)
+    job.fail()
+    face = Face()
+    face.join(job, 0)
+    with pytest.raises(HorovodInternalError) as caught:
+        state(face, value=0).commit()
+    assert caught.value.handed_over
+
+
+@pytest.mark.parametrize(
+    ("news", "skip"),
+    [
+        ((HostUpdateResult.added,), False),
+        ((HostUpdateResult.removed,), True),
+        ((HostUpdateResult.removed, HostUpdateResult.added), False),
+        ((HostUpdateResult.mixed,), False),
+    ],
+)
+def test_only_removals_lose_nothing(news, skip):
+    made = state(value=0)
+    for number, update in enumerate(news, 1):
+        made.on_hosts_updated(float(number), update)
+    made.on_hosts_updated(0.0, HostUpdateResult.added)  # older than what is known
+    with pytest.raises(HostsUpdatedInterrupt) as caught:
+        made.check_host_updates()
+    assert caught.value.skip_sync is skip
+
+
+def test_a_reset_forgets_news_and_calls_back():
+    made = state(value=0)
+    called = []
+    made.register_reset_callbacks([lambda: called.append(1), lambda: called.append(2)])
+    made.on_hosts_updated(1.0, HostUpdateResult.added)
+    made.on_reset()
+    assert called == [1, 2]
+    made.check_host_updates()
+
+
+def test_news_reach_those_who_listen():
+    manager = WorkerNotificationManager()
+    manager.init()
+    begun = []
+    manager.begin_with(lambda: begun.append(True))
+    manager.init("rendezvous", 1, nic=None)
+    assert begun == [True]
+    one, other = state(value=0), state(value=0)
+    for listener in (one, one, other):
+        manager.register_listener(listener)
+    manager.remove_listener(other)
+    manager.remove_listener(other)
+    manager.handle_hosts_updated(3.0, HostUpdateResult.added)
+    assert (one._host_messages.get(), one._host_messages.empty()) == ((3.0, HostUpdateResult.added), True)
+    assert other._host_messages.empty()
+
+
+def test_a_program_that_is_always_in_a_step_is_interrupted_at_last(monkeypatch):
+    made = state(epoch=0)
+    made.on_hosts_updated(1.0, HostUpdateResult.added)
+    monkeypatch.setattr(made, "_in_a_step", lambda: True)
+    monkeypatch.setattr("horovod.common.elastic.state._HELD_BACK", 3)
+    for _ in range(3):
+        made.check_host_updates()
+    with pytest.raises(HostsUpdatedInterrupt):
+        made.check_host_updates()
+
+
+def test_news_of_an_epoch_that_is_over_are_none_for_the_next():
+    manager, made = WorkerNotificationManager(), mock.Mock()
+    manager.begin_epoch(1)
+    manager.handle_hosts_updated(1.0, HostUpdateResult.added, 1)
+    manager.begin_epoch(2)
+    manager.handle_hosts_updated(2.0, HostUpdateResult.added, 1)  # it was on its way
+    manager.register_listener(made)
+    manager.handle_hosts_updated(3.0, HostUpdateResult.added, 1)
+    assert not made.mock_calls
+    manager.handle_hosts_updated(4.0, HostUpdateResult.removed, 2)
+    made.on_hosts_updated.assert_called_once_with(4.0, HostUpdateResult.removed)

@@ -1,0 +1,211 @@
+"""Where workers of an elastic job wait for what the launcher decides."""
+
+import os
+import select
+import threading
+
+import pytest
+
+from horovod.common.contract.host_updates import HostUpdateResult
+from horovod.common.contract.membership import Over, Place, Updated, decode_news, decode_place, encode
+from horovod.common.contract.worker_env import make_key
+from horovod.common.store.client import StoreClient, StoreError, StoreRefused, StoreTimeout
+from horovod.common.store.desk import Came, Desk, HasHeard, Met
+from horovod.common.store.front import Front
+from horovod.common.store.messages import Come, Exchange, Heard, News
+from horovod.common.store.server import StoreServer
+from horovod.common.store.table import Table
+
+
+def short(replies):
+    return [(client, reply.id, reply.error or [*reply.values]) for client, reply in replies]
+
+
+def test_a_worker_waits_for_its_place():
+    desk = Desk()
+    assert desk.handle(b"a", Come(1, 7, 3, [4, 5], b"facts")) == []
+    assert desk.told == [Came(7, 3, (4, 5), b"facts")]
+    assert short(desk.place(8, b"not here")) == []
+    assert short(desk.place(7, b"place")) == [(b"a", 1, [b"place"])]
+    assert short(desk.place(7, b"again")) == []
+    desk.handle(b"a", Come(2, 7, 4))
+    assert short(desk.refuse(7, "no slot")) == [(b"a", 2, "refused")]
+    desk.handle(b"a", Come(3, 7, 4, in_sync=True))
+    assert desk.told[-1] == Came(7, 4, (), b"", in_sync=True)
+
+
+def test_a_worker_that_asks_again_is_told_of_once():
+    desk = Desk()
+    desk.handle(b"a", Come(1, 7, 3))
+    desk.handle(b"a", Come(2, 7, 3))
+    assert desk.told == [Came(7, 3, (), b"")]
+    assert short(desk.handle(b"b", Come(1, 7, 3))) == [(b"a", 2, "another process came as worker 7")]
+    assert short(desk.place(7, b"p")) == [(b"b", 1, [b"p"])]
+
+
+def test_no_news_are_lost():
+    desk = Desk()
+    for worker in (1, 2):
+        desk.handle(b"x", Come(1, worker, 0))
+        desk.place(worker, b"p")
+    assert short(desk.publish([1, 2], b"one")) == [], "kept for those who have not asked yet"
+    assert short(desk.handle(b"a", News(1, 1, 0))) == [(b"a", 1, [b"one"])]
+    assert short(desk.handle(b"a", News(2, 1, 1))) == []
+    assert short(desk.handle(b"a", News(3, 1, 1))) == []
+    assert short(desk.publish([1], b"two")) == [(b"a", 3, [b"two"])], "the last request is the one that counts"
+    desk.publish([1], b"three")
+    assert short(desk.handle(b"a", News(4, 1, 1))) == [(b"a", 4, [b"two", b"three"])], "what it did not get comes again"
+    assert short(desk.handle(b"b", News(1, 2, 0))) == [(b"b", 1, [b"one"])]
+    desk.handle(b"c", News(1, 3, 0))
+    desk.forget(3)
+    assert short(desk.publish([3], b"four")) == []
+
+
+def test_nothing_is_kept_for_who_is_gone():
+    desk = Desk()
+    desk.handle(b"a", Come(1, 3, 0))
+    desk.place(3, b"p")
+    desk.forget(3)
+    desk.publish([3, 4], b"over")
+    assert short(desk.handle(b"c", News(1, 3, 0))) == []
+    assert short(desk.handle(b"c", News(1, 4, 0))) == []
+
+
+def test_the_launcher_hears_when_ranks_have_met():
+    desk = Desk()
+    table = Table(desk)
+    for rank in range(2):
+        table.handle(b"%d" % rank, Exchange(1, "init e3", rank, 2, b"record", 9.0), 0.0)
+    for rank in range(2):
+        table.handle(b"%d" % rank, Exchange(2, "formed 1", rank, 2, b"", 9.0), 0.0)
+    table.handle(b"0", Heard(3, 0, 5, [1]), 0.0)
+    assert desk.told == [Met("init e3", 1, False), Met("formed 1", 2, True), HasHeard(0, 5, (1,))]
+
+
+def test_who_meets_in_vain_is_told_at_once():
+    table = Table(Desk())
+    table.handle(b"a", Exchange(1, "init e3", 0, 2, b"", 9.0), 0.0)
+    assert short(table.fail("init e3", "worker 5 is gone")) == [(b"a", 1, "worker 5 is gone")]
+    assert table.fail("init e3", "worker 5 is gone") == []
+    assert table.expire(100.0) == []
+
+
+def test_who_comes_when_one_of_them_is_gone_already_waits_for_nobody():
+    """One dies at once when it has its place, which the launcher hears before the others come."""
+    table = Table(Desk())
+    assert table.fail("init e3", "worker 5 is gone") == []
+    late = table.handle(b"a", Exchange(1, "init e3", 0, 2, b"", 9.0), 0.0)
+    assert short(late) == [(b"a", 1, "worker 5 is gone")]
+    assert table.handle(b"a", Exchange(2, "init e4", 0, 2, b"", 9.0), 0.0) == []
+    for epoch in range(5, 500):
+        table.fail(f"init e{epoch}", "worker 5 is gone")
+    assert len(table._failed) < 100
+
+
+def test_a_job_of_fixed_members_has_none():
+    said = "the members of this job do not change"
+    assert short(Table().handle(b"a", Come(1, 7, 0), 0.0)) == [(b"a", 1, said)]
+
+
+def test_what_travels():
+    place = Place(3, 1, 2, 0, 1, 1, 2, [4, 9])
+    assert decode_place(encode(place)) == place
+    for news in (Over(3, "rank 1 is gone"), Updated(3, 5.5, int(HostUpdateResult.added))):
+        assert decode_news(encode(news)) == news
+    assert Updated(3, 5.5, 2).result is HostUpdateResult.added
+    for decode in (decode_place, decode_news):
+        with pytest.raises(ValueError):
+            decode(b"\x93\x01")
+
+
+def test_a_worker_waits_for_its_place_as_long_as_the_store_is_there(monkeypatch):
+    monkeypatch.setattr("horovod.common.store.client._ASK_AGAIN", 0.05)
+    key, front = make_key(), Front()
+    server = StoreServer(key, front=front)
+    got: list[bytes | str] = []
+
+    def worker():
+        with StoreClient(key, *server.address) as client:
+            got.append(client.come(7, 0, facts=b"me", timeout=60.0))
+            got.append(client.come(7, 1, timeout=5.0))
+            try:
+                client.come(7, 2, timeout=1.0)
+            except StoreTimeout as error:
+                got.append(str(error))
+
+    thread = threading.Thread(target=worker)
+    thread.start()
+    for epoch in (0, 1):
+        wait_for(front.fd)
+        assert [told.epoch for told in front.take()] == [epoch]
+        if epoch == 0:
+            front.place(7, b"at once")
+    threading.Event().wait(7.0)  # longer than the worker waits for a store that is not there
+    assert thread.is_alive()
+    assert front.take() == [], "it is told of once"
+    front.place(7, b"late")
+    wait_for(front.fd)
+    server.close()
+    thread.join(120)
+    assert got[:2] == [b"at once", b"late"]
+    assert "no answer from the job's store" in got[2]
+    front.close()
+
+
+def wait_for(fd: int) -> None:
+    assert select.select([fd], [], [], 120)[0], "nothing was told"
+
+
+def test_through_a_server():
+    key, front = make_key(), Front()
+    before = len(os.listdir("/proc/self/fd"))
+    with StoreServer(key, front=front) as server:
+        host, port = server.address
+        got: dict[str, object] = {}
+
+        def worker():
+            with StoreClient(key, host, port, 120.0) as client:
+                got["place"] = client.come(7, 0, facts=b"me")
+                client.heard(7, 1, [8])
+                try:
+                    client.exchange("init e1", 0, 2, b"", 120.0)
+                except StoreError as error:
+                    got["failed"] = str(error)
+                try:
+                    client.come(7, 1)
+                except StoreRefused as error:
+                    got["refused"] = str(error)
+
+        def listener():
+            with StoreClient(key, host, port, 120.0) as client:
+                got["news"] = client.news(7, 0)
+
+        threads = [threading.Thread(target=worker), threading.Thread(target=listener)]
+        for thread in threads:
+            thread.start()
+        wait_for(front.fd)
+        assert front.take() == [Came(7, 0, (), b"me")]
+        assert front.take() == []
+        front.place(7, b"place")
+        wait_for(front.fd)
+        assert front.take() == [HasHeard(7, 1, (8,))]
+        front.publish([7], b"news")
+        threads[1].join(120)
+        while not server.waiting():
+            threading.Event().wait(0.01)
+        front.set("failure 1", b"worker 8 is gone")
+        front.fail("init e1", "worker 8 is gone")
+        wait_for(front.fd)
+        assert front.take() == [Came(7, 1, (), b"")]
+        front.refuse(7, "host a has no slot for it any more")
+        threads[0].join(120)
+        with StoreClient(key, host, port) as client:
+            assert client.get("failure 1") == b"worker 8 is gone"
+    assert got.pop("news") == (1, [b"news"])
+    assert got == {
+        "place": b"place",
+        "failed": "worker 8 is gone",
+        "refused": "host a has no slot for it any more",
+    }
+    assert len(os.listdir("/proc/self/fd")) <= before
+    front.close()

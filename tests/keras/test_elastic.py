@@ -1,0 +1,277 @@
+"""Elastic states and callbacks of Keras, in fit."""
+
+from unittest import mock
+
+import pytest
+
+
+def brought_together():
+    import copy
+
+    import keras
+    import numpy as np
+
+    import horovod.keras as hvd
+    from tests.keras import models
+
+    me = hvd.rank()
+    with pytest.raises(ValueError, match=r"has no variables yet, .*; call model.build\(input_shape\)"):
+        hvd.elastic.KerasState(keras.Sequential([keras.layers.Dense(1)]))
+    model = models.model(seed=me)
+    model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.Adam(0.01 * (me + 1))), loss="mse")
+    state = hvd.elastic.KerasState(model, batch=0, epoch=me)
+    state.sync()
+    assert state.epoch == 0
+    assert (hvd.elastic.batch(9).local, hvd.elastic.batch(9).shares.of) == (5 - me, (5, 4))
+    hvd.check_in_sync(model)
+    before = models.weights(model)
+    saved = copy.deepcopy(state._saved_values), dict(state._saved_state)
+    x, y = models.data(16)
+    model.fit(models.shard(x, 4), models.shard(y, 4), batch_size=4, verbose=0)
+    assert any((a != b).any() for a, b in zip(models.weights(model), before, strict=True))
+    there = state.state_dict()
+    assert all((a == b).all() for a, b in zip(there["variables"], models.weights(model), strict=False))
+    state.load_state_dict({**there, "epoch": 4})
+    state.load_state_dict({**there, "variables": state._saved_values, "epoch": 3})
+    assert state.epoch == 3
+    kept = [np.array(one) for one in state._saved_values]
+    for variable in model.trainable_variables:
+        variable.assign_add(variable * 0 + 1)
+    for one, was in zip(state._saved_values, kept, strict=True):
+        assert (np.array(one) == was).all(), "a commit stays as it is"
+    if keras.backend.backend() == "tensorflow":
+        with mock.patch("horovod._keras.elastic._array", side_effect=AssertionError("a copy")):
+            state.save()
+    state._saved_values, state._saved_state = saved
+    state.epoch = 5
+    state.restore()
+    assert all((a == b).all() for a, b in zip(models.weights(model), before, strict=True))
+    assert (state.epoch, int(np.array(model.optimizer.iterations))) == (0, 0)
+    assert all(not np.array(v).any() for v in model.optimizer.variables[2:]), "moments too"
+
+
+def test_ranks_are_brought_together(keras3):
+    keras3(2).run(brought_together)
+
+
+def counted():
+    import keras
+
+    import horovod.keras as hvd
+    from tests.keras import models
+
+    model = models.model()
+    model.compile(optimizer=keras.optimizers.SGD(0.01), loss="mse")
+    state = hvd.elastic.KerasState(model, batch=0, epoch=0)
+    seen = []
+    state.commit = lambda: seen.append((state.epoch, state.batch))
+    made = hvd.elastic
+    callbacks = [
+        made.UpdateBatchStateCallback(state),
+        made.UpdateEpochStateCallback(state),
+        made.CommitStateCallback(state, batches_per_commit=2),
+    ]
+    x, y = models.data(20)
+    model.fit(x, y, batch_size=4, epochs=2, verbose=0, callbacks=callbacks)
+    epoch = [(0, 2), (0, 4), (1, 0)]
+    assert seen == [*epoch, (1, 1), (1, 3), (1, 5), (2, 0)], seen
+    # An epoch that was interrupted goes on: three batches of it are done.
+    for given in ({"epochs": 1}, {"epochs": 3, "initial_epoch": 2}):
+        state.epoch, state.batch = 2, 3
+        seen.clear()
+        model.fit(x, y, batch_size=4, steps_per_epoch=2, verbose=0, callbacks=callbacks, **given)
+        assert seen == [(2, 5), (3, 0)], seen
+    for wrong in (0, True, 1.5):
+        with pytest.raises(ValueError, match="batches_per_commit is"):
+            made.CommitStateCallback(state, wrong)
+
+
+def fits_a_dataset():
+    import keras
+
+    import horovod.keras as hvd
+    from tests.keras import models
+
+    model = models.model()
+    model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), loss="mse")
+    made = hvd.elastic
+    data = made.ElasticDataset(models.data(22), batch_size=4)
+    state = made.KerasState(model, data=data)
+    seen = []
+    state.commit = lambda: seen.append((data.epoch, data.processed_num))
+    callbacks = [made.UpdateDatasetCallback(data), made.CommitStateCallback(state)]
+    while data.epoch < 2:
+        model.fit(iter(data), steps_per_epoch=len(data), verbose=0, callbacks=callbacks)
+    assert list(dict.fromkeys(seen)) == [(0, 8), (0, 16), (1, 0), (1, 8), (1, 16), (2, 0)], seen
+
+
+def test_fit_goes_through_a_dataset(keras_pool):
+    keras_pool("torch")(2).run(fits_a_dataset)
+
+
+def several_batches_to_a_call():
+    import types
+
+    import horovod.keras as hvd
+
+    made = hvd.elastic
+    # By versions of Keras: the numbers at the beginning and at the end of each call, what the model says.
+    for calls, together in (
+        ([(0, 2), (3, 5), (6, 8), (9, 11)], 3),
+        ([(0, 0), (3, 3), (6, 6), (9, 9)], 3),
+        ([(0, 2), (3, 5), (6, 8), (9, 9)], None),
+        ([(number, number) for number in range(10)], 1),
+    ):
+        data = made.ElasticDataset(40, batch_size=4)
+        state = made.KerasState.__new__(made.KerasState)
+        commits = []
+        state.batch, state.commit = 0, lambda commits=commits, data=data: commits.append(data.processed_num)
+        callbacks = [
+            made.UpdateDatasetCallback(data),
+            made.UpdateBatchStateCallback(state),
+            made.CommitStateCallback(state, batches_per_commit=5),
+        ]
+        for one in callbacks:
+            one.set_model(types.SimpleNamespace(steps_per_execution=together))
+            one.set_params({"steps": 10})
+            one.on_train_begin()
+        for begin, end in calls:
+            assert data.epoch == 0
+            for one in callbacks:
+                one.on_train_batch_begin(begin)
+            for one in callbacks:
+                one.on_train_batch_end(end)
+        assert (data.epoch, state.batch, len(commits)) == (1, 10, 2 if together == 1 else 1), calls
+
+
+def test_several_batches_may_be_one_call(keras_pool):
+    keras_pool("torch")(1).run(several_batches_to_a_call)
+
+
+def test_callbacks_keep_the_state_up_to_date(keras_pool):
+    keras_pool("torch")(1).run(counted)
+
+
+def test_one_more_may_be_lost_while_ranks_are_brought_together():
+    from horovod._keras.elastic import make_run
+    from horovod.common.exceptions import HorovodInternalError
+
+    class LostError(Exception):
+        """The framework's own."""
+
+    def errors_as_ours(func):
+        def translated(*args):
+            try:
+                return func(*args)
+            except LostError as error:
+                raise HorovodInternalError(str(error)) from error
+
+        return translated
+
+    face = mock.Mock()
+    face.adapter.errors_as_ours = errors_as_ours
+    state = mock.Mock()
+    state.sync.side_effect = [LostError, None]
+    func = mock.Mock(__name__="train", return_value=7)
+    assert make_run(face)(func)(state) == 7
+    assert (state.restore.call_count, func.call_count, face.adapter.shutdown.call_count) == (1, 1, 1)
+
+
+def with_a_stream():
+    import keras
+    import numpy as np
+
+    import horovod.keras as hvd
+    from horovod.data import StreamingDataset
+    from tests.data.sources import Numbers
+    from tests.keras import models
+
+    model = models.model()
+    model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), loss="mse")
+    stream = StreamingDataset(Numbers([8] * 5), 4)
+    state = hvd.elastic.KerasState(model, data=stream)
+    state.sync()
+    done = []
+
+    def fit(steps):
+        arrays = (np.array(batch, "float32")[:, None] / 40 for batch in stream)
+        batches = ((np.repeat(x, models.FEATURES, 1), x) for x in arrays)
+        counts = hvd.elastic.UpdateDatasetCallback(state.data)
+        model.fit(batches, steps_per_epoch=steps, verbose=0, callbacks=[counts])
+        done.append((stream.epoch, stream.processed_num))
+
+    fit(2)
+    state.save()
+    before = models.weights(model)
+    fit(1)
+    state.restore()
+    done.append((stream.epoch, stream.processed_num))
+    assert all((a == b).all() for a, b in zip(models.weights(model), before, strict=True))
+    fit(3)
+    return done
+
+
+def test_a_stream_goes_back_with_its_state(keras3):
+    assert keras3(2).run(with_a_stream) == [[(0, 16), (0, 24), (0, 16), (1, 0)]] * 2
+
+
+def members_change():
+    from functools import partial
+
+    import keras
+    import numpy as np
+
+    import horovod.keras as hvd
+    from horovod.common.exceptions import HorovodInternalError
+    from horovod.keras._face import face
+    from tests.keras import models
+
+    hvd.init()
+    me = hvd.rank()
+    model = models.model()
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    optimizer.register_local_var(model.trainable_variables[-1])  # added at the end: its gradient is 1
+    model.compile(optimizer=optimizer, loss=lambda y, predicted: predicted + 0 * y)
+    model.build((None, models.FEATURES))
+    x, y = models.data(4)
+    moved = []
+
+    def train(state):
+        before = models.weights(model)[-1]
+        model.fit(x, y, batch_size=4, verbose=0)
+        moved.append(float((before - models.weights(model)[-1])[0]))
+        if len(moved) == 1:
+            raise HorovodInternalError("rank 2 was lost")
+
+    begin = face.adapter.basics.init
+    with mock.patch.object(face.adapter.basics, "init", partial(begin, [[0, 1], [0, 1], [2]][me])):
+        hvd.elastic.run(train)(mock.Mock())
+    np.testing.assert_allclose(moved, [1 / 3, 1 / 2 if me < 2 else 1], rtol=1e-6)
+
+
+def test_what_is_compiled_follows_the_number_of_ranks(keras3):
+    keras3(3, initialized=False, HOROVOD_ELASTIC="1").run(members_change, fresh=True)
+
+
+def in_a_loop_of_ones_own():
+    from unittest import mock
+
+    import jax
+    from jax import numpy as jnp
+
+    import horovod.keras as hvd
+    from horovod._keras import backend_jax as backend
+
+    turns = []
+
+    def train(state):
+        turns.append(None)
+        mine = jnp.ones(3 + (hvd.rank() if len(turns) == 1 else 0))
+        return jax.block_until_ready(jax.jit(lambda t: backend.allreduce(t, "x"))(mine)).tolist()
+
+    assert hvd.elastic.run(train)(mock.Mock()) == [1, 1, 1]
+    assert len(turns) == 2
+
+
+def test_errors_of_jax_in_a_loop_of_ones_own_are_ours(keras_pool):
+    keras_pool("jax")(2).run(in_a_loop_of_ones_own, fresh=True)

@@ -1,0 +1,161 @@
+"""A worker of an elastic job without a framework; says what it does on stdout. Arguments: a file that ends the job, and
+a directory for checkpoints, if there are to be any. Files beside the first one say what a worker is to do wrong."""
+
+import copy
+import errno
+import gc
+import os
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from horovod.common import faces
+from horovod.common.basics import HorovodBasics, failures
+from horovod.common.elastic import ObjectState, run_fn
+from horovod.common.elastic.state_checkpoint import StateCheckpoint
+from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from horovod.common.objects import allgather_object, broadcast_object
+from horovod.common.wiring import joining, seat
+
+hvd = HorovodBasics("tests")
+FACE = faces.named("tests")
+CHECKPOINT = (
+    StateCheckpoint(sys.argv[2], rank=hvd.rank, size=hvd.size, copied=copy.deepcopy) if len(sys.argv) > 2 else None
+)
+
+
+def asked(what: str) -> str:
+    """The text of the file that tells this worker to do it, or nothing."""
+    file = Path(f"{sys.argv[1]}.{what}{os.environ['HOROVOD_WORKER']}")
+    return file.read_text() or "yes" if file.exists() else ""
+
+
+def named_busy() -> list[str]:
+    """The workers that are to compute for long, until the file that names them is gone. Rank 0's answer counts, so that
+    all of them begin after the same step."""
+    try:
+        return Path(sys.argv[1] + ".busy").read_text().split()
+    except FileNotFoundError:
+        return []
+
+
+def say(*words: Any) -> None:
+    print(time.monotonic(), *words, flush=True)
+
+
+def broadcast(obj: Any, root_rank: int = 0) -> Any:
+    return broadcast_object(obj, root_rank, "broadcast", face=FACE)
+
+
+def train(state: ObjectState) -> None:
+    say("begins", state.step, hvd.rank(), hvd.size(), os.environ["HOROVOD_RANK"], os.environ["HOROVOD_SIZE"])
+    over = False
+    while not over:
+        if os.path.exists(sys.argv[1] + ".wrong"):
+            broadcast_object(state.step, hvd.rank(), "wrong", face=FACE)
+        told = allgather_object((state.step, os.path.exists(sys.argv[1]), named_busy()), "step", face=FACE)
+        assert {step for step, *_ in told} == {state.step}, told
+        assert len(told) == hvd.size()
+        _, over, busy = told[0]
+        state.step += 1
+        hvd.step()
+        if CHECKPOINT is not None and state.step % 10 == 0:
+            CHECKPOINT.save(state.step, state)
+        state.commit()
+        say("step", state.step)
+        time.sleep(0.005)
+        if os.path.exists(sys.argv[1] + f".fork{os.environ['HOROVOD_WORKER']}"):
+            os.unlink(sys.argv[1] + f".fork{os.environ['HOROVOD_WORKER']}")
+            say("forked", forked())
+        if os.path.exists(sys.argv[1] + f".pace{hvd.size()}"):
+            time.sleep(0.2)  # steps of so many ranks take long, so that a test does not have to be quick
+        if asked("full"):
+            resource.setrlimit(resource.RLIMIT_AS, (8 << 30, resource.RLIM_INFINITY))
+            bytearray(16 << 30)
+        if group := asked("starved"):
+            Path(group, "cgroup.procs").write_text(str(os.getpid()))
+            bytearray(b"x") * (1 << 30)
+        if os.environ["HOROVOD_WORKER"] in busy:
+            say("busy")
+            while named_busy():
+                time.sleep(0.05)  # it computes
+
+
+def gather(obj: Any, name: str) -> list[Any]:
+    return allgather_object(obj, name, face=FACE)
+
+
+def forked() -> int:
+    """The exit status of a child, as a data loader has them: it ends as Python ends."""
+    child = os.fork()
+    if child == 0:
+        gc.collect()
+        sys.exit(7)
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(child, 9)
+    return -1
+
+
+def told(state: ObjectState) -> None:
+    try:
+        train(state)
+    except HostsUpdatedInterrupt as interrupt:
+        say("interrupted", "skips" if interrupt.skip_sync else "syncs")
+        while os.path.exists(sys.argv[1] + f".slow{os.environ['HOROVOD_WORKER']}"):
+            time.sleep(0.05)  # it cleans up
+        raise
+    except HorovodInternalError as error:
+        say("failed", str(error).replace(" ", "-"))
+        while os.path.exists(sys.argv[1] + f".deaf{os.environ['HOROVOD_WORKER']}"):
+            try:
+                time.sleep(0.05)
+                allgather_object(0, "step", face=FACE)
+            except HorovodInternalError:
+                pass  # as a careless program does
+        raise
+
+
+def no_memory(*_: Any) -> Any:
+    raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+
+def falls(*_: Any) -> Any:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def prepare() -> None:
+    while asked("late"):
+        time.sleep(0.05)  # it starts slowly
+    if asked("falls"):
+        seat.bootstrap.start = falls  # when it has its place, and the others wait for it
+
+
+def reset() -> None:
+    hvd.shutdown()
+    prepare()
+    hvd.init()
+
+
+if os.path.exists(sys.argv[1] + f".old{os.environ['HOROVOD_WORKER']}"):
+    seat.__version__ = "0.0.1"
+if os.path.exists(sys.argv[1] + f".poor{os.environ['HOROVOD_WORKER']}"):
+    joining.shared_memory.provide = no_memory
+prepare()
+hvd.init()
+more = {"other": 1} if os.path.exists(sys.argv[1] + f".other{os.environ['HOROVOD_WORKER']}") else {}
+begun = ObjectState(broadcast, hvd.rank, gather, step=0, **more)
+if CHECKPOINT is not None:
+    begun.register_reset_callbacks([lambda: say("adapts", begun.step, hvd.size())])
+    say("resumes", CHECKPOINT.resume(begun))
+run_fn(told, reset, failures)(begun)
+if CHECKPOINT is not None:
+    CHECKPOINT.close()
+say("ends")

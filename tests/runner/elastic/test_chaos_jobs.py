@@ -1,0 +1,49 @@
+"""Faults on purpose in elastic jobs: ranks do to themselves what --chaos says, once, and the job goes on."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.runner.elastic.launched import elastic_job
+
+PROGRAM = [sys.executable, str(Path(__file__).with_name("program.py"))]
+CHAOS = "kill rank=1 step=20; stop rank=0 step=60 for=300ms; raise rank=2 step=500; slow link=0-1 by=5ms"
+
+
+@pytest.mark.heavy
+def test_ranks_do_what_the_text_says(tmp_path):
+    stop = tmp_path / "stop"
+    flags = ("-np", "3", "--min-np", "2", "--blacklist-cooldown-range", "1", "1", "--chaos", CHAOS, "--chaos-report")
+    (tmp_path / "stop.pace2").touch()  # whoever takes the place of a lost rank is there long before step 500
+    with elastic_job(tmp_path, "localhost:3", *flags, *PROGRAM, str(stop)) as job:
+        job.until_said(r"rank 1 on host localhost failed: killed by signal 9")
+        job.until_said(
+            r"rank 2 on host localhost failed: exit code 1 \(horovod.common.faults.ChaosError: raise rank=2 step=500\)"
+        )
+        job.until(lambda: sum("3 ranks now" in line for line in job.err) == 2)
+        steps = len(job.words("0"))
+        job.until(lambda: len(job.words("0")) > steps + 20)
+        stop.touch()
+        assert job.end() == 0, job.shown()
+        assert any(
+            "chaos: 3 events (1 kill, 1 stop, 1 raise), 2 detected, 2 recovered from" in line for line in job.err
+        )
+        again = [line for line in job.err if "chaos: steps that are done again: " in line]
+        assert len(again) == 2, "a rank of each epoch after a failure says so"
+        steps = sum(int(line.split()[-1]) for line in again)
+        assert f"horovodrun: chaos: {steps} {'step' if steps == 1 else 'steps'} done again" in job.err
+        assert any(re.search(r"chaos: recovered after p50 \d", line) for line in job.err)
+        job.err = [line for line in job.err if line not in again]
+        job.err = [line for line in job.err if not line.startswith("horovodrun: chaos: ")]
+        said = [line for line in job.err if "chaos: " in line and "failed" not in line and "Error" not in line]
+        told = {line.split("chaos: ")[1] for line in said}
+        assert len(said) == len(told) == 4, said
+        assert told == {
+            "kill rank=1 step=20",
+            "stop rank=0 step=60 for=300ms",
+            "raise rank=2 step=500",
+            "slow link=0-1 by=5ms (not done: ranks 0 and 1 are on one machine, with no network between them)",
+        }
+        assert not any("chaos: kill" in line for line in job.words("2"))

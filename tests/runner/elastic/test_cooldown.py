@@ -1,0 +1,45 @@
+"""How long a host on which a worker has failed gets no new ones."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from horovod.runner.elastic.cooldown import Blacklist, check_range
+
+
+def test_without_a_range_it_is_for_ever():
+    known = Blacklist()
+    assert not known.bars("a", 0.0)
+    assert known.failed("a", 0.0) == math.inf
+    assert known.bars("a", 1e9)
+    assert not known.bars("b", 1e9)
+    assert (known.barred(5.0), known.next_return(5.0)) == (["a"], None)
+
+
+@given(low=st.integers(1, 60), more=st.integers(0, 3000), seed=st.integers(0, 1000))
+def test_the_first_delay_has_a_jitter_and_each_further_one_is_twice_as_long(low, more, seed):
+    high = min(low + more, 3600)
+    known = Blacklist((low, high), seed)
+    now, last = 0.0, 0.0
+    for count in range(8):
+        delay = known.failed("a", now)
+        if count == 0:
+            assert min(low, high) <= delay <= min(2 * low, high)
+        else:
+            assert delay == pytest.approx(min(2 * last, high))
+        assert known.bars("a", now)
+        assert known.failed("a", now + delay / 2) == pytest.approx(delay / 2), "it is away already"
+        assert known.next_return(now) == pytest.approx(now + delay)
+        now += delay
+        assert not known.bars("a", now)
+        last = delay
+
+
+@pytest.mark.parametrize("wrong", [(0, 10), (1, 3601), (20, 10), (5,), "ab"])
+def test_ranges_that_are_not_accepted(wrong):
+    with pytest.raises(ValueError, match=r"cooldown range is .*, accepted are two numbers of seconds"):
+        check_range(wrong)
+    with pytest.raises(ValueError, match="from 1 to 3600"):
+        Blacklist(wrong)

@@ -1,0 +1,185 @@
+"""Discovery of hosts: what a script prints, and what can be wrong with it."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from horovod.common.contract.host_updates import HostUpdateResult
+from horovod.runner.elastic import script as script_module
+from horovod.runner.elastic.discovery import FixedHosts, HostDiscoveryScript, HostManager, HostState, check_fixed
+from horovod.runner.elastic.host_lines import parse
+from horovod.runner.elastic.script import ScriptRun
+
+
+@pytest.fixture
+def script(tmp_path):
+    def make(text: str, mode: int = 0o755) -> str:
+        path = tmp_path / "hosts.sh"
+        path.write_text(text)
+        path.chmod(mode)
+        return str(path)
+
+    return make
+
+
+def test_hosts_in_the_order_in_which_they_were_printed(script):
+    path = script("#!/bin/sh\necho b:2\necho\necho '  a.example-1:4 '\necho [fe80::1%eth0]:3\necho [::1]\necho c\n")
+    found = HostDiscoveryScript(path, 7).find_available_hosts_and_slots()
+    assert list(found.items()) == [("b", 2), ("a.example-1", 4), ("fe80::1%eth0", 3), ("::1", 7), ("c", 7)]
+
+
+@given(
+    st.dictionaries(
+        st.from_regex(r"[\w.-]{1,20}", fullmatch=True, alphabet=st.characters(codec="ascii")), st.integers(1, 99)
+    )
+)
+def test_what_is_printed_is_what_is_read(hosts):
+    assert list(parse("\n".join(f"{h}:{n}" for h, n in hosts.items()), None, "s").items()) == list(hosts.items())
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("hello world", r"printed in line 2 'hello world'; accepted is 'name' or 'name:slots'"),
+        ("a:", r"line 2 'a:'; accepted is"),
+        ("a:0", r"line 2 'a:0'; accepted are slots of at least 1: a host that has none is left out"),
+        ("a:-1", r"line 2 'a:-1'; accepted is"),
+        ("a", r"line 2 'a', which tells no slots; print 'a:N', or give --slots-per-host N"),
+        ("first:3", r"line 2 'first:3', but line 1 names host 'first' already; accepted is each host once"),
+        ("fe80::1:4", r"an IPv6 address as \[address\]"),
+        ("a:65537", r"line 2 'a:65537'; accepted are at most 65536 slots"),
+        ("a:" + "9" * 5000, r"9\.\.\.'; accepted are at most 65536 slots"),
+        ("x" * 500, r"line 2 '" + "x" * 80 + r"\.\.\.'"),
+    ],
+)
+def test_lines_that_are_not_understood(line, said):
+    with pytest.raises(ValueError, match=said):
+        parse(f"first:1\n{line}\n", None, "./hosts.sh")
+
+
+def test_the_most_slots_that_a_host_may_have():
+    assert parse("a:65536\nb:0000001\nc\n", 65536, "s") == {"a": 65536, "b": 1, "c": 65536}
+    with pytest.raises(ValueError, match=r"line 1 'a' \(--slots-per-host 65537\); accepted are at most 65536 slots"):
+        parse("a", 65537, "s")
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "said"),
+    [
+        ("#!/bin/sh\necho a:1\n", 0o644, r"which may not be executed; `chmod \+x .*hosts.sh` allows it"),
+        ("#!/no/such/shell\n", 0o755, r"whose interpreter \(in its first line\) is not there"),
+        ("echo a:1\n", 0o755, r"which is no program; the first line of a script names its interpreter"),
+        ("#!/bin/sh\necho no cluster >&2\nexit 3\n", 0o755, r"hosts.sh ended: .*3\n    no cluster$"),
+        ("#!/bin/sh\nkill -9 $$\n", 0o755, r"hosts.sh ended: .*SIGKILL"),
+        ("#!/bin/sh\nprintf '\\377'\n", 0o755, r"printed what is no text \(UTF-8\)"),
+        ("#!/bin/sh\nyes\n", 0o755, r"printed more than 1048576 bytes"),
+    ],
+)
+def test_scripts_that_do_not_work(script, text, mode, said):
+    if mode == 0o644 and os.geteuid() == 0:
+        mode = 0o600  # root may not execute a file that nobody may
+    with pytest.raises(ValueError, match=said):
+        HostDiscoveryScript(script(text, mode), None).find_available_hosts_and_slots()
+
+
+def test_files_that_are_no_scripts(tmp_path):
+    for path, said in ((tmp_path / "none.sh", "not a file here"), (tmp_path, "a directory")):
+        with pytest.raises(ValueError, match=f"--host-discovery-script is '{path}', {said}; accepted is an executable"):
+            HostDiscoveryScript(str(path), None).find_available_hosts_and_slots()
+
+
+def test_a_slow_script_ends_with_all_that_it_has_started(script, tmp_path):
+    path = script(f"#!/bin/sh\nsleep 300 & echo $! > {tmp_path}/pid\necho a:1\nwait\n")
+    begin = time.monotonic()
+    run = ScriptRun(path, None, 0.3)
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().endswith("\n"):
+        assert time.monotonic() - begin < 120
+        time.sleep(0.01)
+    with pytest.raises(ValueError, match=r"did not end within 0.3 s; it is run every second and has to be quick"):
+        run.finish()
+    assert time.monotonic() - begin < 200
+    child = int((tmp_path / "pid").read_text())
+    deadline = time.monotonic() + 60
+    while Path(f"/proc/{child}/stat").exists() and Path(f"/proc/{child}/stat").read_text().split()[2] != "Z":
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_what_says_much_on_stderr_is_read_to_its_end(script):
+    path = script("#!/bin/sh\nhead -c 3000000 /dev/zero | tr '\\0' x >&2\necho a:1\n")
+    assert ScriptRun(path, None, 120).finish() == {"a": 1}
+    path = script("#!/bin/sh\nhead -c 3000000 /dev/zero | tr '\\0' x >&2\necho >&2\necho no cluster >&2\nexit 3\n")
+    with pytest.raises(ValueError, match=r"\n    no cluster$"):
+        ScriptRun(path, None, 120).finish()
+
+
+def test_nobody_waits_for_what_the_kernel_cannot_end(script, monkeypatch):
+    run = ScriptRun(script("#!/bin/sh\nexec sleep 300\n"), None, 0.1)
+    process = run._process
+    with monkeypatch.context() as patched:
+        patched.setattr(script_module.os, "killpg", lambda *_: None)  # as to one that waits for a dead disk
+        with pytest.raises(ValueError, match=r"did not end within 0.1 s"):
+            run.finish()
+        assert process.poll() is None
+    process.kill()
+    process.wait()
+
+
+def test_who_is_left_behind_with_its_output_holds_nobody_up(script, tmp_path):
+    path = script("#!/bin/sh\nsleep 300 &\necho a:1\n")
+    begin = time.monotonic()
+    assert ScriptRun(path, None, 200).finish() == {"a": 1}
+    assert time.monotonic() - begin < 200
+
+
+def test_a_run_leaves_no_descriptors(script):
+    path = script("#!/bin/sh\necho a:1\n")
+    before = len(os.listdir("/proc/self/fd"))
+    ScriptRun(path, None).finish()
+    given_up = ScriptRun(path, None)
+    given_up.close()
+    given_up.close()
+    assert given_up.events() == {}
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_manager_knows_what_can_be_used():
+    hosts = {"b": 2, "a": 2}
+    discovery = FixedHosts({})
+    discovery.find_available_hosts_and_slots = lambda: dict(hosts)
+    manager = HostManager(discovery)
+    assert manager.update_available_hosts() == HostUpdateResult.added
+    assert manager.update_available_hosts() == HostUpdateResult.no_update
+    del hosts["b"]
+    hosts.update({"b": 3, "c": 1})
+    assert manager.update_available_hosts() == HostUpdateResult.added
+    found = manager.current_hosts
+    assert found.host_assignment_order == ["b", "a", "c"], "the order in which they came first"
+    assert (found.get_slots("b"), found.get_slots("x"), found.count_available_slots()) == (3, 0, 6)
+    hosts["b"] = 1
+    hosts["d"] = 1
+    assert manager.update_available_hosts() == HostUpdateResult.mixed
+    manager.blacklist("a")
+    assert manager.is_blacklisted("a")
+    assert manager.current_hosts.available_hosts == {"b", "c", "d"}
+    assert manager.update_available_hosts() == HostUpdateResult.removed
+
+
+def test_the_state_of_a_host():
+    state = HostState((1, 10))
+    assert not state.is_blacklisted()
+    state.blacklist()
+    assert state.is_blacklisted()
+    assert state.get_event().is_set()
+    with pytest.raises(ValueError, match="cooldown range"):
+        HostState((0, 10))
+
+
+def test_fixed_hosts_are_two_at_least():
+    assert check_fixed({"a": 1, "b": 1}) == {"a": 1, "b": 1}
+    with pytest.raises(ValueError, match=r"has 1 of them, accepted are at least 2"):
+        check_fixed({"a": 8})

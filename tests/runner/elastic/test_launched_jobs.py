@@ -1,0 +1,254 @@
+"""Elastic jobs by `horovodrun`: workers die and come, and the launcher says so."""
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import horovod
+from tests.runner.elastic.launched import elastic_job
+from tests.runner.launching import eventually, run_job
+
+PROGRAM = [sys.executable, str(Path(__file__).with_name("program.py"))]
+COOLDOWN = ("--blacklist-cooldown-range", "1", "1")
+
+
+def test_a_worker_is_killed_and_others_come(tmp_path):
+    stop, logs = tmp_path / "stop", tmp_path / "logs"
+    flags = ("-np", "3", "--min-np", "2", "--max-np", "4", *COOLDOWN, "--output-filename", str(logs))
+    with elastic_job(tmp_path, "localhost:3", *flags, *PROGRAM, str(stop)) as job:
+        job.until(lambda: len(job.words("2")) > 5)
+        assert [words[0] for words in job.words("0")][:2] == ["begins", "step"]
+        job.kill("rank 1")
+        job.until_said(r"rank 1 on host localhost failed: killed by signal 9 \(SIGKILL\).*; going on with 2 ranks")
+        job.until_said("host localhost gets no new workers for 1 s")
+        # The one who was rank 2 is rank 1 now, and its lines say so.
+        job.until(lambda: ["begins"] + ["1", "2"] * 2 in [w[:1] + w[2:] for w in job.words("1")])
+        # A new one takes its place after the cooldown, with the state of the others.
+        job.until_said("3 ranks now; new: rank 2 on host localhost")
+        job.until(lambda: [int(w[1]) > 3 and w[2:4] for w in job.words("2") if w[0] == "begins"][1:] == [["2", "3"]])
+        # A slot more.
+        job.hosts("localhost:4")
+        job.until_said("4 ranks now; new: rank 3 on host localhost")
+        job.until(lambda: len(job.words("3")) > 3)
+        stop.touch()
+        assert job.end() == 0, job.shown()
+        assert sum(words == ["ends"] for rank in "0123" for words in job.words(rank)) == 4
+        assert "failed first" not in job.shown()
+    assert sorted(os.listdir(logs)) == ["rank.0", "rank.1", "rank.2", "worker.3", "worker.4"]
+    assert "ends" in (logs / "worker.4" / "stdout").read_text()
+
+
+def test_who_has_no_slot_any_more_leaves_with_one_line(tmp_path):
+    stop = tmp_path / "stop"
+    flags = ("-np", "3", "--min-np", "2")
+    with elastic_job(tmp_path, "localhost:3", *flags, *PROGRAM, str(stop)) as job:
+        job.until(lambda: len(job.words("2")) > 5)
+        job.hosts("localhost:2")
+        job.until_said("rank 2 ended: exit code 1")
+        steps = len(job.words("1"))
+        job.until(lambda: len(job.words("1")) > steps + 20)
+        stop.touch()
+        assert job.end() == 0, job.shown()
+        said = [line for line in job.err if line.startswith("[2]<stderr>:")]
+        line = "[2]<stderr>:horovod: rank 2 on host localhost leaves the job: its host has no slot for it any more"
+        assert said.count(line) == 1
+        assert "leaves" not in "".join(each for each in job.err if each != line)
+        assert "Traceback" not in job.shown()
+        assert "failed" not in job.shown()
+
+
+@pytest.mark.parametrize("allowed", [pytest.param(False, id="refused"), pytest.param(True, id="allowed")])
+def test_a_program_that_has_been_changed_meanwhile(tmp_path, allowed):
+    stop, program = tmp_path / "stop", tmp_path / "program.py"
+    text = "# {}\nimport runpy, sys\nsys.path.insert(0, {!r})\nrunpy.run_path({!r})\n"
+    root, real = str(Path(__file__).parents[3]), PROGRAM[1]
+    program.write_text(text.format("as the job began", root, real))
+    command = [sys.executable, str(program), str(stop)]
+    environment = {"HOROVOD_ELASTIC_CODE": "any"} if allowed else {}
+    flags = ("-np", "2", "--min-np", "1", "--max-np", "3")
+    with elastic_job(tmp_path, "localhost:2", *flags, *command, environment=environment) as job:
+        job.until(lambda: len(job.words("1")) > 3)
+        program.write_text(text.format("edited", root, real))
+        job.hosts("localhost:3")
+        if allowed:
+            job.until_said("its copy of program.py differs .*, which HOROVOD_ELASTIC_CODE=any allows")
+            job.until_said("3 ranks now; new: rank 2")
+        else:
+            job.until_said("failed: refused: its copy of program.py differs from the one that the job runs; install")
+            job.until_said("horovod: a new worker on host localhost is not let into the job: its copy of program.py")
+        steps = len(job.words("1"))
+        job.until(lambda: len(job.words("1")) > steps + 20)
+        stop.touch()
+        assert job.end() == 0, job.shown()
+
+
+def test_all_fail_and_the_first_is_named(tmp_path):
+    code = (
+        "import os, time, sys\nwhile os.environ['HOROVOD_WORKER'] == '1' and not os.path.exists(sys.argv[1]):\n"
+        "    time.sleep(0.05)\nraise KeyError('no such layer')\n"
+    )
+    second = tmp_path / "second"
+    program = [sys.executable, "-c", code, str(second)]
+    with elastic_job(tmp_path, "localhost:2", "-np", "2", "--min-np", "1", *program) as job:
+        job.until_said("rank 0 on host localhost failed")
+        second.touch()
+        assert job.end() == 1
+        said = [line.removeprefix("horovodrun: ") for line in job.err if line.startswith("horovodrun: ")]
+        assert "rank 0 on host localhost failed: exit code 1 (KeyError: 'no such layer')" in said
+        assert "no worker is left" in said
+        assert "rank 0 on host localhost failed first: exit code 1" in said
+        assert said[-1].strip() == "KeyError: 'no such layer'"
+
+
+def test_a_program_that_does_not_know_of_horovod(tmp_path):
+    program = tmp_path / "program.py"
+    names = [f"HOROVOD_{of}{what}" for what in ("RANK", "SIZE") for of in ("", "LOCAL_", "CROSS_")]
+    program.write_text(f"import os\nprint('alone', *(os.environ[name] for name in {names}))\n")
+    with elastic_job(tmp_path, "localhost:2", "-np", "2", sys.executable, str(program)) as job:
+        assert job.end() == 0
+        assert "warning: no rank has called hvd.init(), so the same program ran 2 times" in job.err[-1]
+        # Old programs ask for their place before they call hvd.init().
+        assert sorted(job.out) == ["[0]<stdout>:alone 0 0 0 2 2 1", "[1]<stdout>:alone 1 1 0 2 2 1"]
+
+
+def test_a_program_that_trains_outside_of_run_is_told_of_it(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, signal\nfrom horovod.common import basics, faces, objects\nhvd = basics.HorovodBasics('tests')\n"
+        "hvd.init()\nfor step in range(2):\n    objects.allgather_object(0, 'step', face=faces.named('tests'))\n"
+        "    if hvd.rank() == 1:\n        os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    with elastic_job(tmp_path, "localhost:3", "-np", "3", "--min-np", "1", sys.executable, str(program)) as job:
+        assert job.end() == 137, job.shown()
+        assert (
+            "horovodrun: no worker is left that holds the state of the training (2 workers ended with "
+            "HorovodInternalError, after which hvd.elastic.run goes on: is the training in a function that is given to "
+            "it?)"
+        ) in job.err
+
+
+def test_an_interrupt_ends_all(tmp_path):
+    with elastic_job(tmp_path, "localhost:2", "-np", "2", "--min-np", "1", *PROGRAM, str(tmp_path / "stop")) as job:
+        job.until(lambda: len(job.words("1")) > 3)
+        job.job.process.send_signal(signal.SIGINT)
+        assert job.end() == 130
+        assert any("SIGINT received: stopping 2 processes" in line for line in job.err)
+
+
+def test_one_is_stopped_and_the_launcher_is_killed(tmp_path):
+    flags = ("-np", "2", "--min-np", "1")
+    with elastic_job(tmp_path, "localhost:2", *flags, *PROGRAM, str(tmp_path / "stop")) as job:
+        job.until(lambda: len(job.words("1")) > 3)
+        job.kill("rank 1", signal.SIGSTOP)
+        job.until_said(
+            r"rank 1 on host localhost failed: killed, since it has been stopped \(SIGSTOP\?\) for 10 s; going on"
+        )
+        job.until(lambda: ["0", "1"] in [w[2:4] for w in job.words("0") if w[0] == "begins"])
+        job.job.process.kill()
+        eventually(lambda: job.job.left() == [], 120, "nothing of the job is left")
+
+
+@pytest.mark.heavy
+def test_a_launcher_that_was_stopped_holds_nobody_for_late(tmp_path):
+    flags = ("-np", "2", "--elastic-timeout", "20", *COOLDOWN)
+    with elastic_job(tmp_path, "localhost:2", *flags, *PROGRAM, str(tmp_path / "stop")) as job:
+        job.until(lambda: len(job.words("1")) > 3)
+        job.kill("rank 1")
+        job.until_said("1 rank left, 2 are needed to go on")
+        job.job.process.send_signal(signal.SIGSTOP)
+        time.sleep(25)
+        job.job.process.send_signal(signal.SIGCONT)
+        job.until_said("2 ranks now; new: rank 1 on host localhost")
+        (tmp_path / "stop").touch()
+        assert job.end() == 0, job.shown()
+
+
+def test_what_a_discovery_script_may_do_wrong(tmp_path):
+    script = tmp_path / "hosts.sh"
+    flags = ["-np", "2", "--elastic-timeout", "5", "--host-discovery-script", str(script)]
+
+    def run(text):
+        script.write_text(text)
+        script.chmod(0o755)
+        done = run_job([*flags, "sleep", "100"])
+        return done.code, [line.removeprefix("horovodrun: ") for line in done.err.splitlines()]
+
+    code, said = run("#!/bin/sh\necho a:1; echo a:2\n")
+    assert code == 1
+    assert said[-1].endswith(
+        "hosts.sh printed in line 2 'a:2', but line 1 names host 'a' already; accepted is each host once"
+    )
+    code, said = run("#!/bin/sh\n")
+    assert code == 1
+    assert said[-2:] == [
+        "waiting for slots: 0 of 2, on 0 hosts",
+        "5 s have passed without enough workers (--elastic-timeout): 0 are there, 2 are needed",
+    ]
+    code, said = run("#!/bin/sh\necho localhost:1\n")
+    assert code == 1
+    assert said[-2] == "waiting for slots: 1 of 2, on 1 host"
+    script.unlink()
+    done = run_job([*flags, "sleep", "100"])
+    assert done.code == 2
+    assert "hosts.sh', not a file here; accepted is an executable file" in done.err
+
+
+def test_a_function_in_an_elastic_job():
+    def work(x):
+        from horovod.common import faces
+        from horovod.common.basics import HorovodBasics
+        from horovod.common.elastic import ObjectState, run_fn
+        from horovod.common.objects import broadcast_object
+
+        hvd = HorovodBasics("tests")
+        hvd.init()
+
+        def broadcast(obj, root_rank=0):
+            return broadcast_object(obj, root_rank, "broadcast", face=faces.named("tests"))
+
+        def train(state):
+            while state.step < 40:
+                if state.step == 10 and os.environ["HOROVOD_WORKER"] == "1":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                broadcast(state.step)
+                state.step += 1
+                state.commit()
+            return x, state.step, hvd.rank(), hvd.size()
+
+        def reset():
+            hvd.shutdown()
+            hvd.init()
+
+        return run_fn(train, reset)(ObjectState(broadcast, hvd.rank, step=0))
+
+    results = horovod.run(work, (7,), num_proc=3, min_num_proc=2, hosts="localhost:1,127.0.0.1:2")
+    assert results == [(7, 40, 0, 2), (7, 40, 1, 2)]
+
+
+def test_a_lost_hosts_workers_leave_no_files_open(tmp_path):
+    logs = tmp_path / "logs"
+    flags = ("-np", "2", "--min-np", "1", *COOLDOWN, "--output-filename", str(logs))
+    with elastic_job(tmp_path, "localhost:1\n127.0.0.1:1", *flags, *PROGRAM, str(tmp_path / "stop")) as job:
+        job.until(lambda: len(job.words("1")) > 3)
+        agent = int(Path(f"/proc/{job.pid('rank 1')}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(agent, signal.SIGKILL)
+        job.until_said("host 127.0.0.1 is lost: its agent ended")
+        job.until_said("2 ranks now; new: rank 1 on host 127.0.0.1")
+        folder = f"/proc/{job.job.process.pid}/fd"
+        opened = []
+        for fd in os.listdir(folder):
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile, as the script's are again and again
+                opened.append(os.readlink(f"{folder}/{fd}"))
+        assert sorted(path.split("/")[-2] for path in opened if path.startswith(str(logs))) == [
+            "rank.0",
+            "rank.0",
+            "worker.2",
+            "worker.2",
+        ]
+        job.job.process.send_signal(signal.SIGINT)
+        assert job.end() == 130

@@ -1,0 +1,61 @@
+"""Elastic jobs by `horovodrun` under random kills, stops and changes of hosts, of workers and of their agents."""
+
+import os
+import random
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.runner.elastic.launched import ElasticJob, elastic_job
+
+PROGRAM = [sys.executable, str(Path(__file__).with_name("program.py"))]
+HOSTS = "localhost:2\n127.0.0.1:2"
+OTHERS = [HOSTS, "localhost:3\n127.0.0.1:1", "localhost:2", "localhost:1\n127.0.0.1:3\n[::1]:1"]
+
+
+def workers(job: ElasticJob) -> list[int]:
+    """Processes of those that live."""
+    running = set(job.job.left())
+    found = [int(line.split()[-1]) for line in job.err if re.search(r"has pid \d+$", line)]
+    return [pid for pid in found if pid in running]
+
+
+def trains(job: ElasticJob, since: float) -> int:
+    """How many ranks have done a step after that."""
+    found = (re.match(r"\[(\d+)\]<stdout>:([0-9.]+) step", line) for line in job.out[-60:])
+    return len({match[1] for match in found if match and float(match[2]) > since})
+
+
+def disturb(job: ElasticJob, drawn: random.Random) -> None:
+    """Two workers die or stop at about the same time, or an agent dies, or hosts change."""
+    what = drawn.random()
+    if what < 0.2:
+        job.hosts(drawn.choice(OTHERS))
+    elif what < 0.35:
+        agents = [pid for pid, line in job.job.commands().items() if "runner.agent" in line]
+        os.kill(max(agents), signal.SIGKILL)  # of the host that has come last
+    else:
+        for pid in drawn.sample(workers(job), 2):
+            os.kill(pid, signal.SIGSTOP if drawn.random() < 0.2 else signal.SIGKILL)
+            at = time.monotonic() + drawn.choice([0.0, 0.02, 0.1, 0.3])
+            job.until(lambda at=at: time.monotonic() >= at)
+
+
+@pytest.mark.heavy
+def test_a_storm(tmp_path):
+    drawn, stop = random.Random(3), tmp_path / "stop"
+    flags = ("-np", "4", "--min-np", "1", "--max-np", "6", "--blacklist-cooldown-range", "1", "1")
+    with elastic_job(tmp_path, HOSTS, *flags, *PROGRAM, str(stop)) as job:
+        for _ in range(20):
+            job.hosts(HOSTS)
+            since = time.monotonic()
+            job.until(lambda since=since: trains(job, since) >= 4)  # so that somebody survives what comes now
+            disturb(job, drawn)
+            at = time.monotonic() + drawn.expovariate(1.0)
+            job.until(lambda at=at: time.monotonic() > at)
+        stop.touch()
+        assert job.end() == 0, job.shown()

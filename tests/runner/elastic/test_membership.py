@@ -1,0 +1,284 @@
+"""Who is in an elastic job: scenes."""
+
+from horovod.common.contract.host_updates import HostUpdateResult
+from horovod.runner.elastic.actions import Break, Dismiss, Form, Kill, Notify, Spawn
+from horovod.runner.elastic.phases import ACCUSED, CERTAIN, LEAVING, TOGETHER, Phase
+from tests.runner.elastic.world import World, of, started
+
+
+def test_it_starts_when_there_are_slots_for_np_and_all_that_were_started_are_ready():
+    world = World(start=4, most=6)
+    world.discover(a=2)
+    assert not of(world, Spawn), "two slots do not do"
+    world.discover(a=2)
+    world.discover(a=1)
+    assert world.said == ["waiting for slots: 2 of 4, on 1 host", "waiting for slots: 1 of 4, on 1 host"]
+    world.discover(a=2, b=5)
+    assert [action.host for action in of(world, Spawn)] == ["a", "a", "b", "b", "b", "b"], "max-np, not more"
+    world.ready(0, 1, 2, 3)
+    assert world.membership.phase is Phase.STARTING, "two more may be there in a moment"
+    world.ready(4, 5)
+    (form,) = of(world, Form)
+    assert form.epoch == 1
+    assert [(place.rank, place.hostname, place.local_rank) for place in form.places.values()] == [
+        (0, "a", 0),
+        (1, "a", 1),
+        (2, "b", 0),
+        (3, "b", 1),
+        (4, "b", 2),
+        (5, "b", 3),
+    ]
+    world.form()
+    assert world.running() == [0, 1, 2, 3, 4, 5]
+    assert world.membership.next_time(world.now) is None, "while it trains nothing depends on the clock"
+
+
+def test_who_is_late_at_the_start_joins_later():
+    world = World(start=4, most=None)
+    world.discover(a=5)
+    world.ready(0, 1, 2, 3)
+    world.wait(TOGETHER - 0.1)
+    assert not of(world, Form)
+    world.wait(0.1)
+    world.form()
+    assert world.running() == [0, 1, 2, 3]
+    world.ready(4)
+    (notify,) = of(world, Notify)
+    assert notify.update == HostUpdateResult.added
+    world.back(0, 1, 2, 3)
+    world.form()
+    assert world.running() == [0, 1, 2, 3, 4]
+
+
+def test_a_rank_dies_and_the_others_go_on_as_soon_as_they_are_back():
+    world = started(World(), a=4)
+    world.exit(1)
+    assert of(world, Break)[0].epoch == 1
+    world.back(0, 2)
+    assert world.membership.phase is Phase.GATHERING, "rank 3 still computes"
+    world.back(3)
+    assert world.membership.phase is Phase.FORMING
+    world.form()
+    assert world.running() == [0, 2, 3]
+    assert world.said == ["rank 1 on host a failed: it ended; going on with 3 ranks", "host a gets no new workers"]
+    assert world.now == 0.0, "nothing had to wait"
+
+
+def test_who_does_not_fit_is_sent_away_and_its_host_gets_no_other():
+    world = started(World(most=None), a=4)
+    world.discover(a=4, b=1)
+    world.refuse(4, "it has horovod 1, the job 2")
+    (dismiss,) = of(world, Dismiss)
+    assert (dismiss.worker, dismiss.why) == (4, "it has horovod 1, the job 2")
+    assert "new worker 4 on host b failed: refused: it has horovod 1, the job 2" in world.said
+    assert "host b gets no new workers" in world.said
+    world.exit(4)
+    world.discover(a=4, b=1)
+    assert world.running() == [0, 1, 2, 3]
+    assert len(of(world, Spawn)) == 5
+    assert not of(world, Notify)
+
+
+def test_who_has_not_got_the_state_is_not_rank_0_though_it_was_a_member():
+    world = started(World(least=1, cooldown=(1, 1)), a=2, b=2)
+    world.exit(1)
+    world.back(0, 2, 3)
+    world.form()
+    world.wait(3)
+    world.ready()
+    world.back(0, 2, 3)
+    world.form(synced=False)
+    assert world.running() == [0, 4, 2, 3]
+    world.exit(0)
+    world.back(4, 3, 2)
+    world.form(synced=False)
+    assert world.running() == [2, 3, 4]
+    for number in (2, 3):
+        world.exit(number)
+    world.back(4)
+    assert (world.end.success, world.end.text) == (False, "no worker is left that holds the state of the training")
+
+
+def test_one_that_dies_before_the_first_sync_has_taken_nothing_with_it():
+    world = World()
+    world.discover(a=3, b=1)
+    world.ready()
+    world.form(synced=False)
+    world.exit(0)
+    world.back(1, 2, 3)
+    world.form()
+    assert world.running() == [1, 2, 3]
+
+
+def test_rank_0_dies_and_the_next_one_takes_its_place():
+    world = started(World(), a=2, b=2)
+    world.exit(0)
+    world.back(1, 2, 3)
+    world.form()
+    assert world.running() == [1, 2, 3]
+    assert [world.processes[n].place.rank for n in (1, 2, 3)] == [0, 1, 2]
+
+
+def test_who_is_said_to_be_lost_and_shows_no_sign_of_life_is_killed():
+    world = started(World(), a=4)
+    world.back(0, 1, 2, lost=(3,))
+    assert world.membership.phase is Phase.GATHERING
+    world.wait(ACCUSED)
+    (kill,) = of(world, Kill)
+    assert (kill.worker, kill.why) == (3, "other ranks have lost it, and it shows no sign of life")
+    world.form()
+    assert world.running() == [0, 1, 2]
+
+
+def test_who_is_said_to_be_lost_but_lives_has_time_to_come_back():
+    world = started(World(), a=4)
+    world.back(0, 1, 2, lost=(3,))
+    world.heard(3)
+    world.wait(100)
+    assert not of(world, Kill)
+    world.back(3)
+    world.form()
+    assert world.running() == [0, 1, 2, 3], "only a connection was broken"
+
+
+def test_who_is_stopped_is_killed_though_no_rank_has_noticed():
+    world = started(World(), a=4)
+    world.act(world.membership.accused([1], world.now, "it is stopped (SIGSTOP)"))
+    assert of(world, Break)[0].why == "rank 1 on host a: it is stopped (SIGSTOP)"
+    assert of(world, Kill)[0].worker == 1
+    world.back(0, 2, 3)
+    world.form()
+    assert world.running() == [0, 2, 3]
+
+
+def test_who_swallows_the_error_is_named_and_killed():
+    world = started(World(timeout=60), a=4)
+    world.exit(0)
+    world.back(1, 2)
+    world.heard(3)
+    world.wait(30)
+    (kill,) = of(world, Kill)
+    assert kill.worker == 3
+    assert "goes on after a HorovodInternalError" in kill.why
+    world.form()
+    assert world.running() == [1, 2]
+
+
+def test_no_epoch_begins_before_the_killed_one_is_gone():
+    world = started(World(), a=2, b=2)
+    world.processes[3].immortal = True
+    world.back(0, 1, 2, lost=(3,))
+    world.wait(ACCUSED + CERTAIN - 0.1)
+    assert len(of(world, Form)) == 1
+    world.wait(0.1)
+    assert len(of(world, Form)) == 2
+    assert any("rank 3 on host b failed: it does not end after SIGKILL" in text for text in world.said)
+
+
+def test_one_more_dies_while_they_form_again():
+    world = started(World(), a=2, b=2)
+    world.exit(0)
+    world.back(1, 2, 3)
+    assert world.membership.epoch == 2
+    world.exit(3)
+    assert [action.epoch for action in of(world, Break)] == [1, 2], "those that connect need not wait for it"
+    world.back(1, 2)
+    world.form()
+    assert (world.membership.epoch, world.running()) == (3, [1, 2])
+
+
+def test_below_the_minimum_they_wait_for_others_and_end_when_none_come():
+    world = started(World(least=3, timeout=50), a=2, b=2)
+    world.lose("b")
+    world.back(0, 1)
+    assert world.membership.phase is Phase.GATHERING
+    assert world.said[-1] == "waiting for workers: 2 are there, 3 are needed to go on"
+    world.wait(40)
+    world.discover(a=2, b=2, c=1)
+    assert of(world, Spawn)[-1].host == "c", "b is barred"
+    world.ready()
+    world.form()
+    assert world.running() == [0, 1, 4]
+    world.lose("c")
+    world.back(0, 1)
+    world.wait(50)
+    assert world.end is not None
+    assert not world.end.success
+    assert world.end.text == ("50 s have passed without enough workers (--elastic-timeout): 2 are there, 3 are needed")
+
+
+def test_a_host_comes_back_after_its_cooldown():
+    world = started(World(cooldown=(10, 100)), a=2, b=2)
+    world.lose("b")
+    world.back(0, 1)
+    world.form()
+    assert world.running() == [0, 1]
+    assert len(of(world, Spawn)) == 4
+    world.wait(20)
+    assert [action.host for action in of(world, Spawn)[4:]] == ["b", "b"]
+    world.ready(4)
+    assert not of(world, Notify), "one pause for both"
+    world.ready(5)
+    assert len(of(world, Notify)) == 1
+    world.back(0, 1)
+    world.form()
+    assert world.running() == [0, 1, 4, 5]
+
+
+def test_a_newcomer_dies_while_it_joins():
+    world = started(World(), a=2, b=2)
+    world.discover(a=2, b=2, c=1)
+    world.ready(4)
+    world.exit(4)
+    world.back(0, 1, 2, 3)
+    world.form()
+    assert world.running() == [0, 1, 2, 3]
+    world = started(World(), a=2, b=2)
+    world.discover(a=2, b=2, c=1)
+    world.exit(4)
+    assert world.running() == [0, 1, 2, 3], "nobody has noticed"
+
+
+def test_a_host_is_taken_away_in_order():
+    world = started(World(), a=2, b=2)
+    world.discover(a=2)
+    (notify,) = of(world, Notify)
+    assert notify.update == HostUpdateResult.removed
+    world.back(0, 1, 2, 3)
+    world.form()
+    assert world.running() == [0, 1]
+    assert [action.worker for action in of(world, Dismiss)] == [2, 3]
+    world.exit(2)
+    world.wait(LEAVING)
+    assert 3 not in world.processes, "who does not leave is killed"
+    assert not any("failed" in text for text in world.said)
+    world.discover(a=2, b=2)
+    assert len(of(world, Spawn)) == 6, "b is not barred"
+
+
+def test_a_slot_is_taken_away():
+    world = started(World(), a=4)
+    world.discover(a=3)
+    world.back(0, 1, 2, 3)
+    world.form()
+    assert world.running() == [0, 1, 2]
+
+
+def test_no_answer_is_no_removal():
+    world = started(World(), a=4)
+    world.discover()
+    world.discover()
+    assert world.running() == [0, 1, 2, 3]
+    assert world.said == ["no host is found; what runs goes on"]
+
+
+def test_somebody_of_the_last_epoch_has_to_remain():
+    world = started(World(start=2), a=2)
+    world.discover(a=2, b=2)
+    world.ready()
+    world.lose("a")
+    assert world.end is not None
+    assert (world.end.success, world.end.text) == (
+        False,
+        "no worker is left that holds the state of the training",
+    )

@@ -1,0 +1,270 @@
+"""Who is in an elastic job: scenes of its end, of deadlines, and of limits."""
+
+import pytest
+
+from horovod.runner.elastic.actions import Break, Dismiss, Kill, Notify, Spawn
+from horovod.runner.elastic.limits import Limits
+from horovod.runner.elastic.phases import TOGETHER, Phase
+from tests.runner.elastic.world import World, of, started
+
+
+def test_all_fail_at_the_start():
+    world = World(cooldown=(1, 1))
+    world.discover(a=4)
+    for number in range(4):
+        world.exit(number)
+    assert world.end is not None
+    assert (world.end.success, world.end.text) == (False, "no worker is left")
+
+
+def test_success_of_one_is_success():
+    world = started(World(), a=4)
+    world.exit(0, success=True)
+    assert world.membership.phase is Phase.FINISHING
+    world.exit(1)
+    world.back(2)
+    assert of(world, Dismiss)[-1].worker == 2, "no new epoch"
+    world.exit(2)
+    assert world.end is None, "rank 3 may still write something"
+    world.exit(3, success=True)
+    assert world.end is not None
+    assert world.end.success
+
+
+def test_a_victim_bars_no_host():
+    world = started(World(), a=2, b=2)
+    world.exit(0)
+    world.exit(2, victim=True)
+    world.back(1, 3)
+    world.form()
+    assert world.running() == [1, 3]
+    assert of(world, Spawn)[-1].host == "b", "its slot is free again"
+
+
+def test_the_reset_limit_counts_changes_of_members():
+    world = started(World(resets=1), a=4)
+    world.back(0, 1, 2, 3, lost=(1,))
+    world.form()
+    world.back(0, 1, 2, 3)
+    world.form()
+    assert world.running() == [0, 1, 2, 3], "the same members are no change"
+    world.exit(3)
+    world.back(0, 1, 2)
+    world.form()
+    world.exit(2)
+    world.back(0, 1)
+    assert world.end is not None
+    assert world.end.text == "the members were to change more often than --reset-limit allows (1)"
+
+
+@pytest.mark.parametrize("wrong", [(4, 5, None), (4, 0, None), (4, 2, 3)])
+def test_limits_that_do_not_fit(wrong):
+    with pytest.raises(ValueError, match=r"--min-np is .*accepted is 1 <= min <= np <= max"):
+        Limits(*wrong)
+
+
+def test_too_few_are_left_and_no_host_will_ever_get_new_ones():
+    world = started(World(least=3), a=2, b=2)
+    world.exit(0)
+    world.back(1, 2, 3)
+    world.form()
+    assert world.running() == [1, 2, 3]
+    world.exit(3)
+    world.back(1, 2)
+    assert world.end is not None
+    assert world.end.text == (
+        "a worker has failed on each of the hosts a, b, which therefore get no new ones (--blacklist-cooldown-range is "
+        "not given): 2 are there, 3 are needed"
+    )
+    one = started(World(least=3, cooldown=(5, 5)), a=2, b=2)
+    one.exit(0)
+    one.exit(3)
+    one.back(1, 2)
+    assert one.end is None, "they will be back"
+
+
+def test_one_that_fails_before_the_first_epoch_ends_a_job_that_cannot_begin_any_more():
+    world = World(start=2, least=1)
+    world.discover(a=2)
+    world.ready(0)
+    world.exit(1)
+    assert world.end is not None
+    assert "1 are there, 2 are needed" in world.end.text
+
+
+def test_a_worker_that_is_stopped_before_it_is_a_member_is_killed_too():
+    world = started(World(cooldown=(1, 1)), a=4)
+    world.discover(a=5)
+    world.act(world.membership.accused([4], world.now, "it is stopped"))
+    assert of(world, Kill) == [Kill(4, "it is stopped")]
+    assert not of(world, Break)
+    assert "new worker 4 on host a failed: killed, since it is stopped" in world.said
+
+
+def test_nobody_waits_for_the_process_of_one_that_ends_by_an_exception():
+    world = started(World(most=4), a=5)
+    world.ending(1)
+    assert of(world, Break)[0].lost == (1,)
+    world.back(0, 2, 3)
+    world.form()
+    assert world.running() == [0, 2, 3]
+    assert not world.said, "how it ends is not known yet"
+    world.discover(a=5)
+    assert len(of(world, Spawn)) == 4, "whether its host may have new ones, its end tells"
+    world.exit(1)
+    assert world.said[0] == "rank 1 on host a failed: it ended; going on with 3 ranks"
+    assert world.running() == [0, 2, 3]
+    # All end: the job is over when they have, so that it is known how.
+    for number in (0, 2, 3):
+        world.ending(number)
+    assert world.end is None
+    for number in (0, 2, 3):
+        world.exit(number)
+    assert world.end is not None
+    assert not world.end.success
+
+
+def test_one_that_says_so_and_does_not_end_is_killed():
+    world = started(World(timeout=60), a=4)
+    world.ending(3)
+    world.back(0, 1, 2)
+    world.form()
+    world.wait(30)
+    assert of(world, Kill) == [Kill(3, "it had said that it ends, and did not")]
+
+
+def test_who_ends_with_success_while_its_host_is_taken_away_has_succeeded():
+    world = started(World(start=2, least=1), a=1, b=1)
+    world.discover(c=2)
+    world.exit(0, success=True)
+    assert world.membership.phase is Phase.FINISHING
+    world.exit(1, success=True)
+    assert world.end is not None
+    assert world.end.success, world.end.text
+    # One of two, whose epoch is not broken by that.
+    world = started(World(start=2, least=1), a=1, b=1)
+    world.discover(a=1)
+    world.exit(1, success=True)
+    assert not of(world, Break)
+    world.wait(1000)
+    assert not of(world, Kill), "rank 0 may work on"
+    world.exit(0, success=True)
+    assert world.end is not None
+    assert world.end.success
+
+
+def test_workers_that_are_gone_are_not_kept():
+    world = started(World(start=2, least=1, most=2, cooldown=(1, 1), resets=None), a=2)
+    for last in range(1, 31):
+        world.exit(last)
+        world.back(*world.working())
+        world.form()
+        world.wait(2)
+        world.ready()
+        world.back(*world.working())
+        world.form()
+    assert world.running() == [0, 31], "numbers are not given again"
+    kept = [value for value in vars(world.membership.workers).values() if isinstance(value, dict)]
+    assert [len(one) for one in kept] == [2]
+    assert world.membership.workers.find(30) is None
+
+
+def test_a_new_worker_that_never_calls_init_is_killed_while_the_others_train():
+    world = started(World(timeout=60, cooldown=(1, 1)), a=4)
+    world.discover(a=5)
+    world.wait(59)
+    assert not of(world, Kill)
+    world.wait(1)
+    assert of(world, Kill) == [Kill(4, "it has not called hvd.init() within 60 s (--elastic-timeout)")]
+    assert world.said[-2].startswith("new worker 4 on host a failed: killed, since it has not called hvd.init()")
+    assert world.running() == [0, 1, 2, 3]
+    # One that was late at the start is no other.
+    world = World(start=2, timeout=60)
+    world.discover(a=3)
+    world.ready(0, 1)
+    world.wait(TOGETHER)
+    world.form()
+    world.wait(59)
+    assert not of(world, Kill)
+    world.wait(1)
+    assert [action.worker for action in of(world, Kill)] == [2]
+
+
+def test_nobody_new_comes_when_the_reset_limit_is_used_up():
+    world = started(World(start=3, resets=0), a=3)
+    world.discover(a=4)
+    assert len(of(world, Spawn)) == 3
+    world = started(World(start=3, resets=1), a=3)
+    world.discover(a=3, b=1)
+    world.ready()
+    world.back(0, 1, 2)
+    world.form()
+    assert world.running() == [0, 1, 2, 3]
+    world.discover(a=3, b=2, c=1)
+    assert len(of(world, Spawn)) == 4, "it could not be let in"
+    # One that was started before waits; the same members may form again without it.
+    world = started(World(start=3, resets=1), a=3)
+    world.discover(a=3, b=2)
+    world.ready(3)
+    world.wait(TOGETHER)
+    world.back(0, 1, 2)
+    world.form()
+    world.ready(4)
+    assert len(of(world, Notify)) == 1
+    world.back(*world.working())
+    world.form()
+    assert world.running() == [0, 1, 2, 3]
+    assert world.end is None
+    world.exit(3)
+    world.back(0, 1, 2)
+    assert world.end is not None
+    assert world.end.text == "the members were to change more often than --reset-limit allows (1)"
+
+
+def test_a_program_that_does_not_know_of_horovod_may_end_at_different_times():
+    world = World(start=3, least=1)
+    world.discover(a=3)
+    world.exit(0, success=True)
+    assert not of(world, Kill), "each does the same work"
+    world.wait(1000)
+    world.exit(2, success=True)
+    world.exit(1, success=True)
+    assert world.end is not None
+    assert world.end.success
+
+
+def test_a_host_that_is_taken_away_and_vanishes_has_not_failed():
+    world = started(World(least=1), a=2, b=2)
+    world.discover(a=2)
+    world.lose("b")
+    assert world.said == []
+    world.back(0, 1)
+    world.form()
+    world.discover(a=2, b=2)
+    assert [action.host for action in of(world, Spawn)[4:]] == ["b", "b"], "it is not barred"
+
+
+def test_time_for_which_the_launcher_was_stopped_counts_for_no_deadline():
+    world = started(World(least=2, timeout=60, cooldown=(3000, 3000)), a=1, b=1, c=2)
+    world.exit(0)
+    world.back(1)
+    world.now += 500
+    world.membership.postpone(500)
+    world.act(world.membership.tick(world.now))
+    assert not of(world, Kill), "ranks 2 and 3 have had no time to come back"
+    world.wait(29)
+    world.back(2)
+    assert not of(world, Kill)
+    world.wait(1)
+    assert [action.worker for action in of(world, Kill)] == [3]
+    world.form()
+    assert world.running() == [1, 2]
+    # And without an epoch.
+    world.exit(1)
+    world.back(2)
+    world.now += 500
+    world.membership.postpone(500)
+    world.wait(59)
+    assert world.end is None
+    world.wait(1)
+    assert world.end is not None

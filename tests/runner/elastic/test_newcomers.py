@@ -1,0 +1,42 @@
+"""Which new workers fit to a job."""
+
+from horovod.common.contract.membership import Facts, encode
+from horovod.runner.elastic.newcomers import Newcomers, Verdict
+
+JOB = Facts("1.2.0", "3.11", "train.py", "aa")
+
+
+def judged(same_code: bool = True, **other: str) -> Verdict:
+    """After a first worker of the job, one that differs from it in this."""
+    newcomers = Newcomers(same_code, JOB.version)
+    assert newcomers.judge(encode(JOB)) == Verdict()
+    facts = {"version": JOB.version, "python": JOB.python, "program": JOB.program, "code": JOB.code, **other}
+    return newcomers.judge(encode(Facts(**facts)))
+
+
+def test_others_of_the_same_kind_are_let_in():
+    assert judged() == judged(same_code=False) == Verdict()
+
+
+def test_another_version_is_refused_by_naming_both():
+    assert "has horovod 1.1.0, but the launcher has horovod 1.2.0" in judged(version="1.1.0").refusal
+    assert "has Python 3.12, but the job's workers have Python 3.11" in judged(python="3.12").refusal
+
+
+def test_the_first_to_come_does_not_set_the_version():
+    newcomers = Newcomers(version="1.2.0")
+    assert "has horovod 1.1.0" in newcomers.judge(encode(Facts("1.1.0", "3.9", "old.py", "bb"))).refusal
+    assert newcomers.judge(encode(JOB)) == Verdict()
+
+
+def test_another_program_is_a_refusal_or_a_warning_as_one_likes():
+    text = "its copy of train.py differs from the one that the job runs"
+    way_out = "; install the same on all hosts, or let it in by HOROVOD_ELASTIC_CODE=any"
+    assert judged(code="bb") == Verdict(text + way_out)
+    assert judged(False, code="bb") == Verdict(warning=f"{text}, which HOROVOD_ELASTIC_CODE=any allows")
+    assert "its program is other.py, but the job's is train.py" in judged(program="other.py", code="bb").refusal
+    assert "is no file" in judged(program="", code="").refusal
+
+
+def test_who_says_nothing_that_can_be_read_is_refused():
+    assert "another version of horovod" in Newcomers().judge(b"hello").refusal

@@ -1,0 +1,176 @@
+"""Elastic jobs of real processes, by a launcher that is as small as it can be: what decides, the store and ``init``
+together."""
+
+import os
+import signal
+import time
+
+import horovod
+from horovod.runner.elastic.limits import Limits
+from horovod.runner.elastic.workers import Life
+from tests.runner.elastic.small_launcher import SmallLauncher
+
+
+def test_ranks_die_and_others_join(tmp_path):
+    stop = tmp_path / "stop"
+    with SmallLauncher(Limits(start=3, least=2, most=5, timeout=600), str(stop)) as job:
+
+        def trains(*workers):
+            """These, by rank, have done a step together; the first epoch with them in which they do."""
+
+            def together():
+                if job.running()[: len(workers)] != list(workers):
+                    since.clear()
+                    return False
+                since.setdefault("at", time.monotonic())
+                return all(job.steps(worker)[-1:] > [(since["at"], 0)] for worker in job.running())
+
+            since = {}
+            job.until(together)
+
+        job.discover({"a": 3})
+        trains(0, 1, 2)
+        # A child that one of them forks takes none of its threads with it.
+        (tmp_path / "stop.fork0").touch()
+        job.until(lambda: any(line[1:] == ["forked", "7"] for line in job.lines[0]))
+        # One is killed: the others go on, and no step is lost.
+        last = min(job.steps(worker)[-1][1] for worker in (0, 2))
+        os.kill(job.processes[1].pid, signal.SIGKILL)
+        trains(0, 2)
+        begun = [line[2:] for line in job.lines[2] if line[1] == "begins"][1]
+        assert int(begun[0]) >= last
+        assert begun[1:] == ["1", "2", "1", "2"], "rank and size, told to the environment as well"
+        # A new one takes its place when the host may have one again, and has the state of the others.
+        trains(0, 2, 3)
+        begun = next(line for line in job.lines[3] if line[1] == "begins")
+        assert int(begun[2]) > last
+        # Rank 0 is killed.
+        os.kill(job.processes[0].pid, signal.SIGKILL)
+        trains(2, 3)
+        # A host more.
+        job.discover({"a": 3, "b": 1})
+        job.until(lambda: len(job.running()) == 4 and {"a", "b"} == {w.host for w in job.membership.members})
+        trains(2, 3)
+        # One of another version is not let in.
+        other = len(job.processes)
+        (tmp_path / f"stop.old{other}").touch()
+        job.discover({"a": 3, "b": 1, "c": 1})
+        job.until(lambda: other in job.processes and job.processes[other].stdout.closed)
+        (refused,) = (text for text in job.said if "refused" in text)
+        assert f"has horovod 0.0.1, but the launcher has horovod {horovod.__version__}" in refused
+        assert "host c gets no new workers" in " ".join(job.said)
+        assert "is not let into the job: it has horovod 0.0.1" in job.errors(other)
+        assert "Traceback" not in job.errors(other)
+        # One with another state is the only one that ends.
+        other = len(job.processes)
+        (tmp_path / f"stop.other{other}").touch()
+        job.discover({"a": 3, "b": 1, "d": 1})
+        job.until(lambda: other in job.processes and job.processes[other].stdout.closed)
+        assert "has other, which rank 0 has not" in job.errors(other)
+        trains(2, 3)
+        # One that cannot join for a reason of its own ends, and does not try again; the others go on.
+        other = len(job.processes)
+        (tmp_path / f"stop.poor{other}").touch()
+        job.discover({"a": 3, "b": 1, "c": 1, "e": 1})
+        job.until(lambda: other in job.processes and job.processes[other].stdout.closed)
+        assert "could not join: Cannot allocate memory" in job.errors(other)
+        trains(2, 3)
+        stop.touch()
+        job.until(lambda: job.end is not None)
+        assert job.end.success
+        assert not [text for text in job.said if "given up" in text]
+
+
+def test_what_no_link_tells(tmp_path):
+    """A host is lost, but its connections stay open and silent; a rank hears of another's end while it computes."""
+    stop = tmp_path / "stop"
+    with SmallLauncher(Limits(start=4, least=1, timeout=600), str(stop), cooldown=None) as job:
+        job.discover({"a": 2, "b": 2})
+        job.until(lambda: job.running() == [0, 1, 2, 3] and all(job.steps(worker) for worker in job.running()))
+        since = time.monotonic()
+        job.lose("b")
+        job.until(lambda: job.running() == [0, 1] and all(job.steps(worker)[-1:] > [(since, 0)] for worker in (0, 1)))
+        assert time.monotonic() - since < 200, "long before anything else would have ended their wait"
+        assert any(line[1] == "failed" and "host-b-is-lost" in line[2] for line in job.lines[0]), job.lines[0]
+        assert not [text for text in job.said if "come back" in text]
+        # Another one; then a rank dies while the others compute for long: their engines hear of it, and say so.
+        job.discover({"a": 3})
+        job.until(lambda: len(job.running()) == 3 and all(job.steps(worker) for worker in job.running()))
+        busy = tmp_path / "stop.busy"
+        busy.write_text("0 1")
+        job.until(lambda: all(job.lines[worker][-1][1:] == ["busy"] for worker in (0, 1)))  # the third one waits
+        os.kill(job.processes[job.running()[2]].pid, signal.SIGKILL)
+        job.until(lambda: all(job.membership.workers.find(worker).heard for worker in (0, 1)))
+        busy.unlink()
+        job.until(lambda: job.running() == [0, 1])
+        stop.touch()
+        job.until(lambda: job.end is not None)
+        assert job.end.success
+
+
+def test_a_program_that_goes_on_after_an_error_is_ended_and_named(tmp_path):
+    stop = tmp_path / "stop"
+    with SmallLauncher(Limits(start=3, least=1, timeout=600), str(stop), cooldown=None) as job:
+        (tmp_path / "stop.deaf1").touch()
+        job.discover({"a": 3})
+        job.until(lambda: job.running() == [0, 1, 2] and all(job.steps(worker) for worker in job.running()))
+        os.kill(job.processes[2].pid, signal.SIGKILL)
+        job.until(lambda: job.running() == [0])
+        assert any(
+            "rank 1 on host a failed" in text and "goes on after a HorovodInternalError" in text for text in job.said
+        )
+        stop.touch()
+        job.until(lambda: job.end is not None)
+        assert job.end.success
+
+
+def test_one_that_is_alone_goes_on_and_one_without_a_slot_ends(tmp_path):
+    stop = tmp_path / "stop"
+    with SmallLauncher(Limits(start=2, least=1, timeout=600), str(stop), cooldown=None) as job:
+        job.discover({"a": 1, "b": 1})
+        job.until(lambda: job.running() == [0, 1])
+        job.discover({"a": 1})
+        job.until(lambda: job.running() == [0])
+        job.until(lambda: job.processes[1].stdout.closed)
+        assert job.processes[1].returncode == 1, "init raised"
+        count = len(job.steps(0))
+        job.until(lambda: len(job.steps(0)) > count + 3)
+        assert not any("failed" in text for text in job.said)
+        stop.touch()
+        job.until(lambda: job.end is not None)
+        assert job.end.success
+
+
+def test_one_joins_while_others_leave_an_epoch_in_which_nothing_was_lost(tmp_path):
+    """Host b is replaced by host c, whose worker is ready before the others have left for b's sake."""
+    stop = tmp_path / "stop"
+    with SmallLauncher(Limits(start=3, least=2, timeout=600), str(stop), cooldown=None) as job:
+        job.discover({"a": 2, "b": 1})
+        job.until(lambda: job.running() == [0, 1, 2] and all(job.steps(worker) for worker in job.running()))
+        (tmp_path / "stop.slow0").touch()
+        (tmp_path / "stop.late3").touch()
+        job.discover({"a": 2, "c": 1})
+        job.until(lambda: job.lines[0][-1][1:] == ["interrupted", "skips"])
+        (tmp_path / "stop.late3").unlink()
+        job.until(lambda: job.membership.workers.find(3).life is Life.WAITING)
+        (tmp_path / "stop.slow0").unlink()
+        job.until(lambda: job.running() == [0, 1, 3] and all(job.steps(worker) for worker in job.running()))
+        before = job.steps(0)[-1]
+        job.until(lambda: all(job.steps(worker)[-1] > before for worker in job.running()))
+        assert job.steps(3)[0][1] > 1, "it has the state of the others"
+        stop.touch()
+        job.until(lambda: job.end is not None)
+        assert job.end.success
+
+
+def test_a_mistake_is_not_repeated_for_ever(tmp_path):
+    """Ranks disagree on an operation, each time they try."""
+    stop = tmp_path / "stop"
+    with SmallLauncher(Limits(start=2, least=2, timeout=600), str(stop), cooldown=None) as job:
+        (tmp_path / "stop.wrong").touch()
+        job.discover({"a": 2})
+        job.until(lambda: job.end is not None)
+        assert not job.end.success
+        assert job.membership.epoch == 3
+        said = job.errors(0) + job.errors(1)
+        assert "told, which was given to hvd.elastic.run, has failed 3 times one after the other" in said

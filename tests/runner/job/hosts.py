@@ -1,0 +1,137 @@
+"""Agents of an elastic job's hosts, over connections that a test speaks through."""
+
+import time
+
+from horovod.runner.job.host_agents import HostAgents
+from horovod.runner.protocol import facts
+from horovod.runner.protocol.messages import (
+    MAGIC,
+    FrameReader,
+    Hello,
+    Report,
+    Request,
+    StartWorker,
+    Stop,
+    Worker,
+    frame,
+)
+from horovod.runner.reach import ssh
+from horovod.runner.reach.fleet import Fleet
+
+
+class Connection:
+    """`sent`: what the launcher has said."""
+
+    status = None
+    said = ""
+    pending = 0
+
+    def __init__(self):
+        self.ended = False
+        self.sent: list[Request] = []
+        self._reader = FrameReader(Request)
+        self._data = b""
+        self._ends = False
+
+    def hello(self):
+        self._data += MAGIC + frame(Hello(facts.gather()))
+
+    def report(self, *reports: Report):
+        self._data += b"".join(map(frame, reports))
+
+    def breaks(self):
+        self._ends = True
+
+    # What an agent's connection does
+
+    def may_have(self, ready):
+        return True
+
+    def read(self):
+        data, self._data = self._data, b""
+        self.ended = self.ended or (self._ends and not data)
+        return data
+
+    def write(self, data):
+        self.sent += self._reader.feed(data)
+
+    def flush(self):
+        pass
+
+    def hang_up(self):
+        pass
+
+    def cut_off(self):
+        self.ended = True
+
+    def kill(self):
+        self.ended = True
+
+    def end(self, deadline):
+        return 255
+
+
+class Hosts:
+    """`agents` under test; `made`: connections, in the order in which they were made. All hosts are other ones."""
+
+    def __init__(self, monkeypatch, fanout=32):
+        self.made: list[Connection] = []
+        monkeypatch.setattr(ssh, "ask_rules", lambda hosts: None)
+        fleet = Fleet([], ssh.Remote(), fanout=fanout, silence=1000)
+        fleet._reach = lambda agent: self
+        self.fleet = fleet
+        self.limit = 0
+        self._asked: list[str] = []
+        self.agents = HostAgents(fleet, self, self, {}, 30.0, self)
+        self.taken: list[Report] = []
+
+    def turn(self):
+        """A turn of the launcher's loop: what is told of hosts."""
+        self.agents.take_troubles(self.fleet.receive(set(), self._take))
+        now = time.monotonic()
+        self.agents.take_troubles(self.fleet.look(now, True))
+        return self.agents.tick(now)
+
+    def _take(self, agent, report):
+        if not self.agents.take(agent, report):
+            self.taken.append(report)
+
+    def begin(self, number: int, host: str) -> Connection:
+        """A worker on a host that had no agent: the new agent's connection."""
+        self.agents.start(number, host)
+        assert self.turn() == []
+        return self.made[-1]
+
+    # The way to a host
+
+    def open(self, host):
+        self.made.append(Connection())
+        return self.made[-1]
+
+    def explain(self, host, status, said, greeting):
+        return ssh.Failure("connection refused", "start sshd there", again=True)
+
+    # Which hosts are this machine
+
+    def ask(self, host):
+        self._asked.append(host)
+
+    def answers(self):
+        asked, self._asked = self._asked, []
+        return dict.fromkeys(asked, False)
+
+    # What agents are told
+
+    def prepare(self, agent, slots):
+        return iter(())
+
+    def worker(self, number, host):
+        return StartWorker(Worker(number, []))
+
+
+def started(connection: Connection) -> list[int]:
+    return [message.worker.rank for message in connection.sent if isinstance(message, StartWorker)]
+
+
+def stops(connection: Connection) -> int:
+    return sum(isinstance(message, Stop) for message in connection.sent)

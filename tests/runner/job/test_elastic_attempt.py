@@ -1,0 +1,78 @@
+"""An elastic job's attempt, without processes."""
+
+import os
+import threading
+import time
+
+from horovod.common.store.client import StoreClient
+from horovod.runner.elastic.finder import Finder
+from horovod.runner.job.elastic_attempt import ElasticAttempt
+from horovod.runner.job.policy import Policy
+from horovod.runner.job.roster import Roster
+from horovod.runner.job.watch import Watch, wait_for
+from horovod.runner.output.screen import Screen
+from horovod.runner.plan.settings import ElasticSettings, LaunchSettings
+from horovod.runner.reach import ssh
+from horovod.runner.reach.fleet import Fleet
+
+
+def made():
+    elastic = ElasticSettings(1, 1)
+    settings = LaunchSettings(["true"], [], elastic=elastic)
+    roster = Roster()
+    watch = Watch(Screen(settings, None, hosts=roster.hosts, rank_of=roster.rank_of), Policy(0.0, None), None, 1)
+    fleet = Fleet([], ssh.Remote(), fanout=32, silence=10)
+    return ElasticAttempt(settings, elastic, {}, watch, fleet, Finder(None, None, {}), roster)
+
+
+def test_what_workers_say_while_all_are_stopped_wakes_nobody():
+    before = len(os.listdir("/proc/self/fd"))
+    attempt = made()
+    key, (host, port) = attempt._hosts._orders._key, attempt._store.address
+
+    def say():
+        with StoreClient(key, host, port) as client:
+            client.heard(7, 1)
+
+    def heard(seconds):
+        thread = threading.Thread(target=say)
+        thread.start()
+        thread.join(60)  # then it has been taken by the store
+        return attempt._front.fd in wait_for(attempt.events(True), time.monotonic() + seconds)
+
+    assert heard(60.0)
+    attempt.stop(1.0)
+    assert not heard(1.0), "nobody would take it, so the loop would spin"
+    attempt.close()
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_what_comes_due_between_two_looks_at_the_clock_is_not_missed():
+    attempt = made()
+    ticks, at = [], time.monotonic() + 0.1
+
+    class Members:  # say, a host that may be used again at that time
+        phase, epoch = None, 0
+
+        def next_time(self, now):
+            return at if now < at else None
+
+        def discovered(self, slots, now):
+            return []
+
+        def tick(self, now):
+            ticks.append(now)
+            return []
+
+    attempt._membership = Members()
+    attempt.next_time()
+    attempt.tick(time.monotonic(), True)
+    assert ticks == []
+    time.sleep(0.2)
+    assert attempt.next_time() is not None
+    attempt.tick(time.monotonic(), True)
+    assert len(ticks) == 1
+    attempt.next_time()
+    attempt.tick(time.monotonic(), True)
+    assert len(ticks) == 1
+    attempt.close()

@@ -1,0 +1,86 @@
+"""The agents of an elastic job's hosts."""
+
+import time
+
+from horovod.runner.job.host_agents import HostLost, NeverStarted
+from horovod.runner.protocol.messages import Finished, KillWorker, Notice
+from tests.runner.job.hosts import Hosts, started, stops
+
+
+def test_an_agent_that_says_why_it_ends_and_is_cut_off_then_is_lost(monkeypatch):
+    hosts = Hosts(monkeypatch)
+    hosts.agents.found({"b": 1})
+    connection = hosts.begin(7, "b")
+    connection.hello()
+    assert hosts.turn() == []
+    assert started(connection) == [7]
+    connection.report(Notice("it received SIGTERM"))
+    assert hosts.turn() == []
+    connection.breaks()
+    told = [*hosts.turn(), *hosts.turn()]
+    assert told == [HostLost("b", "host b is lost: its agent has ended: it received SIGTERM", (7,))]
+    again = hosts.begin(8, "b")
+    assert again is not connection
+    again.hello()
+    hosts.turn()
+    assert started(again) == [8]
+
+
+def test_the_workers_of_a_lost_host_are_told_with_those_that_were_to_be_started(monkeypatch):
+    hosts = Hosts(monkeypatch)
+    hosts.agents.found({"b": 3})
+    connection = hosts.begin(1, "b")
+    connection.hello()
+    hosts.turn()
+    hosts.agents.start(2, "b")
+    hosts.agents.start(3, "b")
+    hosts.agents.ended(2)
+    connection.breaks()
+    told = [*hosts.turn(), *hosts.turn()]
+    assert [(one.host, one.workers) for one in told] == [("b", (1, 3))]
+
+
+def test_a_host_that_is_taken_away_while_it_is_tried_again_and_comes_back(monkeypatch):
+    hosts = Hosts(monkeypatch)
+    hosts.agents.found({"b": 1})
+    hosts.begin(7, "b").breaks()
+    assert hosts.turn() == []
+    hosts.agents.kill(7)
+    hosts.agents.found({"a": 1})
+    assert hosts.turn() == [NeverStarted(7)]
+    deadline = time.monotonic() + 20
+    while len(hosts.made) < 2:
+        assert time.monotonic() < deadline, "it is not tried again"
+        time.sleep(0.02)
+        hosts.turn()
+    again = hosts.made[-1]
+    again.hello()
+    hosts.agents.found({"b": 1})
+    hosts.agents.start(9, "b")
+    assert hosts.turn() == []
+    assert (stops(again), started(again)) == (1, []), "it was to end, and does"
+    again.report(Finished())
+    hosts.turn()
+    hosts.turn()
+    last = hosts.made[-1]
+    assert last is not again
+    last.hello()
+    hosts.turn()
+    assert started(last) == [9]
+
+
+def test_a_lost_host_takes_no_other_with_it(monkeypatch):
+    hosts = Hosts(monkeypatch, fanout=1)
+    hosts.agents.found({"a": 1, "b": 1})
+    first = hosts.begin(1, "a")
+    first.hello()
+    hosts.turn()
+    second = hosts.begin(2, "b")
+    second.hello()
+    hosts.turn()
+    first.breaks()
+    told = [*hosts.turn(), *hosts.turn()]
+    assert [(one.host, one.workers) for one in told] == [("a", (1,))]
+    assert not second.ended
+    hosts.agents.kill(2)
+    assert isinstance(second.sent[-1], KillWorker)

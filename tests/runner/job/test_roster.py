@@ -1,0 +1,37 @@
+"""Who is who in an elastic job."""
+
+from horovod.runner.elastic.placement import Candidate, places
+from horovod.runner.job.roster import Roster
+from horovod.runner.verdict.verdict import RankEnd
+
+
+def formed(*numbers):
+    """An epoch of these workers, by rank."""
+    return places([Candidate(number, "ab"[number % 2]) for number in numbers])
+
+
+def test_ranks_of_workers():
+    roster = Roster()
+    for number in range(3):
+        roster.join(number, "ab"[number % 2])
+    assert [roster.rank_of(number) for number in range(3)] == [0, 1, 2], "what they will be, if nothing is in the way"
+    assert roster.last_hosts == {}
+    roster.form(formed(0, 1, 2))
+    roster.join(3, "b")
+    assert [roster.rank_of(number) for number in range(4)] == [0, 1, 2, None]
+    roster.form(formed(2, 3))
+    assert [roster.rank_of(number) for number in range(4)] == [0, 1, 0, 1], "who has gone keeps the last one"
+    assert (roster.members, roster.last_hosts) == ([2, 3], {0: "a", 1: "b"})
+    assert roster.by_rank({0: bytearray(b"0"), 3: bytearray(b"3")}) == {1: b"3"}
+
+
+def test_what_the_verdict_is_about():
+    roster = Roster()
+    for number in range(4):
+        roster.join(number, "ab"[number % 2])
+    early = [RankEnd(1, "b", 1), RankEnd(0, "a", 1)]
+    assert roster.ends(early) == early, "no epoch has been formed"
+    roster.form(formed(0, 1, 2))
+    roster.form(formed(2, 3))
+    ends = [RankEnd(0, "a", -9), RankEnd(3, "b", 1), RankEnd(2, "a", 1)]
+    assert [(end.rank, end.status) for end in roster.ends(ends)] == [(1, 1), (0, 1)], "survived failures are not"

@@ -1,0 +1,65 @@
+"""What the launcher shows of workers that come and go."""
+
+import pytest
+
+from horovod.runner.output.output import OutputSink
+from horovod.runner.output.rank_files import RankFileError
+from horovod.runner.output.screen import Screen
+from horovod.runner.plan.settings import ElasticSettings, LaunchSettings
+from horovod.runner.protocol.messages import Output
+
+
+class Kept(OutputSink):
+    """What is shown, as it comes."""
+
+    def __init__(self):
+        super().__init__((), together=False)
+        self.shown = {1: b"", 2: b""}
+
+    def _emit(self, stream, data):
+        self.shown[stream] += data
+
+
+def screen_of(*workers, files=None):
+    settings = LaunchSettings(["x"], [], elastic=ElasticSettings(2, 1), output_filename=files and str(files))
+    kept = Kept()
+    screen = Screen(settings, kept, hosts=dict.fromkeys(workers, "a"), rank_of=lambda number: number)
+    for worker in workers:
+        screen.join(worker)
+    return screen, kept
+
+
+@pytest.mark.parametrize("writes_files", [False, True])
+def test_what_a_worker_has_started_writes_on_when_the_worker_has_ended(tmp_path, writes_files):
+    files = tmp_path / "logs" if writes_files else None
+    screen, kept = screen_of(1, 3, files=files)
+    screen.show(Output(1, 2, b"error\n"))
+    screen.show(Output(3, 1, b"hello\n"))
+    for worker in (1, 3):
+        screen.finish(worker)
+        screen.show(Output(worker, 2, b"late\n"))
+    assert screen.tail(1) == "error\nlate\n"
+    for worker in (1, 3):
+        screen.forget(worker)
+        screen.show(Output(worker, 1, b"later"))
+        screen.show(Output(worker, 2, b"later\n"))
+    assert screen.tail(1) == ""
+    assert screen.tails() == {}
+    assert kept.shown[2] == (
+        b"[1]<stderr>:error\n[1]<stderr>:late\n[3]<stderr>:late\n[1]<stderr>:later\n[3]<stderr>:later\n"
+    )
+    assert b"[1]<stdout>:later\n" in kept.shown[1]
+    screen.close()
+    if files is not None:
+        assert (files / "rank.1" / "stderr").read_text() == "error\nlate\nlater\n"
+        assert (files / "worker.3" / "stdout").read_text() == "hello\nlater"
+
+
+def test_a_link_is_not_followed_by_what_is_written_late(tmp_path):
+    screen, _ = screen_of(1, files=tmp_path)
+    screen.finish(1)
+    (tmp_path / "rank.1" / "stdout").unlink()
+    (tmp_path / "rank.1" / "stdout").symlink_to(tmp_path / "other")
+    with pytest.raises(RankFileError, match=r"rank\.1/stdout: it is a symbolic link"):
+        screen.show(Output(1, 1, b"late\n"))
+    assert not (tmp_path / "other").exists()

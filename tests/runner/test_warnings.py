@@ -1,0 +1,32 @@
+"""What a launcher does with the signal by which batch systems warn of the end."""
+
+import signal
+import time
+
+from tests.runner.launching import LIMIT, python, running
+
+PROGRAM = """
+import os, signal, sys, time
+if os.environ["HOROVOD_RANK"] == "1":
+    signal.signal(signal.SIGUSR1, lambda *_: sys.exit("warned"))
+print("ready", flush=True)
+deadline = time.monotonic() + 300
+while time.monotonic() < deadline:
+    time.sleep(0.02)
+"""
+
+
+def test_ranks_that_catch_it_hear_it_and_nobody_ends_by_it():
+    with running(["-np", "2", *python(PROGRAM)]) as job:
+        ready = 0
+        while ready < 2:
+            ready += job.process.stdout.readline().count(b"ready")
+        job.process.send_signal(signal.SIGUSR1)
+        since = time.monotonic()
+        done = job.finish()
+    assert time.monotonic() - since < LIMIT
+    assert "SIGUSR1 received: passed on to the ranks (hvd.should_stop())" in done.err
+    assert "[1]<stderr>:warned" in done.err
+    # The other has not been hit by it: it was ended as others are when a rank has failed.
+    assert done.code == 1
+    assert "SIGUSR1" not in done.err.replace("SIGUSR1 received", "")
