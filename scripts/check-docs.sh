@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python - <<'PY'
-import re, sys
+import importlib.util, re, sys
 from pathlib import Path
 
 from horovod.common.contract.settings import generate_docs
@@ -15,6 +15,11 @@ if Path("docs/settings.md").read_text() != generate_docs():
     bad.append("docs/settings.md is not current: python -m horovod.common.contract.settings > docs/settings.md")
 if Path("core/base/dtype_table.h").read_text() != generate_header():
     bad.append("core/base/dtype_table.h is not current: python -m horovod.common.dtypes > core/base/dtype_table.h")
+if importlib.util.find_spec("numpy"):
+    from tests.conformance.matrix import page
+
+    if Path("docs/faces.md").read_text() != page():
+        bad.append("docs/faces.md does not fit the cases, or tells of failures: python -m tests.conformance > docs/faces.md")
 links = {}
 for page in [*Path(".").glob("*.md"), *Path("docs").rglob("*.md"), *Path("benchmarks").rglob("*.md")]:
     targets = [target for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()) if "://" not in target]

@@ -15,7 +15,7 @@ extern "C" {
 // Numbers as in horovod/_core.pyi: kinds (KIND_*), dtypes (horovod/common/dtypes.py), op (hvd.Average ... hvd.Product), wire (WIRE_*).
 typedef struct HvdRequest {
   uint32_t bytes;           // sizeof(HvdRequest)
-  int32_t kind;             // or HVD_KIND_JOIN
+  int32_t kind;             // for one, HVD_KIND_JOIN
   int32_t face;             // each face of a process has names of its own (horovod/common/faces.py)
   const char* name;         // "" or null: matched by order
   const void* in;           // the memory is the caller's and lives until the operation is done
@@ -34,6 +34,9 @@ typedef struct HvdRequest {
   const char* group;
   int32_t device_kind;      // where `in` and `out` are (DEVICE_*); 0: memory that the CPU reads
 } HvdRequest;
+#define HVD_KIND_ALLGATHER 1
+#define HVD_KIND_ALLTOALL 3
+#define HVD_KIND_BARRIER 5
 #define HVD_KIND_JOIN 6
 
 enum HvdCode {

@@ -1,7 +1,10 @@
 #include "jax/call.h"
 
+#include <cstring>
+#include <map>
+#include <span>
 #include <string_view>
-#include <unordered_map>
+#include <utility>
 
 #include "base/dtype.h"
 
@@ -21,11 +24,12 @@ class Reader {
     miss(name);
     return 0;
   }
-  double real(std::string_view name) {
-    const auto* scalar = find<xla::Scalar>(name, xla::kScalar);
-    if (scalar && scalar->dtype == xla::kF64) return *static_cast<const double*>(scalar->value);
+  template <class T>
+  std::span<const T> array(std::string_view name, int32_t dtype) {
+    const auto* array = find<xla::Array>(name, xla::kArray);
+    if (array && array->dtype == dtype) return {static_cast<const T*>(array->data), array->size};
     miss(name);
-    return 0;
+    return {};
   }
   std::string_view text(std::string_view name) {
     if (const auto* span = find<xla::Span>(name, xla::kString)) return {span->data, span->size};
@@ -68,6 +72,30 @@ int32_t engine_dtype(int32_t dtype) {
   }
 }
 
+size_t item_size(int32_t dtype) {
+  switch (dtype) {
+    case xla::kU16:
+    case xla::kS16:
+    case xla::kF16:
+    case xla::kBF16: return 2;
+    case xla::kS32:
+    case xla::kU32:
+    case xla::kF32: return 4;
+    case xla::kS64:
+    case xla::kU64:
+    case xla::kF64:
+    case xla::kC64: return 8;
+    case xla::kC128: return 16;
+    default: return 1;
+  }
+}
+
+size_t bytes_of(const xla::Buffer& buffer) {
+  size_t items = 1;
+  for (int64_t i = 0; i < buffer.rank; ++i) items *= static_cast<size_t>(buffer.dims[i]);
+  return items * item_size(buffer.dtype);
+}
+
 std::vector<std::string> split(std::string_view joined) {
   std::vector<std::string> parts;
   for (;;) {
@@ -81,44 +109,79 @@ std::vector<std::string> split(std::string_view joined) {
 }  // namespace
 
 Failure Call::read(const xla::CallFrame& frame) {
-  const auto count = static_cast<size_t>(frame.arguments.size);
   Reader attributes(frame.attributes);
-  HvdRequest common{};
-  common.bytes = sizeof common;
-  common.kind = attributes.integer("kind");
-  common.face = attributes.integer("face");
-  common.op = attributes.integer("op");
-  common.root = attributes.integer("root");
-  common.process_set = attributes.integer("process_set");
-  common.wire = attributes.integer("wire");
-  common.prescale = attributes.real("prescale");
-  common.postscale = attributes.real("postscale");
+  const auto numbers = attributes.array<int32_t>("numbers", xla::kS32);
+  const auto scales = attributes.array<double>("scales", xla::kF64);
   devices_ = attributes.integer("devices");
   names_ = split(attributes.text("names"));
   groups_ = split(attributes.text("groups"));
   if (!attributes.missing().empty()) return invalid("horovod: the call lacks the attributes " + attributes.missing());
-  if (names_.size() != count || groups_.size() != count || static_cast<size_t>(frame.results.size) != count) {
-    return invalid("horovod: the call has " + std::to_string(count) + " tensors, but " + std::to_string(names_.size()) + " names, " +
-                   std::to_string(groups_.size()) + " groups and " + std::to_string(frame.results.size) + " results");
+  const size_t count = names_.size();
+  if (groups_.size() != count || numbers.size() != count * kNumbers || scales.size() != count * 2 ||
+      static_cast<size_t>(frame.arguments.size) < count || static_cast<size_t>(frame.results.size) != count + 1) {
+    return invalid("horovod: the call has " + std::to_string(count) + " names, but " + std::to_string(groups_.size()) + " groups, " +
+                   std::to_string(numbers.size()) + " numbers, " + std::to_string(frame.arguments.size) + " arguments and " +
+                   std::to_string(frame.results.size) + " results");
   }
-  std::unordered_map<std::string_view, int32_t> members;
-  for (const std::string& group : groups_) ++members[group];
-  requests_.assign(count, common);
+  std::map<std::pair<int32_t, std::string_view>, int32_t> members;  // a merged call may have groups of several faces
+  for (size_t i = 0; i < count; ++i) ++members[{numbers[i * kNumbers + 1], groups_[i]}];
+  requests_.reserve(count);
   for (size_t i = 0; i < count; ++i) {
-    const xla::Buffer& in = *frame.arguments.buffers[i];
-    HvdRequest& r = requests_[i];
-    r.dtype = engine_dtype(in.dtype);
-    if (r.dtype < 0)
-      return invalid("horovod: tensor '" + names_[i] + "' has a data type that cannot travel (XLA's number " + std::to_string(in.dtype) +
-                     ")");
+    const int32_t* const n = &numbers[i * kNumbers];
+    HvdRequest r{};
+    r.bytes = sizeof r;
+    r.kind = n[0];
+    r.face = n[1];
+    r.op = n[2];
+    r.root = n[3];
+    r.process_set = n[4];
+    r.wire = n[5];
+    r.prescale = scales[i * 2];
+    r.postscale = scales[i * 2 + 1];
     r.name = names_[i].c_str();
-    r.in = in.data;
-    r.out = frame.results.buffers[i]->data;
-    r.shape = in.dims;
-    r.dimensions = static_cast<int32_t>(in.rank);
     r.group = groups_[i].c_str();
-    r.group_size = groups_[i].empty() ? 0 : members[groups_[i]];
+    r.group_size = groups_[i].empty() ? 0 : members[{r.face, groups_[i]}];
+    if (Failure failure = add(r, *frame.arguments.buffers[i], *frame.results.buffers[i])) return failure;
   }
+  return {};
+}
+
+Failure Call::add(HvdRequest r, const xla::Buffer& in, const xla::Buffer& out) {
+  r.in = in.data;
+  r.out = out.data;
+  r.shape = in.dims;
+  r.dimensions = static_cast<int32_t>(in.rank);
+  r.dtype = engine_dtype(in.dtype);
+  if (r.kind == kPassOn || r.kind == HVD_KIND_BARRIER) {
+    if (in.data != out.data) std::memcpy(out.data, in.data, bytes_of(in));
+    if (r.kind == kPassOn) return {};
+    r.in = r.out = nullptr;
+    r.dimensions = 0;
+    r.dtype = static_cast<int32_t>(DType::uint8);
+  }
+  if (r.dtype < 0) {
+    return invalid("horovod: tensor '" + std::string(r.name) + "' has a data type that cannot travel (XLA's number " +
+                   std::to_string(in.dtype) + ")");
+  }
+  requests_.push_back(r);
+  places_.push_back(&out);
+  return {};
+}
+
+Failure Call::take(size_t i, const HvdResult& result) const {
+  const HvdRequest& r = requests_[i];
+  if (r.kind != HVD_KIND_ALLGATHER && r.kind != HVD_KIND_ALLTOALL) return {};
+  const xla::Buffer& out = *places_[i];
+  // The shape was known when the program was made, from this rank's own: the others' have to be alike.
+  bool alike = result.output_bytes == bytes_of(out);
+  for (size_t k = 1; k < result.sizes_count && r.root >= 0; ++k) alike = alike && result.sizes[k] == result.sizes[0];
+  if (!alike) {
+    std::string rows;
+    for (size_t k = 0; k < result.sizes_count; ++k) rows += (k ? ", " : "") + std::to_string(result.sizes[k]);
+    return invalid("horovod: " + std::string(r.name) + ": ranks sent " + rows +
+                   " rows; within a compiled program accepted are equal numbers (outside of it any)");
+  }
+  if (result.output_bytes > 0) std::memcpy(out.data, result.output, result.output_bytes);
   return {};
 }
 

@@ -15,18 +15,26 @@ struct Failure {
   explicit operator bool() const { return code != 0; }
 };
 
+constexpr size_t kNumbers = 6;    // of each tensor: kind, face, op, root, process set, wire
+constexpr int32_t kPassOn = -1;   // a kind of ours: nothing is sent, the result is the argument
+
 // Requests of all tensors of a call, submitted together. They point into the call and into XLA's frame, so neither may move nor end
 // before the operations are done.
 class Call {
  public:
   Failure read(const xla::CallFrame& frame);
   const std::vector<HvdRequest>& requests() const { return requests_; }
+  // The i-th request has succeeded: what the engine keeps its result in goes to where XLA expects it.
+  Failure take(size_t i, const HvdResult& result) const;
   int32_t devices() const { return devices_; }  // of this process, when the program was made
 
  private:
+  Failure add(HvdRequest request, const xla::Buffer& in, const xla::Buffer& out);
+
   std::vector<std::string> names_, groups_;
   int32_t devices_ = 0;
   std::vector<HvdRequest> requests_;
+  std::vector<const xla::Buffer*> places_;  // of each request's result
 };
 
 }  // namespace hvd::jax

@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <string>
+#include <utility>
 
 #include "face/api.h"
 #include "jax/call.h"
@@ -37,21 +38,23 @@ Failure failure_of(int32_t code, const HvdRequest& request, const char* message)
 // Operations under way. The memory is XLA's and only lent for the call, so every one of them has to end before it does, whatever happens.
 class Operations {
  public:
-  explicit Operations(const HvdFaceApi& api) : api_(api) {}
+  Operations(const HvdFaceApi& api, const Call& call) : api_(api), call_(call) {}
   ~Operations() {
     for (const Started& s : started_) api_.release(s.work);
   }
   Operations(const Operations&) = delete;
 
   // A tensor that is refused does not keep the others back: other ranks wait for those.
-  void start(const std::vector<HvdRequest>& requests) {
+  void start() {
+    const std::vector<HvdRequest>& requests = call_.requests();
     started_.reserve(requests.size());
-    for (const HvdRequest& request : requests) {
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const HvdRequest& request = requests[i];
       HvdWork* work = nullptr;
       std::array<char, 2048> message{};
       const int32_t code = api_.start(&request, &work, message.data(), message.size());
       if (code == HVD_OK) {
-        started_.push_back({&request, work});
+        started_.push_back({i, work});
       } else if (!failure_) {
         failure_ = failure_of(code, request, message.data());
       }
@@ -63,17 +66,20 @@ class Operations {
       }
       HvdResult result;
       api_.result(s.work, &result);
-      if (result.code != HVD_OK && !failure_) failure_ = failure_of(result.code, *s.request, result.message);
+      Failure failure =
+          result.code == HVD_OK ? call_.take(s.index, result) : failure_of(result.code, call_.requests()[s.index], result.message);
+      if (failure && !failure_) failure_ = std::move(failure);
     }
     return failure_;
   }
 
  private:
   struct Started {
-    const HvdRequest* request;
+    size_t index;
     HvdWork* work;
   };
   const HvdFaceApi& api_;
+  const Call& call_;
   std::vector<Started> started_;
   Failure failure_;
 };
@@ -102,8 +108,8 @@ Failure run(const xla::CallFrame& frame) {
   Call call;
   if (Failure failure = call.read(frame)) return failure;
   if (Failure failure = check_device(frame, call.devices())) return failure;
-  Operations operations(*api);
-  operations.start(call.requests());
+  Operations operations(*api, call);
+  operations.start();
   return operations.wait();
 }
 

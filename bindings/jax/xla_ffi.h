@@ -31,7 +31,23 @@ struct MetadataExtension {
   Metadata* metadata;
 };
 
-enum DType : int32_t { kPred = 1, kS8 = 2, kS16 = 3, kS32 = 4, kS64 = 5, kU8 = 6, kU16 = 7, kF16 = 10, kF32 = 11, kF64 = 12, kBF16 = 16 };
+enum DType : int32_t {
+  kPred = 1,
+  kS8 = 2,
+  kS16 = 3,
+  kS32 = 4,
+  kS64 = 5,
+  kU8 = 6,
+  kU16 = 7,
+  kU32 = 8,
+  kU64 = 9,
+  kF16 = 10,
+  kF32 = 11,
+  kF64 = 12,
+  kC64 = 15,
+  kBF16 = 16,
+  kC128 = 18,
+};
 
 // Lives during the call only.
 struct Buffer {

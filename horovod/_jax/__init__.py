@@ -1,4 +1,1 @@
-"""Collectives on JAX's arrays, for Keras on JAX: outside of compiled programs (``arrays``) and within (``calls``).
-
-Not a face: programs that use JAX without Keras have none yet, and ``import horovod.jax`` says so.
-"""
+"""Collectives within programs that JAX compiles (``calls``), for ``horovod.jax`` and Keras on JAX; not a face."""

@@ -1,33 +1,37 @@
-"""Collectives inside programs that JAX compiles: calls of a foreign function (bindings/jax) of XLA on the CPU.
+"""Collectives inside programs that JAX compiles: a primitive, for any number of arrays, and what JAX asks of one.
 
-One call takes any number of arrays, announces all of them to the engine and returns when all are done. XLA runs calls
-of one program one after another, so two calls that ranks make in different orders wait for each other until the
-engine's stall check speaks; a step therefore makes one call with all of its gradients.
+It has derivatives forwards and backwards, works under vmap, and takes place even if nobody uses its results, so that
+one rank alone may. How calls find their places in a program: ``placing``; what runs: bindings/jax.
 """
 
-import ctypes
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-import numpy as np
 from jax import numpy as jnp
 from jax.extend.core import Primitive
-from jax.interpreters import mlir
+from jax.interpreters import ad, batching, mlir
+from jax.interpreters import partial_eval as pe
 
-from horovod.common.faces import KERAS
-from horovod.common.native import library_path
-from horovod.common.ops import Average
+from horovod._core import (
+    KIND_ALLGATHER,
+    KIND_ALLREDUCE,
+    KIND_ALLTOALL,
+    KIND_BARRIER,
+    KIND_BROADCAST,
+    KIND_REDUCESCATTER,
+)
+from horovod._jax import library
+from horovod._jax.placing import PASS_ON, place
+from horovod.common.ops import Average, Sum
+from horovod.common.process_sets import by_id
 
-try:
-    from jax import ffi
-except ImportError:  # before jax 0.5
-    from jax.extend import ffi
+_TANGENT = ".tangent"
 
-_TARGET = "horovod_collective"
-_LIBRARY = "horovod._jax._jax"
+
+_aval = jax.typeof if hasattr(jax, "typeof") else jax.core.get_aval  # before jax 0.6
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,7 @@ class Call:
     """What a compiled program has to know of a call: all but the arrays. Numbers are those of horovod/_core.pyi."""
 
     kind: int
+    """KIND_BARRIER: arrays are handed on when all ranks have come."""
     names: tuple[str, ...]
     """Full names, one for each array; "": matched by the order in which programs run."""
     groups: tuple[str, ...]
@@ -43,9 +48,31 @@ class Call:
     process_set: int
     face: int
     root: int = 0
+    """Of a broadcast: world rank. Of an allgather: -1 where ranks may send different numbers of rows."""
     prescale: float = 1.0
     postscale: float = 1.0
     wire: int = 0
+    rows: tuple[int, ...] = ()
+    """Of each result dim 0, where results are not of their argument's shape (allgather, alltoall, reducescatter)."""
+
+    def of(self, some: Sequence[int], **changes: Any) -> "Call":
+        """The call for these of the arrays alone, changed."""
+        chosen = {
+            "names": tuple(self.names[i] for i in some),
+            "groups": tuple(self.groups[i] for i in some),
+            "rows": tuple(self.rows[i] for i in some) if self.rows else (),
+        }
+        return replace(self, **{**chosen, **changes})
+
+    def renamed(self, rename: Any, **changes: Any) -> "Call":
+        """With ``rename`` of each name and group that there is."""
+        names, groups = (tuple(text and rename(text) for text in texts) for texts in (self.names, self.groups))
+        return replace(self, names=names, groups=groups, **changes)
+
+    def numbers(self, i: int) -> tuple[int, ...]:
+        """Of the i-th array, as call.cc reads them."""
+        kind = PASS_ON if self.kind == KIND_BARRIER and i > 0 else self.kind
+        return kind, self.face, self.op, self.root, self.process_set, self.wire
 
 
 def is_traced(arrays: Sequence[Any]) -> bool:
@@ -54,124 +81,147 @@ def is_traced(arrays: Sequence[Any]) -> bool:
 
 
 def run(call: Call, arrays: Sequence[Any]) -> list[Any]:
-    """The results of ``call`` for arrays of any shape, traced or not. It takes place even if nobody uses them, so that
-    one rank alone may. Without derivatives.
+    """The results of ``call`` for arrays of any shape, traced or not.
+
+    The derivative of a reduction is the same reduction, of tangents or of gradients; the gradient of a broadcast is the
+    average on the root and zeros elsewhere; that of an allgather the average, of which each rank takes its rows.
 
     Raises NotImplementedError on another device than the CPU, ImportError when the library cannot be loaded. What
     fails when the program runs becomes JAX's error with our text: jax.errors.JaxRuntimeError, a RuntimeError, or
     ValueError, depending on how JAX called the program.
     """
-    _prepare(call)
-    results = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
-    # For vmap: collectives know no shapes, a batch of arrays is an array.
-    function = ffi.ffi_call(
-        _TARGET, results, vmap_method="broadcast_all", **_options(len(arrays), "input_output_aliases")
-    )
-    return list(function(*arrays, **_attributes(call)))
+    library.require_cpu()
+    library.register()
+    if any("\n" in name for name in (*call.names, *call.groups)):
+        raise ValueError(f"names of tensors {call.names!r}: accepted are names without line ends")
+    return list(_primitive.bind(*arrays, call=call)) if arrays else []
 
 
-def run_gradients(call: Call, arrays: Sequence[Any]) -> list[Any]:
-    """``run`` for traced arrays whose results all ranks use alike; neither for vmap nor for derivatives.
-
-    JAX is not told of the call's side effects, because it calls programs that have such by a slow way: about 15 us for
-    every argument and result, milliseconds for a training step.
-    """
-    _prepare(call)
-    return list(_primitive.bind(*arrays, call=call))
-
-
+# JAX is not told of a side effect, because it calls programs that have such by a slow way, about 15 us for every
+# argument and result; _kept is what it needs to know of one.
 _primitive = Primitive("horovod_collective")
 _primitive.multiple_results = True
 
 
+@_primitive.def_impl
+def _outside_of_programs(*arrays: Any, call: Call) -> list[Any]:
+    with jax.disable_jit(False):  # else it would come back here
+        return _program(call)(*arrays)
+
+
+@functools.lru_cache(maxsize=1024)
+def _program(call: Call) -> Any:
+    return jax.jit(lambda *arrays: _primitive.bind(*arrays, call=call))
+
+
 @_primitive.def_abstract_eval
 def _shapes(*arrays: Any, call: Call) -> list[Any]:
-    return [jax.core.ShapedArray(array.shape, array.dtype) for array in arrays]
+    firsts = [(rows,) for rows in call.rows] or [array.shape[:1] for array in arrays]
+    return [
+        jax.core.ShapedArray((*first, *array.shape[1:]), array.dtype)
+        for first, array in zip(firsts, arrays, strict=True)
+    ]
 
 
 def _lower(context: Any, *operands: Any, call: Call) -> Any:
-    rule = ffi.ffi_lowering(_TARGET, **_options(len(operands), "operand_output_aliases"))
-    return rule(context, *operands, **_attributes(call))
+    aliased = call.kind in (KIND_ALLREDUCE, KIND_BROADCAST, KIND_BARRIER)
+    scales = [(call.prescale, call.postscale)] * len(operands)
+    numbers = [call.numbers(i) for i in range(len(operands))]
+    return place(context, operands, call.names, call.groups, numbers, scales, aliased)
 
 
-mlir.register_lowering(_primitive, _lower, platform="cpu")
+try:
+    mlir.register_lowering(_primitive, _lower, platform="cpu", cacheable=False)
+except TypeError:  # before jax 0.6 nothing was kept of a lowering
+    mlir.register_lowering(_primitive, _lower, platform="cpu")
 
 
-def _options(count: int, aliases: str) -> dict[str, Any]:
-    return {
-        # Without it XLA would merge equal calls, leave them out or move them out of loops and branches.
-        "has_side_effect": True,
-        # In place where XLA has no other use for the array, as for gradients; else it makes the copy.
-        aliases: {i: i for i in range(count)},
-    }
+def _kept(used: list[bool], equation: Any) -> tuple[list[bool], Any]:
+    return [True] * len(equation.invars), equation
 
 
-def _prepare(call: Call) -> None:
-    _require_cpu()
-    _register()
-    if any("\n" in name for name in (*call.names, *call.groups)):
-        raise ValueError(f"names of tensors {call.names!r}: accepted are names without line ends")
+pe.dce_rules[_primitive] = _kept
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def differentiable(call: Call, *arrays: Any) -> list[Any]:
-    """``run`` with gradients: for allreduce the same operation; for broadcast the average on the root, zeros
-    elsewhere."""
-    return run(call, arrays)
+def _derivative(primals: Sequence[Any], tangents: Sequence[Any], *, call: Call) -> tuple[list[Any], list[Any]]:
+    results = _primitive.bind(*primals, call=call)
+    moving = [i for i, t in enumerate(tangents) if type(t) is not ad.Zero and t.dtype != jax.dtypes.float0]
+    moved: list[Any] = [ad.Zero(_aval(result).to_tangent_aval()) for result in results]
+    if moving:
+        part = call.of(moving).renamed(lambda name: name + _TANGENT)
+        for i, tangent in zip(moving, _primitive.bind(*(tangents[i] for i in moving), call=part), strict=True):
+            moved[i] = tangent
+    return results, moved
 
 
-def _forward(call: Call, *arrays: Any) -> tuple[list[Any], None]:
-    return differentiable(call, *arrays), None  # not run(): gradients of gradients come here too
+ad.primitive_jvps[_primitive] = _derivative
 
 
-def _backward(call: Call, _: None, gradients: Sequence[Any]) -> tuple[Any, ...]:
-    # Integers have no gradient: JAX gives arrays of type float0 for them and takes None back.
-    some = [i for i, g in enumerate(gradients) if g.dtype != jax.dtypes.float0]
-    from horovod._core import KIND_ALLREDUCE, KIND_BROADCAST
-
-    names = tuple(call.names[i] and f"{call.names[i]}.gradient" for i in some)
-    groups = tuple(call.groups[i] and f"{call.groups[i]}.gradient" for i in some)
-    reduction = replace(call, kind=KIND_ALLREDUCE, names=names, groups=groups)
-    if call.kind == KIND_BROADCAST:
-        reduction = replace(reduction, op=Average)
-    reduced = differentiable(reduction, *(gradients[i] for i in some)) if some else []
-    if call.kind == KIND_BROADCAST and KERAS.require_job().rank != call.root:
-        reduced = [jnp.zeros_like(g) for g in reduced]
-    result: list[Any] = [None] * len(gradients)
-    for i, gradient in zip(some, reduced, strict=True):
-        result[i] = gradient
-    return tuple(result)
+def _gradients(cotangents: Sequence[Any], *arrays: Any, call: Call) -> list[Any]:
+    given = [ad.instantiate_zeros(gradient) for gradient in cotangents]
+    shapes = [(array.aval if ad.is_undefined_primal(array) else array).shape for array in arrays]
+    call = call.renamed(lambda name: f"{name.removesuffix(_TANGENT)}.gradient")
+    return _GRADIENTS[call.kind](call, given, shapes)
 
 
-differentiable.defvjp(_forward, _backward)
+ad.primitive_transposes[_primitive] = _gradients
 
 
-def _attributes(call: Call) -> dict[str, Any]:
-    numbers = {name: np.int32(getattr(call, name)) for name in ("kind", "face", "op", "root", "process_set", "wire")}
-    numbers["devices"] = np.int32(jax.local_device_count())
-    scales = {name: np.float64(getattr(call, name)) for name in ("prescale", "postscale")}
-    return {**numbers, **scales, "names": "\n".join(call.names), "groups": "\n".join(call.groups)}
+def _of_same_kind(call: Call, given: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Any]:
+    rows = tuple(shape[0] for shape in shapes) if call.rows else ()
+    return _primitive.bind(*given, call=replace(call, rows=rows))
 
 
-def _require_cpu() -> None:
-    device = jax.config.jax_default_device
-    platform = jax.default_backend() if device is None else getattr(device, "platform", device)
-    if platform != "cpu":
-        raise NotImplementedError(
-            f"a collective in a program for JAX's platform {platform!r}: only 'cpu' is supported; set JAX_PLATFORMS=cpu"
-        )
+def _averaged(call: Call, given: Sequence[Any], process_set: Any) -> list[Any]:
+    reduction = replace(call, kind=KIND_ALLREDUCE, op=Average, rows=(), root=0)
+    return _primitive.bind(*given, call=reduction)
 
 
-@functools.lru_cache(maxsize=1)
-def _register() -> None:
-    """Loads the library, gives it the engine's table and tells XLA of it; once in a process."""
-    from horovod import _core
+def _of_broadcast(call: Call, given: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Any]:
+    ranks = _set(call)
+    reduced = _averaged(call, given, ranks)
+    return reduced if ranks.ranks[ranks.rank()] == call.root else [jnp.zeros_like(gradient) for gradient in reduced]
 
-    try:
-        library = ctypes.CDLL(str(library_path(_LIBRARY)))
-    except (ImportError, OSError) as error:
-        raise ImportError(f"the library for JAX cannot be loaded: {error}") from error
-    library.hvd_jax_attach.argtypes = [ctypes.c_size_t]
-    if library.hvd_jax_attach(_core.face_api()) != 0:
-        raise ImportError(f"{_LIBRARY} and horovod._core are of different versions; install both anew")
-    ffi.register_ffi_target(_TARGET, ffi.pycapsule(library.hvd_jax_collective), platform="cpu")
+
+def _of_allgather(call: Call, given: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Any]:
+    ranks = _set(call)
+    rank = ranks.rank()
+    reduced = _averaged(call, given, ranks)
+    return [whole[rank * shape[0] : (rank + 1) * shape[0]] for whole, shape in zip(reduced, shapes, strict=True)]
+
+
+def _of_reducescatter(call: Call, given: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Any]:
+    scale = call.prescale * call.postscale * (_set(call).size() if call.op == Sum else 1)
+    rows = tuple(shape[0] for shape in shapes)
+    gather = replace(call, kind=KIND_ALLGATHER, rows=rows, root=-1, prescale=1.0, postscale=1.0, op=Sum, wire=0)
+    return [whole * scale for whole in _primitive.bind(*given, call=gather)]
+
+
+_GRADIENTS = {
+    KIND_ALLREDUCE: _of_same_kind,
+    KIND_ALLTOALL: _of_same_kind,
+    KIND_BARRIER: _of_same_kind,
+    KIND_BROADCAST: _of_broadcast,
+    KIND_ALLGATHER: _of_allgather,
+    KIND_REDUCESCATTER: _of_reducescatter,
+}
+
+
+def _set(call: Call) -> Any:
+    found = by_id(call.process_set)
+    if found is None or found.rank() is None:
+        raise ValueError(f"gradient of {call.names}: process set {call.process_set} is not there (any more)")
+    return found
+
+
+def _batched(arrays: Sequence[Any], dims: Sequence[Any], *, call: Call) -> tuple[list[Any], list[Any]]:
+    """Collectives know no shapes but rows: a batch of arrays is an array, whose rows stay in front."""
+    if call.rows:
+        arrays = [
+            array if dim is None else jnp.moveaxis(array, dim, 1) for array, dim in zip(arrays, dims, strict=True)
+        ]
+        dims = [dim if dim is None else 1 for dim in dims]
+    return _primitive.bind(*arrays, call=call), list(dims)
+
+
+batching.primitive_batchers[_primitive] = _batched

@@ -12,15 +12,7 @@ from types import ModuleType
 
 _ELASTIC = "elastic training"
 ABSENT = {
-    "horovod.common.elastic": _ELASTIC,
     "horovod.elastic": _ELASTIC,
-    "horovod.keras.elastic": _ELASTIC,
-    "horovod.runner.elastic": _ELASTIC,
-    "horovod.tensorflow.elastic": _ELASTIC,
-    "horovod.tensorflow.keras.elastic": _ELASTIC,
-    "horovod.torch.elastic": _ELASTIC,
-    "horovod.jax": "JAX without Keras (horovod.keras works with Keras on JAX)",
-    "horovod.mxnet": "MXNet",
     "horovod.ray": "Ray",
     "horovod.spark": "Spark",
 }

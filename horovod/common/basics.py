@@ -11,19 +11,10 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from horovod.common import descent, ending, faces, launchers, observed, util
+from horovod.common import arguments, communicators, descent, ending, faces, launchers, observed, stopping, util
 from horovod.common.contract import worker_env
 from horovod.common.contract.settings import BY_NAME, Settings
-from horovod.common.process_sets import (
-    ProcessSet,
-    adopt,
-    check_new,
-    check_ranks,
-    fill_global,
-    find,
-    forget_all,
-    register,
-)
+from horovod.common.process_sets import ProcessSet, adopt, fill, find, forget_all, global_process_set
 from horovod.common.state import Job, state
 
 __all__ = ["HorovodBasics"]
@@ -56,15 +47,19 @@ class HorovodBasics(observed.Observed):
         initialised.
 
         ``comm``: None, or the list of world ranks that form the job; every one of them calls init with the same list,
-        the others do not call it. ``process_sets``: sets to register, the same on all ranks, or "dynamic". A face that
-        joins the job of another one may leave both out, or ask for what that job has.
+        the others do not call it. Or an mpi4py communicator in a job that an MPI launcher has started: its members call
+        init, and rank() is their rank in it. ``process_sets``: sets to register, or "dynamic". The same on all ranks;
+        of sets made from communicators each rank gives its own (see ``given_sets``). A face that joins the job of
+        another one may leave both out, or ask for what that job has.
 
         After ``shutdown`` of this face, while others are still in the job: joins it again. When it has ended, because a
         rank was lost or has left, it is stopped for the others too and a new one begins, in which all ranks have to
         call init; operations of the other faces raise HorovodInternalError, as after shutdown, until they call it too.
 
         Raises ValueError for wrong arguments or settings, for ``comm`` and ``process_sets`` that the running job does
-        not have, and when the job cannot be formed, naming what was waited for; init may then be called again.
+        not have, for a communicator that is not one of this job, and when the job cannot be formed, naming what was
+        waited for; init may then be called again. NotImplementedError for a list as ``comm`` with sets made from
+        communicators.
         ImportError when the native engine cannot be loaded.
         """
         with _lock:
@@ -122,29 +117,55 @@ class HorovodBasics(observed.Observed):
         """Number of hosts that have a process with this local rank."""
         return self._face.require_job().cross_size
 
+    def max_size(self) -> int | None:
+        """The most processes that the job may have; None: any number. In jobs that are not elastic ``size()``."""
+        job = self._face.require_job()
+        return job.size if job.most == 0 else job.most
+
+    def should_stop(self) -> bool:
+        """Has any rank been asked to stop, by SIGTERM or SIGUSR1 (HOROVOD_STOP_SIGNALS)? All ranks call it at the same
+        place, once a step, say, and all get the same answer; it costs a reduction of one byte.
+
+        From the first call on, which belongs into the main thread, such a signal does not end the process any more; a
+        second one does. Programs save a checkpoint and return when the answer is True.
+
+        Raises ValueError when not initialised, for the first call in another thread and for a HOROVOD_STOP_SIGNALS that
+        names no signals; HorovodInternalError when a peer is lost.
+        """
+        return stopping.should_stop(self._face)
+
     def is_homogeneous(self) -> bool:
         """Has every host the same number of processes?"""
         return self._face.require_job().homogeneous
 
     def mpi_threads_supported(self) -> bool:
-        """May the program use MPI in several threads, as far as this library is concerned? It never calls MPI itself,
-        so True in a job that an MPI launcher started, unless HOROVOD_MPI_THREADS_DISABLE is set.
+        """May the program use MPI in several threads, while the engine does too where MPI carries the job? Where MPI
+        has been started here, by the engine or by mpi4py: as MPI has granted. Else True, for this library leaves MPI
+        alone then. False where HOROVOD_MPI_THREADS_DISABLE is set, unless MPI carries the job.
 
-        Raises ValueError in others.
+        Raises ValueError naming MPI in other jobs.
         """
         self._face.require_job()
         if not self.mpi_enabled():
-            raise ValueError("mpi_threads_supported: this job was not started by MPI")
-        return not BY_NAME["HOROVOD_MPI_THREADS_DISABLE"].parse(os.environ.get("HOROVOD_MPI_THREADS_DISABLE", ""))
+            raise ValueError("mpi_threads_supported: MPI neither carries this job nor has it started it")
+        if worker_env.carried_by_mpi(os.environ):
+            from horovod.common.wiring import mpi
+
+            if (info := mpi.info()) is not None:
+                return info.multiple
+        if BY_NAME["HOROVOD_MPI_THREADS_DISABLE"].parse(os.environ.get("HOROVOD_MPI_THREADS_DISABLE", "")):
+            return False
+        return communicators.threads() is not False
 
     def mpi_enabled(self) -> bool:
-        """Did an MPI launcher start the job? The built-in engine carries it all the same. May be asked before init."""
+        """Does MPI carry the job (HOROVOD_CPU_OPERATIONS=mpi), or did a launcher of MPI start it? May be asked before
+        init."""
         place = launchers.find(os.environ)
-        return place is not None and place.mpi
+        return (place is not None and place.mpi) or worker_env.carried_by_mpi(os.environ)
 
     def gloo_enabled(self) -> bool:
-        """Does the built-in engine carry the job?"""
-        return True
+        """Does the built-in engine carry the job by itself, without MPI?"""
+        return not worker_env.carried_by_mpi(os.environ)
 
     def mpi_built(self) -> bool:
         """Is mpi4py importable?"""
@@ -178,6 +199,12 @@ class HorovodBasics(observed.Observed):
         return self._face.require_engine().process_sets()
 
 
+def failures() -> int:
+    """How many operations have failed in the job of this process because ranks were lost, 0 unless some were."""
+    ended = _ended()
+    return 0 if state.engine is None or ended is None or ended[0] == "left" else state.engine.failures()
+
+
 def _start(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
     if state.forked:
         raise ValueError(
@@ -185,25 +212,43 @@ def _start(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
             "processes that "
             "train with horovodrun, or with the 'spawn' method and an environment of their own"
         )
-    members, sets, dynamic = _check_arguments(comm, process_sets)
+    asked = arguments.check(comm, process_sets)
+    members, dynamic = asked.members, asked.dynamic
 
     # Imported here: the checks above need no engine, and capability queries must work without a usable one.
     from horovod.common.wiring import bootstrap
 
     env = worker_env.WorkerEnv.from_environ()
     descent.check(env)
-    _watch.begin(env.rank)
-    job, engine = bootstrap.start(env, members, [s.ranks or [] for s in sets], dynamic)
+    _watch.begin(env.rank if env.worker is None else env.worker)
+    if env.worker is None:
+        job, engine = bootstrap.start(env, members, asked.given(), dynamic)
+    else:
+        from horovod.common.wiring import seat
+
+        env, job, engine = seat.join(env, _last[0], members, asked.given(), dynamic)
     state.start(job, engine, members)
     descent.mark(env)
     try:
         settings = Settings.from_environ()
+        chaos = _prepare_faults(settings.text("HOROVOD_CHAOS"))
         observed.begin(job, engine, settings, _link(env, settings))
-        _fill_sets(job, sets)
+        fill(job, asked.comm, asked.sets)
     except BaseException:
         _stop("hvd.init() failed")
         raise
     _install_hooks()
+    if chaos is not None:
+        chaos(job)
+
+
+def _prepare_faults(text: str) -> Callable[[Job], None] | None:
+    if not text:
+        return None
+    from horovod.common import faults
+
+    faults.prepare(text)
+    return faults.begin
 
 
 def _link(env: worker_env.WorkerEnv, settings: Settings) -> Callable[[], float | None]:
@@ -222,61 +267,41 @@ def _link(env: worker_env.WorkerEnv, settings: Settings) -> Callable[[], float |
 
 def _ask_running(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
     """Joining another face's job: does it have what the arguments ask for? Gives ids to the sets among them."""
-    members, sets, dynamic = _check_arguments(comm, process_sets)
+    asked = arguments.check(comm, process_sets)
+    members, sets = asked.members, asked.sets
     job = state.require_job()
     who = f"the job that runs for {', '.join(sorted(state.faces))}"
     remedy = "give it to the first init of the process"
     running = list(range(job.size)) if state.members is None else state.members
     if members is not None and members != running:
         raise ValueError(f"comm is {members}, but {who} has world ranks {running}; {remedy}, or None to this one")
-    if dynamic and not job.dynamic_process_sets:
+    if asked.dynamic and not job.dynamic_process_sets:
         raise ValueError(
             f"process_sets is 'dynamic', but {who} has static ones; {remedy}, or set HOROVOD_DYNAMIC_PROCESS_SETS=1"
         )
-    numbers = [find(entry) for entry in sets]
-    for index, (entry, number) in enumerate(zip(sets, numbers, strict=True)):
-        if number is None:
+    sought = [_ranks_of(entry, running) for entry in sets]
+    numbers = [find(ranks) for ranks in sought]
+    for index, (ranks, number) in enumerate(zip(sought, numbers, strict=True)):
+        if number is None and ranks is not None:
             raise ValueError(
-                f"process_sets[{index}] with ranks {entry.ranks} is not a process set of {who}; {remedy}, or register "
+                f"process_sets[{index}] with ranks {ranks} is not a process set of {who}; {remedy}, or register "
                 "it with add_process_set, which needs dynamic process sets"
             )
     for entry, number in zip(sets, numbers, strict=True):
-        assert number is not None
-        adopt(entry, number)
+        if number is not None:
+            adopt(entry, number)
+    if asked.comm is not None:
+        global_process_set.mpi_comm = asked.comm
 
 
-def _check_arguments(comm: Any, process_sets: Any) -> tuple[list[int] | None, list[ProcessSet], bool]:
-    if util.is_mpi_comm(comm):
-        raise ValueError(
-            "comm: an MPI communicator is given, but MPI does not carry this job; give a list of world ranks"
-        )
-    members = None if comm is None else check_ranks(comm, "comm")
-    if members == []:
-        members = None
-    if isinstance(process_sets, str):
-        if process_sets.lower() != "dynamic":
-            raise ValueError(f"process_sets is {process_sets!r}, accepted are None, a list of ProcessSet, or 'dynamic'")
-        return members, [], True
-    sets = [] if process_sets is None else list(process_sets)
-    seen: dict[tuple[int, ...], int] = {}
-    for index, entry in enumerate(sets):
-        if not isinstance(entry, ProcessSet):
-            raise ValueError(f"process_sets[{index}] is {entry!r}, accepted is a ProcessSet")
-        ranks = tuple(entry.ranks or ())
-        if ranks in seen:
-            raise ValueError(f"process_sets[{index}] with ranks {list(ranks)} repeats process_sets[{seen[ranks]}]")
-        seen[ranks] = index
-    return members, sets, False
-
-
-def _fill_sets(job: Job, sets: Sequence[ProcessSet]) -> None:
-    fill_global(job.size)
-    for index, entry in enumerate(sets):
-        try:
-            check_new(entry, job.size)
-            register(entry)
-        except ValueError as error:
-            raise ValueError(f"process_sets[{index}]: {error}") from None
+def _ranks_of(entry: ProcessSet, running: list[int]) -> list[int] | None:
+    """Ranks of the job with these world ranks; None for COMM_NULL: which set the others mean by theirs, only they know.
+    World ranks that the job does not have stay as they are, and the set is found nowhere."""
+    if entry.world_ranks is None:
+        return entry.ranks or []
+    if not set(entry.world_ranks) <= set(running):
+        return entry.world_ranks
+    return [running.index(number) for number in entry.world_ranks] or None
 
 
 def _stop(reason: str) -> None:
@@ -288,6 +313,10 @@ def _stop(reason: str) -> None:
     _last = _ended(), state.members
     if _last[0] is None:
         _watch.leave(reason)
+    elif _last[0][0] != "left":
+        from horovod.common.wiring import mpi
+
+        mpi.lost(_last[0][0])
     observers = observed.take()
     observers.close()
     state.stop()

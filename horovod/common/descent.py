@@ -30,7 +30,7 @@ _held: list[int] = []  # the descriptor with the name, once there is one
 def check(env: WorkerEnv) -> None:
     """Raises ValueError, with what to do, when this process descends from the rank that ``env`` says it is. The
     launcher hears of it too: when helpers end, a rank may say no more than that they did."""
-    if env.size == 1:
+    if env.size == 1 and env.worker is None:
         return
     place = _place(env)
     rank = _marked(place) or next((pid for pid in _ancestors() if place in _names(pid)), None)
@@ -51,7 +51,7 @@ def check(env: WorkerEnv) -> None:
 
 def mark(env: WorkerEnv) -> None:
     """This process has joined as the rank that ``env`` says."""
-    if env.size == 1:
+    if env.size == 1 and env.worker is None:
         return
     place = _place(env)
     os.environ[MARK] = f"{os.getpid()}:{place}"
@@ -63,7 +63,8 @@ def mark(env: WorkerEnv) -> None:
 def _place(env: WorkerEnv) -> str:
     """The same for whatever has the rank's variables, and another one in another job."""
     job = (env.place.launcher, env.place.job) if env.place is not None else (env.rendezvous_addr, env.rendezvous_port)
-    return hashlib.sha256(repr((env.rank, env.size, *job)).encode()).hexdigest()[:16]
+    who = (env.rank, env.size) if env.worker is None else ("worker", env.worker)  # ranks change there
+    return hashlib.sha256(repr((*who, *job)).encode()).hexdigest()[:16]
 
 
 def _marked(place: str) -> int | None:

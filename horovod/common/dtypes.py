@@ -46,8 +46,9 @@ SUPPORTED = ", ".join(NAMES)
 
 
 def name_of(dtype: object) -> str:
-    """For messages: the name of a framework's dtype, ``float32`` for torch.float32, tf.float32 and NumPy's."""
-    return getattr(dtype, "name", None) or str(dtype).removeprefix("torch.")
+    """For messages: the name of a framework's dtype, ``float32`` for torch.float32, tf.float32 and NumPy's, of which
+    MXNet takes the class."""
+    return getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype).removeprefix("torch.")
 
 
 def generate_header() -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from horovod.common.contract.frames import library_of
 from horovod.common.contract.reasons import PIPE, Called, Ending, Left, Teller, explanation
-from horovod.common.exceptions import HorovodInternalError
+from horovod.common.exceptions import HorovodInternalError, NoPlaceError
 
 Ended = tuple[str, int] | None
 """What ``Engine.ended`` says."""
@@ -110,7 +110,10 @@ class Watch:
             text = str(value).strip().splitlines()
             self.reason = f"it ended with {kind.__name__}" + (f": {text[0][:200]}" if text else "") + _where(trace)
             self._tell(value)
-            inner(kind, value, trace)
+            if isinstance(value, NoPlaceError) and value.line:  # a traceback would look like a crash
+                print(value.line, file=sys.stderr, flush=True)
+            else:
+                inner(kind, value, trace)
 
         sys.excepthook = remember
 

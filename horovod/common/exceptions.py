@@ -6,6 +6,8 @@
         NotRunningError            (also a ValueError) Horovod has been shut down in this process
       HostsUpdatedInterrupt        elastic jobs: the set of hosts changed
       OutOfSyncError               check_in_sync: the ranks do not hold the same
+    ValueError
+      NoPlaceError                 elastic jobs: the launcher has no place for this process, or no more
     ImportError
       HorovodVersionMismatchError  a framework of another version than asked for is installed
 
@@ -32,6 +34,15 @@ class NotRunningError(HorovodInternalError, ValueError):
 
 class OutOfSyncError(RuntimeError):
     """``check_in_sync`` has found a difference between the ranks. Nothing is lost, and the next operation works."""
+
+
+class NoPlaceError(ValueError):
+    """``init`` in an elastic job whose launcher has no place for this process (any more). A program that lets it pass
+    ends with ``line`` on its stderr, without a traceback: nothing has gone wrong in it.
+    """
+
+    line = ""
+    """Who leaves, and why."""
 
 
 class HostsUpdatedInterrupt(RuntimeError):

@@ -47,9 +47,12 @@ class Face(Access):
 TORCH = Face("torch", 0)
 TENSORFLOW = Face("tensorflow", 1)  # bindings/tensorflow/call.h
 KERAS = Face("keras", 2)  # Keras on JAX; its other backends are the frameworks above
+JAX = Face("jax", 3)
+MXNET = Face("mxnet", 4)
+NUMPY = Face("numpy", 5)
 _OTHERS = 255
 
-_known = {face.name: face for face in (TORCH, TENSORFLOW, KERAS)}
+_known = {face.name: face for face in (TORCH, TENSORFLOW, KERAS, JAX, MXNET, NUMPY)}
 
 
 def named(name: str) -> Face:

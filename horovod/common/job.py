@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from horovod.common.exceptions import HorovodInternalError, NotRunningError
+from horovod.common.given_sets import Sets
 from horovod.common.security.object_seal import Seals
 
 if TYPE_CHECKING:
@@ -30,11 +31,17 @@ class Job:
     elastic: bool = False
     waits_for_devices: bool = False
     """Does the program wait until an operation on a device is complete there?"""
+    most: int | None = 0
+    """Of an elastic job: the most ranks that it may have, None: any number. 0: ranks do not come and go."""
     check_steps: int = 0
     """After how many steps ranks compare what they hold; 0: never."""
     hosts: tuple[str, ...] = ()
     """Names of the ranks' hosts, and numbers of their processes there."""
     pids: tuple[int, ...] = ()
+    given_sets: tuple[Sets, ...] = ()
+    """The sets that come of each of init's ``process_sets``."""
+    first_address: str = ""
+    """Of rank 0's host, an address at which this rank is connected with it; empty where both are of one node."""
     seals: Seals = field(default_factory=lambda: Seals(b""), repr=False, compare=False)
     """With which pickled objects prove to come from a member where they leave the host."""
 

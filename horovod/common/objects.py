@@ -6,13 +6,11 @@ is sealed (``object_seal``), and nothing is unpickled, and no memory allocated, 
 """
 
 import ctypes
-import io
 import pickle
 from typing import Any
 
-import cloudpickle
-
 from horovod.common import dtypes, ops
+from horovod.common.contract.pickling import dumps
 from horovod.common.faces import Face
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.security.object_seal import Call, Seals
@@ -23,15 +21,8 @@ _FAILED = b"\xff"  # begins a reason in place of an object; pickles begin with 0
 _parked: list[Any] = []  # memory of interrupted operations
 
 
-def dumps(obj: Any) -> bytes:
-    """Pickles anything that cloudpickle takes: functions and classes of scripts too."""
-    stream = io.BytesIO()
-    cloudpickle.dump(obj, stream, protocol=pickle.HIGHEST_PROTOCOL)
-    return stream.getvalue()
-
-
 def loads(data: bytes | bytearray | memoryview) -> Any:
-    """Inverse of ``dumps``. For data of this job's members only."""
+    """What ``dumps`` has pickled. For data of this job's members only."""
     return pickle.loads(data)
 
 

@@ -3,6 +3,7 @@
 import functools
 import math
 import numbers
+from collections.abc import Callable
 
 from horovod.common import dtypes
 from horovod.common.contract.frames import warn_user
@@ -36,17 +37,24 @@ def check_op(op: object, accepted: tuple[int, ...] = (Average, Sum, Adasum, Min,
     return op
 
 
-def resolve_op(op: int | None, average: bool | None = None) -> int:
+def resolve_op(
+    op: int | None, average: bool | None = None, what: str | Callable[[], str] = "", error: type[Exception] = ValueError
+) -> int:
     """The operation meant by ``op`` and the deprecated ``average``: neither means Average.
 
-    Raises ValueError when both are given or ``op`` is unknown.
+    Raises ``error`` when both are given or ``op`` is unknown, beginning with ``what`` if that is given; a function of
+    that is called only then.
     """
-    if average is not None:
+    try:
+        if average is None:
+            return Average if op is None else check_op(op)
         if op is not None:
             raise ValueError(f"average={average!r} and op={op_name(op)} are both given; use op alone")
-        warn_user("the argument average is deprecated, use op=Average or op=Sum", DeprecationWarning)
-        return Average if average else Sum
-    return Average if op is None else check_op(op)
+    except ValueError as refusal:
+        begin = what() if callable(what) else what
+        raise error(f"{begin}: {refusal}" if begin else str(refusal)) from None
+    warn_user("the argument average is deprecated, use op=Average or op=Sum", DeprecationWarning)
+    return Average if average else Sum
 
 
 def check_adasum_size(operation: str, size: int) -> None:
@@ -109,6 +117,35 @@ def check_scale(operation: str, prescale: object, postscale: object) -> None:
     for argument, value in (("prescale_factor", prescale), ("postscale_factor", postscale)):
         if not hasattr(value, "__float__") or math.isnan(float(value)):
             raise ValueError(f"{operation}: {argument} is {value!r}, accepted is a number")
+
+
+def check_splits(operation: str, counts: list[int], rows: int, size: int) -> None:
+    """Raises ValueError, naming ``operation``, for splits of an alltoall that do not fit a set of ``size`` ranks and a
+    tensor whose dim 0 is ``rows``."""
+    if len(counts) != size:
+        raise ValueError(
+            f"{operation}: splits has {len(counts)} entries; accepted are {size}, one for each rank of the set"
+        )
+    if any(count < 0 for count in counts):
+        raise ValueError(f"{operation}: splits {counts} has a negative entry; accepted are integers of 0 or more")
+    if sum(counts) > rows:
+        raise ValueError(
+            f"{operation}: splits {counts} sum up to {sum(counts)}, but dim 0 of the tensor is {rows}; accepted is a "
+            "sum of at most that"
+        )
+
+
+def check_parts(operation: str, rows: int, size: int) -> None:
+    """Raises ValueError, naming ``operation``, for an alltoall without splits whose dim 0 is not cut evenly."""
+    if rows % size:
+        raise ValueError(f"{operation}: dim 0 is {rows}, no multiple of the {size} ranks of the set; give splits")
+
+
+def scattered_rows(rows: int, rank: int, size: int) -> int:
+    """How many of ``rows`` a reducescatter gives to the set's rank ``rank`` of ``size``: the first ranks get one more
+    where they are not cut evenly."""
+    each, longer = divmod(rows, size)
+    return each + (rank < longer)
 
 
 def wire_name(operation: str, name: str | None) -> str:

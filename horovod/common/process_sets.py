@@ -7,7 +7,9 @@ Set 0 holds all ranks. Others come from ``init(process_sets=[...])`` or, when se
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from horovod.common.state import state
+from horovod.common.communicators import world_ranks
+from horovod.common.given_sets import Sets
+from horovod.common.state import Job, state
 from horovod.common.util import is_mpi_comm
 
 _registered: "dict[int, list[ProcessSet]]" = {}
@@ -17,26 +19,28 @@ _registered: "dict[int, list[ProcessSet]]" = {}
 class ProcessSet:
     """Ranks that form a set. Give the object to collectives once it is registered.
 
-    ``process_set_id``: None until registered. ``ranks``: sorted world ranks. ``mpi_comm``: the communicator it was
-    made from, if any.
+    ``process_set_id``: None until registered. ``ranks``: sorted ranks of the job; of a set made from a communicator
+    None until ``init`` has registered it. ``mpi_comm``: that communicator. ``world_ranks``: its members, in its order.
     """
 
     process_set_id: int | None
     ranks: list[int] | None
     mpi_comm: Any
+    world_ranks: list[int] | None
 
     def __init__(self, ranks_or_comm: Iterable[int] | Any) -> None:
-        """``ranks_or_comm``: an iterable of distinct world ranks, or an mpi4py communicator.
+        """``ranks_or_comm``: an iterable of distinct ranks, or an mpi4py communicator of processes of this job. Who is
+        in none (COMM_NULL) gives that: each set of ``init`` is named on every rank.
 
         Raises ValueError for anything else, repeated or negative ranks, and a communicator outside an MPI job.
         """
         self.process_set_id = None
-        self.mpi_comm = None
+        self.ranks = self.mpi_comm = self.world_ranks = None
         if is_mpi_comm(ranks_or_comm):
-            raise ValueError(
-                "a ProcessSet can be made from an MPI communicator only in a job that runs on MPI; give world ranks"
-            )
-        self.ranks = check_ranks(ranks_or_comm)
+            self.world_ranks = world_ranks(ranks_or_comm, "ProcessSet")
+            self.mpi_comm = ranks_or_comm
+        else:
+            self.ranks = check_ranks(ranks_or_comm)
 
     def size(self) -> int | None:
         """Number of members; None when not registered."""
@@ -55,8 +59,7 @@ class ProcessSet:
 
     def _invalidate(self) -> None:
         self.process_set_id = None
-        self.ranks = None
-        self.mpi_comm = None
+        self.ranks = self.mpi_comm = self.world_ranks = None
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # There is one global set: a function that was shipped to another rank must find that one, not a copy.
@@ -73,7 +76,10 @@ def check_ranks(ranks: Any, what: str = "ranks of a ProcessSet") -> list[int]:
     accepted.
     """
     if isinstance(ranks, (str, bytes)) or not isinstance(ranks, Iterable):
-        raise ValueError(f"{what}: a sequence of world ranks is accepted, not {type(ranks).__name__} {ranks!r}")
+        raise ValueError(
+            f"{what}: a sequence of world ranks or an mpi4py communicator is accepted, not {type(ranks).__name__} "
+            f"{ranks!r}"
+        )
     members: list[int] = []
     for rank in ranks:
         # numpy integers and the like have __index__; booleans have it too but are surely a mistake.
@@ -103,13 +109,14 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     """Registers a set while the job runs; all ranks must call it with the same ranks, and it blocks until they do.
 
     Needs HOROVOD_DYNAMIC_PROCESS_SETS=1 or ``init(process_sets="dynamic")``. Raises ValueError when sets are static,
-    the set exists already or has no or unknown ranks, and HorovodInternalError when ranks disagree.
+    the set exists already or has no or unknown ranks, NotImplementedError for one that was made from a communicator,
+    and HorovodInternalError when ranks disagree.
     """
     job = state.require_job()
     state.require_engine()
-    if is_mpi_comm(process_set):
+    if is_mpi_comm(process_set) or getattr(process_set, "world_ranks", None) is not None:
         raise NotImplementedError(
-            "adding a process set made from an MPI communicator is not supported; give world ranks"
+            "adding a process set made from an MPI communicator is not supported: give ranks, or the set to init"
         )
     if not job.dynamic_process_sets:
         raise ValueError(
@@ -172,16 +179,17 @@ def register(process_set: ProcessSet) -> None:
     _registered[process_set.process_set_id] = [process_set]
 
 
-def find(process_set: ProcessSet) -> int | None:
-    """Id of the registered set with the same ranks, the global one aside; None when there is none."""
+def find(sought: Sequence[int] | None) -> int | None:
+    """Id of the registered set with these sorted ranks, the global one aside; None when there is none."""
     known = ((number, objects[0].ranks) for number, objects in _registered.items() if number != 0)
-    return next((number for number, ranks in known if ranks == process_set.ranks), None)
+    return next((number for number, ranks in known if ranks == sought), None)
 
 
 def adopt(process_set: ProcessSet, number: int) -> None:
     """From now on the object stands for the registered set ``number`` too, which has the same ranks."""
     if all(process_set is not one for one in known_as(number)):
         process_set.process_set_id = number
+        process_set.ranks = known_as(number)[0].ranks
         _registered[number].append(process_set)
 
 
@@ -193,6 +201,32 @@ def known_as(number: int) -> list[ProcessSet]:
 def by_id(number: int) -> ProcessSet | None:
     """The registered set with this id; None when there is none."""
     return next(iter(_registered.get(number, ())), None)
+
+
+def fill(job: Job, comm: Any, sets: Sequence[ProcessSet]) -> None:
+    """The job has begun: the global set, made from ``comm`` if that is a communicator, has all its ranks, and ``sets``
+    are registered as the ranks have agreed. Raises ValueError naming the index of one that cannot be.
+    """
+    fill_global(job.size)
+    global_process_set.mpi_comm = comm
+    for index, (entry, agreed) in enumerate(zip(sets, job.given_sets, strict=True)):
+        try:
+            if entry.world_ranks is None:
+                check_new(entry, job.size)
+                register(entry)
+            else:
+                _fill_by_communicators(entry, agreed, job.rank)
+        except ValueError as error:
+            raise ValueError(f"process_sets[{index}]: {error}") from None
+
+
+def _fill_by_communicators(entry: ProcessSet, agreed: Sets, rank: int) -> None:
+    """Registers all sets at one index. The object stands for the one that has this rank, or for the only one."""
+    entry.ranks = []
+    for ranks in agreed:
+        one = entry if rank in ranks or len(agreed) == 1 else ProcessSet(ranks)
+        one.ranks = list(ranks)
+        register(one)
 
 
 def fill_global(size: int) -> None:
@@ -209,4 +243,4 @@ def forget_all() -> None:
         entry.process_set_id = None
     _registered.clear()
     global_process_set.process_set_id = 0
-    global_process_set.ranks = None
+    global_process_set.ranks = global_process_set.mpi_comm = None

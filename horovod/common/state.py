@@ -21,7 +21,7 @@ class State(Access):
     def __init__(self) -> None:
         super().__init__()
         self.members: list[int] | None = None
-        """Sorted world ranks that form the job; None: all."""
+        """World ranks that form the job, by rank in it; None: all."""
         self.faces: dict[str, Face] = {}
         """Those that are in the job, by name."""
         self.left: set[str] = set()

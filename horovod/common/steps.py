@@ -21,7 +21,10 @@ class Marks:
         "_told",
         "_waiting",
         "_waits",
+        "back",
+        "beside",
         "data_seen",
+        "kept",
     )
 
     def __init__(self) -> None:
@@ -30,6 +33,13 @@ class Marks:
         self._finding = False
         self.data_seen = False
         """Does anybody call ``waited``?"""
+        self.beside: Callable[[], None] | None = None
+        """Called after each mark that counts, in jobs that begin later."""
+        self.kept: Callable[[], None] | None = None
+        """Called when an elastic state is committed."""
+        self.back: Callable[[int, int | None], None] | None = None
+        """Called on all ranks when a state goes on after a failure: the rank whose state all take, and how many steps
+        are done again; None: those since the last commit."""
         self._forget()
 
     def _forget(self) -> None:
@@ -43,7 +53,15 @@ class Marks:
         """A job begins. ``step``: called with each mark that counts, and the ns that the program waited for its data.
         ``find``: makes the engine look for steps."""
         self._forget()
+        beside = self.beside
         self._step, self._find = step, find
+        if beside is not None:
+
+            def both(waits: int) -> None:
+                step(waits)
+                beside()
+
+            self._step = both
         if self._finding:
             find()
 

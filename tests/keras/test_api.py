@@ -52,8 +52,8 @@ def check(name, common, signatures):
     missing = [n for n in common.split() if not hasattr(module, n)]
     assert not missing
     assert set(module.__all__) <= set(dir(module))
-    with pytest.raises(AttributeError, match=f"{name}.elastic is not in this version of Horovod yet"):
-        _ = module.elastic
+    assert set(module.elastic.__all__) <= set(dir(module.elastic))
+    assert module.elastic.KerasState.__module__ == f"{name}.elastic"
     if name == "horovod.keras":
         assert module.Adasum == 2
 

@@ -32,7 +32,7 @@ def value(rank, dtype, shape):
 
 
 def reduced(op, dtype, shape, ranks):
-    """In double precision, as section 1.4 of the API says."""
+    """In double precision: integers lose what is behind the point."""
     inputs = np.stack([value(rank, dtype, shape).astype(np.float64) for rank in range(ranks)])
     if dtype == "bool":
         return inputs.min(0) if op in (Min, Product) else inputs.max(0)

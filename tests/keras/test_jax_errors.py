@@ -39,7 +39,7 @@ def test_bad_arguments_are_refused_at_once(jax_pool, run):
             (r"name is 3", lambda t: backend.allreduce(t, 3), real),
             (r"postscale_factor is 'y'", lambda t: backend.allreduce(t, "x", Sum, 1.0, "y"), real),
             (r"root_rank is 'a'", lambda t: backend.broadcast(t, "a"), real),
-            (r"broadcast\.x: root_rank is 7.*\[0, 1\]", lambda t: backend.broadcast(t, 7, "x"), real),
+            (r"broadcast\.x.*root_rank is 7.*\[0, 1\]", lambda t: backend.broadcast(t, 7, "x"), real),
         ):
             with pytest.raises(ValueError, match=pattern):
                 run(function, argument)

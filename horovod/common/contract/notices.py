@@ -28,21 +28,23 @@ _BY_LAUNCHER = {
 }
 
 
-def notices(given: Mapping[str, str]) -> dict[str, str]:
+def notices(given: Mapping[str, str], mpi: bool = True) -> dict[str, str]:
     """Of these variables, or what flags make of them, those that do something else than they ask for: name to what, a
-    clause for a warning, in the table's order. Raises ValueError naming variable, value and what is accepted."""
+    clause for a warning, in the table's order. ``mpi``: may MPI carry the job? Not where horovodrun starts it by
+    itself. Raises ValueError naming variable, value and what is accepted."""
     told = {setting.name: _of(setting, given.get(setting.name, "").strip()) for setting in TABLE}
-    if given.get(_OPERATIONS, "").strip().lower() in ("ccl", "mpi"):
-        told[_OPERATIONS] = (
-            "this version does not have that; instead the built-in engine, gloo, carries the tensors (shared memory "
-            "inside a host, TCP between hosts)"
-        )
+    operations = given.get(_OPERATIONS, "").strip().lower()
+    instead = "instead the built-in engine, gloo, carries the tensors (shared memory inside a host, TCP between hosts)"
+    if operations == "ccl":
+        told[_OPERATIONS] = f"this version does not have that; {instead}"
+    elif operations == "mpi" and not mpi:
+        told[_OPERATIONS] = f"that takes a job started by MPI (horovodrun --mpi); {instead}"
     return {name: text for name, text in told.items() if text}
 
 
-def sentences(environ: Mapping[str, str]) -> list[str]:
+def sentences(environ: Mapping[str, str], mpi: bool = True) -> list[str]:
     """The same as sentences about variables of the environment."""
-    return [f"{name} is {environ[name]!r}, but {text}" for name, text in notices(environ).items()]
+    return [f"{name} is {environ[name]!r}, but {text}" for name, text in notices(environ, mpi).items()]
 
 
 def unheard(environ: Mapping[str, str]) -> list[str]:

@@ -22,9 +22,10 @@ import re
 import secrets
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from horovod.common import launchers
+from horovod.common.contract import membership
 from horovod.common.contract.secret import Secret
 from horovod.common.launchers.place import Place
 
@@ -32,6 +33,7 @@ KEY_BYTES = 32
 
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
+WORKER = "HOROVOD_WORKER"
 _JOB_KEY = "HOROVOD_JOB_KEY"
 _taken: list[Secret] = []  # the key that was in HOROVOD_JOB_KEY of this process
 _read: dict[int, tuple[int, int]] = {}  # descriptors of keys that this process has read: device and inode of each
@@ -56,6 +58,11 @@ class WorkerEnv:
     cpu_operations: str = "gloo"
     key_fd: int | None = None
     key_file: str | None = None
+    worker: int | None = None
+    """In an elastic job the number of this process, by which it asks the launcher for its place in each epoch; what is
+    above is then its last one, or what was foreseen when it was started. None: the members of the job do not change."""
+    epoch: int = 0
+    """Of that place; 0: it has had none."""
     place: Place | None = None
     """What another launcher says; local and cross ranks above are then a guess until the ranks have met."""
 
@@ -92,6 +99,7 @@ class WorkerEnv:
             cpu_operations=_choice(env, "HOROVOD_CPU_OPERATIONS", "gloo", ("gloo", "mpi", "ccl")),
             key_fd=_integer(env, "HOROVOD_KEY_FD", 0) if env.get("HOROVOD_KEY_FD") else None,
             key_file=env.get("HOROVOD_KEY_FILE") or None,
+            worker=_integer(env, WORKER, 0) if env.get(WORKER) else None,
             place=place,
         )
         made._check_launch()
@@ -110,8 +118,7 @@ class WorkerEnv:
                 f"HOROVOD_SIZE is {self.size} but neither HOROVOD_KEY_FD nor HOROVOD_KEY_FILE gives the job's key; "
                 f"start the workers with 'horovodrun -np {self.size} ...'"
             )
-        # MPI may start the processes, but does not carry what they say to each other. What cpu_operations asks for
-        # beside gloo is not there either, and whoever starts the job is told so (notices.py).
+        # MPI may start the processes, and carry tensors (wiring/mpi.py); what ranks agree on goes over our own links.
         if self.controller == "mpi" and not (self.place is not None and self.place.mpi):
             raise ValueError(
                 f"HOROVOD_CONTROLLER is {self.controller!r}, which this build does not have; accepted is 'gloo'"
@@ -132,6 +139,8 @@ class WorkerEnv:
             "HOROVOD_CONTROLLER": self.controller,
             "HOROVOD_CPU_OPERATIONS": self.cpu_operations,
         }
+        if self.worker is not None:
+            made[WORKER] = str(self.worker)
         if self.rendezvous_addr is not None:
             made["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = self.rendezvous_addr
             made["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(self.rendezvous_port)
@@ -140,6 +149,19 @@ class WorkerEnv:
         if self.key_file is not None:
             made["HOROVOD_KEY_FILE"] = self.key_file
         return made
+
+    def with_place(self, given: membership.Place) -> "WorkerEnv":
+        """In the epoch that the launcher has given it a place in."""
+        return replace(
+            self,
+            rank=given.rank,
+            size=given.size,
+            local_rank=given.local_rank,
+            local_size=given.local_size,
+            cross_rank=given.cross_rank,
+            cross_size=given.cross_size,
+            epoch=given.epoch,
+        )
 
     def job_key(self) -> Secret:
         """The job's key. Raises ValueError naming the variable and what is wrong, never the key."""
@@ -170,6 +192,14 @@ class WorkerEnv:
         if self.key_file is not None:
             return read_key_file(self.key_file)
         return _taken[0] if _taken else None
+
+
+def carried_by_mpi(environ: Mapping[str, str]) -> bool:
+    """Is this a process of a job of several that goes through MPI? Raises ValueError for what cannot be understood."""
+    if environ.get("HOROVOD_CPU_OPERATIONS", "").strip().lower() != "mpi":
+        return False
+    place = launchers.find(environ)
+    return place is not None and place.size > 1
 
 
 def take_job_key() -> None:

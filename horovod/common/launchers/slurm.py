@@ -13,6 +13,8 @@ from horovod.common.launchers.place import Place, integer
 
 # Steps above are the batch script, the shell of salloc, the step of external processes and the pending one.
 _LAST_STEP = 0xFFFFFFF0 - 1
+# By these an MPI library finds its job; srun sets them with --mpi only, which may be the cluster's default.
+_PMI = ("PMI_FD", "PMI_RANK", "PMIX_RANK")
 _FIRST_PORT, _PORTS = 21000, 11000  # below the range from which the system gives ports to outgoing connections
 
 
@@ -36,7 +38,7 @@ def find(env: Mapping[str, str]) -> Place | None:
         hostname=env.get("SLURMD_NODENAME", ""),
         leads=tuple(nodes),
         port=_port(env.get("SLURM_JOB_ID", ""), step),
-        mpi=False,
+        mpi=any(env.get(name) for name in _PMI),
     )
 
 

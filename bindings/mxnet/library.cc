@@ -1,0 +1,78 @@
+// What horovod.mxnet calls, by ctypes.
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <string>
+
+#include "c_api.h"
+#include "call.h"
+#include "face/api.h"
+
+namespace hvd::mxnet {
+namespace {
+
+// As much of it as fits.
+int say(const std::string& text, char* to, size_t bytes) {
+  if (bytes == 0) return 1;
+  const size_t n = text.copy(to, bytes - 1);
+  to[n] = 0;
+  return 1;
+}
+
+}  // namespace
+}  // namespace hvd::mxnet
+
+#define HVD_EXPORT extern "C" __attribute__((visibility("default")))
+
+using hvd::mxnet::Gathered;
+
+// `address`: of the HvdFaceApi that horovod._core.face_api() gives. `library`: of MXNet, a handle of dlopen's. 0: ready; otherwise why not
+// is in `message`.
+HVD_EXPORT int hvd_mxnet_attach(uintptr_t address, void* library, char* message, size_t bytes) {
+  const auto* api = reinterpret_cast<const HvdFaceApi*>(address);
+  if (!api || api->version != HVD_FACE_API_VERSION || api->bytes < sizeof(HvdFaceApi)) {
+    return hvd::mxnet::say("horovod._core speaks version " + std::to_string(api ? api->version : 0) +
+                               " of the interface for faces, this library version " + std::to_string(HVD_FACE_API_VERSION) +
+                               "; they belong to different installations",
+                           message, bytes);
+  }
+  const std::string missing = hvd::mxnet::find_c_api(library);
+  if (!missing.empty()) return hvd::mxnet::say("MXNet's library has no function " + missing, message, bytes);
+  hvd::mxnet::attach(api);
+  return 0;
+}
+
+// Hands an operation to MXNet's engine and returns. `gathered`: for allgather and alltoall what will have arrived once the array that
+// stands for it is ready, to be let go by hvd_mxnet_release(). 0: done; otherwise why not is in `message`.
+HVD_EXPORT int hvd_mxnet_push(const hvd::mxnet::Order* order, void** gathered, char* message, size_t bytes) {
+  try {
+    auto call = std::make_unique<hvd::mxnet::Call>(*order);
+    auto kept = call->gathered ? std::make_unique<std::shared_ptr<Gathered>>(call->gathered) : nullptr;
+    hvd::mxnet::Call::push(std::move(call), order->priority);
+    *gathered = kept.release();
+    return 0;
+  } catch (const std::exception& error) {
+    return hvd::mxnet::say(error.what(), message, bytes);
+  }
+}
+
+// Rows by set rank: writes as many as fit into `sizes` and returns how many there are.
+HVD_EXPORT int hvd_mxnet_sizes(void* gathered, int member, int64_t* sizes, int room) {
+  const auto& piece = (*static_cast<std::shared_ptr<Gathered>*>(gathered))->pieces[static_cast<size_t>(member)];
+  const int count = static_cast<int>(piece.sizes.size());
+  for (int i = 0; i < count && i < room; ++i) sizes[i] = piece.sizes[static_cast<size_t>(i)];
+  return count;
+}
+
+// Moves what a member has received to the memory of a new array of that size, which nothing else uses yet.
+HVD_EXPORT int hvd_mxnet_take(void* gathered, int member, void* array, char* message, size_t bytes) {
+  auto& piece = (*static_cast<std::shared_ptr<Gathered>*>(gathered))->pieces[static_cast<size_t>(member)];
+  if (piece.bytes.empty()) return 0;
+  void* data = nullptr;
+  if (hvd::mxnet::mx().NDArrayGetData(array, &data)) return hvd::mxnet::say(hvd::mxnet::last_error(), message, bytes);
+  std::memcpy(data, piece.bytes.data(), piece.bytes.size());
+  piece.bytes = {};
+  return 0;
+}
+
+HVD_EXPORT void hvd_mxnet_release(void* gathered) { delete static_cast<std::shared_ptr<Gathered>*>(gathered); }

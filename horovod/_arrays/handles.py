@@ -1,0 +1,154 @@
+"""Operations under way as futures of ``concurrent.futures`` that can be awaited, too.
+
+Whoever asks a handle for its result drives the engine, as everywhere. Who is to be called back instead (``await``,
+``add_done_callback``, ``concurrent.futures.wait``) has one thread of this process wait, which starts with the first
+such call and sleeps while there is nothing to wait for.
+"""
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from typing import Any
+
+from horovod._arrays.pending import Pending
+
+# How long the thread waits for one operation before it looks whether another one is done.
+_LEAST_SECONDS = 0.0005
+_MOST_SECONDS = 0.02
+_END_SECONDS = 2.0
+
+
+class Handle(Future):  # type: ignore[type-arg]
+    """Stands for an operation under way. ``result`` raises what the blocking call would; an operation that other ranks
+    know of cannot be cancelled."""
+
+    def __init__(self, pending: Pending) -> None:
+        self._pending: Pending | None = pending
+        super().__init__()
+        self.set_running_or_notify_cancel()
+
+    def done(self) -> bool:
+        """Is it complete, successfully or not? Never blocks."""
+        pending = self._pending
+        if pending is not None and pending.done():
+            self._settle()
+        return super().done()
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Waits ``timeout`` seconds, None: without a limit, and returns the result. Raises TimeoutError, that of
+        ``concurrent.futures``, ValueError for what an argument made impossible, HorovodInternalError when ranks
+        disagree or one is lost."""
+        return super().result(None if self._drive(timeout) else 0)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """The same, but returns what ``result`` would raise, None where that is nothing."""
+        return super().exception(None if self._drive(timeout) else 0)
+
+    def add_done_callback(self, fn: Callable[["Future[Any]"], Any]) -> None:
+        """Calls ``fn(handle)`` once it is complete: at once if it is, else in the thread that finds out."""
+        super().add_done_callback(fn)
+        if not self.done():
+            _watcher.watch(self)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        if not self.done():
+            return (yield from asyncio.wrap_future(self).__await__())
+        return self.result()
+
+    # concurrent.futures.wait and as_completed put themselves down here, not as callbacks.
+    @property
+    def _waiters(self) -> list[Any]:
+        if self._pending is not None:
+            _watcher.watch(self)
+        return self._asked
+
+    @_waiters.setter
+    def _waiters(self, waiters: list[Any]) -> None:
+        self._asked = waiters
+
+    def _drive(self, timeout: float | None) -> bool:
+        """True when the outcome is there or another thread is about to bring it."""
+        pending = self._pending
+        if pending is not None:
+            if not pending.wait(timeout):
+                return False
+            self._settle()
+        return True
+
+    def _settle(self) -> None:
+        """The operation is done: tells whoever waits. The second of two threads finds nothing left to do."""
+        with self._condition:
+            pending, self._pending = self._pending, None
+        if pending is None:
+            return
+        try:
+            result = pending.result()
+        except BaseException as error:
+            self.set_exception(error)
+        else:
+            self.set_result(result)
+
+
+class _Watcher:
+    """The thread that waits for those who do not."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._handles: list[Handle] = []
+        self._thread: threading.Thread | None = None
+        self._closing = False
+
+    def watch(self, handle: Handle) -> None:
+        with self._changed:
+            if any(handle is known for known in self._handles):
+                return
+            self._handles.append(handle)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="horovod-handles", daemon=True)
+                self._thread.start()
+                # Before the engine ends, which this module's importer knew first, and before the interpreter does.
+                atexit.register(self._close)
+            self._changed.notify()
+
+    def _run(self) -> None:
+        slice_seconds = _LEAST_SECONDS
+        while True:
+            with self._changed:
+                while not self._handles and not self._closing:
+                    self._changed.wait()
+                if self._closing:
+                    return
+                watched = list(self._handles)
+            # The first one drives the engine; others may be done earlier all the same.
+            first = watched[0]._pending
+            if first is not None:
+                first.wait(slice_seconds)
+            del first
+            ended = [handle for handle in watched if handle.done()]
+            with self._changed:
+                self._handles = [h for h in self._handles if all(h is not other for other in ended)]
+            slice_seconds = _LEAST_SECONDS if ended else min(2 * slice_seconds, _MOST_SECONDS)
+            watched.clear()
+            ended.clear()
+
+    def _close(self) -> None:
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+            thread = self._thread
+        if thread is not None:
+            thread.join(_END_SECONDS)
+
+
+_watcher = _Watcher()
+
+
+def _after_fork() -> None:
+    global _watcher
+    _watcher = _Watcher()  # the thread stays with the parent
+
+
+os.register_at_fork(after_in_child=_after_fork)

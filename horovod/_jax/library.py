@@ -1,0 +1,41 @@
+"""The native library that compiled programs call (bindings/jax): loading it, and telling XLA of it."""
+
+import ctypes
+import functools
+
+import jax
+
+from horovod.common.native import library_path
+
+try:
+    from jax import ffi
+except ImportError:  # before jax 0.5
+    from jax.extend import ffi
+
+TARGET = "horovod_collective"
+_LIBRARY = "horovod._jax._jax"
+
+
+def require_cpu() -> None:
+    """Raises NotImplementedError, naming the platform, where programs would run on another than the CPU."""
+    device = jax.config.jax_default_device
+    platform = jax.default_backend() if device is None else getattr(device, "platform", device)
+    if platform != "cpu":
+        raise NotImplementedError(
+            f"a collective in a program for JAX's platform {platform!r}: only 'cpu' is supported; set JAX_PLATFORMS=cpu"
+        )
+
+
+@functools.lru_cache(maxsize=1)
+def register() -> None:
+    """Loads the library, gives it the engine's table and tells XLA of it; once in a process. Raises ImportError."""
+    from horovod import _core
+
+    try:
+        library = ctypes.CDLL(str(library_path(_LIBRARY)))
+    except (ImportError, OSError) as error:
+        raise ImportError(f"the library for JAX cannot be loaded: {error}") from error
+    library.hvd_jax_attach.argtypes = [ctypes.c_size_t]
+    if library.hvd_jax_attach(_core.face_api()) != 0:
+        raise ImportError(f"{_LIBRARY} and horovod._core are of different versions; install both anew")
+    ffi.register_ffi_target(TARGET, ffi.pycapsule(library.hvd_jax_collective), platform="cpu")

@@ -1,0 +1,74 @@
+"""Horovod for JAX.
+
+In short::
+
+    import horovod.jax as hvd
+
+    hvd.init()
+    optimizer = hvd.DistributedOptimizer(optax.adam(1e-3))
+    params = hvd.broadcast_parameters(params, root_rank=0)
+    ...
+    loss, grads = jax.value_and_grad(loss_of)(params, batch)     # in a function under jax.jit, say
+    updates, state = optimizer.update(grads, state, params)      # reduces the gradients over the ranks
+"""
+
+from typing import Any
+
+try:
+    import jax as _jax  # noqa: F401
+except ImportError as _error:
+    raise ImportError(
+        f"horovod.jax needs JAX, which cannot be imported ({_error}); install it with: pip install jax"
+    ) from _error
+try:
+    from horovod import _core as _native  # noqa: F401
+except ImportError as _error:
+    raise ImportError(f"horovod.jax cannot load the native engine horovod._core: {_error}") from _error
+
+from horovod._jax.compression import Compression
+from horovod.common import absent as _absent
+from horovod.common.exceptions import HorovodInternalError
+from horovod.common.ops import Adasum, Average, Max, Min, Product, Sum
+from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from horovod.jax import cluster as _cluster
+from horovod.jax import collectives as _collectives
+from horovod.jax import elastic
+from horovod.jax import process as _process
+from horovod.jax.collectives import *  # noqa: F403
+from horovod.jax.functions import allgather_object, broadcast_object, broadcast_parameters
+from horovod.jax.gradients import grad, value_and_grad
+from horovod.jax.in_sync import check_in_sync
+from horovod.jax.optimizer import DistributedOptimizer
+from horovod.jax.process import *  # noqa: F403
+
+_cluster.register()
+
+
+def __getattr__(name: str) -> Any:
+    raise _absent.no_attribute(__name__, name)
+
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Compression",
+    "DistributedOptimizer",
+    "HorovodInternalError",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "add_process_set",
+    "allgather_object",
+    "broadcast_object",
+    "broadcast_parameters",
+    "check_in_sync",
+    "elastic",
+    "global_process_set",
+    "grad",
+    "remove_process_set",
+    "value_and_grad",
+    *_collectives.__all__,
+    *_process.__all__,
+]

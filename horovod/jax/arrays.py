@@ -1,0 +1,83 @@
+"""What the collectives of this face take: pytrees, the names of their leaves, and dtypes that the engine lacks."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax import lax
+from jax import numpy as jnp
+
+from horovod.common.ops import Max, Min, Product, Sum, op_name, wire_name
+
+_SMALL_FLOATS = "float8"
+_TWINS = {"uint32": "int32", "uint64": "int64"}
+
+
+def flat(tree: Any) -> tuple[list[Any], list[str], Any]:
+    """The leaves as arrays, what each is called after its place ("" for a tree that is an array itself), and the
+    tree's structure. Raises ValueError for what is no array."""
+    pairs, structure = jax.tree_util.tree_flatten_with_path(tree)
+    places = [jax.tree_util.keystr(path) for path, _ in pairs]
+    return [_array(leaf, place) for (_, leaf), place in zip(pairs, places, strict=True)], places, structure
+
+
+def _array(leaf: Any, place: str) -> Any:
+    if isinstance(leaf, jax.Array):
+        return leaf
+    try:
+        return jnp.asarray(leaf)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"{place or 'the tensor'} is a {type(leaf).__name__}; accepted are arrays, numbers and pytrees of them"
+        ) from None
+    except OverflowError:
+        kind = jnp.asarray(0).dtype
+        bounds = jnp.iinfo(kind)
+        raise ValueError(
+            f"{place or 'the tensor'} is {leaf}; accepted of Python's integers are {bounds.min} to {bounds.max}, those "
+            f"of {kind.name}, and arrays"
+        ) from None
+
+
+def full_names(operation: str, name: str | None, places: Sequence[str]) -> list[str]:
+    """Names on the wire: ``allreduce.grads['w']`` for the leaf ``['w']`` of what is called "grads"; "" where there is
+    no name. Raises ValueError for a name that is no text."""
+    full = wire_name(operation, name)
+    return [full and full + place for place in places]
+
+
+def to_reduce(array: Any, op: int, scaled: bool, what: str) -> tuple[Any, Callable[[Any], Any]]:
+    """The array as it can be reduced, and what makes the result of the array's dtype again: 8-bit floats are reduced as
+    float32, unsigned integers of 32 and 64 bits as signed ones. Raises ValueError, naming ``what``, for an Average or
+    a factor (``scaled``) of those."""
+    dtype = array.dtype
+    if dtype.name.startswith(_SMALL_FLOATS):
+        return array.astype(jnp.float32), lambda reduced: reduced.astype(dtype)
+    if dtype.name not in _TWINS:
+        return array, _same
+    if op not in (Sum, Product, Min, Max) or scaled:
+        factors = " with factors" if scaled else ""
+        raise ValueError(
+            f"{what}: op is {op_name(op)}{factors} and dtype {dtype.name}; accepted are Sum, Min, Max and Product "
+            "without factors, or another dtype such as int32 or float32"
+        )
+    # Sums and products have the same bits with and without sign. Signed ones compare alike when the highest bit, which
+    # is the sign there, is the other way round.
+    flip = jnp.asarray(1 << (8 * dtype.itemsize - 1) if op in (Min, Max) else 0, dtype)
+    twin = lax.bitcast_convert_type(array ^ flip, _TWINS[dtype.name])
+    return twin, lambda reduced: lax.bitcast_convert_type(reduced, dtype) ^ flip
+
+
+def to_copy(array: Any) -> tuple[Any, Callable[[Any], Any]]:
+    """The same for what is only copied: 8-bit floats travel as bfloat16, which has all of their values, and unsigned
+    integers as signed ones."""
+    dtype = array.dtype
+    if dtype.name.startswith(_SMALL_FLOATS):
+        return array.astype(jnp.bfloat16), lambda copied: copied.astype(dtype)
+    if dtype.name in _TWINS:
+        return lax.bitcast_convert_type(array, _TWINS[dtype.name]), lambda c: lax.bitcast_convert_type(c, dtype)
+    return array, _same
+
+
+def _same(value: Any) -> Any:
+    return value

@@ -1,0 +1,368 @@
+"""The collectives of this face: on arrays and pytrees, of values and within programs that JAX compiles.
+
+What they have in common: ``tree`` is an array, a number or a pytree of them, of the same structure on all ranks; the
+results are JAX arrays. ``name``: text that all ranks give alike, or None: matched by the order of calls.
+``process_set``: who takes part. Values go through NumPy, without a copy where JAX's memory is on the CPU; traced arrays
+become part of the program (``horovod._jax``), where gradients, ``vmap``, ``scan`` and ``cond`` work. One rank may run
+eagerly what others compile, where each call follows from the one before.
+
+Raises ValueError naming the argument, what was given, what is accepted and the rank; HorovodInternalError, naming
+tensor and ranks, when ranks disagree or one is lost. Within compiled programs that becomes JAX's error with the text.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from jax import numpy as jnp
+from jax import tree_util
+
+from horovod._arrays import collectives as arrays
+from horovod._arrays.collectives import Reduction
+from horovod._core import (
+    KIND_ALLGATHER,
+    KIND_ALLREDUCE,
+    KIND_ALLTOALL,
+    KIND_BARRIER,
+    KIND_BROADCAST,
+    KIND_REDUCESCATTER,
+)
+from horovod._jax import calls
+from horovod._jax.compression import Compression
+from horovod.common import dtypes
+from horovod.common.compression import check_wire, refuse_wire
+from horovod.common.faces import JAX as face
+from horovod.common.ops import Average, Sum, check_parts, check_scale, check_scatter, resolve_op, scattered_rows
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.refusals import refusing
+from horovod.jax.arrays import flat, full_names, to_copy, to_reduce
+
+__all__ = [
+    "allgather",
+    "allreduce",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_reducescatter",
+    "reducescatter",
+]
+
+
+@refusing(face)
+def allreduce(
+    tree: Any,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """The reduction of all ranks' arrays, on every rank; those of a pytree travel together.
+
+    ``op``: Average (the default), Sum, Adasum, Min, Max, Product; ``average``: deprecated. ``compression``: applied
+    before and undone after. ``prescale_factor``, ``postscale_factor``: multiply before and after. Shapes and dtypes are
+    equal on all ranks: bool, integers, and floats of 8 (reduced as float32), 16, 32 and 64 bits. The gradient is the
+    same reduction of the gradients.
+    """
+    how = (compression, prescale_factor, postscale_factor, process_set)
+    return _allreduce(tree, "allreduce", name, resolve_op(op, average, "allreduce"), *how)
+
+
+@refusing(face)
+def grouped_allreduce(
+    tree: Any,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """``allreduce`` of which all arrays complete together: none is reduced before all ranks have all of them."""
+    how = (compression, prescale_factor, postscale_factor, process_set)
+    op = resolve_op(op, average, "grouped_allreduce")
+    return _allreduce(tree, "grouped_allreduce", name or "noname", op, *how, grouped=True)
+
+
+def _allreduce(
+    tree: Any,
+    operation: str,
+    name: str | None,
+    op: int,
+    compression: Any,
+    prescale: Any,
+    postscale: Any,
+    process_set: ProcessSet,
+    grouped: bool = False,
+) -> Any:
+    leaves, places, structure = flat(tree)
+    names = full_names(operation, name, places)
+    return structure.unflatten(reduce_leaves(leaves, names, op, compression, prescale, postscale, process_set, grouped))
+
+
+def reduce_leaves(
+    leaves: Sequence[Any],
+    names: Sequence[str],
+    op: int,
+    compression: Any,
+    prescale: Any,
+    postscale: Any,
+    process_set: ProcessSet,
+    grouped: bool = False,
+    beside: Sequence[Any] = (),
+) -> list[Any]:
+    """``allreduce`` of arrays with full names; one group or none. ``beside``: arrays of the same program. If one of
+    them is traced the call is part of the program, too, though its own arrays be constants."""
+    if not leaves:
+        return []
+    check_scale(names[0] or "allreduce", prescale, postscale)
+    wires = [check_wire(compression, leaf, op, name or "allreduce") for leaf, name in zip(leaves, names, strict=True)]
+    compressed = [compression.compress(leaf) for leaf in leaves]
+    scaled = (float(prescale), float(postscale)) != (1.0, 1.0)
+    pairs = zip(compressed, names, strict=True)
+    sent = [to_reduce(tensor, op, scaled, name or "allreduce") for (tensor, _), name in pairs]
+    tensors = [tensor for tensor, _ in sent]
+    reduction = Reduction(op, process_set, float(prescale), float(postscale), wires[0])
+    groups = _groups(names, grouped)
+    if calls.is_traced([*tensors, *beside]):
+        for tensor, name in zip(tensors, names, strict=True):
+            arrays.check_reduction(tensor.dtype, reduction, name or "allreduce")
+        number = arrays.set_id(face, process_set, names[0] or "allreduce")
+        scales = {"prescale": reduction.prescale, "postscale": reduction.postscale}
+        call = _call(KIND_ALLREDUCE, names, number, groups=tuple(groups), op=op, wire=reduction.wire, **scales)
+        reduced = calls.run(call, tensors)
+    else:
+        reduced = [jnp.asarray(one) for one in arrays.allreduce_all(face, tensors, names, reduction, groups)]
+    results = zip(reduced, sent, compressed, strict=True)
+    return [compression.decompress(restore(one), context) for one, (_, restore), (_, context) in results]
+
+
+@refusing(face)
+def broadcast(tree: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
+    """The arrays of ``root_rank`` (world rank), on every rank. Shapes and dtypes are equal on all ranks; unsigned
+    integers of 32 and 64 bits are accepted too. The gradient is the average of the gradients on the root, zeros
+    elsewhere."""
+    leaves, places, structure = flat(tree)
+    names = full_names("broadcast", name, places)
+    return structure.unflatten(broadcast_leaves(leaves, names, root_rank, process_set))
+
+
+def broadcast_leaves(leaves: Sequence[Any], names: Sequence[str], root_rank: int, process_set: ProcessSet) -> list[Any]:
+    """``broadcast`` of arrays with full names."""
+    if not leaves:
+        return []
+    what = names[0] or "broadcast"
+    sent = [to_copy(leaf) for leaf in leaves]
+    tensors = [tensor for tensor, _ in sent]
+    if calls.is_traced(tensors):
+        number = _checked(tensors, names, process_set, what)
+        root = arrays.root_of(root_rank, process_set, what)
+        received = calls.run(_call(KIND_BROADCAST, names, number, root=root), tensors)
+    else:
+        values = arrays.broadcast_all(face, tensors, root_rank, names, process_set)
+        received = [jnp.asarray(one) for one in values]
+    return [restore(one) for one, (_, restore) in zip(received, sent, strict=True)]
+
+
+@refusing(face)
+def allgather(tree: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
+    """The arrays of all ranks, concatenated along dim 0, in which they may differ; within compiled programs, whose
+    shapes are known before, they may not. The gradient: the average of the gradients, of which a rank takes its rows.
+    """
+    leaves, places, structure = flat(tree)
+    return structure.unflatten(_gather(leaves, full_names("allgather", name, places), process_set))
+
+
+@refusing(face)
+def grouped_allgather(tree: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
+    """``allgather`` of which all arrays complete together: none begins before all ranks have all of them."""
+    leaves, places, structure = flat(tree)
+    names = full_names("grouped_allgather", name or "noname", places)
+    return structure.unflatten(_gather(leaves, names, process_set, grouped=True))
+
+
+def _gather(leaves: list[Any], names: list[str], process_set: ProcessSet, grouped: bool = False) -> list[Any]:
+    if not leaves:
+        return []
+    what = names[0] or "allgather"
+    sent = [to_copy(leaf) for leaf in leaves]
+    tensors = [_with_rows(tensor, name or what) for (tensor, _), name in zip(sent, names, strict=True)]
+    if calls.is_traced(tensors):
+        number = _checked(tensors, names, process_set, what)
+        rows = tuple(tensor.shape[0] * _size(process_set) for tensor in tensors)
+        groups = tuple(_groups(names, grouped))
+        gathered = calls.run(_call(KIND_ALLGATHER, names, number, rows=rows, groups=groups), tensors)
+    else:
+        values = arrays.allgather_all(face, tensors, names, process_set, _groups(names, grouped))
+        gathered = [jnp.asarray(one) for one in values]
+    return [restore(one) for one, (_, restore) in zip(gathered, sent, strict=True)]
+
+
+@refusing(face)
+def alltoall(
+    tree: Any, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """Rows of all ranks, in their order: each rank sends ``splits[i]`` rows of each array to rank i of the set, equally
+    many if it is None. With ``splits`` the result is (rows, how many came from each rank: int32).
+
+    Within compiled programs without ``splits``, of arrays with equally many rows.
+    """
+    leaves, places, structure = flat(tree)
+    names = full_names("alltoall", name, places)
+    sent = [to_copy(leaf) for leaf in leaves]
+    tensors = [_with_rows(tensor, name or "alltoall") for (tensor, _), name in zip(sent, names, strict=True)]
+    if not leaves and splits is not None:
+        raise ValueError(
+            f"alltoall: splits is {splits!r} for a tree without arrays on rank {face.require_job().rank}; accepted are "
+            "None and trees with arrays"
+        )
+    received: Any = None
+    if not leaves:
+        parts = []
+    elif calls.is_traced(tensors):
+        parts = _exchanged_in_program(tensors, splits, names, process_set)
+    else:
+        parts, received = arrays.alltoall_all(face, tensors, splits, names, process_set)
+    rows = [restore(jnp.asarray(part)) for part, (_, restore) in zip(parts, sent, strict=True)]
+    result = structure.unflatten(rows)
+    return result if splits is None else (result, jnp.asarray(received))
+
+
+def _exchanged_in_program(tensors: list[Any], splits: Any, names: list[str], process_set: ProcessSet) -> list[Any]:
+    what, rank = names[0] or "alltoall", face.require_job().rank
+    if splits is not None:
+        raise NotImplementedError(
+            f"{what}: splits within a program that JAX compiles, on rank {rank}; accepted there is None, since the "
+            "shape of the result is known before"
+        )
+    number = _checked(tensors, names, process_set, what)
+    for tensor, name in zip(tensors, names, strict=True):
+        check_parts(f"{name or 'alltoall'} on rank {rank}", tensor.shape[0], _size(process_set))
+    rows = tuple(tensor.shape[0] for tensor in tensors)
+    return calls.run(_call(KIND_ALLTOALL, names, number, rows=rows), tensors)
+
+
+@refusing(face)
+def reducescatter(
+    tree: Any,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Any:
+    """This rank's rows of the reduction (Average or Sum) of all arrays; the first ranks get one row more when dim 0
+    does not divide. Arguments as of ``allreduce``."""
+    leaves, places, structure = flat(tree)
+    names = full_names("reducescatter", name, places)
+    how = (compression, op, process_set, prescale_factor, postscale_factor)
+    return structure.unflatten(_scatter(leaves, names, *how))
+
+
+@refusing(face)
+def grouped_reducescatter(
+    tree: Any,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Any:
+    """``reducescatter`` of which all arrays complete together: none is reduced before all ranks have all of them."""
+    leaves, places, structure = flat(tree)
+    names = full_names("grouped_reducescatter", name or "noname", places)
+    how = (compression, op, process_set, prescale_factor, postscale_factor)
+    return structure.unflatten(_scatter(leaves, names, *how, grouped=True))
+
+
+def _scatter(
+    leaves: list[Any],
+    names: list[str],
+    compression: Any,
+    op: int,
+    process_set: ProcessSet,
+    prescale: Any,
+    postscale: Any,
+    grouped: bool = False,
+) -> list[Any]:
+    if not leaves:
+        return []
+    refuse_wire(compression, names[0] or "reducescatter")
+    compressed = [compression.compress(leaf) for leaf in leaves]
+    check_scale(names[0] or "reducescatter", prescale, postscale)
+    scaled = (float(prescale), float(postscale)) != (1.0, 1.0)
+    pairs = zip(compressed, names, strict=True)
+    sent = [to_reduce(tensor, op, scaled, name or "reducescatter") for (tensor, _), name in pairs]
+    tensors = [_with_rows(tensor, name or "reducescatter") for (tensor, _), name in zip(sent, names, strict=True)]
+    reduction = Reduction(op, process_set, float(prescale), float(postscale))
+    if calls.is_traced(tensors):
+        what = names[0] or "reducescatter"
+        number = _checked(tensors, names, process_set, what)
+        for tensor in tensors:
+            check_scatter(what, arrays.code_of(tensor.dtype, what), tensor.ndim, op)
+        place = process_set.rank() or 0, _size(process_set)
+        rows = tuple(scattered_rows(tensor.shape[0], *place) for tensor in tensors)
+        scales = {"prescale": reduction.prescale, "postscale": reduction.postscale}
+        options = {"op": int(op), "rows": rows, "groups": tuple(_groups(names, grouped)), **scales}
+        parts = calls.run(_call(KIND_REDUCESCATTER, names, number, **options), tensors)
+    else:
+        values = arrays.reducescatter_all(face, tensors, names, reduction, _groups(names, grouped))
+        parts = [jnp.asarray(one) for one in values]
+    results = zip(parts, sent, compressed, strict=True)
+    return [compression.decompress(restore(one), context) for one, (_, restore), (_, context) in results]
+
+
+@refusing(face)
+def barrier(tree: Any = None, process_set: ProcessSet = global_process_set) -> Any:
+    """Returns when all ranks of the set have called it: ``tree`` as it is.
+
+    Within compiled programs it stands where ``tree``, traced arrays, does: what is made of the result comes after it.
+    """
+    leaves, structure = tree_util.tree_flatten(tree)
+    number = arrays.set_id(face, process_set, "barrier")
+    if calls.is_traced(leaves):
+        names = ["barrier.noname"] + [""] * (len(leaves) - 1)
+        return structure.unflatten(
+            calls.run(_call(KIND_BARRIER, names, number), [jnp.asarray(leaf) for leaf in leaves])
+        )
+    for leaf in leaves:
+        getattr(leaf, "block_until_ready", lambda: None)()
+    request = (KIND_BARRIER, "barrier.noname", 0, 0, (), dtypes.UINT8, Sum, 0, 1.0, 1.0, number, None, "", 0)
+    face.run(*request).wait()
+    return tree
+
+
+def _call(kind: int, names: Sequence[str], number: int, **more: Any) -> calls.Call:
+    options = {"groups": ("",) * len(names), "op": Sum, **more}
+    return calls.Call(kind, tuple(names), process_set=number, face=face.number, **options)
+
+
+def _checked(tensors: Sequence[Any], names: Sequence[str], process_set: ProcessSet, what: str) -> int:
+    """The set's id. Raises ValueError for a dtype that cannot travel, or a set without this rank."""
+    for tensor, name in zip(tensors, names, strict=True):
+        arrays.code_of(tensor.dtype, name or what)
+    return arrays.set_id(face, process_set, what)
+
+
+def _groups(names: Sequence[str], grouped: bool) -> list[str]:
+    """For each array the name of its group: that of the first one of all, or ""."""
+    return [names[0] if grouped else ""] * len(names)
+
+
+def _with_rows(tensor: Any, what: str) -> Any:
+    if tensor.ndim == 0:
+        raise ValueError(
+            f"{what}: the tensor is a scalar on rank {face.require_job().rank}; accepted are tensors with at least one "
+            "dimension"
+        )
+    return tensor
+
+
+def _size(process_set: ProcessSet) -> int:
+    return process_set.size() or 1

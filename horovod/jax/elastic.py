@@ -1,0 +1,103 @@
+"""Elastic training with JAX.
+
+In short::
+
+    state = hvd.elastic.JaxState(params=params, opt_state=opt_state, batch=0)
+
+    @hvd.elastic.run
+    def train(state):
+        for state.batch in range(state.batch, batches):
+            state.params, state.opt_state = step(state.params, state.opt_state, ...)
+            state.commit()
+
+    train(state)
+"""
+
+import copy
+import os
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from horovod._jax.errors import errors_as_ours
+from horovod.common.basics import failures
+from horovod.common.elastic import Batch, State, run_fn
+from horovod.common.elastic import ObjectState as _ObjectState
+from horovod.common.elastic.batch import batch_of_this_rank as _batch_of_this_rank
+from horovod.common.elastic.dataset import ElasticDataset as _ElasticDataset
+from horovod.common.elastic.own import PerRank, RandomNumbers
+from horovod.common.elastic.state_checkpoint import StateCheckpoint
+from horovod.common.faces import JAX as face
+from horovod.jax.functions import allgather_object, broadcast_object
+from horovod.jax.process import basics
+
+__all__ = [
+    "Batch",
+    "Checkpoint",
+    "ElasticDataset",
+    "JaxState",
+    "ObjectState",
+    "PerRank",
+    "RandomNumbers",
+    "State",
+    "batch",
+    "run",
+]
+
+
+def run(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates ``func(state, *args, **kwargs)``: it is called again, with the state as it is then, after a failure or
+    a change of the job's members. It must let HorovodInternalError, HostsUpdatedInterrupt and JAX's errors of our
+    collectives pass."""
+    return run_fn(func, _reset, failures, errors_as_ours)
+
+
+def _reset() -> None:
+    before = face.job  # there is one for each epoch, which goes on where another face of this process keeps it
+    basics.shutdown()
+    basics.init()
+    if face.job is not before:
+        # Programs hold what belongs to an epoch: ranks and sizes, in shapes and in what is left out on some ranks;
+        # roots; ids of process sets.
+        jax.clear_caches()
+
+
+class ObjectState(_ObjectState):
+    """Attributes, given as keywords, of any type that can be copied and pickled."""
+
+    def __init__(self, bcast_object: Any = None, get_rank: Any = None, **kwargs: Any) -> None:
+        """``bcast_object``, ``get_rank``: this face's if not given."""
+        gather = _gather if bcast_object is None else None
+        super().__init__(bcast_object or _broadcast, get_rank or basics.rank, gather, **kwargs)
+        self._face = face if bcast_object is None else None
+
+
+class JaxState(ObjectState):
+    """Pytrees of arrays, and other attributes, all given as keywords: ``JaxState(params=..., opt_state=..., epoch=0)``.
+
+    A commit copies the arrays, so that steps may donate them.
+    """
+
+
+class ElasticDataset(_ElasticDataset):
+    __doc__ = _ElasticDataset.__doc__
+    _place_of = basics.rank, basics.size
+
+
+batch = _batch_of_this_rank(basics.rank, basics.size)
+
+
+class Checkpoint(StateCheckpoint):
+    __doc__ = StateCheckpoint.__doc__
+
+    def __init__(self, directory: str | os.PathLike[str], keep: int = 3) -> None:
+        super().__init__(directory, keep, rank=basics.rank, size=basics.size, copied=copy.deepcopy)
+
+
+def _broadcast(obj: Any, root_rank: int = 0) -> Any:
+    return broadcast_object(obj, root_rank, name="elastic.attributes")
+
+
+def _gather(obj: Any, name: str) -> list[Any]:
+    return allgather_object(obj, name=name)

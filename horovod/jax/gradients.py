@@ -1,0 +1,149 @@
+"""Gradients as every rank is to see them: reduced over the ranks, perhaps weighted by how many samples each had."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax import numpy as jnp
+
+from horovod._jax.compression import Compression
+from horovod.common.compression import check_compression
+from horovod.common.faces import JAX as face
+from horovod.common.gradients import anybody_else, check_predivide, scales
+from horovod.common.ops import Average, Sum, check_op, op_name
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.refusals import refusing
+from horovod.common.steps import marks
+from horovod.jax.arrays import flat, full_names
+from horovod.jax.collectives import reduce_leaves
+
+
+@dataclass
+class GradientReduction:
+    """How gradients are reduced, checked. ``name``: prefix of the operations' names."""
+
+    name: str
+    compression: Any = Compression.none
+    op: int = Average
+    predivide: float = 1.0
+    process_set: ProcessSet = global_process_set
+
+    @refusing(face)
+    def __post_init__(self) -> None:
+        self.op = check_op(self.op)
+        self.predivide = check_predivide(self.predivide, self.op)
+        check_compression(self.compression)
+        if not isinstance(self.process_set, ProcessSet):
+            raise ValueError(f"process_set is a {type(self.process_set).__name__}; accepted is a ProcessSet")
+        if not isinstance(self.name, str) or not self.name:
+            raise ValueError(f"name is {self.name!r}; accepted is text that is not empty")
+        marks.find()
+
+    def active(self) -> bool:
+        """Is there anybody to reduce with? ValueError, naming init, before ``hvd.init()``."""
+        return anybody_else(self.process_set, face.require_job())
+
+    @refusing(face)
+    def __call__(self, gradients: Any, weight: Any = None) -> Any:
+        """The gradients reduced, all in one call. With ``weight``, how much those of this rank count (a number, traced
+        or not: how many samples it had), their weighted mean: zeros where all weights are 0. Where a rank's weight is 0
+        its gradients, which may be NaN, do not matter. The weights are a call of their own, before that."""
+        if weight is not None and self.op != Average:
+            raise ValueError(f"weight is given with op={op_name(self.op)}; accepted with Average only")
+        count = None if weight is None else count_of(weight)
+        if not self.active():
+            if count is None:
+                return gradients
+            return jax.tree_util.tree_map(lambda leaf: jnp.where(count > 0, leaf, jnp.zeros_like(leaf)), gradients)
+        leaves, places, structure = flat(gradients)
+        names = full_names("allreduce", self.name, places)
+        if count is not None:
+            return structure.unflatten(self._weighted(leaves, names, count))
+        prescale, postscale = scales(self.predivide)
+        how = (self.op, self.compression, prescale, postscale, self.process_set)
+        return structure.unflatten(reduce_leaves(leaves, names, *how))
+
+    def _weighted(self, leaves: Sequence[Any], names: Sequence[str], count: Any) -> list[Any]:
+        # The total first, and as it is: with it each contribution is a share of a mean, which overflows no 16 bits as
+        # a gradient times a number of samples would. Shares are divided already, so that predivide has nothing to do.
+        full = f"allreduce.{self.name}.weight"
+        none = Compression.none
+        (total,) = reduce_leaves([count], [full], Sum, none, 1.0, 1.0, self.process_set, beside=leaves)
+        mine = [shared(leaf, count, total) for leaf in leaves]
+        sums = reduce_leaves(mine, names, Sum, self.compression, 1.0, 1.0, self.process_set)
+        return [one.astype(leaf.dtype) for one, leaf in zip(sums, leaves, strict=True)]
+
+
+def count_of(weight: Any) -> Any:
+    """``weight``, traced or not, as a scalar of float32. Raises ValueError for what is no number."""
+    try:
+        count = jnp.asarray(weight, jnp.float32)
+    except (TypeError, ValueError):
+        raise ValueError(f"weight is a {type(weight).__name__}; accepted is a number") from None
+    if count.ndim:
+        raise ValueError(f"weight has the shape {count.shape}; accepted is a number")
+    return count
+
+
+def weighted(leaf: Any, weight: Any) -> Any:
+    """``leaf * weight`` in float32, or wider where ``leaf`` is; 0 for the weight 0, whatever ``leaf`` is: the gradient
+    of a batch without samples is NaN."""
+    wide = leaf.astype(_wide(leaf.dtype))
+    return jnp.where(weight != 0, wide * weight.astype(wide.dtype), jnp.zeros_like(wide))
+
+
+def shared(leaf: Any, weight: Any, total: Any) -> Any:
+    """``leaf`` times its share of the total, computed in float32 or wider; 0 where the total is 0. In the dtype of
+    ``leaf``, but for 8-bit floats, whose shares are float32: they are added up in that anyway."""
+    dtype = _wide(leaf.dtype)
+    share = weight.astype(dtype) / jnp.where(total > 0, total, 1).astype(dtype)
+    part = weighted(leaf, jnp.where(total > 0, share, 0))
+    return part if leaf.dtype.itemsize == 1 else part.astype(leaf.dtype)
+
+
+def _wide(dtype: Any) -> Any:
+    return dtype if jnp.issubdtype(dtype, jnp.inexact) and dtype.itemsize >= 4 else jnp.dtype(jnp.float32)
+
+
+def value_and_grad(
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    *,
+    name: str = "value_and_grad",
+    compression: Any = Compression.none,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    weight: Any = None,
+) -> Callable[..., Any]:
+    """``jax.value_and_grad`` whose value and gradients are reduced over the ranks, in one call; ``has_aux``'s extra
+    result stays each rank's own.
+
+    ``op``: Average or another. ``weight``: a function of the arguments of ``fun`` that tells how much this rank's
+    gradients count, as ``lambda params, batch: len(batch)``: mean over all samples, whichever rank has how many.
+    ``name``: of the operations. ``compression``, ``gradient_predivide_factor``: see ``DistributedOptimizer``.
+    """
+    reduction = GradientReduction(name, compression, op, gradient_predivide_factor, process_set)
+    plain = jax.value_and_grad(fun, argnums, has_aux)
+
+    def reduced(*args: Any, **kwargs: Any) -> Any:
+        value, gradients = plain(*args, **kwargs)
+        loss = value[0] if has_aux else value
+        count = weight(*args, **kwargs) if weight is not None else None
+        loss, gradients = reduction((loss, gradients), count)
+        return ((loss, value[1]) if has_aux else loss), gradients
+
+    return reduced
+
+
+def grad(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, **options: Any) -> Any:
+    """``jax.grad`` whose gradients are reduced over the ranks; ``options`` as of ``value_and_grad``."""
+    both = value_and_grad(fun, argnums, has_aux, **{"name": "grad", **options})
+
+    def gradients(*args: Any, **kwargs: Any) -> Any:
+        value, result = both(*args, **kwargs)
+        return (result, value[1]) if has_aux else result
+
+    return gradients

@@ -1,0 +1,136 @@
+"""DistributedOptimizer: any gradient transformation of Optax, with gradients reduced over the ranks before it."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+from jax import numpy as jnp
+
+from horovod._jax.compression import Compression
+from horovod.common.faces import JAX as face
+from horovod.common.gradients import check_passes
+from horovod.common.ops import Adasum, Average, Sum, op_name
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.refusals import refusing
+from horovod.jax.gradients import GradientReduction, count_of, weighted
+
+
+class Accumulated(NamedTuple):
+    """State of a distributed optimizer with several backward passes for a step."""
+
+    inner: Any
+    gradients: Any
+    """Their sum since the last step, weighted if there are weights. Of 16 and 8 bits float32: sums need more."""
+    weight: Any
+    """Of the weights, float32."""
+    passes: Any
+    """How many there were, int32."""
+
+
+@refusing(face)
+def DistributedOptimizer(
+    optimizer: Any,
+    name: str = "DistributedOptimizer",
+    compression: Any = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    average_aggregated_gradients: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """A gradient transformation that reduces gradients over the ranks, all in one call, and then does what
+    ``optimizer`` does.
+
+    ``update(grads, state, params, weight=n)`` takes, beside what ``optimizer`` takes, how much this rank's gradients
+    count: with it, on all ranks, the result is their weighted mean. ``name``: prefix of the operations' names, one for
+    each of a program's optimizers. ``compression``: see ``Compression``. ``backward_passes_per_step`` k: gradients are
+    summed up on each rank (those of 16 and 8 bits in float32), or averaged with ``average_aggregated_gradients``, and
+    only each k-th update reduces them and changes anything; the others give zeros. ``op``: Average, Sum or another
+    reduction, Adasum of gradients not among them. ``gradient_predivide_factor`` f, for Average: gradients are divided
+    by f before and by n/f after the sum. ``process_set``: who takes part; on other ranks it is the plain optimizer.
+
+    Raises ValueError naming the argument, what was given and what is accepted.
+    """
+    if not callable(getattr(optimizer, "init", None)) or not callable(getattr(optimizer, "update", None)):
+        raise ValueError(
+            f"optimizer is a {type(optimizer).__name__}; accepted is a gradient transformation of Optax, with init and "
+            "update"
+        )
+    if op == Adasum:
+        raise ValueError(f"op is {op_name(op)}; accepted are {op_name(Average)}, {op_name(Sum)} and other reductions")
+    passes = check_passes(backward_passes_per_step)
+    reduce = GradientReduction(name, compression, op, gradient_predivide_factor, process_set)
+    plain = _with_extra_args(optimizer)
+    if passes == 1:
+
+        def update(grads: Any, state: Any, params: Any = None, *, weight: Any = None, **extra: Any) -> Any:
+            return plain(reduce(grads, weight), state, params, **extra)
+
+        return _transformation(optimizer.init, update)
+    return _accumulating(optimizer, plain, reduce, passes, average_aggregated_gradients)
+
+
+def _accumulating(optimizer: Any, plain: Callable[..., Any], reduce: Any, passes: int, average: bool) -> Any:
+    each = jax.tree_util.tree_map
+
+    def init(params: Any) -> Accumulated:
+        zeros = each(_no_sum, params)
+        return Accumulated(optimizer.init(params), zeros, jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32))
+
+    @refusing(face)
+    def update(grads: Any, state: Accumulated, params: Any = None, *, weight: Any = None, **extra: Any) -> Any:
+        count = None if weight is None else count_of(weight)
+        grads = each(jnp.asarray, grads)
+        own = grads if count is None else each(lambda g: weighted(g, count), grads)
+        summed = each(lambda a, g: a + g.astype(a.dtype), state.gradients, own)
+        total = state.weight + (0.0 if count is None else count)
+        done = state.passes + 1
+
+        def step() -> Any:
+            mine = summed
+            if count is not None:  # the reduction weights a mean
+                mine = each(lambda a: a / jnp.where(total > 0, total, 1).astype(a.dtype), summed)
+            elif average:
+                mine = each(lambda a: a / passes, summed)
+            mine = each(lambda a, g: a.astype(g.dtype), mine, grads)
+            updates, inner = plain(reduce(mine, None if count is None else total), state.inner, params, **extra)
+            zeros = each(jnp.zeros_like, summed)
+            return updates, Accumulated(inner, zeros, jnp.zeros_like(total), jnp.zeros_like(done))
+
+        def wait() -> Any:
+            # What a step gives may have another dtype than the gradients. The reduction, which a step alone does,
+            # leaves their shapes and dtypes.
+            of_step = jax.eval_shape(lambda g, s, p: plain(g, s, p, **extra)[0], grads, state.inner, params)
+            updates = each(lambda one: jnp.zeros(one.shape, one.dtype), of_step)
+            return updates, Accumulated(state.inner, summed, total, done)
+
+        if isinstance(done, jax.core.Tracer):
+            return jax.lax.cond(done == passes, step, wait)
+        return step() if int(done) == passes else wait()
+
+    return _transformation(init, update)
+
+
+def _no_sum(leaf: Any) -> Any:
+    small = jnp.issubdtype(jnp.result_type(leaf), jnp.floating) and jnp.result_type(leaf).itemsize < 4
+    return jnp.zeros_like(leaf, jnp.float32 if small else None)
+
+
+def _with_extra_args(optimizer: Any) -> Callable[..., Any]:
+    """Its ``update``, which perhaps knows no extra arguments and is not given any."""
+    import optax
+
+    if isinstance(optimizer, optax.GradientTransformation):
+        return optax.with_extra_args_support(optimizer).update  # type: ignore[no-any-return]
+    return optimizer.update  # type: ignore[no-any-return]
+
+
+def _transformation(init: Callable[..., Any], update: Callable[..., Any]) -> Any:
+    try:
+        import optax
+    except ImportError as error:
+        raise ImportError(
+            f"hvd.DistributedOptimizer needs Optax, which cannot be imported ({error}); install it with: pip install "
+            "optax"
+        ) from error
+    return optax.GradientTransformationExtraArgs(init, update)

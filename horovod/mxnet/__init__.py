@@ -1,0 +1,55 @@
+"""Horovod for MXNet 1.9: asynchronous collectives in MXNet's engine, an optimizer, and a trainer for Gluon.
+
+In short::
+
+    import horovod.mxnet as hvd
+
+    hvd.init()
+    params = net.collect_params()
+    hvd.broadcast_parameters(params, root_rank=0)
+    trainer = hvd.DistributedTrainer(params, "sgd", {"learning_rate": 0.1 * hvd.size()})
+"""
+
+from typing import Any
+
+try:
+    import mxnet as _mx
+except (ImportError, AttributeError) as _error:  # the second: a NumPy that has lost what MXNet asks for
+    raise ImportError(
+        f"horovod.mxnet needs MXNet 1.9.1, which cannot be imported ({_error}); install it, with the last NumPy that "
+        "it works with, in an environment of Python 3.11 or older: pip install mxnet==1.9.1 numpy==1.23.5. The project "
+        "Apache MXNet is retired and 1.9.1 its last release: begin nothing new with it"
+    ) from _error
+if not hasattr(_mx, "gluon") or not _mx.__version__.startswith("1."):
+    raise ImportError(
+        f"horovod.mxnet works with MXNet 1.9.1, found is {getattr(_mx, '__version__', 'a module without a version')}; "
+        "install it with: pip install mxnet==1.9.1 numpy==1.23.5"
+    )
+try:
+    from horovod import _core as _native  # noqa: F401
+except ImportError as _error:
+    raise ImportError(f"horovod.mxnet cannot load the native engine horovod._core: {_error}") from _error
+
+from horovod.common import absent as _absent
+from horovod.mxnet import mpi_ops as _mpi_ops
+from horovod.mxnet.compression import Compression
+from horovod.mxnet.functions import allgather_object, broadcast_object
+from horovod.mxnet.mpi_ops import *  # noqa: F403
+from horovod.mxnet.optimizer import DistributedOptimizer
+from horovod.mxnet.parameters import broadcast_parameters
+from horovod.mxnet.trainer import DistributedTrainer
+
+
+def __getattr__(name: str) -> Any:
+    raise _absent.no_attribute(__name__, name)
+
+
+__all__ = [
+    "Compression",
+    "DistributedOptimizer",
+    "DistributedTrainer",
+    "allgather_object",
+    "broadcast_object",
+    "broadcast_parameters",
+    *_mpi_ops.__all__,
+]

@@ -1,0 +1,157 @@
+"""The native library that speaks with MXNet's engine: loading it, joining it to ours, and the errors that come back."""
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import mxnet as mx
+from mxnet.base import MXNetError, register_error
+
+from horovod.common.exceptions import HorovodInternalError, NotRunningError
+from horovod.common.native import library_path
+
+LIBRARY = "horovod.mxnet._mxnet"
+_MESSAGE = 4096  # bytes
+
+
+class _Named(MXNetError):
+    """MXNet finds the class of an error by the word before the first colon of its text; here that word goes."""
+
+    name: ClassVar[str] = ""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message.removeprefix(f"{self.name}: "))
+
+
+# Each is what MXNet's users catch, and what Python's users catch.
+
+
+class ArgumentError(_Named, ValueError):
+    """A bad argument, or an operation before ``init``."""
+
+    name = "HorovodArgumentError"
+
+
+class ReduceOpError(ArgumentError, HorovodInternalError):
+    """The op of a reducescatter, for which older programs expect a RuntimeError."""
+
+
+class ShutDown(MXNetError, NotRunningError):
+    """An operation after ``shutdown``."""
+
+
+class InternalError(_Named, HorovodInternalError):
+    """An operation failed: ranks disagreed, one was lost, or Horovod was shut down."""
+
+    name = "HorovodInternalError"
+
+
+for _error in (ArgumentError, InternalError):
+    register_error(_error.name, _error)
+
+
+class _Order(ctypes.Structure):
+    """``Order`` of bindings/mxnet/call.h."""
+
+    _fields_: ClassVar = [
+        *((name, ctypes.c_int32) for name in ("kind", "op", "root", "process_set", "wire", "priority")),
+        ("prescale", ctypes.c_double),
+        ("postscale", ctypes.c_double),
+        ("name", ctypes.c_char_p),
+        ("grouped", ctypes.c_int32),
+        ("count", ctypes.c_int32),
+        ("names", ctypes.POINTER(ctypes.c_char_p)),
+        ("dtypes", ctypes.POINTER(ctypes.c_int32)),
+        ("inputs", ctypes.POINTER(ctypes.c_void_p)),
+        ("outputs", ctypes.POINTER(ctypes.c_void_p)),
+        ("splits", ctypes.POINTER(ctypes.c_int64)),
+        ("splits_count", ctypes.c_int32),
+    ]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What is to be done, apart from the arrays. Numbers as in horovod/_core.pyi; ``names``: of the members."""
+
+    kind: int
+    name: str
+    names: Sequence[str]
+    process_set: int
+    op: int = 1
+    root: int = 0
+    priority: int = 0
+    prescale: float = 1.0
+    postscale: float = 1.0
+    wire: int = 0
+    grouped: bool = False
+    splits: Sequence[int] = ()
+
+
+def _load() -> ctypes.CDLL:
+    """The library, attached to the engine and to MXNet. Raises ImportError naming the cause."""
+    what = f"horovod.mxnet cannot load its native part {LIBRARY} into MXNet {mx.__version__}"
+    try:
+        from horovod import _core
+
+        loaded = ctypes.CDLL(str(library_path(LIBRARY)))
+        loaded.hvd_mxnet_attach.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
+        loaded.hvd_mxnet_push.argtypes = [ctypes.POINTER(_Order), ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
+        loaded.hvd_mxnet_sizes.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(ctypes.c_int64), ctypes.c_int]
+        take = [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
+        loaded.hvd_mxnet_take.argtypes = take
+        loaded.hvd_mxnet_release.argtypes = [ctypes.c_void_p]
+        loaded.hvd_mxnet_release.restype = None
+        message = ctypes.create_string_buffer(_MESSAGE)
+        failed = loaded.hvd_mxnet_attach(_core.face_api(), mx.base._LIB._handle, message, _MESSAGE)
+    except (ImportError, OSError, AttributeError) as error:
+        raise ImportError(f"{what}: {error}") from error
+    if failed:
+        raise ImportError(f"{what}: {message.value.decode(errors='replace')}")
+    return loaded
+
+
+library = _load()
+
+
+def push(operation: Operation, dtypes: Sequence[int], inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
+    """Hands an operation on NDArrays to MXNet's engine and returns at once.
+
+    ``dtypes``: our codes, for each input. ``outputs``: one for each input, which may be that itself; for allgather and
+    alltoall one in all, which stands for what arrives. Returns the address of what arrives then, else 0. Raises
+    MXNetError for arrays that MXNet does not take.
+    """
+    count = len(inputs)
+    order = _Order(
+        kind=operation.kind,
+        op=operation.op,
+        root=operation.root,
+        process_set=operation.process_set,
+        wire=operation.wire,
+        priority=operation.priority,
+        prescale=operation.prescale,
+        postscale=operation.postscale,
+        name=operation.name.encode(),
+        grouped=operation.grouped,
+        count=count,
+        names=(ctypes.c_char_p * count)(*(name.encode() for name in operation.names)),
+        dtypes=(ctypes.c_int32 * count)(*dtypes),
+        inputs=(ctypes.c_void_p * count)(*(array.handle.value for array in inputs)),
+        outputs=(ctypes.c_void_p * len(outputs))(*(array.handle.value for array in outputs)),
+        splits=(ctypes.c_int64 * len(operation.splits))(*operation.splits),
+        splits_count=len(operation.splits),
+    )
+    gathered = ctypes.c_void_p()
+    _call(library.hvd_mxnet_push, ctypes.byref(order), ctypes.byref(gathered))
+    return gathered.value or 0
+
+
+def take(gathered: int, member: int, array: Any) -> None:
+    """Moves what has arrived for a member into a new NDArray of that size."""
+    _call(library.hvd_mxnet_take, gathered, member, array.handle.value)
+
+
+def _call(function: Callable[..., int], *arguments: Any) -> None:
+    message = ctypes.create_string_buffer(_MESSAGE)
+    if function(*arguments, message, _MESSAGE):
+        raise MXNetError(message.value.decode(errors="replace"))

@@ -1,0 +1,148 @@
+"""What the operations take: arrays, sets, names and splits, checked before anything is announced.
+
+What is wrong raises ArgumentError, an MXNetError and a ValueError, naming operation, argument, value, what is accepted
+and the rank.
+"""
+
+import ctypes
+import functools
+from collections import Counter
+from collections.abc import Callable, Sequence
+from numbers import Integral
+from typing import Any, TypeVar
+
+import mxnet as mx
+import numpy as np
+from mxnet.base import _LIB, MXNetError, check_call
+from mxnet.ndarray.sparse import BaseSparseNDArray
+
+from horovod.common import dtypes
+from horovod.common.exceptions import NotRunningError, UnsupportedOpError
+from horovod.common.faces import MXNET as face
+from horovod.common.job import Job
+from horovod.common.ops import check_parts, check_splits
+from horovod.common.process_sets import ProcessSet
+from horovod.common.refusals import with_rank
+from horovod.mxnet._library import ArgumentError, ReduceOpError, ShutDown
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+NAMES = {
+    0: "float32",
+    1: "float64",
+    2: "float16",
+    3: "uint8",
+    4: "int32",
+    5: "int8",
+    6: "int64",
+    7: "bool",
+    8: "int16",
+    9: "uint16",
+    12: "bfloat16",
+}
+"""Names of the element types that can travel, by MXNet's numbers."""
+
+_CPU = ("cpu", "cpu_pinned", "cpu_shared")
+
+
+def refusing(function: _F) -> _F:
+    """``function``, with errors that MXNet's users catch as well as Python's users, and that name the rank."""
+
+    @functools.wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except (MXNetError, NotImplementedError):
+            raise
+        except NotRunningError as error:
+            raise ShutDown(str(error)) from None
+        except UnsupportedOpError as error:
+            raise ReduceOpError(with_rank(face, str(error))) from None
+        except ValueError as error:
+            raise ArgumentError(with_rank(face, str(error))) from None
+
+    return checked  # type: ignore[return-value]
+
+
+def number_of_dtype(array: Any) -> int:
+    """MXNet's number for the element type of an NDArray."""
+    number = ctypes.c_int()
+    check_call(_LIB.MXNDArrayGetDType(array.handle, ctypes.byref(number)))
+    return number.value
+
+
+def code_of(value: Any, what: str, written: bool = False) -> int:
+    """The engine's code for the element type of an array that can travel. Raises ValueError, naming ``what``, for what
+    is no NDArray, for sparse ones, for those of a GPU, for an element type that cannot travel, and, if it is to be
+    ``written``, for those that are read only."""
+    if not isinstance(value, mx.nd.NDArray):
+        raise ValueError(f"{what} is a {type(value).__name__}; accepted is an NDArray of MXNet")
+    if isinstance(value, BaseSparseNDArray):
+        raise ValueError(f"{what} has storage type {value.stype}; accepted is default, see NDArray.tostype")
+    if value.context.device_type not in _CPU:
+        raise ValueError(
+            f"{what} is on {value.context}; accepted are arrays of the CPU, see NDArray.as_in_context: horovod.mxnet "
+            "does not use GPUs"
+        )
+    number = number_of_dtype(value)
+    name = NAMES.get(number)
+    if name is None:  # uint32 or uint64, which MXNet's Python has no name for
+        raise ValueError(f"{what} has the dtype of MXNet's number {number}; accepted are {dtypes.SUPPORTED}")
+    if written and not value.writable:
+        raise ValueError(f"{what} is read only; accepted is an NDArray that may be written")
+    return dtypes.CODES[name]
+
+
+def codes_of(tensors: Any, operation: str, written: bool = False) -> list[int]:
+    """``code_of`` for each of a list of arrays. Raises ValueError for what is no list."""
+    if isinstance(tensors, mx.nd.NDArray) or not isinstance(tensors, Sequence):
+        raise ValueError(f"{operation}: tensors is a {type(tensors).__name__}; accepted is a list of NDArrays")
+    return [code_of(tensor, f"{operation}: tensors[{i}]", written) for i, tensor in enumerate(tensors)]
+
+
+def check_priority(priority: Any, operation: str) -> int:
+    """``priority`` as an int."""
+    if isinstance(priority, bool) or not isinstance(priority, Integral):
+        raise ValueError(f"{operation}: priority is {priority!r}; accepted is an integer, by default 0")
+    return int(priority)
+
+
+def splits_of(splits: Any, rows: int | None, process_set: ProcessSet) -> list[int]:
+    """The rows for each rank of the set; empty for equal parts. ``rows``: dim 0 of the array, None for a scalar, which
+    the engine refuses on all ranks."""
+    size = process_set.size() or 1
+    if splits is None:
+        check_parts("alltoall", rows or 0, size)
+        return []
+    accepted = f"accepted are {size} integers of 0 or more, int32 and 1-D"
+    values = splits.asnumpy() if isinstance(splits, mx.nd.NDArray) else np.asarray(splits)
+    if values.ndim != 1:
+        raise ValueError(f"alltoall: splits has {values.ndim} dimensions; {accepted}")
+    if values.dtype != np.int32 if hasattr(splits, "dtype") else not np.issubdtype(values.dtype, np.integer):
+        raise ValueError(f"alltoall: splits has dtype {values.dtype.name}; {accepted}")
+    given = [int(value) for value in values]
+    check_splits("alltoall", given, sum(given) if rows is None else rows, size)
+    return given
+
+
+class _Unnamed:
+    """Names for operations without one: a count, for each operation and process set, in the order of calls."""
+
+    COUNT = 256
+    """So many names for each; then the first one comes again, for an operation that follows the one before it."""
+
+    def __init__(self) -> None:
+        self._job: Job | None = None
+        self._counts: Counter[tuple[str, int]] = Counter()
+
+    def next(self, operation: str, process_set: int) -> str:
+        if self._job is not face.job:
+            self._job = face.job
+            self._counts.clear()
+        key = operation, process_set
+        self._counts[key] += 1
+        return f"noname.{(self._counts[key] - 1) % self.COUNT}"
+
+
+# MXNet runs what is ready, in an order that may differ between ranks, so that the engine cannot count for us.
+unnamed = _Unnamed()

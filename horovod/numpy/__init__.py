@@ -1,0 +1,173 @@
+"""Horovod for plain arrays: NumPy's, and those of whatever has ``__array_interface__``, a buffer or DLPack.
+
+In short::
+
+    import horovod.numpy as hvd
+
+    hvd.init()
+    mean = hvd.allreduce(array)                 # a new array
+    hvd.allreduce_(array, op=hvd.Sum)           # in place
+    handle = hvd.allreduce_async(array)         # a concurrent.futures.Future, and awaitable
+    total = handle.result()
+"""
+
+from typing import Any
+
+try:
+    import numpy as _numpy  # noqa: F401
+except ImportError as _error:
+    raise ImportError(
+        f"horovod.numpy needs NumPy, which cannot be imported ({_error}); install it with: pip install numpy"
+    ) from _error
+try:
+    from horovod import _core as _native  # noqa: F401
+except ImportError as _error:
+    raise ImportError(f"horovod.numpy cannot load the native engine horovod._core: {_error}") from _error
+
+from horovod._arrays.handles import Handle
+from horovod.common import absent as _absent
+from horovod.common.exceptions import HorovodInternalError
+from horovod.common.ops import Adasum, Average, Max, Min, Product, Sum
+from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from horovod.numpy import elastic
+from horovod.numpy.compression import Compression
+from horovod.numpy.control import barrier, join, poll, synchronize
+from horovod.numpy.functions import allgather_object, broadcast_object, broadcast_parameters, check_in_sync
+from horovod.numpy.movements import (
+    allgather,
+    allgather_async,
+    alltoall,
+    alltoall_async,
+    broadcast,
+    broadcast_,
+    broadcast_async,
+    broadcast_async_,
+    grouped_allgather,
+    grouped_allgather_async,
+)
+from horovod.numpy.process import basics as _basics
+from horovod.numpy.process import shutdown
+from horovod.numpy.reductions import (
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+    reducescatter,
+    reducescatter_async,
+)
+
+init = _basics.init
+is_initialized = _basics.is_initialized
+rank = _basics.rank
+size = _basics.size
+local_rank = _basics.local_rank
+local_size = _basics.local_size
+cross_rank = _basics.cross_rank
+cross_size = _basics.cross_size
+is_homogeneous = _basics.is_homogeneous
+max_size = _basics.max_size
+should_stop = _basics.should_stop
+mpi_threads_supported = _basics.mpi_threads_supported
+mpi_enabled = _basics.mpi_enabled
+mpi_built = _basics.mpi_built
+gloo_enabled = _basics.gloo_enabled
+gloo_built = _basics.gloo_built
+nccl_built = _basics.nccl_built
+ddl_built = _basics.ddl_built
+ccl_built = _basics.ccl_built
+cuda_built = _basics.cuda_built
+rocm_built = _basics.rocm_built
+start_timeline = _basics.start_timeline
+stop_timeline = _basics.stop_timeline
+dump = _basics.dump
+step = _basics.step
+stats = _basics.stats
+report = _basics.report
+log_stats = _basics.log_stats
+
+
+def __getattr__(name: str) -> Any:
+    raise _absent.no_attribute(__name__, name)
+
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Compression",
+    "Handle",
+    "HorovodInternalError",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "add_process_set",
+    "allgather",
+    "allgather_async",
+    "allgather_object",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "broadcast_object",
+    "broadcast_parameters",
+    "ccl_built",
+    "check_in_sync",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "dump",
+    "elastic",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "join",
+    "local_rank",
+    "local_size",
+    "log_stats",
+    "max_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "poll",
+    "rank",
+    "reducescatter",
+    "reducescatter_async",
+    "remove_process_set",
+    "report",
+    "rocm_built",
+    "should_stop",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stats",
+    "step",
+    "stop_timeline",
+    "synchronize",
+]

@@ -1,0 +1,105 @@
+"""What may be given as an array: NumPy's arrays and scalars, Python's numbers, and whatever has
+``__array_interface__``, a buffer (``array.array``, ``memoryview``, ``bytearray``), DLPack (CPU tensors of PyTorch,
+arrays of JAX) or ``__array__``. Results are NumPy arrays; what works in place writes into the memory given.
+"""
+
+import numbers
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from horovod._arrays.checks import Array
+from horovod._arrays.starting import plain
+from horovod.common.foreign import is_immutable, kind_of
+
+_ACCEPTED = (
+    "accepted are NumPy arrays, numbers, and objects with __array_interface__, a buffer, DLPack (memory of the CPU) or "
+    "__array__"
+)
+
+
+@dataclass(frozen=True)
+class Given:
+    """One argument."""
+
+    value: Any
+    """What the caller has given."""
+    view: Array
+    """The same as an array, over its own memory where the operation works in place."""
+    array: Array
+    """What the engine reads: in C order and aligned; a copy where ``view`` is not."""
+
+    def put_back(self, result: Array) -> Any:
+        """What an operation in place returns: the caller's own object, with ``result`` in it."""
+        if result is not self.view:
+            self.view[...] = result
+        return self.value
+
+
+def take(value: Any, what: str, in_place: bool = False) -> Given:
+    """``value`` as an array. ``in_place``: it has to be memory that can be written.
+
+    Raises ValueError naming ``what`` (operation, name and rank), its type and what is accepted.
+    """
+    view = _own(value, what)
+    if view is None:
+        view = _view(value, what, in_place)
+    if in_place and not view.flags.writeable:
+        raise ValueError(
+            f"{what}: the {kind_of(value)} cannot be changed in place; accepted is memory that can be written, or take "
+            "the operation that returns a new array"
+        )
+    return Given(value, view, plain(view))
+
+
+def take_all(values: Any, what: str, in_place: bool = False) -> list[Given]:
+    """The same for a sequence of arrays."""
+    if not isinstance(values, Sequence) or isinstance(values, str | bytes):
+        raise ValueError(f"{what}: tensors is a {kind_of(values)}; accepted is a list of arrays")
+    return [take(value, what, in_place) for value in values]
+
+
+def _own(value: Any, what: str) -> Array | None:
+    """NumPy's and Python's own values; None for others."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise ValueError(
+            f"{what}: a masked array is given, whose mask would be lost; accepted are its data and its mask, each alone"
+        )
+    if isinstance(value, np.ndarray):
+        return np.asarray(value)
+    if isinstance(value, np.generic | numbers.Number):
+        made = np.asarray(value)
+        made.flags.writeable = False  # a number cannot be changed in place
+        return made
+    return None
+
+
+def _view(value: Any, what: str, in_place: bool) -> Array:
+    if isinstance(value, list | tuple | dict | set | str):
+        raise ValueError(f"{what}: a {kind_of(value)} is given; {_ACCEPTED}")
+    if in_place and is_immutable(value):
+        raise ValueError(
+            f"{what}: a {kind_of(value)} cannot be changed in place; take the operation that returns a new array"
+        )
+    problem: Exception | None = None
+    ways = _WAYS[:-1] if in_place else _WAYS  # what __array__ gives may be a copy
+    for has, view in ways:
+        if has is not None and not hasattr(value, has):
+            continue
+        try:
+            return view(value)
+        except (TypeError, ValueError, BufferError, RuntimeError, NotImplementedError) as error:
+            problem = problem if has is None else error
+    reason = f" ({problem})" if problem is not None else ""
+    raise ValueError(f"{what}: a {kind_of(value)} cannot be taken as an array{reason}; {_ACCEPTED}")
+
+
+_WAYS: tuple[tuple[str | None, Callable[[Any], Array]], ...] = (
+    ("__array_interface__", np.asarray),
+    (None, lambda value: np.asarray(memoryview(value))),
+    ("__dlpack__", np.from_dlpack),
+    ("__array__", np.asarray),
+)
+"""The attribute that says that there is such a way (buffers have none that every Python shows), and the way."""

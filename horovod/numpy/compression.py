@@ -1,0 +1,51 @@
+"""The compressors of ``horovod.common.compression`` for NumPy's arrays."""
+
+from typing import Any
+
+import numpy as np
+
+from horovod.common import dtypes
+from horovod.common.compression import CastCompressor, Choices
+
+
+class _Cast(CastCompressor):
+    @staticmethod
+    def is_floating(dtype: Any) -> bool:
+        return dtypes.CODES.get(dtype.name) in dtypes.FLOATING
+
+    @staticmethod
+    def cast(tensor: Any, dtype: Any) -> Any:
+        return tensor.astype(dtype)
+
+
+class FP16Compressor(_Cast):
+    """Casts floating arrays to float16 and back; others are left alone."""
+
+    dtype = np.dtype(np.float16)
+
+
+class BF16Compressor(_Cast):
+    """Casts floating arrays to bfloat16 (the range of float32, 8 bits of precision) and back; others are left alone.
+    Needs the package ml_dtypes, which has that type for NumPy."""
+
+    dtype: Any = None
+
+    @classmethod
+    def compress(cls, tensor: Any) -> tuple[Any, Any]:
+        if cls.dtype is None:
+            try:
+                import ml_dtypes
+            except ImportError as error:
+                raise ImportError(
+                    f"Compression.bf16 needs ml_dtypes, which cannot be imported ({error}); install it with: pip "
+                    "install ml_dtypes, or take Compression.wire_bf16, which needs nothing"
+                ) from error
+            cls.dtype = np.dtype(ml_dtypes.bfloat16)
+        return super().compress(tensor)
+
+
+class Compression(Choices):
+    """The choices for ``compression=``."""
+
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor

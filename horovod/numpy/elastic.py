@@ -1,0 +1,58 @@
+"""Elastic training with arrays.
+
+In short::
+
+    state = hvd.elastic.ObjectState(weights=weights, batch=0)
+
+    @hvd.elastic.run
+    def train(state):
+        for state.batch in range(state.batch, batches):
+            train_one_batch(state.weights)
+            state.commit()
+
+    train(state)
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from horovod.common.basics import failures
+from horovod.common.elastic import Batch, State, run_fn
+from horovod.common.elastic import ObjectState as _ObjectState
+from horovod.common.elastic.batch import batch_of_this_rank as _batch_of_this_rank
+from horovod.common.elastic.dataset import ElasticDataset as _ElasticDataset
+from horovod.common.elastic.own import PerRank, RandomNumbers
+from horovod.common.faces import NUMPY
+from horovod.numpy.functions import allgather_object, broadcast_object
+from horovod.numpy.process import init, rank, shutdown, size
+
+__all__ = ["Batch", "ElasticDataset", "ObjectState", "PerRank", "RandomNumbers", "State", "batch", "run"]
+
+
+class ObjectState(_ObjectState):
+    """Attributes, given as keywords, of any type that can be copied and pickled: arrays, and scikit-learn's models."""
+
+    def __init__(self, bcast_object: Any = None, get_rank: Any = None, **kwargs: Any) -> None:
+        """``bcast_object``, ``get_rank``: this face's if not given."""
+        gather = allgather_object if bcast_object is None else None
+        super().__init__(bcast_object or broadcast_object, get_rank or rank, gather, **kwargs)
+        self._face = NUMPY if bcast_object is None else None
+
+
+class ElasticDataset(_ElasticDataset):
+    __doc__ = _ElasticDataset.__doc__
+    _place_of = rank, size
+
+
+batch = _batch_of_this_rank(rank, size)
+
+
+def run(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates ``func(state, *args, **kwargs)``: it is called again, with the state as it is then, after a failure or
+    a change of the job's members. It must let HorovodInternalError and HostsUpdatedInterrupt pass."""
+    return run_fn(func, _reset, failures)
+
+
+def _reset() -> None:
+    shutdown()
+    init()

@@ -1,0 +1,93 @@
+"""What ranks give and what has to come out, computed in one process in double precision or 64-bit integers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from horovod.common import ops
+from tests.conformance.cases import FLOATS, Case
+from tests.reference import Array, reduced, value
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    return BFLOAT16 if name == "bfloat16" else np.dtype(name)
+
+
+def assert_same(actual: Any, expected: Array) -> None:
+    """Equal in dtype, shape and every bit."""
+    assert actual.dtype == expected.dtype, (actual.dtype, expected.dtype)
+    assert actual.shape == expected.shape, (actual.shape, expected.shape)
+    assert actual.tobytes() == expected.tobytes(), (actual, expected)
+
+
+def assert_close(actual: Any, expected: Array) -> None:
+    """Equal in dtype and shape, and in values but for one rounding."""
+    assert actual.dtype == expected.dtype, (actual.dtype, expected.dtype)
+    assert actual.shape == expected.shape, (actual.shape, expected.shape)
+    tolerance = {"float16": 1e-3, "bfloat16": 1e-2}.get(expected.dtype.name, 1e-6)
+    np.testing.assert_allclose(actual.astype(np.float64), expected.astype(np.float64), rtol=tolerance, atol=tolerance)
+
+
+def is_exact(op: int, dtype: Any, pre: float, post: float) -> bool:
+    """Is a reduction of such values exact, and not rounded once?"""
+    return dtype.name not in FLOATS or (op != ops.Average and pre == 1.0 and post == 1.0)
+
+
+def assert_reduced(actual: Any, op: int, inputs: Sequence[Array], pre: float = 1.0, post: float = 1.0) -> None:
+    """``actual`` is the reduction: exactly, but for one rounding in floats that are divided or scaled."""
+    expected = reduced(op, inputs, pre, post)
+    (assert_same if is_exact(op, expected.dtype, pre, post) else assert_close)(actual, expected)
+
+
+def shapes(case: Case, rank: int, size: int) -> list[tuple[int, ...]]:
+    """What a rank gives: one shape, or those of a group. ``rank``, ``size``: within the case's process set."""
+    first = case.shape
+    if case.operation == "allgather":
+        first = (first[0] + (0 if case.even else rank % 2), *first[1:])
+    elif case.operation == "alltoall":
+        rows = sum(splits(rank, size)) + 1 if case.splits else first[0] * size
+        first = (rows, *first[1:])
+    if not case.grouped:
+        return [first]
+    return [first, (2, 2), (1,)] + ([()] if case.operation == "allreduce" else [])
+
+
+def splits(rank: int, size: int) -> list[int]:
+    """Rows that a rank sends to each."""
+    return [(rank + to) % 3 for to in range(size)]
+
+
+def inputs(case: Case, ranks: Sequence[int]) -> list[list[Array]]:
+    """What each rank of the set gives, by its index there."""
+    dtype, size = dtype_of(case.dtype), len(ranks)
+    return [[value(ranks[index], dtype, shape) for shape in shapes(case, index, size)] for index in range(size)]
+
+
+def outputs(case: Case, ranks: Sequence[int], me: int, root: int) -> list[Array]:
+    """What comes out on the rank with index ``me``, for each array that it gives; of an alltoall with splits the rows
+    received, too. ``root``: index of a broadcast's root."""
+    given = inputs(case, ranks)
+    columns = list(zip(*given, strict=True))
+    if case.operation == "broadcast":
+        return given[root]
+    if case.operation == "allgather":
+        return [np.concatenate(column) for column in columns]
+    if case.operation == "alltoall":
+        return _exchanged(case, columns[0], me)
+    op = getattr(ops, case.op)
+    whole = [reduced(op, column, *case.scale) for column in columns]
+    if case.operation == "allreduce":
+        return whole
+    return [np.array_split(array, len(ranks))[me] for array in whole]
+
+
+def _exchanged(case: Case, arrays: Sequence[Array], me: int) -> list[Array]:
+    size = len(arrays)
+    counts = [splits(rank, size) if case.splits else [len(array) // size] * size for rank, array in enumerate(arrays)]
+    parts = [array[sum(c[:me]) : sum(c[: me + 1])] for array, c in zip(arrays, counts, strict=True)]
+    received = np.array([c[me] for c in counts], np.int32)
+    return [np.concatenate(parts), *([received] if case.splits else [])]

@@ -1,0 +1,43 @@
+"""Every face, with the cases of all: in short on 2 ranks, at length on 1 to 4."""
+
+import importlib.util
+
+import pytest
+
+from tests.conformance.adapters import ALL, BY_NAME, InFunction, InProgram
+from tests.conformance.cases import SIZES, cases, errors
+from tests.conformance.running import PATIENCE, SETTINGS, run
+
+IN_SHORT = 2
+
+
+def conform(fleets, name, size):
+    adapter = BY_NAME[name]
+    for module in adapter.needs:
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"{module} is not installed")
+    chosen, wrong = cases(adapter.offer, size), errors(adapter.offer, size)
+    job = fleets.maker(adapter.kind)(size, **SETTINGS)
+    failures = {}
+    for rank, (worked, refused) in enumerate(job.run(run, name, chosen, wrong, timeout=PATIENCE)):
+        for what, failure in zip([*chosen, *wrong], [*worked, *refused], strict=True):
+            if failure:
+                failures.setdefault(what, f"on rank {rank}: {failure}")
+    first = "\n".join(f"{what} {text}" for what, text in list(failures.items())[:3])
+    assert not failures, f"{len(failures)} of {len(chosen) + len(wrong)} cases fail:\n{first}"
+
+
+@pytest.mark.parametrize(
+    "name",
+    # Functions of TensorFlow and of JAX are traced anew for each case, which takes a minute.
+    [pytest.param(a.name, marks=[pytest.mark.heavy] * (a in (InFunction, InProgram))) for a in ALL],
+)
+def test_a_face_does_what_all_do(fleets, name):
+    conform(fleets, name, IN_SHORT)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("size", [size for size in SIZES if size != IN_SHORT])
+@pytest.mark.parametrize("name", [adapter.name for adapter in ALL])
+def test_on_other_numbers_of_ranks(fleets, name, size):
+    conform(fleets, name, size)

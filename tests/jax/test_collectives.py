@@ -1,0 +1,242 @@
+"""The collectives of horovod.jax on values and in compiled programs: dtypes, shapes, pytrees, process sets."""
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax")
+from jax import numpy as jnp  # noqa: E402
+
+import horovod.jax as hvd  # noqa: E402
+
+DTYPES = ["bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
+SMALL = ["float8_e4m3fn", "float8_e5m2"]
+
+
+def value(rank, dtype, shape):
+    """Small whole numbers, exact in every dtype; the same in every process."""
+    return np.random.default_rng([rank, len(shape), *shape]).integers(0, 4, shape).astype(jnp.dtype(dtype))
+
+
+def exact(array):
+    return np.asarray(array).astype(np.float64).tolist()
+
+
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.heavy), 3])
+def test_every_dtype_in_every_collective(jax_pool, ranks):
+    def work():
+        def everything(given):
+            op = {dtype: hvd.Max if dtype == "bool" else hvd.Sum for dtype in given}
+            return {
+                dtype: {
+                    "allreduce": hvd.allreduce(one, name=dtype, op=op[dtype]),
+                    "broadcast": hvd.broadcast(one, ranks - 1, dtype),
+                    "allgather": hvd.allgather(one, dtype),
+                    "alltoall": hvd.alltoall(one, name=dtype),
+                    "reducescatter": one if dtype == "bool" else hvd.reducescatter(one, dtype, op=hvd.Sum),
+                }
+                for dtype, one in given.items()
+            }
+
+        with jax.enable_x64(True):
+            given = {dtype: jnp.asarray(value(hvd.rank(), dtype, (6, 5))) for dtype in [*DTYPES, *SMALL]}
+            both = everything(given), jax.jit(everything)(given)
+            for results in both:
+                assert all(one.dtype == dtype for dtype, row in results.items() for one in row.values())
+            return [{d: {n: exact(one) for n, one in row.items()} for d, row in r.items()} for r in both]
+
+    for rank, both in enumerate(jax_pool(ranks).run(work)):
+        for results in both:
+            for dtype in [*DTYPES, *SMALL]:
+                inputs = [value(r, dtype, (6, 5)).astype(np.float64) for r in range(ranks)]
+                own = slice(rank * 6 // ranks, (rank + 1) * 6 // ranks)
+                total = np.max(inputs, 0) if dtype == "bool" else np.sum(inputs, 0)
+                right = {
+                    "allreduce": total,
+                    "broadcast": inputs[-1],
+                    "allgather": np.concatenate(inputs),
+                    "alltoall": np.concatenate([one[own] for one in inputs]),
+                    "reducescatter": inputs[rank] if dtype == "bool" else total[own],
+                }
+                for name, expected in right.items():
+                    rounded = expected.astype(jnp.dtype(dtype)).astype(np.float64)  # 9 is none of 8 bits
+                    assert results[dtype][name] == rounded.tolist(), (dtype, name)
+
+
+def test_pytrees_unsigned_integers_and_rows_that_differ(jax_pool):
+    def work():
+        rank = hvd.rank()
+        tree = {"a": jnp.full((2,), float(rank)), "b": [rank, (jnp.ones((3, 1)) * rank, None)]}
+        summed = hvd.allreduce(tree, op=hvd.Sum, name="tree")
+        grouped = jax.jit(lambda t: hvd.grouped_allreduce(t, op=hvd.Sum))(tree)
+        alike = jax.tree_util.tree_map(lambda a, b: (a == b).all(), summed, grouped)
+        assert all(jax.tree_util.tree_leaves(alike))
+        rows, received = hvd.alltoall(jnp.arange(3) + 10 * rank, splits=[1 + rank, 2 - rank])
+        return (
+            jax.tree_util.tree_map(lambda a: np.asarray(a).ravel().tolist(), summed),
+            hvd.allgather(jnp.full((rank + 1, 1), rank, "uint32"), "uneven").ravel().tolist(),
+            hvd.reducescatter(jnp.arange(5.0), "uneven", op=hvd.Sum).tolist(),
+            jax.jit(lambda x: hvd.reducescatter(x, "uneven", op=hvd.Sum))(jnp.arange(5.0)).tolist(),
+            (rows.tolist(), received.tolist()),
+            exact(hvd.allreduce(jnp.float32(rank), average=False)),
+            hvd.allgather({}, "nothing"),
+        )
+
+    for rank, (tree, rows, part, compiled, moved, scalar, nothing) in enumerate(jax_pool(2).run(work)):
+        assert tree == {"a": [1.0, 1.0], "b": [[1], ([1.0] * 3, None)]}
+        assert rows == [0, 1, 1]
+        assert part == compiled == ([0, 2, 4] if rank == 0 else [6, 8])
+        assert moved == (([0, 10, 11], [1, 2]) if rank == 0 else ([1, 2, 12], [2, 1]))
+        assert scalar == 1.0
+        assert nothing == {}
+
+
+def test_reductions_of_unsigned_integers(jax_pool):
+    """Of 32 and 64 bits, whose highest bit counts."""
+
+    def work():
+        with jax.enable_x64(True):
+            results = []
+            for dtype in ("uint32", "uint64"):
+                top = np.iinfo(dtype).max
+                mine = jnp.asarray([[top - 1, 3], [top // 2 + 2, 5]][hvd.rank()], dtype)
+                for run in (jax.jit, lambda f: f):
+                    for op in (hvd.Sum, hvd.Product, hvd.Min, hvd.Max):
+                        one = run(lambda x, op=op: hvd.allreduce(x, name="x", op=op))(mine)
+                        results.append([int(v) for v in one] if one.dtype == dtype else one.dtype.name)
+                    results.append([int(v) for v in run(lambda x: hvd.reducescatter(x, "y", op=hvd.Sum))(mine)])
+                    for options in ({"op": hvd.Average}, {"op": hvd.Sum, "prescale_factor": 2.0}):
+                        with pytest.raises(ValueError, match=rf"allreduce\.x: op is .*{dtype}; accepted are Sum"):
+                            run(lambda x, o=options: hvd.allreduce(x, name="x", **o))(mine)
+            return results
+
+    for rank, results in enumerate(jax_pool(2).run(work)):
+        right = []
+        for bits in (32, 64):
+            top = 2**bits - 1
+            first, second = top - 1, top // 2 + 2
+            total = [(first + second) % 2**bits, 8]
+            product = [first * second % 2**bits, 15]
+            right += [total, product, [second, 3], [first, 5], [total[rank]]] * 2
+        assert results == right
+
+
+def test_alltoall_of_pytrees(jax_pool):
+    def work():
+        rank = hvd.rank()
+        tree = {"a": jnp.arange(4) + 10 * rank, "b": [jnp.full((2, 2), rank, "uint32"), None]}
+        results = [run(lambda t: hvd.alltoall(t, name="tree"))(tree) for run in (jax.jit, lambda f: f)]
+        ragged, received = hvd.alltoall(
+            (jnp.arange(3) + 10 * rank, jnp.ones((3, 2)) * rank), splits=[1 + rank, 2 - rank]
+        )
+        assert hvd.alltoall({}) == {}
+        with pytest.raises(ValueError, match=r"splits is \[1, 2\] for a tree without arrays on rank"):
+            hvd.alltoall([], splits=[1, 2])
+        with pytest.raises(ValueError, match=r"alltoall\.tree\['b'\].*3.*2"):
+            hvd.alltoall({"a": jnp.ones(2), "b": jnp.ones(3)}, name="tree")
+        lists = [(t["a"].tolist(), t["b"][0].tolist(), t["b"][0].dtype.name) for t in results]
+        return lists, [one[:, 0].tolist() if one.ndim == 2 else one.tolist() for one in ragged], received.tolist()
+
+    for rank, (lists, ragged, received) in enumerate(jax_pool(2).run(work)):
+        one = ([0, 1, 10, 11] if rank == 0 else [2, 3, 12, 13], [[0, 0], [1, 1]], "uint32")
+        assert lists == [one, one]
+        assert ragged == ([[0, 10, 11], [0, 1, 1]] if rank == 0 else [[1, 2, 12], [0, 0, 1]])
+        assert received == ([1, 2] if rank == 0 else [2, 1])
+
+
+def test_arrays_of_a_pytree_travel_together(jax_pool):
+    """They are submitted in one go, and those of groups as groups, of values as in programs."""
+
+    def work():
+        from horovod._arrays import starting
+
+        seen, submit = [], starting.start
+
+        def start(face, requests, *rest):
+            requests = list(requests)
+            seen.append([request[12:14] for request in requests])
+            return submit(face, requests, *rest)
+
+        starting.start = start
+        try:
+            rank = hvd.rank()
+            tree = {"a": jnp.arange(4.0) * (1 + rank), "b": jnp.ones((2, 1)) * rank}
+            eager = [
+                hvd.allgather(tree, "t"),
+                hvd.reducescatter(tree, "t", op=hvd.Sum),
+                hvd.grouped_allgather(tree, "t"),
+                hvd.grouped_reducescatter(tree, op=hvd.Sum),
+            ]
+        finally:
+            starting.start = submit
+        compiled = jax.jit(lambda t: (hvd.grouped_allgather(t, "t"), hvd.grouped_reducescatter(t, op=hvd.Sum)))(tree)
+        values = [
+            [np.asarray(one).ravel().tolist() for one in jax.tree_util.tree_leaves(t)] for t in (*eager, *compiled)
+        ]
+        return seen, values
+
+    none, gather, scatter = ("", 0), ("grouped_allgather.t['a']", 2), ("grouped_reducescatter.noname['a']", 2)
+    for rank, (seen, values) in enumerate(jax_pool(2).run(work)):
+        assert seen == [[none] * 2, [none] * 2, [gather] * 2, [scatter] * 2]
+        gathered = [[0, 1, 2, 3, 0, 2, 4, 6], [0, 0, 1, 1]]
+        scattered = [[0, 3] if rank == 0 else [6, 9], [1]]
+        assert values == [gathered, scattered] * 3
+
+
+def test_process_sets_and_compression(jax_pool):
+    def work():
+        rank = hvd.rank()
+        pair = hvd.add_process_set([0, 2])
+        mine = jnp.full((2,), float(rank))
+        results = [jax.jit(lambda x: hvd.allreduce(x, name="all", op=hvd.Sum))(mine).tolist()]
+        if rank == 1:
+            for run in (jax.jit, lambda f: f):
+                with pytest.raises(ValueError, match=r"rank 1 is not in"):
+                    run(lambda x: hvd.allreduce(x, name="pair", process_set=pair))(mine)
+        else:
+            for run in (jax.jit, lambda f: f):
+                results.append(run(lambda x: hvd.allgather(x, "pair", process_set=pair))(mine).tolist())
+                results.append(run(lambda x: hvd.broadcast(x, 2, "pair", process_set=pair))(mine).tolist())
+        third = jnp.full((300,), 1 / 3 + rank)
+        for compression in (hvd.Compression.fp16, hvd.Compression.bf16, hvd.Compression.wire_bf16):
+            one = jax.jit(lambda x, c=compression: hvd.allreduce(x, name="third", compression=c))(third)
+            assert one.dtype == "float32"
+            assert float(one[0]) == pytest.approx(4 / 3, rel=1e-2)
+            assert float(one[0]) != float(np.float32(4 / 3))
+        return results
+
+    results = jax_pool(3, HOROVOD_DYNAMIC_PROCESS_SETS="1").run(work)
+    assert results[1] == [[3, 3]]
+    assert results[0] == results[2] == [[3, 3], [0, 0, 2, 2], [2, 2], [0, 0, 2, 2], [2, 2]]
+
+
+def test_one_rank_runs_eagerly_while_the_other_compiles(jax_pool):
+    def work():
+        def everything(x):
+            a = hvd.allreduce({"u": x, "v": x * 2}, name="a", op=hvd.Sum)
+            b = hvd.allgather(a["u"], "b")
+            c = hvd.alltoall(b, name="c")
+            d = hvd.reducescatter(c, "d")
+            return a, b, c, d, hvd.barrier(hvd.broadcast(d, 1, "e"))
+
+        function = jax.jit(everything) if hvd.rank() == 0 else everything
+        return [
+            [np.asarray(one).tolist() for one in jax.tree_util.tree_leaves(function(jnp.arange(4.0)))] for _ in "12"
+        ]
+
+    first, second = jax_pool(2).run(work)
+    assert first[0] == first[1]
+    assert second[0] == second[1]
+    assert first[0][:3] == second[0][:3] == [[0, 2, 4, 6], [0, 4, 8, 12], [0, 2, 4, 6, 0, 2, 4, 6]]
+
+
+def test_both_faces_in_one_process(jax_pool):
+    torch = pytest.importorskip("torch")
+
+    def work():
+        import horovod.torch as hvd_torch
+
+        handle = hvd_torch.allreduce_async_(torch.full((3,), 1.0 + hvd.rank()), op=hvd_torch.Sum, name="same")
+        ours = jax.jit(lambda x: hvd.allreduce(x, name="same"))(jnp.full((2,), float(hvd.rank())))
+        return ours.tolist(), hvd_torch.synchronize(handle).tolist()
+
+    assert jax_pool(2).run(work) == [([0.5, 0.5], [3.0] * 3)] * 2

@@ -1,0 +1,87 @@
+"""``jax.distributed.initialize()`` in jobs of horovodrun: programs of several processes in JAX's own way."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("jax")
+
+from horovod.common import faces, job
+from horovod.jax import cluster as known
+from tests.cluster.jobs import run_job
+from tests.testbed.cluster import Cluster
+
+PROGRAM = """
+import os
+import jax
+import horovod.jax as hvd
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_cpu_collectives_implementation", "gloo")
+jax.distributed.initialize()
+from jax import numpy as jnp
+from jax.experimental import multihost_utils
+
+everybody = multihost_utils.process_allgather(jnp.float32(jax.process_index() + 1))
+print("of", jax.process_count(), "devices", len(jax.devices()), "sum", float(everybody.sum()), flush=True)
+assert jax.process_index() == int(os.environ["HOROVOD_RANK"]) == hvd.rank()
+own = hvd.allreduce(jnp.float32(hvd.rank()), op=hvd.Sum)
+print("ours", float(own), flush=True)
+jax.distributed.shutdown()
+"""
+
+
+def test_initialize_finds_everything(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(PROGRAM))
+    command = [sys.executable, "-m", "horovod.runner", "-np", "4", sys.executable, str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("of 4 devices 4 sum 10.0") == 4
+    assert done.stdout.count("ours 6.0") == 4
+
+
+@pytest.mark.heavy
+def test_initialize_on_two_hosts(cluster: Cluster, tmp_path: Path) -> None:
+    """Rank 0 and a rank beside it on one, another rank on the other."""
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(PROGRAM))
+    done = run_job(cluster, "-np", "3", "-H", "host2:2,host3:1", sys.executable, str(program))
+    assert done.code == 0, done.out + done.err
+    assert done.out.count("of 3 devices 3 sum 6.0") == 3
+
+
+def test_everybody_goes_where_rank_0_was_reached(jax_pool):
+    """Ranks that are nodes of their own are connected by TCP, as those of several hosts are."""
+
+    def work():
+        own = known.coordinator()
+        return own, known.coordinator("4711"), faces.JAX.require_job().first_address, known.local_device({})
+
+    results = jax_pool(2, HOROVOD_TRANSPORT="tcp").run(work)
+    ports = {own.rpartition(":")[2] for own, *_ in results}
+    assert len(ports) == 1
+    assert [given for _, given, *_ in results] == ["127.0.0.1:4711"] * 2
+    assert [address for _, _, address, _ in results] == ["", "127.0.0.1"]
+    assert [device for *_, device in results] == [0, 1]
+
+
+@pytest.mark.parametrize(("address", "said"), [("10.1.2.3", "10.1.2.3:5"), ("fd00::1", "[fd00::1]:5"), ("", None)])
+def test_the_address_of_the_coordinator(monkeypatch, address, said):
+    monkeypatch.setattr(known.basics, "init", lambda: None)
+    monkeypatch.setattr(known.basics, "rank", lambda: 1)
+    monkeypatch.setattr(known, "broadcast_object", lambda own, root, name: "5")
+    monkeypatch.setattr(faces.JAX, "job", job.Job(1, 2, 0, 1, 1, 2, True, False, first_address=address))
+    assert known.coordinator() == (said or "127.0.0.1:5")
+
+
+def test_accelerators_that_each_process_was_given_are_its_own(monkeypatch):
+    monkeypatch.setattr(known.basics, "local_rank", lambda: 1)
+    monkeypatch.setattr(known.basics, "local_size", lambda: 2)
+    assert known.local_device({}) == 1
+    assert known.local_device({"CUDA_VISIBLE_DEVICES": "4,5"}) == 1
+    assert known.local_device({"CUDA_VISIBLE_DEVICES": "5"}) is None
+    assert known.local_device({"CUDA_VISIBLE_DEVICES": "4,5", "HOROVOD_GPUS_PER_WORKER": "2"}) is None

@@ -1,0 +1,28 @@
+"""Fixtures of the MXNet tests. They have an environment of their own, `make test-mxnet`, and are left out elsewhere;
+what there is without MXNet is tested in tests/common/test_without_mxnet.py."""
+
+import importlib.util
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.pool import MXNET, Fleets, Pool
+
+if not importlib.util.find_spec("mxnet"):
+    collect_ignore_glob = ["test_*.py"]
+
+
+@pytest.fixture
+def pool(fleets: Fleets) -> Callable[..., Pool]:
+    """pool(size, initialized=True, **environment) -> Pool, of workers that have imported horovod.mxnet."""
+    return fleets.maker(MXNET)
+
+
+@pytest.fixture
+def single() -> Iterator[None]:
+    """A job of this process alone."""
+    import horovod.mxnet as hvd
+
+    hvd.init()
+    yield
+    hvd.shutdown()

@@ -1,0 +1,146 @@
+"""Operations among MXNet's own: what they wait for, who waits for them, and in which order they go."""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import gluon
+
+import horovod.mxnet as hvd
+
+
+def dependencies():
+    """Nothing is waited for but the end."""
+    rank, size = hvd.rank(), hvd.size()
+    a = mx.nd.ones((300, 300)) * (rank + 1)
+    for _ in range(3):
+        b = mx.nd.dot(a, a)  # may still run when the next line is called
+        hvd.allreduce_(b, op=hvd.Sum)
+        b /= 300
+        a = hvd.allreduce(b, op=hvd.Max) / b
+    assert a.asnumpy().tolist() == np.ones((300, 300)).tolist()
+    # Written again and again while earlier operations may be under way, and read in between.
+    x, seen = mx.nd.zeros((1000,)), []
+    for step in range(50):
+        x[:] = step + rank
+        hvd.allreduce_(x, op=hvd.Sum, name="x")
+        seen.append(x + 0)
+        hvd.broadcast_(x, step % size, name="x")
+    wanted = [size * step + sum(range(size)) for step in range(50)]
+    assert [float(one[0].asscalar()) for one in seen] == wanted
+    # Arrays that the program has let go of.
+    total = mx.nd.zeros((1,))
+    for step in range(50):
+        total += hvd.allreduce(mx.nd.ones((1,)) * step, op=hvd.Sum)
+    assert total.asscalar() == size * sum(range(50))
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_what_comes_before_on_the_same_arrays_is_waited_for(pool, size):
+    pool(size).run(dependencies)
+
+
+def another_order():
+    rank, size = hvd.rank(), hvd.size()
+    names = [f"n{i}" for i in range(100)]
+    mine = {name: mx.nd.ones((7,)) * i for i, name in enumerate(names)}
+    order = np.random.RandomState(rank).permutation(names)
+    for name in order:
+        hvd.allreduce_(mine[name], op=hvd.Sum, name=name, priority=int(rank * 10))
+    for i, name in enumerate(names):
+        assert mine[name].asnumpy().tolist() == [i * size] * 7
+    # Gathering ones return at once, too.
+    out = {name: hvd.allgather(mx.nd.array([i]), name=name) for name in order for i in [names.index(name)]}
+    for i, name in enumerate(names):
+        assert out[name].asnumpy().tolist() == [i] * size
+
+
+def test_ranks_may_ask_in_different_orders(pool):
+    pool(3).run(another_order)
+
+
+def one_name():
+    """What is ready first need not be what was asked for first; here that differs between ranks."""
+    rank, size = hvd.rank(), hvd.size()
+    slow = mx.nd.ones((400, 400))
+    for name in ("same", None):
+        outs = []
+        for i in range(20):
+            late = mx.nd.dot(slow, slow)[0, :3] * 0 if (i + rank) % 2 else mx.nd.zeros((3,))
+            outs.append(hvd.allreduce(late + i, op=hvd.Sum, name=name))
+        assert [out.asnumpy().tolist() for out in outs] == [[i * size] * 3 for i in range(20)]
+    outs = [hvd.allreduce(mx.nd.ones((1,)) * i, op=hvd.Sum) for i in range(600)]  # names begin anew
+    assert [out.asscalar() for out in outs] == [i * size for i in range(600)]
+
+
+def test_operations_of_one_name_go_in_the_order_of_calls(pool):
+    pool(2).run(one_name)
+
+
+def failing_input():
+    """MXNet does not run what would read an array that failed; the rank has to go on like the others."""
+    for _ in range(2):
+        bad = mx.nd.random.normal(0, -1, (3,))  # refused when it runs
+        out = hvd.allreduce(bad, name="x")
+        later = hvd.allreduce(mx.nd.ones((3,)), name="x", op=hvd.Sum)
+        assert later.asnumpy().tolist() == [hvd.size()] * 3
+        with pytest.raises(mx.base.MXNetError, match="scale"):  # told once, to whom waits first
+            out.wait_to_read()
+    gathered = hvd.allgather(mx.nd.random.normal(0, -1, (3,)))
+    for _ in range(2):
+        with pytest.raises(mx.base.MXNetError, match="scale"):
+            gathered.asnumpy()
+
+
+def test_an_input_that_failed(pool):
+    pool(2).run(failing_input)
+
+
+def layouts():
+    """oneDNN keeps weights and images in an order of its own."""
+    rank, size = hvd.rank(), hvd.size()
+    mx.random.seed(1 + rank)
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Conv2D(32, 3, in_channels=16), gluon.nn.Conv2D(64, 3, in_channels=32))
+    net.initialize(mx.init.Xavier())
+    net.hybridize(static_alloc=True, static_shape=True)
+    images = mx.nd.random.normal(shape=(4, 16, 12, 12))
+    for _ in range(3):
+        net(images).wait_to_read()  # not recorded: weights are put into the order that suits it
+    hvd.broadcast_parameters(net.collect_params(), root_rank=1)
+    weights = [param.data().asnumpy() for _, param in sorted(net.collect_params().items())]
+    for other in hvd.allgather_object(weights):
+        for mine, theirs in zip(weights, other, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+    # An image that comes straight from a convolution.
+    image = mx.nd.Convolution(images, net[0].weight.data(), net[0].bias.data(), kernel=(3, 3), num_filter=32)
+    wanted = np.sum(hvd.allgather_object(image.copy().asnumpy()), 0)
+    for operation in (hvd.allreduce, hvd.allreduce_):
+        image = mx.nd.Convolution(images, net[0].weight.data(), net[0].bias.data(), kernel=(3, 3), num_filter=32)
+        np.testing.assert_allclose(operation(image, op=hvd.Sum).asnumpy(), wanted, 1e-4, 1e-4)
+    image = mx.nd.Convolution(images, net[0].weight.data(), net[0].bias.data(), kernel=(3, 3), num_filter=32)
+    assert hvd.allgather(image).shape == (4 * size, 32, 10, 10)
+
+
+def test_arrays_in_the_order_of_onednn(pool):
+    pool(2).run(layouts)
+
+
+def naive():
+    """MXNet's engine for debugging runs one operation at a time, in the caller's thread."""
+    size = hvd.size()
+    x = mx.nd.ones((5,))
+    for _ in range(5):
+        hvd.allreduce_(x, op=hvd.Sum)
+    assert x.asnumpy().tolist() == [size**5] * 5
+    assert hvd.allgather(x).shape == (5 * size,)
+    outs = hvd.grouped_allreduce([x, x], op=hvd.Max)
+    assert [out.asnumpy().max() for out in outs] == [size**5] * 2
+
+
+def test_the_naive_engine(fleets):
+    from dataclasses import replace
+
+    from tests.pool import MXNET
+
+    kind = replace(MXNET, environ=(("MXNET_ENGINE_TYPE", "NaiveEngine"),))
+    fleets.maker(kind)(2).run(naive)

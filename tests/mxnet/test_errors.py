@@ -1,0 +1,208 @@
+"""What is refused at once, and what fails later: as MXNet's users catch it, and as Python's users do."""
+
+import os
+import pickle
+import re
+import signal
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+import horovod.mxnet as hvd
+from horovod.common.exceptions import HorovodInternalError
+from tests.mxnet.reference import array
+
+
+def fails(result, *words):
+    with pytest.raises(mx.base.MXNetError) as caught:
+        result.wait_to_read()
+    assert isinstance(caught.value, HorovodInternalError)
+    for word in words:
+        assert re.search(word, str(caught.value)), (word, str(caught.value))
+
+
+def mismatches():
+    rank, size = hvd.rank(), hvd.size()
+    ones = mx.nd.ones
+    for _ in range(2):
+        fails(hvd.allreduce(ones((2 + rank,)), name="shape"), "'allreduce.shape'", r"\[2\] on rank 0", r"\[3\] on rank")
+        fails(hvd.allreduce(array(np.ones(3, ("float32", "int32")[rank % 2])), name="dtype"), "float32", "int32")
+        fails(hvd.allreduce(ones((2,)), op=(hvd.Sum, hvd.Max)[rank % 2], name="op"), "Sum", "Max")
+        fails(hvd.broadcast(ones((2,)), rank % 2, name="root"), "root", "0", "1")
+        fails(hvd.allreduce(ones((2,)), prescale_factor=1.0 + rank % 2, name="scale"), "prescale")
+        fails(hvd.reducescatter(ones((2 + rank, 2)), name="scatter"), "shape")
+        tensors = [ones((2,)), ones((3 + rank,))]
+        outs = hvd.grouped_allreduce(tensors, name="group")
+        fails(outs[0], "'?grouped_allreduce.group", "shape")
+        gathered = hvd.allgather(ones((2, 2 + rank)), name="gather")
+        for _ in range(2):  # each use tells of it
+            with pytest.raises(HorovodInternalError, match=r"allgather\.gather"):
+                gathered.asnumpy()
+        # In place, the array is what fails, and what is made of it; MXNet tells of it once.
+        x = ones((2 + rank,))
+        hvd.allreduce_(x, name="in place")
+        later = x + 1
+        fails(later, "allreduce.in place")
+        x[:] = 1
+        assert x.asnumpy().tolist() == [1] * (2 + rank)
+        assert hvd.allreduce(ones((2,)), name="shape", op=hvd.Sum).asnumpy().tolist() == [size] * 2
+    hvd.allreduce(ones((2 + rank,)), name="nobody has looked at this one")
+    with pytest.raises(HorovodInternalError, match="nobody has looked"):
+        mx.nd.waitall()
+    mx.nd.waitall()
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_ranks_that_disagree_hear_of_it_and_go_on(pool, size):
+    pool(size).run(mismatches)
+
+
+def test_errors_travel_between_processes(single):
+    from horovod.mxnet._library import ArgumentError, InternalError
+
+    for kind in (ArgumentError, InternalError):
+        error = kind(f"{kind.name}: some text")
+        assert str(error) == "some text"
+        assert str(pickle.loads(pickle.dumps(error))) == "some text"
+
+
+X = mx.nd.ones((4, 2))
+REFUSED = {
+    "no array": (lambda: hvd.allreduce(np.ones(3)), "allreduce is a ndarray; accepted is an NDArray of MXNet"),
+    "a list": (lambda: hvd.allreduce_([X]), "allreduce_ is a list; accepted is an NDArray"),
+    "sparse": (
+        lambda: hvd.allreduce(X.tostype("row_sparse")),
+        "allreduce has storage type row_sparse; accepted is default",
+    ),
+    "one for a list": (lambda: hvd.grouped_allreduce(X), "grouped_allreduce: tensors is a NDArray; accepted is a list"),
+    "in a list": (lambda: hvd.grouped_allgather([X, 3]), r"grouped_allgather: tensors\[1\] is a int; accepted is an"),
+    "op": (lambda: hvd.allreduce(X, op=9), "op is 9, accepted are Average, Sum"),
+    "op and average": (lambda: hvd.allreduce(X, average=True, op=hvd.Sum), "average=True and op=Sum are both given"),
+    "op of integers": (
+        lambda: hvd.allreduce(X.astype("int32"), op=hvd.Adasum),
+        "op=Adasum is not defined for dtype int32; accepted are float16",
+    ),
+    "op of truth": (lambda: hvd.allreduce(X.astype("bool")), "op=Average is not defined for dtype bool; accepted are"),
+    "op of a reducescatter": (lambda: hvd.reducescatter(X, op=hvd.Max), "op is Max, accepted are Average, Sum"),
+    "bool of a reducescatter": (lambda: hvd.reducescatter(X.astype("bool")), "dtype bool is not supported; accepted"),
+    "name": (lambda: hvd.allreduce(X, name=3), "allreduce: name is 3, accepted is text or None"),
+    "name of a group": (lambda: hvd.grouped_allreduce([X], name=3), "name is 3, accepted is text or None"),
+    "priority": (lambda: hvd.allreduce(X, priority="high"), "allreduce: priority is 'high'; accepted is an integer"),
+    "scale": (lambda: hvd.allreduce(X, prescale_factor="2"), "prescale_factor is '2', accepted is a number"),
+    "root": (lambda: hvd.broadcast(X, 7), "broadcast: root_rank is 7; accepted are the ranks of ProcessSet"),
+    "root that is no rank": (lambda: hvd.broadcast_(X, "0"), "broadcast: root_rank is '0'; accepted are the ranks of"),
+    "set": (lambda: hvd.allreduce(X, process_set=hvd.ProcessSet([0])), "not a registered process set"),
+    "splits, 2-D": (lambda: hvd.alltoall(X, [[4]]), "splits has 2 dimensions; accepted are 1 integers"),
+    "splits, dtype": (
+        lambda: hvd.alltoall(X, mx.nd.array([4])),
+        "splits has dtype float32; accepted are 1 integers of 0 or more, int32 and 1-D",
+    ),
+    "splits, length": (lambda: hvd.alltoall(X, [2, 2]), "alltoall: splits has 2 entries; accepted are 1, one for each"),
+    "splits, negative": (lambda: hvd.alltoall(X, [-1]), r"splits \[-1\] has a negative entry; accepted are integers"),
+    "splits, sum": (lambda: hvd.alltoall(X, [5]), r"splits \[5\] sum up to 5, but dim 0 of the tensor is 4"),
+    "parameters": (lambda: hvd.broadcast_parameters([X]), "params is a list; accepted are a dict of NDArrays or"),
+    "a parameter": (lambda: hvd.broadcast_parameters({"a": 3}), r"params\['a'\] is a int; accepted is an NDArray"),
+    "prefix": (lambda: hvd.broadcast_parameters({}, prefix=3), "prefix is 3; accepted is text or None"),
+    "optimizer": (lambda: hvd.DistributedOptimizer("sgd"), "optimizer is a str; accepted is one of mxnet.optimizer"),
+    "predivide": (
+        lambda: hvd.DistributedOptimizer(mx.optimizer.SGD(), gradient_predivide_factor=0),
+        "gradient_predivide_factor is 0; accepted are finite numbers above 0",
+    ),
+    "num_groups": (
+        lambda: hvd.DistributedOptimizer(mx.optimizer.SGD(), num_groups=-1),
+        "num_groups is -1; accepted are integers of 0 or more",
+    ),
+    "compression": (
+        lambda: hvd.DistributedTrainer([], "sgd", compression="fp16"),
+        "compression is 'fp16'; accepted are Compression.none",
+    ),
+    "a trainer's set": (lambda: hvd.DistributedTrainer([], "sgd", process_set=3), "process_set is a int; accepted is"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_arguments_are_refused_at_once(single, case):
+    call, said = REFUSED[case]
+    with pytest.raises(ValueError, match=said) as caught:
+        call()
+    if "Optimizer" not in str(call.__code__.co_names) or case in ("predivide", "num_groups"):
+        assert isinstance(caught.value, mx.base.MXNetError)
+        assert "rank 0" in str(caught.value)
+    assert hvd.allreduce(X, op=hvd.Sum).asnumpy().sum() == 8
+    mx.nd.waitall()
+
+
+def test_a_reducescatter_with_max_is_a_runtime_error_too(single):
+    with pytest.raises(HorovodInternalError, match="op is Max"):
+        hvd.reducescatter(X, op=hvd.Max)
+
+
+def refused_splits():
+    with pytest.raises(ValueError, match=r"alltoall: dim 0 is 3, no multiple of the 2 ranks of the set; give splits"):
+        hvd.alltoall(mx.nd.ones((3,)))
+    assert hvd.alltoall(mx.nd.ones((4,))).shape == (4,)
+
+
+def test_splits_for_two(pool):
+    pool(2).run(refused_splits)
+
+
+def test_arrays_of_gpus_are_refused(single, monkeypatch):
+    """There is no GPU here: an array that says it is on one."""
+    x = mx.nd.ones((2,))
+    monkeypatch.setattr(mx.nd.NDArray, "context", property(lambda self: mx.gpu(0)))
+    with pytest.raises(
+        ValueError, match=r"allreduce is on gpu\(0\); accepted are arrays of the CPU.*does not use GPUs"
+    ):
+        hvd.allreduce(x)
+
+
+def before_and_after():
+    with pytest.raises(mx.base.MXNetError, match=r"call hvd.init\(\)") as caught:
+        hvd.allreduce(mx.nd.ones((2,)))
+    assert isinstance(caught.value, ValueError)
+    with pytest.raises(ValueError, match="init"):
+        hvd.rank()
+    hvd.init()
+    size = hvd.size()
+    assert hvd.allreduce(mx.nd.ones((2,)), op=hvd.Sum).asnumpy().tolist() == [size] * 2
+    hvd.shutdown()
+    with pytest.raises(mx.base.MXNetError, match="shut down") as caught:
+        hvd.allreduce(mx.nd.ones((2,)))
+    assert isinstance(caught.value, HorovodInternalError)
+    hvd.init()
+    assert hvd.allreduce(mx.nd.ones((2,)), op=hvd.Sum).asnumpy().tolist() == [size] * 2
+    # Asked for before the end, not ready until then.
+    if hvd.rank() == 0:
+        pending = hvd.allreduce(mx.nd.ones((2,)), name="of one rank")
+    hvd.shutdown()
+    if "pending" in locals():
+        fails(pending, "allreduce.of one rank", "shut")
+
+
+def test_before_init_and_after_shutdown(pool):
+    pool(2, initialized=False).run(before_and_after)
+
+
+def lost_peer():
+    hvd.allreduce(mx.nd.ones((2,))).wait_to_read()
+    if hvd.rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    x = mx.nd.ones((2,))
+
+    def steps():
+        while True:
+            hvd.allreduce_(x, name="step")
+            x.wait_to_read()
+
+    with pytest.raises(mx.base.MXNetError, match="rank 1") as caught:
+        steps()
+    assert isinstance(caught.value, HorovodInternalError)
+    fails(hvd.allreduce(mx.nd.ones((2,)), name="later"), "allreduce.later")
+    return "went on"
+
+
+def test_a_lost_peer(pool):
+    results = pool(3).run(lost_peer, errors=True)
+    assert results[::2] == ["went on"] * 2

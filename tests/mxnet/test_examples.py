@@ -1,0 +1,66 @@
+"""The example, run as a user runs it: through horovodrun, from another folder."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DIGITS = ROOT / "examples/mxnet/digits.py"
+
+
+def launch(folder, script, *arguments):
+    """The script's stdout on two workers. Ends the whole job when it takes too long."""
+    command = [sys.executable, "-m", "horovod.runner", "-np", "2", sys.executable, str(script), *map(str, arguments)]
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(timeout=300)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGTERM)
+        out, err = process.communicate(timeout=30)
+        pytest.fail(f"{script.name} took too long\n{out[-3000:]}\n{err[-3000:]}")
+    assert process.returncode == 0, f"{out[-3000:]}\n{err[-3000:]}"
+    return out
+
+
+def test_digits_learns(tmp_path):
+    out = launch(tmp_path, DIGITS)
+    found = re.search(r"final held-out accuracy ([\d.]+) on 360 images", out)
+    assert found, out
+    assert float(found[1]) >= 0.95
+    assert re.search(r"parameters identical on all 2 ranks: sha256 [0-9a-f]{16}", out), out
+    losses = [float(loss) for loss in re.findall(r"epoch +\d+/12  loss ([\d.]+)", out)]
+    assert len(losses) == 12
+    assert losses[-1] < losses[0] / 4
+
+
+PROGRAM = """
+import mxnet as mx
+import horovod.mxnet as hvd
+
+hvd.init()
+x = mx.nd.ones((1000,)) * hvd.rank()
+for step in range(20):
+    hvd.allreduce_(x, name="x", op=hvd.Sum)
+    hvd.allgather(x)
+{end}
+"""
+
+
+@pytest.mark.parametrize("end", ["", "x.wait_to_read()", "hvd.shutdown()"], ids=["nothing", "wait", "shutdown"])
+def test_a_program_may_end_while_operations_are_under_way(tmp_path, end):
+    (tmp_path / "program.py").write_text(PROGRAM.format(end=end))
+    launch(tmp_path, tmp_path / "program.py")

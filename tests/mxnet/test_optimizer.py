@@ -1,0 +1,99 @@
+"""DistributedOptimizer, in updaters and in Module."""
+
+import pickle
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+import horovod.mxnet as hvd
+
+
+def updates(kind, options, wrapped, dtype="float32"):
+    """Weights after three updates, one weight at a time and all at once, with gradients that depend on the rank."""
+    rank, size = hvd.rank(), hvd.size()
+    optimizer = getattr(mx.optimizer, kind)(**options)
+    updater = mx.optimizer.get_updater(hvd.DistributedOptimizer(optimizer, **wrapped))
+    plain = mx.optimizer.get_updater(getattr(mx.optimizer, kind)(**options))
+    mine, theirs = ([mx.nd.ones((2, i + 1), dtype=dtype) for i in range(5)] for _ in range(2))
+    for step in range(3):
+        gradients = [
+            [mx.nd.ones(w.shape, dtype=dtype) * (r + step + i) for i, w in enumerate(mine)] for r in range(size)
+        ]
+        means = [sum(parts[1:], parts[0]) / size for parts in zip(*gradients, strict=True)]
+        if step % 2:
+            for i in range(5):
+                updater(i, gradients[rank][i], mine[i])
+                plain(i, means[i], theirs[i])
+        else:
+            updater(list(range(5)), gradients[rank], mine)
+            plain(list(range(5)), means, theirs)
+    for one, other in zip(mine, theirs, strict=True):
+        np.testing.assert_allclose(one.asnumpy(), other.asnumpy(), 1e-3 if dtype == "float16" else 1e-5)
+
+
+def all_updates():
+    for wrapped in ({}, {"gradient_predivide_factor": 4.0}, {"num_groups": 2}):
+        updates("SGD", {"learning_rate": 0.1, "momentum": 0.9}, wrapped)
+        updates("Adam", {"learning_rate": 0.1, "wd": 0.01}, wrapped)
+    updates("SGD", {"learning_rate": 0.1, "multi_precision": True}, {}, "float16")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_updates_are_those_of_the_mean(pool, size):
+    pool(size).run(all_updates)
+
+
+def test_it_stands_for_the_optimizer(single):
+    plain = mx.optimizer.SGD(learning_rate=0.1, momentum=0.9)
+    optimizer = hvd.DistributedOptimizer(plain)
+    assert isinstance(optimizer, mx.optimizer.Optimizer)
+    assert optimizer.momentum == 0.9
+    optimizer.rescale_grad = 0.25
+    optimizer.idx2name = {0: "weight"}
+    optimizer.set_learning_rate(0.2)
+    optimizer.set_lr_mult({0: 3.0})
+    optimizer.set_wd_mult({0: 5.0})
+    assert plain.rescale_grad == 0.25
+    assert plain.idx2name == {0: "weight"}
+    assert plain.learning_rate == optimizer.learning_rate == 0.2
+    assert plain.lr_mult[0] == 3.0
+    assert plain.wd_mult[0] == 5.0
+    again = pickle.loads(pickle.dumps(optimizer))
+    assert again.momentum == 0.9
+    assert again.rescale_grad == 0.25
+    with pytest.raises(ValueError, match="is a DistributedOptimizer already"):
+        hvd.DistributedOptimizer(optimizer)
+    with pytest.raises(AttributeError, match="nothing"):
+        optimizer.nothing  # noqa: B018
+
+
+def module():
+    """As scripts of Module's time do it."""
+    rank, size = hvd.rank(), hvd.size()
+    random = np.random.RandomState(3)
+    data, labels = random.randn(32 * size, 6).astype("float32"), random.randint(0, 3, 32 * size)
+    labels[:] = data[:, :3].argmax(1)
+    mine = slice(rank, None, size)
+    batches = mx.io.NDArrayIter(data[mine], labels[mine], batch_size=8)
+    net = mx.sym.SoftmaxOutput(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=3, name="fc"), name="softmax")
+    model = mx.mod.Module(net)
+    model.bind(batches.provide_data, batches.provide_label)
+    mx.random.seed(rank)
+    model.init_params(mx.init.Normal(1.0))
+    arguments, others = model.get_params()
+    hvd.broadcast_parameters(arguments, root_rank=0)
+    hvd.broadcast_parameters(others, root_rank=0)
+    model.set_params(arguments, others)
+    optimizer = hvd.DistributedOptimizer(mx.optimizer.SGD(learning_rate=0.5, rescale_grad=1 / 8))
+    model.fit(batches, optimizer=optimizer, num_epoch=15, kvstore=None, eval_metric="acc")
+    arguments, _ = model.get_params()
+    mine = arguments["fc_weight"].asnumpy()
+    for theirs in hvd.allgather_object(mine):
+        np.testing.assert_array_equal(mine, theirs)
+    batches.reset()
+    return dict(model.score(batches, "acc"))["accuracy"]
+
+
+def test_module(pool):
+    assert min(pool(2).run(module)) > 0.9

@@ -1,0 +1,111 @@
+"""broadcast_parameters: dicts, parameters, and those that have no shape yet; and objects."""
+
+import threading
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+import horovod.mxnet as hvd
+from tests.mxnet.training import batch, make_net, weights
+
+
+def equal(found):
+    for theirs in hvd.allgather_object(found):
+        for one, other in zip(found, theirs, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def dicts():
+    rank, size = hvd.rank(), hvd.size()
+    for root in range(size):
+        params = {
+            f"{dtype}{i}": mx.nd.ones((i + 1,), dtype=dtype) * rank for i in range(3) for dtype in ("int32", "float16")
+        }
+        given = dict(params) if rank else dict(reversed(params.items()))  # in another order
+        assert hvd.broadcast_parameters(given, root_rank=root, prefix=f"root{root}.") is None
+        assert all((param.asnumpy() == root).all() for param in params.values())
+    hvd.broadcast_parameters({})
+    net = make_net(rank)
+    hvd.broadcast_parameters(net.collect_params(), 1)
+    equal(weights(net))
+    net = make_net(rank)
+    hvd.broadcast_parameters(dict(net.collect_params()), 1, prefix="a dict ")
+    equal(weights(net))
+
+
+def test_dicts_and_parameters(pool):
+    pool(2).run(dicts)
+
+
+def deferred():
+    rank = hvd.rank()
+    net = make_net(rank, deferred=True, normal=True)
+    hvd.broadcast_parameters(net.collect_params(), root_rank=1)
+    with pytest.raises(mx.gluon.parameter.DeferredInitializationError):
+        net[0].weight.data()
+    net(batch(rank, 0, (1, 5, 5))[0])
+    equal(weights(net))
+    # Once: what comes later is the rank's own business.
+    for param in net.collect_params().values():
+        param.set_data(param.data() * 0 + rank)
+    assert (net[0].weight.data().asnumpy() == rank).all()
+    net.collect_params().reset_ctx(mx.cpu())
+    with mx.autograd.record():
+        loss = net(batch(rank, 0, (1, 5, 5))[0]).sum()
+    loss.backward()
+
+
+def test_deferred_parameters_are_broadcast_once_they_are_initialised(pool):
+    pool(2).run(deferred)
+
+
+def deferred_twice():
+    rank = hvd.rank()
+    net = make_net(rank, deferred=True, normal=True)
+    hvd.broadcast_parameters(net.collect_params(), root_rank=0)
+    hvd.broadcast_parameters(net.collect_params(), root_rank=1)
+    net(batch(rank, 0, (1, 5, 5))[0])
+    equal(weights(net))
+    alone = make_net(1, deferred=True, normal=True)  # as the root of the last call has it
+    alone(batch(1, 0, (1, 5, 5))[0])
+    for one, other in zip(weights(net), weights(alone), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_deferred_parameters_are_broadcast_by_the_last_of_several_calls(pool):
+    pool(2).run(deferred_twice)
+
+
+def mismatch():
+    rank = hvd.rank()
+    with pytest.raises(hvd.HorovodInternalError, match=r"broadcast.parameter.a.*shape"):
+        hvd.broadcast_parameters({"a": mx.nd.ones((2 + rank,))})
+    hvd.broadcast_parameters({"a": mx.nd.ones((2,))})
+
+
+def test_parameters_of_other_shapes(pool):
+    pool(2).run(mismatch)
+
+
+def test_parameters_that_are_not_initialised(single):
+    net = mx.gluon.nn.Dense(2, in_units=2)
+    with pytest.raises(ValueError, match=r"broadcast_parameters: .*has not been initialized"):
+        hvd.broadcast_parameters(net.collect_params())
+
+
+def objects():
+    rank, size = hvd.rank(), hvd.size()
+    assert hvd.broadcast_object({"rank": rank}, root_rank=1) == {"rank": 1}
+    assert hvd.broadcast_object(None if rank else [1, 2], name="other") == [1, 2]
+    assert hvd.allgather_object(str(rank)) == [str(r) for r in range(size)]
+    if rank == 0:
+        with pytest.raises(ValueError, match="cannot be pickled"):
+            hvd.broadcast_object(threading.Lock(), name="a lock")
+    else:
+        with pytest.raises(mx.base.MXNetError, match="cannot be pickled"):
+            hvd.broadcast_object(None, name="a lock")
+
+
+def test_objects(pool):
+    pool(3).run(objects)

@@ -1,0 +1,188 @@
+"""DistributedTrainer trains as one process does on all ranks' data."""
+
+import warnings
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+import horovod.mxnet as hvd
+from tests.mxnet.training import alone, assert_close, backward, batch, make_net, weights
+
+STEPS = 5
+SGD = ("sgd", {"learning_rate": 0.1, "momentum": 0.9})
+
+
+def train(trainer_options, optimizer=SGD, hybridize=False, group=None):
+    ranks = group or range(hvd.size())
+    net = make_net(1 + hvd.rank())
+    if hybridize:
+        net.hybridize()
+    params = net.collect_params()
+    hvd.broadcast_parameters(params, root_rank=0)
+    trainer = hvd.DistributedTrainer(params, optimizer[0], dict(optimizer[1]), **trainer_options)
+    for step in range(STEPS):
+        backward(net, *batch(hvd.rank(), step))
+        trainer.step(4)
+    return weights(net), ranks
+
+
+CASES = {
+    "plain": {},
+    "predivide": {"gradient_predivide_factor": 2.0},
+    "groups": {"num_groups": 2},
+    "more groups than gradients": {"num_groups": 9},
+    "prefix": {"prefix": "first."},
+}
+
+
+def cases(names):
+    for optimizer in (SGD, ("adam", {"learning_rate": 0.01})):
+        wanted = alone(range(hvd.size()), STEPS, *optimizer)
+        for name in names:
+            for hybridize in (False, True):
+                assert_close(train(CASES[name], optimizer, hybridize)[0], wanted)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_training_is_that_of_one_process(pool, size):
+    pool(size).run(cases, list(CASES))
+
+
+def compressed():
+    wanted = alone(range(hvd.size()), STEPS, *SGD)
+    for choice in ("fp16", "bf16", "wire_fp16", "wire_bf16", "wire_int8"):
+        for groups in (0, 2):
+            options = {"compression": getattr(hvd.Compression, choice), "num_groups": groups}
+            found = train(options)[0]
+            assert_close(found, wanted, 0.05)
+            for other in hvd.allgather_object(found):
+                assert_close(found, other, 0)
+    seen = []
+
+    class Mine:
+        @staticmethod
+        def compress(tensor):
+            seen.append(tensor.shape)
+            return tensor * 2, tensor.shape
+
+        @staticmethod
+        def decompress(tensor, ctx):
+            assert tensor.shape == ctx
+            return tensor / 2
+
+    assert_close(train({"compression": Mine})[0], wanted)
+    assert len(seen) == 4 * STEPS
+
+
+def test_compression(pool):
+    pool(2).run(compressed)
+
+
+def of_a_set():
+    both = hvd.add_process_set([0, 2])
+    found, _ = train({"process_set": both})
+    # Broadcast has made all weights those of rank 0; rank 1 goes on alone.
+    if hvd.rank() == 1:
+        assert_close(found, alone([1], STEPS, *SGD))
+    else:
+        assert_close(found, alone([0, 2], STEPS, *SGD))
+
+
+def test_a_process_set(pool):
+    pool(3, HOROVOD_DYNAMIC_PROCESS_SETS="1").run(of_a_set)
+
+
+def several():
+    """Two trainers, gradients that add up, parameters without gradients, and grads reduced apart from the update."""
+    net, other = make_net(1), make_net(1)
+    other.collect_params().setattr("grad_req", "add")
+    frozen = sorted(other.collect_params().items())[0][1]
+    frozen.grad_req = "null"
+    before = frozen.data().asnumpy()
+    one = hvd.DistributedTrainer(net.collect_params(), *SGD, prefix="one.")
+    two = hvd.DistributedTrainer(other.collect_params(), *SGD, prefix="two.")
+    for step in range(STEPS):
+        data, labels = batch(hvd.rank(), step)
+        backward(net, data, labels)
+        for half in (slice(0, 2), slice(2, 4)):
+            backward(other, data[half], labels[half])
+        if hvd.rank() == 0:
+            one.step(4)
+        two.allreduce_grads()
+        two.update(4)
+        if hvd.rank() != 0:
+            one.step(4)
+        for param in other.collect_params().values():
+            param.zero_grad() if param.grad_req != "null" else None
+    assert_close(weights(net), alone(range(hvd.size()), STEPS, *SGD))
+    np.testing.assert_array_equal(frozen.data().asnumpy(), before)
+    for theirs in hvd.allgather_object(weights(other)):
+        assert_close(weights(other), theirs, 0)
+
+
+def test_several_trainers(pool):
+    pool(2).run(several)
+
+
+def uneven_models():
+    rank = hvd.rank()
+    for _ in range(5 * rank):
+        make_net(9)  # names of later layers, and their order as text, differ between ranks
+    net = make_net(1, deferred=True)
+    params = net.collect_params()
+    trainer = hvd.DistributedTrainer(params, *SGD)
+    hvd.broadcast_parameters(params, root_rank=0)
+    for step in range(2):
+        backward(net, *batch(rank, step))
+        trainer.step(4)
+    for theirs in hvd.allgather_object(weights(net)):
+        assert_close(weights(net), theirs, 0)
+    # A gradient of another shape.
+    net = make_net(1, outputs=3 + rank)
+    trainer = hvd.DistributedTrainer(net.collect_params(), *SGD)
+    backward(net, *batch(0, 0))
+    trainer.step(4)
+    with pytest.raises(hvd.HorovodInternalError, match=r"allreduce.gradient\.dense1_(weight|bias).*shape"):
+        mx.nd.waitall()
+
+
+def test_models_of_other_names_and_shapes(pool):
+    pool(2).run(uneven_models)
+
+
+def test_a_distributed_optimizer_is_unwrapped(single):
+    net = make_net(1)
+    plain = mx.optimizer.SGD(learning_rate=0.3)
+    with pytest.warns(UserWarning, match="DistributedTrainer averages gradients itself") as caught:
+        trainer = hvd.DistributedTrainer(net.collect_params(), hvd.DistributedOptimizer(plain))
+    assert caught[0].filename == __file__
+    assert trainer.optimizer is plain
+    assert trainer.learning_rate == 0.3
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        hvd.DistributedTrainer(net.collect_params(), plain)
+
+
+def test_parameters_on_several_devices_are_refused(single):
+    net = mx.gluon.nn.Dense(2, in_units=2)
+    net.initialize(ctx=[mx.cpu(0), mx.cpu(1)])
+    with pytest.raises(ValueError, match=r"the parameters are on 2 devices, .*; accepted is one in each process"):
+        hvd.DistributedTrainer(net.collect_params(), "sgd")
+    with pytest.raises(ValueError, match=r"dense\d+_bias is on 2 devices, .*; accepted is one in each process"):
+        hvd.broadcast_parameters(net.collect_params())
+
+
+def test_sparse_gradients_are_refused(pool):
+    pool(2).run(sparse)
+
+
+def sparse():
+    net = mx.gluon.nn.Embedding(5, 2, sparse_grad=True)
+    net.initialize()
+    trainer = hvd.DistributedTrainer(net.collect_params(), "sgd")
+    with mx.autograd.record():
+        loss = net(mx.nd.array([1, 2])).sum()
+    loss.backward()
+    with pytest.raises(ValueError, match="has storage type row_sparse; accepted is default"):
+        trainer.step(2)

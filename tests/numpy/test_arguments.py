@@ -1,0 +1,189 @@
+"""Which arrays are taken, and what comes back."""
+
+import array
+import ctypes
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import horovod.numpy as hvd
+from tests.numpy.reference import assert_same
+
+
+class Interface:
+    """Somebody's array."""
+
+    def __init__(self, inner):
+        self.inner = inner
+        self.__array_interface__ = inner.__array_interface__
+
+
+class DLPack:
+    """Somebody else's."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __dlpack__(self, **kwargs):
+        return self.inner.__dlpack__(**kwargs)
+
+    def __dlpack_device__(self):
+        return self.inner.__dlpack_device__()
+
+
+class Frame:
+    """A thing that can be made an array of, like a column of a table."""
+
+    def __array__(self, dtype=None, copy=None):
+        return np.arange(3.0)
+
+
+def forms():
+    """{name: (a new object over [0, 1, 2] as float32, its values now)}"""
+    floats = [0.0, 1.0, 2.0]
+    return {
+        "numpy": lambda: np.array(floats, np.float32),
+        "interface": lambda: Interface(np.array(floats, np.float32)),
+        "dlpack": lambda: DLPack(np.array(floats, np.float32)),
+        "array": lambda: array.array("f", floats),
+        "memoryview": lambda: memoryview(np.array(floats, np.float32)),
+        "ctypes": lambda: (ctypes.c_float * 3)(*floats),
+    }
+
+
+def content(thing):
+    return np.array(getattr(thing, "inner", thing)).tolist()
+
+
+def take_all_forms():
+    for make in forms().values():
+        for handle in (hvd.allreduce_async(make(), op=hvd.Sum), hvd.broadcast_async(make(), 0)):
+            assert type(handle.result()) is np.ndarray
+        assert_same(hvd.allreduce(make(), op=hvd.Sum), np.array([0, 2, 4], np.float32))
+        thing = make()
+        assert hvd.allreduce_(thing, op=hvd.Sum) is thing
+        assert content(thing) == [0, 2, 4]
+        (again,) = hvd.grouped_allreduce_([thing], op=hvd.Sum)
+        assert again is thing
+        assert content(thing) == [0, 4, 8]
+        if hvd.rank() == 1:
+            thing = make()
+        assert hvd.broadcast_(thing, 1) is thing
+        assert content(thing) == [0, 1, 2]
+    data = bytearray(b"\x01\x02")
+    assert hvd.allreduce_(data, op=hvd.Sum) is data
+    assert data == b"\x02\x04"
+    assert hvd.allreduce(b"\x01\x02", op=hvd.Sum).tolist() == [2, 4]
+    assert hvd.allreduce(Frame(), op=hvd.Sum).tolist() == [0, 2, 4]
+    for number, kind in ((0.5, "float64"), (3, "int64"), (np.float32(2), "float32"), (True, "bool")):
+        result = hvd.allreduce(number, op=hvd.Sum)
+        assert (result.shape, result.dtype.name) == ((), kind)
+        assert result == np.asarray(2 * number).astype(kind)
+
+
+def test_forms(pool):
+    pool(2).run(take_all_forms)
+
+
+def frameworks():
+    torch = pytest.importorskip("torch")
+    tensor = torch.arange(6.0).reshape(2, 3)
+    assert hvd.allreduce(tensor, op=hvd.Sum).tolist() == [[0, 2, 4], [6, 8, 10]]
+    turned = tensor.T
+    assert hvd.allreduce_(turned, op=hvd.Sum) is turned
+    assert tensor.tolist() == [[0, 2, 4], [6, 8, 10]]
+    with pytest.raises(ValueError, match=r"allreduce\.x on rank \d: a torch.*requires? grad"):
+        hvd.allreduce(torch.ones(3, requires_grad=True), name="x")
+
+
+def test_tensors_of_pytorch(pool):
+    pytest.importorskip("torch")
+    pool(2).run(frameworks)
+
+
+def strides():
+    """Any strides, order and alignment; what is in place goes back to where it was."""
+    base = np.arange(240, dtype=np.float32).reshape(4, 5, 12)
+    packed = np.zeros(7, np.dtype([("a", "u1"), ("b", "<f8")]))
+    packed["b"] = np.arange(7)
+    views = {
+        "fortran": np.asfortranarray(base),
+        "steps": base[::2, :, 1::3],
+        "backwards": base[::-1, ::-1],
+        "turned": base.transpose(2, 0, 1),
+        "repeated": np.broadcast_to(base[0, 0, :, None], (12, 3)),
+        "unaligned": packed["b"],
+        "column": base[:, 1, 2],
+        "empty": base[:0, ::2],
+        "zero-dimensional": base[1, 1, 1:2].reshape(()),
+        "one row": base[:1, :1, ::2],
+    }
+    assert not views["unaligned"].flags.aligned
+    for name, view in views.items():
+        expected = 2 * np.array(view, order="C")
+        assert_same(hvd.allreduce(view, op=hvd.Sum), expected)
+        assert_same(hvd.broadcast(view, 1), np.array(view, order="C"))
+        if view.ndim:
+            assert_same(hvd.allgather(view), np.concatenate([view, view]))
+            assert_same(hvd.reducescatter(view, op=hvd.Sum), np.array_split(expected, 2)[hvd.rank()].copy())
+        if name == "repeated":  # NumPy's read-only view
+            continue
+        assert hvd.allreduce_(view, op=hvd.Sum) is view
+        np.testing.assert_array_equal(view, expected)
+        assert hvd.allreduce_async_(view, op=hvd.Average).result() is view
+        np.testing.assert_array_equal(view, expected)
+        view[...] = expected / 2
+    np.testing.assert_array_equal(base, np.arange(240, dtype=np.float32).reshape(4, 5, 12))
+
+
+def test_strides(pool):
+    pool(2).run(strides)
+
+
+REFUSED = {
+    "big endian": (
+        lambda: np.ones(3, ">f4"),
+        r"dtype >f4 has the bytes of float32 in another order.*astype\('float32'\)",
+    ),
+    "complex": (lambda: np.ones(3, complex), r"dtype complex128 is not supported; accepted are uint8"),
+    "text": (lambda: np.array(["a"]), r"dtype str\d* is not supported"),
+    "objects": (lambda: np.array([None]), r"dtype object is not supported"),
+    "time": (lambda: np.zeros(2, "M8[s]"), r"dtype datetime64\[s\] is not supported"),
+    "record": (lambda: np.zeros(2, [("a", "f4")]), r"dtype void32 is not supported"),
+    "float8": (lambda: np.zeros(2, ml_dtypes.float8_e4m3fn), r"dtype float8_e4m3fn is not supported"),
+    "uint32": (lambda: np.zeros(2, np.uint32), r"dtype uint32 is not supported"),
+    "masked": (lambda: np.ma.ones(3), "mask would be lost"),
+    "list": (lambda: [1.0, 2.0], r"a list is given; accepted are NumPy arrays"),
+    "str": (lambda: "abc", r"a str is given; accepted are"),
+    "none": (lambda: None, r"a NoneType cannot be taken as an array.*accepted are"),
+    "object": (object, r"a object cannot be taken as an array.*accepted are"),
+    "unknown format": (lambda: (ctypes.c_wchar * 2)(), r"dtype str|cannot be taken as an array"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused(single, case):
+    make, text = REFUSED[case]
+    for call in (hvd.allreduce, hvd.allreduce_, hvd.allreduce_async, hvd.reducescatter):
+        with pytest.raises(ValueError, match=rf"(allreduce|reducescatter)\.x on rank 0: .*{text}"):
+            call(make(), name="x")
+    with pytest.raises(ValueError, match=rf"grouped_allreduce\.x.* on rank 0: .*{text}"):
+        hvd.grouped_allreduce([np.ones(2), make()], name="x")
+    assert hvd.allreduce(np.ones(2), name="x").tolist() == [1, 1]
+
+
+def test_in_place_takes_memory_that_can_be_written(single):
+    fixed = np.ones(3)
+    fixed.flags.writeable = False
+    for thing in (fixed, b"ab", 3.0, np.float32(3), memoryview(b"ab"), Frame()):
+        for call in (hvd.allreduce_, hvd.allreduce_async_, lambda x, name: hvd.broadcast_(x, 0, name=name)):
+            with pytest.raises(ValueError, match=r"\.x on rank 0: .*(changed in place|be taken as an array)"):
+                call(thing, name="x")
+    assert fixed.tolist() == [1, 1, 1]
+
+
+def test_bfloat16_and_subclasses(single):
+    half = np.arange(4).astype(ml_dtypes.bfloat16)
+    assert_same(hvd.allreduce(half), half)
+    assert type(hvd.allreduce(np.ones((2, 2)).view(np.recarray), op=hvd.Sum)) is np.ndarray

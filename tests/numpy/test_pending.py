@@ -1,0 +1,59 @@
+"""Memory of operations that nobody waits for any more."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import horovod.numpy as hvd
+from horovod._arrays import pending
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch):
+    monkeypatch.setattr(pending, "_parked", [])
+    monkeypatch.setattr(pending, "_held", [])
+
+
+class Done:
+    """Work that is done when it is asked; ``act`` is called then."""
+
+    def __init__(self, act):
+        self._act = act
+
+    def done(self):
+        act, self._act = self._act, lambda: None
+        act()
+        return True
+
+
+def test_two_threads_let_go_of_the_same():
+    def in_another_thread():
+        thread = threading.Thread(target=pending._sweep)
+        thread.start()
+        thread.join(20)
+
+    pending._parked += [([Done(in_another_thread)], np.ones(1)), ([Done(lambda: None)], np.ones(1))]
+    pending._sweep()
+    assert not pending._parked
+
+
+@pytest.mark.parametrize("leaves", ["numpy", "torch"])
+def test_what_was_interrupted_is_kept_while_another_face_is_in_the_job(leaves):
+    pytest.importorskip("torch")
+    import horovod.torch as hvd_torch
+    from horovod.torch.ops import handles
+
+    face, other, home = (hvd, hvd_torch, pending) if leaves == "numpy" else (hvd_torch, hvd, handles)
+    kept = np.ones(1)
+    face.init()
+    other.init()
+    try:
+        home._held.append(kept)
+        face.shutdown()
+        assert home._held == [kept]
+        face.init()
+    finally:
+        other.shutdown()
+        face.shutdown()
+    assert not home._held

@@ -1,0 +1,34 @@
+"""What reductions have to give, computed with NumPy alone: tests with old versions of TensorFlow have no more."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from horovod.common import ops
+from tests.conformance.cases import FLOATS
+
+Array = np.ndarray[Any, Any]
+
+
+def value(rank: int, dtype: Any, shape: Sequence[int], high: int = 4) -> Array:
+    """The input of a rank: small whole numbers, so that sums are exact in every dtype; the same in every process."""
+    generator = np.random.default_rng(1000 * rank + sum((i + 1) * n for i, n in enumerate(shape)))
+    return np.asarray(generator.integers(0, high, tuple(shape))).astype(dtype)
+
+
+def reduced(op: int, inputs: Sequence[Array], pre: float = 1.0, post: float = 1.0) -> Array:
+    """Reduction of all inputs, for values that are exact in every dtype: in double precision, rounded once. Integers
+    lose what is behind the point, before the reduction (``pre``) and after it (``post``, and the division of an
+    average). Of bool, Sum and Max are "or", Product and Min "and"."""
+    dtype = inputs[0].dtype
+    if dtype == np.bool_:
+        wide = np.stack(inputs)
+        return np.asarray(wide.all(0) if op in (ops.Min, ops.Product) else wide.any(0))
+    floating = dtype.name in FLOATS
+    wide = np.stack([x.astype(np.float64) for x in inputs]) * pre
+    if not floating:
+        wide = np.trunc(wide)
+    reduce = {ops.Product: np.prod, ops.Min: np.min, ops.Max: np.max}.get(op, np.sum)
+    result = reduce(wide, axis=0) * (post / len(inputs) if op == ops.Average else post)
+    return np.asarray(result if floating else np.trunc(result).astype(np.int64)).astype(dtype)
