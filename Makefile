@@ -15,6 +15,7 @@ TENSORFLOW ?= tensorflow-cpu==2.21.0
 KERAS ?= keras==3.15.*
 KERAS2 ?= tf_keras==2.21.*
 JAX ?= jax[cpu]==0.10.*
+JAX_LIBRARIES ?= optax flax equinox dm-haiku orbax-checkpoint
 WORKERS ?= 2
 JOBS ?= $(shell nproc)
 # Processes that run Python tests side by side: more than there are cores, because many tests wait. TESTERS=0: one after another.
@@ -39,8 +40,10 @@ SOURCES := $(NATIVE) README.md $(shell find horovod -type f -not -name '*.pyc' 2
 
 # TensorFlow versions in which the library that was built is loaded as it is; each gets an environment of its own.
 TF_MATRIX ?= 2.13.1 2.16.2 2.18.1 2.21.0
+# MXNet 1.9.1 wants Python 3.11 or older.
+MXNET_PYTHON ?= $(firstword $(shell command -v python3.11 python3.10) $(PYTHON))
 
-.PHONY: help train environment test test-all kernels unit lint format docs site pytest asan tsan fuzz fuzz-programs mutants bench gpu-check wheel clean test-tf-matrix test-cluster test-launchers
+.PHONY: help train environment test test-all kernels unit lint format docs site pytest asan tsan fuzz fuzz-programs mutants bench gpu-check wheel clean test-tf-matrix test-mxnet test-cluster test-launchers
 
 # After ## comes what a target takes on 2 cores where the environment and what is compiled are there (those take minutes once).
 help: ## [1 s] this list
@@ -63,6 +66,7 @@ test-all: ## [30 min] all there is: also what is marked heavy, and hosts and lau
 	$(MAKE) --no-print-directory -j2 --output-sync=line unit lint docs
 	scripts/install-ptxas.sh
 	nice python -m pytest $(SIDE_BY_SIDE) --heavy --ignore=tests/cluster --ignore=tests/launchers
+	$(MAKE) --no-print-directory test-mxnet
 	$(MAKE) --no-print-directory test-launchers
 	$(MAKE) --no-print-directory test-cluster
 
@@ -103,6 +107,9 @@ test-cluster: $(STAMPS)/dev $(STAMPS)/system $(STAMPS)/editable ## [8 min] the t
 test-tf-matrix: wheel ## [30 min] the TensorFlow and Keras tests with each version in TF_MATRIX, set up in .venv-tf-VERSION
 	PYTHON=$(PYTHON) PYTEST_ARGS="$(PYTEST_ARGS)" nice scripts/test-tf-matrix.sh $(TF_MATRIX)
 
+test-mxnet: ## [4 min] the MXNet tests, in an environment of its own with MXNet 1.9.1 and NumPy 1.23.5, set up in .venv-mxnet
+	PYTHON=$(MXNET_PYTHON) PYTEST_ARGS="$(PYTEST_ARGS)" nice scripts/test-mxnet.sh
+
 asan: $(STAMPS)/doctest $(STAMPS)/tools ## [10 min] the C++ unit tests under the address sanitizer
 	nice scripts/unit-tests.sh build/asan address
 
@@ -129,7 +136,7 @@ wheel: $(STAMPS)/tools ## [2 min] a wheel in dist/
 	pip wheel --no-deps --no-build-isolation --config-settings=build-dir=build/wheel -w dist .
 
 clean: ## [0 s] remove what was built, environments included
-	rm -rf build dist .gpu-pack $(VENV) $(VENV)-peers .venv-tf-* .venv-openmpi .venv-mpich runs
+	rm -rf build dist .gpu-pack $(VENV) $(VENV)-peers .venv-tf-* .venv-mxnet .venv-openmpi .venv-mpich runs
 
 # -- environments: a stamp each, so that a second run starts at once --------------------------------------------------------------
 $(STAMPS)/venv:
@@ -147,7 +154,7 @@ $(STAMPS)/torch: $(STAMPS)/venv
 	touch $@
 
 $(STAMPS)/frameworks: $(STAMPS)/torch
-	pip install -qq $(TORCH) $(TENSORFLOW) $(if $(TENSORFLOW)$(JAX),'$(KERAS)') $(if $(JAX),'$(JAX)')
+	pip install -qq $(TORCH) $(TENSORFLOW) $(if $(TENSORFLOW)$(JAX),'$(KERAS)') $(if $(JAX),'$(JAX)' $(JAX_LIBRARIES))
 	$(if $(TENSORFLOW),pip install -qq --no-deps '$(KERAS2)')
 	touch $@
 

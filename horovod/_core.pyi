@@ -105,8 +105,10 @@ class EngineConfig:
     cuda_library: str  # of the CUDA driver; empty: as the loader finds it
     nccl_kinds: list[int]  # KIND_*: what NCCL may carry out on tensors of GPUs
     nccl_by_hosts: bool  # allreduce by NCCL inside each host and by links between hosts, see core/engine/options.h
+    shared_gpu: bool  # ranks are meant to share GPUs: no warning that they do
     nccl_library: str  # of NCCL; empty: one that is loaded already, then the candidates
     nccl_candidates: list[str]  # paths, or names for the loader to find
+    mpi_ranks: list[int]  # in MPI_COMM_WORLD, by rank, after mpi_start; empty: MPI does not carry the job
     algorithm: str  # override, e.g. "allreduce=ring"; empty: the table decides
     tuning: str  # sizes that differ from the defaults, e.g. "chunk_bytes=65536,direct_bytes=8192"
     spins: int  # rounds of busy waiting before yielding; 0 when ranks outnumber cores
@@ -146,6 +148,13 @@ class Answerer:
 
     def close(self) -> None:
         """Nothing is answered any more."""
+
+class EndSignal:
+    """Readable once the job of an engine is over on this rank, however that came."""
+
+    def fileno(self) -> int: ...
+    def failures(self) -> int:
+        """``Engine.failures``, also when the engine is no more."""
 
 class Mailbox:
     """Notes from other ranks, and on rank 0 who waits for whom, for a thread that may take its time."""
@@ -287,6 +296,14 @@ class Engine:
         rank is known to be the reason.
         """
 
+    def failures(self) -> int:
+        """How many operations the end of the job has made fail so far: those under way, and those refused since."""
+
+    def give_up(self, why: str, rank: int = -1) -> None:
+        """The job is over, as somebody outside knows, with ``rank`` (-1: none) as the reason: what is pending fails as
+        when a peer is lost, here and where the peers can be told. Any thread; does not wait. No effect once the job has
+        ended."""
+
     def shutdown(self, reason: str = "") -> None:
         """Tells the peers (naming this rank and `reason`), fails what is pending, stops the thread, closes every
         descriptor. Blocks at most a few seconds. May be called again."""
@@ -341,6 +358,9 @@ class Engine:
 
     report_dir: str
     """The job's folder for reports and dumps; empty: there is none."""
+
+    def end_signal(self) -> EndSignal:
+        """For a thread that sleeps on descriptors. Raises OSError when there are none left."""
 
     def answerer(self, rank: int, mailbox: Mailbox, signal: int, stacks_fd: int) -> Answerer:
         """One that asks for Python's stacks through ``mailbox``, and takes them by faulthandler's handler for
@@ -445,3 +465,38 @@ def predict(collective: str, algorithm: str, bytes: int, node_of: list[int], mod
 def isa() -> str: ...
 def set_log_sink(sink: object) -> None:
     """sink(level: int, message: str), called from the engine thread with the GIL held; None removes it."""
+
+class MpiInfo:
+    """MPI in this process."""
+
+    @property
+    def rank(self) -> int:
+        """In MPI_COMM_WORLD."""
+    @property
+    def size(self) -> int: ...
+    @property
+    def level(self) -> str:
+        """The thread level that the library has granted, as in MPI_THREAD_MULTIPLE."""
+    @property
+    def multiple(self) -> bool:
+        """Is it that?"""
+    @property
+    def version(self) -> str:
+        """As in Open MPI 5.0.11."""
+    @property
+    def path(self) -> str:
+        """Of the library's file."""
+    @property
+    def ours(self) -> bool:
+        """Was it begun by mpi_start, and not by the program?"""
+
+def mpi_start(library: str, launcher: str, one_thread: bool, patience: float) -> MpiInfo:
+    """Loads the library at this path and begins MPI, or joins what the program has begun; later calls give what there
+    is. `launcher`: whose has started the process, "Open MPI", "MPICH" or "". Waits for the other processes for
+    `patience` seconds.
+
+    Raises ValueError where MPI cannot be used, naming the reason.
+    """
+
+def mpi_finish() -> None:
+    """Ends MPI where mpi_start has begun it and every operation has ended; waits for the other processes."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pool import KERAS, PLAIN, TENSORFLOW, Fleets, Pool
+from tests.pool import JAX, KERAS, PLAIN, TENSORFLOW, Fleets, Pool
 from tests.simulated import libraries
 from tests.testbed import hosts as testbed
 from tests.testbed.cluster import Cluster
@@ -31,6 +31,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+if importlib.util.find_spec("hypothesis"):  # environments that run one framework's tests alone do without
+    import hypothesis
+
+    # The same examples in each run, and no limit of time for one: the machines are busy.
+    hypothesis.settings.register_profile("tests", deadline=None, derandomize=True, database=None, max_examples=50)
+    hypothesis.settings.load_profile("tests")
+
 
 @pytest.fixture(scope="session")
 def fleets() -> Iterator[Fleets]:
@@ -49,6 +56,12 @@ def pool(fleets: Fleets) -> Callable[..., Pool]:
 def tf_pool(fleets: Fleets) -> Callable[..., Pool]:
     """The same with workers that have imported TensorFlow; Keras is Keras 3 on TensorFlow."""
     return fleets.maker(TENSORFLOW)
+
+
+@pytest.fixture
+def jax_pool(fleets: Fleets) -> Callable[..., Pool]:
+    """The same with workers that have imported JAX, for the CPU."""
+    return fleets.maker(JAX)
 
 
 @pytest.fixture

@@ -16,11 +16,13 @@ import pytest
 if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
 
-LONGEST_FIRST = ("tensorflow", "cluster", "keras-jax", "launchers", "keras-torch", "torch", "keras-legacy")
+LONGEST_FIRST = ("tensorflow", "cluster", "keras-jax", "launchers", "keras-torch", "torch", "jax", "keras-legacy")
 """Lanes of several files, in the order in which they begin: the longest first, those that wait between those that
 compute and take gigabytes."""
-SINGLE = {"tests/cluster": "cluster", "tests/launchers": "launchers", "tests/torch": "torch"}
+SINGLE = {"tests/cluster": "cluster", "tests/launchers": "launchers", "tests/torch": "torch", "tests/jax": "jax"}
 """Folders that are a lane each."""
+CONFORMANCE = "tests/conformance"
+"""Its tests go to the lane of the face that they name, and of its backend."""
 FRAMEWORKS = ("tests/keras", "tests/tensorflow")
 """Folders whose tests go to the lane of the backend that they name in their first parameter or in their file's name."""
 
@@ -34,9 +36,20 @@ def lane(nodeid: str) -> str:
             r"\[(jax|torch|legacy)\b", name
         )
         return f"keras-{named[1]}" if named else "tensorflow"
+    if folder == CONFORMANCE:
+        return _of_face(name.partition("[")[2]) or path
     if path == "tests/test_two_faces.py":
-        return "tensorflow"
+        return "keras-jax" if "jax" in name else "tensorflow"
     return SINGLE.get(folder, path)
+
+
+def _of_face(parameters: str) -> str:
+    """The lane for a column of the matrix, such as ``keras, on jax``; empty for faces that need no framework."""
+    keras = re.match(r"keras, on (jax|torch)", parameters)
+    if keras:
+        return f"keras-{keras[1]}"
+    framework = re.match(r"(?:keras, on )?(tensorflow|torch)", parameters)
+    return framework[1] if framework else ""
 
 
 def order(nodeid: str) -> int:

@@ -28,12 +28,14 @@ from typing import Any
 
 import cloudpickle
 
+from horovod.common.contract.pickling import dumps
 from horovod.common.contract.worker_env import WorkerEnv, make_key, make_key_fd
 from horovod.common.store import StoreServer
 from tests.stuck import describe
 
 ROOT = Path(__file__).resolve().parent.parent
 GRACE = 3.0  # seconds that ranks have to end by themselves after another failed
+GRACE_DEAD = 20.0  # the same when a process died: peers notice that by themselves, and nobody can leave in its place
 START_SECONDS = 60.0
 RUN_SECONDS = 60.0
 # For fleets that import a framework (5 s of CPU each) and trace functions (seconds again), on a busy machine.
@@ -64,7 +66,7 @@ class Failure:
 class Kind:
     """What the processes of a fleet are, from their start on."""
 
-    faces: tuple[str, ...] = ("tests", "torch")
+    faces: tuple[str, ...] = ("tests", "torch", "numpy")
     """Names of the faces that are initialised in a job."""
     environ: tuple[tuple[str, str], ...] = ()
     imports: tuple[str, ...] = ()
@@ -81,7 +83,7 @@ TORCH = Kind(
 def _framework_kind(backend: str, *imports: str, **environ: str) -> Kind:
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
     settings = {**quiet, "KERAS_BACKEND": backend, **environ}
-    faces = ("tests", "torch", "tensorflow", "tensorflow.keras", "keras")
+    faces = ("tests", "torch", "numpy", "tensorflow", "tensorflow.keras", "keras")
     return Kind(faces, tuple(sorted(settings.items())), imports)
 
 
@@ -93,6 +95,9 @@ KERAS = {
     "legacy": _framework_kind("tensorflow", "tensorflow", TF_USE_LEGACY_KERAS="1"),
 }
 """Kinds for the backends of Keras 3, and "legacy": Keras 2, tf_keras beside TensorFlow 2.16 and later."""
+MXNET = Kind(("tests", "mxnet"), imports=("horovod.mxnet",))
+
+JAX = Kind(("tests", "torch", "jax"), (("JAX_PLATFORMS", "cpu"),), ("jax",))
 
 
 class Worker:
@@ -235,8 +240,8 @@ class Fleet:
     def _collect(self, workers: Sequence[Worker], timeout: float, abort: bool) -> list[Any]:
         """Answers in order.
 
-        After a failure the others get GRACE seconds, then the failed ranks leave the job, which ends what the others
-        wait for; who then still does not answer is killed.
+        After a failure the others get GRACE seconds (GRACE_DEAD when a worker died), then the failed ranks leave the
+        job, which ends what the others wait for; who then still does not answer is killed.
         """
         results: dict[int, Any] = {}
         deadline = time.monotonic() + timeout
@@ -257,7 +262,8 @@ class Fleet:
                 results[index] = self._answer(workers[index])
                 if isinstance(results[index], Failure) and not failed:
                     failed = True
-                    deadline = min(deadline, time.monotonic() + GRACE)
+                    grace = GRACE_DEAD if isinstance(results[index].error, WorkerDied) else GRACE
+                    deadline = min(deadline, time.monotonic() + grace)
         return [results[i] for i in range(len(workers))]
 
     def _answer(self, worker: Worker) -> Any:
@@ -329,7 +335,7 @@ def _is_test_module(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Pool:
-    """A job of ``size`` ranks with some environment variables; from a fixture: pool, tf_pool or keras_pool(backend)."""
+    """A job of ``size`` ranks with some environment variables; from a fixture such as pool or tf_pool."""
 
     fleet: Fleet
     size: int
@@ -354,7 +360,7 @@ class Pool:
         """
         if _is_test_module(function.__module__):
             cloudpickle.register_pickle_by_value(sys.modules[function.__module__])
-        message = ("run", cloudpickle.dumps((function, args, kwargs)))
+        message = ("run", dumps((function, args, kwargs)))
         if timeout is None:
             timeout = FRAMEWORK_SECONDS if self.fleet.kind.imports else RUN_SECONDS
         results = self.fleet.run(self, message, timeout, fresh)

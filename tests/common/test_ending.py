@@ -2,10 +2,12 @@
 
 import json
 import os
+import pickle
 import sys
 
 import pytest
 
+from horovod.common.contract.membership import Place
 from horovod.common.contract.reasons import (
     LIMIT,
     PIPE,
@@ -20,6 +22,7 @@ from horovod.common.contract.reasons import (
 )
 from horovod.common.ending import Watch, reason
 from horovod.common.exceptions import HorovodInternalError
+from horovod.common.wiring import seat
 from horovod.common.wiring.waited_in_vain import waited_in_vain
 
 
@@ -159,6 +162,22 @@ def test_a_rank_tells_each_thing_once(monkeypatch):
     assert " (in deep_in_a_library, test_ending.py:" in rank.watch.reason
     sys.excepthook(KeyError, KeyError(), None)
     assert rank.watch.reason == "it ended with KeyError"
+
+
+def test_who_has_no_place_any_more_ends_without_a_traceback(monkeypatch, capsys):
+    rank = Rank(monkeypatch)
+    place = Place(2, 5, 6, 1, 2, 0, 1, [])
+    for last, line in (
+        (None, "horovod: a new worker on host a is not let into the job: full"),
+        (place, "horovod: rank 5 on host a leaves the job: full"),
+    ):
+        error = seat._no_place("a", last, "full")
+        assert isinstance(error, ValueError)
+        assert pickle.loads(pickle.dumps(error)).line == line
+        rank.raise_at_the_end(error)
+        assert capsys.readouterr().err == line + "\n"
+    assert "host a, local rank 1" in str(error)
+    assert rank.printed == []
 
 
 def test_a_rank_that_caught_the_error_tells_why_its_job_ended(monkeypatch):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from horovod.common import dtypes, exceptions, native, objects, ops, util
+from horovod.common.contract.pickling import dumps
 from horovod.common.process_sets import ProcessSet, global_process_set
 
 ROOT = Path(dtypes.__file__).parent.parent.parent
@@ -17,6 +18,27 @@ ROOT = Path(dtypes.__file__).parent.parent.parent
 
 def test_reduce_ops_have_their_public_values():
     assert (ops.Average, ops.Sum, ops.Adasum, ops.Min, ops.Max, ops.Product) == (0, 1, 2, 3, 4, 5)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_rows_of_a_reducescatter_are_cut_as_numpy_cuts_them(size):
+    for rows in range(16):
+        wanted = [len(part) for part in np.array_split(np.zeros(rows), size)]
+        assert [ops.scattered_rows(rows, rank, size) for rank in range(size)] == wanted
+
+
+@pytest.mark.parametrize(
+    ("counts", "why"),
+    [
+        ([1, 1, 1], "splits has 3 entries; accepted are 2"),
+        ([3, -1], r"splits \[3, -1\] has a negative entry; accepted are integers of 0 or more"),
+        ([2, 3], r"splits \[2, 3\] sum up to 5, but dim 0 of the tensor is 4; accepted is a sum of at most that"),
+    ],
+)
+def test_splits_that_do_not_fit(counts, why):
+    ops.check_splits("alltoall.x", [1, 2], 4, 2)
+    with pytest.raises(ValueError, match=rf"alltoall\.x: {why}"):
+        ops.check_splits("alltoall.x", counts, 4, 2)
 
 
 def test_average_next_to_op():
@@ -75,7 +97,7 @@ def test_an_unregistered_process_set():
 
 def test_objects_survive_pickling():
     local = 5
-    assert objects.loads(objects.dumps(lambda x: x + local))(1) == 6
+    assert objects.loads(dumps(lambda x: x + local))(1) == 6
 
 
 def test_util():

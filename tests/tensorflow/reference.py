@@ -7,6 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
+from tests.reference import reduced
+from tests.reference import value as of_numpy
 
 FLOATS = [tf.float16, tf.bfloat16, tf.float32, tf.float64]
 INTS = [tf.uint8, tf.int8, tf.uint16, tf.int16, tf.int32, tf.int64]
@@ -16,28 +18,12 @@ SHAPES = [(), (1,), (17,), (3, 5), (0,), (4, 0, 2), (1031,)]
 
 def value(rank: int, dtype: tf.DType, shape: Sequence[int], high: int = 4) -> np.ndarray:
     """The input of a rank: small whole numbers, so that sums are exact in every dtype; the same in every process."""
-    generator = np.random.default_rng(1000 * rank + sum((i + 1) * n for i, n in enumerate(shape)))
-    return generator.integers(0, high, tuple(shape)).astype(dtype.as_numpy_dtype)
+    return of_numpy(rank, dtype.as_numpy_dtype, shape, high)
 
 
 def values(dtype: tf.DType, shape: Sequence[int]) -> list[np.ndarray]:
     """The inputs of all ranks."""
     return [value(rank, dtype, shape) for rank in range(hvd.size())]
-
-
-def reduced(op: int, inputs: Sequence[np.ndarray], pre: float = 1.0, post: float = 1.0) -> np.ndarray:
-    """Reduction of all inputs, as section 1.4 of the API says, for values that are exact in every dtype."""
-    dtype = inputs[0].dtype
-    if dtype == np.bool_:
-        wide = np.stack(inputs)
-        return wide.all(0) if op in (hvd.Min, hvd.Product) else wide.any(0)
-    floating = tf.as_dtype(dtype).is_floating
-    wide = np.stack([x.astype(np.float64) for x in inputs]) * pre
-    if not floating:
-        wide = np.trunc(wide)
-    reduce = {hvd.Product: np.prod, hvd.Min: np.min, hvd.Max: np.max}.get(op, np.sum)
-    result = reduce(wide, axis=0) * (post / len(inputs) if op == hvd.Average else post)
-    return (result if floating else np.trunc(result).astype(np.int64)).astype(dtype)
 
 
 def assert_same(actual: Any, expected: np.ndarray) -> None:

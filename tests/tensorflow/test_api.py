@@ -87,8 +87,7 @@ def test_names():
     assert issubclass(hvd.BroadcastGlobalVariablesHook, tf.compat.v1.train.SessionRunHook)
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = hvd.no_such_name
-    with pytest.raises(AttributeError, match=r"horovod\.tensorflow\.elastic is not in this version of Horovod yet"):
-        _ = hvd.elastic
+    assert hvd.elastic.TensorFlowState.__module__ == "horovod.tensorflow.elastic"
 
 
 def test_small_helpers():

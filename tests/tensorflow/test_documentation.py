@@ -45,13 +45,35 @@ assert len(list(dataset)) == steps == 3
 model.compile(optimizer=hvd.DistributedOptimizer(optimizer), loss=loss)
 model.fit(dataset, verbose=0)
 """
+STREAM_BEFORE = """
+import os
+
+import pyarrow
+from pyarrow import parquet
+
+os.makedirs("train", exist_ok=True)
+lists = pyarrow.array(images.tolist(), pyarrow.list_(pyarrow.float32()))
+name = f"train/{state.job.rank}.parquet"
+parquet.write_table(pyarrow.table({"image": lists, "label": labels}), f"{name}.new", row_group_size=20)
+os.rename(f"{name}.new", name)
+
+import horovod.tensorflow
+
+horovod.tensorflow.allgather_object(0, name="all have written")
+"""
+SESSION_AFTER = """
+model.set_weights([trained, np.zeros(3)])
+"""
 AROUND = {
     "README, the tape": (TAPE_BEFORE, TAPE_AFTER),
     "README, fit": ("dataset = dataset.take(96).batch(8)\n", ""),
     "equal steps": (STEPS_BEFORE, STEPS_AFTER),
     "tf.function": ("", ""),
     "Keras": ("", ""),
+    "a stream": (STREAM_BEFORE, "assert stream.processed_num == 0"),
     "XLA": ("", XLA_AFTER),
+    "an elastic loop": ("", "assert state.data.epoch == 2"),
+    "an elastic session": ("", SESSION_AFTER),
 }
 """By name: what comes before the program, beside BEFORE, and after it."""
 

@@ -4,6 +4,7 @@ import pytest
 
 from tests.lanes import LONGEST_FIRST, lane, order
 
+CONFORMANCE = "tests/conformance/test_conformance.py"
 KERAS, TF, RUNNER = "tests/keras/test_optimizer.py", "tests/tensorflow/test_tape.py", "tests/runner/test_cli.py"
 
 
@@ -20,7 +21,13 @@ KERAS, TF, RUNNER = "tests/keras/test_optimizer.py", "tests/tensorflow/test_tape
         (f"{TF}::test_of_the_torch", "tensorflow"),
         (f"{TF}::test_batch_norm[legacy]", "keras-legacy"),
         ("tests/test_two_faces.py::test_both", "tensorflow"),
+        ("tests/test_two_faces.py::test_keras_on_jax_and", "keras-jax"),
         ("tests/torch/test_api.py::test_names[torch]", "torch"),
+        (f"{CONFORMANCE}::test_a_face[torch]", "torch"),
+        (f"{CONFORMANCE}::test_a_face[tensorflow, in a tf.function]", "tensorflow"),
+        (f"{CONFORMANCE}::test_on_more[keras, on tensorflow-4]", "tensorflow"),
+        (f"{CONFORMANCE}::test_on_more[keras, on jax-4]", "keras-jax"),
+        (f"{CONFORMANCE}::test_a_face[numpy]", CONFORMANCE),
         (f"{RUNNER}::test_flags[torch-1]", RUNNER),
         ("tests/common/launchers/test_find.py::test_find", "tests/common/launchers/test_find.py"),
         ("elsewhere/test_it.py::test_it", "elsewhere/test_it.py"),

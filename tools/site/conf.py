@@ -27,8 +27,30 @@ exclude_patterns = [".*", "build", "dist", "runs", "core", "horovod", "tests", "
 root_doc = "docs/index"
 PAGES = {
     "Start": ["README"],
-    "Train": ["docs/pytorch", "docs/pytorch/*", "docs/tensorflow", "docs/gpu", "docs/run", "docs/compression"],
-    "Run": ["docs/horovodrun", "docs/launchers/README", "docs/launchers/*", "docs/settings", "SECURITY"],
+    "Train": [
+        "docs/pytorch",
+        "docs/pytorch/*",
+        "docs/tensorflow",
+        "docs/jax",
+        "docs/data",
+        "docs/numpy",
+        "docs/mxnet",
+        "docs/data-service",
+        "docs/gpu",
+        "docs/run",
+        "docs/compression",
+    ],
+    "Run": [
+        "docs/horovodrun",
+        "docs/elastic",
+        "docs/elastic/*",
+        "docs/chaos",
+        "docs/mpi",
+        "docs/launchers/README",
+        "docs/launchers/*",
+        "docs/settings",
+        "SECURITY",
+    ],
     "When something goes wrong": [
         "docs/troubleshooting",
         "docs/hangs",
@@ -39,7 +61,7 @@ PAGES = {
         "docs/performance",
         "benchmarks/*",
     ],
-    "Reference": ["docs/api/README", "docs/api/*"],
+    "Reference": ["docs/api/README", "docs/api/*", "docs/faces"],
     "Understand and change": [
         "docs/architecture",
         "docs/how-a-job-starts",
@@ -73,7 +95,16 @@ html_copy_source = False
 templates_path: list[str] = []
 
 
-REFERENCE = ["horovod.torch", "horovod.tensorflow", "horovod.keras", "horovod.tensorflow.keras", "horovod.runner"]
+REFERENCE = [
+    "horovod.torch",
+    "horovod.tensorflow",
+    "horovod.keras",
+    "horovod.jax",
+    "horovod.numpy",
+    "horovod.tensorflow.keras",
+    "horovod.data",
+    "horovod.runner",
+]
 CONSTANTS = ["Adasum", "Average", "Max", "Min", "Product", "Sum", "global_process_set"]
 ELSEWHERE = ["Compression", "ProcessSet", "callbacks", *CONSTANTS]
 """Names of several of these modules that are described for one of them, in a section of their own or on the first page

@@ -25,7 +25,7 @@ from horovod.common.contract.notices import notices, sentences, unheard
         ({"HOROVOD_START_TIMEOUT": "yes"}, "HOROVOD_START_TIMEOUT is 'yes', but that is no number and is read as 30;"),
         ({"HOROVOD_CPU_OPERATIONS": "gloo"}, ""),
         ({"HOROVOD_CPU_OPERATIONS": "CCL"}, "HOROVOD_CPU_OPERATIONS is 'CCL', but this version does not .* gloo"),
-        ({"HOROVOD_CPU_OPERATIONS": "mpi"}, "HOROVOD_CPU_OPERATIONS is 'mpi', but this version does not have that"),
+        ({"HOROVOD_CPU_OPERATIONS": "mpi"}, ""),
     ],
 )
 def test_notices(environ, words):
@@ -51,6 +51,14 @@ def test_what_only_the_launcher_acts_upon(environ, words):
     told = unheard(environ)
     assert len(told) == (1 if words else 0), told
     assert all(text.startswith(words) for text in told), told
+
+
+def test_mpi_carries_no_job_that_the_built_in_launcher_starts():
+    (told,) = sentences({"HOROVOD_CPU_OPERATIONS": "MPI"}, mpi=False)
+    assert told.startswith(
+        "HOROVOD_CPU_OPERATIONS is 'MPI', but that takes a job started by MPI (horovodrun --mpi); instead"
+    )
+    assert sentences({"HOROVOD_CPU_OPERATIONS": "gloo"}, mpi=False) == []
 
 
 def test_a_bad_value_is_still_an_error():

@@ -52,7 +52,7 @@ def test_accepted_values(name, text, value):
         ("HOROVOD_FUSION_THRESHOLD", "1.5", "an integer"),
         ("HOROVOD_CYCLE_TIME", "nan", "a number from 0 to 60000"),
         ("HOROVOD_CYCLE_TIME", "inf", "a number"),
-        ("HOROVOD_ELASTIC_TIMEOUT", "inf", "a number of 0.1 or more"),
+        ("HOROVOD_SPARK_START_TIMEOUT", "inf", "a number of 0.1 or more"),
         ("HOROVOD_AUTOTUNE", "on", "0 or 1 (or false, true, no, yes)"),
         ("HOROVOD_AUTOTUNE", "2", "0 or 1"),
         ("HOROVOD_TRANSPORT", "rdma", "auto, tcp"),

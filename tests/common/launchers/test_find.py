@@ -83,6 +83,12 @@ def test_local_ranks_as_far_as_they_are_told(env, local):
     assert (place.local_rank, place.local_size) == local
 
 
+@pytest.mark.parametrize("name", ["PMI_FD", "PMI_RANK", "PMIX_RANK"])
+def test_srun_is_an_mpi_launcher_where_it_speaks_pmi(name):
+    assert find({**SRUN, name: "3"}).mpi
+    assert not find({**SRUN, name: ""}).mpi
+
+
 def test_no_launcher():
     assert find({}) is None
     assert find({"PATH": "/bin", "RANK": "", "WORLD_SIZE": "2"}) is None

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from horovod.common.given_sets import GivenSet
 from horovod.common.wiring.peers import (
     Peer,
     check_agreement,
@@ -17,7 +18,19 @@ def peer(rank, hostname="a", machine="m", version=None, dynamic=False, sets=()):
     from horovod._version import __version__
 
     return Peer(
-        version or __version__, rank, hostname, machine, 100 + rank, "n", [], "u", [0], {}, dynamic, list(sets), []
+        version or __version__,
+        rank,
+        hostname,
+        machine,
+        100 + rank,
+        "n",
+        [],
+        "u",
+        [0],
+        {},
+        dynamic,
+        [GivenSet(ranks) for ranks in sets],
+        [],
     )
 
 
@@ -73,7 +86,7 @@ def test_another_version_is_named_even_when_its_record_is_longer():
 
 
 def test_process_sets_are_compared():
-    check_agreement([peer(0, sets=[[0, 1]]), peer(1, sets=[[0, 1]])])
+    assert check_agreement([peer(0, sets=[[0, 1]]), peer(1, sets=[[0, 1]])]) == (((0, 1),),)
     with pytest.raises(ValueError, match=r"process_sets\[0\] has ranks \[0\] on rank 0 .* but \[1\] on rank 1"):
         check_agreement([peer(0, sets=[[0]]), peer(1, sets=[[1]])])
     with pytest.raises(ValueError, match=r"rank 0 .* gave init 1 process sets, rank 1 .* 0"):

@@ -1,0 +1,16 @@
+"""Objects as bytes."""
+
+import pickle
+
+from horovod.common.contract.pickling import dumps
+
+
+def test_code_keeps_the_name_of_its_file():
+    """Tracebacks on other ranks show the user's lines by it."""
+    names = {"__name__": "__main__"}
+    text = "def outer():\n    def inner():\n        pass\n    return inner\n"
+    exec(compile(text, "/elsewhere/train.py", "exec"), names)
+    outer = pickle.loads(dumps(names["outer"]))
+    assert outer is not names["outer"]
+    assert outer.__code__.co_filename == "/elsewhere/train.py"
+    assert outer().__code__.co_filename == "/elsewhere/train.py"

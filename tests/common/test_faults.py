@@ -1,0 +1,168 @@
+"""Who does what HOROVOD_CHAOS says, and when."""
+
+import threading
+import time
+
+import pytest
+
+from horovod.chaos import Event, Kind, plan
+from horovod.chaos.targets import Member, Ranks
+from horovod.common import faults as module
+from horovod.common.exceptions import HorovodInternalError
+from horovod.common.faults import Faults, act
+from horovod.common.job import Job
+from horovod.common.steps import Marks
+
+
+def ranks(own: int, size: int) -> Ranks:
+    return Ranks(own, tuple(Member("a", "1") for _ in range(size)))
+
+
+def job(rank: int, size: int) -> Job:
+    return Job(rank, size, rank, size, 0, 1, True, False)
+
+
+@pytest.mark.parametrize(("event", "code"), [(Event(Kind.EXIT, rank=0), 1), (Event(Kind.EXIT, pick=0.1, code=3), 3)])
+def test_an_exit_is_a_failure(event, code, monkeypatch):
+    """One with success would be the end of the job. At a step the program can see it, after a time it cannot."""
+    with pytest.raises(SystemExit) as ended:
+        act(event, ranks(0, 1))
+    assert ended.value.code == code
+    codes: list[int] = []
+    monkeypatch.setattr(module.os, "_exit", codes.append)
+    thread = threading.Thread(target=act, args=(event, ranks(0, 1)))
+    thread.start()
+    thread.join(20)
+    assert codes == [code]
+
+
+def test_a_line_is_written_at_once(monkeypatch):
+    """Another thread may write its own meanwhile."""
+    written: list[str] = []
+    monkeypatch.setattr(module.sys.stderr, "write", written.append)
+    act(Event(Kind.CUT, host="a", step=1), ranks(0, 1))
+    assert len(written) == 1
+    assert written[0].endswith(")\n")
+
+
+def test_what_nobody_can_do_is_said(capfd):
+    for event in plan("slow link=0-1 by=5ms; cut host=a step=1").events:
+        act(event, ranks(0, 2))
+    assert capfd.readouterr().err.splitlines() == [
+        "chaos: slow link=0-1 by=5ms (not done: ranks 0 and 1 are on one machine, with no network between them)",
+        "chaos: cut host=a step=1 (not done: all ranks are on one machine, with no network between them)",
+    ]
+
+
+def test_steps_are_those_of_the_job():
+    done: list[str] = []
+    faults = Faults(
+        plan("kill rank=1 step=2; stop rank=1 step=5 for=1s; preempt rank=0 step=0"), lambda e, _: done.append(str(e))
+    )
+    faults.begin(ranks(1, 3), 0, time.time(), first=True)
+    faults.step()
+    assert not done
+    faults.step()
+    assert done == ["kill rank=1 step=2"]
+    faults.begin(ranks(0, 2), 2, time.time(), first=False)  # in the next epoch it has another rank
+    for _ in range(5):
+        faults.step()
+    assert len(done) == 1
+    # Who comes later is told how far the job is: nothing happens again.
+    new = Faults(faults._plan, lambda e, _: done.append(str(e)))
+    new.begin(ranks(1, 3), 4, time.time() - 100, first=False)
+    assert len(done) == 1
+    new.step()
+    assert done[1:] == ["stop rank=1 step=5 for=1s"]
+    first = Faults(faults._plan, lambda e, _: done.append(str(e)))
+    first.begin(ranks(0, 3), 0, time.time(), first=True)
+    assert done[2:] == ["preempt rank=0 step=0"]
+
+
+def test_what_happens_before_the_first_step_does_not_happen_to_a_newcomer(monkeypatch):
+    """One that comes when the others have not made a step yet."""
+    done: list[str] = []
+    for began, happened in ((None, ["kill rank=1 step=0"]), (time.time() - 1, [])):
+        done.clear()
+        faults = Faults(plan("kill rank=1 step=0"), lambda e, _: done.append(str(e)))
+        monkeypatch.setattr(module, "_faults", faults)
+        other = 0, began or time.time(), "1", (), began is None
+        monkeypatch.setattr(module, "allgather_object", lambda own, name, other=other: [other, own])
+        module.begin(job(1, 2))
+        assert done == happened
+
+
+def test_what_has_broken_the_first_epoch_does_not_break_the_next_one(monkeypatch):
+    def lost(*_, **__):
+        raise HorovodInternalError("rank 1 is lost")
+
+    done: list[str] = []
+    monkeypatch.setattr(module, "_faults", Faults(plan("kill rank=0 step=0"), lambda e, _: done.append(str(e))))
+    monkeypatch.setattr(module, "allgather_object", lost)
+    module.begin(job(0, 2))
+    monkeypatch.setattr(module, "allgather_object", lambda own, name: [own])
+    module.begin(job(0, 1))
+    assert not done
+
+
+def test_two_are_killed_at_the_same_step_though_one_had_not_made_it():
+    """The first to be killed ends the step of the others, some of which have made it and some not."""
+    done: list[str] = []
+    faults = Faults(plan("kill rank=1 step=20; kill rank=2 step=20"), lambda e, _: done.append(str(e)))
+    faults.begin(ranks(2, 3), 0, time.time(), first=True)
+    for _ in range(19):
+        faults.step()
+    faults.begin(ranks(1, 2), 20, time.time(), first=False)
+    assert done == ["kill rank=2 step=20"], "by the rank that it had then"
+    faults.step()
+    faults.begin(ranks(1, 2), 21, time.time(), first=False)
+    assert len(done) == 1
+
+
+def test_who_gives_the_state_says_how_many_steps_are_done_again(capfd):
+    faults = Faults(plan("kill rank=1 step=200"), lambda *_: None)
+    faults.begin(ranks(1, 3), 0, time.time(), first=True)
+    faults.again(1, None)
+    assert capfd.readouterr().err == "", "nobody has seen a step"
+    for step in range(1, 13):
+        faults.step()
+        if step == 5:
+            faults.committed()
+    faults.begin(ranks(0, 2), 13, time.time(), first=False)  # another one had made one more
+    for teller, steps, said in ((1, 7, ""), (0, 1, "1"), (0, None, "8"), (0, None, "0")):
+        faults.again(teller, steps)
+        assert capfd.readouterr().err == (said and f"chaos: steps that are done again: {said}\n")
+    new = Faults(plan("kill rank=1 step=200"), lambda *_: None)
+    new.begin(ranks(0, 2), 100, time.time(), first=False)
+    new.again(0, None)
+    assert capfd.readouterr().err == "chaos: steps that are done again: 0\n", "it begins with what the others have"
+
+
+def test_times_are_those_of_the_job():
+    done: list[str] = []
+    there = threading.Event()
+
+    def note(event: Event, _: Ranks) -> None:
+        done.append(str(event))
+        there.set()
+
+    text = "kill rank=0 after=1s; exit rank=0 after=10100ms code=3; slow link=0-1 by=5ms"
+    Faults(plan(text), note).begin(ranks(0, 2), 7, time.time() - 10, first=False)
+    assert there.wait(20)
+    assert done == ["exit rank=0 code=3 after=10.1s"]
+    there.clear()
+    Faults(plan(text), note).begin(ranks(0, 2), 0, time.time(), first=True)
+    assert there.wait(20)
+    assert done[1:2] == ["slow link=0-1 by=5ms"]
+
+
+def test_marks_have_somebody_beside_them():
+    marks, heard = Marks(), []
+    marks.beside = lambda: heard.append("beside")
+    marks.open(lambda waits: heard.append("step"), lambda: None)
+    marks.tell()
+    assert heard == ["step", "beside"]
+    marks.beside = None
+    marks.open(lambda waits: heard.append("step"), lambda: None)
+    marks.tell()
+    assert heard[2:] == ["step"]

@@ -1,0 +1,142 @@
+"""A rank cuts its host off or makes a link slow, by tools that write down here what they are told; by real ones it does
+so in tests/cluster/test_elastic.py."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from horovod.chaos import Event, Kind
+from horovod.chaos.targets import Member, Ranks
+from horovod.common import network_faults
+from horovod.common.network.interfaces import Address, Interface
+
+RANKS = Ranks(0, (Member("a", "1", ("10.0.0.1",)), Member("b", "2", ("10.0.0.2",))))
+CUT = Event(Kind.CUT, host="a", lasts=2.0)
+SLOW = Event(Kind.SLOW, link=(0, 1), by=0.005)
+TOOL = """#!/bin/sh
+[ "$1" = -f ] && cat >> {log}
+echo "$(basename $0) $*" >> {log}
+case "$*" in {fails}) echo "{complaint}" >&2; exit 2;; esac
+"""
+
+
+@pytest.fixture
+def tools(tmp_path, monkeypatch):
+    """A folder of programs; `write(fails=...)` makes them anew: a call whose arguments match the pattern fails."""
+    log = tmp_path / "log"
+    log.touch()
+
+    def write(fails="none", complaint="Error: it cannot.") -> Path:
+        for name in ("nft", "tc"):
+            (tmp_path / name).write_text(TOOL.format(log=log, fails=fails, complaint=complaint))
+            (tmp_path / name).chmod(0o755)
+        return log
+
+    found = [
+        Interface("lo", True, True, False, 65536, 0, [Address("127.0.0.1", 8)]),
+        Interface("eth0", True, False, True, 1500, 0, [Address("10.0.0.1", 24)]),
+    ]
+    monkeypatch.setattr(network_faults, "_SEARCH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(network_faults, "HEAD_START", 0.01)
+    monkeypatch.setattr(network_faults, "_may", lambda: True)
+    monkeypatch.setattr(network_faults.interfaces, "scan", lambda: found)
+    monkeypatch.setattr(network_faults.interfaces, "source_address", lambda target: "10.0.0.1")
+    return write
+
+
+def said(event: Event, ranks: Ranks = RANKS) -> list[str]:
+    remarks: list[str] = []
+    network_faults.act(event, ranks, remarks.append)
+    return remarks
+
+
+def test_a_cut_is_prepared_said_and_made(tools):
+    log = tools()
+    assert said(CUT) == ["host a"]
+    lines = log.read_text().splitlines()
+    assert [line for line in lines if line.startswith("nft")] == ["nft -f -"] * 2
+    assert lines[-2] == 'add element inet horovod_chaos down { "eth0" timeout 2000ms }'
+    assert lines.count("flush set inet horovod_chaos down") == 1, "only the second call cuts it off"
+
+
+def test_a_slow_link_is_one_until_its_time_is_over(tools):
+    log = tools()
+    assert said(Event(Kind.SLOW, link=(0, 1), by=0.005, lasts=0.2)) == ["packets to rank 1"]
+    assert log.read_text().splitlines()[:3] == [
+        "tc qdisc add dev eth0 root handle c4a0: prio bands 4",
+        "tc qdisc add dev eth0 parent c4a0:4 handle c4a1: netem delay 5000us limit 100000",
+        "tc filter add dev eth0 parent c4a0: protocol ip prio 1 u32 match ip dst 10.0.0.2/32 flowid c4a0:4",
+    ]
+    wait_for(log, "tc qdisc del dev eth0 root handle c4a0:")
+
+
+def test_the_other_end(tools):
+    tools()
+    there = Ranks(1, RANKS.members)
+    assert said(Event(Kind.SLOW, link=(0, 1), by=0.005, lasts=0.01), there) == ["the other end, packets to rank 0"]
+
+
+def test_a_slow_link_is_none_when_the_process_is_killed(tools):
+    log = tools()
+    program = (
+        "import os, signal; from horovod.common import network_faults as n\n"
+        f"n._SEARCH = {network_faults._SEARCH!r}\n"
+        "n._undo_later([['tc', 'undo', 'it']], None); print('there', flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.returncode) == ("there\n", -9), done.stderr
+    wait_for(log, "tc undo it")
+
+
+def test_a_child_that_lives_on_does_not_keep_a_link_slow(tools):
+    """As a data loader's process may, which is forked from its rank."""
+    log = tools()
+    program = (
+        "import os, signal, sys; from horovod.common import network_faults as n\n"
+        f"n._SEARCH = {network_faults._SEARCH!r}\n"
+        "n._undo_later([['tc', 'undo', 'it']], None)\n"
+        "reading, writing = os.pipe()\n"
+        "child = os.fork()\n"
+        "if child == 0: os.write(writing, b'1'); signal.pause()\n"
+        "os.read(reading, 1); print(child, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
+        child = int(parent.stdout.readline())
+        try:
+            wait_for(log, "tc undo it")
+            os.kill(child, 0)
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_why_it_cannot_be_done(tools, monkeypatch):
+    log = tools("*netem*")
+    words = "tc qdisc add dev eth0 parent c4a0:4 handle c4a1: netem delay 5000us limit 100000"
+    assert said(SLOW) == [f"not done: {words}: Error: it cannot."]
+    assert log.read_text().splitlines()[-1] == "tc qdisc del dev eth0 root handle c4a0:", "nothing is left"
+    tools("*netem*", "Error: Specified qdisc kind is unknown.")
+    lacks = "this kernel lacks a part that it takes (sch_prio, sch_netem)"
+    assert said(SLOW) == [f"not done: {lacks}: {words}: Error: Specified qdisc kind is unknown."]
+    tools("'-f -'")
+    assert said(CUT) == ["not done: nft -f -: Error: it cannot."]
+    nowhere = Ranks(0, (RANKS.members[0], Member("b", "2")))
+    assert said(SLOW, nowhere) == ["not done: no way to rank 1 on host b is known"]
+    monkeypatch.setattr(network_faults, "_SEARCH", "/nowhere")
+    assert said(CUT) == ["not done: there is no program nft here (package nftables)"]
+    loopback = network_faults.interfaces.scan()[:1]
+    monkeypatch.setattr(network_faults.interfaces, "scan", lambda: loopback)
+    assert said(CUT) == ["not done: this process sees no network but the loopback"]
+    monkeypatch.setattr(network_faults, "_may", lambda: False)
+    assert said(CUT) == ["not done: this process may not change the network; that takes CAP_NET_ADMIN"]
+
+
+def wait_for(log: Path, line: str) -> None:
+    deadline = time.monotonic() + 30
+    while line not in log.read_text().splitlines():
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.01)

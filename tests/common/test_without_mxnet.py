@@ -1,0 +1,62 @@
+"""What there is without MXNet: an import that says what to install, and the native library."""
+
+import ctypes
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from horovod import _core
+
+SAID = (
+    r"^horovod.mxnet needs MXNet 1.9.1, which cannot be imported \(.*{why}.*\); install it, .* in an environment of "
+    r"Python 3.11 or older: pip install mxnet==1.9.1 numpy==1.23.5. The project Apache MXNet is retired"
+)
+
+
+@pytest.fixture
+def afresh(monkeypatch, tmp_path):
+    """Modules of these names are imported anew, from ``tmp_path`` first; afterwards all is as before."""
+    for name in list(sys.modules):
+        if name.split(".")[0] == "mxnet" or name.startswith("horovod.mxnet"):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    for name in list(sys.modules):
+        if name.split(".")[0] == "mxnet" or name.startswith("horovod.mxnet"):
+            del sys.modules[name]
+
+
+def test_an_import_says_what_to_install_and_that_the_project_is_retired(afresh, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mxnet", None)
+    with pytest.raises(ImportError, match=SAID.format(why="mxnet")):
+        importlib.import_module("horovod.mxnet")
+    with pytest.raises(ImportError, match=SAID.format(why="mxnet")):
+        importlib.import_module("horovod.mxnet.mpi_ops")
+
+
+def test_a_numpy_that_mxnet_does_not_work_with_is_no_attribute_error(afresh):
+    (afresh / "mxnet.py").write_text("import numpy\nnumpy.boole\n")
+    with pytest.raises(ImportError, match=SAID.format(why="boole")):
+        importlib.import_module("horovod.mxnet")
+
+
+@pytest.mark.parametrize(("text", "found"), [("__version__ = '2.0.0'\ngluon = 1\n", "2.0.0"), ("", "a module without")])
+def test_another_mxnet_is_refused(afresh, text, found):
+    (afresh / "mxnet.py").write_text(text)
+    with pytest.raises(ImportError, match=f"^horovod.mxnet works with MXNet 1.9.1, found is {found}"):
+        importlib.import_module("horovod.mxnet")
+
+
+def test_the_library_says_why_it_cannot_be_used():
+    library = ctypes.CDLL(str(Path(_core.__file__).parent / "mxnet" / "_mxnet.so"))
+    library.hvd_mxnet_attach.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
+    message = ctypes.create_string_buffer(200)
+    assert library.hvd_mxnet_attach(None, None, message, 200) == 1
+    assert message.value.startswith(b"horovod._core speaks version 0 of the interface for faces")
+    no_mxnet = ctypes.CDLL(_core.__file__)._handle
+    assert library.hvd_mxnet_attach(_core.face_api(), no_mxnet, message, 200) == 1
+    assert message.value == b"MXNet's library has no function MXEnginePushAsyncND"
+    assert library.hvd_mxnet_attach(_core.face_api(), no_mxnet, message, 8) == 1
+    assert message.value == b"MXNet's"

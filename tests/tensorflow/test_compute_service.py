@@ -1,0 +1,336 @@
+"""Preprocessing in data workers: ranks 0 and 1 are the compute side, rank 2 trains."""
+
+import collections
+import dataclasses
+import json
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import threading
+
+import pytest
+
+pytest.importorskip("tensorflow")
+
+import tensorflow as tf
+
+from horovod.common.compute import ComputeClient, ComputeService
+from horovod.tensorflow.data.compute_service import compute_worker_fn, send_to_data_service
+from horovod.tensorflow.data.config import TfDataServiceConfig
+from tests.documents import ROOT
+
+CONFIG = TfDataServiceConfig(2, 3, "compute", {"lo": [("127.0.0.1", 5)]}, b"\x01\xffk", 7)
+
+
+def on_compute_side(path):
+    """A pass for each rank, one that ranks share, elements in turn."""
+    import threading
+
+    import tensorflow as tf
+
+    import horovod.tensorflow as hvd
+    from horovod.common.compute import ComputeService
+    from horovod.tensorflow.data.compute_service import TfDataServiceConfig, compute_worker_fn, send_to_data_service
+
+    if hvd.rank() == 0:
+        with ComputeService(1, 2, b"k" * 32, {"lo"}) as service:
+            TfDataServiceConfig(1, 2, "compute", service.addresses(), b"k" * 32).write(path)
+            compute_worker_fn(TfDataServiceConfig.read(path))
+            service.wait_for_shutdown()
+        return threading.active_count()
+    config = TfDataServiceConfig.read(path, wait_for_file_creation=True)
+    if hvd.rank() == 1:
+        compute_worker_fn(config, 1)
+        return threading.active_count()
+    numbers = tf.data.Dataset.range(20).map(lambda x: x * 10)
+    got = [sorted(int(x) for x in numbers.send_to_data_service(config, rank)) for rank in range(2)]
+    shared = send_to_data_service(numbers, config, 0, 1, reuse_dataset=True)
+    got += [sorted(int(x) for x in shared), sorted(int(x) for x in shared)]  # two epochs
+    again = send_to_data_service(numbers, config, 0, 1, reuse_dataset=True)  # as another training would
+    got.append(sorted(int(x) for x in again))
+    turns = numbers.repeat().send_to_data_service(config, 0, 1, "parallel_epochs", True, True)
+    got.append([int(x) for x in turns.take(4)])
+    wrong = []
+    for arguments in (
+        (0, None, "parallel_epochs", True, True),
+        (0, 2, "parallel_epochs", False, True),
+        (2, 2),
+        (0, 2, "parallel_epochs", True),
+    ):
+        try:
+            numbers.send_to_data_service(config, *arguments)
+        except ValueError as error:
+            wrong.append(str(error))
+    with config.compute_client() as client:
+        client.shutdown()
+    return got, wrong
+
+
+def test_datasets_come_from_data_workers(tf_pool, tmp_path):
+    *_, (got, wrong) = tf_pool(3).run(on_compute_side, str(tmp_path / "compute.json"))
+    *passes, turns = got
+    assert passes == [list(range(0, 200, 10))] * 5
+    assert turns[0] == 0
+    assert set(turns) <= {0, 10, 20, 30}, "of one worker or two"
+    assert wrong == [
+        "round_robin needs reuse_dataset and size, reuse_dataset is True, size None",
+        "round_robin needs reuse_dataset and size, reuse_dataset is False, size 2",
+        "rank is 2, accepted is 0 to 1, size is 2",
+        "reuse_dataset: the ranks of a job share a pass, rank is 0, size 2; accepted are those of this process, which "
+        "is rank 2 of 3",
+    ]
+
+
+def a_training(path):
+    """What this rank gets of two datasets that the ranks share."""
+    import tensorflow as tf
+
+    import horovod.tensorflow as hvd
+    from horovod.tensorflow.data import compute_service
+
+    config = compute_service.TfDataServiceConfig.read(path)
+    numbers, got = tf.data.Dataset.range(400), []
+    for _ in range(2):
+        shared = numbers.send_to_data_service(config, hvd.rank(), hvd.size(), reuse_dataset=True)
+        got.append([int(x) for x in shared])
+    return got
+
+
+def test_trainings_one_after_the_other_each_get_all(tf_pool, tmp_path):
+    """The second one, this process, has counted nothing yet."""
+    path = str(tmp_path / "compute.json")
+    with ComputeService(1, 1, b"k" * 32, {"lo"}) as service:
+        TfDataServiceConfig(1, 1, "compute", service.addresses(), b"k" * 32).write(path)
+        words = [sys.executable, "-c", f"from tests.tensorflow.test_compute_service import serve; serve({path!r})"]
+        with subprocess.Popen(words, cwd=ROOT, env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}) as side:
+            try:
+                results = tf_pool(2).run(a_training, path)
+                for number in range(2):
+                    assert sorted(x for rank in results for x in rank[number]) == list(range(400))
+                config = TfDataServiceConfig.read(path)
+                shared = send_to_data_service(tf.data.Dataset.range(400), config, 0, 1, reuse_dataset=True)
+                assert sorted(int(x) for x in shared) == list(range(400))
+                with ComputeClient(service.addresses(), b"k" * 32) as client:
+                    client.shutdown()
+                assert side.wait(60) == 0
+            finally:
+                side.kill()
+
+
+def serve(path):
+    compute_worker_fn(TfDataServiceConfig.read(path), 0)
+
+
+def on_training_side(path):
+    """Two dispatchers in two ranks that train, a worker for each."""
+    import tensorflow as tf
+
+    import horovod.tensorflow as hvd
+    from horovod.common.compute import ComputeService
+    from horovod.tensorflow.data.compute_service import TfDataServiceConfig, compute_worker_fn, tf_data_service
+
+    if hvd.rank() == 0:
+        with ComputeService(2, 1, b"k" * 32, {"lo"}) as service:
+            TfDataServiceConfig(2, 1, "training", service.addresses(), b"k" * 32).write(path)
+            compute_worker_fn(TfDataServiceConfig.read(path), 0)
+            service.wait_for_shutdown()
+        return None
+    config = TfDataServiceConfig.read(path, wait_for_file_creation=True)
+    if hvd.rank() == 1:
+        return compute_worker_fn(config, 1)
+    numbers = tf.data.Dataset.range(20)
+    try:
+        numbers.send_to_data_service(config, 0)
+    except RuntimeError as error:
+        refused = str(error)
+    with tf_data_service(config, hvd.rank() - 2) as address:
+        distribute = tf.data.experimental.service.distribute("distributed_epoch", address)
+        return sorted(int(x) for x in numbers.apply(distribute)), refused
+
+
+def test_dispatchers_on_the_training_side(tf_pool, tmp_path):
+    *_, first, second = tf_pool(4).run(on_training_side, str(tmp_path / "compute.json"))
+    assert first == second
+    assert first[0] == list(range(20))
+    assert first[1].startswith("send_to_data_service needs dispatchers on the compute side")
+
+
+def one_leaves_early(path):
+    """Rank 0 is the compute side; of the two that train, the one with the dispatcher leaves while the other reads."""
+    import os
+    import time
+
+    import tensorflow as tf
+
+    import horovod.tensorflow as hvd
+    from horovod.common.compute import ComputeService
+    from horovod.tensorflow.data.compute_service import TfDataServiceConfig, compute_worker_fn, tf_data_service
+
+    if hvd.rank() == 0:
+        with ComputeService(1, 1, b"k" * 32, {"lo"}) as service:
+            TfDataServiceConfig(1, 1, "training", service.addresses(), b"k" * 32).write(path)
+            compute_worker_fn(TfDataServiceConfig.read(path), 0)
+            service.wait_for_shutdown()
+        return 0
+    config = TfDataServiceConfig.read(path, wait_for_file_creation=True)
+    rank, leaves, got = hvd.rank() - 1, path + ".leaves", 0
+    with tf_data_service(config, rank) as address:
+        distribute = tf.data.experimental.service.distribute("parallel_epochs", address)
+        for _ in tf.data.Dataset.range(2_000).apply(distribute):
+            got += 1
+            if rank == 0:
+                open(leaves, "w").close()
+                break
+            while not os.path.exists(leaves):
+                time.sleep(0.1)
+            if got == 1:
+                time.sleep(1)
+    return got
+
+
+def test_a_dispatcher_stays_while_others_read(tf_pool, tmp_path):
+    assert tf_pool(3).run(one_leaves_early, str(tmp_path / "compute.json")) == [0, 1, 2_000]
+
+
+def service_ends_first():
+    """The training side alone, whose data service goes away when all has been read."""
+    from horovod.common.compute import ComputeService
+    from horovod.tensorflow.data.compute_service import TfDataServiceConfig, tf_data_service
+
+    with ComputeService(1, 1, b"k" * 32, {"lo"}) as service:
+        config = TfDataServiceConfig(1, 1, "training", service.addresses(), b"k" * 32, 20)
+        with config.compute_client() as client:
+            client.register_worker_for_dispatcher(0, 0, "127.0.0.1:1")
+        with tf_data_service(config, 0) as address:
+            service.close()
+    return address
+
+
+def test_a_training_leaves_a_service_that_is_gone(tf_pool):
+    (address,) = tf_pool(1).run(service_ends_first)
+    assert address.startswith("grpc://")
+
+
+def too_few():
+    import horovod.tensorflow as hvd
+    from horovod.tensorflow.data.compute_service import TfDataServiceConfig, tf_data_service
+
+    try:
+        tf_data_service(TfDataServiceConfig(3, 1, "training", {}, b"k"), hvd.rank()).__enter__()
+    except ValueError as error:
+        return str(error)
+
+
+def test_fewer_ranks_than_dispatchers(tf_pool):
+    assert tf_pool(2).run(too_few) == [
+        "dispatchers is 3, on the training side, accepted is at most one for each rank of the training, which has 2 "
+        f"(rank {rank})"
+        for rank in range(2)
+    ]
+
+
+@pytest.mark.parametrize("how", [signal.SIGSTOP, pytest.param(signal.SIGKILL, marks=pytest.mark.heavy)])
+def test_a_dispatcher_that_is_lost_is_an_error(tmp_path, caplog, how):
+    path, key = str(tmp_path / "compute.json"), b"k" * 32
+    with ComputeService(1, 1, key, {"lo"}) as service:
+        config = TfDataServiceConfig(1, 1, "compute", service.addresses(), key, 60)
+        config.write(path)
+        words = [sys.executable, "-c", f"from tests.tensorflow.test_compute_service import serve; serve({path!r})"]
+        with subprocess.Popen(words, cwd=ROOT, env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}) as side:
+            try:
+                with config.compute_client() as client:
+                    client.wait_for_dispatcher_worker_registration(0, 1, 60)
+                hasty = dataclasses.replace(config, timeout=2)
+                numbers = send_to_data_service(tf.data.Dataset.range(4).repeat(), hasty, 0)
+                numbers = iter(numbers)
+                for _ in range(10):
+                    next(numbers)
+                os.kill(side.pid, how)
+                with pytest.raises(tf.errors.NotFoundError):
+                    collections.deque(numbers, maxlen=0)
+            finally:
+                side.kill()
+    assert re.search(r"dispatcher 0 of the data service, at 127.0.0.1:\d+, has not answered for 2 s", caplog.text)
+
+
+def wrong_numbers():
+    from horovod.common.compute import ComputeService
+    from horovod.tensorflow.data.compute_service import TfDataServiceConfig, compute_worker_fn, tf_data_service
+
+    with ComputeService(1, 2, b"k" * 32, {"lo"}) as service:
+        config = TfDataServiceConfig(1, 2, "compute", service.addresses(), b"k" * 32, 0.1)
+        errors = []
+        for work in (lambda: compute_worker_fn(config, 2), lambda: tf_data_service(config, 0).__enter__()):
+            try:
+                work()
+            except (ValueError, TimeoutError) as error:
+                errors.append(str(error))
+        return errors
+
+
+def test_what_is_not_there_is_named(tf_pool):
+    assert tf_pool(1).run(wrong_numbers) == [
+        [
+            "index is 2, accepted is 0 to 1: the data service has 2 workers",
+            "waited 0.1 s for dispatcher 0 of the data service: dispatcher.0 did not come",
+        ]
+    ]
+
+
+def test_the_file_is_the_owners(tmp_path):
+    path = tmp_path / "compute.json"
+    CONFIG.write(path)
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    assert os.listdir(tmp_path) == ["compute.json"]
+    assert TfDataServiceConfig.read(path) == CONFIG
+    assert TfDataServiceConfig.from_dict(CONFIG.to_dict()) == CONFIG
+    assert json.loads(path.read_text())["key"] == "01ff6b"
+    assert "01ff6b" not in repr(CONFIG)
+    assert "xff" not in repr(CONFIG)
+    os.chmod(path, 0o640)
+    with pytest.raises(ValueError, match=r"compute.json has mode 0640, accepted is 0600: it holds a key"):
+        TfDataServiceConfig.read(path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"dispatchers": 1}', json.dumps({**CONFIG.to_dict(), "key": "xy"})])
+def test_a_file_of_another_form(tmp_path, text):
+    path = tmp_path / "compute.json"
+    path.write_text(text)
+    os.chmod(path, 0o600)
+    with pytest.raises(ValueError, match=r"compute.json: "):
+        TfDataServiceConfig.read(path)
+
+
+def test_a_file_that_does_not_come(tmp_path):
+    with pytest.raises(TimeoutError, match=r"waited 0\.1 s for the file \S+compute.json"):
+        TfDataServiceConfig.read(tmp_path / "compute.json", wait_for_file_creation=True, timeout=0.1)
+    with pytest.raises(FileNotFoundError):
+        TfDataServiceConfig.read(tmp_path / "compute.json")
+
+
+def test_a_file_that_a_killed_service_has_left(tmp_path):
+    path = tmp_path / "compute.json"
+    CONFIG.write(path)
+    with pytest.raises(TimeoutError, match=r"of a service that is there: no data service answers at 127.0.0.1:5 \("):
+        TfDataServiceConfig.read(path, wait_for_file_creation=True, timeout=0.1)
+    with ComputeService(1, 1, b"k" * 32, {"lo"}) as service:
+        config = TfDataServiceConfig(1, 1, "compute", service.addresses(), b"k" * 32)
+        threading.Timer(0.5, config.write, (path,)).start()
+        assert TfDataServiceConfig.read(path, wait_for_file_creation=True, timeout=60) == config
+    CONFIG.remove(path)
+    assert path.exists(), "it is another service's"
+    config.remove(path)
+    config.remove(path)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [("dispatchers", 0), ("workers_per_dispatcher", True), ("dispatcher_side", "both"), ("timeout", 0)],
+)
+def test_what_cannot_be_is_refused(name, wrong):
+    with pytest.raises(ValueError, match=rf"{name} is {wrong!r}, accepted is"):
+        TfDataServiceConfig(**{**vars(CONFIG), name: wrong})
