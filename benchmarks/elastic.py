@@ -37,6 +37,7 @@ from report import quantile
 
 Folder = Callable[[str], Path]
 RANKS = 4
+KILLS_A_JOB = 25
 GB = 1 << 30
 
 
@@ -62,14 +63,16 @@ class Kills:
 
 
 def kill_ours(folder: Folder, count: int, drawn: random.Random, made: Kills) -> None:
-    where = folder("ours")
+    """In jobs of some kills each: what workers have written is read whole again and again."""
     flags = ["-np", str(RANKS), "--min-np", "2", "--max-np", str(RANKS)]
-    job = jobs.ours(where, jobs.worker("horovod", where), f"localhost:{RANKS}", flags)
-    try:
-        for _ in range(count):
-            kill_one(job, made, drawn, newcomer=True)
-    finally:
-        job.close()
+    for first in range(0, count, KILLS_A_JOB):
+        where = folder("ours")
+        job = jobs.ours(where, jobs.worker("horovod", where), f"localhost:{RANKS}", flags)
+        try:
+            for _ in range(min(KILLS_A_JOB, count - first)):
+                kill_one(job, made, drawn, newcomer=True)
+        finally:
+            job.close()
 
 
 def kill_torchrun(folder: Folder, count: int, drawn: random.Random, made: Kills) -> None:

@@ -4,7 +4,7 @@ import collections
 import io
 import pickle
 from types import CodeType
-from typing import Any, ClassVar
+from typing import IO, Any, ClassVar
 
 import cloudpickle
 
@@ -21,8 +21,13 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
     dispatch_table: ClassVar[Any] = collections.ChainMap({CodeType: _code}, cloudpickle.CloudPickler.dispatch_table)
 
 
+def dump(value: object, file: IO[bytes]) -> None:
+    """Into a binary file, for ``pickle.load``. Raises what pickling and writing raise."""
+    _Pickler(file, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+
+
 def dumps(value: object) -> bytes:
     """For ``pickle.loads``. Raises what pickling raises."""
     stream = io.BytesIO()
-    _Pickler(stream, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+    dump(value, stream)
     return stream.getvalue()

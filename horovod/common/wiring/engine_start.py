@@ -39,28 +39,21 @@ class Formed:
 
 
 def make_engine(plan: Plan, peers: Sequence[Peer], formed: Formed, settings: Settings, env: WorkerEnv) -> "Engine":
-    """The engine, which owns what was formed. Raises ValueError naming the setting that it does not accept."""
+    """The engine, which owns what was formed. Raises ValueError naming the setting that it does not accept, ImportError
+    where the native engine is of another state of the sources than the Python files."""
     from horovod import _core
 
     _check_texts(settings)
     config = _core.EngineConfig()
-    config.rank = plan.me
-    config.size = len(peers)
-    config.node_of = plan.node_of
-    config.labels = [label(rank, peer) for rank, peer in enumerate(peers)]
-    for setting in TABLE:
-        if setting.engine and setting.name not in _SPECIAL:
-            setattr(config, setting.engine, settings.values[setting.name])
-    config.stall_warning = (
-        0.0 if settings.flag("HOROVOD_STALL_CHECK_DISABLE") else settings.number("HOROVOD_STALL_CHECK_TIME_SECONDS")
-    )
-    if len({peer.hostname for peer in peers}) > 1:  # on one host there is none to lose, and nothing to look for
-        config.heartbeat = settings.number("HOROVOD_HEARTBEAT_TIMEOUT")
-    config.spins = _spins(plan, peers, settings)
-    config.cpu = _cpu(settings, env)
-    _look_for_nccl(config, settings)
-    config.mpi_ranks = mpi.ranks(settings, [peer.world_rank for peer in peers])
-    config.log_level = LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL"))
+    try:
+        _set_up(config, plan, peers, settings, env)
+    except AttributeError as error:
+        if type(config).__name__ not in str(error):
+            raise
+        raise ImportError(
+            f"the native engine {_core.__file__} is older than the Python files of this package ({error}); it was built "
+            "from another state of the sources: install the package again"
+        ) from None
     _core.set_log_sink(make_sink(plan.me, settings.flag("HOROVOD_LOG_HIDE_TIME")))
 
     for sock in formed.links.values():
@@ -79,6 +72,27 @@ def make_engine(plan: Plan, peers: Sequence[Peer], formed: Formed, settings: Set
     config.data_fds = {rank: formed.links[DATA, rank].detach() for rank in plan.remote}
     formed.descriptors = []
     return _core.Engine(config)
+
+
+def _set_up(config: Any, plan: Plan, peers: Sequence[Peer], settings: Settings, env: WorkerEnv) -> None:
+    """What the engine is to know, but for its connections."""
+    config.rank = plan.me
+    config.size = len(peers)
+    config.node_of = plan.node_of
+    config.labels = [label(rank, peer) for rank, peer in enumerate(peers)]
+    for setting in TABLE:
+        if setting.engine and setting.name not in _SPECIAL:
+            setattr(config, setting.engine, settings.values[setting.name])
+    config.stall_warning = (
+        0.0 if settings.flag("HOROVOD_STALL_CHECK_DISABLE") else settings.number("HOROVOD_STALL_CHECK_TIME_SECONDS")
+    )
+    if len({peer.hostname for peer in peers}) > 1:  # on one host there is none to lose, and nothing to look for
+        config.heartbeat = settings.number("HOROVOD_HEARTBEAT_TIMEOUT")
+    config.spins = _spins(plan, peers, settings)
+    config.cpu = _cpu(settings, env)
+    _look_for_nccl(config, settings)
+    config.mpi_ranks = mpi.ranks(settings, [peer.world_rank for peer in peers])
+    config.log_level = LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL"))
 
 
 def _look_for_nccl(config: Any, settings: Settings) -> None:

@@ -13,9 +13,9 @@ import struct
 import traceback
 from typing import Any, Literal
 
-import cloudpickle
 import msgspec
 
+from horovod.common.contract import pickling
 from horovod.runner.base.errors import OutcomeError
 
 TRACEBACK_LIMIT = 1 << 16  # characters; the middle of a longer one is left out
@@ -47,7 +47,7 @@ def write_exception(fd: int, error: BaseException, text: str) -> None:
     """Leave an exception with its traceback as text; as text only where it cannot be pickled and unpickled."""
     name = type_name(error)
     try:
-        pickle.loads(cloudpickle.dumps(error))  # many exceptions pickle but do not unpickle
+        pickle.loads(pickling.dumps(error))  # many exceptions pickle but do not unpickle
         _write(fd, error, lambda body: Description("exception", name, body, text))
     except Exception:
         _write(fd, None, lambda _: Description("exception", name, 0, text))
@@ -58,7 +58,7 @@ def _write(fd: int, value: object, describe: Any) -> None:
     os.ftruncate(fd, 0)
     os.lseek(fd, 0, os.SEEK_SET)
     with open(fd, "wb", buffering=_BUFFER, closefd=False) as file:
-        cloudpickle.dump(value, file)
+        pickling.dump(value, file)
         description = msgspec.msgpack.encode(describe(file.tell()))
         file.write(description)
         file.write(_LENGTH.pack(len(description)))
