@@ -26,6 +26,7 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -131,6 +132,13 @@ def leave():
     assert hvd.allreduce(np.ones(4, np.float32), op=hvd.Sum)[0] == hvd.size()
 
 
+def was_told(error):
+    """Into a file as well: a launcher that ends in haste may lose what a rank has printed last."""
+    text = f"rank {hvd.rank()} was told: {error}"
+    print(text, flush=True)
+    Path(f"{sys.argv[1]}.{hvd.rank()}.error").write_text(text)
+
+
 def stop(rank):
     pids = hvd.allgather_object(os.getpid())
     if hvd.rank() == rank:
@@ -139,7 +147,7 @@ def stop(rank):
         while True:  # so that it is in one most likely
             hvd.allreduce(np.ones(3_000_000, np.float32), op=hvd.Sum, name="large")
     except hvd.HorovodInternalError as error:
-        print(f"rank {hvd.rank()} was told: {error}", flush=True)
+        was_told(error)
         raise
     finally:
         os.kill(pids[rank], signal.SIGKILL)
@@ -160,7 +168,7 @@ def die(what):
             if action == "raise":
                 time.sleep(0.05)
     except hvd.HorovodInternalError as error:
-        print(f"rank {hvd.rank()} was told: {error}", flush=True)
+        was_told(error)
         raise
 
 

@@ -1,5 +1,6 @@
 """Jobs that MPI carries (Open MPI, MPICH, the standard ABI) compute what those over our own links do."""
 
+import dataclasses
 import json
 import sys
 from dataclasses import dataclass
@@ -47,7 +48,9 @@ class Site:
         self, size: int, *what: str, before: tuple[str, ...] = (), operations: str = "mpi", **variables: str
     ) -> Done:
         command = [*self.command(size, *before), sys.executable, CARRIED, str(self.tmp / "told"), ",".join(what)]
-        return programs.run(command, self.environment(operations, **variables))
+        done = programs.run(command, self.environment(operations, **variables))
+        errors = [path.read_text() for path in sorted(self.tmp.glob("told.*.error"))]
+        return dataclasses.replace(done, text="\n".join([done.text, *errors]))
 
     def told(self, size: int, *what: str, ranks: range | None = None, **variables: str) -> list[dict]:
         """What each rank has got, by rank."""
