@@ -51,8 +51,8 @@ def make_engine(plan: Plan, peers: Sequence[Peer], formed: Formed, settings: Set
         if type(config).__name__ not in str(error):
             raise
         raise ImportError(
-            f"the native engine {_core.__file__} is older than the Python files of this package ({error}); it was built "
-            "from another state of the sources: install the package again"
+            f"the native engine {_core.__file__} is older than the Python files of this package ({error}); it was "
+            "built from another state of the sources: install the package again"
         ) from None
     _core.set_log_sink(make_sink(plan.me, settings.flag("HOROVOD_LOG_HIDE_TIME")))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.elastic.script import ScriptRun
@@ -13,9 +13,10 @@ EVERY = 1.0  # s from the end of one run of the script to the start of the next
 
 @dataclass(frozen=True)
 class Found:
-    """Slots by host, in the order in which they are to be used."""
+    """Slots by host, in the order in which they are to be used. `by`: the script that has named them, if one has."""
 
     slots: Mapping[str, int]
+    by: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class Finder:
         if self._last == list(slots.items()):
             return None
         self._last = list(slots.items())
-        return Found(slots)
+        return Found(slots, self._script or "")
 
     def _failed(self, why: str) -> NotFound | None:
         if why == self._trouble:

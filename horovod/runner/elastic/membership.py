@@ -68,12 +68,13 @@ class Membership:
 
     # What happens
 
-    def discovered(self, slots: Mapping[str, int], now: float) -> list[Action]:
+    def discovered(self, slots: Mapping[str, int], now: float, by: str = "") -> list[Action]:
         """These hosts can be used now, in this order, each for so many workers. None at all is no answer: it takes no
-        host away."""
+        host away. `by`: who has found them."""
         if not slots:
             if not self._told_none:
-                self._say("no host is found" + ("; what runs goes on" if self.workers.any_started else ""))
+                goes_on = "; what runs goes on" if self.workers.any_started else ""
+                self._say("no host is found" + (f": {by} names none" if by else "") + goes_on)
             self._told_none = True
             return self._decide(now)
         self._told_none = False
