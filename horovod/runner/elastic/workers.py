@@ -15,7 +15,7 @@ from enum import Enum
 from horovod.runner.elastic.placement import Candidate
 
 MachineOf = Callable[[str], str]
-"""Where what is called a host is only a part of one, the name of the whole: within that ranks are local to each other."""
+"""Where what is called a host is only a part of a machine, the name of that, in which ranks are local to each other."""
 
 
 class Life(Enum):
