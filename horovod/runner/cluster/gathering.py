@@ -8,7 +8,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from horovod.common.contract.secret import Secret
@@ -82,7 +82,7 @@ class Gathering:
             refusals, self._refusals = self._refusals, []
             return new, refusals, self._trouble
 
-    def wait(self, count: int, seconds: float, advice: str) -> list[Arrived]:
+    def wait(self, count: int, seconds: float, advice: str | Callable[[], str]) -> list[Arrived]:
         """Until so many are there. Raises TimeoutError that says what was waited for, with `advice`; ArrivalError for
         one that has to be refused; what `fail` was given. One that is gone again does not count."""
         until = time.monotonic() + seconds
@@ -99,7 +99,9 @@ class Gathering:
                     return here
                 left = until - time.monotonic()
                 if left <= 0:
-                    raise TimeoutError(self._late(count, here, seconds, advice))
+                    raise TimeoutError(
+                        self._late(count, here, seconds, advice if isinstance(advice, str) else advice())
+                    )
             except BaseException:
                 for each in here:
                     each.connection.kill()

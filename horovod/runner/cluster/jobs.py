@@ -36,13 +36,14 @@ class Call:
 class Wishes:
     """What the caller wants of a job beside what it does.
 
-    `start_timeout`: s for the first agents to come; `advice`: what to look at when they do not. `environ`: variables of
-    the workers, over those of the processes that become their agents; `executable` in place of the Python of those.
-    `nics`: interfaces for the ranks. `stdout`, `stderr`: text streams for what ranks print, None: this process's own.
+    `start_timeout`: s for the first agents to come; `advice`: what to look at when they do not, or what tells it then.
+    `environ`: variables of the workers, over those of the processes that become their agents; `executable` in place of
+    the Python of those. `nics`: interfaces for the ranks. `stdout`, `stderr`: text streams for what ranks print, None:
+    this process's own.
     """
 
     start_timeout: float = 600.0
-    advice: str = ""
+    advice: str | Callable[[], str] = ""
     environ: Mapping[str, str] = field(default_factory=dict)
     executable: str | None = None
     nics: Sequence[str] = ()

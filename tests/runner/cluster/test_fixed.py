@@ -1,9 +1,11 @@
+import contextlib
 import dataclasses
 import io
 import os
 import pickle
 import re
 import signal
+import socket
 import threading
 import time
 
@@ -92,9 +94,7 @@ def test_a_task_that_is_killed_ends_the_job_by_its_name(tasks, gathering, tmp_pa
 
     threading.Thread(target=kill, daemon=True).start()
     wishes = Wishes(start_timeout=30, stdout=io.StringIO(), stderr=io.StringIO())
-    with pytest.raises(
-        WorkerError, match=r"host \S+, task 1 of 3 \(rank 1\) is lost: the connection to"
-    ):
+    with pytest.raises(WorkerError, match=r"host \S+, task 1 of 3 \(rank 1\) is lost: the connection to"):
         run_fixed(gathering, Call(sleep_and_tell, (str(tmp_path),)), 3, wishes)
     assert time.monotonic() - killed[0] < 8
     pids = [int(file.read_text()) for file in tmp_path.iterdir()]
@@ -125,6 +125,22 @@ def test_a_wrong_token_is_refused_and_does_no_harm(tasks, gathering):
     for number in range(2):
         tasks.start(gathering.ticket, number)
     results = run_fixed(gathering, Call(describe, (0,)), 2, Wishes(start_timeout=30, stdout=io.StringIO()))
+    assert [total for _, total, *_ in results] == [[1], [1]]
+    tasks.end()
+
+
+def test_strangers_do_not_disturb(tasks, gathering):
+    """Of all kinds, while a job forms; more of them than are looked at, at a time."""
+    port = gathering.ticket.endpoints[-1].port
+    words = [b"GET / HTTP/1.0\r\n\r\n", bytes(4096), os.urandom(4096), b"", pickle.dumps({"a": 1})]
+    with contextlib.ExitStack() as strangers:
+        for number in range(100):
+            stranger = strangers.enter_context(socket.create_connection(("127.0.0.1", port), 5))
+            with contextlib.suppress(OSError):
+                stranger.sendall(words[number % len(words)])
+        for number in range(2):
+            tasks.start(gathering.ticket, number)
+        results = run_fixed(gathering, Call(describe, (0,)), 2, Wishes(start_timeout=30, stdout=io.StringIO()))
     assert [total for _, total, *_ in results] == [[1], [1]]
     tasks.end()
 
