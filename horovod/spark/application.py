@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -28,7 +29,8 @@ class Application:
         context = SparkContext._active_spark_context
         if context is None or context._jsc is None:
             raise RuntimeError(
-                "there is no active SparkContext in this process; make one first, by SparkSession.builder.getOrCreate()"
+                "there is no active SparkContext in this process; make one first, by "
+                "SparkSession.builder.getOrCreate() (a session of Spark Connect has none)"
             )
         self.context = context
 
@@ -42,11 +44,13 @@ class Application:
         return self.conf.get("spark.dynamicAllocation.enabled", "false") == "true"
 
     @property
-    def slots(self) -> int:
-        """Tasks that the executors of this moment can run at a time."""
-        scala = self.context._jsc.sc()
-        profile = scala.resourceProfileManager().defaultResourceProfile()
-        return int(scala.maxNumConcurrentTasks(profile))
+    def slots(self) -> int | None:
+        """Tasks that the executors of this moment can run at a time; None: Spark does not say."""
+        try:  # no public interface has it
+            scala = self.context._jsc.sc()
+            return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
+        except Exception:
+            return None
 
     def check(self, num_proc: int, name: str) -> None:
         """Raises ValueError for more than the application can ever run at a time, as far as that is known."""
@@ -60,15 +64,17 @@ class Application:
     def wait_for_slots(self, num_proc: int, until: float) -> None:
         """Until there are so many, or it is `until` (monotonic, s): a barrier stage that comes too early is tried again
         after a while only."""
-        while self.slots < num_proc and time.monotonic() < until:
+        while (slots := self.slots) is not None and slots < num_proc and time.monotonic() < until:
             time.sleep(_POLL)
 
     def advice(self, num_proc: int) -> str:
         """What to look at when tasks do not start."""
+        slots = self.slots
+        has = "" if slots is None else f"The Spark application has {slots} slots for tasks now, and the "
         return (
-            f"The Spark application has {self.slots} slots for tasks now, and the job needs {num_proc} that are free "
-            "at a time: check that the cluster has the resources, that no other job of the application holds them, or "
-            "ask for fewer (num_proc) or more time (start_timeout, HOROVOD_SPARK_START_TIMEOUT)"
+            f"{has or 'The '}job needs {num_proc} that are free at a time: check that the cluster has the resources, "
+            "that no other job of the application holds them, or ask for fewer (num_proc) or more time (start_timeout, "
+            "HOROVOD_SPARK_START_TIMEOUT)"
         )
 
 
@@ -103,8 +109,9 @@ class Jobs:
     def __exit__(self, *_: object) -> None:
         self.over.set()
         self._join(_FAREWELL)
-        if any(thread.is_alive() for thread in self._threads) and self._context._jsc is not None:
-            self._context.cancelJobGroup(self._group)
+        if any(thread.is_alive() for thread in self._threads):
+            with contextlib.suppress(Exception):  # the application has ended, and with it its jobs
+                self._context.cancelJobGroup(self._group)
             self._join(_END_SECONDS)
 
     def _join(self, seconds: float) -> None:

@@ -3,6 +3,7 @@ import os
 import re
 import threading
 import time
+import venv
 
 import pytest
 
@@ -114,6 +115,25 @@ def test_an_interrupt_ends_all(spark, tmp_path):
         horovod.spark.run(wait, (str(tmp_path),), num_proc=2, stdout=io.StringIO(), stderr=io.StringIO())
     assert all(gone(pid) for pid in pids(tmp_path, 2))
     wait_for(lambda: not spark.statusTracker().getActiveJobsIds(), 10)
+
+
+@pytest.mark.heavy
+def test_executors_without_horovod_are_named(spark, tmp_path, monkeypatch):
+    """Their Python has nothing but itself."""
+    venv.create(tmp_path / "bare", with_pip=False)
+    monkeypatch.setattr(spark, "pythonExec", str(tmp_path / "bare" / "bin" / "python"))
+    started = time.monotonic()
+    for job in (horovod.spark.run, horovod.spark.run_elastic):
+        with pytest.raises(RuntimeError, match=r"an executor has no horovod, or another version \(horovod\)"):
+            job(describe, (1,), num_proc=2)
+    assert time.monotonic() - started < 40
+
+
+@pytest.mark.heavy
+def test_executors_without_python_are_named(spark, monkeypatch):
+    monkeypatch.setattr(spark, "pythonExec", "/nowhere/python")
+    with pytest.raises(RuntimeError, match="an executor cannot run Python as /nowhere/python"):
+        horovod.spark.run(describe, (1,), num_proc=2)
 
 
 def test_a_killed_executor_ends_the_job_and_is_named(spark, tmp_path):

@@ -121,6 +121,7 @@ def wait_for(folder, name):
         time.sleep(0.05)
 
 
+@pytest.mark.heavy
 def test_one_that_waits_and_is_gone_is_no_slot_any_more(tasks, gathering, tmp_path):
     """Two are wanted; a third one comes and ends, and a fourth comes: neither disturbs the job."""
     for number in range(2):
