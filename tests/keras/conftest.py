@@ -16,7 +16,7 @@ OTHERS = [pytest.param(backend, marks=pytest.mark.heavy) for backend in ("torch"
 def each_keras3(
     request: pytest.FixtureRequest, keras_pool: Callable[[str], Callable[..., Pool]]
 ) -> Callable[..., Pool]:
-    """each_keras3(size, **environment) -> Pool: for each backend of Keras 3: what each has an adapter of its own for."""
+    """each_keras3(size, **environment) -> Pool: each backend of Keras 3 in turn, for what they have adapters of."""
     return of_backend(request.param, keras_pool)
 
 
