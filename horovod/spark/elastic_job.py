@@ -20,7 +20,7 @@ from horovod.spark import arguments, failures
 from horovod.spark.application import Application, Jobs, words
 from horovod.spark.task import attend
 
-_PAUSE = 0.5  # s until a task that has ended is submitted again
+_PAUSE, _LONGEST_PAUSE = 0.25, 5.0  # s until a task that has ended is submitted again; twice as long each time it fails
 
 
 def run_elastic(
@@ -89,7 +89,7 @@ def run_elastic(
 
 
 class _Tasks:
-    """`said`: what became of the last task that has failed, as the end of a sentence."""
+    """Those that Spark is asked for. `said`: what became of the last task that has failed, as the end of a sentence."""
 
     def __init__(self, gathering: Gathering, over: threading.Event) -> None:
         self._gathering = gathering
@@ -99,15 +99,17 @@ class _Tasks:
 
     def keep(self, context: Any) -> None:
         """One task, again and again until the job is over. In a thread of its own."""
-        given = arguments.of_the_driver()
-        while not self._over.is_set():
+        given, pause = arguments.of_the_driver(), _PAUSE
+        while not (self._over.is_set() or self._gathering.closed):
             act = functools.partial(attend, self._gathering.ticket, given, next(self._numbers))
             try:
                 context.parallelize([0], 1).mapPartitions(act).collect()
             except Exception as error:
                 text = words(error)
                 self.said = f". The last task that failed: {text}"
-                if failures.known(text) or failures.known(str(error)):
-                    self._gathering.fail(RuntimeError(text))  # before the job begins; later others go on
-                    return
-            self._over.wait(_PAUSE)
+                if failures.known(text):  # which ends a job that has not begun; in others it is a warning
+                    self._gathering.fail(RuntimeError(text))
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            else:
+                pause = _PAUSE
+            self._over.wait(pause)

@@ -63,6 +63,12 @@ class Gathering:
 
     # What is asked
 
+    @property
+    def closed(self) -> bool:
+        """Is nobody let in any more? May be asked by any thread."""
+        with self._lock:
+            return self._closed
+
     def fail(self, trouble: BaseException) -> None:
         """Nobody more will come, for this reason. May be called by any thread."""
         with self._lock:
