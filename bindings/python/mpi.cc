@@ -43,10 +43,11 @@ void define_mpi(nb::module_& m) {
       .def_ro("multiple", &MpiInfo::multiple)
       .def_ro("ours", &MpiInfo::ours);
   m.def("mpi_start", &start, nb::arg("library"), nb::arg("launcher"), nb::arg("one_thread"), nb::arg("patience"));
-  m.def("mpi_finish", [] {
+  m.def("mpi_finish", [](double seconds) {
     nb::gil_scoped_release unlocked;
-    if (mpi::Session* session = mpi::Session::current()) session->finish();
-  });
+    mpi::Session* session = mpi::Session::current();
+    return !session || session->finish(seconds);
+  }, nb::arg("seconds"));
 }
 
 }  // namespace hvd::python

