@@ -488,6 +488,9 @@ class MpiInfo:
     def path(self) -> str:
         """Of the library's file."""
     @property
+    def abi(self) -> str:
+        """Whose numbers and handles it has: Open MPI, MPICH, or the standard ABI of MPI."""
+    @property
     def ours(self) -> bool:
         """Was it begun by mpi_start, and not by the program?"""
 
