@@ -3,7 +3,7 @@
 // too: what libraries do within MPI_Iallreduce has taken longer than this.
 //
 //   allreduce, small          MPI_Iallgather, and everybody adds everything
-//   allreduce, large          MPI_Ialltoallv of slices, each owner adds its slice, MPI_Iallgatherv
+//   allreduce, large          MPI_Ialltoallv of slices, each owner adds its slice and sends it to all by another one
 //   allreduce by MPI's sums   MPI_Iallreduce, where that was asked for
 //   several ranks on a host   inside the hosts shared memory, one of those between them (collectives/allreduce_hierarchical.cc)
 //
@@ -190,7 +190,7 @@ class MpiBackend final : public Backend {
     sources(contributions, part, ranks);
     sources_[me] = mine + place;
     reduce_many(d, op, result + place, sources_, part / element, {});
-    return calls_.allgather(c, comm, nullptr, result, parts_);
+    return calls_.allgather(c, comm, result + place, result, parts_);
   }
 
   // How much some rank sends to another one at most; each knows only what it sends itself.

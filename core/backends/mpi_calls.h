@@ -37,7 +37,7 @@ class MpiCalls {
   Status broadcast(Comm&, mpi::Handle, std::byte* data, size_t bytes, int root);
   Status allreduce(Comm&, mpi::Handle, const std::byte* in, std::byte* out, size_t count, mpi::Handle type, mpi::Handle op);
   Status allgather(Comm&, mpi::Handle, const std::byte* in, std::byte* out, size_t bytes_of_each);
-  // By set rank, consecutive in `out`. Null `in`: this rank's part is in its place already.
+  // By set rank, consecutive in `out`. This rank's part may lie in its place there already.
   Status allgather(Comm&, mpi::Handle, const std::byte* in, std::byte* out, std::span<const size_t> bytes);
   // without_me: this rank's own part stays where it is, and its place in `out` undefined.
   Status alltoall(Comm&, mpi::Handle, const std::byte* in, std::span<const size_t> send, std::byte* out, std::span<const size_t> receive,

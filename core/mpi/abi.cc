@@ -106,7 +106,6 @@ Status make_abi(Family family, const Lookup& lookup, Abi* out) {
     if (!address) return Status(Code::internal, std::string("this Open MPI does not export ") + named.exported);
     abi.*named.member = reinterpret_cast<Handle>(address);
   }
-  abi.in_place = reinterpret_cast<void*>(family == Family::mpich ? ~uintptr_t{0} : uintptr_t{1});
   if (family == Family::mpich) abi.status_ignore = reinterpret_cast<void*>(uintptr_t{1});
   if (family == Family::standard) {
     for (int level = 1; level < 4; ++level) abi.levels[level] = 512 << level;

@@ -39,7 +39,6 @@ struct Abi {
   Handle int8 = 0, int16 = 0, int32 = 0, int64 = 0, uint8 = 0, uint16 = 0, float32 = 0, float64 = 0;
   Handle sum = 0, min = 0, max = 0, product = 0;
   void* status_ignore = nullptr;
-  void* in_place = nullptr;
   int levels[4] = {0, 1, 2, 3};  // by Threads
 
   // Of an element. 0 for what not every library reduces, or not as we do: 16-bit floats, booleans.

@@ -13,6 +13,7 @@ from tests.launchers import programs
 from tests.launchers.programs import ROOT, Done
 
 CARRIED = str(ROOT / "tests/launchers/carried.py")
+_MPICH = "Intel(R) MPI " if "intel" in programs.MPICH else "MPICH "
 # Each rank a node of its own: so there are links, or MPI, between all of them.
 APART = {"HOROVOD_TRANSPORT": "tcp"}
 
@@ -27,8 +28,12 @@ class Site:
     says: str
     tmp: Path
 
+    @property
+    def open_mpi(self) -> bool:
+        return self.folder == programs.OPEN_MPI
+
     def command(self, size: int, *more: str) -> list[str]:
-        root = ["--allow-run-as-root", "--oversubscribe"] if self.folder == ".venv-openmpi" else []
+        root = ["--allow-run-as-root", "--oversubscribe"] if self.open_mpi else []
         return [str(self.launcher), *root, "-np", str(size), *more]
 
     def environment(self, operations: str = "mpi", **variables: str) -> dict[str, str]:
@@ -67,9 +72,9 @@ class Site:
 def _site(request, name: str, tmp_path: Path) -> Site:
     launcher = request.getfixturevalue("mpirun_path" if name == "Open MPI" else "mpiexec_path")
     folder, library, says = {
-        "Open MPI": (".venv-openmpi", "libmpi.so.40", "Open MPI 5"),
-        "MPICH": (".venv-mpich", "libmpi.so.12", "MPICH 5"),
-        "standard ABI": (".venv-mpich", "libmpi_abi.so.1", "MPICH 5"),
+        "Open MPI": (programs.OPEN_MPI, "libmpi.so.40", "Open MPI "),
+        "MPICH": (programs.MPICH, "libmpi.so.12", _MPICH),
+        "standard ABI": (programs.MPICH, "libmpi_abi.so.1", _MPICH),
     }[name]
     if not (ROOT / folder / "lib" / library).exists():
         pytest.skip(f"{folder} has no {library} (scripts/install-launchers.sh)")
@@ -177,7 +182,7 @@ def test_hosts_over_ssh(request, cluster, tmp_path, name):
 def test_one_thread_alone_calls_mpi(family):
     done = family.run(2, "short", HOROVOD_MPI_THREADS_DISABLE="1", **APART)
     assert done.code == 0, done.text
-    if family.folder == ".venv-mpich":  # Open MPI may grant more than it is asked for
+    if not family.open_mpi:  # Open MPI may grant more than it is asked for
         assert "MPI_THREAD_FUNNELED" in done.text
         assert "THREADS False" in done.text
 
@@ -191,12 +196,15 @@ def test_a_killed_rank_is_named(family):
 
 def staying(site: Site) -> tuple[str, ...]:
     """Flags with which the launcher leaves the others alone when a process dies."""
-    return ("--runtime-options", "continuous") if site.folder == ".venv-openmpi" else ("-disable-auto-cleanup",)
+    if not site.open_mpi:
+        return ("-disable-auto-cleanup",)
+    version_5 = (site.launcher.parent / "prterun").exists()
+    return ("--runtime-options", "continuous") if version_5 else ("--enable-recovery",)
 
 
 def test_a_rank_that_dies_after_shutdown_does_not_keep_the_others_in_mpi_finalize(family):
     done = family.run(2, "short", "after:1", before=staying(family), **APART)
-    if family.folder == ".venv-openmpi" and done.code == 0:
+    if family.open_mpi and done.code == 0:
         return  # its own runtime has told
     assert done.code != 0
     assert "MPI_Finalize waits for all processes of the job, but rank 1 (host " in done.text, done.text
@@ -365,9 +373,9 @@ def test_a_library_of_another_mpi_than_the_launchers(request, tmp_path, names):
 
 def test_two_libraries_in_a_process(request, tmp_path):
     ours = _site(request, "Open MPI", tmp_path)
-    other = ROOT / ".venv-mpich/lib/libmpi.so.12"
+    other = ROOT / programs.MPICH / "lib/libmpi.so.12"
     if not other.exists():
-        pytest.skip(".venv-mpich has no libmpi.so.12 (scripts/install-launchers.sh)")
+        pytest.skip(f"{programs.MPICH} has no libmpi.so.12 (scripts/install-launchers.sh)")
     script = tmp_path / "two.py"
     script.write_text(f"import ctypes\nctypes.CDLL({str(other)!r})\nimport horovod.numpy as hvd\nhvd.init()\n")
     done = programs.run([*ours.command(2), sys.executable, str(script)], ours.environment())
@@ -389,7 +397,7 @@ def test_horovodrun_passes_the_wish_on(family):
     (folder / "mpirun").chmod(0o755)
     env = family.environment(**APART)
     env["PATH"] = f"{folder}:{env['PATH']}"
-    more = ["--mpi-args=--oversubscribe"] if family.folder == ".venv-openmpi" else []
+    more = ["--mpi-args=--oversubscribe"] if family.open_mpi else []
     words = ["-np", "2", *more, sys.executable, CARRIED, str(family.tmp / "told"), "short"]
     done = programs.run([sys.executable, "-m", "horovod.runner", "--mpi", *words], env)
     assert done.code == 0, done.text

@@ -48,10 +48,8 @@ constexpr int kLevels[4] = {
 #endif
 };
 #if SIMMPI_FAMILY == 2
-inline const void* const kInPlace = reinterpret_cast<void*>(intptr_t{-1});
 inline void* const kStatusIgnore = reinterpret_cast<void*>(intptr_t{1});
 #else
-inline const void* const kInPlace = reinterpret_cast<void*>(intptr_t{1});
 inline void* const kStatusIgnore = nullptr;
 #endif
 

@@ -63,18 +63,6 @@ void expect(const char* what, size_t bytes, size_t wanted) {
     mistake(std::string("MPI_") + what + ": " + std::to_string(bytes) + " bytes come where " + std::to_string(wanted) + " are expected");
 }
 
-// What each member has sent to all, to places in units of `type`.
-Take gathered(const char* what, void* out, std::function<std::pair<int, int>(size_t)> count_and_place, H type) {
-  return [=](const Communicator& c, Exchange* e) {
-    for (size_t i = 0; i < c.members.size(); ++i) {
-      const auto [count, place] = count_and_place(i);
-      expect(what, e->parts[i].bytes, bytes_of(type, count));
-      if (count)
-        std::memcpy(static_cast<std::byte*>(out) + bytes_of(type, place), World::get().area(e, static_cast<int>(i)), e->parts[i].bytes);
-    }
-  };
-}
-
 }  // namespace
 
 SIMMPI_EXPORT int MPI_Test(H* request, int* done, void* status) {
@@ -132,19 +120,14 @@ SIMMPI_EXPORT int MPI_Iallreduce(const void* in, void* out, int count, H type, H
 
 SIMMPI_EXPORT int MPI_Iallgather(const void* in, int count, H type, void* out, int count_of_each, H their_type, H comm, H* request) {
   const Process::Call call("Iallgather");
-  const auto at = [=](size_t i) { return std::pair(count_of_each, static_cast<int>(i) * count_of_each); };
-  return begin(call, comm, {.what = "Iallgather", .data = in, .bytes = bytes_of(type, count), .sends = {}},
-               gathered("Iallgather", out, at, their_type), request);
-}
-
-SIMMPI_EXPORT int MPI_Iallgatherv(const void* in, int count, H type, void* out, const int* counts, const int* places, H their_type, H comm,
-                                  H* request) {
-  const Process::Call call("Iallgatherv");
-  const auto me = static_cast<size_t>(Process::get().communicator(comm).rank);
-  if (in == kInPlace) in = static_cast<const std::byte*>(out) + bytes_of(their_type, places[me]);
-  const auto at = [=](size_t i) { return std::pair(counts[i], places[i]); };
-  return begin(call, comm, {.what = "Iallgatherv", .data = in, .bytes = bytes_of(type, count), .sends = {}},
-               gathered("Iallgatherv", out, at, their_type), request);
+  const size_t bytes = bytes_of(their_type, count_of_each);
+  const Take take = [=](const Communicator& c, Exchange* e) {
+    for (size_t i = 0; i < c.members.size(); ++i) {
+      expect("Iallgather", e->parts[i].bytes, bytes);
+      if (bytes) std::memcpy(static_cast<std::byte*>(out) + i * bytes, World::get().area(e, static_cast<int>(i)), bytes);
+    }
+  };
+  return begin(call, comm, {.what = "Iallgather", .data = in, .bytes = bytes_of(type, count), .sends = {}}, take, request);
 }
 
 SIMMPI_EXPORT int MPI_Ialltoallv(const void* in, const int* counts, const int* places, H type, void* out, const int* their_counts,
