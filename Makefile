@@ -45,7 +45,7 @@ TF_MATRIX ?= 2.13.1 2.16.2 2.18.1 2.21.0
 # MXNet 1.9.1 wants Python 3.11 or older.
 MXNET_PYTHON ?= $(firstword $(shell command -v python3.11 python3.10) $(PYTHON))
 
-.PHONY: help train environment test test-all kernels unit lint format docs site pytest asan tsan fuzz fuzz-programs mutants bench gpu-check wheel clean test-tf-matrix test-mxnet test-cluster test-launchers
+.PHONY: help train environment test test-all kernels unit lint format docs site pytest asan tsan fuzz fuzz-programs mutants bench gpu-check wheel clean test-tf-matrix test-mxnet test-cluster test-launchers test-mpis
 
 # After ## comes what a target takes on 2 cores where the environment and what is compiled are there (those take minutes once).
 help: ## [1 s] this list
@@ -103,6 +103,9 @@ pytest: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/spark $(STAMPS)/system $(ST
 test-launchers: $(STAMPS)/dev $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/editable ## [3 min] jobs of mpirun, mpiexec, srun and torchrun, all cases
 	nice python -m pytest --heavy tests/launchers $(PYTEST_ARGS)
 
+test-mpis: $(STAMPS)/dev $(STAMPS)/system $(STAMPS)/editable ## [10 min] MPI as carrier with Open MPI 4, MPICH 4 and Intel MPI, set up in .venv-mpi-*; MPIS="intel" chooses
+	PYTHON=$(PYTHON) nice scripts/test-other-mpis.sh $(MPIS) -- $(PYTEST_ARGS)
+
 test-cluster: $(STAMPS)/dev $(STAMPS)/system $(STAMPS)/editable ## [8 min] the tests on several hosts, with every fault also on four of them
 	nice python -m pytest --heavy tests/cluster $(PYTEST_ARGS)
 
@@ -138,7 +141,7 @@ wheel: $(STAMPS)/tools ## [2 min] a wheel in dist/
 	pip wheel --no-deps --no-build-isolation --config-settings=build-dir=build/wheel -w dist .
 
 clean: ## [0 s] remove what was built, environments included
-	rm -rf build dist .gpu-pack $(VENV) $(VENV)-peers .venv-tf-* .venv-mxnet .venv-openmpi .venv-mpich runs
+	rm -rf build dist .gpu-pack $(VENV) $(VENV)-peers .venv-tf-* .venv-mxnet .venv-openmpi .venv-mpich .venv-mpi-* runs
 
 # -- environments: a stamp each, so that a second run starts at once --------------------------------------------------------------
 $(STAMPS)/venv:

@@ -12,6 +12,7 @@ by commas:
     late        calls it after shutdown; init then has to refuse
     kill:R      rank R dies by SIGKILL while the others are in a collective with it
     raise:R     rank R raises ValueError while the others wait for it
+    after:R     rank R dies by SIGKILL after shutdown, when the others wait for it in MPI_Finalize
     stop:R      rank R is stopped while the others are in a collective with it
     leave       shutdown while operations are under way, and init, several times
     sets        process sets, one of them removed and another one added
@@ -33,6 +34,7 @@ import numpy as np
 import pytest
 
 import horovod.numpy as hvd
+from horovod.common.wiring import mpi_end
 
 DTYPES = ["uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64", "bool", "bfloat16"]
 SIZES = [1, 1000, 300_001]
@@ -219,6 +221,11 @@ def main():
         with pytest.raises(hvd.HorovodInternalError, match="the program has called MPI_Finalize"):
             hvd.allreduce(np.ones(3, np.float32), name="too late")
     hvd.shutdown()
+    if f"after:{rank}" in what:
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if any(each.startswith("after") for each in what):
+        mpi_end.GRACE = 1.0
     if "late" in what:
         finalize()
         with pytest.raises(ValueError, match="MPI_Finalize"):

@@ -125,6 +125,11 @@ TABLE: Final = (
     Setting("HOROVOD_MPI_LIBRARY", "text", "",
             "file of the MPI library for HOROVOD_CPU_OPERATIONS=mpi; default: one that is loaded already, else that "
             "beside the launcher, else the system's", section=_GPU),
+    Setting("HOROVOD_MPI_REDUCTION", "choice", "horovod",
+            "who adds in allreduces of HOROVOD_CPU_OPERATIONS=mpi between hosts; horovod: this library, in its own "
+            "order, so that bits are the same with every MPI and without; mpi: for integers, float32 and float64 the "
+            "MPI, which a network may help, in whatever order it chooses (docs/mpi.md)",
+            choices=("horovod", "mpi"), agreed=True, section=_GPU),
     Setting("HOROVOD_MPI_THREADS_DISABLE", "bool", False,
             "ask MPI for MPI_THREAD_FUNNELED instead of MULTIPLE, and call it from one thread",
             flag="--mpi-threads-disable", yaml="library_options.mpi_threads_disable", section=_GPU),
