@@ -1,4 +1,4 @@
-"""Horovod on Ray: the workers are actors, placed by Ray's scheduler, in which functions are called as often as one likes.
+"""Horovod on Ray: ranks are actors, placed by Ray's scheduler, in which functions are called as often as one likes.
 
     import ray
     from horovod.ray import RayExecutor

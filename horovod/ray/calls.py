@@ -1,9 +1,10 @@
-"""Calls in actors, as events of one mailbox: a result, an exception, a worker that is gone, something that was logged."""
+"""Calls in actors, as events of one mailbox: a result, an exception, a worker that is gone, something logged."""
 
 from __future__ import annotations
 
 import contextlib
 import re
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -19,6 +20,7 @@ from horovod.runner.function.worker_error import WorkerError, worker_error
 from horovod.runner.resident.mailbox import Mailbox
 
 Callback = Callable[[dict[str, Any]], Any]
+_LATE = 5.0  # s for what was logged to come
 
 
 @dataclass(frozen=True)
@@ -131,14 +133,21 @@ class Ear:
             for callback in self._callbacks:
                 callback(event.value)
 
-    def finish(self) -> bool:
-        """All workers are done: what they have logged before comes still, and then ``Logged(None)``, if this is True."""
+    def finish(self, pass_on: Callable[[Any], None] = lambda event: None) -> None:
+        """All workers are done: what they have logged before comes still. ``pass_on``: gets what else happens
+        meanwhile."""
         if self.queue is None:
-            return False
+            return
         with contextlib.suppress(RayActorError):
             self.queue.put(self._end)
-            return True
-        return False
+        until, waits = time.monotonic() + _LATE, True
+        while waits and time.monotonic() < until:
+            for event in self._box.take(until)[0]:
+                if isinstance(event, Logged):
+                    self.tell(event)
+                    waits = waits and event.value is not None
+                else:
+                    pass_on(event)
 
     def close(self) -> None:
         """Ends the queue. May be called again."""

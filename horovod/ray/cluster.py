@@ -11,6 +11,7 @@ from ray.util import get_node_ip_address
 
 from horovod.common.network import interfaces
 from horovod.ray import strategy
+from horovod.runner.cluster.placement import Machines
 from horovod.runner.resident import residence
 
 
@@ -31,9 +32,8 @@ def address(nics: Collection[str]) -> str:
     for name in nics:
         if name in found:
             return found[name].addresses[0].text
-    raise ValueError(
-        f"nics is {', '.join(nics)}, accepted are interfaces of all hosts, here {interfaces.describe(list(found.values()))}"
-    )
+    here = interfaces.describe(list(found.values()))
+    raise ValueError(f"nics is {', '.join(nics)}, accepted are interfaces of all hosts, here {here}")
 
 
 def variables(nics: Collection[str]) -> dict[str, str]:
@@ -47,17 +47,27 @@ class Names:
     before. A node keeps its name. Pure, but for what it remembers."""
 
     def __init__(self) -> None:
-        self._names: dict[str, str] = {}
+        self._names: dict[str, str] = {}  # by id
+        self._machine_of: dict[str, str] = {}  # by name
+        self._machines = Machines()
 
-    def of(self, node_id: str, node_address: str) -> str:
-        if node_id not in self._names:
-            taken = node_address in self._names.values()
-            self._names[node_id] = f"{node_address}-{node_id[:8]}" if taken else node_address
-        return self._names[node_id]
+    def of(self, node: Mapping[str, Any]) -> str:
+        """Of a node as in ``ray.nodes()``."""
+        number, address = node["NodeID"], node["NodeManagerAddress"]
+        if number not in self._names:
+            taken = address in self._names.values()
+            name = self._names[number] = f"{address}-{number[:8]}" if taken else address
+            host = node["NodeManagerHostname"]
+            self._machine_of[name] = self._machines.name(f"{host} {address}", host)
+        return self._names[number]
 
-    def ids(self, name: str) -> list[str]:
-        """The nodes that go by this name."""
-        return [node for node, one in self._names.items() if one == name]
+    def machine(self, name: str) -> str:
+        """Several nodes may be on one machine."""
+        return self._machine_of.get(name, name)
+
+    def node(self, name: str) -> str | None:
+        """The id of the node that goes by this name."""
+        return next((number for number, one in self._names.items() if one == name), None)
 
 
 def slots(nodes: Sequence[Mapping[str, Any]], names: Names, cpus: int, gpus: int) -> dict[str, int]:
@@ -66,5 +76,11 @@ def slots(nodes: Sequence[Mapping[str, Any]], names: Names, cpus: int, gpus: int
     found = {}
     for node in nodes:
         if node["Alive"] and (room := strategy.fitting(node["Resources"], cpus, gpus)) > 0:
-            found[names.of(node["NodeID"], node["NodeManagerAddress"])] = room
+            found[names.of(node)] = room
     return found
+
+
+def find(nodes: Sequence[Mapping[str, Any]], host: str) -> str | None:
+    """The id of a node that is alive and has this address, host name or name."""
+    keys = ("NodeManagerAddress", "NodeManagerHostname", "NodeName")
+    return next((node["NodeID"] for node in nodes if node["Alive"] and host in (node[key] for key in keys)), None)

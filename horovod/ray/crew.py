@@ -16,6 +16,7 @@ from horovod.ray.calls import Callback, Done, Ear, Event, Gone, Logged, watch
 from horovod.ray.settings import Settings
 from horovod.ray.strategy import Plan, Room
 from horovod.ray.worker import BaseHorovodWorker
+from horovod.runner.cluster.placement import place
 from horovod.runner.resident import placing, residence
 from horovod.runner.resident.mailbox import Mailbox
 from horovod.runner.resident.placing import Resident
@@ -76,13 +77,14 @@ class Crew:
         if trouble := placing.misfit(residents):
             raise RuntimeError(trouble)
         names = placing.hosts(residents)
-        order = placing.grouped(names)
+        placed = place(dict(enumerate(names)))
+        order = [number for number, _ in placed]
         self.workers, self.hosts = [made[number] for number in order], [names[number] for number in order]
         self._residence = Residence(cluster.address(self._settings.nics), lambda rank: self._box.put(Gone(rank)))
         shared = cluster.variables(self._settings.nics) | dict(variables)
         owned = [gpus[number] for number in order]
         refs = []
-        for slot in placing.seats(self.hosts):
+        for _, slot in placed:
             own = shared | residence.of_slot(slot) | strategy.visible(owned, self.hosts, slot.rank)
             resident = residents[order[slot.rank]]
             seat = self._residence.seat(slot.rank, resident, own, self._settings.timeout_s)
@@ -170,7 +172,7 @@ class Crew:
             if gone - done.keys() and len(done.keys() | gone) == len(refs):
                 self._hear_out(done, gone, turn)
         if ear is not None:
-            self._finish(ear)
+            ear.finish(self._bury)
         if error := self._judge(done, gone):
             raise error
         return [done[rank].value for rank in sorted(refs)]
@@ -183,17 +185,6 @@ class Crew:
                 if isinstance(event, Done) and event.turn == turn:
                     done[event.number] = event
                 self._bury(event)
-
-    def _finish(self, ear: Ear) -> None:
-        until = time.monotonic() + _GRACE
-        waits = ear.finish()
-        while waits and time.monotonic() < until:
-            for event in self._box.take(until)[0]:
-                if isinstance(event, Logged):
-                    ear.tell(event)
-                    waits = waits and event.value is not None
-                else:
-                    self._bury(event)
 
     def _bury(self, event: Event) -> None:
         if isinstance(event, Gone):

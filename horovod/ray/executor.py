@@ -9,7 +9,8 @@ from horovod.ray import cluster, strategy
 from horovod.ray import settings as given
 from horovod.ray.calls import Callback
 from horovod.ray.crew import Crew
-from horovod.ray.elastic import ElasticJob, RayHostDiscovery
+from horovod.ray.discovery import RayHostDiscovery
+from horovod.ray.members import ElasticJob
 from horovod.ray.settings import Settings
 
 
@@ -34,10 +35,10 @@ class RayExecutor:
         elastic_timeout: float = 600,
         override_discovery: bool = True,
     ) -> None:
-        """``settings``: of ``create_settings``. Either ``num_workers``, wherever Ray has room for them, or ``num_hosts``
-        nodes with ``num_workers_per_host`` workers each. ``gpus_per_worker``: with ``use_gpu``, 1 by default; workers of
-        one host see each other's GPUs, and number ``hvd.local_rank()`` is a worker's own. In a program that runs within
-        a placement group, a trial of Ray Tune, say, the workers are placed in it, unless
+        """``settings``: of ``create_settings``. Either ``num_workers``, wherever Ray has room for them, or
+        ``num_hosts`` nodes with ``num_workers_per_host`` workers each. ``gpus_per_worker``: with ``use_gpu``, 1 by
+        default; workers of one host see each other's GPUs, and number ``hvd.local_rank()`` is a worker's own. In a
+        program that runs within a placement group, a trial of Ray Tune, say, the workers are placed in it, unless
         ``use_current_placement_group`` is False.
 
         ``min_workers``: an elastic job of at least so many workers, at most ``max_workers`` (None: as many as there is
@@ -48,8 +49,7 @@ class RayExecutor:
         """
         if not isinstance(settings, Settings):
             raise TypeError(f"settings is {settings!r}, accepted is what RayExecutor.create_settings() returns")
-        gpus = given.gpus(use_gpu, gpus_per_worker, "gpus_per_worker")
-        cpus = given.integer("cpus_per_worker", cpus_per_worker, 0)
+        cpus, gpus = given.needs("worker", cpus_per_worker, use_gpu, gpus_per_worker)
         size = _size(num_workers, num_hosts, num_workers_per_host, min_workers)
         self._settings = settings
         self._crew: Crew | None = None
@@ -179,7 +179,8 @@ class RayExecutor:
     def _require(self, method: str) -> Crew:
         if self._job is not None:
             raise NotImplementedError(
-                f"{method} is for workers that stay; those of an elastic job (min_workers) come and go: use run or execute"
+                f"{method} is for workers that stay; those of an elastic job (min_workers) come and go: use run or "
+                "execute"
             )
         if self._crew is None:
             raise RuntimeError(

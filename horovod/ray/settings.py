@@ -16,10 +16,10 @@ _NO_SSH = "Ray starts the workers, and no ssh is used: {} has no effect"
 
 @dataclass
 class Settings:
-    """Of ``RayExecutor.create_settings`` and ``ElasticRayExecutor.create_settings``. ``timeout_s``: s for the workers to
-    start and to reach the driver; ``placement_group_timeout_s``: s for Ray to find room for them; ``strategy``: how they
-    are spread over nodes; the others of elastic jobs. ``discovery``: finds hosts, used with ``override_discovery``
-    False."""
+    """Of ``RayExecutor.create_settings`` and ``ElasticRayExecutor.create_settings``. ``timeout_s``: s for the workers
+    to start and to reach the driver; ``placement_group_timeout_s``: s for Ray to find room for them; ``strategy``: how
+    they are spread over nodes; the others of elastic jobs. ``discovery``: finds hosts, used with
+    ``override_discovery`` False."""
 
     timeout_s: float = 30.0
     placement_group_timeout_s: float = 100.0
@@ -85,10 +85,10 @@ def positive(name: str, value: Any) -> float:
     return float(value)
 
 
-def gpus(use_gpu: bool, given: int | None, name: str) -> int:
-    """How many GPUs a worker has. Raises ValueError for what does not fit together."""
-    if not use_gpu:
-        if given:
-            raise ValueError(f"{name} is {given!r} and use_gpu is False; accepted is use_gpu=True, or no {name}")
-        return 0
-    return 1 if given is None else integer(name, given, 1)
+def needs(of: str, cpus: Any, use_gpu: bool, gpus: Any) -> tuple[int, int]:
+    """The CPUs and GPUs of each ``of``, worker or slot. Raises ValueError for what does not fit together."""
+    if not use_gpu and gpus:
+        raise ValueError(f"gpus_per_{of} is {gpus!r} and use_gpu is False; accepted is use_gpu=True, or none of them")
+    least = 0 if use_gpu else 1
+    has = integer(f"cpus_per_{of}", cpus, least)
+    return has, 0 if not use_gpu else 1 if gpus is None else integer(f"gpus_per_{of}", gpus, 1)

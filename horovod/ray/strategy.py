@@ -71,21 +71,17 @@ def within(bundles: Sequence[Resources], workers: int, cpus: int, gpus: int) -> 
 
 def fitting(has: Resources, cpus: int, gpus: int) -> int:
     """How many workers fit there."""
-    needs = resources(cpus, gpus)
-    return (
-        min(int(has.get(name, 0.0) // amount) for name, amount in needs.items() if amount)
-        if any(needs.values())
-        else 1 << 30
-    )
+    return _times(resources(cpus, gpus), has)
+
+
+def _times(bundle: Resources, has: Resources) -> int:
+    """How often that fits into what there is."""
+    return min((int(has.get(name, 0.0) // amount) for name, amount in bundle.items() if amount), default=0)
 
 
 def lacking(plan: Plan, nodes: Sequence[Resources]) -> str:
     """Why these nodes could not hold it even if nothing else ran there, with what they have; empty: they could."""
-    bundle = plan.bundles[0]
-    rooms = [
-        min((int(node.get(name, 0.0) // amount) for name, amount in bundle.items() if amount), default=1 << 30)
-        for node in nodes
-    ]
+    rooms = [_times(plan.bundles[0], node) for node in nodes]
     if plan.strategy == "STRICT_SPREAD":
         room = sum(1 for one in rooms if one)
     elif plan.strategy == "STRICT_PACK":

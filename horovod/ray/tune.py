@@ -37,13 +37,12 @@ def trainable(
     group of the trial's own. A dict that rank 0 gives to ``report`` becomes a result of the trial; what the other ranks
     give is passed over. A trial whose ranks fail, fails with their error.
 
-    ``cpus_per_worker``, ``use_gpu``, ``gpus_per_worker``, ``timeout_s``: as of ``RayExecutor``. Raises ValueError naming
-    what is wrong.
+    ``cpus_per_worker``, ``use_gpu``, ``gpus_per_worker``, ``timeout_s``: as of ``RayExecutor``. Raises ValueError
+    naming what is wrong.
     """
     if not callable(func):
         raise TypeError(f"func is {func!r}, accepted is a function of a trial's config")
-    gpus = given.gpus(use_gpu, gpus_per_worker, "gpus_per_worker")
-    bundle = strategy.resources(given.integer("cpus_per_worker", cpus_per_worker, 0), gpus)
+    bundle = strategy.resources(*given.needs("worker", cpus_per_worker, use_gpu, gpus_per_worker))
     size = given.integer("num_workers", num_workers, 1)
     settings = RayExecutor.create_settings(timeout_s)
 

@@ -1,5 +1,5 @@
-"""An elastic job of residents, decided: what happens is told to it, what is to be done it asks of `Hands`. Who is in the
-job decides `elastic.membership`; what workers say comes by the store's desk, as in jobs of horovodrun."""
+"""An elastic job of residents, decided: what happens is told to it, what is to be done it asks of `Hands`. Who is in
+the job decides `elastic.membership`; what workers say comes by the store's desk, as in jobs of horovodrun."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from horovod.runner.elastic.limits import Limits
 from horovod.runner.elastic.membership import Membership
 from horovod.runner.elastic.newcomers import Newcomers
 from horovod.runner.elastic.phases import Standstill
+from horovod.runner.elastic.workers import MachineOf
 from horovod.runner.job.membership_desk import MembershipDesk
 from horovod.runner.job.roster import Roster
 
@@ -44,12 +45,13 @@ class Course:
         front: Front,
         hands: Hands,
         environ: Mapping[str, str],
+        machine_of: MachineOf = str,
     ) -> None:
         self.roster = Roster()
         self.end: End | None = None
         self._hands = hands
         self._front = front
-        self._membership = Membership(limits, Blacklist(cooldown), time.monotonic())
+        self._membership = Membership(limits, Blacklist(cooldown), time.monotonic(), machine_of)
         newcomers = Newcomers(BY_NAME[_CODE].parse(environ.get(_CODE, "")) != "any")
         self._desk = MembershipDesk(front, self._membership, self._act, newcomers)
         self._ticked = time.monotonic()

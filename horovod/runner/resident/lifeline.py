@@ -1,6 +1,6 @@
-"""A connection between the driver and each worker over which nothing is said but who is there: the kernel closes it when
-either of them ends, however it does, so the other knows at once. A cluster manager may need ten seconds and more to
-notice that a machine is gone, and leaves processes of its own running when a part of it dies.
+"""A connection between the driver and each worker over which nothing is said but who is there: the kernel closes it
+when either of them ends, however it does, so the other knows at once. A cluster manager may need ten seconds and more
+to notice that a machine is gone, and leaves processes of its own running when a part of it dies.
 
 Authenticated under the job's key (``auth``), with a label of its own. The worker ends when the driver is gone, or a
 process that its manager says it cannot be without.

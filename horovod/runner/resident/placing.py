@@ -1,4 +1,4 @@
-"""Which rank each resident gets, and whether residents fit together. Pure."""
+"""Where residents are, and whether they fit together. Pure. Who gets which rank: ``runner.cluster.placement``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from horovod._version import __version__
+from horovod.runner.cluster.placement import Machines
 from horovod.runner.elastic import placement
 from horovod.runner.elastic.placement import Candidate
 from horovod.runner.plan.hosts import Slot
@@ -25,28 +26,13 @@ class Resident:
 
 
 def hosts(residents: Sequence[Resident]) -> list[str]:
-    """A name for the host of each: the host's own, with a number where several machines have the same name, as
-    containers may."""
-    machines: dict[str, list[str]] = {}
-    for one in residents:
-        known = machines.setdefault(one.name, [])
-        if one.machine not in known:
-            known.append(one.machine)
-    return [
-        one.name if len(machines[one.name]) == 1 else f"{one.name}-{1 + machines[one.name].index(one.machine)}"
-        for one in residents
-    ]
-
-
-def grouped(names: Sequence[str]) -> list[int]:
-    """The numbers of the residents in the order of their ranks, by the names of their hosts: ranks of a host follow one
-    another, and hosts come in the order in which they are named first."""
-    first = {name: index for index, name in reversed(list(enumerate(names)))}
-    return sorted(range(len(names)), key=lambda index: (first[names[index]], index))
+    """A name for the host of each, the same for those on one machine."""
+    machines = Machines()
+    return [machines.name(one.machine, one.name) for one in residents]
 
 
 def seats(names: Sequence[str]) -> list[Slot]:
-    """The places of ranks on these hosts."""
+    """The places of ranks on these hosts, in the order of ranks."""
     places = placement.places([Candidate(rank, name) for rank, name in enumerate(names)])
     return [places[rank] for rank in range(len(names))]
 

@@ -28,7 +28,8 @@ class Residence:
 
     def __init__(self, address: str, gone: Callable[[int], None], front: Front | None = None) -> None:
         """``address``: of this host, where workers reach it. ``gone``: gets the number of a worker that has ended, or
-        left, in a thread of ours. ``front``: of an elastic job. Raises ValueError when it is no address of this host."""
+        left, in a thread of ours. ``front``: of an elastic job. Raises ValueError when this host has no such
+        address."""
         self._address = address
         self._known: dict[int, bytes] = {}
         key = make_key()
@@ -61,7 +62,7 @@ class Residence:
 
 
 def passed_on(environ: Mapping[str, str]) -> dict[str, str]:
-    """What reaches the workers of the driver's own variables: settings, and nothing of a job that it may be in itself."""
+    """What reaches the workers of the driver's own variables: settings, nothing of a job that it may be in itself."""
     own = {name: value for name, value in environ.items() if name.startswith(OWN)}
     return environment.passed_on(without_place(own))
 

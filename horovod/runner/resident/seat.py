@@ -20,6 +20,7 @@ import zmq.utils.z85
 from horovod._version import __version__
 from horovod.common.contract.worker_env import make_key_fd
 from horovod.common.handover import handover
+from horovod.common.network import interfaces
 from horovod.common.security.auth import AuthError
 from horovod.runner.resident.lifeline import Line
 from horovod.runner.resident.placing import Resident
@@ -63,19 +64,12 @@ def describe() -> Resident:
     name, _, _ = os.uname().nodename.partition(".")
     return Resident(
         name=name or "localhost",
-        machine=_machine(),
+        machine=interfaces.machine_identity(shared=True),
         pid=os.getpid(),
         version=__version__,
         python=".".join(platform.python_version_tuple()[:2]),
         public=zmq.utils.z85.decode(_pair[0][0]),
     )
-
-
-def _machine() -> str:
-    """Processes with one kernel and one network meet at a Unix socket, and share memory from there."""
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        kernel = file.read().strip()
-    return f"{kernel}/{os.stat('/proc/self/ns/net').st_ino}"
 
 
 def sit(seat: Seat, others: Mapping[int, str] | None = None) -> None:
