@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import time
 import uuid
@@ -20,6 +21,7 @@ from horovod.runner.function.worker_error import WorkerError, worker_error
 from horovod.runner.resident.mailbox import Mailbox
 
 Callback = Callable[[dict[str, Any]], Any]
+_OURS = os.path.join("horovod", "ray", "")
 _LATE = 5.0  # s for what was logged to come
 
 
@@ -57,12 +59,30 @@ class Done:
         """The same as an exception of the driver's. ``who``: in words."""
         if not isinstance(self.error, RayTaskError):
             return worker_error(f"{who}: {self.words()}", rank, host)
-        text = _COLOUR.sub("", str(self.error)).rstrip()
+        text = shortened(str(self.error))
         return worker_error(f"{who}: {self.words()}\n{text}", rank, host, 1, text, self.cause)
 
 
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")
+_CARETS = re.compile(r"\s*[~^]+\s*")
 _COMMON = ("The actor died", "class_name:", "actor_id:", "pid:", "namespace:", "ip:", "name:")
+
+
+def shortened(text: str) -> str:
+    """Of a traceback as Ray shows it, what is the user's: without colours, frames of ours, and what Ray leaves of
+    frames of its own."""
+    kept: list[str] = []
+    ours = True  # the header comes first, then what is left of Ray's frames
+    for line in _COLOUR.sub("", text).rstrip().splitlines():
+        if line.startswith("  File "):
+            ours = _OURS in line
+        elif not line.startswith(" "):
+            ours = False
+            kept.append(line)
+            continue
+        if not ours and not (_CARETS.fullmatch(line) and kept and not kept[-1].startswith("  ")):
+            kept.append(line)
+    return "\n".join(kept)
 
 
 def _reason(text: str) -> str:
