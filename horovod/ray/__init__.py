@@ -13,6 +13,9 @@
 Tune: ``horovod.ray.tune``, for Ray Train: ``horovod.ray.train``.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 try:
     import ray as _ray  # noqa: F401
 except ModuleNotFoundError as error:
@@ -22,8 +25,22 @@ except ModuleNotFoundError as error:
         "horovod.ray needs Ray, which is not installed: pip install 'horovod[ray]'", name="ray"
     ) from None
 
-from horovod.ray.elastic import ElasticRayExecutor
-from horovod.ray.executor import RayExecutor
-from horovod.ray.worker import BaseHorovodWorker
+if TYPE_CHECKING:
+    from horovod.ray.elastic import ElasticRayExecutor
+    from horovod.ray.executor import RayExecutor
+    from horovod.ray.worker import BaseHorovodWorker
 
 __all__ = ["BaseHorovodWorker", "ElasticRayExecutor", "RayExecutor"]
+
+_HOMES = {"BaseHorovodWorker": "worker", "ElasticRayExecutor": "elastic", "RayExecutor": "executor"}
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded on demand: what a driver needs would cost every worker a part of its start.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -19,8 +19,8 @@ from horovod.ray.worker import BaseHorovodWorker
 from horovod.runner.cluster.placement import place
 from horovod.runner.resident import placing, residence
 from horovod.runner.resident.mailbox import Mailbox
-from horovod.runner.resident.placing import Resident
 from horovod.runner.resident.residence import Residence
+from horovod.runner.resident.seat import Resident
 
 _GRACE = 5.0  # s for the other ranks to notice that one has failed
 _DEATH = 1.0  # s for Ray to say how a worker has died, beyond that it has

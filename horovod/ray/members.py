@@ -25,7 +25,7 @@ from horovod.ray import cluster
 from horovod.ray.calls import Callback, Done, Ear, Gone, Logged, watch
 from horovod.ray.cluster import Names
 from horovod.ray.settings import Settings
-from horovod.ray.worker import BaseHorovodWorker
+from horovod.ray.worker import ElasticWorker
 from horovod.runner.function.worker_error import worker_error
 from horovod.runner.resident import residence
 from horovod.runner.resident.course import Course
@@ -272,13 +272,3 @@ class _Run:
             self._finder.join(_END)
         self._residence.close()
         self._front.close()
-
-
-class ElasticWorker(BaseHorovodWorker):
-    """A worker for one run."""
-
-    def work(self, func: Callable[[Any], Any]) -> Any:
-        """Runs the function, and leaves the job when it has returned, as the end of a process would."""
-        value = self._do(lambda: func(self))
-        self.leave()
-        return value

@@ -13,8 +13,7 @@ import ray
 from horovod.common import basics
 from horovod.ray import ray_logger
 from horovod.runner.resident import seat as seats
-from horovod.runner.resident.placing import Resident
-from horovod.runner.resident.seat import Seat
+from horovod.runner.resident.seat import Resident, Seat
 
 
 class BaseHorovodWorker:
@@ -89,6 +88,16 @@ class BaseHorovodWorker:
     def leave(self) -> None:
         """Leaves the job that ``hvd.init()`` has joined, if any; the seat stays."""
         basics.leave()
+
+
+class ElasticWorker(BaseHorovodWorker):
+    """A worker for one run."""
+
+    def work(self, func: Callable[[Any], Any]) -> Any:
+        """Runs the function, and leaves the job when it has returned, as the end of a process would."""
+        value = self._do(lambda: func(self))
+        self.leave()
+        return value
 
 
 def described() -> tuple[Resident, str, list[str]]:

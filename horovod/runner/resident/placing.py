@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from horovod._version import __version__
 from horovod.runner.cluster.placement import Machines
 from horovod.runner.elastic import placement
 from horovod.runner.elastic.placement import Candidate
 from horovod.runner.plan.hosts import Slot
-
-
-@dataclass(frozen=True)
-class Resident:
-    """What a process says of itself. `name`: its host's; `machine`: the same for processes that can share memory;
-    `python`: "3.11"; `public`: the key (32 bytes) by which the driver knows it."""
-
-    name: str
-    machine: str
-    pid: int
-    version: str
-    python: str
-    public: bytes
+from horovod.runner.resident.seat import Resident
 
 
 def hosts(residents: Sequence[Resident]) -> list[str]:

@@ -16,8 +16,7 @@ from horovod.runner.job.elastic_orders import without_place
 from horovod.runner.plan import environment
 from horovod.runner.plan.hosts import Slot
 from horovod.runner.resident.lifeline import Lines
-from horovod.runner.resident.placing import Resident
-from horovod.runner.resident.seat import Seat
+from horovod.runner.resident.seat import Resident, Seat
 
 OWN = "HOROVOD_"
 """Variables of the driver that begin so reach the workers."""

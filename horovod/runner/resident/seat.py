@@ -23,11 +23,23 @@ from horovod.common.handover import handover
 from horovod.common.network import interfaces
 from horovod.common.security.auth import AuthError
 from horovod.runner.resident.lifeline import Line
-from horovod.runner.resident.placing import Resident
 
 
 class SeatError(RuntimeError):
     """A worker cannot become a part of the job."""
+
+
+@dataclass(frozen=True)
+class Resident:
+    """What a process says of itself. `name`: its host's; `machine`: the same for processes that can share memory;
+    `python`: "3.11"; `public`: the key (32 bytes) by which the driver knows it."""
+
+    name: str
+    machine: str
+    pid: int
+    version: str
+    python: str
+    public: bytes
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import dataclasses
 
 from horovod.runner.resident import placing
-from horovod.runner.resident.placing import Resident
+from horovod.runner.resident.seat import Resident
 
 
 def resident(name, machine="m", **other):
