@@ -65,7 +65,7 @@ class Rays:
         self._local = False
 
     def local(self):
-        """Ray with one node of 6 CPUs, the same until something else is wanted; the module."""
+        """Ray with one node of 6 CPUs and 2 GPUs, the same until something else is wanted; the module."""
         import ray
 
         if not self._local:
@@ -73,6 +73,7 @@ class Rays:
             folder = self._running.enter_context(_nothing_stays(ray.shutdown))
             ray.init(
                 num_cpus=6,
+                num_gpus=2,  # for Ray's books; there need be none
                 include_dashboard=False,
                 log_to_driver=False,
                 logging_level="ERROR",

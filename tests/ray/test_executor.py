@@ -1,13 +1,14 @@
 """Functions on ranks that are actors of a real Ray."""
 
 import os
+import socket
 import time
 
 import pytest
 
 pytest.importorskip("ray")
 
-from horovod.ray import RayExecutor, strategy
+from horovod.ray import BaseHorovodWorker, RayExecutor, strategy
 from horovod.runner.function.worker_error import WorkerError
 from tests.ray import functions
 
@@ -88,7 +89,7 @@ def test_too_few_slots_are_named_with_what_there_is(local, monkeypatch):
     monkeypatch.setattr(strategy, "_JOINING", 0.5)
     executor = RayExecutor(RayExecutor.create_settings(), num_workers=9)
     begun = time.monotonic()
-    with pytest.raises(ValueError, match=r"num_workers=9 workers of 1 CPU each .* room for: 6, of 9; .* 6 CPUs and 0"):
+    with pytest.raises(ValueError, match=r"num_workers=9 workers of 1 CPU each .* room for: 6, of 9; .* 6 CPUs and 2"):
         executor.start()
     assert time.monotonic() - begun < 20
     executor.shutdown()
@@ -128,6 +129,32 @@ def _start(ray, folder):
         made.start({})
     finally:
         made.shutdown()
+
+
+def test_workers_of_a_host_see_each_others_gpus(local):
+    executor = RayExecutor(RayExecutor.create_settings(timeout_s=60), num_workers=2, use_gpu=True)
+    executor.start()
+    try:
+        seen = executor.run(os.getenv, ["CUDA_VISIBLE_DEVICES"])
+        own = [local.get(one.get_gpu_ids.remote())[0] for one in executor._crew.workers]
+        assert sorted(own) == ["0", "1"]
+        assert seen == [",".join(own)] * 2  # number local_rank is one's own
+    finally:
+        executor.shutdown()
+
+
+def test_the_worker_by_itself(local):
+    worker = local.remote(BaseHorovodWorker).options(num_cpus=1).remote(1, 2)
+    try:
+        local.get(worker.update_env_vars.remote({"SHADE": 3}))
+        assert local.get(worker.env_vars.remote())["SHADE"] == "3"
+        assert local.get(worker.node_id.remote()) == local.nodes()[0]["NodeID"]
+        assert local.get(worker.hostname.remote()) == socket.gethostname()
+        assert local.get(worker.get_gpu_ids.remote()) == []
+        local.get(worker.start_executable.remote(dict, [[("a", 1)]], {"b": 2}))
+        assert local.get(worker.execute.remote(lambda made: made)) == {"a": 1, "b": 2}
+    finally:
+        local.kill(worker)
 
 
 def test_shutdown_ends_the_processes(local):
