@@ -149,7 +149,9 @@ class Crew:
 
     def gather(self, refs: Mapping[int, Any], ear: Ear | None = None) -> list[Any]:
         """What comes of these calls, by rank, in the order of ranks."""
-        turn, done, gone = uuid.uuid4().hex, {}, set()
+        turn = uuid.uuid4().hex
+        done: dict[int, Done] = {}
+        gone: set[int] = set()
         for rank, ref in refs.items():
             watch(ref, turn, rank, self._box)
         until: float | None = None

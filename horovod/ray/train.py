@@ -34,7 +34,7 @@ except ModuleNotFoundError as error:
 
 
 @dataclass
-class HorovodConfig(BackendConfig):  # type: ignore[misc]
+class HorovodConfig(BackendConfig):
     """``nics``: network interfaces to be used, None: any. ``timeout_s``: s for a worker to reach Ray Train's
     controller."""
 
@@ -54,7 +54,7 @@ class HorovodConfig(BackendConfig):  # type: ignore[misc]
         return {"nics": self.nics, "timeout_s": self.timeout_s}
 
 
-class HorovodBackend(Backend):  # type: ignore[misc]
+class HorovodBackend(Backend):
     """Makes ranks of the workers of Ray Train, in its controller's process."""
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ def _leave() -> None:
     seats.rise()
 
 
-class HorovodTrainer(DataParallelTrainer):  # type: ignore[misc]
+class HorovodTrainer(DataParallelTrainer):
     """``train_loop_per_worker`` on each of ``scaling_config.num_workers`` ranks, where it calls ``hvd.init()`` and, at
     its end, ``ray.train.report``. All other arguments are those of Ray's ``TorchTrainer``, and mean the same."""
 

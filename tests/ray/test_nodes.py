@@ -103,3 +103,64 @@ def test_too_few_nodes_for_colocated_workers(nodes):
     executor = RayExecutor(RayExecutor.create_settings(), num_hosts=2, num_workers_per_host=2)
     with pytest.raises(ValueError, match=r"num_hosts=2 nodes .* nodes that fit: 1, of 2; its 2 nodes have \d CPUs"):
         executor.start()
+
+
+def train_loop(config):
+    import os
+    import tempfile
+    from pathlib import Path
+
+    import numpy as np
+    import ray.train
+
+    import horovod.numpy as hvd
+
+    hvd.init()
+    node = ray.get_runtime_context().get_node_id()
+    Path(config["folder"], f"node.{hvd.rank()}").write_text(node)
+    begin, checkpoint = 0, ray.train.get_checkpoint()
+    if checkpoint:
+        with checkpoint.as_directory() as folder:
+            begin = int(Path(folder, "step").read_text()) + 1
+    for step in range(begin, 40):
+        size = int(hvd.allreduce(np.ones(1), op=hvd.Sum)[0])
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "step").write_text(str(step))
+            saved = ray.train.Checkpoint.from_directory(folder) if hvd.rank() == 0 else None
+            ray.train.report({"step": step, "size": size, "begin": begin, "pid": os.getpid()}, checkpoint=saved)
+        if step == 5:
+            Path(config["folder"], "five").touch()
+        if not checkpoint:
+            time.sleep(0.2)
+
+
+def test_ray_train_goes_on_from_its_checkpoint_when_a_raylet_is_lost(nodes, tmp_path):
+    ray_train = pytest.importorskip("ray.train", exc_type=ImportError)
+    from horovod.ray.train import HorovodTrainer
+
+    made = [nodes.add(2) for _ in range(2)]
+    killed = []
+
+    def kill():
+        wait_for((tmp_path / "five").exists, 120.0)
+        used = {file.read_text() for file in tmp_path.glob("node.*")}
+        victim = next(node for node in made if node.node_id in used)
+        killed.append(victim.node_id)
+        nodes.kill(victim)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    trainer = HorovodTrainer(
+        train_loop,
+        train_loop_config={"folder": str(tmp_path)},
+        scaling_config=ray_train.ScalingConfig(num_workers=3),
+        run_config=ray_train.RunConfig(
+            storage_path=str(tmp_path / "results"), failure_config=ray_train.FailureConfig(max_failures=5)
+        ),
+    )
+    result = trainer.fit()
+    killer.join()
+    assert len(killed) == 1
+    assert (result.metrics["step"], result.metrics["size"]) == (39, 3)
+    assert result.metrics["begin"] > 0
+    assert killed[0] not in {file.read_text() for file in tmp_path.glob("node.*")}
