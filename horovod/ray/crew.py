@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ray
+from ray.exceptions import RayActorError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from horovod.ray import cluster, strategy
@@ -198,7 +199,7 @@ class Crew:
         """Whom to blame: who has died, before who has raised an exception of its own, before all others."""
         failed = [one for _, one in sorted(done.items()) if one.error is not None]
         for rank in sorted(gone):
-            how = done[rank] if rank in done else Done("", rank, error=RuntimeError("its process has ended"))
+            how = done.get(rank) or Done("", rank, error=RayActorError(error_msg="Ray has not said how yet"))
             return how.raised(self._who(rank), self.hosts[rank], rank)
         for one in [*(one for one in failed if not one.victim), *failed]:
             return one.raised(self._who(one.number), self.hosts[one.number], one.number)

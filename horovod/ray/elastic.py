@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -34,6 +35,7 @@ class ElasticRayExecutor:
         if not isinstance(settings, Settings):
             raise TypeError(f"settings is {settings!r}, accepted is what ElasticRayExecutor.create_settings() returns")
         cpus, gpus = given.needs("slot", cpus_per_slot, use_gpu, gpus_per_slot)
+        settings = dataclasses.replace(settings)
         if override_discovery:
             settings.discovery = RayHostDiscovery(use_gpu, cpus, gpus or 1)
         self._job = ElasticJob(settings, cpus, gpus)

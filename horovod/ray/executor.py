@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -55,6 +56,7 @@ class RayExecutor:
         self._crew: Crew | None = None
         self._job: ElasticJob | None = None
         if min_workers is not None:
+            self._settings = settings = dataclasses.replace(settings)  # which several executors may be made with
             settings.min_num_proc = given.integer("min_workers", min_workers, 1)
             settings.num_proc = size
             settings.max_num_proc = None if max_workers is None else given.integer("max_workers", max_workers, 1)

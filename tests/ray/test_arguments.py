@@ -1,5 +1,8 @@
 """What executors, loggers and settings refuse, and how they say it. Without a cluster."""
 
+import inspect
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -139,3 +142,43 @@ def test_rank_0_alone_logs(monkeypatch):
 def test_a_queue_that_is_none():
     with pytest.raises(TypeError, match="queue is 3, accepted is an object with a method put"):
         ray_logger.configure(3)
+
+
+def test_arguments_and_defaults_are_those_that_programs_know():
+    assert list(inspect.signature(RayExecutor).parameters) == [
+        *("settings", "num_workers", "num_hosts", "num_workers_per_host", "cpus_per_worker", "use_gpu"),
+        *("gpus_per_worker", "use_current_placement_group", "min_workers", "max_workers", "reset_limit"),
+        *("cooldown_range", "elastic_timeout", "override_discovery"),
+    ]
+    found = {name: one.default for name, one in inspect.signature(RayExecutor).parameters.items()}
+    assert (found["num_workers_per_host"], found["cpus_per_worker"], found["elastic_timeout"]) == (1, 1, 600)
+    assert (found["use_current_placement_group"], found["override_discovery"], found["use_gpu"]) == (True, True, False)
+    made = inspect.signature(RayExecutor.create_settings).parameters
+    assert {name: made[name].default for name in list(made)[:5]} == {
+        "timeout_s": 30,
+        "ssh_identity_file": None,
+        "ssh_str": None,
+        "placement_group_timeout_s": 100,
+        "nics": None,
+    }
+    assert list(inspect.signature(ElasticRayExecutor).parameters) == [
+        *("settings", "use_gpu", "cpus_per_slot", "gpus_per_slot", "env_vars", "override_discovery"),
+    ]
+    assert list(inspect.signature(TestDiscovery).parameters) == [
+        *("min_hosts", "max_hosts", "change_frequency_s", "use_gpu", "cpus_per_slot", "gpus_per_slot", "verbose"),
+        "_graceful",
+    ]
+    assert list(inspect.signature(RayHostDiscovery).parameters) == ["use_gpu", "cpus_per_slot", "gpus_per_slot"]
+
+
+def test_the_settings_of_one_executor_are_not_changed_by_another():
+    settings = RayExecutor.create_settings()
+    RayExecutor(settings, min_workers=2, reset_limit=3)
+    assert (settings.min_num_proc, settings.reset_limit, settings.discovery) == (1, None, None)
+
+
+def test_without_ray_it_is_said_what_to_install():
+    code = "import sys; sys.modules['ray'] = None; import horovod.ray"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "horovod.ray needs Ray, which is not installed: pip install 'horovod[ray]'" in done.stderr
