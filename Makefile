@@ -9,7 +9,7 @@ VENV ?= .venv
 PYTHON ?= python3
 # Another build of PyTorch:  make train TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
 TORCH ?= torch==2.13.0
-# The other frameworks are for tests and benchmarks only. Empty, their tests are left out:  make test TENSORFLOW= JAX=
+# The other frameworks are for tests and benchmarks only. Empty, their tests are left out:  make test TENSORFLOW= JAX= RAY=
 # KERAS2 is installed without its dependencies: it asks for "tensorflow", which is the same files as tensorflow-cpu again.
 TENSORFLOW ?= tensorflow-cpu==2.21.0
 KERAS ?= keras==3.15.*
@@ -17,6 +17,7 @@ KERAS2 ?= tf_keras==2.21.*
 JAX ?= jax[cpu]==0.10.*
 # Jobs on Spark need Java 17 too, which scripts/install-system-packages.sh installs where there is none.
 PYSPARK ?= pyspark==4.3.*
+RAY ?= ray[train,tune]==2.60.*
 JAX_LIBRARIES ?= optax flax equinox dm-haiku orbax-checkpoint
 WORKERS ?= 2
 JOBS ?= $(shell nproc)
@@ -161,6 +162,7 @@ $(STAMPS)/torch: $(STAMPS)/venv
 $(STAMPS)/frameworks: $(STAMPS)/torch
 	pip install -qq $(TORCH) $(TENSORFLOW) $(if $(TENSORFLOW)$(JAX),'$(KERAS)') $(if $(JAX),'$(JAX)' $(JAX_LIBRARIES))
 	$(if $(TENSORFLOW),pip install -qq --no-deps '$(KERAS2)')
+	$(if $(RAY),pip install -qq '$(RAY)')
 	touch $@
 
 $(STAMPS)/spark: $(STAMPS)/frameworks

@@ -24,6 +24,7 @@ LONGEST_FIRST = (
     "spark",
     "keras-torch",
     "torch",
+    "ray",
     "jax",
     "keras-legacy",
 )
@@ -35,6 +36,7 @@ SINGLE = {
     "tests/spark": "spark",
     "tests/torch": "torch",
     "tests/jax": "jax",
+    "tests/ray": "ray",
 }
 """Folders that are a lane each."""
 CONFORMANCE = "tests/conformance"

@@ -199,6 +199,13 @@ class HorovodBasics(observed.Observed):
         return self._face.require_engine().process_sets()
 
 
+def leave(error: BaseException | None = None) -> None:
+    """This process leaves its job, whatever faces are in it, and lives on. ``error``: why, which the other ranks are
+    told, as if it had ended the process. Harmless without a job."""
+    with _lock:
+        _stop("it has left the job" if error is None else ending.told_of(error))
+
+
 def failures() -> int:
     """How many operations have failed in the job of this process because ranks were lost, 0 unless some were."""
     ended = _ended()

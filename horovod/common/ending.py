@@ -107,8 +107,7 @@ class Watch:
         inner: Callable[..., Any] = sys.excepthook
 
         def remember(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
-            text = str(value).strip().splitlines()
-            self.reason = f"it ended with {kind.__name__}" + (f": {text[0][:200]}" if text else "") + _where(trace)
+            self.reason = told_of(value, trace)
             self._tell(value)
             if isinstance(value, NoPlaceError) and value.line:  # a traceback would look like a crash
                 print(value.line, file=sys.stderr, flush=True)
@@ -116,6 +115,13 @@ class Watch:
                 inner(kind, value, trace)
 
         sys.excepthook = remember
+
+
+def told_of(error: BaseException, trace: TracebackType | None = None) -> str:
+    """What the peers are told of an exception that ends a rank. ``trace``: its traceback, if not its own."""
+    text = str(error).strip().splitlines()
+    said = f": {text[0][:200]}" if text else ""
+    return f"it ended with {type(error).__name__}{said}{_where(error.__traceback__ if trace is None else trace)}"
 
 
 def _where(trace: TracebackType | None) -> str:

@@ -28,7 +28,7 @@ def test_an_import_says_that_it_is_not_there_yet(name):
 def test_attributes_say_so_too():
     import horovod.torch as hvd
 
-    for module, name in ((horovod, "elastic"), (horovod, "spark"), (horovod, "ray")):
+    for module, name in ((horovod, "elastic"), (horovod, "spark")):
         assert not hasattr(module, name)
         with pytest.raises(AttributeError, match=f"^{module.__name__}.{name} is not in this version of Horovod yet"):
             getattr(module, name)
@@ -47,8 +47,8 @@ def test_what_the_faces_have_is_not_in_the_package():
 
 
 def test_what_is_there_is_found_first(tmp_path, monkeypatch):
-    (tmp_path / "ray.py").write_text("there = True\n")
+    (tmp_path / "elastic.py").write_text("there = True\n")
     monkeypatch.setattr(horovod, "__path__", [*horovod.__path__, str(tmp_path)])
-    assert find_spec("horovod.ray") is not None
-    assert importlib.import_module("horovod.ray").there
-    del sys.modules["horovod.ray"], horovod.ray
+    assert find_spec("horovod.elastic") is not None
+    assert importlib.import_module("horovod.elastic").there
+    del sys.modules["horovod.elastic"], horovod.elastic

@@ -30,7 +30,7 @@ def test_every_program_is_run_or_says_why_not():
         f"{block.where}: <!-- run: FOLDER: NAME --> or <!-- not run: WHY --> stands before it, see tests/documents.py"
         for block in blocks()
         if block.language not in (*SHELL, *DRAWN)
-        and not re.fullmatch(r"run: (torch|tensorflow|jax|numpy|mxnet|launchers?): .+|not run: .+", block.mark)
+        and not re.fullmatch(r"run: (torch|tensorflow|jax|numpy|mxnet|ray|launchers?): .+|not run: .+", block.mark)
     ]
     marks = [block.mark for block in blocks() if block.mark.startswith("run: ")]
     assert not wrong

@@ -23,6 +23,7 @@ KERAS, TF, RUNNER = "tests/keras/test_optimizer.py", "tests/tensorflow/test_tape
         ("tests/test_two_faces.py::test_both", "tensorflow"),
         ("tests/test_two_faces.py::test_keras_on_jax_and", "keras-jax"),
         ("tests/torch/test_api.py::test_names[torch]", "torch"),
+        ("tests/ray/test_executor.py::test_variables", "ray"),
         (f"{CONFORMANCE}::test_a_face[torch]", "torch"),
         (f"{CONFORMANCE}::test_a_face[tensorflow, in a tf.function]", "tensorflow"),
         (f"{CONFORMANCE}::test_on_more[keras, on tensorflow-4]", "tensorflow"),

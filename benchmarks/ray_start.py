@@ -1,0 +1,159 @@
+"""What Horovod adds to Ray: from the start of workers to their first allreduce, from a lost raylet to the next step.
+
+    python benchmarks/ray_start.py [--runs 5] [--workers 4] [--kills 5]
+
+*Start*: a placement group, actors in it, and a call of each that imports NumPy, by Ray alone; then a RayExecutor and a
+function that ends with its first allreduce. In turns, on one Ray with a CPU for each worker; the difference is ours.
+*Kill*: a cluster of three raylets on this machine, of which one with two of four elastic workers is killed (SIGKILL,
+the raylet alone). Seconds from the kill to the last step of all four, and to the first one of those that are left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import statistics
+import threading
+import time
+from typing import Any
+
+import ray
+from ray.cluster_utils import Cluster
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from horovod.ray import ElasticRayExecutor, RayExecutor
+
+
+class Plain:
+    """What Ray alone starts."""
+
+    def call(self) -> int:
+        import numpy as np
+
+        return int(np.ones(4).sum())
+
+
+def allreduce() -> float:
+    import numpy as np
+
+    import horovod.numpy as hvd
+
+    hvd.init()
+    return float(hvd.allreduce(np.ones(4), op=hvd.Sum)[0])
+
+
+def by_ray(workers: int) -> float:
+    begun = time.monotonic()
+    group = placement_group([{"CPU": 1}] * workers, strategy="PACK")
+    ray.get(group.ready())
+    actors = [
+        ray.remote(Plain)
+        .options(num_cpus=1, scheduling_strategy=PlacementGroupSchedulingStrategy(group, number))
+        .remote()
+        for number in range(workers)
+    ]
+    ray.get([actor.call.remote() for actor in actors])
+    seconds = time.monotonic() - begun
+    for actor in actors:
+        ray.kill(actor)
+    remove_placement_group(group)
+    return seconds
+
+
+def by_horovod(workers: int) -> float:
+    executor = RayExecutor(RayExecutor.create_settings(timeout_s=120), num_workers=workers)
+    begun = time.monotonic()
+    executor.start()
+    results = executor.run(allreduce)
+    seconds = time.monotonic() - begun
+    executor.shutdown()
+    assert results == [float(workers)] * workers
+    return seconds
+
+
+def start(runs: int, workers: int) -> None:
+    ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    rays, ours = [], []
+    by_ray(workers), by_horovod(workers)  # what is loaded from disk once
+    for _ in range(runs):
+        rays.append(by_ray(workers))
+        ours.append(by_horovod(workers))
+        time.sleep(2.0)  # Ray starts processes ahead
+    ray.shutdown()
+    beyond = [mine - its for mine, its in zip(ours, rays, strict=True)]
+    print(f"start, {workers} workers, s (median of {runs}, least to most):")
+    for name, values in (("Ray alone", rays), ("to the first allreduce", ours), ("beyond Ray's own", beyond)):
+        print(f"  {name:24} {statistics.median(values):6.2f}  {min(values):6.2f} to {max(values):6.2f}")
+
+
+def steps() -> None:
+    import numpy as np
+
+    import horovod.numpy as hvd
+    from horovod.ray import ray_logger
+
+    hvd.init()
+    state = hvd.elastic.ObjectState(step=0, after=0)
+
+    @hvd.elastic.run
+    def loop(state: Any) -> None:
+        while hvd.size() == 4 or state.after < 20:
+            hvd.allreduce(np.ones(4))
+            ray_logger.log({"size": hvd.size(), "time": time.time()})
+            time.sleep(0.02)
+            state.step += 1
+            state.after += hvd.size() < 4
+            state.commit()
+
+    loop(state)
+
+
+def kill_one() -> tuple[float, float]:
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    made.add_node(num_cpus=1)
+    victim = made.add_node(num_cpus=2)
+    ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
+    try:
+        heard: list[dict[str, float]] = []
+        settings = ElasticRayExecutor.create_settings(min_num_proc=2, num_proc=4, elastic_timeout=60, verbose=0)
+        executor = ElasticRayExecutor(settings)
+        executor.start()
+        training = threading.Thread(target=executor.run, args=[steps, [heard.append]])
+        training.start()
+        while len(heard) < 20:
+            time.sleep(0.05)
+        pid = victim.all_processes["raylet"][0].process.pid
+        killed = time.time()
+        os.kill(pid, signal.SIGKILL)
+        training.join(120)
+        last = max(one["time"] for one in heard if one["size"] == 4)
+        again = min(one["time"] for one in heard if one["size"] == 2)
+        return last - killed, again - killed
+    finally:
+        ray.shutdown()
+        made.shutdown()
+
+
+def kill(kills: int) -> None:
+    found = [kill_one() for _ in range(kills)]
+    print(f"a raylet killed, s after it (median of {kills}, least to most):")
+    for name, values in zip(("last step of all", "first step of those left"), zip(*found, strict=True), strict=True):
+        print(f"  {name:24} {statistics.median(values):6.2f}  {min(values):6.2f} to {max(values):6.2f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--runs", type=int, default=5, help="starts (default %(default)s)")
+    parser.add_argument("--workers", type=int, default=4, help="(default %(default)s)")
+    parser.add_argument("--kills", type=int, default=5, help="(default %(default)s)")
+    args = parser.parse_args()
+    if args.runs:
+        start(args.runs, args.workers)
+    if args.kills:
+        kill(args.kills)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""Horovod on Ray: ranks are actors, placed by Ray's scheduler, in which functions are called as often as one likes.
+
+    import ray
+    from horovod.ray import RayExecutor
+
+    ray.init()
+    executor = RayExecutor(RayExecutor.create_settings(timeout_s=30), num_workers=4)
+    executor.start()
+    print(executor.run(train, args=[0.1]))
+    executor.shutdown()
+
+``RayExecutor`` with ``min_workers``, and ``ElasticRayExecutor``: workers come and go with the cluster's nodes. For Ray
+Tune: ``horovod.ray.tune``, for Ray Train: ``horovod.ray.train``.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+try:
+    import ray as _ray  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "ray":
+        raise
+    raise ModuleNotFoundError(
+        "horovod.ray needs Ray, which is not installed: pip install 'horovod[ray]'", name="ray"
+    ) from None
+
+if TYPE_CHECKING:
+    from horovod.ray.elastic import ElasticRayExecutor
+    from horovod.ray.executor import RayExecutor
+    from horovod.ray.worker import BaseHorovodWorker
+
+__all__ = ["BaseHorovodWorker", "ElasticRayExecutor", "RayExecutor"]
+
+_HOMES = {"BaseHorovodWorker": "worker", "ElasticRayExecutor": "elastic", "RayExecutor": "executor"}
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded on demand: what a driver needs would cost every worker a part of its start.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,241 @@
+"""Workers of a fixed number that live until they are told to go: what ``RayExecutor`` is without ``min_workers``."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from horovod.ray import cluster, strategy
+from horovod.ray.calls import Callback, Done, Ear, Event, Gone, Logged, watch
+from horovod.ray.settings import Settings
+from horovod.ray.strategy import Plan, Room
+from horovod.ray.worker import BaseHorovodWorker
+from horovod.runner.cluster.placement import place
+from horovod.runner.resident import placing, residence
+from horovod.runner.resident.mailbox import Mailbox
+from horovod.runner.resident.residence import Residence
+from horovod.runner.resident.seat import Resident
+
+_GRACE = 5.0  # s for the other ranks to notice that one has failed
+_DEATH = 1.0  # s for Ray to say how a worker has died, beyond that it has
+_LEAVE = 2.0  # s for workers that do nothing else to leave the job
+_END = 10.0  # s for killed ones to be gone
+
+
+class Crew:
+    """``start`` it once. ``workers``: the actors by rank; ``hosts``: by rank, where they are."""
+
+    def __init__(self, settings: Settings, plan: Plan, group: Any, cpus: int, gpus: int) -> None:
+        """``group``: a placement group that exists, or None. Nothing is started yet."""
+        self._settings = settings
+        self._plan = plan
+        self._group = group
+        self._options = {"num_cpus": cpus, "num_gpus": gpus, "max_restarts": 0}
+        self.workers: list[Any] = []
+        self.hosts: list[str] = []
+        self._room: Room | None = None
+        self._residence: Residence | None = None
+        self._box: Mailbox[Event] = Mailbox()
+        self._dead: dict[int, str] = {}
+
+    # Start
+
+    def start(self, variables: Mapping[str, str]) -> None:
+        """Returns when all workers have their seats. ``variables``: for all of them, beside our own. Raises ValueError
+        and TimeoutError as ``strategy.find_room``, RuntimeError naming a worker that does not start or does not fit."""
+        size = len(self._plan.places)
+        try:
+            self._room = strategy.find_room(self._plan, self._group, self._settings.placement_group_timeout_s)
+            made = [self._actor(number, size) for number in range(size)]
+            self.workers = made  # so that `shutdown` finds them
+            told = self._ask([one.describe.remote() for one in made], "did not start")
+            self._seat(made, [one for one, _, _ in told], [gpus for _, _, gpus in told], variables)
+        except BaseException:
+            self.shutdown()
+            raise
+
+    def _actor(self, number: int, size: int) -> Any:
+        assert self._room is not None
+        where = PlacementGroupSchedulingStrategy(
+            self._room.group, self._room.places[number], placement_group_capture_child_tasks=False
+        )
+        return ray.remote(BaseHorovodWorker).options(scheduling_strategy=where, **self._options).remote(number, size)
+
+    def _seat(
+        self,
+        made: Sequence[Any],
+        residents: Sequence[Resident],
+        gpus: Sequence[list[str]],
+        variables: Mapping[str, str],
+    ) -> None:
+        if trouble := placing.misfit(residents):
+            raise RuntimeError(trouble)
+        names = placing.hosts(residents)
+        placed = place(dict(enumerate(names)))
+        order = [number for number, _ in placed]
+        self.workers, self.hosts = [made[number] for number in order], [names[number] for number in order]
+        self._residence = Residence(cluster.address(self._settings.nics), lambda rank: self._box.put(Gone(rank)))
+        shared = cluster.variables(self._settings.nics) | dict(variables)
+        owned = [gpus[number] for number in order]
+        refs = []
+        for _, slot in placed:
+            own = shared | residence.of_slot(slot) | strategy.visible(owned, self.hosts, slot.rank)
+            resident = residents[order[slot.rank]]
+            seat = self._residence.seat(slot.rank, resident, own, self._settings.timeout_s)
+            refs.append(self.workers[slot.rank].sit.remote(seat))
+        self._ask(refs, "did not take its seat")
+
+    def _ask(self, refs: Sequence[Any], trouble: str) -> list[Any]:
+        """The answers of all workers, within the timeout."""
+        seconds = self._settings.timeout_s
+        turn, deadline = uuid.uuid4().hex, time.monotonic() + seconds
+        for number, ref in enumerate(refs):
+            watch(ref, turn, number, self._box)
+        answers: dict[int, Any] = {}
+        while len(answers) < len(refs):
+            for event in self._box.take(deadline)[0]:
+                if isinstance(event, Done) and event.turn == turn:
+                    if event.error is not None:
+                        raise RuntimeError(f"worker {event.number} {trouble}: {event.words()}{_advice(event)}")
+                    answers[event.number] = event.value
+            if time.monotonic() >= deadline:
+                late = ", ".join(str(n) for n in range(len(refs)) if n not in answers)
+                raise TimeoutError(
+                    f"of {len(refs)} workers {len(refs) - len(answers)} ({late}) {trouble} within {seconds:g} s "
+                    "(timeout_s of create_settings)"
+                )
+        return [answers[number] for number in range(len(refs))]
+
+    # Calls
+
+    def send(self, method: str, *args: Any) -> list[Any]:
+        """Calls a method of all workers; what comes of it, by rank, as Ray's references. Raises RuntimeError when
+        workers are not there any more."""
+        self.require()
+        return [getattr(worker, method).remote(*args) for worker in self.workers]
+
+    def require(self) -> None:
+        """Raises RuntimeError without workers, or when one has died."""
+        if not self.workers:
+            raise RuntimeError("there are no workers: call start() before, and nothing after shutdown()")
+        for event in self._box.take(0.0)[0]:
+            self._bury(event)
+        if self._dead:
+            rank, how = next(iter(sorted(self._dead.items())))
+            raise RuntimeError(
+                f"rank {rank} on host {self.hosts[rank]} is not there any more ({how}): shutdown() and start() again"
+            )
+
+    def call(self, method: str, *args: Any, callbacks: Sequence[Callback] | None = None) -> list[Any]:
+        """The results of all workers, by rank. Raises WorkerError, a RuntimeError, when one fails, naming the first
+        that did by itself; where it raised an exception, of its class too. The others have had some seconds to end."""
+        self.require()
+        ear = Ear(callbacks, self._box)
+        try:
+            if ear.queue is not None:
+                ray.get([worker.set_queue.remote(ear.queue) for worker in self.workers])
+            return self.gather(dict(enumerate(self.send(method, *args))), ear)
+        finally:
+            ear.close()
+            if callbacks:
+                for worker in self.workers:
+                    worker.set_queue.remote(None)
+
+    def gather(self, refs: Mapping[int, Any], ear: Ear | None = None) -> list[Any]:
+        """What comes of these calls, by rank, in the order of ranks."""
+        turn = uuid.uuid4().hex
+        done: dict[int, Done] = {}
+        gone: set[int] = set()
+        for rank, ref in refs.items():
+            watch(ref, turn, rank, self._box)
+        until: float | None = None
+        while len(done.keys() | gone) < len(refs) and (until is None or time.monotonic() < until):
+            for event in self._box.take(until)[0]:
+                if isinstance(event, Logged):
+                    if ear is not None:
+                        ear.tell(event)
+                    continue
+                self._bury(event)
+                if isinstance(event, Gone) and event.number in refs:
+                    gone.add(event.number)
+                elif isinstance(event, Done) and event.turn == turn:
+                    done[event.number] = event
+                    if event.died:
+                        gone.add(event.number)
+            failed = gone or any(one.error is not None for one in done.values())
+            if failed and until is None:
+                until = time.monotonic() + _GRACE
+            if gone - done.keys() and len(done.keys() | gone) == len(refs):
+                self._hear_out(done, gone, turn)
+        if ear is not None:
+            ear.finish(self._bury)
+        if error := self._judge(done, gone):
+            raise error
+        return [done[rank].value for rank in sorted(refs)]
+
+    def _hear_out(self, done: dict[int, Done], gone: set[int], turn: str) -> None:
+        """Ray says a moment later what it knows of the end of those that are gone."""
+        until = time.monotonic() + _DEATH
+        while gone - done.keys() and time.monotonic() < until:
+            for event in self._box.take(until)[0]:
+                if isinstance(event, Done) and event.turn == turn:
+                    done[event.number] = event
+                self._bury(event)
+
+    def _bury(self, event: Event) -> None:
+        if isinstance(event, Gone):
+            self._dead.setdefault(event.number, "its process has ended")
+        elif isinstance(event, Done) and event.died:
+            self._dead[event.number] = event.words()
+
+    def _judge(self, done: Mapping[int, Done], gone: set[int]) -> BaseException | None:
+        """Whom to blame: who has died, before who has raised an exception of its own, before all others."""
+        failed = [one for _, one in sorted(done.items()) if one.error is not None]
+        for rank in sorted(gone):
+            how = done.get(rank) or Done("", rank, error=RayActorError(error_msg="Ray has not said how yet"))
+            return how.raised(self._who(rank), self.hosts[rank], rank)
+        for one in [*(one for one in failed if not one.victim), *failed]:
+            return one.raised(self._who(one.number), self.hosts[one.number], one.number)
+        return None
+
+    def _who(self, rank: int) -> str:
+        return f"rank {rank} on host {self.hosts[rank]}" if rank < len(self.hosts) else f"worker {rank}"
+
+    # End
+
+    def shutdown(self) -> None:
+        """Ends the workers and gives back what they had. May be called again."""
+        if self._residence is not None and not self._dead:
+            with contextlib.suppress(Exception):  # one may have died just now
+                ray.wait([one.leave.remote() for one in self.workers], num_returns=len(self.workers), timeout=_LEAVE)
+        for worker in self.workers:
+            ray.kill(worker, no_restart=True)
+        if self._residence is not None:
+            self._await_end()
+            self._residence.close()
+        if self._room is not None:
+            self._room.give_back()
+        self.workers, self.hosts, self._room, self._residence = [], [], None, None
+        self._dead.clear()
+
+    def _await_end(self) -> None:
+        until = time.monotonic() + _END
+        while len(self._dead) < len(self.workers) and time.monotonic() < until:
+            for event in self._box.take(until)[0]:
+                self._bury(event)
+
+
+def _advice(event: Done) -> str:
+    text = str(event.error)
+    if "No module named 'horovod" in text:
+        return (
+            "; horovod has to be installed in the Python of the workers, on each node or by ray.init(runtime_env=...)"
+        )
+    return ""

@@ -1,0 +1,274 @@
+"""Elastic jobs on Ray: a worker for each slot that the cluster has, from the first look at it to the last.
+
+Who is in the job is decided as in elastic jobs of horovodrun (``horovod.runner.resident.course``); an actor on a node
+stands for a process on a host. Each is started for one ``run``, and ends with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from horovod.common.store.front import Front
+from horovod.ray import cluster
+from horovod.ray.calls import Callback, Done, Ear, Gone, Logged, watch
+from horovod.ray.cluster import Names
+from horovod.ray.settings import Settings
+from horovod.ray.worker import ElasticWorker
+from horovod.runner.function.worker_error import worker_error
+from horovod.runner.resident import residence
+from horovod.runner.resident.course import Course
+from horovod.runner.resident.mailbox import Mailbox
+from horovod.runner.resident.residence import Residence
+
+_EVERY = 1.0  # s between two looks at the cluster
+_END = 10.0  # s for killed workers to be gone
+
+
+@dataclass(frozen=True)
+class _Found:
+    """``slots`` by host; ``trouble``: why there are none."""
+
+    slots: Mapping[str, int]
+    trouble: str = ""
+
+
+class ElasticJob:
+    """What is the same for all runs. ``limits``: of each."""
+
+    def __init__(self, settings: Settings, cpus: int, gpus: int) -> None:
+        """``settings.discovery`` finds hosts. Raises ValueError naming what is wrong."""
+        self.limits = settings.limits()
+        if not callable(getattr(settings.discovery, "find_available_hosts_and_slots", None)):
+            raise ValueError(
+                f"override_discovery is False and settings.discovery is {settings.discovery!r}; accepted is an object "
+                "with find_available_hosts_and_slots"
+            )
+        self._settings = settings
+        self._options = {"num_cpus": cpus, "num_gpus": gpus, "max_restarts": 0}
+        self._variables: Mapping[str, str] | None = None
+        self._executable: tuple[Any, ...] = ()
+
+    def prepare(self, variables: Mapping[str, str], executable: tuple[Any, ...] = (None, None, None)) -> None:
+        """What the workers of each run get, and make first."""
+        cluster.require()
+        self._variables, self._executable = dict(variables), executable
+
+    def forget(self) -> None:
+        """Nothing runs after it any more, until ``prepare``."""
+        self._variables = None
+
+    def run(self, func: Callable[[Any], Any], callbacks: Sequence[Callback] | None) -> list[Any]:
+        """``func(executable)`` in workers that come and go; the results of the last members, by rank."""
+        if self._variables is None:
+            raise RuntimeError("there is no job to run in: call start() before, and nothing after shutdown()")
+        made = self._executable
+
+        def work(worker: Any) -> Any:
+            worker.start_executable(*made)
+            return func(worker.executable)
+
+        with contextlib.closing(_Run(self._settings, self.limits, self._options, self._variables, work)) as run:
+            return run.go(callbacks)
+
+
+class _Run:
+    """One run: a loop over what happens, in the thread of who has called it."""
+
+    def __init__(
+        self, settings: Settings, limits: Any, options: Mapping[str, Any], variables: Mapping[str, str], work: Any
+    ) -> None:
+        self._settings = settings
+        self._options = options
+        self._work = ray.put(work)
+        self._box: Mailbox[Any] = Mailbox()
+        address = cluster.address(settings.nics)
+        self._front = Front()
+        try:
+            self._residence = Residence(address, lambda number: self._box.put(Gone(number)), self._front)
+        except BaseException:
+            self._front.close()
+            raise
+        names = getattr(settings.discovery, "names", None)
+        self._names = names if isinstance(names, Names) else Names()
+        self._course = Course(limits, settings.cooldown_range, self._front, self, os.environ, self._names.machine)
+        self._shared = cluster.variables(settings.nics) | dict(variables)
+        self._actors: dict[int, Any] = {}
+        self._seated: set[int] = set()
+        self._hosts: set[str] = set()
+        self._turns: dict[str, str] = {}  # of a call, what is called
+        self._results: dict[int, Any] = {}
+        self._failed: Done | None = None
+        self._ear: Ear | None = None
+        self._stop = threading.Event()
+        self._finder = threading.Thread(target=self._find, name="horovod-ray-nodes", daemon=True)
+
+    def go(self, callbacks: Sequence[Callback] | None) -> list[Any]:
+        self._ear = ear = Ear(callbacks, self._box)
+        self._finder.start()
+        while self._course.end is None:
+            events, ready = self._box.take(self._course.next_time(), (self._course.fd,))
+            self._course.tick()
+            for event in events:
+                self._take(event, ear)
+            if ready:
+                self._course.serve()
+        ear.finish(self._note)
+        if not self._course.end.success:
+            raise self._error(self._course.end.text)
+        members = self._course.roster.members
+        return [self._results[number] for number in members if number in self._results]
+
+    def _error(self, text: str) -> BaseException:
+        if self._failed is None:
+            return worker_error(text)
+        rank = self._course.roster.rank_of(self._failed.number)
+        host = self._course.roster.hosts[self._failed.number]
+        who = (
+            f"{text}\nthe last worker that failed was {'a new one' if rank is None else f'rank {rank}'} on host {host}"
+        )
+        return self._failed.raised(who, host, rank)
+
+    # What happens
+
+    def _take(self, event: Any, ear: Ear) -> None:
+        if isinstance(event, Logged):
+            ear.tell(event)
+        elif isinstance(event, _Found):
+            self._take_hosts(event)
+        elif isinstance(event, Gone):
+            self._gone(event.number)
+        elif isinstance(event, Done):
+            self._take_done(event, self._turns.pop(event.turn, ""))
+
+    def _take_done(self, event: Done, what: str) -> None:
+        if self._course.alive(event.number):
+            if event.error is not None:
+                self._fail(event)
+            elif what == "describe":
+                self._seat(event)
+            elif what == "sit":
+                self._seated.add(event.number)
+            elif what == "work":
+                self._results[event.number] = event.value
+                self._end(event.number)
+                self._course.exited(event.number, True, "")
+
+    def _take_hosts(self, event: _Found) -> None:
+        if event.trouble:
+            if not self._hosts:
+                raise RuntimeError(event.trouble)
+            self.say(f"warning: {event.trouble}; the job goes on with the hosts that were found before")
+            return
+        if getattr(self._settings.discovery, "abrupt", False):
+            for host in self._hosts - event.slots.keys():
+                for number in [n for n, where in self._course.roster.hosts.items() if where == host]:
+                    self._end(number)
+                self._course.lost(host)
+        self._hosts = set(event.slots)
+        self._course.found(event.slots)
+
+    def _gone(self, number: int) -> None:
+        self._seated.discard(number)
+        if self._course.alive(number):
+            self._end(number)
+            self._course.exited(number, False, "its process has ended")
+
+    def _fail(self, event: Done) -> None:
+        if not event.victim and not event.died:
+            self._failed = event
+        self._end(event.number)
+        self._course.exited(event.number, False, event.words(), event.victim)
+
+    def _seat(self, event: Done) -> None:
+        actor, (resident, _, _) = self._actors[event.number], event.value
+        machine = self._names.machine(self._course.roster.hosts[event.number])
+        own = residence.of_member(event.number, machine, self._settings.elastic_timeout)
+        seat = self._residence.seat(event.number, resident, {**self._shared, **own}, self._settings.timeout_s)
+        self._watch(actor.sit.remote(seat), "sit", event.number)
+        if self._ear is not None and self._ear.queue is not None:
+            actor.set_queue.remote(self._ear.queue)
+        self._watch(actor.work.remote(self._work), "work", event.number)
+
+    def _watch(self, ref: Any, what: str, number: int) -> None:
+        turn = uuid.uuid4().hex
+        self._turns[turn] = what
+        watch(ref, turn, number, self._box)
+
+    def _find(self) -> None:
+        """In a thread: what is new."""
+        last: Any = None
+        while not self._stop.is_set():
+            try:
+                slots = self._settings.discovery.find_available_hosts_and_slots()
+                found = _Found(dict(slots))
+            except Exception as error:  # of a discovery that the user has given, say
+                found = _Found({}, f"hosts could not be found: {type(error).__name__}: {error}")
+            if (found.trouble, list(found.slots.items())) != last:
+                last = found.trouble, list(found.slots.items())
+                self._box.put(found)
+            self._stop.wait(_EVERY)
+
+    # What is to be done (``course.Hands``)
+
+    def start(self, number: int, host: str) -> None:
+        """An actor on one of the nodes of this name."""
+        node = self._names.node(host) or cluster.find(ray.nodes(), host)
+        if node is None:
+            self._box.put(Done("", number, error=RuntimeError(f"Ray has no node that goes by the name {host}")))
+            return
+        where = NodeAffinitySchedulingStrategy(node, soft=False)
+        actor = ray.remote(ElasticWorker).options(scheduling_strategy=where, **self._options).remote()
+        self._actors[number] = actor
+        self._watch(actor.describe.remote(), "describe", number)
+
+    def kill(self, number: int) -> None:
+        """Its end comes as an event."""
+        if number in self._actors:
+            ray.kill(self._actors[number], no_restart=True)
+            if number not in self._seated:  # it has no line whose end would tell
+                self._box.put(Gone(number))
+
+    def say(self, text: str) -> None:
+        """To this program's stderr."""
+        if self._settings.verbose:
+            print(f"horovod: {text}", file=sys.stderr, flush=True)
+
+    def _end(self, number: int) -> None:
+        """It has nothing to do any more."""
+        if (actor := self._actors.pop(number, None)) is not None:
+            with contextlib.suppress(RayError):
+                ray.kill(actor, no_restart=True)
+        self._residence.forget(number)
+
+    def _note(self, event: Any) -> None:
+        """At the end, when no more is decided."""
+        if isinstance(event, Gone):
+            self._seated.discard(event.number)
+
+    def close(self) -> None:
+        """Nothing of the run goes on afterwards."""
+        self._stop.set()
+        for number in list(self._actors):
+            self._end(number)
+        until = time.monotonic() + _END
+        while self._seated and time.monotonic() < until:
+            for event in self._box.take(until)[0]:
+                self._note(event)
+        if self._ear is not None:
+            self._ear.close()
+        if self._finder.ident is not None:
+            self._finder.join(_END)
+        self._residence.close()
+        self._front.close()

@@ -1,0 +1,94 @@
+"""What an executor is made with, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from horovod.common.contract.frames import warn_user
+from horovod.runner.elastic.cooldown import check_range
+from horovod.runner.elastic.limits import Limits
+
+STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
+_NO_SSH = "Ray starts the workers, and no ssh is used: {} has no effect"
+
+
+@dataclass
+class Settings:
+    """Of ``RayExecutor.create_settings`` and ``ElasticRayExecutor.create_settings``. ``timeout_s``: s for the workers
+    to start and to reach the driver; ``placement_group_timeout_s``: s for Ray to find room for them; ``strategy``: how
+    they are spread over nodes; the others of elastic jobs. ``discovery``: finds hosts, used with
+    ``override_discovery`` False."""
+
+    timeout_s: float = 30.0
+    placement_group_timeout_s: float = 100.0
+    nics: tuple[str, ...] = ()
+    strategy: str = "PACK"
+    min_num_proc: int = 1
+    max_num_proc: int | None = None
+    num_proc: int | None = None
+    reset_limit: int | None = None
+    cooldown_range: tuple[float, float] | None = None
+    elastic_timeout: float = 600.0
+    discovery: Any = None
+    verbose: int = 1
+
+    def limits(self) -> Limits:
+        """Of an elastic job. Raises ValueError in the words of this interface."""
+        least, most = self.min_num_proc, self.max_num_proc
+        start = least if self.num_proc is None else self.num_proc
+        if not 1 <= least <= start or (most is not None and most < start):
+            raise ValueError(
+                f"the least number of workers is {least}, that to begin with {start} and the most "
+                f"{'any' if most is None else most}; accepted is 1 <= least <= begin <= most"
+            )
+        if self.reset_limit is not None:
+            integer("reset_limit", self.reset_limit, 0)
+        positive("elastic_timeout", self.elastic_timeout)
+        check_range(self.cooldown_range)
+        return Limits(start, least, most, self.reset_limit, self.elastic_timeout)
+
+
+def make(
+    timeout_s: float,
+    placement_group_timeout_s: float = 100.0,
+    nics: Collection[str] | str | None = None,
+    ssh: Mapping[str, Any] | None = None,
+    strategy: str = "PACK",
+) -> Settings:
+    """Checked. ``ssh``: arguments that mean something elsewhere. Raises ValueError naming what is wrong."""
+    for name, value in (ssh or {}).items():
+        if value is not None:
+            warn_user(_NO_SSH.format(f"{name}={value!r}" if name != "ssh_str" else name))
+    if strategy not in STRATEGIES:
+        raise ValueError(f"strategy is {strategy!r}, accepted are {', '.join(STRATEGIES)}")
+    return Settings(
+        timeout_s=positive("timeout_s", timeout_s),
+        placement_group_timeout_s=positive("placement_group_timeout_s", placement_group_timeout_s),
+        nics=tuple(nics.split(",") if isinstance(nics, str) else nics or ()),
+        strategy=strategy,
+    )
+
+
+def integer(name: str, value: Any, least: int) -> int:
+    """The value. Raises ValueError when it is no integer of at least this."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} is {value!r}, accepted is an integer of at least {least}")
+    return value
+
+
+def positive(name: str, value: Any) -> float:
+    """The value. Raises ValueError when it is no number above 0."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        raise ValueError(f"{name} is {value!r}, accepted is a number above 0")
+    return float(value)
+
+
+def needs(of: str, cpus: Any, use_gpu: bool, gpus: Any) -> tuple[int, int]:
+    """The CPUs and GPUs of each ``of``, worker or slot. Raises ValueError for what does not fit together."""
+    if not use_gpu and gpus:
+        raise ValueError(f"gpus_per_{of} is {gpus!r} and use_gpu is False; accepted is use_gpu=True, or none of them")
+    least = 0 if use_gpu else 1
+    has = integer(f"cpus_per_{of}", cpus, least)
+    return has, 0 if not use_gpu else 1 if gpus is None else integer(f"gpus_per_{of}", gpus, 1)

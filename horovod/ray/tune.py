@@ -1,0 +1,59 @@
+"""Horovod in Ray Tune: each trial is a job of several ranks.
+
+from horovod.ray.tune import report, trainable
+
+def train(config):
+    hvd.init()
+    ...
+    report({"loss": loss})
+
+tune.Tuner(trainable(train, num_workers=2), param_space={"lr": tune.grid_search([0.01, 0.1])}).fit()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ray import tune
+
+from horovod.ray import settings as given
+from horovod.ray import strategy
+from horovod.ray.executor import RayExecutor
+from horovod.ray.ray_logger import log as report
+
+__all__ = ["report", "trainable"]
+
+
+def trainable(
+    func: Callable[[dict[str, Any]], Any],
+    num_workers: int,
+    cpus_per_worker: int = 1,
+    use_gpu: bool = False,
+    gpus_per_worker: int | None = None,
+    timeout_s: float = 30,
+) -> Any:
+    """What ``tune.Tuner`` takes: calls ``func(config)`` on ``num_workers`` ranks for each trial, within a placement
+    group of the trial's own. A dict that rank 0 gives to ``report`` becomes a result of the trial; what the other ranks
+    give is passed over. A trial whose ranks fail, fails with their error.
+
+    ``cpus_per_worker``, ``use_gpu``, ``gpus_per_worker``, ``timeout_s``: as of ``RayExecutor``. Raises ValueError
+    naming what is wrong.
+    """
+    if not callable(func):
+        raise TypeError(f"func is {func!r}, accepted is a function of a trial's config")
+    bundle = strategy.resources(*given.needs("worker", cpus_per_worker, use_gpu, gpus_per_worker))
+    size = given.integer("num_workers", num_workers, 1)
+    settings = RayExecutor.create_settings(timeout_s)
+
+    def trial(config: dict[str, Any]) -> None:
+        executor = RayExecutor(settings, size, None, 1, cpus_per_worker, use_gpu, gpus_per_worker)
+        executor.start()
+        try:
+            executor.run(func, [config], callbacks=[tune.report])
+        finally:
+            executor.shutdown()
+
+    trial.__name__ = getattr(func, "__name__", "trial")  # under which results are kept
+    # The trial itself only waits for its ranks.
+    return tune.with_resources(trial, tune.PlacementGroupFactory([{}, *[bundle] * size]))

@@ -1,0 +1,80 @@
+"""The driver's side of a job of residents: its key, its store, and two doors, one at which workers get the key and one
+for their lifelines."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+
+from horovod.common.contract.worker_env import WorkerEnv, make_key
+from horovod.common.handover.handover import Handover
+from horovod.common.store.door import listen
+from horovod.common.store.front import Front
+from horovod.common.store.server import StoreServer
+from horovod.runner.job.elastic_orders import without_place
+from horovod.runner.plan import environment
+from horovod.runner.plan.hosts import Slot
+from horovod.runner.resident.lifeline import Lines
+from horovod.runner.resident.seat import Resident, Seat
+
+OWN = "HOROVOD_"
+"""Variables of the driver that begin so reach the workers."""
+
+
+class Residence:
+    """Until ``close``. Threads of its own, no process. May be used by one thread at a time."""
+
+    def __init__(self, address: str, gone: Callable[[int], None], front: Front | None = None) -> None:
+        """``address``: of this host, where workers reach it. ``gone``: gets the number of a worker that has ended, or
+        left, in a thread of ours. ``front``: of an elastic job. Raises ValueError when this host has no such
+        address."""
+        self._address = address
+        self._known: dict[int, bytes] = {}
+        key = make_key()
+        with contextlib.ExitStack() as at_failure:
+            store = at_failure.enter_context(StoreServer(key, address, front=front))
+            door = listen(address)
+            self._door = door.getsockname()[1]
+            handover = Handover([door], self._known.get, key, store.address[1])
+            at_failure.callback(handover.close)
+            line = listen(address)
+            self._line = line.getsockname()[1]
+            lines = Lines(line, key, gone)
+            at_failure.pop_all()
+        self._public = handover.public
+        self._open = (lines, handover, store)
+
+    def seat(self, number: int, resident: Resident, variables: Mapping[str, str], seconds: float) -> Seat:
+        """For this worker, of this number. ``variables``: see ``of_slot``, ``of_member``."""
+        self._known[number] = resident.public
+        return Seat(number, self._address, self._door, self._line, self._public, dict(variables), seconds)
+
+    def forget(self, number: int) -> None:
+        """This worker will not come any more."""
+        self._known.pop(number, None)
+
+    def close(self) -> None:
+        """Workers that have a seat still end now. May be called again."""
+        for one in self._open:
+            one.close()
+
+
+def passed_on(environ: Mapping[str, str]) -> dict[str, str]:
+    """What reaches the workers of the driver's own variables: settings, nothing of a job that it may be in itself."""
+    own = {name: value for name, value in environ.items() if name.startswith(OWN)}
+    return environment.passed_on(without_place(own))
+
+
+def of_slot(slot: Slot) -> dict[str, str]:
+    """The variables of a worker in a job of fixed members."""
+    place = asdict(slot)
+    del place["python"]
+    return WorkerEnv(**place).to_environ()
+
+
+def of_member(number: int, host: str, timeout: float) -> dict[str, str]:
+    """Of one in an elastic job; ``timeout`` (s) of the job. Its place comes with each epoch."""
+    made = WorkerEnv(hostname=host, worker=number).to_environ()
+    told = {"HOROVOD_ELASTIC": "1", "HOROVOD_ELASTIC_TIMEOUT": f"{timeout:g}"}
+    return without_place(made) | told

@@ -1,0 +1,143 @@
+"""One Ray on this machine for all tests of the folder, and clusters of several raylets; nothing of them stays."""
+
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+# What Ray would otherwise write into the home of whoever runs the tests, or say to somebody.
+os.environ["RAY_AUTH_MODE"] = "disabled"
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+os.environ["RAY_TRAIN_METRICS_ENABLED"] = "0"
+
+WITHIN = 30.0  # s
+
+
+def _alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def _of_session(folder):
+    """Processes that have the session's folder among their arguments, or a parent that has."""
+    found, parents = set(), {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                words = (entry / "cmdline").read_bytes()
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                if folder.encode() in words:
+                    found.add(int(entry.name))
+    found |= {pid for pid, parent in parents.items() if parent in found}
+    return found - {os.getpid()}
+
+
+@contextlib.contextmanager
+def _nothing_stays(stop):
+    """Gives a folder for Ray's session. After ``stop`` none of its processes is there, and neither is the folder."""
+    folder = tempfile.mkdtemp(prefix="hvd-ray-", dir="/tmp")  # short: names of sockets are
+    try:
+        yield folder
+    finally:
+        pids = _of_session(folder)
+        stop()
+        until = time.monotonic() + WITHIN
+        while any(map(_alive, pids)) and time.monotonic() < until:
+            time.sleep(0.1)
+        left = sorted(filter(_alive, pids))
+        shutil.rmtree(folder, ignore_errors=True)
+        assert pids, "no process of Ray has been there"
+        assert left == [], f"processes of Ray are left: {left}"
+
+
+class Rays:
+    """There is one Ray at a time in a process: this machine as one node, or a cluster of several."""
+
+    def __init__(self):
+        self._running = contextlib.ExitStack()
+        self._local = False
+
+    def local(self):
+        """Ray with one node of 6 CPUs and 2 GPUs, the same until something else is wanted; the module."""
+        import ray
+
+        if not self._local:
+            self.end()
+            folder = self._running.enter_context(_nothing_stays(ray.shutdown))
+            ray.init(
+                num_cpus=6,
+                num_gpus=2,  # for Ray's books; there need be none
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level="ERROR",
+                object_store_memory=200 << 20,
+                _temp_dir=folder,
+            )
+            self._local = True
+        return ray
+
+    @contextlib.contextmanager
+    def nodes(self):
+        """A cluster whose head has one CPU."""
+        import ray
+        from ray.cluster_utils import Cluster
+
+        self.end()
+        made = []
+
+        def stop():
+            ray.shutdown()
+            for cluster in made:
+                cluster.shutdown()
+
+        with _nothing_stays(stop) as folder:
+            head = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 100 << 20, "temp_dir": folder}
+            made.append(Cluster(initialize_head=True, head_node_args=head))
+            ray.init(address=made[0].address, log_to_driver=False, logging_level="ERROR")
+            yield Nodes(made[0])
+
+    def end(self):
+        self._local = False
+        self._running.close()
+
+
+class Nodes:
+    """What a test does to a cluster."""
+
+    def __init__(self, cluster):
+        self._cluster = cluster
+
+    def add(self, cpus):
+        """One more raylet."""
+        return self._cluster.add_node(num_cpus=cpus, object_store_memory=100 << 20)
+
+    @staticmethod
+    def kill(node):
+        """Its raylet, and nothing else."""
+        os.kill(node.all_processes["raylet"][0].process.pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="package")
+def rays():
+    pytest.importorskip("ray")
+    made = Rays()
+    yield made
+    made.end()
+
+
+@pytest.fixture(scope="module")
+def local(rays):
+    return rays.local()
+
+
+@pytest.fixture
+def nodes(rays):
+    with rays.nodes() as made:
+        yield made

@@ -1,0 +1,100 @@
+"""What is called in workers."""
+
+import os
+
+
+def ranks(extra=0.0):
+    """(rank, size, local rank, cross size, a sum over ranks)"""
+    import numpy as np
+
+    import horovod.numpy as hvd
+
+    hvd.init()
+    total = float(hvd.allreduce(np.full(3, float(hvd.rank())), op=hvd.Sum)[0])
+    return hvd.rank(), hvd.size(), hvd.local_rank(), hvd.cross_size(), total + extra
+
+
+def afresh():
+    """The same in a new job."""
+    import horovod.numpy as hvd
+
+    hvd.shutdown()
+    return ranks()
+
+
+def fails(rank):
+    """One raises, the others wait for it."""
+    import numpy as np
+
+    import horovod.numpy as hvd
+
+    hvd.init()
+    if hvd.rank() == rank:
+        raise ValueError("the learning rate is negative")
+    hvd.allreduce(np.ones(1))
+
+
+def dies(rank):
+    """One is killed, the others wait for it."""
+    import numpy as np
+
+    import horovod.numpy as hvd
+
+    hvd.shutdown()
+    hvd.init()
+    if hvd.rank() == rank:
+        os.kill(os.getpid(), 9)
+    hvd.allreduce(np.ones(1))
+
+
+def logs(count):
+    """Each rank logs."""
+    import horovod.numpy as hvd
+    from horovod.ray import ray_logger
+
+    hvd.init()
+    for step in range(count):
+        ray_logger.log({"step": step, "rank": hvd.rank()})
+    return hvd.rank()
+
+
+class Executable:
+    """Holds a number that grows."""
+
+    def __init__(self, start, by=1):
+        import horovod.numpy as hvd
+
+        hvd.init()
+        self.value, self.by = start + hvd.rank(), by
+
+    def grow(self):
+        self.value += self.by
+        return self.value
+
+
+def trains(steps, full, fall=None, pause=0.05):
+    """An elastic program of at least so many steps, which ends with ``full`` ranks: (rank, size). ``fall``: the number
+    of a worker that is killed at step 5."""
+    import time
+
+    import numpy as np
+
+    import horovod.numpy as hvd
+    from horovod.ray import ray_logger
+
+    hvd.init()
+    state = hvd.elastic.ObjectState(step=0)
+
+    @hvd.elastic.run
+    def loop(state):
+        while state.step < steps or hvd.size() < full:
+            if state.step == 5 and os.environ["HOROVOD_WORKER"] == str(fall):
+                os.kill(os.getpid(), 9)
+            size = int(hvd.allreduce(np.ones(1), op=hvd.Sum)[0])
+            ray_logger.log({"step": state.step, "size": size, "time": time.time()})
+            state.step += 1
+            state.commit()
+            time.sleep(pause)
+
+    loop(state)
+    return hvd.rank(), hvd.size()

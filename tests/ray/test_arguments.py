@@ -1,0 +1,184 @@
+"""What executors, loggers and settings refuse, and how they say it. Without a cluster."""
+
+import inspect
+import subprocess
+import sys
+import warnings
+
+import pytest
+
+pytest.importorskip("ray")
+
+from horovod.ray import BaseHorovodWorker, ElasticRayExecutor, RayExecutor, ray_logger
+from horovod.ray.elastic import RayHostDiscovery, TestDiscovery
+
+SETTINGS = RayExecutor.create_settings()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "neither num_workers nor num_hosts is given"),
+        ({"num_workers": 2, "num_hosts": 1}, "num_workers=2 and num_hosts=1 are both given"),
+        ({"num_workers": 0}, "num_workers is 0, accepted is an integer of at least 1"),
+        ({"num_workers": True}, "num_workers is True"),
+        ({"num_hosts": 1, "num_workers_per_host": 0}, "num_workers_per_host is 0"),
+        ({"num_workers": 1, "cpus_per_worker": -1}, "cpus_per_worker is -1, accepted is an integer of at least 1"),
+        ({"num_workers": 1, "gpus_per_worker": 1}, "gpus_per_worker is 1 and use_gpu is False"),
+        ({"num_workers": 1, "use_gpu": True, "gpus_per_worker": 0}, "gpus_per_worker is 0"),
+        ({"num_workers": 1, "max_workers": 2}, "max_workers=2 is for elastic jobs, which min_workers makes"),
+        ({"num_workers": 1, "reset_limit": 2}, "reset_limit=2 is for elastic jobs"),
+        ({"num_workers": 1, "min_workers": 2}, "the least number of workers is 2, that to begin with 1"),
+        ({"min_workers": 2, "max_workers": 1}, "the most 1"),
+        ({"min_workers": 1, "reset_limit": -1}, "reset_limit is -1"),
+        ({"min_workers": 1, "cooldown_range": (5, 1)}, r"cooldown range is \(5, 1\)"),
+        ({"min_workers": 1, "elastic_timeout": 0}, "elastic_timeout is 0"),
+        ({"min_workers": 1, "override_discovery": False}, "override_discovery is False and settings.discovery is None"),
+    ],
+)
+def test_arguments_that_do_not_fit(given, said):
+    with pytest.raises(ValueError, match=said):
+        RayExecutor(RayExecutor.create_settings(), **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"timeout_s": 0}, "timeout_s is 0"),
+        ({"placement_group_timeout_s": -1}, "placement_group_timeout_s is -1"),
+        ({"strategy": "TIGHT"}, "strategy is 'TIGHT', accepted are PACK, SPREAD, STRICT_PACK, STRICT_SPREAD"),
+    ],
+)
+def test_settings_that_are_wrong(given, said):
+    with pytest.raises(ValueError, match=said):
+        RayExecutor.create_settings(**given)
+
+
+def test_ssh_has_no_effect_and_a_key_is_not_repeated():
+    with pytest.warns(UserWarning, match="no ssh is used: ssh_str has no effect") as found:
+        RayExecutor.create_settings(ssh_str="SECRET")
+    assert "SECRET" not in str(found[0].message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        RayExecutor.create_settings()
+
+
+def test_settings_of_another_kind():
+    with pytest.raises(TypeError, match=r"what RayExecutor.create_settings"):
+        RayExecutor(object(), num_workers=1)
+    with pytest.raises(TypeError, match=r"what ElasticRayExecutor.create_settings"):
+        ElasticRayExecutor(object())
+
+
+def test_elastic_settings():
+    made = ElasticRayExecutor.create_settings(min_np=2, max_np=3, num_proc=2, cooldown_range=(1, 2), verbose=0)
+    assert (made.min_num_proc, made.max_num_proc, made.num_proc, made.cooldown_range) == (2, 3, 2, (1, 2))
+    with pytest.raises(TypeError, match="speed is given, accepted beside the named arguments"):
+        ElasticRayExecutor.create_settings(speed=1)
+    with pytest.raises(ValueError, match="least number of workers is 3"):
+        ElasticRayExecutor.create_settings(min_num_proc=3, max_num_proc=2)
+
+
+def test_before_start_and_without_ray():
+    executor = RayExecutor(SETTINGS, num_workers=1)
+    with pytest.raises(RuntimeError, match="execute was called without workers"):
+        executor.run(len, [[]])
+    elastic = ElasticRayExecutor(ElasticRayExecutor.create_settings())
+    with pytest.raises(RuntimeError, match="call start"):
+        elastic.run(len)
+    executor.shutdown()
+
+
+def test_elastic_workers_do_not_stay():
+    executor = RayExecutor(RayExecutor.create_settings(), min_workers=1)
+    assert executor.num_workers == 1
+    for method in (executor.run_remote, executor.execute_single):
+        with pytest.raises(NotImplementedError, match="come and go: use run or execute"):
+            method(len)
+
+
+def test_what_is_no_function():
+    with pytest.raises(TypeError, match="fn is 3"):
+        RayExecutor(SETTINGS, num_workers=1).run(3)
+    with pytest.raises(TypeError, match="worker_fn is 3"):
+        ElasticRayExecutor(ElasticRayExecutor.create_settings()).run(3)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: RayHostDiscovery(cpus_per_slot=0), "cpus_per_slot is 0, accepted is an integer of at least 1"),
+        (lambda: RayHostDiscovery(use_gpu=True, gpus_per_slot=0), "gpus_per_slot is 0"),
+        (lambda: TestDiscovery(2, 1, 1.0), "max_hosts is 1, accepted is an integer of at least 2"),
+        (lambda: TestDiscovery(1, 1, 0), "change_frequency_s is 0"),
+        (lambda: BaseHorovodWorker(2, 2), "world_rank is 2, accepted is 0 to 1"),
+    ],
+)
+def test_others(make, said):
+    with pytest.raises(ValueError, match=said):
+        make()
+
+
+class Queue(list):
+    put = list.append
+
+
+def test_rank_0_alone_logs(monkeypatch):
+    queue = Queue()
+    ray_logger.configure(queue)
+    try:
+        monkeypatch.setenv("HOROVOD_RANK", "1")
+        ray_logger.log({"loss": 1.0})
+        monkeypatch.setenv("HOROVOD_RANK", "0")
+        ray_logger.log({"loss": 2.0})
+        with pytest.raises(TypeError, match="info_dict is 3"):
+            ray_logger.log(3)
+    finally:
+        ray_logger.configure(None)
+    ray_logger.log({"loss": 3.0})
+    assert queue == [{"loss": 2.0}]
+
+
+def test_a_queue_that_is_none():
+    with pytest.raises(TypeError, match="queue is 3, accepted is an object with a method put"):
+        ray_logger.configure(3)
+
+
+def test_arguments_and_defaults_are_those_that_programs_know():
+    assert list(inspect.signature(RayExecutor).parameters) == [
+        *("settings", "num_workers", "num_hosts", "num_workers_per_host", "cpus_per_worker", "use_gpu"),
+        *("gpus_per_worker", "use_current_placement_group", "min_workers", "max_workers", "reset_limit"),
+        *("cooldown_range", "elastic_timeout", "override_discovery"),
+    ]
+    found = {name: one.default for name, one in inspect.signature(RayExecutor).parameters.items()}
+    assert (found["num_workers_per_host"], found["cpus_per_worker"], found["elastic_timeout"]) == (1, 1, 600)
+    assert (found["use_current_placement_group"], found["override_discovery"], found["use_gpu"]) == (True, True, False)
+    made = inspect.signature(RayExecutor.create_settings).parameters
+    assert {name: made[name].default for name in list(made)[:5]} == {
+        "timeout_s": 30,
+        "ssh_identity_file": None,
+        "ssh_str": None,
+        "placement_group_timeout_s": 100,
+        "nics": None,
+    }
+    assert list(inspect.signature(ElasticRayExecutor).parameters) == [
+        *("settings", "use_gpu", "cpus_per_slot", "gpus_per_slot", "env_vars", "override_discovery"),
+    ]
+    assert list(inspect.signature(TestDiscovery).parameters) == [
+        *("min_hosts", "max_hosts", "change_frequency_s", "use_gpu", "cpus_per_slot", "gpus_per_slot", "verbose"),
+        "_graceful",
+    ]
+    assert list(inspect.signature(RayHostDiscovery).parameters) == ["use_gpu", "cpus_per_slot", "gpus_per_slot"]
+
+
+def test_the_settings_of_one_executor_are_not_changed_by_another():
+    settings = RayExecutor.create_settings()
+    RayExecutor(settings, min_workers=2, reset_limit=3)
+    assert (settings.min_num_proc, settings.reset_limit, settings.discovery) == (1, None, None)
+
+
+def test_without_ray_it_is_said_what_to_install():
+    code = "import sys; sys.modules['ray'] = None; import horovod.ray"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "horovod.ray needs Ray, which is not installed: pip install 'horovod[ray]'" in done.stderr

@@ -1,0 +1,73 @@
+"""Nodes and their names. Pure."""
+
+import pytest
+
+pytest.importorskip("ray")
+
+from horovod.ray import cluster
+from horovod.ray.cluster import Names
+
+
+def node(number, address="10.0.0.1", host="a", cpus=2.0, alive=True, gpus=0.0):
+    return {
+        "NodeID": number * 28,
+        "NodeManagerAddress": address,
+        "NodeManagerHostname": host,
+        "NodeName": address,
+        "Alive": alive,
+        "Resources": {"CPU": cpus, "GPU": gpus},
+    }
+
+
+def test_slots_of_nodes_that_live_and_have_room():
+    nodes = [node("1"), node("2", "10.0.0.2", "b", 5.0), node("3", "10.0.0.3", "c", 1.0), node("4", alive=False)]
+    assert cluster.slots(nodes, Names(), 2, 0) == {"10.0.0.1": 1, "10.0.0.2": 2}
+
+
+def test_slots_by_gpus():
+    assert cluster.slots([node("1", cpus=8.0, gpus=3.0), node("2", "10.0.0.2")], Names(), 1, 1) == {"10.0.0.1": 3}
+
+
+def test_nodes_of_one_address_are_told_apart_and_keep_their_names():
+    names = Names()
+    both = cluster.slots([node("1"), node("2")], names, 1, 0)
+    assert list(both) == ["10.0.0.1", "10.0.0.1-22222222"]
+    assert list(cluster.slots([node("1", alive=False), node("2"), node("3")], names, 1, 0)) == [
+        "10.0.0.1-22222222",
+        "10.0.0.1-33333333",
+    ]
+    assert names.node("10.0.0.1-22222222") == "2" * 28
+    assert names.node("10.0.0.9") is None
+
+
+def test_nodes_of_one_host_are_one_machine():
+    names = Names()
+    found = cluster.slots([node("1"), node("2"), node("3", "10.0.0.3", "a")], names, 1, 0)
+    assert [names.machine(name) for name in found] == ["a", "a", "a#2"]
+
+
+def test_find_by_address_or_host():
+    nodes = [node("1", alive=False), node("2"), node("3", "10.0.0.3", "c")]
+    assert cluster.find(nodes, "10.0.0.1") == "2" * 28
+    assert cluster.find(nodes, "c") == "3" * 28
+    assert cluster.find(nodes, "d") is None
+
+
+def test_an_interface_that_is_not_there_is_named():
+    with pytest.raises(ValueError, match=r"nics is nothing9, accepted are interfaces of all hosts, here .*lo"):
+        cluster.address(["nothing9"])
+
+
+def test_the_address_of_an_interface():
+    assert cluster.address(["lo"]) == "127.0.0.1"
+
+
+def test_settings_pass_on_to_workers_and_places_do_not(monkeypatch):
+    monkeypatch.setenv("HOROVOD_FUSION_THRESHOLD", "1024")
+    monkeypatch.setenv("HOROVOD_RANK", "3")
+    monkeypatch.setenv("HOROVOD_JOB_KEY", "ab" * 32)
+    found = cluster.variables(["eth0", "eth1"])
+    assert found["HOROVOD_FUSION_THRESHOLD"] == "1024"
+    assert found["HOROVOD_GLOO_IFACE"] == "eth0,eth1"
+    assert "HOROVOD_RANK" not in found
+    assert "HOROVOD_JOB_KEY" not in found

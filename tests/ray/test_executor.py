@@ -1,0 +1,168 @@
+"""Functions on ranks that are actors of a real Ray."""
+
+import os
+import socket
+import time
+
+import pytest
+
+pytest.importorskip("ray")
+
+from horovod.ray import BaseHorovodWorker, RayExecutor, strategy
+from horovod.runner.function.worker_error import WorkerError
+from tests.ray import functions
+
+WITHIN = 15.0  # s for a failure to be told; waiting for a deadline would take longer
+
+
+@pytest.fixture(scope="module")
+def four(local):
+    executor = RayExecutor(RayExecutor.create_settings(timeout_s=60), num_workers=4)
+    executor.start(
+        functions.Executable, executable_args=[10], executable_kwargs={"by": 5}, extra_env_vars={"COLOUR": "blue"}
+    )
+    yield executor
+    executor.shutdown()
+
+
+def test_results_by_rank(four):
+    assert four.num_workers == 4
+    assert four.run(functions.ranks, [0.5]) == [(rank, 4, rank, 1, 6.5) for rank in range(4)]
+
+
+def test_again_on_the_same_workers_and_in_a_new_job(four):
+    pids = four.run(os.getpid)
+    assert four.run(functions.afresh) == [(rank, 4, rank, 1, 6.0) for rank in range(4)]
+    assert four.run(os.getpid) == pids
+
+
+def test_the_executable_keeps_what_it_holds(four):
+    before = four.execute(lambda made: made.value)
+    assert four.execute(lambda made: made.grow()) == [value + 5 for value in before]
+    assert four.execute_single(lambda made: made.grow()) == before[0] + 10
+
+
+def test_remote_calls_are_references(four, local):
+    assert local.get(four.run_remote(functions.ranks, kwargs={"extra": 1.0}))[3] == (3, 4, 3, 1, 7.0)
+
+
+def test_variables(four):
+    assert four.run(os.getenv, ["COLOUR"]) == ["blue"] * 4
+    assert four.run(os.getenv, ["HOROVOD_SIZE"]) == ["4"] * 4
+
+
+def test_callbacks_get_what_rank_0_logs(four):
+    heard = []
+    assert four.run(functions.logs, [3], callbacks=[heard.append]) == [0, 1, 2, 3]
+    assert heard == [{"step": step, "rank": 0} for step in range(3)]
+
+
+def test_an_exception_is_of_its_class_and_names_rank_and_host(four):
+    begun = time.monotonic()
+    with pytest.raises(ValueError, match=r"rank 2 on host .*: ValueError: the learning rate is negative") as caught:
+        four.run(functions.fails, [2])
+    assert time.monotonic() - begun < WITHIN
+    assert isinstance(caught.value, WorkerError)
+    assert caught.value.rank == 2
+    assert "in fails" in caught.value.remote_traceback
+    assert four.run(functions.afresh)[0] == (0, 4, 0, 1, 6.0)
+
+
+def test_a_worker_that_dies_is_named_and_the_others_end(local):
+    executor = RayExecutor(RayExecutor.create_settings(timeout_s=60), num_workers=2)
+    executor.start()
+    try:
+        begun = time.monotonic()
+        with pytest.raises(WorkerError, match=r"rank 1 on host .*: its process has died") as caught:
+            executor.run(functions.dies, [1])
+        assert time.monotonic() - begun < WITHIN
+        assert caught.value.rank == 1
+        with pytest.raises(RuntimeError, match=r"rank 1 on host .* is not there any more"):
+            executor.run(functions.ranks)
+    finally:
+        executor.shutdown()
+    with pytest.raises(RuntimeError, match="call start"):
+        executor.run(functions.ranks)
+
+
+def test_too_few_slots_are_named_with_what_there_is(local, monkeypatch):
+    monkeypatch.setattr(strategy, "_JOINING", 0.5)
+    executor = RayExecutor(RayExecutor.create_settings(), num_workers=9)
+    begun = time.monotonic()
+    with pytest.raises(ValueError, match=r"num_workers=9 workers of 1 CPU each .* room for: 6, of 9; .* 6 CPUs and 2"):
+        executor.start()
+    assert time.monotonic() - begun < 20
+    executor.shutdown()
+
+
+def test_workers_of_another_version_are_named(local, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import horovod._version\nhorovod._version.__version__ = '0.0.7'\n")
+    with pytest.raises(RuntimeError, match=r"worker 0 \(host .*\) has horovod 0\.0\.7, the driver has"):
+        _start(local, tmp_path)
+
+
+HIDES = """
+import sys
+class Hider:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "horovod":
+            raise ModuleNotFoundError("No module named 'horovod'", name="horovod")
+sys.meta_path.insert(0, Hider())
+"""
+
+
+def test_workers_without_the_package_are_told_what_to_install(local, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(HIDES)
+    with pytest.raises(RuntimeError, match=r"worker 0 did not start: .*horovod has to be installed in the Python"):
+        _start(local, tmp_path)
+
+
+def _start(ray, folder):
+    """A driver within Ray, whose workers get another PYTHONPATH."""
+    from horovod.ray import crew
+
+    options = {"runtime_env": {"env_vars": {"PYTHONPATH": str(folder)}}}
+    executor = RayExecutor(RayExecutor.create_settings(timeout_s=60), num_workers=1)
+    made = crew.Crew(executor._settings, executor._plan, None, 1, 0)
+    made._options |= options
+    try:
+        made.start({})
+    finally:
+        made.shutdown()
+
+
+def test_workers_of_a_host_see_each_others_gpus(local):
+    executor = RayExecutor(RayExecutor.create_settings(timeout_s=60), num_workers=2, use_gpu=True)
+    executor.start()
+    try:
+        seen = executor.run(os.getenv, ["CUDA_VISIBLE_DEVICES"])
+        own = [local.get(one.get_gpu_ids.remote())[0] for one in executor._crew.workers]
+        assert sorted(own) == ["0", "1"]
+        assert seen == [",".join(own)] * 2  # number local_rank is one's own
+    finally:
+        executor.shutdown()
+
+
+def test_the_worker_by_itself(local):
+    worker = local.remote(BaseHorovodWorker).options(num_cpus=1).remote(1, 2)
+    try:
+        local.get(worker.update_env_vars.remote({"SHADE": 3}))
+        assert local.get(worker.env_vars.remote())["SHADE"] == "3"
+        assert local.get(worker.node_id.remote()) == local.nodes()[0]["NodeID"]
+        assert local.get(worker.hostname.remote()) == socket.gethostname()
+        assert local.get(worker.get_gpu_ids.remote()) == []
+        local.get(worker.start_executable.remote(dict, [[("a", 1)]], {"b": 2}))
+        assert local.get(worker.execute.remote(lambda made: made)) == {"a": 1, "b": 2}
+    finally:
+        local.kill(worker)
+
+
+def test_shutdown_ends_the_processes(local):
+    executor = RayExecutor(RayExecutor.create_settings(timeout_s=60), num_workers=2)
+    executor.start()
+    pids = executor.run(os.getpid)
+    executor.shutdown()
+    until = time.monotonic() + WITHIN
+    while any(os.path.exists(f"/proc/{pid}") for pid in pids) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert [pid for pid in pids if os.path.exists(f"/proc/{pid}")] == []

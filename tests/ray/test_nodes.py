@@ -1,0 +1,168 @@
+"""Jobs on clusters of several raylets, one of which is killed."""
+
+import itertools
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("ray")
+
+from horovod.ray import ElasticRayExecutor, RayExecutor
+from horovod.runner.function.worker_error import WorkerError
+from tests.ray import functions
+
+pytestmark = pytest.mark.heavy
+
+
+class Call:
+    """Of a function, in a thread; nodes can be added by the main one only."""
+
+    def __init__(self, func):
+        self._func = func
+        self._result = self._error = None
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self):
+        try:
+            self._result = self._func()
+        except BaseException as error:
+            self._error = error
+
+    def result(self, seconds):
+        self._thread.join(seconds)
+        assert not self._thread.is_alive()
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+def wait_for(condition, seconds=60.0):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_an_elastic_job_outlives_a_raylet_and_takes_a_new_one(nodes):
+    first, second = nodes.add(1), nodes.add(2)
+    settings = ElasticRayExecutor.create_settings(min_num_proc=2, num_proc=4, elastic_timeout=60)
+    executor = ElasticRayExecutor(settings)
+    executor.start()
+    heard = []
+    call = Call(lambda: executor.run(lambda: functions.trains(30, 5, pause=0.1), callbacks=[heard.append]))
+    wait_for(lambda: len(heard) > 5)
+    assert heard[-1]["size"] == 4
+    killed = time.time()
+    nodes.kill(second)
+    wait_for(lambda: heard[-1]["size"] == 2)
+    again = next(one["time"] for one in heard if one["size"] == 2)
+    assert again - killed < 3.0
+    nodes.add(3)
+    assert call.result(120) == [(rank, 5) for rank in range(5)]
+    steps = [one["step"] for one in heard]
+    assert max(after - before for before, after in itertools.pairwise(steps)) == 1
+    assert first is not None
+
+
+def test_workers_colocated_on_nodes_and_one_node_lost(nodes):
+    made = [nodes.add(2) for _ in range(2)]
+    executor = RayExecutor(RayExecutor.create_settings(timeout_s=60), num_hosts=2, num_workers_per_host=2)
+    executor.start()
+    try:
+        told = executor.run(functions.ranks)
+        assert [one[:2] for one in told] == [(rank, 4) for rank in range(4)]
+        where = executor.execute(lambda _: __import__("ray").get_runtime_context().get_node_id())
+        assert {where.count(node.node_id) for node in made} == {2}
+        call = Call(lambda: executor.run(_steps))
+        time.sleep(1.0)
+        killed = time.monotonic()
+        nodes.kill(made[1])
+        with pytest.raises(
+            WorkerError, match=r"rank \d on host .*: its process has died: Ray has not said how yet"
+        ) as caught:
+            call.result(60)
+        assert time.monotonic() - killed < 15
+        assert where[caught.value.rank] == made[1].node_id
+    finally:
+        executor.shutdown()
+
+
+def _steps():
+    import numpy as np
+
+    import horovod.numpy as hvd
+
+    hvd.init()
+    for _ in range(1000):
+        hvd.allreduce(np.ones(4))
+        time.sleep(0.05)
+
+
+def test_too_few_nodes_for_colocated_workers(nodes):
+    nodes.add(2)
+    executor = RayExecutor(RayExecutor.create_settings(), num_hosts=2, num_workers_per_host=2)
+    with pytest.raises(ValueError, match=r"num_hosts=2 nodes .* nodes that fit: 1, of 2; its 2 nodes have \d CPUs"):
+        executor.start()
+
+
+def train_loop(config):
+    import os
+    import tempfile
+    from pathlib import Path
+
+    import numpy as np
+    import ray.train
+
+    import horovod.numpy as hvd
+
+    hvd.init()
+    node = ray.get_runtime_context().get_node_id()
+    Path(config["folder"], f"node.{hvd.rank()}").write_text(node)
+    begin, checkpoint = 0, ray.train.get_checkpoint()
+    if checkpoint:
+        with checkpoint.as_directory() as folder:
+            begin = int(Path(folder, "step").read_text()) + 1
+    for step in range(begin, 40):
+        size = int(hvd.allreduce(np.ones(1), op=hvd.Sum)[0])
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "step").write_text(str(step))
+            saved = ray.train.Checkpoint.from_directory(folder) if hvd.rank() == 0 else None
+            ray.train.report({"step": step, "size": size, "begin": begin, "pid": os.getpid()}, checkpoint=saved)
+        if step == 5:
+            Path(config["folder"], "five").touch()
+        if not checkpoint:
+            time.sleep(0.2)
+
+
+def test_ray_train_goes_on_from_its_checkpoint_when_a_raylet_is_lost(nodes, tmp_path):
+    ray_train = pytest.importorskip("ray.train", exc_type=ImportError)
+    from horovod.ray.train import HorovodTrainer
+
+    made = [nodes.add(2) for _ in range(2)]
+    killed = []
+
+    def kill():
+        wait_for((tmp_path / "five").exists, 120.0)
+        used = {file.read_text() for file in tmp_path.glob("node.*")}
+        victim = next(node for node in made if node.node_id in used)
+        killed.append(victim.node_id)
+        nodes.kill(victim)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    trainer = HorovodTrainer(
+        train_loop,
+        train_loop_config={"folder": str(tmp_path)},
+        scaling_config=ray_train.ScalingConfig(num_workers=3),
+        run_config=ray_train.RunConfig(
+            storage_path=str(tmp_path / "results"), failure_config=ray_train.FailureConfig(max_failures=5)
+        ),
+    )
+    result = trainer.fit()
+    killer.join()
+    assert len(killed) == 1
+    assert (result.metrics["step"], result.metrics["size"]) == (39, 3)
+    assert result.metrics["begin"] > 0
+    assert killed[0] not in {file.read_text() for file in tmp_path.glob("node.*")}

@@ -1,0 +1,83 @@
+"""What Ray is asked for, and what is said of a cluster that is too small. Pure."""
+
+import pytest
+
+pytest.importorskip("ray")
+
+from horovod.ray import strategy
+
+
+def test_colocated_workers_share_a_bundle_on_each_node():
+    plan = strategy.colocated(2, 3, 2, 0)
+    assert list(plan.bundles) == [{"CPU": 6.0}, {"CPU": 6.0}]
+    assert plan.strategy == "STRICT_SPREAD"
+    assert list(plan.places) == [0, 0, 0, 1, 1, 1]
+
+
+def test_loose_workers_have_a_bundle_each():
+    plan = strategy.loose(3, 1, 2, "SPREAD")
+    assert list(plan.bundles) == [{"CPU": 1.0, "GPU": 2.0}] * 3
+    assert (plan.strategy, list(plan.places)) == ("SPREAD", [0, 1, 2])
+
+
+def test_a_group_that_exists_takes_as_many_as_its_bundles_hold():
+    plan = strategy.within([{}, {"CPU": 1.0}, {"CPU": 2.5}], 3, 1, 0)
+    assert list(plan.places) == [-1, -1, -1]
+
+
+def test_a_group_that_is_too_small_is_refused_with_what_it_has():
+    with pytest.raises(ValueError, match=r"3 workers of 1 CPU each .* \(1 CPUs and 0 GPUs, 1 CPUs and 0 GPUs\) .* 2;"):
+        strategy.within([{"CPU": 1.0}, {"CPU": 1.0}], 3, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("has", "cpus", "gpus", "fit"),
+    [
+        ({"CPU": 4.0}, 1, 0, 4),
+        ({"CPU": 4.0}, 3, 0, 1),
+        ({"CPU": 4.0}, 1, 1, 0),
+        ({"CPU": 4.0, "GPU": 2.0}, 1, 1, 2),
+        ({"CPU": 1.0, "GPU": 8.0}, 0, 2, 4),
+        ({}, 1, 0, 0),
+    ],
+)
+def test_fitting(has, cpus, gpus, fit):
+    assert strategy.fitting(has, cpus, gpus) == fit
+
+
+NODES = [{"CPU": 2.0}, {"CPU": 1.0}]
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        (strategy.loose(3, 1, 0, "PACK"), ""),
+        (strategy.loose(4, 1, 0, "PACK"), "room for: 3, of 4"),
+        (strategy.loose(3, 1, 0, "STRICT_PACK"), "room for: 2, of 3"),
+        (strategy.loose(2, 1, 0, "STRICT_SPREAD"), ""),
+        (strategy.loose(1, 1, 1, "PACK"), "room for: 0, of 1"),
+        (strategy.colocated(2, 1, 1, 0), ""),
+        (strategy.colocated(2, 2, 1, 0), "nodes that fit: 1, of 2"),
+    ],
+)
+def test_lacking(plan, said):
+    text = strategy.lacking(plan, NODES)
+    assert (said in text) if said else text == ""
+    if said:
+        assert "its 2 nodes have 2 CPUs and 0 GPUs; 1 CPUs and 0 GPUs" in text
+
+
+def test_workers_of_a_host_see_each_others_gpus_and_number_local_rank_is_their_own():
+    gpus, hosts = [["3"], ["1"], ["0"]], ["a", "a", "b"]
+    seen = [strategy.visible(gpus, hosts, rank).get("CUDA_VISIBLE_DEVICES") for rank in range(3)]
+    assert seen == ["3,1", "3,1", "0"]
+
+
+def test_with_several_gpus_each_number_local_rank_is_the_first_of_ones_own():
+    gpus = [["0", "1"], ["2", "3"]]
+    seen = strategy.visible(gpus, ["a", "a"], 1)["CUDA_VISIBLE_DEVICES"].split(",")
+    assert seen == ["0", "2", "1", "3"]
+
+
+def test_without_gpus_nothing_is_said_of_them():
+    assert strategy.visible([[], []], ["a", "a"], 0) == {}

@@ -1,0 +1,64 @@
+"""Trials of Ray Tune that are jobs of several ranks."""
+
+import pytest
+
+pytest.importorskip("ray.tune", exc_type=ImportError)
+
+from horovod.ray.tune import trainable
+
+
+def study(config):
+    import numpy as np
+
+    import horovod.numpy as hvd
+    from horovod.ray.tune import report
+
+    hvd.init()
+    if config["lr"] < 0:
+        raise ValueError("the learning rate is negative")
+    for step in range(2):
+        loss = float(hvd.allreduce(np.full(1, config["lr"] * (hvd.rank() + 1)), op=hvd.Sum)[0])
+        report({"loss": loss, "step": step, "size": hvd.size()})
+
+
+@pytest.mark.heavy
+def test_a_study(local, tmp_path):
+    from ray import tune
+
+    tuner = tune.Tuner(
+        trainable(study, num_workers=2),
+        param_space={"lr": tune.grid_search([0.5, 2.0, -1.0])},
+        tune_config=tune.TuneConfig(metric="loss", mode="min"),
+        run_config=tune.RunConfig(storage_path=str(tmp_path), verbose=0),
+    )
+    results = tuner.fit()
+    assert results.get_best_result().config == {"lr": 0.5}
+    table = {one.config["lr"]: one for one in results}
+    assert table[0.5].metrics["loss"] == 1.5
+    assert (table[2.0].metrics["loss"], table[2.0].metrics["size"], table[2.0].metrics["step"]) == (6.0, 2, 1)
+    assert "the learning rate is negative" in str(table[-1.0].error)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"num_workers": 0}, "num_workers is 0"),
+        ({"num_workers": 1, "cpus_per_worker": 0}, "cpus_per_worker is 0"),
+        ({"num_workers": 1, "gpus_per_worker": 1}, "gpus_per_worker is 1 and use_gpu is False"),
+        ({"num_workers": 1, "timeout_s": 0}, "timeout_s is 0"),
+    ],
+)
+def test_what_is_wrong_is_named(given, said):
+    with pytest.raises(ValueError, match=said):
+        trainable(study, **given)
+
+
+def test_what_is_no_function():
+    with pytest.raises(TypeError, match="func is 3"):
+        trainable(3, 1)
+
+
+def test_a_trial_asks_for_a_bundle_for_each_rank():
+    made = trainable(study, 3, cpus_per_worker=2)
+    assert made._resources.required_resources == {"CPU": 6.0}
+    assert made.__name__ == "study"

@@ -1,0 +1,49 @@
+"""What any thread puts, one takes."""
+
+import os
+import threading
+import time
+
+from horovod.runner.resident.mailbox import Mailbox
+
+
+def test_items_come_in_order():
+    box = Mailbox()
+    for number in range(3):
+        box.put(number)
+    assert box.take(None) == ([0, 1, 2], set())
+
+
+def test_take_waits_for_another_thread_and_not_longer():
+    box = Mailbox()
+    threading.Timer(0.1, box.put, ["late"]).start()
+    begun = time.monotonic()
+    assert box.take(begun + 10)[0] == ["late"]
+    assert time.monotonic() - begun < 5
+
+
+def test_take_ends_at_its_time_with_nothing():
+    begun = time.monotonic()
+    assert Mailbox().take(begun + 0.05) == ([], set())
+    assert 0.04 < time.monotonic() - begun < 5
+
+
+def test_take_tells_which_other_descriptor_can_be_read():
+    box = Mailbox()
+    one, other = os.eventfd(1), os.eventfd(0)
+    try:
+        assert box.take(None, (one, other)) == ([], {one})
+    finally:
+        os.close(one)
+        os.close(other)
+
+
+def test_its_descriptor_ends_with_it():
+    box = Mailbox()
+    fd = box._fd
+    del box
+    try:
+        os.fstat(fd)
+    except OSError:
+        return
+    raise AssertionError("it is still open")

@@ -1,0 +1,204 @@
+"""Processes that somebody else has started become ranks, and their ends are noticed at both sides."""
+
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import cloudpickle
+import pytest
+
+from horovod.common.store.messages import curve_pair
+from horovod.runner.resident import placing, residence
+from horovod.runner.resident import seat as seats
+from horovod.runner.resident.residence import Residence
+from tests.runner.resident.residents import Residents
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+def describe():
+    return seats.describe()
+
+
+def total():
+    import numpy as np
+
+    import horovod.numpy as hvd
+
+    hvd.init()
+    return hvd.rank(), hvd.size(), hvd.local_size(), float(hvd.allreduce(np.ones(3), op=hvd.Sum)[0])
+
+
+@pytest.fixture
+def job():
+    """(residents, the driver's end, queue of those that are gone)"""
+    gone = queue.Queue()
+    with Residents() as made:
+        house = Residence("127.0.0.1", gone.put)
+        try:
+            yield made, house, gone
+        finally:
+            house.close()
+
+
+def seat(made, house, count, seconds=10.0):
+    processes = [made.add() for _ in range(count)]
+    told = [made.ask(one, describe) for one in processes]
+    for slot in placing.seats(placing.hosts(told)):
+        order = house.seat(slot.rank, told[slot.rank], residence.of_slot(slot), seconds)
+        made.ask(processes[slot.rank], lambda order=order: seats.sit(order))
+    return processes
+
+
+def test_they_are_ranks_then_and_again_after_they_have_left(job):
+    made, house, gone = job
+    processes = seat(made, house, 2)
+    for _ in range(2):
+        for one in processes:
+            made.tell(one, total)
+        assert [made.hear(one) for one in processes] == [(True, (0, 2, 2, 2.0)), (True, (1, 2, 2, 2.0))]
+        for one in processes:
+            made.ask(one, lambda: __import__("horovod.numpy").numpy.shutdown())
+    assert gone.empty()
+
+
+def test_a_killed_one_is_noticed_at_once(job):
+    made, house, gone = job
+    processes = seat(made, house, 2)
+    processes[1].kill()
+    assert gone.get(timeout=5) == 1
+    assert gone.empty()
+
+
+def test_a_forked_child_does_not_keep_the_line(job):
+    made, house, gone = job
+    (process,) = seat(made, house, 1)
+
+    def fork():
+        import os
+        import time
+
+        pid = os.fork()
+        if pid == 0:
+            time.sleep(30)
+            os._exit(0)
+        return pid
+
+    child = made.ask(process, fork)
+    try:
+        process.kill()
+        assert gone.get(timeout=5) == 0
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_it_ends_when_the_driver_is_gone(job):
+    made, house, _ = job
+    (process,) = seat(made, house, 1)
+    house.close()
+    assert process.wait(10) == 1
+    assert "the driver is gone" in process.stderr.read()
+
+
+def test_it_ends_with_the_process_that_it_cannot_be_without(job):
+    made, house, gone = job
+    keeper = subprocess.Popen(["sleep", "60"])
+    try:
+        process = made.add()
+        told = made.ask(process, describe)
+        (slot,) = placing.seats(["a"])
+        order = house.seat(0, told, residence.of_slot(slot), 10.0)
+        pid = keeper.pid
+        made.ask(process, lambda: seats.sit(order, {pid: "its keeper"}))
+    finally:
+        keeper.kill()
+        keeper.wait()
+    assert process.wait(10) == 1
+    assert "its keeper is gone" in process.stderr.read()
+    assert gone.get(timeout=5) == 0
+
+
+def test_one_that_leaves_lives_on_without_key_and_variables(job):
+    made, house, gone = job
+    (process,) = seat(made, house, 1)
+
+    def leave():
+        seats.rise()
+        return [name for name in os.environ if name.startswith("HOROVOD_") and name != "HOROVOD_REPORT_DIR"]
+
+    left = made.ask(process, leave)
+    assert [name for name in left if "KEY" in name or "RANK" in name or "RENDEZVOUS" in name] == []
+    assert gone.get(timeout=5) == 0
+    house.close()
+    assert process.poll() is None
+
+
+def test_nothing_that_is_told_holds_the_key(job):
+    made, house, _ = job
+    process = made.add()
+    told = made.ask(process, describe)
+    order = house.seat(0, told, {}, 5.0)
+    made.ask(process, lambda: seats.sit(order))
+
+    def key():
+        from horovod.common.contract.worker_env import read_key_fd
+
+        return bytes(read_key_fd(int(os.environ["HOROVOD_KEY_FD"])))
+
+    secret = made.ask(process, key)
+    said = cloudpickle.dumps((told, order))
+    assert len(secret) == 32
+    assert secret not in said
+    assert curve_pair(secret, "client")[1] not in said
+
+
+def test_a_stranger_with_all_that_was_told_gets_nothing(job):
+    made, house, _ = job
+    told = made.ask(made.add(), describe)
+    order = house.seat(0, told, {}, 1.0)
+    stranger = made.add()  # it has a pair of keys of its own
+    made.ask(stranger, describe)
+    made.tell(stranger, lambda: seats.sit(order))
+    good, why = made.hear(stranger)
+    assert not good
+    assert "does not answer" in why
+
+
+def test_a_driver_that_is_not_there_is_named(job):
+    made, house, _ = job
+    process = made.add()
+    order = house.seat(0, made.ask(process, describe), {}, 1.0)
+    house.close()
+    begun = time.monotonic()
+    made.tell(process, lambda: seats.sit(order))
+    good, why = made.hear(process)
+    assert not good
+    assert f"waited 1 s for the driver at 127.0.0.1, port {order.door}" in why
+    assert time.monotonic() - begun < 10
+
+
+def test_strangers_at_the_line_are_dropped_and_members_served(job):
+    made, house, gone = job
+    (process,) = seat(made, house, 1)
+    port = house._line
+    for said in (b"", b"x" * 500, b"HVD2" + b"\0" * 400):
+        with socket.create_connection(("127.0.0.1", port), 5) as sock:
+            sock.sendall(said)
+            sock.settimeout(10)
+            if said:
+                try:
+                    assert sock.recv(100) in (b"",)
+                except ConnectionError:
+                    pass
+    assert gone.empty()
+    process.kill()
+    assert gone.get(timeout=5) == 0
+
+
+def test_another_address_is_refused():
+    with pytest.raises(ValueError, match="host is '198\\.51\\.100\\.7'"):
+        Residence("198.51.100.7", lambda number: None)
