@@ -14,7 +14,6 @@ _ELASTIC = "elastic training"
 ABSENT = {
     "horovod.elastic": _ELASTIC,
     "horovod.ray": "Ray",
-    "horovod.spark": "Spark",
 }
 """Name of the module to what it would be for."""
 

@@ -61,10 +61,12 @@ class ParquetFiles(Source):
         where = f"{path}, row group {group}"
         if table.num_rows != self.lengths[block]:
             raise ValueError(f"{where} had {self.lengths[block]} rows and has {table.num_rows} now{place_here()}")
-        return {
-            name: _array(table.column(name), self._shapes.get(name), f"{where}, column {name}")
-            for name in self._columns
-        }
+        return {name: self.array(name, table.column(name), f"{where}, column {name}") for name in self._columns}
+
+    def array(self, name: str, column: Any, where: str) -> Any:
+        """What becomes of a column of a row group, a ``pyarrow.ChunkedArray``. For a subclass whose columns hold
+        something else than numbers or lists of them. ``where``: for errors."""
+        return _array(column, self._shapes.get(name), where)
 
     def take(self, loaded: dict[str, Any], places: Sequence[int]) -> dict[str, Any]:
         import numpy as np

@@ -1,0 +1,1 @@
+"""Horovod on Apache Spark."""

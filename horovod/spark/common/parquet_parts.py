@@ -1,0 +1,150 @@
+"""A part of a DataFrame as files of Parquet: what a task of Spark does. Needs pyarrow; no pyspark."""
+
+import json
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from horovod.spark.common.columns import Column, Found
+from horovod.spark.common.file_store import AbstractFilesystemStore
+
+IS_VALIDATION = "__horovod_validation"
+"""Column that says into which of two data sets a row goes."""
+GROUP_BYTES = 8 << 20
+"""Of a row group, as arrays: what a rank reads at once."""
+REPORT = "path string, validation boolean, rows long, found string"
+"""What a task returns of each file."""
+
+
+class _Dropped(Exception):
+    """Ends a file that nobody wants."""
+
+
+class _File:
+    """One that is being written, a row group whenever there are enough rows."""
+
+    def __init__(self, store: AbstractFilesystemStore, path: str, columns: Sequence[Column]) -> None:
+        self._store, self.path, self._columns = store, path, columns
+        self._waiting: list[Any] = []
+        self._rows = self._bytes = 0
+        self._writer: Any = None
+        self._name: Any = None
+        self.found = {column.name: Found() for column in columns}
+
+    def add(self, batch: Any) -> None:
+        for column in self._columns:
+            self.found[column.name].add(look(batch.column(column.name), column))
+        self._waiting.append(batch)
+        self._rows += batch.num_rows
+        self._bytes += self._dense_bytes(batch)
+        if self._bytes >= GROUP_BYTES:
+            self._write()
+
+    def _dense_bytes(self, batch: Any) -> int:
+        """Of the arrays that it will be in a rank."""
+        import numpy as np
+
+        total = 0
+        for column in self._columns:
+            seen = self.found[column.name].most
+            if column.kind == "sparse":
+                total += batch.num_rows * (seen[0] if seen else 0) * np.dtype(column.dtype).itemsize
+            else:
+                total += batch.column(column.name).nbytes
+        return total
+
+    def _write(self) -> None:
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        table = pa.Table.from_batches(self._waiting)
+        if self._writer is None:
+            texts = [column.name for column in self._columns if column.kind == "other"]
+            self._name = self._store.new_file(self.path)
+            # Numbers of features hardly ever repeat: a dictionary costs time and finds nothing.
+            self._writer = parquet.ParquetWriter(
+                self._name.__enter__(), table.schema, use_dictionary=texts, write_page_checksum=True
+            )
+        groups = max(1, round(self._bytes / GROUP_BYTES))
+        self._writer.write_table(table, row_group_size=-(-table.num_rows // groups))
+        self._waiting, self._bytes = [], 0
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Gives the file its name, unless there has been an error."""
+        if error is None and self._waiting:
+            self._write()
+        if self._writer is not None:
+            self._writer.close()
+            dropped = _Dropped() if error is not None else None
+            self._name.__exit__(type(dropped) if dropped else None, dropped, None)
+
+    def report(self, validation: bool) -> dict[str, Any]:
+        found = json.dumps({name: asdict(one) for name, one in self.found.items()})
+        return {"path": self.path, "validation": validation, "rows": self._rows, "found": found}
+
+
+def write_part(
+    batches: Iterator[Any], store: AbstractFilesystemStore, folders: Sequence[str], columns: Sequence[Column], part: int
+) -> Iterator[Any]:
+    """Writes a partition's batches (``pyarrow.RecordBatch``) into a file in ``folders[0]``, and rows that are to
+    validate with into one in ``folders[1]``. Yields one batch, a row for each file: ``REPORT``.
+
+    A file has a name of its own for each attempt, so those of tasks that Spark has given up do no harm."""
+    import pyarrow as pa
+
+    attempt = secrets.token_hex(4)
+    files = [_File(store, f"{folder}/part-{part:05d}-{attempt}.parquet", columns) for folder in folders]
+    names = [column.name for column in columns]
+    error: BaseException | None = None
+    try:
+        for batch in batches:
+            if len(files) == 1:
+                files[0].add(batch.select(names))
+                continue
+            chosen = batch.column(IS_VALIDATION)
+            for file, mask in ((files[0], _not(chosen)), (files[1], chosen)):
+                kept = batch.filter(mask).select(names)
+                if kept.num_rows:
+                    file.add(kept)
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        for file in files:
+            file.close(error)
+    rows = [file.report(bool(number)) for number, file in enumerate(files) if file._rows]
+    schema = pa.schema(
+        [("path", pa.string()), ("validation", pa.bool_()), ("rows", pa.int64()), ("found", pa.string())]
+    )
+    yield pa.RecordBatch.from_pylist(rows, schema=schema)
+
+
+def _not(mask: Any) -> Any:
+    import pyarrow.compute as pc
+
+    return pc.invert(mask)
+
+
+def look(array: Any, column: Column) -> Found:
+    """What rows of a column lack, and how long their lists are at each depth. ``array``: a ``pyarrow.Array``."""
+    import pyarrow.compute as pc
+
+    found = Found(len(array), array.null_count)
+    if column.kind in ("number", "other"):
+        return found
+    if len(array) == array.null_count:
+        return found
+    found.least, found.most = [], []
+    if column.kind == "sparse":
+        sizes = pc.min_max(array.field("size")).as_py()
+        found.least.append(sizes["min"] or 0)
+        found.most.append(sizes["max"] or 0)
+        return found
+    for _ in range(column.depth):
+        sizes = pc.min_max(pc.list_value_length(array)).as_py()
+        found.least.append(sizes["min"] or 0)
+        found.most.append(sizes["max"] or 0)
+        array = array.flatten()
+        found.inner_nulls += array.null_count
+    return found
