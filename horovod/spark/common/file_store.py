@@ -1,4 +1,4 @@
-"""What all stores have in common: where an estimator's data, checkpoints and logs lie, on any file system that fsspec knows.
+"""What all stores have in common: where an estimator's data, checkpoints and logs lie, on a file system of fsspec.
 
 PREFIX/intermediate_train_data.N   intermediate_val_data.N   intermediate_test_data.N    Parquet
 PREFIX/runs/RUN_ID/checkpoint      logs/                                                  of a run

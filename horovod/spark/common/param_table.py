@@ -10,8 +10,8 @@ from horovod.spark.common.checks import Check, Count, OneOf
 
 @dataclass(frozen=True)
 class Row:
-    """``name``: as an argument; ``get``/``set`` and the same in CamelCase are its methods. ``default``: None where there
-    is none. ``shown``: what the constructor's signature says, where that is not None."""
+    """``name``: as an argument; ``get``/``set`` and the same in CamelCase are its methods. ``default``: None where
+    there is none. ``shown``: what the constructor's signature says, where that is not None."""
 
     name: str
     doc: str

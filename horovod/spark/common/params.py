@@ -3,7 +3,7 @@
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 try:
@@ -55,13 +55,14 @@ def with_params(*rows: Row) -> Callable[[P], P]:
     return add
 
 
-def with_signature(order: Sequence[str] = ()) -> Callable[[P], P]:
-    """Decorator of a class that has all of its params: its constructor takes them as keywords, those of ``order``
-    first, and says so to help() and inspect.signature."""
+def with_signature(order: str) -> Callable[[P], P]:
+    """Decorator of a class that has all of its params: its constructor takes them as keywords, those of ``order``,
+    names with spaces between them, first, and says so to help() and inspect.signature."""
 
     def add(cls: P) -> P:
         rows: dict[str, Row] = cls._rows  # type: ignore[attr-defined]
-        names = [*order, *(name for name in rows if name not in order)]
+        first = order.split()
+        names = [*first, *(name for name in rows if name not in first)]
         words = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=rows[name].shown) for name in names]
         cls.__signature__ = inspect.Signature(words)  # type: ignore[attr-defined]
         lines = "\n".join(f"    ``{name}``: {rows[name].doc}" for name in names)

@@ -88,7 +88,8 @@ def rows(series: Any, column: Column) -> Any:
         raise ValueError(f"column {column.name!r} has arrays of unlike sizes: {error}") from error
     if column.shape is not None and values.shape[1:] != column.shape:
         raise ValueError(
-            f"column {column.name!r} has arrays of shape {values.shape[1:]}, the model has been trained with {column.shape}"
+            f"column {column.name!r} has arrays of shape {values.shape[1:]}, the model has been trained with "
+            f"{column.shape}"
         )
     return values.astype(column.dtype) if column.dtype else values
 

@@ -1,5 +1,6 @@
 """Data sets of Parquet as batches for ranks: on top of horovod.data, which shares rows out by row groups."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -57,7 +58,7 @@ class Table:
 
     def steps(self, ranks: int, batch_size: int) -> int:
         """Batches of each rank, the last of which may be smaller: all ranks have equally many, of the same sizes."""
-        return -(-(-(-self.rows // ranks)) // batch_size)
+        return math.ceil(math.ceil(self.rows / ranks) / batch_size)
 
 
 def open_table(store: AbstractFilesystemStore, files: Sequence[str], columns: Sequence[Column]) -> Table:

@@ -15,18 +15,23 @@ def input_shapes(model: Any) -> list[Shape] | None:
     return None if not inputs else [tuple(one.shape[1:]) for one in inputs]
 
 
+def check_inputs(names: Sequence[str], shapes: Sequence[Shape] | None) -> None:
+    """Raises ValueError for fewer or more features than the model has inputs, where it says how many."""
+    if shapes is not None and len(shapes) != len(names):
+        raise ValueError(
+            f"feature_cols are {list(names)}, the model has {len(shapes)} inputs, accepted is a column for each; a "
+            "VectorAssembler makes one column of several"
+        )
+
+
 def inputs_of(values: Sequence[Any], names: Sequence[str], shapes: Sequence[Shape] | None) -> Any:
     """Features in the shapes of the model's inputs: an array, or a tuple of several. Raises ValueError naming a feature
     that does not fit."""
+    check_inputs(names, shapes)
+    made = []
     if shapes is None:
         made = list(values)
-    elif len(shapes) != len(values):
-        raise ValueError(
-            f"the model has {len(shapes)} inputs, feature_cols are {len(values)}: {list(names)}; a VectorAssembler makes "
-            "one column of several"
-        )
     else:
-        made = []
         for name, value, shape in zip(names, values, shapes, strict=True):
             wanted = [-1 if size is None else size for size in shape]
             if wanted.count(-1) <= 1:

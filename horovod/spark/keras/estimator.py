@@ -9,6 +9,7 @@ from horovod.spark.common.plan import Outcome
 from horovod.spark.common.predict import Predict
 from horovod.spark.common.saving import pickled
 from horovod.spark.keras import objects
+from horovod.spark.keras.batches import check_inputs, input_shapes
 from horovod.spark.keras.datamodule import PetastormDataModule
 from horovod.spark.keras.rows import KERAS, KERAS_MODEL
 
@@ -18,7 +19,7 @@ _ORDER = (
     "batch_size val_batch_size epochs verbose random_seed shuffle_buffer_size shuffle partitions_per_process run_id "
     "train_steps_per_epoch validation_steps_per_epoch transformation_fn train_reader_num_workers "
     "val_reader_num_workers reader_pool_type label_shapes checkpoint_callback"
-).split()
+)
 
 
 class _Packed:
@@ -44,8 +45,8 @@ class KerasEstimator(_Packed, HorovodEstimator):
 
     ``model``, ``optimizer``, ``loss``, ``metrics`` and ``callbacks`` are what ``compile`` and ``fit`` take; the
     optimizer becomes distributed in the ranks. Without ``optimizer`` and ``loss`` the model has to be compiled.
-    Features take the shapes of the model's inputs. The model that ``fit`` returns has what the ranks ended with, or what
-    ``checkpoint_callback`` has kept.
+    Features take the shapes of the model's inputs. The model that ``fit`` returns has what the ranks ended with, or
+    what ``checkpoint_callback`` has kept.
 
     ``fit`` raises ValueError naming what does not fit, on the driver where that can be known there."""
 
@@ -67,12 +68,7 @@ class KerasEstimator(_Packed, HorovodEstimator):
             raise ValueError("optimizer and loss are not given, and model is not compiled")
         if optimizer is not None and not isinstance(optimizer, (str, keras.optimizers.Optimizer)):
             raise refuse("optimizer", optimizer, f"an optimizer of {keras.__name__} {keras.__version__}, as the model")
-        shapes = getattr(model, "inputs", None)
-        if shapes and len(shapes) != len(self.getFeatureCols()):
-            raise ValueError(
-                f"feature_cols are {self.getFeatureCols()}, accepted is one for each of {len(shapes)} inputs of the model; a "
-                "VectorAssembler makes one column of several"
-            )
+        check_inputs(self.getFeatureCols(), input_shapes(model))
         callback = self.getCheckpointCallback()
         if callback is not None and getattr(callback, "save_weights_only", False):
             raise ValueError("checkpoint_callback keeps weights only, accepted is one that keeps the model")
@@ -115,7 +111,7 @@ class KerasEstimator(_Packed, HorovodEstimator):
         )
 
 
-@with_signature("history model feature_columns label_columns custom_objects run_id _metadata _floatx".split())
+@with_signature("history model feature_columns label_columns custom_objects run_id _metadata _floatx")
 @with_params(*KERAS_MODEL)
 class KerasModel(_Packed, HorovodModel):
     """A model of Keras that has been trained; ``transform`` adds its outputs to a DataFrame."""

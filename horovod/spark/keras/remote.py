@@ -46,14 +46,12 @@ def _fit(plan: Plan, given: dict[str, Any], keras: Any, hvd: Any, data: Any) -> 
     ]
     val = {}
     if plan.val is not None:
-        val = {
-            "validation_data": _tuples(data.val_data(), plan, shapes, []),
-            "validation_steps": plan.val_steps,
-        }
+        val = {"validation_data": _repeated(keras, _tuples(data.val_data(), plan, shapes, []), plan.val_steps)}
     history = model.fit(
         _tuples(data.train_data(), plan, shapes, first),
         steps_per_epoch=plan.steps,
         epochs=plan.epochs,
+        shuffle=False,  # the reader has done so
         callbacks=callbacks,
         verbose=plan.verbose if hvd.rank() == 0 else 0,
         **val,
@@ -109,6 +107,32 @@ def _tuples(batches: Any, plan: Plan, shapes: list[Shape] | None, first: list[An
         if not first:
             first.append(made[0])
         yield made
+
+
+def _repeated(keras: Any, batches: Iterator[Any], steps: int) -> Any:
+    """Batches that begin anew every so many, as what Keras asks for by number: of a generator it takes more than a
+    validation needs, and drops them."""
+    base = getattr(keras.utils, "PyDataset", None) or keras.utils.Sequence
+
+    class Repeated(base):  # type: ignore[misc, valid-type]
+        def __init__(self) -> None:
+            super().__init__()
+            self._place = 0
+
+        def __len__(self) -> int:
+            return steps
+
+        def __getitem__(self, index: int) -> Any:
+            while self._place != index:
+                self._take()
+            return self._take()
+
+        def _take(self) -> Any:
+            batch = next(batches)
+            self._place = (self._place + 1) % steps
+            return batch
+
+    return Repeated()
 
 
 def _own_gpu(backend: str, local_rank: int) -> None:

@@ -29,7 +29,8 @@ def inputs_of(
                 tensor = reshaped(tensor, shapes[number])
             except RuntimeError:
                 raise ValueError(
-                    f"input_shapes gives feature {name!r} the shape {list(shapes[number])}, its rows have {size} numbers"
+                    f"input_shapes gives feature {name!r} the shape {list(shapes[number])}, its rows have {size} "
+                    "numbers"
                 ) from None
         made.append(tensor.to(dtype) if tensor.is_floating_point() else tensor)
     return made

@@ -22,7 +22,7 @@ _ORDER = (
     "batch_size val_batch_size epochs verbose random_seed shuffle_buffer_size shuffle partitions_per_process run_id "
     "train_minibatch_fn train_steps_per_epoch validation_steps_per_epoch transformation_fn train_reader_num_workers "
     "val_reader_num_workers reader_pool_type label_shapes"
-).split()
+)
 
 
 def named_metrics(metrics: list[Any], labels: list[str]) -> list[tuple[str, Any, int]]:
@@ -59,15 +59,7 @@ class TorchEstimator(HorovodEstimator):
     _data_module = PetastormDataModule
 
     def _check(self) -> None:
-        model, optimizer = self.getModel(), self.getOptimizer()
-        if not isinstance(model, torch.nn.Module):
-            raise refuse("model", model, "a torch.nn.Module")
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            raise refuse("optimizer", optimizer, "a torch.optim.Optimizer of the model's parameters")
-        own = {id(one) for one in model.parameters()}
-        if any(id(one) not in own for group in optimizer.param_groups for one in group["params"]):
-            raise ValueError(f"optimizer is a {type(optimizer).__name__} of parameters that are not the model's")
-        _check_losses(self)
+        check_torch(self)
 
     def _payload(self) -> dict[str, Any]:
         names = ("model", "optimizer", "loss", "loss_constructors", "loss_weights", "callbacks", "input_shapes")
@@ -80,20 +72,47 @@ class TorchEstimator(HorovodEstimator):
         return train
 
     def _model_of(self, outcome: Outcome, run_id: str, metadata: dict[str, Any]) -> "TorchModel":
-        model, optimizer = copy.deepcopy((self.getModel(), self.getOptimizer()))
-        states.put_into(states.load(outcome.model, "the ranks' result"), model, optimizer, "the ranks' result")
-        return TorchModel(
-            history=outcome.history,
-            model=model.eval(),
-            feature_columns=self.getFeatureCols(),
-            input_shapes=self.getInputShapes(),
-            label_columns=self.getLabelCols(),
-            optimizer=optimizer,
-            run_id=run_id,
-            _metadata=metadata,
-            loss=self.getLoss(),
-            loss_constructors=self.getLossConstructors(),
-        )
+        return model_of(self, TorchModel, outcome, run_id, metadata)  # type: ignore[no-any-return]
+
+
+def model_of(estimator: Any, kind: Any, outcome: Outcome, run_id: str, metadata: dict[str, Any]) -> Any:
+    """What an estimator returns: a copy of its model, and of its optimizer, with the state that the ranks ended with.
+    ``kind``: class of the result."""
+    model, optimizer = copy.deepcopy((estimator.getModel(), estimator.getOptimizer()))
+    states.put_into(states.load(outcome.model, "the ranks' result"), model, optimizer, "the ranks' result")
+    return kind(
+        history=outcome.history,
+        model=model.eval(),
+        feature_columns=estimator.getFeatureCols(),
+        input_shapes=estimator.getInputShapes(),
+        label_columns=estimator.getLabelCols(),
+        optimizer=optimizer,
+        run_id=run_id,
+        _metadata=metadata,
+        loss=estimator.getLoss(),
+        loss_constructors=estimator.getLossConstructors(),
+    )
+
+
+def check_torch(estimator: Any) -> None:
+    """Raises ValueError for a model, optimizer or losses that do not fit together."""
+    model, optimizer = estimator.getModel(), estimator.getOptimizer()
+    if not isinstance(model, torch.nn.Module):
+        raise refuse("model", model, "a torch.nn.Module")
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise refuse("optimizer", optimizer, "a torch.optim.Optimizer of the model's parameters")
+    own = {id(one) for one in model.parameters()}
+    if any(id(one) not in own for group in optimizer.param_groups for one in group["params"]):
+        raise ValueError(f"optimizer is a {type(optimizer).__name__} of parameters that are not the model's")
+    _check_losses(estimator)
+    check_input_shapes(estimator)
+
+
+def check_input_shapes(estimator: Any) -> None:
+    """Raises ValueError for fewer or more shapes than features."""
+    shapes, features = estimator.getInputShapes(), estimator.getFeatureCols()
+    if shapes is not None and len(shapes) != len(features):
+        raise refuse("input_shapes", shapes, f"one shape for each of {len(features)} feature_cols")
 
 
 def _check_losses(estimator: Any) -> None:
@@ -104,13 +123,21 @@ def _check_losses(estimator: Any) -> None:
     functions = as_list(given)
     if not functions or not all(callable(one) for one in functions) or len(functions) not in (1, len(labels)):
         raise refuse(name, given, f"a function of an output and its label, or one for each of {len(labels)} label_cols")
-    shapes = estimator.getInputShapes()
-    if shapes is not None and len(shapes) != len(estimator.getFeatureCols()):
-        raise refuse("input_shapes", shapes, f"one shape for each of {len(estimator.getFeatureCols())} feature_cols")
 
 
 @with_signature(
-    "history model feature_columns input_shapes label_columns optimizer run_id _metadata loss loss_constructors".split()
+    [
+        "history",
+        "model",
+        "feature_columns",
+        "input_shapes",
+        "label_columns",
+        "optimizer",
+        "run_id",
+        "_metadata",
+        "loss",
+        "loss_constructors",
+    ]
 )
 @with_params(*TORCH_MODEL)
 class TorchModel(HorovodModel):

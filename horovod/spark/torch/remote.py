@@ -31,7 +31,7 @@ class _Training:
         self.plan, self.given = plan, pickle.loads(plan.payload)
         if plan.seed is not None:
             torch.manual_seed(plan.seed)
-        self.device = _device(plan.use_gpu)
+        self.device = own_device(plan.use_gpu)
         self.model, self.optimizer = self.given["model"], self.given["optimizer"]
         if plan.checkpoint is not None:
             where = plan.remote.checkpoint_path
@@ -147,7 +147,8 @@ class _Figures:
         return dict(zip(self._sums, everybody.tolist(), strict=True))
 
 
-def _device(use_gpu: bool) -> torch.device:
+def own_device(use_gpu: bool) -> torch.device:
+    """A GPU of its own for each rank of a host, where there are some and they are to be used."""
     if not use_gpu or not torch.cuda.is_available():
         return torch.device("cpu")
     torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())
