@@ -1,7 +1,7 @@
 """Loaders of tensors for PyTorch, over what reads columns.
 
-A *reader* is iterable over batches of any numbers of rows, one pass each time: dicts of arrays by column, or tuples with
-names (as petastorm's ``make_batch_reader`` gives them). A reader that is an iterator goes on where it was. Batches come
+A *reader* is iterable over batches of any numbers of rows, one pass each time: dicts of arrays by column, or tuples
+with names (as petastorm's ``make_batch_reader`` gives them). A reader that is an iterator goes on where it was. Batches come
 out as dicts of tensors by column; columns that are no numbers stay arrays."""
 
 from collections.abc import Iterable, Iterator
@@ -151,28 +151,33 @@ def in_batches(reader: Iterable[Any], batch_size: int, capacity: int, seed: int 
     ``capacity`` rows, unless that is 0."""
     random = np.random.default_rng(seed)
     held: list[_Rows] = []
-    rows = 0
-    least = max(batch_size, capacity)
+    rows, least = 0, max(capacity, batch_size - 1)
     for one in reader:
         held.append(_as_dict(one))
         rows += _length(held[-1])
-        while rows >= least + (batch_size if capacity else 0) or (not capacity and rows >= batch_size):
-            batch, held, rows = _taken(held, batch_size, random if capacity else None)
-            yield batch
-    while rows:
-        batch, held, rows = _taken(held, batch_size, random if capacity else None)
-        yield batch
+        if rows > least + (batch_size if capacity else 0):
+            pool, begin = _pool(held, random, capacity), 0
+            while rows - begin > least:
+                yield _part(pool, begin, begin + batch_size)
+                begin += batch_size
+            held = [_part(pool, begin, rows)]
+            rows = _length(held[0])
+    if rows:
+        pool = _pool(held, random, capacity)
+        for begin in range(0, rows, batch_size):
+            yield _part(pool, begin, begin + batch_size)
 
 
-def _taken(held: list[_Rows], count: int, random: Any) -> tuple[_Rows, list[_Rows], int]:
-    """``count`` rows, what is left, and how many rows that is."""
+def _pool(held: list[_Rows], random: Any, capacity: int) -> _Rows:
     whole = _joined(held)
-    rows = _length(whole)
-    if random is not None:
-        order = random.permutation(rows)
-        whole = {name: values[order] for name, values in whole.items()}
-    left = {name: values[count:] for name, values in whole.items()}
-    return {name: values[:count] for name, values in whole.items()}, [left], max(0, rows - count)
+    if not capacity:
+        return whole
+    order = random.permutation(_length(whole))
+    return {name: values[order] for name, values in whole.items()}
+
+
+def _part(rows: _Rows, begin: int, end: int) -> _Rows:
+    return {name: values[begin:end] for name, values in rows.items()}
 
 
 def _forever(reader: Iterable[Any]) -> Iterator[Any]:
