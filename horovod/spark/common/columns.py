@@ -25,13 +25,15 @@ _ACCEPTED = "accepted are numbers, booleans, vectors of Spark ML and arrays of n
 class Column:
     """``kind``: number, list, vector, sparse (a vector as indices and values), or other (texts, times: for a
     transformation_fn). ``dtype``: NumPy's name, empty for others. ``depth``: of lists in lists. ``shape``: of a row's
-    value; None where it is not known yet, or has none."""
+    value; None where it is not known yet, or has none. ``named``: an argument names it; others are read for a
+    transformation_fn, where they can be."""
 
     name: str
     kind: str
     dtype: str = ""
     depth: int = 0
     shape: tuple[int, ...] | None = None
+    named: bool = True
 
     @property
     def size(self) -> int:
@@ -45,7 +47,8 @@ def chosen(
     """The columns that are used, each once.
 
     ``fields``: the types of all columns, as of ``DataType.jsonValue()``. ``wanted``: names by the argument that names
-    them. ``transformed``: a transformation_fn makes numbers of what is none, and columns that are not there.
+    them. ``transformed``: a transformation_fn makes numbers of what is none, and columns that are not there, and may
+    use all that there are.
     ``sparse``: vectors are stored as indices and values. Raises ValueError naming the argument and the column that is
     not there, or of a type that nothing can be made of."""
     found: dict[str, Column] = {}
@@ -57,7 +60,19 @@ def chosen(
                 raise ValueError(f"{argument} names {name!r}, the DataFrame has {', '.join(map(repr, fields))}")
             if name not in found:
                 found[name] = _column(name, fields[name], argument, transformed, sparse)
+    for name in fields if transformed else ():
+        if name not in found and not _nested(fields[name]):
+            found[name] = replace(_column(name, fields[name], "", True, sparse), named=False)
     return list(found.values())
+
+
+def _nested(kind: Any) -> bool:
+    """Of a type that becomes no array: a struct or map, say."""
+    if not isinstance(kind, dict):
+        return kind == "void"
+    if kind.get("type") == "array":
+        return not _number(kind["elementType"]) and _nested(kind["elementType"])
+    return not kind.get("class", "").endswith("VectorUDT")
 
 
 def _column(name: str, kind: Any, argument: str, transformed: bool, sparse: bool) -> Column:
@@ -101,6 +116,19 @@ class Found:
         if other.least is not None and other.most is not None:
             self.least = other.least if self.least is None else list(map(min, self.least, other.least))
             self.most = other.most if self.most is None else list(map(max, self.most, other.most))
+
+
+def all_settled(columns: Sequence[Column], found: Mapping[str, Found]) -> tuple[Column, ...]:
+    """The columns with their shapes. Raises ValueError where rows of one lack a value, or differ in their shape; one
+    that nobody names is left out."""
+    made = []
+    for column in columns:
+        try:
+            made.append(settled(column, found[column.name]))
+        except ValueError:
+            if column.named:
+                raise
+    return tuple(made)
 
 
 def settled(column: Column, found: Found) -> Column:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from horovod.spark.common.columns import NUMBERS, Column, Found, settled
+from horovod.spark.common.columns import NUMBERS, Column, all_settled
 from horovod.spark.common.file_store import AbstractFilesystemStore
 from horovod.spark.common.parquet_parts import look
 from horovod.spark.common.reader import Table, TableFiles
@@ -33,16 +33,17 @@ def open_existing(
                 names.setdefault(name, argument)
             elif not (transformed and argument in ("feature_cols", "label_cols")):
                 raise ValueError(f"{argument} names {name!r}, {folder} has {', '.join(map(repr, schema.names))}")
-    columns = []
-    for name, argument in (names or dict.fromkeys(schema.names, "columns")).items():
-        column = _column(name, schema.field(name).type, argument, transformed)
-        found = look(first.column(name).combine_chunks(), column) if first.num_rows else Found()
-        found = replace(found, nulls=nulls.get(name, 0), rows=sum(everything.lengths))
-        columns.append(settled(column, found) if first.num_rows else column)
+    if not sum(everything.lengths):
+        raise ValueError(f"{folder} has {len(files)} files, which have no rows")
+    columns, found = [], {}
+    for name in schema.names if transformed or not names else names:
+        column = _column(name, schema.field(name).type, names.get(name, ""), transformed)
+        columns.append(replace(column, named=name in names or not names))
+        seen = look(first.column(name).combine_chunks(), column)
+        found[name] = replace(seen, nulls=nulls.get(name, 0), rows=sum(everything.lengths))
+    columns = list(all_settled(columns, found))
     shapes = {column.name: column.shape for column in columns if column.kind == "list" and column.shape}
     source = TableFiles(files, [column.name for column in columns], shapes, filesystem=filesystem)
-    if not sum(source.lengths):
-        raise ValueError(f"{folder} has {len(files)} files, which have no rows")
     return Table(source, tuple(columns))
 
 

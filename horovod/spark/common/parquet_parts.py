@@ -87,7 +87,8 @@ class _File:
 def write_part(
     batches: Iterator[Any], store: AbstractFilesystemStore, folders: Sequence[str], columns: Sequence[Column], part: int
 ) -> Iterator[Any]:
-    """Writes a partition's batches (``pyarrow.RecordBatch``) into a file in ``folders[0]``, and rows that are to
+    """Writes a partition's batches (``pyarrow.RecordBatch``, of ``columns`` in their order, whatever they are called
+    there, and IS_VALIDATION) into a file in ``folders[0]``, and rows that are to
     validate with into one in ``folders[1]``. Yields one batch, a row for each file: ``REPORT``.
 
     A file has a name of its own for each attempt, so those of tasks that Spark has given up do no harm."""
@@ -99,6 +100,7 @@ def write_part(
     error: BaseException | None = None
     try:
         for batch in batches:
+            batch = pa.RecordBatch.from_arrays(batch.columns, [*names, *([IS_VALIDATION] if len(files) > 1 else [])])
             if len(files) == 1:
                 files[0].add(batch.select(names))
                 continue

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from horovod.spark.common.columns import VECTOR, Column, Found, chosen, settled
+from horovod.spark.common.columns import VECTOR, Column, Found, all_settled, chosen
 from horovod.spark.common.file_store import AbstractFilesystemStore
 from horovod.spark.common.parquet_parts import IS_VALIDATION, REPORT, write_part
 
@@ -77,7 +77,7 @@ def write(
         found = _together(columns, rows)
         made = Written(
             number,
-            tuple(settled(column, found[column.name]) for column in columns),
+            all_settled(columns, found),
             tuple(sorted(row.path for row in rows if not row.validation)),
             tuple(sorted(row.path for row in rows if row.validation)),
         )
@@ -100,30 +100,37 @@ def _selected(df: Any, columns: Sequence[Column], validation: float | str | None
     from pyspark.ml.functions import vector_to_array
     from pyspark.sql import functions as F
 
+    # Under names of ours: mapInArrow takes a dot in a name for a field of a struct.
     made = []
-    for column in columns:
+    for place, column in enumerate(columns):
         value = F.col(_quoted(column.name))
         if column.kind in (VECTOR, "sparse"):
             value = vector_to_array(value, _ARRAY)
         elif str(df.schema[column.name].dataType).startswith("Decimal"):
             value = value.cast("double")
-        made.append(value.alias(column.name))
+        made.append(value.alias(f"c{place}"))
     if isinstance(validation, str):
         made.append(F.coalesce(F.col(_quoted(validation)).cast("boolean"), F.lit(False)).alias(IS_VALIDATION))
     elif validation:
         made.append((F.rand(seed) < validation).alias(IS_VALIDATION))
     ready = df.select(*made)
-    for column in columns:
+    for place, column in enumerate(columns):
         if column.kind == "sparse":
-            value = F.col(_quoted(column.name))
-            places = F.filter(F.sequence(F.lit(0), F.size(value) - 1), lambda place, of=value: of[place] != 0)
-            struct = F.struct(
-                F.size(value).alias("size"),
-                F.when(F.size(value) > 0, places).otherwise(F.array().cast("array<int>")).alias("indices"),
-                F.filter(value, lambda one: one != 0).alias("values"),
-            )
-            ready = ready.withColumn(column.name, F.when(value.isNotNull(), struct))
+            ready = ready.withColumn(f"c{place}", _sparse(F.col(f"c{place}")))
     return ready
+
+
+def _sparse(array: Any) -> Any:
+    """A column of arrays as structs of their size, and the places and values of what is not 0."""
+    from pyspark.sql import functions as F
+
+    places = F.filter(F.sequence(F.lit(0), F.size(array) - 1), lambda place: array[place] != 0)
+    struct = F.struct(
+        F.size(array).alias("size"),
+        F.when(F.size(array) > 0, places).otherwise(F.array().cast("array<int>")).alias("indices"),
+        F.filter(array, lambda one: one != 0).alias("values"),
+    )
+    return F.when(array.isNotNull(), struct)
 
 
 def _quoted(name: str) -> str:

@@ -1,8 +1,8 @@
 """Loaders of tensors for PyTorch, over what reads columns.
 
 A *reader* is iterable over batches of any numbers of rows, one pass each time: dicts of arrays by column, or tuples
-with names (as petastorm's ``make_batch_reader`` gives them). A reader that is an iterator goes on where it was. Batches come
-out as dicts of tensors by column; columns that are no numbers stay arrays."""
+with names (as petastorm's ``make_batch_reader`` gives them). A reader that is an iterator goes on where it was. Batches
+come out as dicts of tensors by column; columns that are no numbers stay arrays."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any

@@ -126,8 +126,7 @@ def _check_losses(estimator: Any) -> None:
 
 
 @with_signature(
-    "history model feature_columns input_shapes label_columns optimizer run_id _metadata loss "
-    "loss_constructors"
+    "history model feature_columns input_shapes label_columns optimizer run_id _metadata loss loss_constructors"
 )
 @with_params(*TORCH_MODEL)
 class TorchModel(HorovodModel):

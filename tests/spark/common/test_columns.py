@@ -2,7 +2,16 @@
 
 import pytest
 
-from horovod.spark.common.columns import Column, Found, check_label_shapes, chosen, fits, row_shape, settled
+from horovod.spark.common.columns import (
+    Column,
+    Found,
+    all_settled,
+    check_label_shapes,
+    chosen,
+    fits,
+    row_shape,
+    settled,
+)
 
 VECTOR = {"type": "udt", "class": "org.apache.spark.ml.linalg.VectorUDT"}
 
@@ -50,7 +59,7 @@ def test_a_column_that_cannot_be_learnt_from_is_named(argument, name, words):
 
 def test_a_transformation_may_use_texts_and_make_columns():
     made = chosen(FIELDS, {"feature_cols": ["name", "length"], "sample_weight_col": []}, True, False)
-    assert made == [Column("name", "other")]
+    assert made[0] == Column("name", "other")
     with pytest.raises(ValueError, match="sample_weight_col names 'weight'"):
         chosen(FIELDS, {"sample_weight_col": ["weight"]}, True, False)
 
@@ -108,3 +117,16 @@ def test_labels_of_another_shape_are_named():
         check_label_shapes([label], [[3]])
     with pytest.raises(ValueError, match="label_shapes has 2 shapes, accepted is one for each of 1 label_cols"):
         check_label_shapes([label], [[10], [10]])
+
+
+def test_a_transformation_may_use_all_that_can_be_read():
+    made = chosen(FIELDS, {"feature_cols": ["age"]}, True, False)
+    assert [(column.name, column.named) for column in made] == [
+        ("age", True), ("price", False), ("features", False), ("pixels", False), ("name", False), ("label", False),
+    ]  # fmt: skip
+    found = {column.name: Found(5, least=[2] * column.depth, most=[2] * column.depth) for column in made}
+    found["price"] = Found(5, nulls=1)
+    assert [column.name for column in all_settled(made, found)] == ["age", "features", "pixels", "name", "label"]
+    found["age"] = Found(5, nulls=1)
+    with pytest.raises(ValueError, match="column 'age' has nulls in 1 of 5 rows"):
+        all_settled(made, found)
