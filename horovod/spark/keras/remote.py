@@ -71,14 +71,12 @@ def _model(plan: Plan, given: dict[str, Any], keras: Any, hvd: Any) -> Any:
         packed = objects.PackedModel(packed.legacy, packed.backend, packed.floatx, plan.checkpoint)
     custom = given["custom_objects"]
     own = given["optimizer"] is None
-    model = objects.unpack_model(packed, custom, compiled=own)
-    optimizer = model.optimizer if own else objects.unpack(given["optimizer"], custom)
+    model = objects.unpack_model(packed, custom, compiled=own or plan.checkpoint is not None)
+    optimizer = getattr(model, "optimizer", None)  # with its state
     if own and optimizer is None:
         raise ValueError("model was compiled with what its file does not tell of; give optimizer and loss")
-    if plan.checkpoint is not None and not own:
-        before = objects.unpack_model(packed, custom)
-        optimizer = getattr(before, "optimizer", None) or optimizer
-    about = {}
+    if optimizer is None:
+        optimizer = objects.unpack(given["optimizer"], custom)
     if own:
         about = {"loss": model.loss, "metrics": given["metrics"] or _own_metrics(model)}
     else:
