@@ -83,6 +83,23 @@ class ParquetFiles(Source):
             else {name: np.concatenate([one[name] for one in taken]) for name in self._columns}
         )
 
+    def gather(self, chosen: Sequence[tuple[dict[str, Any], Sequence[int]]]) -> dict[str, Any]:
+        import numpy as np
+
+        if not chosen:
+            return self.join([])
+        indices = [np.asarray(places, np.intp) for _, places in chosen]
+        ends = np.cumsum([0, *map(len, indices)])
+        made = {}
+        for name in self._columns:
+            parts = [loaded[name] for loaded, _ in chosen]
+            values = np.empty((ends[-1], *parts[0].shape[1:]), np.result_type(*{part.dtype for part in parts}))
+            for part, places, begin, end in zip(parts, indices, ends[:-1], ends[1:], strict=True):
+                # The places are those of the block's records; with another mode NumPy would copy once more.
+                np.take(part, places, axis=0, out=values[begin:end], mode="clip")
+            made[name] = values
+        return made
+
 
 @contextlib.contextmanager
 def _opened(path: str, filesystem: Any, size: int | None = None) -> Iterator[tuple[Any, int]]:
@@ -159,7 +176,7 @@ def _array(column: Any, shape: tuple[int, ...] | None, where: str) -> Any:
         shape = tuple(size for size in sizes if size is not None)
     # A list of lists has the shape at each depth, one of numbers all of it in its length.
     flat = [_flat(chunk, shape if len(shape) == len(sizes) else (), where) for chunk in column.chunks]
-    values = np.concatenate([one for one, _ in flat]) if flat else np.empty(0)
+    values = flat[0][0] if len(flat) == 1 else np.concatenate([one for one, _ in flat]) if flat else np.empty(0)
     numbers = np.concatenate([each for _, each in flat]) if flat else np.empty(0, np.int64)
     if len(wrong := np.flatnonzero(numbers != math.prod(shape))):
         raise ValueError(

@@ -109,6 +109,11 @@ class Found:
     least: list[int] | None = None
     most: list[int] | None = None
 
+    @property
+    def even(self) -> bool:
+        """Nothing is missing, and all rows have one shape."""
+        return not self.nulls and not self.inner_nulls and self.least == self.most
+
     def add(self, other: "Found") -> None:
         self.rows += other.rows
         self.nulls += other.nulls

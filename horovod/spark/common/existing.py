@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from horovod.spark.common.columns import NUMBERS, Column, all_settled
+from horovod.spark.common.columns import NUMBERS, Column, Found, all_settled
 from horovod.spark.common.file_store import AbstractFilesystemStore
-from horovod.spark.common.parquet_parts import look
+from horovod.spark.common.parquet_parts import look, unpacked_field
 from horovod.spark.common.reader import Table, TableFiles
 
 _KINDS = set(NUMBERS.values())
@@ -24,7 +24,7 @@ def open_existing(
     if not files:
         raise ValueError(f"{folder} has no files *.parquet")
     filesystem = store.arrow_filesystem()
-    everything = TableFiles(files, None, None, filesystem=filesystem)
+    everything = TableFiles(files, None, filesystem)
     schema, first, nulls = _looked_into(files, filesystem)
     names: dict[str, str] = {}
     for argument, given in wanted.items():
@@ -37,14 +37,17 @@ def open_existing(
         raise ValueError(f"{folder} has {len(files)} files, which have no rows")
     columns, found = [], {}
     for name in schema.names if transformed or not names else names:
-        column = _column(name, schema.field(name).type, names.get(name, ""), transformed)
+        stored = unpacked_field(schema.field(name))
+        if stored is not None:
+            column = Column(name, "list", stored[0], len(stored[1]), stored[1])
+            seen = Found(least=list(stored[1]), most=list(stored[1]))
+        else:
+            column = _column(name, schema.field(name).type, names.get(name, ""), transformed)
+            seen = look(first.column(name).combine_chunks(), column)
         columns.append(replace(column, named=name in names or not names))
-        seen = look(first.column(name).combine_chunks(), column)
         found[name] = replace(seen, nulls=nulls.get(name, 0), rows=sum(everything.lengths))
     columns = list(all_settled(columns, found))
-    shapes = {column.name: column.shape for column in columns if column.kind == "list" and column.shape}
-    source = TableFiles(files, [column.name for column in columns], shapes, filesystem=filesystem)
-    return Table(source, tuple(columns))
+    return Table(TableFiles(files, columns, filesystem), tuple(columns))
 
 
 def _looked_into(files: Sequence[str], filesystem: Any) -> tuple[Any, Any, dict[str, int]]:

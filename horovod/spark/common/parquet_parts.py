@@ -1,4 +1,7 @@
-"""A part of a DataFrame as files of Parquet: what a task of Spark does. Needs pyarrow; no pyspark."""
+"""A part of a DataFrame as files of Parquet: what a task of Spark does. Needs pyarrow; no pyspark.
+
+Arrays and vectors, which all have one size, are stored as bytes of that size, which read four times as fast as lists of
+Parquet: those carry levels for what might be missing. What the bytes are says the metadata of the field."""
 
 import json
 import secrets
@@ -11,7 +14,8 @@ from horovod.spark.common.file_store import AbstractFilesystemStore
 
 IS_VALIDATION = "__horovod_validation"
 """Column that says into which of two data sets a row goes."""
-GROUP_BYTES = 8 << 20
+DTYPE, SHAPE = "horovod.dtype", "horovod.shape"
+GROUP_BYTES = 4 << 20
 """Of a row group, as arrays: what a rank reads at once."""
 REPORT = "path string, validation boolean, rows long, found string"
 """What a task returns of each file."""
@@ -31,12 +35,17 @@ class _File:
         self._writer: Any = None
         self._name: Any = None
         self.found = {column.name: Found() for column in columns}
+        self._refused = False  # the driver will refuse the rows: they need not be written
 
     def add(self, batch: Any) -> None:
         for column in self._columns:
             self.found[column.name].add(look(batch.column(column.name), column))
-        self._waiting.append(batch)
         self._rows += batch.num_rows
+        self._refused = self._refused or not all(self.found[column.name].even for column in self._columns)
+        if self._refused:
+            self._waiting = []
+            return
+        self._waiting.append(batch)
         self._bytes += self._dense_bytes(batch)
         if self._bytes >= GROUP_BYTES:
             self._write()
@@ -58,13 +67,17 @@ class _File:
         import pyarrow as pa
         from pyarrow import parquet
 
-        table = pa.Table.from_batches(self._waiting)
+        table = packed(pa.Table.from_batches(self._waiting), self._columns)
         if self._writer is None:
             texts = [column.name for column in self._columns if column.kind == "other"]
             self._name = self._store.new_file(self.path)
             # Numbers of features hardly ever repeat: a dictionary costs time and finds nothing.
             self._writer = parquet.ParquetWriter(
-                self._name.__enter__(), table.schema, use_dictionary=texts, write_page_checksum=True
+                self._name.__enter__(),
+                table.schema,
+                compression="lz4",
+                use_dictionary=texts,
+                write_page_checksum=True,
             )
         groups = max(1, round(self._bytes / GROUP_BYTES))
         self._writer.write_table(table, row_group_size=-(-table.num_rows // groups))
@@ -82,6 +95,49 @@ class _File:
     def report(self, validation: bool) -> dict[str, Any]:
         found = json.dumps({name: asdict(one) for name, one in self.found.items()})
         return {"path": self.path, "validation": validation, "rows": self._rows, "found": found}
+
+
+def packed(table: Any, columns: Sequence[Column]) -> Any:
+    """A table whose lists, all of one size in a column, are bytes."""
+    import numpy as np
+    import pyarrow as pa
+
+    for place, column in enumerate(columns):
+        if column.kind not in ("list", "vector"):
+            continue
+        array, shape = table.column(place).combine_chunks(), []
+        array = pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array
+        rows = count = len(array)
+        for _ in range(column.depth):
+            array = array.flatten()
+            shape.append(len(array) // max(1, count))
+            count = len(array)
+        values = np.ascontiguousarray(array.to_numpy(zero_copy_only=False)).astype(column.dtype, copy=False)
+        kind = pa.binary(values.nbytes // max(1, rows))
+        about = {DTYPE: column.dtype, SHAPE: ",".join(map(str, shape))}
+        made = pa.FixedSizeBinaryArray.from_buffers(kind, rows, [None, pa.py_buffer(values)])
+        table = table.set_column(place, pa.field(column.name, kind, False, about), made)
+    return table
+
+
+def unpacked_field(field: Any) -> tuple[str, tuple[int, ...]] | None:
+    """Dtype and shape of a row's value of a field that ``packed`` has made; None for any other."""
+    about = field.metadata or {}
+    if DTYPE.encode() not in about:
+        return None
+    return about[DTYPE.encode()].decode(), tuple(map(int, about[SHAPE.encode()].decode().split(",")))
+
+
+def unpacked(chunks: Sequence[Any], dtype: str, shape: Sequence[int]) -> Any:
+    """The array of a column of such bytes."""
+    import numpy as np
+
+    parts = []
+    for chunk in chunks:
+        size = chunk.type.byte_width
+        data = memoryview(chunk.buffers()[1])[chunk.offset * size : (chunk.offset + len(chunk)) * size]
+        parts.append(np.frombuffer(data, dtype).reshape(len(chunk), *shape))
+    return parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else np.empty((0, *shape), dtype)
 
 
 def write_part(

@@ -5,32 +5,42 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from horovod.data import ParquetFiles, StreamingDataset
 from horovod.spark.common.columns import Column
 from horovod.spark.common.file_store import AbstractFilesystemStore
+from horovod.spark.common.parquet_parts import unpacked
 
-MIX = 4
-"""Row groups whose rows are mixed."""
+MIXED_BYTES = 32 << 20
+"""Of row groups whose rows are mixed, as arrays: so much a rank holds."""
 
 Batch = dict[str, Any]
 """NumPy arrays by column; the first dimension is that of rows."""
 
 
 class TableFiles(ParquetFiles):
-    """Files of Parquet whose structs of ``size``, ``indices`` and ``values`` are sparse vectors: arrays of zeros and
-    these values."""
+    """Files of Parquet in which bytes may be arrays (see ``parquet_parts``), and structs of ``size``, ``indices`` and
+    ``values`` sparse vectors: arrays of zeros and these values."""
+
+    def __init__(self, files: Sequence[str], columns: Sequence[Column] | None, filesystem: Any) -> None:
+        """``columns``: None for all of the files'. Raises what ParquetFiles does."""
+        names = None if columns is None else [column.name for column in columns]
+        lists = [column for column in columns or () if column.kind in ("list", "vector") and column.shape is not None]
+        self._stored = {column.name: (column.dtype, column.shape) for column in lists}
+        super().__init__(list(files), names, {column.name: column.shape for column in lists}, filesystem)
 
     def array(self, name: str, column: Any, where: str) -> Any:
         import pyarrow as pa
 
-        if not pa.types.is_struct(column.type):
-            return super().array(name, column, where)
-        return _dense(column.combine_chunks(), where)
+        if pa.types.is_fixed_size_binary(column.type) and name in self._stored:
+            return unpacked(column.chunks, *self._stored[name])
+        if pa.types.is_struct(column.type):
+            return _dense(column.combine_chunks(), where)
+        return super().array(name, column, where)
 
 
 def _dense(column: Any, where: str) -> Any:
-    import numpy as np
-
     chunks = column.chunks if hasattr(column, "chunks") else [column]
     made = []
     for chunk in chunks:
@@ -56,6 +66,14 @@ class Table:
     def rows(self) -> int:
         return sum(self.source.lengths)
 
+    def mix(self, ranks: int) -> int:
+        """Row groups whose rows are mixed: so that a rank holds about MIXED_BYTES, but at least one of them, and at
+        most as many as there are for each rank."""
+        row = sum(max(1, column.size) * np.dtype(column.dtype or "S64").itemsize for column in self.columns)
+        most = max(self.source.lengths, default=1)
+        fair = len(self.source.lengths) // ranks
+        return max(1, min(fair, MIXED_BYTES // max(1, row * most)))
+
     def steps(self, ranks: int, batch_size: int) -> int:
         """Batches of each rank, the last of which may be smaller: all ranks have equally many, of the same sizes."""
         return math.ceil(math.ceil(self.rows / ranks) / batch_size)
@@ -63,9 +81,7 @@ class Table:
 
 def open_table(store: AbstractFilesystemStore, files: Sequence[str], columns: Sequence[Column]) -> Table:
     """Raises ValueError naming a file that is torn or has other columns than the first one."""
-    shapes = {column.name: column.shape for column in columns if column.kind in ("list", "vector") and column.shape}
-    source = TableFiles(list(files), [column.name for column in columns], shapes, filesystem=store.arrow_filesystem())
-    return Table(source, tuple(columns))
+    return Table(TableFiles(files, columns, store.arrow_filesystem()), tuple(columns))
 
 
 class Batches:
@@ -86,7 +102,7 @@ class Batches:
         self.table, self.batch_size, self.cache = table, batch_size, cache
         self._shuffle, self._seed = shuffle, seed
         self._stream = StreamingDataset(
-            table.source, batch_size, shuffle, seed, mix=MIX, rank=_Number(rank), size=_Number(ranks)
+            table.source, batch_size, shuffle, seed, mix=table.mix(ranks), rank=_Number(rank), size=_Number(ranks)
         )
         self._kept: Batch | None = None
         self._rank = rank
@@ -122,8 +138,6 @@ class Batches:
                         break
 
     def _from_memory(self, number: int) -> Iterator[Batch]:
-        import numpy as np
-
         if self._kept is None:
             parts = list(self._stream)
             self._kept = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -147,7 +161,6 @@ class _Number:
 def transformed(batch: Batch, function: Any, edited: Sequence[Any] | None, removed: Sequence[str] | None) -> Batch:
     """What a transformation_fn of a pandas.DataFrame makes of a batch. Raises ValueError for something else than a
     DataFrame, and for columns whose rows differ in their shapes."""
-    import numpy as np
     import pandas as pd
 
     frame = pd.DataFrame({name: list(values) if values.ndim > 1 else values for name, values in batch.items()})
