@@ -2,8 +2,9 @@
 
     python benchmarks/spark_reader.py [--megabytes 1024] [--ranks 2] [--repeats 5] [--json FILE]
 
-Writes rows of 1,000 floats and a label on this host's disk, once as lists of Parquet, as everybody does, and once as the
-estimators' tasks do. Then, again and again, the ranks (processes) each read their part of an epoch, in one of three ways:
+Writes rows of 1,000 floats and a label on this host's disk, once as lists of Parquet, as everybody does, and once as
+the estimators' tasks do. Then, again and again, the ranks (processes) each read their part of an epoch, in one of three
+ways:
 
     pyarrow   iter_batches over every n-th row group of the lists, as NumPy arrays: nothing shuffled or read ahead
     lists     what an estimator's rank does in fit_on_parquet: rows shared out, shuffled, the next batches read ahead

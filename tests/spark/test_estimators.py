@@ -1,4 +1,5 @@
-"""The estimators of PyTorch and Lightning learn digits on two ranks, as stages of a Pipeline that is saved and loaded."""
+"""The estimators of PyTorch and Lightning learn digits on two ranks, as stages of a Pipeline that is saved and
+loaded."""
 
 import os
 
@@ -64,8 +65,9 @@ def test_digits_are_learnt_in_a_pipeline_and_the_model_is_saved_and_loaded(frame
     made = loaded.transform(frame)
     assert dict(made.dtypes)["label__output"] == "array<float>"
     rows = made.collect()
-    assert len(rows) == 1797 and digits.accuracy(rows) > 0.94
-    with pytest.raises(ValueError, match="holds a .*TorchModel, accepted is a TorchEstimator"):
+    assert len(rows) == 1797
+    assert digits.accuracy(rows) > 0.94
+    with pytest.raises(ValueError, match=r"holds a .*TorchModel, accepted is a TorchEstimator"):
         TorchEstimator.load(f"{tmp_path}/model/stages/0_{loaded.stages[0].uid}")
 
 

@@ -2,8 +2,11 @@
 
 import pytest
 
-np = pytest.importorskip("numpy")
-pd = pytest.importorskip("pandas")
+pytest.importorskip("numpy")
+pytest.importorskip("pandas")
+
+import numpy as np
+import pandas as pd
 
 from horovod.spark.common.columns import Column
 from horovod.spark.common.predict import Output, frame, rows
@@ -14,7 +17,8 @@ LIST = Column("x", "list", "float32", 1, (2,))
 def test_rows_become_arrays():
     assert rows(pd.Series([1.5, 2.5]), Column("a", "number", "float64", 0, ())).tolist() == [1.5, 2.5]
     made = rows(pd.Series([np.array([1, 2]), [3, 4]]), LIST)
-    assert made.tolist() == [[1, 2], [3, 4]] and made.dtype == np.float32
+    assert made.tolist() == [[1, 2], [3, 4]]
+    assert made.dtype == np.float32
     nested = pd.Series([np.array([np.array([1, 2]), np.array([3, 4])], dtype=object)] * 3)
     assert rows(nested, Column("x", "list", "float32", 2, (2, 2))).shape == (3, 2, 2)
     assert rows(pd.Series([], dtype=object), LIST).shape == (0, 2)

@@ -57,7 +57,8 @@ def test_each_kind_of_column_comes_back_as_it_was(frame, tmp_path):
     names = ["id", "chosen", "price", "dense", "sparse", "grid", "a.b"]
     for sparse in (False, True):
         written = write(frame, store, names, sparse=sparse)
-        assert written.val == () and len(written.train) == 3
+        assert written.val == ()
+        assert len(written.train) == 3
         found = rows_of(store, written, written.train)
         order = np.argsort(found["id"])
         assert found["id"][order].tolist() == list(range(100))
@@ -65,8 +66,10 @@ def test_each_kind_of_column_comes_back_as_it_was(frame, tmp_path):
         sorted_ = {name: values[order] for name, values in found.items()}
         assert sorted_["chosen"].tolist() == [number % 4 == 0 for number in range(100)]
         assert sorted_["price"][7] == 1.75
-        assert sorted_["dense"][9].tolist() == [9, -9] and sorted_["dense"].dtype == np.float32
-        assert sorted_["sparse"][7].tolist() == [0, 0, 7, 0, 0] and sorted_["sparse"].shape == (100, 5)
+        assert sorted_["dense"][9].tolist() == [9, -9]
+        assert sorted_["dense"].dtype == np.float32
+        assert sorted_["sparse"][7].tolist() == [0, 0, 7, 0, 0]
+        assert sorted_["sparse"].shape == (100, 5)
         assert sorted_["grid"][8].tolist() == [[8, 1], [2, 3], [4, 5]]
         assert sorted_["a.b"][8] == 8.0
         prepare.remove(store, written.dataset_idx)
@@ -83,7 +86,8 @@ def test_rows_to_validate_with_are_a_column_or_a_fraction(frame, tmp_path):
     for _ in range(2):
         written = write(frame, store, ["id"], validation=0.3, seed=7)
         train, val = (rows_of(store, written, files)["id"].tolist() for files in (written.train, written.val))
-        assert sorted(train + val) == list(range(100)) and 15 < len(val) < 45
+        assert sorted(train + val) == list(range(100))
+        assert 15 < len(val) < 45
         parts.append(sorted(val))
     assert parts[0] == parts[1], "the same seed chooses the same rows"
 

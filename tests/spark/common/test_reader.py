@@ -6,8 +6,12 @@ import pickle
 
 import pytest
 
-np = pytest.importorskip("numpy")
-pa = pytest.importorskip("pyarrow")
+pytest.importorskip("numpy")
+pytest.importorskip("pyarrow")
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 
 from horovod.spark.common.datamodule import DataModule, ParquetDataModule
 from horovod.spark.common.existing import open_existing
@@ -51,7 +55,8 @@ def test_what_is_kept_in_memory_is_read_once_and_shuffled(tmp_path):
         os.remove(file)
     epochs += [[batch["id"].tolist() for batch in batches.epoch(number)] for number in (1, 2)]
     rows = [sorted(itertools.chain(*epoch)) for epoch in epochs]
-    assert rows[0] == rows[1] == rows[2] and len(rows[0]) == 25
+    assert rows[0] == rows[1] == rows[2]
+    assert len(rows[0]) == 25
     assert epochs[0] != epochs[1] != epochs[2]
 
 
@@ -80,7 +85,8 @@ def test_sparse_vectors_become_arrays(tmp_path):
     kind = pa.struct([("size", pa.int32()), ("indices", pa.list_(pa.int32())), ("values", pa.list_(pa.float32()))])
     pa.parquet.write_table(pa.table({"v": pa.array(rows, kind)}), folder / "a.parquet", row_group_size=4)
     table = table_of(folder, feature_cols=["v"])
-    assert table.columns[0].kind == "sparse" and table.columns[0].shape == (5,)
+    assert table.columns[0].kind == "sparse"
+    assert table.columns[0].shape == (5,)
     values = np.concatenate([batch["v"] for batch in Batches(table, 4).epoch(0)])
     assert values.tolist() == [[0, 2, 0, 0, 3], [0] * 5] * 3
 
@@ -113,9 +119,10 @@ def test_a_transformation_gets_a_frame_and_returns_one():
 
     made = transformed(batch, lengths, [("length", "float32", (1,), False)], ["name"])
     assert set(made) == {"x", "y", "length", "pair"}
-    assert made["length"].tolist() == [[1.0], [2.0], [1.0]] and made["length"].dtype == np.float32
+    assert made["length"].tolist() == [[1.0], [2.0], [1.0]]
+    assert made["length"].dtype == np.float32
     assert (made["pair"] == batch["x"] * 2).all()
-    with pytest.raises(ValueError, match="transformation_fn returned a list, accepted is a pandas.DataFrame"):
+    with pytest.raises(ValueError, match=r"transformation_fn returned a list, accepted is a pandas.DataFrame"):
         transformed(batch, lambda frame: [], None, None)
     with pytest.raises(ValueError, match="column 'pair' cannot become one array"):
         transformed(batch, lambda frame: frame.assign(pair=[np.ones(n + 1) for n in range(3)]), None, None)
@@ -128,14 +135,14 @@ def test_torn_foreign_and_empty_files_are_named(tmp_path):
         open_existing(store, f"{tmp_path}/none", {}, False)
     whole = (folder / "part-1.parquet").read_bytes()
     (folder / "part-1.parquet").write_bytes(whole[:-20])
-    with pytest.raises(ValueError, match="part-1.parquet is torn, or no Parquet file"):
+    with pytest.raises(ValueError, match=r"part-1.parquet is torn, or no Parquet file"):
         open_existing(store, str(folder), {}, False)
     (folder / "part-1.parquet").write_bytes(whole)
     table = open_existing(store, str(folder), {}, False)
     damaged = bytearray(whole)
     damaged[200:400] = bytes(200)
     (folder / "part-1.parquet").write_bytes(damaged)
-    with pytest.raises(ValueError, match="part-1.parquet is torn"):
+    with pytest.raises(ValueError, match=r"part-1.parquet is torn"):
         list(Batches(table, 8).epoch(0))
 
 

@@ -45,7 +45,8 @@ def test_names_of_what_lies_there(tmp_path):
     assert store.get_full_path(store.get_runs_path()) == f"file://{tmp_path}/runs"
     remote = pickle.loads(pickle.dumps(store.to_remote("r1", 3)))
     assert (remote.val_data_path, remote.run_path) == (f"{tmp_path}/intermediate_val_data.3", f"{tmp_path}/runs/r1")
-    assert remote.saving_runs and not LocalStore(tmp_path, save_runs=False).saving_runs()
+    assert remote.saving_runs
+    assert not LocalStore(tmp_path, save_runs=False).saving_runs()
 
 
 @pytest.mark.parametrize("prefix", ["{tmp}/store", "memory://store-{name}"])

@@ -6,8 +6,11 @@ import pytest
 
 pytest.importorskip("pyspark")
 pytest.importorskip("tensorflow")
-keras = pytest.importorskip("keras", minversion="3.0")
-np = pytest.importorskip("numpy")
+pytest.importorskip("keras", minversion="3.0")
+pytest.importorskip("numpy")
+
+import keras
+import numpy as np
 
 from horovod.spark.common.store import LocalStore
 from horovod.spark.keras import KerasEstimator, KerasModel, objects
@@ -63,7 +66,8 @@ def test_a_compiled_model_needs_neither_optimizer_nor_loss(tmp_path):
     model.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse", metrics=["mae"])
     made = estimator(tmp_path, model=model, optimizer=None, loss=None)
     history = made.fit_on_parquet().getHistory()
-    assert set(history) == {"loss", "mae"} and history["loss"][-1] < history["loss"][0] / 3
+    assert set(history) == {"loss", "mae"}
+    assert history["loss"][-1] < history["loss"][0] / 3
 
 
 def test_weights_of_rows_two_outputs_and_a_loss_of_ones_own(tmp_path):
@@ -125,12 +129,13 @@ def test_objects_of_keras_become_bytes_and_back():
         {"metrics": [keras.metrics.MeanSquaredError(name="m"), "mae"], "optimizer": keras.optimizers.Adam(0.5)}
     )
     back = objects.unpack(packed)
-    assert back["metrics"][0].name == "m" and back["metrics"][1] == "mae"
+    assert back["metrics"][0].name == "m"
+    assert back["metrics"][1] == "mae"
     assert float(back["optimizer"].learning_rate.numpy()) == 0.5
     model = objects.pack_model(line())
     assert (model.legacy, model.backend, model.floatx) == (False, "tensorflow", "float32")
     torn = objects.PackedModel(False, "tensorflow", "float32", model.file[:100])
     with pytest.raises(ValueError, match="the model cannot be loaded, custom_objects may lack something"):
         objects.unpack_model(torn)
-    with pytest.raises(ImportError, match="the model is of Keras 3 on jax, this process has Keras 3.* on tensorflow"):
+    with pytest.raises(ImportError, match=r"the model is of Keras 3 on jax, this process has Keras 3.* on tensorflow"):
         objects.import_keras_for(objects.PackedModel(False, "jax", "float32", b""))

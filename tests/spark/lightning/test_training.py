@@ -3,9 +3,13 @@
 import pytest
 
 pytest.importorskip("pyspark")
-torch = pytest.importorskip("torch")
-pl = pytest.importorskip("lightning.pytorch")
-np = pytest.importorskip("numpy")
+pytest.importorskip("torch")
+pytest.importorskip("lightning.pytorch")
+pytest.importorskip("numpy")
+
+import lightning.pytorch as pl
+import numpy as np
+import torch
 
 from horovod.spark.common.store import LocalStore
 from horovod.spark.lightning import MIN_PL_VERSION, TorchEstimator, TorchModel
@@ -25,7 +29,8 @@ class Line(pl.LightningModule):
         return self.inner(z)
 
     def training_step(self, batch, number):
-        assert batch["z"].shape[1:] == (4,) and batch["sum"].dtype == torch.float32
+        assert batch["z"].shape[1:] == (4,)
+        assert batch["sum"].dtype == torch.float32
         loss = torch.nn.functional.mse_loss(self(batch["z"])[:, 0], batch["sum"])
         self.log("loss", loss, on_step=False, on_epoch=True)
         return loss

@@ -5,15 +5,17 @@ import json
 import pytest
 
 pytest.importorskip("pyspark")
-torch = pytest.importorskip("torch")
-np = pytest.importorskip("numpy")
+pytest.importorskip("torch")
+pytest.importorskip("numpy")
+
+import numpy as np
+import torch
 
 from horovod.spark.common.store import LocalStore
 from horovod.spark.torch import TorchEstimator
 from horovod.spark.torch.datamodule import MapIterable, NVTabularDataModule, PetastormDataModule
 from tests.spark.backends import InThisProcess
 from tests.spark.common.tables import write_numbers
-
 
 SEEN: list = []
 """What classes and functions of this module have noticed: those travel to ranks by name, so to this process."""
@@ -65,7 +67,8 @@ def test_it_learns_validates_and_keeps_what_it_has_learnt(tmp_path):
     model = made.fit_on_parquet()
     history = model.getHistory()
     assert set(history) == {"loss", "l1_loss", "val_loss", "val_l1_loss"}
-    assert history["loss"][-1] < history["loss"][0] / 10 and history["val_loss"][-1] < 0.01
+    assert history["loss"][-1] < history["loss"][0] / 10
+    assert history["val_loss"][-1] < 0.01
     assert [epoch for epoch, _ in SEEN] == list(range(6))
     assert SEEN[2][1] == {name: values[2] for name, values in history.items()}
     assert model.getModel().weight.detach().numpy() == pytest.approx(np.ones((1, 4)), abs=0.1)
@@ -73,7 +76,8 @@ def test_it_learns_validates_and_keeps_what_it_has_learnt(tmp_path):
     # The optimizer of the result is of its model's parameters.
     assert model.getOptimizer().param_groups[0]["params"][0] is model.getModel().weight
     kept = torch.load(tmp_path / "store/runs/r/checkpoint", weights_only=True)
-    assert (kept["model"]["weight"] == model.getModel().weight).all() and kept["epoch"] == 5
+    assert (kept["model"]["weight"] == model.getModel().weight).all()
+    assert kept["epoch"] == 5
     assert json.loads((tmp_path / "store/runs/r/logs/history.json").read_text()) == history
     again = estimator(tmp_path, run_id="r", epochs=1, random_seed=3, batch_size=8).fit_on_parquet()
     assert again.getHistory()["loss"][0] < history["loss"][-1] * 1.5, "a run that is there goes on"
@@ -132,7 +136,8 @@ class Square(torch.nn.Module):
         self.inner = torch.nn.Linear(4, 1)
 
     def forward(self, z):
-        assert z.shape[1:] == (2, 2) and z.dtype == torch.float32
+        assert z.shape[1:] == (2, 2)
+        assert z.dtype == torch.float32
         return self.inner(z.flatten(1))
 
 
