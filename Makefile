@@ -15,6 +15,8 @@ TENSORFLOW ?= tensorflow-cpu==2.21.0
 KERAS ?= keras==3.15.*
 KERAS2 ?= tf_keras==2.21.*
 JAX ?= jax[cpu]==0.10.*
+# Jobs on Spark need Java 17 too, which scripts/install-system-packages.sh installs where there is none.
+PYSPARK ?= pyspark==4.3.*
 JAX_LIBRARIES ?= optax flax equinox dm-haiku orbax-checkpoint
 WORKERS ?= 2
 JOBS ?= $(shell nproc)
@@ -53,7 +55,7 @@ train: $(STAMPS)/package ## [2 min] set up, build, install, and train a small ne
 	horovodrun -np $(WORKERS) python examples/pytorch/digits.py
 
 # What all tests need, one after another: pip does not bear another one beside it.
-environment: $(STAMPS)/doctest $(STAMPS)/tools $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/nvrtc $(STAMPS)/editable
+environment: $(STAMPS)/doctest $(STAMPS)/tools $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/spark $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/nvrtc $(STAMPS)/editable
 	@:
 
 test: ## [12 min] set up and run the tests: C++, lint, types, layers, documents, Python
@@ -95,7 +97,7 @@ docs: $(STAMPS)/editable ## [1 s] are the generated documents up to date?
 site: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/editable ## [1 min] all pages and the reference of the API as a site in build/site; warnings and dead links are errors
 	nice python -m sphinx -E -W --keep-going -q -b html -c tools/site -d build/site-cache . build/site
 
-pytest: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/nvrtc $(STAMPS)/editable ## [9 min] Python tests; PYTEST_ARGS="-k name" chooses
+pytest: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/spark $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/nvrtc $(STAMPS)/editable ## [9 min] Python tests; PYTEST_ARGS="-k name" chooses
 	nice python -m pytest $(if $(PYTEST_ARGS),$(PYTEST_ARGS),$(SIDE_BY_SIDE))
 
 test-launchers: $(STAMPS)/dev $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/editable ## [3 min] jobs of mpirun, mpiexec, srun and torchrun, all cases
@@ -156,6 +158,10 @@ $(STAMPS)/torch: $(STAMPS)/venv
 $(STAMPS)/frameworks: $(STAMPS)/torch
 	pip install -qq $(TORCH) $(TENSORFLOW) $(if $(TENSORFLOW)$(JAX),'$(KERAS)') $(if $(JAX),'$(JAX)' $(JAX_LIBRARIES))
 	$(if $(TENSORFLOW),pip install -qq --no-deps '$(KERAS2)')
+	touch $@
+
+$(STAMPS)/spark: $(STAMPS)/frameworks
+	$(if $(PYSPARK),pip install -qq '$(PYSPARK)' 'pandas<3')
 	touch $@
 
 # The package in one of two ways: as a user installs it (train, bench), or with the Python files in place (test).

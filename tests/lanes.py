@@ -16,10 +16,26 @@ import pytest
 if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
 
-LONGEST_FIRST = ("tensorflow", "cluster", "keras-jax", "launchers", "keras-torch", "torch", "jax", "keras-legacy")
+LONGEST_FIRST = (
+    "tensorflow",
+    "cluster",
+    "keras-jax",
+    "launchers",
+    "spark",
+    "keras-torch",
+    "torch",
+    "jax",
+    "keras-legacy",
+)
 """Lanes of several files, in the order in which they begin: the longest first, those that wait between those that
 compute and take gigabytes."""
-SINGLE = {"tests/cluster": "cluster", "tests/launchers": "launchers", "tests/torch": "torch", "tests/jax": "jax"}
+SINGLE = {
+    "tests/cluster": "cluster",
+    "tests/launchers": "launchers",
+    "tests/spark": "spark",
+    "tests/torch": "torch",
+    "tests/jax": "jax",
+}
 """Folders that are a lane each."""
 CONFORMANCE = "tests/conformance"
 """Its tests go to the lane of the face that they name, and of its backend."""

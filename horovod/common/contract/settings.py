@@ -113,7 +113,10 @@ TABLE: Final = (
     Setting("HOROVOD_STOP_SIGNALS", "text", "SIGTERM,SIGUSR1",
             "signals that hvd.should_stop() turns into the same answer on all ranks, once a program calls it",
             section=_JOIN),
-    Setting("HOROVOD_SPARK_START_TIMEOUT", "float", 600.0, "seconds to wait for Spark's tasks", low=0.1, later=True,
+    Setting("HOROVOD_SPARK_START_TIMEOUT", "float", 600.0, "seconds to wait for Spark's tasks", low=0.1, section=_JOIN),
+    Setting("HOROVOD_SPARK_PYTHONPATH", "text", "", "where ranks on Spark look for modules first; of the driver, or of "
+            "an executor (spark.executorEnv), which counts more", section=_JOIN),
+    Setting("HOROVOD_SPARK_WORK_DIR", "text", "", "working directory of ranks on Spark in place of their executor's",
             section=_JOIN),
     Setting("HOROVOD_CPU_OPERATIONS", "choice", "gloo",
             "what carries tensors in the host's memory; gloo: the engine's own links; mpi: between hosts the MPI that "

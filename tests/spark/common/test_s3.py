@@ -67,9 +67,9 @@ def test_digits_are_learnt_from_s3(session, endpoint, tmp_path):
     torch.manual_seed(1)
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
     estimator = TorchEstimator(
-        model=model, optimizer=torch.optim.Adam(model.parameters(), 5e-3), loss=torch.nn.CrossEntropyLoss(), store=store,
-        backend=LocalBackend(2), feature_cols=["features"], label_cols=["label"], epochs=6, validation=0.2, run_id="r",
-        partitions_per_process=2,
+        model=model, optimizer=torch.optim.Adam(model.parameters(), 5e-3), loss=torch.nn.CrossEntropyLoss(),
+        store=store, backend=LocalBackend(2), feature_cols=["features"], label_cols=["label"], epochs=6, run_id="r",
+        validation=0.2, partitions_per_process=2,
     )  # fmt: skip
     frame = digits.frame(session)
     fitted = estimator.fit(frame)
