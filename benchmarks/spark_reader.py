@@ -20,7 +20,6 @@ import argparse
 import json
 import multiprocessing
 import os
-import resource
 import statistics
 import tempfile
 import time
@@ -101,17 +100,23 @@ def rank_reads(way: str, folder: str, rank: int, ranks: int, barrier: Any, resul
     size = 0
     first = next(batches)  # imports, and the ends of files
     barrier.wait(120)
-    begin = time.perf_counter()
+    begin, computed = time.perf_counter(), time.process_time()
     for batch in batches:
         size += batch["features"].nbytes
         total += float(batch["features"][:, 0].sum())  # somebody looks at it
     seconds = time.perf_counter() - begin
     del first
-    results.put((seconds, size, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
+    results.put((seconds, time.process_time() - computed, size, peak_megabytes()))
 
 
-def measure(way: str, folder: str, ranks: int) -> tuple[float, float]:
-    """MB/s of all ranks, and MB of the one with the most memory."""
+def peak_megabytes() -> float:
+    """Of resident memory, of this process since it began."""
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
+
+
+def measure(way: str, folder: str, ranks: int) -> tuple[float, float, float]:
+    """MB/s of all ranks, seconds of CPU for a GB, and MB of the one with the most memory."""
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(ranks), context.Queue()
     workers = [
@@ -122,9 +127,9 @@ def measure(way: str, folder: str, ranks: int) -> tuple[float, float]:
     found = [results.get(timeout=600) for _ in workers]
     for worker in workers:
         worker.join(60)
-    return sum(size for _, size, _ in found) / 1e6 / max(seconds for seconds, _, _ in found), max(
-        m for _, _, m in found
-    )
+    size = sum(own for _, _, own, _ in found)
+    speed = size / 1e6 / max(seconds for seconds, *_ in found)
+    return speed, sum(cpu for _, cpu, _, _ in found) / (size / 1e9), max(memory for *_, memory in found)
 
 
 def main() -> None:
@@ -137,17 +142,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="horovod-reader-") as folder:
         rows = write(folder, args.megabytes)
         print(f"{rows} rows, {rows * WIDTH * 4 / 1e6:.0f} MB of arrays, {args.ranks} ranks, batches of {BATCH} rows")
-        found: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
+        found: dict[str, list[tuple[float, float, float]]] = {way: [] for way in WAYS}
         for _ in range(args.repeats):
             for way in WAYS:
                 found[way].append(measure(way, folder, args.ranks))
-    base = statistics.median(speed for speed, _ in found["pyarrow"])
-    print(f"{'':12}{'MB/s, median':>14}{'least':>8}{'most':>8}{'of pyarrow':>12}{'memory, MB':>12}")
+    base = statistics.median(speed for speed, *_ in found["pyarrow"])
+    print(f"{'':10}{'MB/s, median':>14}{'least':>8}{'most':>8}{'of pyarrow':>12}{'CPU s/GB':>10}{'memory, MB':>12}")
     for way, all_ in found.items():
-        speeds = [speed for speed, _ in all_]
+        speeds, cpu, memory = zip(*all_, strict=True)
         middle = statistics.median(speeds)
-        memory = max(memory for _, memory in all_)
-        print(f"{way:12}{middle:14.0f}{min(speeds):8.0f}{max(speeds):8.0f}{middle / base:12.0%}{memory:12.0f}")
+        print(
+            f"{way:10}{middle:14.0f}{min(speeds):8.0f}{max(speeds):8.0f}{middle / base:12.0%}"
+            f"{statistics.median(cpu):10.2f}{max(memory):12.0f}"
+        )
     if args.json:
         with open(args.json, "w") as file:
             json.dump({"rows": rows, "ranks": args.ranks, "found": found}, file)
