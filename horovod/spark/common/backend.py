@@ -65,13 +65,8 @@ class SparkBackend(_Numbered):
         """Raises what ``horovod.spark.run`` raises."""
         import horovod.spark
 
-        # `env` of horovod.spark.run is the whole environment.
-        whole = {**os.environ, **self._env, **(env or {})}
-        return list(
-            horovod.spark.run(
-                fn, args=args, kwargs=dict(kwargs or {}), num_proc=self.num_processes(), env=whole, **self._kwargs
-            )
-        )
+        told = {"num_proc": self.num_processes(), "env": {**self._env, **(env or {})}, **self._kwargs}
+        return list(horovod.spark.run(fn, args=tuple(args), kwargs=dict(kwargs or {}), **told))
 
 
 class LocalBackend(_Numbered):
