@@ -50,3 +50,13 @@ def spark():
         SparkContext._gateway = SparkContext._jvm = None
         work = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent) / "work"
         shutil.rmtree(work / name, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def session(spark):
+    """The SparkSession of that application."""
+    from pyspark.sql import SparkSession
+
+    made = SparkSession(spark)
+    made.conf.set("spark.sql.shuffle.partitions", "2")
+    return made

@@ -38,6 +38,7 @@ PAGES = {
         "docs/data-service",
         "docs/gpu",
         "docs/run",
+        "docs/spark-estimators",
         "docs/compression",
     ],
     "Run": [
