@@ -23,9 +23,9 @@ from horovod.benchmark.peers import Gloo, Mpi, gloo_missing, mpi_missing
 from horovod.benchmark.standalone.serving import pin, timed
 from horovod.common.basics import HorovodBasics
 from horovod.common.contract.settings import Settings
+from horovod.common.network.interfaces import machine_identity
 from horovod.common.objects import allgather_object, broadcast_object
 from horovod.common.wiring.calibration import World, store
-from horovod.common.wiring.peers import machine_identity
 
 OURS = "horovod"
 SHARED = "shared"  # the same with tensors in memory that the ranks share

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from horovod.common.contract.frames import warn_user
 from horovod.runner.base import boot
-from horovod.runner.base.errors import OutcomeError
-from horovod.runner.base.job_result import JobResult
 from horovod.runner.command import cli, elastic_flags
 from horovod.runner.foreign import mpi_function
-from horovod.runner.function import outcome
 from horovod.runner.function import package as function_package
-from horovod.runner.function.worker_error import worker_error
+from horovod.runner.function import results
 from horovod.runner.job import debugging
 from horovod.runner.job.job import Job
 from horovod.runner.output.stream_output import standard_output
 from horovod.runner.plan import hosts as host_lists
 from horovod.runner.plan import slurm
 from horovod.runner.plan.settings import ElasticSettings, LaunchSettings, mpi_options
-from horovod.runner.verdict import tracebacks
 
 
 def run(
@@ -117,8 +111,8 @@ def run(
         with debugging.terminal_restored(settings.debug_rank):
             result = Job(settings, environ, payload=payload, results=True, output=standard_output()).run()
     if elastic is None:
-        return _results(result, {slot.rank: slot.hostname for slot in assigned})
-    return _results(result, {rank: host for rank, host in result.hosts.items() if rank < elastic.least})
+        return results.by_rank(result, {slot.rank: slot.hostname for slot in assigned})
+    return results.by_rank(result, {rank: host for rank, host in result.hosts.items() if rank < elastic.least})
 
 
 # What a notebook's kernel says about itself is wrong in its workers; their figures cannot appear in the cell.
@@ -130,37 +124,6 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
     if passed.get("MPLBACKEND", "").startswith("module://"):
         del passed["MPLBACKEND"]
     return passed
-
-
-def _results(result: JobResult, hosts: Mapping[int, str]) -> list[Any]:
-    """The values by rank. `hosts`: of the ranks whose values are wanted. Raises WorkerError."""
-    described = {rank: outcome.describe(data) for rank, data in result.results.items()}
-    if result.exit_code != 0:
-        rank = result.failed_rank
-        text, cause = "", None
-        message = result.message
-        description = described.get(rank) if rank is not None else None
-        if rank is not None and description is not None and description.kind == "exception":
-            text = description.traceback
-            shown = textwrap.indent("\n".join(tracebacks.shortened(text.rstrip().splitlines())), "    ")
-            message = f"{result.headline or result.message}\nits exception:\n{shown}"
-            if description.body:
-                with contextlib.suppress(OutcomeError):  # the text tells all
-                    cause = outcome.load(result.results[rank], description, rank)
-        raise worker_error(
-            message, rank, hosts.get(rank, "") if rank is not None else "", result.exit_code, text, cause
-        )
-    values = []
-    for rank, host in sorted(hosts.items()):
-        description = described.get(rank)
-        if description is None:  # the function may have called sys.exit(0) or os._exit(0)
-            text = f"rank {rank} on host {host} ended with exit code 0 without a result"
-            raise worker_error(text, rank, host, 0)
-        try:
-            values.append(outcome.load(result.results.pop(rank), description, rank))
-        except OutcomeError as error:
-            raise worker_error(str(error), rank, host, 0, cause=error) from error
-    return values
 
 
 def _elastic(

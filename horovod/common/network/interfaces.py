@@ -109,6 +109,20 @@ def network_identity() -> str:
         return secrets.token_hex(16)
 
 
+def machine_identity(shared: bool) -> str:
+    """Equal for processes that can pass descriptors to each other: the same kernel, user, and network and user
+    namespaces.
+
+    Abstract Unix sockets live in the network namespace; credentials mean the same only inside a user namespace.
+    ``shared`` False: equal to nobody's.
+    """
+    try:
+        parts = [network_identity(), str(os.getuid()), os.readlink("/proc/self/ns/user")]
+    except OSError:
+        shared = False
+    return "/".join(parts) if shared else secrets.token_hex(16)
+
+
 def _interface(body: bytes) -> tuple[int, Interface]:
     _, _, index, flags, _ = _LINK.unpack_from(body)
     attributes = dict(_attributes(body[_LINK.size :]))

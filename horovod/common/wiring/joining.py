@@ -30,7 +30,7 @@ from horovod.common.given_sets import GivenSet, Sets
 from horovod.common.handover.meeting import find_store
 from horovod.common.network import congestion, keepalive
 from horovod.common.network.endpoints import Endpoint, parse_ports, to_listen
-from horovod.common.network.interfaces import network_identity, scan
+from horovod.common.network.interfaces import machine_identity, network_identity, scan
 from horovod.common.network.listeners import Listeners
 from horovod.common.security import cipher
 from horovod.common.security.auth import derive_key
@@ -50,7 +50,6 @@ from horovod.common.wiring.peers import (
     check_agreement,
     decode_peers,
     label,
-    machine_identity,
     make_job,
     make_plan,
     node_of,

@@ -2,8 +2,6 @@
 the identities at the end.
 """
 
-import os
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +12,6 @@ from horovod._version import __version__
 from horovod.common.given_sets import GivenSet, Sets, agree
 from horovod.common.job import Job
 from horovod.common.network.endpoints import Endpoint
-from horovod.common.network.interfaces import network_identity
 
 
 class Peer(msgspec.Struct, array_like=True):
@@ -163,17 +160,3 @@ def make_job(me: int, hostnames: Sequence[str], pids: Sequence[int], dynamic: bo
         hosts=tuple(hostnames),
         pids=tuple(pids),
     )
-
-
-def machine_identity(shared: bool) -> str:
-    """Equal for processes that can pass descriptors to each other: the same kernel, user, and network and user
-    namespaces.
-
-    Abstract Unix sockets live in the network namespace; credentials mean the same only inside a user namespace.
-    ``shared`` False: equal to nobody's.
-    """
-    try:
-        parts = [network_identity(), str(os.getuid()), os.readlink("/proc/self/ns/user")]
-    except OSError:
-        shared = False
-    return "/".join(parts) if shared else secrets.token_hex(16)

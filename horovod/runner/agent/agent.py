@@ -252,7 +252,7 @@ class Agent:
 
     def _check_directory(self, directory: bytes) -> None:
         try:
-            os.stat(directory + b"/.")
+            os.stat((directory or b".") + b"/.")
         except OSError as error:
             raise AgentError(
                 f"the working directory {os.fsdecode(directory)!r} of the launcher cannot be used there: "

@@ -14,7 +14,7 @@ from horovod.common.contract.reasons import PIPE
 from horovod.common.contract.worker_env import make_key_fd, path_of_descriptor
 from horovod.runner.agent.report_pipe import ReportPipe
 from horovod.runner.base import linux
-from horovod.runner.plan.environment import of_host
+from horovod.runner.plan.environment import of_agent, of_host
 from horovod.runner.protocol.messages import (
     CHUNK,
     Exited,
@@ -136,7 +136,8 @@ class WorkerTable:
         return [(worker.rank, process.popen.pid)]
 
     def _spawn(self, job: StartJob, worker: Worker, inherited: list[tuple[bytes, int]]) -> _Process:
-        own = of_host(os.environ, job.deny) if job.own_environment else {}
+        own = of_agent(os.environ, job.deny) if job.whole_environment else {}
+        own |= of_host(os.environ, job.deny) if job.own_environment else {}
         environment = {os.fsencode(name): os.fsencode(value) for name, value in own.items()}
         environment.update(job.environment)
         environment.update(worker.environment)
@@ -167,7 +168,7 @@ class WorkerTable:
         return subprocess.Popen(
             [os.fsencode(sys.executable), *job.command] if job.own_python else job.command,
             env=environment,
-            cwd=job.directory,
+            cwd=job.directory or None,
             stdin=terminal if terminal is not None else subprocess.PIPE if reads_stdin else subprocess.DEVNULL,
             stdout=subprocess.PIPE if terminal is None else terminal,
             stderr=subprocess.PIPE,

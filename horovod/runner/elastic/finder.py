@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.elastic.script import ScriptRun
@@ -13,10 +14,12 @@ EVERY = 1.0  # s from the end of one run of the script to the start of the next
 
 @dataclass(frozen=True)
 class Found:
-    """Slots by host, in the order in which they are to be used. `by`: the script that has named them, if one has."""
+    """Slots by host, in the order in which they are to be used. `by`: the script that has named them, if one has.
+    `certain`: that there are none is an answer, too."""
 
     slots: Mapping[str, int]
     by: str = field(default="", compare=False)
+    certain: bool = False
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,28 @@ class NotFound:
 
     why: str
     first: bool
+
+
+class Source(Protocol):
+    """Where the hosts of an elastic job come from. No call waits."""
+
+    def events(self) -> dict[int, int]:
+        """Descriptors and what to poll them for."""
+
+    def next_time(self) -> float | None:
+        """When to call `look` even if nothing happens (monotonic)."""
+
+    def look(self, now: float) -> Found | NotFound | None:
+        """What is new; None: nothing."""
+
+    def lost(self, host: str) -> None:
+        """The job has lost this host, or cannot use it."""
+
+    def machine_of(self, host: str) -> str:
+        """The machine that a host is, or is a part of."""
+
+    def close(self) -> None:
+        """May be called again."""
 
 
 class Finder:
@@ -100,6 +125,13 @@ class Finder:
             return None
         self._trouble = why
         return NotFound(why, self._last is None)
+
+    def lost(self, host: str) -> None:
+        """Whether it can be used again, what finds hosts will tell."""
+
+    def machine_of(self, host: str) -> str:
+        """Hosts are machines."""
+        return host
 
     def close(self) -> None:
         """May be called again."""

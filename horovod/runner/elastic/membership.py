@@ -20,16 +20,16 @@ from horovod.runner.elastic.actions import Action, Break, Dismiss, End, Form, Ki
 from horovod.runner.elastic.cooldown import Blacklist
 from horovod.runner.elastic.limits import Limits, Resets
 from horovod.runner.elastic.phases import ACCUSED, CERTAIN, LEAVING, TOGETHER, Phase
-from horovod.runner.elastic.workers import Life, Worker, Workers
+from horovod.runner.elastic.workers import Life, MachineOf, Worker, Workers, candidates
 
 
 class Membership:
     """`epoch`: number of the last epoch that was formed, 0 before the first; `workers`: who there is."""
 
-    def __init__(self, limits: Limits, blacklist: Blacklist, now: float) -> None:
+    def __init__(self, limits: Limits, blacklist: Blacklist, now: float, machine_of: MachineOf = str) -> None:
         self.phase = Phase.STARTING
         self.epoch = 0
-        self.workers = Workers()
+        self.workers = Workers(machine_of)
         self.limits = limits
         self._blacklist = blacklist
         self._patience = limits.seconds_to_come_back
@@ -68,10 +68,10 @@ class Membership:
 
     # What happens
 
-    def discovered(self, slots: Mapping[str, int], now: float, by: str = "") -> list[Action]:
-        """These hosts can be used now, in this order, each for so many workers. None at all is no answer: it takes no
-        host away. `by`: who has found them."""
-        if not slots:
+    def discovered(self, slots: Mapping[str, int], now: float, by: str = "", certain: bool = False) -> list[Action]:
+        """These hosts can be used now, in this order, each for so many workers. None at all is no answer, unless it is
+        `certain`: it takes no host away. `by`: who has found them."""
+        if not slots and not certain:
             if not self._told_none:
                 goes_on = "; what runs goes on" if self.workers.any_started else ""
                 self._say("no host is found" + (f": {by} names none" if by else "") + goes_on)
@@ -371,8 +371,7 @@ class Membership:
     def _form(self, waiting: list[Worker]) -> None:
         if self._ran and self._resets.used_up and self._last_members <= {worker.number for worker in waiting}:
             waiting = [worker for worker in waiting if worker.number in self._last_members]  # nothing has to change
-        candidates = [placement.Candidate(w.number, w.host, w.rank if w.holds else None) for w in waiting]
-        ordered = placement.choose(candidates, self.limits.most, list(self._slots))
+        ordered = placement.choose(candidates(waiting), self.limits.most, self.workers.machines(self._slots))
         places = placement.places(ordered)
         if self._ran and places.keys() != self._last_members:
             if self._resets.used_up:

@@ -8,9 +8,14 @@ from everywhere: KILLED (SIGKILL is on its way) and GONE (its process is no more
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+
+from horovod.runner.elastic.placement import Candidate
+
+MachineOf = Callable[[str], str]
+"""Where what is called a host is only a part of a machine, the name of that, in which ranks are local to each other."""
 
 
 class Life(Enum):
@@ -28,6 +33,7 @@ class Worker:
 
     number: int
     host: str
+    machine: str
     life: Life = Life.STARTING
     epoch: int = 0
     rank: int | None = None  # in that epoch
@@ -63,15 +69,20 @@ class Worker:
 class Workers:
     """Those that live. Iterating gives them in the order of their numbers."""
 
-    def __init__(self) -> None:
+    def __init__(self, machine_of: MachineOf = str) -> None:
+        self._machine_of = machine_of
         self._living: dict[int, Worker] = {}
         self._added = 0
 
     def add(self, host: str, first: bool = False) -> Worker:
-        worker = Worker(self._added, host, first=first)
+        worker = Worker(self._added, host, self._machine_of(host), first=first)
         self._added += 1
         self._living[worker.number] = worker
         return worker
+
+    def machines(self, hosts: Iterable[str]) -> list[str]:
+        """Of these hosts, each once."""
+        return list(dict.fromkeys(map(self._machine_of, hosts)))
 
     def remove(self, worker: Worker) -> None:
         """It is no more, and its number is not given to another."""
@@ -140,6 +151,11 @@ class Workers:
         for worker in self:
             if worker.deadline is not None:
                 worker.deadline += seconds
+
+
+def candidates(workers: Iterable[Worker]) -> list[Candidate]:
+    """For the next epoch."""
+    return [Candidate(one.number, one.machine, one.rank if one.holds else None) for one in workers]
 
 
 def count(names: Iterable[str]) -> dict[str, int]:

@@ -22,12 +22,13 @@ from horovod.runner.base.exit_status import describe_status
 from horovod.runner.elastic import words
 from horovod.runner.elastic.actions import Action, End, Form, Kill, Say, Spawn
 from horovod.runner.elastic.cooldown import Blacklist
-from horovod.runner.elastic.finder import Finder, Found
+from horovod.runner.elastic.finder import Found, Source
 from horovod.runner.elastic.limits import Limits
 from horovod.runner.elastic.membership import Membership
 from horovod.runner.elastic.newcomers import Newcomers
 from horovod.runner.elastic.phases import Phase, Standstill
-from horovod.runner.elastic.placement import Candidate, foreseen
+from horovod.runner.elastic.placement import foreseen
+from horovod.runner.elastic.workers import candidates
 from horovod.runner.job.chaos_log import ChaosLog
 from horovod.runner.job.elastic_orders import ElasticOrders
 from horovod.runner.job.host_agents import STRANGERS, HostAgents, HostLost
@@ -74,7 +75,7 @@ class ElasticAttempt:
         environ: Mapping[str, str],
         watch: Watch,
         fleet: Fleet,
-        finder: Finder,
+        finder: Source,
         roster: Roster,
         *,
         payload: bytes | None = None,
@@ -100,7 +101,7 @@ class ElasticAttempt:
         self._standstill = Standstill(time.monotonic())
         self._stopped: dict[int, float] = {}  # workers that are stopped, since when
         limits = Limits(elastic.start, elastic.least, elastic.most, elastic.resets, elastic.timeout)
-        self._membership = Membership(limits, Blacklist(elastic.cooldown), time.monotonic())
+        self._membership = Membership(limits, Blacklist(elastic.cooldown), time.monotonic(), finder.machine_of)
         key = make_key()
         self._front = Front()
         self._store = StoreServer(key, front=self._front)
@@ -108,9 +109,10 @@ class ElasticAttempt:
         self._desk = MembershipDesk(
             self._front, self._membership, self._act, Newcomers(BY_NAME[_CODE].parse(environ.get(_CODE, "")) != "any")
         )
-        orders = ElasticOrders(settings, elastic, environ, key, self._store.address, payload, results, self._foreseen)
+        place = self._store.address, payload, results, self._foreseen, finder.machine_of
+        orders = ElasticOrders(settings, elastic, environ, key, *place)
         pythons = {host.name: host.python for host in elastic.hosts}
-        self._locality = Locality(asks_ssh=not fleet.has_own_way)
+        self._locality = Locality(asks_ssh=not fleet.has_own_way, looks=not fleet.knows_places)
         self._hosts = HostAgents(fleet, self._relay, orders, pythons, settings.start_timeout, self._locality)
 
     # From the start to the end
@@ -216,6 +218,7 @@ class ElasticAttempt:
                 self._forget(number)
             if isinstance(told, HostLost):
                 self._screen.say(told.why)
+                self._finder.lost(told.host)
                 self._do(self._membership.host_lost(told.host, now))
             else:
                 self._do(self._membership.exited(told.worker, False, now, victim=True))
@@ -256,7 +259,7 @@ class ElasticAttempt:
         found = self._finder.look(now)
         if isinstance(found, Found):
             self._hosts.found(found.slots)
-            self._do(self._membership.discovered(found.slots, now, found.by))
+            self._do(self._membership.discovered(found.slots, now, found.by, found.certain))
         elif found is not None and found.first:
             self._watch.fail(found.why)
         elif found is not None:
@@ -375,8 +378,7 @@ class ElasticAttempt:
 
     def _foreseen(self, number: int) -> Slot | None:
         there = [worker for worker in self._membership.workers if worker.alive and not worker.leaves]
-        candidates = [Candidate(one.number, one.host, one.rank if one.holds else None) for one in there]
-        return foreseen(candidates).get(number)
+        return foreseen(candidates(there)).get(number)
 
     def _spawn(self, action: Spawn) -> None:
         self._roster.join(action.worker, action.host)

@@ -17,7 +17,8 @@ from horovod.runner.reach.agents import Agent
 
 class ElasticOrders:
     """`key`: the job's; `store`: its address on this machine; `payload`: a file for all workers; `results`: they leave
-    some. `foreseen`: the place that a worker of this number will have, as far as can be known."""
+    some. `foreseen`: the place that a worker of this number will have, as far as can be known. `machine_of`: as of a
+    ``Membership``."""
 
     def __init__(
         self,
@@ -29,6 +30,7 @@ class ElasticOrders:
         payload: bytes | None,
         results: bool,
         foreseen: Callable[[int], Slot | None] = lambda number: None,
+        machine_of: Callable[[str], str] = lambda host: host,
     ) -> None:
         self._settings = settings
         self._elastic = elastic
@@ -38,6 +40,7 @@ class ElasticOrders:
         self._payload = payload or b""
         self._results = results
         self._foreseen = foreseen
+        self._machine_of = machine_of
         # Found hosts may be others tomorrow.
         fixed_here = bool(elastic.hosts) and all(hosts.is_local(host.name) for host in elastic.hosts)
         self._interface = loopback() if fixed_here else None
@@ -50,16 +53,18 @@ class ElasticOrders:
         for offset in range(0, len(self._payload), CHUNK):
             yield Payload(self._payload[offset : offset + CHUNK])
         assert agent.facts is not None
-        threads = environment.omp_threads(agent.facts.cores, max(1, slots))
+        threads = str(environment.omp_threads(agent.facts.cores, max(1, slots)))
+        local = {} if self._settings.at_home else {"OMP_NUM_THREADS": threads}
         yield StartJob(
             command=[os.fsencode(word) for word in self._settings.command],
-            directory=os.fsencode(os.getcwd()),
-            environment=encode({"OMP_NUM_THREADS": str(threads), **self.shared_environment(agent.remote)}),
+            directory=b"" if self._settings.at_home else os.fsencode(os.getcwd()),
+            environment=encode({**local, **self.shared_environment(agent.remote)}),
             workers=[],
             key=bytes(self._key),
             results=self._results,
             relay=agent.remote,
             own_environment=agent.remote,
+            whole_environment=self._settings.at_home,
             deny=list(self._settings.env_deny),
             own_python=self._settings.own_python,
             lasting=True,
@@ -69,7 +74,7 @@ class ElasticOrders:
         """One worker. Its place is told as it is foreseen, for programs that ask for it before `hvd.init()`, which
         tells the one that it gets."""
         address, port = self._store
-        env = WorkerEnv(hostname=host, rendezvous_addr=address, rendezvous_port=port, worker=number)
+        env = WorkerEnv(hostname=self._machine_of(host), rendezvous_addr=address, rendezvous_port=port, worker=number)
         slot = self._foreseen(number)
         if slot is None:
             return StartWorker(Worker(number, encode(without_place(env.to_environ()))))

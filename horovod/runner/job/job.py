@@ -29,7 +29,7 @@ from horovod.runner.reach.fleet import Fleet
 from horovod.runner.verdict import verdict
 
 if TYPE_CHECKING:
-    from horovod.runner.elastic.finder import Finder
+    from horovod.runner.elastic.finder import Finder, Source
     from horovod.runner.job.elastic_attempt import ElasticAttempt
 
 
@@ -46,7 +46,11 @@ class Job:
         payload: bytes | None = None,
         results: bool = False,
         output: OutputSink | None = None,
+        fleet: Fleet | None = None,
+        source: Source | None = None,
     ) -> None:
+        """`fleet`: in place of one that the settings ask for. `source`: of an elastic job's hosts, in place of one that
+        they ask for; it is closed at the end."""
         self._settings = settings
         self._environ = environ
         self._stdin = stdin
@@ -54,6 +58,8 @@ class Job:
         self._payload = payload
         self._want_results = results
         self._output = output
+        self._fleet = fleet
+        self._source = source
 
     def run(self) -> JobResult:
         """Start, watch, end. Whatever happens, nothing of the job runs on afterwards. Raises LaunchError before any
@@ -62,7 +68,7 @@ class Job:
         elastic = self._settings.elastic
         if elastic is not None:
             return self._run_elastic(elastic)
-        fleet = make_fleet(self._settings, self._environ)
+        fleet = self._fleet or make_fleet(self._settings, self._environ)
         connections = store_connections(fleet)
         audience = open_audience(self._settings)
         try:
@@ -81,10 +87,9 @@ class Job:
         from horovod.runner.job.elastic_attempt import ElasticAttempt
         from horovod.runner.job.roster import Roster
 
-        remote = remote_of(self._settings, self._environ)
-        fleet = Fleet([], remote, fanout=self._settings.ssh_fanout, silence=self._settings.heartbeat_timeout)
+        fleet = self._fleet or self._lasting_fleet()
         roster = Roster()
-        with contextlib.closing(self._finder(elastic)) as finder:
+        with contextlib.closing(self._source or self._finder(elastic)) as finder:
             screen = Screen(
                 self._settings, self._output, told=self._want_results, hosts=roster.hosts, rank_of=roster.rank_of
             )
@@ -104,6 +109,10 @@ class Job:
                 ),
             )
         return dataclasses.replace(result, hosts=roster.last_hosts)
+
+    def _lasting_fleet(self) -> Fleet:
+        remote = remote_of(self._settings, self._environ)
+        return Fleet([], remote, fanout=self._settings.ssh_fanout, silence=self._settings.heartbeat_timeout)
 
     @staticmethod
     def _finder(elastic: ElasticSettings) -> Finder:

@@ -92,13 +92,14 @@ class Orders:
             yield Payload(self._payload[offset : offset + CHUNK])
         assert agent.facts is not None
         slots = agent.slots
-        local = {"OMP_NUM_THREADS": str(environment.omp_threads(agent.facts.cores, len(slots)))}
+        threads = environment.omp_threads(agent.facts.cores, slots[0].local_size)
+        local = {} if self._settings.at_home else {"OMP_NUM_THREADS": str(threads)}
         shared = self.shared_environment(agent.remote)
         if agent.host in self._interfaces:  # for NCCL; our own links try every network that two hosts share
             shared.setdefault("NCCL_SOCKET_IFNAME", self._interfaces[agent.host])
         yield StartJob(
             command=[os.fsencode(word) for word in self._settings.command],
-            directory=os.fsencode(os.getcwd()),
+            directory=b"" if self._settings.at_home else os.fsencode(os.getcwd()),
             environment=encode({**local, **shared}),
             workers=[Worker(slot.rank, encode(self._own_environment(slot))) for slot in slots],
             key=bytes(self._key),
@@ -106,6 +107,7 @@ class Orders:
             results=results,
             relay=agent.remote,
             own_environment=agent.remote,
+            whole_environment=self._settings.at_home,
             deny=list(self._settings.env_deny),
             terminal_rank=self._debugged.rank if self._debugged is not None and self.gives_terminal else -1,
             terminal=os.fsencode(self._debugged.terminal) if self._debugged is not None else b"",

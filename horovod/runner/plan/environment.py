@@ -123,6 +123,13 @@ def of_host(environ: Mapping[str, str], deny: Iterable[str] = ()) -> dict[str, s
     return {name: value for name, value in environ.items() if _matches(name, HOSTS_OWN) and not _matches(name, barred)}
 
 
+def of_agent(environ: Mapping[str, str], deny: Iterable[str] = ()) -> dict[str, str]:
+    """What a worker gets from its agent (`environ`: its) where that was started in an environment made for the worker.
+    There a choice of devices is meant for it, too."""
+    barred = (*(name for name in NOT_PASSED_ON if "CUDA" not in name), *deny)
+    return {name: value for name, value in environ.items() if not _matches(name, barred)}
+
+
 def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 

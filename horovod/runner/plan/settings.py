@@ -90,6 +90,7 @@ class LaunchSettings:
     gpus_per_worker: int = 0  # for it alone; 0: all see all
     gpu_affinity: bool = False  # workers run on the CPUs near their GPUs
     own_python: bool = False  # the command is what follows the interpreter that runs the host's agent
+    at_home: bool = False  # workers get environment and directory of the process that starts their agent, not ours
     elastic: ElasticSettings | None = None  # None: the job has the same ranks from its start to its end
 
     @property

@@ -63,7 +63,7 @@ class StartJob(msgspec.Struct, frozen=True, tag="start"):
     """Start the workers. `environment` is complete, not added to the agent's; `key` is the job's key."""
 
     command: list[bytes]
-    directory: bytes
+    directory: bytes  # empty: the agent's own
     environment: list[tuple[bytes, bytes]]
     workers: list[Worker]
     key: bytes
@@ -71,6 +71,7 @@ class StartJob(msgspec.Struct, frozen=True, tag="start"):
     results: bool = False  # workers get a result file, and what they leave in it comes back as Result
     relay: bool = False  # workers reach the store through the agent: connections to it come back as StreamOpen
     own_environment: bool = False  # what belongs to a host (HOME, ...) comes from the agent's environment
+    whole_environment: bool = False  # and so does everything else that `environment` does not say
     deny: list[str] = []  # but not what matches these
     terminal_rank: int = -1  # the rank whose stdin and stdout are ...
     terminal: bytes = b""  # ... this terminal

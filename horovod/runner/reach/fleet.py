@@ -39,13 +39,23 @@ class Trouble:
 class Fleet:
     """The agents, in the order of the hosts. No call but `end` waits."""
 
-    def __init__(self, agents: Sequence[Agent], remote: ssh.Remote, *, fanout: int, silence: float) -> None:
-        """`silence`: seconds without a word from another host after which it counts as lost."""
+    def __init__(
+        self,
+        agents: Sequence[Agent],
+        remote: ssh.Remote,
+        *,
+        fanout: int,
+        silence: float,
+        way: Reach | None = None,
+    ) -> None:
+        """`silence`: seconds without a word from another host after which it counts as lost. `way`: to all of them, in
+        place of those that are chosen here."""
         self.agents = list(agents)
         self._by_host = {agent.host: agent for agent in agents}
         self._remote = remote
+        self._way = way
         self._silence = silence
-        fanout = sys.maxsize if remote.slurm_job else fanout
+        fanout = sys.maxsize if remote.slurm_job or way is not None else fanout
         self._routes = Routes([agent.host for agent in agents if agent.remote], fanout)
         self._heartbeats = Heartbeats(silence, time.monotonic())
         self._retry: dict[str, float] = {}
@@ -56,7 +66,7 @@ class Fleet:
     def start(self) -> list[Trouble]:
         """Begin with every host that needs no other one."""
         first = [agent for agent in self.agents if self._routes.parent(agent.host) is None]
-        if self._remote.by_ssh:
+        if not self.has_own_way:
             ssh.ask_rules([agent.host for agent in first if agent.remote])
         for agent in self.agents:
             agent.since = agent.heard = time.monotonic()
@@ -68,7 +78,7 @@ class Fleet:
         self.agents.append(agent)
         self._by_host[agent.host] = agent
         agent.since = agent.heard = time.monotonic()
-        if agent.remote and self._remote.by_ssh:
+        if agent.remote and not self.has_own_way:
             ssh.ask_rules([agent.host])
         return self._connect(agent)
 
@@ -83,8 +93,13 @@ class Fleet:
 
     @property
     def has_own_way(self) -> bool:
-        """Is another program used in place of ssh?"""
-        return not self._remote.by_ssh
+        """Is something else used in place of ssh?"""
+        return self._way is not None or not self._remote.by_ssh
+
+    @property
+    def knows_places(self) -> bool:
+        """Does somebody else know where its agents are, so that their hosts' names need not be looked up?"""
+        return self._way is not None
 
     @property
     def connected(self) -> bool:
@@ -96,6 +111,8 @@ class Fleet:
         return [agent for agent in self.agents if agent.facts is None]
 
     def _reach(self, agent: Agent) -> Reach:
+        if self._way is not None:
+            return self._way
         parent = self._routes.parent(agent.host)
         if not agent.remote:
             return ThisMachine()

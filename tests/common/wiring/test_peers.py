@@ -8,7 +8,6 @@ from horovod.common.wiring.peers import (
     Peer,
     check_agreement,
     decode_peers,
-    machine_identity,
     make_job,
     make_plan,
 )
@@ -71,11 +70,6 @@ def test_hosts_with_two_and_one_slots():
     assert [(j.cross_rank, j.cross_size) for j in jobs] == [(0, 2), (0, 1), (1, 2)]
     assert not jobs[0].homogeneous
     assert make_job(0, ["a", "b", "a", "b"], [1, 2, 3, 4], False, False).homogeneous
-
-
-def test_machine_identity():
-    assert machine_identity(True) == machine_identity(True)
-    assert machine_identity(False) != machine_identity(False)
 
 
 def test_another_version_is_named_even_when_its_record_is_longer():

@@ -1,0 +1,133 @@
+"""Jobs whose agents arrive, run to their end by the process that has called: `horovod.run` for a cluster's manager."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from horovod.runner.base import boot
+from horovod.runner.cluster import placement
+from horovod.runner.cluster.gathering import Arrived, Gathering
+from horovod.runner.cluster.source import ArrivalSource
+from horovod.runner.command import cli
+from horovod.runner.function import package, results
+from horovod.runner.job.job import Job
+from horovod.runner.output.output import OutputSink
+from horovod.runner.output.stream_output import StreamOutput, standard_output
+from horovod.runner.plan.hosts import Slot
+from horovod.runner.plan.settings import ElasticSettings, LaunchSettings
+from horovod.runner.reach import arrived, ssh
+from horovod.runner.reach.agents import Agent
+from horovod.runner.reach.fleet import Fleet
+
+
+@dataclass(frozen=True)
+class Call:
+    """What every rank does."""
+
+    function: Callable[..., Any]
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the caller wants of a job beside what it does.
+
+    `start_timeout`: s for the first agents to come; `advice`: what to look at when they do not. `environ`: variables of
+    the workers, over those of the processes that become their agents; `executable` in place of the Python of those.
+    `nics`: interfaces for the ranks. `stdout`, `stderr`: text streams for what ranks print, None: this process's own.
+    """
+
+    start_timeout: float = 600.0
+    advice: str = ""
+    environ: Mapping[str, str] = field(default_factory=dict)
+    executable: str | None = None
+    nics: Sequence[str] = ()
+    timestamp: bool = False
+    verbose: bool = False
+    stdout: Any = None
+    stderr: Any = None
+
+    def sink(self) -> OutputSink:
+        """Where output goes."""
+        own = standard_output()
+        if self.stdout is None and self.stderr is None:
+            return own
+        import sys
+
+        own.close()
+        return StreamOutput(self.stdout or sys.stdout, self.stderr or sys.stderr)
+
+
+def run_fixed(gathering: Gathering, call: Call, num_proc: int, wishes: Wishes) -> list[Any]:
+    """Calls on `num_proc` ranks, as soon as as many agents have come, and returns the results by rank. The gathering is
+    closed then; agents are to have the numbers 0 to num_proc - 1.
+
+    Raises TimeoutError, ArrivalError, or what `Gathering.fail` was given, when they do not come; WorkerError,
+    as `horovod.run`, when a rank or its agent fails; TypeError for what cannot be sent.
+    """
+    payload = package.pack(call.function, call.args, call.kwargs)
+    here = gathering.wait(num_proc, wishes.start_timeout, wishes.advice)
+    try:
+        gathering.close()
+        by_number = {each.number: each for each in here[:num_proc]}
+        placed = placement.place({number: each.machine for number, each in by_number.items()})
+        settings, environ = _settings(wishes, [slot for _, slot in placed], None)
+        way = arrived.Arrived()
+        agents = [_agent(by_number[number], slot, way) for number, slot in placed]
+        fleet = _fleet(agents, settings, way)
+        job = Job(settings, environ, payload=payload, results=True, output=wishes.sink(), fleet=fleet)
+        return results.by_rank(job.run(), {slot.rank: slot.hostname for _, slot in placed})
+    finally:
+        for each in here:
+            each.connection.kill()
+
+
+def run_elastic(gathering: Gathering, call: Call, elastic: ElasticSettings, wishes: Wishes) -> list[Any]:
+    """The same with agents that come and go; each is a slot. Begins when `elastic.start` are there, and returns the
+    results of the last `elastic.least` first ranks."""
+    payload = package.pack(call.function, call.args, call.kwargs)
+    way = arrived.Arrived()
+    source = ArrivalSource(gathering, way)
+    for each in gathering.wait(elastic.start, wishes.start_timeout, wishes.advice):
+        source.add(each)
+    try:
+        settings, environ = _settings(wishes, [], elastic)
+        assert settings.elastic is not None
+        fleet = _fleet([], settings, way)
+        output = wishes.sink()
+        job = Job(settings, environ, payload=payload, results=True, output=output, fleet=fleet, source=source)
+        result = job.run()
+    finally:
+        source.close()
+    return results.by_rank(result, {rank: host for rank, host in result.hosts.items() if rank < elastic.least})
+
+
+def _settings(
+    wishes: Wishes, slots: list[Slot], elastic: ElasticSettings | None
+) -> tuple[LaunchSettings, dict[str, str]]:
+    """And the environment that they were checked with: of ours only what is meant for Horovod, wherever it runs."""
+    environ = {name: value for name, value in os.environ.items() if name.startswith("HOROVOD_")}
+    settings = LaunchSettings(
+        command=[*filter(None, [wishes.executable]), *boot.words("horovod.runner.function.worker")],
+        own_python=not wishes.executable,
+        slots=slots,
+        variables={**wishes.environ, **cli.interface_variables(wishes.nics, [])},
+        timestamp=wishes.timestamp,
+        verbose=wishes.verbose,
+        at_home=True,
+        elastic=elastic,
+    )
+    return cli.with_variables(settings, environ), environ
+
+
+def _agent(each: Arrived, slot: Slot, way: arrived.Arrived) -> Agent:
+    way.add(each.name, each.connection)
+    return Agent(each.name, [slot], remote=True)
+
+
+def _fleet(agents: list[Agent], settings: LaunchSettings, way: arrived.Arrived) -> Fleet:
+    return Fleet(agents, ssh.Remote(), fanout=settings.ssh_fanout, silence=settings.heartbeat_timeout, way=way)

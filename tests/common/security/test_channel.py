@@ -1,0 +1,118 @@
+import socket
+import threading
+
+import pytest
+
+from horovod.common.security.auth import Acceptor, AuthError, Connector, Place
+from horovod.common.security.channel import Channel, Talk, bound_key
+
+SECRET = bytes(range(32))
+PLACE = Place(101, 0, 3, 0)
+
+
+def meet(one, other):
+    """Both ends, until neither has anything to say."""
+    while (there := one.take()) + (back := other.take()):
+        other.feed(there)
+        one.feed(back)
+
+
+@pytest.fixture
+def ends():
+    connector, acceptor = Channel(accepts=False), Channel(accepts=True)
+    meet(connector, acceptor)
+    return connector, acceptor
+
+
+def test_both_ends_read_what_was_written_and_nobody_else(ends):
+    connector, acceptor = ends
+    assert connector.established
+    assert acceptor.established
+    for text in (b"spam", b"x" * 1_000_000):
+        connector.write(text)
+        sealed = connector.take()
+        assert text[:100] not in sealed
+        assert acceptor.feed(sealed[:7]) + acceptor.feed(sealed[7:]) == text
+    acceptor.write(b"eggs")
+    assert connector.feed(acceptor.take()) == b"eggs"
+
+
+def test_the_binding_is_of_one_connection_only(ends):
+    others = Channel(accepts=False), Channel(accepts=True)
+    meet(*others)
+    assert ends[0].binding == ends[1].binding
+    assert ends[0].binding != others[0].binding
+    assert len(ends[0].binding) >= 12
+
+
+def test_what_was_altered_is_noticed(ends):
+    ends[0].write(b"spam")
+    sealed = bytearray(ends[0].take())
+    sealed[-1] ^= 1
+    with pytest.raises(AuthError, match="altered"):
+        ends[1].feed(bytes(sealed))
+
+
+@pytest.mark.parametrize("data", [b"GET / HTTP/1.0\r\n\r\n", bytes(64), b"\x16\x03\x01\x00\x05hello"])
+def test_what_is_no_such_connection_is_refused(data):
+    with pytest.raises(AuthError):
+        Channel(accepts=True).feed(data)
+
+
+def test_without_a_connection_there_is_no_binding():
+    with pytest.raises(AuthError, match="not established"):
+        _ = Channel(accepts=True).binding
+
+
+def talk(accepts, sock, secret, told):
+    try:
+        made = Talk(sock, accepts, 5)
+        if accepts:
+            made.prove(lambda key: Acceptor(key, 0, 0), secret)
+            made.write(b"welcome")
+        else:
+            made.prove(lambda key: Connector(key, PLACE), secret)
+            told.append(made.read(7))
+    except (AuthError, OSError) as error:
+        told.append(error)
+    finally:
+        if accepts:
+            sock.close()
+
+
+def conversation(connectors, acceptors, between=None):
+    """What the connector is told over a connection, whose ends know these secrets."""
+    told, others = [], []
+    here, there = socket.socketpair()
+    acceptor = threading.Thread(target=talk, args=(True, there, acceptors, others))
+    acceptor.start()
+    with here:
+        talk(False, here, connectors, told)
+    acceptor.join(10)
+    return told, others
+
+
+def test_who_knows_the_secret_is_welcome_and_nobody_else():
+    assert conversation(SECRET, SECRET)[0] == [b"welcome"]
+    told, others = conversation(SECRET, bytes(32))
+    assert isinstance(told[0], AuthError)
+    assert isinstance(others[0], (AuthError, OSError))
+
+
+def test_who_is_in_between_is_noticed():
+    """He has a connection of his own with each end, and passes on their proofs."""
+    connector, towards_connector = Channel(accepts=False), Channel(accepts=True)
+    towards_acceptor, acceptor = Channel(accepts=False), Channel(accepts=True)
+    meet(connector, towards_connector)
+    meet(towards_acceptor, acceptor)
+    one = Connector(bound_key(SECRET, connector.binding), PLACE)
+    other = Acceptor(bound_key(SECRET, acceptor.binding), 0, 0)
+    other.feed(one.outgoing)
+    with pytest.raises(AuthError, match="does not know"):
+        one.feed(other.outgoing)
+
+
+def test_a_silent_other_side_is_given_up():
+    here, there = socket.socketpair()
+    with here, there, pytest.raises(TimeoutError):
+        Talk(here, accepts=True, seconds=0.2)

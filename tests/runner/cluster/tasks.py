@@ -1,0 +1,74 @@
+"""Processes in place of those that a cluster's manager would start."""
+
+import base64
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+
+_CODE = """
+import base64, pickle, sys
+from horovod.runner.cluster import become_agent
+ticket, number, options = pickle.loads(base64.b64decode(sys.stdin.readline()))
+become_agent(ticket, number, **options)
+"""
+
+
+class Tasks:
+    """A context manager: none of them runs on afterwards."""
+
+    def __init__(self):
+        self.started = {}
+
+    def start(self, ticket, number, *, before="", **options):
+        """`before`: a statement that runs first."""
+        task = subprocess.Popen(
+            [sys.executable, "-c", before + "\n" + _CODE],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        task.stdin.write(base64.b64encode(pickle.dumps((ticket, number, options))).decode() + "\n")
+        task.stdin.close()
+        self.started[number] = task
+        return task
+
+    def kill(self, number):
+        """As a manager that has lost its patience: only the process itself."""
+        os.kill(self.started[number].pid, signal.SIGKILL)
+
+    def end(self, seconds=20):
+        """(exit code, stderr) of each, by number; they have to end by themselves."""
+        told = {}
+        for number, task in self.started.items():
+            task.wait(seconds)
+            told[number] = task.returncode, task.stderr.read()
+        return told
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for task in self.started.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(task.pid, signal.SIGKILL)
+            task.wait(5)
+            task.stderr.close()
+
+
+def gone(pid, seconds=10):
+    """Has the process ended, or does it within so long?"""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                if file.read().rsplit(")", 1)[1].split()[0] == "Z":
+                    return True
+        except OSError:
+            return True
+        time.sleep(0.05)
+    return False

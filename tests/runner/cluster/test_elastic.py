@@ -1,0 +1,148 @@
+import io
+import json
+import os
+import re
+import signal
+import threading
+import time
+
+import pytest
+
+from horovod.runner.cluster import Call, Gathering, Wishes, run_elastic
+from horovod.runner.function.worker_error import WorkerError
+from horovod.runner.plan.settings import ElasticSettings
+from tests.runner.cluster.tasks import Tasks
+
+
+@pytest.fixture
+def tasks():
+    with Tasks() as made:
+        yield made
+
+
+@pytest.fixture
+def gathering():
+    with Gathering("task") as made:
+        yield made
+
+
+def train(folder, until):
+    """Steps until so many ranks have done one together, with a file for each."""
+    import horovod.numpy as hvd
+
+    hvd.init()
+    state = hvd.elastic.ObjectState(step=0, sizes=[])
+
+    @hvd.elastic.run
+    def run(state):
+        while True:
+            size = int(hvd.allreduce(1, op=hvd.Sum, name="size"))
+            state.step += 1
+            if not state.sizes or state.sizes[-1] != size:
+                state.sizes.append(size)
+            with open(f"{folder}/step.{os.getpid()}", "w") as file:
+                json.dump([state.step, size, hvd.rank(), hvd.local_rank(), hvd.local_size(), time.time()], file)
+            if len(state.sizes) >= until:
+                return state.sizes, hvd.rank(), hvd.local_rank()
+            time.sleep(0.02)
+            state.commit()
+
+    return run(state)
+
+
+def seen(folder, size, seconds=30):
+    """Waits until a step was done by so many ranks."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for file in folder.glob("step.*"):
+            try:
+                step = json.loads(file.read_text())
+            except ValueError:
+                continue
+            if step[1] == size:
+                return step
+        time.sleep(0.02)
+    raise AssertionError(f"no step of {size} ranks")
+
+
+def test_one_is_killed_and_one_more_arrives(tasks, gathering, tmp_path):
+    for number in range(3):
+        tasks.start(gathering.ticket, number)
+    noticed = []
+
+    def act():
+        seen(tmp_path, 3)
+        killed = time.time()
+        os.kill(tasks.started[1].pid, signal.SIGKILL)
+        noticed.append(seen(tmp_path, 2)[-1] - killed)
+        tasks.start(gathering.ticket, 7)
+
+    acting = threading.Thread(target=act, daemon=True)
+    acting.start()
+    err = io.StringIO()
+    wishes = Wishes(start_timeout=30, stdout=io.StringIO(), stderr=err)
+    results = run_elastic(gathering, Call(train, (str(tmp_path), 3)), ElasticSettings(3, 2, 3), wishes)
+    acting.join(5)
+    assert [rank for _, rank, _ in results] == [0, 1]
+    assert [local for *_, local in results] == [0, 1]
+    assert results[0][0] == [3, 2, 3]
+    assert noticed[0] < 5
+    said = err.getvalue()
+    assert re.search(r"host \S+, task 1 is lost: the connection to its agent broke", said)
+    assert re.search(r"failed: its host is lost; going on with 2 ranks", said)
+    assert {number: code for number, (code, _) in tasks.end().items()} == {0: 0, 1: -signal.SIGKILL, 2: 0, 7: 0}
+
+
+def fail_always():
+    raise ValueError("never")
+
+
+def test_slots_whose_workers_fail_get_no_others_and_the_job_ends(tasks, gathering):
+    for number in range(2):
+        tasks.start(gathering.ticket, number)
+    wishes = Wishes(start_timeout=30, stdout=io.StringIO(), stderr=io.StringIO())
+    with pytest.raises(WorkerError, match="never"):
+        run_elastic(gathering, Call(fail_always), ElasticSettings(2, 1, 2), wishes)
+    tasks.end()
+
+
+def test_too_few_are_named(tasks, gathering):
+    tasks.start(gathering.ticket, 0)
+    with pytest.raises(TimeoutError, match="waited 2 s for 2 tasks to start"):
+        run_elastic(gathering, Call(fail_always), ElasticSettings(2, 1, 2), Wishes(start_timeout=2))
+    assert tasks.end()[0][0] == 0
+
+
+def wait_for(folder, name):
+    with open(f"{folder}/ready.{os.getpid()}", "w"):
+        pass
+    end = time.monotonic() + 60
+    while not os.path.exists(f"{folder}/{name}") and time.monotonic() < end:
+        time.sleep(0.05)
+
+
+def test_one_that_waits_and_is_gone_is_no_slot_any_more(tasks, gathering, tmp_path):
+    """Two are wanted; a third one comes and ends, and a fourth comes: neither disturbs the job."""
+    for number in range(2):
+        tasks.start(gathering.ticket, number)
+
+    def wait(there):
+        end = time.monotonic() + 30
+        while not there() and time.monotonic() < end:
+            time.sleep(0.05)
+
+    def act():
+        wait(lambda: len(list(tmp_path.glob("ready.*"))) == 2)
+        tasks.start(gathering.ticket, 2)
+        wait(lambda: 2 in gathering._used)
+        tasks.kill(2)
+        tasks.start(gathering.ticket, 3)
+        wait(lambda: 3 in gathering._used)
+        (tmp_path / "go").touch()
+
+    threading.Thread(target=act, daemon=True).start()
+    err = io.StringIO()
+    wishes = Wishes(start_timeout=30, stdout=io.StringIO(), stderr=err)
+    run_elastic(gathering, Call(wait_for, (str(tmp_path), "go")), ElasticSettings(2, 2, 2), wishes)
+    assert "lost" not in err.getvalue()
+    assert tasks.end()[3][0] == 0

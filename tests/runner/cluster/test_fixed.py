@@ -1,0 +1,171 @@
+import dataclasses
+import io
+import os
+import pickle
+import re
+import signal
+import threading
+import time
+
+import pytest
+
+from horovod.common.contract.secret import Secret
+from horovod.runner.cluster import ArrivalError, Call, Gathering, Wishes, become_agent, run_fixed
+from horovod.runner.function.worker_error import WorkerError
+from tests.runner.cluster.tasks import Tasks, gone
+
+
+@pytest.fixture
+def tasks():
+    with Tasks() as made:
+        yield made
+
+
+@pytest.fixture
+def gathering():
+    with Gathering("task") as made:
+        yield made
+
+
+def describe(base):
+    import numpy as np
+
+    import horovod.numpy as hvd
+
+    hvd.init()
+    print("hello from", hvd.rank())
+    total = hvd.allreduce(np.array([hvd.rank() + base]), op=hvd.Sum)
+    place = hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_size()
+    return place, total.tolist(), os.environ.get("MARK"), os.getcwd()
+
+
+def test_a_job_of_three(tasks, gathering, tmp_path):
+    for number in (2, 0, 1):
+        environ = {**os.environ, "MARK": f"task {number}"}
+        tasks.start(gathering.ticket, number, directory=str(tmp_path), environ=environ)
+    out, err = io.StringIO(), io.StringIO()
+    results = run_fixed(gathering, Call(describe, (10,)), 3, Wishes(start_timeout=30, stdout=out, stderr=err))
+    assert results == [((rank, 3, rank, 3, 1), [33], f"task {rank}", str(tmp_path)) for rank in range(3)]
+    assert sorted(out.getvalue().splitlines()) == [f"[{rank}]<stdout>:hello from {rank}" for rank in range(3)]
+    assert {number: code for number, (code, _) in tasks.end().items()} == {0: 0, 1: 0, 2: 0}
+
+
+def fail_on_one():
+    import horovod.numpy as hvd
+
+    hvd.init()
+    if hvd.rank() == 1:
+        raise KeyError("spam")
+    hvd.barrier()
+
+
+def test_an_exception_comes_with_its_traceback(tasks, gathering):
+    for number in range(2):
+        tasks.start(gathering.ticket, number)
+    with pytest.raises(WorkerError, match="rank 1") as caught:
+        run_fixed(gathering, Call(fail_on_one), 2, Wishes(start_timeout=30, stdout=io.StringIO(), stderr=io.StringIO()))
+    assert isinstance(caught.value, KeyError)
+    assert "in fail_on_one" in caught.value.remote_traceback
+    tasks.end()
+
+
+def sleep_and_tell(path):
+    import horovod.numpy as hvd
+
+    hvd.init()
+    with open(f"{path}/{hvd.rank()}", "w") as file:
+        file.write(str(os.getpid()))
+    time.sleep(120)
+
+
+def test_a_task_that_is_killed_ends_the_job_by_its_name(tasks, gathering, tmp_path):
+    for number in range(3):
+        tasks.start(gathering.ticket, number, label=f"task {number} of 3")
+    killed = []
+
+    def kill():
+        until = time.monotonic() + 30
+        while len(list(tmp_path.iterdir())) < 3 and time.monotonic() < until:
+            time.sleep(0.05)
+        killed.append(time.monotonic())
+        tasks.kill(1)
+
+    threading.Thread(target=kill, daemon=True).start()
+    wishes = Wishes(start_timeout=30, stdout=io.StringIO(), stderr=io.StringIO())
+    with pytest.raises(
+        WorkerError, match=r"host \S+, task 1 of 3 \(rank 1\) is lost: the connection to"
+    ):
+        run_fixed(gathering, Call(sleep_and_tell, (str(tmp_path),)), 3, wishes)
+    assert time.monotonic() - killed[0] < 8
+    pids = [int(file.read_text()) for file in tmp_path.iterdir()]
+    assert len(pids) == 3
+    assert all(gone(pid) for pid in pids)
+    assert {code for code, _ in tasks.end().values()} == {0, -signal.SIGKILL}
+
+
+def test_a_task_that_never_comes_is_named(tasks, gathering):
+    tasks.start(gathering.ticket, 0)
+    started = time.monotonic()
+    with pytest.raises(TimeoutError, match=r"waited 3 s for 2 tasks to start .* 1 have .*task 0.* Give it room"):
+        run_fixed(gathering, Call(describe, (1,)), 2, Wishes(start_timeout=3, advice="Give it room."))
+    assert time.monotonic() - started < 6
+    assert tasks.end()[0][0] == 0  # it was let go
+
+
+def test_what_the_manager_tells_ends_the_wait(gathering):
+    threading.Timer(0.3, gathering.fail, [RuntimeError("the cluster is on fire")]).start()
+    with pytest.raises(RuntimeError, match="on fire"):
+        run_fixed(gathering, Call(describe, (1,)), 2, Wishes(start_timeout=30))
+
+
+def test_a_wrong_token_is_refused_and_does_no_harm(tasks, gathering):
+    stranger = dataclasses.replace(gathering.ticket, token=Secret(bytes(32)))
+    with pytest.raises(ArrivalError, match="cannot reach the job's launcher"):
+        become_agent(stranger, 0)
+    for number in range(2):
+        tasks.start(gathering.ticket, number)
+    results = run_fixed(gathering, Call(describe, (0,)), 2, Wishes(start_timeout=30, stdout=io.StringIO()))
+    assert [total for _, total, *_ in results] == [[1], [1]]
+    tasks.end()
+
+
+def test_one_that_comes_twice_ends_the_job_before_it_begins(tasks, gathering):
+    first = tasks.start(gathering.ticket, 0)
+    until = time.monotonic() + 20
+    while not gathering._used and time.monotonic() < until:
+        time.sleep(0.05)
+    with pytest.raises(ArrivalError, match="task 0 has come twice"):
+        become_agent(gathering.ticket, 0)
+    with pytest.raises(ArrivalError, match="come twice"):
+        run_fixed(gathering, Call(describe, (0,)), 2, Wishes(start_timeout=30))
+    assert first.wait(20) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ("import horovod.runner.cluster.task as t; t.__version__ = '0.0.1'", r"it has horovod 0\.0\.1, the launcher "),
+        ("import platform; platform.python_version = lambda: '3.9.1'", r"it runs Python 3\.9\.1, the launcher "),
+    ],
+)
+def test_what_does_not_fit_is_named(tasks, gathering, change, named):
+    tasks.start(gathering.ticket, 0, before=change)
+    with pytest.raises(ArrivalError, match=named):
+        run_fixed(gathering, Call(describe, (0,)), 1, Wishes(start_timeout=30))
+    code, text = tasks.end()[0]
+    assert code == 1
+    assert re.search("the launcher refuses this process: " + named, text)
+
+
+def test_a_launcher_that_is_gone_is_named(tasks):
+    with Gathering("task") as closed:
+        ticket = closed.ticket
+    with pytest.raises(ArrivalError, match=r"cannot reach the job's launcher .*it may have ended"):
+        become_agent(ticket, 0)
+
+
+def test_the_ticket_travels_and_does_not_show_its_token(gathering):
+    copy = pickle.loads(pickle.dumps(gathering.ticket))
+    assert copy == gathering.ticket
+    assert copy.token.hex() not in repr(copy)
+    assert bytes(copy.token) not in repr(copy).encode()
