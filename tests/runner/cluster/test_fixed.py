@@ -92,9 +92,7 @@ def test_a_task_that_is_killed_ends_the_job_by_its_name(tasks, gathering, tmp_pa
 
     threading.Thread(target=kill, daemon=True).start()
     wishes = Wishes(start_timeout=30, stdout=io.StringIO(), stderr=io.StringIO())
-    with pytest.raises(
-        WorkerError, match=r"host \S+, task 1 of 3 \(rank 1\) is lost: the connection to"
-    ):
+    with pytest.raises(WorkerError, match=r"host \S+, task 1 of 3 \(rank 1\) is lost: the connection to"):
         run_fixed(gathering, Call(sleep_and_tell, (str(tmp_path),)), 3, wishes)
     assert time.monotonic() - killed[0] < 8
     pids = [int(file.read_text()) for file in tmp_path.iterdir()]
