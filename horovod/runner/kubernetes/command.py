@@ -74,6 +74,9 @@ def _run(words: flags.Words) -> int:
     with _signals():
         try:
             _create(api, manifests.all_of(asked, make_token()))
+        except Interrupted as interrupt:
+            return 128 + interrupt.number
+        try:
             say(f"job {asked.name} in namespace {api.namespace}: {asked.pods} pods of {asked.slots} ranks")
             if words.given.get("detach"):
                 say(f"it goes on by itself: `horovodrun kubernetes attach {asked.name}` shows it")
@@ -86,6 +89,10 @@ def _run(words: flags.Words) -> int:
             say(f"error: {error}")
             say(f"the job goes on: `horovodrun kubernetes attach {asked.name}`")
             return 1
+        except BaseException:
+            with contextlib.suppress(ApiError):  # what went wrong first counts
+                _delete_parts(api, asked.name)
+            raise
     if "keep" not in words.given or code >= 128:
         _remove(api, asked.name, asked.grace)
     return code
@@ -190,7 +197,7 @@ def _status(given: Mapping[str, Any], name: str) -> int:
     api = _api(given)
     if name:
         job = _found(api, name)
-        found = [pods.view(each) for each in api.list("Pod", labelSelector=selector(name))["items"]]
+        found = pods.views(api.list("Pod", labelSelector=selector(name))["items"])
         print(f"job {name} in namespace {api.namespace}: {pods.job_state(job)}")
         print(pods.table(found))
         for line in pods.not_created(api.list("Event", fieldSelector="involvedObject.kind=Job")["items"]):

@@ -165,7 +165,7 @@ class Follower:
             self._take(self._pause(judge))
             if self._pods is None or self._jobs is None:
                 continue
-            views = [pods.view(each) for each in self._pods.values()]
+            views = pods.views(self._pods.values())
             self._follow_log(views)
             self._look_at_events(views, expected)
             jobs = {each["metadata"].get("labels", {}).get(COMPONENT, ""): each for each in self._jobs.values()}

@@ -8,8 +8,8 @@ from horovod.runner.command.help import flag_names
 from horovod.runner.kubernetes.flags import FLAGS, GROUPS
 
 USAGE = (
-    "horovodrun kubernetes -np N --image IMAGE [flags, also horovodrun's] -- command [arguments]",
-    "horovodrun kubernetes attach|delete NAME, status [NAME] [--namespace, --context, --kubeconfig]",
+    "horovodrun kubernetes -np N --image IMAGE [flags, horovodrun's too] -- command [arguments]",
+    "horovodrun kubernetes attach|delete NAME, status [NAME] [--namespace, --context ...]",
 )
 _ABOUT = (
     "Creates a job on a Kubernetes cluster, shows what its ranks write, and ends with its exit code; Ctrl-C deletes "

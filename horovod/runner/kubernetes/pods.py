@@ -71,6 +71,12 @@ def view(pod: Mapping[str, Any]) -> View:
     return View(*known, "waiting", *_why_waiting(status), going=going)
 
 
+def views(found: Iterable[Mapping[str, Any]]) -> list[View]:
+    """Of all pods of a job: the launcher's first, then those of the ranks by their numbers."""
+    made = [view(each) for each in found]
+    return sorted(made, key=lambda one: (one.component != LAUNCHER, int(one.index or -1), one.name))
+
+
 def _why_waiting(status: Mapping[str, Any]) -> tuple[str, str]:
     for each in status.get("conditions", []):
         if each.get("type") == "PodScheduled" and each.get("status") == "False":
@@ -173,7 +179,7 @@ def post_mortem(views: Iterable[View]) -> list[str]:
 def table(views: Sequence[View]) -> str:
     """All pods of a job, one a line."""
     rows = [("POD", "RANKS' POD", "NODE", "STATE", "WHY")]
-    for each in sorted(views, key=lambda one: (one.component != LAUNCHER, int(one.index or -1), one.name)):
+    for each in views:
         state = "going" if each.going and not each.ended else each.state
         what = each.index or ("launcher" if each.component == LAUNCHER else "")
         rows.append((each.name, what, each.node or "-", state, each.trouble or "-"))

@@ -35,6 +35,7 @@ class Cluster:
         self.namespace = namespace
         self.place = lambda pod: None
         self.denied = set()
+        self.quota = False  # no pod of ranks can be created
         self.asked = []  # (verb, resource, name, query)
         self.objects = {kind: {} for kind in KINDS}
         self.history = []  # (version, resource, type, object)
@@ -132,8 +133,10 @@ class Cluster:
         if spec.get("suspend") or "conditions" in state or name not in self.objects["jobs"]:
             return
         indexed = spec.get("completionMode") == "Indexed"
-        mine = [each for each in self.objects["pods"].values() if owner_of(each) == name]
-        ended = {phase: [each for each in mine if each["status"]["phase"] == phase] for phase in ("Succeeded", "Failed")}
+        mine = self.of_job(name)
+        ended = {
+            phase: [each for each in mine if each["status"]["phase"] == phase] for phase in ("Succeeded", "Failed")
+        }
         if len(ended["Failed"]) > spec.get("backoffLimit", 6):
             state["conditions"] = [{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}]
             self.put("jobs", job)
@@ -148,8 +151,22 @@ class Cluster:
         here = {each["metadata"]["annotations"].get(INDEX) for each in mine if each["status"]["phase"] != "Failed"}
         for number in range(spec["completions"]):
             if (str(number) if indexed else None) not in here:
+                if self.quota and indexed:
+                    self.tell_quota(name)
+                    return
                 self.make_pod(job, number if indexed else None)
         state["active"] = spec["parallelism"]
+        if any(each["status"]["phase"] == "Failed" and each not in ended["Failed"] for each in self.of_job(name)):
+            self.control(job)
+
+    def of_job(self, name):
+        return [each for each in self.objects["pods"].values() if owner_of(each) == name]
+
+    def tell_quota(self, name):
+        text = f'Error creating: pods "{name}-0" is forbidden: exceeded quota: few, requested: pods=1, limited: pods=1'
+        involved = {"kind": "Job", "name": name}
+        event = {"metadata": {"name": "e"}, "reason": "FailedCreate", "involvedObject": involved, "message": text}
+        self.put("events", event, "ADDED")
 
     def make_pod(self, job, number):
         template, name = copy.deepcopy(job["spec"]["template"]), job["metadata"]["name"]
@@ -297,7 +314,9 @@ def _handler(cluster):
                 self.answer(*status(401, "Unauthorized", "Unauthorized"))
             elif (verb, resource) in cluster.denied:
                 text = f'{resource}.batch is forbidden: User "bob" cannot {verb} resource "{resource}"'
-                self.answer(*status(403, "Forbidden", f'{text} in API group "batch" in the namespace "{words[at + 1]}"'))
+                self.answer(
+                    *status(403, "Forbidden", f'{text} in API group "batch" in the namespace "{words[at + 1]}"')
+                )
             else:
                 return resource, name, query
             return None
