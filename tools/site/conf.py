@@ -46,6 +46,7 @@ PAGES = {
         "docs/elastic/*",
         "docs/chaos",
         "docs/mpi",
+        "docs/kubernetes",
         "docs/launchers/README",
         "docs/launchers/*",
         "docs/settings",

@@ -79,9 +79,10 @@ class Api:
 
     # What is asked
 
-    def create(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
-        """The object as it is there now. Raises ApiError."""
-        answer: dict[str, Any] = self._json("POST", manifest["kind"], body=manifest)
+    def create(self, manifest: Mapping[str, Any], dry: bool = False) -> dict[str, Any]:
+        """The object as it is there now, or, `dry`, as it would be. Raises ApiError."""
+        query = {"dryRun": "All", "fieldValidation": "Strict"} if dry else {}
+        answer: dict[str, Any] = self._json("POST", manifest["kind"], query=query, body=manifest)
         return answer
 
     def get(self, kind: str, name: str) -> dict[str, Any]:

@@ -77,7 +77,8 @@ def _run(words: flags.Words) -> int:
         except Interrupted as interrupt:
             return 128 + interrupt.number
         try:
-            say(f"job {asked.name} in namespace {api.namespace}: {asked.pods} pods of {asked.slots} ranks")
+            first = " at first" if asked.elastic else ""
+            say(f"job {asked.name} in namespace {api.namespace}: {asked.size} ranks{first}, {asked.pods} pods for them")
             if words.given.get("detach"):
                 say(f"it goes on by itself: `horovodrun kubernetes attach {asked.name}` shows it")
                 return 0
@@ -200,8 +201,10 @@ def _status(given: Mapping[str, Any], name: str) -> int:
         found = pods.views(api.list("Pod", labelSelector=selector(name))["items"])
         print(f"job {name} in namespace {api.namespace}: {pods.job_state(job)}")
         print(pods.table(found))
-        for line in pods.not_created(api.list("Event", fieldSelector="involvedObject.kind=Job")["items"]):
-            print(line)
+        with contextlib.suppress(ApiError):  # not everybody may see events
+            of_job = f"involvedObject.kind=Job,involvedObject.name={workers_name(name)}"
+            for line in pods.not_created(api.list("Event", fieldSelector=of_job)["items"]):
+                print(line)
         return 0
     for job in api.list("Job", labelSelector=f"{MANAGER}={MANAGED},{COMPONENT}={LAUNCHER}")["items"]:
         print(f"{job['metadata']['labels'][INSTANCE]}\t{pods.job_state(job)}")

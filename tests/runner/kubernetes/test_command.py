@@ -81,7 +81,7 @@ def test_a_job_trains_and_leaves_nothing(cluster, capfd):
     out, err = capfd.readouterr()
     for rank in range(4):
         assert f"[{rank}]<stdout>:rank {rank} of 4 4 sums 10.0" in out
-    assert "job train in namespace default: 2 pods of 2 ranks" in err
+    assert "job train in namespace default: 4 ranks, 2 pods for them" in err
     assert nothing_left(cluster)
     assert secret
     assert secret[0] not in str(cluster.asked)
