@@ -48,6 +48,7 @@ PAGES = {
         "docs/chaos",
         "docs/mpi",
         "docs/ray",
+        "docs/kubernetes",
         "docs/launchers/README",
         "docs/launchers/*",
         "docs/settings",

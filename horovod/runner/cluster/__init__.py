@@ -6,6 +6,7 @@ agent that calls home. See `docs/adr/0030-agents-that-call-home.md`.
     gathering.ticket ------- with the closure ----> become_agent(ticket, number)     until the job ends
     run_fixed(gathering, call, 4, wishes)           one rank, started by that agent
     run_elastic(gathering, call, settings, wishes)
+    run_command(gathering, settings, ...)            a command in place of a call, in pods of Kubernetes
 """
 
 import importlib
@@ -13,15 +14,25 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from horovod.runner.cluster.gathering import Gathering
-    from horovod.runner.cluster.jobs import Call, Wishes, run_elastic, run_fixed
+    from horovod.runner.cluster.jobs import Call, Wishes, run_command, run_elastic, run_fixed
     from horovod.runner.cluster.task import become_agent
     from horovod.runner.cluster.ticket import ArrivalError, Ticket
 
-__all__ = ["ArrivalError", "Call", "Gathering", "Ticket", "Wishes", "become_agent", "run_elastic", "run_fixed"]
+__all__ = [
+    "ArrivalError",
+    "Call",
+    "Gathering",
+    "Ticket",
+    "Wishes",
+    "become_agent",
+    "run_command",
+    "run_elastic",
+    "run_fixed",
+]
 
 _HOMES = {
     "gathering": ("Gathering",),
-    "jobs": ("Call", "Wishes", "run_elastic", "run_fixed"),
+    "jobs": ("Call", "Wishes", "run_command", "run_elastic", "run_fixed"),
     "task": ("become_agent",),
     "ticket": ("ArrivalError", "Ticket"),
 }

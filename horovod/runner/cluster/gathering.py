@@ -41,13 +41,16 @@ class Gathering:
     """A thread listens; all else is called by the thread that runs the job, but for `fail`. `fd` is readable when there
     is something to `take`."""
 
-    def __init__(self, what: str = "process", nics: Sequence[str] = (), ports: str = "") -> None:
+    def __init__(
+        self, what: str = "process", nics: Sequence[str] = (), ports: str = "", token: bytes | None = None
+    ) -> None:
         """`what`: one of them, in words. `nics`: interfaces to listen on, else all; `ports`: as HOROVOD_PORT_RANGE.
+        `token`: 32 bytes that the processes have already, None: new ones.
         Raises ValueError for those that are not there, AuthError where this Python cannot encrypt."""
         self.what = what
         listeners = Listeners(to_listen(scan(), ",".join(nics), alone=False), _BACKLOG, parse_ports(ports))
         self._listeners = listeners
-        self.ticket = Ticket(tuple(listeners.endpoints), network_identity(), Secret(secrets.token_bytes(32)))
+        self.ticket = Ticket(tuple(listeners.endpoints), network_identity(), Secret(token or secrets.token_bytes(32)))
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._lock = threading.Lock()
