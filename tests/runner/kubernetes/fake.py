@@ -35,6 +35,7 @@ class Cluster:
         self.namespace = namespace
         self.place = lambda pod: None
         self.denied = set()
+        self.address = "127.0.0.1"  # of the launcher's pod
         self.quota = False  # no pod of ranks can be created
         self.asked = []  # (verb, resource, name, query)
         self.objects = {kind: {} for kind in KINDS}
@@ -197,17 +198,24 @@ class Cluster:
             environ["JOB_COMPLETION_INDEX"] = pod["metadata"]["annotations"][INDEX]
         command = [sys.executable if word == "python" else word for word in container["command"]]
         if "--launcher" in command:  # what the cluster's DNS answers for the service
-            command[command.index("--launcher") + 1] = "127.0.0.1"
+            command[command.index("--launcher") + 1] = self.address
         with open(self.log_of(name), "wb") as log:
-            process = subprocess.Popen(
-                command, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
+            process = self.spawn(pod, command, environ, log)
         self.processes[name] = process
         pod["status"] = {"phase": "Running", "containerStatuses": [{"name": "horovod", "state": {"running": {}}}]}
         self.put("pods", pod)
         thread = threading.Thread(target=self.reap, args=(pod, process))
         self.threads.append(thread)
         thread.start()
+
+    def spawn(self, pod, command, environ, log):
+        """The pod's first process."""
+        return subprocess.Popen(
+            command, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+
+    def send(self, process, number):
+        process.send_signal(number)
 
     def value(self, each, pod):
         if "value" in each:
@@ -250,7 +258,7 @@ class Cluster:
             return
         pod["metadata"]["deletionTimestamp"] = now()
         self.put("pods", pod)
-        process.send_signal(signal.SIGTERM)
+        self.send(process, signal.SIGTERM)
 
         def kill():
             with contextlib.suppress(subprocess.TimeoutExpired):
