@@ -135,6 +135,8 @@ NOT_THERE = {
     "config_file": "the file is not there; write its settings as flags",
     "check_build": "it is about this machine",
     "doctor": "it is about hosts reached by ssh",
+    "benchmark": "`python -m horovod.benchmark` as the command does the same",
+    **dict.fromkeys(("version", "completion", "help_all", "explain"), "no job runs by it"),
 }
 """Flags of horovodrun that have no meaning here, by their names in a namespace."""
 
