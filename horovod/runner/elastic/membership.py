@@ -68,7 +68,7 @@ class Membership:
 
     # What happens
 
-    def discovered(self, slots: Mapping[str, int], now: float, by: str = "", certain: bool = False) -> list[Action]:
+    def discovered(self, slots: Mapping[str, int], now: float, *, certain: bool = False, by: str = "") -> list[Action]:
         """These hosts can be used now, in this order, each for so many workers. None at all is no answer, unless it is
         `certain`: it takes no host away. `by`: who has found them."""
         if not slots and not certain:

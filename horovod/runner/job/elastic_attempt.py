@@ -259,7 +259,7 @@ class ElasticAttempt:
         found = self._finder.look(now)
         if isinstance(found, Found):
             self._hosts.found(found.slots)
-            self._do(self._membership.discovered(found.slots, now, found.by, found.certain))
+            self._do(self._membership.discovered(found.slots, now, certain=found.certain, by=found.by))
         elif found is not None and found.first:
             self._watch.fail(found.why)
         elif found is not None:

@@ -277,7 +277,7 @@ def test_no_answer_is_no_removal():
 
 def test_who_names_no_host_is_told():
     membership = Membership(Limits(1, 1, None), Blacklist(None), 0.0)
-    said = [action for action in membership.discovered({}, 0.0, "./hosts.sh") if isinstance(action, Say)]
+    said = [action for action in membership.discovered({}, 0.0, by="./hosts.sh") if isinstance(action, Say)]
     assert said[0].text == "no host is found: ./hosts.sh names none"
 
 
