@@ -64,8 +64,9 @@ def _tell(namespace: argparse.Namespace, take_signals: Callable[[], SignalQueue 
         print(__version__)
     elif namespace.completion:
         from horovod.runner.command import completion
+        from horovod.runner.kubernetes.flags import offered
 
-        print(completion.script(namespace.completion), end="")
+        print(completion.script(namespace.completion, offered()), end="")
     elif namespace.help_all:
         print(help.text(everything=True), end="")
     elif namespace.check_build:

@@ -15,6 +15,8 @@ SECONDS = 30.0
 """For an answer."""
 WATCH_SECONDS = 60
 """That a watch lasts at most, then it is begun anew."""
+LOG_SECONDS = 300.0
+"""For the next line of a log; then the connection may be dead, and the reader is told so."""
 PATHS = {
     "Job": "/apis/batch/v1/namespaces/{namespace}/jobs",
     "Secret": "/api/v1/namespaces/{namespace}/secrets",
@@ -118,11 +120,11 @@ class Api:
 
     def log(self, pod: str, container: str, since: str = "") -> Iterator[bytes]:
         """Lines with the time before each, from `since` on (RFC 3339), as they come, until the container ends or the
-        connection. Raises ApiError."""
+        connection. Raises ApiError, Unreachable after LOG_SECONDS without one."""
         query = {"follow": "true", "timestamps": "true", "container": container}
         if since:
             query["sinceTime"] = since
-        return self._lines("Pod", f"{pod}/log", query, "get", None)
+        return self._lines("Pod", f"{pod}/log", query, "get", LOG_SECONDS)
 
     # How
 
@@ -140,7 +142,7 @@ class Api:
         return found
 
     def _send(
-        self, method: str, url: str, seconds: float | None, body: Mapping[str, Any] | None = None, stream: bool = False
+        self, method: str, url: str, seconds: float, body: Mapping[str, Any] | None = None, stream: bool = False
     ) -> Any:
         urllib3 = importlib.import_module("urllib3")
         content = {"POST": "application/json", "PATCH": "application/merge-patch+json"}.get(method, "")
@@ -175,9 +177,7 @@ class Api:
             raise self._refusal(answer.status, answer.data, verb or _VERBS[method], kind, name)
         return json.loads(answer.data)
 
-    def _lines(
-        self, kind: str, name: str, query: Mapping[str, str], verb: str, seconds: float | None
-    ) -> Iterator[bytes]:
+    def _lines(self, kind: str, name: str, query: Mapping[str, str], verb: str, seconds: float) -> Iterator[bytes]:
         urllib3 = importlib.import_module("urllib3")
         answer = self._send("GET", self._url(kind, name, query), seconds, stream=True)
         try:
@@ -193,8 +193,8 @@ class Api:
             raise self._unreachable(error) from None
         finally:
             with contextlib.suppress(Exception):
+                answer.close()  # with what was not read: nobody else is to find that in the connection
                 answer.release_conn()
-                answer.close()
 
     def _refusal(self, status: int, body: bytes, verb: str, kind: str, name: str) -> ApiError:
         resource = PATHS[kind].rpartition("/")[2] + ("/log" if name.endswith("/log") else "")

@@ -95,7 +95,11 @@ def _run(words: flags.Words) -> int:
                 _delete_parts(api, asked.name)
             raise
     if "keep" not in words.given or code >= 128:
-        _remove(api, asked.name, asked.grace)
+        try:
+            _remove(api, asked.name, asked.grace)
+        except KeyboardInterrupt:
+            say(f"not waited for the pods of job {asked.name}, which is deleted, to be gone")
+            return 128 + signal.SIGINT
     return code
 
 

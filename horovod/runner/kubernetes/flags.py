@@ -115,6 +115,7 @@ FLAGS: tuple[Flag, ...] = (
 # fmt: on
 
 HELP = ("-h", "--help")
+ACTIONS = ("attach", "status", "delete")
 OF_ALL = ("--namespace", "--context", "--kubeconfig")
 """What attach, status and delete take."""
 
@@ -134,6 +135,8 @@ NOT_THERE = {
     "config_file": "the file is not there; write its settings as flags",
     "check_build": "it is about this machine",
     "doctor": "it is about hosts reached by ssh",
+    "benchmark": "`python -m horovod.benchmark` as the command does the same",
+    **dict.fromkeys(("version", "completion", "help_all", "explain"), "no job runs by it"),
 }
 """Flags of horovodrun that have no meaning here, by their names in a namespace."""
 
@@ -183,6 +186,11 @@ def split(arguments: Sequence[str]) -> Words:
             take(words.given, flag, value if equals else arguments[index + 1])
             index += 1 if equals else 2
     return words
+
+
+def offered() -> list[str]:
+    """Words that may follow `horovodrun kubernetes`, beside flags of horovodrun; for completion."""
+    return [*ACTIONS, *(name for flag in FLAGS for name in flag.names)]
 
 
 def take(given: dict[str, Any], flag: Flag, text: str) -> None:

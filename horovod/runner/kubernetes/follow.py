@@ -22,6 +22,7 @@ from horovod.runner.kubernetes.request import CONTAINER
 AWAY_SECONDS = 120.0
 """For an API server that does not answer."""
 AGAIN = 1.0  # s until the next try
+LAST_TRIES = 3  # to read the log of a pod that has ended
 SETTLES = 1.0  # s for which a line about waiting pods has to hold before it is said
 EVENTS_EVERY = 5.0  # s, while pods are missing
 
@@ -105,11 +106,17 @@ class LogReader(threading.Thread):
 
     def run(self) -> None:
         """Reads on where it was when a connection ends."""
+        tries = LAST_TRIES
         try:
             while True:
                 over = self.ended.is_set()
-                with contextlib.suppress(ApiError):
+                try:
                     self._read()
+                except ApiError:
+                    tries -= over
+                    if over and tries:
+                        time.sleep(AGAIN)
+                        continue
                 if over:
                     return
                 self.ended.wait(AGAIN)

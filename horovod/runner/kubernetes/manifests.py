@@ -187,24 +187,29 @@ def _spec(request: Request, component: str, spec: Manifest) -> Manifest:
 def _volumes(request: Request, worker: bool, taken: set[str]) -> tuple[list[Manifest], list[Manifest]]:
     volumes, mounts = [], []
     for number, each in enumerate(request.volumes):
-        volumes.append(each.manifest(f"volume-{number}"))
-        mounts.append(each.mount(f"volume-{number}"))
+        volumes.append(each.manifest(f"horovod-volume-{number}"))
+        mounts.append(each.mount(f"horovod-volume-{number}"))
         taken = taken | {each.path}
     if worker and SHM_PATH not in taken:  # containers get 64 MiB otherwise
         memory: Manifest = {"medium": "Memory"}
-        volumes.append({"name": "shm", "emptyDir": {**memory, "sizeLimit": request.shm} if request.shm else memory})
-        mounts.append({"name": "shm", "mountPath": SHM_PATH})
+        volumes.append(
+            {"name": "horovod-shm", "emptyDir": {**memory, "sizeLimit": request.shm} if request.shm else memory}
+        )
+        mounts.append({"name": "horovod-shm", "mountPath": SHM_PATH})
     return volumes, mounts
 
 
 def _container(request: Request, component: str, ours: Manifest, mounts: list[Manifest]) -> Manifest:
     worker = component == WORKER
+    variables = _variables(request, component)
+    set_here = {each["name"] for each in variables}
+    kept = [each for each in ours.get("env", []) if each.get("name") not in set_here]
     made: Manifest = {
         **ours,
         "name": CONTAINER,
         "image": request.image,
         "command": _command(request, component),
-        "env": [*ours.get("env", []), *_variables(request, component)],
+        "env": [*kept, *variables],
         "resources": _resources(request, ours.get("resources", {})) if worker else _LAUNCHER_RESOURCES,
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }

@@ -11,20 +11,14 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import uuid
-from datetime import datetime, timezone
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+
+from tests.runner.kubernetes.fake_api import TOKEN, handler, now, status
 
 KINDS = {"jobs": "Job", "secrets": "Secret", "services": "Service", "pods": "Pod", "events": "Event"}
 INDEX = "batch.kubernetes.io/job-completion-index"
-TOKEN = "the-token-of-a-user"
-
-
-def status(code, reason, message):
-    return code, {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "message": message}
 
 
 class Cluster:
@@ -35,6 +29,7 @@ class Cluster:
         self.namespace = namespace
         self.place = lambda pod: None
         self.denied = set()
+        self.address = "127.0.0.1"  # of the launcher's pod
         self.quota = False  # no pod of ranks can be created
         self.asked = []  # (verb, resource, name, query)
         self.objects = {kind: {} for kind in KINDS}
@@ -46,7 +41,7 @@ class Cluster:
         self.folder = tempfile.TemporaryDirectory(prefix="kubernetes-")
         self.over = False
         self.cut = False  # all streams end at once
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler(self))
         self.server.daemon_threads = True
         self.threads = [threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.05})]
 
@@ -197,17 +192,24 @@ class Cluster:
             environ["JOB_COMPLETION_INDEX"] = pod["metadata"]["annotations"][INDEX]
         command = [sys.executable if word == "python" else word for word in container["command"]]
         if "--launcher" in command:  # what the cluster's DNS answers for the service
-            command[command.index("--launcher") + 1] = "127.0.0.1"
+            command[command.index("--launcher") + 1] = self.address
         with open(self.log_of(name), "wb") as log:
-            process = subprocess.Popen(
-                command, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
+            process = self.spawn(pod, command, environ, log)
         self.processes[name] = process
         pod["status"] = {"phase": "Running", "containerStatuses": [{"name": "horovod", "state": {"running": {}}}]}
         self.put("pods", pod)
         thread = threading.Thread(target=self.reap, args=(pod, process))
         self.threads.append(thread)
         thread.start()
+
+    def spawn(self, pod, command, environ, log):
+        """The pod's first process."""
+        return subprocess.Popen(
+            command, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+
+    def send(self, process, number):
+        process.send_signal(number)
 
     def value(self, each, pod):
         if "value" in each:
@@ -250,7 +252,7 @@ class Cluster:
             return
         pod["metadata"]["deletionTimestamp"] = now()
         self.put("pods", pod)
-        process.send_signal(signal.SIGTERM)
+        self.send(process, signal.SIGTERM)
 
         def kill():
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -272,145 +274,3 @@ class Cluster:
 
 def owner_of(pod):
     return pod["metadata"]["ownerReferences"][0]["name"]
-
-
-def now():
-    return datetime.now(timezone.utc).isoformat().replace("+00:00", "Z")
-
-
-def selected(thing, query):
-    labels = thing["metadata"].get("labels", {})
-    wanted = [pair.split("=") for pair in query.get("labelSelector", "").split(",") if pair]
-    fields = [pair.split("=") for pair in query.get("fieldSelector", "").split(",") if pair]
-    return all(labels.get(key) == value for key, value in wanted) and all(
-        thing.get("involvedObject", {}).get(key.rpartition(".")[2]) == value for key, value in fields
-    )
-
-
-def _handler(cluster):
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def log_message(self, *_):
-            pass
-
-        def answer(self, code, body):
-            data = json.dumps(body).encode()
-            self.send_response(code)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def parse(self, verb):
-            parts = urlsplit(self.path)
-            query = {key: values[0] for key, values in parse_qs(parts.query).items()}
-            words = parts.path.strip("/").split("/")
-            at = words.index("namespaces")
-            resource, name = words[at + 2], "/".join(words[at + 3 :])
-            verb = {"get": "watch" if "watch" in query else "get" if name else "list"}.get(verb, verb)
-            cluster.asked.append((verb, resource, name, query))
-            if self.headers.get("authorization") != f"Bearer {TOKEN}":
-                self.answer(*status(401, "Unauthorized", "Unauthorized"))
-            elif (verb, resource) in cluster.denied:
-                text = f'{resource}.batch is forbidden: User "bob" cannot {verb} resource "{resource}"'
-                self.answer(
-                    *status(403, "Forbidden", f'{text} in API group "batch" in the namespace "{words[at + 1]}"')
-                )
-            else:
-                return resource, name, query
-            return None
-
-        def body(self):
-            return json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-
-        def do_POST(self):
-            thing = self.body()
-            if found := self.parse("create"):
-                self.answer(*cluster.create(found[0], thing))
-
-        def do_PATCH(self):
-            change = self.body()
-            if found := self.parse("patch"):
-                with cluster.changed:
-                    thing = cluster.objects[found[0]][found[1]]
-                    thing["spec"].update(change["spec"])
-                    cluster.put(found[0], thing)
-                    cluster.control(thing)
-                self.answer(200, thing)
-
-        def do_DELETE(self):
-            if found := self.parse("delete"):
-                self.answer(*cluster.delete(found[0], found[1]))
-
-        def do_GET(self):
-            found = self.parse("get")
-            if found is None:
-                return
-            resource, name, query = found
-            if name.endswith("/log"):
-                self.log(name.partition("/")[0], query)
-            elif name:
-                thing = cluster.objects[resource].get(name)
-                missing = status(404, "NotFound", f'{resource} "{name}" not found')
-                self.answer(*(missing if thing is None else (200, thing)))
-            elif "watch" in query:
-                self.watch(resource, query)
-            else:
-                with cluster.changed:
-                    items = [each for each in cluster.objects[resource].values() if selected(each, query)]
-                    text = {"items": copy.deepcopy(items), "metadata": {"resourceVersion": str(cluster.version)}}
-                self.answer(200, text)
-
-        def stream(self, content):
-            self.send_response(200)
-            self.send_header("Content-Type", content)
-            self.send_header("Transfer-Encoding", "chunked")
-            self.end_headers()
-
-        def chunk(self, data):
-            self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
-            self.wfile.flush()
-
-        def watch(self, resource, query):
-            self.stream("application/json")
-            seen = int(query["resourceVersion"])
-            until = time.monotonic() + float(query["timeoutSeconds"])
-            with contextlib.suppress(OSError):
-                while not cluster.over and not cluster.cut and time.monotonic() < until:
-                    with cluster.changed:
-                        new = [each for each in cluster.history if each[0] > seen]
-                        if not new:
-                            cluster.changed.wait(0.5)
-                            continue
-                    for version, of, kind, thing in new:
-                        seen = version
-                        if of == resource and selected(thing, query):
-                            self.chunk(json.dumps({"type": kind, "object": thing}).encode() + b"\n")
-                self.chunk(b"")
-
-        def log(self, name, query):
-            process = cluster.processes.get(name)
-            if process is None:
-                text = f'container "horovod" in pod "{name}" is waiting to start'
-                self.answer(*status(400, "BadRequest", text))
-                return
-            self.stream("text/plain")
-            since, rest, sent = query.get("sinceTime", ""), b"", 0
-            with contextlib.suppress(OSError), open(cluster.log_of(name), "rb") as file:
-                times = cluster.__dict__.setdefault("times", {}).setdefault(name, [])
-                while not cluster.cut:
-                    over = process.poll() is not None
-                    *lines, rest = (rest + file.read()).split(b"\n")
-                    for line in lines:
-                        if sent == len(times):
-                            times.append(now())
-                        if times[sent] >= since:
-                            self.chunk(times[sent].encode() + b" " + line + b"\n")
-                        sent += 1
-                    if over or cluster.over:
-                        break
-                    time.sleep(0.02)
-                self.chunk(b"")
-
-    return Handler

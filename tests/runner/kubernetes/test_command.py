@@ -166,6 +166,7 @@ def test_detach_attach_status_delete(cluster, capfd):
     assert "there is no job train in namespace default" in capfd.readouterr().err
 
 
+@pytest.mark.heavy
 def test_kept_jobs_stay(cluster):
     assert run(cluster, "-np", "1", "--keep", "60", "--", "true") == 0
     assert cluster.objects["jobs"]["train"]["spec"]["ttlSecondsAfterFinished"] == 60

@@ -56,9 +56,9 @@ def test_pods_of_ranks_get_what_was_asked_for_and_the_launcher_little():
     asked = {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": "2"}
     assert ours["resources"] == {"limits": asked, "requests": asked}
     assert container(launcher)["resources"] == {"requests": {"cpu": "100m", "memory": "128Mi"}}
-    assert {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "2Gi"}} in spec["volumes"]
-    assert {"name": "shm", "mountPath": "/dev/shm"} in ours["volumeMounts"]
-    assert {"name": "volume-0", "mountPath": "/data", "readOnly": True} in ours["volumeMounts"]
+    assert {"name": "horovod-shm", "emptyDir": {"medium": "Memory", "sizeLimit": "2Gi"}} in spec["volumes"]
+    assert {"name": "horovod-shm", "mountPath": "/dev/shm"} in ours["volumeMounts"]
+    assert {"name": "horovod-volume-0", "mountPath": "/data", "readOnly": True} in ours["volumeMounts"]
     assert {"name": "A", "value": "b"} in ours["env"]
     assert (spec["nodeSelector"], spec["priorityClassName"]) == ({"pool": "gpu"}, "high")
     assert spec["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
@@ -98,7 +98,7 @@ def test_a_template_is_kept_and_added_to():
         "image": "old",
         "args": ["x"],
         "securityContext": {"runAsUser": 7},
-        "env": [{"name": "T", "value": "1"}],
+        "env": [{"name": "T", "value": "1"}, {"name": "A", "value": "old"}],
         "volumeMounts": [{"name": "mine", "mountPath": "/dev/shm"}],
         "resources": {"limits": {"rdma/ib": "1"}},
     }
@@ -106,7 +106,7 @@ def test_a_template_is_kept_and_added_to():
         "metadata": {"labels": {"l": "1"}, "annotations": {"n": "2"}},
         "spec": {"hostNetwork": True, "containers": [side, ours], "volumes": [{"name": "mine", "emptyDir": {}}]},
     }
-    launcher, _, _, workers = made("-np", "2", "--image", "new", "--cpu", "1", template=template)
+    launcher, _, _, workers = made("-np", "2", "--image", "new", "--cpu", "1", "--env", "A=new", template=template)
     spec = workers["spec"]["template"]["spec"]
     assert spec["hostNetwork"] is True
     assert [each["name"] for each in spec["containers"]] == ["horovod", "side"]
@@ -116,6 +116,7 @@ def test_a_template_is_kept_and_added_to():
     assert container(workers)["securityContext"] == {"runAsUser": 7}
     assert "args" not in container(workers)
     assert container(workers)["env"][0] == {"name": "T", "value": "1"}
+    assert [each for each in container(workers)["env"] if each["name"] == "A"] == [{"name": "A", "value": "new"}]
     assert container(workers)["resources"]["limits"] == {"rdma/ib": "1", "cpu": "1"}
     assert workers["spec"]["template"]["metadata"]["labels"]["l"] == "1"
     assert workers["spec"]["template"]["metadata"]["annotations"] == {"n": "2"}

@@ -49,6 +49,8 @@ def test_elastic_jobs_get_pods_for_the_most_ranks():
         ("-np 2 --min-np 3 --image i -- x", "--min-np 3, -np 2 and --max-np 2 do not fit together"),
         ("-np 2 --image i -H a:2 -- x", "--hosts has no meaning on Kubernetes: the cluster chooses the nodes"),
         ("-np 2 --image i --mpi -- x", "--mpi has no meaning on Kubernetes"),
+        ("-np 2 --image i --version -- x", "--version has no meaning on Kubernetes: no job runs by it"),
+        ("-np 2 --image i --benchmark", "--benchmark has no meaning on Kubernetes: `python -m horovod.benchmark`"),
         ("-np 2 --image i --name Train -- x", "--name: 'Train' is not accepted; expected a DNS label"),
         ("-np 2 --image i --memory 2GB -- x", "--memory: '2GB' is not accepted; expected a quantity such as 2"),
         ("-np 2 --image i --gpus -1 -- x", "--gpus: '-1' is not accepted; expected an integer from 0 to 1024"),
