@@ -45,6 +45,7 @@ PAGES = {
         "docs/elastic",
         "docs/elastic/*",
         "docs/chaos",
+        "docs/spark",
         "docs/mpi",
         "docs/launchers/README",
         "docs/launchers/*",
@@ -104,6 +105,7 @@ REFERENCE = [
     "horovod.tensorflow.keras",
     "horovod.data",
     "horovod.runner",
+    "horovod.spark",
 ]
 CONSTANTS = ["Adasum", "Average", "Max", "Min", "Product", "Sum", "global_process_set"]
 ELSEWHERE = ["Compression", "ProcessSet", "callbacks", *CONSTANTS]
