@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -57,12 +58,8 @@ class Wishes:
 
     def sink(self) -> OutputSink:
         """Where output goes."""
-        own = standard_output()
         if self.stdout is None and self.stderr is None:
-            return own
-        import sys
-
-        own.close()
+            return standard_output()
         return StreamOutput(self.stdout or sys.stdout, self.stderr or sys.stderr)
 
 
