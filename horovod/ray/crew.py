@@ -24,6 +24,7 @@ from horovod.runner.resident.residence import Residence
 from horovod.runner.resident.seat import Resident
 
 _GRACE = 5.0  # s for the other ranks to notice that one has failed
+_LATE = 5.0  # s beyond the time that workers have to take their seats
 _DEATH = 1.0  # s for Ray to say how a worker has died, beyond that it has
 _LEAVE = 2.0  # s for workers that do nothing else to leave the job
 _END = 10.0  # s for killed ones to be gone
@@ -90,11 +91,11 @@ class Crew:
             resident = residents[order[slot.rank]]
             seat = self._residence.seat(slot.rank, resident, own, self._settings.timeout_s)
             refs.append(self.workers[slot.rank].sit.remote(seat))
-        self._ask(refs, "did not take its seat")
+        self._ask(refs, "did not take its seat", _LATE)  # a worker says more of why than that it is late
 
-    def _ask(self, refs: Sequence[Any], trouble: str) -> list[Any]:
-        """The answers of all workers, within the timeout."""
-        seconds = self._settings.timeout_s
+    def _ask(self, refs: Sequence[Any], trouble: str, longer: float = 0.0) -> list[Any]:
+        """The answers of all workers, within the timeout and so many seconds more."""
+        seconds = self._settings.timeout_s + longer
         turn, deadline = uuid.uuid4().hex, time.monotonic() + seconds
         for number, ref in enumerate(refs):
             watch(ref, turn, number, self._box)

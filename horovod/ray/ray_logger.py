@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from horovod.common.contract.worker_env import WORKER
+
 _queue: Any = None
 
 
@@ -23,5 +25,6 @@ def log(info_dict: Mapping[str, Any]) -> None:
     nothing happens. Raises TypeError when it is no mapping."""
     if not isinstance(info_dict, Mapping):
         raise TypeError(f"info_dict is {info_dict!r}, accepted is a dict")
-    if _queue is not None and os.environ.get("HOROVOD_RANK", "0") == "0":
+    unknown = "" if WORKER in os.environ else "0"  # in an elastic job, before hvd.init()
+    if _queue is not None and os.environ.get("HOROVOD_RANK", unknown) == "0":
         _queue.put(dict(info_dict))

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -19,17 +20,18 @@ for name in ("ray", "torch", "sklearn"):
 
 
 def run(folder: Path, *words: str) -> str:
-    """What it prints. Ray's own files are in the folder."""
-    environ = {**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": "/tmp"}
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "examples/ray" / words[0]), *words[1:]],
-        cwd=folder,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
+    """What it prints. Ray's own files go where they are removed."""
+    with tempfile.TemporaryDirectory(prefix="hvd-ray-", dir="/tmp", ignore_cleanup_errors=True) as own:  # short
+        environ = {**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": own}
+        done = subprocess.run(
+            [sys.executable, str(ROOT / "examples/ray" / words[0]), *words[1:]],
+            cwd=folder,
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=400,
+            check=False,
+        )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

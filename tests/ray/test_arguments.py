@@ -131,6 +131,9 @@ def test_rank_0_alone_logs(monkeypatch):
         ray_logger.log({"loss": 1.0})
         monkeypatch.setenv("HOROVOD_RANK", "0")
         ray_logger.log({"loss": 2.0})
+        monkeypatch.delenv("HOROVOD_RANK")
+        monkeypatch.setenv("HOROVOD_WORKER", "5")  # of an elastic job, which has no rank yet
+        ray_logger.log({"loss": 2.5})
         with pytest.raises(TypeError, match="info_dict is 3"):
             ray_logger.log(3)
     finally:

@@ -33,8 +33,14 @@ class Residence:
         self._known: dict[int, bytes] = {}
         key = make_key()
         with contextlib.ExitStack() as at_failure:
-            store = at_failure.enter_context(StoreServer(key, address, front=front))
-            door = listen(address)
+            try:
+                store = at_failure.enter_context(StoreServer(key, address, front=front))
+                door = listen(address)
+            except ValueError as error:
+                raise ValueError(
+                    f"workers are to reach this driver at {address}, which is no address of its host ({error}); name "
+                    "an interface of all hosts by nics"
+                ) from None
             self._door = door.getsockname()[1]
             handover = Handover([door], self._known.get, key, store.address[1])
             at_failure.callback(handover.close)

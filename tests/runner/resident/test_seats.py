@@ -200,5 +200,5 @@ def test_strangers_at_the_line_are_dropped_and_members_served(job):
 
 
 def test_another_address_is_refused():
-    with pytest.raises(ValueError, match="host is '198\\.51\\.100\\.7'"):
+    with pytest.raises(ValueError, match=r"reach this driver at 198\.51\.100\.7, which is no address of its host"):
         Residence("198.51.100.7", lambda number: None)
