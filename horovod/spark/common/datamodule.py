@@ -51,6 +51,10 @@ class DataModule:
         self.steps_per_epoch_train, self.steps_per_epoch_val = steps_per_epoch_train, steps_per_epoch_val
         self.verbose, self.kwargs = verbose, kwargs
 
+    @classmethod
+    def check(cls) -> None:
+        """Called on the driver, before anything runs: raises for what the module lacks."""
+
     def __enter__(self) -> "DataModule":
         return self
 
