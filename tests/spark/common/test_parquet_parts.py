@@ -41,7 +41,7 @@ def write(tmp_path, batches, folders=2):
 
 
 def test_rows_go_to_one_of_two_files_and_arrays_become_bytes(tmp_path, monkeypatch):
-    monkeypatch.setattr(parquet_parts, "GROUP_BYTES", 500)
+    monkeypatch.setattr(parquet_parts, "GROUP_BYTES", 200)
     rows = write(tmp_path, [batch(0, 30), batch(30, 30), batch(30, 61)])
     assert [(row["validation"], row["rows"]) for row in rows] == [(False, 45), (True, 16)]
     assert json.loads(rows[1]["found"])["x"] == {
