@@ -61,11 +61,11 @@ class Application:
                 f"slot{'' if bound.slots == 1 else 's'} for tasks: {bound.why}; ask for fewer, or give it more"
             )
 
-    def wait_for_slots(self, num_proc: int, until: float) -> None:
-        """Until there are so many, or it is `until` (monotonic, s): a barrier stage that comes too early is tried again
-        after a while only."""
-        while (slots := self.slots) is not None and slots < num_proc and time.monotonic() < until:
-            time.sleep(_POLL)
+    def wait_for_slots(self, num_proc: int, over: threading.Event) -> None:
+        """Until there are so many, or it is over: a barrier stage that comes too early is tried again after a while
+        only."""
+        while (slots := self.slots) is not None and slots < num_proc and not over.wait(_POLL):
+            pass
 
     def advice(self, num_proc: int) -> str:
         """What to look at when tasks do not start."""

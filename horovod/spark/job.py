@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -69,15 +70,11 @@ def run(
         executable=executable,
     )
     application.check(size, "num_proc")
-    until = time.monotonic() + wishes.start_timeout
     with Gathering("Spark task", wishes.nics, arguments.ports()) as gathering:
         stage = _Stage(application, gathering, size)
         with Jobs(application, f"horovod.spark.run: {size} ranks") as jobs:
-            if not application.is_dynamic:
-                application.wait_for_slots(size, until)
-            jobs.start(stage.run)
-            left = max(0.1, until - time.monotonic())
-            wishes = replace(wishes, start_timeout=left, advice=lambda: application.advice(size))
+            jobs.start(lambda context: stage.run(context, jobs.over))
+            wishes = replace(wishes, advice=lambda: application.advice(size))
             try:
                 return run_fixed(gathering, Call(fn, args, kwargs), size, wishes)
             except WorkerError as error:
@@ -94,13 +91,17 @@ class _Stage:
         self._why = ""
         self._jobs_end: float | None = None
 
-    def run(self, context: Any) -> None:
-        """In a thread of its own."""
+    def run(self, context: Any, over: threading.Event) -> None:
+        """In a thread of its own. `over`: it is not wanted any more."""
         attend = functools.partial(attend_barrier, self._gathering.ticket, arguments.of_the_driver())
-        rdd = context.parallelize(range(self._size), self._size)
         try:
+            rdd = context.parallelize(range(self._size), self._size)
             # Spark has no barrier where executors come when they are needed.
             stage = rdd if self._application.is_dynamic else rdd.barrier()
+            if not self._application.is_dynamic:
+                self._application.wait_for_slots(self._size, over)
+            if over.is_set():
+                return
             stage.mapPartitionsWithIndex(attend).collect()
             trouble = "its tasks have ended"
         except Exception as error:

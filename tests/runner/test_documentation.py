@@ -25,12 +25,12 @@ OUTSIDE = ("pip", "export", "cd")
 
 
 def test_every_program_is_run_or_says_why_not():
-    """Others are run by tests/torch, tensorflow, jax, numpy and mxnet, which look that they know what is theirs."""
+    """Others are run by tests/torch, tensorflow, jax, numpy, mxnet, spark, which look that they know what is theirs."""
     wrong = [
         f"{block.where}: <!-- run: FOLDER: NAME --> or <!-- not run: WHY --> stands before it, see tests/documents.py"
         for block in blocks()
         if block.language not in (*SHELL, *DRAWN)
-        and not re.fullmatch(r"run: (torch|tensorflow|jax|numpy|mxnet|launchers?): .+|not run: .+", block.mark)
+        and not re.fullmatch(r"run: (torch|tensorflow|jax|numpy|mxnet|spark|launchers?): .+|not run: .+", block.mark)
     ]
     marks = [block.mark for block in blocks() if block.mark.startswith("run: ")]
     assert not wrong

@@ -9,6 +9,7 @@ import pytest
 
 import horovod.spark
 from horovod.runner.function.worker_error import WorkerError
+from horovod.spark.application import Application
 from tests.runner.cluster.tasks import gone
 from tests.spark.executors import kill_executor_of, wait_for
 
@@ -89,6 +90,14 @@ def test_two_jobs_at_once(spark):
         thread.join(60)
     assert sorted(result[0][1] for result in told) == [[21], [41]]
     assert sorted(result[1][3] for result in told) == ["10", "20"]
+
+
+@pytest.mark.heavy
+def test_where_executors_come_when_they_are_needed(spark, monkeypatch):
+    """Spark has no barrier there: the stage is a plain one."""
+    monkeypatch.setattr(Application, "is_dynamic", property(lambda self: True))
+    results = horovod.spark.run(describe, (10,), num_proc=2, stdout=io.StringIO())
+    assert [place[:2] for place, *_ in results] == [(0, 2), (1, 2)]
 
 
 @pytest.mark.heavy

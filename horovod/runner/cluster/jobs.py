@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,12 +55,8 @@ class Wishes:
 
     def sink(self) -> OutputSink:
         """Where output goes."""
-        own = standard_output()
         if self.stdout is None and self.stderr is None:
-            return own
-        import sys
-
-        own.close()
+            return standard_output()
         return StreamOutput(self.stdout or sys.stdout, self.stderr or sys.stderr)
 
 

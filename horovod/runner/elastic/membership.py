@@ -230,7 +230,7 @@ class Membership:
         barred = self._blacklist.bars(worker.host, now)
         away = self._blacklist.failed(worker.host, now)
         self._say(f"{worker} failed: {how}{words.goes_on(self.workers, [worker, *gone], self.limits.least)}")
-        if not barred:
+        if not barred and not (gone and worker.machine != worker.host):  # a part of a machine does not come back
             self._say(f"host {worker.host} gets no new workers{'' if away == math.inf else f' for {away:.0f} s'}")
 
     def _gone(self, worker: Worker, now: float) -> None:
