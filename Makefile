@@ -18,6 +18,8 @@ JAX ?= jax[cpu]==0.10.*
 # Jobs on Spark need Java 17 too, which scripts/install-system-packages.sh installs where there is none.
 PYSPARK ?= pyspark==4.3.*
 RAY ?= ray[train,tune]==2.60.*
+# What estimators are tested with besides: Lightning, and a store on S3.
+SPARK_LIBRARIES ?= lightning==2.6.* s3fs 'moto[server]'
 JAX_LIBRARIES ?= optax flax equinox dm-haiku orbax-checkpoint
 WORKERS ?= 2
 JOBS ?= $(shell nproc)
@@ -95,7 +97,7 @@ format: $(STAMPS)/dev ## [10 s] put Python and C++ into the form that lint asks 
 docs: $(STAMPS)/editable ## [1 s] are the generated documents up to date?
 	nice scripts/check-docs.sh
 
-site: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/editable ## [1 min] all pages and the reference of the API as a site in build/site; warnings and dead links are errors
+site: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/spark $(STAMPS)/editable ## [1 min] all pages and the reference of the API as a site in build/site; warnings and dead links are errors
 	nice python -m sphinx -E -W --keep-going -q -b html -c tools/site -d build/site-cache . build/site
 
 pytest: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/spark $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/nvrtc $(STAMPS)/editable ## [9 min] Python tests; PYTEST_ARGS="-k name" chooses
@@ -169,7 +171,7 @@ $(STAMPS)/frameworks: $(STAMPS)/torch
 	touch $@
 
 $(STAMPS)/spark: $(STAMPS)/frameworks
-	$(if $(PYSPARK),pip install -qq '$(PYSPARK)' 'pandas<3')
+	$(if $(PYSPARK),pip install -qq '$(PYSPARK)' 'pandas<3' pyarrow $(SPARK_LIBRARIES))
 	touch $@
 
 # The package in one of two ways: as a user installs it (train, bench), or with the Python files in place (test).

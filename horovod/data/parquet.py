@@ -71,7 +71,7 @@ class ParquetFiles(Source):
     def take(self, loaded: dict[str, Any], places: Sequence[int]) -> dict[str, Any]:
         import numpy as np
 
-        indices = np.asarray(places)
+        indices = np.asarray(places, np.intp)
         return {name: values[indices] for name, values in loaded.items()}
 
     def join(self, taken: Sequence[dict[str, Any]]) -> dict[str, Any]:

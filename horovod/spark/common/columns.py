@@ -111,8 +111,8 @@ class Found:
 
     @property
     def even(self) -> bool:
-        """Nothing is missing, and all rows have one shape."""
-        return not self.nulls and not self.inner_nulls and self.least == self.most
+        """Nothing is missing, and all rows have one shape, of more than nothing."""
+        return not self.nulls and not self.inner_nulls and self.least == self.most and 0 not in (self.least or ())
 
     def add(self, other: "Found") -> None:
         self.rows += other.rows
@@ -157,6 +157,8 @@ def settled(column: Column, found: Found) -> Column:
             f"{where} has {'vectors' if column.kind in (VECTOR, 'sparse') else 'arrays'} of {least[depth]} and of "
             f"{most[depth]} elements, accepted is one size in all rows"
         )
+    if 0 in least:
+        raise ValueError(f"{where} has arrays of 0 elements, accepted are arrays with some")
     return replace(column, shape=tuple(least))
 
 

@@ -1,6 +1,8 @@
 """DataModules: what reads an estimator's data in a rank."""
 
 import contextlib
+import logging
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -8,6 +10,8 @@ from horovod.data import ReadAhead
 from horovod.spark.common.existing import open_existing
 from horovod.spark.common.reader import Batch, Batches, Table, transformed
 from horovod.spark.common.store import Store
+
+log = logging.getLogger("horovod.data")
 
 
 class DataModule:
@@ -51,6 +55,10 @@ class DataModule:
         self.steps_per_epoch_train, self.steps_per_epoch_val = steps_per_epoch_train, steps_per_epoch_val
         self.verbose, self.kwargs = verbose, kwargs
 
+    @classmethod
+    def check(cls) -> None:
+        """Called on the driver, before anything runs: raises for what the module lacks."""
+
     def __enter__(self) -> "DataModule":
         return self
 
@@ -82,17 +90,20 @@ class ParquetDataModule(DataModule):
         val_table: Table | None = None,
         transformation_edit_fields: Sequence[Any] | None = None,
         transformation_removed_fields: Sequence[str] | None = None,
+        debug_data_loader: bool = False,
         **kwargs: Any,
     ) -> None:
         """``train_reader_worker_count``, ``val_reader_worker_count``: batches that are read ahead; none with
         ``reader_pool_type`` "dummy". ``random_seed``: of the order. ``train_table``, ``val_table``: the folders as the
-        driver has opened them. The rest is DataModule's."""
+        driver has opened them. ``debug_data_loader``: the log ``horovod.data`` tells at level info how long each batch
+        has been waited for. The rest is DataModule's."""
         super().__init__(**kwargs)
         self._ahead = reader_pool_type != "dummy"
         self._depths = train_reader_worker_count, val_reader_worker_count
         self._seed = random_seed or 0
         self._tables = train_table, val_table
         self._fields = transformation_edit_fields, transformation_removed_fields
+        self._debug = debug_data_loader
         self._open = contextlib.ExitStack()
 
     def __exit__(self, *error: object) -> None:
@@ -118,11 +129,18 @@ class ParquetDataModule(DataModule):
     def _read_ahead(self, batches: Iterator[Batch], depth: int) -> Iterator[Batch]:
         if self.transform_fn is not None:
             batches = (transformed(batch, self.transform_fn, *self._fields) for batch in batches)
-        if not self._ahead or depth < 1:
-            return batches
-        reading = ReadAhead(batches, depth)
-        self._open.callback(reading.close)
-        return reading
+        if self._ahead and depth > 0:
+            reading = ReadAhead(batches, depth)
+            self._open.callback(reading.close)
+            batches = reading
+        return self._logged(batches) if self._debug else batches
+
+    def _logged(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        begin = time.perf_counter()
+        for number, batch in enumerate(batches):
+            log.info("%s: waited %.3f s for batch %d", self.short_name, time.perf_counter() - begin, number)
+            yield batch
+            begin = time.perf_counter()
 
 
 def needs_nvtabular(name: str) -> ImportError:

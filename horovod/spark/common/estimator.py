@@ -16,6 +16,7 @@ from horovod.spark.common import prepare
 from horovod.spark.common.backend import Backend, SparkBackend
 from horovod.spark.common.checks import refuse
 from horovod.spark.common.columns import VECTOR, Column, check_label_shapes
+from horovod.spark.common.datamodule import DataModule
 from horovod.spark.common.existing import open_existing
 from horovod.spark.common.file_store import AbstractFilesystemStore
 from horovod.spark.common.plan import Outcome, Plan
@@ -139,6 +140,11 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
                 "shuffle_buffer_size is deprecated and has no effect: rows are mixed over row groups",
                 DeprecationWarning,
             )
+        module = self.getDataModule()
+        if module is not None:
+            if not isinstance(module, type) or not issubclass(module, DataModule):
+                raise refuse("data_module", module, "a subclass of horovod.spark.common.datamodule.DataModule")
+            module.check()
         self._check()
         return store
 

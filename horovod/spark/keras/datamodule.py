@@ -52,4 +52,8 @@ class NVTabularDataModule(PetastormDataModule):
         self, label_cols: Any = (), categorical_cols: Any = (), continuous_cols: Any = (), **kwargs: Any
     ) -> None:
         """Raises ImportError."""
+        self.check()
+
+    @classmethod
+    def check(cls) -> None:
         raise needs_nvtabular("horovod.spark.keras.datamodule.NVTabularDataModule")

@@ -46,8 +46,7 @@ class PetastormDataModule(of_torch.PetastormDataModule):
     ) -> None:
         """``transformation``: as ``transform_fn`` of other DataModules. ``reader_worker_count``: batches that are read
         ahead, unless the sizes of queues or the two counts say so. ``num_reader_epochs``: accepted for old programs.
-        ``debug_data_loader``: the log ``horovod.data`` tells at level info how long each batch is waited for. The rest
-        is ParquetDataModule's."""
+        The rest is ParquetDataModule's."""
         ahead = [
             queue if queue is not None else count if count is not None else reader_worker_count
             for queue, count in (

@@ -70,6 +70,7 @@ def test_a_transformation_may_use_texts_and_make_columns():
         (Found(10, nulls=3), r"column 'x' has nulls in 3 of 10 rows, .*df.na.drop\(subset=\['x'\]\)"),
         (Found(10, inner_nulls=2), "column 'x' has 2 nulls within its arrays"),
         (Found(10, least=[4, 3], most=[4, 5]), "column 'x' has arrays of 3 and of 5 elements"),
+        (Found(10, least=[0, 0], most=[0, 0]), "column 'x' has arrays of 0 elements"),
     ],
 )
 def test_rows_that_differ_are_told_of(found, words):

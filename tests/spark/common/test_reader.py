@@ -104,6 +104,20 @@ def test_reading_ahead_ends_with_the_context(tmp_path):
     assert not thread.is_alive()
 
 
+def test_how_long_batches_are_waited_for_is_logged_when_asked(tmp_path, caplog):
+    folder = str(write_numbers(tmp_path / "train", 30))
+    told = {"train_dir": folder, "val_dir": folder, "train_batch_size": 16, "shuffle": False}
+    with caplog.at_level("INFO", "horovod.data"):
+        with ParquetDataModule(**told) as data:
+            next(data.train_batches())
+        assert caplog.messages == []
+        with ParquetDataModule(debug_data_loader=True, **told) as data:
+            rows = [len(batch["id"]) for batch in itertools.islice(data.train_batches(), 3)]
+    assert rows == [16, 14, 16]
+    assert [message.rpartition(" ")[2] for message in caplog.messages] == ["0", "1", "2"]
+    assert caplog.messages[0].startswith("parquet: waited 0.")
+
+
 def test_a_module_of_ones_own_has_to_say_what_it_reads():
     with DataModule("a", "b") as data, pytest.raises(NotImplementedError, match="DataModule has no train_data"):
         data.train_data()

@@ -208,6 +208,7 @@ def test_two_labels_have_losses_weights_and_metrics_of_their_own(tmp_path):
         ({"input_shapes": [[-1, 5]]}, r"input_shapes gives feature 'z' the shape \[-1, 5\], its rows have 4 numbers"),
         ({"label_shapes": [[3]]}, r"label_shapes gives label 'sum' the shape \[3\], its rows have \[\]"),
         ({"num_proc": 3}, "num_proc and backend are both given"),
+        ({"data_module": 3}, "data_module is 3, accepted is a subclass of horovod.spark.common.datamodule.DataModule"),
         ({"metrics": [3]}, r"metrics is \[3\], accepted is functions of an output and its label"),
         (
             {"data_module": NVTabularDataModule},
