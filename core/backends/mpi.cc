@@ -86,7 +86,8 @@ class MpiBackend final : public Backend {
       for (size_t first = 0; first < largest; first += block) {
         const size_t total = cut(bytes, first, block, &theirs_), mine = theirs_[static_cast<size_t>(c.rank)];
         std::byte* received = calls_.memory(MpiCalls::kReceive, total);
-        HVD_RETURN_IF_ERROR(calls_.allgather(c, comm, mine ? in + first : received, received, theirs_));
+        const std::byte* send = mine ? in + first : calls_.memory(MpiCalls::kSend, 1);
+        HVD_RETURN_IF_ERROR(calls_.allgather(c, comm, send, received, theirs_));
         spread(received, theirs_, out, bytes, first);
       }
       return {};
@@ -186,11 +187,11 @@ class MpiBackend final : public Backend {
     theirs_.assign(ranks, part);
     std::byte* contributions = calls_.memory(MpiCalls::kReceive, part * ranks);
     HVD_RETURN_IF_ERROR(calls_.alltoall(c, comm, mine, parts_, contributions, theirs_, true));
-    const size_t place = slice_at(n, c.size, c.rank) * element;
+    std::byte* sum = calls_.memory(MpiCalls::kMine, std::max<size_t>(part, 1));
     sources(contributions, part, ranks);
-    sources_[me] = mine + place;
-    reduce_many(d, op, result + place, sources_, part / element, {});
-    return calls_.allgather(c, comm, result + place, result, parts_);
+    sources_[me] = mine + slice_at(n, c.size, c.rank) * element;
+    reduce_many(d, op, sum, sources_, part / element, {});
+    return calls_.allgather(c, comm, sum, result, parts_);
   }
 
   // How much some rank sends to another one at most; each knows only what it sends itself.

@@ -109,7 +109,7 @@ Status MpiCalls::allgather(Comm& c, mpi::Handle comm, const std::byte* in, std::
   to.counts.assign(bytes.size(), static_cast<int>(bytes[me]));
   to.counts[me] = 0;
   to.places.assign(bytes.size(), 0);
-  if (in != out + from.places[me] && bytes[me]) std::memcpy(out + from.places[me], in, bytes[me]);
+  if (bytes[me]) std::memcpy(out + from.places[me], in, bytes[me]);
   const int begun = session_->library().ialltoallv(in, to.counts.data(), to.places.data(), byte, out, from.counts.data(),
                                                    from.places.data(), byte, comm, &request);
   return finish(c, "MPI_Ialltoallv", begun, request);

@@ -28,16 +28,17 @@ class MpiCalls {
 
   // All that follows within session.use().
 
-  enum Slot { kSend, kReceive, kResult, kSlots };
+  enum Slot { kSend, kReceive, kMine, kResult, kSlots };
   // 64-byte aligned, valid until the next call for this slot; contents undefined.
   std::byte* memory(Slot slot, size_t bytes);
 
-  // What is received lies in memory of the slots, what is sent anywhere. Bytes and counts: less than 2^31.
+  // What is received lies in memory of the slots, what is sent anywhere else: not at the same address, which Open MPI takes for
+  // MPI_IN_PLACE. Bytes and counts: less than 2^31.
   Status barrier(Comm&, mpi::Handle);
   Status broadcast(Comm&, mpi::Handle, std::byte* data, size_t bytes, int root);
   Status allreduce(Comm&, mpi::Handle, const std::byte* in, std::byte* out, size_t count, mpi::Handle type, mpi::Handle op);
   Status allgather(Comm&, mpi::Handle, const std::byte* in, std::byte* out, size_t bytes_of_each);
-  // By set rank, consecutive in `out`. This rank's part may lie in its place there already.
+  // By set rank, consecutive in `out`.
   Status allgather(Comm&, mpi::Handle, const std::byte* in, std::byte* out, std::span<const size_t> bytes);
   // without_me: this rank's own part stays where it is, and its place in `out` undefined.
   Status alltoall(Comm&, mpi::Handle, const std::byte* in, std::span<const size_t> send, std::byte* out, std::span<const size_t> receive,
