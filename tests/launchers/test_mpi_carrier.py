@@ -1,110 +1,25 @@
 """Jobs that MPI carries (Open MPI, MPICH, the standard ABI) compute what those over our own links do."""
 
-import dataclasses
-import json
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from tests.launchers import programs
-from tests.launchers.programs import ROOT, Done
-
-CARRIED = str(ROOT / "tests/launchers/carried.py")
-_MPICH = "Intel(R) MPI " if "intel" in programs.MPICH else "MPICH "
-# Each rank a node of its own: so there are links, or MPI, between all of them.
-APART = {"HOROVOD_TRANSPORT": "tcp"}
-
-
-@dataclass
-class Site:
-    """A launcher, and the library that fits it."""
-
-    launcher: Path
-    folder: str
-    library: str
-    says: str
-    tmp: Path
-
-    @property
-    def open_mpi(self) -> bool:
-        return self.folder == programs.OPEN_MPI
-
-    def not_open_mpi_4(self, why: str) -> None:
-        if self.open_mpi and not (self.launcher.parent / "prterun").exists():
-            pytest.skip(f"Open MPI 4 {why}")
-
-    def command(self, size: int, *more: str) -> list[str]:
-        root = ["--allow-run-as-root", "--oversubscribe"] if self.open_mpi else []
-        return [str(self.launcher), *root, "-np", str(size), *more]
-
-    def environment(self, operations: str = "mpi", **variables: str) -> dict[str, str]:
-        packages = next((ROOT / self.folder).glob("lib/python3.*/site-packages"))
-        given = {
-            "HOROVOD_CPU_OPERATIONS": operations,
-            "HOROVOD_MPI_LIBRARY": str(ROOT / self.folder / "lib" / self.library),
-            "HOROVOD_LOG_LEVEL": "info",
-            "PYTHONPATH": f"{ROOT}:{packages}",
-            # What mpi4py loads.
-            "MPI4PY_LIBMPI": str(ROOT / self.folder / "lib" / self.library),
-            "TMPDIR": str(self.tmp),
-            **variables,
-        }
-        return programs.environment(**{name: value for name, value in given.items() if value})
-
-    def run(
-        self, size: int, *what: str, before: tuple[str, ...] = (), operations: str = "mpi", **variables: str
-    ) -> Done:
-        command = [*self.command(size, *before), sys.executable, CARRIED, str(self.tmp / "told"), ",".join(what)]
-        done = programs.run(command, self.environment(operations, **variables))
-        errors = [path.read_text() for path in sorted(self.tmp.glob("told.*.error"))]
-        return dataclasses.replace(done, text="\n".join([done.text, *errors]))
-
-    def told(self, size: int, *what: str, ranks: range | None = None, **variables: str) -> list[dict]:
-        """What each rank has got, by rank."""
-        done = self.run(size, *what, **variables)
-        assert done.code == 0, done.text
-        if variables.get("operations") != "gloo":
-            assert f"MPI carries the job: {self.says}" in done.text, done.text
-        paths = [self.tmp / f"told.{rank}" for rank in ranks or range(size)]
-        made = [json.loads(path.read_text()) for path in paths]
-        for path in paths:
-            path.unlink()
-        return made
-
-
-def _site(request, name: str, tmp_path: Path) -> Site:
-    launcher = request.getfixturevalue("mpirun_path" if name == "Open MPI" else "mpiexec_path")
-    folder, library, says = {
-        "Open MPI": (programs.OPEN_MPI, "libmpi.so.40", "Open MPI "),
-        "MPICH": (programs.MPICH, "libmpi.so.12", _MPICH),
-        "standard ABI": (programs.MPICH, "libmpi_abi.so.1", _MPICH),
-    }[name]
-    if not (ROOT / folder / "lib" / library).exists():
-        pytest.skip(f"{folder} has no {library} (scripts/install-launchers.sh)")
-    return Site(launcher, folder, library, says, tmp_path)
+from tests.launchers.programs import ROOT
+from tests.launchers.sites import APART, CARRIED, need_mpi4py, site_of, staying
 
 
 @pytest.fixture(params=["Open MPI", "MPICH", "standard ABI"])
 def site(request, tmp_path):
-    return _site(request, request.param, tmp_path)
+    return site_of(request, request.param, tmp_path)
 
 
 @pytest.fixture(params=["Open MPI", "MPICH"])
 def family(request, tmp_path):
     """One library for each launcher."""
-    return _site(request, request.param, tmp_path)
-
-
-def need_mpi4py(site: Site) -> None:
-    packages = next((ROOT / site.folder).glob("lib/python3.*/site-packages"))
-    if not (packages / "mpi4py").exists():
-        pytest.skip(f"{site.folder} has no mpi4py (scripts/install-launchers.sh)")
-    if packages.parent.name != f"python3.{sys.version_info.minor}":
-        pytest.skip(f"{site.folder} is for {packages.parent.name}")
+    return site_of(request, request.param, tmp_path)
 
 
 def same(ours: list[dict], theirs: list[dict]) -> None:
@@ -160,7 +75,7 @@ def test_hosts_of_several_ranks(family, size):
 )
 def test_the_timeline_names_mpi(request, tmp_path, what, variables, algorithm):
     path = tmp_path / "timeline.json"
-    _site(request, "MPICH", tmp_path).told(3, what, HOROVOD_TIMELINE=str(path), **variables)
+    site_of(request, "MPICH", tmp_path).told(3, what, HOROVOD_TIMELINE=str(path), **variables)
     text = path.read_text()
     assert f'"algorithm":"{algorithm}"' in text
     assert "MPI_ALLREDUCE" in text
@@ -169,7 +84,7 @@ def test_the_timeline_names_mpi(request, tmp_path, what, variables, algorithm):
 
 @pytest.mark.parametrize("name", ["Open MPI", pytest.param("MPICH", marks=pytest.mark.heavy)])
 def test_hosts_over_ssh(request, cluster, tmp_path, name):
-    site = _site(request, name, tmp_path)
+    site = site_of(request, name, tmp_path)
     site.not_open_mpi_4("as a wheel has no PMIx library")
     prefix = ["--prefix", str(site.launcher.parent.parent), "--mca", "plm_rsh_agent", "ssh"]
     names = ["HOROVOD_CPU_OPERATIONS", "HOROVOD_MPI_LIBRARY", "PYTHONPATH"]
@@ -203,12 +118,6 @@ def test_a_killed_rank_is_named(family):
     assert done.code != 0
     assert "rank 0 was told: rank 1 (host " in done.text, done.text
     assert "was lost" in done.text
-
-
-def staying(site: Site) -> tuple[str, ...]:
-    """Flags with which the launcher leaves the others alone when a process dies."""
-    site.not_open_mpi_4("ends the others whatever it is told")
-    return ("--runtime-options", "continuous") if site.open_mpi else ("-disable-auto-cleanup",)
 
 
 def test_a_rank_that_dies_after_shutdown_does_not_keep_the_others_in_mpi_finalize(family):
@@ -375,7 +284,7 @@ def test_the_library_beside_the_launcher_is_found(family):
 
 @pytest.mark.parametrize("names", [("Open MPI", "MPICH"), ("MPICH", "Open MPI"), ("Open MPI", "standard ABI")])
 def test_a_library_of_another_mpi_than_the_launchers(request, tmp_path, names):
-    ours, other = (_site(request, name, tmp_path) for name in names)
+    ours, other = (site_of(request, name, tmp_path) for name in names)
     done = ours.run(2, "short", HOROVOD_MPI_LIBRARY=str(ROOT / other.folder / "lib" / other.library))
     assert done.code != 0
     assert "the launcher is of another MPI than the library" in done.text
@@ -383,7 +292,7 @@ def test_a_library_of_another_mpi_than_the_launchers(request, tmp_path, names):
 
 
 def test_two_libraries_in_a_process(request, tmp_path):
-    ours = _site(request, "Open MPI", tmp_path)
+    ours = site_of(request, "Open MPI", tmp_path)
     other = ROOT / programs.MPICH / "lib/libmpi.so.12"
     if not other.exists():
         pytest.skip(f"{programs.MPICH} has no libmpi.so.12 (scripts/install-launchers.sh)")
