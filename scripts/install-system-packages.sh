@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Debian packages that some tests need: programs to make several hosts out of namespaces, and to reach them as a user does, by ssh;
-# shells whose completion is tested; a browser.
+# shells whose completion is tested; a browser; Java for Spark.
 # Asks apt only for what is missing. Never fails: without them these tests are skipped, each with the reason.
 set -uo pipefail
 
@@ -23,6 +23,7 @@ munged munge
 zsh zsh
 fish fish
 chromium chromium
+java openjdk-17-jre-headless
 LIST
 }
 

@@ -21,6 +21,7 @@ LONGEST_FIRST = (
     "cluster",
     "keras-jax",
     "launchers",
+    "spark",
     "keras-torch",
     "torch",
     "ray",
@@ -32,6 +33,7 @@ compute and take gigabytes."""
 SINGLE = {
     "tests/cluster": "cluster",
     "tests/launchers": "launchers",
+    "tests/spark": "spark",
     "tests/torch": "torch",
     "tests/jax": "jax",
     "tests/ray": "ray",

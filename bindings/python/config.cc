@@ -134,7 +134,7 @@ EngineOptions make_options(const Config& c) {
     mpi::Session* session = mpi::Session::current();
     if (!session || static_cast<int>(c.mpi_ranks.size()) != c.size)
       throw nb::value_error("inconsistent engine configuration: mpi_ranks without mpi_start, or not one for each rank");
-    o.backend = make_mpi_backend(session, c.mpi_ranks, std::move(o.backend));
+    o.backend = make_mpi_backend(session, c.mpi_ranks, c.mpi_reduces, std::move(o.backend));
   }
   o.log = log_from(c.log_level);
   if (const std::string wrong = hvd::check(o); !wrong.empty())
@@ -175,6 +175,7 @@ void define_config(nb::module_& m) {
       .def_rw("nccl_library", &Config::nccl_library)
       .def_rw("nccl_candidates", &Config::nccl_candidates)
       .def_rw("mpi_ranks", &Config::mpi_ranks)
+      .def_rw("mpi_reduces", &Config::mpi_reduces)
       .def_rw("tuning", &Config::tuning)
       .def_rw("spins", &Config::spins)
       .def_rw("cpu", &Config::cpu)

@@ -33,6 +33,7 @@ struct Config {
   std::string nccl_library;
   std::vector<std::string> nccl_candidates;
   std::vector<int> mpi_ranks;  // in MPI_COMM_WORLD, by rank; empty: MPI does not carry the job
+  bool mpi_reduces = false;     // MPI adds, in its own order, where it can
   int spins = 2000, cpu = -1, log_level = 3;
   size_t recorder_entries = 1000;  // of the flight recorder; 0: it is off
   std::string report_dir;          // where the job's reports and dumps go; empty: none by themselves

@@ -10,12 +10,18 @@ namespace {
 
 struct MpiInfo {
   int rank, size;
-  std::string level, version, path;
+  std::string level, version, path, abi;
   bool multiple, ours;
 };
 
 MpiInfo describe(const mpi::Session& s) {
-  return {s.rank(), s.size(), std::string(name_of(s.level())), s.library().version, s.library().path, s.level() == mpi::Threads::multiple,
+  return {s.rank(),
+          s.size(),
+          std::string(name_of(s.level())),
+          s.library().version,
+          s.library().path,
+          std::string(name_of(s.abi().family)),
+          s.level() == mpi::Threads::multiple,
           s.ours()};
 }
 
@@ -40,13 +46,15 @@ void define_mpi(nb::module_& m) {
       .def_ro("level", &MpiInfo::level)
       .def_ro("version", &MpiInfo::version)
       .def_ro("path", &MpiInfo::path)
+      .def_ro("abi", &MpiInfo::abi)
       .def_ro("multiple", &MpiInfo::multiple)
       .def_ro("ours", &MpiInfo::ours);
   m.def("mpi_start", &start, nb::arg("library"), nb::arg("launcher"), nb::arg("one_thread"), nb::arg("patience"));
-  m.def("mpi_finish", [] {
+  m.def("mpi_finish", [](double seconds) {
     nb::gil_scoped_release unlocked;
-    if (mpi::Session* session = mpi::Session::current()) session->finish();
-  });
+    mpi::Session* session = mpi::Session::current();
+    return !session || session->finish(seconds);
+  }, nb::arg("seconds"));
 }
 
 }  // namespace hvd::python

@@ -1,10 +1,10 @@
-// Which of MPI's operations carry out a collective. MPI moves bytes; floats are added here, in THE order (collectives/reduce.h), because
-// libraries promise no order, and choose one by size and number of processes. What is the same in any order, sums of integers say, is
-// MPI's to reduce.
+// Which of MPI's operations carry out a collective. MPI moves bytes; they are added here, in THE order (collectives/reduce.h), because
+// libraries promise no order, and choose one by size and number of processes. Integers have the same sum in any order and are added here
+// too: what libraries do within MPI_Iallreduce has taken longer than this.
 //
-//   allreduce, integers       MPI_Iallreduce
 //   allreduce, small          MPI_Iallgather, and everybody adds everything
-//   allreduce, large          MPI_Ialltoallv of slices, each owner adds its slice, MPI_Iallgatherv
+//   allreduce, large          MPI_Ialltoallv of slices, each owner adds its slice and sends it to all by another one
+//   allreduce by MPI's sums   MPI_Iallreduce, where that was asked for
 //   several ranks on a host   inside the hosts shared memory, one of those between them (collectives/allreduce_hierarchical.cc)
 //
 // All goes in pieces: the memory that MPI uses is bounded, counts fit into MPI's ints, and an operation's deadline is one for a piece.
@@ -24,6 +24,7 @@ namespace {
 
 using mpi::Handle;
 
+constexpr size_t kRides = 4 << 10;    // bytes that are no burden to a message of our own links
 constexpr size_t kSmall = 256 << 10;  // bytes that everybody receives from all, up to which few messages matter more than few bytes
 
 // Bytes of all parts of an operation on one rank: few, so that copies stay in the cache, and enough that parts are no small messages.
@@ -31,8 +32,8 @@ size_t piece_of(size_t ranks) { return std::clamp<size_t>(ranks << 19, 2 << 20, 
 
 class MpiBackend final : public Backend {
  public:
-  MpiBackend(mpi::Session* session, std::vector<int> world, std::unique_ptr<Backend> host)
-      : session_(session), calls_(session, std::move(world)), host_(std::move(host)) {}
+  MpiBackend(mpi::Session* session, std::vector<int> world, bool reduces, std::unique_ptr<Backend> host)
+      : session_(session), reduces_(reduces), calls_(session, std::move(world)), host_(std::move(host)) {}
   const char* name() const override { return "mpi"; }
 
   std::string_view algorithm(const Comm& c, Collective collective, DType d, WireFormat wire, size_t bytes) const override {
@@ -58,7 +59,11 @@ class MpiBackend final : public Backend {
     return host_->allreduce_compressed(c, s, residuals, format, scale);
   }
 
-  bool may_be_guarded(const Comm&, size_t, DType) const override { return false; }  // the data would go over our own links
+  // The vote goes over our own links in any case. So few data do not make it longer, while MPI would be a second delay of the network; but
+  // MPI's sums of floats are other bits than ours.
+  bool may_be_guarded(const Comm& c, size_t count, DType d) const override {
+    return !(reduces_ && is_float(d)) && count * size_of(d) <= kRides && host_->may_be_guarded(c, count, d);
+  }
 
   Status broadcast(Comm& c, std::byte* data, size_t bytes, int root) override {
     if (ours(c)) return host_->broadcast(c, data, bytes, root);
@@ -66,8 +71,7 @@ class MpiBackend final : public Backend {
       const size_t most = piece_of(static_cast<size_t>(c.size));
       for (size_t first = 0; first < bytes; first += most) {
         const size_t n = std::min(most, bytes - first);
-        std::byte* piece = calls_.memory(MpiCalls::kSend, n);
-        if (c.rank == root) std::memcpy(piece, data + first, n);
+        std::byte* piece = c.rank == root ? data + first : calls_.memory(MpiCalls::kReceive, n);
         HVD_RETURN_IF_ERROR(calls_.broadcast(c, comm, piece, n, root));
         if (c.rank != root) std::memcpy(data + first, piece, n);
       }
@@ -81,9 +85,8 @@ class MpiBackend final : public Backend {
       const size_t largest = *std::max_element(bytes.begin(), bytes.end()), block = piece_of(bytes.size()) / bytes.size();
       for (size_t first = 0; first < largest; first += block) {
         const size_t total = cut(bytes, first, block, &theirs_), mine = theirs_[static_cast<size_t>(c.rank)];
-        std::byte* send = calls_.memory(MpiCalls::kSend, mine);
         std::byte* received = calls_.memory(MpiCalls::kReceive, total);
-        if (mine) std::memcpy(send, in + first, mine);
+        const std::byte* send = mine ? in + first : calls_.memory(MpiCalls::kSend, 1);
         HVD_RETURN_IF_ERROR(calls_.allgather(c, comm, send, received, theirs_));
         spread(received, theirs_, out, bytes, first);
       }
@@ -99,10 +102,8 @@ class MpiBackend final : public Backend {
       const size_t block = piece_of(send.size()) / send.size();
       for (size_t first = 0; first < largest; first += block) {
         const size_t going = cut(send, first, block, &mine_), coming = cut(receive, first, block, &theirs_);
-        std::byte* packed = calls_.memory(MpiCalls::kSend, going);
         std::byte* received = calls_.memory(MpiCalls::kReceive, coming);
-        collect(in, send, first, mine_, packed);
-        HVD_RETURN_IF_ERROR(calls_.alltoall(c, comm, packed, mine_, received, theirs_));
+        HVD_RETURN_IF_ERROR(calls_.alltoall(c, comm, collect(in, send, first, mine_, going), mine_, received, theirs_));
         spread(received, theirs_, out, receive, first);
       }
       return {};
@@ -119,8 +120,7 @@ class MpiBackend final : public Backend {
       const size_t largest = *std::max_element(parts_.begin(), parts_.end());
       for (size_t first = 0; first < largest; first += block) {
         const size_t going = cut(parts_, first, block, &mine_), part = mine_[static_cast<size_t>(c.rank)];
-        std::byte* packed = calls_.memory(MpiCalls::kSend, going);
-        collect(in, parts_, first, mine_, packed);
+        const std::byte* packed = collect(in, parts_, first, mine_, going);
         theirs_.assign(counts.size(), part);
         std::byte* received = calls_.memory(MpiCalls::kReceive, part * counts.size());
         HVD_RETURN_IF_ERROR(calls_.alltoall(c, comm, packed, mine_, received, theirs_));
@@ -137,7 +137,7 @@ class MpiBackend final : public Backend {
 
   void set_removed(const Comm& c) override {
     for (const Comm* comm : {&c, static_cast<const Comm*>(c.cross)}) {
-      if (comm && !ours(*comm)) session_->forget(calls_.members_of(*comm));
+      if (comm && !ours(*comm)) calls_.forget(*comm);
     }
   }
 
@@ -146,11 +146,9 @@ class MpiBackend final : public Backend {
   static bool ours(const Comm& c) { return c.size == 1 || c.node; }
 
   Status within(Comm& c, const std::function<Status(Handle)>& work) {
-    return session_->use([&]() -> Status {
-      Handle comm = 0;
-      HVD_RETURN_IF_ERROR(calls_.enter(c, &comm));
-      return work(comm);
-    });
+    Handle comm = 0;
+    HVD_RETURN_IF_ERROR(calls_.enter(c, &comm));
+    return session_->use([&] { return work(comm); });
   }
 
   Status reduce(Comm& c, const Segments& s, DType d, ReduceOp op, const Scale& scale) {
@@ -158,9 +156,13 @@ class MpiBackend final : public Backend {
       const size_t element = size_of(d), step = piece_of(static_cast<size_t>(c.size)) / element;
       for (size_t first = 0; first < s.total; first += step) {
         const size_t n = std::min(step, s.total - first);
-        std::byte* mine = calls_.memory(MpiCalls::kSend, n * element);
+        const std::byte* mine = in_one(s, first, n, element);
+        if (!mine) {
+          std::byte* gathered = calls_.memory(MpiCalls::kSend, n * element);
+          s.gather(first, n, element, gathered);
+          mine = gathered;
+        }
         std::byte* result = calls_.memory(MpiCalls::kResult, n * element);
-        s.gather(first, n, element, mine);
         HVD_RETURN_IF_ERROR(reduce_piece(c, comm, mine, result, n, d, op));
         if (!scale.identity()) hvd::scale(d, result, result, n, scale);
         s.scatter(first, n, element, result);
@@ -171,7 +173,8 @@ class MpiBackend final : public Backend {
 
   Status reduce_piece(Comm& c, Handle comm, const std::byte* mine, std::byte* result, size_t n, DType d, ReduceOp op) {
     const size_t element = size_of(d), bytes = n * element, ranks = static_cast<size_t>(c.size);
-    if (const Handle type = session_->abi().type_of(d)) return calls_.allreduce(c, comm, mine, result, n, type, session_->abi().op_of(op));
+    const mpi::Abi& abi = session_->abi();
+    if (const Handle type = abi.type_of(d); reduces_ && type) return calls_.allreduce(c, comm, mine, result, n, type, abi.op_of(op));
     if (bytes * ranks <= kSmall) {
       std::byte* all = calls_.memory(MpiCalls::kReceive, bytes * ranks);
       HVD_RETURN_IF_ERROR(calls_.allgather(c, comm, mine, all, bytes));
@@ -180,12 +183,14 @@ class MpiBackend final : public Backend {
     }
     parts_.clear();
     for (int i = 0; i < c.size; ++i) parts_.push_back((slice_at(n, c.size, i + 1) - slice_at(n, c.size, i)) * element);
-    const size_t part = parts_[static_cast<size_t>(c.rank)];
+    const size_t me = static_cast<size_t>(c.rank), part = parts_[me];
     theirs_.assign(ranks, part);
     std::byte* contributions = calls_.memory(MpiCalls::kReceive, part * ranks);
-    HVD_RETURN_IF_ERROR(calls_.alltoall(c, comm, mine, parts_, contributions, theirs_));
-    std::byte* sum = calls_.memory(MpiCalls::kMine, part);
-    reduce_many(d, op, sum, sources(contributions, part, ranks), part / element, {});
+    HVD_RETURN_IF_ERROR(calls_.alltoall(c, comm, mine, parts_, contributions, theirs_, true));
+    std::byte* sum = calls_.memory(MpiCalls::kMine, std::max<size_t>(part, 1));
+    sources(contributions, part, ranks);
+    sources_[me] = mine + slice_at(n, c.size, c.rank) * element;
+    reduce_many(d, op, sum, sources_, part / element, {});
     return calls_.allgather(c, comm, sum, result, parts_);
   }
 
@@ -210,18 +215,32 @@ class MpiBackend final : public Backend {
     return std::accumulate(out->begin(), out->end(), size_t{0});
   }
 
-  // Between a round's parts, which are consecutive in `packed`, and their places in all of them.
-  static void collect(const std::byte* all, std::span<const size_t> parts, size_t first, std::span<const size_t> round, std::byte* packed) {
+  // A round's parts of all of them, one behind the other: where they lie if one round is all there is, else a copy. `going`: their bytes.
+  const std::byte* collect(const std::byte* all, std::span<const size_t> parts, size_t first, std::span<const size_t> round, size_t going) {
+    if (going == std::accumulate(parts.begin(), parts.end(), size_t{0})) return all;
+    std::byte* const packed = calls_.memory(MpiCalls::kSend, going);
+    std::byte* to = packed;
     for (size_t i = 0; i < parts.size(); all += parts[i++]) {
-      if (round[i]) std::memcpy(packed, all + first, round[i]);
-      packed += round[i];
+      if (round[i]) std::memcpy(to, all + first, round[i]);
+      to += round[i];
     }
+    return packed;
   }
+  // A round's parts, which are consecutive in `packed`, to their places in all of them.
   static void spread(const std::byte* packed, std::span<const size_t> round, std::byte* all, std::span<const size_t> parts, size_t first) {
     for (size_t i = 0; i < parts.size(); all += parts[i++]) {
       if (round[i]) std::memcpy(all + first, packed, round[i]);
       packed += round[i];
     }
+  }
+
+  // Where these elements of the inputs lie if they lie in one tensor, else null.
+  static const std::byte* in_one(const Segments& s, size_t first, size_t count, size_t element) {
+    for (const Segments::Piece& piece : s.pieces) {
+      if (first < piece.count) return piece.in && count <= piece.count - first ? piece.in + first * element : nullptr;
+      first -= piece.count;
+    }
+    return nullptr;
   }
 
   std::span<const std::byte* const> sources(const std::byte* first, size_t bytes, size_t ranks) {
@@ -231,6 +250,7 @@ class MpiBackend final : public Backend {
   }
 
   mpi::Session* session_;
+  const bool reduces_;
   MpiCalls calls_;
   std::unique_ptr<Backend> host_;
   std::vector<size_t> parts_, mine_, theirs_;
@@ -239,8 +259,8 @@ class MpiBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_mpi_backend(mpi::Session* session, std::vector<int> world, std::unique_ptr<Backend> host) {
-  return std::make_unique<MpiBackend>(session, std::move(world), std::move(host));
+std::unique_ptr<Backend> make_mpi_backend(mpi::Session* session, std::vector<int> world, bool reduces, std::unique_ptr<Backend> host) {
+  return std::make_unique<MpiBackend>(session, std::move(world), reduces, std::move(host));
 }
 
 }  // namespace hvd

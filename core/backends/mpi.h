@@ -9,8 +9,8 @@
 
 namespace hvd {
 
-// `host`: carries out what does not go through MPI. `world`: rank in MPI_COMM_WORLD, by rank of the job. The session lives as long as the
-// process.
-std::unique_ptr<Backend> make_mpi_backend(mpi::Session* session, std::vector<int> world, std::unique_ptr<Backend> host);
+// `host`: carries out what does not go through MPI. `world`: rank in MPI_COMM_WORLD, by rank of the job. `reduces`: MPI reduces integers,
+// float32 and float64 in allreduces, in whatever order it likes. The session lives as long as the process.
+std::unique_ptr<Backend> make_mpi_backend(mpi::Session* session, std::vector<int> world, bool reduces, std::unique_ptr<Backend> host);
 
 }  // namespace hvd

@@ -1,5 +1,6 @@
 #include "backends/mpi_calls.h"
 
+#include <cstring>
 #include <mutex>
 #include <thread>
 
@@ -11,10 +12,10 @@ namespace {
 // How long what is under way may take to end when the program leaves: the others are there, and MPI stays usable.
 constexpr double kDrain = 2;
 
-// Counts and places in an int array, as the functions for parts of different sizes want them.
+// Counts and places in an int array, as the functions for parts of different sizes want them. `left_out`: a part of which nothing is moved.
 struct Parts {
   std::vector<int> counts, places;
-  void of(std::span<const size_t> bytes) {
+  void of(std::span<const size_t> bytes, int left_out = -1) {
     counts.clear(), places.clear();
     int place = 0;
     for (const size_t b : bytes) {
@@ -22,6 +23,7 @@ struct Parts {
       places.push_back(place);
       place += static_cast<int>(b);
     }
+    if (left_out >= 0) counts[static_cast<size_t>(left_out)] = 0;
   }
 };
 
@@ -51,7 +53,23 @@ std::vector<int> MpiCalls::members_of(const Comm& comm) const {
   return members;
 }
 
-Status MpiCalls::enter(const Comm& comm, mpi::Handle* out) { return session_->communicator(members_of(comm), out); }
+std::string MpiCalls::described(const char* what, const Comm& c) const {
+  std::string text = std::string(what) + " of " + session_->library().version + " with";
+  for (int i = 0; i < c.size; ++i) text += (i ? ", " : " ") + c.labels[static_cast<size_t>(i)];
+  return text;
+}
+
+Status MpiCalls::enter(const Comm& c, mpi::Handle* out) {
+  const std::function<std::string()> describe = [&] { return described("MPI_Comm_create_group", c); };
+  PolledWait wait(*c.waiter, c.timeout, describe);
+  return session_->communicator(members_of(c), [&] { return wait.pause(); }, out);
+}
+
+void MpiCalls::forget(const Comm& c) {
+  const std::function<std::string()> describe = [&] { return described("MPI_Comm_free", c); };
+  PolledWait wait(*c.waiter, c.timeout, describe);
+  session_->forget(members_of(c), [&] { return wait.pause(); });
+}
 
 std::byte* MpiCalls::memory(Slot slot, size_t bytes) { return memory_->scratch.get(slot, bytes); }
 
@@ -81,22 +99,28 @@ Status MpiCalls::allgather(Comm& c, mpi::Handle comm, const std::byte* in, std::
   return finish(c, "MPI_Iallgather", begun, request);
 }
 
+// Every rank's part goes to all by one exchange: Intel's MPI_Iallgatherv takes seconds where parts are unlike and large.
 Status MpiCalls::allgather(Comm& c, mpi::Handle comm, const std::byte* in, std::byte* out, std::span<const size_t> bytes) {
   mpi::Handle request = 0;
   const mpi::Handle byte = session_->abi().byte;
-  Parts& parts = memory_->in;
-  parts.of(bytes);
-  const int begun = session_->library().iallgatherv(in, parts.counts[static_cast<size_t>(c.rank)], byte, out, parts.counts.data(),
-                                                    parts.places.data(), byte, comm, &request);
-  return finish(c, "MPI_Iallgatherv", begun, request);
+  const auto me = static_cast<size_t>(c.rank);
+  Parts &to = memory_->out, &from = memory_->in;
+  from.of(bytes, c.rank);
+  to.counts.assign(bytes.size(), static_cast<int>(bytes[me]));
+  to.counts[me] = 0;
+  to.places.assign(bytes.size(), 0);
+  if (bytes[me]) std::memcpy(out + from.places[me], in, bytes[me]);
+  const int begun = session_->library().ialltoallv(in, to.counts.data(), to.places.data(), byte, out, from.counts.data(),
+                                                   from.places.data(), byte, comm, &request);
+  return finish(c, "MPI_Ialltoallv", begun, request);
 }
 
 Status MpiCalls::alltoall(Comm& c, mpi::Handle comm, const std::byte* in, std::span<const size_t> send, std::byte* out,
-                          std::span<const size_t> receive) {
+                          std::span<const size_t> receive, bool without_me) {
   mpi::Handle request = 0;
   const mpi::Handle byte = session_->abi().byte;
-  memory_->out.of(send);
-  memory_->in.of(receive);
+  memory_->out.of(send, without_me ? c.rank : -1);
+  memory_->in.of(receive, without_me ? c.rank : -1);
   const int begun = session_->library().ialltoallv(in, memory_->out.counts.data(), memory_->out.places.data(), byte, out,
                                                    memory_->in.counts.data(), memory_->in.places.data(), byte, comm, &request);
   return finish(c, "MPI_Ialltoallv", begun, request);
@@ -106,11 +130,7 @@ Status MpiCalls::finish(Comm& c, const char* what, int begun, mpi::Handle reques
   const mpi::Library& library = session_->library();
   // What MPI cannot do is most likely a lost rank's doing, of which the control tree tells more in a moment.
   if (begun != 0) return give_up({Code::peer_lost, library.error(begun, what)});
-  const std::function<std::string()> describe = [&] {
-    std::string text = std::string(what) + " of " + library.version + " with";
-    for (int i = 0; i < c.size; ++i) text += (i ? ", " : " ") + c.labels[static_cast<size_t>(i)];
-    return text;
-  };
+  const std::function<std::string()> describe = [&] { return described(what, c); };
   PolledWait wait(*c.waiter, c.timeout, describe);
   for (;;) {
     int done = 0;

@@ -16,7 +16,8 @@ constexpr Named kHandles[] = {
     {&Abi::byte, "ompi_mpi_byte", 0x4c00010d, 0x247},           {&Abi::int8, "ompi_mpi_int8_t", 0x4c000137, 0x240},
     {&Abi::int16, "ompi_mpi_int16_t", 0x4c000238, 0x248},       {&Abi::int32, "ompi_mpi_int32_t", 0x4c000439, 0x250},
     {&Abi::int64, "ompi_mpi_int64_t", 0x4c00083a, 0x258},       {&Abi::uint8, "ompi_mpi_uint8_t", 0x4c00013b, 0x241},
-    {&Abi::uint16, "ompi_mpi_uint16_t", 0x4c00023c, 0x249},     {&Abi::max, "ompi_mpi_op_max", 0x58000001, 0x23},
+    {&Abi::uint16, "ompi_mpi_uint16_t", 0x4c00023c, 0x249},     {&Abi::float32, "ompi_mpi_float", 0x4c00040a, 0x210},
+    {&Abi::float64, "ompi_mpi_double", 0x4c00080b, 0x214},      {&Abi::max, "ompi_mpi_op_max", 0x58000001, 0x23},
     {&Abi::min, "ompi_mpi_op_min", 0x58000002, 0x22},           {&Abi::sum, "ompi_mpi_op_sum", 0x58000003, 0x21},
     {&Abi::product, "ompi_mpi_op_prod", 0x58000004, 0x24},
 };
@@ -52,6 +53,8 @@ Handle Abi::type_of(DType d) const {
     case DType::int16: return int16;
     case DType::int32: return int32;
     case DType::int64: return int64;
+    case DType::float32: return float32;
+    case DType::float64: return float64;
     default: return 0;
   }
 }

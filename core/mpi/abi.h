@@ -36,12 +36,12 @@ struct Abi {
   Handle world = 0, self = 0, comm_null = 0;
   Handle errors_return = 0;
   Handle byte = 0;
-  Handle int8 = 0, int16 = 0, int32 = 0, int64 = 0, uint8 = 0, uint16 = 0;
+  Handle int8 = 0, int16 = 0, int32 = 0, int64 = 0, uint8 = 0, uint16 = 0, float32 = 0, float64 = 0;
   Handle sum = 0, min = 0, max = 0, product = 0;
   void* status_ignore = nullptr;
   int levels[4] = {0, 1, 2, 3};  // by Threads
 
-  // 0 for what the library is not asked to reduce: floats, whose order of addition is ours, and booleans.
+  // Of an element. 0 for what not every library reduces, or not as we do: 16-bit floats, booleans.
   Handle type_of(DType d) const;
   Handle op_of(ReduceOp op) const;
 };

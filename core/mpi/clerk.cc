@@ -24,15 +24,24 @@ Clerk::Clerk() : desk_(std::make_shared<Desk>()) {
   }).detach();
 }
 
-bool Clerk::run(std::function<void()> work, double seconds) {
-  std::unique_lock lock(desk_->mutex);
+void Clerk::begin(std::function<void()> work) {
+  std::lock_guard lock(desk_->mutex);
   desk_->work = std::move(work);
   desk_->busy = true;
   desk_->changed.notify_all();
+}
+
+bool Clerk::ended(double seconds) {
+  std::unique_lock lock(desk_->mutex);
   const auto done = [&] { return !desk_->busy; };
   if (seconds >= 0) return desk_->changed.wait_for(lock, std::chrono::duration<double>(seconds), done);
   desk_->changed.wait(lock, done);
   return true;
+}
+
+bool Clerk::run(std::function<void()> work, double seconds) {
+  begin(std::move(work));
+  return ended(seconds);
 }
 
 }  // namespace hvd::mpi

@@ -18,6 +18,10 @@ class Clerk {
   // ever, so it must own what it uses. One caller at a time.
   bool run(std::function<void()> work, double seconds = -1);
 
+  // The same in parts, for who has something to look at meanwhile: `begin`, and `ended` until it says true.
+  void begin(std::function<void()> work);
+  bool ended(double seconds);  // waits so long at most
+
  private:
   struct Desk {
     std::mutex mutex;

@@ -35,7 +35,6 @@ namespace {
   X(ibcast, "MPI_Ibcast")                           \
   X(iallreduce, "MPI_Iallreduce")                   \
   X(iallgather, "MPI_Iallgather")                   \
-  X(iallgatherv, "MPI_Iallgatherv")                 \
   X(ialltoallv, "MPI_Ialltoallv")
 
 Status refuse(const std::string& path, const std::string& why) { return {Code::invalid_argument, path + " " + why}; }

@@ -35,8 +35,6 @@ struct Library {
   int (*ibcast)(void*, int count, Handle type, int root, Handle, Handle* request) = nullptr;
   int (*iallreduce)(const void*, void*, int count, Handle type, Handle op, Handle, Handle* request) = nullptr;
   int (*iallgather)(const void*, int count, Handle type, void*, int count_of_each, Handle, Handle, Handle* request) = nullptr;
-  int (*iallgatherv)(const void*, int count, Handle type, void*, const int* counts, const int* places, Handle, Handle,
-                     Handle* request) = nullptr;
   int (*ialltoallv)(const void*, const int* counts, const int* places, Handle type, void*, const int* their_counts, const int* their_places,
                     Handle, Handle, Handle* request) = nullptr;
 

@@ -8,6 +8,7 @@ namespace hvd::mpi {
 namespace {
 
 constexpr int kTag = 0x4856;  // of the creation of communicators
+constexpr double kBetweenLooks = 0.5e-3;  // seconds
 
 std::atomic<Session*> the_session{nullptr};
 
@@ -40,7 +41,12 @@ Status Session::open(const Wish& wish, Session** out) {
   session->library_ = library;
   session->pid_ = ::getpid();
   Status status = begun ? session->join() : session->begin(wish);
-  if (status.ok()) status = session->look_around();
+  if (status.ok()) {
+    if (session->level_ >= Threads::serialized)
+      status = session->look_around();
+    else
+      session->clerk_.run([&] { status = session->look_around(); });
+  }
   // What has begun stays begun, so that a second attempt gets the same answer.
   if (!status.ok()) session->spoil(status.message());
   if (begun == 0 || status.ok()) the_session.store(session, std::memory_order_release);
@@ -50,12 +56,13 @@ Status Session::open(const Wish& wish, Session** out) {
 
 Status Session::begin(const Wish& wish) {
   struct Result {
-    int code = 0, level = 0;
+    int code = 0, level = 0, handler = 0;
   };
   auto result = std::make_shared<Result>();
   const int wanted = abi().levels[static_cast<int>(wish.one_thread ? Threads::funneled : Threads::multiple)];
   const bool ended = clerk_.run([result, wanted, library = library_] {
     result->code = library->init_thread(nullptr, nullptr, wanted, &result->level);
+    if (result->code == 0) result->handler = library->comm_set_errhandler(library->abi.world, library->abi.errors_return);
   }, wish.patience);
   if (!ended) {
     char seconds[32];
@@ -67,10 +74,8 @@ Status Session::begin(const Wish& wish) {
   if (const std::string said = library_->error(result->code, "MPI_Init_thread"); !said.empty()) return refuse(said);
   ours_ = true;
   level_ = level_of(abi(), result->level);
-  if (const std::string said = library_->error(library_->comm_set_errhandler(abi().world, abi().errors_return), "MPI_Comm_set_errhandler");
-      !said.empty())
-    return refuse(said);
-  return {};
+  const std::string said = library_->error(result->handler, "MPI_Comm_set_errhandler");
+  return said.empty() ? Status() : refuse(said);
 }
 
 Status Session::join() {
@@ -135,13 +140,36 @@ void Session::spoil(const std::string& why) {
   spoilt_.store(true, std::memory_order_release);
 }
 
-Status Session::communicator(const std::vector<int>& ranks, Handle* out) {
+// On the clerk's thread, whatever MPI allows: so the caller can leave. What is left may go on for ever, and owns what it uses.
+Status Session::attended(const std::function<Status()>& work, const Look& look) {
+  auto result = std::make_shared<Status>();
+  clerk_.begin([work, result] { *result = work(); });
+  while (!clerk_.ended(kBetweenLooks)) {
+    Status status = usable();
+    if (status.ok()) status = look();
+    if (status.ok() || clerk_.ended(0)) continue;
+    spoil("an earlier job was left while MPI was in a call that cannot be interrupted (" + status.message() + ")");
+    return status;
+  }
+  return *result;
+}
+
+Status Session::communicator(const std::vector<int>& ranks, const Look& look, Handle* out) {
+  std::lock_guard lock(using_);
+  HVD_RETURN_IF_ERROR(usable());
   if (const auto known = communicators_.find(ranks); known != communicators_.end()) {
     *out = known->second;
     return {};
   }
+  auto made = std::make_shared<Handle>(0);
+  HVD_RETURN_IF_ERROR(attended([this, ranks, made] { return make(ranks, made.get()); }, look));
+  communicators_[ranks] = *out = *made;
+  return {};
+}
+
+Status Session::make(const std::vector<int>& ranks, Handle* out) const {
   const Library& l = *library_;
-  Handle all = 0, some = 0, made = 0;
+  Handle all = 0, some = 0;
   int result = 0;
   const char* what = "";
   const auto call = [&](int code, const char* name) {
@@ -149,34 +177,35 @@ Status Session::communicator(const std::vector<int>& ranks, Handle* out) {
     what = name;
     return code == 0;
   };
-  if (call(l.comm_group(abi().world, &all), "MPI_Comm_group") &&
-      call(l.group_incl(all, static_cast<int>(ranks.size()), ranks.data(), &some), "MPI_Group_incl") &&
-      // Only its members make it, and all of MPI_COMM_WORLD need not be in the job: not MPI_Comm_split.
-      call(l.comm_create_group(abi().world, some, kTag, &made), "MPI_Comm_create_group") &&
-      call(l.comm_set_errhandler(made, abi().errors_return), "MPI_Comm_set_errhandler")) {
-    communicators_[ranks] = *out = made;
-  }
+  (void)(call(l.comm_group(abi().world, &all), "MPI_Comm_group") &&
+         call(l.group_incl(all, static_cast<int>(ranks.size()), ranks.data(), &some), "MPI_Group_incl") &&
+         // Only its members make it, and all of MPI_COMM_WORLD need not be in the job: not MPI_Comm_split.
+         call(l.comm_create_group(abi().world, some, kTag, out), "MPI_Comm_create_group") &&
+         call(l.comm_set_errhandler(*out, abi().errors_return), "MPI_Comm_set_errhandler"));
   if (some) (void)l.group_free(&some);
   if (all) (void)l.group_free(&all);
   return result == 0 ? Status() : Status(Code::peer_lost, l.error(result, what));
 }
 
-void Session::forget(const std::vector<int>& ranks) {
-  (void)use([&] {
-    const auto known = communicators_.find(ranks);
-    if (known == communicators_.end()) return Status();
-    (void)library_->comm_free(&known->second);
-    communicators_.erase(known);
+void Session::forget(const std::vector<int>& ranks, const Look& look) {
+  std::lock_guard lock(using_);
+  const auto known = communicators_.find(ranks);
+  if (known == communicators_.end() || !usable().ok()) return;
+  const Status freed = attended([library = library_, comm = known->second]() mutable {
+    (void)library->comm_free(&comm);
     return Status();
-  });
+  }, look);
+  if (freed.ok()) communicators_.erase(known);
 }
 
-void Session::finish() {
-  if (!ours_ || !usable().ok()) return;
-  clerk_.run([this] {
+bool Session::finish(double seconds) {
+  if (finishing_) return clerk_.ended(seconds);
+  if (!ours_ || !usable().ok()) return true;
+  finishing_ = true;
+  return clerk_.run([library = library_] {
     int ended = 0;
-    if (library_->finalized(&ended) == 0 && !ended) (void)library_->finalize();
-  });
+    if (library->finalized(&ended) == 0 && !ended) (void)library->finalize();
+  }, seconds);
 }
 
 }  // namespace hvd::mpi

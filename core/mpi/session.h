@@ -47,13 +47,18 @@ class Session {
   // From now on it cannot: a collective was left before its end, and what its next one would receive is not known.
   void spoil(const std::string& why);
 
-  // Within `work`: the communicator of these processes of MPI_COMM_WORLD, made at their first call, which all of them make.
-  Status communicator(const std::vector<int>& ranks, Handle* out);
-  // All of them, at the same place: it is needed no more.
-  void forget(const std::vector<int>& ranks);
+  // Asked again and again while something that MPI cannot interrupt is under way: an error ends the wait for it.
+  using Look = std::function<Status()>;
 
-  // Ends MPI when it is ours and was not spoilt; waits for the other processes, as MPI_Finalize does. Nothing may use it any more.
-  void finish();
+  // Not within `work`: the communicator of these processes of MPI_COMM_WORLD, made at their first call, which all of them make. Where
+  // `look` has ended the wait for that, its error; MPI is spoilt then.
+  Status communicator(const std::vector<int>& ranks, const Look& look, Handle* out);
+  // All of them, at the same place: it is needed no more.
+  void forget(const std::vector<int>& ranks, const Look& look);
+
+  // Ends MPI when it is ours and was not spoilt; MPI_Finalize waits for the other processes. Nothing may use it any more. False: that has
+  // not ended within so many seconds; a later call goes on waiting.
+  bool finish(double seconds);
 
  private:
   Session() = default;
@@ -61,6 +66,8 @@ class Session {
   Status join();
   Status look_around();
   Status watch_finalize();
+  Status make(const std::vector<int>& ranks, Handle* out) const;
+  Status attended(const std::function<Status()>& work, const Look& look);
   static int finalizing(Handle comm, int key, void* value, void* extra);
 
   const Library* library_ = nullptr;
@@ -74,6 +81,7 @@ class Session {
   std::atomic<bool> spoilt_{false};
   std::string why_spoilt_;  // written before spoilt_
   std::map<std::vector<int>, Handle> communicators_;
+  bool finishing_ = false;
 };
 
 }  // namespace hvd::mpi

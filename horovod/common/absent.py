@@ -13,7 +13,6 @@ from types import ModuleType
 _ELASTIC = "elastic training"
 ABSENT = {
     "horovod.elastic": _ELASTIC,
-    "horovod.spark": "Spark",
 }
 """Name of the module to what it would be for."""
 

@@ -320,10 +320,9 @@ def _stop(reason: str) -> None:
     _last = _ended(), state.members
     if _last[0] is None:
         _watch.leave(reason)
-    elif _last[0][0] != "left":
-        from horovod.common.wiring import mpi
+    from horovod.common.wiring import mpi
 
-        mpi.lost(_last[0][0])
+    mpi.engine_ends(None if _last[0] is None or _last[0][0] == "left" else _last[0][0])
     observers = observed.take()
     observers.close()
     state.stop()

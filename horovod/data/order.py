@@ -35,31 +35,36 @@ class Order:
         while begin < end:
             number = bisect.bisect_right(self._begins, begin) - 1
             first, stop = self._begins[number], min(end, self._begins[number + 1])
-            places = self._inside(number, begin - first, stop - first)
-            for index, inside in _by_block(places, self._starts[number]):
+            for index, inside in self._inside(number, begin - first, stop - first):
                 yield number, self._windows[number][index], inside
             begin = stop
 
-    def _inside(self, number: int, begin: int, end: int) -> list[int]:
-        """Which records of a window come from its place ``begin`` up to before ``end``."""
+    def _inside(self, number: int, begin: int, end: int) -> Iterable[tuple[int, list[int]]]:
+        """Which records of a window come from its place ``begin`` up to before ``end``: index of the block in the
+        window, places in it."""
+        starts = self._starts[number]
         if not self._shuffle:
-            return list(range(begin, end))
+            return _in_a_row(begin, end, starts)
         last = self._last
         if last[0] != number:
-            last = self._last = number, _mixed(self._starts[number][-1], [self._seed, self._epoch, number])
-        places: list[int] = last[1][begin:end].tolist()
-        return places
+            last = self._last = number, _mixed(starts[-1], [self._seed, self._epoch, number])
+        return _by_block(last[1][begin:end], starts)
 
 
-def _by_block(places: list[int], starts: list[int]) -> Iterable[tuple[int, list[int]]]:
-    """Places in a window, as places in its blocks, by the block's index in it."""
-    if len(starts) == 2:
-        return [(0, places)]
-    found: dict[int, list[int]] = {}
-    for place in places:
-        index = bisect.bisect_right(starts, place) - 1
-        found.setdefault(index, []).append(place - starts[index])
-    return found.items()
+def _in_a_row(begin: int, end: int, starts: list[int]) -> Iterator[tuple[int, list[int]]]:
+    for index, (first, stop) in enumerate(itertools.pairwise(starts)):
+        if begin < stop and first < end:
+            yield index, list(range(max(begin, first) - first, min(end, stop) - first))
+
+
+def _by_block(places: Any, starts: list[int]) -> Iterator[tuple[int, list[int]]]:
+    """``places``: an array. Blocks in the order in which they are met, and so places in each."""
+    import numpy as np
+
+    of = np.searchsorted(starts, places, side="right") - 1
+    indices, met = np.unique(of, return_index=True)
+    for index in indices[np.argsort(met)].tolist():
+        yield index, (places[of == index] - starts[index]).tolist()
 
 
 def _mixed(length: int, numbers: Sequence[int]) -> Any:

@@ -61,15 +61,17 @@ class ParquetFiles(Source):
         where = f"{path}, row group {group}"
         if table.num_rows != self.lengths[block]:
             raise ValueError(f"{where} had {self.lengths[block]} rows and has {table.num_rows} now{place_here()}")
-        return {
-            name: _array(table.column(name), self._shapes.get(name), f"{where}, column {name}")
-            for name in self._columns
-        }
+        return {name: self.array(name, table.column(name), f"{where}, column {name}") for name in self._columns}
+
+    def array(self, name: str, column: Any, where: str) -> Any:
+        """What becomes of a column of a row group, a ``pyarrow.ChunkedArray``. For a subclass whose columns hold
+        something else than numbers or lists of them. ``where``: for errors."""
+        return _array(column, self._shapes.get(name), where)
 
     def take(self, loaded: dict[str, Any], places: Sequence[int]) -> dict[str, Any]:
         import numpy as np
 
-        indices = np.asarray(places)
+        indices = np.asarray(places, np.intp)
         return {name: values[indices] for name, values in loaded.items()}
 
     def join(self, taken: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -80,6 +82,23 @@ class ParquetFiles(Source):
             if len(taken) == 1
             else {name: np.concatenate([one[name] for one in taken]) for name in self._columns}
         )
+
+    def gather(self, chosen: Sequence[tuple[dict[str, Any], Sequence[int]]]) -> dict[str, Any]:
+        import numpy as np
+
+        if not chosen:
+            return self.join([])
+        indices = [np.asarray(places, np.intp) for _, places in chosen]
+        ends = np.cumsum([0, *map(len, indices)])
+        made = {}
+        for name in self._columns:
+            parts = [loaded[name] for loaded, _ in chosen]
+            values = np.empty((ends[-1], *parts[0].shape[1:]), np.result_type(*{part.dtype for part in parts}))
+            for part, places, begin, end in zip(parts, indices, ends[:-1], ends[1:], strict=True):
+                # The places are those of the block's records; with another mode NumPy would copy once more.
+                np.take(part, places, axis=0, out=values[begin:end], mode="clip")
+            made[name] = values
+        return made
 
 
 @contextlib.contextmanager
@@ -157,7 +176,7 @@ def _array(column: Any, shape: tuple[int, ...] | None, where: str) -> Any:
         shape = tuple(size for size in sizes if size is not None)
     # A list of lists has the shape at each depth, one of numbers all of it in its length.
     flat = [_flat(chunk, shape if len(shape) == len(sizes) else (), where) for chunk in column.chunks]
-    values = np.concatenate([one for one, _ in flat]) if flat else np.empty(0)
+    values = flat[0][0] if len(flat) == 1 else np.concatenate([one for one, _ in flat]) if flat else np.empty(0)
     numbers = np.concatenate([each for _, each in flat]) if flat else np.empty(0, np.int64)
     if len(wrong := np.flatnonzero(numbers != math.prod(shape))):
         raise ValueError(

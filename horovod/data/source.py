@@ -29,6 +29,10 @@ class Source(ABC):
         """Several of what ``take`` returned, of one or more blocks, as one batch."""
         return [record for part in taken for record in part]
 
+    def gather(self, chosen: Sequence[tuple[Any, Sequence[int]]]) -> Any:
+        """A batch of the records at the places of each of some loaded blocks: ``take`` and ``join`` in one."""
+        return self.join([self.take(loaded, places) for loaded, places in chosen])
+
     def made_of(self) -> Sequence[tuple[str, int]]:
         """Path and bytes of each file that it is made of, in their order; none if it is of something else."""
         return ()

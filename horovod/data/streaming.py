@@ -183,12 +183,12 @@ class _Held:
         self._blocks: dict[int, Any] = {}
 
     def batch(self, order: Order, places: parts.Intervals) -> Any:
-        taken = []
+        chosen = []
         for window, block, inside in (piece for begin, end in places for piece in order.pieces(begin, end)):
             if window != self._window:
                 self._window = window
                 self._blocks.clear()
             if block not in self._blocks:
                 self._blocks[block] = self._source.load(block)
-            taken.append(self._source.take(self._blocks[block], inside))
-        return self._source.join(taken)
+            chosen.append((self._blocks[block], inside))
+        return self._source.gather(chosen)

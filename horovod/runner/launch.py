@@ -24,6 +24,8 @@ from horovod.runner.job.watch import wait_for
 from horovod.runner.output.output import OutputQueue
 
 USAGE_ERROR = 2
+KUBERNETES = "kubernetes"
+"""As the first word: the job runs on a cluster."""
 
 
 def _open_standard_streams() -> bool:
@@ -62,8 +64,9 @@ def _tell(namespace: argparse.Namespace, take_signals: Callable[[], SignalQueue 
         print(__version__)
     elif namespace.completion:
         from horovod.runner.command import completion
+        from horovod.runner.kubernetes.flags import offered
 
-        print(completion.script(namespace.completion), end="")
+        print(completion.script(namespace.completion, offered()), end="")
     elif namespace.help_all:
         print(help.text(everything=True), end="")
     elif namespace.check_build:
@@ -154,11 +157,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     that are not understood.
     """
     has_stdin = _open_standard_streams()
+    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        result = _started(parse_args(arguments), has_stdin, SignalQueue)
+        if given[:1] == [KUBERNETES]:
+            # Only such a job pays for loading this.
+            from horovod.runner.kubernetes import command
+
+            return command.main(given[1:])
+        result = _started(parse_args(given), has_stdin, SignalQueue)
     except LaunchError as error:
         _say(f"error: {error}")
-        _say("`horovodrun --help` shows the flags")
+        _say(f"`horovodrun {f'{KUBERNETES} ' if given[:1] == [KUBERNETES] else ''}--help` shows the flags")
         return USAGE_ERROR
     except (AgentError, OSError) as error:
         _say(f"error: {error}")

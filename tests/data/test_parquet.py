@@ -71,6 +71,27 @@ def test_a_stream_of_row_groups(folder):
     assert len(seen) == 152, "two ranks of four have a row less"
 
 
+def test_a_batch_of_several_blocks_is_what_they_give_one_by_one(folder):
+    source = ParquetFiles(folder, shapes={"image": (2, 2)})
+    chosen = [(source.load(0), [3, 1]), (source.load(4), []), (source.load(7), [19, 0, 19])]
+    made, expected = source.gather(chosen), source.join([source.take(*one) for one in chosen])
+    assert made["id"].tolist() == [3, 1, 139, 120, 139]
+    for name, values in expected.items():
+        assert made[name].dtype == values.dtype
+        assert made[name].tolist() == values.tolist()
+        assert made[name].flags.writeable
+
+
+def test_what_becomes_of_a_column_is_a_subclass_to_say(folder):
+    class Shouted(ParquetFiles):
+        def array(self, name, column, where):
+            values = super().array(name, column, where)
+            return np.array([one.upper() for one in values], object) if name == "name" else values
+
+    block = Shouted(folder, ["id", "name"]).load(4)
+    assert (block["id"][0], block["name"][0]) == (70, "ROW 70")
+
+
 def test_files_of_a_file_system(folder):
     system = fs.SubTreeFileSystem(str(folder), fs.LocalFileSystem())
     source = pickle.loads(pickle.dumps(ParquetFiles(["1.parquet", "0.parquet"], ["id"], filesystem=system)))

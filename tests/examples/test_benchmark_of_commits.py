@@ -39,6 +39,7 @@ def test_the_network_is_resnet_50(commit: ModuleType) -> None:
     assert (len(parameters), sum(parameters)) == (161, 25_557_032)
 
 
+@pytest.mark.heavy
 def test_it_measures(tmp_path: Path) -> None:
     flags = ["--network", "resnet18", "--batch", "1", "--pairs", "2", "--json", str(tmp_path / "found")]
     done = run_job(["-np", "2", sys.executable, str(FOLDER / "commit.py"), *flags])

@@ -87,6 +87,7 @@ def test_the_default_optimizer_has_a_column_of_its_own() -> None:
     assert job == cases.COLUMNS["horovod"][0]
 
 
+@pytest.mark.heavy
 def test_what_the_optimizer_adds_is_measured_beside_raw_calls_and_ddp() -> None:
     words = [str(FOLDER / "optimizer.py"), "--rounds", "1", "--steps", "2", "--cases", "many"]
     command = [sys.executable, "-m", "horovod.runner", "-np", "2", sys.executable, *words]

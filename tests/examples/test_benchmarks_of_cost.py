@@ -53,6 +53,7 @@ def test_figures_of_ranks_are_put_together_and_held_against_limits(price: Module
     assert timeline == "| a timeline beside it | +8.00 % (+8.00 to +8.00) | 2.00 % | 3 %: exceeded |"
 
 
+@pytest.mark.heavy
 def test_the_price_of_observing_is_measured_in_one_job(tmp_path: Path) -> None:
     out = tmp_path / "price.json"
     words = [
@@ -98,6 +99,7 @@ def test_how_many_messages_follow_one_upon_another(ranks: int, per_host: int, sc
     assert control.delays(ranks, per_host, schedules) == delays
 
 
+@pytest.mark.heavy
 def test_the_cost_of_agreeing_becomes_a_table(tmp_path: Path) -> None:
     """With a program that says what a run would: rank 0 hears of each rank, and speaks to each host."""
     program = tmp_path / "control_bench"

@@ -110,6 +110,7 @@ def test_resume_without_a_checkpoint_says_so(tmp_path: Path) -> None:
     assert "no checkpoint at runs/digits.pt" in out + err
 
 
+@pytest.mark.heavy
 def test_char_gpt_learns_with_compressed_gradients(tmp_path: Path) -> None:
     small = ["--layers", 2, "--width", 64, "--corpus", 200_000, "--log-every", 10, "--no-progress"]
     out, err = launch(tmp_path, CHAR_GPT, "--steps", 30, "--compression", "wire_int8", *small)

@@ -23,6 +23,7 @@ def test_a_linear_classifier_learns_on_both_workers(tmp_path: Path) -> None:
     identical_parameters(out)
 
 
+@pytest.mark.heavy
 def test_clusters_of_both_workers_digits(tmp_path: Path) -> None:
     out, _ = launch(tmp_path, ROOT / "examples/numpy/kmeans.py")
     inertia = re.search(r"nearest of 10 centres ([\d.]+)", out)

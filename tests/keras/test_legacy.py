@@ -142,7 +142,7 @@ def own_loops(legacy, shared):
     np.testing.assert_allclose(own.numpy(), [-(rank + 1.0)])
 
 
-@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("legacy", [False, pytest.param(True, marks=pytest.mark.heavy)])
 def test_loops_of_the_users_own(keras_pool, legacy):
     keras_pool("legacy")(2).run(own_loops, legacy, legacy_models)
 
@@ -216,7 +216,7 @@ def handed_out(legacy, shared):
     assert len(optimizer._hvd.marks._eager) == 8
 
 
-@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("legacy", [False, pytest.param(True, marks=pytest.mark.heavy)])
 def test_gradients_handed_out(keras_pool, legacy):
     keras_pool("legacy")(2).run(handed_out, legacy, legacy_models)
 
@@ -240,7 +240,7 @@ def from_config(legacy, shared):
         optimizer = again
 
 
-@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("legacy", [False, pytest.param(True, marks=pytest.mark.heavy)])
 def test_made_from_its_config_it_is_plain(keras_pool, legacy):
     keras_pool("legacy")(2).run(from_config, legacy, legacy_models)
 
@@ -296,7 +296,7 @@ def half_precision(legacy, shared):
         keras.mixed_precision.set_global_policy("float32")
 
 
-@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("legacy", [False, pytest.param(True, marks=pytest.mark.heavy)])
 def test_an_infinite_gradient_on_one_rank_skips_the_step_on_all(keras_pool, legacy):
     keras_pool("legacy")(2).run(half_precision, legacy, legacy_models)
 
@@ -321,7 +321,7 @@ def saving(legacy, shared, folder):
     again.fit(x, y, batch_size=8, verbose=0)
 
 
-@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("legacy", [False, pytest.param(True, marks=pytest.mark.heavy)])
 def test_saving(keras_pool, legacy, tmp_path):
     keras_pool("legacy")(2).run(saving, legacy, legacy_models, str(tmp_path))
 
@@ -366,6 +366,6 @@ def callbacks(legacy, shared):
             np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("legacy", [False, pytest.param(True, marks=pytest.mark.heavy)])
 def test_callbacks(keras_pool, legacy):
     keras_pool("legacy")(2).run(callbacks, legacy, legacy_models)

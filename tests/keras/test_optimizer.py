@@ -48,8 +48,8 @@ def identity():
     model.fit(*models.data(8), verbose=0)
 
 
-def test_it_is_like_the_plain_optimizer(keras3):
-    keras3(1).run(identity)
+def test_it_is_like_the_plain_optimizer(each_keras3):
+    each_keras3(1).run(identity)
 
 
 def arguments():

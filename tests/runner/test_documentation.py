@@ -20,17 +20,18 @@ WORDS = {"...": ["-np", "2", "python", "train.py"]}
 
 DRAWN = ("text", "mermaid", "{eval-rst}")
 SHELL = ("", "bash", "sh", "console")
+FOLDERS = "torch|tensorflow|jax|numpy|mxnet|ray|spark|launchers?"
+"""Of the tests that run programs of the documents."""
 OUTSIDE = ("pip", "export", "cd")
 """Commands of others that need no comment."""
 
 
 def test_every_program_is_run_or_says_why_not():
-    """Others are run by tests/torch, tensorflow, jax, numpy and mxnet, which look that they know what is theirs."""
+    """Others are run by tests/torch, tensorflow, jax and so on, which look that they know what is theirs."""
     wrong = [
         f"{block.where}: <!-- run: FOLDER: NAME --> or <!-- not run: WHY --> stands before it, see tests/documents.py"
         for block in blocks()
-        if block.language not in (*SHELL, *DRAWN)
-        and not re.fullmatch(r"run: (torch|tensorflow|jax|numpy|mxnet|ray|launchers?): .+|not run: .+", block.mark)
+        if block.language not in (*SHELL, *DRAWN) and not re.fullmatch(rf"run: ({FOLDERS}): .+|not run: .+", block.mark)
     ]
     marks = [block.mark for block in blocks() if block.mark.startswith("run: ")]
     assert not wrong

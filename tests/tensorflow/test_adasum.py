@@ -40,7 +40,7 @@ def tape_combines_gradients():
             assert_close(gradient, adasum([factors[r][i] for r in range(size)]), 1e-9)
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.heavy)])
 def test_tape(tf_pool, size):
     tf_pool(size).run(tape_combines_gradients)
 

@@ -99,6 +99,7 @@ def a_training(path):
     return got
 
 
+@pytest.mark.heavy
 def test_trainings_one_after_the_other_each_get_all(tf_pool, tmp_path):
     """The second one, this process, has counted nothing yet."""
     path = str(tmp_path / "compute.json")
@@ -191,6 +192,7 @@ def one_leaves_early(path):
     return got
 
 
+@pytest.mark.heavy
 def test_a_dispatcher_stays_while_others_read(tf_pool, tmp_path):
     assert tf_pool(3).run(one_leaves_early, str(tmp_path / "compute.json")) == [0, 1, 2_000]
 

@@ -21,7 +21,9 @@ from tests.testbed.network import (
 
 DESK = 254
 
-_REPORT = re.compile(r"/horovod-\d+/\d{8}-\d{6}-\d+/(hang\.txt|(recorder|stacks)\.rank\d+\.(jsonl|txt))$")
+_REPORT = re.compile(
+    r"/horovod-\d+/\d{8}-\d{6}-\d+/(hang\.txt|(recorder|stacks)\.rank\d+\.(jsonl|txt)(\.part\d+-\d+)?)$"
+)
 
 
 class Cluster:
@@ -160,7 +162,7 @@ class Cluster:
 
     def litter(self, ignoring: tuple[str, ...] = ()) -> dict[str, object]:
         """What is left of jobs: processes, listening ports, files, shared memory, by host. Empty when all is clean.
-        What a job writes to say why it failed is there to stay.
+        What a job writes to say why it failed is there to stay, half of it where the writer was killed.
 
         `ignoring`: how the command lines of processes begin that do not count."""
         found: dict[str, object] = {}

@@ -38,6 +38,7 @@ PAGES = {
         "docs/data-service",
         "docs/gpu",
         "docs/run",
+        "docs/spark-estimators",
         "docs/compression",
     ],
     "Run": [
@@ -45,8 +46,10 @@ PAGES = {
         "docs/elastic",
         "docs/elastic/*",
         "docs/chaos",
+        "docs/spark",
         "docs/mpi",
         "docs/ray",
+        "docs/kubernetes",
         "docs/launchers/README",
         "docs/launchers/*",
         "docs/settings",
@@ -105,6 +108,7 @@ REFERENCE = [
     "horovod.tensorflow.keras",
     "horovod.data",
     "horovod.runner",
+    "horovod.spark",
 ]
 CONSTANTS = ["Adasum", "Average", "Max", "Min", "Product", "Sum", "global_process_set"]
 ELSEWHERE = ["Compression", "ProcessSet", "callbacks", *CONSTANTS]

@@ -14,7 +14,12 @@ _BETWEEN = frozenset(
 
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]([^/\\]+)")
 _STANDARD = re.compile(r"[/\\]lib(?:64)?[/\\]python\d[^/\\]*[/\\]|^<frozen ")
-_OURS = re.compile(r"[/\\]horovod[/\\](?:common|torch|tensorflow|keras|_keras|runner)[/\\]")
+_PARTS = (
+    *("_arrays", "_jax", "_keras", "benchmark", "chaos", "common", "data", "jax", "keras", "mxnet", "numpy", "ray"),
+    *("recorder", "runner", "spark", "tensorflow", "timeline", "torch"),
+)
+"""Folders of this package. A user's own directory may be called horovod, too."""
+_OURS = re.compile(r"[/\\]horovod[/\\](?:" + "|".join(_PARTS) + r")[/\\]")
 
 
 def library_of(path: str) -> str:

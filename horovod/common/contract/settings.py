@@ -113,7 +113,10 @@ TABLE: Final = (
     Setting("HOROVOD_STOP_SIGNALS", "text", "SIGTERM,SIGUSR1",
             "signals that hvd.should_stop() turns into the same answer on all ranks, once a program calls it",
             section=_JOIN),
-    Setting("HOROVOD_SPARK_START_TIMEOUT", "float", 600.0, "seconds to wait for Spark's tasks", low=0.1, later=True,
+    Setting("HOROVOD_SPARK_START_TIMEOUT", "float", 600.0, "seconds to wait for Spark's tasks", low=0.1, section=_JOIN),
+    Setting("HOROVOD_SPARK_PYTHONPATH", "text", "", "where ranks on Spark look for modules first; of the driver, or of "
+            "an executor (spark.executorEnv), which counts more", section=_JOIN),
+    Setting("HOROVOD_SPARK_WORK_DIR", "text", "", "working directory of ranks on Spark in place of their executor's",
             section=_JOIN),
     Setting("HOROVOD_CPU_OPERATIONS", "choice", "gloo",
             "what carries tensors in the host's memory; gloo: the engine's own links; mpi: between hosts the MPI that "
@@ -122,6 +125,11 @@ TABLE: Final = (
     Setting("HOROVOD_MPI_LIBRARY", "text", "",
             "file of the MPI library for HOROVOD_CPU_OPERATIONS=mpi; default: one that is loaded already, else that "
             "beside the launcher, else the system's", section=_GPU),
+    Setting("HOROVOD_MPI_REDUCTION", "choice", "horovod",
+            "who adds in allreduces of HOROVOD_CPU_OPERATIONS=mpi between hosts; horovod: this library, in its own "
+            "order, so that bits are the same with every MPI and without; mpi: for integers, float32 and float64 the "
+            "MPI, which a network may help, in whatever order it chooses (docs/mpi.md)",
+            choices=("horovod", "mpi"), agreed=True, section=_GPU),
     Setting("HOROVOD_MPI_THREADS_DISABLE", "bool", False,
             "ask MPI for MPI_THREAD_FUNNELED instead of MULTIPLE, and call it from one thread",
             flag="--mpi-threads-disable", yaml="library_options.mpi_threads_disable", section=_GPU),

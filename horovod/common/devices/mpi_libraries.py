@@ -6,6 +6,7 @@ take what belongs to the launcher that started it, whose folder it lies beside.
 
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -58,6 +59,17 @@ def find(environ: Mapping[str, str], launcher: str = "") -> Library | Missing:
     )
 
 
+def find_for_launch(environ: Mapping[str, str]) -> Library | Missing:
+    """The library that processes of the mpirun or mpiexec in PATH would find on this host; without one, as ``find``.
+    Raises ValueError as ``find`` does."""
+    if not environ.get(VARIABLE, "").strip():
+        for name in ("mpirun", "mpiexec"):
+            if program := shutil.which(name, path=environ.get("PATH")):
+                for library in _beside(Path(os.path.realpath(program)), (*OPEN_MPI, *MPICH, *STANDARD)):
+                    return Library(library, f"beside {program}")
+    return find(environ)
+
+
 def maker(launcher: str) -> str:
     """Whose a launcher is (``Place.launcher``): "Open MPI", "MPICH", or "" for one that starts processes of both."""
     return {"Open MPI": "Open MPI", "jsrun": "Open MPI", "MPICH": "MPICH"}.get(launcher, "")
@@ -85,10 +97,9 @@ def loaded(pid: int | None = None) -> list[str]:
 
 
 def _places(environ: Mapping[str, str], names: tuple[str, ...]) -> Iterator[Library]:
-    for folder in _beside_launcher():
-        for name in names:
-            if (folder / name).is_file():
-                yield Library(str(folder / name), "beside the launcher")
+    for program in _launchers():
+        for path in _beside(program, names):
+            yield Library(path, "beside the launcher")
     for name in names:
         if path := of_system(name, environ):
             yield Library(path, "the system")
@@ -98,8 +109,15 @@ def _places(environ: Mapping[str, str], names: tuple[str, ...]) -> Iterator[Libr
             yield Library(str(beside_python / name), "beside Python")
 
 
-def _beside_launcher() -> Iterator[Path]:
-    """Folders of libraries beside the programs of launchers among this process's ancestors, the nearest first."""
+def _beside(program: Path, names: tuple[str, ...]) -> Iterator[str]:
+    for folder in ("lib", "lib64"):
+        for name in names:
+            if (path := program.parent.parent / folder / name).is_file():
+                yield str(path)
+
+
+def _launchers() -> Iterator[Path]:
+    """Programs of launchers among this process's ancestors, the nearest first."""
     pid = os.getpid()
     for _ in range(_DEPTH):
         try:
@@ -109,5 +127,4 @@ def _beside_launcher() -> Iterator[Path]:
         except (OSError, ValueError, IndexError):  # the top, or another user's
             return
         if _LAUNCHERS.match(program.name):
-            for folder in ("lib", "lib64"):
-                yield program.parent.parent / folder
+            yield program

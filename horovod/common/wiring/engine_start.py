@@ -13,7 +13,7 @@ from horovod.common.devices import libraries, operations
 from horovod.common.security.auth import Session
 from horovod.common.security.cipher import Cipher
 from horovod.common.util import cpu_quota
-from horovod.common.wiring import mpi, shared_memory
+from horovod.common.wiring import mpi, mpi_end, shared_memory
 from horovod.common.wiring.links import CONTROL, DATA, NODE, Link
 from horovod.common.wiring.peers import Peer, Plan, label
 
@@ -51,8 +51,8 @@ def make_engine(plan: Plan, peers: Sequence[Peer], formed: Formed, settings: Set
         if type(config).__name__ not in str(error):
             raise
         raise ImportError(
-            f"the native engine {_core.__file__} is older than the Python files of this package ({error}); it was built "
-            "from another state of the sources: install the package again"
+            f"the native engine {_core.__file__} is older than the Python files of this package ({error}); it was "
+            "built from another state of the sources: install the package again"
         ) from None
     _core.set_log_sink(make_sink(plan.me, settings.flag("HOROVOD_LOG_HIDE_TIME")))
 
@@ -69,6 +69,8 @@ def make_engine(plan: Plan, peers: Sequence[Peer], formed: Formed, settings: Set
     config.child_fds = {link[1]: formed.links[link].detach() for link in down}
     up = (CONTROL if plan.leads else NODE, plan.parent)
     config.parent_fd = formed.links[up].detach() if plan.parent >= 0 else -1
+    control = {**config.child_fds, **({plan.parent: config.parent_fd} if plan.parent >= 0 else {})}
+    mpi_end.note((config.labels[rank], descriptor) for rank, descriptor in control.items() if config.mpi_ranks)
     config.data_fds = {rank: formed.links[DATA, rank].detach() for rank in plan.remote}
     formed.descriptors = []
     return _core.Engine(config)
@@ -92,6 +94,7 @@ def _set_up(config: Any, plan: Plan, peers: Sequence[Peer], settings: Settings, 
     config.cpu = _cpu(settings, env)
     _look_for_nccl(config, settings)
     config.mpi_ranks = mpi.ranks(settings, [peer.world_rank for peer in peers])
+    config.mpi_reduces = settings.text("HOROVOD_MPI_REDUCTION") == "mpi"
     config.log_level = LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL"))
 
 

@@ -16,6 +16,7 @@ from horovod.common.contract.settings import LOG_LEVELS, Settings
 from horovod.common.contract.worker_env import WorkerEnv
 from horovod.common.devices import mpi_libraries
 from horovod.common.devices.libraries import Missing
+from horovod.common.wiring import mpi_end
 
 if TYPE_CHECKING:
     from horovod._core import MpiInfo
@@ -61,7 +62,7 @@ def begin(env: WorkerEnv, settings: Settings) -> None:
         except ValueError as error:
             raise ValueError(f"{OPERATIONS} is 'mpi': {error} (library: {library.path}, {library.source})") from None
         _begun.append(info)
-        atexit.register(_finish, os.getpid())
+        atexit.register(_finish, os.getpid(), env.rank, settings.flag("HOROVOD_LOG_HIDE_TIME"))
         text = f"MPI carries the job: {info.version} ({info.path}, {library.source}), {info.level}"
         if LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL")) <= LOG_LEVELS.index("info"):
             make_sink(env.rank, settings.flag("HOROVOD_LOG_HIDE_TIME"))(LOG_LEVELS.index("info"), text)
@@ -98,15 +99,23 @@ def info() -> "MpiInfo | None":
     return _begun[0] if _begun else None
 
 
-def lost(why: str) -> None:
-    """A job has ended because a rank is gone, who would be waited for in MPI_Finalize."""
-    _failed.append(why)
+def engine_ends(lost: str | None) -> None:
+    """Before the engine of a job is shut down. ``lost``: the job has ended for this reason, because a rank is gone, who
+    would be waited for in MPI_Finalize."""
+    if not _begun:
+        return
+    if lost is not None:
+        _failed.append(lost)
+    else:
+        mpi_end.keep()
 
 
-def _finish(pid: int) -> None:
+def _finish(pid: int, rank: int, hide_time: bool) -> None:
     # After an exception the launcher has to see a process that has not ended MPI: it then ends the others.
     if os.getpid() != pid or _failed or hasattr(sys, "last_type"):
         return
     from horovod import _core
 
-    _core.mpi_finish()
+    sink = make_sink(rank, hide_time)
+    if not mpi_end.finish(_core.mpi_finish, lambda text: sink(LOG_LEVELS.index("warning"), text)):
+        mpi_end.leave()

@@ -5,12 +5,42 @@ agent that calls home. See `docs/adr/0030-agents-that-call-home.md`.
     gathering = Gathering("Spark task")
     gathering.ticket ------- with the closure ----> become_agent(ticket, number)     until the job ends
     run_fixed(gathering, call, 4, wishes)           one rank, started by that agent
-    run_elastic(gathering, call, limits, wishes)
+    run_elastic(gathering, call, settings, wishes)
+    run_command(gathering, settings, ...)            a command in place of a call, in pods of Kubernetes
 """
 
-from horovod.runner.cluster.gathering import Gathering
-from horovod.runner.cluster.jobs import Call, Wishes, run_elastic, run_fixed
-from horovod.runner.cluster.task import become_agent
-from horovod.runner.cluster.ticket import ArrivalError, Ticket
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["ArrivalError", "Call", "Gathering", "Ticket", "Wishes", "become_agent", "run_elastic", "run_fixed"]
+if TYPE_CHECKING:
+    from horovod.runner.cluster.gathering import Gathering
+    from horovod.runner.cluster.jobs import Call, Wishes, run_command, run_elastic, run_fixed
+    from horovod.runner.cluster.task import become_agent
+    from horovod.runner.cluster.ticket import ArrivalError, Ticket
+
+__all__ = [
+    "ArrivalError",
+    "Call",
+    "Gathering",
+    "Ticket",
+    "Wishes",
+    "become_agent",
+    "run_command",
+    "run_elastic",
+    "run_fixed",
+]
+
+_HOMES = {
+    "gathering": ("Gathering",),
+    "jobs": ("Call", "Wishes", "run_command", "run_elastic", "run_fixed"),
+    "task": ("become_agent",),
+    "ticket": ("ArrivalError", "Ticket"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded on demand: the processes that become agents need no launcher.
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

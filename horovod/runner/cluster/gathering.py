@@ -8,7 +8,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from horovod.common.contract.secret import Secret
@@ -41,13 +41,16 @@ class Gathering:
     """A thread listens; all else is called by the thread that runs the job, but for `fail`. `fd` is readable when there
     is something to `take`."""
 
-    def __init__(self, what: str = "process", nics: Sequence[str] = (), ports: str = "") -> None:
+    def __init__(
+        self, what: str = "process", nics: Sequence[str] = (), ports: str = "", token: bytes | None = None
+    ) -> None:
         """`what`: one of them, in words. `nics`: interfaces to listen on, else all; `ports`: as HOROVOD_PORT_RANGE.
+        `token`: 32 bytes that the processes have already, None: new ones.
         Raises ValueError for those that are not there, AuthError where this Python cannot encrypt."""
         self.what = what
         listeners = Listeners(to_listen(scan(), ",".join(nics), alone=False), _BACKLOG, parse_ports(ports))
         self._listeners = listeners
-        self.ticket = Ticket(tuple(listeners.endpoints), network_identity(), Secret(secrets.token_bytes(32)))
+        self.ticket = Ticket(tuple(listeners.endpoints), network_identity(), Secret(token or secrets.token_bytes(32)))
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._lock = threading.Lock()
@@ -62,6 +65,12 @@ class Gathering:
         self._thread.start()
 
     # What is asked
+
+    @property
+    def closed(self) -> bool:
+        """Is nobody let in any more? May be asked by any thread."""
+        with self._lock:
+            return self._closed
 
     def fail(self, trouble: BaseException) -> None:
         """Nobody more will come, for this reason. May be called by any thread."""
@@ -82,7 +91,7 @@ class Gathering:
             refusals, self._refusals = self._refusals, []
             return new, refusals, self._trouble
 
-    def wait(self, count: int, seconds: float, advice: str) -> list[Arrived]:
+    def wait(self, count: int, seconds: float, advice: str | Callable[[], str]) -> list[Arrived]:
         """Until so many are there. Raises TimeoutError that says what was waited for, with `advice`; ArrivalError for
         one that has to be refused; what `fail` was given. One that is gone again does not count."""
         until = time.monotonic() + seconds
@@ -99,7 +108,9 @@ class Gathering:
                     return here
                 left = until - time.monotonic()
                 if left <= 0:
-                    raise TimeoutError(self._late(count, here, seconds, advice))
+                    raise TimeoutError(
+                        self._late(count, here, seconds, advice if isinstance(advice, str) else advice())
+                    )
             except BaseException:
                 for each in here:
                     each.connection.kill()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from horovod.runner.base import boot
+from horovod.runner.base.job_result import JobResult
+from horovod.runner.base.signals import SignalQueue
 from horovod.runner.cluster import placement
 from horovod.runner.cluster.gathering import Arrived, Gathering
 from horovod.runner.cluster.source import ArrivalSource
@@ -36,13 +40,14 @@ class Call:
 class Wishes:
     """What the caller wants of a job beside what it does.
 
-    `start_timeout`: s for the first agents to come; `advice`: what to look at when they do not. `environ`: variables of
-    the workers, over those of the processes that become their agents; `executable` in place of the Python of those.
-    `nics`: interfaces for the ranks. `stdout`, `stderr`: text streams for what ranks print, None: this process's own.
+    `start_timeout`: s for the first agents to come; `advice`: what to look at when they do not, or what tells it then.
+    `environ`: variables of the workers, over those of the processes that become their agents; `executable` in place of
+    the Python of those. `nics`: interfaces for the ranks. `stdout`, `stderr`: text streams for what ranks print, None:
+    this process's own.
     """
 
     start_timeout: float = 600.0
-    advice: str = ""
+    advice: str | Callable[[], str] = ""
     environ: Mapping[str, str] = field(default_factory=dict)
     executable: str | None = None
     nics: Sequence[str] = ()
@@ -53,12 +58,8 @@ class Wishes:
 
     def sink(self) -> OutputSink:
         """Where output goes."""
-        own = standard_output()
         if self.stdout is None and self.stderr is None:
-            return own
-        import sys
-
-        own.close()
+            return standard_output()
         return StreamOutput(self.stdout or sys.stdout, self.stderr or sys.stderr)
 
 
@@ -104,6 +105,39 @@ def run_elastic(gathering: Gathering, call: Call, elastic: ElasticSettings, wish
     finally:
         source.close()
     return results.by_rank(result, {rank: host for rank, host in result.hosts.items() if rank < elastic.least})
+
+
+def run_command(
+    gathering: Gathering,
+    settings: LaunchSettings,
+    environ: Mapping[str, str],
+    wishes: Wishes,
+    take_signals: Callable[[], SignalQueue | None],
+) -> JobResult:
+    """What `horovodrun` does with these settings, on agents that arrive: as many as the job begins with. Of `wishes`
+    `start_timeout` and `advice` count. Signals are taken once all are there.
+
+    Raises as `run_fixed` when they do not come; how the job ends is in the result.
+    """
+    way = arrived.Arrived()
+    here = gathering.wait(settings.size, wishes.start_timeout, wishes.advice)
+    if settings.elastic is not None:
+        source = ArrivalSource(gathering, way)
+        for each in here:
+            source.add(each)
+        with contextlib.closing(source):
+            fleet = _fleet([], settings, way)
+            return Job(settings, environ, signals=take_signals(), fleet=fleet, source=source).run()
+    try:
+        gathering.close()
+        by_number = {each.number: each for each in here[: settings.size]}
+        placed = placement.place({number: each.machine for number, each in by_number.items()})
+        settings = replace(settings, slots=[slot for _, slot in placed])
+        fleet = _fleet([_agent(by_number[number], slot, way) for number, slot in placed], settings, way)
+        return Job(settings, environ, signals=take_signals(), fleet=fleet).run()
+    finally:
+        for each in here:
+            each.connection.kill()
 
 
 def _settings(

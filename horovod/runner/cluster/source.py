@@ -20,6 +20,7 @@ class ArrivalSource:
         self._machines: dict[str, str] = {}
         self._changed = True
         self._over = False
+        self._told = False
 
     def add(self, each: Arrived) -> None:
         """One that the gathering has let in."""
@@ -46,8 +47,9 @@ class ArrivalSource:
             self.add(each)
         for name in [name for name in self._way.waiting if name in self._here and self._here[name].connection.gone]:
             self.lost(name)
-        if trouble is not None:
-            return NotFound(str(trouble), first=True)
+        if trouble is not None and not self._told:
+            self._told = True  # those that are here go on
+            return NotFound(str(trouble), first=False)
         if refusals:
             return NotFound("\n".join(refusals), first=False)
         if not self._changed:

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from horovod._version import __version__
 from horovod.common.network.endpoints import to_listen, to_try
@@ -40,11 +40,13 @@ def become_agent(
     environ: Mapping[str, str] | None = None,
     directory: str | None = None,
     python: str | None = None,
+    started: Callable[[int], None] | None = None,
 ) -> None:
     """Returns when the job has ended. `number`: of this process among those with the ticket; one is let in once.
 
     `label`: what messages call it beside its host; `environ` (default: this process's), `directory` (default: the
-    present one) and `python` (default: this one) are those of the workers that the agent starts.
+    present one) and `python` (default: this one) are those of the workers that the agent starts. `started` is given the
+    agent's process id, which is that of a group of its own: SIGUSR1 to the group warns the workers of the end.
 
     Raises ArrivalError saying why it cannot be, naming all addresses of the launcher that were tried; OSError when the
     agent cannot be started.
@@ -61,6 +63,8 @@ def become_agent(
             bufsize=0,
         )
         try:
+            if started is not None:
+                started(agent.pid)
             _pass_on(connection, agent)
         finally:
             _end(agent)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from horovod.runner.command.flags import FLAGS, Flag
 
 SHELLS = ("bash", "zsh", "fish")
 OFFERED = FLAGS
 
 
-def script(shell: str) -> str:
-    """The text for a shell of SHELLS."""
-    return {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell]()
+def script(shell: str, kubernetes: Sequence[str] = ()) -> str:
+    """The text for a shell of SHELLS. `kubernetes`: what may follow that word, beside the flags."""
+    after = " ".join([*kubernetes, *(name for flag in OFFERED for name in _spellings(flag))])
+    return {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell](after)
 
 
 def _spellings(flag: Flag) -> list[str]:
@@ -41,6 +44,10 @@ _horovodrun() {
     done
     local last=$((${#words[@]} - 1)) flag="" values=0 command=""
     COMPREPLY=()
+    if ((last > 1)) && [[ ${words[1]} == kubernetes && " ${words[*]:2:last-2} " != *" -- "* ]]; then
+        COMPREPLY=($(compgen -W "@KUBERNETES@" -- "${words[last]}"))
+        return
+    fi
     for ((i = 1; i < last; i++)); do
         if ((values > 0)); then
             values=$((values - 1))
@@ -64,6 +71,7 @@ _horovodrun() {
         COMPREPLY=($(compgen -W "@FLAGS@" -- "$current"))
     else
         _horovodrun_command "${raw[last]}" 0
+        if ((last == 1)); then COMPREPLY+=($(compgen -W kubernetes -- "$current")); fi
     fi
 }
 
@@ -96,7 +104,7 @@ _BASH_VALUES = {
 }
 
 
-def _bash() -> str:
+def _bash(kubernetes: str) -> str:
     cases = []
     values = []
     for flag in FLAGS:
@@ -113,7 +121,7 @@ def _bash() -> str:
         values.append(f"        {names}) {reply} ;;")
     names = " ".join(["-h", "--help", *(name for flag in OFFERED for name in _spellings(flag))])
     text = _BASH.replace("@CASES@", "\n".join(cases)).replace("@VALUES@", "\n".join(values))
-    return text.replace("@FLAGS@", names)
+    return text.replace("@FLAGS@", names).replace("@KUBERNETES@", kubernetes)
 
 
 # zsh
@@ -126,12 +134,17 @@ _ZSH_VALUES = {
 }
 
 
-def _zsh() -> str:
+def _zsh(kubernetes: str) -> str:
     lines = [
         "#compdef horovodrun",
         "# zsh completion for horovodrun: after compinit, source <(horovodrun --completion zsh), or put the output",
         "# into a file named _horovodrun in a directory of $fpath",
         "_horovodrun() {",
+        "    if (( CURRENT > 2 )) && [[ $words[2] == kubernetes ]] && (( ! $words[(I)--] )); then",
+        f"        compadd -- {kubernetes}",
+        "        return",
+        "    fi",
+        "    (( CURRENT == 2 )) && compadd kubernetes",
         "    _arguments -S \\",
         "        '(- *)'{-h,--help}'[show this help and exit]' \\",
     ]
@@ -177,7 +190,7 @@ _FISH_VALUES = {
 }
 
 
-def _fish() -> str:
+def _fish(kubernetes: str) -> str:
     """The words before the command are walked in the shell, as in split_command."""
     counts = " ".join(f"{name}:{flag.nargs}" for flag in FLAGS if flag.value for name in flag.names)
     lines = [
@@ -196,6 +209,12 @@ def _fish() -> str:
         "    end",
         "    return 0",
         "end",
+        "function __horovodrun_at_kubernetes --description 'is it a job on a cluster, without its command yet?'",
+        "    set -l words (commandline -opc)",
+        "    test (count $words) -ge 2; and test $words[2] = kubernetes; and not contains -- -- $words",
+        "end",
+        f"complete -c horovodrun -n __horovodrun_at_kubernetes -x -a '{kubernetes}'",
+        "complete -c horovodrun -n 'test (count (commandline -opc)) -eq 1' -a kubernetes -d 'run on a cluster'",
         "complete -c horovodrun -x -a '(__fish_complete_subcommand)'",
         "complete -c horovodrun -n __horovodrun_at_flags -s h -l help -d 'show this help and exit'",
     ]

@@ -6,11 +6,15 @@ import argparse
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from horovod.common.contract.settings import Settings
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.plan import hosts, slurm
 from horovod.runner.plan.settings import ElasticSettings, LaunchSettings
+
+if TYPE_CHECKING:
+    from horovod.chaos import Event
 
 ONLY = {
     "max_num_proc": "--max-np",
@@ -119,23 +123,26 @@ def made(
 def with_variables(settings: LaunchSettings, checked: Settings) -> LaunchSettings:
     """With the timeout that the variables tell. Raises LaunchError for what an elastic job cannot have, and in every
     job for faults on purpose that nobody can read."""
-    _check_faults(checked.text("HOROVOD_CHAOS"))
+    faults = _faults(checked.text("HOROVOD_CHAOS"))
     if settings.elastic is None:
         return settings
     unset = {"HOROVOD_DEBUG_RANK": -1}
     for name, why in _REFUSED.items():
         if (value := checked.values[name]) != unset.get(name, 0):
             raise LaunchError(f"{name} is {value} in an elastic job, but {why}")
-    return replace(settings, elastic=replace(settings.elastic, timeout=checked.number("HOROVOD_ELASTIC_TIMEOUT")))
+    elastic = replace(settings.elastic, timeout=checked.number("HOROVOD_ELASTIC_TIMEOUT"), faults=faults)
+    return replace(settings, elastic=elastic)
 
 
-def _check_faults(text: str) -> None:
-    """As each rank would in hvd.init(), but once, and before anything has started."""
+def _faults(text: str) -> tuple[Event, ...]:
+    """Those that are written down one by one. Checked as each rank would in hvd.init(), but once, and before anything
+    has started."""
     if text:
         # Only a job with faults pays for loading this.
         from horovod.chaos import plan
 
         try:
-            plan(text)
+            return plan(text).events
         except ValueError as error:
             raise LaunchError(f"--chaos (HOROVOD_CHAOS) is {text!r}, which cannot be read: {error}") from None
+    return ()

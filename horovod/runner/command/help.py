@@ -46,6 +46,7 @@ def text(width: int | None = None, everything: bool = False) -> str:
     if idle and not everything:
         parts.append(textwrap.fill(f"{idle} more flags have no effect or are not available yet: --help-all", width))
     parts.append("\n".join(["examples:", *_examples(width)]))
+    parts.append(textwrap.fill("`horovodrun kubernetes --help` tells of jobs on a Kubernetes cluster", width))
     return "\n\n".join(parts) + "\n"
 
 

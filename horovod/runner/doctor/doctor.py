@@ -22,7 +22,7 @@ from horovod.runner.base.errors import LaunchError
 from horovod.runner.base.job_result import JobResult
 from horovod.runner.base.signals import SignalQueue
 from horovod.runner.command import cli, elastic_flags
-from horovod.runner.doctor import findings, table
+from horovod.runner.doctor import findings, mpi, table
 from horovod.runner.doctor.report import FAIL, Diagnosis, Finding, HostAnswer, HostReport
 from horovod.runner.elastic.script import ScriptRun
 from horovod.runner.job.job import Job
@@ -106,7 +106,7 @@ def diagnose(settings: LaunchSettings, environ: Mapping[str, str], signals: Sign
         if message:
             what, _, rest = message.partition("\n")
             trouble = [Finding(FAIL, "examination", "", what, rest)]
-    return Diagnosis(answers, [*findings.judge(answers), *trouble])
+    return Diagnosis(answers, [*findings.judge(answers), *mpi.where_wanted(environ, answers), *trouble])
 
 
 def reach(settings: LaunchSettings, environ: Mapping[str, str], signals: SignalQueue | None = None) -> list[HostAnswer]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from horovod.common.network.endpoints import parse_names
 from horovod.runner.base.frameworks import usable
-from horovod.runner.doctor import device_findings
+from horovod.runner.doctor import device_findings, mpi
 from horovod.runner.doctor.report import FAIL, OK, WARN, Finding, HostAnswer, HostReport, Measured
 
 SLOW_CONNECT = 5.0  # s
@@ -334,4 +334,5 @@ CHECKS: tuple[Check, ...] = (
     reachability,
     speeds,
     *device_findings.CHECKS,
+    mpi.check,
 )

@@ -13,7 +13,7 @@ from horovod._version import __version__
 from horovod.common.network.interfaces import Interface, scan
 from horovod.common.util import cpu_quota
 from horovod.runner.base.frameworks import OF_DISTRIBUTION
-from horovod.runner.doctor import devices
+from horovod.runner.doctor import devices, mpi
 from horovod.runner.doctor.report import HostReport
 
 DISTRIBUTIONS = (*OF_DISTRIBUTION, "numpy", "mpi4py")
@@ -50,6 +50,7 @@ def examine() -> HostReport:
         shm_free=_free("/dev/shm"),
         limits={name: resource.getrlimit(number) for name, number in LIMITS.items()},
         devices=devices.examine(),
+        mpi=mpi.examine(),
     )
 
 

@@ -72,6 +72,19 @@ class DeviceReport(msgspec.Struct, frozen=True):
     ports: Annotated[list[Port], msgspec.Meta(max_length=1024)] = []
 
 
+class MpiReport(msgspec.Struct, frozen=True):
+    """The MPI that could carry a job there. Empty: there is none, or nothing is wrong with it."""
+
+    path: _Text = ""
+    source: _Text = ""  # where it was found
+    missing: _Text = ""  # why none was found
+    version: _Text = ""
+    abi: _Text = ""  # whose numbers and handles it has
+    level: _Text = ""  # of threads, that it grants
+    error: _Text = ""  # why it cannot be used
+    one_thread: bool = False  # HOROVOD_MPI_THREADS_DISABLE
+
+
 class HostReport(msgspec.Struct, frozen=True):
     """One host, as a worker there sees it. Sizes in bytes; -1 where a limit is unlimited or a size unknown."""
 
@@ -94,6 +107,7 @@ class HostReport(msgspec.Struct, frozen=True):
     shm_free: int  # in /dev/shm, -1 without one
     limits: dict[_Text, tuple[int, int]]  # soft, hard
     devices: DeviceReport
+    mpi: MpiReport = MpiReport()
     tried: Annotated[list[Tried], msgspec.Meta(max_length=65536)] = []
     measured: Annotated[list[Measured], msgspec.Meta(max_length=65536)] = []
     pairs_error: _Text = ""  # why the network was not, or not wholly, examined

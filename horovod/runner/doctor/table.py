@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 from horovod._version import __version__
 from horovod.runner.base import frameworks
-from horovod.runner.doctor import device_table
+from horovod.runner.doctor import device_table, mpi
 from horovod.runner.doctor.report import FAIL, OK, WARN, Diagnosis, Finding, HostAnswer, HostReport
 
 NOTHING = "-"
 MOST_PAIRS = 64
-OF_SOME = ("driver", "InfiniBand")
+OF_SOME = ("driver", "InfiniBand", "MPI")
 """Rows that are left out where no host has such a thing."""
 
 
@@ -146,5 +146,6 @@ ROWS: tuple[tuple[str, Callable[[HostAnswer, HostReport], str]], ...] = (
     ("driver", lambda _, report: device_table.driver(report.devices)),
     ("NCCL", lambda _, report: device_table.nccl(report.devices)),
     ("InfiniBand", lambda _, report: device_table.direct(report.devices)),
+    ("MPI", lambda _, report: mpi.shown(report.mpi)),
     ("kernel", lambda _, report: report.kernel),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from horovod.runner.base.errors import LaunchError
@@ -14,10 +14,12 @@ EVERY = 1.0  # s from the end of one run of the script to the start of the next
 
 @dataclass(frozen=True)
 class Found:
-    """Slots by host, in the order in which they are to be used. `certain`: that there are none is an answer, too."""
+    """Slots by host, in the order in which they are to be used. `certain`: that there are none is an answer, too.
+    `by`: the script that has named them, if one has."""
 
     slots: Mapping[str, int]
     certain: bool = False
+    by: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ class Finder:
         if self._last == list(slots.items()):
             return None
         self._last = list(slots.items())
-        return Found(slots)
+        return Found(slots, by=self._script or "")
 
     def _failed(self, why: str) -> NotFound | None:
         if why == self._trouble:

@@ -68,12 +68,13 @@ class Membership:
 
     # What happens
 
-    def discovered(self, slots: Mapping[str, int], now: float, certain: bool = False) -> list[Action]:
+    def discovered(self, slots: Mapping[str, int], now: float, *, certain: bool = False, by: str = "") -> list[Action]:
         """These hosts can be used now, in this order, each for so many workers. None at all is no answer, unless it is
-        `certain`: it takes no host away."""
+        `certain`: it takes no host away. `by`: who has found them."""
         if not slots and not certain:
             if not self._told_none:
-                self._say("no host is found" + ("; what runs goes on" if self.workers.any_started else ""))
+                goes_on = "; what runs goes on" if self.workers.any_started else ""
+                self._say("no host is found" + (f": {by} names none" if by else "") + goes_on)
             self._told_none = True
             return self._decide(now)
         self._told_none = False
@@ -230,7 +231,7 @@ class Membership:
         barred = self._blacklist.bars(worker.host, now)
         away = self._blacklist.failed(worker.host, now)
         self._say(f"{worker} failed: {how}{words.goes_on(self.workers, [worker, *gone], self.limits.least)}")
-        if not barred:
+        if not barred and not (gone and worker.machine != worker.host):  # a part of a machine does not come back
             self._say(f"host {worker.host} gets no new workers{'' if away == math.inf else f' for {away:.0f} s'}")
 
     def _gone(self, worker: Worker, now: float) -> None:

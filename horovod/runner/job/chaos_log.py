@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from horovod.chaos.events import HEAD_START, Event, Kind
@@ -24,7 +24,9 @@ class ChaosLog:
     worker is lost with it, and recovered from when the next epoch runs. What nobody has to notice, a short stop or cut,
     a slow link, is neither; nor is what an epoch follows that only lets others in."""
 
-    def __init__(self) -> None:
+    def __init__(self, planned: Iterable[Event] = ()) -> None:
+        """`planned`: those that were written down one by one; what no rank has spoken of is named at the end."""
+        self._silent = [str(event) for event in planned]
         self._outcomes: list[tuple[int, Outcome]] = []  # with the worker that each is about
         self._again: int | None = None  # steps that ranks have done again, as they say
         self._rests: dict[int, bytes] = {}
@@ -36,6 +38,7 @@ class ChaosLog:
         """On stderr."""
         text = self._rests.pop(worker, b"") + data
         for match in _SAID.finditer(text):
+            self._strike(match[0].decode(errors="replace").removeprefix("chaos: ").rstrip())
             kind = next((kind for kind in Kind if kind.value.encode() == match[1]), None)
             if kind is not None and not any(words in match[0] for words in _NOT_COUNTED):
                 self._speaks(worker)
@@ -47,6 +50,10 @@ class ChaosLog:
         rest = text.rpartition(b"\n")[2][-_REST:]
         if rest:
             self._rests[worker] = rest
+
+    def _strike(self, said: str) -> None:
+        """Another end of a slow link speaks of it, too."""
+        self._silent = [event for event in self._silent if said != event and not said.startswith(event + " (")]
 
     def _speaks(self, worker: int) -> None:
         """So it is not stopped any more, and what ends it later is something else."""
@@ -94,7 +101,8 @@ class ChaosLog:
 
     def lines(self) -> list[str]:
         """The report, at the end of the job."""
-        return lines([self._at_the_end(outcome) for _, outcome in self._outcomes], self._again)
+        made = lines([self._at_the_end(outcome) for _, outcome in self._outcomes], self._again)
+        return [*made, *(f"chaos: has not happened: {event}" for event in self._silent)]
 
     def _at_the_end(self, outcome: Outcome) -> Outcome:
         """Of a job that has lost its last epoch, no other tells who was lost with it."""

@@ -95,7 +95,7 @@ class ElasticAttempt:
         self._stopping = False
         self._launched = False  # has any worker been started?
         self._due: float | None = None  # when the membership has something to decide, as of the last wait
-        self._chaos = ChaosLog() if elastic.chaos_report else None
+        self._chaos = ChaosLog(elastic.faults) if elastic.chaos_report else None
         self._strangers = Strangers(elastic.start, users_command(settings, payload))
         self._ticked = time.monotonic()  # the membership
         self._standstill = Standstill(time.monotonic())
@@ -259,7 +259,7 @@ class ElasticAttempt:
         found = self._finder.look(now)
         if isinstance(found, Found):
             self._hosts.found(found.slots)
-            self._do(self._membership.discovered(found.slots, now, found.certain))
+            self._do(self._membership.discovered(found.slots, now, certain=found.certain, by=found.by))
         elif found is not None and found.first:
             self._watch.fail(found.why)
         elif found is not None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import shlex
 import sys
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.plan.hosts import Host, Slot
+
+if TYPE_CHECKING:
+    from horovod.chaos import Event
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,8 @@ class ElasticSettings:
     """Of a job whose workers come and go; the first five as in ``elastic.limits.Limits``. `script` finds its hosts, and
     `slots` is how many those have that do not tell it; or they are the nodes of the allocation `slurm_job`, `slots` of
     them in place of its tasks; or always `hosts`. `cooldown`: s, from and to, for which a host is left alone on which a
-    worker has failed; None: for ever. `chaos_report`: what came of faults on purpose is said at the end."""
+    worker has failed; None: for ever. `chaos_report`: what came of faults on purpose is said at the end; `faults`:
+    those that were written down one by one."""
 
     start: int
     least: int
@@ -52,6 +57,7 @@ class ElasticSettings:
     hosts: tuple[Host, ...] = ()
     cooldown: tuple[float, float] | None = None
     chaos_report: bool = False
+    faults: tuple[Event, ...] = ()
     slurm_job: str = ""
 
 

@@ -3,6 +3,7 @@
 import functools
 import types
 import warnings
+from pathlib import Path
 
 from horovod.common.contract import frames
 
@@ -48,3 +49,11 @@ def test_whose_a_frame_is():
     assert library_of("/usr/lib64/python3.12/runpy.py") == library_of("<frozen importlib._bootstrap>") == "Python"
     assert library_of("/src/horovod/torch/ops/allreduce.py") == "horovod"
     assert library_of("<stdin>") == library_of("/home/me/.cache/ipykernel_1/cell.py") == ""
+
+
+def test_all_folders_of_the_package_are_known_as_ours():
+    package = Path(frames.__file__).parents[2]
+    assert package.name == "horovod"
+    parts = [part for part in package.iterdir() if part.is_dir() and part.name != "__pycache__"]
+    assert len(parts) > 10
+    assert [part.name for part in parts if frames.library_of(f"/src/horovod/{part.name}/x.py") != "horovod"] == []

@@ -13,7 +13,7 @@ from horovod.common.devices.libraries import Library, Missing
 def nothing_here(monkeypatch, tmp_path):
     """Neither a library in this process nor one of this machine."""
     monkeypatch.setattr(mpi_libraries, "loaded", list)
-    monkeypatch.setattr(mpi_libraries, "_beside_launcher", lambda: iter(()))
+    monkeypatch.setattr(mpi_libraries, "_launchers", lambda: iter(()))
     monkeypatch.setattr("horovod.common.devices.libraries.CACHE", str(tmp_path / "none"))
     monkeypatch.setattr("horovod.common.devices.libraries._SYSTEM", ())
     monkeypatch.setattr(mpi_libraries.sys, "prefix", str(tmp_path / "prefix"))
@@ -62,7 +62,7 @@ def test_beside_the_launcher_then_the_system_then_python(tmp_path, monkeypatch):
     beside, system = make(tmp_path / "mpi/lib", "libmpi.so.12"), make(tmp_path / "lib", "libmpi.so.12")
     make(tmp_path / "prefix/lib", "libmpi_abi.so.1")
     environ = {"LD_LIBRARY_PATH": str(system)}
-    monkeypatch.setattr(mpi_libraries, "_beside_launcher", lambda: iter([beside]))
+    monkeypatch.setattr(mpi_libraries, "_launchers", lambda: iter([tmp_path / "mpi/bin/mpirun"]))
     assert mpi_libraries.find(environ, "MPICH") == Library(f"{beside}/libmpi.so.12", "beside the launcher")
     shutil.rmtree(beside)
     assert mpi_libraries.find(environ, "MPICH") == Library(f"{system}/libmpi.so.12", "the system")

@@ -68,14 +68,16 @@ TEST_CASE("a library that does not fit the launcher is known before it is begun"
   CHECK(fits("", open_mpi));
 }
 
-TEST_CASE("integers have types and everything else has none") {
+TEST_CASE("integers and wide floats have types and everything else has none") {
   for (const Family family : {Family::open_mpi, Family::mpich, Family::standard}) {
     const Abi abi = made(family);
     std::map<Handle, int> seen;
-    for (const DType d : {DType::uint8, DType::int8, DType::uint16, DType::int16, DType::int32, DType::int64}) ++seen[abi.type_of(d)];
-    CHECK(seen.size() == 6);
+    for (const DType d :
+         {DType::uint8, DType::int8, DType::uint16, DType::int16, DType::int32, DType::int64, DType::float32, DType::float64})
+      ++seen[abi.type_of(d)];
+    CHECK(seen.size() == 8);
     CHECK(seen.count(0) == 0);
-    for (const DType d : {DType::float16, DType::bfloat16, DType::float32, DType::float64, DType::boolean}) CHECK(abi.type_of(d) == 0);
+    for (const DType d : {DType::float16, DType::bfloat16, DType::boolean}) CHECK(abi.type_of(d) == 0);
     seen.clear();
     for (const ReduceOp op : {ReduceOp::sum, ReduceOp::min, ReduceOp::max, ReduceOp::product}) ++seen[abi.op_of(op)];
     CHECK(seen.size() == 4);
@@ -86,8 +88,8 @@ TEST_CASE("integers have types and everything else has none") {
 
 TEST_CASE("MPICH's types say their size, which guards against mistyped numbers") {
   const Abi abi = made(Family::mpich);
-  const std::pair<Handle, size_t> sizes[] = {{abi.uint8, 1}, {abi.int8, 1},  {abi.uint16, 2},
-                                             {abi.int16, 2}, {abi.int32, 4}, {abi.int64, 8}};
+  const std::pair<Handle, size_t> sizes[] = {{abi.uint8, 1}, {abi.int8, 1},  {abi.uint16, 2},  {abi.int16, 2},
+                                             {abi.int32, 4}, {abi.int64, 8}, {abi.float32, 4}, {abi.float64, 8}};
   for (const auto& [type, bytes] : sizes) CHECK(((type >> 8) & 0xff) == bytes);
   CHECK(abi.world == 0x44000000);
   CHECK(abi.status_ignore == reinterpret_cast<void*>(1));

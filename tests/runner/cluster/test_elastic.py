@@ -90,6 +90,7 @@ def test_one_is_killed_and_one_more_arrives(tasks, gathering, tmp_path):
     said = err.getvalue()
     assert re.search(r"host \S+, task 1 is lost: the connection to its agent broke", said)
     assert re.search(r"failed: its host is lost; going on with 2 ranks", said)
+    assert "gets no new workers" not in said  # a lost task never comes back
     assert {number: code for number, (code, _) in tasks.end().items()} == {0: 0, 1: -signal.SIGKILL, 2: 0, 7: 0}
 
 
@@ -121,6 +122,7 @@ def wait_for(folder, name):
         time.sleep(0.05)
 
 
+@pytest.mark.heavy
 def test_one_that_waits_and_is_gone_is_no_slot_any_more(tasks, gathering, tmp_path):
     """Two are wanted; a third one comes and ends, and a fourth comes: neither disturbs the job."""
     for number in range(2):

@@ -1,9 +1,14 @@
+import base64
+import contextlib
 import dataclasses
 import io
 import os
 import pickle
 import re
 import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 
@@ -50,6 +55,18 @@ def test_a_job_of_three(tasks, gathering, tmp_path):
     assert {number: code for number, (code, _) in tasks.end().items()} == {0: 0, 1: 0, 2: 0}
 
 
+def test_another_executable_and_times(tasks, gathering, tmp_path):
+    wrapper = tmp_path / "python"
+    wrapper.write_text(f'#!/bin/sh\nMARK=wrapped exec {sys.executable} "$@"\n')
+    wrapper.chmod(0o700)
+    tasks.start(gathering.ticket, 0)
+    out = io.StringIO()
+    wishes = Wishes(start_timeout=30, stdout=out, executable=str(wrapper), timestamp=True)
+    assert run_fixed(gathering, Call(describe, (0,)), 1, wishes)[0][2] == "wrapped"
+    assert re.fullmatch(r".*\d\d:\d\d:\d\d.*\[0\]<stdout>:hello from 0\n", out.getvalue())
+    tasks.end()
+
+
 def fail_on_one():
     import horovod.numpy as hvd
 
@@ -84,9 +101,7 @@ def test_a_task_that_is_killed_ends_the_job_by_its_name(tasks, gathering, tmp_pa
     killed = []
 
     def kill():
-        until = time.monotonic() + 30
-        while len(list(tmp_path.iterdir())) < 3 and time.monotonic() < until:
-            time.sleep(0.05)
+        told(tmp_path, 3)
         killed.append(time.monotonic())
         tasks.kill(1)
 
@@ -101,11 +116,63 @@ def test_a_task_that_is_killed_ends_the_job_by_its_name(tasks, gathering, tmp_pa
     assert {code for code, _ in tasks.end().values()} == {0, -signal.SIGKILL}
 
 
+_LAUNCHER = """
+import base64, pickle, sys
+from horovod.runner.cluster import Call, Gathering, Wishes, run_fixed
+from tests.runner.cluster.test_fixed import sleep_and_tell
+with Gathering("task") as gathering:
+    print(base64.b64encode(pickle.dumps(gathering.ticket)).decode(), flush=True)
+    run_fixed(gathering, Call(sleep_and_tell, (sys.argv[1],)), 2, Wishes(start_timeout=30))
+"""
+
+
+def test_nothing_outlives_a_launcher_that_is_killed(tasks, tmp_path):
+    command = [sys.executable, "-c", _LAUNCHER, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as launcher:
+        try:
+            ticket = pickle.loads(base64.b64decode(launcher.stdout.readline()))
+            for number in range(2):
+                tasks.start(ticket, number)
+            pids = told(tmp_path, 2)
+        finally:
+            launcher.kill()
+    assert all(gone(pid) for pid in pids)
+    assert {code for code, _ in tasks.end().values()} == {0}
+
+
+def told(folder, count, seconds=30):
+    """Process ids of the ranks, when all have told theirs."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pids = [file.read_text() for file in folder.iterdir()]
+        if len(pids) == count and all(pids):
+            return list(map(int, pids))
+        time.sleep(0.05)
+    raise AssertionError("they did not come")
+
+
+@pytest.mark.heavy
+def test_a_task_that_is_stopped_is_lost_by_its_silence(tasks, gathering, tmp_path):
+    for number in range(2):
+        tasks.start(gathering.ticket, number)
+
+    def stop():
+        told(tmp_path, 2)
+        os.kill(tasks.started[1].pid, signal.SIGSTOP)
+
+    threading.Thread(target=stop, daemon=True).start()
+    wishes = Wishes(start_timeout=30, stdout=io.StringIO(), stderr=io.StringIO())
+    with pytest.raises(WorkerError, match=r"task 1 \(rank 1\) is lost: nothing was heard from it for"):
+        run_fixed(gathering, Call(sleep_and_tell, (str(tmp_path),)), 2, wishes)
+    pids = told(tmp_path, 2)
+    assert all(gone(pid, 20) for pid in pids)  # that of the stopped one, too: its agent hears nothing either
+
+
 def test_a_task_that_never_comes_is_named(tasks, gathering):
     tasks.start(gathering.ticket, 0)
     started = time.monotonic()
-    with pytest.raises(TimeoutError, match=r"waited 3 s for 2 tasks to start .* 1 have .*task 0.* Give it room"):
-        run_fixed(gathering, Call(describe, (1,)), 2, Wishes(start_timeout=3, advice="Give it room."))
+    with pytest.raises(TimeoutError, match=r"waited 2 s for 2 tasks to start .* 1 have .*task 0.* Give it room"):
+        run_fixed(gathering, Call(describe, (1,)), 2, Wishes(start_timeout=2, advice="Give it room."))
     assert time.monotonic() - started < 6
     assert tasks.end()[0][0] == 0  # it was let go
 
@@ -123,6 +190,22 @@ def test_a_wrong_token_is_refused_and_does_no_harm(tasks, gathering):
     for number in range(2):
         tasks.start(gathering.ticket, number)
     results = run_fixed(gathering, Call(describe, (0,)), 2, Wishes(start_timeout=30, stdout=io.StringIO()))
+    assert [total for _, total, *_ in results] == [[1], [1]]
+    tasks.end()
+
+
+def test_strangers_do_not_disturb(tasks, gathering):
+    """Of all kinds, while a job forms; more of them than are looked at, at a time."""
+    port = gathering.ticket.endpoints[-1].port
+    words = [b"GET / HTTP/1.0\r\n\r\n", bytes(4096), os.urandom(4096), b"", pickle.dumps({"a": 1})]
+    with contextlib.ExitStack() as strangers:
+        for number in range(100):
+            stranger = strangers.enter_context(socket.create_connection(("127.0.0.1", port), 5))
+            with contextlib.suppress(OSError):
+                stranger.sendall(words[number % len(words)])
+        for number in range(2):
+            tasks.start(gathering.ticket, number)
+        results = run_fixed(gathering, Call(describe, (0,)), 2, Wishes(start_timeout=30, stdout=io.StringIO()))
     assert [total for _, total, *_ in results] == [[1], [1]]
     tasks.end()
 

@@ -26,7 +26,7 @@ def scripts(tmp_path_factory):
     paths = {}
     for shell in completion.SHELLS:
         paths[shell] = folder / f"horovodrun.{shell}"
-        paths[shell].write_text(completion.script(shell))
+        paths[shell].write_text(completion.script(shell, ["attach", "--image", "--image-pull-policy"]))
     return paths
 
 
@@ -65,6 +65,10 @@ def ask_bash(path, words, cwd):
         (["-np", " ", "2", " ", "cat", " ", "file2"], {"file2.yaml"}),
         (["-np", " ", "2", " ", "--", " ", "file2"], {"file2.yaml"}),
         (["--host-discovery"], {"--host-discovery-script"}),
+        (["kubernetes", " ", "--imag"], {"--image", "--image-pull-policy"}),
+        (["kubernetes", " ", "-np", " ", "2", " ", "--verb"], {"--verbose"}),
+        (["kubernetes", " ", "att"], {"attach"}),
+        (["kubernetes", " ", "--image", " ", "i", " ", "--", " ", "file2"], {"file2.yaml"}),
     ],
 )
 def test_bash(scripts, tmp_path, words, answers):
@@ -77,6 +81,10 @@ def test_bash(scripts, tmp_path, words, answers):
 
 def test_bash_knows_the_interfaces(scripts, tmp_path):
     assert "lo" in ask_bash(scripts["bash"], ["horovodrun", " ", "--network-interface", " ", "l"], tmp_path)
+
+
+def test_bash_knows_the_first_word_of_jobs_on_a_cluster(scripts, tmp_path):
+    assert "kubernetes" in ask_bash(scripts["bash"], ["horovodrun", " ", "kubern"], tmp_path)
 
 
 def test_bash_offers_every_flag_that_is_there(scripts, tmp_path):
@@ -118,6 +126,9 @@ def test_syntax(scripts, shell):
         ("horovodrun --network-interfaces l", {"lo"}),
         ("horovodrun --prefix-t", set()),
         ("horovodrun -hostf", {"-hostfile"}),
+        ("horovodrun kubern", {"kubernetes"}),
+        ("horovodrun kubernetes --image-", {"--image-pull-policy"}),
+        ("horovodrun kubernetes att", {"attach"}),
     ],
 )
 def test_fish(scripts, tmp_path, line, answers):

@@ -1,7 +1,10 @@
 """Who is in an elastic job: scenes."""
 
 from horovod.common.contract.host_updates import HostUpdateResult
-from horovod.runner.elastic.actions import Break, Dismiss, Form, Kill, Notify, Spawn
+from horovod.runner.elastic.actions import Break, Dismiss, Form, Kill, Notify, Say, Spawn
+from horovod.runner.elastic.cooldown import Blacklist
+from horovod.runner.elastic.limits import Limits
+from horovod.runner.elastic.membership import Membership
 from horovod.runner.elastic.phases import ACCUSED, CERTAIN, LEAVING, TOGETHER, Phase
 from tests.runner.elastic.world import World, of, started
 
@@ -270,6 +273,12 @@ def test_no_answer_is_no_removal():
     world.discover()
     assert world.running() == [0, 1, 2, 3]
     assert world.said == ["no host is found; what runs goes on"]
+
+
+def test_who_names_no_host_is_told():
+    membership = Membership(Limits(1, 1, None), Blacklist(None), 0.0)
+    said = [action for action in membership.discovered({}, 0.0, by="./hosts.sh") if isinstance(action, Say)]
+    assert said[0].text == "no host is found: ./hosts.sh names none"
 
 
 def test_somebody_of_the_last_epoch_has_to_remain():

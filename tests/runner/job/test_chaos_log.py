@@ -1,5 +1,6 @@
 """What came of faults on purpose, as the launcher sees it."""
 
+from horovod.chaos import plan
 from horovod.runner.job.chaos_log import ChaosLog
 
 
@@ -98,3 +99,20 @@ def test_a_job_that_ends_with_its_last_epoch():
         "chaos: 2 events (1 cut, 1 preempt), 1 detected, 0 recovered from",
         "chaos: detected after p50 4.000 s, p99 4.000 s, at most 4.000 s",
     ]
+
+
+def test_what_was_planned_and_has_not_happened_is_named():
+    planned = plan(
+        "kill rank=1 step=5; kill rank=1 step=50; stop rank=7 step=2 for=1s; slow link=0-1 by=5ms; seed=3 mtbf=9s"
+    )
+    log = ChaosLog(planned.events)
+    log.epoch(1, 0.0)
+    log.wrote(0, b"chaos: slow link=0-1 by=5ms (packets to rank 1)\n", 1.0)
+    log.wrote(1, b"chaos: slow link=0-1 by=5ms (the other end, packets to rank 0)\n", 1.0)
+    log.wrote(1, b"chaos: kill rank=1 step=5\n", 2.0)
+    assert log.lines()[-2:] == [
+        "chaos: has not happened: kill rank=1 step=50",
+        "chaos: has not happened: stop rank=7 step=2 for=1s",
+    ]
+    assert ChaosLog(planned.events).lines()[0] == "chaos: no event"
+    assert len(ChaosLog(planned.events).lines()) == 5

@@ -1,0 +1,71 @@
+"""What the examples of Spark have in common: handwritten digits as a DataFrame, where things lie, and how well a model
+reads digits that it has not seen. They are written once here so that the examples show what differs."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+
+from pyspark.ml.linalg import Vectors
+from pyspark.sql import DataFrame, Row, SparkSession
+from sklearn.datasets import load_digits
+
+
+def arguments(about: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=about.splitlines()[0])
+    parser.add_argument("--num-proc", type=int, default=2, help="ranks (2)")
+    parser.add_argument("--epochs", type=int, default=12, help="passes over the rows (12)")
+    parser.add_argument("--store", help="folder or URL for data, checkpoints and logs (a temporary folder)")
+    parser.add_argument(
+        "--local",
+        action="store_true",
+        help="ranks are processes of this host, started by horovod.run, not Spark's tasks",
+    )
+    return parser.parse_args()
+
+
+@contextlib.contextmanager
+def session() -> Iterator[SparkSession]:
+    """Spark as `spark-submit` says, else on this host."""
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder.appName("digits").config("spark.ui.showConsoleProgress", "false")
+    if "SPARK_ENV_LOADED" not in os.environ:  # not by spark-submit
+        builder = builder.master("local[2]").config("spark.ui.enabled", "false")
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextlib.contextmanager
+def store_in(given: str | None) -> Iterator[str]:
+    """The folder of the store; a temporary one is removed."""
+    if given:
+        yield given
+        return
+    with tempfile.TemporaryDirectory(prefix="digits-") as folder:
+        yield folder
+
+
+def load(spark: SparkSession) -> tuple[DataFrame, DataFrame]:
+    """Rows to train with and 359 to test with: `features`, a vector of 64 numbers from 0 to 1, and `label`."""
+    digits = load_digits()
+    rows = [(Vectors.dense(x / 16), int(y), n) for n, (x, y) in enumerate(zip(digits.data, digits.target, strict=True))]
+    frame = spark.createDataFrame(rows, ["features", "label", "number"])
+    test = frame.number % 5 == 4
+    return frame.filter(~test).drop("number"), frame.filter(test).drop("number")
+
+
+def accuracy(predicted: DataFrame, column: str) -> float:
+    """`column`: ten numbers, the largest of which is at the digit's place."""
+
+    def right(row: Row) -> bool:
+        return max(range(10), key=lambda digit: row[column][digit]) == row.label
+
+    rows = predicted.select("label", column).collect()
+    return sum(map(right, rows)) / len(rows)

@@ -1,0 +1,231 @@
+"""The cluster's API, spoken to with the credentials that the `kubernetes` package finds: plain dicts in and out."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+from horovod.runner.base.errors import LaunchError
+
+SECONDS = 30.0
+"""For an answer."""
+WATCH_SECONDS = 60
+"""That a watch lasts at most, then it is begun anew."""
+LOG_SECONDS = 300.0
+"""For the next line of a log; then the connection may be dead, and the reader is told so."""
+PATHS = {
+    "Job": "/apis/batch/v1/namespaces/{namespace}/jobs",
+    "Secret": "/api/v1/namespaces/{namespace}/secrets",
+    "Service": "/api/v1/namespaces/{namespace}/services",
+    "Pod": "/api/v1/namespaces/{namespace}/pods",
+    "Event": "/api/v1/namespaces/{namespace}/events",
+}
+_VERBS = {"POST": "create", "DELETE": "delete", "PATCH": "patch", "GET": "get"}
+
+
+class ApiError(RuntimeError):
+    """The API has refused something. `status`: HTTP's number, `reason`: Kubernetes' word for it."""
+
+    def __init__(self, text: str, status: int = 0, reason: str = "") -> None:
+        super().__init__(text)
+        self.status = status
+        self.reason = reason
+
+
+class Unreachable(ApiError):
+    """Nobody has answered."""
+
+
+def refusal(status: int, body: bytes, verb: str, resource: str, namespace: str) -> ApiError:
+    """What an answer that is none means, in words. Pure."""
+    try:
+        told = json.loads(body)
+        message, reason = str(told.get("message", "")), str(told.get("reason", ""))
+    except (ValueError, AttributeError):
+        message, reason = body.decode(errors="replace").strip()[:500], ""
+    what = f"{verb} {resource} in namespace {namespace}"
+    if status == 401:
+        text = f"the cluster does not know these credentials ({message or 'Unauthorized'}); the kubeconfig has others?"
+    elif status == 403 and "quota" in message:
+        text = f"a quota of namespace {namespace} does not allow to {verb} {resource}: {message}"
+    elif status == 403:
+        text = (
+            f"you are not allowed to {what}: {message}. What horovodrun needs is in deploy/kubernetes/role.yaml; "
+            f"`kubectl auth can-i {verb} {resource} -n {namespace}` asks for it"
+        )
+    else:
+        text = f"cannot {what}: {message or f'HTTP status {status}'}"
+    return ApiError(text, status, reason)
+
+
+class Api:
+    """One cluster, one namespace. Used by several threads."""
+
+    def __init__(self, kubeconfig: str = "", context: str = "", namespace: str = "") -> None:
+        """Empty: as kubectl would choose, or inside of a pod, that pod's cluster. Raises LaunchError where the package
+        or the credentials are missing."""
+        try:
+            config, client = importlib.import_module("kubernetes.config"), importlib.import_module("kubernetes.client")
+        except ImportError:
+            raise LaunchError(
+                "the package kubernetes is not installed, with which horovodrun finds the cluster; "
+                "`pip install 'horovod[kubernetes]'` brings it (--dry-run does without)"
+            ) from None
+        self._configuration, default = _credentials(config, client, kubeconfig, context)
+        self.namespace = namespace or default
+        self._pool = client.ApiClient(self._configuration).rest_client.pool_manager
+
+    # What is asked
+
+    def create(self, manifest: Mapping[str, Any], dry: bool = False) -> dict[str, Any]:
+        """The object as it is there now, or, `dry`, as it would be. Raises ApiError."""
+        query = {"dryRun": "All", "fieldValidation": "Strict"} if dry else {}
+        answer: dict[str, Any] = self._json("POST", manifest["kind"], query=query, body=manifest)
+        return answer
+
+    def get(self, kind: str, name: str) -> dict[str, Any]:
+        """Raises ApiError, with status 404 for what is not there."""
+        answer: dict[str, Any] = self._json("GET", kind, name)
+        return answer
+
+    def list(self, kind: str, **query: str) -> dict[str, Any]:
+        """`items`, and `metadata.resourceVersion`, from which a watch may go on. Raises ApiError."""
+        answer: dict[str, Any] = self._json("GET", kind, query=query, verb="list")
+        return answer
+
+    def patch(self, kind: str, name: str, change: Mapping[str, Any]) -> None:
+        """By a merge. Raises ApiError."""
+        self._json("PATCH", kind, name, body=change)
+
+    def delete(self, kind: str, name: str) -> bool:
+        """And what it owns, in the background. False: it was not there. Raises ApiError."""
+        try:
+            self._json("DELETE", kind, name, query={"propagationPolicy": "Background"})
+        except ApiError as error:
+            if error.status == 404:
+                return False
+            raise
+        return True
+
+    def watch(self, kind: str, version: str, **query: str) -> Iterator[dict[str, Any]]:
+        """Events (`type`, `object`) from that version on, until the server ends it, in WATCH_SECONDS. Raises
+        ApiError."""
+        query = {**query, "watch": "true", "resourceVersion": version, "timeoutSeconds": str(WATCH_SECONDS)}
+        for line in self._lines(kind, "", query, "watch", WATCH_SECONDS + SECONDS):
+            yield json.loads(line)
+
+    def log(self, pod: str, container: str, since: str = "") -> Iterator[bytes]:
+        """Lines with the time before each, from `since` on (RFC 3339), as they come, until the container ends or the
+        connection. Raises ApiError, Unreachable after LOG_SECONDS without one."""
+        query = {"follow": "true", "timestamps": "true", "container": container}
+        if since:
+            query["sinceTime"] = since
+        return self._lines("Pod", f"{pod}/log", query, "get", LOG_SECONDS)
+
+    # How
+
+    def _url(self, kind: str, name: str, query: Mapping[str, str]) -> str:
+        path = PATHS[kind].format(namespace=self.namespace) + (f"/{name}" if name else "")
+        return f"{self._configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")
+
+    def _headers(self, content: str) -> dict[str, str]:
+        found = {"Accept": "application/json, */*"}
+        if content:
+            found["Content-Type"] = content
+        for each in self._configuration.auth_settings().values():  # renews what has run out
+            if each and each["in"] == "header" and each["value"]:
+                found[each["key"]] = each["value"]
+        return found
+
+    def _send(
+        self, method: str, url: str, seconds: float, body: Mapping[str, Any] | None = None, stream: bool = False
+    ) -> Any:
+        urllib3 = importlib.import_module("urllib3")
+        content = {"POST": "application/json", "PATCH": "application/merge-patch+json"}.get(method, "")
+        try:
+            return self._pool.request(
+                method,
+                url,
+                body=None if body is None else json.dumps(body).encode(),
+                headers=self._headers(content),
+                timeout=urllib3.Timeout(connect=SECONDS, read=seconds),
+                retries=False,
+                preload_content=not stream,
+            )
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise self._unreachable(error) from None
+
+    def _unreachable(self, error: BaseException) -> Unreachable:
+        return Unreachable(f"the API server {self._configuration.host} cannot be reached: {error}")
+
+    def _json(
+        self,
+        method: str,
+        kind: str,
+        name: str = "",
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        verb: str = "",
+    ) -> Any:
+        answer = self._send(method, self._url(kind, name, query or {}), SECONDS, body)
+        if answer.status >= 300:
+            raise self._refusal(answer.status, answer.data, verb or _VERBS[method], kind, name)
+        return json.loads(answer.data)
+
+    def _lines(self, kind: str, name: str, query: Mapping[str, str], verb: str, seconds: float) -> Iterator[bytes]:
+        urllib3 = importlib.import_module("urllib3")
+        answer = self._send("GET", self._url(kind, name, query), seconds, stream=True)
+        try:
+            if answer.status >= 300:
+                raise self._refusal(answer.status, answer.read(), verb, kind, name)
+            rest = b""
+            for piece in answer.stream(1 << 16):
+                *lines, rest = (rest + piece).split(b"\n")
+                yield from lines
+            if rest:
+                yield rest
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise self._unreachable(error) from None
+        finally:
+            with contextlib.suppress(Exception):
+                answer.close()  # with what was not read: nobody else is to find that in the connection
+                answer.release_conn()
+
+    def _refusal(self, status: int, body: bytes, verb: str, kind: str, name: str) -> ApiError:
+        resource = PATHS[kind].rpartition("/")[2] + ("/log" if name.endswith("/log") else "")
+        return refusal(status, body, verb, resource, self.namespace)
+
+
+def _credentials(config: Any, client: Any, kubeconfig: str, context: str) -> tuple[Any, str]:
+    """Configuration and namespace. Raises LaunchError."""
+    found = client.Configuration()
+    try:
+        contexts, current = config.list_kube_config_contexts(config_file=kubeconfig or None)
+        named = {each["name"]: each for each in contexts}
+        if context and context not in named:
+            raise LaunchError(f"--context {context}: there is no such context; expected one of {', '.join(named)}")
+        chosen = named[context] if context else current
+        config.load_kube_config(
+            config_file=kubeconfig or None, context=context or None, client_configuration=found, persist_config=False
+        )
+        return found, str(chosen.get("context", {}).get("namespace") or "default")
+    except config.ConfigException as error:
+        if kubeconfig or context:
+            raise LaunchError(f"the kubeconfig {kubeconfig or ''} cannot be used: {error}") from None
+        trouble = str(error)
+    except OSError as error:
+        raise LaunchError(f"the kubeconfig {kubeconfig} cannot be read: {error}") from None
+    try:
+        config.load_incluster_config(client_configuration=found)
+        with open("/var/run/secrets/kubernetes.io/serviceaccount/namespace") as file:
+            return found, file.read().strip()
+    except (config.ConfigException, OSError):
+        raise LaunchError(
+            f"there is no cluster to ask: {trouble}; --kubeconfig FILE or KUBECONFIG names one, and --dry-run does "
+            "without"
+        ) from None

@@ -1,0 +1,257 @@
+"""`horovodrun kubernetes`: creates a job on a cluster and follows it, and what is asked of such jobs afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from types import FrameType
+from typing import Any
+
+import yaml
+
+from horovod.runner.base.errors import LaunchError
+from horovod.runner.kubernetes import flags, help, manifests, pods, request
+from horovod.runner.kubernetes.api import Api, ApiError
+from horovod.runner.kubernetes.follow import Follower, Lost
+from horovod.runner.kubernetes.manifests import COMPONENT, INSTANCE, LAUNCHER, MANAGED, MANAGER, selector, workers_name
+from horovod.runner.kubernetes.token import make_token
+
+USAGE_ERROR = 2
+GONE_SECONDS = 15.0
+"""For pods to be gone, beyond their own time of grace."""
+EVERY = 0.5  # s between looks whether they are
+_TEMPORARY = 8  # characters of chance in a made up name
+
+
+class Interrupted(BaseException):
+    """A signal has come. `number`: which."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def main(words: Sequence[str]) -> int:
+    """Runs what follows `horovodrun kubernetes`, and returns the exit code. Raises LaunchError for words that are not
+    understood."""
+    actions = {"attach": _attach, "status": _status, "delete": _delete}
+    action = words[0] if words and words[0] in actions else ""
+    split = flags.split(words) if not action else flags.Words()
+    if "help" in split.given or any(word in flags.HELP for word in (words if action else ())):
+        print(help.text(), end="")
+        return 0
+    try:
+        if action:
+            return actions[action](*_named(action, words[1:]))
+        return _run(split)
+    except (ApiError, Lost) as error:
+        say(f"error: {error}")
+        return 1
+
+
+def say(text: str) -> None:
+    """A line of the launcher here, on stderr."""
+    for line in text.splitlines():
+        print(f"horovodrun: {line}", file=sys.stderr, flush=True)
+
+
+# A job is created and followed
+
+
+def _run(words: flags.Words) -> int:
+    made_up = f"horovod-{secrets.token_hex(_TEMPORARY // 2)}"
+    asked = request.of_words(words, made_up, os.environ)
+    if words.given.get("dry_run"):
+        print(yaml.safe_dump_all(manifests.all_of(asked, make_token()), sort_keys=False), end="")
+        return 0
+    api = _api(words.given)
+    with _signals():
+        try:
+            _create(api, manifests.all_of(asked, make_token()))
+        except Interrupted as interrupt:
+            return 128 + interrupt.number
+        try:
+            first = " at first" if asked.elastic else ""
+            say(f"job {asked.name} in namespace {api.namespace}: {asked.size} ranks{first}, {asked.pods} pods for them")
+            if words.given.get("detach"):
+                say(f"it goes on by itself: `horovodrun kubernetes attach {asked.name}` shows it")
+                return 0
+            code = _follow(api, asked.name)
+        except Interrupted as interrupt:
+            code = 128 + interrupt.number
+            say(f"stopped by {signal.Signals(interrupt.number).name}; deleting job {asked.name}")
+        except Lost as error:
+            say(f"error: {error}")
+            say(f"the job goes on: `horovodrun kubernetes attach {asked.name}`")
+            return 1
+        except BaseException:
+            with contextlib.suppress(ApiError):  # what went wrong first counts
+                _delete_parts(api, asked.name)
+            raise
+    if "keep" not in words.given or code >= 128:
+        try:
+            _remove(api, asked.name, asked.grace)
+        except KeyboardInterrupt:
+            say(f"not waited for the pods of job {asked.name}, which is deleted, to be gone")
+            return 128 + signal.SIGINT
+    return code
+
+
+def _api(given: Mapping[str, Any]) -> Api:
+    return Api(given.get("kubeconfig", ""), given.get("context", ""), given.get("namespace", ""))
+
+
+def _create(api: Api, parts: Sequence[manifests.Manifest]) -> None:
+    """All or nothing. Raises ApiError."""
+    launcher, *others = parts
+    name = launcher["metadata"]["name"]
+    try:
+        owner = api.create(manifests.suspended(launcher))
+    except ApiError as error:
+        if error.reason == "AlreadyExists":
+            raise ApiError(
+                f"there is a job {name} in namespace {api.namespace} already; `horovodrun kubernetes delete {name}` "
+                "removes it, --name gives this one another name"
+            ) from None
+        raise
+    try:
+        for part in others:
+            api.create(manifests.owned(part, owner))
+        api.patch("Job", name, {"spec": {"suspend": False}})
+    except BaseException:
+        with contextlib.suppress(ApiError):  # what went wrong first counts
+            _delete_parts(api, name)
+        raise
+
+
+def _follow(api: Api, name: str) -> int:
+    outcome = Follower(api, name, say).run()
+    for line in outcome.lines:
+        say(line)
+    return outcome.code
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[None]:
+    """Signals that end us raise Interrupted, once; a second one does what it always does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+        raise Interrupted(number)
+
+    for number in numbers:
+        if before[number] != signal.SIG_IGN:
+            signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# What is asked of a job afterwards
+
+
+def _named(action: str, words: Sequence[str]) -> tuple[dict[str, Any], str]:
+    """Flags that choose the cluster, and the job's name; empty: none is given. Raises LaunchError."""
+    table = {name: flag for flag in flags.FLAGS if flag.names[0] in flags.OF_ALL for name in flag.names}
+    given: dict[str, Any] = {}
+    names: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        name, equals, value = word.partition("=")
+        if name in table:
+            text = value if equals else next(rest, None)
+            if text is None:
+                raise LaunchError(f"{name} needs a value")
+            flags.take(given, table[name], text)
+        elif word.startswith("-"):
+            raise LaunchError(f"unknown flag {name}; `horovodrun kubernetes {action}` takes {', '.join(flags.OF_ALL)}")
+        else:
+            names.append(word)
+    if len(names) > 1 or (not names and action != "status"):
+        given_names = ", ".join(names) or "none"
+        raise LaunchError(f"horovodrun kubernetes {action} takes the name of one job; given is {given_names}")
+    return given, names[0] if names else ""
+
+
+def _attach(given: Mapping[str, Any], name: str) -> int:
+    api = _api(given)
+    _found(api, name)
+    with _signals():
+        try:
+            return _follow(api, name)
+        except Interrupted as interrupt:
+            say(f"the job goes on; `horovodrun kubernetes delete {name}` ends it")
+            return 128 + interrupt.number
+
+
+def _status(given: Mapping[str, Any], name: str) -> int:
+    api = _api(given)
+    if name:
+        job = _found(api, name)
+        found = pods.views(api.list("Pod", labelSelector=selector(name))["items"])
+        print(f"job {name} in namespace {api.namespace}: {pods.job_state(job)}")
+        print(pods.table(found))
+        with contextlib.suppress(ApiError):  # not everybody may see events
+            of_job = f"involvedObject.kind=Job,involvedObject.name={workers_name(name)}"
+            for line in pods.not_created(api.list("Event", fieldSelector=of_job)["items"]):
+                print(line)
+        return 0
+    for job in api.list("Job", labelSelector=f"{MANAGER}={MANAGED},{COMPONENT}={LAUNCHER}")["items"]:
+        print(f"{job['metadata']['labels'][INSTANCE]}\t{pods.job_state(job)}")
+    return 0
+
+
+def _delete(given: Mapping[str, Any], name: str) -> int:
+    api = _api(given)
+    job = _found(api, name)
+    grace = job["spec"]["template"]["spec"].get("terminationGracePeriodSeconds", flags.DEFAULT_GRACE)
+    return 0 if _remove(api, name, int(grace)) else 1
+
+
+def _found(api: Api, name: str) -> dict[str, Any]:
+    """The launcher's Job. Raises LaunchError where there is none of horovodrun's."""
+    try:
+        job = api.get("Job", name)
+    except ApiError as error:
+        if error.status == 404:
+            raise LaunchError(
+                f"there is no job {name} in namespace {api.namespace}; `horovodrun kubernetes status` lists them"
+            ) from None
+        raise
+    if job["metadata"].get("labels", {}).get(INSTANCE) != name:
+        raise LaunchError(f"job {name} in namespace {api.namespace} is none of horovodrun's")
+    return job
+
+
+def _delete_parts(api: Api, name: str) -> None:
+    # The owner first: its end takes the others along, by and by, also if we do not come to ask for that.
+    for kind, part in (("Job", name), ("Job", workers_name(name)), ("Service", name), ("Secret", name)):
+        api.delete(kind, part)
+
+
+def _remove(api: Api, name: str, grace: int) -> bool:
+    """Delete all of a job, and wait until its pods are gone. False: some are not."""
+    _delete_parts(api, name)
+    until = time.monotonic() + grace + GONE_SECONDS
+    while True:
+        left = [each["metadata"]["name"] for each in api.list("Pod", labelSelector=selector(name))["items"]]
+        if not left:
+            return True
+        if time.monotonic() >= until:
+            say(f"pods {', '.join(left)} are still there; their nodes may be away")
+            return False
+        time.sleep(EVERY)

@@ -1,0 +1,241 @@
+"""Watches a job on the cluster: says what its pods wait for, shows what the launcher writes, and how it ends.
+
+Threads watch pods and Jobs and read the log; what they see comes to the caller's thread, which alone decides.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from horovod.runner.kubernetes import pods
+from horovod.runner.kubernetes.api import Api, ApiError, Unreachable
+from horovod.runner.kubernetes.judge import Judge, Outcome
+from horovod.runner.kubernetes.manifests import COMPONENT, LAUNCHER, PATIENCE, PODS, WORKER, selector, workers_name
+from horovod.runner.kubernetes.request import CONTAINER
+
+AWAY_SECONDS = 120.0
+"""For an API server that does not answer."""
+AGAIN = 1.0  # s until the next try
+LAST_TRIES = 3  # to read the log of a pod that has ended
+SETTLES = 1.0  # s for which a line about waiting pods has to hold before it is said
+EVENTS_EVERY = 5.0  # s, while pods are missing
+
+
+class Lost(RuntimeError):
+    """The API server is away; the job goes on without us."""
+
+
+class Watcher(threading.Thread):
+    """Puts all objects of a kind that belong to the job, by name, into `inbox` as ``(kind, objects)`` whenever one has
+    changed; ``(kind, ApiError)`` when it has to give up."""
+
+    def __init__(self, api: Api, kind: str, name: str, inbox: queue.Queue[tuple[str, Any]]) -> None:
+        super().__init__(name=f"watch {kind}", daemon=True)
+        self._api = api
+        self._kind = kind
+        self._selector = selector(name)
+        self._inbox = inbox
+        self._objects: dict[str, dict[str, Any]] = {}
+
+    def run(self) -> None:
+        """Until the process ends, or the API refuses."""
+        since = time.monotonic()
+        while True:
+            try:
+                version = self._list()
+                since = time.monotonic()
+                while version:
+                    version = self._watch(version)
+                    since = time.monotonic()
+            except Unreachable as error:
+                if time.monotonic() - since > AWAY_SECONDS:
+                    self._inbox.put((self._kind, error))
+                    return
+                time.sleep(AGAIN)
+            except ApiError as error:
+                if error.status in (410, 429, 500, 502, 503, 504):
+                    time.sleep(AGAIN)
+                    continue
+                self._inbox.put((self._kind, error))
+                return
+
+    def _list(self) -> str:
+        found = self._api.list(self._kind, labelSelector=self._selector)
+        self._objects = {each["metadata"]["name"]: each for each in found["items"]}
+        self._tell()
+        return str(found["metadata"]["resourceVersion"])
+
+    def _watch(self, version: str) -> str:
+        """The version to go on from; empty: list anew."""
+        for event in self._api.watch(self._kind, version, labelSelector=self._selector):
+            each = event["object"]
+            if event["type"] == "ERROR":  # that version is too old
+                return ""
+            version = str(each["metadata"]["resourceVersion"])
+            if event["type"] == "DELETED":
+                self._objects.pop(each["metadata"]["name"], None)
+            elif event["type"] in ("ADDED", "MODIFIED"):
+                self._objects[each["metadata"]["name"]] = each
+            else:  # BOOKMARK
+                continue
+            self._tell()
+        return version
+
+    def _tell(self) -> None:
+        self._inbox.put((self._kind, dict(self._objects)))
+
+
+class LogReader(threading.Thread):
+    """Writes what the launcher's pod writes, each line once, and puts ``("log", None)`` into `inbox` at its end."""
+
+    def __init__(self, api: Api, pod: str, inbox: queue.Queue[tuple[str, Any]], write: Callable[[bytes], None]) -> None:
+        super().__init__(name="log", daemon=True)
+        self._api = api
+        self._pod = pod
+        self._inbox = inbox
+        self._write = write
+        self._last = ""  # the time of the last line
+        self.ended = threading.Event()
+        """The pod has ended: what is there is all."""
+
+    def run(self) -> None:
+        """Reads on where it was when a connection ends."""
+        tries = LAST_TRIES
+        try:
+            while True:
+                over = self.ended.is_set()
+                try:
+                    self._read()
+                except ApiError:
+                    tries -= over
+                    if over and tries:
+                        time.sleep(AGAIN)
+                        continue
+                if over:
+                    return
+                self.ended.wait(AGAIN)
+        finally:
+            self._inbox.put(("log", None))
+
+    def _read(self) -> None:
+        done, same = self._last, self._last[:19]
+        # The API takes whole seconds only, so some lines come again; times of one writer never go back.
+        for line in self._api.log(self._pod, CONTAINER, f"{same}Z" if same else ""):
+            at, text = pods.split_time(line)
+            if not at or at > done:
+                self._last = at or self._last
+                self._write(text)
+
+
+def write_line(line: bytes) -> None:
+    """To stdout, or where the launcher has written it to stderr, to that."""
+    stream = sys.stderr if line.startswith(b"horovodrun: ") or b"]<stderr>:" in line[:80] else sys.stdout
+    with contextlib.suppress(BrokenPipeError):
+        stream.buffer.write(line + b"\n")
+        stream.buffer.flush()
+
+
+class Follower:
+    """Of one job. `say` gets lines of our own."""
+
+    def __init__(
+        self, api: Api, name: str, say: Callable[[str], None], write: Callable[[bytes], None] = write_line
+    ) -> None:
+        self._api = api
+        self._name = name
+        self._say = say
+        self._write = write
+        self._inbox: queue.Queue[tuple[str, Any]] = queue.Queue()
+        self._pods: dict[str, Any] | None = None
+        self._jobs: dict[str, Any] | None = None
+        self._events: list[Mapping[str, Any]] = []
+        self._events_at = 0.0
+        self._log: LogReader | None = None
+        self._log_read = False
+        self._line, self._line_at, self._said = "", 0.0, ""
+
+    def run(self) -> Outcome:
+        """Until the job has ended or cannot begin. Raises ApiError, Lost."""
+        job = self._api.get("Job", self._name)
+        told = job["metadata"].get("annotations") or {}
+        expected = int(told.get(PODS, 0)) or int(self._api.get("Job", workers_name(self._name))["spec"]["completions"])
+        judge = Judge(self._name, expected, float(told.get(PATIENCE, "600")), time.monotonic())
+        for kind in ("Pod", "Job"):
+            Watcher(self._api, kind, self._name, self._inbox).start()
+        while True:
+            self._take(self._pause(judge))
+            if self._pods is None or self._jobs is None:
+                continue
+            views = pods.views(self._pods.values())
+            self._follow_log(views)
+            self._look_at_events(views, expected)
+            jobs = {each["metadata"].get("labels", {}).get(COMPONENT, ""): each for each in self._jobs.values()}
+            outcome = judge.outcome(views, jobs, self._events, time.monotonic(), self._log_read)
+            if outcome is not None:
+                return outcome
+            self._report(views, expected)
+
+    def _pause(self, judge: Judge) -> float | None:
+        times = [judge.next_time()]
+        if self._line != self._said:
+            times.append(self._line_at + SETTLES)
+        if self._events_at:
+            times.append(self._events_at)
+        soonest = min((each for each in times if each is not None), default=None)
+        return None if soonest is None else max(0.05, soonest - time.monotonic())
+
+    def _take(self, seconds: float | None) -> None:
+        """What has come, all of it."""
+        with contextlib.suppress(queue.Empty):
+            kind, found = self._inbox.get(timeout=seconds)
+            while True:
+                if isinstance(found, Unreachable):
+                    raise Lost(str(found))
+                if isinstance(found, ApiError):
+                    raise found
+                if kind == "log":
+                    self._log_read = True
+                elif kind == "Pod":
+                    self._pods = found
+                else:
+                    self._jobs = found
+                kind, found = self._inbox.get_nowait()
+
+    def _follow_log(self, views: list[pods.View]) -> None:
+        launcher = next((each for each in views if each.component == LAUNCHER), None)
+        if launcher is None or launcher.state == "waiting":
+            return
+        if self._log is None:
+            self._log = LogReader(self._api, launcher.name, self._inbox, self._write)
+            self._log.start()
+        if launcher.ended:
+            self._log.ended.set()
+
+    def _look_at_events(self, views: list[pods.View], expected: int) -> None:
+        """Only they tell of pods that could not be created."""
+        now = time.monotonic()
+        missing = sum(each.component == WORKER for each in views) < expected
+        if not missing or self._log_read:
+            self._events_at = 0.0
+        elif not self._events_at:
+            self._events_at = now + SETTLES
+        elif now >= self._events_at:
+            self._events_at = now + EVENTS_EVERY
+            with contextlib.suppress(ApiError):  # not everybody may see them
+                of_job = f"involvedObject.kind=Job,involvedObject.name={workers_name(self._name)}"
+                self._events = self._api.list("Event", fieldSelector=of_job)["items"]
+
+    def _report(self, views: list[pods.View], expected: int) -> None:
+        line = "; ".join(filter(None, [pods.waiting_line(views, expected), *pods.not_created(self._events)]))
+        now = time.monotonic()
+        if line != self._line:
+            self._line, self._line_at = line, now
+        elif line != self._said and now - self._line_at >= SETTLES:
+            self._said = line
+            self._say(line or "all pods have started")

@@ -1,0 +1,104 @@
+"""When a job on the cluster is over, or never will be, and with which exit code. Pure: times are arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from horovod.runner.kubernetes import pods
+from horovod.runner.kubernetes.manifests import LAUNCHER, WORKER
+from horovod.runner.kubernetes.pods import View
+
+IMAGE_SECONDS = 30.0
+"""For an image that cannot be pulled: a registry may be busy for a moment."""
+LAST_SECONDS = 20.0
+"""For the launcher to end by itself, once it has to."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The job is over for who waits for it. `lines`: what is to be said."""
+
+    code: int
+    lines: tuple[str, ...] = ()
+
+
+class Judge:
+    """Of one job. `expected`: pods of ranks that it begins with; `patience`: s that they have for that."""
+
+    def __init__(self, name: str, expected: int, patience: float, now: float) -> None:
+        self._name = name
+        self._expected = expected
+        self._patience = patience
+        self._began = now
+        self._since: dict[str, float] = {}  # by what: when it was seen first
+        self._complete = False  # all have started, once
+
+    def outcome(
+        self,
+        views: Sequence[View],
+        jobs: Mapping[str, Mapping[str, Any]],
+        events: Sequence[Mapping[str, Any]],
+        now: float,
+        log_read: bool,
+    ) -> Outcome | None:
+        """None: it goes on. `jobs`: by component. `log_read`: nothing more will come of the launcher's output."""
+        launcher = next((each for each in views if each.component == LAUNCHER), None)
+        if launcher is not None and launcher.ended:
+            return self._ended(launcher, views, now, log_read)
+        if LAUNCHER not in jobs:
+            return Outcome(1, (f"job {self._name} has been deleted",))
+        failure = pods.job_failure(jobs[LAUNCHER])
+        if failure and launcher is None:
+            return Outcome(1, (f"the launcher's pod is gone: {failure}", *pods.post_mortem(views)))
+        if self._lasts("workers", bool(pods.job_failure(jobs.get(WORKER, {}))), now, LAST_SECONDS):
+            why = pods.job_failure(jobs[WORKER])
+            return Outcome(1, tuple(pods.post_mortem(views)) or (f"the pods of the ranks have failed: {why}",))
+        return self._not_started(views, events, now)
+
+    def next_time(self) -> float | None:
+        """When `outcome` may say something else though nothing happens; None: never."""
+        times = [since + LAST_SECONDS for what, since in self._since.items() if what in ("workers", "launcher")]
+        times += [since + IMAGE_SECONDS for what, since in self._since.items() if what.startswith("image ")]
+        if not self._complete:
+            times.append(self._began + self._patience)
+            times += [since + LAST_SECONDS for what, since in self._since.items() if what == "late"]
+        return min(times, default=None)
+
+    def _ended(self, launcher: View, views: Sequence[View], now: float, log_read: bool) -> Outcome | None:
+        if not log_read and not self._lasts("launcher", True, now, LAST_SECONDS):
+            return None
+        if launcher.state == "succeeded":
+            return Outcome(0)
+        lines = pods.post_mortem(views)
+        if launcher.code is None or launcher.reason == "OOMKilled" or not launcher.reason.startswith("exit code"):
+            lines.insert(0, f"the launcher's pod {launcher.name} has failed: {launcher.trouble}")
+        return Outcome(launcher.code or 1, tuple(lines))
+
+    def _not_started(self, views: Sequence[View], events: Sequence[Mapping[str, Any]], now: float) -> Outcome | None:
+        line = pods.waiting_line(views, self._expected)
+        if not line:
+            self._complete = True
+        if self._complete:
+            return None
+        for each in views:
+            pulls = each.state == "waiting" and each.reason in pods.IMAGE
+            seconds = 0.0 if each.reason in pods.NEVER else IMAGE_SECONDS
+            if self._lasts(f"image {each.name}", pulls, now, seconds):
+                return Outcome(1, (f"pod {each.name} cannot start: {each.trouble}",))
+        waits = now - self._began >= self._patience
+        # A launcher that runs gives up by itself, and knows more.
+        runs = any(each.component == LAUNCHER and each.state == "running" for each in views)
+        if waits and self._lasts("late", True, now, LAST_SECONDS if runs else 0.0):
+            causes = pods.not_created(events)
+            text = f"waited {self._patience:g} s (--start-timeout): {line}"
+            return Outcome(1, ("; ".join([text, *causes]),))
+        return None
+
+    def _lasts(self, what: str, holds: bool, now: float, seconds: float) -> bool:
+        """Does it hold, and for so long?"""
+        if not holds:
+            self._since.pop(what, None)
+            return False
+        return now - self._since.setdefault(what, now) >= seconds

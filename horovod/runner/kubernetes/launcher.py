@@ -1,0 +1,139 @@
+"""The program of the launcher's pod: waits for the agents of the other pods, then does what horovodrun does.
+
+    python -m horovod.runner.kubernetes.launcher --of-version V --port P --slots-per-pod K -- FLAGS... -- COMMAND...
+
+The flags are horovodrun's. The exit code is the job's, as horovodrun's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import FrameType
+
+from horovod._version import __version__
+from horovod.runner.base.errors import AgentError, LaunchError
+from horovod.runner.base.job_result import JobResult
+from horovod.runner.base.signals import SignalQueue
+from horovod.runner.cluster import ArrivalError, Gathering, Wishes, run_command
+from horovod.runner.command import cli
+from horovod.runner.kubernetes.manifests import TOKEN_VARIABLE
+from horovod.runner.kubernetes.request import check_job, patience
+from horovod.runner.kubernetes.token import token_key
+from horovod.runner.plan.settings import LaunchSettings
+
+USAGE_ERROR = 2
+_ADVICE = (
+    "`kubectl get pods` and `horovodrun kubernetes status` say what keeps the others: too few free nodes, an image "
+    "that cannot be pulled, a quota. A network policy has to let pods of the job reach each other"
+)
+
+
+class Stopped(RuntimeError):
+    """A signal has come before the job has begun. `number`: which."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name} while it waited for the pods")
+        self.number = number
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What the launcher's command line says."""
+
+    port: int
+    slots: int
+    version: str
+    arguments: list[str]
+    command: list[str]
+
+
+def orders(words: Sequence[str]) -> Orders:
+    """Raises LaunchError for words that are not those above."""
+    parser = argparse.ArgumentParser(prog="horovod.runner.kubernetes.launcher", exit_on_error=False)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--slots-per-pod", type=int, default=1)
+    parser.add_argument("--of-version", default="")
+    rest = list(words)
+    try:
+        first = rest.index("--")
+        second = rest.index("--", first + 1)
+    except ValueError:
+        raise LaunchError("two words `--` are missing: before horovodrun's flags and before the command") from None
+    known = parser.parse_args(rest[:first])
+    return Orders(known.port, known.slots_per_pod, known.of_version, rest[first + 1 : second], rest[second + 1 :])
+
+
+def settings(given: Orders, environ: Mapping[str, str]) -> tuple[LaunchSettings, Wishes]:
+    """Of the job, whose ranks are not placed yet. Raises LaunchError naming what is wrong."""
+    if given.version and given.version != __version__:
+        raise LaunchError(
+            f"the image has horovod {__version__}, the horovodrun that has created this job {given.version}; install "
+            "the same version on both"
+        )
+    namespace, _ = cli.parse([*given.arguments, "--", "true"])
+    check_job(namespace)
+    if namespace.num_proc is None:
+        raise LaunchError("-np is missing: say how many processes to start")
+    if namespace.num_proc % given.slots:
+        raise LaunchError(f"-np is {namespace.num_proc}; expected a multiple of --slots-per-pod {given.slots}")
+    namespace.hosts = ",".join(f"pod-{number}:{given.slots}" for number in range(namespace.num_proc // given.slots))
+    checked = cli.settings(namespace, given.command, environ)
+    elastic = checked.elastic and replace(checked.elastic, hosts=())
+    return replace(checked, at_home=True, elastic=elastic), Wishes(start_timeout=patience(namespace), advice=_ADVICE)
+
+
+def run(given: Orders, environ: dict[str, str]) -> JobResult:
+    """Raises LaunchError, ValueError, TimeoutError, ArrivalError, Stopped, AgentError, OSError."""
+    key = token_key(environ.pop(TOKEN_VARIABLE, ""))
+    os.environ.pop(TOKEN_VARIABLE, None)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        checked, wishes = settings(given, environ)
+    for warning in caught:
+        _say(f"warning: {warning.message}")
+    # Of the pod's own variables the workers get none, but for those meant for Horovod: theirs are their pods'.
+    ours = {name: value for name, value in environ.items() if name.startswith("HOROVOD_")}
+    with Gathering("rank", ports=f"{given.port}-{given.port}", token=key) as gathering:
+
+        def stop(number: int, _frame: FrameType | None) -> None:
+            gathering.fail(Stopped(number))
+
+        # Until SignalQueue takes over. The first process of a container ignores what it does not catch.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, stop)
+        many = checked.size // given.slots
+        _say(f"waiting for {checked.size} ranks in {many} pods")
+        return run_command(gathering, checked, ours, wishes, SignalQueue)
+
+
+def _say(text: str) -> None:
+    for line in text.splitlines():
+        print(f"horovodrun: {line}", file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    """As `horovod.runner.launch.main`, for the words of this process."""
+    try:
+        result = run(orders(sys.argv[1:]), dict(os.environ))
+    except (LaunchError, argparse.ArgumentError) as error:
+        _say(f"error: {error}")
+        return USAGE_ERROR
+    except Stopped as error:
+        _say(str(error))
+        return 128 + error.number
+    except (AgentError, ArrivalError, OSError, ValueError) as error:  # TimeoutError is an OSError
+        _say(f"error: {error}")
+        return 1
+    if result.message:
+        _say(result.message)
+    return result.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

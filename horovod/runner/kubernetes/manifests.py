@@ -1,0 +1,266 @@
+"""What is created on the cluster for a job. Pure: dicts, as the API takes them.
+
+    Secret   NAME          the token with which pods call the launcher
+    Service  NAME          headless; its name leads to the launcher's pod
+    Job      NAME          the launcher's pod. Owns all the others, so whoever deletes it deletes them
+    Job      NAME-workers  Indexed: the pods of the ranks
+
+The owner is created first, suspended until the others are there.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from horovod._version import __version__
+from horovod.runner.kubernetes.request import CONTAINER, Request, container_of
+
+Manifest = dict[str, Any]
+
+LAUNCHER, WORKER = "launcher", "worker"
+INSTANCE = "app.kubernetes.io/instance"
+COMPONENT = "app.kubernetes.io/component"
+MANAGER = "app.kubernetes.io/managed-by"
+MANAGED = "horovodrun"
+PODS, PATIENCE = "horovodrun/pods", "horovodrun/patience"
+"""Annotations of the launcher's Job: with how many pods of ranks it begins, and how many s they have for that."""
+TOKEN_VARIABLE = "HOROVOD_POD_TOKEN"
+POD_VARIABLE, NODE_VARIABLE = "HOROVOD_POD_NAME", "HOROVOD_POD_NODE"
+RETRIES = 1_000_000
+"""Of an elastic job's pods: it goes on without those that fail, so none of them is to end it."""
+SHM_PATH = "/dev/shm"
+_LAUNCHER_RESOURCES = {"requests": {"cpu": "100m", "memory": "128Mi"}}
+_STAYS = {
+    "karpenter.sh/do-not-disrupt": "true",
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+}
+"""Annotations by which those who empty nodes leave the launcher's pod alone, without which the job ends."""
+
+
+def workers_name(name: str) -> str:
+    """Of the Job of the ranks' pods."""
+    return f"{name}-workers"
+
+
+def selector(name: str, component: str = "") -> str:
+    """That finds the pods of a job."""
+    return f"{INSTANCE}={name}" + (f",{COMPONENT}={component}" if component else "")
+
+
+def all_of(request: Request, token: str) -> list[Manifest]:
+    """The owner first. `token`: at least 32 characters that nobody guesses."""
+    once = {"backoffLimit": 0, "completions": 1, "parallelism": 1, "ttlSecondsAfterFinished": request.keep}
+    launcher = _job(request, request.name, LAUNCHER, once)
+    launcher["metadata"]["annotations"] = {
+        PODS: str(request.size // request.slots),
+        PATIENCE: f"{request.patience:g}",
+    }
+    return [launcher, _secret(request, token), _service(request), _workers(request)]
+
+
+def suspended(job: Manifest) -> Manifest:
+    """The same Job, that waits to be told to begin."""
+    return {**job, "spec": {**job["spec"], "suspend": True}}
+
+
+def owned(manifest: Manifest, owner: Mapping[str, Any]) -> Manifest:
+    """The same, as a part of `owner`, a Job as the API has answered: it goes when that goes."""
+    reference = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"],
+        "controller": False,
+    }
+    return {**manifest, "metadata": {**manifest["metadata"], "ownerReferences": [reference]}}
+
+
+def _metadata(request: Request, name: str, component: str = "") -> Manifest:
+    labels = {
+        **request.labels,
+        "app.kubernetes.io/name": "horovod",
+        INSTANCE: request.name,
+        MANAGER: MANAGED,
+        **({COMPONENT: component} if component else {}),
+    }
+    made: Manifest = {"name": name, "labels": labels}
+    return {**made, "namespace": request.namespace} if request.namespace else made
+
+
+def _secret(request: Request, token: str) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": _metadata(request, request.name),
+        "type": "Opaque",
+        "immutable": True,
+        "data": {"token": base64.b64encode(token.encode()).decode()},
+    }
+
+
+def _service(request: Request) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(request, request.name),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,  # it listens before anybody says that it is ready
+            "selector": {INSTANCE: request.name, COMPONENT: LAUNCHER},
+            "ports": [{"name": "launcher", "port": request.port, "targetPort": request.port, "protocol": "TCP"}],
+        },
+    }
+
+
+def _workers(request: Request) -> Manifest:
+    spec: Manifest = {
+        "completionMode": "Indexed",
+        "completions": request.pods,
+        "parallelism": request.pods,
+        "backoffLimit": RETRIES if request.elastic else 0,
+    }
+    if request.elastic:  # a pod that has to give way is no failure after which others have to wait longer and longer
+        spec["podFailurePolicy"] = {
+            "rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
+        }
+    return _job(request, workers_name(request.name), WORKER, spec)
+
+
+def _job(request: Request, name: str, component: str, spec: Manifest) -> Manifest:
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": _metadata(request, name, component),
+        "spec": {**spec, "template": _pod(request, component)},
+    }
+
+
+def _pod(request: Request, component: str) -> Manifest:
+    template = copy.deepcopy(request.template)
+    mine = _metadata(request, "", component)
+    given = template.get("metadata", {})
+    metadata: Manifest = {"labels": {**given.get("labels", {}), **mine["labels"]}}
+    annotations = {
+        **given.get("annotations", {}),
+        **(_STAYS if component == LAUNCHER else {}),
+        **request.annotations,
+    }
+    if annotations:
+        metadata["annotations"] = annotations
+    return {"metadata": metadata, "spec": _spec(request, component, template.get("spec", {}))}
+
+
+def _spec(request: Request, component: str, spec: Manifest) -> Manifest:
+    ours = container_of({"spec": spec})
+    others = [each for each in spec.get("containers", []) if each is not ours]
+    worker = component == WORKER
+    volumes, mounts = _volumes(request, worker, {each["mountPath"] for each in ours.get("volumeMounts", [])})
+    made: Manifest = {
+        **spec,
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": request.grace,
+        "automountServiceAccountToken": spec.get("automountServiceAccountToken", False),
+        "enableServiceLinks": False,  # variables of all services of the namespace are nobody's wish
+        # Others of the template (a proxy, say) would keep the launcher's Job from ending.
+        "containers": [_container(request, component, ours, mounts), *(others if worker else [])],
+    }
+    lists = {
+        "volumes": volumes,
+        "tolerations": list(request.tolerations),
+        "imagePullSecrets": [{"name": name} for name in request.pull_secrets],
+    }
+    for key, more in lists.items():
+        if more or spec.get(key):
+            made[key] = [*spec.get(key, []), *more]
+    if request.selector:
+        made["nodeSelector"] = {**spec.get("nodeSelector", {}), **request.selector}
+    if request.account:
+        made["serviceAccountName"] = request.account
+    if request.priority:
+        made["priorityClassName"] = request.priority
+    return made
+
+
+def _volumes(request: Request, worker: bool, taken: set[str]) -> tuple[list[Manifest], list[Manifest]]:
+    volumes, mounts = [], []
+    for number, each in enumerate(request.volumes):
+        volumes.append(each.manifest(f"horovod-volume-{number}"))
+        mounts.append(each.mount(f"horovod-volume-{number}"))
+        taken = taken | {each.path}
+    if worker and SHM_PATH not in taken:  # containers get 64 MiB otherwise
+        memory: Manifest = {"medium": "Memory"}
+        volumes.append(
+            {"name": "horovod-shm", "emptyDir": {**memory, "sizeLimit": request.shm} if request.shm else memory}
+        )
+        mounts.append({"name": "horovod-shm", "mountPath": SHM_PATH})
+    return volumes, mounts
+
+
+def _container(request: Request, component: str, ours: Manifest, mounts: list[Manifest]) -> Manifest:
+    worker = component == WORKER
+    variables = _variables(request, component)
+    set_here = {each["name"] for each in variables}
+    kept = [each for each in ours.get("env", []) if each.get("name") not in set_here]
+    made: Manifest = {
+        **ours,
+        "name": CONTAINER,
+        "image": request.image,
+        "command": _command(request, component),
+        "env": [*kept, *variables],
+        "resources": _resources(request, ours.get("resources", {})) if worker else _LAUNCHER_RESOURCES,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    made.pop("args", None)
+    for probe in ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle"):
+        if not worker:
+            made.pop(probe, None)
+    if mounts or ours.get("volumeMounts"):
+        made["volumeMounts"] = [*ours.get("volumeMounts", []), *mounts]
+    if not worker:
+        made["ports"] = [{"name": "launcher", "containerPort": request.port, "protocol": "TCP"}]
+    if request.pull_policy:
+        made["imagePullPolicy"] = request.pull_policy
+    if request.directory:
+        made["workingDir"] = request.directory
+    return made
+
+
+def _command(request: Request, component: str) -> list[str]:
+    common = ["--port", str(request.port), "--slots-per-pod", str(request.slots)]
+    if component == WORKER:
+        start = [request.python, "-m", "horovod.runner.kubernetes.worker", "--launcher", request.name, *common]
+        return [*start, "--patience", f"{request.patience:g}", *(["--elastic"] if request.elastic else [])]
+    start = [request.python, "-m", "horovod.runner.kubernetes.launcher", "--of-version", __version__, *common]
+    return [*start, "--", *request.arguments, "--", *request.command]
+
+
+def _variables(request: Request, component: str) -> list[Manifest]:
+    """The ranks have theirs from the pods of the ranks."""
+    secret = {"secretKeyRef": {"name": request.name, "key": "token"}}
+    found: list[Manifest] = [{"name": TOKEN_VARIABLE, "valueFrom": secret}]
+    if component == WORKER:
+        found += [
+            {"name": POD_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+            {"name": NODE_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+        ]
+    else:
+        found.append({"name": "PYTHONUNBUFFERED", "value": "1"})
+    return found + [{"name": name, "value": value} for name, value in request.env.items()]
+
+
+def _resources(request: Request, given: Manifest) -> Manifest:
+    asked = {
+        **({"cpu": request.cpu} if request.cpu else {}),
+        **({"memory": request.memory} if request.memory else {}),
+        **({request.gpu_resource: str(request.gpus)} if request.gpus else {}),
+    }
+    if not asked:
+        return given
+    return {
+        **given,
+        "limits": {**given.get("limits", {}), **asked},
+        "requests": {**given.get("requests", {}), **asked},
+    }

@@ -1,0 +1,98 @@
+"""Words that Kubernetes accepts: names, quantities, labels, environment variables. Pure."""
+
+from __future__ import annotations
+
+import re
+
+LONGEST = 50
+"""Of a job's name: with what is added for its parts and pods, 63 is the most that a label may have."""
+_LABEL = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
+_SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
+_QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|[kMGTPE]|[KMGTPE]i)?")
+_KEY = re.compile(r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_UNITS = {
+    "": 1.0,
+    "m": 1e-3,
+    **{unit: 1000.0**power for power, unit in enumerate("kMGTPE", 1)},
+    **{unit + "i": 1024.0**power for power, unit in enumerate("KMGTPE", 1)},
+}
+
+JOB_NAME = f"a DNS label of at most {LONGEST} characters: lower-case letters, digits and -, a letter first, no - last"
+NAMESPACE = "a DNS label of at most 63 characters: lower-case letters, digits and -, no - first or last"
+OBJECT = "the name of an object: lower-case letters, digits, - and ., a letter or digit first and last"
+QUANTITY = "a quantity such as 2, 500m, 16Gi"
+PAIR = "NAME=VALUE as of a label: letters, digits, -, _ and ., with a letter or digit first and last"
+
+
+def job_name(text: str) -> str:
+    """The name, or ValueError."""
+    return _checked(text, len(text) <= LONGEST and bool(_LABEL.fullmatch(text)))
+
+
+def namespace(text: str) -> str:
+    """The name, or ValueError."""
+    return _checked(text, len(text) <= 63 and "." not in text and bool(_SUBDOMAIN.fullmatch(text)))
+
+
+def object_name(text: str) -> str:
+    """Of a service account, a claim, a secret; or ValueError."""
+    return _checked(text, len(text) <= 253 and bool(_SUBDOMAIN.fullmatch(text)))
+
+
+def quantity(text: str) -> str:
+    """The quantity, which is more than 0, or ValueError."""
+    return _checked(text, bool(_QUANTITY.fullmatch(text)) and amount(text) > 0)
+
+
+def amount(text: str) -> float:
+    """What a quantity stands for, in cores or bytes. Raises ValueError for what is none."""
+    if not _QUANTITY.fullmatch(text):
+        raise ValueError(f"{text!r} is no quantity; accepted is {QUANTITY}")
+    number = re.match(r"[0-9.]+", text)
+    assert number is not None
+    return float(number.group()) * _UNITS[text[number.end() :]]
+
+
+def pair(text: str) -> tuple[str, str]:
+    """Key and value of a label or a node selector, or ValueError."""
+    key, equals, value = text.partition("=")
+    _checked(text, bool(equals) and bool(_KEY.fullmatch(key)) and bool(_VALUE.fullmatch(value)))
+    return key, value
+
+
+def annotation(text: str) -> tuple[str, str]:
+    """Key and value, which may be any text; or ValueError."""
+    key, equals, value = text.partition("=")
+    _checked(text, bool(equals) and bool(_KEY.fullmatch(key)))
+    return key, value
+
+
+def resource(text: str) -> str:
+    """The name of a kind of device, such as nvidia.com/gpu, or ValueError."""
+    return _checked(text, "/" in text and bool(_KEY.fullmatch(text)))
+
+
+def variable(text: str) -> tuple[str, str | None]:
+    """NAME=VALUE, or NAME and None; or ValueError."""
+    name, equals, value = text.partition("=")
+    _checked(text, bool(_VARIABLE.fullmatch(name)))
+    return name, value if equals else None
+
+
+def toleration(text: str) -> dict[str, str]:
+    """Of KEY[=VALUE][:EFFECT], where `*` is every key; or ValueError."""
+    rest, colon, effect = text.partition(":")
+    key, equals, value = rest.partition("=")
+    _checked(text, not colon or effect in ("NoSchedule", "PreferNoSchedule", "NoExecute"))
+    _checked(text, (key == "*" and not equals) or bool(_KEY.fullmatch(key) and _VALUE.fullmatch(value)))
+    made = {} if key == "*" else {"key": key}
+    made.update({"operator": "Equal", "value": value} if equals else {"operator": "Exists"})
+    return {**made, "effect": effect} if effect else made
+
+
+def _checked(text: str, good: bool) -> str:
+    if not good:
+        raise ValueError(text)
+    return text

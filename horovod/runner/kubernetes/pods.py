@@ -1,0 +1,196 @@
+"""What the API says of pods, jobs and events, in words. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from horovod.runner.kubernetes.manifests import COMPONENT, LAUNCHER, WORKER
+from horovod.runner.kubernetes.request import CONTAINER
+
+INDEX = "batch.kubernetes.io/job-completion-index"
+_QUIET = ("ContainerCreating", "PodInitializing", "")
+NEVER = ("InvalidImageName", "ErrImageNeverPull")
+"""Reasons to wait that waiting does not mend."""
+IMAGE = ("ImagePullBackOff", "ErrImagePull", *NEVER)
+_ADVICE = {
+    "Unschedulable": "",
+    "OOMKilled": "--memory is too small",
+    "CreateContainerConfigError": "a Secret or ConfigMap is missing",
+}
+
+
+@dataclass(frozen=True)
+class View:
+    """A pod. `state`: waiting, running, succeeded or failed; `reason` and `message`: why it waits or has failed, empty
+    where there is nothing to say; `code`: its container's exit code, None where it has none."""
+
+    name: str
+    component: str
+    index: str
+    node: str
+    state: str
+    reason: str = ""
+    message: str = ""
+    code: int | None = None
+    going: bool = False
+    """It has been deleted, and has its time of grace."""
+
+    @property
+    def ended(self) -> bool:
+        """Nothing of it runs any more."""
+        return self.state in ("succeeded", "failed")
+
+    @property
+    def trouble(self) -> str:
+        """Why it waits or has failed, as a clause; empty: no reason is known."""
+        parts = [self.reason, " ".join(self.message.split()), _ADVICE.get(self.reason, "")]
+        return ": ".join(filter(None, parts))
+
+
+def view(pod: Mapping[str, Any]) -> View:
+    """Of a pod as the API gives it."""
+    metadata, status = pod.get("metadata", {}), pod.get("status", {})
+    labels, annotations = metadata.get("labels", {}), metadata.get("annotations", {}) or {}
+    phase = status.get("phase", "Pending")
+    code = _exit_code(status)
+    known = (
+        metadata.get("name", "?"),
+        labels.get(COMPONENT, ""),
+        annotations.get(INDEX, labels.get(INDEX, "")),
+        pod.get("spec", {}).get("nodeName", ""),
+    )
+    going = "deletionTimestamp" in metadata
+    if phase == "Succeeded":
+        return View(*known, "succeeded", code=code, going=going)
+    if phase == "Failed":
+        return View(*known, "failed", *_why_failed(status), code=code, going=going)
+    if phase == "Running":
+        return View(*known, "running", code=code, going=going)
+    return View(*known, "waiting", *_why_waiting(status), going=going)
+
+
+def views(found: Iterable[Mapping[str, Any]]) -> list[View]:
+    """Of all pods of a job: the launcher's first, then those of the ranks by their numbers."""
+    made = [view(each) for each in found]
+    return sorted(made, key=lambda one: (one.component != LAUNCHER, int(one.index or -1), one.name))
+
+
+def _why_waiting(status: Mapping[str, Any]) -> tuple[str, str]:
+    for each in status.get("conditions", []):
+        if each.get("type") == "PodScheduled" and each.get("status") == "False":
+            return str(each.get("reason", "Unschedulable")), str(each.get("message", ""))
+    for each in [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]:
+        waiting = each.get("state", {}).get("waiting")
+        if waiting and waiting.get("reason", "") not in _QUIET:
+            image = f"image {each.get('image')}" if waiting["reason"] in IMAGE else ""
+            return str(waiting["reason"]), ": ".join(filter(None, [image, str(waiting.get("message", ""))]))
+    return "", ""
+
+
+def _why_failed(status: Mapping[str, Any]) -> tuple[str, str]:
+    if status.get("reason"):  # Evicted, NodeLost, DeadlineExceeded ...
+        return str(status["reason"]), str(status.get("message", ""))
+    for each in status.get("conditions", []):
+        if each.get("type") == "DisruptionTarget" and each.get("status") == "True":
+            return str(each.get("reason", "DisruptionTarget")), str(each.get("message", ""))
+    ended = _terminated(status)
+    reason = str(ended.get("reason", "Error"))
+    last = str(ended.get("message", "")).strip()
+    return (f"exit code {ended['exitCode']}" if reason == "Error" and "exitCode" in ended else reason), last[-1000:]
+
+
+def _terminated(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    for each in status.get("containerStatuses", []):
+        if each.get("name") == CONTAINER and "terminated" in each.get("state", {}):
+            found: Mapping[str, Any] = each["state"]["terminated"]
+            return found
+    return {}
+
+
+def _exit_code(status: Mapping[str, Any]) -> int | None:
+    code = _terminated(status).get("exitCode")
+    return None if code is None else int(code)
+
+
+def job_failure(job: Mapping[str, Any]) -> str:
+    """Why a Job has failed; empty: it has not."""
+    for each in job.get("status", {}).get("conditions", []):
+        if each.get("type") in ("Failed", "FailureTarget") and each.get("status") == "True":
+            return ": ".join(filter(None, [each.get("reason", ""), each.get("message", "")])) or "failed"
+    return ""
+
+
+def job_state(job: Mapping[str, Any]) -> str:
+    """In a word: suspended, waiting, running, succeeded, failed."""
+    status = job.get("status", {})
+    for each in status.get("conditions", []):
+        if each.get("status") == "True" and each.get("type") in ("Complete", "Failed"):
+            return "succeeded" if each["type"] == "Complete" else "failed"
+    if job.get("spec", {}).get("suspend"):
+        return "suspended"
+    return "running" if status.get("active") else "waiting"
+
+
+def not_created(events: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What kept Jobs from making their pods (a quota, a policy), each once."""
+    found = {
+        str(each.get("message", ""))
+        for each in events
+        if each.get("reason") == "FailedCreate" and each.get("involvedObject", {}).get("kind") == "Job"
+    }
+    return sorted(filter(None, found))
+
+
+def waiting_line(views: Sequence[View], expected: int) -> str:
+    """One line on pods of ranks that do not run yet, with the reasons; empty: all do, or have. `expected`: how many
+    there are to be."""
+    workers = [each for each in views if each.component == WORKER and not each.going]
+    ready = sum(each.state != "waiting" for each in workers)
+    if ready >= expected and not any(each.state == "waiting" for each in views):
+        return ""
+    reasons: dict[str, list[View]] = {}
+    for each in views:
+        if each.state == "waiting" and each.trouble:
+            reasons.setdefault(each.trouble, []).append(each)
+    texts = [f"{_pods(found)}: {trouble}" for trouble, found in reasons.items()]
+    missing = expected - len(workers)
+    if missing > 0 and workers:
+        texts.append(f"{missing} not created yet")
+    return f"{ready} of {expected} pods have started" + (f"; {'; '.join(texts)}" if texts else "")
+
+
+def _pods(found: Sequence[View]) -> str:
+    first = "the launcher's pod" if found[0].component == LAUNCHER else f"pod {found[0].name}"
+    more = len(found) - 1
+    return first + (f" and {more} more" if more else "")
+
+
+def post_mortem(views: Iterable[View]) -> list[str]:
+    """What is to be said of pods that have failed, a line for each that the launcher cannot know more about."""
+    return [
+        f"pod {each.name}{f' on {each.node}' if each.node else ''} has failed: {each.trouble}"
+        for each in views
+        if each.state == "failed" and each.component == WORKER
+    ]
+
+
+def table(views: Sequence[View]) -> str:
+    """All pods of a job, one a line."""
+    rows = [("POD", "RANKS' POD", "NODE", "STATE", "WHY")]
+    for each in views:
+        state = "going" if each.going and not each.ended else each.state
+        what = each.index or ("launcher" if each.component == LAUNCHER else "")
+        rows.append((each.name, what, each.node or "-", state, each.trouble or "-"))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    padded = [[*(word.ljust(width) for word, width in zip(row, widths, strict=False)), row[4]] for row in rows]
+    return "\n".join("  ".join(row).rstrip() for row in padded)
+
+
+def split_time(line: bytes) -> tuple[str, bytes]:
+    """A line of a log with timestamps: the time, and what was written. Without a time: empty, and all of it."""
+    time, space, text = line.partition(b" ")
+    if not space or b"T" not in time or not time[:4].isdigit():
+        return "", line
+    return time.decode(errors="replace"), text

@@ -1,0 +1,206 @@
+"""What is to run on the cluster: from the words of the command line, checked together. Pure, but for the file of
+`--pod-template`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from horovod.runner.base.errors import LaunchError
+from horovod.runner.command import cli
+from horovod.runner.command.words import through_env
+from horovod.runner.kubernetes import flags, names
+from horovod.runner.kubernetes.volumes import Volume
+
+CONTAINER = "horovod"
+"""Name of the container that runs the ranks, and of the launcher's."""
+MEASURE = 64 * 1024.0**2
+"""Bytes of /dev/shm below which NCCL and data loaders soon have no room: what containers get when nobody asks for
+more."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """All that the manifests follow from. `pods`: how many there are to be, or in an elastic job at most. `arguments`:
+    flags of horovodrun, for the launcher in its pod; `template`: a pod's, or empty. `patience`: s for all pods
+    to start."""
+
+    name: str
+    image: str
+    size: int
+    pods: int
+    arguments: list[str]
+    command: list[str]
+    elastic: bool = False
+    patience: float = flags.PATIENCE
+    slots: int = 1
+    namespace: str = ""
+    gpus: int = 0
+    gpu_resource: str = flags.DEFAULT_GPU
+    cpu: str = ""
+    memory: str = ""
+    shm: str = ""
+    env: dict[str, str] = field(default_factory=dict)
+    volumes: tuple[Volume, ...] = ()
+    directory: str = ""
+    python: str = "python"
+    pull_policy: str = ""
+    pull_secrets: tuple[str, ...] = ()
+    template: dict[str, Any] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    annotations: dict[str, str] = field(default_factory=dict)
+    account: str = ""
+    port: int = flags.DEFAULT_PORT
+    selector: dict[str, str] = field(default_factory=dict)
+    tolerations: tuple[dict[str, str], ...] = ()
+    priority: str = ""
+    keep: int = flags.DEFAULT_KEEP
+    grace: int = flags.DEFAULT_GRACE
+
+
+def of_words(words: flags.Words, name: str, environ: Mapping[str, str]) -> Request:
+    """`name`: where none is given. Raises LaunchError naming what is wrong."""
+    given = words.given
+    namespace, _ = cli.parse([*words.job, "--", "true"])
+    size, most = _sizes(namespace, given.get("slots_per_pod", 1))
+    command = through_env(words.command)
+    if not command:
+        raise LaunchError(
+            "the command is missing: it comes after the flags, as in `horovodrun kubernetes -np 8 --image IMAGE -- "
+            "python train.py`"
+        )
+    template = _template(given["pod_template"]) if "pod_template" in given else {}
+    image = given.get("image") or container_of(template).get("image")
+    if not image:
+        raise LaunchError("--image is missing: all pods run it; it has horovod, the program and what that needs")
+    slots = given.get("slots_per_pod", 1)
+    _check_memory(given)
+    return Request(
+        name=given.get("name", name),
+        image=image,
+        size=size,
+        pods=most // slots,
+        arguments=list(words.job),
+        command=command,
+        elastic=namespace.min_num_proc is not None,
+        patience=patience(namespace),
+        slots=slots,
+        namespace=given.get("namespace", ""),
+        gpus=given.get("gpus", 0),
+        gpu_resource=given.get("gpu_resource", flags.DEFAULT_GPU),
+        cpu=given.get("cpu", ""),
+        memory=given.get("memory", ""),
+        shm=given.get("shm_size", ""),
+        env=_variables(given.get("env", ()), environ),
+        volumes=tuple(given.get("volume", ())),
+        directory=given.get("working_dir", ""),
+        python=given.get("python", "python"),
+        pull_policy=given.get("image_pull_policy", ""),
+        pull_secrets=tuple(given.get("image_pull_secret", ())),
+        template=template,
+        labels=dict(given.get("label", ())),
+        annotations=dict(given.get("annotation", ())),
+        account=given.get("service_account", ""),
+        port=given.get("port", flags.DEFAULT_PORT),
+        selector=dict(given.get("node_selector", ())),
+        tolerations=tuple(given.get("toleration", ())),
+        priority=given.get("priority_class", ""),
+        keep=given.get("keep", flags.DEFAULT_KEEP),
+        grace=given.get("grace", flags.DEFAULT_GRACE),
+    )
+
+
+def patience(namespace: Any) -> float:
+    """s for all pods to start, of flags of horovodrun."""
+    given = namespace.start_timeout
+    return flags.PATIENCE if given is None else float(given)
+
+
+def check_job(namespace: Any) -> None:
+    """Raises LaunchError for flags of horovodrun that have no meaning in pods."""
+    for dest, reason in flags.NOT_THERE.items():
+        if getattr(namespace, dest) is not None:
+            raise LaunchError(f"--{dest.replace('_', '-')} has no meaning on Kubernetes: {reason}")
+
+
+def _sizes(namespace: Any, slots: int) -> tuple[int, int]:
+    """Ranks at first, and at most."""
+    check_job(namespace)
+    size: int | None = namespace.num_proc
+    if size is None:
+        raise LaunchError(
+            "-np is missing: say how many processes to start, as in `horovodrun kubernetes -np 8 --image IMAGE -- "
+            "python train.py`"
+        )
+    if namespace.min_num_proc is None and namespace.max_num_proc is not None:
+        raise LaunchError("--max-np is for elastic jobs, which --min-np N makes")
+    most: int = namespace.max_num_proc or size
+    least: int = namespace.min_num_proc or size
+    if not least <= size <= most:
+        raise LaunchError(
+            f"--min-np {least}, -np {size} and --max-np {most} do not fit together; expected "
+            "--min-np <= -np <= --max-np"
+        )
+    for flag, value in (("-np", size), ("--max-np", most)):
+        if value % slots:
+            raise LaunchError(
+                f"{flag} is {value}, which cannot be shared out to pods of {slots} ranks (--slots-per-pod); expected "
+                f"a multiple of {slots}, such as {max(1, value // slots) * slots}"
+            )
+    return size, most
+
+
+def _check_memory(given: Mapping[str, Any]) -> None:
+    shm, memory = given.get("shm_size"), given.get("memory")
+    if shm and memory and names.amount(shm) > names.amount(memory):
+        raise LaunchError(
+            f"--shm-size is {shm}, more than --memory {memory}, of which /dev/shm is a part; expected at most that"
+        )
+    if shm and names.amount(shm) < MEASURE:
+        raise LaunchError(
+            f"--shm-size is {shm}: data loaders and NCCL put what they share into /dev/shm; expected at least 64Mi"
+        )
+
+
+def _variables(given: Sequence[tuple[str, str | None]], environ: Mapping[str, str]) -> dict[str, str]:
+    found = {}
+    for name, value in given:
+        if value is None and name not in environ:
+            raise LaunchError(f"--env {name}: there is no such variable here; expected one that is, or NAME=VALUE")
+        found[name] = environ[name] if value is None else value
+    return found
+
+
+def _template(path: str) -> dict[str, Any]:
+    """Of the file: a pod, or what has a `template`, or the template itself, with metadata and spec."""
+    try:
+        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise LaunchError(f"--pod-template {path}: cannot be read: {error}") from None
+    if isinstance(found, dict) and isinstance(found.get("template"), dict):
+        found = found["template"]
+    if not isinstance(found, dict) or not isinstance(found.get("spec"), dict):
+        raise LaunchError(
+            f"--pod-template {path}: this is no pod; expected a mapping with `spec`, and perhaps `metadata`"
+        )
+    containers = found["spec"].get("containers", [])
+    if not isinstance(containers, list) or not all(isinstance(each, dict) for each in containers):
+        raise LaunchError(f"--pod-template {path}: spec.containers is no list of containers")
+    return {key: found[key] for key in ("metadata", "spec") if isinstance(found.get(key), dict)}
+
+
+def container_of(template: Mapping[str, Any]) -> dict[str, Any]:
+    """The container of a template that runs the ranks: that of the name, or the first; empty: there is none."""
+    containers: list[dict[str, Any]] = template.get("spec", {}).get("containers", [])
+    named = [each for each in containers if each.get("name") == CONTAINER]
+    return (named or containers or [{}])[0]
+
+
+def line(request: Request) -> str:
+    """What runs, in a line."""
+    return shlex.join(request.command)

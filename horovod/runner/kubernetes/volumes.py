@@ -1,0 +1,55 @@
+"""What `--volume` mounts: from words to parts of a pod. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from horovod.runner.kubernetes import names
+
+ACCEPTED = "pvc:CLAIM:/PATH[:ro], host:/DIR:/PATH[:ro], config:NAME:/PATH, secret:NAME:/PATH or empty:/PATH"
+
+
+@dataclass(frozen=True)
+class Volume:
+    """`kind`: pvc, host, config, secret or empty. `source`: its name, or the node's directory."""
+
+    kind: str
+    source: str
+    path: str
+    read_only: bool = False
+
+    def manifest(self, name: str) -> dict[str, Any]:
+        """The pod's volume."""
+        what: dict[str, dict[str, Any]] = {
+            "pvc": {"persistentVolumeClaim": {"claimName": self.source}},
+            "host": {"hostPath": {"path": self.source}},
+            "config": {"configMap": {"name": self.source}},
+            "secret": {"secret": {"secretName": self.source}},
+            "empty": {"emptyDir": {}},
+        }
+        return {"name": name, **what[self.kind]}
+
+    def mount(self, name: str) -> dict[str, Any]:
+        """The container's mount."""
+        mounted: dict[str, Any] = {"name": name, "mountPath": self.path}
+        return {**mounted, "readOnly": True} if self.read_only else mounted
+
+
+def parse(text: str) -> Volume:
+    """Raises ValueError for what is not ACCEPTED."""
+    kind, _, rest = text.partition(":")
+    parts = rest.split(":")
+    read_only = len(parts) > 1 and parts[-1] in ("ro", "rw")
+    if read_only:
+        read_only = parts.pop() == "ro"
+    if kind == "empty":
+        parts.insert(0, "")
+    if kind not in ("pvc", "host", "config", "secret", "empty") or len(parts) != 2 or not parts[1].startswith("/"):
+        raise ValueError(text)
+    source, path = parts
+    if kind == "host" and not source.startswith("/"):
+        raise ValueError(text)
+    if kind in ("pvc", "config", "secret"):
+        names.object_name(source)
+    return Volume(kind, source, path, read_only)

@@ -1,0 +1,188 @@
+"""The program of the pods of the ranks: finds the launcher's pod, and becomes an agent of its job for each rank.
+
+    python -m horovod.runner.kubernetes.worker --launcher NAME --port P --slots-per-pod K --patience S [--elastic]
+
+Ends when the job ends. A pod that is to go (SIGTERM) warns its ranks, whose programs may ask `hvd.should_stop()`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from types import FrameType
+
+from horovod.common.network.endpoints import Endpoint
+from horovod.common.network.interfaces import network_identity
+from horovod.runner.base.signals import WARNING
+from horovod.runner.cluster import ArrivalError, Ticket, become_agent
+from horovod.runner.kubernetes.manifests import NODE_VARIABLE, POD_VARIABLE, SHM_PATH, TOKEN_VARIABLE
+from horovod.runner.kubernetes.request import MEASURE
+from horovod.runner.kubernetes.token import token_key
+
+INDEX_VARIABLE = "JOB_COMPLETION_INDEX"  # Kubernetes sets it in pods of an Indexed Job
+EVERY = 0.5  # s between looks for a launcher that is not there yet
+PROBE_SECONDS = 5.0
+
+
+class Pod:
+    """The agents of this pod."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._agents: list[int] = []  # leaders of groups
+        self._warned = False
+        self.troubles: list[str] = []
+
+    def started(self, leader: int) -> None:
+        """An agent runs."""
+        with self._lock:
+            self._agents.append(leader)
+        if self._warned:
+            self._warn(leader)
+
+    def warn(self) -> bool:
+        """Tell the ranks that the pod has to go. False: there are none yet."""
+        self._warned = True
+        for leader in self._agents:
+            self._warn(leader)
+        return bool(self._agents)
+
+    @staticmethod
+    def _warn(leader: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(leader, WARNING)
+
+    def serve(self, ticket: Ticket, number: int, label: str, environ: Mapping[str, str]) -> None:
+        """One rank's agent, until the job ends."""
+        try:
+            become_agent(ticket, number, label=label, environ=environ, started=self.started)
+        except (ArrivalError, OSError) as error:
+            self.troubles.append(str(error))
+
+
+def find(launcher: str, port: int, seconds: float, now: Callable[[], float] = time.monotonic) -> list[Endpoint]:
+    """Where the launcher listens, once it does. Raises TimeoutError saying what was tried last."""
+    until = now() + seconds
+    while True:
+        try:
+            found = _addresses(launcher, port)
+            if any(map(_answers, found)):
+                return found
+            trouble = f"{', '.join(map(str, found))}: nobody listens there"
+        except socket.gaierror as error:
+            trouble = f"the name {launcher!r} leads nowhere: {error.strerror}"
+        if now() >= until:
+            raise TimeoutError(
+                f"waited {seconds:g} s for the launcher's pod ({trouble}); it has not started, or has ended already. A "
+                "network policy has to let pods of the job reach each other"
+            )
+        time.sleep(EVERY)
+
+
+def _addresses(launcher: str, port: int) -> list[Endpoint]:
+    found = socket.getaddrinfo(launcher, port, type=socket.SOCK_STREAM)
+    return [
+        Endpoint("", str(address[0]), 128 if family == socket.AF_INET6 else 32, port)
+        for family, _, _, _, address in found
+    ]
+
+
+def _answers(endpoint: Endpoint) -> bool:
+    try:
+        socket.create_connection((endpoint.address, endpoint.port), PROBE_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
+def shm_warning(total: int, path: str = SHM_PATH) -> str:
+    """What is to be said of a /dev/shm of so many bytes; empty: nothing. Pure."""
+    if total > MEASURE:
+        return ""
+    return (
+        f"{path} has {total / 2**20:g} MiB, which NCCL and data loaders soon fill; mount an emptyDir of medium Memory "
+        "there (horovodrun kubernetes does so, where no template says something else)"
+    )
+
+
+def _look_at_shm() -> None:
+    try:
+        found = os.statvfs(SHM_PATH)
+        text = shm_warning(found.f_blocks * found.f_frsize)
+    except OSError as error:
+        text = f"{SHM_PATH} cannot be used: {error.strerror}; NCCL and data loaders need it"
+    if text:
+        _say(f"warning: {text}")
+
+
+def number_of(environ: Mapping[str, str]) -> int:
+    """Of this pod. Raises ValueError outside of an Indexed Job."""
+    text = environ.get(INDEX_VARIABLE, "")
+    if not text.isdecimal():
+        raise ValueError(f"{INDEX_VARIABLE} is {text!r}; expected the number of a pod of an Indexed Job")
+    return int(text)
+
+
+def run(options: argparse.Namespace, environ: dict[str, str]) -> int:
+    """The exit code. Raises ValueError, TimeoutError."""
+    pod = Pod()
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        if not pod.warn():
+            os._exit(128 + number)  # nothing runs yet
+
+    signal.signal(signal.SIGTERM, end)
+    key = token_key(environ.pop(TOKEN_VARIABLE, ""))
+    index = number_of(environ)
+    name, node = environ.pop(POD_VARIABLE, ""), environ.pop(NODE_VARIABLE, "")
+    _look_at_shm()
+    endpoints = find(options.launcher, options.port, options.patience)
+    # All addresses are the launcher's for certain, so each is tried: on a node's own network also this node's.
+    ticket = Ticket(tuple(endpoints), network_identity(), key)
+    threads = []
+    for slot in range(options.slots_per_pod):
+        # Of two pods with one number the second is turned away, ends, and its successor has another.
+        number = secrets.randbits(31) if options.elastic else index * options.slots_per_pod + slot
+        parts = [f"pod {name}" if name else f"pod {index}", *([f"slot {slot}"] if options.slots_per_pod > 1 else [])]
+        label = " ".join([", ".join(parts), *([f"on {node}"] if node else [])])
+        threads.append(threading.Thread(target=pod.serve, args=(ticket, number, label, environ)))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for trouble in pod.troubles:
+        _say(f"error: {trouble}")
+    # A job that goes on without this pod is to get another one for it.
+    lost = options.elastic and any(map(_answers, endpoints))
+    return 1 if pod.troubles or lost else 0
+
+
+def _say(text: str) -> None:
+    print(f"horovod pod: {text}", file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    """For the words of this process."""
+    parser = argparse.ArgumentParser(prog="horovod.runner.kubernetes.worker")
+    parser.add_argument("--launcher", required=True)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--slots-per-pod", type=int, default=1)
+    parser.add_argument("--patience", type=float, default=600.0)
+    parser.add_argument("--elastic", action="store_true")
+    try:
+        return run(parser.parse_args(), dict(os.environ))
+    except (OSError, ValueError) as error:
+        _say(f"error: {error}")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

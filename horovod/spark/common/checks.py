@@ -1,0 +1,105 @@
+"""What a param may be: functions of its name and a value that return the value, or raise ValueError naming both and
+what is accepted. Pure, and without pyspark."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+Check = Callable[[str, Any], Any]
+
+
+def refuse(name: str, value: Any, accepted: str) -> ValueError:
+    return ValueError(f"{name} is {value!r}, accepted is {accepted}")
+
+
+def anything(name: str, value: Any) -> Any:
+    return value
+
+
+class Count:
+    """An integer of at least ``least``."""
+
+    def __init__(self, least: int) -> None:
+        self.least = least
+
+    def __call__(self, name: str, value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or value < self.least:
+            raise refuse(name, value, f"an integer of at least {self.least}")
+        return value
+
+
+def flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise refuse(name, value, "True or False")
+    return value
+
+
+def text(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise refuse(name, value, "a text that is not empty")
+    return value
+
+
+class OneOf:
+    """One of some texts."""
+
+    def __init__(self, *choices: str) -> None:
+        self.choices = choices
+
+    def __call__(self, name: str, value: Any) -> str:
+        if value not in self.choices:
+            raise refuse(name, value, "one of " + ", ".join(map(repr, self.choices)))
+        return str(value)
+
+
+def names(name: str, value: Any) -> list[str]:
+    """Names of columns, each once."""
+    if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
+        raise refuse(name, value, "a list of names of columns")
+    if len(set(value)) < len(value):
+        raise refuse(name, value, "a list of names of columns, each once")
+    return list(value)
+
+
+def shapes(name: str, value: Any) -> list[list[int]]:
+    """Shapes, whose first number may be -1, for the rows."""
+    good = isinstance(value, Sequence) and not isinstance(value, str)
+    good = good and all(
+        isinstance(shape, Sequence) and all(isinstance(size, int) and size >= -1 for size in shape) for shape in value
+    )
+    if not good:
+        raise refuse(name, value, "a list of shapes, such as [[-1, 28, 28]]")
+    return [list(shape) for shape in value]
+
+
+def weights(name: str, value: Any) -> list[float]:
+    good = isinstance(value, Sequence) and not isinstance(value, str)
+    if not good or not all(isinstance(one, (int, float)) and not isinstance(one, bool) for one in value):
+        raise refuse(name, value, "a list of numbers")
+    return [float(one) for one in value]
+
+
+def validation(name: str, value: Any) -> float | str:
+    """A fraction of the rows, or the name of a column that says which rows."""
+    if isinstance(value, str) and value:
+        return value
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1:
+        return float(value)
+    raise refuse(name, value, "a fraction from 0 to below 1, or the name of a column")
+
+
+def mapping(name: str, value: Any) -> dict[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise refuse(name, value, "a dict")
+    return dict(value)
+
+
+def listed(name: str, value: Any) -> list[Any]:
+    if not isinstance(value, (list, tuple)):
+        raise refuse(name, value, "a list")
+    return list(value)
+
+
+def function(name: str, value: Any) -> Any:
+    if not callable(value):
+        raise refuse(name, value, "a function")
+    return value

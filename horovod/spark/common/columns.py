@@ -1,0 +1,196 @@
+"""What the columns of a DataFrame are, and what becomes of them. Pure: neither pyspark nor pyarrow; types come in as
+Spark's own words for them (``DataType.jsonValue()``)."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+NUMBERS = {
+    "boolean": "bool",
+    "byte": "int8",
+    "short": "int16",
+    "integer": "int32",
+    "long": "int64",
+    "float": "float32",
+    "double": "float64",
+}
+"""Types of Spark, and of NumPy."""
+
+VECTOR = "vector"
+_ACCEPTED = "accepted are numbers, booleans, vectors of Spark ML and arrays of numbers"
+
+
+@dataclass(frozen=True)
+class Column:
+    """``kind``: number, list, vector, sparse (a vector as indices and values), or other (texts, times: for a
+    transformation_fn). ``dtype``: NumPy's name, empty for others. ``depth``: of lists in lists. ``shape``: of a row's
+    value; None where it is not known yet, or has none. ``named``: an argument names it; others are read for a
+    transformation_fn, where they can be."""
+
+    name: str
+    kind: str
+    dtype: str = ""
+    depth: int = 0
+    shape: tuple[int, ...] | None = None
+    named: bool = True
+
+    @property
+    def size(self) -> int:
+        """Numbers in a row's value."""
+        return math.prod(self.shape or ())
+
+
+def chosen(
+    fields: Mapping[str, Any], wanted: Mapping[str, Sequence[str]], transformed: bool, sparse: bool
+) -> list[Column]:
+    """The columns that are used, each once.
+
+    ``fields``: the types of all columns, as of ``DataType.jsonValue()``. ``wanted``: names by the argument that names
+    them. ``transformed``: a transformation_fn makes numbers of what is none, and columns that are not there, and may
+    use all that there are.
+    ``sparse``: vectors are stored as indices and values. Raises ValueError naming the argument and the column that is
+    not there, or of a type that nothing can be made of."""
+    found: dict[str, Column] = {}
+    for argument, names in wanted.items():
+        for name in names:
+            if name not in fields:
+                if transformed and argument in ("feature_cols", "label_cols"):
+                    continue
+                raise ValueError(f"{argument} names {name!r}, the DataFrame has {', '.join(map(repr, fields))}")
+            if name not in found:
+                found[name] = _column(name, fields[name], argument, transformed, sparse)
+    for name in fields if transformed else ():
+        if name not in found and not _nested(fields[name]):
+            found[name] = replace(_column(name, fields[name], "", True, sparse), named=False)
+    return list(found.values())
+
+
+def _nested(kind: Any) -> bool:
+    """Of a type that becomes no array: a struct or map, say."""
+    if not isinstance(kind, dict):
+        return kind == "void"
+    if kind.get("type") == "array":
+        return not _number(kind["elementType"]) and _nested(kind["elementType"])
+    return not kind.get("class", "").endswith("VectorUDT")
+
+
+def _column(name: str, kind: Any, argument: str, transformed: bool, sparse: bool) -> Column:
+    if isinstance(kind, dict) and kind.get("type") == "udt":
+        if kind.get("class", "").endswith("VectorUDT"):
+            return Column(name, "sparse" if sparse else VECTOR, "float32", 1)
+    elif isinstance(kind, dict) and kind.get("type") == "array":
+        depth, inner = 0, kind
+        while isinstance(inner, dict) and inner.get("type") == "array":
+            depth, inner = depth + 1, inner["elementType"]
+        if _number(inner):
+            return Column(name, "list", _number(inner), depth)
+    elif _number(kind):
+        return Column(name, "number", _number(kind))
+    if transformed:
+        return Column(name, "other")
+    words = kind if isinstance(kind, str) else kind.get("class") or kind.get("type")
+    raise ValueError(f"{argument}: column {name!r} is of type {words}, {_ACCEPTED} (or a transformation_fn for others)")
+
+
+def _number(kind: Any) -> str:
+    if isinstance(kind, str) and kind.startswith("decimal"):
+        return "float64"
+    return NUMBERS.get(kind, "") if isinstance(kind, str) else ""
+
+
+@dataclass
+class Found:
+    """What has been seen of a column in some rows."""
+
+    rows: int = 0
+    nulls: int = 0
+    inner_nulls: int = 0
+    least: list[int] | None = None
+    most: list[int] | None = None
+
+    @property
+    def even(self) -> bool:
+        """Nothing is missing, and all rows have one shape, of more than nothing."""
+        return not self.nulls and not self.inner_nulls and self.least == self.most and 0 not in (self.least or ())
+
+    def add(self, other: "Found") -> None:
+        self.rows += other.rows
+        self.nulls += other.nulls
+        self.inner_nulls += other.inner_nulls
+        if other.least is not None and other.most is not None:
+            self.least = other.least if self.least is None else list(map(min, self.least, other.least))
+            self.most = other.most if self.most is None else list(map(max, self.most, other.most))
+
+
+def all_settled(columns: Sequence[Column], found: Mapping[str, Found]) -> tuple[Column, ...]:
+    """The columns with their shapes. Raises ValueError where rows of one lack a value, or differ in their shape; one
+    that nobody names is left out."""
+    made = []
+    for column in columns:
+        try:
+            made.append(settled(column, found[column.name]))
+        except ValueError:
+            if column.named:
+                raise
+    return tuple(made)
+
+
+def settled(column: Column, found: Found) -> Column:
+    """The column with its shape. Raises ValueError where rows lack a value, or differ in their shape."""
+    where = f"column {column.name!r}"
+    if found.nulls:
+        raise ValueError(
+            f"{where} has nulls in {found.nulls} of {found.rows} rows, accepted are columns without; "
+            f"df.na.drop(subset=[{column.name!r}]) leaves such rows out, df.na.fill fills them"
+        )
+    if found.inner_nulls:
+        raise ValueError(f"{where} has {found.inner_nulls} nulls within its arrays, accepted are arrays without")
+    if column.kind == "number":
+        return replace(column, shape=())
+    if column.kind == "other":
+        return column
+    least, most = found.least or [0] * column.depth, found.most or [0] * column.depth
+    if least != most:
+        depth = next(number for number, (one, other) in enumerate(zip(least, most, strict=True)) if one != other)
+        raise ValueError(
+            f"{where} has {'vectors' if column.kind in (VECTOR, 'sparse') else 'arrays'} of {least[depth]} and of "
+            f"{most[depth]} elements, accepted is one size in all rows"
+        )
+    if 0 in least:
+        raise ValueError(f"{where} has arrays of 0 elements, accepted are arrays with some")
+    return replace(column, shape=tuple(least))
+
+
+def check_label_shapes(labels: Sequence[Column], shapes: Sequence[Sequence[int]] | None) -> None:
+    """Raises ValueError unless the labels can take the shapes that they are to have."""
+    if shapes is None:
+        return
+    if len(shapes) != len(labels):
+        raise ValueError(f"label_shapes has {len(shapes)} shapes, accepted is one for each of {len(labels)} label_cols")
+    for column, shape in zip(labels, shapes, strict=True):
+        if column.shape is not None and not fits(column.shape, shape):
+            raise ValueError(
+                f"label_shapes gives label {column.name!r} the shape {list(shape)}, its rows have {list(column.shape)}"
+            )
+
+
+def fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
+    """Can a row's value of a shape take another? A -1 takes what is left; one at the front may stand for the rows."""
+    size = math.prod(shape)
+    known = math.prod(one for one in wanted if one >= 0)
+    if -1 not in wanted:
+        return known == size
+    return known != 0 and size % known == 0 and wanted.count(-1) <= 2
+
+
+def row_shape(wanted: Sequence[int], size: int) -> tuple[int, ...]:
+    """The shape of a row's value of ``size`` numbers: ``wanted`` may begin with a -1 that stands for the rows."""
+    inner = list(wanted)
+    rest = math.prod(one for one in inner[1:] if one >= 0)
+    if inner and inner[0] == -1 and -1 not in inner[1:] and rest == size:
+        inner = inner[1:]
+    if inner and inner[0] == -1 and -1 in inner[1:]:
+        inner = inner[1:]
+    known = math.prod(one for one in inner if one >= 0)
+    return tuple(size // known if one == -1 else one for one in inner)

@@ -1,0 +1,259 @@
+"""HorovodEstimator and HorovodModel: what the estimators and models of all frameworks do the same way."""
+
+import secrets
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from horovod.common.contract.frames import warn_user
+from horovod.spark.common.params import EstimatorParams, ModelParams  # first: says what to install
+
+# isort: split
+from pyspark.ml import Estimator, Model
+from pyspark.ml.util import MLReadable, MLWritable
+
+from horovod.spark.common import prepare
+from horovod.spark.common.backend import Backend, SparkBackend
+from horovod.spark.common.checks import refuse
+from horovod.spark.common.columns import VECTOR, Column, check_label_shapes
+from horovod.spark.common.datamodule import DataModule
+from horovod.spark.common.existing import open_existing
+from horovod.spark.common.file_store import AbstractFilesystemStore
+from horovod.spark.common.plan import Outcome, Plan
+from horovod.spark.common.predict import Output, Predict, add_outputs
+from horovod.spark.common.reader import Table, open_table
+from horovod.spark.common.saving import ObjectsReader, ObjectsWriter, pickled
+
+
+class _Saved(MLReadable, MLWritable):  # type: ignore[misc]
+    """Saved as stages of Spark ML are, by ``save(path)`` and ``write().overwrite().save(path)``; read by ``load``."""
+
+    @classmethod
+    def read(cls) -> ObjectsReader:
+        return ObjectsReader(cls)
+
+    def write(self) -> ObjectsWriter:
+        return ObjectsWriter(self)
+
+    @classmethod
+    def _packed(cls, objects: dict[str, Any]) -> dict[str, Any]:
+        """Values of params as something that can be pickled."""
+        return objects
+
+    @classmethod
+    def _unpacked(cls, objects: dict[str, Any]) -> dict[str, Any]:
+        return objects
+
+
+class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc]
+    """Trains a model on ranks that read the rows of a DataFrame from Parquet in a store.
+
+    A framework's estimator says what is its own: ``_check``, ``_payload``, ``_train_in_rank``, ``_model_of``."""
+
+    _framework = ""
+    _data_module: type
+
+    def _check(self) -> None:
+        """Raises ValueError for params of the framework."""
+
+    def _payload(self) -> dict[str, Any]:
+        """What ranks need of the params of the framework."""
+        raise NotImplementedError
+
+    def _train_in_rank(self) -> Any:
+        """The function that each rank calls with a Plan and that returns an Outcome on rank 0."""
+        raise NotImplementedError
+
+    def _model_of(self, outcome: Outcome, run_id: str, metadata: dict[str, Any]) -> Any:
+        """The HorovodModel of a training."""
+        raise NotImplementedError
+
+    def _environment(self) -> dict[str, str]:
+        """Variables of the ranks."""
+        return {}
+
+    def _module_arguments(self) -> dict[str, Any]:
+        """What the DataModule is told beside what all are told."""
+        return {}
+
+    def fit_on_parquet(self, params: Mapping[Any, Any] | None = None, dataset_idx: int | None = None) -> Any:
+        """Trains on Parquet that is in the store already, under ``store.get_train_data_path(dataset_idx)``, and
+        validates with ``get_val_data_path`` if ``validation`` is set. ``params``: values for this time, by param.
+
+        Returns the model. Raises ValueError as ``fit`` does, and for files that are torn."""
+        if params:
+            return self.copy(params).fit_on_parquet(None, dataset_idx)
+        store = self._check_all()
+        transformed = self.getTransformationFn() is not None
+        train = open_existing(store, store.get_train_data_path(dataset_idx), self._wanted(), transformed)
+        val = None
+        if self.getValidation():
+            val = open_existing(store, store.get_val_data_path(dataset_idx), self._wanted(), transformed)
+        return self._train(store, train, val, dataset_idx)
+
+    def _fit(self, dataset: Any) -> Any:
+        """What ``fit`` does once it has its params: writes the DataFrame, trains, removes what was written."""
+        store = self._check_all()
+        transformed = self.getTransformationFn() is not None
+        columns = prepare.columns_of(dataset, self._wanted(), transformed, self.getCompressSparseCols())
+        prepare.check_validation(dataset, self.getValidation())
+        written = prepare.write(
+            dataset,
+            store,
+            columns,
+            self.getPartitionsPerProcess() * self._backend().num_processes(),
+            self.getValidation(),
+            self.getShuffle(),
+            self.getRandomSeed() or 0,
+        )
+        try:
+            train = open_table(store, written.train, written.columns)
+            val = open_table(store, written.val, written.columns) if written.val else None
+            return self._train(store, train, val, written.dataset_idx)
+        finally:
+            prepare.remove(store, written.dataset_idx)
+
+    def _wanted(self) -> dict[str, list[str]]:
+        weight = self.getSampleWeightCol()
+        return {
+            "feature_cols": self.getFeatureCols(),
+            "label_cols": self.getLabelCols(),
+            "sample_weight_col": [weight] if weight else [],
+        }
+
+    def _check_all(self) -> AbstractFilesystemStore:
+        store = self.getStore()
+        if not isinstance(store, AbstractFilesystemStore):
+            raise refuse("store", store, "a Store, such as horovod.spark.common.store.Store.create(folder)")
+        for name in ("model", "feature_cols", "label_cols"):
+            if self.getOrDefault(name) in (None, []):
+                raise ValueError(f"{name} is not given")
+        weights, labels = self.getLossWeights(), self.getLabelCols()
+        if weights is not None and len(weights) != len(labels):
+            raise ValueError(
+                f"loss_weights has {len(weights)} numbers, accepted is one for each of {len(labels)} label_cols"
+            )
+        if self.getBackend() is not None and self.getNumProc() is not None:
+            raise ValueError("num_proc and backend are both given; accepted is one of them")
+        if self.isSet("shuffle_buffer_size"):
+            warn_user(
+                "shuffle_buffer_size is deprecated and has no effect: rows are mixed over row groups",
+                DeprecationWarning,
+            )
+        module = self.getDataModule()
+        if module is not None:
+            if not isinstance(module, type) or not issubclass(module, DataModule):
+                raise refuse("data_module", module, "a subclass of horovod.spark.common.datamodule.DataModule")
+            module.check()
+        self._check()
+        return store
+
+    def _backend(self) -> Backend:
+        return self.getBackend() or SparkBackend(self.getNumProc())
+
+    def _train(self, store: AbstractFilesystemStore, train: Table, val: Table | None, idx: int | None) -> Any:
+        by_name = {column.name: column for column in train.columns}
+        if self.getTransformationFn() is None:
+            check_label_shapes([by_name[name] for name in self.getLabelCols()], self.getLabelShapes())
+        run_id = self.getRunId() or f"{self._framework}_{time.strftime('%Y%m%d-%H%M%S')}_{secrets.token_hex(3)}"
+        plan = self._plan(store, train, val, idx, run_id)
+        results = self._backend().run(self._train_in_rank(), args=(plan,), env=self._environment())
+        outcome = results[0]
+        if store.saving_runs():
+            import json
+
+            store.write_text(f"{store.get_logs_path(run_id)}/history.json", json.dumps(outcome.history))
+        metadata = {
+            "columns": [vars(column) for column in train.columns],
+            "outputs": [[list(shape), dtype] for shape, dtype in outcome.outputs],
+        }
+        return self._model_of(outcome, run_id, metadata)
+
+    def _plan(self, store: Any, train: Table, val: Table | None, idx: int | None, run_id: str) -> Plan:
+        ranks, batch_size = self._backend().num_processes(), self.getBatchSize()
+        val_batch_size = self.getValBatchSize() or batch_size
+        path = store.get_checkpoint_path(run_id)
+        goes_on = self.getRunId() is not None and store.saving_runs() and store.exists(path)
+        return Plan(
+            remote=store.to_remote(run_id, idx),
+            train=train,
+            val=val,
+            features=tuple(self.getFeatureCols()),
+            labels=tuple(self.getLabelCols()),
+            weight=self.getSampleWeightCol(),
+            label_shapes=None if self.getLabelShapes() is None else tuple(map(tuple, self.getLabelShapes())),
+            batch_size=batch_size,
+            val_batch_size=val_batch_size,
+            epochs=self.getEpochs(),
+            steps=self.getTrainStepsPerEpoch() or train.steps(ranks, batch_size),
+            val_steps=self.getValidationStepsPerEpoch() or (val.steps(ranks, val_batch_size) if val else 0),
+            shuffle=self.getShuffle(),
+            seed=self.getRandomSeed(),
+            verbose=self.getVerbose(),
+            data_module=self.getDataModule() or self._data_module,
+            module_arguments={
+                "transform_fn": self.getTransformationFn(),
+                "transformation_edit_fields": self.getTransformationEditFields(),
+                "transformation_removed_fields": self.getTransformationRemovedFields(),
+                "inmemory_cache_all": self.getInmemoryCacheAll(),
+                "reader_pool_type": self.getReaderPoolType(),
+                "train_reader_worker_count": self.getTrainReaderNumWorkers(),
+                "val_reader_worker_count": self.getValReaderNumWorkers(),
+                **self._module_arguments(),
+            },
+            use_gpu=self.getUseGpu(),
+            mp_start_method=self.getMpStartMethod(),
+            backward_passes_per_step=self.getBackwardPassesPerStep(),
+            payload=pickled(self._payload()),
+            checkpoint=store.read(path) if goes_on else None,
+        )
+
+
+class HorovodModel(_Saved, Model, ModelParams):  # type: ignore[misc]
+    """A model that has been trained: adds its outputs to DataFrames.
+
+    A framework's model says how it is loaded in a task: ``_predictor``."""
+
+    def _predictor(self) -> tuple[Any, bytes]:
+        """A function of bytes that returns a Predict, and the bytes."""
+        raise NotImplementedError
+
+    def _transform(self, dataset: Any) -> Any:
+        """What ``transform`` does once it has its params. Raises ValueError naming what is missing."""
+        if self.getModel() is None:
+            raise ValueError("model is not given")
+        known = {column["name"]: _column(column) for column in (self.getMetadata() or {}).get("columns", [])}
+        wanted = {"feature_columns": self.getFeatureColumns() or []}
+        columns = prepare.columns_of(dataset, wanted, False, False)
+        features = []
+        for column in columns:
+            before = known.get(column.name)
+            if before is not None and before.kind != "other":
+                column = Column(column.name, column.kind, before.dtype, column.depth, before.shape)
+            features.append(column)
+        load, payload = self._predictor()
+        return add_outputs(dataset, features, self._outputs(known), load, payload, self.getBatchSize())
+
+    def _outputs(self, known: Mapping[str, Column]) -> list[Output]:
+        labels = self.getLabelColumns() or []
+        shapes = (self.getMetadata() or {}).get("outputs", [])
+        names = self.getOutputCols() or [f"{name}__output" for name in labels]
+        if shapes and len(names) != len(shapes):
+            raise ValueError(
+                f"output_cols are {names}, accepted are {len(shapes)} names, as many as the model has outputs"
+            )
+        made = []
+        for number, name in enumerate(names):
+            shape, dtype = shapes[number] if shapes else (None, "float32")
+            label = known.get(labels[number]) if number < len(labels) else None
+            vector = label is not None and label.kind in (VECTOR, "sparse")
+            made.append(Output(name, None if shape is None else tuple(shape), dtype, vector))
+        return made
+
+
+def _column(fields: Mapping[str, Any]) -> Column:
+    shape = fields["shape"]
+    return Column(**{**fields, "shape": None if shape is None else tuple(shape)})
+
+
+__all__ = ["HorovodEstimator", "HorovodModel", "Predict"]

@@ -1,0 +1,208 @@
+"""A part of a DataFrame as files of Parquet: what a task of Spark does. Needs pyarrow; no pyspark.
+
+Arrays and vectors, which all have one size, are stored as bytes of that size, which read four times as fast as lists of
+Parquet: those carry levels for what might be missing. What the bytes are says the metadata of the field."""
+
+import json
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from horovod.spark.common.columns import Column, Found
+from horovod.spark.common.file_store import AbstractFilesystemStore
+
+IS_VALIDATION = "__horovod_validation"
+"""Column that says into which of two data sets a row goes."""
+DTYPE, SHAPE = "horovod.dtype", "horovod.shape"
+GROUP_BYTES = 4 << 20
+"""Of a row group, as arrays: what a rank reads at once."""
+REPORT = "path string, validation boolean, rows long, found string"
+"""What a task returns of each file."""
+
+
+class _Dropped(Exception):
+    """Ends a file that nobody wants."""
+
+
+class _File:
+    """One that is being written, a row group whenever there are enough rows."""
+
+    def __init__(self, store: AbstractFilesystemStore, path: str, columns: Sequence[Column]) -> None:
+        self._store, self.path, self._columns = store, path, columns
+        self._waiting: list[Any] = []
+        self._rows = self._bytes = 0
+        self._writer: Any = None
+        self._name: Any = None
+        self.found = {column.name: Found() for column in columns}
+        self._refused = False  # the driver will refuse the rows: they need not be written
+
+    def add(self, batch: Any) -> None:
+        for column in self._columns:
+            self.found[column.name].add(look(batch.column(column.name), column))
+        self._rows += batch.num_rows
+        self._refused = self._refused or not all(self.found[column.name].even for column in self._columns)
+        if self._refused:
+            self._waiting = []
+            return
+        self._waiting.append(batch)
+        self._bytes += self._dense_bytes(batch)
+        if self._bytes >= GROUP_BYTES:
+            self._write()
+
+    def _dense_bytes(self, batch: Any) -> int:
+        """Of the arrays that it will be in a rank."""
+        import numpy as np
+
+        total = 0
+        for column in self._columns:
+            seen = self.found[column.name].most
+            if column.kind == "sparse":
+                total += batch.num_rows * (seen[0] if seen else 0) * np.dtype(column.dtype).itemsize
+            else:
+                total += batch.column(column.name).nbytes
+        return total
+
+    def _write(self) -> None:
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        table = packed(pa.Table.from_batches(self._waiting), self._columns)
+        if self._writer is None:
+            texts = [column.name for column in self._columns if column.kind == "other"]
+            self._name = self._store.new_file(self.path)
+            # Numbers of features hardly ever repeat: a dictionary costs time and finds nothing.
+            self._writer = parquet.ParquetWriter(
+                self._name.__enter__(),
+                table.schema,
+                compression="lz4",
+                use_dictionary=texts,
+                write_page_checksum=True,
+            )
+        groups = max(1, round(self._bytes / GROUP_BYTES))
+        self._writer.write_table(table, row_group_size=-(-table.num_rows // groups))
+        self._waiting, self._bytes = [], 0
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Gives the file its name, unless there has been an error."""
+        if error is None and self._waiting:
+            self._write()
+        if self._writer is not None:
+            self._writer.close()
+            dropped = _Dropped() if error is not None else None
+            self._name.__exit__(type(dropped) if dropped else None, dropped, None)
+
+    def report(self, validation: bool) -> dict[str, Any]:
+        found = json.dumps({name: asdict(one) for name, one in self.found.items()})
+        return {"path": self.path, "validation": validation, "rows": self._rows, "found": found}
+
+
+def packed(table: Any, columns: Sequence[Column]) -> Any:
+    """A table whose lists, all of one size in a column, are bytes."""
+    import numpy as np
+    import pyarrow as pa
+
+    for place, column in enumerate(columns):
+        if column.kind not in ("list", "vector"):
+            continue
+        array, shape = table.column(place).combine_chunks(), []
+        array = pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array
+        rows = count = len(array)
+        for _ in range(column.depth):
+            array = array.flatten()
+            shape.append(len(array) // max(1, count))
+            count = len(array)
+        values = np.ascontiguousarray(array.to_numpy(zero_copy_only=False)).astype(column.dtype, copy=False)
+        kind = pa.binary(values.nbytes // max(1, rows))
+        about = {DTYPE: column.dtype, SHAPE: ",".join(map(str, shape))}
+        made = pa.FixedSizeBinaryArray.from_buffers(kind, rows, [None, pa.py_buffer(values)])
+        table = table.set_column(place, pa.field(column.name, kind, False, about), made)
+    return table
+
+
+def unpacked_field(field: Any) -> tuple[str, tuple[int, ...]] | None:
+    """Dtype and shape of a row's value of a field that ``packed`` has made; None for any other."""
+    about = field.metadata or {}
+    if DTYPE.encode() not in about:
+        return None
+    return about[DTYPE.encode()].decode(), tuple(map(int, about[SHAPE.encode()].decode().split(",")))
+
+
+def unpacked(chunks: Sequence[Any], dtype: str, shape: Sequence[int]) -> Any:
+    """The array of a column of such bytes."""
+    import numpy as np
+
+    parts = []
+    for chunk in chunks:
+        size = chunk.type.byte_width
+        data = memoryview(chunk.buffers()[1])[chunk.offset * size : (chunk.offset + len(chunk)) * size]
+        parts.append(np.frombuffer(data, dtype).reshape(len(chunk), *shape))
+    return parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else np.empty((0, *shape), dtype)
+
+
+def write_part(
+    batches: Iterator[Any], store: AbstractFilesystemStore, folders: Sequence[str], columns: Sequence[Column], part: int
+) -> Iterator[Any]:
+    """Writes a partition's batches (``pyarrow.RecordBatch``, of ``columns`` in their order, whatever they are called
+    there, and IS_VALIDATION) into a file in ``folders[0]``, and rows that are to
+    validate with into one in ``folders[1]``. Yields one batch, a row for each file: ``REPORT``.
+
+    A file has a name of its own for each attempt, so those of tasks that Spark has given up do no harm."""
+    import pyarrow as pa
+
+    attempt = secrets.token_hex(4)
+    files = [_File(store, f"{folder}/part-{part:05d}-{attempt}.parquet", columns) for folder in folders]
+    names = [column.name for column in columns]
+    error: BaseException | None = None
+    try:
+        for batch in batches:
+            batch = pa.RecordBatch.from_arrays(batch.columns, [*names, *([IS_VALIDATION] if len(files) > 1 else [])])
+            if len(files) == 1:
+                files[0].add(batch.select(names))
+                continue
+            chosen = batch.column(IS_VALIDATION)
+            for file, mask in ((files[0], _not(chosen)), (files[1], chosen)):
+                kept = batch.filter(mask).select(names)
+                if kept.num_rows:
+                    file.add(kept)
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        for file in files:
+            file.close(error)
+    rows = [file.report(bool(number)) for number, file in enumerate(files) if file._rows]
+    schema = pa.schema(
+        [("path", pa.string()), ("validation", pa.bool_()), ("rows", pa.int64()), ("found", pa.string())]
+    )
+    yield pa.RecordBatch.from_pylist(rows, schema=schema)
+
+
+def _not(mask: Any) -> Any:
+    import pyarrow.compute as pc
+
+    return pc.invert(mask)
+
+
+def look(array: Any, column: Column) -> Found:
+    """What rows of a column lack, and how long their lists are at each depth. ``array``: a ``pyarrow.Array``."""
+    import pyarrow.compute as pc
+
+    found = Found(len(array), array.null_count)
+    if column.kind in ("number", "other"):
+        return found
+    if len(array) == array.null_count:
+        return found
+    found.least, found.most = [], []
+    if column.kind == "sparse":
+        sizes = pc.min_max(array.field("size")).as_py()
+        found.least.append(sizes["min"] or 0)
+        found.most.append(sizes["max"] or 0)
+        return found
+    for _ in range(column.depth):
+        sizes = pc.min_max(pc.list_value_length(array)).as_py()
+        found.least.append(sizes["min"] or 0)
+        found.most.append(sizes["max"] or 0)
+        array = array.flatten()
+        found.inner_nulls += array.null_count
+    return found

@@ -1,0 +1,122 @@
+"""What a model's transform adds to a DataFrame: a UDF that takes rows in batches."""
+
+import math
+import typing
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from horovod.spark.common.columns import VECTOR, Column
+
+Predict = Callable[[list[Any]], list[Any]]
+"""From an array for each feature, with the rows in dimension 0, to one for each output."""
+
+_RESULT = "__horovod_outputs"
+
+
+@dataclass(frozen=True)
+class Output:
+    """``shape``: of a row's value; None: not known, then arrays. ``vector``: becomes a vector of Spark ML."""
+
+    name: str
+    shape: tuple[int, ...] | None
+    dtype: str
+    vector: bool
+
+    @property
+    def scalar(self) -> bool:
+        return self.shape is not None and math.prod(self.shape) == 1 and not self.vector
+
+    @property
+    def spark_type(self) -> str:
+        number = {"float64": "double", "int64": "long", "int32": "int", "bool": "boolean"}.get(self.dtype, "float")
+        return number if self.scalar else f"array<{number}>"
+
+
+def add_outputs(
+    df: Any,
+    columns: Sequence[Column],
+    outputs: Sequence[Output],
+    load: Callable[[bytes], Predict],
+    payload: bytes,
+    batch_size: int,
+) -> Any:
+    """``df`` with the outputs as further columns. ``load``: makes the function of ``payload``, once in a task.
+
+    A task raises ValueError for columns that lack values, or whose rows differ in their shapes."""
+    from pyspark.ml.functions import array_to_vector, vector_to_array
+    from pyspark.sql import functions as F
+
+    inputs = []
+    for column in columns:
+        value = F.col("`" + column.name.replace("`", "``") + "`")
+        inputs.append(vector_to_array(value, "float32") if column.kind in (VECTOR, "sparse") else value)
+    schema = ", ".join(f"o{number} {output.spark_type}" for number, output in enumerate(outputs))
+    shared = df.sparkSession.sparkContext.broadcast(payload)
+    predict = F.pandas_udf(_in_batches(shared, load, list(columns), list(outputs), batch_size), schema)
+    made = df.withColumn(_RESULT, predict(*inputs))
+    for number, output in enumerate(outputs):
+        value = F.col(f"{_RESULT}.o{number}")
+        made = made.withColumn(output.name, array_to_vector(value) if output.vector else value)
+    return made.drop(_RESULT)
+
+
+def _in_batches(shared: Any, load: Any, columns: list[Column], outputs: list[Output], batch_size: int) -> Any:
+    import pandas as pd
+
+    def predict(parts: typing.Iterator[typing.Tuple[pd.Series, ...]]) -> typing.Iterator[pd.DataFrame]:  # noqa: UP006
+        function = load(shared.value)
+        for part in parts:
+            part = (part,) if isinstance(part, pd.Series) else part  # of one column
+            arrays = [rows(series, column) for series, column in zip(part, columns, strict=True)]
+            yield frame(function, arrays, outputs, batch_size)
+
+    return predict
+
+
+def rows(series: Any, column: Column) -> Any:
+    """A column of a batch (``pandas.Series``) as an array. Raises ValueError naming it."""
+    import numpy as np
+
+    if series.isna().any():
+        raise ValueError(f"column {column.name!r} has nulls, accepted are columns without")
+    if column.kind == "number":
+        return series.to_numpy()
+    try:
+        values = np.stack([_nested(value) for value in series]) if len(series) else np.empty((0, *(column.shape or ())))
+    except ValueError as error:
+        raise ValueError(f"column {column.name!r} has arrays of unlike sizes: {error}") from error
+    if column.shape is not None and values.shape[1:] != column.shape:
+        raise ValueError(
+            f"column {column.name!r} has arrays of shape {values.shape[1:]}, the model has been trained with "
+            f"{column.shape}"
+        )
+    return values.astype(column.dtype) if column.dtype else values
+
+
+def _nested(value: Any) -> Any:
+    import numpy as np
+
+    value = np.asarray(value)
+    return np.stack([_nested(one) for one in value]) if value.dtype == object else value
+
+
+def frame(function: Predict, arrays: list[Any], outputs: Sequence[Output], batch_size: int) -> Any:
+    """The outputs of one batch of Spark's, in batches of the model's."""
+    import numpy as np
+    import pandas as pd
+
+    made: list[list[Any]] = [[] for _ in outputs]
+    for begin in range(0, len(arrays[0]), batch_size):
+        results = function([array[begin : begin + batch_size] for array in arrays])
+        if len(results) != len(outputs):
+            names = ", ".join(output.name for output in outputs)
+            raise ValueError(f"the model has {len(results)} outputs, output_cols are {names}")
+        for kept, result in zip(made, results, strict=True):
+            kept.append(np.asarray(result))
+    columns = {}
+    for number, (output, parts) in enumerate(zip(outputs, made, strict=True)):
+        values = np.concatenate(parts) if parts else np.empty((0, 1))
+        flat = values.reshape(len(values), -1)
+        columns[f"o{number}"] = flat[:, 0] if output.scalar else list(flat)
+    return pd.DataFrame(columns)

@@ -1,0 +1,1 @@
+"""Loaders of batches for training loops of programs' own."""

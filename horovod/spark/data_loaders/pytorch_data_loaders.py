@@ -1,0 +1,203 @@
+"""Loaders of tensors for PyTorch, over what reads columns.
+
+A *reader* is iterable over batches of any numbers of rows, one pass each time: dicts of arrays by column, or tuples
+with names (as petastorm's ``make_batch_reader`` gives them). A reader that is an iterator goes on where it was. Batches
+come out as dicts of tensors by column; columns that are no numbers stay arrays."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from horovod.data import AsyncDataLoaderMixin, BaseDataLoader
+from horovod.spark.common.checks import Count, refuse
+from horovod.spark.torch.datamodule import tensors
+
+_Rows = dict[str, Any]
+
+
+class PetastormBatchedDataLoader(BaseDataLoader):
+    """What the loaders have in common."""
+
+    def __init__(
+        self, name: str = "", limit_step_per_epoch: int = -1, verbose: bool = False, *args: Any, **kwargs: Any
+    ) -> None:
+        """``name``: for what ``verbose`` prints at the end of an epoch. ``limit_step_per_epoch``: batches of an epoch;
+        -1: as many as there are. ValueError for another number below 1."""
+        if limit_step_per_epoch != -1:
+            Count(1)("limit_step_per_epoch", limit_step_per_epoch)
+        self.name, self.limit_step_per_epoch, self.verbose = name, limit_step_per_epoch, verbose
+        super().__init__(*args, **kwargs)
+
+    def __len__(self) -> int:
+        if self.limit_step_per_epoch == -1:
+            return super().__len__()
+        return self.limit_step_per_epoch
+
+    def _batches(self) -> Iterator[_Rows]:
+        raise NotImplementedError(f"{type(self).__name__} does not say which batches it has")
+
+    def _iterate(self) -> Iterator[_Rows]:
+        taken = 0
+        if taken != self.limit_step_per_epoch:
+            for batch in self._batches():
+                yield tensors(batch)
+                taken += 1
+                if taken == self.limit_step_per_epoch:
+                    break
+        if self.verbose:
+            print(f"{self.name or type(self).__name__}: {taken} batches", flush=True)
+
+
+class PytorchDataLoader(PetastormBatchedDataLoader):
+    """A pass over the reader for each epoch."""
+
+    def __init__(
+        self,
+        reader: Iterable[Any],
+        batch_size: int,
+        shuffling_queue_capacity: int,
+        name: str = "",
+        limit_step_per_epoch: int = -1,
+        verbose: bool = False,
+    ) -> None:
+        """``batch_size``: rows; the last batch of a pass may have fewer. ``shuffling_queue_capacity``: rows among which
+        each is chosen; 0: as they come. ValueError for numbers below 1, or 0."""
+        super().__init__(name, limit_step_per_epoch, verbose)
+        self.reader, self.batch_size = reader, Count(1)("batch_size", batch_size)
+        self.shuffling_queue_capacity = Count(0)("shuffling_queue_capacity", shuffling_queue_capacity)
+
+    def _batches(self) -> Iterator[_Rows]:
+        return in_batches(self.reader, self.batch_size, self.shuffling_queue_capacity)
+
+
+class PytorchAsyncDataLoader(AsyncDataLoaderMixin, PytorchDataLoader):
+    """The same, read ahead in a thread: ``async_loader_queue_size``, ``debug_data_loader`` and PytorchDataLoader's."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """As AsyncDataLoaderMixin, and then PytorchDataLoader."""
+        super().__init__(*args, **kwargs)
+
+
+class PytorchInfiniteDataLoader(PytorchDataLoader):
+    """Passes over the reader without an end: an epoch is ``limit_step_per_epoch`` batches, and the next one goes on
+    where it ended."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """As PytorchDataLoader; ValueError without ``limit_step_per_epoch``."""
+        super().__init__(*args, **kwargs)
+        if self.limit_step_per_epoch == -1:
+            raise refuse("limit_step_per_epoch", -1, "the number of batches of an epoch, of a loader without an end")
+        self._stream: Iterator[_Rows] | None = None
+
+    def _batches(self) -> Iterator[_Rows]:
+        if self._stream is None:
+            self._stream = in_batches(_forever(self.reader), self.batch_size, self.shuffling_queue_capacity)
+        return self._stream
+
+
+class PytorchInfiniteAsyncDataLoader(AsyncDataLoaderMixin, PytorchInfiniteDataLoader):
+    """The same, read ahead in a thread."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """As AsyncDataLoaderMixin, and then PytorchInfiniteDataLoader."""
+        super().__init__(*args, **kwargs)
+
+
+class PytorchInmemDataLoader(PetastormBatchedDataLoader):
+    """One pass over the reader, whose rows stay in memory."""
+
+    def __init__(
+        self,
+        reader: Iterable[Any],
+        batch_size: int,
+        num_epochs: int,
+        name: str = "",
+        shuffle: bool = False,
+        limit_step_per_epoch: int = -1,
+        verbose: bool = False,
+    ) -> None:
+        """``num_epochs``: how often may be iterated; then a RuntimeError says so. ``shuffle``: another order each
+        time. The reader is read now."""
+        super().__init__(name, limit_step_per_epoch, verbose)
+        self.batch_size, self.num_epochs = Count(1)("batch_size", batch_size), Count(1)("num_epochs", num_epochs)
+        self.shuffle, self._epoch = shuffle, 0
+        parts = [_as_dict(one) for one in reader]
+        if not parts:
+            raise ValueError("reader has no rows")
+        self._rows = _joined(parts)
+
+    def _batches(self) -> Iterator[_Rows]:
+        if self._epoch == self.num_epochs:
+            raise RuntimeError(f"num_epochs is {self.num_epochs}, and as many have been iterated")
+        self._epoch += 1
+        rows = _length(self._rows)
+        order = np.random.default_rng(self._epoch).permutation(rows) if self.shuffle else np.arange(rows)
+        for begin in range(0, rows, self.batch_size):
+            chosen = order[begin : begin + self.batch_size]
+            yield {name: values[chosen] for name, values in self._rows.items()}
+
+
+class PytorchInmemAsyncDataLoader(AsyncDataLoaderMixin, PytorchInmemDataLoader):
+    """The same, made ready in a thread."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """As AsyncDataLoaderMixin, and then PytorchInmemDataLoader."""
+        super().__init__(*args, **kwargs)
+
+
+def in_batches(reader: Iterable[Any], batch_size: int, capacity: int, seed: int = 0) -> Iterator[_Rows]:
+    """Rows of a reader in batches of ``batch_size``, the last of which may have fewer; chosen at random among
+    ``capacity`` rows, unless that is 0."""
+    random = np.random.default_rng(seed)
+    held: list[_Rows] = []
+    rows, least = 0, max(capacity, batch_size - 1)
+    for one in reader:
+        held.append(_as_dict(one))
+        rows += _length(held[-1])
+        if rows > least + (batch_size if capacity else 0):
+            pool, begin = _pool(held, random, capacity), 0
+            while rows - begin > least:
+                yield _part(pool, begin, begin + batch_size)
+                begin += batch_size
+            held = [_part(pool, begin, rows)]
+            rows = _length(held[0])
+    if rows:
+        pool = _pool(held, random, capacity)
+        for begin in range(0, rows, batch_size):
+            yield _part(pool, begin, begin + batch_size)
+
+
+def _pool(held: list[_Rows], random: Any, capacity: int) -> _Rows:
+    whole = _joined(held)
+    if not capacity:
+        return whole
+    order = random.permutation(_length(whole))
+    return {name: values[order] for name, values in whole.items()}
+
+
+def _part(rows: _Rows, begin: int, end: int) -> _Rows:
+    return {name: values[begin:end] for name, values in rows.items()}
+
+
+def _forever(reader: Iterable[Any]) -> Iterator[Any]:
+    while True:
+        empty = True
+        for one in reader:
+            empty = False
+            yield one
+        if empty:
+            raise ValueError("reader has no rows, or is an iterator that has ended; accepted is one that begins anew")
+
+
+def _as_dict(batch: Any) -> _Rows:
+    fields = batch._asdict() if hasattr(batch, "_asdict") else dict(batch)
+    return {name: np.asarray(values) for name, values in fields.items()}
+
+
+def _joined(parts: list[_Rows]) -> _Rows:
+    return parts[0] if len(parts) == 1 else {name: np.concatenate([one[name] for one in parts]) for name in parts[0]}
+
+
+def _length(rows: _Rows) -> int:
+    return len(next(iter(rows.values())))

@@ -1,0 +1,120 @@
+"""Objects of Keras, 3 or 2, as something that can be pickled, and back: models as their files, optimizers and metrics
+as their classes and configs. Which Keras it is follows from the object."""
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from horovod._keras.versions import backend_of, is_legacy, keras_of
+
+
+@dataclass(frozen=True)
+class PackedModel:
+    """``legacy``: of Keras 2. ``backend``: of Keras. ``file``: what ``model.save`` writes."""
+
+    legacy: bool
+    backend: str
+    floatx: str
+    file: bytes
+
+
+@dataclass(frozen=True)
+class PackedObject:
+    kind: type
+    config: dict[str, Any]
+
+
+def module_of(value: Any) -> Any:
+    """The Keras that an object is of."""
+    return keras_of(value, None)
+
+
+def pack(value: Any) -> Any:
+    """Of a model, an optimizer, a metric, and lists and dicts of these; anything else as it is."""
+    if isinstance(value, (list, tuple)):
+        return [pack(one) for one in value]
+    if isinstance(value, Mapping):
+        return {name: pack(one) for name, one in value.items()}
+    keras = module_of(value) if not isinstance(value, type) else None
+    if keras is None:
+        return value
+    if isinstance(value, keras.Model):
+        return pack_model(value)
+    if isinstance(value, (keras.optimizers.Optimizer, keras.metrics.Metric)):
+        return PackedObject(type(value), value.get_config())
+    return value
+
+
+def unpack(value: Any, custom_objects: Mapping[str, Any] | None = None) -> Any:
+    """What ``pack`` was given, equal to it."""
+    if isinstance(value, list):
+        return [unpack(one, custom_objects) for one in value]
+    if isinstance(value, dict):
+        return {name: unpack(one, custom_objects) for name, one in value.items()}
+    if isinstance(value, PackedModel):
+        return unpack_model(value, custom_objects)
+    if isinstance(value, PackedObject):
+        return value.kind.from_config(value.config)  # type: ignore[attr-defined]
+    return value
+
+
+def pack_model(model: Any) -> PackedModel:
+    """Raises ValueError for one that Keras cannot save."""
+    keras = module_of(model)
+    with tempfile.TemporaryDirectory(prefix="horovod-keras-") as folder:
+        path = f"{folder}/model.keras"
+        try:
+            model.save(path)
+        except (ValueError, NotImplementedError) as error:
+            raise ValueError(f"model {model.name!r} cannot be saved by Keras: {error}") from error
+        with open(path, "rb") as file:
+            return PackedModel(is_legacy(keras), backend_of(keras), str(keras.backend.floatx()), file.read())
+
+
+def unpack_model(packed: PackedModel, custom_objects: Mapping[str, Any] | None = None, compiled: bool = True) -> Any:
+    """``compiled``: as it was, where its file tells of all that it was compiled with. Raises ValueError for classes
+    that ``custom_objects`` should name."""
+    keras = import_keras_for(packed)
+    with tempfile.TemporaryDirectory(prefix="horovod-keras-") as folder:
+        path = f"{folder}/model.keras"
+        with open(path, "wb") as file:
+            file.write(packed.file)
+        if compiled:
+            try:
+                return keras.models.load_model(path, custom_objects=dict(custom_objects or {}))
+            except (TypeError, ValueError, AttributeError):
+                pass  # a loss that is a function of the program, say
+        try:
+            return keras.models.load_model(path, custom_objects=dict(custom_objects or {}), compile=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"the model cannot be loaded, custom_objects may lack something: {error}") from error
+
+
+def environment_for(packed: PackedModel) -> dict[str, str]:
+    """What a process needs before it imports Keras."""
+    legacy = {"TF_USE_LEGACY_KERAS": "1" if packed.legacy else "0"}
+    return legacy if packed.legacy else {**legacy, "KERAS_BACKEND": packed.backend}
+
+
+def import_keras_for(packed: PackedModel) -> Any:
+    """The Keras of a model. Raises ImportError when this process has Keras on another backend already."""
+    import importlib
+    import sys
+
+    if "keras" not in sys.modules and "tf_keras" not in sys.modules:
+        os.environ.update(environment_for(packed))
+    if packed.legacy:
+        try:
+            keras = importlib.import_module("tf_keras")
+        except ImportError:
+            keras = importlib.import_module("keras")  # TensorFlow 2.15 and older
+    else:
+        keras = importlib.import_module("keras")
+    if is_legacy(keras) != packed.legacy or backend_of(keras) != packed.backend:
+        raise ImportError(
+            f"the model is of Keras {2 if packed.legacy else 3} on {packed.backend}, this process has Keras "
+            f"{keras.__version__} on {backend_of(keras)}; set KERAS_BACKEND={packed.backend}"
+        )
+    return keras

@@ -1,0 +1,188 @@
+"""What a rank of a KerasEstimator does."""
+
+import os
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+from horovod.spark.common.plan import Outcome, Plan
+from horovod.spark.common.ranks import prepare_rank
+from horovod.spark.keras import objects
+from horovod.spark.keras.batches import Shape, for_fit, input_shapes
+
+
+def train(plan: Plan) -> Outcome | None:
+    """Trains, and returns the Outcome on rank 0."""
+    if not plan.use_gpu:
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    given = pickle.loads(plan.payload)
+    keras = objects.import_keras_for(given["model"])
+    import horovod.keras as hvd
+
+    hvd.init()
+    try:
+        prepare_rank(plan, hvd.rank())
+        keras.backend.set_floatx(given["model"].floatx)
+        if plan.seed is not None:
+            keras.utils.set_random_seed(plan.seed + hvd.rank())
+        if plan.use_gpu:
+            _own_gpu(objects.backend_of(keras), hvd.local_rank())
+        with plan.open_data(hvd.rank(), hvd.size()) as data:
+            return _fit(plan, given, keras, hvd, data)
+    finally:
+        hvd.shutdown()
+
+
+def _fit(plan: Plan, given: dict[str, Any], keras: Any, hvd: Any, data: Any) -> Outcome | None:
+    model = _model(plan, given, keras, hvd)
+    shapes = input_shapes(model)
+    first: list[Any] = []
+    keeper = _keeper(plan, given, keras) if hvd.rank() == 0 else None
+    callbacks = [
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        hvd.callbacks.MetricAverageCallback(),
+        *given["callbacks"],
+        *(keeper.callbacks if keeper is not None else ()),
+    ]
+    val = {}
+    if plan.val is not None:
+        val = {"validation_data": _repeated(keras, _tuples(data.val_data(), plan, shapes, []), plan.val_steps)}
+    history = model.fit(
+        _tuples(data.train_data(), plan, shapes, first),
+        steps_per_epoch=plan.steps,
+        epochs=plan.epochs,
+        shuffle=False,  # the reader has done so
+        callbacks=callbacks,
+        verbose=plan.verbose if hvd.rank() == 0 else 0,
+        **val,
+    )
+    if keeper is None:
+        return None
+    figures = {name: [float(value) for value in values] for name, values in history.history.items()}
+    outputs = model.predict_on_batch(first[0])
+    outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+    about = [(tuple(one.shape[1:]), str(one.dtype)) for one in outputs]
+    return Outcome(figures, keeper.result(model), about)
+
+
+def _model(plan: Plan, given: dict[str, Any], keras: Any, hvd: Any) -> Any:
+    packed = given["model"]
+    if plan.checkpoint is not None:
+        packed = objects.PackedModel(packed.legacy, packed.backend, packed.floatx, plan.checkpoint)
+    custom = given["custom_objects"]
+    own = given["optimizer"] is None
+    model = objects.unpack_model(packed, custom, compiled=own or plan.checkpoint is not None)
+    optimizer = getattr(model, "optimizer", None)  # with its state
+    if own and optimizer is None:
+        raise ValueError("model was compiled with what its file does not tell of; give optimizer and loss")
+    if optimizer is None:
+        optimizer = objects.unpack(given["optimizer"], custom)
+    if own:
+        about = {"loss": model.loss, "metrics": given["metrics"] or _own_metrics(model)}
+    else:
+        about = {"loss": given["loss"], "metrics": objects.unpack(given["metrics"])}
+    if given["loss_weights"] is not None:
+        about["loss_weights"] = given["loss_weights"]
+    distributed = hvd.DistributedOptimizer(
+        optimizer,
+        compression=given["gradient_compression"] or hvd.Compression.none,
+        backward_passes_per_step=plan.backward_passes_per_step,
+    )
+    model.compile(optimizer=distributed, **about)
+    return model
+
+
+def _own_metrics(model: Any) -> Any:
+    """What the model was compiled with."""
+    config = model.get_compile_config() if hasattr(model, "get_compile_config") else None
+    return (config or {}).get("metrics")
+
+
+def _tuples(batches: Any, plan: Plan, shapes: list[Shape] | None, first: list[Any]) -> Iterator[tuple[Any, ...]]:
+    """``first``: gets the inputs of the first batch."""
+    for batch in batches:
+        made = for_fit(batch, plan, shapes)
+        if not first:
+            first.append(made[0])
+        yield made
+
+
+def _repeated(keras: Any, batches: Iterator[Any], steps: int) -> Any:
+    """Batches that begin anew every so many, as what Keras asks for by number: of a generator it takes more than a
+    validation needs, and drops them."""
+    base = getattr(keras.utils, "PyDataset", None) or keras.utils.Sequence
+
+    class Repeated(base):  # type: ignore[misc, valid-type]
+        def __init__(self) -> None:
+            super().__init__()
+            self._place = 0
+
+        def __len__(self) -> int:
+            return steps
+
+        def __getitem__(self, index: int) -> Any:
+            while self._place != index:
+                self._take()
+            return self._take()
+
+        def _take(self) -> Any:
+            batch = next(batches)
+            self._place = (self._place + 1) % steps
+            return batch
+
+    return Repeated()
+
+
+def _own_gpu(backend: str, local_rank: int) -> None:
+    """One for each rank of a host, of TensorFlow or PyTorch; others follow what their launcher makes visible."""
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        found = tf.config.list_physical_devices("GPU")
+        if found:
+            mine = found[local_rank % len(found)]
+            tf.config.set_visible_devices(mine, "GPU")
+            tf.config.experimental.set_memory_growth(mine, True)
+    elif backend == "torch":
+        import torch
+
+        if torch.cuda.is_available():
+            torch.cuda.set_device(local_rank % torch.cuda.device_count())
+
+
+def _keeper(plan: Plan, given: dict[str, Any], keras: Any) -> Any:
+    """Keeps the model's file after each epoch, or when the user's checkpoint_callback says so; in the store and, for
+    the result, what the callback has kept."""
+    users = given["checkpoint_callback"]
+    folder = plan.remote.get_local_output_dir()
+    path = os.path.join(folder.__enter__(), "checkpoint.keras")
+
+    class Keep(keras.callbacks.Callback):  # type: ignore[misc, name-defined]
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            if not plan.remote.saving_runs:
+                return
+            if users is None:
+                data = objects.pack_model(self.model).file
+            elif os.path.exists(path):
+                with open(path, "rb") as file:
+                    data = file.read()
+            else:
+                return
+            plan.remote.store.write(plan.remote.checkpoint_path, data)
+
+    class Keeper:
+        callbacks = (*((users,) if users is not None else ()), Keep())
+
+        @staticmethod
+        def result(model: Any) -> bytes:
+            try:
+                if users is not None and os.path.exists(path):
+                    with open(path, "rb") as file:
+                        return file.read()
+                return objects.pack_model(model).file
+            finally:
+                folder.__exit__(None, None, None)
+
+    if users is not None:
+        users.filepath = path
+    return Keeper

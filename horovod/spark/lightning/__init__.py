@@ -1,0 +1,9 @@
+"""Estimators for Lightning on Spark."""
+
+from horovod.spark.lightning.package import package_of as _package_of
+
+_package_of()  # says what to install
+
+from horovod.spark.lightning.estimator import MIN_PL_VERSION, TorchEstimator, TorchModel  # noqa: E402
+
+__all__ = ["MIN_PL_VERSION", "TorchEstimator", "TorchModel"]

@@ -1,0 +1,97 @@
+"""TorchEstimator and TorchModel of Lightning."""
+
+from typing import Any
+
+import torch
+
+from horovod.common.contract.frames import warn_user
+from horovod.spark.common.checks import refuse
+from horovod.spark.common.estimator import HorovodEstimator
+from horovod.spark.common.params import with_params, with_signature
+from horovod.spark.common.plan import Outcome
+from horovod.spark.lightning.datamodule import PetastormDataModule
+from horovod.spark.lightning.package import is_module, package_of
+from horovod.spark.lightning.rows import LIGHTNING
+from horovod.spark.torch import estimator as of_torch
+
+MIN_PL_VERSION = "1.3.8"
+"""The oldest Lightning that estimators were written for; what is tested is Lightning 2."""
+
+_OURS = ("strategy", "devices", "num_nodes", "accelerator", "max_epochs", "logger", "callbacks")
+_ORDER = (
+    "num_proc model backend store optimizer loss loss_constructors metrics loss_weights sample_weight_col "
+    "gradient_compression feature_cols input_shapes validation label_cols callbacks batch_size val_batch_size epochs "
+    "verbose random_seed shuffle_buffer_size shuffle partitions_per_process run_id train_minibatch_fn "
+    "train_steps_per_epoch validation_steps_per_epoch transformation_fn transformation_edit_fields "
+    "transformation_removed_fields train_reader_num_workers trainer_args val_reader_num_workers"
+)
+
+
+@with_signature(_ORDER)
+@with_params(*LIGHTNING)
+class TorchEstimator(HorovodEstimator):
+    """Trains a LightningModule on the ranks of a job, each with a Trainer of its own; their optimizers are distributed.
+
+    A step's batch is a dict of tensors by column. Or ``model`` is a torch.nn.Module with ``optimizer`` and ``loss``, as
+    of ``horovod.spark.torch.TorchEstimator``. History and ``log(..., sync_dist=True)`` are means over the ranks.
+    Callbacks are Lightning's.
+
+    ``fit`` raises ValueError naming what does not fit, on the driver where that can be known there."""
+
+    _framework = "lightning"
+    _data_module = PetastormDataModule
+
+    def _check(self) -> None:
+        model = self.getModel()
+        if not isinstance(model, torch.nn.Module):
+            raise refuse("model", model, "a LightningModule, or a torch.nn.Module with optimizer and loss")
+        package_of(model)
+        if self.getTrainMinibatchFn() is not None:
+            raise ValueError("train_minibatch_fn is given, accepted is a training_step of the LightningModule")
+        if wrong := [name for name in self.getTrainerArgs() or () if name in _OURS]:
+            raise ValueError(f"trainer_args has {wrong[0]!r}, which the estimator says by itself")
+        if not is_module(model):
+            of_torch.check_torch(self)
+            return
+        of_torch.check_input_shapes(self)
+        for name in ("optimizer", "loss", "loss_constructors", "loss_weights"):
+            if self.getOrDefault(name) is not None:
+                warn_user(f"{name} is given, and not used: the LightningModule has its own")
+
+    def _payload(self) -> dict[str, Any]:
+        names = (
+            "model",
+            "optimizer",
+            "loss",
+            "loss_constructors",
+            "loss_weights",
+            "callbacks",
+            "input_shapes",
+            "gradient_compression",
+            "logger",
+            "log_every_n_steps",
+            "terminate_on_nan",
+            "profiler",
+        )
+        given = {name: self.getOrDefault(name) for name in names}
+        metrics = of_torch.named_metrics(self.getMetrics(), self.getLabelCols())
+        return {**given, "trainer_args": self.getTrainerArgs() or {}, "metrics": metrics}
+
+    def _train_in_rank(self) -> Any:
+        from horovod.spark.lightning.remote import train
+
+        return train
+
+    def _module_arguments(self) -> dict[str, Any]:
+        return {
+            "debug_data_loader": self.getDebugDataLoader(),
+            "train_async_data_loader_queue_size": self.getTrainAsyncDataLoaderQueueSize(),
+            "val_async_data_loader_queue_size": self.getValAsyncDataLoaderQueueSize(),
+        }
+
+    def _model_of(self, outcome: Outcome, run_id: str, metadata: dict[str, Any]) -> "TorchModel":
+        return of_torch.model_of(self, TorchModel, outcome, run_id, metadata)  # type: ignore[no-any-return]
+
+
+class TorchModel(of_torch.TorchModel):
+    """A LightningModule, or a torch.nn.Module, that has been trained; ``transform`` adds its outputs to a DataFrame."""

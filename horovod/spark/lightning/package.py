@@ -1,0 +1,29 @@
+"""Which Lightning: ``lightning.pytorch`` or ``pytorch_lightning``, which are the same code under two names."""
+
+import importlib
+from typing import Any
+
+NAMES = ("lightning.pytorch", "pytorch_lightning")
+
+
+def package_of(model: Any = None) -> Any:
+    """The package that a LightningModule is of; for anything else the one that is installed. ImportError where none
+    is."""
+    for kind in type(model).__mro__:
+        for name in NAMES:
+            if kind.__module__.startswith(f"{name}."):
+                return importlib.import_module(name)
+    for name in NAMES:
+        try:
+            return importlib.import_module(name)
+        except ImportError as error:
+            reason = error
+    raise ImportError(
+        f"horovod.spark.lightning needs Lightning 2, which cannot be imported ({reason}); install it with: "
+        "pip install lightning"
+    ) from reason
+
+
+def is_module(model: Any) -> bool:
+    """Is it a LightningModule?"""
+    return any(kind.__name__ == "LightningModule" and kind.__module__.startswith(NAMES) for kind in type(model).__mro__)

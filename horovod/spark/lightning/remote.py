@@ -1,0 +1,142 @@
+"""What a rank of a TorchEstimator of Lightning does."""
+
+import math
+import pickle
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+import horovod.torch as hvd
+from horovod.spark.common.plan import Outcome, Plan
+from horovod.spark.common.ranks import prepare_rank
+from horovod.spark.lightning.package import is_module, package_of
+from horovod.spark.lightning.strategy import make_strategy
+from horovod.spark.lightning.wrapping import wrap
+from horovod.spark.torch import states
+from horovod.spark.torch.batches import floating_dtype, outputs_of, shapes_of, split
+from horovod.spark.torch.remote import own_device
+
+
+def train(plan: Plan) -> Outcome | None:
+    """Trains, and returns the Outcome on rank 0."""
+    hvd.init()
+    try:
+        prepare_rank(plan, hvd.rank())
+        if plan.seed is not None:
+            torch.manual_seed(plan.seed)
+        with plan.open_data(hvd.rank(), hvd.size()) as data:
+            return _fit(plan, pickle.loads(plan.payload), data)
+    finally:
+        hvd.shutdown()
+
+
+def _fit(plan: Plan, given: dict[str, Any], data: Any) -> Outcome | None:
+    model = given["model"]
+    pl = package_of(model)
+    _say_rank(pl)
+    if plan.checkpoint is not None:
+        where = plan.remote.checkpoint_path
+        states.put_into(states.load(plan.checkpoint, where), model, None, where)
+    device = own_device(plan.use_gpu)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    module = model if is_module(model) else wrap(pl, given, plan)
+    watch = _watch(pl, plan, model, given["terminate_on_nan"])
+    trainer = pl.Trainer(
+        accelerator="gpu" if device.type == "cuda" else "cpu",
+        devices=1,
+        strategy=make_strategy(pl, device, given["gradient_compression"], plan.backward_passes_per_step),
+        max_epochs=plan.epochs,
+        accumulate_grad_batches=plan.backward_passes_per_step,
+        num_sanity_val_steps=0,
+        callbacks=[*given["callbacks"], watch],
+        logger=given["logger"] if given["logger"] is not None and hvd.rank() == 0 else False,
+        log_every_n_steps=given["log_every_n_steps"],
+        profiler=given["profiler"],
+        **{
+            "enable_checkpointing": any(isinstance(one, pl.callbacks.Checkpoint) for one in given["callbacks"]),
+            "enable_progress_bar": plan.verbose == 1 and hvd.rank() == 0,
+            "enable_model_summary": bool(plan.verbose) and hvd.rank() == 0,
+            **given["trainer_args"],
+        },
+    )
+    dtype = floating_dtype(model)
+    val = None if plan.val is None else _Loader(iter(data.val_data()), plan, given, dtype, plan.val_steps)
+    training = _Loader(iter(data.train_data()), plan, given, dtype, plan.steps)
+    trainer.fit(module, train_dataloaders=training, val_dataloaders=val)
+    if trainer.interrupted:
+        raise KeyboardInterrupt
+    if hvd.rank() != 0:
+        return None
+    return Outcome(watch.history, states.dump(model, None, plan.epochs - 1), _outputs(model, plan, training))
+
+
+class _Loader:
+    """An epoch's batches of a stream without an end: dicts of tensors by column, in the shapes and dtypes that the
+    model takes. Has a length, without which Lightning would take one batch more of each epoch than it uses."""
+
+    def __init__(self, batches: Iterator[Any], plan: Plan, given: dict[str, Any], dtype: Any, steps: int) -> None:
+        self._batches, self._plan, self._shapes = batches, plan, given["input_shapes"]
+        self._dtype, self._steps = dtype, steps
+        self.features: Any = None
+
+    def __len__(self) -> int:
+        return self._steps
+
+    def __iter__(self) -> Iterator[Any]:
+        plan = self._plan
+        for _ in range(self._steps):
+            batch = next(self._batches)
+            features, labels, weights = split(batch, plan, self._shapes, self._dtype, "cpu")
+            self.features = self.features or features
+            used = dict(zip((*plan.features, *plan.labels), (*features, *labels), strict=True))
+            yield {**batch, **used, **({} if plan.weight is None else {plan.weight: weights})}
+
+
+def _watch(pl: Any, plan: Plan, model: torch.nn.Module, finite: bool) -> Any:
+    """The callback that writes the history down, keeps checkpoints, and looks whether the loss is a number."""
+
+    class Watch(pl.callbacks.Callback):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            self._all: dict[str, list[float]] = defaultdict(list)
+
+        @property
+        def history(self) -> dict[str, list[float]]:
+            return dict(self._all)
+
+        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+            if finite and loss is not None and not math.isfinite(float(loss)):
+                raise ValueError(f"the loss is {float(loss)} in batch {batch_idx} of epoch {trainer.current_epoch}")
+
+        def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+            figures = {name: float(value) for name, value in sorted(trainer.callback_metrics.items())}
+            if figures:  # each rank has logged those of its own rows
+                own = torch.tensor(list(figures.values()), dtype=torch.float64)
+                figures = dict(zip(figures, hvd.allreduce(own, name="spark.figures").tolist(), strict=True))
+            for name, value in figures.items():
+                self._all[name].append(value)
+            if hvd.rank() != 0:
+                return
+            if plan.verbose == 2:
+                words = "  ".join(f"{name} {value:.4f}" for name, value in figures.items())
+                print(f"epoch {trainer.current_epoch + 1}/{plan.epochs}  {words}", flush=True)
+            if plan.remote.saving_runs:
+                data = states.dump(model, None, trainer.current_epoch)
+                plan.remote.store.write(plan.remote.checkpoint_path, data)
+
+    return Watch()
+
+
+@torch.no_grad()
+def _outputs(model: torch.nn.Module, plan: Plan, loader: _Loader) -> list[Any]:
+    if loader.features is None:
+        return []
+    model.to("cpu").eval()
+    return shapes_of(outputs_of(model(*[one[:1] for one in loader.features])))
+
+
+def _say_rank(pl: Any) -> None:
+    """What Lightning prints and writes on one rank only, it does on rank 0."""
+    pl.utilities.rank_zero_only.rank = hvd.rank()

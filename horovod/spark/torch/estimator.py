@@ -1,0 +1,157 @@
+"""TorchEstimator and TorchModel."""
+
+import copy
+from typing import Any
+
+import torch
+
+from horovod.spark.common.checks import refuse
+from horovod.spark.common.estimator import HorovodEstimator, HorovodModel
+from horovod.spark.common.params import with_params, with_signature
+from horovod.spark.common.plan import Outcome
+from horovod.spark.common.predict import Predict
+from horovod.spark.common.saving import pickled
+from horovod.spark.torch import states
+from horovod.spark.torch.datamodule import PetastormDataModule
+from horovod.spark.torch.losses import as_list
+from horovod.spark.torch.rows import TORCH, TORCH_MODEL
+
+_ORDER = (
+    "num_proc data_module model backend store optimizer loss loss_constructors metrics loss_weights sample_weight_col "
+    "gradient_compression feature_cols continuous_cols categorical_cols input_shapes validation label_cols callbacks "
+    "batch_size val_batch_size epochs verbose random_seed shuffle_buffer_size shuffle partitions_per_process run_id "
+    "train_minibatch_fn train_steps_per_epoch validation_steps_per_epoch transformation_fn train_reader_num_workers "
+    "val_reader_num_workers reader_pool_type label_shapes"
+)
+
+
+def named_metrics(metrics: list[Any], labels: list[str]) -> list[tuple[str, Any, int]]:
+    """Name, function and number of the output of each metric. ``metrics``: functions, of all outputs, or a list of
+    functions for each label. Raises ValueError for something else."""
+    lists = [one for one in metrics if isinstance(one, (list, tuple))]
+    if lists and (len(lists) != len(metrics) or len(metrics) != len(labels)):
+        raise refuse("metrics", metrics, f"a list of functions, or a list of such for each of {len(labels)} label_cols")
+    given = [list(one) for one in metrics] if lists else [list(metrics)] * len(labels)
+    made = []
+    for place, (label, functions) in enumerate(zip(labels, given, strict=True)):
+        for function in functions:
+            if not callable(function):
+                raise refuse("metrics", metrics, "functions of an output and its label")
+            name = getattr(function, "__name__", type(function).__name__)
+            made.append((name if len(labels) == 1 else f"{label}_{name}", function, place))
+    return made
+
+
+@with_signature(_ORDER)
+@with_params(*TORCH)
+class TorchEstimator(HorovodEstimator):
+    """Trains a torch.nn.Module on the ranks of a job.
+
+    ``model`` is called with the features in their order and returns an output, or a tuple of one for each label;
+    ``loss`` is called with an output and its label. Features and labels of floating numbers come in the dtype of the
+    model's parameters, labels of integers as int64. Metrics are functions as losses are. A callback is a function of an
+    epoch's number and its figures, or has an ``on_epoch_end`` that is one. ``train_minibatch_fn(model, optimizer,
+    transform_outputs, loss_fns, inputs, labels, sample_weights)`` returns the outputs and the loss, and takes the step.
+
+    ``fit`` raises ValueError naming what does not fit, on the driver where that can be known there."""
+
+    _framework = "torch"
+    _data_module = PetastormDataModule
+
+    def _check(self) -> None:
+        check_torch(self)
+
+    def _payload(self) -> dict[str, Any]:
+        names = ("model", "optimizer", "loss", "loss_constructors", "loss_weights", "callbacks", "input_shapes")
+        given = {name: self.getOrDefault(name) for name in (*names, "gradient_compression", "train_minibatch_fn")}
+        return {**given, "metrics": named_metrics(self.getMetrics(), self.getLabelCols())}
+
+    def _train_in_rank(self) -> Any:
+        from horovod.spark.torch.remote import train
+
+        return train
+
+    def _model_of(self, outcome: Outcome, run_id: str, metadata: dict[str, Any]) -> "TorchModel":
+        return model_of(self, TorchModel, outcome, run_id, metadata)  # type: ignore[no-any-return]
+
+
+def model_of(estimator: Any, kind: Any, outcome: Outcome, run_id: str, metadata: dict[str, Any]) -> Any:
+    """What an estimator returns: a copy of its model, and of its optimizer, with the state that the ranks ended with.
+    ``kind``: class of the result."""
+    model, optimizer = copy.deepcopy((estimator.getModel(), estimator.getOptimizer()))
+    states.put_into(states.load(outcome.model, "the ranks' result"), model, optimizer, "the ranks' result")
+    return kind(
+        history=outcome.history,
+        model=model.eval(),
+        feature_columns=estimator.getFeatureCols(),
+        input_shapes=estimator.getInputShapes(),
+        label_columns=estimator.getLabelCols(),
+        optimizer=optimizer,
+        run_id=run_id,
+        _metadata=metadata,
+        loss=estimator.getLoss(),
+        loss_constructors=estimator.getLossConstructors(),
+    )
+
+
+def check_torch(estimator: Any) -> None:
+    """Raises ValueError for a model, optimizer or losses that do not fit together."""
+    model, optimizer = estimator.getModel(), estimator.getOptimizer()
+    if not isinstance(model, torch.nn.Module):
+        raise refuse("model", model, "a torch.nn.Module")
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise refuse("optimizer", optimizer, "a torch.optim.Optimizer of the model's parameters")
+    own = {id(one) for one in model.parameters()}
+    if any(id(one) not in own for group in optimizer.param_groups for one in group["params"]):
+        raise ValueError(f"optimizer is a {type(optimizer).__name__} of parameters that are not the model's")
+    _check_losses(estimator)
+    check_input_shapes(estimator)
+
+
+def check_input_shapes(estimator: Any) -> None:
+    """Raises ValueError for fewer or more shapes than features."""
+    shapes, features = estimator.getInputShapes(), estimator.getFeatureCols()
+    if shapes is not None and len(shapes) != len(features):
+        raise refuse("input_shapes", shapes, f"one shape for each of {len(features)} feature_cols")
+
+
+def _check_losses(estimator: Any) -> None:
+    loss, constructors, labels = estimator.getLoss(), estimator.getLossConstructors(), estimator.getLabelCols()
+    if (loss is None) == (constructors is None):
+        raise ValueError("loss and loss_constructors are both given, or neither; accepted is one of them")
+    name, given = ("loss", loss) if constructors is None else ("loss_constructors", constructors)
+    functions = as_list(given)
+    if not functions or not all(callable(one) for one in functions) or len(functions) not in (1, len(labels)):
+        raise refuse(name, given, f"a function of an output and its label, or one for each of {len(labels)} label_cols")
+
+
+@with_signature(
+    "history model feature_columns input_shapes label_columns optimizer run_id _metadata loss loss_constructors"
+)
+@with_params(*TORCH_MODEL)
+class TorchModel(HorovodModel):
+    """A torch.nn.Module that has been trained; ``transform`` adds its outputs to a DataFrame."""
+
+    def _predictor(self) -> tuple[Any, bytes]:
+        model = self.getModel()
+        return load_predictor, pickled(
+            {"model": model, "shapes": self.getInputShapes(), "names": self.getFeatureColumns()}
+        )
+
+
+def load_predictor(payload: bytes) -> Predict:
+    """In a task of Spark: the model as a function of arrays."""
+    import pickle
+
+    from horovod.spark.torch.batches import floating_dtype, inputs_of, outputs_of
+
+    given = pickle.loads(payload)
+    model = given["model"].to("cpu").eval()
+    dtype = floating_dtype(model)
+
+    def predict(arrays: list[Any]) -> list[Any]:
+        with torch.inference_mode():
+            inputs = inputs_of(arrays, given["names"], given["shapes"], dtype, "cpu")
+            return [one.numpy() for one in outputs_of(model(*inputs))]
+
+    return predict

@@ -1,0 +1,155 @@
+"""What a rank of a TorchEstimator does."""
+
+import pickle
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import torch
+
+import horovod.torch as hvd
+from horovod.spark.common.plan import Outcome, Plan
+from horovod.spark.common.ranks import prepare_rank
+from horovod.spark.torch import losses, states
+from horovod.spark.torch.batches import floating_dtype, outputs_of, shapes_of, split
+
+
+def train(plan: Plan) -> Outcome | None:
+    """Trains, and returns the Outcome on rank 0."""
+    hvd.init()
+    try:
+        prepare_rank(plan, hvd.rank())
+        with plan.open_data(hvd.rank(), hvd.size()) as data:
+            return _Training(plan).run(data)
+    finally:
+        hvd.shutdown()
+
+
+class _Training:
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.given = plan, pickle.loads(plan.payload)
+        if plan.seed is not None:
+            torch.manual_seed(plan.seed)
+        self.device = own_device(plan.use_gpu)
+        self.model, self.optimizer = self.given["model"], self.given["optimizer"]
+        if plan.checkpoint is not None:
+            where = plan.remote.checkpoint_path
+            states.put_into(states.load(plan.checkpoint, where), self.model, self.optimizer, where)
+        self.model.to(self.device)
+        hvd.broadcast_parameters(self.model.state_dict(), root_rank=0)
+        hvd.broadcast_optimizer_state(self.optimizer, root_rank=0)
+        self.optimizer = hvd.DistributedOptimizer(
+            self.optimizer,
+            self.model.named_parameters(),
+            compression=self.given["gradient_compression"] or hvd.Compression.none,
+            backward_passes_per_step=plan.backward_passes_per_step,
+        )
+        self.losses = losses.made(self.given["loss"], self.given["loss_constructors"], plan.weight is not None)
+        self.dtype = floating_dtype(self.model)
+        self.outputs: list[Any] = []
+
+    def run(self, data: Any) -> Outcome | None:
+        batches = iter(data.train_data())
+        val = iter(data.val_data()) if self.plan.val is not None else None
+        history: dict[str, list[float]] = defaultdict(list)
+        for epoch in range(self.plan.epochs):
+            figures = self._epoch(islice(batches, self.plan.steps))
+            if val is not None:
+                found = self._validation(islice(val, self.plan.val_steps))
+                figures.update({f"val_{name}": value for name, value in found.items()})
+            for name, value in figures.items():
+                history[name].append(value)
+            self._end_of_epoch(epoch, figures)
+        if hvd.rank() != 0:
+            return None
+        return Outcome(dict(history), states.dump(self.model, self.optimizer, self.plan.epochs - 1), self.outputs)
+
+    def _epoch(self, batches: Iterator[Any]) -> dict[str, float]:
+        self.model.train()
+        figures = _Figures()
+        passes = self.plan.backward_passes_per_step
+        step = self.given["train_minibatch_fn"] or self._step
+        for number, batch in enumerate(batches):
+            inputs, labels, weights = split(batch, self.plan, self.given["input_shapes"], self.dtype, self.device)
+            if number % passes == 0:
+                self.optimizer.zero_grad()
+            self._last_pass = (number + 1) % passes == 0
+            outputs, loss = step(
+                self.model,
+                self.optimizer,
+                lambda outputs, labels: (outputs, labels),
+                self.losses,
+                inputs,
+                labels,
+                weights,
+            )
+            self._measure(figures, outputs_of(outputs), labels, loss)
+        return figures.averaged("train")
+
+    def _step(
+        self, model: Any, optimizer: Any, transform_outputs: Any, loss_fns: Any, inputs: Any, labels: Any, weights: Any
+    ) -> Any:
+        outputs, labels = transform_outputs(outputs_of(model(*inputs)), labels)
+        loss = losses.total(loss_fns, self.given["loss_weights"], outputs, labels, weights)
+        loss.backward()
+        if self._last_pass:
+            optimizer.step()
+        return outputs, loss
+
+    @torch.no_grad()
+    def _validation(self, batches: Iterator[Any]) -> dict[str, float]:
+        self.model.eval()
+        figures = _Figures()
+        for batch in batches:
+            inputs, labels, weights = split(batch, self.plan, self.given["input_shapes"], self.dtype, self.device)
+            outputs = outputs_of(self.model(*inputs))
+            loss = losses.total(self.losses, self.given["loss_weights"], outputs, labels, weights)
+            self._measure(figures, outputs, labels, loss)
+        return figures.averaged("val")
+
+    @torch.no_grad()
+    def _measure(self, figures: "_Figures", outputs: list[Any], labels: list[Any], loss: Any) -> None:
+        self.outputs = self.outputs or shapes_of(outputs)
+        rows = len(labels[0])
+        figures.add("loss", float(loss), rows)
+        for name, function, place in self.given["metrics"]:
+            output, label = outputs[place], labels[place]
+            figures.add(name, float(function(output, losses.shaped_like(label, output))), rows)
+
+    def _end_of_epoch(self, epoch: int, figures: dict[str, float]) -> None:
+        if hvd.rank() == 0:
+            if self.plan.verbose:
+                words = "  ".join(f"{name} {value:.4f}" for name, value in figures.items())
+                print(f"epoch {epoch + 1}/{self.plan.epochs}  {words}", flush=True)
+            if self.plan.remote.saving_runs:
+                data = states.dump(self.model, self.optimizer, epoch)
+                self.plan.remote.store.write(self.plan.remote.checkpoint_path, data)
+        for callback in self.given["callbacks"]:
+            getattr(callback, "on_epoch_end", callback)(epoch, figures)
+
+
+class _Figures:
+    """Means over rows, and then over ranks."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = defaultdict(float)
+        self._rows: dict[str, int] = defaultdict(int)
+
+    def add(self, name: str, value: float, rows: int) -> None:
+        self._sums[name] += value * rows
+        self._rows[name] += rows
+
+    def averaged(self, name: str) -> dict[str, float]:
+        """Ranks have equally many rows, so the mean of their means is that of all rows."""
+        own = torch.tensor([self._sums[key] / self._rows[key] for key in self._sums], dtype=torch.float64)
+        everybody = hvd.allreduce(own, name=f"spark.figures.{name}")
+        return dict(zip(self._sums, everybody.tolist(), strict=True))
+
+
+def own_device(use_gpu: bool) -> torch.device:
+    """A GPU of its own for each rank of a host, where there are some and they are to be used."""
+    if not use_gpu or not torch.cuda.is_available():
+        return torch.device("cpu")
+    torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())
+    return torch.device("cuda", torch.cuda.current_device())

@@ -1,0 +1,276 @@
+"""A cluster in this process: an API server that speaks the calls that horovodrun needs, a controller of Jobs, and nodes
+that run each pod as a local process with the command and the environment of its manifest."""
+
+import base64
+import contextlib
+import copy
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import uuid
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+
+from tests.runner.kubernetes.fake_api import TOKEN, handler, now, status
+
+KINDS = {"jobs": "Job", "secrets": "Secret", "services": "Service", "pods": "Pod", "events": "Event"}
+INDEX = "batch.kubernetes.io/job-completion-index"
+
+
+class Cluster:
+    """`place(pod)`: a status to give a pod in place of running it, or None; `denied`: pairs (verb, resource) that the
+    user may not do. As a context manager: nothing runs on afterwards."""
+
+    def __init__(self, namespace="default", runs=True):
+        self.namespace = namespace
+        self.place = lambda pod: None
+        self.denied = set()
+        self.address = "127.0.0.1"  # of the launcher's pod
+        self.quota = False  # no pod of ranks can be created
+        self.asked = []  # (verb, resource, name, query)
+        self.objects = {kind: {} for kind in KINDS}
+        self.history = []  # (version, resource, type, object)
+        self.changed = threading.Condition()
+        self.version = 100
+        self.runs = runs
+        self.processes = {}
+        self.folder = tempfile.TemporaryDirectory(prefix="kubernetes-")
+        self.over = False
+        self.cut = False  # all streams end at once
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler(self))
+        self.server.daemon_threads = True
+        self.threads = [threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.05})]
+
+    def __enter__(self):
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        with self.changed:
+            self.over = True
+            self.changed.notify_all()
+        for process in self.processes.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait(10)
+        self.server.shutdown()
+        self.server.server_close()
+        for thread in self.threads:
+            thread.join(10)
+        self.folder.cleanup()
+
+    @property
+    def kubeconfig(self):
+        path = Path(self.folder.name, "config")
+        if not path.exists():
+            user = {"name": "u", "user": {"token": TOKEN}}
+            server = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{self.server.server_port}"}}
+            context = {"name": "here", "context": {"cluster": "c", "user": "u", "namespace": self.namespace}}
+            made = {"apiVersion": "v1", "kind": "Config", "current-context": "here"}
+            path.write_text(json.dumps({**made, "users": [user], "clusters": [server], "contexts": [context]}))
+        return str(path)
+
+    # Objects
+
+    def put(self, resource, thing, kind="MODIFIED"):
+        with self.changed:
+            self.version += 1
+            thing["metadata"]["resourceVersion"] = str(self.version)
+            self.objects[resource][thing["metadata"]["name"]] = thing
+            self.history.append((self.version, resource, kind, copy.deepcopy(thing)))
+            self.changed.notify_all()
+
+    def create(self, resource, thing):
+        name = thing["metadata"]["name"]
+        with self.changed:
+            if name in self.objects[resource]:
+                return status(409, "AlreadyExists", f'{resource}.batch "{name}" already exists')
+            thing["metadata"].update(uid=str(uuid.uuid4()), namespace=self.namespace)
+            self.put(resource, thing, "ADDED")
+            if resource == "jobs":
+                self.control(thing)
+        return 201, thing
+
+    def delete(self, resource, name):
+        with self.changed:
+            thing = self.objects[resource].get(name)
+            if thing is None:
+                return status(404, "NotFound", f'{resource} "{name}" not found')
+            if resource == "pods":
+                self.end_pod(thing)
+                return 200, thing
+            self.gone(resource, thing)
+        return 200, {"kind": "Status", "status": "Success"}
+
+    def gone(self, resource, thing):
+        with self.changed:
+            self.version += 1
+            del self.objects[resource][thing["metadata"]["name"]]
+            self.history.append((self.version, resource, "DELETED", thing))
+            self.changed.notify_all()
+            for other, things in self.objects.items():
+                for each in list(things.values()):
+                    owners = each["metadata"].get("ownerReferences", [])
+                    if any(owner["uid"] == thing["metadata"]["uid"] for owner in owners):
+                        self.delete(other, each["metadata"]["name"])
+
+    # Jobs
+
+    def control(self, job):
+        """What the Job controller does when a Job or one of its pods has changed."""
+        spec, state = job["spec"], job.setdefault("status", {})
+        name = job["metadata"]["name"]
+        if spec.get("suspend") or "conditions" in state or name not in self.objects["jobs"]:
+            return
+        indexed = spec.get("completionMode") == "Indexed"
+        mine = self.of_job(name)
+        ended = {
+            phase: [each for each in mine if each["status"]["phase"] == phase] for phase in ("Succeeded", "Failed")
+        }
+        if len(ended["Failed"]) > spec.get("backoffLimit", 6):
+            state["conditions"] = [{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}]
+            self.put("jobs", job)
+            for each in mine:
+                if each["status"]["phase"] not in ended:
+                    self.end_pod(each)
+            return
+        if len(ended["Succeeded"]) >= spec["completions"]:
+            state["conditions"] = [{"type": "Complete", "status": "True"}]
+            self.put("jobs", job)
+            return
+        here = {each["metadata"]["annotations"].get(INDEX) for each in mine if each["status"]["phase"] != "Failed"}
+        for number in range(spec["completions"]):
+            if (str(number) if indexed else None) not in here:
+                if self.quota and indexed:
+                    self.tell_quota(name)
+                    return
+                self.make_pod(job, number if indexed else None)
+        state["active"] = spec["parallelism"]
+        if any(each["status"]["phase"] == "Failed" and each not in ended["Failed"] for each in self.of_job(name)):
+            self.control(job)
+
+    def of_job(self, name):
+        return [each for each in self.objects["pods"].values() if owner_of(each) == name]
+
+    def tell_quota(self, name):
+        text = f'Error creating: pods "{name}-0" is forbidden: exceeded quota: few, requested: pods=1, limited: pods=1'
+        involved = {"kind": "Job", "name": name}
+        event = {"metadata": {"name": "e"}, "reason": "FailedCreate", "involvedObject": involved, "message": text}
+        self.put("events", event, "ADDED")
+
+    def make_pod(self, job, number):
+        template, name = copy.deepcopy(job["spec"]["template"]), job["metadata"]["name"]
+        pod = {"metadata": template["metadata"], "spec": template["spec"], "status": {"phase": "Pending"}}
+        index = "" if number is None else f"-{number}"
+        annotations = pod["metadata"].setdefault("annotations", {})
+        if number is not None:
+            annotations[INDEX] = str(number)
+        pod["metadata"]["ownerReferences"] = [{"kind": "Job", "name": name, "uid": job["metadata"]["uid"]}]
+        pod["metadata"]["name"] = f"{name}{index}-{uuid.uuid4().hex[:5]}"
+        self.create("pods", pod)
+        given = self.place(pod)
+        if given is not None:
+            pod["status"] = given
+            self.put("pods", pod)
+        elif self.runs:
+            self.start(pod)
+
+    # Nodes
+
+    def start(self, pod):
+        container, name = pod["spec"]["containers"][0], pod["metadata"]["name"]
+        pod["spec"]["nodeName"] = "node-a"
+        environ = {key: os.environ[key] for key in ("PATH", "HOME", "HOROVOD_REPORT_DIR") if key in os.environ}
+        for each in container["env"]:
+            environ[each["name"]] = self.value(each, pod)
+        if INDEX in pod["metadata"]["annotations"]:
+            environ["JOB_COMPLETION_INDEX"] = pod["metadata"]["annotations"][INDEX]
+        command = [sys.executable if word == "python" else word for word in container["command"]]
+        if "--launcher" in command:  # what the cluster's DNS answers for the service
+            command[command.index("--launcher") + 1] = self.address
+        with open(self.log_of(name), "wb") as log:
+            process = self.spawn(pod, command, environ, log)
+        self.processes[name] = process
+        pod["status"] = {"phase": "Running", "containerStatuses": [{"name": "horovod", "state": {"running": {}}}]}
+        self.put("pods", pod)
+        thread = threading.Thread(target=self.reap, args=(pod, process))
+        self.threads.append(thread)
+        thread.start()
+
+    def spawn(self, pod, command, environ, log):
+        """The pod's first process."""
+        return subprocess.Popen(
+            command, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+
+    def send(self, process, number):
+        process.send_signal(number)
+
+    def value(self, each, pod):
+        if "value" in each:
+            return each["value"]
+        source = each["valueFrom"]
+        if "secretKeyRef" in source:
+            data = self.objects["secrets"][source["secretKeyRef"]["name"]]["data"]
+            return base64.b64decode(data[source["secretKeyRef"]["key"]]).decode()
+        return {"metadata.name": pod["metadata"]["name"], "spec.nodeName": "node-a"}[source["fieldRef"]["fieldPath"]]
+
+    def log_of(self, name):
+        return str(Path(self.folder.name, f"{name}.log"))
+
+    def reap(self, pod, process):
+        code = process.wait()
+        code = code if code >= 0 else 128 - code
+        with self.changed:
+            if self.over:
+                return
+            ended = {"exitCode": code, "reason": "Completed" if code == 0 else "Error"}
+            pod["status"] = {
+                "phase": "Succeeded" if code == 0 else "Failed",
+                "containerStatuses": [{"name": "horovod", "state": {"terminated": ended}}],
+            }
+            if "deletionTimestamp" in pod["metadata"]:
+                self.gone("pods", pod)
+            else:
+                self.put("pods", pod)
+            job = self.objects["jobs"].get(owner_of(pod))
+            if job is not None:
+                self.control(job)
+
+    def end_pod(self, pod):
+        """As a kubelet does: SIGTERM, some grace, SIGKILL."""
+        process = self.processes.get(pod["metadata"]["name"])
+        if process is None or process.poll() is not None:
+            self.gone("pods", pod)
+            return
+        if "deletionTimestamp" in pod["metadata"]:
+            return
+        pod["metadata"]["deletionTimestamp"] = now()
+        self.put("pods", pod)
+        self.send(process, signal.SIGTERM)
+
+        def kill():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(pod["spec"].get("terminationGracePeriodSeconds", 30))
+            if process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+
+        self.threads.append(threading.Thread(target=kill))
+        self.threads[-1].start()
+
+    def pods(self, component="worker"):
+        return [
+            each
+            for each in list(self.objects["pods"].values())
+            if each["metadata"]["labels"].get("app.kubernetes.io/component") == component
+        ]
+
+
+def owner_of(pod):
+    return pod["metadata"]["ownerReferences"][0]["name"]

@@ -1,0 +1,274 @@
+"""`horovodrun kubernetes` against a cluster in this process, whose pods really run."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import yaml
+
+from horovod.runner.kubernetes import follow, judge, manifests
+from horovod.runner.launch import main
+from tests.runner.kubernetes import statuses
+from tests.runner.kubernetes.fake import Cluster
+
+pytest.importorskip("kubernetes")
+pytestmark = pytest.mark.timeout(90)
+
+
+@pytest.fixture
+def cluster():
+    with Cluster() as made:
+        yield made
+
+
+@pytest.fixture
+def idle():
+    """A cluster on whose nodes nothing runs: tests say what becomes of pods."""
+    with Cluster(runs=False) as made:
+        yield made
+
+
+def free_port():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+def words(cluster, *rest):
+    return ["kubernetes", "--kubeconfig", cluster.kubeconfig, "--image", "app:1", "--port", str(free_port()), *rest]
+
+
+def run(cluster, *rest):
+    return main(words(cluster, "--name", "train", *rest))
+
+
+def ask(cluster, action, *rest):
+    return main(["kubernetes", action, "--kubeconfig", cluster.kubeconfig, *rest])
+
+
+def nothing_left(cluster):
+    return not any(cluster.objects[kind] for kind in ("jobs", "pods", "services", "secrets"))
+
+
+def until(holds, seconds=30):
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it has not come to that"
+        time.sleep(0.02)
+
+
+SUM = """
+import horovod.numpy as hvd, numpy as np
+hvd.init()
+total = hvd.allreduce(np.array([float(hvd.rank() + 1)]), op=hvd.Sum)
+print("rank", hvd.rank(), "of", hvd.size(), hvd.local_size(), "sums", total[0], flush=True)
+"""
+LINES = SUM + "import time\nfor n in range(20): print('line', n, flush=True); time.sleep(0.05)"
+FAIL = SUM + "if hvd.rank() == 1: raise SystemExit(7)\nhvd.barrier()"
+FOREVER = SUM + "import time\ntime.sleep(600)"
+
+
+def test_a_job_trains_and_leaves_nothing(cluster, capfd):
+    secret = []
+    cluster.place = lambda pod: secret.append(cluster.objects["secrets"]["train"]["data"]["token"])
+    given = ("-np", "4", "--slots-per-pod", "2", "--env", "A=b", "--", sys.executable, "-c", SUM)
+    assert run(cluster, *given) == 0
+    out, err = capfd.readouterr()
+    for rank in range(4):
+        assert f"[{rank}]<stdout>:rank {rank} of 4 4 sums 10.0" in out
+    assert "job train in namespace default: 4 ranks, 2 pods for them" in err
+    assert nothing_left(cluster)
+    assert secret
+    assert secret[0] not in str(cluster.asked)
+
+
+def test_the_exit_code_is_that_of_the_rank_that_failed_first(cluster, capfd):
+    assert run(cluster, "-np", "2", "--", sys.executable, "-c", FAIL) == 7
+    assert "rank 1 on host" in capfd.readouterr().err
+    assert nothing_left(cluster)
+
+
+def test_connections_that_break_lose_no_line_and_repeat_none(cluster, capfd):
+    def cut():
+        until(lambda: any("train-" in each[2] and each[2].endswith("/log") for each in cluster.asked))
+        for _ in range(2):
+            time.sleep(0.4)
+            cluster.cut = True
+            time.sleep(0.3)
+            cluster.cut = False
+
+    cutting = threading.Thread(target=cut)
+    cutting.start()
+    assert run(cluster, "-np", "1", "--", sys.executable, "-c", LINES) == 0
+    cutting.join()
+    out = capfd.readouterr().out.splitlines()
+    assert [line for line in out if "line" in line] == [f"[0]<stdout>:line {n}" for n in range(20)]
+
+
+def test_an_image_with_another_version(cluster, capfd, monkeypatch):
+    monkeypatch.setattr(manifests, "__version__", "0.9")
+    assert run(cluster, "-np", "2", "--grace", "1", "--", "true") == 2
+    err = capfd.readouterr().err
+    assert "error: the image has horovod" in err
+    assert "the horovodrun that has created this job 0.9; install the same version on both" in err
+    assert nothing_left(cluster)
+
+
+def test_interrupt_deletes_all(cluster):
+    command = [sys.executable, "-m", "horovod.runner", *words(cluster, "--name", "train", "-np", "2", "--grace", "5")]
+    process = subprocess.Popen(
+        [*command, "--", sys.executable, "-c", FOREVER], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        line = ""
+        while "of 2" not in line:
+            line = process.stdout.readline()
+            assert line
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "stopped by SIGINT; deleting job train" in err
+    assert nothing_left(cluster)
+    assert all(each.poll() is not None for each in cluster.processes.values())
+
+
+def test_detach_attach_status_delete(cluster, capfd):
+    command = ("-np", "2", "--grace", "5", "--detach", "--", sys.executable, "-c", FOREVER)
+    assert run(cluster, *command) == 0
+    assert "`horovodrun kubernetes attach train` shows it" in capfd.readouterr().err
+    assert run(cluster, *command) == 1
+    assert "there is a job train in namespace default already" in capfd.readouterr().err
+    until(
+        lambda: (
+            len(cluster.pods()) == 2
+            and os.path.getsize(cluster.log_of(cluster.pods("launcher")[0]["metadata"]["name"]))
+        )
+    )
+    assert ask(cluster, "status", "train") == 0
+    out = capfd.readouterr().out
+    assert out.startswith("job train in namespace default: running\n")
+    assert out.count("node-a  running") == 3
+    assert ask(cluster, "status") == 0
+    assert capfd.readouterr().out == "train\trunning\n"
+    deleting = threading.Timer(1.0, ask, (cluster, "delete", "train"))
+    deleting.start()
+    assert ask(cluster, "attach", "train") != 0
+    deleting.join()
+    assert nothing_left(cluster)
+    assert ask(cluster, "delete", "train") == 2
+    assert "there is no job train in namespace default" in capfd.readouterr().err
+
+
+@pytest.mark.heavy
+def test_kept_jobs_stay(cluster):
+    assert run(cluster, "-np", "1", "--keep", "60", "--", "true") == 0
+    assert cluster.objects["jobs"]["train"]["spec"]["ttlSecondsAfterFinished"] == 60
+    assert ask(cluster, "attach", "train") == 0
+    assert ask(cluster, "delete", "train") == 0
+    assert nothing_left(cluster)
+
+
+@pytest.mark.parametrize(
+    ("verb", "resource"), [("create", "jobs"), ("create", "secrets"), ("patch", "jobs"), ("watch", "pods")]
+)
+def test_what_one_may_not_do(idle, capfd, verb, resource):
+    idle.denied.add((verb, resource))
+    assert run(idle, "-np", "2", "--", "true") == 1
+    err = capfd.readouterr().err
+    assert f"error: you are not allowed to {verb} {resource} in namespace default: {resource}.batch is forbidden" in err
+    assert f"`kubectl auth can-i {verb} {resource} -n default` asks for it" in err
+    assert nothing_left(idle)
+
+
+def test_quota(idle, capfd, monkeypatch):
+    monkeypatch.setattr(follow, "SETTLES", 0.2)
+    idle.quota = True
+    assert run(idle, "-np", "2", "--start-timeout", "2", "--", "true") == 1
+    err = capfd.readouterr().err
+    assert "waited 2 s (--start-timeout): 0 of 2 pods have started; Error creating: pods" in err
+    assert "exceeded quota: few, requested: pods=1, limited: pods=1" in err
+    assert nothing_left(idle)
+
+
+def test_fewer_nodes_than_asked(idle, capfd, monkeypatch):
+    monkeypatch.setattr(follow, "SETTLES", 0.2)
+    idle.place = lambda pod: statuses.UNSCHEDULABLE
+    assert run(idle, "-np", "2", "--start-timeout", "1", "--", "true") == 1
+    err = capfd.readouterr().err
+    why = "Unschedulable: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+    assert f"horovodrun: 0 of 2 pods have started; the launcher's pod and 2 more: {why}\n" in err
+    assert "waited 1 s (--start-timeout): 0 of 2" in err
+    assert nothing_left(idle)
+
+
+def test_an_image_that_is_not_there(idle, capfd, monkeypatch):
+    monkeypatch.setattr(judge, "IMAGE_SECONDS", 0.5)
+    idle.place = lambda pod: statuses.pulling("ImagePullBackOff", 'Back-off pulling image "app:1"')
+    assert run(idle, "-np", "2", "--", "true") == 1
+    assert 'cannot start: ImagePullBackOff: image app:1: Back-off pulling image "app:1"' in capfd.readouterr().err
+    assert nothing_left(idle)
+
+
+def test_a_pod_that_is_evicted_while_it_starts(cluster, capfd, monkeypatch):
+    monkeypatch.setattr(judge, "LAST_SECONDS", 0.5)
+    cluster.place = lambda pod: statuses.EVICTED if "-1-" in pod["metadata"]["name"] else None
+    assert run(cluster, "-np", "2", "--grace", "1", "--", "true") == 1
+    assert "has failed: Evicted: The node was low on resource: memory." in capfd.readouterr().err
+    assert nothing_left(cluster)
+
+
+def test_credentials_that_nobody_knows(idle, capfd):
+    path = idle.kubeconfig
+    with open(path) as file:
+        text = file.read()
+    with open(path, "w") as file:
+        file.write(text.replace("the-token-of-a-user", "another"))
+    assert run(idle, "-np", "1", "--", "true") == 1
+    assert "the cluster does not know these credentials (Unauthorized)" in capfd.readouterr().err
+
+
+def test_no_cluster(idle, capfd, tmp_path, monkeypatch):
+    assert main(["kubernetes", "status", "--kubeconfig", str(tmp_path / "none")]) == 2
+    assert "the kubeconfig" in capfd.readouterr().err
+    assert ask(idle, "status", "--context", "there") == 2
+    assert "--context there: there is no such context; expected one of here" in capfd.readouterr().err
+    gone = tmp_path / "config"
+    with open(idle.kubeconfig) as file, socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))  # and listens not
+        port = sock.getsockname()[1]
+        gone.write_text(file.read().replace(f":{idle.server.server_port}", f":{port}"))
+        assert main(["kubernetes", "status", "--kubeconfig", str(gone)]) == 1
+    assert f"the API server http://127.0.0.1:{port} cannot be reached" in capfd.readouterr().err
+    monkeypatch.setitem(sys.modules, "kubernetes.config", None)
+    assert ask(idle, "status") == 2
+    assert "`pip install 'horovod[kubernetes]'` brings it" in capfd.readouterr().err
+
+
+def test_dry_run_asks_no_cluster(capfd, monkeypatch):
+    monkeypatch.setitem(sys.modules, "kubernetes.config", None)
+    assert main(["kubernetes", "-np", "2", "--image", "app:1", "--name", "train", "--dry-run", "--", "true"]) == 0
+    found = list(yaml.safe_load_all(capfd.readouterr().out))
+    assert [(each["kind"], each["metadata"]["name"]) for each in found] == [
+        *[("Job", "train"), ("Secret", "train"), ("Service", "train"), ("Job", "train-workers")]
+    ]
+    assert not any("suspend" in each["spec"] for each in found if each["kind"] == "Job")
+
+
+def test_words_that_are_not_understood(capfd):
+    assert main(["kubernetes", "-np", "2", "--imag", "x", "--", "true"]) == 2
+    err = capfd.readouterr().err
+    assert "error: unknown flag --imag; did you mean --image?" in err
+    assert "`horovodrun kubernetes --help` shows the flags" in err
+    assert main(["kubernetes", "attach"]) == 2
+    assert "takes the name of one job; given is none" in capfd.readouterr().err
+    assert main(["kubernetes", "delete", "a", "--image", "x"]) == 2
+    assert "unknown flag --image; `horovodrun kubernetes delete` takes --namespace" in capfd.readouterr().err
+    assert main(["kubernetes", "status", "--help"]) == 0
+    assert "--slots-per-pod" in capfd.readouterr().out

@@ -1,0 +1,199 @@
+"""What lies in deploy/: against the schemas of Kubernetes and of Kubeflow, and against what horovodrun creates."""
+
+import copy
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from horovod.runner.kubernetes import flags, manifests
+from horovod.runner.kubernetes.api import Api
+from horovod.runner.kubernetes.request import of_words
+
+DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
+if not DEPLOY.is_dir():
+    pytest.skip("not in a checkout", allow_module_level=True)
+VERSION = "1.37"
+
+
+def documents(path):
+    return list(yaml.safe_load_all((DEPLOY / path).read_text()))
+
+
+def made(*words, name):
+    request = of_words(flags.split([*words, "--", "python", "/app/train.py"]), name, {})
+    found = copy.deepcopy(manifests.all_of(request, "x" * 64))
+    command = found[0]["spec"]["template"]["spec"]["containers"][0]["command"]
+    at = command.index("--of-version")
+    del command[at : at + 2]
+    return {(each["kind"], each["metadata"]["name"]): each for each in found}
+
+
+def validated(found):
+    if not importlib.util.find_spec("kubernetes_validate"):
+        pytest.skip("kubernetes_validate is not installed")
+    import kubernetes_validate
+
+    for each in found:
+        kubernetes_validate.validate(each, VERSION, strict=True)
+
+
+def test_the_role_has_what_is_asked_for():
+    role, binding = documents("kubernetes/role.yaml")
+    given = {(resource, verb) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
+    assert given == {
+        *{("jobs", verb) for verb in ("create", "get", "list", "watch", "patch", "delete")},
+        *{(resource, verb) for resource in ("secrets", "services") for verb in ("create", "delete")},
+        *{("pods", "list"), ("pods", "watch"), ("pods/log", "get"), ("events", "list")},
+    }
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    validated([role, binding])
+
+
+def test_the_base_of_kustomize_is_what_horovodrun_creates():
+    words = ("-np", "4", "--image", "registry.example.com/train:1", "--cpu", "4", "--memory", "16Gi", "--keep", "86400")
+    expected = made(*words, name="train")
+    del expected["Secret", "train"]
+    found = documents("kustomize/base/job.yaml")
+    assert {(each["kind"], each["metadata"]["name"]): each for each in found} == expected
+    validated(found)
+
+
+def rendered(values, name="train"):
+    if not importlib.util.find_spec("helm_python"):
+        pytest.skip("helm_python is not installed")
+    import helm_python
+
+    texts = helm_python.Chart.load(DEPLOY / "helm/horovod").render(values=values, name=name, namespace="ml")
+    return [each for path, text in texts.items() if path.endswith(".yaml") for each in yaml.safe_load_all(text)]
+
+
+def test_helm_finds_nothing_wrong_with_the_chart():
+    if not importlib.util.find_spec("helm_python"):
+        pytest.skip("helm_python is not installed")
+    from helm_python import chart
+
+    report = chart.lint(DEPLOY / "helm/horovod", {"image": "app:1"}, strict=True)
+    assert [each for each in report["messages"] if each["severity"] > 1] == []
+    assert not report["errors"]
+
+
+@pytest.mark.parametrize("elastic", [False, True])
+def test_the_chart_makes_what_horovodrun_creates(elastic):
+    values = {"image": "app:1", "np": 4, "slotsPerPod": 2, "keep": 3600, "env": [{"name": "A", "value": "b"}]}
+    words = ["-np", "4", "--slots-per-pod", "2", "--image", "app:1", "--env", "A=b"]
+    asked = {"cpu": "1", "memory": "2Gi", "nvidia.com/gpu": "2"}
+    values |= {"resources": {"limits": asked, "requests": asked}, "shmSize": "1Gi"}
+    words += ["--cpu", "1", "--memory", "2Gi", "--gpus", "2", "--shm-size", "1Gi"]
+    if elastic:
+        values |= {"minNp": 2, "maxNp": 8}
+        words += ["--min-np", "2", "--max-np", "8"]
+    expected = made(*words, "--start-timeout", "600", name="train")
+    found = {(each["kind"], each["metadata"]["name"]): each for each in rendered(values)}
+    assert len(found["Secret", "train"]["data"]["token"]) > 80
+    for things in (expected, found):
+        things["Secret", "train"]["data"] = {}
+        things["Job", "train-workers"]["spec"].pop("ttlSecondsAfterFinished", None)
+        for container in containers(things):
+            container["env"].sort(key=lambda each: each["name"])
+    assert without_env_of_launcher(found) == without_env_of_launcher(expected)
+    validated(rendered(values))
+
+
+def containers(things):
+    return [each["spec"]["template"]["spec"]["containers"][0] for (kind, _), each in things.items() if kind == "Job"]
+
+
+def without_env_of_launcher(things):
+    """The chart gives variables of the ranks to the ranks alone."""
+    launcher = things["Job", "train"]["spec"]["template"]["spec"]["containers"][0]
+    launcher["env"] = [each for each in launcher["env"] if each["name"] != "A"]
+    return things
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "image is missing"),
+        ({"image": "i", "np": 3, "slotsPerPod": 2}, "np is 3; expected a multiple of slotsPerPod 2"),
+        ({"image": "i", "maxNp": 4}, "maxNp is for elastic jobs"),
+    ],
+)
+def test_what_the_chart_refuses(values, message):
+    with pytest.raises(Exception, match=message):
+        rendered(values)
+
+
+def definition(name):
+    folder = os.environ.get("HVD_TEST_CRDS", "")
+    path = Path(folder, name)
+    if not folder or not path.exists():
+        pytest.skip("no definitions of Kubeflow here (HVD_TEST_CRDS)")
+    return json.loads(path.read_text())
+
+
+@pytest.mark.parametrize(
+    ("path", "crd", "version"),
+    [
+        ("kubeflow/mpijob-v2beta1.yaml", "mpijobs.json", "v2beta1"),
+        ("kubeflow/trainjob.yaml", "trainjobs.json", "v1alpha1"),
+    ],
+)
+def test_definitions_of_kubeflow(path, crd, version):
+    jsonschema = pytest.importorskip("jsonschema")
+    (found,) = documents(path)
+    schemas = {each["name"]: each["schema"]["openAPIV3Schema"] for each in definition(crd)["spec"]["versions"]}
+    jsonschema.validate(found, strict(schemas[version]))
+    broken = copy.deepcopy(found)
+    broken["spec"]["notThere"] = 1
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(broken, strict(schemas[version]))
+
+
+def strict(schema):
+    """The same, in which what it does not name is an error, as in the API server with --validate=strict."""
+    if isinstance(schema, list):
+        return [strict(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: strict(value) for key, value in schema.items()}
+    free = "additionalProperties" in made or made.get("x-kubernetes-preserve-unknown-fields")
+    if isinstance(made.get("properties"), dict) and not free and "type" in made:
+        made["additionalProperties"] = False
+    if made.get("x-kubernetes-int-or-string"):
+        made.pop("type", None)
+    return made
+
+
+@pytest.mark.parametrize(
+    "path", ["kubeflow/mpijob-v1.yaml", "kubeflow/mpijob-v2beta1.yaml", "kubeflow/pytorchjob.yaml"]
+)
+def test_pods_in_jobs_of_kubeflow(path):
+    (found,) = documents(path)
+    spec = found["spec"].get("mpiReplicaSpecs") or found["spec"]["pytorchReplicaSpecs"]
+    pods = [
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, **each["template"]} for each in spec.values()
+    ]
+    assert sum(each["replicas"] for each in spec.values()) in (4, 5)
+    validated(pods)
+
+
+def test_a_job_of_the_chart_trains(capfd):
+    pytest.importorskip("kubernetes")
+    from horovod.runner.launch import main
+    from tests.runner.kubernetes.fake import Cluster
+    from tests.runner.kubernetes.test_command import SUM, free_port
+
+    values = {"image": "app:1", "np": 2, "port": free_port(), "command": [sys.executable, "-c", SUM]}
+    with Cluster() as cluster:
+        api = Api(cluster.kubeconfig)
+        for each in rendered(values):
+            api.create(each)
+        assert main(["kubernetes", "attach", "train", "--kubeconfig", cluster.kubeconfig]) == 0
+        assert main(["kubernetes", "delete", "train", "--kubeconfig", cluster.kubeconfig]) == 0
+        assert not any(cluster.objects[kind] for kind in ("jobs", "pods", "services", "secrets"))
+    assert "[1]<stdout>:rank 1 of 2 2 sums 3.0" in capfd.readouterr().out

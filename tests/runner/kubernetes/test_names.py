@@ -1,0 +1,67 @@
+import pytest
+
+from horovod.runner.kubernetes import names
+
+
+@pytest.mark.parametrize("text", ["a", "train", "train-2", "x" * names.LONGEST])
+def test_names_of_jobs(text):
+    assert names.job_name(text) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "Train", "2train", "train-", "-t", "a.b", "a_b", "x" * (names.LONGEST + 1), "a\n"]
+)
+def test_what_is_no_name_of_a_job(text):
+    with pytest.raises(ValueError):
+        names.job_name(text)
+
+
+@pytest.mark.parametrize(("text", "value"), [("2", 2), ("500m", 0.5), ("1.5", 1.5), ("16Gi", 2**34), ("2k", 2000)])
+def test_quantities(text, value):
+    assert names.quantity(text) == text
+    assert names.amount(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "2GB", "2 Gi", "Gi", "1e3x"])
+def test_what_is_no_quantity(text):
+    with pytest.raises(ValueError):
+        names.quantity(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        ("gpu", {"key": "gpu", "operator": "Exists"}),
+        ("gpu:NoSchedule", {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}),
+        ("nvidia.com/gpu=yes:NoExecute", {
+            "key": "nvidia.com/gpu", "operator": "Equal", "value": "yes", "effect": "NoExecute"}),
+        ("*", {"operator": "Exists"}),
+        ("*:NoSchedule", {"operator": "Exists", "effect": "NoSchedule"}),
+    ],
+)  # fmt: skip
+def test_tolerations(text, made):
+    assert names.toleration(text) == made
+
+
+@pytest.mark.parametrize("text", ["", ":NoSchedule", "gpu:Never", "*=1", "a b"])
+def test_what_is_no_toleration(text):
+    with pytest.raises(ValueError):
+        names.toleration(text)
+
+
+def test_labels_annotations_variables_and_devices():
+    assert names.pair("team=ml") == ("team", "ml")
+    assert names.annotation("example.com/note=any text, really") == ("example.com/note", "any text, really")
+    assert names.variable("A=b=c") == ("A", "b=c")
+    assert names.variable("A") == ("A", None)
+    assert names.resource("nvidia.com/gpu") == "nvidia.com/gpu"
+    for check, text in [(names.pair, "team"), (names.pair, "a=b c"), (names.variable, "1A=2"), (names.resource, "gpu")]:
+        with pytest.raises(ValueError):
+            check(text)
+
+
+def test_namespaces_have_no_dots():
+    assert names.namespace("team-a") == "team-a"
+    for text in ("team.a", "Team", "", "x" * 64):
+        with pytest.raises(ValueError):
+            names.namespace(text)

@@ -1,0 +1,144 @@
+"""The programs of the pods, without a cluster."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from horovod._version import __version__
+from horovod.runner.base.errors import LaunchError
+from horovod.runner.cluster import Gathering
+from horovod.runner.kubernetes import launcher, worker
+from horovod.runner.kubernetes.token import make_token, token_key
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def orders(*rest, port="41000", slots="1"):
+    return launcher.orders(["--of-version", __version__, "--port", port, "--slots-per-pod", slots, *rest])
+
+
+def test_flags_of_the_job_reach_its_settings():
+    given = orders("--", "-np", "4", "--fusion-threshold-mb", "2", "--", "python", "train.py", "--", "x", slots="2")
+    settings, wishes = launcher.settings(given, {})
+    assert settings.command == ["python", "train.py", "--", "x"]
+    assert [slot.local_size for slot in settings.slots] == [2] * 4
+    assert settings.variables["HOROVOD_FUSION_THRESHOLD"] == str(2 << 20)
+    assert (settings.at_home, settings.elastic, wishes.start_timeout) == (True, None, 600.0)
+
+
+def test_elastic_jobs_have_no_hosts_but_the_pods_that_come():
+    given = orders("--", "-np", "2", "--min-np", "1", "--max-np", "4", "--start-timeout", "9", "--", "x")
+    settings, wishes = launcher.settings(given, {})
+    assert (settings.elastic.start, settings.elastic.least, settings.elastic.most) == (2, 1, 4)
+    assert settings.elastic.hosts == ()
+    assert wishes.start_timeout == 9
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-np", "2", "x"], "two words `--` are missing"),
+        (["--", "--", "x"], "-np is missing"),
+        (["--", "-np", "3", "--", "x"], "-np is 3; expected a multiple of --slots-per-pod 2"),
+        (["--", "-np", "2", "-H", "a:2", "--", "x"], "--hosts has no meaning on Kubernetes"),
+        (["--", "-np", "2", "--"], "the command is missing"),
+    ],
+)
+def test_what_the_launcher_refuses(words, message):
+    with pytest.raises(LaunchError, match=re.escape(message)):
+        launcher.settings(orders(*words, slots="2"), {})
+
+
+def test_another_version():
+    given = launcher.orders(["--of-version", "0.1", "--port", "1", "--", "-np", "1", "--", "x"])
+    with pytest.raises(LaunchError, match=r"the horovodrun that has created this job 0\.1"):
+        launcher.settings(given, {})
+
+
+def test_tokens():
+    assert len(token_key(make_token())) == 32
+    assert token_key("x" * 32) == token_key("x" * 32 + "\n") != token_key("y" * 32)
+    with pytest.raises(ValueError, match="HOROVOD_POD_TOKEN has 3 characters; expected at least 32"):
+        token_key("abc")
+
+
+def test_numbers_of_pods():
+    assert worker.number_of({"JOB_COMPLETION_INDEX": "12"}) == 12
+    with pytest.raises(ValueError, match="JOB_COMPLETION_INDEX is ''; expected the number of a pod of an Indexed Job"):
+        worker.number_of({})
+
+
+def test_small_shared_memory():
+    assert worker.shm_warning(1 << 30) == ""
+    assert worker.shm_warning(64 << 20).startswith("/dev/shm has 64 MiB, which NCCL and data loaders soon fill")
+
+
+def test_a_launcher_that_does_not_come():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+        with pytest.raises(TimeoutError, match=rf"waited 0\.2 s .*127\.0\.0\.1:{port}: nobody listens there"):
+            worker.find("127.0.0.1", port, 0.2)
+    with pytest.raises(TimeoutError, match=r"the name 'nobody\.invalid' leads nowhere"):
+        worker.find("nobody.invalid", 41000, 0.0)
+
+
+def test_a_launcher_that_comes_later():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        timer = threading.Timer(0.3, sock.listen)
+        timer.start()
+        found = worker.find("127.0.0.1", sock.getsockname()[1], 30)
+        timer.join()
+    assert [each.address for each in found] == ["127.0.0.1"]
+
+
+def test_a_pod_with_the_token_of_another_job():
+    with Gathering("rank", token=token_key("x" * 32)) as gathering:
+        port = next(each.port for each in gathering.ticket.endpoints if each.loopback)
+        environ = {**os.environ, "HOROVOD_POD_TOKEN": "y" * 32, "JOB_COMPLETION_INDEX": "0"}
+        command = [sys.executable, "-m", "horovod.runner.kubernetes.worker", "--launcher", "127.0.0.1"]
+        ended = subprocess.run(
+            [*command, "--port", str(port), "--patience", "5"], env=environ, capture_output=True, text=True, timeout=40
+        )
+        assert ended.returncode == 1
+        assert "horovod pod: error: host" in ended.stderr
+        assert gathering.take()[0] == []
+
+
+def test_a_launcher_that_is_stopped_while_it_waits():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    command = [sys.executable, "-m", "horovod.runner.kubernetes.launcher", "--port", str(port)]
+    environ = {**os.environ, "HOROVOD_POD_TOKEN": make_token()}
+    process = subprocess.Popen(
+        [*command, "--", "-np", "2", "--", "true"], env=environ, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert "waiting for 2 ranks in 2 pods" in process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 143
+    assert err == "horovodrun: stopped by SIGTERM while it waited for the pods\n"
+
+
+def test_a_launcher_whose_pods_do_not_come():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    command = [sys.executable, "-m", "horovod.runner.kubernetes.launcher", "--port", str(port), "--"]
+    environ = {**os.environ, "HOROVOD_POD_TOKEN": make_token()}
+    given = [*command, "-np", "2", "--start-timeout", "1", "--", "true"]
+    ended = subprocess.run(given, env=environ, capture_output=True, text=True, timeout=40)
+    assert ended.returncode == 1
+    assert "error: waited 1 s for 2 ranks to start and call the launcher, 0 have." in ended.stderr
+    assert "`horovodrun kubernetes status` say what keeps the others" in ended.stderr

@@ -1,0 +1,118 @@
+"""From words to what is asked for, and what is refused."""
+
+import re
+
+import pytest
+
+from horovod.runner.base.errors import LaunchError
+from horovod.runner.kubernetes import flags, help
+from horovod.runner.kubernetes.request import of_words
+from horovod.runner.kubernetes.volumes import Volume, parse
+
+
+def asked(*words, environ=()):
+    return of_words(flags.split(words), "made-up", dict(environ))
+
+
+def test_flags_of_both_kinds_may_be_mixed():
+    made = asked(
+        *("-np", "8", "--image=app:1", "--slots-per-pod", "4", "--timeline-filename", "/t.json", "--gpus", "4"),
+        *("--env", "A=1", "--env", "B", "--volume", "pvc:data:/data:ro", "--", "python", "train.py", "--gpus", "9"),
+        environ={"B": "2"},
+    )
+    assert (made.name, made.image, made.size, made.pods, made.slots, made.gpus) == ("made-up", "app:1", 8, 2, 4, 4)
+    assert made.arguments == ["-np", "8", "--timeline-filename", "/t.json"]
+    assert made.command == ["python", "train.py", "--gpus", "9"]
+    assert made.env == {"A": "1", "B": "2"}
+    assert made.volumes == (Volume("pvc", "data", "/data", True),)
+    assert not made.elastic
+
+
+def test_the_command_begins_at_the_first_word_that_is_no_flag():
+    assert asked("-np", "1", "--image", "i", "python", "-c", "--image").command == ["python", "-c", "--image"]
+
+
+def test_elastic_jobs_get_pods_for_the_most_ranks():
+    made = asked("-np", "4", "--min-np", "2", "--max-np", "8", "--slots-per-pod", "2", "--image", "i", "--", "x")
+    assert (made.elastic, made.size, made.pods) == (True, 4, 4)
+    assert asked("-np", "4", "--min-np", "2", "--image", "i", "--", "x").pods == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--image i -- x", "-np is missing"),
+        ("-np 2 --image i", "the command is missing"),
+        ("-np 2 -- x", "--image is missing"),
+        ("-np 3 --slots-per-pod 2 --image i -- x", "-np is 3, which cannot be shared out to pods of 2 ranks"),
+        ("-np 2 --max-np 4 --image i -- x", "--max-np is for elastic jobs, which --min-np N makes"),
+        ("-np 2 --min-np 3 --image i -- x", "--min-np 3, -np 2 and --max-np 2 do not fit together"),
+        ("-np 2 --image i -H a:2 -- x", "--hosts has no meaning on Kubernetes: the cluster chooses the nodes"),
+        ("-np 2 --image i --mpi -- x", "--mpi has no meaning on Kubernetes"),
+        ("-np 2 --image i --version -- x", "--version has no meaning on Kubernetes: no job runs by it"),
+        ("-np 2 --image i --benchmark", "--benchmark has no meaning on Kubernetes: `python -m horovod.benchmark`"),
+        ("-np 2 --image i --name Train -- x", "--name: 'Train' is not accepted; expected a DNS label"),
+        ("-np 2 --image i --memory 2GB -- x", "--memory: '2GB' is not accepted; expected a quantity such as 2"),
+        ("-np 2 --image i --gpus -1 -- x", "--gpus: '-1' is not accepted; expected an integer from 0 to 1024"),
+        ("-np 2 --image i --shm-size 32Mi -- x", "--shm-size is 32Mi: data loaders and NCCL"),
+        ("-np 2 --image i --memory 1Gi --shm-size 2Gi -- x", "--shm-size is 2Gi, more than --memory 1Gi"),
+        ("-np 2 --image i --env NOT_THERE -- x", "--env NOT_THERE: there is no such variable here"),
+        ("-np 2 --image i --volume data:/d -- x", "--volume: 'data:/d' is not accepted; expected pvc:CLAIM"),
+        ("-np 2 --image i --namespace a.b -- x", "--namespace: 'a.b' is not accepted; expected a DNS label"),
+        ("-np 2 --image i --detach=1 -- x", "--detach takes no value, '1' is given"),
+        ("-np 2 --imag i -- x", "unknown flag --imag; did you mean --image?"),
+        ("-np 2 --image", "--image needs a value"),
+        ("-np two --image i -- x", "--num-proc: 'two' is not accepted"),
+        ("-np 2 --image i --pod-template /none.yaml -- x", "--pod-template /none.yaml: cannot be read"),
+    ],
+)
+def test_what_is_refused(words, message):
+    with pytest.raises(LaunchError, match=re.escape(message)):
+        asked(*words.split(" "))
+
+
+def test_templates(tmp_path):
+    path = tmp_path / "pod.yaml"
+    path.write_text("kind: Pod\nmetadata: {labels: {a: b}}\nspec: {containers: [{name: x, image: mine}]}\nstatus: {}\n")
+    made = asked("-np", "1", "--pod-template", str(path), "--", "x")
+    assert made.image == "mine"
+    assert made.template == {
+        "metadata": {"labels": {"a": "b"}},
+        "spec": {"containers": [{"name": "x", "image": "mine"}]},
+    }
+    path.write_text("template: {spec: {hostNetwork: true}}")
+    assert asked("-np", "1", "--image", "i", "--pod-template", str(path), "--", "x").template == {
+        "spec": {"hostNetwork": True}
+    }
+    for text, message in [("[1]", "this is no pod"), ("{", "cannot be read"), ("spec: {containers: 3}", "no list")]:
+        path.write_text(text)
+        with pytest.raises(LaunchError, match=message):
+            asked("-np", "1", "--image", "i", "--pod-template", str(path), "--", "x")
+
+
+@pytest.mark.parametrize(
+    ("text", "volume", "manifest"),
+    [
+        ("pvc:data:/d", Volume("pvc", "data", "/d"), {"persistentVolumeClaim": {"claimName": "data"}}),
+        ("host:/mnt/x:/d:ro", Volume("host", "/mnt/x", "/d", True), {"hostPath": {"path": "/mnt/x"}}),
+        ("config:c:/d", Volume("config", "c", "/d"), {"configMap": {"name": "c"}}),
+        ("secret:s:/d", Volume("secret", "s", "/d"), {"secret": {"secretName": "s"}}),
+        ("empty:/d", Volume("empty", "", "/d"), {"emptyDir": {}}),
+    ],
+)
+def test_volumes(text, volume, manifest):
+    assert parse(text) == volume
+    assert volume.manifest("v") == {"name": "v", **manifest}
+
+
+@pytest.mark.parametrize("text", ["", "pvc:data", "pvc:data:d", "pvc:D:/d", "host:x:/d", "nfs:a:/d", "pvc:a:/d:xx"])
+def test_what_is_no_volume(text):
+    with pytest.raises(ValueError):
+        parse(text)
+
+
+def test_help_names_every_flag():
+    text = help.text()
+    for flag in flags.FLAGS:
+        assert flag.names[0] in text
+    assert max(map(len, text.splitlines())) <= 100

@@ -1,0 +1,67 @@
+// This process's MPI: whether it has begun, by whom it may be called, and what has been made.
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "handles.h"
+#include "world.h"
+
+namespace simmpi {
+
+struct Communicator {
+  uint64_t context = 0, operations = 0;
+  std::vector<int> members;  // ranks in the world
+  int rank = 0;              // mine among them
+  bool freed = false;
+};
+
+// What was begun and is looked at by MPI_Test.
+struct Pending {
+  Communicator* comm = nullptr;
+  Exchange* exchange = nullptr;
+  std::function<void()> take;  // what is received goes to its place
+  bool never = false, breaks = false, done = false;
+  long looks = 0;
+};
+
+class Process {
+ public:
+  static Process& get();
+
+  // Ends the process where MPI has not begun or has ended, and where this thread may not call it now. One for each call; while it lives
+  // the call is under way.
+  class Call {
+   public:
+    explicit Call(const char* name);
+    ~Call();
+    Call(const Call&) = delete;
+    bool fails() const { return fails_; }
+
+   private:
+    bool fails_;
+  };
+
+  std::mutex mutex;  // of what follows
+  bool begun = false, ended = false;
+  int level = 3;
+  long first = 0;  // the thread that has begun it
+  std::vector<std::pair<int (*)(H, int, void*, void*), std::pair<void*, void*>>> attributes;  // of MPI_COMM_SELF: function, value, extra
+
+  Communicator& communicator(H handle);
+  H made(Communicator comm);
+  std::vector<int>& group(H handle);
+  H made(std::vector<int> group);
+  Pending& pending(H handle);
+  H made(Pending pending);
+
+ private:
+  Process();
+  std::deque<Communicator> communicators_;  // the world's and this process's own first
+  std::deque<std::vector<int>> groups_;
+  std::deque<Pending> pending_;
+};
+
+}  // namespace simmpi

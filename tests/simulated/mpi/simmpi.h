@@ -1,0 +1,40 @@
+// A simulated MPI: the functions that the engine uses, in processes that meet in shared memory, with checks of what callers do and faults
+// that can be asked for. Built three times, as Open MPI's libmpi.so.40, MPICH's libmpi.so.12 and the standard ABI's libmpi_abi.so.1.
+//
+// What it shows: whether calls are made in one order, by threads that may make them, with counts that fit, and what becomes of an
+// operation that fails, never ends or blocks. What it cannot show: speed, and whether real libraries agree.
+//
+// Variables, looked at in every call:
+//   SIMMPI_WORLD      descriptor of a memfd that the processes have inherited (new_world()); without: a world of one process
+//   SIMMPI_RANK, SIMMPI_SIZE
+//   SIMMPI_LEVEL      the thread level that is granted at most: 0 (single) to 3 (multiple, the default)
+//   SIMMPI_FAIL       NAME:K[@RANK]: the K-th call of MPI_NAME, from 1, fails with kError
+//   SIMMPI_BLOCK      NAME[@RANK]: MPI_NAME does not return
+//   SIMMPI_NEVER      NAME[@RANK]: what MPI_NAME begins does not end
+//   SIMMPI_BREAK      NAME[@RANK]: what MPI_NAME begins fails when it is looked at
+//   SIMMPI_LOOKS      how often MPI_Test says no before an operation that could end does (3)
+//   SIMMPI_SPAWNED    1: as if MPI_Comm_spawn had started the process
+//   SIMMPI_VERSION    what MPI_Get_library_version says
+//
+// A mistake of the caller's is told on stderr, and ends the process by abort().
+#pragma once
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstddef>
+
+namespace simmpi {
+
+constexpr int kError = 15;
+constexpr int kMostRanks = 4, kExchanges = 16;
+constexpr size_t kAreaBytes = 16u << 20;  // what one rank sends in one operation, at most
+constexpr size_t kControlBytes = 1u << 20;
+constexpr size_t kWorldBytes = kControlBytes + kAreaBytes * kMostRanks * kExchanges;  // only what is written to is memory
+
+// For SIMMPI_WORLD; children inherit it.
+inline int new_world() {
+  const int fd = ::memfd_create("simmpi", 0);
+  return fd >= 0 && ::ftruncate(fd, static_cast<off_t>(kWorldBytes)) == 0 ? fd : -1;
+}
+
+}  // namespace simmpi

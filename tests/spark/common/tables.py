@@ -1,0 +1,21 @@
+"""Data sets of Parquet for tests, without Spark."""
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+
+def write_numbers(folder, rows, files=3, group=7, **columns):
+    """``rows`` rows in ``files`` files: ``id`` from 0, ``x`` of 4 numbers that follow from it; and further columns."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ids = np.arange(rows)
+    x = np.stack([ids * 1.0, ids * 2.0, -ids * 1.0, ids % 3 * 1.0], 1).astype("float32")
+    table = pa.table({"id": ids, "x": list(x), "y": (ids % 2).astype("int64"), **columns})
+    for number, chosen in enumerate(np.array_split(ids, files)):
+        parquet.write_table(
+            table.slice(int(chosen[0]), len(chosen)),
+            folder / f"part-{number}.parquet",
+            row_group_size=group,
+            write_page_checksum=True,
+        )
+    return folder

@@ -1,0 +1,40 @@
+"""How ranks are started, and with what."""
+
+import os
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import horovod.spark
+from horovod.spark.common.backend import Backend, LocalBackend, SparkBackend
+
+
+def test_sparks_tasks_get_the_environment_and_further_arguments(monkeypatch):
+    told = []
+    monkeypatch.setattr(
+        horovod.spark, "run", lambda fn, **given: told.append(given) or [fn(*given["args"])] * 3, raising=False
+    )
+    backend = SparkBackend(3, env={"A": "1", "B": "1"}, start_timeout=5)
+    assert backend.run(max, (1, 2), env={"B": "2"}) == [2, 2, 2]
+    assert told == [{"args": (1, 2), "kwargs": {}, "num_proc": 3, "env": {"A": "1", "B": "2"}, "start_timeout": 5}]
+
+
+def test_processes_of_this_host_get_the_environment():
+    def look(name, more):
+        return os.environ[name] + more
+
+    assert LocalBackend(2, env={"FOUND": "a"}).run(look, ("FOUND",), {"more": "b"}, {"FOUND": "c"}) == ["cb", "cb"]
+    assert "FOUND" not in os.environ
+
+
+def test_what_is_no_backend_is_named(monkeypatch):
+    from pyspark import SparkContext
+
+    with pytest.raises(ValueError, match="num_proc is 0, accepted is an integer of at least 1"):
+        LocalBackend(0)
+    with pytest.raises(NotImplementedError, match="Backend does not say how ranks are started"):
+        Backend().run(print)
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    with pytest.raises(RuntimeError, match="num_proc is not given, and there is no active SparkContext"):
+        SparkBackend().num_processes()

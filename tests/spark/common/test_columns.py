@@ -1,0 +1,133 @@
+"""Which columns of a DataFrame can be learnt from, and what is said of others."""
+
+import pytest
+
+from horovod.spark.common.columns import (
+    Column,
+    Found,
+    all_settled,
+    check_label_shapes,
+    chosen,
+    fits,
+    row_shape,
+    settled,
+)
+
+VECTOR = {"type": "udt", "class": "org.apache.spark.ml.linalg.VectorUDT"}
+
+
+def array(inner):
+    return {"type": "array", "elementType": inner, "containsNull": True}
+
+
+FIELDS = {
+    "age": "integer",
+    "price": "decimal(10,2)",
+    "features": VECTOR,
+    "pixels": array(array("float")),
+    "name": "string",
+    "label": "long",
+    "person": {"type": "struct", "fields": []},
+}
+
+
+def test_each_column_once_with_what_numpy_calls_it():
+    wanted = {"feature_cols": ["age", "price", "features", "pixels"], "label_cols": ["label", "age"]}
+    assert chosen(FIELDS, wanted, False, False) == [
+        Column("age", "number", "int32"),
+        Column("price", "number", "float64"),
+        Column("features", "vector", "float32", 1),
+        Column("pixels", "list", "float32", 2),
+        Column("label", "number", "int64"),
+    ]
+    assert chosen(FIELDS, {"feature_cols": ["features"]}, False, True)[0].kind == "sparse"
+
+
+@pytest.mark.parametrize(
+    ("argument", "name", "words"),
+    [
+        ("feature_cols", "size", "feature_cols names 'size', the DataFrame has 'age', 'price'"),
+        ("label_cols", "lable", "label_cols names 'lable'"),
+        ("feature_cols", "name", "feature_cols: column 'name' is of type string, accepted are numbers"),
+        ("feature_cols", "person", "'person' is of type struct"),
+    ],
+)
+def test_a_column_that_cannot_be_learnt_from_is_named(argument, name, words):
+    with pytest.raises(ValueError, match=words):
+        chosen(FIELDS, {argument: [name]}, False, False)
+
+
+def test_a_transformation_may_use_texts_and_make_columns():
+    made = chosen(FIELDS, {"feature_cols": ["name", "length"], "sample_weight_col": []}, True, False)
+    assert made[0] == Column("name", "other")
+    with pytest.raises(ValueError, match="sample_weight_col names 'weight'"):
+        chosen(FIELDS, {"sample_weight_col": ["weight"]}, True, False)
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (Found(10, nulls=3), r"column 'x' has nulls in 3 of 10 rows, .*df.na.drop\(subset=\['x'\]\)"),
+        (Found(10, inner_nulls=2), "column 'x' has 2 nulls within its arrays"),
+        (Found(10, least=[4, 3], most=[4, 5]), "column 'x' has arrays of 3 and of 5 elements"),
+        (Found(10, least=[0, 0], most=[0, 0]), "column 'x' has arrays of 0 elements"),
+    ],
+)
+def test_rows_that_differ_are_told_of(found, words):
+    with pytest.raises(ValueError, match=words):
+        settled(Column("x", "list", "float32", 2), found)
+
+
+def test_what_parts_have_found_is_put_together():
+    found = Found()
+    for part in (Found(0), Found(3, 1, 0, [2], [2]), Found(4, 0, 1, [2], [3])):
+        found.add(part)
+    assert found == Found(7, 1, 1, [2], [3])
+    assert settled(Column("x", "vector", "float32", 1), Found(5, least=[8], most=[8])).shape == (8,)
+
+
+@pytest.mark.parametrize(
+    ("shape", "wanted", "fit"),
+    [
+        ((64,), (-1, 1, 8, 8), True),
+        ((64,), (8, 8), True),
+        ((64,), (-1, 64), True),
+        ((64,), (-1, 1, 8, 9), False),
+        ((), (1,), True),
+        ((), (-1, 1), True),
+        ((10,), (2, -1), True),
+        ((10,), (3, -1), False),
+    ],
+)
+def test_shapes_of_rows(shape, wanted, fit):
+    assert fits(shape, wanted) is fit
+
+
+@pytest.mark.parametrize(
+    ("wanted", "size", "row"),
+    [((-1, 1, 8, 8), 64, (1, 8, 8)), ((8, 8), 64, (8, 8)), ((-1, 1), 1, (1,)), ((2, -1), 10, (2, 5)), ((-1,), 4, (4,))],
+)
+def test_minus_one_is_the_rows_or_what_is_left(wanted, size, row):
+    assert row_shape(wanted, size) == row
+
+
+def test_labels_of_another_shape_are_named():
+    label = Column("label", "vector", "float32", 1, (10,))
+    check_label_shapes([label], [[2, 5]])
+    with pytest.raises(ValueError, match=r"gives label 'label' the shape \[3\], its rows have \[10\]"):
+        check_label_shapes([label], [[3]])
+    with pytest.raises(ValueError, match="label_shapes has 2 shapes, accepted is one for each of 1 label_cols"):
+        check_label_shapes([label], [[10], [10]])
+
+
+def test_a_transformation_may_use_all_that_can_be_read():
+    made = chosen(FIELDS, {"feature_cols": ["age"]}, True, False)
+    assert [(column.name, column.named) for column in made] == [
+        ("age", True), ("price", False), ("features", False), ("pixels", False), ("name", False), ("label", False),
+    ]  # fmt: skip
+    found = {column.name: Found(5, least=[2] * column.depth, most=[2] * column.depth) for column in made}
+    found["price"] = Found(5, nulls=1)
+    assert [column.name for column in all_settled(made, found)] == ["age", "features", "pixels", "name", "label"]
+    found["age"] = Found(5, nulls=1)
+    with pytest.raises(ValueError, match="column 'age' has nulls in 1 of 5 rows"):
+        all_settled(made, found)

@@ -1,0 +1,55 @@
+"""What a model's outputs become in a DataFrame, in batches."""
+
+import pytest
+
+pytest.importorskip("numpy")
+pytest.importorskip("pandas")
+
+import numpy as np
+import pandas as pd
+
+from horovod.spark.common.columns import Column
+from horovod.spark.common.predict import Output, frame, rows
+
+LIST = Column("x", "list", "float32", 1, (2,))
+
+
+def test_rows_become_arrays():
+    assert rows(pd.Series([1.5, 2.5]), Column("a", "number", "float64", 0, ())).tolist() == [1.5, 2.5]
+    made = rows(pd.Series([np.array([1, 2]), [3, 4]]), LIST)
+    assert made.tolist() == [[1, 2], [3, 4]]
+    assert made.dtype == np.float32
+    nested = pd.Series([np.array([np.array([1, 2]), np.array([3, 4])], dtype=object)] * 3)
+    assert rows(nested, Column("x", "list", "float32", 2, (2, 2))).shape == (3, 2, 2)
+    assert rows(pd.Series([], dtype=object), LIST).shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("series", "words"),
+    [
+        (pd.Series([[1, 2], None]), "column 'x' has nulls"),
+        (pd.Series([[1, 2], [1]]), "column 'x' has arrays of unlike sizes"),
+        (pd.Series([[1, 2, 3]]), r"column 'x' has arrays of shape \(3,\), the model has been trained with \(2,\)"),
+    ],
+)
+def test_rows_that_do_not_fit_are_named(series, words):
+    with pytest.raises(ValueError, match=words):
+        rows(series, LIST)
+
+
+def test_outputs_are_scalars_or_arrays_and_come_in_batches():
+    sizes = []
+
+    def predict(arrays):
+        sizes.append(len(arrays[0]))
+        return [arrays[0].sum(1, keepdims=True), np.repeat(arrays[0][:, None], 3, 1)]
+
+    outputs = [Output("sum", (1,), "float32", False), Output("all", (3, 2), "float32", False)]
+    made = frame(predict, [np.arange(10.0).reshape(5, 2)], outputs, 2)
+    assert sizes == [2, 2, 1]
+    assert made["o0"].tolist() == [1, 5, 9, 13, 17]
+    assert made["o1"][1].tolist() == [2, 3] * 3
+    assert [one.spark_type for one in outputs] == ["float", "array<float>"]
+    assert Output("v", (1,), "float64", True).spark_type == "array<double>"
+    with pytest.raises(ValueError, match="the model has 2 outputs, output_cols are sum"):
+        frame(predict, [np.zeros((1, 2))], outputs[:1], 2)

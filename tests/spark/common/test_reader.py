@@ -1,0 +1,179 @@
+"""A rank's batches: every row once in an epoch, as many steps on every rank, whatever the sizes of files are."""
+
+import itertools
+import os
+import pickle
+
+import pytest
+
+pytest.importorskip("numpy")
+pytest.importorskip("pyarrow")
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+
+from horovod.spark.common.datamodule import DataModule, ParquetDataModule
+from horovod.spark.common.existing import open_existing
+from horovod.spark.common.reader import Batches, transformed
+from horovod.spark.common.store import LocalStore
+from tests.spark.common.tables import write_numbers
+
+
+def table_of(folder, **wanted):
+    return open_existing(LocalStore(folder.parent), str(folder), wanted or {"feature_cols": ["id", "x"]}, False)
+
+
+@pytest.mark.parametrize(("rows", "ranks"), [(100, 2), (101, 3), (7, 4), (2, 3)])
+def test_ranks_share_the_rows_in_equally_many_steps_of_the_same_sizes(tmp_path, rows, ranks):
+    table = table_of(write_numbers(tmp_path / "train", rows, files=2))
+    for epoch in range(3):
+        everybody = []
+        for rank in range(ranks):
+            batches = Batches(pickle.loads(pickle.dumps(table)), 8, True, 5, rank, ranks)
+            everybody.append(list(batches.epoch(epoch)))
+            assert len(everybody[-1]) == len(batches) == table.steps(ranks, 8)
+        sizes = {tuple(len(batch["id"]) for batch in own) for own in everybody}
+        assert len(sizes) == 1
+        seen = np.concatenate([batch["id"] for own in everybody for batch in own])
+        assert sorted(set(seen.tolist())) == list(range(rows))
+        assert len(seen) == -(-rows // ranks) * ranks
+        for own in everybody:
+            for batch in own:
+                assert (batch["x"][:, 1] == 2 * batch["id"]).all()
+    orders = [[batch["id"].tolist() for batch in Batches(table, 8, True, 5).epoch(epoch)] for epoch in range(2)]
+    assert rows < 5 or orders[0] != orders[1]
+    plain = Batches(table, 8)
+    assert np.concatenate([batch["id"] for batch in plain.epoch(4)]).tolist() == list(range(rows))
+
+
+def test_what_is_kept_in_memory_is_read_once_and_shuffled(tmp_path):
+    folder = write_numbers(tmp_path / "train", 50)
+    batches = Batches(table_of(folder), 8, True, 1, 1, 2, cache=True)
+    epochs = [[batch["id"].tolist() for batch in batches.epoch(0)]]
+    for file in folder.iterdir():
+        os.remove(file)
+    epochs += [[batch["id"].tolist() for batch in batches.epoch(number)] for number in (1, 2)]
+    rows = [sorted(itertools.chain(*epoch)) for epoch in epochs]
+    assert rows[0] == rows[1] == rows[2]
+    assert len(rows[0]) == 25
+    assert epochs[0] != epochs[1] != epochs[2]
+
+
+def test_a_validation_begins_with_the_same_batch_each_time(tmp_path):
+    batches = Batches(table_of(write_numbers(tmp_path / "val", 20)), 8)
+    taken = [batch["id"][0] for batch in itertools.islice(batches.first(2), 6)]
+    assert taken == [0, 8, 0, 8, 0, 8]
+    more = [batch["id"][0] for batch in itertools.islice(batches.first(5), 10)]
+    assert more == [0, 8, 16, 0, 8] * 2
+
+
+def test_a_file_is_read_a_row_group_at_a_time(tmp_path, monkeypatch):
+    table = table_of(write_numbers(tmp_path / "train", 90, files=1, group=10))
+    loaded = []
+    load = table.source.load
+    monkeypatch.setattr(table.source, "load", lambda block: loaded.append(block) or load(block))
+    own = list(itertools.chain(*(batch["id"] for batch in Batches(table, 5, True, 0, 0, 3).epoch(0))))
+    assert len(own) == 30
+    assert len(loaded) <= 6 < 9
+
+
+def test_sparse_vectors_become_arrays(tmp_path):
+    folder = tmp_path / "train"
+    folder.mkdir()
+    rows = [{"size": 5, "indices": [1, 4], "values": [2.0, 3.0]}, {"size": 5, "indices": [], "values": []}] * 3
+    kind = pa.struct([("size", pa.int32()), ("indices", pa.list_(pa.int32())), ("values", pa.list_(pa.float32()))])
+    pa.parquet.write_table(pa.table({"v": pa.array(rows, kind)}), folder / "a.parquet", row_group_size=4)
+    table = table_of(folder, feature_cols=["v"])
+    assert table.columns[0].kind == "sparse"
+    assert table.columns[0].shape == (5,)
+    values = np.concatenate([batch["v"] for batch in Batches(table, 4).epoch(0)])
+    assert values.tolist() == [[0, 2, 0, 0, 3], [0] * 5] * 3
+
+
+def test_reading_ahead_ends_with_the_context(tmp_path):
+    folder = write_numbers(tmp_path / "train", 30)
+    made = ParquetDataModule(train_dir=str(folder), val_dir=str(folder), train_batch_size=4, steps_per_epoch_val=3)
+    with made as data:
+        train, val = data.train_batches(), data.val_batches()
+        firsts = [next(train)["id"] for _ in range(20)]  # beyond the end of the first epoch
+        assert len(set(np.concatenate(firsts[:8]).tolist())) == 30
+        assert [next(val)["id"][0] for _ in range(4)] == [0, 0, 0, 0]
+        thread = train._thread
+        assert thread.is_alive()
+    assert not thread.is_alive()
+
+
+def test_how_long_batches_are_waited_for_is_logged_when_asked(tmp_path, caplog):
+    folder = str(write_numbers(tmp_path / "train", 30))
+    told = {"train_dir": folder, "val_dir": folder, "train_batch_size": 16, "shuffle": False}
+    with caplog.at_level("INFO", "horovod.data"):
+        with ParquetDataModule(**told) as data:
+            next(data.train_batches())
+        assert caplog.messages == []
+        with ParquetDataModule(debug_data_loader=True, **told) as data:
+            rows = [len(batch["id"]) for batch in itertools.islice(data.train_batches(), 3)]
+    assert rows == [16, 14, 16]
+    assert [message.rpartition(" ")[2] for message in caplog.messages] == ["0", "1", "2"]
+    assert caplog.messages[0].startswith("parquet: waited 0.")
+
+
+def test_a_module_of_ones_own_has_to_say_what_it_reads():
+    with DataModule("a", "b") as data, pytest.raises(NotImplementedError, match="DataModule has no train_data"):
+        data.train_data()
+
+
+def test_a_transformation_gets_a_frame_and_returns_one():
+    batch = {"x": np.arange(6.0).reshape(3, 2), "name": np.array(["a", "bb", "c"], object), "y": np.arange(3)}
+
+    def lengths(frame):
+        frame["length"] = frame["name"].str.len()
+        frame["pair"] = [row * 2 for row in frame["x"]]
+        return frame
+
+    made = transformed(batch, lengths, [("length", "float32", (1,), False)], ["name"])
+    assert set(made) == {"x", "y", "length", "pair"}
+    assert made["length"].tolist() == [[1.0], [2.0], [1.0]]
+    assert made["length"].dtype == np.float32
+    assert (made["pair"] == batch["x"] * 2).all()
+    with pytest.raises(ValueError, match=r"transformation_fn returned a list, accepted is a pandas.DataFrame"):
+        transformed(batch, lambda frame: [], None, None)
+    with pytest.raises(ValueError, match="column 'pair' cannot become one array"):
+        transformed(batch, lambda frame: frame.assign(pair=[np.ones(n + 1) for n in range(3)]), None, None)
+
+
+def test_torn_foreign_and_empty_files_are_named(tmp_path):
+    store = LocalStore(tmp_path)
+    folder = write_numbers(tmp_path / "train", 30, files=2)
+    with pytest.raises(ValueError, match=rf"{tmp_path}/none has no files \*.parquet"):
+        open_existing(store, f"{tmp_path}/none", {}, False)
+    whole = (folder / "part-1.parquet").read_bytes()
+    (folder / "part-1.parquet").write_bytes(whole[:-20])
+    with pytest.raises(ValueError, match=r"part-1.parquet is torn, or no Parquet file"):
+        open_existing(store, str(folder), {}, False)
+    (folder / "part-1.parquet").write_bytes(whole)
+    table = open_existing(store, str(folder), {}, False)
+    damaged = bytearray(whole)
+    damaged[200:400] = bytes(200)
+    (folder / "part-1.parquet").write_bytes(damaged)
+    with pytest.raises(ValueError, match=r"part-1.parquet is torn"):
+        list(Batches(table, 8).epoch(0))
+
+
+@pytest.mark.parametrize(
+    ("columns", "wanted", "words"),
+    [
+        ({}, {"label_cols": ["z"]}, "label_cols names 'z', .* has 'id', 'x', 'y'"),
+        (
+            {"t": ["a"] * 30},
+            {"feature_cols": ["t"]},
+            "feature_cols: column 't' is of type string, accepted are numbers",
+        ),
+        ({"n": [1.0, None] * 15}, {"feature_cols": ["n"]}, "column 'n' has nulls in 15 of 30 rows"),
+        ({"l": [[1, 2], [3]] * 15}, {"feature_cols": ["l"]}, "column 'l' has arrays of 1 and of 2 elements"),
+    ],
+)
+def test_columns_that_cannot_be_learnt_from_are_named(tmp_path, columns, wanted, words):
+    folder = write_numbers(tmp_path / "train", 30, **columns)
+    with pytest.raises(ValueError, match=words):
+        open_existing(LocalStore(tmp_path), str(folder), wanted, False)

@@ -1,0 +1,147 @@
+"""Stores: names, files that are there whole or not at all, and what is said where nothing can be written."""
+
+import os
+import pickle
+import threading
+
+import pytest
+
+pytest.importorskip("fsspec")
+
+from horovod.spark.common.store import (
+    DBFSLocalStore,
+    FilesystemStore,
+    HDFSStore,
+    LocalStore,
+    Store,
+    StoreNotWritableError,
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "prefix"),
+    [
+        ("/tmp/x/", FilesystemStore, "/tmp/x"),
+        ("file:///tmp/x", FilesystemStore, "/tmp/x"),
+        ("memory://x", FilesystemStore, "memory://x"),
+        ("dbfs:/x", DBFSLocalStore, "/dbfs/x"),
+        ("/dbfs/x", DBFSLocalStore, "/dbfs/x"),
+        ("file:///dbfs/x/y", DBFSLocalStore, "/dbfs/x/y"),
+        ("/dbfsx", FilesystemStore, "/dbfsx"),
+    ],
+)
+def test_the_path_says_which_store(path, kind, prefix):
+    made = Store.create(path)
+    assert type(made) is kind
+    assert made.prefix_path == prefix
+
+
+def test_names_of_what_lies_there(tmp_path):
+    store = LocalStore(tmp_path, train_path="/data/train", checkpoint_filename="best.pt")
+    assert store.get_train_data_path() == "/data/train"
+    assert store.get_val_data_path(3) == f"{tmp_path}/intermediate_val_data.3"
+    assert store.get_checkpoint_path("r1") == f"{tmp_path}/runs/r1/best.pt"
+    assert store.get_logs_path("r1") == f"{tmp_path}/runs/r1/logs"
+    assert store.get_full_path(store.get_runs_path()) == f"file://{tmp_path}/runs"
+    remote = pickle.loads(pickle.dumps(store.to_remote("r1", 3)))
+    assert (remote.val_data_path, remote.run_path) == (f"{tmp_path}/intermediate_val_data.3", f"{tmp_path}/runs/r1")
+    assert remote.saving_runs
+    assert not LocalStore(tmp_path, save_runs=False).saving_runs()
+
+
+@pytest.mark.parametrize("prefix", ["{tmp}/store", "memory://store-{name}"])
+def test_write_read_list_and_remove(tmp_path, prefix):
+    store = Store.create(prefix.format(tmp=tmp_path, name=tmp_path.name))
+    store.check_writable()
+    assert not store.exists(store.get_run_path("r"))
+    assert store.get_checkpoints("r") == []
+    path = store.get_checkpoint_path("r")
+    store.write(path, b"one")
+    store.write(path, b"two")
+    store.write_text(f"{store.get_run_path('r')}/b.ckpt", "b")
+    store.write_text(f"{store.get_run_path('r')}/a.ckpt", "a")
+    assert store.read(path) == b"two"
+    assert [name.rpartition("/")[2] for name in store.get_checkpoints("r")] == ["a.ckpt", "b.ckpt"]
+    with store.to_remote("r").get_local_output_dir() as folder:
+        os.mkdir(f"{folder}/logs")
+        for name in ("checkpoint", "logs/events"):
+            with open(f"{folder}/{name}", "w") as file:
+                file.write(name)
+        store.sync_fn("r")(folder)
+    assert not os.path.exists(folder)
+    assert store.read(path) == b"checkpoint"
+    assert store.read(f"{store.get_logs_path('r')}/events") == b"logs/events"
+    store.remove(store.get_runs_path())
+    store.remove(store.get_runs_path())
+    assert not store.exists(path)
+
+
+def test_readers_see_a_whole_file_whatever_is_written_meanwhile(tmp_path):
+    store, seen = LocalStore(tmp_path), set()
+    path = f"{tmp_path}/file"
+    store.write(path, bytes(100_000))
+    done = threading.Event()
+
+    def read():
+        while not done.is_set():
+            data = store.read(path)
+            seen.add((len(data), len(set(data))))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for number in range(100):
+        store.write(path, bytes([number]) * 100_000)
+    done.set()
+    reader.join(10)
+    assert seen == {(100_000, 1)}
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_where_nothing_can_be_written(tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    store = LocalStore(tmp_path / "file" / "store")
+    with pytest.raises(StoreNotWritableError, match=rf"{tmp_path}/file/store/.* cannot be written: NotADirectoryError"):
+        store.check_writable()
+
+
+def test_what_goes_wrong_within_leaves_no_file(tmp_path):
+    store = LocalStore(tmp_path)
+    with pytest.raises(KeyError), store.new_file(f"{tmp_path}/x") as name, open(name, "w"):
+        raise KeyError("of the writer")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "words"),
+    [
+        (lambda: Store.create(""), ValueError, "prefix_path is '', accepted is the path or URL of a folder"),
+        (lambda: Store.create("nowhere://x"), ValueError, "prefix_path is 'nowhere://x', of which fsspec says"),
+        (lambda: LocalStore("memory://x"), ValueError, "accepted is a folder of this host"),
+        (lambda: HDFSStore("hdfs://h/x", driver="libhdfs3"), ValueError, "driver is 'libhdfs3', accepted is 'libhdfs'"),
+        (lambda: HDFSStore("s3://b/x"), ValueError, "prefix_path is 's3://b/x', accepted is hdfs://host:port/folder"),
+    ],
+)
+def test_what_is_no_store(make, kind, words):
+    with pytest.raises(kind, match=words):
+        make()
+
+
+def test_hdfs_without_its_library_says_what_it_needs(monkeypatch):
+    for name in ("HADOOP_HOME", "ARROW_LIBHDFS_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ImportError, match="HDFSStore needs Hadoop's libhdfs and a Java, found by HADOOP_HOME"):
+        Store.create("hdfs://127.0.0.1:9/x")
+
+
+def test_databricks_files_are_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("DATABRICKS_FILE_AVAILABILITY_WAIT_TIMEOUT_SECS", "5")
+    monkeypatch.setenv("DATABRICKS_FILE_AVAILABILITY_CHECK_INTERVAL_SECS", "0.02")
+    store = DBFSLocalStore("/dbfs/x")
+    late = tmp_path / "late"
+    timer = threading.Timer(0.2, lambda: late.write_text("x"))
+    timer.start()
+    store.wait_for([str(late)])
+    timer.join()
+    monkeypatch.setenv("DATABRICKS_FILE_AVAILABILITY_WAIT_TIMEOUT_SECS", "0.1")
+    with pytest.raises(ValueError, match="never has been written and cannot be seen here"):
+        store.wait_for([f"{tmp_path}/never"])

@@ -1,0 +1,62 @@
+"""One Spark application for the tests: two executors of two cores, on this machine."""
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+MASTER = "local-cluster[2,2,1024]"
+
+
+@pytest.fixture(scope="session")
+def spark():
+    """The SparkContext. Skips the test where pyspark or Java is not there."""
+    if importlib.util.find_spec("pyspark") is None:
+        pytest.skip("pyspark is not installed")
+    if shutil.which("java") is None:
+        pytest.skip("Java is not installed (scripts/install-system-packages.sh)")
+    import pyspark
+    from pyspark import SparkConf, SparkContext
+
+    with tempfile.TemporaryDirectory(prefix="horovod-spark-") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        patch.setenv("SPARK_LOCAL_DIRS", folder)
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        conf = SparkConf().setMaster(MASTER).setAppName("tests")
+        for key, value in {
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={folder}",
+            "spark.executorEnv.MARK": "of the executor",
+        }.items():
+            conf.set(key, value)
+        context = SparkContext(conf=conf)
+        context.setLogLevel("OFF")
+        name = context.applicationId
+        yield context
+        gateway = SparkContext._gateway
+        context.stop()
+        # Spark leaves its JVM to the end of this process.
+        with contextlib.suppress(Exception):
+            gateway.shutdown()
+        gateway.proc.stdin.close()
+        with contextlib.suppress(Exception):
+            gateway.proc.wait(20)
+        SparkContext._gateway = SparkContext._jvm = None
+        work = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent) / "work"
+        shutil.rmtree(work / name, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def session(spark):
+    """The SparkSession of that application."""
+    from pyspark.sql import SparkSession
+
+    made = SparkSession(spark)
+    made.conf.set("spark.sql.shuffle.partitions", "2")
+    return made

@@ -1,0 +1,86 @@
+"""Loaders of tensors over what reads columns."""
+
+import collections
+import itertools
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("numpy")
+
+import numpy as np
+
+from horovod.spark.data_loaders import pytorch_data_loaders as loaders
+
+
+class Reader:
+    """30 rows in batches of 7; counts its passes."""
+
+    def __init__(self, named=False):
+        self.passes, self.named = 0, named
+
+    def __iter__(self):
+        self.passes += 1
+        for begin in range(0, 30, 7):
+            ids = np.arange(begin, min(begin + 7, 30))
+            rows = {"id": ids, "x": np.stack([ids, -ids], 1).astype("float32"), "text": ids.astype("U")}
+            yield collections.namedtuple("Rows", rows)(**rows) if self.named else rows
+
+
+def ids(batches):
+    return [batch["id"].tolist() for batch in batches]
+
+
+def test_rows_come_in_order_or_shuffled_each_once():
+    made = loaders.PytorchDataLoader(Reader(named=True), 8, 0)
+    batches = list(made)
+    assert ids(batches) == [list(range(8)), list(range(8, 16)), list(range(16, 24)), list(range(24, 30))]
+    assert batches[0]["x"].tolist()[3] == [3, -3]
+    assert batches[0]["text"][3] == "3"
+    for capacity in (5, 12, 100):
+        shuffled = ids(loaders.PytorchDataLoader(Reader(), 8, capacity))
+        assert sorted(itertools.chain(*shuffled)) == list(range(30))
+        assert shuffled != ids(batches)
+        assert [len(one) for one in shuffled] == [8, 8, 8, 6]
+
+
+def test_an_epoch_may_be_fewer_batches_and_a_loader_without_end_goes_on():
+    reader = Reader()
+    made = loaders.PytorchDataLoader(reader, 8, 0, limit_step_per_epoch=2)
+    assert len(made) == 2
+    assert ids(made) == ids(made) == [list(range(8)), list(range(8, 16))]
+    endless = loaders.PytorchInfiniteDataLoader(reader, 10, 0, limit_step_per_epoch=2)
+    assert [one[0] for one in ids(endless) + ids(endless)] == [0, 10, 20, 0]
+    with pytest.raises(ValueError, match="limit_step_per_epoch is -1, accepted is the number of batches of an epoch"):
+        loaders.PytorchInfiniteDataLoader(reader, 10, 0)
+    ended = loaders.PytorchInfiniteDataLoader(iter(Reader()), 10, 0, limit_step_per_epoch=5)
+    with pytest.raises(ValueError, match="reader has no rows, or is an iterator that has ended"):
+        list(ended)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [
+        (loaders.PytorchAsyncDataLoader, {"shuffling_queue_capacity": 0}),
+        (loaders.PytorchInfiniteAsyncDataLoader, {"shuffling_queue_capacity": 0, "limit_step_per_epoch": 3}),
+        (loaders.PytorchInmemAsyncDataLoader, {"num_epochs": 2}),
+    ],
+)
+def test_those_that_read_ahead_give_the_same(kind, arguments):
+    made = kind(async_loader_queue_size=2, reader=Reader(), batch_size=10, **arguments)
+    assert ids(made) == [list(range(10)), list(range(10, 20)), list(range(20, 30))]
+    made.close_async_loader()
+
+
+def test_rows_in_memory_are_read_once(capsys):
+    reader = Reader()
+    made = loaders.PytorchInmemDataLoader(reader, 10, 2, name="digits", shuffle=True, verbose=True)
+    first, second = ids(made), ids(made)
+    assert reader.passes == 1
+    assert first != second
+    assert sorted(itertools.chain(*first)) == sorted(itertools.chain(*second)) == list(range(30))
+    assert capsys.readouterr().out == "digits: 3 batches\n" * 2
+    with pytest.raises(RuntimeError, match="num_epochs is 2, and as many have been iterated"):
+        list(made)
+    with pytest.raises(ValueError, match="reader has no rows"):
+        loaders.PytorchInmemDataLoader([], 10, 2)

@@ -1,0 +1,64 @@
+"""The estimator of Keras learns digits on two ranks: Keras 3 and Keras 2, each in a program of its own, as a process
+has one backend of Keras."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("keras", minversion="3.0")
+pytest.importorskip("sklearn")
+
+PROGRAM = """
+import sys
+import keras_used as keras
+from pyspark.ml import Pipeline, PipelineModel
+from pyspark.sql import SparkSession
+
+from horovod.spark.common.backend import LocalBackend
+from horovod.spark.common.store import LocalStore
+from horovod.spark.keras import KerasEstimator
+from tests.spark import digits
+
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+spark.sparkContext.setLogLevel("OFF")
+frame = digits.frame(spark)
+keras.utils.set_random_seed(1)
+layers = keras.layers
+model = keras.Sequential([layers.Input((8, 8)), layers.Flatten(), layers.Dense(64, "relu"), layers.Dense(10)])
+estimator = KerasEstimator(
+    model=model, optimizer=keras.optimizers.Adam(5e-3), metrics=["accuracy"], validation=0.2, epochs=6, verbose=2,
+    loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), feature_cols=["features"], label_cols=["label"],
+    store=LocalStore(sys.argv[1]), backend=LocalBackend(2), random_seed=3, partitions_per_process=2, run_id="r",
+)
+Pipeline(stages=[estimator]).write().save(sys.argv[1] + "/pipeline")
+Pipeline.load(sys.argv[1] + "/pipeline").fit(frame).write().save(sys.argv[1] + "/model")
+loaded = PipelineModel.load(sys.argv[1] + "/model")
+print("validated", loaded.stages[0].getHistory()["val_accuracy"][-1])
+print("accuracy", digits.accuracy(loaded.transform(frame).collect()))
+spark.stop()
+"""
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("kind", ["torch", "tensorflow", "legacy", "jax"])
+def test_digits_are_learnt_in_a_pipeline_that_is_saved_and_loaded(kind, tmp_path):
+    pytest.importorskip("tf_keras" if kind == "legacy" else kind)
+    (tmp_path / "keras_used.py").write_text(f"from {'tf_keras' if kind == 'legacy' else 'keras'} import *\n")
+    (tmp_path / "program.py").write_text(PROGRAM)
+    environ = {
+        **os.environ, "KERAS_BACKEND": "tensorflow" if kind == "legacy" else kind, "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[3]}", "PYSPARK_PYTHON": sys.executable,
+    }  # fmt: skip
+    ran = subprocess.run(
+        [sys.executable, "program.py", f"{tmp_path}/store"], cwd=tmp_path, env=environ, capture_output=True, text=True,
+        timeout=500,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    figures = dict(line.split() for line in ran.stdout.splitlines() if line.startswith(("validated", "accuracy")))
+    assert float(figures["validated"]) > 0.92, ran.stdout
+    assert float(figures["accuracy"]) > 0.94, ran.stdout
+    assert sorted(os.listdir(tmp_path / "store")) == ["model", "pipeline", "runs"]

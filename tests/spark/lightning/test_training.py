@@ -1,0 +1,114 @@
+"""Lightning's TorchEstimator on Parquet, in one rank: this process. No Spark runs."""
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("torch")
+pytest.importorskip("lightning.pytorch")
+pytest.importorskip("numpy")
+
+import lightning.pytorch as pl
+import numpy as np
+import torch
+
+from horovod.spark.common.store import LocalStore
+from horovod.spark.lightning import MIN_PL_VERSION, TorchEstimator, TorchModel
+from horovod.spark.torch import TorchEstimator as Plain
+from tests.spark.backends import InThisProcess
+from tests.spark.common.tables import write_numbers
+
+SEEN: list = []
+
+
+class Line(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 1)
+
+    def forward(self, z):
+        return self.inner(z)
+
+    def training_step(self, batch, number):
+        assert batch["z"].shape[1:] == (4,)
+        assert batch["sum"].dtype == torch.float32
+        loss = torch.nn.functional.mse_loss(self(batch["z"])[:, 0], batch["sum"])
+        self.log("loss", loss, on_step=False, on_epoch=True)
+        return loss
+
+    def validation_step(self, batch, number):
+        self.log("val_loss", torch.nn.functional.mse_loss(self(batch["z"])[:, 0], batch["sum"]))
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+class Noting(pl.callbacks.Callback):
+    def on_train_start(self, trainer, module):
+        SEEN.append((type(trainer.strategy).__name__, trainer.world_size, trainer.optimizers[0].__class__.__name__))
+
+
+def told(tmp_path, rows=60, **given):
+    store = LocalStore(tmp_path / "store")
+    scale = np.random.default_rng(0).normal(size=(rows, 4)).astype("float32")
+    more = {"z": list(scale), "sum": scale.sum(1).astype("float64")}
+    write_numbers(tmp_path / "store/intermediate_train_data", rows, **more)
+    write_numbers(tmp_path / "store/intermediate_val_data", rows, **more)
+    torch.manual_seed(1)
+    return {
+        "store": store, "backend": InThisProcess(), "feature_cols": ["z"], "label_cols": ["sum"], "verbose": 0,
+        "epochs": 4, "random_seed": 3, "batch_size": 8, "validation": 0.5, **given,
+    }  # fmt: skip
+
+
+def test_it_trains_as_the_estimator_of_pytorch_does(tmp_path):
+    SEEN.clear()
+    common = told(tmp_path)
+    model = Line()
+    plain = Plain(
+        model=model.inner, optimizer=torch.optim.SGD(model.inner.parameters(), 0.1), loss=torch.nn.MSELoss(), **common
+    )
+    expected = plain.fit_on_parquet().getHistory()
+    made = TorchEstimator(model=model, callbacks=[Noting()], run_id="r", **common).fit_on_parquet()
+    assert isinstance(made, TorchModel)
+    assert SEEN == [("HorovodStrategy", 1, "SGD")]
+    for name in ("loss", "val_loss"):
+        assert made.getHistory()[name] == pytest.approx(expected[name], rel=1e-4)
+    assert made.getModel().inner.weight.detach().numpy() == pytest.approx(np.ones((1, 4)), abs=0.1)
+    torch.manual_seed(1)
+    net = torch.nn.Linear(4, 1)
+    wrapped = TorchEstimator(
+        model=net, optimizer=torch.optim.SGD(net.parameters(), 0.1), loss=torch.nn.MSELoss(),
+        metrics=[torch.nn.functional.l1_loss], **common,
+    ).fit_on_parquet()  # fmt: skip
+    assert wrapped.getHistory()["loss"] == pytest.approx(expected["loss"], rel=1e-4)
+    assert set(wrapped.getHistory()) == {"loss", "val_loss", "l1_loss", "val_l1_loss"}
+    again = TorchEstimator(model=Line(), run_id="r", **common).fit_on_parquet()
+    assert again.getHistory()["loss"][0] < expected["loss"][0] / 10, "a run that is there goes on"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (
+            {"model": "net"},
+            "model is 'net', accepted is a LightningModule, or a torch.nn.Module with optimizer and loss",
+        ),
+        ({"model": torch.nn.Linear(4, 1)}, "optimizer is None, accepted is a torch.optim.Optimizer"),
+        ({"trainer_args": {"strategy": "ddp"}}, "trainer_args has 'strategy', which the estimator says by itself"),
+        ({"train_minibatch_fn": print}, "accepted is a training_step of the LightningModule"),
+    ],
+)
+def test_what_does_not_fit_is_named(tmp_path, given, words):
+    with pytest.raises(ValueError, match=words):
+        TorchEstimator(**{"model": Line(), **told(tmp_path), **given}).fit_on_parquet()
+
+
+class Broken(Line):
+    def training_step(self, batch, number):
+        return super().training_step(batch, number) * float("nan")
+
+
+def test_a_loss_that_is_no_number_can_end_it(tmp_path):
+    with pytest.raises(ValueError, match="the loss is nan in batch 0 of epoch 0"):
+        TorchEstimator(model=Broken(), terminate_on_nan=True, **told(tmp_path)).fit_on_parquet()
+    assert MIN_PL_VERSION == "1.3.8"

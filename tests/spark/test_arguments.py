@@ -1,0 +1,69 @@
+import importlib.util
+import io
+
+import pytest
+
+import horovod.spark
+from horovod.spark import arguments
+
+
+def test_without_a_context():
+    if importlib.util.find_spec("pyspark") is None:
+        pytest.skip("pyspark is not installed")
+    with pytest.raises(RuntimeError, match="no active SparkContext"):
+        horovod.spark.run(print)
+    with pytest.raises(RuntimeError, match="no active SparkContext"):
+        horovod.spark.run_elastic(print)
+
+
+def test_mpi_is_refused():
+    with pytest.raises(ValueError, match="use_mpi=True is given"):
+        horovod.spark.run(print, use_mpi=True)
+    with pytest.raises(ValueError, match="extra_mpi_args is '-x'"):
+        horovod.spark.run(print, extra_mpi_args="-x")
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, "2", True])
+def test_counts(value):
+    with pytest.raises(ValueError, match=rf"num_proc is {value!r}, accepted"):
+        arguments.count("num_proc", value, 3)
+    assert arguments.count("num_proc", None, 3) == 3
+
+
+def test_the_start_timeout(monkeypatch):
+    monkeypatch.delenv("HOROVOD_SPARK_START_TIMEOUT", raising=False)
+    assert arguments.start_timeout(None) == 600
+    monkeypatch.setenv("HOROVOD_SPARK_START_TIMEOUT", "7")
+    assert arguments.start_timeout(None) == 7
+    assert arguments.start_timeout(3) == 3
+    with pytest.raises(ValueError, match="start_timeout is 0"):
+        arguments.start_timeout(0)
+    monkeypatch.setenv("HOROVOD_SPARK_START_TIMEOUT", "soon")
+    with pytest.raises(ValueError, match="HOROVOD_SPARK_START_TIMEOUT is 'soon'"):
+        arguments.start_timeout(None)
+
+
+def wishes(**changes):
+    given = {
+        "env": None,
+        "stdout": None,
+        "stderr": None,
+        "verbose": 1,
+        "nics": None,
+        "timestamp": False,
+        "timeout": 1.0,
+    }
+    return arguments.wishes(**{**given, **changes})
+
+
+def test_streams_and_variables(tmp_path):
+    assert wishes(stdout=io.StringIO(), env={"A": "b"}, nics={"lo", "eth0"}).nics == ["eth0", "lo"]
+    assert wishes(nics="eth0,lo").nics == ["eth0", "lo"]
+    with pytest.raises(TypeError, match="stdout is 'path'"):
+        wishes(stdout="path")
+    with open(tmp_path / "out", "wb") as file, pytest.raises(TypeError, match="accepted is a stream of text"):
+        wishes(stderr=file)
+    with pytest.raises(TypeError, match="env has 'A': 1"):
+        wishes(env={"A": 1})
+    with pytest.raises(ValueError, match="nics is"):
+        wishes(nics=[1])

@@ -1,0 +1,64 @@
+import importlib
+import sys
+import types
+
+import pytest
+
+from horovod.spark import conf
+
+NAMES = {
+    name: getattr(conf, name)
+    for name in dir(conf)
+    if name.startswith("SPARK_CONF_") and isinstance(getattr(conf, name), tuple)
+}
+
+
+def test_names_and_values():
+    assert len(NAMES) == 17
+    assert conf.SPARK_CONF_ALWAYS_RESTART_FAILED_TASK == ("spark.task.maxFailures", "2147483647")
+    assert conf.SPARK_CONF_REUSE_NODE_ALWAYS_FOR_SAME_TASK[1] == conf.SPARK_CONF_MAX_INT_MINUS_ONE
+    assert conf.SPARK_CONF_DEFAULT_VALUES["spark.task.maxFailures"] == "4"
+
+
+@pytest.mark.parametrize(
+    ("version", "group"), [("3.0.3", "blacklist"), ("3.1.0", "excludeOnFailure"), ("4.3.0.dev1", "excludeOnFailure")]
+)
+def test_the_keys_are_those_of_the_installed_spark(monkeypatch, version, group):
+    monkeypatch.setitem(sys.modules, "pyspark", types.ModuleType("pyspark"))
+    made = types.ModuleType("pyspark.version")
+    made.__version__ = version
+    sys.modules["pyspark"].__spec__ = importlib.machinery.ModuleSpec("pyspark", None)
+    monkeypatch.setitem(sys.modules, "pyspark.version", made)
+    try:
+        importlib.reload(conf)
+        assert (f"spark.{group}.enabled", "true") == conf.SPARK_CONF_BLACKLIST_ENABLED
+        assert conf.SPARK_CONF_REUSE_FAILING_NODE_IN_APP[0] == f"spark.{group}.application.maxFailedExecutorsPerNode"
+    finally:
+        monkeypatch.undo()
+        importlib.reload(conf)
+
+
+def test_spark_knows_every_key(spark):
+    """And has the values by itself that are said to be its own."""
+    jvm = spark._jvm
+    package = jvm.org.apache.spark.internal.config
+    entries = {
+        entry.key(): entry
+        for entry in (
+            getattr(getattr(package, "package$"), "MODULE$").__getattr__(name)()
+            for name in (
+                "TASK_MAX_FAILURES",
+                "EXCLUDE_ON_FAILURE_ENABLED",
+                "MAX_TASK_ATTEMPTS_PER_EXECUTOR",
+                "MAX_TASK_ATTEMPTS_PER_NODE",
+                "MAX_FAILURES_PER_EXEC_STAGE",
+                "MAX_FAILED_EXEC_PER_NODE_STAGE",
+                "MAX_FAILURES_PER_EXEC",
+                "MAX_FAILED_EXEC_PER_NODE",
+            )
+        )
+    }
+    assert {key for key, _ in NAMES.values()} == set(entries) == set(conf.SPARK_CONF_DEFAULT_VALUES)
+    for key, value in conf.SPARK_CONF_DEFAULT_VALUES.items():
+        shown = entries[key].defaultValueString()
+        assert shown == value or shown.startswith("<"), (key, shown)

@@ -1,0 +1,107 @@
+"""The estimators of PyTorch and Lightning learn digits on two ranks, as stages of a Pipeline that is saved and
+loaded."""
+
+import os
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+import torch
+
+from horovod.spark.common.backend import LocalBackend
+from horovod.spark.common.store import LocalStore
+from tests.spark import digits
+
+
+@pytest.fixture(scope="module")
+def frame(session):
+    made = digits.frame(session).cache()
+    yield made
+    made.unpersist()
+
+
+def right(output, label):
+    return (output.argmax(1) == label).float().mean()
+
+
+def network():
+    torch.manual_seed(1)
+    return torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+
+
+def settings(folder, **given):
+    told = {"batch_size": 32, "epochs": 6, "random_seed": 3, "validation": 0.2, "verbose": 2}
+    return {
+        "store": LocalStore(folder), "backend": LocalBackend(2), "partitions_per_process": 2,
+        "feature_cols": ["features"], "label_cols": ["label"], **told, **given,
+    }  # fmt: skip
+
+
+def of_torch(estimator_class, folder, **given):
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    told = {"optimizer": optimizer, "loss": torch.nn.CrossEntropyLoss(), "metrics": [right]}
+    return estimator_class(model=model, **told, **settings(folder, **given))
+
+
+def test_digits_are_learnt_in_a_pipeline_and_the_model_is_saved_and_loaded(frame, tmp_path):
+    from pyspark.ml import Pipeline, PipelineModel
+
+    from horovod.spark.torch import TorchEstimator
+
+    store = tmp_path / "store"
+    Pipeline(stages=[of_torch(TorchEstimator, store)]).write().save(f"{tmp_path}/pipeline")
+    fitted = Pipeline.load(f"{tmp_path}/pipeline").fit(frame)
+    history = fitted.stages[0].getHistory()
+    assert history["val_right"][-1] > 0.93
+    assert os.listdir(store) == ["runs"], "the data are removed when the training ends"
+    fitted.write().save(f"{tmp_path}/model")
+    loaded = PipelineModel.load(f"{tmp_path}/model")
+    assert loaded.stages[0].getRunId() == fitted.stages[0].getRunId()
+    assert loaded.stages[0].getHistory() == history
+    made = loaded.transform(frame)
+    assert dict(made.dtypes)["label__output"] == "array<float>"
+    rows = made.collect()
+    assert len(rows) == 1797
+    assert digits.accuracy(rows) > 0.94
+    with pytest.raises(ValueError, match=r"holds a .*TorchModel, accepted is a TorchEstimator"):
+        TorchEstimator.load(f"{tmp_path}/model/stages/0_{loaded.stages[0].uid}")
+
+
+@pytest.mark.heavy
+def test_lightning_learns_the_same(frame, tmp_path):
+    """The same network, optimizer, seed and rows: the same figures as with TorchEstimator."""
+    pl = pytest.importorskip("lightning.pytorch")
+    from horovod.spark.lightning import TorchEstimator as Lightning
+    from horovod.spark.torch import TorchEstimator
+
+    class Net(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = network()
+
+        def forward(self, features):
+            return self.net(features)
+
+        def training_step(self, batch, number):
+            loss = torch.nn.functional.cross_entropy(self(batch["features"]), batch["label"])
+            self.log("loss", loss, on_step=False, on_epoch=True)
+            return loss
+
+        def validation_step(self, batch, number):
+            output = self(batch["features"])
+            self.log("val_right", right(output, batch["label"]), batch_size=len(output))
+
+        def configure_optimizers(self):
+            return torch.optim.Adam(self.parameters(), lr=5e-3)
+
+    expected = of_torch(TorchEstimator, tmp_path).fit(frame).getHistory()
+    model = Lightning(model=Net(), **settings(tmp_path)).fit(frame)
+    assert model.getHistory()["loss"] == pytest.approx(expected["loss"], rel=1e-4)
+    assert model.getHistory()["val_right"] == pytest.approx(expected["val_right"], abs=1e-6)
+    model.setOutputCols(["digit"]).write().save(f"{tmp_path}/model")
+    rows = type(model).load(f"{tmp_path}/model").transform(frame).collect()
+    assert digits.accuracy(rows, "digit") > 0.94

@@ -1,0 +1,161 @@
+import io
+import os
+import re
+import threading
+import time
+import venv
+
+import pytest
+
+import horovod.spark
+from horovod.runner.function.worker_error import WorkerError
+from horovod.spark.application import Application
+from tests.runner.cluster.tasks import gone
+from tests.spark.executors import kill_executor_of, wait_for
+
+
+def describe(base):
+    import numpy as np
+
+    import horovod.numpy as hvd
+
+    hvd.init()
+    print("hello from", hvd.rank())
+    total = hvd.allreduce(np.array([hvd.rank() + base]), op=hvd.Sum).tolist()
+    secret = [name for name in os.environ if "SECRET" in name]
+    place = hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()
+    return place, total, os.environ["MARK"], os.environ.get("GIVEN"), secret
+
+
+def test_results_by_rank_output_and_variables(spark):
+    out, err = io.StringIO(), io.StringIO()
+    results = horovod.spark.run(describe, (10,), num_proc=4, stdout=out, stderr=err, env={"GIVEN": "yes"})
+    assert results == [((rank, 4, rank, 4), [46], "of the executor", "yes", []) for rank in range(4)]
+    assert sorted(out.getvalue().splitlines()) == [f"[{rank}]<stdout>:hello from {rank}" for rank in range(4)]
+    status = spark.statusTracker()
+    wait_for(lambda: not status.getActiveJobsIds(), 10)
+
+
+def test_more_than_there_can_be(spark):
+    started = time.monotonic()
+    with pytest.raises(ValueError, match=r"num_proc is 9, .* at most 4 slots .* means 2 executors of 2 cores"):
+        horovod.spark.run(describe, (1,), num_proc=9)
+    with pytest.raises(ValueError, match=r"num_proc is 9, .* at most 4 slots"):
+        horovod.spark.run_elastic(describe, (1,), num_proc=9)
+    assert time.monotonic() - started < 2
+
+
+def fail(folder):
+    import horovod.numpy as hvd
+
+    hvd.init()
+    if hvd.rank() == 1:
+        raise KeyError("spam")
+    hvd.barrier()
+
+
+def test_an_exception_has_the_workers_traceback(spark):
+    with pytest.raises(WorkerError, match="rank 1 on host") as caught:
+        horovod.spark.run(fail, ("",), num_proc=2, stdout=io.StringIO(), stderr=io.StringIO())
+    assert isinstance(caught.value, KeyError)
+    assert "in fail" in caught.value.remote_traceback
+
+
+def wait(folder):
+    import horovod.numpy as hvd
+
+    hvd.init()
+    with open(f"{folder}/{hvd.rank()}", "w") as file:
+        file.write(str(os.getpid()))
+    hvd.barrier()
+    time.sleep(120)
+
+
+def pids(folder, count):
+    """Of the ranks, when all are there."""
+    files = [folder / str(rank) for rank in range(count)]
+    return [int(file.read_text() or 0) for file in files] if all(file.exists() for file in files) else []
+
+
+@pytest.mark.heavy
+def test_two_jobs_at_once(spark):
+    def job(base):
+        told.append(horovod.spark.run(describe, (base,), num_proc=2, stdout=io.StringIO(), env={"GIVEN": str(base)}))
+
+    told = []
+    threads = [threading.Thread(target=job, args=(base,)) for base in (10, 20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(result[0][1] for result in told) == [[21], [41]]
+    assert sorted(result[1][3] for result in told) == ["10", "20"]
+
+
+@pytest.mark.heavy
+def test_where_executors_come_when_they_are_needed(spark, monkeypatch):
+    """Spark has no barrier there: the stage is a plain one."""
+    monkeypatch.setattr(Application, "is_dynamic", property(lambda self: True))
+    results = horovod.spark.run(describe, (10,), num_proc=2, stdout=io.StringIO())
+    assert [place[:2] for place, *_ in results] == [(0, 2), (1, 2)]
+
+
+@pytest.mark.heavy
+def test_slots_that_others_hold_are_named(spark, tmp_path):
+    holder = threading.Thread(
+        target=lambda: spark.parallelize(range(3), 3).foreach(lambda _: time.sleep(6)), daemon=True
+    )
+    holder.start()
+    wait_for(lambda: spark.statusTracker().getActiveJobsIds())
+    with pytest.raises(TimeoutError, match=r"waited .* s for 3 Spark tasks .* has 4 slots .* needs 3 that are free"):
+        horovod.spark.run(describe, (1,), num_proc=3, start_timeout=2)
+    holder.join(20)
+
+
+@pytest.mark.heavy
+def test_an_interrupt_ends_all(spark, tmp_path):
+    def interrupt():
+        wait_for(lambda: all(pids(tmp_path, 2)) and pids(tmp_path, 2))
+        os.kill(os.getpid(), 2)
+
+    thread = threading.Thread(target=interrupt, daemon=True)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        horovod.spark.run(wait, (str(tmp_path),), num_proc=2, stdout=io.StringIO(), stderr=io.StringIO())
+    assert all(gone(pid) for pid in pids(tmp_path, 2))
+    wait_for(lambda: not spark.statusTracker().getActiveJobsIds(), 10)
+
+
+@pytest.mark.heavy
+def test_executors_without_horovod_are_named(spark, tmp_path, monkeypatch):
+    """Their Python has nothing but itself."""
+    venv.create(tmp_path / "bare", with_pip=False)
+    monkeypatch.setattr(spark, "pythonExec", str(tmp_path / "bare" / "bin" / "python"))
+    started = time.monotonic()
+    for job in (horovod.spark.run, horovod.spark.run_elastic):
+        with pytest.raises(RuntimeError, match=r"an executor has no horovod, or another version \(horovod\)"):
+            job(describe, (1,), num_proc=2)
+    assert time.monotonic() - started < 40
+
+
+@pytest.mark.heavy
+def test_executors_without_python_are_named(spark, monkeypatch):
+    monkeypatch.setattr(spark, "pythonExec", "/nowhere/python")
+    with pytest.raises(RuntimeError, match="an executor cannot run Python as /nowhere/python"):
+        horovod.spark.run(describe, (1,), num_proc=2)
+
+
+def test_a_killed_executor_ends_the_job_and_is_named(spark, tmp_path):
+    killed = []
+
+    def kill():
+        found = wait_for(lambda: all(pids(tmp_path, 4)) and pids(tmp_path, 4))
+        killed.append(kill_executor_of(found[3]))
+
+    threading.Thread(target=kill, daemon=True).start()
+    named = r"host \S+, Spark task \d \(rank \d\) is lost"
+    with pytest.raises(WorkerError, match=named) as caught:
+        horovod.spark.run(wait, (str(tmp_path),), num_proc=4, stdout=io.StringIO(), stderr=io.StringIO())
+    assert time.time() - killed[0] < 15
+    assert re.search(r"Spark says: .*ExecutorLost|Spark says: .*executor", str(caught.value), re.DOTALL)
+    assert all(gone(pid) for pid in pids(tmp_path, 4))

@@ -1,0 +1,63 @@
+import io
+import threading
+
+import pytest
+
+import horovod.spark
+from horovod.runner.function.worker_error import WorkerError
+from tests.runner.cluster.test_elastic import seen, train
+from tests.spark.executors import kill_executor_of, wait_for
+
+
+def pids(folder):
+    return [int(file.name.split(".")[1]) for file in folder.glob("step.*")]
+
+
+def test_a_killed_executor_is_replaced(spark, tmp_path):
+    """Four ranks on two executors; one executor is killed, two ranks go on, and two new ones come."""
+    noticed = []
+
+    def kill():
+        seen(tmp_path, 4, 60)
+        victim = pids(tmp_path)[0]
+        killed = kill_executor_of(victim)
+        noticed.append(seen(tmp_path, 2)[-1] - killed)
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    err = io.StringIO()
+    results = horovod.spark.run_elastic(
+        train, (str(tmp_path), 3), num_proc=4, min_num_proc=2, stdout=io.StringIO(), stderr=err
+    )
+    killer.join(5)
+    assert [rank for _, rank, _ in results] == [0, 1]
+    assert results[0][0][0] == 4
+    assert results[0][0][-1] in (3, 4)
+    assert noticed[0] < 10
+    assert "is lost: the connection to its agent broke" in err.getvalue()
+    assert "going on with 2 ranks" in err.getvalue() or "going on with 3 ranks" in err.getvalue()
+    wait_for(lambda: not spark.statusTracker().getActiveJobsIds(), 15)
+
+
+def fails():
+    raise ValueError("spam")
+
+
+@pytest.mark.heavy
+def test_ranks_that_fail_are_not_replaced_for_ever(spark):
+    with pytest.raises(WorkerError, match="ValueError: spam"):
+        horovod.spark.run_elastic(fails, num_proc=2, stdout=io.StringIO(), stderr=io.StringIO())
+
+
+def test_arguments_that_do_not_fit(spark):
+    with pytest.raises(ValueError, match="min_num_proc is 3, num_proc 2 and max_num_proc 2"):
+        horovod.spark.run_elastic(fails, num_proc=2, min_num_proc=3)
+    with pytest.raises(ValueError, match="reset_limit is -1"):
+        horovod.spark.run_elastic(fails, num_proc=2, reset_limit=-1)
+    with pytest.raises(ValueError, match="elastic_timeout is 0"):
+        horovod.spark.run_elastic(fails, num_proc=2, elastic_timeout=0)
+    with (
+        pytest.warns(DeprecationWarning, match="min_np is deprecated: use min_num_proc"),
+        pytest.raises(ValueError, match="min_num_proc is 5"),
+    ):
+        horovod.spark.run_elastic(fails, num_proc=2, min_np=5)

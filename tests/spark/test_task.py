@@ -1,0 +1,21 @@
+import os
+
+from horovod.spark.task import get_available_devices, own_environment
+
+
+def test_the_environment_of_ranks():
+    environ = {"A": "b", "PYTHON_WORKER_FACTORY_SECRET": "s", "PYTHONPATH": "/old", "HOROVOD_SPARK_PYTHONPATH": "/own"}
+    path = ["", ".", "/job/files", "/usr/lib/python3.11", "/venv/site-packages", "/old"]
+    given = {"HOROVOD_SPARK_PYTHONPATH": "/of/the/driver"}
+    made = own_environment(environ, path, ("/venv", "/usr"), given)
+    assert made["A"] == "b"
+    assert "PYTHON_WORKER_FACTORY_SECRET" not in made
+    assert made["PYTHONPATH"].split(os.pathsep) == ["/own", "/job/files", "/old"]
+    assert own_environment({}, [], (), given)["PYTHONPATH"] == "/of/the/driver"
+
+
+def test_devices(monkeypatch):
+    monkeypatch.delenv("HOROVOD_SPARK_DEVICES", raising=False)
+    assert get_available_devices() == []
+    monkeypatch.setenv("HOROVOD_SPARK_DEVICES", "0,3")
+    assert get_available_devices() == ["0", "3"]

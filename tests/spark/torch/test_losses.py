@@ -1,0 +1,55 @@
+"""Losses of several outputs, with weights of outputs and of rows."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from horovod.spark.torch import losses
+
+OUT, LABEL = torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([0.0, 0.0, 1.0])
+WEIGHTS = torch.tensor([1.0, 0.0, 2.0])
+
+
+def mse(output, label, reduction="mean"):
+    return torch.nn.functional.mse_loss(output, label, reduction=reduction)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: losses.made(torch.nn.MSELoss(), None, True),
+        lambda: losses.made(mse, None, True),
+        lambda: losses.made(None, lambda reduction="mean": torch.nn.MSELoss(reduction=reduction), True),
+        lambda: losses.made(None, torch.nn.MSELoss, True),
+        lambda: losses.made(lambda output, label: (output - label) ** 2, None, True),
+    ],
+)
+def test_rows_have_weights(made):
+    # (1 - 0)^2 * 1, (2 - 0)^2 * 0, (3 - 1)^2 * 2, over 3 rows
+    assert float(losses.total(made(), None, [OUT], [LABEL], WEIGHTS)) == pytest.approx((1 + 0 + 8) / 3)
+
+
+def test_outputs_have_weights_and_one_loss_is_for_all():
+    own = torch.nn.MSELoss()
+    made = losses.made(own, None, False)
+    once = float(losses.total(made, None, [OUT], [LABEL], None))
+    assert once == pytest.approx((1 + 4 + 4) / 3)
+    both = losses.total(made, [1.0, 3.0], [OUT, OUT], [LABEL, LABEL], None)
+    assert float(both) == pytest.approx(4 * once)
+    assert own.reduction == "mean"
+
+
+def test_a_label_takes_its_outputs_shape_when_it_is_as_many_numbers():
+    assert losses.shaped_like(LABEL, OUT).shape == (3, 1)
+    classes = torch.tensor([0, 1, 2])
+    assert losses.shaped_like(classes, torch.zeros(3, 1)) is classes
+
+
+def test_what_does_not_fit_is_named():
+    made = losses.made(lambda output, label: (output - label).square().mean(), None, True)
+    with pytest.raises(ValueError, match=r"loss 0 returns a value of shape \(\) for 3 rows; with sample_weight_col"):
+        losses.total(made, None, [OUT], [LABEL], WEIGHTS)
+    with pytest.raises(ValueError, match="the model has 1 outputs, label_cols are 2"):
+        losses.total(made, None, [OUT], [LABEL, LABEL], None)

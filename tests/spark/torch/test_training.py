@@ -1,0 +1,238 @@
+"""What TorchEstimator does with its params, on Parquet, in one rank: this process. No Spark runs."""
+
+import json
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("torch")
+pytest.importorskip("numpy")
+
+import numpy as np
+import torch
+
+from horovod.spark.common.store import LocalStore
+from horovod.spark.torch import TorchEstimator
+from horovod.spark.torch.datamodule import MapIterable, NVTabularDataModule, PetastormDataModule
+from tests.spark.backends import InThisProcess
+from tests.spark.common.tables import write_numbers
+
+SEEN: list = []
+"""What classes and functions of this module have noticed: those travel to ranks by name, so to this process."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_seen():
+    SEEN.clear()
+
+
+def remember(epoch, figures):
+    SEEN.append((epoch, figures))
+
+
+class Counting(torch.optim.SGD):
+    def step(self, closure=None):
+        SEEN.append("step")
+        return super().step(closure)
+
+
+class Watching(PetastormDataModule):
+    def train_data(self):
+        return MapIterable(super().train_data(), 1, lambda batch: SEEN.append(batch["id"].tolist()) or batch)
+
+
+def estimator(tmp_path, rows=60, columns=None, seed=1, model=None, optimizer=None, **given):
+    """Learns sum = x0 + x1 + x2 + x3 of scaled rows."""
+    store = LocalStore(tmp_path / "store")
+    if not store.exists(store.get_train_data_path()):
+        scale = np.random.default_rng(0).normal(size=(rows, 4)).astype("float32")
+        more = {"z": list(scale), "sum": scale.sum(1).astype("float64"), **(columns or {})}
+        write_numbers(tmp_path / "store/intermediate_train_data", rows, **more)
+        write_numbers(tmp_path / "store/intermediate_val_data", rows, **more)
+    torch.manual_seed(seed)
+    model = model or torch.nn.Linear(4, 1)
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), 0.1)
+    told = {"model": model, "optimizer": optimizer, "loss": torch.nn.MSELoss(), "verbose": 0, "epochs": 4, **given}
+    return TorchEstimator(
+        store=store, backend=InThisProcess(), **{"feature_cols": ["z"], "label_cols": ["sum"], **told}
+    )
+
+
+def test_it_learns_validates_and_keeps_what_it_has_learnt(tmp_path):
+    made = estimator(
+        tmp_path, validation=0.1, metrics=[torch.nn.functional.l1_loss], callbacks=[remember],
+        random_seed=3, batch_size=8, run_id="r", epochs=6,
+    )  # fmt: skip
+    before = made.getModel().weight.clone()
+    model = made.fit_on_parquet()
+    history = model.getHistory()
+    assert set(history) == {"loss", "l1_loss", "val_loss", "val_l1_loss"}
+    assert history["loss"][-1] < history["loss"][0] / 10
+    assert history["val_loss"][-1] < 0.01
+    assert [epoch for epoch, _ in SEEN] == list(range(6))
+    assert SEEN[2][1] == {name: values[2] for name, values in history.items()}
+    assert model.getModel().weight.detach().numpy() == pytest.approx(np.ones((1, 4)), abs=0.1)
+    assert (made.getModel().weight == before).all(), "the estimator's own model is left alone"
+    # The optimizer of the result is of its model's parameters.
+    assert model.getOptimizer().param_groups[0]["params"][0] is model.getModel().weight
+    kept = torch.load(tmp_path / "store/runs/r/checkpoint", weights_only=True)
+    assert (kept["model"]["weight"] == model.getModel().weight).all()
+    assert kept["epoch"] == 5
+    assert json.loads((tmp_path / "store/runs/r/logs/history.json").read_text()) == history
+    again = estimator(tmp_path, run_id="r", epochs=1, random_seed=3, batch_size=8).fit_on_parquet()
+    assert again.getHistory()["loss"][0] < history["loss"][-1] * 1.5, "a run that is there goes on"
+    other = estimator(tmp_path, run_id="other", epochs=1, random_seed=3, batch_size=8).fit_on_parquet()
+    assert other.getHistory()["loss"][0] == pytest.approx(history["loss"][0])
+
+
+def test_without_runs_nothing_is_kept(tmp_path):
+    made = estimator(tmp_path, epochs=1)
+    made.getStore()._save_runs = False
+    made.fit_on_parquet()
+    assert not (tmp_path / "store/runs").exists()
+
+
+def test_several_passes_take_one_step(tmp_path):
+    model = torch.nn.Linear(4, 1)
+    made = estimator(tmp_path, model=model, optimizer=Counting(model.parameters(), 0.01), batch_size=10, epochs=2)
+    made.setBackwardPassesPerStep(3).fit_on_parquet()
+    assert SEEN == ["step"] * (2 * 6 // 3)
+
+
+def test_steps_of_an_epoch_may_be_fewer_or_more_than_the_rows(tmp_path):
+    made = estimator(tmp_path, feature_cols=["z", "id"], data_module=Watching, batch_size=25, epochs=2, shuffle=False)
+    made.setModel(Second()).setReaderPoolType("dummy")
+    made.setOptimizer(torch.optim.SGD(made.getModel().parameters(), 0.01))
+    made.setTrainStepsPerEpoch(2).fit_on_parquet()
+    assert [len(one) for one in SEEN] == [25, 25, 10, 25]
+    assert SEEN[3] == SEEN[0] == list(range(25))
+
+
+class Second(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 1)
+
+    def forward(self, z, ids):
+        assert ids.dtype == torch.int64
+        return self.inner(z)
+
+
+def test_weights_of_rows_leave_rows_out(tmp_path):
+    """Rows with a wrong label have weight 0."""
+    wrong = np.random.default_rng(0).normal(size=(60, 4)).astype("float32").sum(1)
+    weight = np.arange(60) % 2 * 1.0
+    columns = {"label": np.where(weight > 0, wrong, 1000.0), "weight": weight}
+    made = estimator(
+        tmp_path, columns=columns, label_cols=["label"], sample_weight_col="weight", epochs=12, batch_size=8
+    )
+    model = made.fit_on_parquet()
+    assert model.getModel().weight.detach().numpy() == pytest.approx(np.ones((1, 4)), abs=0.1)
+
+
+class Square(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 1)
+
+    def forward(self, z):
+        assert z.shape[1:] == (2, 2)
+        assert z.dtype == torch.float32
+        return self.inner(z.flatten(1))
+
+
+def double(frame):
+    frame["twice"] = 2 * frame["sum"]
+    return frame
+
+
+def own_step(model, optimizer, transform_outputs, loss_fns, inputs, labels, sample_weights):
+    SEEN.append(len(inputs[0]))
+    outputs = model(*inputs)
+    loss = loss_fns[0](outputs, labels[0].reshape(-1, 1))
+    loss.backward()
+    optimizer.step()
+    return outputs, loss
+
+
+def test_shapes_transformations_and_a_step_of_ones_own(tmp_path):
+    square = Square()
+    made = estimator(
+        tmp_path, model=square, optimizer=torch.optim.SGD(square.parameters(), 0.1), input_shapes=[[-1, 2, 2]],
+        transformation_fn=double, train_minibatch_fn=own_step, batch_size=20, epochs=30, inmemory_cache_all=True,
+    )  # fmt: skip
+    model = made.setLabelCols(["twice"]).setLabelShapes([[1]]).fit_on_parquet()
+    assert SEEN == [20] * 3 * 30
+    assert model.getModel().inner.weight.detach().numpy() == pytest.approx(2 * np.ones((1, 4)), abs=0.1)
+    made.setTransformationRemovedFields(["twice"]).setEpochs(1)
+    with pytest.raises(ValueError, match="label_cols names 'twice', what transformation_fn returns has 'id', 'x'"):
+        made.fit_on_parquet()
+
+
+def test_two_labels_have_losses_weights_and_metrics_of_their_own(tmp_path):
+    class Both(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = torch.nn.Linear(4, 1), torch.nn.Linear(4, 2)
+
+        def forward(self, z):
+            return self.first(z), self.second(z)
+
+    def accuracy(output, label):
+        assert label.dtype == torch.int64
+        return (output.argmax(1) == label).float().mean()
+
+    both = Both()
+    made = estimator(
+        tmp_path, model=both, optimizer=torch.optim.SGD(both.parameters(), 0.1), label_cols=["sum", "y"],
+        loss=[torch.nn.MSELoss(), torch.nn.CrossEntropyLoss()], loss_weights=[1.0, 0.0],
+        metrics=[[torch.nn.functional.l1_loss], [accuracy]],
+    )  # fmt: skip
+    model = made.fit_on_parquet()
+    assert set(model.getHistory()) == {"loss", "sum_l1_loss", "y_accuracy"}
+    assert (model.getModel().second.weight == both.second.weight).all(), "a loss of weight 0 moves nothing"
+    assert model.getMetadata()["outputs"] == [[[1], "float32"], [[2], "float32"]]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"store": None}, "store is None, accepted is a Store"),
+        ({"feature_cols": None}, "feature_cols is not given"),
+        ({"model": "resnet"}, "model is 'resnet', accepted is a torch.nn.Module"),
+        ({"optimizer": "sgd"}, "optimizer is 'sgd', accepted is a torch.optim.Optimizer"),
+        ({"loss_constructors": torch.nn.MSELoss}, "loss and loss_constructors are both given, or neither"),
+        ({"loss": []}, r"loss is \[\], accepted is a function of an output and its label"),
+        ({"loss_weights": [1, 2]}, "loss_weights has 2 numbers, accepted is one for each of 1 label_cols"),
+        ({"input_shapes": [[-1, 4], [-1]]}, "accepted is one shape for each of 1 feature_cols"),
+        ({"input_shapes": [[-1, 5]]}, r"input_shapes gives feature 'z' the shape \[-1, 5\], its rows have 4 numbers"),
+        ({"label_shapes": [[3]]}, r"label_shapes gives label 'sum' the shape \[3\], its rows have \[\]"),
+        ({"num_proc": 3}, "num_proc and backend are both given"),
+        ({"data_module": 3}, "data_module is 3, accepted is a subclass of horovod.spark.common.datamodule.DataModule"),
+        ({"metrics": [3]}, r"metrics is \[3\], accepted is functions of an output and its label"),
+        (
+            {"data_module": NVTabularDataModule},
+            "NVTabular, which needs a GPU of NVIDIA, CUDA and the packages nvtabular",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_named(tmp_path, given, words):
+    made = estimator(tmp_path, epochs=1)
+    for name, value in given.items():
+        getattr(made, f"set{made._rows[name].camel}")(value)
+    with pytest.raises((ValueError, ImportError), match=words):
+        made.fit_on_parquet()
+
+
+def test_an_optimizer_of_another_model_and_a_checkpoint_of_another_are_refused(tmp_path):
+    other = torch.nn.Linear(4, 1)
+    with pytest.raises(ValueError, match="optimizer is a SGD of parameters that are not the model's"):
+        estimator(tmp_path, optimizer=torch.optim.SGD(other.parameters(), 0.1)).fit_on_parquet()
+    path = tmp_path / "store/runs/r/checkpoint"
+    path.parent.mkdir(parents=True)
+    torch.save({"model": torch.nn.Linear(3, 1).state_dict(), "optimizer": None, "epoch": 0}, path)
+    with pytest.raises(ValueError, match="runs/r/checkpoint is the state of another model"):
+        estimator(tmp_path, run_id="r").fit_on_parquet()
+    torch.save(other, path)
+    with pytest.raises(ValueError, match="is no state of a model that can be loaded with weights_only=True"):
+        estimator(tmp_path, run_id="r").fit_on_parquet()
