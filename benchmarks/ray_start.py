@@ -25,6 +25,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from horovod.ray import ElasticRayExecutor, RayExecutor
 
+REST = 4.0  # s in which Ray starts processes ahead, for whoever comes next
+
 
 class Plain:
     """What Ray alone starts."""
@@ -78,9 +80,9 @@ def start(runs: int, workers: int) -> None:
     rays, ours = [], []
     by_ray(workers), by_horovod(workers)  # what is loaded from disk once
     for _ in range(runs):
-        rays.append(by_ray(workers))
-        ours.append(by_horovod(workers))
-        time.sleep(2.0)  # Ray starts processes ahead
+        for measure, values in ((by_ray, rays), (by_horovod, ours)):
+            time.sleep(REST)
+            values.append(measure(workers))
     ray.shutdown()
     beyond = [mine - its for mine, its in zip(ours, rays, strict=True)]
     print(f"start, {workers} workers, s (median of {runs}, least to most):")
