@@ -37,6 +37,6 @@ def test_digits_are_learnt(name: str, tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stdout + ran.stderr
     found = re.search(r"held-out accuracy ([\d.]+) on 359 images", ran.stdout)
     assert found, ran.stdout
-    assert float(found[1]) > 0.93
+    assert float(found[1]) > 0.92
     # Data sets are removed; runs stay, and what the program has saved.
     assert set(os.listdir(tmp_path / "store")) <= {"runs", "pipeline"}
