@@ -120,7 +120,12 @@ class Jobs:
             thread.join(max(0.0, until - time.monotonic()))
 
 
-def words(error: BaseException) -> str:
-    """What Spark says of a failure."""
+def said(error: BaseException) -> str:
+    """All that Spark says of a failure."""
     java = getattr(error, "java_exception", None)
-    return failures.explain(str(java.toString()) if java is not None else str(error))
+    return str(java.toString()) if java is not None else str(error)
+
+
+def words(error: BaseException) -> str:
+    """What of that tells most."""
+    return failures.explain(said(error))

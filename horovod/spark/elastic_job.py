@@ -17,7 +17,7 @@ from horovod.runner import cluster
 from horovod.runner.cluster import Call, Gathering
 from horovod.runner.plan.settings import ElasticSettings
 from horovod.spark import arguments, failures
-from horovod.spark.application import Application, Jobs, words
+from horovod.spark.application import Application, Jobs, said, words
 from horovod.spark.task import attend
 
 _PAUSE, _LONGEST_PAUSE = 0.25, 5.0  # s until a task that has ended is submitted again; twice as long each time it fails
@@ -105,10 +105,9 @@ class _Tasks:
             try:
                 context.parallelize([0], 1).mapPartitions(act).collect()
             except Exception as error:
-                text = words(error)
-                self.said = f". The last task that failed: {text}"
-                if failures.known(text):  # which ends a job that has not begun; in others it is a warning
-                    self._gathering.fail(RuntimeError(text))
+                self.said = f". The last task that failed: {words(error)}"
+                if lasting := failures.known(said(error)):  # ends a job that has not begun; in others it is a warning
+                    self._gathering.fail(RuntimeError(lasting))
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:
                 pause = _PAUSE
