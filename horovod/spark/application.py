@@ -108,11 +108,13 @@ class Jobs:
 
     def __exit__(self, *_: object) -> None:
         self.over.set()
-        self._join(_FAREWELL)
-        if any(thread.is_alive() for thread in self._threads):
-            with contextlib.suppress(Exception):  # the application has ended, and with it its jobs
-                self._context.cancelJobGroup(self._group)
-            self._join(_END_SECONDS)
+        try:
+            self._join(_FAREWELL)
+        finally:  # an interrupt may come while we wait
+            if any(thread.is_alive() for thread in self._threads):
+                with contextlib.suppress(Exception):  # the application has ended, and with it its jobs
+                    self._context.cancelJobGroup(self._group)
+                self._join(_END_SECONDS)
 
     def _join(self, seconds: float) -> None:
         until = time.monotonic() + seconds

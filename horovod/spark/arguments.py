@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -14,10 +16,13 @@ _TIMEOUT = "HOROVOD_SPARK_START_TIMEOUT"
 
 def count(name: str, value: Any, default: int) -> int:
     """A number of processes. Raises ValueError naming it."""
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} is {value!r}, accepted is an integer of at least 1")
+    return default if value is None else integer(name, value, 1)
+
+
+def integer(name: str, value: Any, least: int) -> int:
+    """The value. Raises ValueError naming it when it is no integer of at least this."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} is {value!r}, accepted is an integer of at least {least}")
     return value
 
 
@@ -29,17 +34,34 @@ def start_timeout(value: Any) -> float:
 
 
 def seconds(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-        raise ValueError(f"{name} is {value!r}, accepted is a number of seconds above 0")
+    """The value. Raises ValueError naming it when it is no finite number above 0."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= sys.float_info.max:
+        raise ValueError(f"{name} is {value!r}, accepted is a finite number of seconds above 0")
     return float(value)
 
 
 def interfaces(nics: Any) -> list[str]:
     """Their names. Raises ValueError for what is none."""
-    names = nics.split(",") if isinstance(nics, str) else [] if nics is None else list(nics)
-    if not all(isinstance(name, str) and name for name in names):
+    names = nics.split(",") if isinstance(nics, str) else [] if nics is None else nics
+    if not isinstance(names, Collection) or not all(isinstance(name, str) and name for name in names):
         raise ValueError(f"nics is {nics!r}, accepted are names of network interfaces")
-    return names if isinstance(nics, (str, Sequence)) else sorted(names)
+    return list(names) if isinstance(names, Sequence) else sorted(names)
+
+
+def variables(env: Any) -> dict[str, str]:
+    """Those of the ranks. Raises TypeError naming what is none."""
+    if not isinstance(env, (Mapping, type(None))):
+        raise TypeError(f"env is {env!r}, accepted is a mapping of names to values, both strings")
+    for key, value in (env or {}).items():
+        if not (isinstance(key, str) and isinstance(value, str)):
+            raise TypeError(f"env has {key!r}: {value!r}, accepted are strings")
+    return dict(env or {})
+
+
+def _check_stream(name: str, stream: Any) -> None:
+    takes_bytes = isinstance(stream, (io.RawIOBase, io.BufferedIOBase)) or "b" in str(getattr(stream, "mode", ""))
+    if stream is not None and (takes_bytes or not hasattr(stream, "write")):
+        raise TypeError(f"{name} is {stream!r}, accepted is a stream of text, such as open(path, 'w') returns")
 
 
 def wishes(
@@ -54,19 +76,17 @@ def wishes(
     executable: str | None = None,
 ) -> Wishes:
     """Raises TypeError and ValueError naming what cannot be accepted."""
-    for name, stream in (("stdout", stdout), ("stderr", stderr)):
-        if stream is not None and (not hasattr(stream, "write") or "b" in str(getattr(stream, "mode", ""))):
-            raise TypeError(f"{name} is {stream!r}, accepted is a stream of text, such as open(path, 'w') returns")
-    for key, value in (env or {}).items():
-        if not (isinstance(key, str) and isinstance(value, str)):
-            raise TypeError(f"env has {key!r}: {value!r}, accepted are strings")
+    _check_stream("stdout", stdout)
+    _check_stream("stderr", stderr)
+    if not isinstance(verbose, (int, type(None))):
+        raise TypeError(f"verbose is {verbose!r}, accepted is an integer; 2 tells more of what the job does")
     return Wishes(
         start_timeout=timeout,
-        environ=dict(env or {}),
+        environ=variables(env),
         executable=executable,
         nics=interfaces(nics),
         timestamp=bool(timestamp),
-        verbose=int(verbose or 0) >= 2,
+        verbose=(verbose or 0) >= 2,
         stdout=stdout,
         stderr=stderr,
     )

@@ -63,11 +63,10 @@ def run_elastic(
         raise ValueError(
             f"min_num_proc is {least}, num_proc {size} and max_num_proc {most}; accepted is min <= num_proc <= max"
         )
-    if reset_limit is not None and (isinstance(reset_limit, bool) or reset_limit < 0):
-        raise ValueError(f"reset_limit is {reset_limit!r}, accepted is an integer of 0 or more")
-    variables = dict(env or {})
+    resets = None if reset_limit is None else arguments.integer("reset_limit", reset_limit, 0)
+    variables = arguments.variables(env)
     if elastic_timeout is not None:
-        variables["HOROVOD_ELASTIC_TIMEOUT"] = f"{arguments.seconds('elastic_timeout', elastic_timeout):g}"
+        variables["HOROVOD_ELASTIC_TIMEOUT"] = str(arguments.seconds("elastic_timeout", elastic_timeout))
     wishes = arguments.wishes(
         env=variables,
         stdout=stdout,
@@ -78,14 +77,15 @@ def run_elastic(
         timeout=arguments.start_timeout(start_timeout),
     )
     application.check(size, "num_proc")
+    call = Call(fn, args, kwargs)
     description = f"horovod.spark.run_elastic: {least} to {most} ranks"
     with Gathering("Spark task", wishes.nics, arguments.ports()) as gathering, Jobs(application, description) as jobs:
         tasks = _Tasks(gathering, jobs.over)
         for _ in range(most):
             jobs.start(tasks.keep)
         wishes = replace(wishes, advice=lambda: application.advice(size) + tasks.said)
-        settings = ElasticSettings(size, least, most, reset_limit)
-        return cluster.run_elastic(gathering, Call(fn, args, kwargs), settings, wishes)
+        settings = ElasticSettings(size, least, most, resets)
+        return cluster.run_elastic(gathering, call, settings, wishes)
 
 
 class _Tasks:

@@ -70,13 +70,14 @@ def run(
         executable=executable,
     )
     application.check(size, "num_proc")
+    call = Call(fn, args, kwargs)
     with Gathering("Spark task", wishes.nics, arguments.ports()) as gathering:
         stage = _Stage(application, gathering, size)
         with Jobs(application, f"horovod.spark.run: {size} ranks") as jobs:
             jobs.start(lambda context: stage.run(context, jobs.over))
             wishes = replace(wishes, advice=lambda: application.advice(size))
             try:
-                return run_fixed(gathering, Call(fn, args, kwargs), size, wishes)
+                return run_fixed(gathering, call, size, wishes)
             except WorkerError as error:
                 raise stage.explained(error) from error.__cause__
 

@@ -12,15 +12,26 @@ from horovod.runner.cluster.ticket import ArrivalError, Ticket
 
 ATTEMPTS = 64  # numbers of a task's attempts; Spark's own limit of those is below that as a rule
 DEVICES = "HOROVOD_SPARK_DEVICES"
+SECRETS = (
+    "PYTHON_WORKER_FACTORY_SECRET",
+    "PYSPARK_GATEWAY_SECRET",
+    "SPARKR_BACKEND_AUTH_SECRET",
+    "SPARKR_WORKER_SECRET",
+    "_SPARK_AUTH_SECRET",
+    "_SPARK_LAUNCHER_SECRET",
+)
+"""Variables by which Spark's own processes know one another."""
 _PYTHONPATH, _WORK_DIR = "HOROVOD_SPARK_PYTHONPATH", "HOROVOD_SPARK_WORK_DIR"
 
 
 def attend_barrier(ticket: Ticket, given: Mapping[str, str], index: int, _: Iterable[Any]) -> Iterator[Any]:
-    """Of a stage in which all have to be there; when Spark tries it again, the job is over already."""
+    """Of a job of a fixed size. Spark gives up a barrier stage that has lost a task; the tasks of a plain one, as we
+    have with dynamic allocation, it tries again, when the job is over already."""
     context = _context()
     if context.attemptNumber():
         raise ArrivalError(
-            f"attempt {context.attemptNumber()} of Spark task {index}: its job is over, and not repeated"
+            f"attempt {context.attemptNumber()} of Spark task {index}: its first attempt was lost, and jobs of a fixed "
+            "size do not replace it"
         )
     become_agent(ticket, index, label=f"Spark task {index}", **_home(context, given))
     return iter(())
@@ -64,7 +75,7 @@ def own_environment(
 ) -> dict[str, str]:
     """The executor's, without what only Spark's own processes are to know, and with all places in which this process
     looks for modules: files that were added to the application are in none that others know. Pure."""
-    made = {name: value for name, value in environ.items() if "SECRET" not in name}
+    made = {name: value for name, value in environ.items() if name not in SECRETS}
     asked = environ.get(_PYTHONPATH) or given.get(_PYTHONPATH) or ""
     added = [os.path.abspath(entry) for entry in path if entry not in ("", ".") and not entry.startswith(installed)]
     before = environ.get("PYTHONPATH", "").split(os.pathsep)

@@ -36,8 +36,9 @@ def test_the_start_timeout(monkeypatch):
     monkeypatch.setenv("HOROVOD_SPARK_START_TIMEOUT", "7")
     assert arguments.start_timeout(None) == 7
     assert arguments.start_timeout(3) == 3
-    with pytest.raises(ValueError, match="start_timeout is 0"):
-        arguments.start_timeout(0)
+    for value in (0, -1, float("inf"), float("nan"), 10**400, "3", True):
+        with pytest.raises(ValueError, match=rf"start_timeout is {value!r}, accepted is a finite number"):
+            arguments.start_timeout(value)
     monkeypatch.setenv("HOROVOD_SPARK_START_TIMEOUT", "soon")
     with pytest.raises(ValueError, match="HOROVOD_SPARK_START_TIMEOUT is 'soon'"):
         arguments.start_timeout(None)
@@ -63,7 +64,18 @@ def test_streams_and_variables(tmp_path):
         wishes(stdout="path")
     with open(tmp_path / "out", "wb") as file, pytest.raises(TypeError, match="accepted is a stream of text"):
         wishes(stderr=file)
+    with pytest.raises(TypeError, match=r"stdout is .*BytesIO.*, accepted is a stream of text"):
+        wishes(stdout=io.BytesIO())
     with pytest.raises(TypeError, match="env has 'A': 1"):
         wishes(env={"A": 1})
-    with pytest.raises(ValueError, match="nics is"):
-        wishes(nics=[1])
+    with pytest.raises(TypeError, match=r"env is \['A=b'\], accepted is a mapping"):
+        wishes(env=["A=b"])
+    for value in ([1], 5):
+        with pytest.raises(ValueError, match="nics is"):
+            wishes(nics=value)
+
+
+def test_verbose():
+    assert [wishes(verbose=value).verbose for value in (None, False, 0, 1, 2)] == [False] * 4 + [True]
+    with pytest.raises(TypeError, match="verbose is 'x', accepted is an integer"):
+        wishes(verbose="x")

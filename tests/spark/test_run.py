@@ -9,7 +9,7 @@ import pytest
 
 import horovod.spark
 from horovod.runner.function.worker_error import WorkerError
-from horovod.spark.application import Application
+from horovod.spark.application import Application, Jobs
 from tests.runner.cluster.tasks import gone
 from tests.spark.executors import kill_executor_of, wait_for
 
@@ -18,11 +18,12 @@ def describe(base):
     import numpy as np
 
     import horovod.numpy as hvd
+    from horovod.spark.task import SECRETS
 
     hvd.init()
     print("hello from", hvd.rank())
     total = hvd.allreduce(np.array([hvd.rank() + base]), op=hvd.Sum).tolist()
-    secret = [name for name in os.environ if "SECRET" in name]
+    secret = [name for name in SECRETS if name in os.environ]
     place = hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()
     return place, total, os.environ["MARK"], os.environ.get("GIVEN"), secret
 
@@ -43,6 +44,15 @@ def test_more_than_there_can_be(spark):
     with pytest.raises(ValueError, match=r"num_proc is 9, .* at most 4 slots"):
         horovod.spark.run_elastic(describe, (1,), num_proc=9)
     assert time.monotonic() - started < 2
+
+
+def test_what_cannot_be_sent_is_found_before_anything_starts(spark, monkeypatch):
+    started = []
+    monkeypatch.setattr(Jobs, "start", lambda self, act: started.append(act))
+    for job in (horovod.spark.run, horovod.spark.run_elastic):
+        with pytest.raises(TypeError, match=r"args\[0\].*cannot be sent to the workers: .*lock"):
+            job(describe, (threading.Lock(),), num_proc=2, start_timeout=1)
+    assert started == []
 
 
 def fail(folder):

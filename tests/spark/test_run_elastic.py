@@ -52,8 +52,11 @@ def test_ranks_that_fail_are_not_replaced_for_ever(spark):
 def test_arguments_that_do_not_fit(spark):
     with pytest.raises(ValueError, match="min_num_proc is 3, num_proc 2 and max_num_proc 2"):
         horovod.spark.run_elastic(fails, num_proc=2, min_num_proc=3)
-    with pytest.raises(ValueError, match="reset_limit is -1"):
-        horovod.spark.run_elastic(fails, num_proc=2, reset_limit=-1)
+    for value in (-1, "3", 1.5, True):
+        with pytest.raises(ValueError, match=rf"reset_limit is {value!r}, accepted is an integer of at least 0"):
+            horovod.spark.run_elastic(fails, num_proc=2, reset_limit=value)
+    with pytest.raises(TypeError, match="env is 5"):
+        horovod.spark.run_elastic(fails, num_proc=2, env=5)
     with pytest.raises(ValueError, match="elastic_timeout is 0"):
         horovod.spark.run_elastic(fails, num_proc=2, elastic_timeout=0)
     with (

@@ -4,12 +4,14 @@ from horovod.spark.task import get_available_devices, own_environment
 
 
 def test_the_environment_of_ranks():
-    environ = {"A": "b", "PYTHON_WORKER_FACTORY_SECRET": "s", "PYTHONPATH": "/old", "HOROVOD_SPARK_PYTHONPATH": "/own"}
+    environ = {"A": "b", "PYTHONPATH": "/old", "HOROVOD_SPARK_PYTHONPATH": "/own", "AWS_SECRET_ACCESS_KEY": "mine"}
+    environ.update(PYTHON_WORKER_FACTORY_SECRET="s", _SPARK_AUTH_SECRET="t")
     path = ["", ".", "/job/files", "/usr/lib/python3.11", "/venv/site-packages", "/old"]
     given = {"HOROVOD_SPARK_PYTHONPATH": "/of/the/driver"}
     made = own_environment(environ, path, ("/venv", "/usr"), given)
     assert made["A"] == "b"
-    assert "PYTHON_WORKER_FACTORY_SECRET" not in made
+    assert made["AWS_SECRET_ACCESS_KEY"] == "mine"
+    assert [name for name in made if "SECRET" in name] == ["AWS_SECRET_ACCESS_KEY"]
     assert made["PYTHONPATH"].split(os.pathsep) == ["/own", "/job/files", "/old"]
     assert own_environment({}, [], (), given)["PYTHONPATH"] == "/of/the/driver"
 

@@ -42,6 +42,10 @@ def _context(accepts: bool) -> ssl.SSLContext:
     return made
 
 
+class HungUp(AuthError):
+    """The other side has closed the connection before all was said: it may be that it had no room."""
+
+
 class Channel:
     """One end. No I/O: write ``take()`` to the connection, feed what comes."""
 
@@ -105,7 +109,7 @@ class Talk:
     """A channel over a socket, until everything is agreed on: blocking, with one deadline for all."""
 
     def __init__(self, sock: Socket, accepts: bool, seconds: float) -> None:
-        """Makes the connection. Raises AuthError, TimeoutError, OSError."""
+        """Makes the connection. Raises AuthError, HungUp among them, TimeoutError, OSError."""
         self.sock = sock
         self._until = time.monotonic() + seconds
         self._received = bytearray()
@@ -151,7 +155,7 @@ class Talk:
         self._wait()
         data = self.sock.recv(_PIECE)
         if not data:
-            raise AuthError("the other side has closed the connection")
+            raise HungUp("the other side has closed the connection")
         self._received += self.channel.feed(data)
 
     def _wait(self) -> None:

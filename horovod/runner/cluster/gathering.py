@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import select
@@ -16,15 +17,24 @@ from horovod.common.network.endpoints import parse_ports, to_listen
 from horovod.common.network.interfaces import network_identity, scan
 from horovod.common.network.listeners import Listeners
 from horovod.common.security.auth import Acceptor, AuthError
-from horovod.common.security.channel import Talk
+from horovod.common.security.channel import Channel, Talk
 from horovod.runner.cluster import ticket as tickets
 from horovod.runner.cluster.placement import Machines
-from horovod.runner.cluster.ticket import Answer, Ticket
+from horovod.runner.cluster.ticket import Answer, Arrival, Ticket
 from horovod.runner.reach.arrived import ArrivedConnection
 
-_MOST = 64  # who may prove themselves at a time; when there are more, the oldest goes
-_BACKLOG = 128
+_MOST = 256  # who may prove themselves at a time; the others wait in the backlog
+_TIME_OF_ITS_OWN = 2.0  # s that one has before it may have to make room for another
+_LOOK_AGAIN = 50  # ms until we see again whether there is room
+_BACKLOG = 1024
 _END_SECONDS = 5.0
+_LONGEST_POLL = 3600.0  # s; poll takes 24 days at most
+
+
+@dataclass(frozen=True)
+class _Visit:
+    thread: threading.Thread
+    began: float
 
 
 @dataclass(frozen=True)
@@ -47,12 +57,8 @@ class Gathering:
         """`what`: one of them, in words. `nics`: interfaces to listen on, else all; `ports`: as HOROVOD_PORT_RANGE.
         `token`: 32 bytes that the processes have already, None: new ones.
         Raises ValueError for those that are not there, AuthError where this Python cannot encrypt."""
+        Channel(accepts=True)  # it would fail in every visit, where nobody sees it
         self.what = what
-        listeners = Listeners(to_listen(scan(), ",".join(nics), alone=False), _BACKLOG, parse_ports(ports))
-        self._listeners = listeners
-        self.ticket = Ticket(tuple(listeners.endpoints), network_identity(), Secret(token or secrets.token_bytes(32)))
-        self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._lock = threading.Lock()
         self._closed = False
         self._used: set[int] = set()  # numbers that have been let in
@@ -60,9 +66,20 @@ class Gathering:
         self._new: list[Arrived] = []
         self._refusals: list[str] = []
         self._trouble: BaseException | None = None
-        self._visits: dict[socket.socket, threading.Thread] = {}
-        self._thread = threading.Thread(target=self._listen, name="horovod-gathering", daemon=True)
-        self._thread.start()
+        self._visits: dict[socket.socket, _Visit] = {}  # the oldest first
+        with contextlib.ExitStack() as undo:
+            listeners = Listeners(to_listen(scan(), ",".join(nics), alone=False), _BACKLOG, parse_ports(ports))
+            undo.callback(listeners.close)
+            self._listeners = listeners
+            token = token or secrets.token_bytes(32)
+            self.ticket = Ticket(tuple(listeners.endpoints), network_identity(), Secret(token))
+            self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            undo.callback(os.close, self.fd)
+            self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            undo.callback(os.close, self._stop)
+            self._thread = threading.Thread(target=self._listen, name="horovod-gathering", daemon=True)
+            self._thread.start()
+            undo.pop_all()
 
     # What is asked
 
@@ -77,7 +94,7 @@ class Gathering:
         with self._lock:
             if self._trouble is None and not self._closed:
                 self._trouble = trouble
-                os.eventfd_write(self.fd, 1)
+                self._tell()
 
     def take(self) -> tuple[list[Arrived], list[str], BaseException | None]:
         """Who has come, and who was refused, in words, since the last call; and why nobody more will come."""
@@ -119,7 +136,7 @@ class Gathering:
             poll.register(self.fd, select.POLLIN)
             for each in here:
                 poll.register(each.connection.fd, select.POLLRDHUP)
-            poll.poll(left * 1000)
+            poll.poll(min(left, _LONGEST_POLL) * 1000)
 
     def _late(self, count: int, here: Sequence[Arrived], seconds: float, advice: str) -> str:
         came = f" (there: {', '.join(each.name for each in here)})" if here else ""
@@ -140,20 +157,43 @@ class Gathering:
             if self._stop in ready:
                 return
             for fd in ready:
+                if not self._has_room():
+                    self._pause()
+                    continue
                 try:
                     sock, _ = listeners[fd].accept()
-                except OSError:  # gone again, or no descriptors are left
-                    time.sleep(0.05)
-                    continue
-                self._begin(sock)
+                    self._begin(sock)
+                except (OSError, RuntimeError):  # gone again, or no descriptors or no threads are left
+                    self._pause()
 
-    def _begin(self, sock: socket.socket) -> None:
+    def _pause(self) -> None:
+        poll = select.poll()
+        poll.register(self._stop, select.POLLIN)
+        poll.poll(_LOOK_AGAIN)
+
+    def _has_room(self) -> bool:
+        """For one more visit. When all places are taken the oldest visit ends, once it has had its time: when very many
+        come at once most of them are no strangers."""
         with self._lock:
             if len(self._visits) >= _MOST:
-                _shut(next(iter(self._visits)))
-            visit = threading.Thread(target=self._visit, args=(sock,), name="horovod-arrival", daemon=True)
-            self._visits[sock] = visit
-        visit.start()
+                oldest = next(iter(self._visits))
+                if time.monotonic() - self._visits[oldest].began < _TIME_OF_ITS_OWN:
+                    return False
+                del self._visits[oldest]
+                _shut(oldest)  # on which its thread closes it
+            return True
+
+    def _begin(self, sock: socket.socket) -> None:
+        visit = threading.Thread(target=self._visit, args=(sock,), name="horovod-arrival", daemon=True)
+        with self._lock:
+            self._visits[sock] = _Visit(visit, time.monotonic())
+        try:
+            visit.start()
+        except RuntimeError:
+            with self._lock:
+                self._visits.pop(sock, None)
+            sock.close()
+            raise
 
     def _visit(self, sock: socket.socket) -> None:
         kept = False
@@ -186,22 +226,39 @@ class Gathering:
         with self._lock:
             if not refusal and number in self._used:
                 refusal = f"{self.what} {number} has come twice; the second was not let in"
-            elif not refusal:
-                self._used.add(number)
             if refusal:
                 self._refusals.append(f"{name}: {refusal}")
-                os.eventfd_write(self.fd, 1)
-        tickets.say(talk, Answer(refusal))
-        if refusal:
-            return False
-        with self._lock:
-            if self._closed:
+                self._tell()
+            elif sock not in self._visits:
                 return False
-            self._visits.pop(sock)  # from here on it is not ours to close
+            else:  # it is no stranger: the next one that makes room is another
+                self._visits[sock] = _Visit(self._visits.pop(sock).thread, time.monotonic())
+                self._used.add(number)
+        kept = False
+        try:
+            tickets.say(talk, Answer(refusal))
+            if not refusal:
+                kept = self._keep(sock, talk, number, name, arrival)
+        finally:
+            if not (kept or refusal):  # it does not know that it was let in, and may come again
+                with self._lock:
+                    self._used.discard(number)
+        return kept
+
+    def _keep(self, sock: socket.socket, talk: Talk, number: int, name: str, arrival: Arrival) -> bool:
+        with self._lock:
+            if self._closed or self._visits.pop(sock, None) is None:
+                return False
+            # From here on it is not ours to close.
             machine = self._machines.name(arrival.machine, arrival.hostname)
             self._new.append(Arrived(number, name, machine, ArrivedConnection(sock, talk.channel, talk.rest)))
-            os.eventfd_write(self.fd, 1)
+            self._tell()
         return True
+
+    def _tell(self) -> None:
+        """There is something to take. Under the lock."""
+        if not self._closed:
+            os.eventfd_write(self.fd, 1)
 
     # The end
 
@@ -215,16 +272,19 @@ class Gathering:
             for sock in visits:
                 _shut(sock)
             left, self._new = self._new, []
-        for each in left:
-            each.connection.end(time.monotonic())
         os.eventfd_write(self._stop, 1)
-        until = time.monotonic() + _END_SECONDS
-        for thread in (self._thread, *visits.values()):
-            thread.join(max(0.0, until - time.monotonic()))
-        self._listeners.close()
-        if not self._thread.is_alive():
-            os.close(self._stop)
-        os.close(self.fd)
+        try:
+            for each in left:
+                each.connection.end(time.monotonic())
+            until = time.monotonic() + _END_SECONDS
+            for visit in visits.values():
+                visit.thread.join(max(0.0, until - time.monotonic()))
+        finally:  # an interrupt may come while we wait
+            self._thread.join(_END_SECONDS)
+            self._listeners.close()
+            if not self._thread.is_alive():
+                os.close(self._stop)
+            os.close(self.fd)
 
     def __enter__(self) -> Gathering:
         return self

@@ -27,13 +27,14 @@ from horovod.runner.reach.agents import Agent
 from horovod.runner.reach.fleet import Fleet
 
 
-@dataclass(frozen=True)
 class Call:
-    """What every rank does."""
+    """What every rank does, as it is sent to them."""
 
-    function: Callable[..., Any]
-    args: Sequence[Any] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    def __init__(
+        self, function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> None:
+        """Raises TypeError naming what cannot be sent."""
+        self.payload = package.pack(function, args, {} if kwargs is None else kwargs)
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,8 @@ def run_fixed(gathering: Gathering, call: Call, num_proc: int, wishes: Wishes) -
     closed then; agents are to have the numbers 0 to num_proc - 1.
 
     Raises TimeoutError, ArrivalError, or what `Gathering.fail` was given, when they do not come; WorkerError,
-    as `horovod.run`, when a rank or its agent fails; TypeError for what cannot be sent.
+    as `horovod.run`, when a rank or its agent fails.
     """
-    payload = package.pack(call.function, call.args, call.kwargs)
     here = gathering.wait(num_proc, wishes.start_timeout, wishes.advice)
     try:
         gathering.close()
@@ -80,7 +80,7 @@ def run_fixed(gathering: Gathering, call: Call, num_proc: int, wishes: Wishes) -
         way = arrived.Arrived()
         agents = [_agent(by_number[number], slot, way) for number, slot in placed]
         fleet = _fleet(agents, settings, way)
-        job = Job(settings, environ, payload=payload, results=True, output=wishes.sink(), fleet=fleet)
+        job = Job(settings, environ, payload=call.payload, results=True, output=wishes.sink(), fleet=fleet)
         return results.by_rank(job.run(), {slot.rank: slot.hostname for _, slot in placed})
     finally:
         for each in here:
@@ -90,7 +90,6 @@ def run_fixed(gathering: Gathering, call: Call, num_proc: int, wishes: Wishes) -
 def run_elastic(gathering: Gathering, call: Call, elastic: ElasticSettings, wishes: Wishes) -> list[Any]:
     """The same with agents that come and go; each is a slot. Begins when `elastic.start` are there, and returns the
     results of the last `elastic.least` first ranks."""
-    payload = package.pack(call.function, call.args, call.kwargs)
     way = arrived.Arrived()
     source = ArrivalSource(gathering, way)
     for each in gathering.wait(elastic.start, wishes.start_timeout, wishes.advice):
@@ -100,7 +99,7 @@ def run_elastic(gathering: Gathering, call: Call, elastic: ElasticSettings, wish
         assert settings.elastic is not None
         fleet = _fleet([], settings, way)
         output = wishes.sink()
-        job = Job(settings, environ, payload=payload, results=True, output=output, fleet=fleet, source=source)
+        job = Job(settings, environ, payload=call.payload, results=True, output=output, fleet=fleet, source=source)
         result = job.run()
     finally:
         source.close()

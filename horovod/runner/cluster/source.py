@@ -42,16 +42,16 @@ class ArrivalSource:
     def look(self, now: float) -> Found | NotFound | None:
         if self._over:
             return None
-        new, refusals, trouble = self._gathering.take()
+        new, news, trouble = self._gathering.take()
         for each in new:
             self.add(each)
         for name in [name for name in self._way.waiting if name in self._here and self._here[name].connection.gone]:
             self.lost(name)
         if trouble is not None and not self._told:
             self._told = True  # those that are here go on
-            return NotFound(str(trouble), first=False)
-        if refusals:
-            return NotFound("\n".join(refusals), first=False)
+            news = [*news, str(trouble)]
+        if news:
+            return NotFound("\n".join(news), first=False)
         if not self._changed:
             return None
         self._changed = False

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import os
 import platform
+import random
 import select
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from horovod._version import __version__
-from horovod.common.network.endpoints import to_listen, to_try
+from horovod.common.network.endpoints import Endpoint, to_listen, to_try
 from horovod.common.network.interfaces import machine_identity, network_identity, scan, source_address
 from horovod.common.security.auth import AuthError, Connector
-from horovod.common.security.channel import Talk
+from horovod.common.security.channel import HungUp, Talk
 from horovod.runner.cluster import ticket as tickets
 from horovod.runner.cluster.ticket import Arrival, ArrivalError, Ticket
 from horovod.runner.protocol.messages import ByteWriter
@@ -27,6 +28,8 @@ from horovod.runner.reach import ssh
 from horovod.runner.reach.arrived import ArrivedConnection
 
 CONNECT_SECONDS = 5.0  # for each address
+ROUNDS_SECONDS = 2 * tickets.SECONDS  # after which no other round of the addresses begins
+PAUSE = 0.2  # s between two of them, at least; at most twice as long
 QUEUE_LIMIT = 4 << 20  # bytes on their way in one direction, beyond which no more is taken
 END_SECONDS = 15.0  # for an agent whose launcher is gone: it ends its workers, SIGTERM first
 READ_SIZE = 1 << 16
@@ -74,10 +77,29 @@ def become_agent(
 
 
 def _arrive(ticket: Ticket, number: int, label: str) -> ArrivedConnection:
-    troubles = []
+    """Goes round the launcher's addresses, again and again while one of them hangs up or is slow: very many may come at
+    once."""
+    until = time.monotonic() + ROUNDS_SECONDS
     same = network_identity() == ticket.network
     mine = to_listen(scan(), "", alone=False)
-    for endpoint in to_try(mine, ticket.endpoints, same, source_address):
+    endpoints = to_try(mine, ticket.endpoints, same, source_address)
+    while True:
+        found, troubles, again = _go_round(endpoints, ticket, number, label)
+        if found is not None:
+            return found
+        if not again or time.monotonic() >= until:
+            break
+        time.sleep(random.uniform(PAUSE, 2 * PAUSE))
+    tried = "; ".join(troubles) or ", ".join(map(str, ticket.endpoints)) + ": on no network that this host is on"
+    raise ArrivalError(f"host {socket.gethostname()} cannot reach the job's launcher ({tried}); it may have ended")
+
+
+def _go_round(
+    endpoints: Sequence[Endpoint], ticket: Ticket, number: int, label: str
+) -> tuple[ArrivedConnection | None, list[str], bool]:
+    """A connection, or what was in its way, and whether it may be another time."""
+    troubles, again = [], False
+    for endpoint in endpoints:
         try:
             sock = socket.create_connection((endpoint.address, endpoint.port), CONNECT_SECONDS)
         except OSError as error:
@@ -85,15 +107,15 @@ def _arrive(ticket: Ticket, number: int, label: str) -> ArrivedConnection:
             continue
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return _introduce(sock, ticket, number, label)
+            return _introduce(sock, ticket, number, label), [], False
         except (AuthError, OSError, ValueError) as error:
             sock.close()
             troubles.append(f"{endpoint}: {error}")
+            again = again or isinstance(error, (HungUp, OSError))
         except BaseException:
             sock.close()
             raise
-    tried = "; ".join(troubles) or ", ".join(map(str, ticket.endpoints)) + ": on no network that this host is on"
-    raise ArrivalError(f"host {socket.gethostname()} cannot reach the job's launcher ({tried}); it may have ended")
+    return None, troubles, again
 
 
 def _introduce(sock: socket.socket, ticket: Ticket, number: int, label: str) -> ArrivedConnection:
@@ -108,7 +130,8 @@ def _introduce(sock: socket.socket, ticket: Ticket, number: int, label: str) -> 
 
 
 def _pass_on(connection: ArrivedConnection, agent: subprocess.Popen[bytes]) -> None:
-    """Until the agent has said its last word, and that is sent. Without a launcher, until the agent has ended."""
+    """Until the agent has said its last word, and that is sent, for as long as the launcher takes some of it. Without a
+    launcher, until the agent has ended."""
     assert agent.stdin is not None
     assert agent.stdout is not None
     requests, reports = ByteWriter(agent.stdin.fileno()), agent.stdout.fileno()
@@ -116,7 +139,7 @@ def _pass_on(connection: ArrivedConnection, agent: subprocess.Popen[bytes]) -> N
     until: float | None = None  # when we give up
     says = True  # does the agent say more?
     while says or (connection.pending and not connection.ended):
-        if connection.ended and until is None:
+        if until is None and (connection.ended or not says):
             until = time.monotonic() + END_SECONDS
         if until is not None and time.monotonic() >= until:
             return
@@ -130,7 +153,10 @@ def _pass_on(connection: ArrivedConnection, agent: subprocess.Popen[bytes]) -> N
             poll.register(fd, event)
         poll.poll(None if until is None else max(0.0, until - time.monotonic()) * 1000 + 1)
         if not connection.ended:
+            left = connection.pending
             connection.flush()
+            if not says and connection.pending < left:
+                until = None
             requests.write(connection.read())
         requests.flush()
         if connection.ended and not requests.pending and not agent.stdin.closed:

@@ -16,6 +16,8 @@ from horovod.runner.base.signals import WARNING, SignalQueue
 from horovod.runner.job.policy import Action, Late, Launch, Phase, Policy, Stop
 from horovod.runner.output.screen import Screen
 
+_LONGEST = 3600.0  # s of one wait; poll takes 24 days at most
+
 QUEUE_LIMIT = 4 << 20  # bytes of output waiting for their reader before the processes have to wait
 
 
@@ -61,11 +63,11 @@ class Attempt(Protocol):
 
 
 def wait_for(events: Mapping[int, int], until: float | None) -> set[int]:
-    """The descriptors that are ready. `until`: when to return without any (monotonic), None: never."""
+    """The descriptors that are ready. `until`: when to return without any (monotonic), None: never; or earlier."""
     poll = select.poll()
     for fd, event in events.items():
         poll.register(fd, event)
-    timeout = None if until is None else max(0.0, until - time.monotonic()) * 1000 + 1
+    timeout = None if until is None else min(max(0.0, until - time.monotonic()), _LONGEST) * 1000 + 1
     return {fd for fd, _ in poll.poll(timeout)}
 
 

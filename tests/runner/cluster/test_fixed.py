@@ -199,7 +199,7 @@ def test_strangers_do_not_disturb(tasks, gathering):
     port = gathering.ticket.endpoints[-1].port
     words = [b"GET / HTTP/1.0\r\n\r\n", bytes(4096), os.urandom(4096), b"", pickle.dumps({"a": 1})]
     with contextlib.ExitStack() as strangers:
-        for number in range(100):
+        for number in range(300):
             stranger = strangers.enter_context(socket.create_connection(("127.0.0.1", port), 5))
             with contextlib.suppress(OSError):
                 stranger.sendall(words[number % len(words)])

@@ -1,6 +1,7 @@
 """The loop that watches a job, without processes; and what a job refuses before it begins."""
 
 import os
+import select
 import threading
 import time
 
@@ -9,7 +10,7 @@ import pytest
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.job.job import Job
 from horovod.runner.job.policy import Policy
-from horovod.runner.job.watch import Watch
+from horovod.runner.job.watch import Watch, wait_for
 from horovod.runner.output.output import OutputQueue
 from horovod.runner.output.screen import Screen
 from horovod.runner.plan.hosts import Host, assign
@@ -89,3 +90,13 @@ def test_a_job_that_is_refused_leaves_the_files_of_another(tmp_path):
     with pytest.raises(LaunchError, match="/no/such/key"):
         Job(refused, os.environ).run()
     assert file.read_text() == "of the last job"
+
+
+def test_a_wait_may_be_longer_than_poll_can():
+    near, far = os.pipe()
+    try:
+        os.write(far, b"x")
+        assert wait_for({near: select.POLLIN}, time.monotonic() + 1e9) == {near}
+    finally:
+        os.close(near)
+        os.close(far)

@@ -1,0 +1,127 @@
+import contextlib
+import dataclasses
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from horovod.common.contract.secret import Secret
+from horovod.common.network.endpoints import Endpoint
+from horovod.common.network.interfaces import network_identity
+from horovod.runner.cluster import ArrivalError, Gathering, Ticket, task
+from horovod.runner.reach.arrived import ArrivedConnection
+
+SIZE = 3 << 20
+
+
+class Plain:
+    """In place of a channel: nothing is encrypted."""
+
+    def __init__(self):
+        self._data = bytearray()
+
+    def write(self, data):
+        self._data += data
+
+    def take(self):
+        data = bytes(self._data)
+        self._data.clear()
+        return data
+
+    def feed(self, data):
+        return data
+
+
+@pytest.fixture
+def agent():
+    """One that says what it has to say, and ends."""
+    command = [sys.executable, "-c", f"import sys; sys.stdout.write('x' * {SIZE})"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
+        yield process
+        process.kill()
+
+
+def test_a_launcher_that_takes_nothing_more_is_given_up(agent, monkeypatch):
+    monkeypatch.setattr(task, "END_SECONDS", 0.5)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        connection = ArrivedConnection(ours, Plain())
+        started = time.monotonic()
+        task._pass_on(connection, agent)
+        assert connection.pending
+        assert 0.5 <= time.monotonic() - started < 10
+
+
+def test_a_launcher_that_is_slow_gets_all(agent, monkeypatch):
+    monkeypatch.setattr(task, "END_SECONDS", 1.0)
+    ours, theirs = socket.socketpair()
+    heard = []
+
+    def hear():
+        while sum(heard) < SIZE:
+            heard.append(len(theirs.recv(1 << 17)))
+            time.sleep(0.1)
+
+    with ours, theirs:
+        theirs.settimeout(20)
+        thread = threading.Thread(target=hear, daemon=True)
+        started = time.monotonic()
+        thread.start()
+        task._pass_on(ArrivedConnection(ours, Plain()), agent)
+        thread.join(20)
+        assert time.monotonic() - started > 1.5
+    assert sum(heard) == SIZE
+
+
+class Busy:
+    """A launcher that hangs up on whoever comes; after so many times it is gone."""
+
+    def __init__(self, times):
+        self.came = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        endpoint = Endpoint("lo", "127.0.0.1", 8, self._listener.getsockname()[1])
+        self.ticket = Ticket((endpoint,), network_identity(), Secret(bytes(32)))
+        self._thread = threading.Thread(target=self._serve, args=(times,), daemon=True)
+
+    def _serve(self, times):
+        with self._listener, contextlib.suppress(OSError):
+            for _ in range(times):
+                self._listener.accept()[0].close()
+                self.came.append(time.monotonic())
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join(5)
+
+
+def test_one_that_is_hung_up_on_comes_again_until_the_launcher_is_gone():
+    with Busy(2) as launcher:
+        with pytest.raises(ArrivalError, match=r"cannot reach the job's launcher .*refused"):
+            task.become_agent(launcher.ticket, 0)
+        assert len(launcher.came) == 2
+        assert launcher.came[1] - launcher.came[0] >= task.PAUSE * 0.9
+
+
+def test_it_does_not_come_for_ever(monkeypatch):
+    monkeypatch.setattr(task, "ROUNDS_SECONDS", 0.5)
+    with Busy(100) as launcher:
+        with pytest.raises(ArrivalError, match=r"has closed the connection|reset"):
+            task.become_agent(launcher.ticket, 0)
+        assert 2 <= len(launcher.came) <= 4
+
+
+def test_who_has_not_the_token_is_told_at_once():
+    with Gathering("task") as gathering:
+        stranger = dataclasses.replace(gathering.ticket, token=Secret(bytes(32)))
+        started = time.monotonic()
+        with pytest.raises(ArrivalError, match="does not know the job's key"):
+            task.become_agent(stranger, 0)
+        assert time.monotonic() - started < 5
