@@ -141,7 +141,7 @@ class Crew:
         ear = Ear(callbacks, self._box)
         try:
             if ear.queue is not None:
-                ray.get([worker.set_queue.remote(ear.queue) for worker in self.workers])
+                self.gather(dict(enumerate(self.send("set_queue", ear.queue))))
             return self.gather(dict(enumerate(self.send(method, *args))), ear)
         finally:
             ear.close()
