@@ -15,6 +15,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayTaskError
 from ray.util.queue import Queue
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from horovod.common.exceptions import HorovodInternalError, NoPlaceError
 from horovod.runner.function.worker_error import WorkerError, worker_error
@@ -130,13 +131,15 @@ class Ear:
                 raise TypeError(f"callbacks has {one!r}, accepted are callables that take a dict")
         self._box = box
         self._end = uuid.uuid4().hex
-        self.queue = Queue(actor_options={"num_cpus": 0}) if self._callbacks else None
+        self.queue = Queue(actor_options=_beside_us()) if self._callbacks else None
         """For ``BaseHorovodWorker.set_queue``."""
         if self.queue is not None:
             self._listen()
 
     def _listen(self) -> None:
-        assert self.queue is not None
+        queue = self.queue
+        if queue is None:  # closed, in another thread
+            return
 
         def heard(future: Future[Any]) -> None:
             if future.exception() is None:  # else the queue was ended
@@ -145,7 +148,7 @@ class Ear:
                 if told != self._end:
                     self._listen()
 
-        self.queue.actor.get.remote().future().add_done_callback(heard)
+        queue.actor.get.remote().future().add_done_callback(heard)
 
     def tell(self, event: Logged) -> None:
         """Calls the callbacks."""
@@ -158,8 +161,7 @@ class Ear:
         meanwhile."""
         if self.queue is None:
             return
-        with contextlib.suppress(RayActorError):
-            self.queue.put(self._end)
+        self.queue.actor.put.remote(self._end)  # `Queue.put` would wait for it, without a deadline
         until, waits = time.monotonic() + _LATE, True
         while waits and time.monotonic() < until:
             for event in self._box.take(until)[0]:
@@ -175,3 +177,10 @@ class Ear:
             with contextlib.suppress(RayActorError):
                 ray.kill(self.queue.actor)
             self.queue = None
+
+
+def _beside_us() -> dict[str, Any]:
+    """Options of an actor on the node of this program. On any other node it could be lost while all workers are well,
+    and what they log would raise."""
+    node = ray.get_runtime_context().get_node_id()
+    return {"num_cpus": 0, "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}

@@ -37,9 +37,9 @@ def address(nics: Collection[str]) -> str:
 
 
 def variables(nics: Collection[str]) -> dict[str, str]:
-    """What all workers get of this program's settings."""
-    shared = residence.passed_on(os.environ)
-    return shared | ({"HOROVOD_GLOO_IFACE": ",".join(nics)} if nics else {})
+    """What all workers get of this program's settings. ``nics``: for the engine and for NCCL."""
+    shared, names = residence.passed_on(os.environ), ",".join(nics)
+    return shared | ({"HOROVOD_GLOO_IFACE": names, "NCCL_SOCKET_IFNAME": names} if nics else {})
 
 
 class Names:
@@ -67,7 +67,8 @@ class Names:
 
     def node(self, name: str) -> str | None:
         """The id of the node that goes by this name."""
-        return next((number for number, one in self._names.items() if one == name), None)
+        known = list(self._names.items())  # at once: what finds hosts adds to it, in another thread
+        return next((number for number, one in known if one == name), None)
 
 
 def slots(nodes: Sequence[Mapping[str, Any]], names: Names, cpus: int, gpus: int) -> dict[str, int]:

@@ -44,23 +44,21 @@ class Crew:
         self._room: Room | None = None
         self._residence: Residence | None = None
         self._box: Mailbox[Event] = Mailbox()
+        self._seated: dict[int, Any] = {}  # ranks whose end the residence tells
         self._dead: dict[int, str] = {}
 
     # Start
 
     def start(self, variables: Mapping[str, str]) -> None:
         """Returns when all workers have their seats. ``variables``: for all of them, beside our own. Raises ValueError
-        and TimeoutError as ``strategy.find_room``, RuntimeError naming a worker that does not start or does not fit."""
+        and TimeoutError as ``strategy.find_room``, RuntimeError naming a worker that does not start or does not fit;
+        ``shutdown`` then ends what has been started."""
         size = len(self._plan.places)
-        try:
-            self._room = strategy.find_room(self._plan, self._group, self._settings.placement_group_timeout_s)
-            made = [self._actor(number, size) for number in range(size)]
-            self.workers = made  # so that `shutdown` finds them
-            told = self._ask([one.describe.remote() for one in made], "did not start")
-            self._seat(made, [one for one, _, _ in told], [gpus for _, _, gpus in told], variables)
-        except BaseException:
-            self.shutdown()
-            raise
+        self._room = strategy.find_room(self._plan, self._group, self._settings.placement_group_timeout_s)
+        made = [self._actor(number, size) for number in range(size)]
+        self.workers = made  # so that `shutdown` finds them
+        told = self._ask([one.describe.remote() for one in made], {}, "did not start")
+        self._seat(made, [one for one, _, _ in told], [gpus for _, _, gpus in told], variables)
 
     def _actor(self, number: int, size: int) -> Any:
         assert self._room is not None
@@ -91,21 +89,28 @@ class Crew:
             resident = residents[order[slot.rank]]
             seat = self._residence.seat(slot.rank, resident, own, self._settings.timeout_s)
             refs.append(self.workers[slot.rank].sit.remote(seat))
-        self._ask(refs, "did not take its seat", _LATE)  # a worker says more of why than that it is late
+        # A worker says more of why than that it is late.
+        self._ask(refs, self._seated, "did not take its seat", _LATE)
 
-    def _ask(self, refs: Sequence[Any], trouble: str, longer: float = 0.0) -> list[Any]:
-        """The answers of all workers, within the timeout and so many seconds more."""
+    def _ask(self, refs: Sequence[Any], answers: dict[int, Any], trouble: str, longer: float = 0.0) -> list[Any]:
+        """The answers of all workers, within the timeout and so many seconds more. ``answers``: gets each as it
+        comes."""
         seconds = self._settings.timeout_s + longer
         turn, deadline = uuid.uuid4().hex, time.monotonic() + seconds
         for number, ref in enumerate(refs):
             watch(ref, turn, number, self._box)
-        answers: dict[int, Any] = {}
         while len(answers) < len(refs):
-            for event in self._box.take(deadline)[0]:
+            failed: list[Done] = []
+            for event in self._box.take(deadline)[0]:  # all of them: one may be the end of another worker
+                self._bury(event)
                 if isinstance(event, Done) and event.turn == turn:
-                    if event.error is not None:
-                        raise RuntimeError(f"worker {event.number} {trouble}: {event.words()}{_advice(event)}")
-                    answers[event.number] = event.value
+                    if event.error is None:
+                        answers[event.number] = event.value
+                    else:
+                        failed.append(event)
+            if failed:
+                one = failed[0]
+                raise RuntimeError(f"worker {one.number} {trouble}: {one.words()}{_advice(one)}")
             if time.monotonic() >= deadline:
                 late = ", ".join(str(n) for n in range(len(refs)) if n not in answers)
                 raise TimeoutError(
@@ -141,7 +146,7 @@ class Crew:
         ear = Ear(callbacks, self._box)
         try:
             if ear.queue is not None:
-                ray.get([worker.set_queue.remote(ear.queue) for worker in self.workers])
+                self.gather(dict(enumerate(self.send("set_queue", ear.queue))))
             return self.gather(dict(enumerate(self.send(method, *args))), ear)
         finally:
             ear.close()
@@ -212,7 +217,7 @@ class Crew:
     # End
 
     def shutdown(self) -> None:
-        """Ends the workers and gives back what they had. May be called again."""
+        """Ends the workers and gives back what they had. May be called again, also when it was interrupted."""
         if self._residence is not None and not self._dead:
             with contextlib.suppress(Exception):  # one may have died just now
                 ray.wait([one.leave.remote() for one in self.workers], num_returns=len(self.workers), timeout=_LEAVE)
@@ -224,11 +229,12 @@ class Crew:
         if self._room is not None:
             self._room.give_back()
         self.workers, self.hosts, self._room, self._residence = [], [], None, None
+        self._seated.clear()
         self._dead.clear()
 
     def _await_end(self) -> None:
         until = time.monotonic() + _END
-        while len(self._dead) < len(self.workers) and time.monotonic() < until:
+        while self._seated.keys() - self._dead.keys() and time.monotonic() < until:
             for event in self._box.take(until)[0]:
                 self._bury(event)
 

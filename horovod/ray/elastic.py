@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from horovod.common.contract.frames import warn_user
 from horovod.ray import settings as given
 from horovod.ray.calls import Callback
 from horovod.ray.discovery import RayHostDiscovery, TestDiscovery
@@ -13,6 +14,8 @@ from horovod.ray.members import ElasticJob
 from horovod.ray.settings import Settings
 
 __all__ = ["ElasticRayExecutor", "RayHostDiscovery", "TestDiscovery"]
+
+_LEAST = 1
 
 
 class ElasticRayExecutor:
@@ -44,7 +47,7 @@ class ElasticRayExecutor:
     @classmethod
     def create_settings(
         cls,
-        min_num_proc: int = 1,
+        min_num_proc: int = _LEAST,
         max_num_proc: int | None = None,
         reset_limit: int | None = None,
         elastic_timeout: float = 600,
@@ -53,21 +56,31 @@ class ElasticRayExecutor:
         nics: Collection[str] | str | None = None,
         min_np: int | None = None,
         max_np: int | None = None,
+        *,
+        ssh_str: str | None = None,
+        placement_group_timeout_s: float = 100,
         **kw: Any,
     ) -> Settings:
         """``min_num_proc``, ``max_num_proc`` (None: any number): workers; ``reset_limit``: how often they may change,
         ``elastic_timeout``: s without enough of them. ``timeout_s``: s for a worker to reach this program. Beside these
         ``num_proc`` (to begin with), ``cooldown_range``, ``discovery`` and ``verbose`` (0: say nothing). ``min_np`` and
-        ``max_np`` are old names. Raises ValueError and TypeError naming what is wrong."""
+        ``max_np`` are old names; where the new one says something else than its default, it counts. What begins with
+        ``ssh`` has no effect, neither has ``placement_group_timeout_s``: such jobs are in no placement group. Raises
+        ValueError and TypeError naming what is wrong."""
+        for old, new, value in (("min_np", "min_num_proc", min_np), ("max_np", "max_num_proc", max_np)):
+            if value is not None:
+                warn_user(f"{old} is deprecated: use {new}", DeprecationWarning)
         unknown = sorted(kw.keys() - {"num_proc", "cooldown_range", "discovery", "verbose"})
         if unknown:
             raise TypeError(
                 f"{', '.join(unknown)} is given, accepted beside the named arguments are num_proc, cooldown_range, "
                 "discovery and verbose"
             )
-        made = given.make(timeout_s, nics=nics, ssh={"ssh_identity_file": ssh_identity_file})
-        made.min_num_proc = given.integer("min_num_proc", min_num_proc if min_np is None else min_np, 1)
-        most = max_num_proc if max_np is None else max_np
+        ssh = {"ssh_identity_file": ssh_identity_file, "ssh_str": ssh_str}
+        made = given.make(timeout_s, placement_group_timeout_s, nics, ssh)
+        least = min_num_proc if min_np is None or min_num_proc != _LEAST else min_np
+        made.min_num_proc = given.integer("min_num_proc", least, 1)
+        most = max_np if max_num_proc is None else max_num_proc
         made.max_num_proc = None if most is None else given.integer("max_num_proc", most, 1)
         made.reset_limit, made.elastic_timeout = reset_limit, elastic_timeout
         for name, value in kw.items():

@@ -127,15 +127,14 @@ class RayExecutor:
         plan, group = self._plan, strategy.current_group(self._in_current)
         if group is not None:
             plan = strategy.within(group.bundle_specs, len(plan.places), self._cpus, self._gpus)
-        crew = Crew(self._settings, plan, group, self._cpus, self._gpus)
-        crew.start(variables)
-        self._crew = crew
-        if executable_cls is not None:
-            try:
+        self._crew = crew = Crew(self._settings, plan, group, self._cpus, self._gpus)
+        try:
+            crew.start(variables)
+            if executable_cls is not None:
                 crew.call("start_executable", *made)
-            except BaseException:
-                self.shutdown()
-                raise
+        except BaseException:
+            self.shutdown()
+            raise
 
     def run(
         self,
@@ -171,10 +170,10 @@ class RayExecutor:
         return crew.gather({0: crew.workers[0].execute.remote(fn)})[0]
 
     def shutdown(self) -> None:
-        """Ends the workers. May be called again."""
+        """Ends the workers. May be called again, also when an interrupt (Ctrl-C) has ended it early."""
         if self._crew is not None:
-            crew, self._crew = self._crew, None
-            crew.shutdown()
+            self._crew.shutdown()
+            self._crew = None
         if self._job is not None:
             self._job.forget()
 

@@ -93,17 +93,17 @@ class _Run:
         self._options = options
         self._work = ray.put(work)
         self._box: Mailbox[Any] = Mailbox()
-        address = cluster.address(settings.nics)
-        self._front = Front()
-        try:
-            self._residence = Residence(address, lambda number: self._box.put(Gone(number)), self._front)
-        except BaseException:
-            self._front.close()
-            raise
         names = getattr(settings.discovery, "names", None)
         self._names = names if isinstance(names, Names) else Names()
-        self._course = Course(limits, settings.cooldown_range, self._front, self, os.environ, self._names.machine)
         self._shared = cluster.variables(settings.nics) | dict(variables)
+        address = cluster.address(settings.nics)
+        with contextlib.ExitStack() as at_failure:
+            self._front = Front()
+            at_failure.callback(self._front.close)
+            self._residence = Residence(address, lambda number: self._box.put(Gone(number)), self._front)
+            at_failure.callback(self._residence.close)
+            self._course = Course(limits, settings.cooldown_range, self._front, self, os.environ, self._names.machine)
+            at_failure.pop_all()
         self._actors: dict[int, Any] = {}
         self._seated: set[int] = set()
         self._hosts: set[str] = set()
@@ -160,6 +160,7 @@ class _Run:
                 self._seat(event)
             elif what == "sit":
                 self._seated.add(event.number)
+                self._set_to_work(event.number)
             elif what == "work":
                 self._results[event.number] = event.value
                 self._end(event.number)
@@ -197,9 +198,13 @@ class _Run:
         own = residence.of_member(event.number, machine, self._settings.elastic_timeout)
         seat = self._residence.seat(event.number, resident, {**self._shared, **own}, self._settings.timeout_s)
         self._watch(actor.sit.remote(seat), "sit", event.number)
+
+    def _set_to_work(self, number: int) -> None:
+        """Not before it has its seat: without one, ``hvd.init()`` would make a job of its own there."""
+        actor = self._actors[number]
         if self._ear is not None and self._ear.queue is not None:
             actor.set_queue.remote(self._ear.queue)
-        self._watch(actor.work.remote(self._work), "work", event.number)
+        self._watch(actor.work.remote(self._work), "work", number)
 
     def _watch(self, ref: Any, what: str, number: int) -> None:
         turn = uuid.uuid4().hex

@@ -10,6 +10,9 @@ from horovod.common.contract.frames import warn_user
 from horovod.runner.elastic.cooldown import check_range
 from horovod.runner.elastic.limits import Limits
 
+LONGEST = 1e7
+"""s: what a worker takes for HOROVOD_ELASTIC_TIMEOUT."""
+
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 _NO_SSH = "Ray starts the workers, and no ssh is used: {} has no effect"
 
@@ -37,7 +40,7 @@ class Settings:
     def limits(self) -> Limits:
         """Of an elastic job. Raises ValueError in the words of this interface."""
         least, most = self.min_num_proc, self.max_num_proc
-        start = least if self.num_proc is None else self.num_proc
+        start = least if self.num_proc is None else integer("num_proc", self.num_proc, 1)
         if not 1 <= least <= start or (most is not None and most < start):
             raise ValueError(
                 f"the least number of workers is {least}, that to begin with {start} and the most "
@@ -79,9 +82,9 @@ def integer(name: str, value: Any, least: int) -> int:
 
 
 def positive(name: str, value: Any) -> float:
-    """The value. Raises ValueError when it is no number above 0."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-        raise ValueError(f"{name} is {value!r}, accepted is a number above 0")
+    """The value. Raises ValueError when it is no number of seconds above 0, or above ``LONGEST``."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= LONGEST:
+        raise ValueError(f"{name} is {value!r}, accepted is a number of seconds above 0, at most {LONGEST:.0f}")
     return float(value)
 
 

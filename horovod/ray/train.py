@@ -63,6 +63,13 @@ class HorovodBackend(Backend):
     def on_start(self, worker_group: Any, backend_config: HorovodConfig) -> None:
         """Each worker gets its seat. Raises RuntimeError naming one that does not fit to the others."""
         self._close()
+        try:
+            self._seat(worker_group, backend_config)
+        except BaseException:
+            self._close()
+            raise
+
+    def _seat(self, worker_group: Any, backend_config: HorovodConfig) -> None:
         settings = given.make(backend_config.timeout_s, nics=backend_config.nics)
         told = worker_group.execute(described)
         residents, gpus = [one for one, _, _ in told], [own for _, _, own in told]

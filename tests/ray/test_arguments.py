@@ -1,6 +1,7 @@
 """What executors, loggers and settings refuse, and how they say it. Without a cluster."""
 
 import inspect
+import math
 import subprocess
 import sys
 import warnings
@@ -46,6 +47,9 @@ def test_arguments_that_do_not_fit(given, said):
     [
         ({"timeout_s": 0}, "timeout_s is 0"),
         ({"placement_group_timeout_s": -1}, "placement_group_timeout_s is -1"),
+        ({"timeout_s": math.inf}, "timeout_s is inf, accepted is a number of seconds above 0, at most 10000000"),
+        ({"timeout_s": math.nan}, "timeout_s is nan"),
+        ({"timeout_s": 10**400}, "timeout_s is 10000"),
         ({"strategy": "TIGHT"}, "strategy is 'TIGHT', accepted are PACK, SPREAD, STRICT_PACK, STRICT_SPREAD"),
     ],
 )
@@ -71,12 +75,38 @@ def test_settings_of_another_kind():
 
 
 def test_elastic_settings():
-    made = ElasticRayExecutor.create_settings(min_np=2, max_np=3, num_proc=2, cooldown_range=(1, 2), verbose=0)
+    made = ElasticRayExecutor.create_settings(2, 3, num_proc=2, cooldown_range=(1, 2), verbose=0)
     assert (made.min_num_proc, made.max_num_proc, made.num_proc, made.cooldown_range) == (2, 3, 2, (1, 2))
     with pytest.raises(TypeError, match="speed is given, accepted beside the named arguments"):
         ElasticRayExecutor.create_settings(speed=1)
     with pytest.raises(ValueError, match="least number of workers is 3"):
         ElasticRayExecutor.create_settings(min_num_proc=3, max_num_proc=2)
+    with pytest.raises(ValueError, match="num_proc is '4', accepted is an integer of at least 1"):
+        ElasticRayExecutor.create_settings(num_proc="4")
+    with pytest.raises(ValueError, match="elastic_timeout is inf"):
+        ElasticRayExecutor.create_settings(elastic_timeout=math.inf)
+
+
+def test_old_names_of_elastic_settings():
+    with pytest.warns(DeprecationWarning, match="m.._np is deprecated") as found:
+        made = ElasticRayExecutor.create_settings(min_np=2, max_np=3)
+    assert [str(one.message) for one in found] == [
+        "min_np is deprecated: use min_num_proc",
+        "max_np is deprecated: use max_num_proc",
+    ]
+    assert {one.filename for one in found} == {__file__}
+    assert (made.min_num_proc, made.max_num_proc) == (2, 3)
+    with pytest.warns(DeprecationWarning, match="m.._np is deprecated"):
+        made = ElasticRayExecutor.create_settings(min_num_proc=4, max_num_proc=5, min_np=2, max_np=3)
+    assert (made.min_num_proc, made.max_num_proc) == (4, 5)
+
+
+def test_elastic_settings_take_what_those_of_other_jobs_do():
+    with pytest.warns(UserWarning, match="no ssh is used: ssh_str has no effect"):
+        made = ElasticRayExecutor.create_settings(ssh_str="SECRET", placement_group_timeout_s=7)
+    assert made.placement_group_timeout_s == 7.0
+    with pytest.raises(ValueError, match="placement_group_timeout_s is 0"):
+        ElasticRayExecutor.create_settings(placement_group_timeout_s=0)
 
 
 def test_before_start_and_without_ray():

@@ -1,4 +1,8 @@
-"""What Ray says of failures, made short. Pure."""
+"""What Ray says of failures, made short; what is heard of workers. Without a cluster."""
+
+import time
+from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
 
@@ -8,7 +12,8 @@ from ray.exceptions import RayActorError
 
 from horovod.common.exceptions import HorovodInternalError, NoPlaceError
 from horovod.ray import calls
-from horovod.ray.calls import Done
+from horovod.ray.calls import Done, Ear, Logged
+from horovod.runner.resident.mailbox import Mailbox
 
 SHOWN = """\x1b[36mray::BaseHorovodWorker.execute()\x1b[39m (pid=7, ip=10.0.0.1)
            ^^^^^^^^^^^^
@@ -62,3 +67,62 @@ def test_an_error_names_who_where_and_what():
 def test_a_callback_that_cannot_be_called():
     with pytest.raises(TypeError, match="callbacks has 3, accepted are callables that take a dict"):
         calls.Ear([3], None)
+
+
+class Actor:
+    """Of a queue that never has anything by itself. ``asked``: what has been called, in order."""
+
+    def __init__(self):
+        self.asked = []
+        self.next = None
+        self.get = SimpleNamespace(remote=self._get)
+        self.put = SimpleNamespace(remote=lambda item: self.asked.append("put"))
+
+    def _get(self):
+        self.asked.append("get")
+        self.next = Future()
+        return SimpleNamespace(future=lambda: self.next)
+
+
+@pytest.fixture
+def ear(monkeypatch):
+    """(an ear, its queue's actor, what that was made with, the box, what callbacks have heard)"""
+    actor, options, box, heard = Actor(), {}, Mailbox(), []
+
+    def make(actor_options):
+        options.update(actor_options)
+        return SimpleNamespace(actor=actor)
+
+    monkeypatch.setattr(calls, "Queue", make)
+    monkeypatch.setattr(calls.ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "ab" * 28))
+    monkeypatch.setattr(calls.ray, "kill", lambda one: one.asked.append("kill"))
+    return Ear([heard.append], box), actor, options, box, heard
+
+
+def test_the_queue_is_on_the_drivers_node(ear):
+    where = ear[2]["scheduling_strategy"]
+    assert (where.node_id, where.soft) == ("ab" * 28, False)
+    assert ear[2]["num_cpus"] == 0
+
+
+def test_an_ear_listens_until_it_is_closed(ear, caplog):
+    made, actor, _, box, _ = ear
+    actor.next.set_result({"step": 1})
+    assert box.take(0.0)[0] == [Logged({"step": 1})]
+    made.close()
+    actor.next.set_result({"step": 2})  # in Ray's thread; the queue has ended meanwhile
+    assert "exception" not in caplog.text
+    assert actor.asked == ["get", "get", "kill"]
+    made.close()
+    assert actor.asked == ["get", "get", "kill"]
+
+
+def test_a_queue_that_does_not_answer_does_not_keep_an_ear(ear, monkeypatch):
+    made, actor, _, box, heard = ear
+    monkeypatch.setattr(calls, "_LATE", 0.2)
+    box.put(Logged({"step": 1}))
+    begun = time.monotonic()
+    made.finish()
+    assert time.monotonic() - begun < 5
+    assert heard == [{"step": 1}]
+    assert actor.asked == ["get", "put"]

@@ -40,6 +40,20 @@ def test_nodes_of_one_address_are_told_apart_and_keep_their_names():
     assert names.node("10.0.0.9") is None
 
 
+def test_a_node_is_looked_for_while_another_one_comes():
+    names = Names()
+    names.of(node("1"))
+
+    class Coming:  # as if another thread had its turn between two steps
+        def __eq__(self, other):
+            names.of(node("2"))
+            return False
+
+        __hash__ = None
+
+    assert names.node(Coming()) is None
+
+
 def test_nodes_of_one_host_are_one_machine():
     names = Names()
     found = cluster.slots([node("1"), node("2"), node("3", "10.0.0.3", "a")], names, 1, 0)
@@ -68,6 +82,7 @@ def test_settings_pass_on_to_workers_and_places_do_not(monkeypatch):
     monkeypatch.setenv("HOROVOD_JOB_KEY", "ab" * 32)
     found = cluster.variables(["eth0", "eth1"])
     assert found["HOROVOD_FUSION_THRESHOLD"] == "1024"
-    assert found["HOROVOD_GLOO_IFACE"] == "eth0,eth1"
+    assert found["HOROVOD_GLOO_IFACE"] == found["NCCL_SOCKET_IFNAME"] == "eth0,eth1"
+    assert "NCCL_SOCKET_IFNAME" not in cluster.variables([])
     assert "HOROVOD_RANK" not in found
     assert "HOROVOD_JOB_KEY" not in found

@@ -1,6 +1,7 @@
 """Elastic jobs of a real Ray with one node."""
 
 import itertools
+import threading
 
 import pytest
 
@@ -10,6 +11,7 @@ from horovod.ray import ElasticRayExecutor, RayExecutor
 from horovod.ray.elastic import TestDiscovery
 from horovod.runner.function.worker_error import WorkerError
 from tests.ray import functions
+from tests.ray.seats import one_that_nobody_gets
 
 
 def test_a_killed_worker_is_replaced(local, capfd):
@@ -62,6 +64,27 @@ def test_a_discovery_that_fails_is_told(local):
     executor.start()
     with pytest.raises(RuntimeError, match="hosts could not be found: OSError: the list is gone"):
         executor.run(len)
+
+
+def test_a_worker_without_a_seat_is_not_set_to_work(local, monkeypatch, tmp_path):
+    one_that_nobody_gets(monkeypatch, 0)
+    settings = ElasticRayExecutor.create_settings(max_num_proc=1, timeout_s=1, verbose=0)
+    executor = ElasticRayExecutor(settings)
+    executor.start()
+
+    with pytest.raises(WorkerError, match=r"SeatError: worker 0 .* does not answer"):
+        executor.run((tmp_path / "worked").touch)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_stays_of_a_run_that_cannot_begin(local, monkeypatch):
+    executor = ElasticRayExecutor(ElasticRayExecutor.create_settings())
+    executor.start()
+    monkeypatch.setenv("HOROVOD_ELASTIC_CODE", "purple")
+    before = {one.name for one in threading.enumerate()}
+    with pytest.raises(ValueError, match="purple"):
+        executor.run(len)
+    assert {one.name for one in threading.enumerate()} <= before
 
 
 def test_hosts_for_tests_of_elastic_programs(local):

@@ -1,13 +1,16 @@
 """Horovod as a backend of Ray Train: datasets, checkpoints, and a restart after a failure."""
 
 import os
+import threading
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("ray.train", exc_type=ImportError)
 pytest.importorskip("torch")
 
-from horovod.ray.train import HorovodConfig, HorovodTrainer
+from horovod.ray.train import HorovodBackend, HorovodConfig, HorovodTrainer
+from horovod.runner.resident import seat as seats
 
 
 def loop(config):
@@ -66,3 +69,15 @@ def test_what_is_wrong_is_named():
     with pytest.raises(TypeError, match="horovod_config is 3, accepted is a HorovodConfig"):
         HorovodTrainer(loop, horovod_config=3)
     assert HorovodConfig(nics="eth0").to_dict() == {"nics": "eth0", "timeout_s": 30.0}
+
+
+def test_nothing_stays_of_a_start_that_fails():
+    def execute(func, *args):
+        if args:
+            raise ValueError("a worker has no seat")
+        return [(seats.describe(), "node", [])]
+
+    backend = HorovodBackend()
+    with pytest.raises(ValueError, match="no seat"):
+        backend.on_start(SimpleNamespace(execute=execute), HorovodConfig(nics="lo"))
+    assert [one.name for one in threading.enumerate() if one.name == "horovod-lines"] == []

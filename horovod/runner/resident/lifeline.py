@@ -21,12 +21,13 @@ from horovod.common.network import keepalive
 from horovod.common.security import auth
 from horovod.common.security.auth import AuthError, derive_key
 from horovod.common.store.serving import Serving
+from horovod.runner.resident.mailbox import LONGEST
 
 _LABEL = "lifeline"
 _PURPOSE = 127
 _SILENCE = 10.0  # s without a sign of the other host
 _HANDSHAKE = 5.0  # s for a stranger to prove that it is none
-_STRANGERS = 64  # at a time
+_STRANGERS = 64  # at a time; others wait in the kernel until one of these is a member, or is dropped
 _CLOSE = 5.0
 
 
@@ -85,12 +86,11 @@ class Lines(Serving):
             sock, _ = self._listener.accept()
         except OSError:  # it has gone again, or there are too many open files
             return
-        if len(self._strangers) >= _STRANGERS:
-            sock.close()
-            return
         sock.setblocking(False)
         self._strangers[sock] = auth.Acceptor(self._key, 0, 0), time.monotonic() + _HANDSHAKE
         self._selector.register(sock, selectors.EVENT_READ)
+        if len(self._strangers) == _STRANGERS:
+            self._selector.unregister(self._listener)
 
     def _meet(self, sock: socket.socket, side: auth.Acceptor) -> None:
         data = sock.recv(side.wanted)
@@ -104,7 +104,7 @@ class Lines(Serving):
             if side.place.purpose != _PURPOSE:
                 raise AuthError("another purpose")
             keepalive.apply(sock, _SILENCE, control=True)
-            del self._strangers[sock]
+            self._strange_no_more(sock)
             self._members[sock] = side.place.source - 1
 
     def _hear(self, sock: socket.socket) -> None:
@@ -121,9 +121,14 @@ class Lines(Serving):
             self._gone(number)
 
     def _drop(self, sock: socket.socket) -> None:
-        del self._strangers[sock]
+        self._strange_no_more(sock)
         self._selector.unregister(sock)
         sock.close()
+
+    def _strange_no_more(self, sock: socket.socket) -> None:
+        if len(self._strangers) == _STRANGERS:
+            self._selector.register(self._listener, selectors.EVENT_READ)
+        del self._strangers[sock]
 
 
 class Line:
@@ -134,6 +139,7 @@ class Line:
         self, host: str, port: int, job_key: bytes, number: int, others: Mapping[int, str], seconds: float
     ) -> None:
         """Raises OSError or AuthError when the driver is not there, within ``seconds``."""
+        seconds = min(seconds, LONGEST)
         self._sock = socket.create_connection((host, port), seconds)
         try:
             auth.connect(self._sock, derive_key(job_key, _LABEL), auth.Place(_PURPOSE, 0, number + 1, 0), seconds)

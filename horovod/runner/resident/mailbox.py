@@ -12,6 +12,9 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
+LONGEST = 86400.0
+"""s, of one wait: the kernel counts milliseconds in 32 bits."""
+
 
 class Mailbox(Generic[T]):
     """In the order in which it was put."""
@@ -32,7 +35,7 @@ class Mailbox(Generic[T]):
         poll = select.poll()
         for fd in (self._fd, *others):
             poll.register(fd, select.POLLIN)
-        left = None if until is None else max(0.0, until - time.monotonic())
+        left = None if until is None else min(max(0.0, until - time.monotonic()), LONGEST)
         ready = {fd for fd, _ in poll.poll(None if left is None else 1000 * left)}
         if self._fd in ready:
             os.eventfd_read(self._fd)

@@ -56,13 +56,13 @@ class Seat:
     seconds: float
 
 
+@dataclass(frozen=True)
 class _Taken:
-    """`fd`: the key; `names`: variables that were set."""
+    """`fd`: the key; `before`: what the variables that were set had been, None: not there."""
 
-    def __init__(self, fd: int, line: Line, names: list[str]) -> None:
-        self.fd = fd
-        self.line = line
-        self.names = names
+    fd: int
+    line: Line
+    before: Mapping[str, str | None]
 
 
 _pair: list[tuple[bytes, bytes]] = []  # this process's keys, public and secret
@@ -110,15 +110,19 @@ def sit(seat: Seat, others: Mapping[int, str] | None = None) -> None:
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
         "HOROVOD_KEY_FD": str(fd),
     }
+    _taken.append(_Taken(fd, line, {name: os.environ.get(name) for name in variables}))
     os.environ.update(variables)
-    _taken.append(_Taken(fd, line, list(variables)))
 
 
 def rise() -> None:
-    """This process is no part of the job any more: its variables and its key are gone. Harmless without a seat."""
+    """This process is no part of the job any more: its key is gone, its variables are what they were before. Harmless
+    without a seat."""
     while _taken:
         taken = _taken.pop()
         taken.line.close()
-        for name in taken.names:
-            os.environ.pop(name, None)
+        for name, value in taken.before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
         os.close(taken.fd)

@@ -28,6 +28,12 @@ def test_take_ends_at_its_time_with_nothing():
     assert 0.04 < time.monotonic() - begun < 5
 
 
+def test_take_knows_times_that_are_far_away():
+    box = Mailbox()
+    box.put("now")
+    assert box.take(time.monotonic() + 1e9)[0] == ["now"]
+
+
 def test_take_tells_which_other_descriptor_can_be_read():
     box = Mailbox()
     one, other = os.eventfd(1), os.eventfd(0)

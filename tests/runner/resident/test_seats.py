@@ -1,5 +1,6 @@
 """Processes that somebody else has started become ranks, and their ends are noticed at both sides."""
 
+import contextlib
 import os
 import queue
 import signal
@@ -12,7 +13,7 @@ import cloudpickle
 import pytest
 
 from horovod.common.store.messages import curve_pair
-from horovod.runner.resident import placing, residence
+from horovod.runner.resident import lifeline, placing, residence
 from horovod.runner.resident import seat as seats
 from horovod.runner.resident.residence import Residence
 from tests.runner.resident.residents import Residents
@@ -137,6 +138,21 @@ def test_one_that_leaves_lives_on_without_key_and_variables(job):
     assert process.poll() is None
 
 
+def test_one_that_leaves_has_the_variables_of_before(job):
+    made, house, _ = job
+    process = made.add()
+    made.ask(process, lambda: os.environ.update(HOROVOD_RANK="7", SHADE="grey"))
+    order = house.seat(0, made.ask(process, describe), {"HOROVOD_RANK": "0", "SHADE": "red", "COLOUR": "blue"}, 10.0)
+
+    def shown():
+        return [os.environ.get(name) for name in ("HOROVOD_RANK", "SHADE", "COLOUR")]
+
+    made.ask(process, lambda: seats.sit(order))
+    assert made.ask(process, shown) == ["0", "red", "blue"]
+    made.ask(process, seats.rise)
+    assert made.ask(process, shown) == ["7", "grey", None]
+
+
 def test_nothing_that_is_told_holds_the_key(job):
     made, house, _ = job
     process = made.add()
@@ -195,6 +211,23 @@ def test_strangers_at_the_line_are_dropped_and_members_served(job):
                 except ConnectionError:
                     pass
     assert gone.empty()
+    process.kill()
+    assert gone.get(timeout=5) == 0
+
+
+def test_members_wait_while_strangers_are_many(job, monkeypatch):
+    monkeypatch.setattr(lifeline, "_STRANGERS", 4)
+    made, house, gone = job
+    process = made.add()
+    order = house.seat(0, made.ask(process, describe), {}, 20.0)
+    with contextlib.ExitStack() as crowd:
+        silent = [crowd.enter_context(socket.create_connection(("127.0.0.1", house._line), 5)) for _ in range(4)]
+        begun = time.monotonic()
+        made.tell(process, lambda: seats.sit(order))
+        time.sleep(1.0)
+        silent[0].close()
+        assert made.hear(process) == (True, None)
+        assert 1.0 < time.monotonic() - begun < 4.0  # the others are dropped later
     process.kill()
     assert gone.get(timeout=5) == 0
 

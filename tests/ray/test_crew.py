@@ -1,0 +1,81 @@
+"""Workers that do not all become ranks, and shutdowns that are interrupted."""
+
+import threading
+import time
+from concurrent.futures import Future
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("ray")
+
+from ray.exceptions import RayActorError
+from ray.util import placement_group_table
+
+from horovod.ray import RayExecutor, crew
+from horovod.ray.calls import Gone
+from horovod.ray.crew import Crew
+from tests.ray import functions
+from tests.ray.seats import one_that_nobody_gets
+
+THREADS = ("horovod-lines", "horovod-store", "horovod-handover")
+
+
+def ref(value=None, error=None):
+    future = Future()
+    if error is None:
+        future.set_result(value)
+    else:
+        future.set_exception(error)
+    return SimpleNamespace(future=lambda: future)
+
+
+def idle():
+    """A crew without any cluster."""
+    executor = RayExecutor(RayExecutor.create_settings(timeout_s=5), num_workers=2)
+    return Crew(executor._settings, executor._plan, None, 1, 0)
+
+
+def test_the_end_of_a_worker_while_others_take_their_seats_is_kept():
+    made, answers = idle(), {}
+    made._box.put(Gone(1))
+    assert made._ask([ref("a"), ref("b")], answers, "did not take its seat") == ["a", "b"]
+    assert answers == {0: "a", 1: "b"}
+    assert made._dead == {1: "its process has ended"}
+
+
+def test_what_comes_together_with_a_failure_is_kept():
+    made, answers = idle(), {}
+    with pytest.raises(RuntimeError, match="worker 0 did not take its seat: ValueError: no"):
+        made._ask([ref(error=ValueError("no")), ref("b"), ref(error=RayActorError())], answers, "did not take its seat")
+    assert answers == {1: "b"}
+    assert list(made._dead) == [2]
+
+
+def test_a_worker_without_a_seat_does_not_hold_up_the_end(local, monkeypatch):
+    one_that_nobody_gets(monkeypatch, 1)
+    executor = RayExecutor(RayExecutor.create_settings(timeout_s=2), num_workers=2)
+    begun = time.monotonic()
+    with pytest.raises(RuntimeError, match=r"worker 1 did not take its seat: SeatError: .*which does not answer"):
+        executor.start()
+    assert time.monotonic() - begun < crew._END
+    with pytest.raises(RuntimeError, match="call start"):
+        executor.run(functions.ranks)
+
+
+def test_a_shutdown_that_is_interrupted_can_be_finished(local, monkeypatch):
+    executor = RayExecutor(RayExecutor.create_settings(timeout_s=60), num_workers=2)
+    executor.start()
+    group = executor._crew._room.group
+
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as within:
+        within.setattr(Crew, "_await_end", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            executor.shutdown()
+    executor.shutdown()
+    assert placement_group_table(group)["state"] == "REMOVED"
+    assert [one.name for one in threading.enumerate() if one.name in THREADS] == []
+    executor.shutdown()
