@@ -117,6 +117,11 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
         weight = self.getSampleWeightCol()
         return {
             "feature_cols": self.getFeatureCols(),
+            if (there := train.rows + (val.rows if val else 0)) != written.rows:
+                raise RuntimeError(
+                    f"{written.rows} rows have been written to {store.get_train_data_path(written.dataset_idx)}, its "
+                    f"files have {there}"
+                )
             "label_cols": self.getLabelCols(),
             "sample_weight_col": [weight] if weight else [],
         }

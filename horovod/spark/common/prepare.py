@@ -1,6 +1,7 @@
 """A DataFrame as Parquet in a store, once: its tasks write the files, so no row goes through the driver."""
 
 import contextlib
+import re
 import json
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,12 +18,14 @@ _ARRAY = "float32"
 
 @dataclass(frozen=True)
 class Written:
-    """A data set in a store. ``val``: files of the rows to validate with, none without ``validation``."""
+    """A data set in a store. ``val``: files of the rows to validate with, none without ``validation``. ``rows``: of
+    both together, as the tasks have counted them."""
 
     dataset_idx: int
     columns: tuple[Column, ...]
     train: tuple[str, ...]
     val: tuple[str, ...]
+    rows: int
 
 
 def columns_of(df: Any, wanted: Mapping[str, Sequence[str]], transformed: bool, sparse: bool) -> list[Column]:
@@ -80,6 +83,7 @@ def write(
             all_settled(columns, found),
             tuple(sorted(row.path for row in rows if not row.validation)),
             tuple(sorted(row.path for row in rows if row.validation)),
+            sum(row.rows for row in rows),
         )
         _check_rows(made, validation)
         store.wait_for([*made.train, *made.val])
@@ -106,8 +110,8 @@ def _selected(df: Any, columns: Sequence[Column], validation: float | str | None
         value = F.col(_quoted(column.name))
         if column.kind in (VECTOR, "sparse"):
             value = vector_to_array(value, _ARRAY)
-        elif str(df.schema[column.name].dataType).startswith("Decimal"):
-            value = value.cast("double")
+        else:
+            value = without_decimals(value, df.schema[column.name].dataType)
         made.append(value.alias(f"c{place}"))
     if isinstance(validation, str):
         made.append(F.coalesce(F.col(_quoted(validation)).cast("boolean"), F.lit(False)).alias(IS_VALIDATION))
@@ -122,6 +126,13 @@ def _selected(df: Any, columns: Sequence[Column], validation: float | str | None
 
 def _sparse(array: Any) -> Any:
     """A column of arrays as structs of their size, and the places and values of what is not 0."""
+def without_decimals(value: Any, kind: Any) -> Any:
+    """A column (``pyspark.sql.Column``) of type ``kind``, in which decimals, also those of arrays, are doubles."""
+    kind = kind.simpleString()
+    numbers = re.sub(r"decimal\(\d+,\d+\)", "double", kind)
+    return value.cast(numbers) if numbers != kind else value
+
+
     from pyspark.sql import functions as F
 
     places = F.filter(F.sequence(F.lit(0), F.size(array) - 1), lambda place: array[place] != 0)
