@@ -1,5 +1,6 @@
 """HorovodEstimator and HorovodModel: what the estimators and models of all frameworks do the same way."""
 
+import json
 import secrets
 import time
 from collections.abc import Mapping
@@ -164,15 +165,14 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
         plan = self._plan(store, train, val, idx, run_id)
         results = self._backend().run(self._train_in_rank(), args=(plan,), env=self._environment())
         outcome = results[0]
-        if store.saving_runs():
-            import json
-
-            store.write_text(f"{store.get_logs_path(run_id)}/history.json", json.dumps(outcome.history))
         metadata = {
             "columns": [vars(column) for column in train.columns],
             "outputs": [[list(shape), dtype] for shape, dtype in outcome.outputs],
         }
-        return self._model_of(outcome, run_id, metadata)
+        model = self._model_of(outcome, run_id, metadata)
+        if store.saving_runs():
+            _keep_history(store, f"{store.get_logs_path(run_id)}/history.json", outcome.history)
+        return model
 
     def _plan(self, store: Any, train: Table, val: Table | None, idx: int | None, run_id: str) -> Plan:
         ranks, batch_size = self._backend().num_processes(), self.getBatchSize()
@@ -221,6 +221,14 @@ class HorovodModel(_Saved, Model, ModelParams):  # type: ignore[misc]
 
     def _predictor(self) -> tuple[Any, bytes]:
         """A function of bytes that returns a Predict, and the bytes."""
+def _keep_history(store: AbstractFilesystemStore, path: str, history: Mapping[str, Any]) -> None:
+    """A warning where that cannot be: the model, which has it too, is not to be lost by it."""
+    try:
+        store.write_text(path, json.dumps(history))
+    except Exception as error:  # each file system has errors of its own
+        warn_user(f"the history could not be written to {path}: {type(error).__name__}: {error}")
+
+
         raise NotImplementedError
 
     def _transform(self, dataset: Any) -> Any:

@@ -1,13 +1,13 @@
 """A DataFrame as Parquet in a store, once: its tasks write the files, so no row goes through the driver."""
 
-import contextlib
-import re
 import json
+import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from horovod.common.contract.frames import warn_user
 from horovod.spark.common.columns import VECTOR, Column, Found, all_settled, chosen
 from horovod.spark.common.file_store import AbstractFilesystemStore
 from horovod.spark.common.parquet_parts import IS_VALIDATION, REPORT, write_part
@@ -94,10 +94,12 @@ def write(
 
 
 def remove(store: AbstractFilesystemStore, number: int) -> None:
-    """What ``write`` has written."""
+    """What ``write`` has written. What cannot be removed is told of and stays: nothing is lost by it."""
     for folder in (store.get_train_data_path(number), store.get_val_data_path(number)):
-        with contextlib.suppress(OSError):
+        try:
             store.remove(folder)
+        except Exception as error:  # each file system has errors of its own
+            warn_user(f"{folder} could not be removed, and stays: {type(error).__name__}: {error}")
 
 
 def _selected(df: Any, columns: Sequence[Column], validation: float | str | None, seed: int) -> Any:
@@ -124,8 +126,6 @@ def _selected(df: Any, columns: Sequence[Column], validation: float | str | None
     return ready
 
 
-def _sparse(array: Any) -> Any:
-    """A column of arrays as structs of their size, and the places and values of what is not 0."""
 def without_decimals(value: Any, kind: Any) -> Any:
     """A column (``pyspark.sql.Column``) of type ``kind``, in which decimals, also those of arrays, are doubles."""
     kind = kind.simpleString()
@@ -133,6 +133,8 @@ def without_decimals(value: Any, kind: Any) -> Any:
     return value.cast(numbers) if numbers != kind else value
 
 
+def _sparse(array: Any) -> Any:
+    """A column of arrays as structs of their size, and the places and values of what is not 0."""
     from pyspark.sql import functions as F
 
     places = F.filter(F.sequence(F.lit(0), F.size(array) - 1), lambda place: array[place] != 0)
