@@ -77,6 +77,13 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
         """What the DataModule is told beside what all are told."""
         return {}
 
+    def fit(self, df: Any = None, params: Any = None, *, dataset: Any = None) -> Any:
+        """Trains on the rows of a DataFrame, and returns the model; with a list of ``params`` a list of models.
+
+        ``params``: values for this time, by param. ``dataset``: ``df`` under the name that Spark ML has for it. Raises
+        ValueError naming what does not fit, StoreNotWritableError, and what a rank raises."""
+        return super().fit(_one_of(df, dataset), params)
+
     def fit_on_parquet(self, params: Mapping[Any, Any] | None = None, dataset_idx: int | None = None) -> Any:
         """Trains on Parquet that is in the store already, under ``store.get_train_data_path(dataset_idx)``, and
         validates with ``get_val_data_path`` if ``validation`` is set. ``params``: values for this time, by param.
@@ -110,6 +117,11 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
         try:
             train = open_table(store, written.train, written.columns)
             val = open_table(store, written.val, written.columns) if written.val else None
+            if (there := train.rows + (val.rows if val else 0)) != written.rows:
+                raise RuntimeError(
+                    f"{written.rows} rows have been written to {store.get_train_data_path(written.dataset_idx)}, its "
+                    f"files have {there}"
+                )
             return self._train(store, train, val, written.dataset_idx)
         finally:
             prepare.remove(store, written.dataset_idx)
@@ -118,11 +130,6 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
         weight = self.getSampleWeightCol()
         return {
             "feature_cols": self.getFeatureCols(),
-            if (there := train.rows + (val.rows if val else 0)) != written.rows:
-                raise RuntimeError(
-                    f"{written.rows} rows have been written to {store.get_train_data_path(written.dataset_idx)}, its "
-                    f"files have {there}"
-                )
             "label_cols": self.getLabelCols(),
             "sample_weight_col": [weight] if weight else [],
         }
@@ -214,13 +221,6 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
         )
 
 
-class HorovodModel(_Saved, Model, ModelParams):  # type: ignore[misc]
-    """A model that has been trained: adds its outputs to DataFrames.
-
-    A framework's model says how it is loaded in a task: ``_predictor``."""
-
-    def _predictor(self) -> tuple[Any, bytes]:
-        """A function of bytes that returns a Predict, and the bytes."""
 def _keep_history(store: AbstractFilesystemStore, path: str, history: Mapping[str, Any]) -> None:
     """A warning where that cannot be: the model, which has it too, is not to be lost by it."""
     try:
@@ -229,7 +229,19 @@ def _keep_history(store: AbstractFilesystemStore, path: str, history: Mapping[st
         warn_user(f"the history could not be written to {path}: {type(error).__name__}: {error}")
 
 
+class HorovodModel(_Saved, Model, ModelParams):  # type: ignore[misc]
+    """A model that has been trained: adds its outputs to DataFrames.
+
+    A framework's model says how it is loaded in a task: ``_predictor``."""
+
+    def _predictor(self) -> tuple[Any, bytes]:
+        """A function of bytes that returns a Predict, and the bytes."""
         raise NotImplementedError
+
+    def transform(self, df: Any = None, params: Any = None, *, dataset: Any = None) -> Any:
+        """The DataFrame with the model's outputs as further columns. ``params``: values for this time, by param.
+        ``dataset``: ``df`` under the name that Spark ML has for it. Raises ValueError naming what is missing."""
+        return super().transform(_one_of(df, dataset), params)
 
     def _transform(self, dataset: Any) -> Any:
         """What ``transform`` does once it has its params. Raises ValueError naming what is missing."""
@@ -262,6 +274,13 @@ def _keep_history(store: AbstractFilesystemStore, path: str, history: Mapping[st
             vector = label is not None and label.kind in (VECTOR, "sparse")
             made.append(Output(name, None if shape is None else tuple(shape), dtype, vector))
         return made
+
+
+def _one_of(df: Any, dataset: Any) -> Any:
+    """The DataFrame, under whichever name it is given."""
+    if (df is None) == (dataset is None):
+        raise TypeError("df and dataset are both given, or neither; accepted is a DataFrame as one of them")
+    return dataset if df is None else df
 
 
 def _column(fields: Mapping[str, Any]) -> Column:
