@@ -5,6 +5,7 @@ import pickle
 from collections.abc import Iterator
 from typing import Any
 
+from horovod.common.contract.frames import warn_user
 from horovod.spark.common.plan import Outcome, Plan
 from horovod.spark.common.ranks import prepare_rank
 from horovod.spark.keras import objects
@@ -76,6 +77,11 @@ def _model(plan: Plan, given: dict[str, Any], keras: Any, hvd: Any) -> Any:
     if own and optimizer is None:
         raise ValueError("model was compiled with what its file does not tell of; give optimizer and loss")
     if optimizer is None:
+        if plan.checkpoint is not None and hvd.rank() == 0:
+            warn_user(
+                f"{plan.remote.checkpoint_path} cannot be loaded as it was compiled: the weights go on, the state of "
+                "the optimizer is lost; custom_objects may lack the loss, or another function of yours"
+            )
         optimizer = objects.unpack(given["optimizer"], custom)
     if own:
         about = {"loss": model.loss, "metrics": given["metrics"] or _own_metrics(model)}
