@@ -10,7 +10,7 @@ import torch
 
 import horovod.torch as hvd
 from horovod.spark.common.plan import Outcome, Plan
-from horovod.spark.common.ranks import prepare_rank
+from horovod.spark.common.ranks import own_gpu, prepare_rank
 from horovod.spark.torch import losses, states
 from horovod.spark.torch.batches import floating_dtype, outputs_of, shapes_of, split
 
@@ -33,10 +33,13 @@ class _Training:
             torch.manual_seed(plan.seed)
         self.device = own_device(plan.use_gpu)
         self.model, self.optimizer = self.given["model"], self.given["optimizer"]
+        # First: an optimizer loads its state to where its parameters are.
+        self.model.to(self.device)
         if plan.checkpoint is not None:
             where = plan.remote.checkpoint_path
             states.put_into(states.load(plan.checkpoint, where), self.model, self.optimizer, where)
-        self.model.to(self.device)
+        elif self.optimizer.state:
+            self.optimizer.load_state_dict(self.optimizer.state_dict())
         hvd.broadcast_parameters(self.model.state_dict(), root_rank=0)
         hvd.broadcast_optimizer_state(self.optimizer, root_rank=0)
         self.optimizer = hvd.DistributedOptimizer(
@@ -148,8 +151,8 @@ class _Figures:
 
 
 def own_device(use_gpu: bool) -> torch.device:
-    """A GPU of its own for each rank of a host, where there are some and they are to be used."""
+    """The rank's GPU (``own_gpu``), where there are some and they are to be used."""
     if not use_gpu or not torch.cuda.is_available():
         return torch.device("cpu")
-    torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())
+    torch.cuda.set_device(own_gpu(torch.cuda.device_count(), hvd.local_rank()))
     return torch.device("cuda", torch.cuda.current_device())
