@@ -48,7 +48,9 @@ class _Training:
             compression=self.given["gradient_compression"] or hvd.Compression.none,
             backward_passes_per_step=plan.backward_passes_per_step,
         )
-        self.losses = losses.made(self.given["loss"], self.given["loss_constructors"], plan.weight is not None)
+        self.losses = losses.made(
+            self.given["loss"], self.given["loss_constructors"], plan.weight is not None, len(plan.labels)
+        )
         self.dtype = floating_dtype(self.model)
         self.outputs: list[Any] = []
 
@@ -77,23 +79,16 @@ class _Training:
             inputs, labels, weights = split(batch, self.plan, self.given["input_shapes"], self.dtype, self.device)
             if number % passes == 0:
                 self.optimizer.zero_grad()
-            self._last_pass = (number + 1) % passes == 0
-            outputs, loss = step(
-                self.model,
-                self.optimizer,
-                lambda outputs, labels: (outputs, labels),
-                self.losses,
-                inputs,
-                labels,
-                weights,
-            )
+            # An epoch ends with a step, also of fewer passes: each rank has the same steps.
+            self._last_pass = (number + 1) % passes == 0 or number + 1 == self.plan.steps
+            outputs, loss = step(self.model, self.optimizer, losses.fitted, self.losses, inputs, labels, weights)
             self._measure(figures, outputs_of(outputs), labels, loss)
         return figures.averaged("train")
 
     def _step(
         self, model: Any, optimizer: Any, transform_outputs: Any, loss_fns: Any, inputs: Any, labels: Any, weights: Any
     ) -> Any:
-        outputs, labels = transform_outputs(outputs_of(model(*inputs)), labels)
+        outputs, labels = transform_outputs(model(*inputs), labels)
         loss = losses.total(loss_fns, self.given["loss_weights"], outputs, labels, weights)
         loss.backward()
         if self._last_pass:
