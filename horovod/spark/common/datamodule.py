@@ -93,10 +93,10 @@ class ParquetDataModule(DataModule):
         debug_data_loader: bool = False,
         **kwargs: Any,
     ) -> None:
-        """``train_reader_worker_count``, ``val_reader_worker_count``: batches that are read ahead; none with
-        ``reader_pool_type`` "dummy". ``random_seed``: of the order. ``train_table``, ``val_table``: the folders as the
-        driver has opened them. ``debug_data_loader``: the log ``horovod.data`` tells at level info how long each batch
-        has been waited for. The rest is DataModule's."""
+        """``train_reader_worker_count``, ``val_reader_worker_count``: batches that are read ahead, in a
+        thread; none with ``reader_pool_type`` "dummy". ``random_seed``: of the order. ``train_table``, ``val_table``:
+        the folders as the driver has opened them. ``debug_data_loader``: the log ``horovod.data`` tells at level info
+        how long each batch has been waited for. The rest is DataModule's."""
         super().__init__(**kwargs)
         self._ahead = reader_pool_type != "dummy"
         self._depths = train_reader_worker_count, val_reader_worker_count

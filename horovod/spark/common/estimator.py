@@ -1,5 +1,6 @@
 """HorovodEstimator and HorovodModel: what the estimators and models of all frameworks do the same way."""
 
+import json
 import secrets
 import time
 from collections.abc import Mapping
@@ -76,6 +77,13 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
         """What the DataModule is told beside what all are told."""
         return {}
 
+    def fit(self, df: Any = None, params: Any = None, *, dataset: Any = None) -> Any:
+        """Trains on the rows of a DataFrame, and returns the model; with a list of ``params`` a list of models.
+
+        ``params``: values for this time, by param. ``dataset``: ``df`` under the name that Spark ML has for it. Raises
+        ValueError naming what does not fit, StoreNotWritableError, and what a rank raises."""
+        return super().fit(_one_of(df, dataset), params)
+
     def fit_on_parquet(self, params: Mapping[Any, Any] | None = None, dataset_idx: int | None = None) -> Any:
         """Trains on Parquet that is in the store already, under ``store.get_train_data_path(dataset_idx)``, and
         validates with ``get_val_data_path`` if ``validation`` is set. ``params``: values for this time, by param.
@@ -109,6 +117,11 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
         try:
             train = open_table(store, written.train, written.columns)
             val = open_table(store, written.val, written.columns) if written.val else None
+            if (there := train.rows + (val.rows if val else 0)) != written.rows:
+                raise RuntimeError(
+                    f"{written.rows} rows have been written to {store.get_train_data_path(written.dataset_idx)}, its "
+                    f"files have {there}"
+                )
             return self._train(store, train, val, written.dataset_idx)
         finally:
             prepare.remove(store, written.dataset_idx)
@@ -159,15 +172,14 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
         plan = self._plan(store, train, val, idx, run_id)
         results = self._backend().run(self._train_in_rank(), args=(plan,), env=self._environment())
         outcome = results[0]
-        if store.saving_runs():
-            import json
-
-            store.write_text(f"{store.get_logs_path(run_id)}/history.json", json.dumps(outcome.history))
         metadata = {
             "columns": [vars(column) for column in train.columns],
             "outputs": [[list(shape), dtype] for shape, dtype in outcome.outputs],
         }
-        return self._model_of(outcome, run_id, metadata)
+        model = self._model_of(outcome, run_id, metadata)
+        if store.saving_runs():
+            _keep_history(store, f"{store.get_logs_path(run_id)}/history.json", outcome.history)
+        return model
 
     def _plan(self, store: Any, train: Table, val: Table | None, idx: int | None, run_id: str) -> Plan:
         ranks, batch_size = self._backend().num_processes(), self.getBatchSize()
@@ -209,6 +221,14 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
         )
 
 
+def _keep_history(store: AbstractFilesystemStore, path: str, history: Mapping[str, Any]) -> None:
+    """A warning where that cannot be: the model, which has it too, is not to be lost by it."""
+    try:
+        store.write_text(path, json.dumps(history))
+    except Exception as error:  # each file system has errors of its own
+        warn_user(f"the history could not be written to {path}: {type(error).__name__}: {error}")
+
+
 class HorovodModel(_Saved, Model, ModelParams):  # type: ignore[misc]
     """A model that has been trained: adds its outputs to DataFrames.
 
@@ -217,6 +237,11 @@ class HorovodModel(_Saved, Model, ModelParams):  # type: ignore[misc]
     def _predictor(self) -> tuple[Any, bytes]:
         """A function of bytes that returns a Predict, and the bytes."""
         raise NotImplementedError
+
+    def transform(self, df: Any = None, params: Any = None, *, dataset: Any = None) -> Any:
+        """The DataFrame with the model's outputs as further columns. ``params``: values for this time, by param.
+        ``dataset``: ``df`` under the name that Spark ML has for it. Raises ValueError naming what is missing."""
+        return super().transform(_one_of(df, dataset), params)
 
     def _transform(self, dataset: Any) -> Any:
         """What ``transform`` does once it has its params. Raises ValueError naming what is missing."""
@@ -249,6 +274,13 @@ class HorovodModel(_Saved, Model, ModelParams):  # type: ignore[misc]
             vector = label is not None and label.kind in (VECTOR, "sparse")
             made.append(Output(name, None if shape is None else tuple(shape), dtype, vector))
         return made
+
+
+def _one_of(df: Any, dataset: Any) -> Any:
+    """The DataFrame, under whichever name it is given."""
+    if (df is None) == (dataset is None):
+        raise TypeError("df and dataset are both given, or neither; accepted is a DataFrame as one of them")
+    return dataset if df is None else df
 
 
 def _column(fields: Mapping[str, Any]) -> Column:

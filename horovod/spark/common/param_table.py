@@ -37,8 +37,8 @@ ESTIMATOR = (
     Row("sample_weight_col", "column of each row's weight in the loss", None, checks.text),
     Row("feature_cols", "columns that the model takes, in its order", None, checks.names),
     Row("label_cols", "columns that the model is to learn, in the order of its outputs", None, checks.names),
-    Row("continuous_cols", "of the features those that are numbers; for NVTabular", None, checks.names),
-    Row("categorical_cols", "of the features those that are categories; for NVTabular", None, checks.names),
+    Row("continuous_cols", "accepted for old programs, without effect: was for NVTabular", None, checks.names),
+    Row("categorical_cols", "accepted for old programs, without effect: was for NVTabular", None, checks.names),
     Row("validation", "the fraction of rows, or the column of a boolean, to validate with", None, checks.validation),
     Row("gradient_compression", "a class of the face's Compression", None),
     Row("compress_sparse_cols", "store sparse vectors as indices and values", False, checks.flag),
@@ -64,7 +64,11 @@ ESTIMATOR = (
     Row("train_reader_num_workers", "batches that are read ahead", 2, Count(1)),
     Row("val_reader_num_workers", "batches of validation that are read ahead", 2, Count(1)),
     Row(
-        "reader_pool_type", "how batches are read ahead", "thread", OneOf("thread", "process", "dummy"), shown="thread"
+        "reader_pool_type",
+        "thread, and process, which means the same: batches are read ahead in a thread; dummy: they are not read ahead",
+        "thread",
+        OneOf("thread", "process", "dummy"),
+        shown="thread",
     ),
     Row("label_shapes", "shape of each label, without the rows, such as [[10]]", None, checks.shapes),
     Row("inmemory_cache_all", "read a rank's part once and keep it in memory", False, checks.flag, shown=False),

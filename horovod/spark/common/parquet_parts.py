@@ -1,7 +1,8 @@
 """A part of a DataFrame as files of Parquet: what a task of Spark does. Needs pyarrow; no pyspark.
 
-Arrays and vectors, which all have one size, are stored as bytes of that size, which read four times as fast as lists of
-Parquet: those carry levels for what might be missing. What the bytes are says the metadata of the field."""
+Arrays and vectors that arguments name, which all have one size, are stored as bytes of that size, which read four times
+as fast as lists of Parquet: those carry levels for what might be missing. What the bytes are says the metadata of the
+field. Those that nobody names may be of any size, and stay lists."""
 
 import json
 import secrets
@@ -38,10 +39,14 @@ class _File:
         self._refused = False  # the driver will refuse the rows: they need not be written
 
     def add(self, batch: Any) -> None:
+        if not batch.num_rows:
+            return
         for column in self._columns:
             self.found[column.name].add(look(batch.column(column.name), column))
         self._rows += batch.num_rows
-        self._refused = self._refused or not all(self.found[column.name].even for column in self._columns)
+        self._refused = self._refused or not all(
+            self.found[column.name].even for column in self._columns if column.named
+        )
         if self._refused:
             self._waiting = []
             return
@@ -98,12 +103,12 @@ class _File:
 
 
 def packed(table: Any, columns: Sequence[Column]) -> Any:
-    """A table whose lists, all of one size in a column, are bytes."""
+    """A table whose lists in columns that are named, all of one size in a column, are bytes."""
     import numpy as np
     import pyarrow as pa
 
     for place, column in enumerate(columns):
-        if column.kind not in ("list", "vector"):
+        if column.kind not in ("list", "vector") or not column.named:
             continue
         array, shape = table.column(place).combine_chunks(), []
         array = pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from horovod.spark.common.columns import VECTOR, Column
+from horovod.spark.common.prepare import without_decimals
 
 Predict = Callable[[list[Any]], list[Any]]
 """From an array for each feature, with the rows in dimension 0, to one for each output."""
@@ -50,7 +51,9 @@ def add_outputs(
     inputs = []
     for column in columns:
         value = F.col("`" + column.name.replace("`", "``") + "`")
-        inputs.append(vector_to_array(value, "float32") if column.kind in (VECTOR, "sparse") else value)
+        vector = column.kind in (VECTOR, "sparse")
+        kind = df.schema[column.name].dataType
+        inputs.append(vector_to_array(value, "float32") if vector else without_decimals(value, kind))
     schema = ", ".join(f"o{number} {output.spark_type}" for number, output in enumerate(outputs))
     shared = df.sparkSession.sparkContext.broadcast(payload)
     predict = F.pandas_udf(_in_batches(shared, load, list(columns), list(outputs), batch_size), schema)
@@ -81,7 +84,7 @@ def rows(series: Any, column: Column) -> Any:
     if series.isna().any():
         raise ValueError(f"column {column.name!r} has nulls, accepted are columns without")
     if column.kind == "number":
-        return series.to_numpy()
+        return _number(series.to_numpy(), column)
     try:
         values = np.stack([_nested(value) for value in series]) if len(series) else np.empty((0, *(column.shape or ())))
     except ValueError as error:
@@ -92,6 +95,16 @@ def rows(series: Any, column: Column) -> Any:
             f"{column.shape}"
         )
     return values.astype(column.dtype) if column.dtype else values
+
+
+def _number(values: Any, column: Column) -> Any:
+    """In the dtype that the model has been trained with; decimals come as objects."""
+    if not column.dtype:
+        return values
+    made = values.astype(column.dtype)
+    if made.dtype.kind in "iub" and (made != values).any():
+        raise ValueError(f"column {column.name!r} has numbers that {column.dtype}, as in training, cannot hold")
+    return made
 
 
 def _nested(value: Any) -> Any:

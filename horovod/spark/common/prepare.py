@@ -1,12 +1,13 @@
 """A DataFrame as Parquet in a store, once: its tasks write the files, so no row goes through the driver."""
 
-import contextlib
 import json
+import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from horovod.common.contract.frames import warn_user
 from horovod.spark.common.columns import VECTOR, Column, Found, all_settled, chosen
 from horovod.spark.common.file_store import AbstractFilesystemStore
 from horovod.spark.common.parquet_parts import IS_VALIDATION, REPORT, write_part
@@ -17,12 +18,14 @@ _ARRAY = "float32"
 
 @dataclass(frozen=True)
 class Written:
-    """A data set in a store. ``val``: files of the rows to validate with, none without ``validation``."""
+    """A data set in a store. ``val``: files of the rows to validate with, none without ``validation``. ``rows``: of
+    both together, as the tasks have counted them."""
 
     dataset_idx: int
     columns: tuple[Column, ...]
     train: tuple[str, ...]
     val: tuple[str, ...]
+    rows: int
 
 
 def columns_of(df: Any, wanted: Mapping[str, Sequence[str]], transformed: bool, sparse: bool) -> list[Column]:
@@ -80,6 +83,7 @@ def write(
             all_settled(columns, found),
             tuple(sorted(row.path for row in rows if not row.validation)),
             tuple(sorted(row.path for row in rows if row.validation)),
+            sum(row.rows for row in rows),
         )
         _check_rows(made, validation)
         store.wait_for([*made.train, *made.val])
@@ -90,10 +94,12 @@ def write(
 
 
 def remove(store: AbstractFilesystemStore, number: int) -> None:
-    """What ``write`` has written."""
+    """What ``write`` has written. What cannot be removed is told of and stays: nothing is lost by it."""
     for folder in (store.get_train_data_path(number), store.get_val_data_path(number)):
-        with contextlib.suppress(OSError):
+        try:
             store.remove(folder)
+        except Exception as error:  # each file system has errors of its own
+            warn_user(f"{folder} could not be removed, and stays: {type(error).__name__}: {error}")
 
 
 def _selected(df: Any, columns: Sequence[Column], validation: float | str | None, seed: int) -> Any:
@@ -106,8 +112,8 @@ def _selected(df: Any, columns: Sequence[Column], validation: float | str | None
         value = F.col(_quoted(column.name))
         if column.kind in (VECTOR, "sparse"):
             value = vector_to_array(value, _ARRAY)
-        elif str(df.schema[column.name].dataType).startswith("Decimal"):
-            value = value.cast("double")
+        else:
+            value = without_decimals(value, df.schema[column.name].dataType)
         made.append(value.alias(f"c{place}"))
     if isinstance(validation, str):
         made.append(F.coalesce(F.col(_quoted(validation)).cast("boolean"), F.lit(False)).alias(IS_VALIDATION))
@@ -118,6 +124,13 @@ def _selected(df: Any, columns: Sequence[Column], validation: float | str | None
         if column.kind == "sparse":
             ready = ready.withColumn(f"c{place}", _sparse(F.col(f"c{place}")))
     return ready
+
+
+def without_decimals(value: Any, kind: Any) -> Any:
+    """A column (``pyspark.sql.Column``) of type ``kind``, in which decimals, also those of arrays, are doubles."""
+    kind = kind.simpleString()
+    numbers = re.sub(r"decimal\(\d+,\d+\)", "double", kind)
+    return value.cast(numbers) if numbers != kind else value
 
 
 def _sparse(array: Any) -> Any:

@@ -133,7 +133,14 @@ class HDFSStore(AbstractFilesystemStore):
                 ) from error
             raise ConnectionError(f"no HDFS answers at {self._host}:{self._port}: {error}") from error
 
+    def _data(self, kind: str, idx: int | None) -> str:
+        """With the protocol: ``spark.write.parquet`` takes a path without one for Hadoop's default file system, and
+        other programs' readers for a file of this host."""
+        return self.get_full_path(super()._data(kind, idx))
+
     def get_full_path(self, path: str) -> str:
+        if "://" in path:
+            return path
         where = "" if self._host == "default" else self._host + (f":{self._port}" if self._port else "")
         return f"hdfs://{where}{path}"
 

@@ -5,8 +5,9 @@ import pickle
 from collections.abc import Iterator
 from typing import Any
 
+from horovod.common.contract.frames import warn_user
 from horovod.spark.common.plan import Outcome, Plan
-from horovod.spark.common.ranks import prepare_rank
+from horovod.spark.common.ranks import own_gpu, prepare_rank
 from horovod.spark.keras import objects
 from horovod.spark.keras.batches import Shape, for_fit, input_shapes
 
@@ -26,7 +27,7 @@ def train(plan: Plan) -> Outcome | None:
         if plan.seed is not None:
             keras.utils.set_random_seed(plan.seed + hvd.rank())
         if plan.use_gpu:
-            _own_gpu(objects.backend_of(keras), hvd.local_rank())
+            _take_gpu(objects.backend_of(keras), hvd.local_rank())
         with plan.open_data(hvd.rank(), hvd.size()) as data:
             return _fit(plan, given, keras, hvd, data)
     finally:
@@ -76,6 +77,11 @@ def _model(plan: Plan, given: dict[str, Any], keras: Any, hvd: Any) -> Any:
     if own and optimizer is None:
         raise ValueError("model was compiled with what its file does not tell of; give optimizer and loss")
     if optimizer is None:
+        if plan.checkpoint is not None and hvd.rank() == 0:
+            warn_user(
+                f"{plan.remote.checkpoint_path} cannot be loaded as it was compiled: the weights go on, the state of "
+                "the optimizer is lost; custom_objects may lack the loss, or another function of yours"
+            )
         optimizer = objects.unpack(given["optimizer"], custom)
     if own:
         about = {"loss": model.loss, "metrics": given["metrics"] or _own_metrics(model)}
@@ -133,21 +139,21 @@ def _repeated(keras: Any, batches: Iterator[Any], steps: int) -> Any:
     return Repeated()
 
 
-def _own_gpu(backend: str, local_rank: int) -> None:
-    """One for each rank of a host, of TensorFlow or PyTorch; others follow what their launcher makes visible."""
+def _take_gpu(backend: str, local_rank: int) -> None:
+    """The rank's (``own_gpu``), of TensorFlow or PyTorch; others follow what their launcher makes visible."""
     if backend == "tensorflow":
         import tensorflow as tf
 
         found = tf.config.list_physical_devices("GPU")
         if found:
-            mine = found[local_rank % len(found)]
+            mine = found[own_gpu(len(found), local_rank)]
             tf.config.set_visible_devices(mine, "GPU")
             tf.config.experimental.set_memory_growth(mine, True)
     elif backend == "torch":
         import torch
 
         if torch.cuda.is_available():
-            torch.cuda.set_device(local_rank % torch.cuda.device_count())
+            torch.cuda.set_device(own_gpu(torch.cuda.device_count(), local_rank))
 
 
 def _keeper(plan: Plan, given: dict[str, Any], keras: Any) -> Any:

@@ -17,7 +17,17 @@ from horovod.spark.torch import estimator as of_torch
 MIN_PL_VERSION = "1.3.8"
 """The oldest Lightning that estimators were written for; what is tested is Lightning 2."""
 
-_OURS = ("strategy", "devices", "num_nodes", "accelerator", "max_epochs", "logger", "callbacks")
+_OURS = {
+    "strategy": "",
+    "devices": "",
+    "num_nodes": "",
+    "accelerator": "use_gpu",
+    "max_epochs": "epochs",
+    "logger": "logger",
+    "callbacks": "callbacks",
+    "accumulate_grad_batches": "backward_passes_per_step",
+}
+"""Arguments of the Trainer that the estimator says, and its param that says what."""
 _ORDER = (
     "num_proc model backend store optimizer loss loss_constructors metrics loss_weights sample_weight_col "
     "gradient_compression feature_cols input_shapes validation label_cols callbacks batch_size val_batch_size epochs "
@@ -49,7 +59,8 @@ class TorchEstimator(HorovodEstimator):
         if self.getTrainMinibatchFn() is not None:
             raise ValueError("train_minibatch_fn is given, accepted is a training_step of the LightningModule")
         if wrong := [name for name in self.getTrainerArgs() or () if name in _OURS]:
-            raise ValueError(f"trainer_args has {wrong[0]!r}, which the estimator says by itself")
+            param = f", by its param {_OURS[wrong[0]]}" if _OURS[wrong[0]] else ""
+            raise ValueError(f"trainer_args has {wrong[0]!r}, which the estimator says by itself{param}")
         if not is_module(model):
             of_torch.check_torch(self)
             return

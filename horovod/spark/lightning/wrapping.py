@@ -11,7 +11,7 @@ from horovod.spark.torch.batches import outputs_of
 
 def wrap(pl: Any, given: dict[str, Any], plan: Plan) -> Any:
     """A LightningModule that is trained as TorchEstimator trains."""
-    functions = losses.made(given["loss"], given["loss_constructors"], plan.weight is not None)
+    functions = losses.made(given["loss"], given["loss_constructors"], plan.weight is not None, len(plan.labels))
 
     class Wrapped(pl.LightningModule):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:

@@ -51,7 +51,10 @@ class TorchEstimator(HorovodEstimator):
     ``loss`` is called with an output and its label. Features and labels of floating numbers come in the dtype of the
     model's parameters, labels of integers as int64. Metrics are functions as losses are. A callback is a function of an
     epoch's number and its figures, or has an ``on_epoch_end`` that is one. ``train_minibatch_fn(model, optimizer,
-    transform_outputs, loss_fns, inputs, labels, sample_weights)`` returns the outputs and the loss, and takes the step.
+    transform_outputs, loss_fns, inputs, labels, sample_weights)`` returns the outputs and the loss, and takes the step;
+    ``transform_outputs`` of what the model returns and the labels gives a list of outputs, and the labels in their
+    shapes; ``loss_fns`` has a function for each label. The step of ``backward_passes_per_step`` batches takes place at
+    the end of an epoch too, of fewer batches then.
 
     ``fit`` raises ValueError naming what does not fit, on the driver where that can be known there."""
 

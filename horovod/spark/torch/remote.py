@@ -10,7 +10,7 @@ import torch
 
 import horovod.torch as hvd
 from horovod.spark.common.plan import Outcome, Plan
-from horovod.spark.common.ranks import prepare_rank
+from horovod.spark.common.ranks import own_gpu, prepare_rank
 from horovod.spark.torch import losses, states
 from horovod.spark.torch.batches import floating_dtype, outputs_of, shapes_of, split
 
@@ -33,10 +33,13 @@ class _Training:
             torch.manual_seed(plan.seed)
         self.device = own_device(plan.use_gpu)
         self.model, self.optimizer = self.given["model"], self.given["optimizer"]
+        # First: an optimizer loads its state to where its parameters are.
+        self.model.to(self.device)
         if plan.checkpoint is not None:
             where = plan.remote.checkpoint_path
             states.put_into(states.load(plan.checkpoint, where), self.model, self.optimizer, where)
-        self.model.to(self.device)
+        elif self.optimizer.state:
+            self.optimizer.load_state_dict(self.optimizer.state_dict())
         hvd.broadcast_parameters(self.model.state_dict(), root_rank=0)
         hvd.broadcast_optimizer_state(self.optimizer, root_rank=0)
         self.optimizer = hvd.DistributedOptimizer(
@@ -45,7 +48,9 @@ class _Training:
             compression=self.given["gradient_compression"] or hvd.Compression.none,
             backward_passes_per_step=plan.backward_passes_per_step,
         )
-        self.losses = losses.made(self.given["loss"], self.given["loss_constructors"], plan.weight is not None)
+        self.losses = losses.made(
+            self.given["loss"], self.given["loss_constructors"], plan.weight is not None, len(plan.labels)
+        )
         self.dtype = floating_dtype(self.model)
         self.outputs: list[Any] = []
 
@@ -74,23 +79,16 @@ class _Training:
             inputs, labels, weights = split(batch, self.plan, self.given["input_shapes"], self.dtype, self.device)
             if number % passes == 0:
                 self.optimizer.zero_grad()
-            self._last_pass = (number + 1) % passes == 0
-            outputs, loss = step(
-                self.model,
-                self.optimizer,
-                lambda outputs, labels: (outputs, labels),
-                self.losses,
-                inputs,
-                labels,
-                weights,
-            )
+            # An epoch ends with a step, also of fewer passes: each rank has the same steps.
+            self._last_pass = (number + 1) % passes == 0 or number + 1 == self.plan.steps
+            outputs, loss = step(self.model, self.optimizer, losses.fitted, self.losses, inputs, labels, weights)
             self._measure(figures, outputs_of(outputs), labels, loss)
         return figures.averaged("train")
 
     def _step(
         self, model: Any, optimizer: Any, transform_outputs: Any, loss_fns: Any, inputs: Any, labels: Any, weights: Any
     ) -> Any:
-        outputs, labels = transform_outputs(outputs_of(model(*inputs)), labels)
+        outputs, labels = transform_outputs(model(*inputs), labels)
         loss = losses.total(loss_fns, self.given["loss_weights"], outputs, labels, weights)
         loss.backward()
         if self._last_pass:
@@ -148,8 +146,8 @@ class _Figures:
 
 
 def own_device(use_gpu: bool) -> torch.device:
-    """A GPU of its own for each rank of a host, where there are some and they are to be used."""
+    """The rank's GPU (``own_gpu``), where there are some and they are to be used."""
     if not use_gpu or not torch.cuda.is_available():
         return torch.device("cpu")
-    torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())
+    torch.cuda.set_device(own_gpu(torch.cuda.device_count(), hvd.local_rank()))
     return torch.device("cuda", torch.cuda.current_device())

@@ -1,5 +1,7 @@
 """What a model's outputs become in a DataFrame, in batches."""
 
+import decimal
+
 import pytest
 
 pytest.importorskip("numpy")
@@ -22,6 +24,17 @@ def test_rows_become_arrays():
     nested = pd.Series([np.array([np.array([1, 2]), np.array([3, 4])], dtype=object)] * 3)
     assert rows(nested, Column("x", "list", "float32", 2, (2, 2))).shape == (3, 2, 2)
     assert rows(pd.Series([], dtype=object), LIST).shape == (0, 2)
+
+
+def test_numbers_come_in_the_dtype_of_the_training():
+    decimals = pd.Series([decimal.Decimal("1.5"), decimal.Decimal(2)])
+    made = rows(decimals, Column("a", "number", "float64", 0, ()))
+    assert (made.dtype, made.tolist()) == (np.float64, [1.5, 2.0])
+    whole = rows(pd.Series([1, 2], dtype="int64"), Column("a", "number", "int32", 0, ()))
+    assert (whole.dtype, whole.tolist()) == (np.int32, [1, 2])
+    for wrong in ([0.5, 1.0], [1 << 40, 1]):
+        with pytest.raises(ValueError, match="column 'a' has numbers that int32, as in training, cannot hold"):
+            rows(pd.Series(wrong), Column("a", "number", "int32", 0, ()))
 
 
 @pytest.mark.parametrize(

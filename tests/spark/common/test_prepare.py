@@ -92,6 +92,22 @@ def test_rows_to_validate_with_are_a_column_or_a_fraction(frame, tmp_path):
     assert parts[0] == parts[1], "the same seed chooses the same rows"
 
 
+def test_columns_for_a_transformation_cost_no_rows_whatever_is_in_them(session, tmp_path):
+    query = """select id, sequence(1, 1 + id % 2) uneven, array(id, -id) even, if(id = 7, null, 1) holes,
+        array(cast(id as decimal(5, 2)), 0.5bd) prices from range(50)"""
+    frame, store = session.sql(query), LocalStore(tmp_path)
+    columns = prepare.columns_of(frame, {"feature_cols": ["id"]}, True, False)
+    written = prepare.write(frame, store, columns, 2)
+    assert [column.name for column in written.columns] == ["id", "even", "prices"]
+    found = rows_of(store, written, written.train)
+    order = found["id"].argsort()
+    assert found["id"][order].tolist() == list(range(50))
+    assert written.rows == 50
+    assert found["even"][order][3].tolist() == [3, -3]
+    assert found["prices"][order][3].tolist() == [3.0, 0.5]
+    assert found["prices"].dtype == "float64"
+
+
 def test_the_frame_is_computed_once(session, tmp_path):
     from pyspark.sql import functions as F
 

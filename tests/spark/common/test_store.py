@@ -7,7 +7,9 @@ import threading
 import pytest
 
 pytest.importorskip("fsspec")
+pytest.importorskip("pyarrow")
 
+from horovod.spark.common.existing import open_existing
 from horovod.spark.common.store import (
     DBFSLocalStore,
     FilesystemStore,
@@ -16,6 +18,7 @@ from horovod.spark.common.store import (
     Store,
     StoreNotWritableError,
 )
+from tests.spark.common.tables import write_numbers
 
 
 @pytest.mark.parametrize(
@@ -131,6 +134,31 @@ def test_hdfs_without_its_library_says_what_it_needs(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ImportError, match="HDFSStore needs Hadoop's libhdfs and a Java, found by HADOOP_HOME"):
         Store.create("hdfs://127.0.0.1:9/x")
+
+
+def test_data_on_hdfs_are_named_with_their_protocol(tmp_path):
+    """For ``spark.write.parquet`` and readers of other programs; and ours find them under these names."""
+    from fsspec.implementations.arrow import ArrowFSWrapper
+    from pyarrow.fs import LocalFileSystem
+
+    class Local(HDFSStore):  # a file system of pyarrow, as that of HDFS is, but there
+        def _open(self):
+            return ArrowFSWrapper(LocalFileSystem())
+
+    store = Local(f"hdfs://node:8020{tmp_path}", val_path="hdfs://other/val", test_path=f"{tmp_path}/test")
+    assert store.get_train_data_path(3) == f"hdfs://node:8020{tmp_path}/intermediate_train_data.3"
+    assert store.get_val_data_path() == "hdfs://other/val"
+    assert store.get_test_data_path() == f"hdfs://node:8020{tmp_path}/test"
+    assert Local(str(tmp_path)).get_train_data_path() == f"hdfs://{tmp_path}/intermediate_train_data"
+    assert store.get_full_path(store.get_train_data_path()) == store.get_train_data_path()
+    write_numbers(tmp_path / "intermediate_train_data", 20)
+    found = open_existing(store, store.get_train_data_path(), {"feature_cols": ["x"]}, False)
+    assert found.rows == 20
+    (tmp_path / "intermediate_train_data.3").mkdir()
+    store.write(f"{store.get_train_data_path(3)}/a.parquet", b"a")
+    assert store.parquet_files(store.get_train_data_path(3)) == [f"{tmp_path}/intermediate_train_data.3/a.parquet"]
+    store.remove(store.get_train_data_path(3))
+    assert not store.exists(f"{tmp_path}/intermediate_train_data.3")
 
 
 def test_databricks_files_are_waited_for(tmp_path, monkeypatch):

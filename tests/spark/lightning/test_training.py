@@ -95,12 +95,30 @@ def test_it_trains_as_the_estimator_of_pytorch_does(tmp_path):
         ),
         ({"model": torch.nn.Linear(4, 1)}, "optimizer is None, accepted is a torch.optim.Optimizer"),
         ({"trainer_args": {"strategy": "ddp"}}, "trainer_args has 'strategy', which the estimator says by itself"),
+        (
+            {"trainer_args": {"accumulate_grad_batches": 2}},
+            "trainer_args has 'accumulate_grad_batches', which .*, by its param backward_passes_per_step",
+        ),
         ({"train_minibatch_fn": print}, "accepted is a training_step of the LightningModule"),
     ],
 )
 def test_what_does_not_fit_is_named(tmp_path, given, words):
     with pytest.raises(ValueError, match=words):
         TorchEstimator(**{"model": Line(), **told(tmp_path), **given}).fit_on_parquet()
+
+
+class Asking(pl.callbacks.Callback):
+    def on_train_start(self, trainer, module):
+        SEEN.append((trainer.num_sanity_val_steps, trainer.log_every_n_steps, type(trainer.profiler).__name__))
+
+
+def test_arguments_of_the_trainer_count_more_than_params(tmp_path):
+    SEEN.clear()
+    arguments = {"num_sanity_val_steps": 1, "log_every_n_steps": 3, "profiler": "simple"}
+    common = {**told(tmp_path), "epochs": 1, "callbacks": [Asking()]}
+    TorchEstimator(model=Line(), trainer_args=arguments, **common).fit_on_parquet()
+    TorchEstimator(model=Line(), log_every_n_steps=7, **common).fit_on_parquet()
+    assert SEEN == [(1, 3, "SimpleProfiler"), (0, 7, "PassThroughProfiler")]
 
 
 class Broken(Line):

@@ -33,8 +33,8 @@ def test_rows_have_weights(made):
 
 def test_outputs_have_weights_and_one_loss_is_for_all():
     own = torch.nn.MSELoss()
-    made = losses.made(own, None, False)
-    once = float(losses.total(made, None, [OUT], [LABEL], None))
+    made = losses.made(own, None, False, 2)
+    once = float(losses.total(made[:1], None, [OUT], [LABEL], None))
     assert once == pytest.approx((1 + 4 + 4) / 3)
     both = losses.total(made, [1.0, 3.0], [OUT, OUT], [LABEL, LABEL], None)
     assert float(both) == pytest.approx(4 * once)
@@ -51,5 +51,7 @@ def test_what_does_not_fit_is_named():
     made = losses.made(lambda output, label: (output - label).square().mean(), None, True)
     with pytest.raises(ValueError, match=r"loss 0 returns a value of shape \(\) for 3 rows; with sample_weight_col"):
         losses.total(made, None, [OUT], [LABEL], WEIGHTS)
+    with pytest.raises(ValueError, match="loss has 2 functions, accepted is one, or one for each of 3 label_cols"):
+        losses.made([torch.nn.MSELoss()] * 2, None, False, 3)
     with pytest.raises(ValueError, match="the model has 1 outputs, label_cols are 2"):
         losses.total(made, None, [OUT], [LABEL, LABEL], None)

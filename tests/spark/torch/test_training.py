@@ -1,5 +1,6 @@
 """What TorchEstimator does with its params, on Parquet, in one rank: this process. No Spark runs."""
 
+import copy
 import json
 
 import pytest
@@ -11,6 +12,8 @@ pytest.importorskip("numpy")
 import numpy as np
 import torch
 
+from horovod.spark.common import prepare
+from horovod.spark.common.columns import Column
 from horovod.spark.common.store import LocalStore
 from horovod.spark.torch import TorchEstimator
 from horovod.spark.torch.datamodule import MapIterable, NVTabularDataModule, PetastormDataModule
@@ -97,6 +100,127 @@ def test_several_passes_take_one_step(tmp_path):
     made = estimator(tmp_path, model=model, optimizer=Counting(model.parameters(), 0.01), batch_size=10, epochs=2)
     made.setBackwardPassesPerStep(3).fit_on_parquet()
     assert SEEN == ["step"] * (2 * 6 // 3)
+
+
+@pytest.mark.parametrize(("passes", "steps"), [(3, [2, 2]), (5, [1, 1]), (2, [2, 2]), (1, [4, 4])])
+def test_an_epoch_ends_with_a_step_whatever_the_passes_are(tmp_path, passes, steps):
+    model = torch.nn.Linear(4, 1)
+    made = estimator(tmp_path, model=model, optimizer=Counting(model.parameters(), 0.01), batch_size=15, epochs=2)
+    made.setBackwardPassesPerStep(passes).setCallbacks([remember]).fit_on_parquet()
+    ends = [place for place, one in enumerate(SEEN) if one != "step"]
+    assert [ends[0], ends[1] - ends[0] - 1] == steps
+
+
+def test_a_step_of_fewer_passes_has_the_gradients_of_all_of_them(tmp_path):
+    """One step of an epoch: that of the sum of the batches' gradients."""
+    made = estimator(tmp_path, batch_size=20, epochs=1, shuffle=False, backward_passes_per_step=7)
+    before = copy.deepcopy(made.getModel())
+    after = made.fit_on_parquet().getModel()
+    z = torch.tensor(np.random.default_rng(0).normal(size=(60, 4)).astype("float32"))
+    loss = sum(torch.nn.MSELoss()(before(rows)[:, 0], rows.sum(1)) for rows in z.split(20))
+    loss.backward()
+    assert after.weight.detach().numpy() == pytest.approx((before.weight - 0.1 * before.weight.grad).detach().numpy())
+
+
+def own_step_of_two(model, optimizer, transform_outputs, loss_fns, inputs, labels, sample_weights):
+    assert len(loss_fns) == 2, "one for each label, also where one is given for all"
+    outputs, labels = transform_outputs(model(*inputs), labels)
+    SEEN.append(([tuple(one.shape[1:]) for one in outputs], [tuple(one.shape[1:]) for one in labels]))
+    loss = sum(loss_fn(output, label) for loss_fn, output, label in zip(loss_fns, outputs, labels, strict=True))
+    loss.backward()
+    optimizer.step()
+    return outputs, loss
+
+
+class Twice(torch.nn.Module):
+    def __init__(self, both):
+        super().__init__()
+        self.inner, self.both = torch.nn.Linear(4, 1), both
+
+    def forward(self, z):
+        return (self.inner(z), self.inner(z)) if self.both else self.inner(z)
+
+
+def test_a_step_of_ones_own_has_outputs_and_labels_that_fit(tmp_path):
+    model = Twice(True)
+    told = {"optimizer": torch.optim.SGD(model.parameters(), 0.05), "epochs": 8, "batch_size": 10}
+    twin = np.random.default_rng(0).normal(size=(60, 4)).sum(1).astype("float32")
+    given = {"columns": {"twin": twin}, "label_cols": ["sum", "twin"], "train_minibatch_fn": own_step_of_two}
+    made = estimator(tmp_path, model=model, **given, **told).fit_on_parquet()
+    assert SEEN == [([(1,), (1,)], [(1,), (1,)])] * 48
+    assert made.getModel().inner.weight.detach().numpy() == pytest.approx(np.ones((1, 4)), abs=0.1)
+    single = Twice(False)
+    wrong = estimator(tmp_path, model=single, optimizer=torch.optim.SGD(single.parameters(), 0.05), **given)
+    with pytest.raises(ValueError, match="the model has 1 outputs, label_cols are 2"):
+        wrong.fit_on_parquet()
+
+
+class Noticing(torch.nn.Linear):
+    def to(self, *args):
+        SEEN.append("model to its device")
+        return super().to(*args)
+
+
+class NoticingAdam(torch.optim.Adam):
+    def load_state_dict(self, state):
+        SEEN.append("state of the optimizer")
+        super().load_state_dict(state)
+
+
+def test_the_model_is_on_its_device_before_the_optimizers_state_is_loaded(tmp_path):
+    def make(**given):
+        model = Noticing(4, 1)
+        return estimator(tmp_path, model=model, optimizer=NoticingAdam(model.parameters()), epochs=1, **given)
+
+    for run_id in ("r", "r"):
+        SEEN.clear()
+        made = make(run_id=run_id).fit_on_parquet()
+    assert SEEN[:2] == ["model to its device", "state of the optimizer"]
+    SEEN.clear()
+    made = estimator(tmp_path, model=made.getModel(), optimizer=made.getOptimizer(), epochs=1).fit_on_parquet()
+    assert SEEN[:2] == ["model to its device", "state of the optimizer"]
+    assert float(made.getOptimizer().state_dict()["state"][0]["step"]) == 6, "of all three trainings"
+
+
+def refuse_history(self, path, text):
+    raise RuntimeError("no history today")
+
+
+@pytest.mark.filterwarnings("ignore:the history could not", "ignore:/.*could not be removed")
+def test_a_model_outlives_what_fails_after_the_training(tmp_path, monkeypatch):
+    made = estimator(tmp_path, epochs=1)
+    monkeypatch.setattr(LocalStore, "write_text", refuse_history)
+    with pytest.warns(UserWarning, match=r"the history could not be written to .*history.json: RuntimeError: no hist"):
+        assert made.fit_on_parquet().getHistory()["loss"]
+    store = made.getStore()
+    columns = (Column("z", "list", "float32", 1, (4,)), Column("sum", "number", "float64", 0, ()))
+    files = tuple(store.parquet_files(store.get_train_data_path()))
+    monkeypatch.setattr(prepare, "columns_of", lambda *given: columns)
+    monkeypatch.setattr(prepare, "write", lambda *given: prepare.Written(7, columns, files, (), 60))
+    monkeypatch.setattr(LocalStore, "remove", refuse_history_of)
+    with pytest.warns(UserWarning, match=r"_train_data.7 could not be removed, and stays: RuntimeError: access denied"):
+        assert made.fit(df="a DataFrame").getHistory()["loss"]
+    with pytest.warns(UserWarning, match="could not be removed"):
+        assert made.fit(dataset="a DataFrame", params={made.epochs: 2}).getHistory()["loss"][1:]
+    for wrong in ({}, {"df": "a", "dataset": "b"}):
+        with pytest.raises(TypeError, match="df and dataset are both given, or neither"):
+            made.fit(**wrong)
+
+
+def refuse_history_of(self, path):
+    raise RuntimeError("access denied")
+
+
+def test_rows_that_are_lost_on_the_way_are_noticed(tmp_path, monkeypatch):
+    made = estimator(tmp_path)
+    store = made.getStore()
+    columns = (Column("z", "list", "float32", 1, (4,)), Column("sum", "number", "float64", 0, ()))
+    files = tuple(store.parquet_files(store.get_train_data_path()))
+    written = prepare.Written(7, columns, files, (), 61)
+    monkeypatch.setattr(prepare, "columns_of", lambda *given: columns)
+    monkeypatch.setattr(prepare, "write", lambda *given: written)
+    with pytest.raises(RuntimeError, match=r"61 rows have been written to .*_train_data.7, its files have 60"):
+        made.fit("a DataFrame")
 
 
 def test_steps_of_an_epoch_may_be_fewer_or_more_than_the_rows(tmp_path):

@@ -1,0 +1,36 @@
+"""Which GPU is a rank's."""
+
+import pytest
+
+from horovod.spark.common.ranks import gpu_number, own_gpu
+
+
+@pytest.mark.parametrize(
+    ("given", "visible", "count", "local_rank", "number"),
+    [
+        ([], None, 4, 3, 3),
+        ([], None, 2, 3, 1),
+        (["2"], None, 4, 0, 2),
+        (["1", "3"], None, 4, 0, 1),
+        (["3"], "1,3", 2, 0, 1),
+        (["0"], "1, 0", 2, 0, 1),
+        (["1"], "5,6", 2, 0, 1),  # numbered anew in a container
+        (["GPU-b"], "GPU-a,GPU-b", 2, 0, 1),
+    ],
+)
+def test_the_gpu_that_spark_has_given_or_that_of_the_local_rank(given, visible, count, local_rank, number):
+    assert gpu_number(given, visible, count, local_rank) == number
+
+
+@pytest.mark.parametrize("address", ["4", "GPU-c"])
+def test_a_gpu_that_is_not_seen_is_named(address):
+    with pytest.raises(ValueError, match=f"Spark has given GPU '{address}' to this task, which sees 2 GPUs"):
+        gpu_number([address], "0,1", 2, 0)
+
+
+def test_what_spark_has_given_is_in_the_environment(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("HOROVOD_SPARK_DEVICES", "3")
+    assert own_gpu(4, 0) == 3
+    monkeypatch.delenv("HOROVOD_SPARK_DEVICES")
+    assert own_gpu(4, 1) == 1
