@@ -62,6 +62,14 @@ def refusal(status: int, body: bytes, verb: str, resource: str, namespace: str) 
     return ApiError(text, status, reason)
 
 
+def _object(text: bytes, trouble: str) -> Any:
+    """Raises Unreachable for what a proxy has cut short or answered itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise Unreachable(f"the API server cannot be understood: {trouble} ({text[:80]!r})") from None
+
+
 class Api:
     """One cluster, one namespace. Used by several threads."""
 
@@ -116,7 +124,7 @@ class Api:
         ApiError."""
         query = {**query, "watch": "true", "resourceVersion": version, "timeoutSeconds": str(WATCH_SECONDS)}
         for line in self._lines(kind, "", query, "watch", WATCH_SECONDS + SECONDS):
-            yield json.loads(line)
+            yield _object(line, "a watch has ended within an event")
 
     def log(self, pod: str, container: str, since: str = "") -> Iterator[bytes]:
         """Lines with the time before each, from `since` on (RFC 3339), as they come, until the container ends or the
@@ -175,7 +183,7 @@ class Api:
         answer = self._send(method, self._url(kind, name, query or {}), SECONDS, body)
         if answer.status >= 300:
             raise self._refusal(answer.status, answer.data, verb or _VERBS[method], kind, name)
-        return json.loads(answer.data)
+        return _object(answer.data, "it does not answer in JSON")
 
     def _lines(self, kind: str, name: str, query: Mapping[str, str], verb: str, seconds: float) -> Iterator[bytes]:
         urllib3 = importlib.import_module("urllib3")

@@ -26,6 +26,8 @@ USAGE_ERROR = 2
 GONE_SECONDS = 15.0
 """For pods to be gone, beyond their own time of grace."""
 EVERY = 0.5  # s between looks whether they are
+ARRIVES_SECONDS = 3.0
+"""For a request to create a job that we have stopped waiting for, on its way to the API server."""
 _TEMPORARY = 8  # characters of chance in a made up name
 
 
@@ -100,6 +102,8 @@ def _run(words: flags.Words) -> int:
         except KeyboardInterrupt:
             say(f"not waited for the pods of job {asked.name}, which is deleted, to be gone")
             return 128 + signal.SIGINT
+        except ApiError as error:  # how the job has ended is known
+            say(f"error: job {asked.name} has ended and could not be deleted: {error}")
     return code
 
 
@@ -110,24 +114,39 @@ def _api(given: Mapping[str, Any]) -> Api:
 def _create(api: Api, parts: Sequence[manifests.Manifest]) -> None:
     """All or nothing. Raises ApiError."""
     launcher, *others = parts
-    name = launcher["metadata"]["name"]
+    name, mark = launcher["metadata"]["name"], secrets.token_hex(16)
+    made: list[tuple[str, str]] = []  # nothing else of these names is ours
     try:
-        owner = api.create(manifests.suspended(launcher))
-    except ApiError as error:
-        if error.reason == "AlreadyExists":
+        owner = api.create(manifests.marked(manifests.suspended(launcher), mark))
+        made.append(("Job", name))
+        for part in others:
+            api.create(manifests.owned(part, owner))
+            made.append((part["kind"], part["metadata"]["name"]))
+        api.patch("Job", name, {"spec": {"suspend": False}})
+    except BaseException as error:
+        with contextlib.suppress(ApiError):  # what went wrong first counts
+            if made or _made_after_all(api, name, mark, error):
+                _delete_all(api, made or [("Job", name)])
+        if not made and isinstance(error, ApiError) and error.reason == "AlreadyExists":
             raise ApiError(
                 f"there is a job {name} in namespace {api.namespace} already; `horovodrun kubernetes delete {name}` "
                 "removes it, --name gives this one another name"
             ) from None
         raise
-    try:
-        for part in others:
-            api.create(manifests.owned(part, owner))
-        api.patch("Job", name, {"spec": {"suspend": False}})
-    except BaseException:
-        with contextlib.suppress(ApiError):  # what went wrong first counts
-            _delete_parts(api, name)
-        raise
+
+
+def _made_after_all(api: Api, name: str, mark: str, error: BaseException) -> bool:
+    """Is the launcher's Job there, and ours, though we were not answered? Raises ApiError."""
+    if isinstance(error, ApiError) and 400 <= error.status < 500:
+        return False  # an answer, too
+    until = time.monotonic() + ARRIVES_SECONDS
+    while True:
+        try:
+            return manifests.has_mark(api.get("Job", name), mark)
+        except ApiError as missing:
+            if missing.status != 404 or time.monotonic() >= until:
+                raise
+        time.sleep(EVERY)
 
 
 def _follow(api: Api, name: str) -> int:
@@ -238,9 +257,20 @@ def _found(api: Api, name: str) -> dict[str, Any]:
 
 
 def _delete_parts(api: Api, name: str) -> None:
+    """Raises the first ApiError, after all has been tried."""
+    _delete_all(api, [("Job", name), ("Job", workers_name(name)), ("Service", name), ("Secret", name)])
+
+
+def _delete_all(api: Api, parts: Sequence[tuple[str, str]]) -> None:
     # The owner first: its end takes the others along, by and by, also if we do not come to ask for that.
-    for kind, part in (("Job", name), ("Job", workers_name(name)), ("Service", name), ("Secret", name)):
-        api.delete(kind, part)
+    refusals = []
+    for kind, part in parts:
+        try:
+            api.delete(kind, part)
+        except ApiError as error:
+            refusals.append(error)
+    if refusals:
+        raise refusals[0]
 
 
 def _remove(api: Api, name: str, grace: int) -> bool:

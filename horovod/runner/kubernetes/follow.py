@@ -10,7 +10,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from horovod.runner.kubernetes import pods
@@ -22,6 +22,8 @@ from horovod.runner.kubernetes.request import CONTAINER
 AWAY_SECONDS = 120.0
 """For an API server that does not answer."""
 AGAIN = 1.0  # s until the next try
+PASSING = (410, 429, 500, 502, 503, 504)
+"""Refusals that later tries may not meet: an old version, a server that is busy or restarts."""
 LAST_TRIES = 3  # to read the log of a pod that has ended
 SETTLES = 1.0  # s for which a line about waiting pods has to hold before it is said
 EVENTS_EVERY = 5.0  # s, while pods are missing
@@ -53,16 +55,16 @@ class Watcher(threading.Thread):
                 while version:
                     version = self._watch(version)
                     since = time.monotonic()
-            except Unreachable as error:
-                if time.monotonic() - since > AWAY_SECONDS:
-                    self._inbox.put((self._kind, error))
-                    return
-                time.sleep(AGAIN)
             except ApiError as error:
-                if error.status in (410, 429, 500, 502, 503, 504):
+                passing = isinstance(error, Unreachable) or error.status in PASSING
+                if passing and time.monotonic() - since <= AWAY_SECONDS:
                     time.sleep(AGAIN)
                     continue
-                self._inbox.put((self._kind, error))
+                self._inbox.put((self._kind, Unreachable(str(error)) if passing else error))
+                return
+            except Exception as error:  # whoever waits for us has to hear of it, whatever it is
+                text = f"cannot follow what the API says of {self._kind}s: {type(error).__name__}: {error}"
+                self._inbox.put((self._kind, ApiError(text)))
                 return
 
     def _list(self) -> str:
@@ -92,14 +94,23 @@ class Watcher(threading.Thread):
 
 
 class LogReader(threading.Thread):
-    """Writes what the launcher's pod writes, each line once, and puts ``("log", None)`` into `inbox` at its end."""
+    """Writes what the launcher's pod writes, each line once, and puts ``("log", None)`` into `inbox` at its end, or,
+    with a line to `say`, when we may not read it."""
 
-    def __init__(self, api: Api, pod: str, inbox: queue.Queue[tuple[str, Any]], write: Callable[[bytes], None]) -> None:
+    def __init__(
+        self,
+        api: Api,
+        pod: str,
+        inbox: queue.Queue[tuple[str, Any]],
+        write: Callable[[bytes], None],
+        say: Callable[[str], None],
+    ) -> None:
         super().__init__(name="log", daemon=True)
         self._api = api
         self._pod = pod
         self._inbox = inbox
         self._write = write
+        self._say = say
         self._last = ""  # the time of the last line
         self.ended = threading.Event()
         """The pod has ended: what is there is all."""
@@ -112,7 +123,10 @@ class LogReader(threading.Thread):
                 over = self.ended.is_set()
                 try:
                     self._read()
-                except ApiError:
+                except ApiError as error:
+                    if error.status in (401, 403):
+                        self._say(f"the job's output cannot be shown: {error}")
+                        return
                     tries -= over
                     if over and tries:
                         time.sleep(AGAIN)
@@ -124,9 +138,11 @@ class LogReader(threading.Thread):
             self._inbox.put(("log", None))
 
     def _read(self) -> None:
-        done, same = self._last, self._last[:19]
-        # The API takes whole seconds only, so some lines come again; times of one writer never go back.
-        for line in self._api.log(self._pod, CONTAINER, f"{same}Z" if same else ""):
+        done = self._last
+        # The API takes whole seconds only, so some lines come again; times of one writer never go back. What follows
+        # the seconds is the offset of the node's clock.
+        since = done[:19] + done[19:].lstrip(".0123456789")
+        for line in self._api.log(self._pod, CONTAINER, since):
             at, text = pods.split_time(line)
             if not at or at > done:
                 self._last = at or self._last
@@ -139,6 +155,14 @@ def write_line(line: bytes) -> None:
     with contextlib.suppress(BrokenPipeError):
         stream.buffer.write(line + b"\n")
         stream.buffer.flush()
+
+
+def _component(thing: Mapping[str, Any]) -> str:
+    return str(thing["metadata"].get("labels", {}).get(COMPONENT, ""))
+
+
+def _launchers(found: Mapping[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    return (each for each in found.values() if _component(each) == LAUNCHER)
 
 
 class Follower:
@@ -165,17 +189,18 @@ class Follower:
         job = self._api.get("Job", self._name)
         told = job["metadata"].get("annotations") or {}
         expected = int(told.get(PODS, 0)) or int(self._api.get("Job", workers_name(self._name))["spec"]["completions"])
-        judge = Judge(self._name, expected, float(told.get(PATIENCE, "600")), time.monotonic())
+        patience, age = float(told.get(PATIENCE, "600")), pods.active_seconds(job, time.time())
+        judge = Judge(self._name, expected, patience, time.monotonic(), age)
         for kind in ("Pod", "Job"):
             Watcher(self._api, kind, self._name, self._inbox).start()
         while True:
-            self._take(self._pause(judge))
+            self._take(judge, self._pause(judge))
             if self._pods is None or self._jobs is None:
                 continue
             views = pods.views(self._pods.values())
             self._follow_log(views)
             self._look_at_events(views, expected)
-            jobs = {each["metadata"].get("labels", {}).get(COMPONENT, ""): each for each in self._jobs.values()}
+            jobs = {_component(each): each for each in self._jobs.values()}
             outcome = judge.outcome(views, jobs, self._events, time.monotonic(), self._log_read)
             if outcome is not None:
                 return outcome
@@ -190,8 +215,8 @@ class Follower:
         soonest = min((each for each in times if each is not None), default=None)
         return None if soonest is None else max(0.05, soonest - time.monotonic())
 
-    def _take(self, seconds: float | None) -> None:
-        """What has come, all of it."""
+    def _take(self, judge: Judge, seconds: float | None) -> None:
+        """What has come, all of it. Of the launcher the judge sees what lies between, too: its end, and it is gone."""
         with contextlib.suppress(queue.Empty):
             kind, found = self._inbox.get(timeout=seconds)
             while True:
@@ -203,18 +228,18 @@ class Follower:
                     self._log_read = True
                 elif kind == "Pod":
                     self._pods = found
+                    judge.remember(next(map(pods.view, _launchers(found)), None), None)
                 else:
                     self._jobs = found
+                    judge.remember(None, next(_launchers(found), None))
                 kind, found = self._inbox.get_nowait()
 
     def _follow_log(self, views: list[pods.View]) -> None:
         launcher = next((each for each in views if each.component == LAUNCHER), None)
-        if launcher is None or launcher.state == "waiting":
-            return
-        if self._log is None:
-            self._log = LogReader(self._api, launcher.name, self._inbox, self._write)
+        if self._log is None and launcher is not None and launcher.state != "waiting":
+            self._log = LogReader(self._api, launcher.name, self._inbox, self._write, self._say)
             self._log.start()
-        if launcher.ended:
+        if self._log is not None and (launcher is None or launcher.ended):
             self._log.ended.set()
 
     def _look_at_events(self, views: list[pods.View], expected: int) -> None:

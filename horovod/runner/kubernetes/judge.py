@@ -25,15 +25,27 @@ class Outcome:
 
 
 class Judge:
-    """Of one job. `expected`: pods of ranks that it begins with; `patience`: s that they have for that."""
+    """Of one job. `expected`: pods of ranks that it begins with; `patience`: s that they have for that; `age`: s for
+    which the job has been active when we come, after which an elastic one may have fewer pods than at first."""
 
-    def __init__(self, name: str, expected: int, patience: float, now: float) -> None:
+    def __init__(self, name: str, expected: int, patience: float, now: float, age: float = 0.0) -> None:
         self._name = name
         self._expected = expected
         self._patience = patience
         self._began = now
+        self._now = now  # of the last look
         self._since: dict[str, float] = {}  # by what: when it was seen first
-        self._complete = False  # all have started, once
+        self._old = age > patience
+        self._complete = False  # it has begun, once: what waits from now on does not end it
+        self._last: View | None = None  # the launcher's pod when it had ended
+        self._succeeded = False
+
+    def remember(self, launcher: View | None, job: Mapping[str, Any] | None) -> None:
+        """What an end looked like: soon after it there may be neither pod nor Job."""
+        if launcher is not None and launcher.ended:
+            self._last = launcher
+        if job is not None and pods.job_state(job) == "succeeded":
+            self._succeeded = True
 
     def outcome(
         self,
@@ -44,7 +56,12 @@ class Judge:
         log_read: bool,
     ) -> Outcome | None:
         """None: it goes on. `jobs`: by component. `log_read`: nothing more will come of the launcher's output."""
+        self._now = now
         launcher = next((each for each in views if each.component == LAUNCHER), None)
+        self.remember(launcher, jobs.get(LAUNCHER))
+        if launcher is None and self._last is None and self._succeeded:
+            return Outcome(0)
+        launcher = launcher or self._last
         if launcher is not None and launcher.ended:
             return self._ended(launcher, views, now, log_read)
         if LAUNCHER not in jobs:
@@ -55,7 +72,8 @@ class Judge:
         if self._lasts("workers", bool(pods.job_failure(jobs.get(WORKER, {}))), now, LAST_SECONDS):
             why = pods.job_failure(jobs[WORKER])
             return Outcome(1, tuple(pods.post_mortem(views)) or (f"the pods of the ranks have failed: {why}",))
-        return self._not_started(views, events, now)
+        self._complete = self._complete or self._begun(views)
+        return None if self._complete else self._not_started(views, events, now)
 
     def next_time(self) -> float | None:
         """When `outcome` may say something else though nothing happens; None: never."""
@@ -64,7 +82,7 @@ class Judge:
         if not self._complete:
             times.append(self._began + self._patience)
             times += [since + LAST_SECONDS for what, since in self._since.items() if what == "late"]
-        return min(times, default=None)
+        return min((each for each in times if each > self._now), default=None)
 
     def _ended(self, launcher: View, views: Sequence[View], now: float, log_read: bool) -> Outcome | None:
         if not log_read and not self._lasts("launcher", True, now, LAST_SECONDS):
@@ -76,29 +94,37 @@ class Judge:
             lines.insert(0, f"the launcher's pod {launcher.name} has failed: {launcher.trouble}")
         return Outcome(launcher.code or 1, tuple(lines))
 
+    def _begun(self, views: Sequence[View]) -> bool:
+        """More pods than are expected may wait for room, for as long as it takes."""
+        return pods.runs(views) and (self._old or pods.started(views) >= self._expected)
+
     def _not_started(self, views: Sequence[View], events: Sequence[Mapping[str, Any]], now: float) -> Outcome | None:
-        line = pods.waiting_line(views, self._expected)
-        if not line:
-            self._complete = True
-        if self._complete:
-            return None
+        stuck = self._without_image(views, now)
+        able = sum(each.component == WORKER and not each.going and each not in stuck for each in views)
+        for each in stuck:
+            if each.component == LAUNCHER or able < self._expected:
+                return Outcome(1, (f"pod {each.name} cannot start: {each.trouble}",))
+        waits = now >= self._began + self._patience
+        # A launcher that runs gives up by itself, and knows more.
+        if waits and self._lasts("late", True, now, LAST_SECONDS if pods.runs(views) else 0.0):
+            causes = pods.not_created(events)
+            text = f"waited {self._patience:g} s (--start-timeout): {pods.waiting_line(views, self._expected)}"
+            return Outcome(1, ("; ".join([text, *causes]),))
+        return None
+
+    def _without_image(self, views: Sequence[View], now: float) -> list[View]:
+        """The pods that have waited for long enough for one that cannot be pulled."""
+        found = []
         for each in views:
             pulls = each.state == "waiting" and each.reason in pods.IMAGE
             seconds = 0.0 if each.reason in pods.NEVER else IMAGE_SECONDS
             if self._lasts(f"image {each.name}", pulls, now, seconds):
-                return Outcome(1, (f"pod {each.name} cannot start: {each.trouble}",))
-        waits = now - self._began >= self._patience
-        # A launcher that runs gives up by itself, and knows more.
-        runs = any(each.component == LAUNCHER and each.state == "running" for each in views)
-        if waits and self._lasts("late", True, now, LAST_SECONDS if runs else 0.0):
-            causes = pods.not_created(events)
-            text = f"waited {self._patience:g} s (--start-timeout): {line}"
-            return Outcome(1, ("; ".join([text, *causes]),))
-        return None
+                found.append(each)
+        return found
 
     def _lasts(self, what: str, holds: bool, now: float, seconds: float) -> bool:
         """Does it hold, and for so long?"""
         if not holds:
             self._since.pop(what, None)
             return False
-        return now - self._since.setdefault(what, now) >= seconds
+        return now >= self._since.setdefault(what, now) + seconds  # the same sum as in `next_time`

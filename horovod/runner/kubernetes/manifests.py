@@ -27,6 +27,8 @@ MANAGER = "app.kubernetes.io/managed-by"
 MANAGED = "horovodrun"
 PODS, PATIENCE = "horovodrun/pods", "horovodrun/patience"
 """Annotations of the launcher's Job: with how many pods of ranks it begins, and how many s they have for that."""
+MARK = "horovodrun/created-by"
+"""Annotation of the launcher's Job: chance, by which a horovodrun that got no answer knows what it has created."""
 TOKEN_VARIABLE = "HOROVOD_POD_TOKEN"
 POD_VARIABLE, NODE_VARIABLE = "HOROVOD_POD_NAME", "HOROVOD_POD_NODE"
 RETRIES = 1_000_000
@@ -64,6 +66,17 @@ def all_of(request: Request, token: str) -> list[Manifest]:
 def suspended(job: Manifest) -> Manifest:
     """The same Job, that waits to be told to begin."""
     return {**job, "spec": {**job["spec"], "suspend": True}}
+
+
+def marked(job: Manifest, mark: str) -> Manifest:
+    """The same Job, which `has_mark` knows again."""
+    metadata = job["metadata"]
+    return {**job, "metadata": {**metadata, "annotations": {**metadata.get("annotations", {}), MARK: mark}}}
+
+
+def has_mark(job: Mapping[str, Any], mark: str) -> bool:
+    """Has it been created with that mark?"""
+    return (job["metadata"].get("annotations") or {}).get(MARK) == mark
 
 
 def owned(manifest: Manifest, owner: Mapping[str, Any]) -> Manifest:

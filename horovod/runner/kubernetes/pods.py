@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from horovod.runner.kubernetes.manifests import COMPONENT, LAUNCHER, WORKER
@@ -143,11 +144,27 @@ def not_created(events: Iterable[Mapping[str, Any]]) -> list[str]:
     return sorted(filter(None, found))
 
 
+def active_seconds(job: Mapping[str, Any], now: float) -> float:
+    """For how many s a Job has been active. `now`: as of `time.time()`; its own time is the cluster's clock's."""
+    began = job.get("status", {}).get("startTime")
+    return now - datetime.fromisoformat(began.replace("Z", "+00:00")).timestamp() if began else 0.0
+
+
+def runs(views: Iterable[View]) -> bool:
+    """Does the launcher's pod?"""
+    return any(each.component == LAUNCHER and each.state == "running" for each in views)
+
+
+def started(views: Iterable[View]) -> int:
+    """How many pods of ranks run or have run, and stay."""
+    return sum(each.component == WORKER and not each.going and each.state != "waiting" for each in views)
+
+
 def waiting_line(views: Sequence[View], expected: int) -> str:
     """One line on pods of ranks that do not run yet, with the reasons; empty: all do, or have. `expected`: how many
     there are to be."""
     workers = [each for each in views if each.component == WORKER and not each.going]
-    ready = sum(each.state != "waiting" for each in workers)
+    ready = started(views)
     if ready >= expected and not any(each.state == "waiting" for each in views):
         return ""
     reasons: dict[str, list[View]] = {}

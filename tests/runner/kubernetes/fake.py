@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import uuid
+from datetime import timezone
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 
@@ -41,6 +42,8 @@ class Cluster:
         self.folder = tempfile.TemporaryDirectory(prefix="kubernetes-")
         self.over = False
         self.cut = False  # all streams end at once
+        self.zone = timezone.utc  # of the nodes' clocks
+        self.answering = lambda verb, resource: None  # called when something is done and not answered yet
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler(self))
         self.server.daemon_threads = True
         self.threads = [threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.05})]
@@ -127,6 +130,7 @@ class Cluster:
         name = job["metadata"]["name"]
         if spec.get("suspend") or "conditions" in state or name not in self.objects["jobs"]:
             return
+        state.setdefault("startTime", now())
         indexed = spec.get("completionMode") == "Indexed"
         mine = self.of_job(name)
         ended = {
@@ -142,6 +146,8 @@ class Cluster:
         if len(ended["Succeeded"]) >= spec["completions"]:
             state["conditions"] = [{"type": "Complete", "status": "True"}]
             self.put("jobs", job)
+            if spec.get("ttlSecondsAfterFinished") == 0:
+                self.gone("jobs", job)
             return
         here = {each["metadata"]["annotations"].get(INDEX) for each in mine if each["status"]["phase"] != "Failed"}
         for number in range(spec["completions"]):

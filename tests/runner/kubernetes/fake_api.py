@@ -15,8 +15,12 @@ def status(code, reason, message):
     return code, {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "message": message}
 
 
-def now():
-    return datetime.now(timezone.utc).isoformat().replace("+00:00", "Z")
+def now(zone=timezone.utc):
+    return datetime.now(zone).isoformat().replace("+00:00", "Z")
+
+
+def moment(text):
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
 def selected(thing, query):
@@ -68,7 +72,10 @@ def handler(cluster):
         def do_POST(self):
             thing = self.body()
             if found := self.parse("create"):
-                self.answer(*cluster.create(found[0], thing))
+                answer = cluster.create(found[0], thing)
+                cluster.answering("create", found[0])
+                with contextlib.suppress(OSError):  # nobody waits any more
+                    self.answer(*answer)
 
         def do_PATCH(self):
             change = self.body()
@@ -145,8 +152,8 @@ def handler(cluster):
                     *lines, rest = (rest + file.read()).split(b"\n")
                     for line in lines:
                         if sent == len(times):
-                            times.append(now())
-                        if times[sent] >= since:
+                            times.append(now(cluster.zone))
+                        if not since or moment(times[sent]) >= moment(since):
                             self.chunk(times[sent].encode() + b" " + line + b"\n")
                         sent += 1
                     if over or cluster.over:

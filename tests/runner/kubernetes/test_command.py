@@ -7,11 +7,12 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import timedelta, timezone
 
 import pytest
 import yaml
 
-from horovod.runner.kubernetes import follow, judge, manifests
+from horovod.runner.kubernetes import api, follow, judge, manifests
 from horovod.runner.launch import main
 from tests.runner.kubernetes import statuses
 from tests.runner.kubernetes.fake import Cluster
@@ -94,6 +95,8 @@ def test_the_exit_code_is_that_of_the_rank_that_failed_first(cluster, capfd):
 
 
 def test_connections_that_break_lose_no_line_and_repeat_none(cluster, capfd):
+    cluster.zone = timezone(timedelta(hours=5, minutes=30))
+
     def cut():
         until(lambda: any("train-" in each[2] and each[2].endswith("/log") for each in cluster.asked))
         for _ in range(2):
@@ -108,6 +111,64 @@ def test_connections_that_break_lose_no_line_and_repeat_none(cluster, capfd):
     cutting.join()
     out = capfd.readouterr().out.splitlines()
     assert [line for line in out if "line" in line] == [f"[0]<stdout>:line {n}" for n in range(20)]
+
+
+def test_output_that_one_may_not_read_ends_no_job(cluster, capfd):
+    cluster.denied.add(("get", "pods"))
+    assert run(cluster, "-np", "1", "--", "true") == 0
+    err = capfd.readouterr().err
+    assert err.count("the job's output cannot be shown: you are not allowed to get pods/log") == 1
+    assert nothing_left(cluster)
+
+
+def test_a_job_of_which_nothing_is_kept_has_succeeded(cluster, capfd):
+    assert run(cluster, "-np", "1", "--keep", "0", "--", "true") == 0
+    assert nothing_left(cluster)
+
+
+def test_a_job_that_succeeded_and_whose_pods_are_gone(idle):
+    labels = {"app.kubernetes.io/instance": "train", "app.kubernetes.io/component": "launcher"}
+    job = {
+        "metadata": {"name": "train", "labels": labels, "annotations": {manifests.PODS: "1"}},
+        "spec": {"completions": 1},
+        "status": {"conditions": [{"type": "Complete", "status": "True"}]},
+    }
+    idle.create("jobs", job)
+    assert ask(idle, "attach", "train") == 0
+
+
+def test_what_cannot_be_deleted_changes_no_exit_code(cluster, capfd):
+    cluster.denied.add(("delete", "jobs"))
+    assert run(cluster, "-np", "1", "--", "true") == 0
+    assert "job train has ended and could not be deleted: you are not allowed to delete jobs" in capfd.readouterr().err
+    assert not cluster.objects["services"]  # what can be deleted is
+    assert not cluster.objects["secrets"]
+
+
+def test_interrupt_while_the_job_is_created(idle):
+    idle.answering = lambda *_: (os.kill(os.getpid(), signal.SIGINT), time.sleep(0.5))
+    assert run(idle, "-np", "1", "--", "true") == 130
+    assert nothing_left(idle)
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+def test_no_answer_to_the_creation(idle, capfd, monkeypatch, foreign):
+    monkeypatch.setattr(api, "SECONDS", 0.3)
+    if foreign:
+        idle.create("jobs", {"metadata": {"name": "train"}, "spec": {"suspend": True}})
+    idle.answering = lambda *_: time.sleep(0.6)
+    assert run(idle, "-np", "1", "--", "true") == 1
+    assert "cannot be reached" in capfd.readouterr().err
+    assert list(idle.objects["jobs"]) == (["train"] if foreign else [])
+
+
+def test_a_service_of_that_name_is_left_alone(idle, capfd):
+    idle.create("services", {"metadata": {"name": "train"}})
+    assert run(idle, "-np", "1", "--", "true") == 1
+    assert 'services.batch "train" already exists' in capfd.readouterr().err
+    assert list(idle.objects["services"]) == ["train"]
+    assert not idle.objects["jobs"]
+    assert not idle.objects["secrets"]
 
 
 def test_an_image_with_another_version(cluster, capfd, monkeypatch):

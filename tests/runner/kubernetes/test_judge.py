@@ -90,3 +90,57 @@ def test_a_pod_evicted_while_it_starts():
     assert judged(judge, given, now=LAST_SECONDS, jobs=jobs) == Outcome(
         1, ("pod w on node-a has failed: Evicted: The node was low on resource: memory.",)
     )
+
+
+def test_what_waits_once_the_job_has_begun_does_not_end_it():
+    judge = Judge("train", 1, 60, 0)
+    waits = pod("w1", index="1", **statuses.UNSCHEDULABLE)
+    pulls = pod("w2", index="2", **statuses.pulling("ImagePullBackOff", "x"))
+    first = pod("w0", **statuses.RUNNING)
+    assert judged(judge, [launcher(**statuses.CREATING), first, waits, pulls]) is None
+    assert judge.next_time() == IMAGE_SECONDS
+    assert judged(judge, [launcher(**statuses.CREATING), first, waits, pulls], now=IMAGE_SECONDS) is None
+    assert judge.next_time() == 60  # enough are there, so nobody looks at the image again and again
+    assert judged(judge, [launcher(**statuses.RUNNING), first, waits, pulls], now=59) is None
+    assert judge.next_time() is None
+    assert judged(judge, [launcher(**statuses.RUNNING), waits, pulls], now=1000) is None
+
+
+def test_an_image_without_which_too_few_pods_are_left():
+    judge = Judge("train", 2, 60, 0)
+    given = [launcher(**statuses.RUNNING), pod("w0", **statuses.RUNNING)]
+    given.append(pod("w1", index="1", **statuses.pulling("ErrImagePull", "x")))
+    assert judged(judge, given) is None
+    assert judged(judge, given, now=IMAGE_SECONDS).lines == ("pod w1 cannot start: ErrImagePull: image app:1: x",)
+
+
+def test_an_elastic_job_that_has_shrunk_before_we_came():
+    given = [launcher(**statuses.RUNNING), pod("w0", **statuses.RUNNING), pod("w1", **statuses.UNSCHEDULABLE)]
+    assert judged(Judge("train", 2, 60, 0, age=61), given) is None
+    old = Judge("train", 2, 60, 0, age=61)
+    assert judged(old, given, now=1000) is None
+    assert old.next_time() is None
+    young = Judge("train", 2, 60, 0, age=59)
+    assert judged(young, given, now=1000) is None
+    assert judged(young, given, now=1000 + LAST_SECONDS).code == 1
+
+
+COMPLETE = {"status": {"conditions": [{"type": "Complete", "status": "True"}]}}
+
+
+def test_a_success_of_which_nothing_is_left():
+    jobs = {"launcher": COMPLETE, "worker": {}}
+    assert judged(Judge("train", 1, 60, 0), [], jobs=jobs) == Outcome(0)
+    judge = Judge("train", 1, 60, 0)
+    assert judged(judge, [launcher(**statuses.ended(0))]) is None  # its output is not read yet
+    assert judged(judge, [], jobs={}) is None
+    assert judged(judge, [], jobs={}, log_read=True) == Outcome(0)
+
+
+def test_an_end_that_lies_between_two_looks():
+    judge = Judge("train", 1, 60, 0)
+    judge.remember(pods.view(launcher(**statuses.ended(3))), None)
+    assert judged(judge, [], jobs={}, log_read=True) == Outcome(3)
+    judge = Judge("train", 1, 60, 0)
+    judge.remember(None, COMPLETE)
+    assert judged(judge, [], jobs={}) == Outcome(0)

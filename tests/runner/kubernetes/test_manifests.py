@@ -21,6 +21,16 @@ def container(job):
     return job["spec"]["template"]["spec"]["containers"][0]
 
 
+def test_pods_for_another_scheduler():
+    """As the page on Volcano says: all pods of a job, its launcher's too, are of one group."""
+    words = ("-np", "4", "--image", "i", "--annotation", "scheduling.k8s.io/group-name=train")
+    launcher, _, _, workers = made(*words, template={"spec": {"schedulerName": "volcano"}})
+    for job in (launcher, workers):
+        pod = job["spec"]["template"]
+        assert pod["spec"]["schedulerName"] == "volcano"
+        assert pod["metadata"]["annotations"]["scheduling.k8s.io/group-name"] == "train"
+
+
 FULL = (
     *("-np", "8", "--min-np", "4", "--slots-per-pod", "2", "--image", "app:1", "--gpus", "2", "--cpu", "4"),
     *("--memory", "16Gi", "--shm-size", "2Gi", "--env", "A=b", "--volume", "pvc:data:/data:ro", "--namespace", "ml"),

@@ -96,6 +96,11 @@ def test_states_of_jobs():
     assert pods.job_failure({}) == ""
 
 
+def test_for_how_long_a_job_has_been_active():
+    assert pods.active_seconds({"status": {"startTime": "1970-01-01T00:01:00Z"}}, 90.0) == 30.0
+    assert pods.active_seconds({"status": {}}, 90.0) == 0.0
+
+
 @pytest.mark.parametrize(
     ("line", "parts"),
     [

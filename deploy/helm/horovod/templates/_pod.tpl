@@ -32,6 +32,9 @@ serviceAccountName: {{ . }}
 {{- with .root.Values.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
+{{- with .root.Values.schedulerName }}
+schedulerName: {{ . }}
+{{- end }}
 {{- with .root.Values.imagePullSecrets }}
 imagePullSecrets: {{ toJson . }}
 {{- end }}

@@ -1,0 +1,107 @@
+"""What the threads do that ask the API, with an API that answers as told."""
+
+import queue
+
+import pytest
+
+from horovod.runner.kubernetes import follow
+from horovod.runner.kubernetes.api import Api, ApiError, Unreachable
+from horovod.runner.kubernetes.follow import LogReader, Watcher
+
+
+class Answers:
+    """`list` and `log` answer with what they are given: things, or errors, the last of them again and again."""
+
+    def __init__(self, *given):
+        self.given = list(given)
+        self.since = []
+
+    def next(self):
+        found = self.given.pop(0) if len(self.given) > 1 else self.given[0]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def list(self, kind, **query):
+        return self.next()
+
+    def log(self, pod, container, since=""):
+        self.since.append(since)
+        return iter(self.next())
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch):
+    monkeypatch.setattr(follow, "AGAIN", 0.02)
+    monkeypatch.setattr(follow, "AWAY_SECONDS", 0.2)
+
+
+def heard(*given):
+    inbox = queue.Queue()
+    Watcher(Answers(*given), "Pod", "train", inbox).start()
+    return inbox.get(timeout=5)
+
+
+@pytest.mark.parametrize("error", [ApiError("busy", 503), ApiError("slowly", 429), Unreachable("nobody")])
+def test_an_api_that_stays_away_is_lost(error):
+    kind, found = heard(error)
+    assert kind == "Pod"
+    assert isinstance(found, Unreachable)  # after which the job goes on
+    assert str(found) == str(error)
+
+
+def test_an_api_that_comes_back():
+    listed = {"items": [], "metadata": {"resourceVersion": ""}}
+    assert heard(ApiError("busy", 503), Unreachable("nobody"), listed) == ("Pod", {})
+
+
+def test_what_nobody_has_thought_of_is_told():
+    kind, found = heard({"items": [{}]})
+    assert (kind, type(found)) == ("Pod", ApiError)
+    assert str(found) == "cannot follow what the API says of Pods: KeyError: 'metadata'"
+    assert heard(ApiError("no", 403))[1].status == 403
+
+
+def read(*given):
+    """What a LogReader of a pod that has ended writes, says, and asks the API."""
+    answers, inbox, written, said = Answers(*given), queue.Queue(), [], []
+    reader = LogReader(answers, "l", inbox, written.append, said.append)
+    reader.start()
+    while len(answers.given) > 1:
+        reader.join(0.01)
+    reader.ended.set()
+    reader.join(5)
+    assert inbox.get(timeout=5) == ("log", None)
+    return written, said, answers.since
+
+
+@pytest.mark.parametrize("offset", ["Z", "+05:30", "-03:00"])
+def test_logs_are_read_on_by_the_clock_of_their_node(offset):
+    lines = [f"2026-01-01T00:00:07.{tenth}00000000{offset} line {tenth}".encode() for tenth in range(4)]
+    written, said, since = read(lines[:2], lines)
+    assert written == [b"line 0", b"line 1", b"line 2", b"line 3"]
+    assert said == []
+    assert since[0] == ""
+    assert set(since[1:]) == {f"2026-01-01T00:00:07{offset}"}
+
+
+def test_logs_that_one_may_not_read():
+    assert read(ApiError("not allowed to get pods/log", 403)) == (
+        *([], ["the job's output cannot be shown: not allowed to get pods/log"]),
+        [""],
+    )
+
+
+def test_logs_that_are_not_there():
+    written, said, since = read(ApiError("no such pod", 404))
+    assert (written, said) == ([], [])
+    assert len(since) >= follow.LAST_TRIES
+
+
+def test_an_event_that_is_cut_short(monkeypatch):
+    api = object.__new__(Api)
+    monkeypatch.setattr(api, "_lines", lambda *_: iter([b'{"type": "ADDED", "object": {}}', b'{"type": "MOD']))
+    events = api.watch("Pod", "1")
+    assert next(events)["type"] == "ADDED"
+    with pytest.raises(Unreachable, match="a watch has ended within an event"):
+        next(events)
