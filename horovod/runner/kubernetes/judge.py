@@ -38,14 +38,14 @@ class Judge:
         self._old = age > patience
         self._complete = False  # it has begun, once: what waits from now on does not end it
         self._last: View | None = None  # the launcher's pod when it had ended
-        self._succeeded = False
+        self._over = ""  # the launcher's Job: succeeded or failed
 
     def remember(self, launcher: View | None, job: Mapping[str, Any] | None) -> None:
         """What an end looked like: soon after it there may be neither pod nor Job."""
         if launcher is not None and launcher.ended:
             self._last = launcher
-        if job is not None and pods.job_state(job) == "succeeded":
-            self._succeeded = True
+        if job is not None and pods.job_state(job) in ("succeeded", "failed"):
+            self._over = pods.job_state(job)
 
     def outcome(
         self,
@@ -59,11 +59,15 @@ class Judge:
         self._now = now
         launcher = next((each for each in views if each.component == LAUNCHER), None)
         self.remember(launcher, jobs.get(LAUNCHER))
-        if launcher is None and self._last is None and self._succeeded:
-            return Outcome(0)
         launcher = launcher or self._last
         if launcher is not None and launcher.ended:
             return self._ended(launcher, views, now, log_read)
+        if self._over and (launcher is None or LAUNCHER not in jobs):
+            # News of pods and of Jobs come by two ways: how the pod has ended may be still to come.
+            if launcher is not None and not self._lasts("launcher", True, now, LAST_SECONDS):
+                return None
+            if self._over == "succeeded":
+                return Outcome(0)
         if LAUNCHER not in jobs:
             return Outcome(1, (f"job {self._name} has been deleted",))
         failure = pods.job_failure(jobs[LAUNCHER])

@@ -144,3 +144,13 @@ def test_an_end_that_lies_between_two_looks():
     judge = Judge("train", 1, 60, 0)
     judge.remember(None, COMPLETE)
     assert judged(judge, [], jobs={}) == Outcome(0)
+
+
+def test_a_job_that_is_gone_before_its_pod_is_seen_to_have_ended():
+    for job, code in ((COMPLETE, 0), (statuses.FAILED_JOB, 1)):
+        judge = Judge("train", 1, 60, 0)
+        judge.remember(None, job)
+        assert judged(judge, [launcher(**statuses.RUNNING)], jobs={}) is None
+        assert judge.next_time() == LAST_SECONDS
+        assert judged(judge, [launcher(**statuses.RUNNING)], now=LAST_SECONDS, jobs={}).code == code
+        assert judged(judge, [launcher(**statuses.ended(5))], jobs={}, log_read=True) == Outcome(5)
