@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from horovod.ray import cluster, strategy
@@ -218,19 +218,24 @@ class Crew:
 
     def shutdown(self) -> None:
         """Ends the workers and gives back what they had. May be called again, also when it was interrupted."""
-        if self._residence is not None and not self._dead:
-            with contextlib.suppress(Exception):  # one may have died just now
-                ray.wait([one.leave.remote() for one in self.workers], num_returns=len(self.workers), timeout=_LEAVE)
-        for worker in self.workers:
-            ray.kill(worker, no_restart=True)
+        if ray.is_initialized():  # else all that was Ray's has ended with it
+            self._dismiss()
         if self._residence is not None:
             self._await_end()
             self._residence.close()
-        if self._room is not None:
+        if self._room is not None and ray.is_initialized():
             self._room.give_back()
         self.workers, self.hosts, self._room, self._residence = [], [], None, None
         self._seated.clear()
         self._dead.clear()
+
+    def _dismiss(self) -> None:
+        if self._residence is not None and not self._dead:
+            with contextlib.suppress(Exception):  # one may have died just now
+                ray.wait([one.leave.remote() for one in self.workers], num_returns=len(self.workers), timeout=_LEAVE)
+        for worker in self.workers:
+            with contextlib.suppress(RayError):  # of an earlier ray.init(), and gone
+                ray.kill(worker, no_restart=True)
 
     def _await_end(self) -> None:
         until = time.monotonic() + _END

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("ray")
 
-from ray.exceptions import RayActorError
+from ray.exceptions import ActorHandleNotFoundError, RayActorError
 from ray.util import placement_group_table
 
 from horovod.ray import RayExecutor, crew
@@ -61,6 +61,22 @@ def test_a_worker_without_a_seat_does_not_hold_up_the_end(local, monkeypatch):
     assert time.monotonic() - begun < crew._END
     with pytest.raises(RuntimeError, match="call start"):
         executor.run(functions.ranks)
+
+
+def test_a_shutdown_after_that_of_ray(monkeypatch):
+    made, killed = idle(), []
+
+    def kill(worker, no_restart):
+        killed.append(worker)
+        raise ActorHandleNotFoundError("of another session")
+
+    monkeypatch.setattr(crew.ray, "kill", kill)
+    for again in (False, True):  # ray.init() after ray.shutdown(), or not
+        made.workers = ["a", "b"]
+        monkeypatch.setattr(crew.ray, "is_initialized", lambda again=again: again)
+        made.shutdown()
+        assert made.workers == []
+        assert killed == (["a", "b"] if again else [])
 
 
 def test_a_shutdown_that_is_interrupted_can_be_finished(local, monkeypatch):
