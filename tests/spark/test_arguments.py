@@ -7,9 +7,12 @@ import horovod.spark
 from horovod.spark import arguments
 
 
-def test_without_a_context():
+def test_without_a_context(monkeypatch):
     if importlib.util.find_spec("pyspark") is None:
         pytest.skip("pyspark is not installed")
+    import pyspark
+
+    monkeypatch.setattr(pyspark.SparkContext, "_active_spark_context", None)  # of the tests before
     with pytest.raises(RuntimeError, match="no active SparkContext"):
         horovod.spark.run(print)
     with pytest.raises(RuntimeError, match="no active SparkContext"):
