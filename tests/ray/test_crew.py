@@ -52,6 +52,7 @@ def test_what_comes_together_with_a_failure_is_kept():
     assert list(made._dead) == [2]
 
 
+@pytest.mark.heavy  # on a busy machine actors need longer to start than this waits
 def test_a_worker_without_a_seat_does_not_hold_up_the_end(local, monkeypatch):
     one_that_nobody_gets(monkeypatch, 1)
     executor = RayExecutor(RayExecutor.create_settings(timeout_s=2), num_workers=2)

@@ -117,7 +117,7 @@ def test_a_job_with_progress_bars_in_a_file(tmp_path):
         assert job.process.wait(LIMIT) == 1
     lines = log.read_bytes().decode().removesuffix("\n").split("\n")
     assert [line for line in lines if not re.match(r"(\[[01]\]<std(out|err)>|horovodrun):", line)] == []
-    assert [line for line in lines if "<stderr>" in line] == [f"[{rank}]<stderr>:4/4" for rank in (0, 1)]
+    assert sorted(line for line in lines if "<stderr>" in line) == [f"[{rank}]<stderr>:4/4" for rank in (0, 1)]
     for rank in (0, 1):
         assert [line for line in lines if line.startswith(f"[{rank}]<stdout>")] == [
             f"[{rank}]<stdout>:loss {i}" for i in range(4)

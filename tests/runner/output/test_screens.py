@@ -153,7 +153,9 @@ def test_bars_live_at_the_bottom_and_lines_scroll_above(tmp_path, columns, then)
         mine = [line for line in lines if line.startswith(f"[{rank}]")]
         out = [line.removeprefix(f"[{rank}]<stdout>:") for line in mine if "stdout" in line]
         assert out == ["loss 0", "loss 25", "loss 50", "later", "20/20 epoch", "end"]
-        assert [line for line in mine if "stderr" in line] == [f"[{rank}]<stderr>:outer 100% done"]
+        bars = [line for line in mine if "stderr" in line]
+        # A bar that was being drawn when the terminal became narrower may stay as it was.
+        assert (bars if then == columns else bars[-1:]) == [f"[{rank}]<stderr>:outer 100% done"]
 
 
 def test_ctrl_z_and_ctrl_c_leave_a_clean_terminal(tmp_path):
