@@ -61,12 +61,12 @@ train: $(STAMPS)/package ## [2 min] set up, build, install, and train a small ne
 environment: $(STAMPS)/doctest $(STAMPS)/tools $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/spark $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/nvrtc $(STAMPS)/editable
 	@:
 
-test: ## [12 min] set up and run the tests: C++, lint, types, layers, documents, Python
+test: ## [17 min] set up and run the tests: C++, lint, types, layers, documents, Python
 	$(MAKE) --no-print-directory -j1 environment
 	$(MAKE) --no-print-directory -j2 --output-sync=line unit lint docs
 	$(MAKE) --no-print-directory pytest
 
-test-all: ## [30 min] all there is: also what is marked heavy, and hosts and launchers in every case
+test-all: ## [45 min] all there is: also what is marked heavy, and hosts and launchers in every case
 	$(MAKE) --no-print-directory -j1 environment
 	$(MAKE) --no-print-directory -j2 --output-sync=line unit lint docs
 	scripts/install-ptxas.sh
@@ -100,7 +100,7 @@ docs: $(STAMPS)/editable ## [1 s] are the generated documents up to date?
 site: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/spark $(STAMPS)/editable ## [1 min] all pages and the reference of the API as a site in build/site; warnings and dead links are errors
 	nice python -m sphinx -E -W --keep-going -q -b html -c tools/site -d build/site-cache . build/site
 
-pytest: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/spark $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/nvrtc $(STAMPS)/editable ## [9 min] Python tests; PYTEST_ARGS="-k name" chooses
+pytest: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/spark $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/nvrtc $(STAMPS)/editable ## [15 min] Python tests; PYTEST_ARGS="-k name" chooses
 	nice python -m pytest $(if $(PYTEST_ARGS),$(PYTEST_ARGS),$(SIDE_BY_SIDE))
 
 test-launchers: $(STAMPS)/dev $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/editable ## [3 min] jobs of mpirun, mpiexec, srun and torchrun, all cases
