@@ -143,10 +143,19 @@ class ParquetDataModule(DataModule):
             begin = time.perf_counter()
 
 
-def needs_nvtabular(name: str) -> ImportError:
-    """What the NVTabular modules raise."""
-    return ImportError(
-        f"{name} reads with NVIDIA's NVTabular, which needs a GPU of NVIDIA, CUDA and the packages nvtabular and cudf, "
-        "and is not in this version of Horovod; leave data_module out for the built-in reader of Parquet, which needs "
-        "none of them"
-    )
+class NeedsNVTabular:
+    """What the NVTabular modules of all frameworks do: say what they would need. Stands before their other base."""
+
+    def __init__(
+        self, label_cols: Any = (), categorical_cols: Any = (), continuous_cols: Any = (), **kwargs: Any
+    ) -> None:
+        """Raises ImportError."""
+        self.check()
+
+    @classmethod
+    def check(cls) -> None:
+        raise ImportError(
+            f"{cls.__module__}.{cls.__qualname__} reads with NVIDIA's NVTabular, which needs a GPU of NVIDIA, CUDA and "
+            "the packages nvtabular and cudf, and is not in this version of Horovod; leave data_module out for the "
+            "built-in reader of Parquet, which needs none of them"
+        )

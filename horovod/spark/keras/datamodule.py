@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from horovod.spark.common.datamodule import ParquetDataModule, needs_nvtabular
+from horovod.spark.common.datamodule import NeedsNVTabular, ParquetDataModule
 
 
 class PetastormDataModule(ParquetDataModule):
@@ -45,15 +45,5 @@ class PetastormDataModule(ParquetDataModule):
         return batches if self._make_dataset is None else self._make_dataset(batches)
 
 
-class NVTabularDataModule(PetastormDataModule):
+class NVTabularDataModule(NeedsNVTabular, PetastormDataModule):
     """What programs written for NVTabular name; says what it would need."""
-
-    def __init__(
-        self, label_cols: Any = (), categorical_cols: Any = (), continuous_cols: Any = (), **kwargs: Any
-    ) -> None:
-        """Raises ImportError."""
-        self.check()
-
-    @classmethod
-    def check(cls) -> None:
-        raise needs_nvtabular("horovod.spark.keras.datamodule.NVTabularDataModule")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from horovod.spark.common.datamodule import ParquetDataModule, needs_nvtabular
+from horovod.spark.common.datamodule import NeedsNVTabular, ParquetDataModule
 
 
 class MapIterable:
@@ -46,18 +46,8 @@ class PetastormDataModule(ParquetDataModule):
         return iter(MapIterable(self.val_batches(), 1, tensors))
 
 
-class NVTabularDataModule(PetastormDataModule):
+class NVTabularDataModule(NeedsNVTabular, PetastormDataModule):
     """What programs written for NVTabular name; says what it would need."""
-
-    def __init__(
-        self, label_cols: Any = (), categorical_cols: Any = (), continuous_cols: Any = (), **kwargs: Any
-    ) -> None:
-        """Raises ImportError."""
-        self.check()
-
-    @classmethod
-    def check(cls) -> None:
-        raise needs_nvtabular("horovod.spark.torch.datamodule.NVTabularDataModule")
 
 
 def tensors(batch: dict[str, Any]) -> dict[str, Any]:
