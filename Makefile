@@ -70,7 +70,7 @@ test-all: ## [45 min] all there is: also what is marked heavy, and hosts and lau
 	$(MAKE) --no-print-directory -j1 environment
 	$(MAKE) --no-print-directory -j2 --output-sync=line unit lint docs
 	scripts/install-ptxas.sh
-	nice python -m pytest $(SIDE_BY_SIDE) --heavy --ignore=tests/cluster --ignore=tests/launchers
+	nice scripts/python-tests.sh $(SIDE_BY_SIDE) --heavy --ignore=tests/cluster --ignore=tests/launchers
 	$(MAKE) --no-print-directory test-mxnet
 	$(MAKE) --no-print-directory test-launchers
 	$(MAKE) --no-print-directory test-cluster
@@ -101,7 +101,7 @@ site: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/spark $(STAMPS)/editable ## [
 	nice python -m sphinx -E -W --keep-going -q -b html -c tools/site -d build/site-cache . build/site
 
 pytest: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/spark $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/nvrtc $(STAMPS)/editable ## [15 min] Python tests; PYTEST_ARGS="-k name" chooses
-	nice python -m pytest $(if $(PYTEST_ARGS),$(PYTEST_ARGS),$(SIDE_BY_SIDE))
+	nice $(if $(PYTEST_ARGS),python -m pytest $(PYTEST_ARGS),scripts/python-tests.sh $(SIDE_BY_SIDE))
 
 test-launchers: $(STAMPS)/dev $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/editable ## [3 min] jobs of mpirun, mpiexec, srun and torchrun, all cases
 	nice python -m pytest --heavy tests/launchers $(PYTEST_ARGS)

@@ -172,14 +172,15 @@ def test_the_batch_file_of_the_documentation_stops_when_slurm_warns(slurm_cluste
 
 def test_ranks_of_srun_itself_say_that_they_cannot_go_on(slurm_cluster, tmp_path):
     (tmp_path / "train.py").write_text(KILLED)
-    done = slurm_cluster.run(
-        "srun", "-N2", "-n3", sys.executable, str(tmp_path / "train.py"), HOROVOD_START_TIMEOUT="4"
-    )
+    # Into a file for each task: srun may end before it has passed everything on.
+    flags = ["-N2", "-n3", f"--error={tmp_path}/task.%t"]
+    done = slurm_cluster.run("srun", *flags, sys.executable, str(tmp_path / "train.py"), HOROVOD_START_TIMEOUT="4")
     assert done.code != 0
+    text = "".join(path.read_text() for path in sorted(tmp_path.glob("task.*")))
     why = (
         r"ValueError: hvd\.elastic\.run goes on after a failure in jobs of horovodrun --min-np N only: srun has started"
     )
-    assert len(re.findall(rf"(?m)^{why} .*for rank 1 \(of 3\) to call hvd\.init\(\)", done.text)) == 2, done.text
+    assert len(re.findall(rf"(?m)^{why} .*for rank 1 \(of 3\) to call hvd\.init\(\)", text)) == 2, text + done.text
 
 
 def test_more_ranks_than_the_allocation_has_are_refused(slurm_cluster):

@@ -57,6 +57,13 @@ def _nothing_stays(stop):
         assert left == [], f"processes of Ray are left: {left}"
 
 
+def _init(**options):
+    import ray
+
+    ray.init(log_to_driver=False, logging_level="ERROR", **options)
+    os.environ.pop("PYTHONBREAKPOINT", None)  # Ray's debugger, for whatever else runs in this process later
+
+
 class Rays:
     """There is one Ray at a time in a process: this machine as one node, or a cluster of several."""
 
@@ -71,12 +78,10 @@ class Rays:
         if not self._local:
             self.end()
             folder = self._running.enter_context(_nothing_stays(ray.shutdown))
-            ray.init(
+            _init(
                 num_cpus=6,
                 num_gpus=2,  # for Ray's books; there need be none
                 include_dashboard=False,
-                log_to_driver=False,
-                logging_level="ERROR",
                 object_store_memory=200 << 20,
                 _temp_dir=folder,
             )
@@ -100,7 +105,7 @@ class Rays:
         with _nothing_stays(stop) as folder:
             head = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 100 << 20, "temp_dir": folder}
             made.append(Cluster(initialize_head=True, head_node_args=head))
-            ray.init(address=made[0].address, log_to_driver=False, logging_level="ERROR")
+            _init(address=made[0].address)
             yield Nodes(made[0])
 
     def end(self):

@@ -17,6 +17,7 @@ from horovod.ray.calls import Gone
 from horovod.ray.crew import Crew
 from tests.ray import functions
 from tests.ray.seats import one_that_nobody_gets
+from tests.runner.launching import eventually
 
 THREADS = ("horovod-lines", "horovod-store", "horovod-handover")
 
@@ -93,6 +94,6 @@ def test_a_shutdown_that_is_interrupted_can_be_finished(local, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             executor.shutdown()
     executor.shutdown()
-    assert placement_group_table(group)["state"] == "REMOVED"
+    eventually(lambda: placement_group_table(group)["state"] == "REMOVED", 30, "the group is removed")
     assert [one.name for one in threading.enumerate() if one.name in THREADS] == []
     executor.shutdown()
