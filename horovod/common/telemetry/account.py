@@ -30,6 +30,7 @@ _NOTES = 32  # that rank 0 gets in a second, about: more ranks speak less often
 _SOME = 10  # steps of which rank 0 should hear before a rank leaves
 _LAG = 3  # intervals: notes are on their way, and a thread that is to send one may come late
 _PATIENCE = 0.5  # s at the end, for the last notes
+_SLICE = 0.005  # s between two looks whether a rank has left
 
 
 class Account:
@@ -253,10 +254,13 @@ class Account:
         self._tell(last=True)
         enough = self._own.made >= LEAST_STEPS
         some = self._own.made >= _SOME if self._together is None else enough
-        if some and self._job.size > 1 and self._engine.ended() is None:
-            if self._together is not None:
-                self._post.say("steps-last")
-            self._over = self._heard.wait(_PATIENCE)
+        if self._job.size > 1 and self._engine.ended() is None:
+            if some:
+                if self._together is not None:
+                    self._post.say("steps-last")
+                self._over = self._heard_in_time()
+            if self._together is not None and not self._over:
+                self._post.say("steps-heard")  # from now on there is no answer to those that tell: they need not wait
         self._closed.set()
         self._wake.set()
         if self._thread is not None:
@@ -265,6 +269,14 @@ class Account:
         self._handlers.clear()  # they know this account, which knows the engine
         if self._together is not None and enough and self._settings.flag("HOROVOD_STATS_SUMMARY"):
             _print(f"[horovod] {self.job()['sentence']}")
+
+    def _heard_in_time(self) -> bool:
+        """Where a rank has left already no note gets through any more, and there is nothing to wait for."""
+        until = time.monotonic() + _PATIENCE
+        while not self._heard.wait(_SLICE):
+            if self._engine.ended() is not None or time.monotonic() > until:
+                return self._heard.is_set()
+        return True
 
     def _leave_outlets(self) -> None:
         outlets, self._outlets = self._outlets, []

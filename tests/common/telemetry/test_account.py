@@ -6,6 +6,7 @@ import threading
 from horovod.common.basics import HorovodBasics
 from horovod.common.contract.settings import Settings
 from horovod.common.job import Job
+from horovod.common.telemetry import account
 from horovod.common.telemetry.account import Account
 
 
@@ -36,7 +37,10 @@ def test_an_account_ends_with_its_job_and_leaves_nothing_behind(pool):
 
 class Engine:
     def __init__(self):
-        self.steps = []
+        self.steps, self.end = [], None
+
+    def ended(self):
+        return self.end
 
     def take_steps(self):
         taken, self.steps = self.steps, []
@@ -48,6 +52,23 @@ class Outlet:
 
     def write(self):
         self.written += 1
+
+
+class Post:
+    """Passes notes on at once."""
+
+    def __init__(self):
+        self.accounts = []
+
+    def joined(self, account):
+        account._post = self
+        self.accounts.append(account)
+        return self
+
+    def say(self, kind, to=None, **what):
+        for rank, each in enumerate(self.accounts):
+            if to in (None, rank):
+                each.heard(kind, 1, what)
 
 
 def account_of(rank, hosts, cross_rank):
@@ -71,3 +92,29 @@ def test_ranks_of_one_host_say_that_they_are_where_hosts_have_different_numbers_
     hosts = ("a", "b", "b")
     numbers = [account_of(rank, hosts, cross)[0]._note()["host"] for rank, cross in enumerate((0, 1, 0))]
     assert numbers == [0, 1, 1]
+
+
+def joined(steps):
+    """The accounts of two ranks, with so many steps, and their engines."""
+    post, accounts = Post(), [account_of(rank, ("a", "a"), 0) for rank in (0, 1)]
+    for each, engine in accounts:
+        engine.steps = [(number, number * 10**9, 10**9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0) for number in range(1, steps + 1)]
+        post.joined(each)
+    return accounts
+
+
+def test_nobody_waits_for_the_answer_of_a_rank_0_that_has_left():
+    """Of steps that are too few for a line of rank 0, and enough for others to wait for it."""
+    accounts = joined(12)
+    accounts[0][0].close()
+    assert accounts[1][0]._heard.is_set()
+    accounts[1][0].close()
+
+
+def test_nobody_waits_for_words_of_ranks_where_one_has_left(monkeypatch, capsys):
+    monkeypatch.setattr(account, "_PATIENCE", 600.0)  # so that waiting for that fails
+    (first, engine), (second, _) = joined(60)
+    monkeypatch.setattr(second, "heard", lambda kind, rank, what: setattr(engine, "end", ("left", 1)))
+    first.close()
+    assert not first._over
+    assert "61 steps" in capsys.readouterr().err
