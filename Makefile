@@ -48,7 +48,7 @@ TF_MATRIX ?= 2.13.1 2.16.2 2.18.1 2.21.0
 # MXNet 1.9.1 wants Python 3.11 or older.
 MXNET_PYTHON ?= $(firstword $(shell command -v python3.11 python3.10) $(PYTHON))
 
-.PHONY: help train environment test test-all kernels unit lint format docs site pytest asan tsan fuzz fuzz-programs mutants bench gpu-check wheel clean test-tf-matrix test-mxnet test-cluster test-launchers test-mpis test-kubernetes
+.PHONY: help train environment test test-all kernels unit lint format docs site pytest asan tsan fuzz fuzz-programs mutants bench gpu-check wheel clean test-tf-matrix test-mxnet test-cluster test-launchers test-mpis test-kubernetes test-containers
 
 # After ## comes what a target takes on 2 cores where the environment and what is compiled are there (those take minutes once).
 help: ## [1 s] this list
@@ -114,6 +114,9 @@ test-cluster: $(STAMPS)/dev $(STAMPS)/system $(STAMPS)/editable ## [8 min] the t
 
 test-kubernetes: $(STAMPS)/dev $(STAMPS)/editable ## [3 min] jobs on a real cluster: KUBECONFIG=FILE IMAGE=IMAGE, which has this version and NumPy; NAMESPACE=default
 	HVD_TEST_KUBECONFIG="$(KUBECONFIG)" HVD_TEST_IMAGE="$(IMAGE)" HVD_TEST_NAMESPACE="$(NAMESPACE)" nice python -m pytest --heavy tests/runner/kubernetes/test_real.py $(PYTEST_ARGS)
+
+test-containers: $(STAMPS)/dev $(STAMPS)/editable ## [8 min] images of deploy/docker built and run, on a Debian made here, or on BASE=IMAGE; KEEP=FOLDER keeps layers
+	BASE="$(BASE)" KEEP="$(KEEP)" nice scripts/test-containers.sh $(PYTEST_ARGS)
 
 test-tf-matrix: wheel ## [30 min] the TensorFlow and Keras tests with each version in TF_MATRIX, set up in .venv-tf-VERSION
 	PYTHON=$(PYTHON) PYTEST_ARGS="$(PYTEST_ARGS)" nice scripts/test-tf-matrix.sh $(TF_MATRIX)

@@ -47,30 +47,6 @@ def num_rank_is_power_2(num_rank: int) -> bool:
     return num_rank > 0 and num_rank & (num_rank - 1) == 0
 
 
-def cpu_limit(cpu_max: str = "", quota_us: str = "", period_us: str = "") -> float | None:
-    """Cores that a control group may use, None for no limit: from the text of cgroup v2's cpu.max ("150000 100000") or
-    of v1's cpu.cfs_quota_us and cpu.cfs_period_us. Text that is not understood is no limit.
-    """
-    quota, _, period = cpu_max.strip().partition(" ") if cpu_max.strip() else (quota_us.strip(), "", period_us.strip())
-    if not (quota.isascii() and quota.isdigit() and period.isascii() and period.isdigit()) or int(period) == 0:
-        return None  # "max", or -1 in v1
-    return int(quota) / int(period)
-
-
-def cpu_quota() -> float | None:
-    """Cores that this process's container may use in total, None for no limit."""
-    v1 = [_read(f"/sys/fs/cgroup/cpu/cpu.cfs_{name}_us") for name in ("quota", "period")]
-    return cpu_limit(_read("/sys/fs/cgroup/cpu.max"), *v1)
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path) as file:
-            return file.read()
-    except (OSError, ValueError):
-        return ""
-
-
 @contextlib.contextmanager
 def env(**values: str | None) -> Iterator[None]:
     """Sets environment variables (None: removes) for the time of the block."""

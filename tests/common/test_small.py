@@ -185,23 +185,6 @@ def test_the_launcher_needs_no_engine():
         assert not [name for name in imported_modules(path) if name.startswith("horovod._core")], path
 
 
-@pytest.mark.parametrize(
-    ("texts", "cores"),
-    [
-        (("150000 100000\n",), 1.5),
-        (("max 100000\n",), None),
-        (("100000\n",), None),
-        (("100000 0\n",), None),
-        (("", "200000\n", "100000\n"), 2.0),
-        (("", "-1\n", "100000\n"), None),
-        (("max 100000\n", "200000\n", "100000\n"), None),
-        ((), None),
-    ],
-)
-def test_cpu_limit_of_a_control_group(texts, cores):
-    assert util.cpu_limit(*texts) == cores
-
-
 def test_the_place_of_a_native_library_is_asked_of_the_import_system(tmp_path, monkeypatch):
     package = tmp_path / "native_place"
     package.mkdir()

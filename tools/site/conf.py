@@ -49,6 +49,7 @@ PAGES = {
         "docs/spark",
         "docs/mpi",
         "docs/ray",
+        "docs/containers",
         "docs/kubernetes",
         "docs/launchers/README",
         "docs/launchers/*",

@@ -16,7 +16,13 @@ _DOOR = "horovod-explain-"
 
 def folder_of_user(text: str) -> str:
     """``text`` as the user gave it, or without it the default."""
-    return os.path.abspath(text) if text else os.path.join(tempfile.gettempdir(), f"horovod-{os.getuid()}")
+    if text:
+        return os.path.abspath(text)
+    try:
+        place = tempfile.gettempdir()
+    except FileNotFoundError:  # nothing here can be written: jobs run all the same, what they have to report is lost
+        place = "/tmp"
+    return os.path.join(place, f"horovod-{os.getuid()}")
 
 
 def folder_of_job(text: str) -> str:

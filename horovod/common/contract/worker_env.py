@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from horovod.common import launchers
-from horovod.common.contract import membership
+from horovod.common.contract import membership, memory_files
 from horovod.common.contract.secret import Secret
 from horovod.common.launchers.place import Place
 
@@ -252,9 +252,9 @@ def make_key() -> Secret:
 
 def make_key_fd(key: bytes) -> int:
     """A sealed memfd with the key, to be inherited by workers (``pass_fds``) any number of times. The caller closes
-    it.
+    it. Raises OSError.
     """
-    fd = os.memfd_create("horovod-key", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    fd = memory_files.create("horovod-key")
     try:
         os.write(fd, key)
         os.fchmod(fd, 0o600)  # what /proc/<pid>/fd/<n> shows, see the module's docstring

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from horovod.common.contract import cgroups
 from horovod.common.contract.log import make_sink
 from horovod.common.contract.settings import LOG_LEVELS, TABLE, Settings
 from horovod.common.contract.worker_env import WorkerEnv
 from horovod.common.devices import libraries, operations
 from horovod.common.security.auth import Session
 from horovod.common.security.cipher import Cipher
-from horovod.common.util import cpu_quota
 from horovod.common.wiring import mpi, mpi_end, shared_memory
 from horovod.common.wiring.links import CONTROL, DATA, NODE, Link
 from horovod.common.wiring.peers import Peer, Plan, label
@@ -142,7 +142,7 @@ def _spins(plan: Plan, peers: Sequence[Peer], settings: Settings) -> int:
     # HOROVOD_TRANSPORT=tcp puts every rank on a node of its own, hence by host name.
     neighbours = [peer for peer in peers if peer.hostname == peers[plan.me].hostname]
     cores = {core for peer in neighbours for core in peer.cpus}
-    quota = cpu_quota()
+    quota = cgroups.cores()
     usable = len(cores) if quota is None else min(len(cores), quota)
     return settings.integer("HOROVOD_SPIN") if len(neighbours) <= usable else 0
 

@@ -19,6 +19,7 @@ import sys
 import time
 from types import FrameType
 
+from horovod.common.contract.memory_files import MemoryFileError
 from horovod.runner.agent.course import GIVE_UP, TERM_GRACE, Course, Phase
 from horovod.runner.agent.gpus import with_gpus
 from horovod.runner.agent.relay import EACH_LASTING, Streams
@@ -90,7 +91,7 @@ class Agent:
             try:
                 self._obey_signals()
                 self._read_requests()
-            except AgentError as error:
+            except (AgentError, MemoryFileError) as error:
                 self._end_by_itself(str(error))
                 code = 1
             self._watch()

@@ -9,6 +9,8 @@ import resource
 import signal
 from collections.abc import Callable, Collection
 
+from horovod.common.contract import memory_files
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _given_limit: tuple[int, int] | None = None
@@ -117,8 +119,9 @@ def catches(pid: int, sig: int) -> bool:
 
 
 def memory_file(name: str, content: bytes, sealed: bool) -> int:
-    """A file in no directory that holds `content`; sealed: nobody can change it. Returns the descriptor."""
-    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    """A file in no directory that holds `content`; sealed: nobody can change it. Returns the descriptor.
+    Raises OSError."""
+    fd = memory_files.create(name)
     view = memoryview(content)
     while view:
         view = view[os.write(fd, view) :]

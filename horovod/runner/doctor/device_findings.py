@@ -216,12 +216,13 @@ def links(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
             advice = "in a container: docker run --shm-size=1g, or --ipc=host"
             yield Finding(WARN, "links", answer.host, text + "of one host", advice)
         active = [port for port in report.ports if port.state == "ACTIVE"]
-        if several and active and report.survey.gpus:
+        if several and active and (report.survey.gpus or answer.report.mpi.path):
             yield from _direct(answer, report, active[0].device)
 
 
 def _direct(answer: HostAnswer, report: DeviceReport, card: str) -> Iterator[Finding]:
-    if not report.direct:
+    """What NCCL, or an MPI, needs to send with such a card."""
+    if report.survey.gpus and not report.direct:
         text = f"{card} cannot reach the memory of GPUs (GPUDirect RDMA): there is neither nvidia_peermem nor DMA-BUF"
         advice = (
             "`modprobe nvidia_peermem` as root, or NVIDIA's open kernel modules with Linux 5.12 or newer; without, "

@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 from horovod.common.network.endpoints import parse_names
 from horovod.runner.base.frameworks import usable
-from horovod.runner.doctor import device_findings, mpi
+from horovod.runner.doctor import container_findings, device_findings, mpi
 from horovod.runner.doctor.report import FAIL, OK, WARN, Finding, HostAnswer, HostReport, Measured
 
 SLOW_CONNECT = 5.0  # s
 CLOCK_TOLERANCE = 2.0  # s
 LOW_MEMORY = 0.05  # part of the memory that is available
-LOW_SHM = 64 << 20
 LOW_PROCESSES = 2048
 SLOW_GIGABITS = 0.5
 SLOW_PART = 0.25  # of the interface's own speed, up to that at which one stream of Python keeps up
@@ -72,7 +71,7 @@ def versions(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 def frameworks(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
     """The same frameworks in the same versions everywhere."""
     names = sorted({name for _, report in _reports(answers) for name in report.frameworks})
-    if answers and not usable(names):
+    if any(answer.report for answer in answers) and not usable(names):
         what = "no usable framework is installed"
         yield Finding(WARN, "frameworks", "", what, "install PyTorch, TensorFlow or Keras")
     for name in names:
@@ -144,7 +143,7 @@ def processors(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def memory(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Memory that ranks share, and what PyTorch's DataLoader takes from /dev/shm."""
+    """Can ranks share memory, and is some free?"""
     for answer, report in _reports(answers):
         if report.memfd_error:
             yield Finding(
@@ -158,15 +157,6 @@ def memory(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
             free = f"{report.memory_available / (1 << 30):.1f} GiB"
             yield Finding(
                 WARN, "memory", answer.host, f"only {free} of memory is available", "end what else runs there"
-            )
-        elif 0 <= report.shm_free < LOW_SHM:
-            yield Finding(
-                WARN,
-                "memory",
-                answer.host,
-                f"/dev/shm has only {report.shm_free >> 20} MiB left",
-                "horovod does not use it, but workers of PyTorch's DataLoader do: `docker run --shm-size=1g`, or in "
-                "Kubernetes a volume of medium Memory there",
             )
         else:
             yield Finding(OK, "memory", answer.host, "can be shared")
@@ -333,6 +323,7 @@ CHECKS: tuple[Check, ...] = (
     interfaces,
     reachability,
     speeds,
+    *container_findings.CHECKS,
     *device_findings.CHECKS,
     mpi.check,
 )

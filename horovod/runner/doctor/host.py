@@ -10,10 +10,10 @@ import resource
 import sys
 
 from horovod._version import __version__
+from horovod.common.contract import cgroups, memory_files
 from horovod.common.network.interfaces import Interface, scan
-from horovod.common.util import cpu_quota
 from horovod.runner.base.frameworks import OF_DISTRIBUTION
-from horovod.runner.doctor import devices, mpi
+from horovod.runner.doctor import container, devices, mpi
 from horovod.runner.doctor.report import HostReport
 
 DISTRIBUTIONS = (*OF_DISTRIBUTION, "numpy", "mpi4py")
@@ -29,7 +29,7 @@ SEGMENT = 64 << 20  # bytes: what a job of a few ranks on a host shares at least
 def examine() -> HostReport:
     """What can be known here without the other hosts."""
     engine_error, ciphers = _engine()
-    memory = _meminfo()
+    memory = _memory()
     return HostReport(
         version=__version__,
         python=platform.python_version(),
@@ -42,15 +42,16 @@ def examine() -> HostReport:
         wanted_interfaces=os.environ.get("HOROVOD_GLOO_IFACE", ""),
         cores=len(os.sched_getaffinity(0)),
         all_cores=os.cpu_count() or 0,
-        quota=cpu_quota(),
+        quota=cgroups.cores(),
         load=os.getloadavg()[0],
-        memory=memory.get("MemTotal", -1),
-        memory_available=memory.get("MemAvailable", -1),
+        memory=memory[0],
+        memory_available=memory[1],
         memfd_error=_memfd_error(SEGMENT),
         shm_free=_free("/dev/shm"),
         limits={name: resource.getrlimit(number) for name, number in LIMITS.items()},
         devices=devices.examine(),
         mpi=mpi.examine(),
+        container=container.examine(),
     )
 
 
@@ -79,6 +80,13 @@ def _interfaces() -> list[Interface]:
         return []
 
 
+def _memory() -> tuple[int, int]:
+    """(bytes in all, bytes that are free): of the machine, or of the part that a container has."""
+    machine, room = _meminfo(), cgroups.memory()
+    total, free = machine.get("MemTotal", -1), machine.get("MemAvailable", -1)
+    return (total, free) if room is None else (min(total, room.limit), min(free, room.free))
+
+
 def _meminfo() -> dict[str, int]:
     found = {}
     with contextlib.suppress(OSError, ValueError), open("/proc/meminfo") as file:
@@ -91,9 +99,9 @@ def _meminfo() -> dict[str, int]:
 def _memfd_error(size: int) -> str:
     """Why ranks here could not share memory; empty when they can."""
     try:
-        fd = os.memfd_create("horovod-doctor", os.MFD_CLOEXEC)
-    except OSError as error:
-        return f"memfd_create: {error.strerror}"
+        fd = memory_files.create("horovod-doctor")
+    except memory_files.MemoryFileError as error:
+        return str(error)
     try:
         os.ftruncate(fd, size)
     except OSError as error:
@@ -108,4 +116,4 @@ def _free(path: str) -> int:
         stat = os.statvfs(path)
     except OSError:
         return -1
-    return stat.f_bavail * stat.f_frsize
+    return stat.f_bavail * stat.f_frsize if stat.f_blocks else -1  # a tmpfs without a limit says 0

@@ -85,6 +85,19 @@ class MpiReport(msgspec.Struct, frozen=True):
     one_thread: bool = False  # HOROVOD_MPI_THREADS_DISABLE
 
 
+class ContainerReport(msgspec.Struct, frozen=True):
+    """What a container, or another group of limited processes, lets ranks have. -1: no limit, or not known."""
+
+    kind: _Text = ""  # "docker", "podman", ...; empty: nothing says that this is one
+    memory_limit: int = -1  # bytes
+    tasks_limit: int = -1  # processes and threads
+    tasks_free: int = -1
+    shm: int = -1  # bytes of the file system at /dev/shm
+    shm_error: _Text = ""  # why programs cannot put anything there
+    machine: _Text = ""  # the same for all containers of one running kernel
+    spaces: dict[_Text, _Text] = {}  # "ipc", "pid", "mnt" -> which namespace
+
+
 class HostReport(msgspec.Struct, frozen=True):
     """One host, as a worker there sees it. Sizes in bytes; -1 where a limit is unlimited or a size unknown."""
 
@@ -101,13 +114,14 @@ class HostReport(msgspec.Struct, frozen=True):
     all_cores: int
     quota: float | None  # cores that the container may use
     load: float  # of the last minute
-    memory: int
+    memory: int  # of the machine, or as much as the container may have of it
     memory_available: int
     memfd_error: _Text
     shm_free: int  # in /dev/shm, -1 without one
     limits: dict[_Text, tuple[int, int]]  # soft, hard
     devices: DeviceReport
     mpi: MpiReport = MpiReport()
+    container: ContainerReport = ContainerReport()
     tried: Annotated[list[Tried], msgspec.Meta(max_length=65536)] = []
     measured: Annotated[list[Measured], msgspec.Meta(max_length=65536)] = []
     pairs_error: _Text = ""  # why the network was not, or not wholly, examined

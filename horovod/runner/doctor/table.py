@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 from horovod._version import __version__
 from horovod.runner.base import frameworks
-from horovod.runner.doctor import device_table, mpi
+from horovod.runner.doctor import container_findings, device_table, mpi
 from horovod.runner.doctor.report import FAIL, OK, WARN, Diagnosis, Finding, HostAnswer, HostReport
 
 NOTHING = "-"
 MOST_PAIRS = 64
-OF_SOME = ("driver", "InfiniBand", "MPI")
+OF_SOME = ("container", "driver", "InfiniBand", "MPI")
 """Rows that are left out where no host has such a thing."""
 
 
@@ -138,6 +138,7 @@ ROWS: tuple[tuple[str, Callable[[HostAnswer, HostReport], str]], ...] = (
     ("frameworks", _frameworks),
     ("cores", _cores),
     ("memory", _memory),
+    ("container", lambda _, report: container_findings.shown(report)),
     ("/dev/shm free", lambda _, report: _size(report.shm_free)),
     ("limits", _limits),
     ("clock", _clock),

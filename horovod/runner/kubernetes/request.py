@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from horovod.runner.base.containers import SHM_DEFAULT
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.command import cli
 from horovod.runner.command.words import through_env
@@ -19,9 +20,6 @@ from horovod.runner.kubernetes.volumes import Volume
 
 CONTAINER = "horovod"
 """Name of the container that runs the ranks, and of the launcher's."""
-MEASURE = 64 * 1024.0**2
-"""Bytes of /dev/shm below which NCCL and data loaders soon have no room: what containers get when nobody asks for
-more."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +159,7 @@ def _check_memory(given: Mapping[str, Any]) -> None:
         raise LaunchError(
             f"--shm-size is {shm}, more than --memory {memory}, of which /dev/shm is a part; expected at most that"
         )
-    if shm and names.amount(shm) < MEASURE:
+    if shm and names.amount(shm) < SHM_DEFAULT:
         raise LaunchError(
             f"--shm-size is {shm}: data loaders and NCCL put what they share into /dev/shm; expected at least 64Mi"
         )

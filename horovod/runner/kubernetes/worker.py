@@ -21,10 +21,10 @@ from types import FrameType
 
 from horovod.common.network.endpoints import Endpoint
 from horovod.common.network.interfaces import network_identity
+from horovod.runner.base.containers import SHM_DEFAULT
 from horovod.runner.base.signals import WARNING
 from horovod.runner.cluster import ArrivalError, Ticket, become_agent
 from horovod.runner.kubernetes.manifests import NODE_VARIABLE, POD_VARIABLE, SHM_PATH, TOKEN_VARIABLE
-from horovod.runner.kubernetes.request import MEASURE
 from horovod.runner.kubernetes.token import token_key
 
 INDEX_VARIABLE = "JOB_COMPLETION_INDEX"  # Kubernetes sets it in pods of an Indexed Job
@@ -105,7 +105,7 @@ def _answers(endpoint: Endpoint) -> bool:
 
 def shm_warning(total: int, path: str = SHM_PATH) -> str:
     """What is to be said of a /dev/shm of so many bytes; empty: nothing. Pure."""
-    if total > MEASURE:
+    if total > SHM_DEFAULT:
         return ""
     return (
         f"{path} has {total / 2**20:g} MiB, which NCCL and data loaders soon fill; mount an emptyDir of medium Memory "

@@ -10,6 +10,7 @@ import time
 import msgspec
 
 from horovod._version import __version__
+from horovod.common.contract import cgroups
 from horovod.common.network.interfaces import Interface, scan
 
 
@@ -20,7 +21,7 @@ class HostFacts(msgspec.Struct, frozen=True):
     version: str
     python: str
     clock: float
-    cores: int  # that the agent may run on
+    cores: int  # that workers there can keep busy
     interfaces: list[Interface]
     visible_devices: str | None = None  # CUDA_VISIBLE_DEVICES, which workers do not get, but says what it may give out
 
@@ -32,7 +33,7 @@ def gather() -> HostFacts:
         version=__version__,
         python=platform.python_version(),
         clock=time.time(),
-        cores=len(os.sched_getaffinity(0)),
+        cores=cgroups.usable_cores(),
         interfaces=_interfaces(),
         visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
     )

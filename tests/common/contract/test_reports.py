@@ -48,3 +48,13 @@ def test_folders_of_that_name_with_something_else_in_them_stay(tmp_path):
     assert not {"20260101-000002-17"} & left
     assert (elsewhere / "hang.txt").exists()
     assert (tmp_path / "20260101-000000-17" / "model.pt").exists()
+
+
+def test_a_host_without_a_folder_for_temporary_files(monkeypatch):
+    """As containers with a read-only file system have none: the job has to start all the same."""
+
+    def none():
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "gettempdir", none)
+    assert reports.folder_of_user("") == f"/tmp/horovod-{os.getuid()}"

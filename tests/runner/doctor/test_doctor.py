@@ -83,7 +83,6 @@ ALONE = [
     (findings.processors, {"load": 5.0}, WARN, "its load is 5.0 on 8 cores: something else is running"),
     (findings.memory, {"memfd_error": "File too large"}, FAIL, "ranks there cannot share memory: File too large"),
     (findings.memory, {"memory_available": GIB}, WARN, "only 1.0 GiB of memory is available"),
-    (findings.memory, {"shm_free": 10 << 20}, WARN, "/dev/shm has only 10 MiB left"),
     (
         findings.limits,
         {"limits": {"nofile": (128, 128)}},

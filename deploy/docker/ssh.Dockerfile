@@ -1,0 +1,20 @@
+# An image of deploy/docker/Dockerfile with an ssh server, for jobs on several containers: horovodrun -H worker1:2,worker2:2 python train.py
+#
+#   docker build -f deploy/docker/ssh.Dockerfile --build-arg IMAGE=horovod:cpu -t horovod:cpu-ssh .
+#
+# Nothing of it is root. Keys are no part of the image: deploy/docker/make-keys makes them, and containers mount them.
+ARG IMAGE=localhost/horovod:cpu
+# hadolint ignore=DL3006
+FROM ${IMAGE}
+USER 0:0
+RUN apt-get update \
+    && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends openssh-client openssh-server \
+    && rm -rf /var/lib/apt/lists/* /etc/ssh/ssh_host_*
+COPY deploy/docker/sshd_config /etc/horovod/sshd_config
+COPY deploy/docker/ssh_config /etc/ssh/ssh_config.d/horovod.conf
+COPY deploy/docker/start-sshd /usr/local/bin/start-sshd
+USER 1000:1000
+EXPOSE 2222
+HEALTHCHECK --interval=10s --timeout=5s --start-period=5s \
+    CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/2222 && read -r -t 3 -u 3 line && [[ $line == SSH-* ]]"]
+CMD ["start-sshd"]

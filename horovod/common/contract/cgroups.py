@@ -1,0 +1,144 @@
+"""What control groups allow this process: cores, memory, processes. They are how a container, a service or a batch
+system is limited; of both versions, and one within another. ``root``: below it are proc and sys, for tests.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_UNLIMITED = 1 << 60  # bytes; version 1 writes a number near 2^63 for none
+_FILES = {  # of each version: limit, use, and what of the use the kernel would give back
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    2: ("memory.max", "memory.current", "inactive_file"),
+}
+
+
+@dataclass(frozen=True)
+class Room:
+    """Of something that is limited: the least limit, and what is left below all of them."""
+
+    limit: int
+    free: int
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The folders of one controller, from the process's own group to the uppermost that can be seen."""
+
+    version: int
+    folders: list[str]
+
+
+def groups(controller: str, own: str, mounts: str) -> Groups | None:
+    """Where to look for ``controller`` ("cpu", "memory", "pids"). Pure.
+
+    own: the text of /proc/self/cgroup.
+    mounts: that of /proc/self/mountinfo.
+    """
+    paths = {name: path for _, names, path in _fields(own) for name in names.split(",")}
+    second: Groups | None = None
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        place, kind = before.split(), after.split()
+        if len(place) < 5 or len(kind) < 3:
+            continue
+        if kind[0] == "cgroup" and controller in kind[2].split(",") and controller in paths:
+            return Groups(1, _upwards(place[4], place[3], paths[controller]))
+        if kind[0] == "cgroup2" and "" in paths and second is None:
+            second = Groups(2, _upwards(place[4], place[3], paths[""]))
+    return second
+
+
+def _fields(own: str) -> Iterator[tuple[str, str, str]]:
+    for line in own.splitlines():
+        number, _, rest = line.partition(":")
+        names, _, path = rest.partition(":")
+        yield number, names, path
+
+
+def _upwards(point: str, mounted: str, path: str) -> list[str]:
+    """``mounted``: the group that is seen at ``point``. In a container it is often its own, while ``path`` is what the
+    host calls it, which says nothing there."""
+    below = path[len(mounted.rstrip("/")) :] if (path + "/").startswith(mounted.rstrip("/") + "/") else ""
+    parts = [part for part in below.split("/") if part]
+    if ".." in parts:  # the process is outside of what is mounted
+        parts = []
+    return [os.path.join(point, *parts[:count]) for count in range(len(parts), -1, -1)]
+
+
+def cpu_limit(cpu_max: str = "", quota_us: str = "", period_us: str = "") -> float | None:
+    """Cores that a control group may use, None for no limit: from the text of version 2's cpu.max ("150000 100000") or
+    of version 1's cpu.cfs_quota_us and cpu.cfs_period_us. Text that is not understood is no limit. Pure.
+    """
+    quota, _, period = cpu_max.strip().partition(" ") if cpu_max.strip() else (quota_us.strip(), "", period_us.strip())
+    if not (quota.isascii() and quota.isdigit() and period.isascii() and period.isdigit()) or int(period) == 0:
+        return None  # "max", or -1 in version 1
+    return int(quota) / int(period)
+
+
+def cores(root: str = "/") -> float | None:
+    """Cores that this process may use in total, whatever CPUs it may run on; None for no limit."""
+    found = []
+    for _, folder in _folders("cpu", root):
+        v1 = [_read(f"{folder}/cpu.cfs_{name}_us") for name in ("quota", "period")]
+        found.append(cpu_limit(_read(f"{folder}/cpu.max"), *v1))
+    return min((each for each in found if each is not None), default=None)
+
+
+def usable_cores() -> int:
+    """Cores that this process and its children can keep busy: of the CPUs that they may run on, those that their quota
+    allows; at least 1."""
+    quota, allowed = cores(), len(os.sched_getaffinity(0))
+    return allowed if quota is None else max(1, min(allowed, int(quota)))
+
+
+def memory(root: str = "/") -> Room | None:
+    """Bytes; None for no limit. Shared memory and files in memory count, what the kernel keeps of files does not."""
+    rooms = []
+    for version, folder in _folders("memory", root):
+        limit, used, cached = _FILES[version]
+        most = _number(_read(f"{folder}/{limit}"))
+        if most is not None and most < _UNLIMITED:
+            back = dict(
+                line.split()[:2] for line in _read(f"{folder}/memory.stat").splitlines() if len(line.split()) > 1
+            )
+            taken = (_number(_read(f"{folder}/{used}")) or 0) - (_number(back.get(cached, "")) or 0)
+            rooms.append(Room(most, max(0, most - taken)))
+    return _least(rooms)
+
+
+def tasks(root: str = "/") -> Room | None:
+    """Processes and threads; None for no limit."""
+    rooms = []
+    for _, folder in _folders("pids", root):
+        most = _number(_read(f"{folder}/pids.max"))
+        if most is not None:
+            rooms.append(Room(most, max(0, most - (_number(_read(f"{folder}/pids.current")) or 0))))
+    return _least(rooms)
+
+
+def _least(rooms: list[Room]) -> Room | None:
+    return Room(min(each.limit for each in rooms), min(each.free for each in rooms)) if rooms else None
+
+
+def _folders(controller: str, root: str) -> list[tuple[int, str]]:
+    found = groups(
+        controller, _read(os.path.join(root, "proc/self/cgroup")), _read(os.path.join(root, "proc/self/mountinfo"))
+    )
+    if found is None:
+        return []
+    return [(found.version, os.path.join(root, folder.lstrip("/"))) for folder in found.folders]
+
+
+def _number(text: str) -> int | None:
+    """None: "max", or nothing that is understood."""
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""

@@ -1,0 +1,24 @@
+"""Files in memory without a name (memfd): they carry the job's key to workers, and are what ranks of a host share."""
+
+import os
+
+REFUSED = (
+    "memfd_create is refused ({}), without which no job can start: it hands the job's key to workers, and ranks share "
+    "memory by it. A container's seccomp profile has to allow it, as those of Docker and Podman do"
+)
+
+
+class MemoryFileError(OSError):
+    """The system makes no such file; its text says so, and what has to allow it."""
+
+    def __str__(self) -> str:  # without the number
+        return str(self.strerror)
+
+
+def create(name: str) -> int:
+    """The descriptor of an empty file that can be sealed and is closed in programs that this one starts; ``name`` shows
+    below /proc only. Raises MemoryFileError."""
+    try:
+        return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except OSError as error:
+        raise MemoryFileError(error.errno, REFUSED.format(error.strerror)) from None

@@ -1,0 +1,33 @@
+"""Containers for tests, by podman. `make test-containers` names its configuration and builds the images before."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from typing import Any
+
+LIMIT = 180.0  # s
+
+
+def podman(*words: str, timeout: float = LIMIT, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Runs a command of podman. Raises AssertionError with what it said, when `check` and it fails."""
+    done = subprocess.run(["podman", *words], capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL)
+    assert not check or done.returncode == 0, f"podman {' '.join(words)}: {done.returncode}\n{done.stdout}{done.stderr}"
+    return done
+
+
+def options(*more: str) -> list[str]:
+    """Of `podman run` for all containers of these tests."""
+    # Without systemd podman runs no health checks; the tests run them. The group is removed at the end.
+    return ["--no-healthcheck", f"--cgroup-parent={os.environ['HVD_TEST_CGROUP']}", *more]
+
+
+def run(image: str, *command: str, with_: tuple[str, ...] = (), check: bool = True) -> subprocess.CompletedProcess[str]:
+    """A container that ends with its command."""
+    return podman("run", "--rm", "--network", "none", *options(*with_), f"localhost/{image}", *command, check=check)
+
+
+def inspect(image: str) -> dict[str, Any]:
+    (found,) = json.loads(podman("image", "inspect", f"localhost/{image}").stdout)
+    return dict(found)

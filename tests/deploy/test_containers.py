@@ -1,0 +1,279 @@
+"""The images of deploy/docker, and jobs in containers of them: `make test-containers` builds them and runs this."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.podman import inspect, options, podman, run
+
+ROOT = Path(__file__).parents[2]
+CPU, SSH, DEVELOPMENT = "horovod:cpu", "horovod:cpu-ssh", "horovod:dev"
+pytestmark = [
+    pytest.mark.heavy,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(not os.environ.get("HVD_TEST_CONTAINERS"), reason="no images here (make test-containers)"),
+]
+SUM = """
+import socket, torch, horovod.torch as hvd
+hvd.init()
+total = hvd.allreduce(torch.full((1 << 20,), hvd.rank() + 1.0), op=hvd.Sum)
+print("rank", hvd.rank(), "on", socket.gethostname(), "sums", total[-1].item(), flush=True)
+"""
+FOREVER = """
+import numpy as np, horovod.numpy as hvd
+hvd.init()
+while True:
+    hvd.allreduce(np.ones(1000))
+    print("on", flush=True)
+"""
+
+
+@pytest.mark.parametrize("image", [CPU, SSH])
+def test_images_are_small_not_root_and_say_whether_they_work(image: str) -> None:
+    found = inspect(image)
+    assert found["Config"]["User"] == "1000:1000"
+    assert found["Size"] < 1.6e9
+    assert found["Config"]["Healthcheck"]["Test"][0] == "CMD"
+    privileged = run(image, "find", "/opt/horovod", "/workspace", "/home", "-perm", "/6000")
+    assert privileged.stdout == ""
+    assert "no" in run(image, "sh", "-c", "command -v g++ || echo no").stdout  # what builds it stays behind
+
+
+def test_the_health_check_of_an_image() -> None:
+    check = inspect(CPU)["Config"]["Healthcheck"]["Test"][1:]
+    run(CPU, *check)
+    broken = run(CPU, *check, with_=("--tmpfs", "/opt/horovod/bin"), check=False)
+    assert broken.returncode != 0
+
+
+def test_a_job_in_one_container() -> None:
+    done = run(CPU, "horovodrun", "-np", "2", "python", "-c", SUM, with_=("--hostname", "one"))
+    assert sorted(done.stdout.splitlines()) == [f"[{rank}]<stdout>:rank {rank} on one sums 3.0" for rank in range(2)]
+
+
+HARD = ("--read-only", "--user", "4242:4242", "--cap-drop=all", "--security-opt=no-new-privileges")
+
+
+@pytest.mark.parametrize("more", [(), ("--read-only-tmpfs=false",)])
+def test_a_job_of_any_user_that_can_write_nothing(more: tuple[str, ...]) -> None:
+    """As Apptainer, OpenShift and strict policies of Kubernetes run it: /tmp is there in the first case only."""
+    done = run(CPU, "horovodrun", "-np", "2", "python", "-c", SUM, with_=(*HARD, *more))
+    assert len(done.stdout.splitlines()) == 2
+
+
+def test_the_doctor_of_a_container_as_it_comes() -> None:
+    done = run(CPU)
+    assert re.search(r"^container +podman", done.stdout, re.MULTILINE)
+    assert re.search(
+        r"^WARN shared memory: localhost: /dev/shm has 6\d MiB left of 6\d, for one rank$", done.stdout, re.M
+    )
+    well = run(CPU, with_=("--shm-size", "1g"))
+    assert "shared memory" not in well.stdout
+    assert " 0 failures\n" in well.stdout
+
+
+def test_the_doctor_of_a_small_container() -> None:
+    limits = ("--memory", "400m", "--cpus", "1", "--pids-limit", "100", "--shm-size", "1m")
+    done = run(CPU, "horovodrun", "--doctor", "-np", "2", with_=limits)
+    assert "WARN cores: localhost: 2 ranks on 1 cores, the container's quota\n" in done.stdout
+    assert "WARN shared memory: localhost: /dev/shm has 1 MiB left of 1, for 2 ranks\n" in done.stdout
+    assert re.search(
+        r"WARN memory: localhost: \d+ MiB are free of the 400 MiB that the container may take", done.stdout
+    )
+    assert re.search(r"WARN limits: localhost: \d\d processes and threads are left of the container's 100", done.stdout)
+
+
+def test_the_doctor_where_dev_shm_cannot_be_written() -> None:
+    done = run(CPU, with_=("--read-only", "--read-only-tmpfs=false", "--mount", "type=tmpfs,dst=/dev/shm,ro"))
+    assert "programs can put nothing into /dev/shm: Read-only file system\n" in done.stdout
+
+
+def test_threads_keep_to_the_quota() -> None:
+    done = run(CPU, "horovodrun", "-np", "1", "sh", "-c", "echo $OMP_NUM_THREADS", with_=("--cpus", "1"))
+    assert done.stdout == "[0]<stdout>:1\n"
+
+
+def test_a_container_that_is_stopped_stops_its_job() -> None:
+    name = podman("run", "-d", *options(), f"localhost/{CPU}", "horovodrun", "-np", "2", "sleep", "600").stdout.strip()
+    try:
+        _until(lambda: "sleep" in podman("top", name, "args").stdout)
+        begin = time.monotonic()
+        podman("stop", "--time", "60", name)
+        assert time.monotonic() - begin < 50
+        assert podman("inspect", name, "--format", "{{.State.ExitCode}}").stdout == "143\n"
+        assert "horovodrun: stopped by SIGTERM" in podman("logs", name).stderr
+    finally:
+        podman("rm", "--force", "--time", "0", name)
+
+
+# Several containers
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ssh") / "keys"
+    subprocess.run([ROOT / "deploy/docker/make-keys", folder], check=True, timeout=60)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def network() -> Iterator[str]:
+    podman("network", "create", "--internal", "hvd-test")
+    yield "hvd-test"
+    podman("network", "rm", "--force", "hvd-test")
+
+
+class Workers:
+    """Containers with an ssh server each, in one network."""
+
+    def __init__(self, network: str) -> None:
+        self._network = network
+        self.names: list[str] = []
+
+    def start(self, name: str, keys: Path) -> None:
+        more = ("--network", self._network, "--name", name, "--hostname", name, "-v", f"{keys}:/etc/horovod/ssh:ro")
+        podman("run", "-d", *options(*more, "--shm-size", "1g", "--cap-drop=all"), f"localhost/{SSH}")
+        self.names.append(name)
+        check = inspect(SSH)["Config"]["Healthcheck"]["Test"][1:]
+        _until(lambda: podman("exec", name, *check, check=False).returncode == 0)
+
+    def horovodrun(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return podman("exec", self.names[0], "horovodrun", *words, check=False)
+
+
+@pytest.fixture
+def workers(network: str, keys: Path) -> Iterator[Workers]:
+    made = Workers(network)
+    try:
+        for name in ("worker1", "worker2"):
+            made.start(name, keys)
+        yield made
+    finally:
+        podman("rm", "--force", "--time", "0", *made.names)
+
+
+def test_a_job_in_two_containers(workers: Workers) -> None:
+    done = workers.horovodrun("-np", "4", "-H", "worker1:2,worker2:2", "python", "-c", SUM)
+    assert done.returncode == 0, done.stderr
+    expected = [f"[{r}]<stdout>:rank {r} on worker{1 + r // 2} sums 10.0" for r in range(4)]
+    assert sorted(done.stdout.splitlines()) == expected
+    # The server is no more than its user, and it keeps no process of a job that has ended.
+    assert podman("exec", "worker2", "stat", "-c", "%u", "/proc/1").stdout == "1000\n"
+    _until(lambda: len(podman("top", "worker2", "args").stdout.splitlines()) == 2)
+
+
+def test_the_doctor_of_two_containers(workers: Workers) -> None:
+    done = workers.horovodrun("--doctor", "-H", "worker1:2,worker2:2")
+    assert done.returncode == 0, done.stdout
+    assert (
+        "WARN containers: worker1, worker2 are containers of one machine, whose ranks talk by TCP only" in done.stdout
+    )
+    assert "worker1 -> worker2" in done.stdout
+    assert "WARN shared memory" not in done.stdout
+
+
+def test_a_container_that_dies_is_named(workers: Workers) -> None:
+    command = [
+        "podman",
+        "exec",
+        "worker1",
+        "horovodrun",
+        "-np",
+        "2",
+        "-H",
+        "worker1:1,worker2:1",
+        "python",
+        "-c",
+        FOREVER,
+    ]
+    job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert job.stdout is not None
+        assert job.stdout.readline().endswith("on\n")
+        podman("kill", "worker2")
+        _, said = job.communicate(timeout=120)
+    finally:
+        job.kill()
+    assert job.returncode == 1
+    assert "horovodrun: host worker2 (rank 1) is lost" in said
+
+
+def test_a_container_with_other_keys_is_not_believed(workers: Workers, tmp_path: Path) -> None:
+    subprocess.run([ROOT / "deploy/docker/make-keys", tmp_path / "others"], check=True, timeout=60)
+    workers.start("worker3", tmp_path / "others")
+    done = workers.horovodrun("-np", "2", "-H", "worker1:1,worker3:1", "true")
+    assert done.returncode == 1
+    assert "horovodrun: host worker3 (rank 1): its ssh host key does not match the known one\n" in done.stderr
+
+
+def test_a_worker_without_keys_says_what_to_mount(tmp_path: Path) -> None:
+    done = run(SSH, check=False)
+    assert done.returncode == 2
+    assert (
+        "start-sshd: there is no /etc/horovod/ssh/ssh_host_ed25519_key: deploy/docker/make-keys FOLDER" in done.stderr
+    )
+    tmp_path.chmod(0o700)  # root's
+    done = run(SSH, check=False, with_=("-v", f"{tmp_path}:/etc/horovod/ssh:ro"))
+    assert done.returncode == 2
+    expected = (
+        "start-sshd: user 1000 may not read /etc/horovod/ssh, which is root (0), mode 700: chown -R 1000 the folder"
+    )
+    assert expected in done.stderr
+
+
+# The rest of deploy
+
+
+def test_compose(keys: Path) -> None:
+    """The file, by podman's reading of it."""
+    tools = Path(os.environ["HVD_TEST_TOOLS"])
+    more = f"--podman-run-args={' '.join(options())}"
+    command = [str(tools / "bin/podman-compose"), more, "-f", str(ROOT / "deploy/docker/compose.yaml")]
+    environ = {**os.environ, "KEYS": str(keys), "PYTHONPATH": str(tools)}
+
+    def compose(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*command, *words], env=environ, capture_output=True, text=True, timeout=120)
+
+    job = ["horovodrun", "-np", "2", "-H", "worker1:1,worker2:1"]
+    try:
+        up = compose("up", "-d")
+        assert up.returncode == 0, up.stderr
+        _until(lambda: compose("exec", "-T", "worker1", *job, "true").returncode == 0)
+        done = compose("exec", "-T", "worker1", *job, "python", "-c", SUM)
+        assert sorted(done.stdout.splitlines()) == [
+            f"[{rank}]<stdout>:rank {rank} on worker{rank + 1} sums 3.0" for rank in range(2)
+        ], done.stderr
+    finally:
+        compose("down", "-t", "1")
+
+
+def test_what_apptainer_would_run() -> None:
+    """Its definition's test and command, as the calling user and with nothing to write to: so it starts them."""
+    text = (ROOT / "deploy/apptainer/horovod.def").read_text()
+    parts = dict(re.findall(r"^%(\w+)\n(.*?)(?=^%|\Z)", text, re.MULTILINE | re.DOTALL))
+    environ = ("-e", "APPTAINER_CONTAINER=/horovod.sif")
+    run(CPU, "sh", "-c", parts["environment"] + parts["test"], with_=(*HARD, *environ))
+    done = run(CPU, "sh", "-c", parts["environment"] + parts["runscript"], "sh", "--doctor", with_=(*HARD, *environ))
+    assert re.search(r"^container +apptainer", done.stdout, re.MULTILINE)
+
+
+def test_the_development_container_can_make(tmp_path: Path) -> None:
+    done = run(DEVELOPMENT, "make", "-C", "/clone", "help", with_=("-v", f"{ROOT}:/clone:ro"))
+    assert "make test-containers" in done.stdout
+    program = 'printf "#include <Python.h>\\nint main() {}" | g++ -x c++ - -o /tmp/a $(python3-config --includes)'
+    run(DEVELOPMENT, "sh", "-c", f"{program} && git --version")
+
+
+def _until(ready: object, seconds: float = 60.0) -> None:
+    assert callable(ready)
+    end = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < end, "it has not come to that"
+        time.sleep(0.2)

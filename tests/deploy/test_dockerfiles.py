@@ -1,0 +1,146 @@
+"""What can be told of deploy/docker, deploy/apptainer and .devcontainer without building them."""
+
+import json
+import re
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+DOCKER = ROOT / "deploy/docker"
+DOCKERFILES = [DOCKER / "Dockerfile", DOCKER / "ssh.Dockerfile", ROOT / ".devcontainer/Dockerfile"]
+IMAGES = DOCKERFILES[:2]
+
+
+def instructions(path):
+    """(word, rest) of each, continued lines joined and comments left out."""
+    lines = [line for line in path.read_text().splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    joined = re.sub(r"\\\n\s*", " ", "\n".join(lines))
+    return [tuple(line.split(None, 1)) for line in joined.splitlines()]
+
+
+def of(path, word):
+    return [rest for found, rest in instructions(path) if found == word]
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_bases_are_pinned(path):
+    """By digest, or they are an image of our own, or a stage of the same file."""
+    defaults = dict(each.split("=", 1) for each in of(path, "ARG") if "=" in each)
+    for image in (each.split()[0] for each in of(path, "FROM")):
+        named = defaults[image.strip("${}")]
+        assert re.search(r"@sha256:[0-9a-f]{64}$", named) or named == "localhost/horovod:cpu"
+
+
+def test_all_are_built_on_one_base():
+    assert {of(path, "ARG")[0] for path in (DOCKERFILES[0], DOCKERFILES[2])} == {of(DOCKERFILES[0], "ARG")[0]}
+
+
+@pytest.mark.parametrize("path", IMAGES, ids=lambda path: path.name)
+def test_what_runs_is_not_root_and_has_a_health_check(path):
+    found = instructions(path)
+    last = max(index for index, (word, _) in enumerate(found) if word == "FROM")
+    assert [rest for word, rest in found[last:] if word == "USER"][-1] == "1000:1000"
+    assert len([1 for word, _ in found[last:] if word == "HEALTHCHECK"]) == 1
+    assert not any(re.search("KEY|TOKEN|PASSWORD|SECRET", rest) for word, rest in found if word in ("ARG", "ENV"))
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_layers_keep_no_caches(path):
+    for each in of(path, "RUN"):
+        if "apt-get" in each:
+            assert "--no-install-recommends" in each
+            assert "rm -rf /var/lib/apt/lists/*" in each
+        if "pip install" in each or "pip wheel" in each:
+            assert each.count("--no-cache-dir") == len(re.findall("pip (install|wheel)", each))
+
+
+@pytest.mark.parametrize("path", sorted(DOCKER.glob("*.txt")), ids=lambda path: path.name)
+def test_requirements_are_exact(path):
+    lines = [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
+    assert lines
+    assert all(re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9][\w.+]*", line) for line in lines)
+
+
+def test_the_image_has_what_the_package_asks_for():
+    text = (ROOT / "pyproject.toml").read_text()
+    wanted = re.findall(r'"([\w-]+)>=', re.search(r"^dependencies = \[(.*)\]$", text, re.MULTILINE)[1])
+    pinned = {line.split("==")[0].lower() for line in (DOCKER / "runtime.txt").read_text().splitlines() if "==" in line}
+    assert len(wanted) >= 4
+    assert set(wanted) <= pinned
+
+
+def test_what_is_copied_is_there_and_not_ignored():
+    rules = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
+    assert rules[0] == "*"
+    allowed = [rule[1:] for rule in rules if rule.startswith("!")]
+    for path in IMAGES:
+        for each in of(path, "COPY"):
+            if each.startswith("--from="):
+                continue
+            for source in each.split()[:-1]:
+                name = source.replace("${FLAVOR}", "cuda").rstrip("/")
+                assert (ROOT / name).exists(), name
+                assert any(name == rule or name.startswith(f"{rule}/") for rule in allowed), name
+
+
+def test_scripts_can_be_run():
+    for name in ("make-keys", "start-sshd"):
+        assert (DOCKER / name).stat().st_mode & stat.S_IXUSR
+        subprocess.run(["bash", "-n", DOCKER / name], check=True, timeout=60)
+
+
+def test_keys_are_made_once_and_for_their_owner(tmp_path):
+    folder = tmp_path / "keys"
+    subprocess.run([DOCKER / "make-keys", folder], check=True, timeout=60)
+    assert {path.name for path in folder.iterdir()} == {
+        "authorized_keys",
+        "id_ed25519",
+        "id_ed25519.pub",
+        "known_hosts",
+        "ssh_host_ed25519_key",
+        "ssh_host_ed25519_key.pub",
+    }
+    assert not any(path.stat().st_mode & 0o077 for path in (folder, *folder.iterdir()))
+    before = (folder / "id_ed25519").read_bytes()
+    again = subprocess.run([DOCKER / "make-keys", folder], capture_output=True, text=True, timeout=60)
+    assert (again.returncode, again.stderr) == (
+        2,
+        f"make-keys: {folder} exists already; keys that are in use are not replaced. Expected a new folder\n",
+    )
+    assert (folder / "id_ed25519").read_bytes() == before
+    for words in ([], ["--help"], ["a", "b"]):
+        done = subprocess.run([DOCKER / "make-keys", *words], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (2, "usage: make-keys FOLDER, one that does not exist yet\n")
+
+
+def test_the_compose_file():
+    services = yaml.safe_load((DOCKER / "compose.yaml").read_text())["services"]
+    assert set(services) == {"worker1", "worker2"}
+    for name, service in services.items():
+        assert service["hostname"] == name
+        assert service["shm_size"] == "1gb"
+        assert service["cap_drop"] == ["ALL"]
+
+
+def test_the_definition_for_apptainer():
+    text = (ROOT / "deploy/apptainer/horovod.def").read_text()
+    header = dict(re.findall(r"^(Bootstrap|From): (\S+)$", text, re.MULTILINE))
+    assert header == {"Bootstrap": "docker-archive", "From": "horovod-cpu.tar"}
+    assert re.findall(r"^%(\w+)$", text, re.MULTILINE) == ["environment", "runscript", "test", "labels", "help"]
+    assert f"-o {header['From']} " in text
+
+
+def test_the_development_container():
+    text = re.sub(r"^\s*//.*$", "", (ROOT / ".devcontainer/devcontainer.json").read_text(), flags=re.MULTILINE)
+    found = json.loads(text)
+    # Properties of the specification's schema for containers that are built of a Dockerfile.
+    known = {"name", "build", "remoteUser", "capAdd", "securityOpt", "init", "runArgs", "hostRequirements", "remoteEnv"}
+    assert set(found) <= known | {"postCreateCommand", "customizations"}
+    assert (ROOT / ".devcontainer" / found["build"]["dockerfile"]).is_file()
+    assert re.fullmatch(r"\d+[tgmk]b", found["hostRequirements"]["memory"])
+    target = found["postCreateCommand"].rsplit("make ", 1)[1]
+    assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)

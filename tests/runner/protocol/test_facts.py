@@ -1,0 +1,9 @@
+"""What an agent tells of its host."""
+
+from horovod.common.contract import cgroups
+from horovod.runner.protocol import facts
+
+
+def test_cores_are_those_that_a_quota_leaves(monkeypatch):
+    monkeypatch.setattr(cgroups, "cores", lambda: 0.5)
+    assert facts.gather().cores == 1
