@@ -76,6 +76,7 @@ PAGES = {
         "docs/adr/README",
         "docs/adr/*",
         "docs/dependencies",
+        "docs/releasing",
         "CHANGELOG",
     ],
 }
