@@ -45,10 +45,13 @@ SOURCES := $(NATIVE) README.md $(shell find horovod -type f -not -name '*.pyc' 2
 
 # TensorFlow versions in which the library that was built is loaded as it is; each gets an environment of its own.
 TF_MATRIX ?= 2.13.1 2.16.2 2.18.1 2.21.0
+# Words for python -m tools.wheels, and the Pythons in which wheels are tried.
+WHEELS ?=
+PYTHONS ?=
 # MXNet 1.9.1 wants Python 3.11 or older.
 MXNET_PYTHON ?= $(firstword $(shell command -v python3.11 python3.10) $(PYTHON))
 
-.PHONY: help train environment test test-all kernels unit lint format docs site pytest asan tsan fuzz fuzz-programs mutants bench gpu-check wheel clean test-tf-matrix test-mxnet test-cluster test-launchers test-mpis test-kubernetes test-containers
+.PHONY: help train environment test test-all kernels unit lint format docs site pytest asan tsan fuzz fuzz-programs mutants bench gpu-check wheel wheels test-wheels clean test-tf-matrix test-mxnet test-cluster test-launchers test-mpis test-kubernetes test-containers
 
 # After ## comes what a target takes on 2 cores where the environment and what is compiled are there (those take minutes once).
 help: ## [1 s] this list
@@ -145,12 +148,18 @@ bench: $(STAMPS)/package $(STAMPS)/peers ## [15 min] measure against gloo, DDP a
 gpu-check: ## [9 min] on a machine with a GPU, without network: build there, tests on the GPU, compute-sanitizer, benchmark; docs/gpu.md
 	scripts/gpu-check.sh
 
-wheel: $(STAMPS)/tools ## [2 min] a wheel in dist/
+wheel: $(STAMPS)/tools ## [2 min] a wheel in dist/ for this machine alone, as quickly as may be
 	rm -rf dist
 	pip wheel --no-deps --no-build-isolation --config-settings=build-dir=build/wheel -w dist .
 
+wheels: ## [15 min] what a release consists of, in dist/: sdist, wheels for manylinux, bill of materials; WHEELS="--arch x86_64 aarch64 --twice"
+	PYTHON=$(PYTHON) nice scripts/build-wheels.sh $(WHEELS)
+
+test-wheels: ## [3 min] install what make wheels has made in an empty environment of each Python, run jobs there; PYTHONS="python3.10 python3.12"
+	nice scripts/test-wheels.sh $(PYTHONS)
+
 clean: ## [0 s] remove what was built, environments included
-	rm -rf build dist .gpu-pack $(VENV) $(VENV)-peers .venv-tf-* .venv-mxnet .venv-openmpi .venv-mpich .venv-mpi-* runs
+	rm -rf build dist .gpu-pack $(VENV) $(VENV)-peers .venv-tf-* .venv-wheels .venv-mxnet .venv-openmpi .venv-mpich .venv-mpi-* runs
 
 # -- environments: a stamp each, so that a second run starts at once --------------------------------------------------------------
 $(STAMPS)/venv:

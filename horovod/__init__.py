@@ -4,12 +4,14 @@ hvd``.
 
 from typing import Any
 
+from horovod import _native
 from horovod._version import __version__
 from horovod.common import absent
 
 __all__ = ["__version__", "run"]
 
 absent.install()
+_native.install()
 
 
 def __getattr__(name: str) -> Any:

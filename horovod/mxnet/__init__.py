@@ -25,11 +25,7 @@ if not hasattr(_mx, "gluon") or not _mx.__version__.startswith("1."):
         f"horovod.mxnet works with MXNet 1.9.1, found is {getattr(_mx, '__version__', 'a module without a version')}; "
         "install it with: pip install mxnet==1.9.1 numpy==1.23.5"
     )
-try:
-    from horovod import _core as _native  # noqa: F401
-except ImportError as _error:
-    raise ImportError(f"horovod.mxnet cannot load the native engine horovod._core: {_error}") from _error
-
+from horovod import _core as _native  # noqa: F401  (an import that cannot work fails here)
 from horovod.common import absent as _absent
 from horovod.mxnet import mpi_ops as _mpi_ops
 from horovod.mxnet.compression import Compression

@@ -19,11 +19,7 @@ except ImportError as _error:
     raise ImportError(
         f"horovod.numpy needs NumPy, which cannot be imported ({_error}); install it with: pip install numpy"
     ) from _error
-try:
-    from horovod import _core as _native  # noqa: F401
-except ImportError as _error:
-    raise ImportError(f"horovod.numpy cannot load the native engine horovod._core: {_error}") from _error
-
+from horovod import _core as _native  # noqa: F401  (an import that cannot work fails here)
 from horovod._arrays.handles import Handle
 from horovod.common import absent as _absent
 from horovod.common.exceptions import HorovodInternalError

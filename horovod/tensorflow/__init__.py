@@ -21,11 +21,7 @@ except ImportError as _error:
         f"horovod.tensorflow needs TensorFlow, which cannot be imported ({_error}); install it with: pip install "
         "tensorflow"
     ) from _error
-try:
-    from horovod import _core as _native  # noqa: F401
-except ImportError as _error:
-    raise ImportError(f"horovod.tensorflow cannot load the native engine horovod._core: {_error}") from _error
-
+from horovod import _core as _native  # noqa: F401  (an import that cannot work fails here)
 from horovod.common import absent as _absent
 from horovod.tensorflow import functions as _functions
 from horovod.tensorflow import gradients as _gradients  # noqa: F401

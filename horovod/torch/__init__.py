@@ -18,11 +18,7 @@ except ImportError as _error:
     raise ImportError(
         f"horovod.torch needs PyTorch, which cannot be imported ({_error}); install it with: pip install torch"
     ) from _error
-try:
-    from horovod import _core as _native  # noqa: F401
-except ImportError as _error:
-    raise ImportError(f"horovod.torch cannot load the native engine horovod._core: {_error}") from _error
-
+from horovod import _core as _native  # noqa: F401  (an import that cannot work fails here)
 from horovod.common import absent as _absent
 from horovod.torch import elastic
 from horovod.torch import mpi_ops as _mpi_ops

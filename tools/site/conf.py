@@ -77,6 +77,7 @@ PAGES = {
         "docs/adr/README",
         "docs/adr/*",
         "docs/dependencies",
+        "docs/releasing",
         "CHANGELOG",
     ],
 }

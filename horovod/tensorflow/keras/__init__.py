@@ -11,11 +11,7 @@ In short::
 
 from typing import Any
 
-try:
-    from horovod import _core as _native  # noqa: F401
-except ImportError as _error:
-    raise ImportError(f"horovod.tensorflow.keras cannot load the native engine horovod._core: {_error}") from _error
-
+from horovod import _core as _native  # noqa: F401  (an import that cannot work fails here)
 from horovod.common import absent as _absent
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.gradients import groups_of as _groups_of

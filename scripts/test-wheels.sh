@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# Installs what make wheels has put into dist/ in an empty environment of each Python, as pip chooses it, and runs a job of two workers
+# there; tries, too, what becomes of wheels that do not fit: test-wheels.sh [PYTHON...]; without, those on the PATH and of pyenv.
+# Pythons that no wheel fits (free-threaded ones) get the sdist, which pip builds; SDIST=1: the first of the others, too.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+if [ $# = 0 ]; then
+  for minor in 10 11 12 13 14 15; do
+    for python in python3.$minor "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.$minor.*/bin/python; do
+      "$python" -c '' 2>/dev/null && set -- "$@" "$(command -v "$python")" && break # a shim of pyenv's may be there and not run
+    done
+  done
+fi
+[ $# -gt 0 ] || { echo "there is no Python here to try the wheels with: test-wheels.sh python3.12 ..." >&2; exit 1; }
+dist=$PWD/dist job=$PWD/tests/wheels/job.py place=$PWD/build/test-wheels
+sdist=$(ls "$dist"/horovod-*.tar.gz) || { echo "make wheels first" >&2; exit 1; }
+version=$(basename "$sdist" .tar.gz) && version=${version#horovod-}
+unset PYTHONPATH VIRTUAL_ENV
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+rm -rf "$place" && mkdir -p "$place/empty"
+cd "$place/empty" # where there is no checkout that could be imported
+
+say() { echo "-- $*"; }
+have() { # FILE WORDS: the words are in what was written
+  grep -q -- "$2" "$1" || { echo "not said: $2; but: $(cat "$1")" >&2; exit 1; }
+}
+environment() { # PYTHON NAME
+  "$1" -m venv "$place/$2"
+  "$place/$2/bin/pip" install -qq --upgrade pip
+}
+run() { # NAME: a job of two workers
+  PATH=$place/$1/bin:$PATH timeout 120 horovodrun -np 2 python "$job" | sed 's/^/   /'
+}
+
+for python in "$@"; do
+  name=$("$python" -c 'import sys; print(f"python{sys.version_info[0]}.{sys.version_info[1]}{sys.abiflags}")')
+  say "$name ($python)"
+  environment "$python" "$name"
+  only=(--only-binary horovod)
+  case $name in *t) only=() ;; esac
+  "$place/$name/bin/pip" install -qq --find-links "$dist" "${only[@]}" "horovod[numpy]==$version"
+  run "$name"
+done
+
+if [ "${SDIST:-0}" = 1 ]; then
+  say "the sdist, built by pip"
+  environment "$1" sdist
+  "$place/sdist/bin/pip" install -qq --find-links "$dist" --no-binary horovod "horovod[numpy]==$version"
+  run sdist
+fi
+
+say "a wheel of another Python: what pip says, and what Python says where it is forced"
+tag=$("$1" -c 'import sys; print("310" if sys.version_info[1] != 10 else "311")')
+pip=$(ls -d "$place"/python*/bin/pip | head -1)
+wheel=$(ls "$dist/horovod-$version-cp$tag-cp$tag"-*"$(uname -m)".whl)
+! "$pip" install --no-deps --target forced "$wheel" >said 2>&1 || { echo "pip took $wheel" >&2; exit 1; }
+have said "is not a supported wheel on this platform"
+"$pip" install -qq --no-deps --target forced --only-binary :all: --python-version "$tag" "$wheel"
+"$(dirname "$pip")/python" - >said 2>&1 <<'PY' || true
+import sys
+sys.path.insert(0, "forced")
+from horovod import _core
+PY
+have said "Horovod's native part does not fit this Python"
+tail -1 said | sed 's/^/   /'
+
+say "glibc 2.17: what pip says; and 2.28, for which it takes the same wheel"
+for glibc in 2_28 2_17; do
+  words=(--no-deps --target "glibc$glibc" --only-binary :all: --python-version "$tag" --platform "manylinux_${glibc}_$(uname -m)")
+  if "$pip" install -qq "${words[@]}" "$wheel" >said 2>&1; then took=2_28; else took=none; fi
+  [ $glibc = 2_28 ] && [ $took != 2_28 ] && { cat said >&2; exit 1; }
+done
+[ $took = none ] || { echo "pip took $wheel for glibc 2.17" >&2; exit 1; }
+have said "is not a supported wheel on this platform"
+echo "wheels: all as they should be"

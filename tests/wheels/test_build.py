@@ -1,0 +1,31 @@
+"""What the wheels are built with."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools.wheels.build import find_pythons, version
+from tools.wheels.sysroot import Missing
+
+THIS = f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+def test_the_version_is_the_packages():
+    import horovod
+
+    assert version() == horovod.__version__
+
+
+def test_pythons_are_found_by_what_they_say_they_are():
+    assert find_pythons([THIS], [Path(sys.executable)])[THIS] == Path(sys.executable)
+
+
+def test_a_python_that_is_not_there_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    with pytest.raises(
+        Missing, match=r"there is no Python 3\.99, for which a wheel is to be built: --python PATH names"
+    ):
+        find_pythons(["3.99"], [])
+    with pytest.raises(Missing, match=r"--python /nowhere/python does not run; it takes interpreters of CPython"):
+        find_pythons([], [Path("/nowhere/python")])

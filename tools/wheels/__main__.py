@@ -1,0 +1,95 @@
+"""python -m tools.wheels: builds the sdist and the wheels of a release, checks them, and writes what is in them."""
+
+import argparse
+import filecmp
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+from tools.wheels import build, check, sbom, sysroot
+from tools.wheels.plan import WANTED
+
+COMPILING = ("cmake", "nanobind", "ninja", "scikit-build-core", "ziglang")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tools.wheels", description=__doc__)
+    parser.add_argument("--out", type=Path, default=build.ROOT / "dist", help="the folder for all of it, made anew")
+    parser.add_argument("--work", type=Path, default=build.ROOT / "build/wheels", help="where it is built")
+    parser.add_argument(
+        "--arch", nargs="+", choices=sysroot.ARCHES, default=[platform.machine()], help="CPUs; default: this one's"
+    )
+    parser.add_argument("--python", nargs="*", type=Path, default=[], help="interpreters, where they are not found")
+    parser.add_argument(
+        "--twice", action="store_true", help="build it all again, in another folder: are the bytes the same?"
+    )
+    return parser.parse_args()
+
+
+def _epoch() -> int:
+    """SOURCE_DATE_EPOCH, or when the last commit was made."""
+    given = os.environ.get("SOURCE_DATE_EPOCH")
+    if given is None:
+        command = ["git", "log", "-1", "--format=%ct"]
+        given = subprocess.run(command, cwd=build.ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
+    return int(given)
+
+
+def _all(arches: list[str], pythons: dict[str, Path], work: Path, to: Path) -> list[Path]:
+    shutil.rmtree(to, ignore_errors=True)
+    to.mkdir(parents=True)
+    archive = build.sdist(work, to)
+    made = [archive]
+    for arch in arches:
+        made += build.wheels(sysroot.ARCHES[arch], pythons, archive, work, to)
+    return made
+
+
+def _differing(made: list[Path], again: list[Path]) -> list[str]:
+    pairs = zip(made, again, strict=True)
+    return [
+        f"{one.name}: not the same bytes when built again, in {other}"
+        for one, other in pairs
+        if not filecmp.cmp(one, other, False)
+    ]
+
+
+def _write_sbom(made: list[Path], arch: str, epoch: int) -> Path:
+    tools = {name: metadata.version(name) for name in COMPILING}
+    compiler = build.compiler_version(sysroot.ARCHES[arch])
+    nanobind = Path(metadata.distribution("nanobind").locate_file("nanobind"))  # type: ignore[arg-type]
+    parts = sbom.linked(tools["nanobind"], sbom.robin_map_version(nanobind), compiler)
+    needs = sbom.asked_for(build.requirements(made[0]))
+    files = {file.name: file.read_bytes() for file in made}
+    file = made[0].parent / f"horovod-{build.version()}.cdx.json"
+    file.write_text(sbom.document(build.version(), files, parts, needs, {**tools, "gcc": compiler}, epoch))
+    return file
+
+
+def main() -> int:
+    arguments = _arguments()
+    epoch = _epoch()
+    os.environ["SOURCE_DATE_EPOCH"] = str(epoch)
+    try:
+        pythons = build.find_pythons([wanted.python for wanted in WANTED], arguments.python)
+        made = _all(arguments.arch, pythons, arguments.work, arguments.out)
+        bad = [f"{wheel.name}: {text}" for wheel in made[1:] for text in check.complaints(wheel)]
+        if arguments.twice:
+            again = arguments.work / "again"
+            bad += _differing(made, _all(arguments.arch, pythons, again, again / "dist"))
+        made.append(_write_sbom(made, arguments.arch[0], epoch))
+    except (sysroot.Missing, build.BuildFailed) as error:
+        print(error, file=sys.stderr)
+        return 1
+    for file in made:
+        print(f"{file.stat().st_size:>9,} bytes  {file}")
+    print("\n".join(bad) or "wheels are as they should be", file=sys.stderr if bad else sys.stdout)
+    return bool(bad)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,194 @@
+"""Builds the sdist, and from it the wheels for a CPU."""
+
+import email
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+from tools.wheels import sysroot
+from tools.wheels.plan import WANTED, Wanted, platform_tag
+
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE = 3600  # s for one build, on a slow machine
+TOOLS = ("build", "nanobind", "scikit-build-core")
+
+
+class BuildFailed(RuntimeError):
+    """A build ended with an error, which it has shown."""
+
+
+def version() -> str:
+    """The version of the sources."""
+    found = re.search(r'__version__ = "([^"]+)"', (ROOT / "horovod/_version.py").read_text())
+    assert found, "horovod/_version.py names no version"
+    return found[1]
+
+
+def compiler_version(arch: sysroot.Arch) -> str:
+    """The version of the compiler for a CPU."""
+    command = [arch.tool("g++"), "-dumpfullversion"]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+
+
+def requirements(archive: Path) -> list[str]:
+    """What an sdist says that the package needs, without extras."""
+    with tarfile.open(archive) as packed:
+        file = packed.extractfile(f"horovod-{version()}/PKG-INFO")
+        assert file is not None, f"{archive} has no PKG-INFO"
+        headers = email.message_from_bytes(file.read())
+    return [text for text in headers.get_all("Requires-Dist", []) if "extra ==" not in text]
+
+
+def find_pythons(versions: list[str], given: list[Path]) -> dict[str, Path]:
+    """An interpreter for each version: one of those given, one on the PATH, or one of pyenv's.
+
+    :raises sysroot.Missing: there is none for one of them, or one that is given does not run.
+    """
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    found = {}
+    for path in given:
+        if (actual := _python_version(path)) is None:
+            raise sysroot.Missing(f"--python {path} does not run; it takes interpreters of CPython")
+        found[actual] = path
+    for wanted in versions:
+        on_path = shutil.which(f"python{wanted}")
+        candidates = [*([Path(on_path)] if on_path else []), *sorted(pyenv.glob(f"{wanted}.*/bin/python"))]
+        found.setdefault(wanted, next((path for path in candidates if _python_version(path) == wanted), Path()))
+        if found[wanted] == Path():
+            raise sysroot.Missing(
+                f"there is no Python {wanted}, for which a wheel is to be built: --python PATH names one"
+            )
+    return found
+
+
+def _python_version(path: Path) -> str | None:
+    program = (
+        "import sys; print(f'{sys.implementation.name} {sys.version_info[0]}.{sys.version_info[1]}{sys.abiflags}')"
+    )
+    try:
+        said = subprocess.run([path, "-c", program], capture_output=True, text=True, timeout=60)
+    except OSError:
+        return None
+    return said.stdout.strip().removeprefix("cpython ") or None
+
+
+def run(command: list[str | Path], **options: object) -> None:
+    """Runs a program, what it writes included.
+
+    :raises BuildFailed: it ended with an error, or did not end.
+    """
+    words = list(map(str, command))
+    try:
+        subprocess.run(words, check=True, timeout=DEADLINE, **options)  # type: ignore[call-overload]
+    except subprocess.SubprocessError as error:
+        raise BuildFailed(str(error)) from error
+
+
+def sdist(work: Path, to: Path) -> Path:
+    """Packs the sources, as git has them and with changes that are not committed, into a folder."""
+    place = work / "checkout"  # the checkout itself has environments in it, which would be walked through
+    shutil.rmtree(place, ignore_errors=True)
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=DEADLINE,
+    )
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).is_file():  # one that is deleted and not committed is listed, too
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, place / name)
+    run([sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", to, place])
+    return to / f"horovod-{version()}.tar.gz"
+
+
+def unpacked(archive: Path, place: Path) -> Path:
+    """The sources as who installs the sdist has them: what is not in it is not in the wheels."""
+    shutil.rmtree(place, ignore_errors=True)
+    with tarfile.open(archive) as packed:
+        packed.extractall(place, filter="data")
+    (source,) = place.iterdir()
+    return source
+
+
+def environment(python: Path, place: Path) -> Path:
+    """An environment of that Python with what builds the package, at the versions of requirements.txt.
+
+    :returns: its Python.
+    """
+    requirements = ROOT / "tools/wheels/requirements.txt"
+    stamp = place / "requirements.txt"
+    if not stamp.exists() or stamp.read_text() != requirements.read_text():
+        shutil.rmtree(place, ignore_errors=True)
+        run([python, "-m", "venv", "--without-pip", place])
+        pip = [sys.executable, "-m", "pip", "--python", place / "bin/python"]
+        pinned = [line for line in requirements.read_text().splitlines() if line.partition("==")[0] in TOOLS]
+        run([*pip, "install", "-qq", "--only-binary=:all:", *pinned])
+        shutil.copy(requirements, stamp)
+    return place / "bin/python"
+
+
+def wheel(
+    wanted: Wanted, arch: sysroot.Arch, python: Path, source: Path, toolchain: Path, place: Path, to: Path
+) -> Path:
+    """Builds one wheel.
+
+    :param python: of the environment that builds it.
+    :param source: the unpacked sdist.
+    :param place: where CMake builds. Wheels of one CPU share it: only the extension is compiled for each Python.
+    :param to: the folder that gets the wheel.
+    """
+    here = place.parent / "wheel"
+    shutil.rmtree(here, ignore_errors=True)
+    command = [
+        python,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        here,
+        f"--config-setting=build-dir={place}",
+    ]
+    run([*command, source], env=_settings(wanted, arch, toolchain))
+    (made,) = here.glob("*.whl")
+    run([sys.executable, "-m", "wheel", "tags", "--remove", "--platform-tag", platform_tag(arch.name), made])
+    return Path(shutil.copy(here / wanted.file_name(version(), arch.name), to))
+
+
+def _settings(wanted: Wanted, arch: sysroot.Arch, toolchain: Path) -> dict[str, str]:
+    """The environment of a build: nothing of the user's that would go into the libraries."""
+    flags = ("CFLAGS", "CXXFLAGS", "LDFLAGS", "CPPFLAGS", "PYTHONPATH")
+    kept = {name: value for name, value in os.environ.items() if name not in flags}
+    tools = Path(sys.executable).parent  # cmake and ninja
+    return kept | {
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "CMAKE_GENERATOR": "Ninja",
+        "CMAKE_TOOLCHAIN_FILE": str(toolchain),
+        "SETUPTOOLS_EXT_SUFFIX": wanted.suffix(arch.name),
+        "_PYTHON_HOST_PLATFORM": f"linux-{arch.name}",
+        "LC_ALL": "C.UTF-8",
+    }
+
+
+def wheels(arch: sysroot.Arch, pythons: dict[str, Path], archive: Path, work: Path, to: Path) -> list[Path]:
+    """Builds all wheels for a CPU anew.
+
+    :param pythons: the interpreter of each version in WANTED.
+    :param work: a folder for what is needed on the way.
+    """
+    place = work / arch.name
+    source = unpacked(archive, place / "source")
+    toolchain = sysroot.make(arch, work / "sysroot" / arch.name, ROOT)
+    shutil.rmtree(place / "cmake", ignore_errors=True)
+    made = []
+    for wanted in WANTED:
+        python = environment(pythons[wanted.python], work / f"python{wanted.python}")
+        made.append(wheel(wanted, arch, python, source, toolchain, place / "cmake", to))
+    return made

@@ -1,0 +1,96 @@
+"""Checks of wheels that are built: their files, their size, and what their libraries ask of a system."""
+
+import io
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+from elftools.elf.dynamic import DynamicSection
+from elftools.elf.elffile import ELFFile
+from elftools.elf.gnuversions import GNUVerNeedSection, GNUVerSymSection
+from elftools.elf.sections import SymbolTableSection
+
+from tools.wheels.plan import WANTED, contents_complaints, library_complaints, platform_tag
+
+DEADLINE = 300  # s
+
+
+def undefined(library: bytes) -> list[tuple[str, str | None, bool]]:
+    """What an ELF file expects of others: of each symbol its name, its version, and whether it is weak."""
+    elf = ELFFile(io.BytesIO(library))
+    needed: dict[int, str] = {}
+    versions = None
+    for section in elf.iter_sections():
+        if isinstance(section, GNUVerNeedSection):
+            for _, of_file in section.iter_versions():
+                needed.update({aux["vna_other"]: aux.name for aux in of_file})
+        elif isinstance(section, GNUVerSymSection):
+            versions = section
+    symbols = elf.get_section_by_name(".dynsym")
+    assert isinstance(symbols, SymbolTableSection)
+    found: list[tuple[str, str | None, bool]] = []
+    for index, symbol in enumerate(symbols.iter_symbols()):
+        if symbol.name and symbol["st_shndx"] == "SHN_UNDEF":
+            number = versions.get_symbol(index)["ndx"] if versions is not None else None
+            version = needed.get(number) if isinstance(number, int) else None
+            found.append((symbol.name, version, symbol["st_info"]["bind"] == "STB_WEAK"))
+    return found
+
+
+def defined(library: bytes) -> list[str]:
+    """Names that an ELF file shows to others."""
+    symbols = ELFFile(io.BytesIO(library)).get_section_by_name(".dynsym")
+    assert isinstance(symbols, SymbolTableSection)
+    return [symbol.name for symbol in symbols.iter_symbols() if symbol.name and symbol["st_shndx"] != "SHN_UNDEF"]
+
+
+def libraries_needed(library: bytes) -> list[str]:
+    """The libraries that an ELF file asks the loader for."""
+    section = ELFFile(io.BytesIO(library)).get_section_by_name(".dynamic")
+    assert isinstance(section, DynamicSection)
+    return [tag.needed for tag in section.iter_tags() if tag.entry.d_tag == "DT_NEEDED"]
+
+
+def _output(*words: str | Path) -> tuple[int, str]:
+    command = [sys.executable, "-m", *map(str, words)]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=DEADLINE)
+    return ended.returncode, ended.stdout
+
+
+def complaints(wheel: Path) -> list[str]:
+    """What is wrong with a wheel of ours; nothing if it may be released.
+
+    :raises ValueError: it has a name that none of ours has.
+    """
+    version, _, arch = (
+        wheel.name.removeprefix("horovod-").partition("-")[0],
+        None,
+        wheel.stem.partition("manylinux_")[2],
+    )
+    arch = arch.split("_", 2)[-1]
+    wanted = next((each for each in WANTED if each.file_name(version, arch) == wheel.name), None)
+    if wanted is None:
+        names = ", ".join(each.file_name(version, "x86_64") for each in WANTED)
+        raise ValueError(f"{wheel.name} is none of {names} or the like for another CPU")
+    with zipfile.ZipFile(wheel) as packed:
+        bad = contents_complaints(packed.namelist(), wanted.extension(arch), wheel.stat().st_size)
+        for name in packed.namelist():
+            if name.endswith(".so"):
+                library = packed.read(name)
+                bad += library_complaints(name, undefined(library), defined(library), libraries_needed(library))
+    _, said = _output("auditwheel", "show", wheel)
+    consistent = re.search(r"platform\s+tag:\s*\"([\w.]+)\"", " ".join(said.split()))
+    if consistent is None or platform_tag(arch) not in _and_later(consistent[1]):
+        bad.append(f"auditwheel: {' '.join(said.split())}")
+    if wanted.tag.endswith("-abi3"):
+        ended, said = _output("abi3audit", "--strict", "--report", wheel)
+        bad += [f"abi3audit: {said}"] if ended else []
+    return bad
+
+
+def _and_later(tag: str) -> list[str]:
+    """A tag of auditwheel's, and those of the later versions of glibc up to ours: what runs on 2.17 runs on 2.28."""
+    known = re.fullmatch(r"manylinux_2_(\d+)_(\w+)", tag)
+    return [f"manylinux_2_{minor}_{known[2]}" for minor in range(int(known[1]), 100)] if known else [tag]

@@ -1,0 +1,115 @@
+"""The bill of materials of a release, as CycloneDX: what is in wheels besides our own code, and what they ask for."""
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from uuid import NAMESPACE_URL, uuid5
+
+from cyclonedx.factory.license import LicenseFactory
+from cyclonedx.model import HashAlgorithm, HashType
+from cyclonedx.model.bom import Bom
+from cyclonedx.model.component import Component, ComponentScope, ComponentType
+from cyclonedx.output.json import JsonV1Dot6
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+from packageurl import PackageURL
+from packaging.requirements import Requirement
+
+LICENSE = LicenseFactory()
+
+
+def _package(name: str, version: str | None, **more: object) -> Component:
+    url = PackageURL("pypi", name=name, version=version)
+    return Component(
+        name=name,
+        version=version,
+        purl=url,
+        bom_ref=str(url),
+        type=ComponentType.LIBRARY,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def linked(nanobind: str, robin_map: str, compiler: str) -> list[Component]:
+    """What is compiled into the libraries: versions of nanobind, of the map that it brings, and of GCC."""
+    return [
+        _package("nanobind", nanobind, licenses=[LICENSE.make_with_expression("BSD-3-Clause")]),
+        Component(
+            name="robin-map",
+            version=robin_map,
+            type=ComponentType.LIBRARY,
+            bom_ref=f"robin-map@{robin_map}",
+            purl=PackageURL("github", namespace="tessil", name="robin-map", version=f"v{robin_map}"),
+            licenses=[LICENSE.make_with_expression("MIT")],
+        ),
+        Component(
+            name="libstdc++",
+            version=compiler,
+            type=ComponentType.LIBRARY,
+            bom_ref=f"libstdc++@{compiler}",
+            description="linked statically, of GCC",
+            licenses=[LICENSE.make_with_expression("GPL-3.0-or-later WITH GCC-exception-3.1")],
+        ),
+    ]
+
+
+def asked_for(requirements: Iterable[str]) -> list[Component]:
+    """What pip installs beside a wheel, without extras. Which version, it decides; the range is in the description."""
+    found = [Requirement(text) for text in requirements]
+    return [_package(each.name, None, description=str(each), scope=ComponentScope.REQUIRED) for each in found]
+
+
+def document(
+    version: str,
+    files: Mapping[str, bytes],
+    parts: Iterable[Component],
+    needs: Iterable[Component],
+    tools: Mapping[str, str],
+    epoch: int,
+) -> str:
+    """The document as JSON, the same for the same arguments.
+
+    :param files: name and content of the sdist and the wheels.
+    :param parts: see `linked`.
+    :param needs: see `asked_for`.
+    :param tools: name and version of what it was built with.
+    :param epoch: the time of the release, seconds since 1970.
+    :raises ValueError: it is not what CycloneDX 1.6 asks for.
+    """
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in sorted(files.items())}
+    bom = Bom(serial_number=uuid5(NAMESPACE_URL, f"horovod {version} {hashes}"))
+    bom.metadata.timestamp = datetime.fromtimestamp(epoch, timezone.utc)
+    licenses = [LICENSE.make_with_expression("Apache-2.0")]
+    bom.metadata.component = horovod = _package("horovod", version, licenses=licenses)
+    for name, number in sorted(tools.items()):
+        bom.metadata.tools.components.add(Component(name=name, version=number, type=ComponentType.APPLICATION))
+    made = [
+        Component(
+            name=name,
+            type=ComponentType.FILE,
+            bom_ref=name,
+            hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest)],
+        )
+        for name, digest in hashes.items()
+    ]
+    parts, needs = list(parts), list(needs)
+    for component in [*parts, *needs, *made]:
+        bom.components.add(component)
+    bom.register_dependency(horovod, [*needs, *made])
+    for file in made:
+        if file.name.endswith(".whl"):
+            bom.register_dependency(file, parts)
+    text = JsonV1Dot6(bom).output_as_string(indent=2) + "\n"
+    error = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
+    if error is not None:
+        raise ValueError(f"not CycloneDX 1.6: {error}")
+    return text
+
+
+def robin_map_version(nanobind: Path) -> str:
+    """The version of the map in a folder of nanobind's."""
+    text = (nanobind / "ext/robin_map/include/tsl/robin_growth_policy.h").read_text()
+    numbers = re.findall(r"#define TSL_RH_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", text)
+    return ".".join(numbers) or "unknown"
