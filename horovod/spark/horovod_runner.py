@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from horovod.runner.api import run as run_here
 from horovod.spark.application import Application
+from horovod.spark.common.backend import LocalBackend
 from horovod.spark.driver_log import DRIVER_LOG, DriverLog
-from horovod.spark.job import run as run_on_spark
+from horovod.spark.job import run
 
 VERBOSITIES = ("log_callback_only", "all")
 
@@ -53,27 +52,14 @@ class HorovodRunner:
         if not callable(main):
             raise TypeError(f"main is {main!r}, accepted is a function, called with the keywords given to run")
         if self.np < 0:
-            size = -self.np
-            call = _With(main, self._env) if self._env else main
-            return run_here(call, kwargs=kwargs, num_proc=size, hosts=f"localhost:{size}")[0]
+            return LocalBackend(-self.np, self._env).run(main, kwargs=kwargs)[0]
         log = DriverLog(sys.stdout, everything=self.driver_log_verbosity == "all")
         env = {**self._env, DRIVER_LOG: "1"}
         try:
-            return run_on_spark(main, kwargs=kwargs, num_proc=self.np or self._all(), env=env, stdout=log)[0]
+            return run(main, kwargs=kwargs, num_proc=self.np or self._all(), env=env, stdout=log)[0]
         finally:
             log.close()
 
     def _all(self) -> int:
         application = Application()
         return application.slots or int(application.context.defaultParallelism)
-
-
-class _With:
-    """A function, in processes that have these variables, too."""
-
-    def __init__(self, main: Callable[..., Any], env: Mapping[str, str]) -> None:
-        self._main, self._env = main, env
-
-    def __call__(self, **kwargs: Any) -> Any:
-        os.environ.update(self._env)
-        return self._main(**kwargs)
