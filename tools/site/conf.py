@@ -50,6 +50,7 @@ PAGES = {
         "docs/mpi",
         "docs/ray",
         "docs/kubernetes",
+        "docs/clouds/*",
         "docs/launchers/README",
         "docs/launchers/*",
         "docs/settings",
