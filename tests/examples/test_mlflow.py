@@ -40,7 +40,7 @@ def tracking(tmp_path, monkeypatch):
     with log.open("w") as file:
         server = subprocess.Popen([*command, *stores], stdout=file, stderr=file, cwd=tmp_path, start_new_session=True)
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 240
         while True:
             with contextlib.suppress(OSError):
                 urllib.request.urlopen(f"{url}/health", timeout=5).close()
