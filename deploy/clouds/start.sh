@@ -10,16 +10,15 @@
 # Variables:
 #   SSH_PRIVATE_KEY  a key made for this job, as `ssh-keygen -t ed25519 -N "" -f key` writes it; without it ~/.ssh of the
 #                    image has a key that all machines accept
-#   SSH_PORT         22
+#   SSH_PORT         the one that the service names (Vertex AI: 2222), else 22
 #   SSHD             the server, /usr/sbin/sshd
 #   START_WAIT       s for all machines to be there, 600
 set -euo pipefail
 
-port=${SSH_PORT:-22}
 read -r -a sshd <<< "${SSHD:-/usr/sbin/sshd}"
 mine=$HOME/.horovod-start.pid
 
-# alone | other | first NAME NAME ...
+# alone | other PORT | first PORT NAME NAME ...
 role=$(python - <<'PY'
 import os
 from pathlib import Path
@@ -31,9 +30,9 @@ found = clouds.machines(os.environ, file.read_text() if file.exists() else None)
 if found is None:
     print("alone")
 elif found.here == found.names[0]:
-    print("first", *found.names[1:])
+    print("first", found.port or 22, *found.names[1:])
 else:
-    print("other")
+    print("other", found.port or 22)
 PY
 )
 read -r -a role <<< "$role"
@@ -41,6 +40,7 @@ read -r -a role <<< "$role"
 if [[ ${role[0]} == alone ]]; then
     exec horovodrun "$@"
 fi
+port=${SSH_PORT:-${role[1]}}
 
 if [[ -n ${SSH_PRIVATE_KEY:-} ]]; then
     mkdir -p -m 700 ~/.ssh
@@ -65,7 +65,7 @@ fi
 to() { ssh -o BatchMode=yes -o StrictHostKeyChecking=accept-new -o ConnectTimeout=10 -p "$port" "$@"; }
 
 deadline=$((SECONDS + ${START_WAIT:-600}))
-for host in "${role[@]:1}"; do
+for host in "${role[@]:2}"; do
     until said=$(to "$host" true 2>&1); do
         if ((SECONDS > deadline)); then
             echo "start.sh: $host cannot be reached by ssh after ${START_WAIT:-600} s (START_WAIT): $said" >&2
@@ -83,7 +83,7 @@ while true; do
     wait "$job" && code=0 || code=$?
     kill -0 "$job" 2> /dev/null || break  # else it was a signal that has been passed on
 done
-for host in "${role[@]:1}"; do
+for host in "${role[@]:2}"; do
     to "$host" 'kill -USR1 $(cat ~/.horovod-start.pid)' || true
 done
 exit "$code"

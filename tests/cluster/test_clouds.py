@@ -17,7 +17,7 @@ from tests.testbed.hosts import HOME, ROOT
 PLACE = ["bash", "-c", "echo $HOROVOD_RANK $(hostname) ${SM_CURRENT_HOST-}${CLUSTER_SPEC-none}"]
 SAGEMAKER = {"SM_HOSTS": '["host1", "host2"]', "SM_CURRENT_HOST": "host1", "SM_NUM_GPUS": "0"}
 SPEC = {
-    "cluster": {"workerpool0": ["host1:2222"], "workerpool1": ["host2:2222", "host3:2222"]},
+    "cluster": {"workerpool0": ["proxy-of-the-first:2200"], "workerpool1": ["host2:2200", "host3:2200"]},
     "environment": "cloud",
     "task": {"type": "workerpool0", "index": 0},
 }
@@ -33,38 +33,45 @@ def test_a_job_on_the_machines_that_sagemaker_has_given(cluster: Cluster) -> Non
 @pytest.mark.heavy
 def test_ranks_meet_on_the_replicas_of_vertex_ai(cluster: Cluster, tmp_path: Path) -> None:
     done = run_job(cluster, "-np", "3", *WORKER, "--steps", "5", env={"CLUSTER_SPEC": json.dumps(SPEC)})
-    assert (done.code, done.out.count("done after 5 steps")) == (0, 3)
+    assert (done.code, done.out.count("done after 5 steps")) == (0, 3), done.err
+    assert done.words[0] == "Vertex AI has given this job localhost:1,host2:1,host3:1; -H names others"
     second = {**SPEC, "task": {"type": "workerpool1", "index": 0}}
     done = run_job(cluster, "-np", "3", *PLACE, env={"CLUSTER_SPEC": json.dumps(second)}, on=cluster.host(2))
     assert done.code != 0
-    assert "this one is 'host2'; the job is started on the first, 'host1'" in done.err
+    assert "this one is 'host2'; the job is started on the first, 'proxy-of-the-first'" in done.err
 
 
 # The command of containers that all start alike
 
 
-def start(name: str, *words: str, **variables: str) -> tuple[list[str], dict[str, str]]:
-    """deploy/clouds/start.sh in the container of SageMaker that is called so."""
+def start(number: int, *words: str, service: str = "sagemaker", **variables: str) -> tuple[list[str], dict[str, str]]:
+    """deploy/clouds/start.sh in the container on that host."""
+    if service == "sagemaker":
+        names = '["host1", "host2", "host3"]'
+        told = {"SM_HOSTS": names, "SM_CURRENT_HOST": f"host{number}", "SSH_PORT": "2200"}
+    else:
+        task = {"type": "workerpool0" if number == 1 else "workerpool1", "index": max(0, number - 2)}
+        told = {"CLUSTER_SPEC": json.dumps({**SPEC, "task": task})}  # which names the port
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    env = {
-        "SM_HOSTS": '["host1", "host2", "host3"]',
-        "SM_CURRENT_HOST": name,
-        "SSH_PORT": "2200",
-        "SSHD": "/usr/sbin/sshd -f /run/bed/sshd_config",
-        "PATH": path,
-        **variables,
-    }
+    env = {"SSHD": "/usr/sbin/sshd -f /run/bed/sshd_config", "PATH": path, **told, **variables}
     return [str(ROOT / "deploy/clouds/start.sh"), *words], env
 
 
-@pytest.mark.parametrize("code", [0, pytest.param(3, marks=pytest.mark.heavy)])
-def test_all_containers_start_alike_and_end_with_the_job(cluster: Cluster, code: int) -> None:
+@pytest.mark.parametrize(
+    ("service", "code"),
+    [
+        ("sagemaker", 0),
+        pytest.param("sagemaker", 3, marks=pytest.mark.heavy),
+        pytest.param("vertex", 0, marks=pytest.mark.heavy),
+    ],
+)
+def test_all_containers_start_alike_and_end_with_the_job(cluster: Cluster, service: str, code: int) -> None:
     words = ["-np", "3", "bash", "-c", f"echo $HOROVOD_RANK $(hostname); exit {code}"]
     others = []
     for number in (2, 3):
-        command, env = start(f"host{number}", *words)
+        command, env = start(number, *words, service=service)
         others.append(cluster.host(number).popen(command, env=env))
-    command, env = start("host1", *words)
+    command, env = start(1, *words, service=service)
     done = cluster.host(1).run(command, env=env, timeout=90)
     assert done.returncode == code, done.stderr
     if code == 0:
@@ -76,7 +83,7 @@ def test_all_containers_start_alike_and_end_with_the_job(cluster: Cluster, code:
 
 @pytest.mark.heavy
 def test_a_container_that_does_not_come_is_named(cluster: Cluster) -> None:
-    command, env = start("host1", "-np", "3", "true", START_WAIT="1")
+    command, env = start(1, "-np", "3", "true", START_WAIT="1")
     done = cluster.host(1).run(command, env=env, timeout=90)
     assert done.returncode == 1
     assert "start.sh: host2 cannot be reached by ssh after 1 s (START_WAIT): ssh: connect to host host2" in done.stderr
@@ -99,9 +106,9 @@ def test_a_warning_of_the_cloud_stops_all_ranks_in_order(cluster: Cluster, tmp_p
     words = ["-np", "3", sys.executable, "-c", STOPS]
     others = []
     for number in (2, 3):
-        command, env = start(f"host{number}", *words)
+        command, env = start(number, *words)
         others.append(cluster.host(number).popen(command, env=env))
-    command, env = start("host1", *words)
+    command, env = start(1, *words)
     out = tmp_path / "out"
     with out.open("w") as file:
         first = cluster.host(1).popen(command, env=env, stdout=file, cwd=ROOT)

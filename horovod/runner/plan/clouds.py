@@ -7,8 +7,9 @@ Facts: the public documentation of SageMaker's training toolkit and containers, 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from horovod.runner.base.errors import LaunchError
@@ -23,12 +24,13 @@ _TRAINING_POOLS = ("workerpool0", "workerpool1")
 @dataclass(frozen=True)
 class Machines:
     """`names`: the job's, which is started on the first of them. `here`: which one this is. `gpus`: of each; 0: none,
-    or the service does not say."""
+    or the service does not say. `port`: which it lets through to them; 0: any."""
 
     service: str
     names: tuple[str, ...]
     here: str
     gpus: int = 0
+    port: int = 0
 
     def hosts(self, size: int) -> list[Host]:
         """For a job of `size` processes: as many on each as it has GPUs, else equally many. Raises LaunchError on
@@ -85,13 +87,16 @@ def _vertex(environ: Mapping[str, str]) -> Machines | None:
     cluster, task = spec.get("cluster"), spec.get("task")
     if not isinstance(cluster, dict) or not isinstance(task, dict):
         return None  # somebody else's variable of that name
-    pools = {pool: [str(name).rpartition(":")[0] or str(name) for name in cluster[pool]] for pool in cluster}
-    names = [name for pool in _TRAINING_POOLS for name in pools.get(pool, [])]
-    if not names:
+    training = [str(name) for pool in _TRAINING_POOLS for name in cluster.get(pool, [])]
+    if not training:
         return None
+    pools = {pool: [str(name).partition(":")[0] for name in cluster[pool]] for pool in cluster}
+    names = [name.partition(":")[0] for name in training]
+    port = training[0].partition(":")[2]
     own, index = pools.get(str(task.get("type")), []), task.get("index", 0)
     here = own[index] if isinstance(index, int) and 0 <= index < len(own) else None
-    return _made("Vertex AI", "CLUSTER_SPEC", names, here, 0)
+    made = _made("Vertex AI", "CLUSTER_SPEC", names, here, 0)
+    return replace(made, port=int(port) if re.fullmatch("[0-9]{1,5}", port) else 0)
 
 
 def _made(service: str, source: str, names: Any, here: Any, gpus: int) -> Machines:

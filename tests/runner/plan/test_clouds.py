@@ -66,7 +66,10 @@ def test_groups_of_unlike_machines():
 
 
 def test_vertex_ais_replicas():
-    assert machines(VERTEX) == Machines("Vertex AI", VERTEX_NAMES, VERTEX_NAMES[0]), "no reduction servers"
+    assert machines(VERTEX) == Machines("Vertex AI", VERTEX_NAMES, VERTEX_NAMES[0], port=2222), "no reduction servers"
+    assert machines(spec(cluster={"workerpool0": ["a"], "workerpool1": ["b"]})) == Machines(
+        "Vertex AI", ("a", "b"), "a"
+    )
     assert machines(spec(task={"type": "workerpool1", "index": 1})).here == VERTEX_NAMES[2]
     assert machines(spec(task={"type": "workerpool0"})).here == VERTEX_NAMES[0]
     assert machines(spec(cluster={"workerpool0": ["one:2222"]})) is None
@@ -112,11 +115,23 @@ def settings(*arguments, environ):
     return cli.settings(namespace, command, environ)
 
 
-def test_horovodrun_takes_them_where_no_hosts_are_given(capsys, tmp_path, monkeypatch):
+@pytest.fixture
+def local(monkeypatch):
+    """Names of this machine."""
+    names = {"algo-1"}
+    monkeypatch.setattr("horovod.runner.plan.hosts.is_local", names.__contains__)
+    return names
+
+
+def test_horovodrun_takes_them_where_no_hosts_are_given(capsys, tmp_path, monkeypatch, local):
     made = settings("-np", "10", environ=SAGEMAKER)
     assert [slot.hostname for slot in made.slots] == ["algo-1"] * 8 + ["algo-2"] * 2
     said = "horovodrun: SageMaker has given this job algo-1:8,algo-2:8; -H names others\n"
     assert capsys.readouterr().err == said
+    local.clear()  # a name that leads here some other way
+    assert [slot.hostname for slot in settings("-np", "2", environ=VERTEX).slots] == ["localhost", VERTEX_NAMES[1]]
+    local.add("algo-1")
+    capsys.readouterr()
     elastic = settings("-np", "4", "--min-np", "2", environ=SAGEMAKER).elastic
     assert elastic.hosts == (Host("algo-1", 8), Host("algo-2", 8))
     with pytest.raises(LaunchError, match="17 processes asked for, but the hosts algo-1:8,algo-2:8 have only 16"):
@@ -132,7 +147,7 @@ def test_horovodrun_takes_them_where_no_hosts_are_given(capsys, tmp_path, monkey
     assert [slot.hostname for slot in settings("-np", "2", environ={}).slots] == ["algo-1", "algo-2"]
 
 
-def test_horovod_run_takes_them_too(monkeypatch):
+def test_horovod_run_takes_them_too(monkeypatch, local):
     for name, value in SAGEMAKER.items():
         monkeypatch.setenv(name, value)
     assert api._hosts(3, None, None) == [Host("algo-1", 8), Host("algo-2", 8)]
