@@ -51,7 +51,7 @@ PYTHONS ?=
 # MXNet 1.9.1 wants Python 3.11 or older.
 MXNET_PYTHON ?= $(firstword $(shell command -v python3.11 python3.10) $(PYTHON))
 
-.PHONY: help train environment test test-all kernels unit lint format docs site pytest asan tsan fuzz fuzz-programs mutants bench gpu-check wheel wheels test-wheels clean test-tf-matrix test-mxnet test-cluster test-launchers test-mpis test-kubernetes test-containers
+.PHONY: help train environment test test-all kernels unit lint format docs site pytest asan tsan fuzz fuzz-programs mutants bench gpu-check wheel wheels test-wheels clean test-tf-matrix test-mxnet test-cluster test-launchers test-mpis test-kubernetes test-containers test-clouds
 
 # After ## comes what a target takes on 2 cores where the environment and what is compiled are there (those take minutes once).
 help: ## [1 s] this list
@@ -115,6 +115,9 @@ test-mpis: $(STAMPS)/dev $(STAMPS)/system $(STAMPS)/editable ## [10 min] MPI as 
 test-cluster: $(STAMPS)/dev $(STAMPS)/system $(STAMPS)/editable ## [8 min] the tests on several hosts, with every fault also on four of them
 	nice python -m pytest --heavy tests/cluster $(PYTEST_ARGS)
 
+test-clouds: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/launchers $(STAMPS)/editable ## [5 min] what needs Azure ML's SDK or MLflow, in an environment beside .venv, set up in .venv-clouds (500 MB)
+	nice scripts/test-clouds.sh $(PYTEST_ARGS)
+
 test-kubernetes: $(STAMPS)/dev $(STAMPS)/editable ## [3 min] jobs on a real cluster: KUBECONFIG=FILE IMAGE=IMAGE, which has this version and NumPy; NAMESPACE=default
 	HVD_TEST_KUBECONFIG="$(KUBECONFIG)" HVD_TEST_IMAGE="$(IMAGE)" HVD_TEST_NAMESPACE="$(NAMESPACE)" nice python -m pytest --heavy tests/runner/kubernetes/test_real.py $(PYTEST_ARGS)
 
@@ -159,7 +162,7 @@ test-wheels: ## [3 min] install what make wheels has made in an empty environmen
 	nice scripts/test-wheels.sh $(PYTHONS)
 
 clean: ## [0 s] remove what was built, environments included
-	rm -rf build dist .gpu-pack $(VENV) $(VENV)-peers .venv-tf-* .venv-wheels .venv-mxnet .venv-openmpi .venv-mpich .venv-mpi-* runs
+	rm -rf build dist .gpu-pack $(VENV) $(VENV)-peers .venv-tf-* .venv-wheels .venv-clouds .venv-mxnet .venv-openmpi .venv-mpich .venv-mpi-* runs
 
 # -- environments: a stamp each, so that a second run starts at once --------------------------------------------------------------
 $(STAMPS)/venv:

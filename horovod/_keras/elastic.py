@@ -3,7 +3,7 @@ a state up to date during ``fit``."""
 
 import copy
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -279,9 +279,16 @@ def make_elastic(face: Any, module: str) -> dict[str, Any]:
 
     basics = face.adapter.basics
 
-    def init_checkpoint(self: Any, directory: "str | os.PathLike[str]", keep: int = 3) -> None:
-        rank, size = basics.rank, basics.size
-        StateCheckpoint.__init__(self, directory, keep, rank=rank, size=size, copied=copy.deepcopy)
+    def init_checkpoint(
+        self: Any,
+        directory: "str | os.PathLike[str]",
+        keep: int = 3,
+        storage_options: "Mapping[str, Any] | None" = None,
+    ) -> None:
+        rank, size, options = basics.rank, basics.size, storage_options
+        StateCheckpoint.__init__(
+            self, directory, keep, rank=rank, size=size, copied=copy.deepcopy, storage_options=options
+        )
 
     checkpoint = {"__module__": module, "__doc__": StateCheckpoint.__doc__, "__init__": init_checkpoint}
     dataset = {"__module__": module, "__doc__": ElasticDataset.__doc__, "_place_of": (basics.rank, basics.size)}

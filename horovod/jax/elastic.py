@@ -15,7 +15,7 @@ In short::
 
 import copy
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -91,8 +91,13 @@ batch = _batch_of_this_rank(basics.rank, basics.size)
 class Checkpoint(StateCheckpoint):
     __doc__ = StateCheckpoint.__doc__
 
-    def __init__(self, directory: str | os.PathLike[str], keep: int = 3) -> None:
-        super().__init__(directory, keep, rank=basics.rank, size=basics.size, copied=copy.deepcopy)
+    def __init__(
+        self, directory: str | os.PathLike[str], keep: int = 3, storage_options: Mapping[str, Any] | None = None
+    ) -> None:
+        options = storage_options
+        super().__init__(
+            directory, keep, rank=basics.rank, size=basics.size, copied=copy.deepcopy, storage_options=options
+        )
 
 
 def _broadcast(obj: Any, root_rank: int = 0) -> Any:

@@ -165,7 +165,7 @@ def _hosts(size: int, names: str | None, hostfile: str | None) -> list[host_list
         return host_lists.parse_hosts(names)
     if hostfile is not None:
         return cli.read_hostfile(hostfile)
-    return [host_lists.Host("localhost", size)]
+    return cli.hosts_of_service(size, os.environ) or [host_lists.Host("localhost", size)]
 
 
 def _variables(

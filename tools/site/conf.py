@@ -51,6 +51,7 @@ PAGES = {
         "docs/ray",
         "docs/containers",
         "docs/kubernetes",
+        "docs/clouds/*",
         "docs/launchers/README",
         "docs/launchers/*",
         "docs/settings",

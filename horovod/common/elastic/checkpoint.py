@@ -1,4 +1,5 @@
-"""Checkpoints of a job on disk: written in the background, whole or not at all, the last few of them kept.
+"""Checkpoints of a job, on disk or in an object store: written in the background, whole or not at all, the last few of
+them kept.
 
 A commit survives ranks, a checkpoint the job. It is written by one rank and says nothing of how many there were.
 """
@@ -7,7 +8,7 @@ import copy
 import os
 import pickle
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -15,6 +16,8 @@ from horovod.common.contract.log import warner
 from horovod.common.contract.settings import Settings
 from horovod.common.elastic import checkpoint_files as files
 from horovod.common.elastic import checkpoint_record as records
+from horovod.common.elastic.checkpoint_directory import place_of
+from horovod.common.elastic.checkpoint_place import Folder
 
 Dump = Callable[[Any, IO[bytes]], None]
 Load = Callable[[IO[bytes]], Any]
@@ -40,21 +43,22 @@ class Checkpoint:
         load: Load = pickle.load,
         taken: Callable[[Any], Any] = copy.deepcopy,
         job: Callable[[], str] = records.job_tag,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        """``keep``: so many are kept, the latest. ``writes``: does this rank write? The others only read. ``dump``,
-        ``load``: by pickle if not given; what is loaded may run code, as pickles do. ``taken``: copies a value before
-        ``save`` returns, so that the program may go on changing it. ``job``: what tells the job from others, empty:
+        """``directory``: a path, or a URL that fsspec knows, as ``s3://bucket/name``; ``storage_options``: what fsspec
+        is told then, as keys of S3. ``keep``: so many are kept, the latest. ``writes``: does this rank write? The
+        others only read. ``dump``, ``load``: by pickle if not given; what is loaded may run code, as pickles do.
+        ``taken``: copies a value before ``save`` returns, so that the program may go on changing it. ``job``: what
+        tells the job from others, empty:
         its ranks stay the same, and each knows by itself what is the job's.
 
-        Raises ValueError for a ``keep`` below 1 and for a directory that is a file.
+        Raises ValueError for a ``keep`` below 1 and for a directory that is a file; ImportError naming the package that
+        a URL needs.
         """
         if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
             raise ValueError(f"keep is {keep!r}, accepted is an integer of at least 1")
-        self.directory = Path(directory)
-        if self.directory.exists() and not self.directory.is_dir():
-            raise ValueError(
-                f"directory is {str(directory)!r}, which is a file; accepted is a directory, or a new name"
-            )
+        self._place = place = place_of(directory, storage_options)
+        self.directory: Path | str = place.path if isinstance(place, Folder) else str(place)
         self._keep = keep
         self._writes = writes
         self._dump = dump
@@ -107,7 +111,7 @@ class Checkpoint:
         if step is not None:
             return self._load_one(step)
         self.torn = []
-        for found in files.steps_in(self.directory):
+        for found in self._place.steps():
             try:
                 return self._load_one(found)
             except files.TornCheckpointError as error:
@@ -117,13 +121,13 @@ class Checkpoint:
         return None
 
     def _load_one(self, step: int) -> Loaded:
-        loaded = Loaded(step, files.read(self.directory / files.name_of(step), self._load))
-        self._ours.update(one for one in files.steps_in(self.directory) if one <= step)
+        loaded = Loaded(step, self._place.read(step, self._load))
+        self._ours.update(one for one in self._place.steps() if one <= step)
         return loaded
 
     def steps(self) -> list[int]:
         """Of the checkpoints that are there, whole or not, the latest first."""
-        return files.steps_in(self.directory)
+        return self._place.steps()
 
     def close(self) -> None:
         """Waits for what is being written. Raises as ``wait``. May be called again."""
@@ -149,7 +153,7 @@ class Checkpoint:
             try:
                 self._prepare(step)
                 self._note(step)
-                files.write(self.directory, step, lambda file, value=value: self._dump(value, file))  # type: ignore[misc]
+                self._place.write(step, lambda file, value=value: self._dump(value, file))  # type: ignore[misc]
                 self._remove_old(step)
             except BaseException as error:
                 failure = error
@@ -162,34 +166,33 @@ class Checkpoint:
 
     def _prepare(self, step: int) -> None:
         if not self._prepared:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            files.remove_unfinished(self.directory)
+            self._place.prepare()
             self._tag = self._job()
             if self._tag:
-                self._ours |= records.recorded(self.directory, self._tag)
+                self._ours |= records.recorded(self._place, self._tag)
             self._put_aside([one for one in self.steps() if one > step and one not in self._ours])
             self._prepared = True
 
     def _note(self, step: int) -> None:
         """Before it is there, so that no file of this job is without. For ranks that come later."""
         if self._tag:
-            records.record(self.directory, self._tag, {step, *self._ours.intersection(self.steps())})
+            records.record(self._place, self._tag, {step, *self._ours.intersection(self.steps())})
 
     def _remove_old(self, written: int) -> None:
         """``written`` is whole, so one always is. Later ones are of a future that did not come: training has gone back
         to before them. What this job has neither written nor gone on from stays."""
-        there = [step for step in files.steps_in(self.directory) if step in self._ours]
+        there = [step for step in self._place.steps() if step in self._ours]
         kept = [step for step in there if step <= written][: self._keep]
         for step in there:
             if step not in kept:
-                (self.directory / files.name_of(step)).unlink(missing_ok=True)
+                self._place.remove(step)
 
     def _put_aside(self, steps: list[int]) -> None:
         """Later ones than the first of this job, which has not gone on from them: ``load`` would take them for its
         newest, and they may be somebody's only ones."""
         if not steps:
             return
-        folder = files.put_aside(self.directory, steps)
+        folder = self._place.put_aside(steps)
         _warn(
             f"{self.directory} had checkpoints of later steps, the latest {steps[0]}, from which this job has not gone "
             f"on; they are in {folder} now"

@@ -19,7 +19,7 @@ import re
 import secrets
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,7 +29,7 @@ _END = _LENGTH.size + hashlib.sha256().digest_size + len(MAGIC)
 _PIECE = 1 << 20
 _NAME = re.compile(r"step-(\d{12,})\.ckpt")
 _UNFINISHED = re.compile(r"\.(?:step-\d{12,}|job)\.\d+(?:\.[0-9a-f]+)?\.tmp")
-_ABANDONED = 3600.0  # s without a change, where file systems know no locks
+ABANDONED = 3600.0  # s without a change, where file systems know no locks
 
 
 class TornCheckpointError(ValueError):
@@ -41,13 +41,17 @@ def name_of(step: int) -> str:
     return f"step-{step:012d}.ckpt"
 
 
+def steps_of(names: Iterable[str]) -> list[int]:
+    """Of those names that are a checkpoint's, the last one first."""
+    return sorted((int(match[1]) for name in names if (match := _NAME.fullmatch(name))), reverse=True)
+
+
 def steps_in(directory: Path) -> list[int]:
     """Of the files that are there, the last one first. Empty where there is no such directory."""
     try:
-        names = os.listdir(directory)
+        return steps_of(os.listdir(directory))
     except FileNotFoundError:
         return []
-    return sorted((int(match[1]) for name in names if (match := _NAME.fullmatch(name))), reverse=True)
 
 
 def begin(directory: Path, stem: str) -> tuple[Path, io.FileIO]:
@@ -68,10 +72,15 @@ def begin(directory: Path, stem: str) -> tuple[Path, io.FileIO]:
         file.close()
 
 
+def is_unfinished(name: str) -> bool:
+    """Is it the name of a file that was begun?"""
+    return _UNFINISHED.fullmatch(name) is not None
+
+
 def remove_unfinished(directory: Path) -> None:
     """What writers have left behind that were killed; nothing that somebody still writes."""
     for name in os.listdir(directory):
-        if _UNFINISHED.fullmatch(name):
+        if is_unfinished(name):
             with contextlib.suppress(OSError):
                 _remove_abandoned(directory / name)
 
@@ -82,7 +91,7 @@ def _remove_abandoned(path: Path) -> None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             locked = error.errno in (errno.EWOULDBLOCK, errno.EACCES)
-            if locked or time.time() - os.fstat(file.fileno()).st_mtime < _ABANDONED:
+            if locked or time.time() - os.fstat(file.fileno()).st_mtime < ABANDONED:
                 return
         os.unlink(path)
 
@@ -106,12 +115,7 @@ def write(directory: Path, step: int, dump: Callable[[IO[bytes]], None]) -> Path
     unfinished, file = begin(directory, target.stem)
     try:
         with file:
-            whole = _Summed(file)
-            buffered = io.BufferedWriter(whole, _PIECE)
-            dump(buffered)
-            buffered.flush()
-            buffered.detach()
-            _all(file, whole.end())
+            write_into(file, dump)
             os.fsync(file.fileno())
             os.rename(unfinished, target)  # while it is locked
     except BaseException:
@@ -122,38 +126,59 @@ def write(directory: Path, step: int, dump: Callable[[IO[bytes]], None]) -> Path
     return target
 
 
+def write_into(file: io.FileIO, dump: Callable[[IO[bytes]], None]) -> None:
+    """What ``dump`` writes, and the end, from where the file is. Raises what that raises, and OSError."""
+    whole = _Summed(file)
+    buffered = io.BufferedWriter(whole, _PIECE)
+    dump(buffered)
+    buffered.flush()
+    buffered.detach()
+    _all(file, whole.end())
+
+
 def check(path: Path) -> int:
     """The length of the payload. Raises TornCheckpointError saying what is wrong, OSError when it cannot be read."""
     with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if size < _END:
-            raise TornCheckpointError(f"{path} has {size} bytes, which is less than the end of a checkpoint")
-        summed = hashlib.sha256()
-        left = size - _END + _LENGTH.size
-        while left:
-            piece = file.read(min(_PIECE, left))
-            if not piece:
-                raise TornCheckpointError(f"{path} became shorter while it was read")
-            summed.update(piece)
-            left -= len(piece)
-        said = file.read(len(summed.digest()))
-        if file.read(len(MAGIC)) != MAGIC:
-            raise TornCheckpointError(f"{path} does not end as a checkpoint does: it is torn, or no checkpoint")
-        if said != summed.digest():
-            raise TornCheckpointError(f"{path} is torn: its checksum does not fit to what is in it")
-        file.seek(size - _END)
-        (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
-        if length != size - _END:
-            raise TornCheckpointError(f"{path} says that it has {length} bytes, and has {size - _END}")
-        return int(length)
+        return _checked(file, str(path))
 
 
 def read(path: Path, load: Callable[[IO[bytes]], Any]) -> Any:
     """What ``load`` makes of the payload. Nothing is handed to it before the checksum has been found right. Raises as
     ``check``, and what ``load`` raises."""
-    length = check(path)
     with open(path, "rb", buffering=0) as file:
-        return load(io.BufferedReader(_Payload(file, length), _PIECE))
+        return read_from(file, str(path), load)
+
+
+def read_from(file: io.FileIO, name: str, load: Callable[[IO[bytes]], Any]) -> Any:
+    """As ``read``, of a file that is open for reading. ``name``: what errors call it."""
+    with open(file.fileno(), "rb", closefd=False) as buffered:
+        buffered.seek(0)
+        length = _checked(buffered, name)
+    return load(io.BufferedReader(_Payload(file, length), _PIECE))
+
+
+def _checked(file: io.BufferedReader, name: str) -> int:
+    size = os.fstat(file.fileno()).st_size
+    if size < _END:
+        raise TornCheckpointError(f"{name} has {size} bytes, which is less than the end of a checkpoint")
+    summed = hashlib.sha256()
+    left = size - _END + _LENGTH.size
+    while left:
+        piece = file.read(min(_PIECE, left))
+        if not piece:
+            raise TornCheckpointError(f"{name} became shorter while it was read")
+        summed.update(piece)
+        left -= len(piece)
+    said = file.read(len(summed.digest()))
+    if file.read(len(MAGIC)) != MAGIC:
+        raise TornCheckpointError(f"{name} does not end as a checkpoint does: it is torn, or no checkpoint")
+    if said != summed.digest():
+        raise TornCheckpointError(f"{name} is torn: its checksum does not fit to what is in it")
+    file.seek(size - _END)
+    (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
+    if length != size - _END:
+        raise TornCheckpointError(f"{name} says that it has {length} bytes, and has {size - _END}")
+    return int(length)
 
 
 class _Summed(io.RawIOBase):

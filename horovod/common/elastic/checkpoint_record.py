@@ -5,17 +5,13 @@ else it would take its predecessors' files for another job's, and neither remove
 them.
 """
 
-import contextlib
 import hmac
 import json
-import os
 from collections.abc import Iterable
-from pathlib import Path
 
 from horovod.common.contract.worker_env import WorkerEnv
-from horovod.common.elastic import checkpoint_files as files
+from horovod.common.elastic.checkpoint_place import Place
 
-_NAME = ".horovod-job"
 _TAG_BYTES = 16
 
 
@@ -28,23 +24,15 @@ def job_tag() -> str:
     return hmac.digest(env.job_key(), b"whose checkpoints these are", "sha256")[:_TAG_BYTES].hex()
 
 
-def recorded(directory: Path, job: str) -> set[int]:
+def recorded(place: Place, job: str) -> set[int]:
     """The steps that workers of this job have noted; none where the note is another job's, or cannot be read."""
     try:
-        told = json.loads((directory / _NAME).read_bytes())
+        told = json.loads(place.note())
         return {int(step) for step in told["steps"]} if told["job"] == job else set()
     except (OSError, ValueError, TypeError, KeyError):
         return set()
 
 
-def record(directory: Path, job: str, steps: Iterable[int]) -> None:
+def record(place: Place, job: str, steps: Iterable[int]) -> None:
     """Notes that these are the job's. Raises OSError; the note of before is there then."""
-    path, file = files.begin(directory, "job")
-    try:
-        with file:
-            file.write(json.dumps({"job": job, "steps": sorted(steps)}).encode())
-        os.rename(path, directory / _NAME)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-        raise
+    place.write_note(json.dumps({"job": job, "steps": sorted(steps)}).encode())

@@ -2,7 +2,7 @@
 
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from horovod.common.contract.log import warner
@@ -42,10 +42,12 @@ class StateCheckpoint(Checkpoint):
         copied: Callable[[Any], Any],
         dump: Dump = pickle.dump,
         load: Load = pickle.load,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        """``keep``: so many are kept, the latest. ``rank``, ``size``: of the face. ``copied``: makes a
+        """``directory``: a path, or a URL that fsspec knows, as ``s3://bucket/name``, with ``storage_options`` as that
+        is told. ``keep``: so many are kept, the latest. ``rank``, ``size``: of the face. ``copied``: makes a
         copy of what ``state_dict`` gives. Raises ValueError for a ``keep`` below 1, and for a directory that is a
-        file."""
+        file; ImportError naming the package that a URL needs."""
         self._rank = rank
         self._size = size
 
@@ -53,7 +55,15 @@ class StateCheckpoint(Checkpoint):
             state = copied(value.state_dict() if hasattr(value, "state_dict") else value)
             return {_SIZE: size(), _STATE: state}
 
-        super().__init__(directory, keep, writes=lambda: rank() == 0, dump=dump, load=load, taken=taken)
+        super().__init__(
+            directory,
+            keep,
+            writes=lambda: rank() == 0,
+            dump=dump,
+            load=load,
+            taken=taken,
+            storage_options=storage_options,
+        )
 
     def load(self, step: int | None = None) -> Loaded | None:
         found = super().load(step)
@@ -96,7 +106,7 @@ class StateCheckpoint(Checkpoint):
         return None
 
     def _load_late(self, state: Stateful) -> None:
-        if not self.directory.is_dir():
+        if not self._place.is_there():
             raise ValueError(
                 f"rank 0, which was to go on from the checkpoints in {self.directory}, is lost, and the new one sees "
                 "no such directory; accepted is one that all ranks can read, or to start the job again"

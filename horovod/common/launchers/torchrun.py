@@ -1,8 +1,12 @@
-"""torchrun, and Kubernetes' PyTorchJob with or without it: the variables of torch.distributed."""
+"""torchrun, and who sets the same variables of torch.distributed without it: Kubernetes' PyTorchJob, training services
+of clouds."""
 
 from collections.abc import Mapping
 
 from horovod.common.launchers.place import Place, both, integer
+
+_SERVICES = {"AZUREML_RUN_ID": "Azure ML", "CLUSTER_SPEC": "Vertex AI"}
+"""By a variable that only they set; who sets none of them is a PyTorchJob, or like one."""
 
 
 def find(env: Mapping[str, str]) -> Place | None:
@@ -13,12 +17,15 @@ def find(env: Mapping[str, str]) -> Place | None:
         return None
     run = env.get("TORCHELASTIC_RUN_ID", "")
     local_size = integer(env, "LOCAL_WORLD_SIZE")
+    nodes = integer(env, "AZUREML_NODE_COUNT")
+    if local_size is None and nodes and numbers[1] % nodes == 0:  # Azure ML starts as many on each
+        local_size = numbers[1] // nodes
     if local_size is None and (host == "localhost" or host.startswith("127.") or host == "::1"):
         local_size = numbers[1]
     # torchrun starts all workers again after a failure, with the same variables but for this number.
     again = env.get("TORCHELASTIC_RESTART_COUNT", "0")
     return Place(
-        "torchrun" if run else "PyTorchJob",
+        "torchrun" if run else next((name for key, name in _SERVICES.items() if env.get(key)), "PyTorchJob"),
         *numbers,
         local_rank=integer(env, "LOCAL_RANK"),
         local_size=local_size,

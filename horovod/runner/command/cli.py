@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import socket
+import sys
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +21,7 @@ from horovod.runner.command import config_file, elastic_flags, help, words
 from horovod.runner.command.config_file import Config
 from horovod.runner.command.flags import FLAGS, GROUPS, Flag
 from horovod.runner.job import debugging
-from horovod.runner.plan import environment, hosts
+from horovod.runner.plan import clouds, environment, hosts
 from horovod.runner.plan.hosts import Slot
 from horovod.runner.plan.settings import LaunchSettings, MpiOptions, mpi_options
 
@@ -103,8 +104,12 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
     if not command:
         raise LaunchError("the command is missing: it comes after the flags, as in `horovodrun -np 2 python train.py`")
     variables = flag_variables(namespace, environ, config)
-    elastic = elastic_flags.of_flags(namespace, given_hosts(namespace), environ)
-    slots = [] if elastic is not None else hosts.assign(_hosts(namespace), namespace.num_proc)
+    given = given_hosts(namespace)
+    if not (given or namespace.host_discovery_script or namespace.jsrun):
+        given = hosts_of_service(namespace.num_proc, environ)
+    elastic = elastic_flags.of_flags(namespace, given, environ)
+    local = [hosts.Host("localhost", namespace.num_proc)]
+    slots = [] if elastic is not None else hosts.assign(given or local, namespace.num_proc)
     names = [slot.hostname for slot in slots] if elastic is None else [host.name for host in elastic.hosts]
     variables.update(interface_variables(_interfaces(namespace), names))
     made = LaunchSettings(
@@ -258,8 +263,22 @@ def given_hosts(namespace: argparse.Namespace) -> list[hosts.Host]:
     return []
 
 
-def _hosts(namespace: argparse.Namespace) -> list[hosts.Host]:
-    return given_hosts(namespace) or [hosts.Host("localhost", namespace.num_proc)]
+def hosts_of_service(size: int, environ: Mapping[str, str]) -> list[hosts.Host]:
+    """Those that SageMaker or Vertex AI has given the job that this is part of, told on stderr; empty elsewhere, and
+    where that is one machine. `size`: processes of the job. Raises LaunchError."""
+    try:
+        config = Path(clouds.SAGEMAKER_FILE).read_text(encoding="utf-8")
+    except OSError:
+        config = None
+    machines = clouds.machines(environ, config)
+    if machines is None:
+        return []
+    found = machines.hosts(size)
+    if not hosts.is_local(machines.here):  # Vertex AI's names lead through a proxy, back to this machine too
+        found[0] = hosts.Host("localhost", found[0].slots)
+    listed = ",".join(f"{host.name}:{host.slots}" for host in found)
+    print(f"horovodrun: {machines.service} has given this job {listed}; -H names others", file=sys.stderr)
+    return found
 
 
 def read_hostfile(path: str) -> list[hosts.Host]:

@@ -43,6 +43,10 @@ HOSTS_OWN = (
     "TMP",
     "TEMP",
     "PWD",
+    # which of the machines of a training service it is
+    "CLUSTER_SPEC",
+    "SM_CURRENT_*",
+    "SM_RESOURCE_CONFIG",
     # the shell that the launcher was started from
     "SHLVL",
     "_",

@@ -63,10 +63,13 @@ class SparkBackend(_Numbered):
         env: Mapping[str, str] | None = None,
     ) -> list[Any]:
         """Raises what ``horovod.spark.run`` raises."""
-        import horovod.spark
+        from horovod.spark.job import run
 
         told = {"num_proc": self.num_processes(), "env": {**self._env, **(env or {})}, **self._kwargs}
-        return list(horovod.spark.run(fn, args=tuple(args), kwargs=dict(kwargs or {}), **told))
+        return list(run(fn, args=tuple(args), kwargs=dict(kwargs or {}), **told))
+
+
+_PLACES = {"hosts", "hostfile", "host_discovery_script"}
 
 
 class LocalBackend(_Numbered):
@@ -77,6 +80,8 @@ class LocalBackend(_Numbered):
         """``num_proc``: ranks. ``env``: of the ranks. ``kwargs``: further arguments of ``horovod.run``, such as
         ``hosts``."""
         super().__init__(num_proc)
+        if not _PLACES & kwargs.keys():  # horovod.run may look for hosts that a training service has given
+            kwargs["hosts"] = f"localhost:{num_proc}"
         self._env, self._kwargs = dict(env or {}), kwargs
 
     def run(

@@ -6,21 +6,22 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-import horovod.spark
+from horovod.spark import job
 from horovod.spark.common.backend import Backend, LocalBackend, SparkBackend
 
 
 def test_sparks_tasks_get_the_environment_and_further_arguments(monkeypatch):
     told = []
-    monkeypatch.setattr(
-        horovod.spark, "run", lambda fn, **given: told.append(given) or [fn(*given["args"])] * 3, raising=False
-    )
+    monkeypatch.setattr(job, "run", lambda fn, **given: told.append(given) or [fn(*given["args"])] * 3)
     backend = SparkBackend(3, env={"A": "1", "B": "1"}, start_timeout=5)
     assert backend.run(max, (1, 2), env={"B": "2"}) == [2, 2, 2]
     assert told == [{"args": (1, 2), "kwargs": {}, "num_proc": 3, "env": {"A": "1", "B": "2"}, "start_timeout": 5}]
 
 
-def test_processes_of_this_host_get_the_environment():
+def test_processes_of_this_host_get_the_environment(monkeypatch):
+    monkeypatch.setenv("SM_HOSTS", '["algo-1", "algo-2"]')  # of this host, whatever a training service has given
+    monkeypatch.setenv("SM_CURRENT_HOST", "algo-1")
+
     def look(name, more):
         return os.environ[name] + more
 

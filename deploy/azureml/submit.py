@@ -1,0 +1,68 @@
+"""The jobs of the files beside this one, by Azure ML's SDK (v2): from a notebook, or
+
+    pip install azure-ai-ml azure-identity
+    python deploy/azureml/submit.py --nodes 2 --distribution mpi
+
+with the workspace in config.json, as the studio lets it be downloaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+from pathlib import Path
+
+from azure.ai.ml import MpiDistribution, Output, PyTorchDistribution, command
+from azure.ai.ml.entities import BuildContext, Command, Environment
+
+HERE = Path(__file__).resolve().parent
+CHECKPOINTS = "azureml://datastores/workspaceblobstore/paths/checkpoints/digits"
+
+
+def job(nodes: int, each: int, distribution: str, compute: str, *words: str) -> Command:
+    """`nodes` machines with `each` ranks, from one machine on. `distribution`: `mpi` or `pytorch`. `words`: further
+    arguments of the program.
+
+    Raises ValueError naming what cannot be.
+    """
+    if nodes < 1 or each < 1:
+        raise ValueError(f"nodes is {nodes} and each is {each}, accepted are integers of at least 1")
+    kinds = {"mpi": MpiDistribution, "pytorch": PyTorchDistribution}
+    if distribution not in kinds:
+        raise ValueError(f"distribution is {distribution!r}, accepted are {' and '.join(kinds)}")
+    variables = {"HOROVOD_RESUME": "1"}
+    if distribution == "pytorch":
+        # The ranks know one another by it. Whoever may read the job's description can read it, so each job has its own.
+        variables["HOROVOD_JOB_KEY"] = secrets.token_hex(32)
+    return command(
+        experiment_name="digits",
+        code=str(HERE.parents[1] / "examples" / "mlflow"),
+        command=" ".join(["python digits.py --checkpoints ${{outputs.checkpoints}}", *words]),
+        environment=Environment(name="horovod", build=BuildContext(path=str(HERE / "environment"))),
+        compute=compute,
+        instance_count=nodes,
+        distribution=kinds[distribution](process_count_per_instance=each),
+        environment_variables=variables,
+        outputs={"checkpoints": Output(type="uri_folder", mode="rw_mount", path=CHECKPOINTS)},
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Submit the training of examples/mlflow to Azure ML.")
+    parser.add_argument("--nodes", type=int, default=1, help="machines (default %(default)s)")
+    parser.add_argument("--each", type=int, default=2, help="ranks of a machine: its GPUs (default %(default)s)")
+    parser.add_argument("--distribution", default="mpi", choices=["mpi", "pytorch"], help="(default %(default)s)")
+    parser.add_argument("--compute", default="cpu-cluster", help="(default %(default)s)")
+    args = parser.parse_args()
+
+    from azure.ai.ml import MLClient
+    from azure.identity import DefaultAzureCredential
+
+    client = MLClient.from_config(DefaultAzureCredential())
+    made = client.jobs.create_or_update(job(args.nodes, args.each, args.distribution, args.compute, "--epochs 20"))
+    print(made.studio_url)
+    client.jobs.stream(made.name)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# The command of every container of a training job on SageMaker (with an image of one's own) or on Vertex AI, where all
+# containers start alike:
+#
+#     start.sh -np 16 python train.py
+#
+# On the job's first machine it waits for the others and runs horovodrun with these words, which finds the machines by
+# itself. On the others it serves ssh until that is done. With one machine it is horovodrun.
+#
+# Variables:
+#   SSH_PRIVATE_KEY  a key made for this job, as `ssh-keygen -t ed25519 -N "" -f key` writes it; without it ~/.ssh of the
+#                    image has a key that all machines accept
+#   SSH_PORT         the one that the service names (Vertex AI: 2222), else 22
+#   SSHD             the server, /usr/sbin/sshd
+#   START_WAIT       s for all machines to be there, 600
+set -euo pipefail
+
+read -r -a sshd <<< "${SSHD:-/usr/sbin/sshd}"
+mine=$HOME/.horovod-start.pid
+
+# alone | other PORT | first PORT NAME NAME ...
+role=$(python - <<'PY'
+import os
+from pathlib import Path
+
+from horovod.runner.plan import clouds
+
+file = Path(clouds.SAGEMAKER_FILE)
+found = clouds.machines(os.environ, file.read_text() if file.exists() else None)
+if found is None:
+    print("alone")
+elif found.here == found.names[0]:
+    print("first", found.port or 22, *found.names[1:])
+else:
+    print("other", found.port or 22)
+PY
+)
+read -r -a role <<< "$role"
+
+if [[ ${role[0]} == alone ]]; then
+    exec horovodrun "$@"
+fi
+port=${SSH_PORT:-${role[1]}}
+
+if [[ -n ${SSH_PRIVATE_KEY:-} ]]; then
+    mkdir -p -m 700 ~/.ssh
+    (umask 077 && printf '%s\n' "$SSH_PRIVATE_KEY" > ~/.ssh/id_ed25519 && ssh-keygen -y -f ~/.ssh/id_ed25519 >> ~/.ssh/authorized_keys)
+fi
+unset SSH_PRIVATE_KEY
+
+if [[ ${role[0]} == other ]]; then
+    [[ -n ${SSHD:-} ]] || { ssh-keygen -A > /dev/null && mkdir -p /run/sshd; }
+    "${sshd[@]}" -D -e -p "$port" &
+    server=$!
+    trap 'kill "$server" 2> /dev/null || true; rm -f "$mine"; exit 0' USR1
+    trap : TERM INT # a warning that goes to all machines: the first stops the ranks here, too, and needs ssh for that
+    echo $$ > "$mine"
+    while kill -0 "$server" 2> /dev/null; do
+        wait "$server" || true
+    done
+    echo "start.sh: the ssh server has ended by itself" >&2
+    exit 1
+fi
+
+to() { ssh -o BatchMode=yes -o StrictHostKeyChecking=accept-new -o ConnectTimeout=10 -p "$port" "$@"; }
+
+deadline=$((SECONDS + ${START_WAIT:-600}))
+for host in "${role[@]:2}"; do
+    until said=$(to "$host" true 2>&1); do
+        if ((SECONDS > deadline)); then
+            echo "start.sh: $host cannot be reached by ssh after ${START_WAIT:-600} s (START_WAIT): $said" >&2
+            exit 1
+        fi
+        sleep 1
+    done
+done
+
+horovodrun -p "$port" "$@" &
+job=$!
+trap 'kill -TERM "$job" 2> /dev/null || true' TERM INT
+code=0
+while true; do
+    wait "$job" && code=0 || code=$?
+    kill -0 "$job" 2> /dev/null || break  # else it was a signal that has been passed on
+done
+for host in "${role[@]:2}"; do
+    to "$host" 'kill -USR1 $(cat ~/.horovod-start.pid)' || true
+done
+exit "$code"

@@ -1,0 +1,42 @@
+"""What programs give as the directory of their checkpoints: a path, or a URL."""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from horovod.common.elastic.checkpoint_objects import Objects
+from horovod.common.elastic.checkpoint_place import Folder, Place
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?:://|::)")
+_FILE = re.compile(r"file:/+")
+_LOST_SLASH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")
+
+
+def place_of(directory: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> Place:
+    """``options``: what fsspec is told, for a URL.
+
+    Raises ValueError for a directory that is a file, and naming what else cannot be; ImportError naming the package
+    that a URL needs.
+    """
+    text = os.fspath(directory)
+    if not isinstance(text, str) or not text:
+        raise ValueError(f"directory is {directory!r}, accepted is the path of a directory, or a URL")
+    if _FILE.match(text):
+        text = _FILE.sub("/", text)
+    elif isinstance(directory, str) and _URL.match(text):
+        return Objects(text, options or {})
+    elif not isinstance(directory, str) and _LOST_SLASH.match(text):
+        raise ValueError(
+            f"directory is {directory!r}, of which a slash is lost, as a Path makes one of two; accepted is the URL "
+            "as a string"
+        )
+    if options:
+        raise ValueError(
+            f"storage_options are given for the directory {text!r}, but they are for URLs, as s3://bucket/directory"
+        )
+    path = Path(text)
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"directory is {text!r}, which is a file; accepted is a directory, or a new name")
+    return Folder(path)

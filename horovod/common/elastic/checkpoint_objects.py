@@ -1,0 +1,153 @@
+"""Checkpoints at a URL: in an object store such as S3, or on any other file system that fsspec knows.
+
+A checkpoint is first written whole into a file of this host that has no name, so nothing of it is left here whatever
+becomes of the process; then it is sent. In an object store it appears when all of it has arrived, or not at all. File
+systems that show a file while it grows get it under another name first. Its checksum is the same as on a disk
+(checkpoint_files.py), and is checked before anything is read.
+"""
+
+import contextlib
+import os
+import secrets
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from typing import IO, Any
+
+from horovod.common.elastic import checkpoint_files as files
+from horovod.common.elastic.checkpoint_place import NOTE, Dump, Load
+
+# Of fsspec's protocols: where an upload that was broken off shows nothing.
+_WHOLE = frozenset(
+    {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "ocilake", "r2", "tos", "obs", "memory"}
+)
+_PACKAGES = {
+    **dict.fromkeys(("s3", "s3a"), "'horovod[s3]'"),
+    **dict.fromkeys(("gs", "gcs"), "'horovod[gs]'"),
+    **dict.fromkeys(("az", "abfs", "abfss"), "'horovod[abfs]'"),
+}
+
+
+class Objects:
+    """See ``Place``."""
+
+    def __init__(self, url: str, options: Mapping[str, Any]) -> None:
+        """Raises ImportError naming the package that is missing, ValueError for a URL that fsspec does not know, and
+        what the file system raises where it connects at once."""
+        self._url = url.rstrip("/")
+        protocol = url.partition("://")[0].partition("::")[0].lower()
+        advice = f"pip install {_PACKAGES.get(protocol, 'fsspec, and what fsspec names for ' + protocol)}"
+        try:
+            import fsspec
+        except ImportError:
+            raise ImportError(f"directory is {url!r}, a URL, for which fsspec is needed: {advice}") from None
+        try:
+            self._fs, path = fsspec.core.url_to_fs(url, **options)
+        except ImportError as error:
+            raise ImportError(f"directory is {url!r}, of which fsspec says: {error} ({advice})") from error
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"directory is {url!r}, of which fsspec says: {error}") from error
+        self._path = str(path).rstrip("/")
+        if not self._path:
+            raise ValueError(f"directory is {url!r}, which names no bucket; accepted is, for example, s3://bucket/name")
+        told = self._fs.protocol
+        self._appears_whole = not _WHOLE.isdisjoint([told] if isinstance(told, str) else told)
+
+    def __str__(self) -> str:
+        return self._url
+
+    def is_there(self) -> bool:
+        return True  # an empty directory of an object store is none
+
+    def steps(self) -> list[int]:
+        return files.steps_of(self._names())
+
+    def prepare(self) -> None:
+        if self._appears_whole:
+            return
+        self._fs.makedirs(self._path, exist_ok=True)
+        for name in self._names():
+            if files.is_unfinished(name) and self._age(name) > files.ABANDONED:
+                self._remove(name)
+
+    def write(self, step: int, dump: Dump) -> None:
+        with _unnamed() as (file, path):
+            files.write_into(file, dump)
+            self._send(path, files.name_of(step))
+
+    def read(self, step: int, load: Load) -> Any:
+        name = files.name_of(step)
+        with _unnamed() as (file, path):
+            self._fs.invalidate_cache()
+            self._fs.get_file(self._at(name), path)
+            return files.read_from(file, f"{self._url}/{name}", load)
+
+    def remove(self, step: int) -> None:
+        self._remove(files.name_of(step))
+
+    def put_aside(self, steps: list[int]) -> str:
+        there, number = set(self._names()), 1
+        while f"earlier-{number}" in there:
+            number += 1
+        folder = f"earlier-{number}"
+        if not self._appears_whole:
+            self._fs.makedirs(self._at(folder), exist_ok=True)
+        for step in steps:
+            with contextlib.suppress(FileNotFoundError):
+                self._fs.mv(self._at(files.name_of(step)), self._at(f"{folder}/{files.name_of(step)}"))
+        return f"{self._url}/{folder}"
+
+    def note(self) -> bytes:
+        self._fs.invalidate_cache()
+        return bytes(self._fs.cat_file(self._at(NOTE)))
+
+    def write_note(self, text: bytes) -> None:
+        with _unnamed() as (file, path):
+            file.write(text)
+            self._send(path, NOTE)
+
+    def _at(self, name: str) -> str:
+        return f"{self._path}/{name}"
+
+    def _names(self) -> list[str]:
+        """Of what is in the directory, folders too."""
+        self._fs.invalidate_cache()  # what others have written since is not in what fsspec remembers
+        try:
+            return [str(path).rstrip("/").rpartition("/")[2] for path in self._fs.ls(self._path, detail=False)]
+        except FileNotFoundError:
+            return []
+
+    def _send(self, path: str, name: str) -> None:
+        if self._appears_whole:
+            self._fs.put_file(path, self._at(name))
+            return
+        stem = name.removesuffix(".ckpt") if name != NOTE else "job"
+        unfinished = self._at(f".{stem}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+        try:
+            self._fs.put_file(path, unfinished)
+            self._remove(name)  # some, such as HDFS, do not rename over a file
+            self._fs.mv(unfinished, self._at(name))
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self._fs.rm_file(unfinished)
+            raise
+
+    def _remove(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._fs.rm_file(self._at(name))
+
+    def _age(self, name: str) -> float:
+        """Seconds since it was written; 0 where the file system does not say."""
+        try:
+            return time.time() - float(self._fs.modified(self._at(name)).timestamp())
+        except (FileNotFoundError, NotImplementedError):
+            return 0.0
+
+
+@contextlib.contextmanager
+def _unnamed() -> Iterator[tuple[Any, str]]:
+    """A file of this host that is gone when it is closed, also when this process is killed; and how it can be opened
+    by name meanwhile, from any thread."""
+    file: IO[bytes]
+    with tempfile.TemporaryFile(prefix="horovod-checkpoint-", buffering=0) as file:
+        yield file, f"/proc/self/fd/{file.fileno()}"

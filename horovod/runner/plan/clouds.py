@@ -1,0 +1,128 @@
+"""The machines that a training service has given a job, from what it tells each container: SageMaker's resource
+configuration, Vertex AI's CLUSTER_SPEC. Pure.
+
+Facts: the public documentation of SageMaker's training toolkit and containers, and of Vertex AI's distributed training.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from horovod.runner.base.errors import LaunchError
+from horovod.runner.plan.hosts import Host
+
+SAGEMAKER_FILE = "/opt/ml/input/config/resourceconfig.json"
+"""Where SageMaker writes its resource configuration in every container, whoever has made the image."""
+# Of Vertex AI's worker pools those that train; the others are parameter servers or reduction servers, and evaluators.
+_TRAINING_POOLS = ("workerpool0", "workerpool1")
+
+
+@dataclass(frozen=True)
+class Machines:
+    """`names`: the job's, which is started on the first of them. `here`: which one this is. `gpus`: of each; 0: none,
+    or the service does not say. `port`: which it lets through to them; 0: any."""
+
+    service: str
+    names: tuple[str, ...]
+    here: str
+    gpus: int = 0
+    port: int = 0
+
+    def hosts(self, size: int) -> list[Host]:
+        """For a job of `size` processes: as many on each as it has GPUs, else equally many. Raises LaunchError on
+        another machine than the first."""
+        if self.here != self.names[0]:
+            raise LaunchError(
+                f"{self.service} has given this job {len(self.names)} machines and this one is {self.here!r}; the job "
+                f"is started on the first, {self.names[0]!r}, which reaches the others by ssh. Accepted here is a "
+                "server of ssh until that one is done, or -H with the hosts to use"
+            )
+        each = self.gpus or -(-size // len(self.names))
+        return [Host(name, each) for name in self.names]
+
+
+def machines(environ: Mapping[str, str], resource_config: str | None = None) -> Machines | None:
+    """None outside of such a service, and where it has given one machine only. `resource_config`: the text of
+    SageMaker's file, if there is one.
+
+    Raises LaunchError naming the variable or file that cannot be understood.
+    """
+    found = _sagemaker(environ, resource_config) or _vertex(environ)
+    return found if found is not None and len(found.names) > 1 else None
+
+
+def _sagemaker(environ: Mapping[str, str], resource_config: str | None) -> Machines | None:
+    source, text = "SM_RESOURCE_CONFIG", environ.get("SM_RESOURCE_CONFIG", "")
+    if not text and resource_config is not None:
+        source, text = SAGEMAKER_FILE, resource_config
+    if text:
+        config = _object(source, text)
+    elif environ.get("SM_HOSTS"):  # what the toolkit says besides
+        source = "SM_HOSTS"
+        config = {"hosts": _json(source, environ[source])}
+    else:
+        return None
+    here = environ.get("SM_CURRENT_HOST") or config.get("current_host")
+    return _made("SageMaker", source, _hosts_of_group(config), here, _count(environ, "SM_NUM_GPUS"))
+
+
+def _hosts_of_group(config: Mapping[str, Any]) -> Any:
+    """In a cluster of unlike machines, ranks run in the group that this machine is in."""
+    groups = config.get("instance_groups")
+    for group in groups if isinstance(groups, list) else []:
+        if isinstance(group, dict) and group.get("instance_group_name") == config.get("current_group_name"):
+            return group.get("hosts")
+    return config.get("hosts")
+
+
+def _vertex(environ: Mapping[str, str]) -> Machines | None:
+    text = environ.get("CLUSTER_SPEC", "")
+    if not text:
+        return None
+    spec = _object("CLUSTER_SPEC", text)
+    cluster, task = spec.get("cluster"), spec.get("task")
+    if not isinstance(cluster, dict) or not isinstance(task, dict):
+        return None  # somebody else's variable of that name
+    training = [str(name) for pool in _TRAINING_POOLS for name in cluster.get(pool, [])]
+    if not training:
+        return None
+    pools = {pool: [str(name).partition(":")[0] for name in cluster[pool]] for pool in cluster}
+    names = [name.partition(":")[0] for name in training]
+    port = training[0].partition(":")[2]
+    own, index = pools.get(str(task.get("type")), []), task.get("index", 0)
+    here = own[index] if isinstance(index, int) and 0 <= index < len(own) else None
+    made = _made("Vertex AI", "CLUSTER_SPEC", names, here, 0)
+    return replace(made, port=int(port) if re.fullmatch("[0-9]{1,5}", port) else 0)
+
+
+def _made(service: str, source: str, names: Any, here: Any, gpus: int) -> Machines:
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
+        raise LaunchError(f"{source} tells the hosts {names!r}, accepted is a list of names")
+    if not isinstance(here, str) or not here:
+        raise LaunchError(f"{source} does not say which of the hosts {', '.join(names)} this one is")
+    return Machines(service, tuple(dict.fromkeys(names)), here, gpus)
+
+
+def _count(environ: Mapping[str, str], name: str) -> int:
+    text = environ.get(name, "").strip() or "0"
+    if not text.isascii() or not text.isdigit():
+        raise LaunchError(f"{name} is {text!r}, accepted is an integer of 0 or more")
+    return int(text)
+
+
+def _json(source: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise LaunchError(f"{source} is {text[:200]!r}, which is no JSON: {error}") from None
+
+
+def _object(source: str, text: str) -> dict[str, Any]:
+    value = _json(source, text)
+    if not isinstance(value, dict):
+        raise LaunchError(f"{source} is {text[:200]!r}, accepted is an object of JSON")
+    return value

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Runs the tests that need Azure ML's SDK or MLflow, which are large, in an environment beside .venv, .venv-clouds: it has
+# what .venv has, and these two. Arguments go to pytest.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+place=$PWD/.venv-clouds
+if ! [ "$place/ready" -nt scripts/test-clouds.sh ]; then
+  rm -rf "$place"
+  python -m venv "$place"
+  shared=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  echo "import site; site.addsitedir('$shared')" > "$("$place/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/beside.pth"
+  "$place/bin/python" -m pip install -qq 'azure-ai-ml>=1.20' 'mlflow>=3'
+  touch "$place/ready"
+fi
+export VIRTUAL_ENV=$place PATH=$place/bin:$PATH
+unset PYTHONPATH
+exec python -m pytest --heavy --disable-warnings tests/clouds tests/examples/test_mlflow.py "$@"

@@ -1,0 +1,53 @@
+"""Azure ML, played: processes with the variables that the service sets for a job with the PyTorch distribution, each
+believing to be on its node."""
+
+import os
+import socket
+import subprocess
+from collections.abc import Sequence
+
+from tests.launchers import programs
+
+KEY = "b3" * 32
+
+
+def common(nodes: int, node: int) -> dict[str, str]:
+    """What every process of a job finds, with either distribution."""
+    return {
+        "AZUREML_RUN_ID": "clever_lake_q7",
+        "AZUREML_NODE_COUNT": str(nodes),
+        "AZ_BATCH_MASTER_NODE": f"{socket.gethostname()}:6000",
+        "AZ_BATCH_HOST_LIST": ",".join(f"node-{number}" for number in range(nodes)),
+        "AZ_BATCH_IS_CURRENT_NODE_MASTER": str(node == 0).lower(),
+    }
+
+
+def start(nodes: int, each: int, command: Sequence[str], **variables: str) -> list["subprocess.Popen[str]"]:
+    """The processes, by rank; their output is one stream each."""
+    port = 23000 + os.getpid() % 800 * 10  # the store takes the first of the eight after it that is free
+    running = []
+    for rank in range(nodes * each):
+        node, local = divmod(rank, each)
+        place = {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(local),
+            "NODE_RANK": str(node),
+            "WORLD_SIZE": str(nodes * each),
+            "MASTER_ADDR": socket.gethostname(),
+            "MASTER_PORT": str(port),
+            "HOROVOD_HOSTNAME": f"node-{node}",  # all of them are on this host
+        }
+        env = programs.environment(**common(nodes, node), **place, **variables)
+        running.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+    return running
+
+
+def finish(running: Sequence["subprocess.Popen[str]"], seconds: float = programs.DEADLINE) -> programs.Done:
+    """All of their output, and the worst exit code."""
+    try:
+        texts = [process.communicate(timeout=seconds)[0] for process in running]
+    finally:
+        for process in running:
+            process.kill()
+            process.wait(10)
+    return programs.Done(max(abs(process.returncode) for process in running), "".join(texts))

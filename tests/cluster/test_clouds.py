@@ -1,0 +1,125 @@
+"""horovodrun without hosts in containers of training services, played on the hosts of the test bed: by the variables
+that those services set."""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.jobs import WORKER, no_litter, run_job
+from tests.testbed.cluster import Cluster
+from tests.testbed.hosts import HOME, ROOT
+
+PLACE = ["bash", "-c", "echo $HOROVOD_RANK $(hostname) ${SM_CURRENT_HOST-}${CLUSTER_SPEC-none}"]
+SAGEMAKER = {"SM_HOSTS": '["host1", "host2"]', "SM_CURRENT_HOST": "host1", "SM_NUM_GPUS": "0"}
+SPEC = {
+    "cluster": {"workerpool0": ["proxy-of-the-first:2200"], "workerpool1": ["host2:2200", "host3:2200"]},
+    "environment": "cloud",
+    "task": {"type": "workerpool0", "index": 0},
+}
+
+
+def test_a_job_on_the_machines_that_sagemaker_has_given(cluster: Cluster) -> None:
+    done = run_job(cluster, "-np", "3", *PLACE, env=SAGEMAKER)
+    assert (done.code, done.words[0]) == (0, "SageMaker has given this job host1:2,host2:2; -H names others")
+    ranks = [line.partition(":")[2] for line in done.lines]
+    assert ranks == ["0 host1 host1none", "1 host1 host1none", "2 host2 none"], "host2 is not told that it is host1"
+
+
+@pytest.mark.heavy
+def test_ranks_meet_on_the_replicas_of_vertex_ai(cluster: Cluster, tmp_path: Path) -> None:
+    done = run_job(cluster, "-np", "3", *WORKER, "--steps", "5", env={"CLUSTER_SPEC": json.dumps(SPEC)})
+    assert (done.code, done.out.count("done after 5 steps")) == (0, 3), done.err
+    assert done.words[0] == "Vertex AI has given this job localhost:1,host2:1,host3:1; -H names others"
+    second = {**SPEC, "task": {"type": "workerpool1", "index": 0}}
+    done = run_job(cluster, "-np", "3", *PLACE, env={"CLUSTER_SPEC": json.dumps(second)}, on=cluster.host(2))
+    assert done.code != 0
+    assert "this one is 'host2'; the job is started on the first, 'proxy-of-the-first'" in done.err
+
+
+# The command of containers that all start alike
+
+
+def start(number: int, *words: str, service: str = "sagemaker", **variables: str) -> tuple[list[str], dict[str, str]]:
+    """deploy/clouds/start.sh in the container on that host."""
+    if service == "sagemaker":
+        names = '["host1", "host2", "host3"]'
+        told = {"SM_HOSTS": names, "SM_CURRENT_HOST": f"host{number}", "SSH_PORT": "2200"}
+    else:
+        task = {"type": "workerpool0" if number == 1 else "workerpool1", "index": max(0, number - 2)}
+        told = {"CLUSTER_SPEC": json.dumps({**SPEC, "task": task})}  # which names the port
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    env = {"SSHD": "/usr/sbin/sshd -f /run/bed/sshd_config", "PATH": path, **told, **variables}
+    return [str(ROOT / "deploy/clouds/start.sh"), *words], env
+
+
+@pytest.mark.parametrize(
+    ("service", "code"),
+    [
+        ("sagemaker", 0),
+        pytest.param("sagemaker", 3, marks=pytest.mark.heavy),
+        pytest.param("vertex", 0, marks=pytest.mark.heavy),
+    ],
+)
+def test_all_containers_start_alike_and_end_with_the_job(cluster: Cluster, service: str, code: int) -> None:
+    words = ["-np", "3", "bash", "-c", f"echo $HOROVOD_RANK $(hostname); exit {code}"]
+    others = []
+    for number in (2, 3):
+        command, env = start(number, *words, service=service)
+        others.append(cluster.host(number).popen(command, env=env))
+    command, env = start(1, *words, service=service)
+    done = cluster.host(1).run(command, env=env, timeout=90)
+    assert done.returncode == code, done.stderr
+    if code == 0:
+        assert sorted(done.stdout.splitlines()) == [f"[{rank}]<stdout>:{rank} host{rank + 1}" for rank in range(3)]
+    assert [other.wait(20) for other in others] == [0, 0], "they have ended in order, whatever the job's end"
+    assert not cluster.host(2).path(f"{HOME}/.horovod-start.pid").exists()
+    no_litter(cluster)
+
+
+@pytest.mark.heavy
+def test_a_container_that_does_not_come_is_named(cluster: Cluster) -> None:
+    command, env = start(1, "-np", "3", "true", START_WAIT="1")
+    done = cluster.host(1).run(command, env=env, timeout=90)
+    assert done.returncode == 1
+    assert "start.sh: host2 cannot be reached by ssh after 1 s (START_WAIT): ssh: connect to host host2" in done.stderr
+
+
+STOPS = """
+import signal, sys, time
+import horovod.numpy as hvd
+hvd.init()
+print("begun", flush=True)
+while not hvd.should_stop():
+    time.sleep(0.05)
+print("stopped in order", flush=True)
+"""
+
+
+@pytest.mark.heavy
+def test_a_warning_of_the_cloud_stops_all_ranks_in_order(cluster: Cluster, tmp_path: Path) -> None:
+    """SIGTERM to all containers, as managed spot training sends it."""
+    words = ["-np", "3", sys.executable, "-c", STOPS]
+    others = []
+    for number in (2, 3):
+        command, env = start(number, *words)
+        others.append(cluster.host(number).popen(command, env=env))
+    command, env = start(1, *words)
+    out = tmp_path / "out"
+    with out.open("w") as file:
+        first = cluster.host(1).popen(command, env=env, stdout=file, cwd=ROOT)
+    deadline = time.monotonic() + 60
+    while out.read_text().count("begun") < 3:
+        assert time.monotonic() < deadline, out.read_text()
+        time.sleep(0.1)
+    for container in (*others, first):
+        (script,) = Path(f"/proc/{container.pid}/task/{container.pid}/children").read_text().split()  # of nsenter
+        os.kill(int(script), signal.SIGTERM)
+    assert first.wait(60) == 143
+    assert out.read_text().count("stopped in order") == 3
+    assert [other.wait(20) for other in others] == [0, 0]
+    no_litter(cluster)

@@ -1,0 +1,107 @@
+"""Jobs as notebooks on Databricks start them."""
+
+import io
+import os
+import sys
+
+import pytest
+
+import horovod.spark
+from horovod.runner.function.worker_error import WorkerError
+from horovod.spark.driver_log import DRIVER_LOG, DriverLog, log_to_driver
+from horovod.spark.horovod_runner import HorovodRunner
+
+
+def main(base, loud=True):
+    import numpy as np
+
+    import horovod.numpy as hvd
+    from horovod.spark import log_to_driver
+
+    hvd.init()
+    if loud:
+        print("printed by", hvd.rank())
+    if hvd.rank() == 1:
+        log_to_driver("epoch 0\nof rank 1")
+    hvd.barrier()
+    total = hvd.allreduce(np.array([hvd.rank() + base]), op=hvd.Sum).tolist()
+    return hvd.rank(), hvd.size(), total, os.environ.get("GIVEN"), os.environ.get("MARK")
+
+
+def test_below_0_processes_of_the_driver(capsys):
+    """Of no Spark at all."""
+    made = HorovodRunner(np=-2, env={"GIVEN": "yes"})
+    assert made.run(main, base=10) == (0, 2, [21], "yes", None)
+    out = capsys.readouterr().out.splitlines()
+    assert sorted(out) == [
+        "[0]<stdout>:printed by 0", "[1]<stdout>:epoch 0", "[1]<stdout>:of rank 1", "[1]<stdout>:printed by 1",
+    ]  # fmt: skip
+    assert "GIVEN" not in os.environ
+
+
+def test_above_0_tasks_that_tell_the_driver_what_they_want(spark, capsys):
+    assert HorovodRunner(np=2, env={"GIVEN": "yes"}).run(main, base=1) == (0, 2, [3], "yes", "of the executor")
+    assert capsys.readouterr().out == "epoch 0\nof rank 1\n"
+    HorovodRunner(np=2, driver_log_verbosity="all").run(main, base=1)
+    assert sorted(capsys.readouterr().out.splitlines()) == [
+        "[0]<stdout>:printed by 0", "[1]<stdout>:printed by 1", "epoch 0", "of rank 1",
+    ]  # fmt: skip
+
+
+@pytest.mark.heavy
+def test_0_all_slots(spark):
+    with pytest.warns(DeprecationWarning, match="np=0 is deprecated"):
+        made = HorovodRunner(np=0)
+    assert made.run(main, base=0, loud=False)[1] == 4
+
+
+def fails():
+    raise KeyError("spam")
+
+
+def test_what_fails(spark):
+    with pytest.raises(WorkerError) as caught:
+        HorovodRunner(np=-1).run(fails)
+    assert isinstance(caught.value, KeyError)
+    with pytest.raises(ValueError, match=r"num_proc is 9, .* at most 4 slots"):
+        HorovodRunner(np=9).run(main, base=1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"np": "2"}, "np is '2', accepted is an integer"),
+        ({"np": True}, "np is True"),
+        ({"np": 2, "driver_log_verbosity": "none"}, "is 'none', accepted are 'log_callback_only' and 'all'"),
+    ],
+)
+def test_what_is_not_accepted(wrong, says):
+    with pytest.raises(ValueError, match=says):
+        HorovodRunner(**wrong)
+    with pytest.raises(TypeError, match="main is 'x', accepted is a function"):
+        HorovodRunner(np=-1).run("x")
+    with pytest.raises(TypeError, match="message is 3"):
+        log_to_driver(3)
+
+
+def test_it_is_where_programs_look_for_it():
+    assert horovod.spark.HorovodRunner is HorovodRunner
+    assert horovod.spark.log_to_driver is log_to_driver
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_lines_come_in_pieces(everything, monkeypatch):
+    target = io.StringIO()
+    log = DriverLog(target, everything=everything)
+    said = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", said)
+    monkeypatch.setenv(DRIVER_LOG, "1")
+    log_to_driver("meant")
+    monkeypatch.setenv(DRIVER_LOG, "")
+    log_to_driver("elsewhere")
+    marked, plain = said.getvalue().splitlines()
+    assert (plain, marked.endswith("meant"), marked != "meant") == ("elsewhere", True, True)
+    for character in f"[0]<stdout>:other\n[1]<stdout>:{marked}\n[1]<stdout>:half":
+        log.write(character)
+    log.close()
+    assert target.getvalue() == ("[0]<stdout>:other\nmeant\n[1]<stdout>:half\n" if everything else "meant\n")
