@@ -40,9 +40,12 @@ clean() {
 }
 
 configure() {
-  local store=${KEEP:-$work}
+  local store=${KEEP:-$work} processes
+  processes=$(ulimit -Hu)
+  [ "$processes" != unlimited ] || processes=4194304
   mkdir -p "$store" "$work/networks"
   store=$(cd "$store" && pwd)
+  rm -rf "$store/images/libpod" # what podman knew of containers, in folders that are gone
   cat >"$work/storage.conf" <<CONF
 [storage]
 driver = "overlay"
@@ -51,16 +54,15 @@ graphroot = "$store/images"
 CONF
   cat >"$work/containers.conf" <<CONF
 [containers]
-default_ulimits = ["nofile=$(ulimit -Hn):$(ulimit -Hn)"]
+default_ulimits = ["nofile=$(ulimit -Hn):$(ulimit -Hn)", "nproc=$processes:$processes"]
 [network]
 network_backend = "netavark"
 network_config_dir = "$work/networks"
 [engine]
 cgroup_manager = "cgroupfs"
-events_logger = "none"
+events_logger = "file"
 lock_type = "file"
 runtime = "runc"
-static_dir = "$work/static"
 tmp_dir = "$work/tmp"
 volume_path = "$work/volumes"
 CONF

@@ -12,7 +12,7 @@ import pytest
 
 from tests.cluster.jobs import WORKER, no_litter, run_job
 from tests.testbed.cluster import Cluster
-from tests.testbed.hosts import HOME, ROOT
+from tests.testbed.hosts import HOME, ROOT, make_key
 
 PLACE = ["bash", "-c", "echo $HOROVOD_RANK $(hostname) ${SM_CURRENT_HOST-}${CLUSTER_SPEC-none}"]
 SAGEMAKER = {"SM_HOSTS": '["host1", "host2"]', "SM_CURRENT_HOST": "host1", "SM_NUM_GPUS": "0"}
@@ -78,6 +78,34 @@ def test_all_containers_start_alike_and_end_with_the_job(cluster: Cluster, servi
         assert sorted(done.stdout.splitlines()) == [f"[{rank}]<stdout>:{rank} host{rank + 1}" for rank in range(3)]
     assert [other.wait(20) for other in others] == [0, 0], "they have ended in order, whatever the job's end"
     assert not cluster.host(2).path(f"{HOME}/.horovod-start.pid").exists()
+    no_litter(cluster)
+
+
+@pytest.mark.heavy
+def test_a_key_made_for_the_job(cluster: Cluster) -> None:
+    """The machines accept it, know no other, and the ranks do not see it."""
+    folders = [cluster.host(number).path(f"{HOME}/.ssh") for number in (1, 2, 3)]
+    before = [{path: path.read_bytes() for path in folder.iterdir()} for folder in folders]
+    try:
+        for folder in folders:
+            (folder / "id_ed25519").unlink()
+            (folder / "authorized_keys").unlink()
+        words = ["-np", "3", "bash", "-c", "echo key ${SSH_PRIVATE_KEY-none}"]
+        others = []
+        key = {"SSH_PRIVATE_KEY": make_key("a job")[0].strip()}
+        for number in (2, 3):
+            command, env = start(number, *words, **key)
+            others.append(cluster.host(number).popen(command, env=env))
+        command, env = start(1, *words, **key)
+        done = cluster.host(1).run(command, env=env, timeout=90)
+        assert (done.returncode, done.stdout.count("key none")) == (0, 3), done.stderr
+        assert [other.wait(20) for other in others] == [0, 0]
+        assert oct((folders[0] / "id_ed25519").stat().st_mode & 0o777) == "0o600"
+    finally:
+        for files in before:
+            for path, data in files.items():
+                path.write_bytes(data)
+                path.chmod(0o600)
     no_litter(cluster)
 
 
