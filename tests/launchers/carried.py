@@ -226,8 +226,6 @@ def main():
         os.kill(os.getpid(), signal.SIGKILL)
     if any(each.startswith("after") for each in what):
         mpi_end.GRACE = 1.0
-        with open(f"{path}.{rank}.error", "w") as file:  # what is said last mpiexec may lose
-            os.dup2(file.fileno(), sys.stderr.fileno())
     if "late" in what:
         finalize()
         with pytest.raises(ValueError, match="MPI_Finalize"):

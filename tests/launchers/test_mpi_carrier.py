@@ -121,11 +121,11 @@ def test_a_killed_rank_is_named(family):
 
 
 def test_a_rank_that_dies_after_shutdown_does_not_keep_the_others_in_mpi_finalize(family):
+    """It ends, which is what counts here: Open MPI and MPICH 4 tell the library, mpiexec of MPICH 5 may end the other
+    process before that has given up by itself. What is said then: tests/common/wiring/test_mpi_end.py."""
     done = family.run(2, "short", "after:1", before=staying(family), **APART)
-    if family.open_mpi or "MPICH 4" in done.text:
-        return  # what has started them has told MPI
-    assert done.code != 0
-    assert "MPI_Finalize waits for all processes of the job, but rank 1 (host " in done.text, done.text
+    if not family.open_mpi and "MPICH 4" not in done.text:
+        assert done.code != 0
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler (cc)")
