@@ -33,8 +33,8 @@ class Call:
     def __init__(
         self, function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> None:
-        """Raises TypeError naming what cannot be sent."""
-        self.payload = package.pack(function, args, {} if kwargs is None else kwargs)
+        """Raises TypeError naming what cannot be called or sent."""
+        self.payload = package.pack(function, args, {} if kwargs is None else kwargs, "fn")
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,9 @@ def by_rank(result: JobResult, hosts: Mapping[int, str]) -> list[Any]:
             text = description.traceback
             shown = textwrap.indent("\n".join(tracebacks.shortened(text.rstrip().splitlines())), "    ")
             message = f"{result.headline or result.message}\nits exception:\n{shown}"
+            if description.why:
+                lost = f"{description.type_name} cannot be pickled and unpickled: {description.why}"
+                message += f"\n(this error is not of its class: {lost})"
             if description.body:
                 with contextlib.suppress(OutcomeError):  # the text tells all
                     cause = outcome.load(result.results[rank], description, rank)

@@ -91,6 +91,11 @@ def _column(name: str, kind: Any, argument: str, transformed: bool) -> Column:
         return Column(name, "sparse", "float32", 1)
     if transformed:
         return Column(name, "other")
+    if pa.types.is_struct(kind) and {field.name for field in kind} == {"type", "size", "indices", "values"}:
+        raise ValueError(
+            f"{argument}: column {name!r} has vectors of Spark ML as Spark writes them, accepted are lists: write the "
+            f"column as pyspark.ml.functions.vector_to_array({name!r}), or let fit write it"
+        )
     raise ValueError(
         f"{argument}: column {name!r} is of type {kind}, accepted are numbers, booleans and lists of numbers"
     )
