@@ -74,7 +74,8 @@ def too_few_slots(slots: int, needed: int, hosts: int) -> str:
 
 def hopeless(hosts: Sequence[str], there: int, needed: int) -> str:
     """Why a job ends of which too few workers are left."""
-    which = f"host {hosts[0]}" if len(hosts) == 1 else f"each of the hosts {', '.join(hosts)}"
+    between = "; " if any("," in host for host in hosts) else ", "  # "node1, Spark task 3" is one
+    which = f"host {hosts[0]}" if len(hosts) == 1 else f"each of the hosts {between.join(hosts)}"
     return (
         f"a worker has failed on {which}, which therefore get{'s' if len(hosts) == 1 else ''} no new ones "
         f"(--blacklist-cooldown-range is not given): {there} are there, {needed} are needed"

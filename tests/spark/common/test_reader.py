@@ -173,6 +173,9 @@ def test_torn_foreign_and_empty_files_are_named(tmp_path):
     (folder / "part-1.parquet").write_bytes(damaged)
     with pytest.raises(ValueError, match=r"part-1.parquet is torn"):
         list(Batches(table, 8).epoch(0))
+    (folder / "part-0.parquet").write_bytes(damaged)  # of the first file the first rows are looked at
+    with pytest.raises(ValueError, match=r"part-0.parquet is torn"):
+        open_existing(store, str(folder), {}, False)
 
 
 @pytest.mark.parametrize(
