@@ -38,7 +38,7 @@ class ParquetFiles(Source):
         self.lengths: list[int] = []
         types: dict[str, Any] = {}
         for number, path in enumerate(self._files):
-            with _opened(path, filesystem) as (file, size):
+            with opened(path, filesystem) as (file, size):
                 found = {field.name: field.type for field in file.schema_arrow}
                 if number == 0:
                     self._columns = _chosen(columns, self._shapes, list(found), path)
@@ -55,7 +55,7 @@ class ParquetFiles(Source):
     def load(self, block: int) -> dict[str, Any]:
         number, group = self._blocks[block]
         path = self._files[number]
-        with _opened(path, self._filesystem, self._sizes[number]) as (file, _):
+        with opened(path, self._filesystem, self._sizes[number]) as (file, _):
             # Without threads: they would stay, and each rank has its own core.
             table = file.read_row_group(group, columns=self._columns, use_threads=False)
         where = f"{path}, row group {group}"
@@ -102,7 +102,7 @@ class ParquetFiles(Source):
 
 
 @contextlib.contextmanager
-def _opened(path: str, filesystem: Any, size: int | None = None) -> Iterator[tuple[Any, int]]:
+def opened(path: str, filesystem: Any, size: int | None = None) -> Iterator[tuple[Any, int]]:
     """The file, and how many bytes it has. What pyarrow raises while it is open becomes a ValueError that names it,
     but for lack of memory and what somebody has cancelled. ``size``: bytes that it had before."""
     try:

@@ -125,6 +125,8 @@ class Ear:
 
     def __init__(self, callbacks: Sequence[Callback] | None, box: Mailbox[Any]) -> None:
         """Raises TypeError naming a callback that cannot be called."""
+        if callable(callbacks):
+            raise TypeError(f"callbacks is {callbacks!r}, accepted is a list of callables that take a dict")
         self._callbacks = list(callbacks or ())
         for one in self._callbacks:
             if not callable(one):

@@ -13,6 +13,7 @@ from horovod.ray.crew import Crew
 from horovod.ray.discovery import RayHostDiscovery
 from horovod.ray.members import ElasticJob
 from horovod.ray.settings import Settings
+from horovod.runner.function import package
 
 
 class RayExecutor:
@@ -149,7 +150,7 @@ class RayExecutor:
         Raises WorkerError, a RuntimeError, when a worker fails, naming rank and host of the first; where it raised an
         exception, the error is of that one's class too.
         """
-        return self.execute(_function(fn, args, kwargs), callbacks)
+        return self._call("run", _function(fn, args, kwargs), callbacks)
 
     def run_remote(
         self, fn: Callable[..., Any], args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
@@ -159,9 +160,12 @@ class RayExecutor:
 
     def execute(self, fn: Callable[[Any], Any], callbacks: Sequence[Callback] | None = None) -> list[Any]:
         """``fn(executable)`` on every rank; otherwise as ``run``."""
+        return self._call("execute", fn, callbacks)
+
+    def _call(self, method: str, fn: Callable[[Any], Any], callbacks: Sequence[Callback] | None) -> list[Any]:
         if self._job is not None:
             return self._job.run(fn, callbacks)
-        return self._require("execute").call("execute", fn, callbacks=callbacks)
+        return self._require(method).call("execute", fn, callbacks=callbacks)
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
         """``fn(executable)`` on rank 0 alone; its result."""
@@ -193,8 +197,7 @@ class RayExecutor:
 def _function(
     fn: Callable[..., Any], args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
 ) -> Callable[[Any], Any]:
-    if not callable(fn):
-        raise TypeError(f"fn is {fn!r}, accepted is a function")
+    package.check(fn, () if args is None else args, {} if kwargs is None else kwargs, "fn")
     given_args, given_kwargs = list(args or ()), dict(kwargs or {})
     return lambda _: fn(*given_args, **given_kwargs)
 

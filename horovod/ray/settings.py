@@ -43,8 +43,8 @@ class Settings:
         start = least if self.num_proc is None else integer("num_proc", self.num_proc, 1)
         if not 1 <= least <= start or (most is not None and most < start):
             raise ValueError(
-                f"the least number of workers is {least}, that to begin with {start} and the most "
-                f"{'any' if most is None else most}; accepted is 1 <= least <= begin <= most"
+                f"min_workers (min_num_proc) is {least}, num_workers (num_proc) {start} and max_workers (max_num_proc) "
+                f"{most}; accepted is 1 <= min <= num <= max, or none for the most"
             )
         if self.reset_limit is not None:
             integer("reset_limit", self.reset_limit, 0)

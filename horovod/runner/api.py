@@ -112,7 +112,7 @@ def run(
             result = Job(settings, environ, payload=payload, results=True, output=standard_output()).run()
     if elastic is None:
         return results.by_rank(result, {slot.rank: slot.hostname for slot in assigned})
-    return results.by_rank(result, {rank: host for rank, host in result.hosts.items() if rank < elastic.least})
+    return results.of_elastic(result, elastic.least)
 
 
 # What a notebook's kernel says about itself is wrong in its workers; their figures cannot appear in the cell.

@@ -29,8 +29,8 @@ SETTINGS = RayExecutor.create_settings()
         ({"num_workers": 1, "use_gpu": True, "gpus_per_worker": 0}, "gpus_per_worker is 0"),
         ({"num_workers": 1, "max_workers": 2}, "max_workers=2 is for elastic jobs, which min_workers makes"),
         ({"num_workers": 1, "reset_limit": 2}, "reset_limit=2 is for elastic jobs"),
-        ({"num_workers": 1, "min_workers": 2}, "the least number of workers is 2, that to begin with 1"),
-        ({"min_workers": 2, "max_workers": 1}, "the most 1"),
+        ({"num_workers": 1, "min_workers": 2}, r"min_workers \(min_num_proc\) is 2, num_workers \(num_proc\) 1"),
+        ({"min_workers": 2, "max_workers": 1}, r"max_workers \(max_num_proc\) 1"),
         ({"min_workers": 1, "reset_limit": -1}, "reset_limit is -1"),
         ({"min_workers": 1, "cooldown_range": (5, 1)}, r"cooldown range is \(5, 1\)"),
         ({"min_workers": 1, "elastic_timeout": 0}, "elastic_timeout is 0"),
@@ -79,7 +79,7 @@ def test_elastic_settings():
     assert (made.min_num_proc, made.max_num_proc, made.num_proc, made.cooldown_range) == (2, 3, 2, (1, 2))
     with pytest.raises(TypeError, match="speed is given, accepted beside the named arguments"):
         ElasticRayExecutor.create_settings(speed=1)
-    with pytest.raises(ValueError, match="least number of workers is 3"):
+    with pytest.raises(ValueError, match=r"min_workers \(min_num_proc\) is 3"):
         ElasticRayExecutor.create_settings(min_num_proc=3, max_num_proc=2)
     with pytest.raises(ValueError, match="num_proc is '4', accepted is an integer of at least 1"):
         ElasticRayExecutor.create_settings(num_proc="4")
@@ -111,7 +111,7 @@ def test_elastic_settings_take_what_those_of_other_jobs_do():
 
 def test_before_start_and_without_ray():
     executor = RayExecutor(SETTINGS, num_workers=1)
-    with pytest.raises(RuntimeError, match="execute was called without workers"):
+    with pytest.raises(RuntimeError, match="run was called without workers"):
         executor.run(len, [[]])
     elastic = ElasticRayExecutor(ElasticRayExecutor.create_settings())
     with pytest.raises(RuntimeError, match="call start"):

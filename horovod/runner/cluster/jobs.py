@@ -33,8 +33,8 @@ class Call:
     def __init__(
         self, function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> None:
-        """Raises TypeError naming what cannot be sent."""
-        self.payload = package.pack(function, args, {} if kwargs is None else kwargs)
+        """Raises TypeError naming what cannot be called or sent."""
+        self.payload = package.pack(function, args, {} if kwargs is None else kwargs, "fn")
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def run_elastic(gathering: Gathering, call: Call, elastic: ElasticSettings, wish
     """The same with agents that come and go; each is a slot. Begins when `elastic.start` are there, and returns the
     results of the last `elastic.least` first ranks."""
     way = arrived.Arrived()
-    source = ArrivalSource(gathering, way)
+    source = ArrivalSource(gathering, way, elastic.most or elastic.start)
     for each in gathering.wait(elastic.start, wishes.start_timeout, wishes.advice):
         source.add(each)
     try:
@@ -103,7 +103,7 @@ def run_elastic(gathering: Gathering, call: Call, elastic: ElasticSettings, wish
         result = job.run()
     finally:
         source.close()
-    return results.by_rank(result, {rank: host for rank, host in result.hosts.items() if rank < elastic.least})
+    return results.of_elastic(result, elastic.least)
 
 
 def run_command(
@@ -121,7 +121,7 @@ def run_command(
     way = arrived.Arrived()
     here = gathering.wait(settings.size, wishes.start_timeout, wishes.advice)
     if settings.elastic is not None:
-        source = ArrivalSource(gathering, way)
+        source = ArrivalSource(gathering, way, settings.elastic.most or settings.elastic.start)
         for each in here:
             source.add(each)
         with contextlib.closing(source):

@@ -11,10 +11,11 @@ from horovod.runner.reach import arrived
 
 class ArrivalSource:
     """A ``Source``; hosts are called by the names of those that have arrived. `way`: where their connections are
-    handed over."""
+    handed over. `most`: how many there are at most at a time."""
 
-    def __init__(self, gathering: Gathering, way: arrived.Arrived) -> None:
+    def __init__(self, gathering: Gathering, way: arrived.Arrived, most: int) -> None:
         self._gathering = gathering
+        self._most = most
         self._way = way
         self._here: dict[str, Arrived] = {}
         self._machines: dict[str, str] = {}
@@ -55,7 +56,7 @@ class ArrivalSource:
         if not self._changed:
             return None
         self._changed = False
-        return Found(dict.fromkeys(self._here, 1), certain=True)
+        return Found(dict.fromkeys(self._here, 1), certain=True, complete=len(self._here) >= self._most)
 
     def lost(self, host: str) -> None:
         if self._here.pop(host, None) is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 SHORTEST, LONGEST = 1, 3600
@@ -77,9 +77,13 @@ class Blacklist:
         """Are there hosts, and will none of them ever get new workers?"""
         return bool(hosts) and self.next_return(now) is None and all(self.bars(host, now) for host in hosts)
 
-    def barred(self, now: float) -> list[str]:
-        """The hosts of which that is true."""
-        return [host for host in self._hosts if self.bars(host, now)]
+    def barred(self, hosts: Collection[str], now: float) -> list[str]:
+        """Those of these hosts that get no new workers now."""
+        return [host for host in hosts if self.bars(host, now)]
+
+    def usable(self, slots: Mapping[str, int], now: float) -> dict[str, int]:
+        """Of these slots by host, those that new workers may have."""
+        return {host: count for host, count in slots.items() if not self.bars(host, now)}
 
     def next_return(self, now: float) -> float | None:
         """When the next one comes back (monotonic, s); None: none does."""

@@ -113,8 +113,8 @@ def check_fixed(slots: Mapping[str, int]) -> Mapping[str, int]:
     first failure. Raises ValueError naming the number."""
     if len(slots) < 2:
         raise ValueError(
-            f"an elastic job with fixed hosts (-H with --min-np) has {len(slots)} of them, accepted are at least 2; "
-            "with --host-discovery-script one host will do"
+            f"an elastic job with fixed hosts (--min-np, min_num_proc) has {len(slots)} of them, accepted are at least "
+            "2; with --host-discovery-script one host will do"
         )
     return slots
 

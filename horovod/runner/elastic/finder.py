@@ -15,10 +15,11 @@ EVERY = 1.0  # s from the end of one run of the script to the start of the next
 @dataclass(frozen=True)
 class Found:
     """Slots by host, in the order in which they are to be used. `certain`: that there are none is an answer, too.
-    `by`: the script that has named them, if one has."""
+    `complete`: no other joins these. `by`: the script that has named them, if one has."""
 
     slots: Mapping[str, int]
     certain: bool = False
+    complete: bool = False
     by: str = field(default="", compare=False)
 
 

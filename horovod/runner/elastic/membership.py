@@ -34,6 +34,7 @@ class Membership:
         self._blacklist = blacklist
         self._patience = limits.seconds_to_come_back
         self._slots: dict[str, int] = {}
+        self._complete = False
         self._told_none, self._told_slots = False, -1  # that no hosts are found; of how many slots, too few
         self._resets = Resets(limits.resets)
         self._ran = False  # has any epoch run?
@@ -68,9 +69,11 @@ class Membership:
 
     # What happens
 
-    def discovered(self, slots: Mapping[str, int], now: float, *, certain: bool = False, by: str = "") -> list[Action]:
+    def discovered(
+        self, slots: Mapping[str, int], now: float, certain: bool = False, complete: bool = False, by: str = ""
+    ) -> list[Action]:
         """These hosts can be used now, in this order, each for so many workers. None at all is no answer, unless it is
-        `certain`: it takes no host away. `by`: who has found them."""
+        `certain`: it takes no host away. `complete`: no other joins these. `by`: who has found them."""
         if not slots and not certain:
             if not self._told_none:
                 goes_on = "; what runs goes on" if self.workers.any_started else ""
@@ -78,7 +81,7 @@ class Membership:
             self._told_none = True
             return self._decide(now)
         self._told_none = False
-        self._slots = dict(slots)
+        self._slots, self._complete = dict(slots), complete
         self.workers.fit(slots)
         return self._decide(now)
 
@@ -194,9 +197,7 @@ class Membership:
 
     def _member(self, number: int, epoch: int) -> Worker | None:
         """The worker, if it is one that works in this epoch and the epoch is the last one."""
-        worker = self.workers.find(number)
-        works = worker is not None and worker.life is Life.WORKING and worker.epoch == epoch == self.epoch
-        return worker if works else None
+        return self.workers.at_work(number, epoch) if epoch == self.epoch else None
 
     def _run(self) -> None:
         self.phase = Phase.RUNNING
@@ -256,7 +257,8 @@ class Membership:
                 self._finish(now)
             else:
                 self._spawn(now)
-                self._expect_starts(now)
+                if self._ran:  # until then all are waited for together
+                    self.workers.expect_starts(now, self.limits.timeout)
                 self._go_on(now)
         out, self._out = self._out, []
         return out
@@ -279,7 +281,7 @@ class Membership:
         worker.deadline, worker.why = now + CERTAIN, why
 
     def _spawn(self, now: float) -> None:
-        usable = {host: n for host, n in self._slots.items() if not self._blacklist.bars(host, now)}
+        usable = self._blacklist.usable(self._slots, now)
         slots = sum(usable.values()) + self.workers.outside(usable)
         if not self._ran and slots < self.limits.start:
             if slots != self._told_slots and (usable or not self.workers.any_started):
@@ -292,11 +294,6 @@ class Membership:
         for host in placement.free_slots(usable, self.workers.taken())[:room]:
             self._out.append(Spawn(self.workers.add(host, self.epoch == 0).number, host))
 
-    def _expect_starts(self, now: float) -> None:
-        """Before anybody trains all are waited for together; from then on each has as much time."""
-        for worker in (w for w in self.workers.of(Life.STARTING) if self._ran and w.deadline is None):
-            worker.expect(now + self.limits.timeout, words.does_not_start(self.limits.timeout))
-
     def _go_on(self, now: float) -> None:
         self._let_go(now)
         waiting = [worker for worker in self.workers.of(Life.WAITING) if not worker.leaves]
@@ -308,11 +305,11 @@ class Membership:
         elif self.phase is not Phase.FORMING and self._may_form(waiting, together):
             self._form(waiting)
         elif self._is_hopeless(len(waiting), now):
-            self._end(False, words.hopeless(list(self._slots), len(waiting), self._needed))
+            self._end(False, words.hopeless(self._blacklist.barred(self._slots, now), len(waiting), self._needed))
         elif self._idle_since is not None and now >= self._idle_since + self.limits.timeout:
             self._end(False, words.too_long(self.workers, len(waiting), self._needed, self.limits.timeout))
         elif self.phase is Phase.GATHERING and not (self._told_waiting or self.workers.of(Life.WORKING, Life.KILLED)):
-            self._say(words.waiting(len(waiting), self.limits.least))
+            self._say(words.waiting(len(waiting), self.limits.least, self.limits.timeout))
             self._told_waiting = True
 
     def _let_go(self, now: float) -> None:
@@ -357,9 +354,12 @@ class Membership:
         return self.limits.least if self._ran else self.limits.start
 
     def _is_hopeless(self, waiting: int, now: float) -> bool:
-        """Are too few there, nobody on the way, and no host that will ever get new ones?"""
-        on_the_way = self.workers.of(Life.STARTING, Life.WORKING, Life.ENDING, Life.KILLED)
-        return waiting < self._needed and not on_the_way and self._blacklist.bars_for_ever(self._slots, now)
+        """Are too few there, nobody on the way, and too few places where there could ever be others?"""
+        if waiting >= self._needed or self.workers.of(Life.STARTING, Life.WORKING, Life.ENDING, Life.KILLED):
+            return False
+        free = placement.free_slots(self._blacklist.usable(self._slots, now), self.workers.taken())
+        closed = self._complete and self._blacklist.next_return(now) is None and waiting + len(free) < self._needed
+        return closed or self._blacklist.bars_for_ever(self._slots, now)
 
     def _may_form(self, waiting: list[Worker], together: bool) -> bool:
         if self.workers.of(Life.WORKING, Life.KILLED):

@@ -29,11 +29,6 @@ def does_not_come(patience: float) -> str:
     )
 
 
-def does_not_start(seconds: float) -> str:
-    """Why a new worker that never waits to be let in is killed."""
-    return f"it has not called hvd.init() within {seconds:g} s (--elastic-timeout)"
-
-
 def too_long(workers: Workers, there: int, needed: int, seconds: float) -> str:
     """Why a job ends that has been without an epoch for so long."""
     late = "".join(
@@ -64,9 +59,12 @@ def outside_run(victims: int) -> str:
     )
 
 
-def waiting(there: int, needed: int) -> str:
-    """What a job waits for that goes on with more only."""
-    return f"waiting for workers: {there} are there, {needed} are needed to go on"
+def waiting(there: int, needed: int, seconds: float) -> str:
+    """What a job waits for that goes on with more only, and for how long."""
+    return (
+        f"waiting for workers: {there} are there, {needed} are needed to go on; without them the job ends in "
+        f"{seconds:g} s (--elastic-timeout)"
+    )
 
 
 def too_few_slots(slots: int, needed: int, hosts: int) -> str:
@@ -76,7 +74,8 @@ def too_few_slots(slots: int, needed: int, hosts: int) -> str:
 
 def hopeless(hosts: Sequence[str], there: int, needed: int) -> str:
     """Why a job ends of which too few workers are left."""
-    which = f"host {hosts[0]}" if len(hosts) == 1 else f"each of the hosts {', '.join(hosts)}"
+    between = "; " if any("," in host for host in hosts) else ", "  # "node1, Spark task 3" is one
+    which = f"host {hosts[0]}" if len(hosts) == 1 else f"each of the hosts {between.join(hosts)}"
     return (
         f"a worker has failed on {which}, which therefore get{'s' if len(hosts) == 1 else ''} no new ones "
         f"(--blacklist-cooldown-range is not given): {there} are there, {needed} are needed"

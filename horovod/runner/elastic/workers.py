@@ -93,6 +93,17 @@ class Workers:
         """The worker of this number if it lives."""
         return self._living.get(number)
 
+    def at_work(self, number: int, epoch: int) -> Worker | None:
+        """The worker of this number if it works in this epoch."""
+        worker = self._living.get(number)
+        return worker if worker is not None and worker.life is Life.WORKING and worker.epoch == epoch else None
+
+    def expect_starts(self, now: float, seconds: float) -> None:
+        """Whoever starts has so long from now on, unless it has a deadline."""
+        for worker in self.of(Life.STARTING):
+            if worker.deadline is None:
+                worker.expect(now + seconds, f"it has not called hvd.init() within {seconds:g} s (--elastic-timeout)")
+
     def __iter__(self) -> Iterator[Worker]:
         return iter(list(self._living.values()))
 

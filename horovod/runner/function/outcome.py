@@ -24,12 +24,14 @@ _BUFFER = 1 << 20
 
 
 class Description(msgspec.Struct, frozen=True):
-    """`type_name`: of the value or exception. `body` bytes of the file are its pickle, 0 where it has none."""
+    """`type_name`: of the value or exception. `body` bytes of the file are its pickle, 0 where it has none, for the
+    reason `why`."""
 
     kind: Literal["value", "exception"]
     type_name: str
     body: int
     traceback: str = ""
+    why: str = ""
 
 
 def write_value(fd: int, value: object, rank: int) -> None:
@@ -49,8 +51,9 @@ def write_exception(fd: int, error: BaseException, text: str) -> None:
     try:
         pickle.loads(pickling.dumps(error))  # many exceptions pickle but do not unpickle
         _write(fd, error, lambda body: Description("exception", name, body, text))
-    except Exception:
-        _write(fd, None, lambda _: Description("exception", name, 0, text))
+    except Exception as trouble:
+        why = f"{type(trouble).__name__}: {trouble}"
+        _write(fd, None, lambda _: Description("exception", name, 0, text, why))
 
 
 def _write(fd: int, value: object, describe: Any) -> None:

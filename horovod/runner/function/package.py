@@ -11,7 +11,7 @@ import linecache
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -23,11 +23,24 @@ from horovod.runner.function.outcome import type_name
 CODE_LIMIT = 4 << 20  # characters of code that is in no file; what is beyond has no lines in tracebacks
 
 
-def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
-    """Where we look for modules, code that is in no file (cells of a notebook), function and arguments by cloudpickle.
+def check(function: Any, args: Any, kwargs: Any, name: str = "func") -> None:
+    """Raises TypeError for what cannot be called so, naming the argument. `name`: of the function's."""
+    if not callable(function):
+        raise TypeError(f"{name} is {function!r}, accepted is a function")
+    if isinstance(args, (str, bytes, Mapping)) or not isinstance(args, Iterable):
+        raise TypeError(f"args is {args!r}, accepted is a tuple or list of arguments, as in args=({args!r},)")
+    if not isinstance(kwargs, Mapping):
+        raise TypeError(f"kwargs is {kwargs!r}, accepted is a dict of arguments by their names")
 
-    Raises TypeError naming what cannot be pickled: the function, with the variable that it uses, or an argument.
+
+def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str = "func") -> bytes:
+    """Where we look for modules, code that is in no file (cells of a notebook), function and arguments by cloudpickle.
+    `name`: of the argument that the function is.
+
+    Raises TypeError naming what cannot be called, or not be pickled: the function, with the variable that it uses, or
+    an argument.
     """
+    check(function, args, kwargs, name)
     module = _unreachable_module(function)
     if module is not None:
         cloudpickle.register_pickle_by_value(module)

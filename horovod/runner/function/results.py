@@ -14,6 +14,11 @@ from horovod.runner.function.worker_error import worker_error
 from horovod.runner.verdict import tracebacks
 
 
+def of_elastic(result: JobResult, least: int) -> list[Any]:
+    """The values of the `least` first ranks that there were at the end. Raises WorkerError."""
+    return by_rank(result, dict(sorted(result.hosts.items())[:least]))
+
+
 def by_rank(result: JobResult, hosts: Mapping[int, str]) -> list[Any]:
     """The values by rank. `hosts`: of the ranks whose values are wanted. Raises WorkerError."""
     described = {rank: outcome.describe(data) for rank, data in result.results.items()}
@@ -26,11 +31,19 @@ def by_rank(result: JobResult, hosts: Mapping[int, str]) -> list[Any]:
             text = description.traceback
             shown = textwrap.indent("\n".join(tracebacks.shortened(text.rstrip().splitlines())), "    ")
             message = f"{result.headline or result.message}\nits exception:\n{shown}"
+            if description.why:
+                lost = f"{description.type_name} cannot be pickled and unpickled: {description.why}"
+                message += f"\n(this error is not of its class: {lost})"
             if description.body:
                 with contextlib.suppress(OutcomeError):  # the text tells all
                     cause = outcome.load(result.results[rank], description, rank)
         raise worker_error(
-            message, rank, hosts.get(rank, "") if rank is not None else "", result.exit_code, text, cause
+            message,
+            rank,
+            {**result.hosts, **hosts}.get(rank, "") if rank is not None else "",
+            result.exit_code,
+            text,
+            cause,
         )
     values = []
     for rank, host in sorted(hosts.items()):

@@ -259,7 +259,7 @@ class ElasticAttempt:
         found = self._finder.look(now)
         if isinstance(found, Found):
             self._hosts.found(found.slots)
-            self._do(self._membership.discovered(found.slots, now, certain=found.certain, by=found.by))
+            self._do(self._membership.discovered(found.slots, now, found.certain, found.complete, found.by))
         elif found is not None and found.first:
             self._watch.fail(found.why)
         elif found is not None:
@@ -309,6 +309,7 @@ class ElasticAttempt:
 
     def _end_worker(self, report: Exited) -> None:
         number = report.rank
+        self._roster.end(number, report.status == 0)
         if self._chaos is not None and report.status != 0:
             self._chaos.failed(number, time.monotonic())
         self._bury(number)

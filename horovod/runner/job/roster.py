@@ -15,12 +15,18 @@ class Roster:
     def __init__(self) -> None:
         self.hosts: dict[int, str] = {}
         self._ranks: dict[int, int] = {}  # the last that each has had
+        self._failed: set[int] = set()
         self.members: list[int] = []
         """Of the last epoch, by rank."""
 
     def join(self, number: int, host: str) -> None:
         """A worker has been started."""
         self.hosts[number] = host
+
+    def end(self, number: int, success: bool) -> None:
+        """Its process has ended."""
+        if not success:
+            self._failed.add(number)
 
     def form(self, places: Mapping[int, Slot]) -> None:
         """An epoch is formed of these."""
@@ -41,9 +47,14 @@ class Roster:
 
     @property
     def last_hosts(self) -> dict[int, str]:
-        """Of the last epoch, by rank."""
+        """Of the last epoch, by rank. Where there has been none, by number: of the workers that have not failed, or of
+        all if all have."""
+        if not self.members:
+            return {number: host for number, host in self.hosts.items() if number not in self._failed} or {**self.hosts}
         return {rank: self.hosts[number] for rank, number in enumerate(self.members)}
 
     def by_rank(self, results: Mapping[int, bytearray]) -> dict[int, bytearray]:
-        """What members of the last epoch have left."""
+        """What members of the last epoch have left; what all have, by their numbers, where there has been none."""
+        if not self.members:
+            return dict(results)
         return {rank: results[number] for rank, number in enumerate(self.members) if number in results}

@@ -23,7 +23,7 @@ from horovod.runner.base.signals import SignalQueue
 from horovod.runner.cluster import ArrivalError, Gathering, Wishes, run_command
 from horovod.runner.command import cli
 from horovod.runner.kubernetes.manifests import TOKEN_VARIABLE
-from horovod.runner.kubernetes.request import check_job, patience
+from horovod.runner.kubernetes.request import check_elastic, check_job, most, patience
 from horovod.runner.kubernetes.token import token_key
 from horovod.runner.plan.settings import LaunchSettings
 
@@ -82,7 +82,10 @@ def settings(given: Orders, environ: Mapping[str, str]) -> tuple[LaunchSettings,
         raise LaunchError("-np is missing: say how many processes to start")
     if namespace.num_proc % given.slots:
         raise LaunchError(f"-np is {namespace.num_proc}; expected a multiple of --slots-per-pod {given.slots}")
-    namespace.hosts = ",".join(f"pod-{number}:{given.slots}" for number in range(namespace.num_proc // given.slots))
+    check_elastic(namespace, given.slots)
+    # More pods than it begins with may come to an elastic job.
+    pods = (namespace.num_proc if namespace.min_num_proc is None else most(namespace)) // given.slots
+    namespace.hosts = ",".join(f"pod-{number}:{given.slots}" for number in range(pods))
     checked = cli.settings(namespace, given.command, environ)
     elastic = checked.elastic and replace(checked.elastic, hosts=())
     return replace(checked, at_home=True, elastic=elastic), Wishes(start_timeout=patience(namespace), advice=_ADVICE)

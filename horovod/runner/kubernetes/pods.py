@@ -156,16 +156,20 @@ def runs(views: Iterable[View]) -> bool:
 
 
 def started(views: Iterable[View]) -> int:
-    """How many pods of ranks run or have run, and stay."""
-    return sum(each.component == WORKER and not each.going and each.state != "waiting" for each in views)
+    """How many pods of ranks run or have run, and stay; one that has failed, and another in its place, are one."""
+    return len(_numbers(views, "running", "succeeded", "failed"))
+
+
+def _numbers(views: Iterable[View], *states: str) -> set[str]:
+    """Of the pods of ranks in these states."""
+    return {each.index for each in views if each.component == WORKER and not each.going and each.state in states}
 
 
 def waiting_line(views: Sequence[View], expected: int) -> str:
     """One line on pods of ranks that do not run yet, with the reasons; empty: all do, or have. `expected`: how many
     there are to be."""
     workers = [each for each in views if each.component == WORKER and not each.going]
-    ready = started(views)
-    if ready >= expected and not any(each.state == "waiting" for each in views):
+    if started(views) >= expected and not any(each.state == "waiting" for each in views):
         return ""
     reasons: dict[str, list[View]] = {}
     for each in views:
@@ -175,7 +179,13 @@ def waiting_line(views: Sequence[View], expected: int) -> str:
     missing = expected - len(workers)
     if missing > 0 and workers:
         texts.append(f"{missing} not created yet")
-    return f"{ready} of {expected} pods have started" + (f"; {'; '.join(texts)}" if texts else "")
+    there = _numbers(views, "running", "succeeded")
+    failed = _numbers(views, "failed") - there
+    return (
+        f"{len(there)} of {expected} pods have started"
+        + (f", {len(failed)} {'has' if len(failed) == 1 else 'have'} failed" if failed else "")
+        + (f"; {'; '.join(texts)}" if texts else "")
+    )
 
 
 def _pods(found: Sequence[View]) -> str:

@@ -126,6 +126,20 @@ def check_job(namespace: Any) -> None:
             raise LaunchError(f"--{dest.replace('_', '-')} has no meaning on Kubernetes: {reason}")
 
 
+def check_elastic(namespace: Any, slots: int) -> None:
+    """Raises LaunchError for a job that would be elastic in one pod, of which nothing is left after a failure."""
+    if namespace.min_num_proc is not None and most(namespace) // slots < 2:
+        raise LaunchError(
+            f"--min-np is given for a job of 1 pod at most (--max-np {most(namespace)}, --slots-per-pod {slots}), of "
+            f"which nothing would be left after a failure; accepted is --max-np {2 * slots} or more, or no --min-np"
+        )
+
+
+def most(namespace: Any) -> int:
+    """Ranks that the job may have."""
+    return int(namespace.max_num_proc or namespace.num_proc)
+
+
 def _sizes(namespace: Any, slots: int) -> tuple[int, int]:
     """Ranks at first, and at most."""
     check_job(namespace)
@@ -137,20 +151,21 @@ def _sizes(namespace: Any, slots: int) -> tuple[int, int]:
         )
     if namespace.min_num_proc is None and namespace.max_num_proc is not None:
         raise LaunchError("--max-np is for elastic jobs, which --min-np N makes")
-    most: int = namespace.max_num_proc or size
+    largest = most(namespace)
     least: int = namespace.min_num_proc or size
-    if not least <= size <= most:
+    if not least <= size <= largest:
         raise LaunchError(
-            f"--min-np {least}, -np {size} and --max-np {most} do not fit together; expected "
+            f"--min-np {least}, -np {size} and --max-np {largest} do not fit together; expected "
             "--min-np <= -np <= --max-np"
         )
-    for flag, value in (("-np", size), ("--max-np", most)):
+    for flag, value in (("-np", size), ("--max-np", largest)):
         if value % slots:
             raise LaunchError(
                 f"{flag} is {value}, which cannot be shared out to pods of {slots} ranks (--slots-per-pod); expected "
                 f"a multiple of {slots}, such as {max(1, value // slots) * slots}"
             )
-    return size, most
+    check_elastic(namespace, slots)
+    return size, largest
 
 
 def _check_memory(given: Mapping[str, Any]) -> None:

@@ -108,7 +108,7 @@ def passed_on(
 
     `allow` and `deny` are the user's patterns (`*`, `?` and `[...]` as in file names): with `allow`, only what matches
     one of them or NEEDED passes; what matches `deny` does not. `remote`: for another machine, so HOSTS_OWN stays here,
-    except names that stand in `allow` in full. NOT_PASSED_ON never passes.
+    except names that stand in `allow` in full. NOT_PASSED_ON never passes, nor does Ray's debugger.
     """
     barred = (*NOT_PASSED_ON, *deny)
     wanted = (*allow, *NEEDED) if allow else ("*",)
@@ -117,8 +117,14 @@ def passed_on(
         for name, value in environ.items()
         if _matches(name, wanted)
         and not _matches(name, barred)
+        and not _of_ray(name, value)
         and not (remote and name not in allow and _matches(name, HOSTS_OWN))
     }
+
+
+def _of_ray(name: str, value: str) -> bool:
+    """Is it the debugger that `ray.init` has set for its own process? Outside of Ray's processes it fails."""
+    return name == "PYTHONBREAKPOINT" and value.startswith("ray.util.")
 
 
 def of_host(environ: Mapping[str, str], deny: Iterable[str] = ()) -> dict[str, str]:

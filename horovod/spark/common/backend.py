@@ -33,6 +33,9 @@ class Backend:
         what they return, by rank. ``env``: variables of their environment, beside those that they have."""
         raise NotImplementedError(f"{type(self).__name__} does not say how ranks are started")
 
+    def check(self) -> None:
+        """Raises ValueError for what can be known not to run, before anything does. By default nothing is known."""
+
     def num_processes(self) -> int:
         """How many ranks there will be."""
         raise NotImplementedError(f"{type(self).__name__} does not say how many ranks there are")
@@ -54,6 +57,12 @@ class SparkBackend(_Numbered):
         arguments of ``horovod.spark.run``, such as ``start_timeout``, ``verbose``, ``stdout``."""
         super().__init__(num_proc)
         self._env, self._kwargs = dict(env or {}), kwargs
+
+    def check(self) -> None:
+        """Raises ValueError for more ranks than the application can ever run at a time."""
+        from horovod.spark.application import Application
+
+        Application().check(self.num_processes(), "num_proc")
 
     def run(
         self,

@@ -162,16 +162,17 @@ def settled(column: Column, found: Found) -> Column:
     return replace(column, shape=tuple(least))
 
 
-def check_label_shapes(labels: Sequence[Column], shapes: Sequence[Sequence[int]] | None) -> None:
-    """Raises ValueError unless the labels can take the shapes that they are to have."""
+def check_shapes(what: str, columns: Sequence[Column], shapes: Sequence[Sequence[int]] | None, argument: str) -> None:
+    """Raises ValueError unless the columns can take the shapes that they are to have. ``what``: label or feature;
+    ``argument``: that says the shapes."""
     if shapes is None:
         return
-    if len(shapes) != len(labels):
-        raise ValueError(f"label_shapes has {len(shapes)} shapes, accepted is one for each of {len(labels)} label_cols")
-    for column, shape in zip(labels, shapes, strict=True):
+    if len(shapes) != len(columns):
+        raise ValueError(f"{argument} has {len(shapes)} shapes, accepted is one for each of {len(columns)} {what}_cols")
+    for column, shape in zip(columns, shapes, strict=True):
         if column.shape is not None and not fits(column.shape, shape):
             raise ValueError(
-                f"label_shapes gives label {column.name!r} the shape {list(shape)}, its rows have {list(column.shape)}"
+                f"{argument} gives {what} {column.name!r} the shape {list(shape)}, its rows have {list(column.shape)}"
             )
 
 

@@ -16,7 +16,7 @@ from pyspark.ml.util import MLReadable, MLWritable
 from horovod.spark.common import prepare
 from horovod.spark.common.backend import Backend, SparkBackend
 from horovod.spark.common.checks import refuse
-from horovod.spark.common.columns import VECTOR, Column, check_label_shapes
+from horovod.spark.common.columns import VECTOR, Column, check_shapes
 from horovod.spark.common.datamodule import DataModule
 from horovod.spark.common.existing import open_existing
 from horovod.spark.common.file_store import AbstractFilesystemStore
@@ -56,6 +56,10 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
 
     def _check(self) -> None:
         """Raises ValueError for params of the framework."""
+
+    def _feature_shapes(self) -> tuple[list[list[int]] | None, str]:
+        """Those that features are to take, None where that is not known; and what says so."""
+        return None, ""
 
     def _payload(self) -> dict[str, Any]:
         """What ranks need of the params of the framework."""
@@ -105,6 +109,7 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
         transformed = self.getTransformationFn() is not None
         columns = prepare.columns_of(dataset, self._wanted(), transformed, self.getCompressSparseCols())
         prepare.check_validation(dataset, self.getValidation())
+        self._backend().check()
         written = prepare.write(
             dataset,
             store,
@@ -167,7 +172,10 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
     def _train(self, store: AbstractFilesystemStore, train: Table, val: Table | None, idx: int | None) -> Any:
         by_name = {column.name: column for column in train.columns}
         if self.getTransformationFn() is None:
-            check_label_shapes([by_name[name] for name in self.getLabelCols()], self.getLabelShapes())
+            labels = [by_name[name] for name in self.getLabelCols()]
+            check_shapes("label", labels, self.getLabelShapes(), "label_shapes")
+            if self.getDataModule() is None:
+                check_shapes("feature", [by_name[name] for name in self.getFeatureCols()], *self._feature_shapes())
         run_id = self.getRunId() or f"{self._framework}_{time.strftime('%Y%m%d-%H%M%S')}_{secrets.token_hex(3)}"
         plan = self._plan(store, train, val, idx, run_id)
         results = self._backend().run(self._train_in_rank(), args=(plan,), env=self._environment())

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from horovod.data.parquet import opened
 from horovod.spark.common.columns import NUMBERS, Column, Found, all_settled
 from horovod.spark.common.file_store import AbstractFilesystemStore
 from horovod.spark.common.parquet_parts import look, unpacked_field
@@ -54,13 +55,12 @@ def _looked_into(files: Sequence[str], filesystem: Any) -> tuple[Any, Any, dict[
     """The schema, the first rows of the first file that has some, and how many values columns lack, as far as their
     files say so."""
     import pyarrow as pa
-    from pyarrow import parquet
 
     schema: Any = None
     first: Any = None
     nulls: dict[str, int] = {}
     for path in files:
-        with parquet.ParquetFile(path, filesystem=filesystem) as file:
+        with opened(path, filesystem) as (file, _):
             schema = schema or file.schema_arrow
             if (first is None or not first.num_rows) and file.num_row_groups:
                 batch = next(file.iter_batches(batch_size=16), None)
@@ -91,6 +91,11 @@ def _column(name: str, kind: Any, argument: str, transformed: bool) -> Column:
         return Column(name, "sparse", "float32", 1)
     if transformed:
         return Column(name, "other")
+    if pa.types.is_struct(kind) and {field.name for field in kind} == {"type", "size", "indices", "values"}:
+        raise ValueError(
+            f"{argument}: column {name!r} has vectors of Spark ML as Spark writes them, accepted are lists: write the "
+            f"column as pyspark.ml.functions.vector_to_array({name!r}), or let fit write it"
+        )
     raise ValueError(
         f"{argument}: column {name!r} is of type {kind}, accepted are numbers, booleans and lists of numbers"
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from horovod.spark.common.columns import VECTOR, Column
-from horovod.spark.common.prepare import without_decimals
+from horovod.spark.common.prepare import array_of, without_decimals
 
 Predict = Callable[[list[Any]], list[Any]]
 """From an array for each feature, with the rows in dimension 0, to one for each output."""
@@ -45,7 +45,7 @@ def add_outputs(
     """``df`` with the outputs as further columns. ``load``: makes the function of ``payload``, once in a task.
 
     A task raises ValueError for columns that lack values, or whose rows differ in their shapes."""
-    from pyspark.ml.functions import array_to_vector, vector_to_array
+    from pyspark.ml.functions import array_to_vector
     from pyspark.sql import functions as F
 
     inputs = []
@@ -53,7 +53,7 @@ def add_outputs(
         value = F.col("`" + column.name.replace("`", "``") + "`")
         vector = column.kind in (VECTOR, "sparse")
         kind = df.schema[column.name].dataType
-        inputs.append(vector_to_array(value, "float32") if vector else without_decimals(value, kind))
+        inputs.append(array_of(value, "float32") if vector else without_decimals(value, kind))
     schema = ", ".join(f"o{number} {output.spark_type}" for number, output in enumerate(outputs))
     shared = df.sparkSession.sparkContext.broadcast(payload)
     predict = F.pandas_udf(_in_batches(shared, load, list(columns), list(outputs), batch_size), schema)

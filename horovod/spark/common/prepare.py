@@ -77,15 +77,11 @@ def write(
     try:
         ready = _selected(df.repartition(files) if shuffle else df.coalesce(files), columns, validation, seed)
         rows = ready.mapInArrow(task, REPORT).collect()
-        found = _together(columns, rows)
-        made = Written(
-            number,
-            all_settled(columns, found),
-            tuple(sorted(row.path for row in rows if not row.validation)),
-            tuple(sorted(row.path for row in rows if row.validation)),
-            sum(row.rows for row in rows),
-        )
-        _check_rows(made, validation)
+        train = tuple(sorted(row.path for row in rows if not row.validation))
+        val = tuple(sorted(row.path for row in rows if row.validation))
+        _check_rows(train, val, validation)
+        settled = all_settled(columns, _together(columns, rows))
+        made = Written(number, settled, train, val, sum(row.rows for row in rows))
         store.wait_for([*made.train, *made.val])
     except BaseException:
         remove(store, number)
@@ -103,7 +99,6 @@ def remove(store: AbstractFilesystemStore, number: int) -> None:
 
 
 def _selected(df: Any, columns: Sequence[Column], validation: float | str | None, seed: int) -> Any:
-    from pyspark.ml.functions import vector_to_array
     from pyspark.sql import functions as F
 
     # Under names of ours: mapInArrow takes a dot in a name for a field of a struct.
@@ -111,7 +106,7 @@ def _selected(df: Any, columns: Sequence[Column], validation: float | str | None
     for place, column in enumerate(columns):
         value = F.col(_quoted(column.name))
         if column.kind in (VECTOR, "sparse"):
-            value = vector_to_array(value, _ARRAY)
+            value = array_of(value, _ARRAY)
         else:
             value = without_decimals(value, df.schema[column.name].dataType)
         made.append(value.alias(f"c{place}"))
@@ -124,6 +119,15 @@ def _selected(df: Any, columns: Sequence[Column], validation: float | str | None
         if column.kind == "sparse":
             ready = ready.withColumn(f"c{place}", _sparse(F.col(f"c{place}")))
     return ready
+
+
+def array_of(vector: Any, dtype: str) -> Any:
+    """A column (``pyspark.sql.Column``) of vectors as one of arrays; a row without one stays so, which Spark's own
+    function fails at."""
+    from pyspark.ml.functions import vector_to_array
+    from pyspark.sql import functions as F
+
+    return F.when(vector.isNotNull(), vector_to_array(vector, dtype))
 
 
 def without_decimals(value: Any, kind: Any) -> Any:
@@ -158,10 +162,10 @@ def _together(columns: Sequence[Column], rows: Sequence[Any]) -> dict[str, Found
     return found
 
 
-def _check_rows(made: Written, validation: float | str | None) -> None:
-    if not made.train:
+def _check_rows(train: Sequence[str], val: Sequence[str], validation: float | str | None) -> None:
+    if not train:
         raise ValueError(
             f"no rows to train with are in the DataFrame{f' (validation={validation!r})' if validation else ''}"
         )
-    if validation and not made.val:
+    if validation and not val:
         raise ValueError(f"validation={validation!r} leaves no rows to validate with")

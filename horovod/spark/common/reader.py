@@ -28,6 +28,8 @@ class TableFiles(ParquetFiles):
         names = None if columns is None else [column.name for column in columns]
         lists = [column for column in columns or () if column.kind in ("list", "vector") and column.shape is not None]
         self._stored = {column.name: (column.dtype, column.shape) for column in lists}
+        sparse = [column for column in columns or () if column.kind == "sparse" and column.shape is not None]
+        self._sparse = {column.name: column.size for column in sparse}
         super().__init__(list(files), names, {column.name: column.shape for column in lists}, filesystem)
 
     def array(self, name: str, column: Any, where: str) -> Any:
@@ -36,22 +38,25 @@ class TableFiles(ParquetFiles):
         if pa.types.is_fixed_size_binary(column.type) and name in self._stored:
             return unpacked(column.chunks, *self._stored[name])
         if pa.types.is_struct(column.type):
-            return _dense(column.combine_chunks(), where)
+            return _dense(column.combine_chunks(), where, self._sparse.get(name))
         return super().array(name, column, where)
 
 
-def _dense(column: Any, where: str) -> Any:
+def _dense(column: Any, where: str, known: int | None) -> Any:
+    """Arrays of sparse vectors. ``known``: their size in other row groups."""
     chunks = column.chunks if hasattr(column, "chunks") else [column]
     made = []
+    sizes = set() if known is None else {known}
     for chunk in chunks:
         size = chunk.field("size").to_numpy(zero_copy_only=False)
+        sizes.update(size.tolist())
+        if len(sizes) > 1:
+            raise ValueError(f"{where} has vectors of {min(sizes)} and of {max(sizes)} elements, accepted is one size")
         indices, values = chunk.field("indices"), chunk.field("values")
         dense = np.zeros((len(chunk), int(size.max()) if len(chunk) else 0), np.float32)
         rows = np.repeat(np.arange(len(chunk)), np.diff(indices.offsets.to_numpy()))
         dense[rows, indices.flatten().to_numpy()] = values.flatten().to_numpy()
         made.append(dense)
-    if len({one.shape[1] for one in made}) > 1:
-        raise ValueError(f"{where} has vectors of unlike sizes")
     return made[0] if len(made) == 1 else np.concatenate(made)
 
 

@@ -53,6 +53,12 @@ class KerasEstimator(_Packed, HorovodEstimator):
     _framework = "keras"
     _data_module = PetastormDataModule
 
+    def _feature_shapes(self) -> tuple[Any, str]:
+        shapes = input_shapes(self.getModel())
+        if shapes is None or any(shape.count(None) > 1 for shape in shapes):
+            return None, ""
+        return [[-1 if size is None else size for size in shape] for shape in shapes], "the model"
+
     def _check(self) -> None:
         model = self.getModel()
         keras = objects.module_of(model)

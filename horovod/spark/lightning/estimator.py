@@ -51,6 +51,9 @@ class TorchEstimator(HorovodEstimator):
     _framework = "lightning"
     _data_module = PetastormDataModule
 
+    def _feature_shapes(self) -> tuple[Any, str]:
+        return self.getInputShapes(), "input_shapes"
+
     def _check(self) -> None:
         model = self.getModel()
         if not isinstance(model, torch.nn.Module):

@@ -63,6 +63,14 @@ class TorchEstimator(HorovodEstimator):
 
     def _check(self) -> None:
         check_torch(self)
+        if self.getTrainMinibatchFn() is not None and (passes := self.getBackwardPassesPerStep()) != 1:
+            raise ValueError(
+                f"backward_passes_per_step is {passes} with a train_minibatch_fn, which takes a step with every batch; "
+                "accepted is 1"
+            )
+
+    def _feature_shapes(self) -> tuple[Any, str]:
+        return self.getInputShapes(), "input_shapes"
 
     def _payload(self) -> dict[str, Any]:
         names = ("model", "optimizer", "loss", "loss_constructors", "loss_weights", "callbacks", "input_shapes")
@@ -121,7 +129,8 @@ def check_input_shapes(estimator: Any) -> None:
 def _check_losses(estimator: Any) -> None:
     loss, constructors, labels = estimator.getLoss(), estimator.getLossConstructors(), estimator.getLabelCols()
     if (loss is None) == (constructors is None):
-        raise ValueError("loss and loss_constructors are both given, or neither; accepted is one of them")
+        which = "neither loss nor loss_constructors is" if loss is None else "loss and loss_constructors are both"
+        raise ValueError(f"{which} given; accepted is one of them")
     name, given = ("loss", loss) if constructors is None else ("loss_constructors", constructors)
     functions = as_list(given)
     if not functions or not all(callable(one) for one in functions) or len(functions) not in (1, len(labels)):

@@ -102,8 +102,49 @@ def test_slots_whose_workers_fail_get_no_others_and_the_job_ends(tasks, gatherin
     for number in range(2):
         tasks.start(gathering.ticket, number)
     wishes = Wishes(start_timeout=30, stdout=io.StringIO(), stderr=io.StringIO())
-    with pytest.raises(WorkerError, match="never"):
+    with pytest.raises(WorkerError, match="never") as caught:
         run_elastic(gathering, Call(fail_always), ElasticSettings(2, 1, 2), wishes)
+    assert isinstance(caught.value, ValueError), "no epoch has been formed, and its class is known all the same"
+    assert (caught.value.args, type(caught.value.cause)) == (("never",), ValueError)
+    assert re.fullmatch(r"\S+, task [01]", caught.value.host)
+    tasks.end()
+
+
+def fail_in_step(step):
+    """Rank 1 does, of whichever members there are."""
+    import horovod.numpy as hvd
+
+    hvd.init()
+
+    @hvd.elastic.run
+    def run(state):
+        while True:
+            hvd.allreduce(1, name="step")
+            if state.step >= step and hvd.rank() == 1:
+                raise LookupError("no such batch")
+            state.step += 1
+            state.commit()
+
+    run(hvd.elastic.ObjectState(step=0))
+
+
+def test_too_few_are_left_and_no_other_can_come(tasks, gathering):
+    for number in range(3):
+        tasks.start(gathering.ticket, number)
+    wishes = Wishes(start_timeout=30, stdout=io.StringIO(), stderr=io.StringIO())
+    began = time.monotonic()
+    with pytest.raises(LookupError, match="1 are there, 2 are needed") as caught:
+        run_elastic(gathering, Call(fail_in_step, (3,)), ElasticSettings(3, 2, 3), wishes)
+    assert (caught.value.rank, caught.value.args) == (1, ("no such batch",))
+    assert time.monotonic() - began < 50, "it does not wait for HOROVOD_ELASTIC_TIMEOUT"
+    tasks.end()
+
+
+def test_results_of_a_function_that_joins_no_job(tasks, gathering):
+    for number in range(3):
+        tasks.start(gathering.ticket, number)
+    wishes = Wishes(start_timeout=30, stdout=io.StringIO(), stderr=io.StringIO())
+    assert run_elastic(gathering, Call(divmod, (7, 2)), ElasticSettings(3, 2, 3), wishes) == [(3, 1)] * 2
     tasks.end()
 
 

@@ -12,7 +12,7 @@ def gathering():
 
 
 def test_who_was_refused_is_told_together_with_what_the_manager_tells(gathering):
-    source = ArrivalSource(gathering, arrived.Arrived())
+    source = ArrivalSource(gathering, arrived.Arrived(), 4)
     assert source.look(0.0).slots == {}
     with gathering._lock:
         gathering._refusals.append("n1, task 3: it has horovod 0.1")

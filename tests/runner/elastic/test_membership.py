@@ -195,7 +195,9 @@ def test_below_the_minimum_they_wait_for_others_and_end_when_none_come():
     world.lose("b")
     world.back(0, 1)
     assert world.membership.phase is Phase.GATHERING
-    assert world.said[-1] == "waiting for workers: 2 are there, 3 are needed to go on"
+    assert world.said[-1] == (
+        "waiting for workers: 2 are there, 3 are needed to go on; without them the job ends in 50 s (--elastic-timeout)"
+    )
     world.wait(40)
     world.discover(a=2, b=2, c=1)
     assert of(world, Spawn)[-1].host == "c", "b is barred"

@@ -83,6 +83,27 @@ def test_too_few_are_left_and_no_host_will_ever_get_new_ones():
     assert one.end is None, "they will be back"
 
 
+@pytest.mark.parametrize("complete", [False, True])
+def test_too_few_are_left_and_hosts_are_barred_or_full(complete):
+    """As where each slot is a host of its own: those without a failure have no place for another."""
+    world = World(start=4, least=3, most=4)
+    world.discover(complete=complete, a=1, b=1, c=1, d=1)
+    world.ready()
+    world.form()
+    world.exit(0)
+    world.back(1, 2, 3)
+    world.form()
+    assert world.end is None
+    world.exit(3)
+    world.back(1, 2)
+    if not complete:
+        assert world.end is None, "another host may come"
+        return
+    assert world.end is not None
+    assert "on each of the hosts a, d, which therefore get no new ones" in world.end.text
+    assert world.end.text.endswith(": 2 are there, 3 are needed")
+
+
 def test_one_that_fails_before_the_first_epoch_ends_a_job_that_cannot_begin_any_more():
     world = World(start=2, least=1)
     world.discover(a=2)

@@ -52,9 +52,9 @@ class World:
 
     # What happens
 
-    def discover(self, **hosts: int) -> None:
+    def discover(self, *, complete: bool = False, **hosts: int) -> None:
         self.hosts = hosts or self.hosts
-        self.act(self.membership.discovered(hosts, self.now))
+        self.act(self.membership.discovered(hosts, self.now, complete=complete))
 
     def refuse(self, number: int, why: str) -> None:
         self.processes[number].state = "waits"

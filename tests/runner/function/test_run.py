@@ -82,12 +82,27 @@ def test_the_exception_itself_is_raised_with_its_remote_traceback():
     assert "function.worker" not in str(error).replace("/", ".")
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"func": None}, "func is None, accepted is a function"),
+        ({"args": 0.1}, r"args is 0.1, accepted is a tuple or list of arguments, as in args=\(0.1,\)"),
+        ({"args": "ab"}, "args is 'ab', accepted is a tuple or list"),
+        ({"kwargs": [1]}, r"kwargs is \[1\], accepted is a dict of arguments by their names"),
+    ],
+)
+def test_what_cannot_be_called_is_named_before_anything_is_started(given, said):
+    with pytest.raises(TypeError, match=said):
+        horovod.run(**{"func": print, **given})
+
+
 def test_exceptions_that_cannot_be_unpickled_are_told_in_words():
     def fail():
         raise Unhappy(3, colour="red")
 
     with pytest.raises(WorkerError, match=r"(?s)exit code 1.*Unhappy: code 3") as caught:
         horovod.run(fail, num_proc=1)
+    assert re.search(r"not of its class: .*Unhappy cannot be pickled and unpickled: TypeError: .*", str(caught.value))
     assert type(caught.value) is WorkerError
     assert caught.value.cause is None
 

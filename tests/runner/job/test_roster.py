@@ -15,7 +15,11 @@ def test_ranks_of_workers():
     for number in range(3):
         roster.join(number, "ab"[number % 2])
     assert [roster.rank_of(number) for number in range(3)] == [0, 1, 2], "what they will be, if nothing is in the way"
-    assert roster.last_hosts == {}
+    assert roster.last_hosts == {0: "a", 1: "b", 2: "a"}, "no epoch has been formed"
+    assert roster.by_rank({1: bytearray(b"1")}) == {1: b"1"}
+    roster.end(0, False)
+    roster.end(1, True)
+    assert roster.last_hosts == {1: "b", 2: "a"}, "those that have not failed"
     roster.form(formed(0, 1, 2))
     roster.join(3, "b")
     assert [roster.rank_of(number) for number in range(4)] == [0, 1, 2, None]

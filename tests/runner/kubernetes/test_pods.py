@@ -60,6 +60,17 @@ def test_equal_reasons_are_told_once():
     )
 
 
+def test_a_failed_pod_counts_as_none_and_another_in_its_place_once():
+    def worker(name, index, status):
+        return pods.view(pod(name, index=index, **status))
+
+    runs, failed = worker("w0", "0", statuses.RUNNING), worker("w1", "1", statuses.ended(1))
+    waits = worker("w1b", "1", statuses.UNSCHEDULABLE)
+    assert pods.waiting_line([runs, failed, waits], 2).startswith("1 of 2 pods have started, 1 has failed; pod w1b: ")
+    again = worker("w1c", "1", statuses.RUNNING)
+    assert pods.waiting_line([runs, failed, again], 3) == "2 of 3 pods have started"
+
+
 def test_pods_on_their_way_out_do_not_count():
     going = pod("w0", **statuses.RUNNING)
     going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"

@@ -40,6 +40,14 @@ def test_elastic_jobs_have_no_hosts_but_the_pods_that_come():
     assert wishes.start_timeout == 9
 
 
+def test_an_elastic_job_may_begin_in_one_pod():
+    given = orders("--", "-np", "2", "--min-np", "2", "--max-np", "4", "--", "x", slots="2")
+    settings, _ = launcher.settings(given, {})
+    assert (settings.size, settings.elastic.start, settings.elastic.most) == (2, 2, 4)
+    with pytest.raises(LaunchError, match="--min-np is given for a job of 1 pod at most"):
+        launcher.settings(orders("--", "-np", "2", "--min-np", "2", "--", "x", slots="2"), {})
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -47,6 +47,8 @@ def test_elastic_jobs_get_pods_for_the_most_ranks():
         ("-np 3 --slots-per-pod 2 --image i -- x", "-np is 3, which cannot be shared out to pods of 2 ranks"),
         ("-np 2 --max-np 4 --image i -- x", "--max-np is for elastic jobs, which --min-np N makes"),
         ("-np 2 --min-np 3 --image i -- x", "--min-np 3, -np 2 and --max-np 2 do not fit together"),
+        ("-np 1 --min-np 1 --image i -- x", "a job of 1 pod at most (--max-np 1, --slots-per-pod 1), of which nothing"),
+        ("-np 2 --min-np 2 --slots-per-pod 2 --image i -- x", "accepted is --max-np 4 or more, or no --min-np"),
         ("-np 2 --image i -H a:2 -- x", "--hosts has no meaning on Kubernetes: the cluster chooses the nodes"),
         ("-np 2 --image i --mpi -- x", "--mpi has no meaning on Kubernetes"),
         ("-np 2 --image i --version -- x", "--version has no meaning on Kubernetes: no job runs by it"),

@@ -20,6 +20,19 @@ def test_what_is_not_passed_on():
     assert environment.passed_on({**kept, **dropped}) == kept
 
 
+@pytest.mark.parametrize(
+    ("debugger", "passes"),
+    [
+        ("ray.util.rpdb._driver_set_trace", False),
+        ("ray.util.rpdb.set_trace", False),
+        ("ipdb.set_trace", True),
+        ("0", True),
+    ],
+)
+def test_the_debugger_of_rays_own_processes_is_not_passed_on(debugger, passes):
+    assert ("PYTHONBREAKPOINT" in environment.passed_on({"PYTHONBREAKPOINT": debugger})) == passes
+
+
 SECRETS = {"AWS_SECRET": "s", "AWS_REGION": "r", "WANDB_KEY": "w"}
 PLAIN = {"PATH": "/bin", "HOME": "/home/me", "LC_ALL": "C", "HOROVOD_CYCLE_TIME": "2", "PYTHONPATH": "/src"}
 

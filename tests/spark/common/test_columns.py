@@ -6,7 +6,7 @@ from horovod.spark.common.columns import (
     Column,
     Found,
     all_settled,
-    check_label_shapes,
+    check_shapes,
     chosen,
     fits,
     row_shape,
@@ -113,11 +113,11 @@ def test_minus_one_is_the_rows_or_what_is_left(wanted, size, row):
 
 def test_labels_of_another_shape_are_named():
     label = Column("label", "vector", "float32", 1, (10,))
-    check_label_shapes([label], [[2, 5]])
+    check_shapes("label", [label], [[2, 5]], "label_shapes")
     with pytest.raises(ValueError, match=r"gives label 'label' the shape \[3\], its rows have \[10\]"):
-        check_label_shapes([label], [[3]])
+        check_shapes("label", [label], [[3]], "label_shapes")
     with pytest.raises(ValueError, match="label_shapes has 2 shapes, accepted is one for each of 1 label_cols"):
-        check_label_shapes([label], [[10], [10]])
+        check_shapes("label", [label], [[10], [10]], "label_shapes")
 
 
 def test_a_transformation_may_use_all_that_can_be_read():

@@ -118,6 +118,9 @@ def test_the_frame_is_computed_once(session, tmp_path):
 
 
 def test_rows_that_cannot_be_learnt_from_are_told_and_nothing_is_left(session, tmp_path):
+    from pyspark.ml.functions import array_to_vector
+    from pyspark.sql import functions as F
+
     store = LocalStore(tmp_path)
     frames = {
         "column 'x' has nulls in 1 of 3 rows": "select explode(array(1.0, null, 2.0)) x",
@@ -129,6 +132,13 @@ def test_rows_that_cannot_be_learnt_from_are_told_and_nothing_is_left(session, t
     for words, query in frames.items():
         with pytest.raises(ValueError, match=words):
             write(session.sql(query), store, ["x"], validation=0.5 if "validation" in words else None)
+    vectors = session.sql("select explode(array(array(1.0, 2.0), null)) x")
+    vectors = vectors.select(F.when(F.col("x").isNotNull(), array_to_vector("x")).alias("x"))
+    for sparse in (False, True):
+        with pytest.raises(ValueError, match="column 'x' has nulls in 1 of 2 rows"):
+            write(vectors, store, ["x"], sparse=sparse)
+    with pytest.raises(ValueError, match="no rows to train with"):
+        write(vectors.filter("false"), store, ["x"])
     with pytest.raises(ValueError, match="validation names 'held', the DataFrame has 'x'"):
         prepare.check_validation(session.sql("select 1 x"), "held")
     with pytest.raises(ValueError, match="validation: column 'x' is of type string, accepted are booleans and numbers"):

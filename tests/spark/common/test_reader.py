@@ -89,6 +89,21 @@ def test_sparse_vectors_become_arrays(tmp_path):
     assert table.columns[0].shape == (5,)
     values = np.concatenate([batch["v"] for batch in Batches(table, 4).epoch(0)])
     assert values.tolist() == [[0, 2, 0, 0, 3], [0] * 5] * 3
+    for first in (6, 5):  # of the second row group: the driver looks at the first rows only
+        more = [*rows * 5, {**rows[0], "size": first}, {**rows[1], "size": 6}]
+        pa.parquet.write_table(pa.table({"v": pa.array(more, kind)}), folder / "a.parquet", row_group_size=30)
+        with pytest.raises(ValueError, match="row group 1, column v has vectors of 5 and of 6 elements, accepted is"):
+            list(Batches(table_of(folder, feature_cols=["v"]), 4).epoch(0))
+
+
+def test_vectors_as_spark_writes_them_are_refused_with_what_to_do(tmp_path):
+    folder = tmp_path / "train"
+    folder.mkdir()
+    types = {"type": pa.int8(), "size": pa.int32(), "indices": pa.list_(pa.int32()), "values": pa.list_(pa.float64())}
+    row = {"type": 1, "size": None, "indices": None, "values": [1.0, 2.0]}
+    pa.parquet.write_table(pa.table({"v": pa.array([row], pa.struct(list(types.items())))}), folder / "a.parquet")
+    with pytest.raises(ValueError, match=r"column 'v' has vectors .* write the column as .*vector_to_array\('v'\)"):
+        table_of(folder, feature_cols=["v"])
 
 
 def test_reading_ahead_ends_with_the_context(tmp_path):
@@ -158,6 +173,9 @@ def test_torn_foreign_and_empty_files_are_named(tmp_path):
     (folder / "part-1.parquet").write_bytes(damaged)
     with pytest.raises(ValueError, match=r"part-1.parquet is torn"):
         list(Batches(table, 8).epoch(0))
+    (folder / "part-0.parquet").write_bytes(damaged)  # of the first file the first rows are looked at
+    with pytest.raises(ValueError, match=r"part-0.parquet is torn"):
+        open_existing(store, str(folder), {}, False)
 
 
 @pytest.mark.parametrize(

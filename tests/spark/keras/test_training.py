@@ -129,7 +129,7 @@ def test_the_best_model_is_kept_by_a_callback(tmp_path):
         ({"loss": None, "optimizer": None}, "optimizer and loss are not given, and model is not compiled"),
         ({"optimizer": 3}, "optimizer is 3, accepted is an optimizer of keras 3"),
         ({"feature_cols": ["z", "id"]}, r"feature_cols are \['z', 'id'\], the model has 1 inputs.*VectorAssembler"),
-        ({"feature_cols": ["id"]}, r"feature 'id' has rows of shape \(\), the model's input \(4,\)"),
+        ({"feature_cols": ["id"]}, r"the model gives feature 'id' the shape \[4\], its rows have \[\]"),
         ({"data_module": NVTabularDataModule}, "NVTabular, which needs a GPU of NVIDIA"),
     ],
 )
