@@ -185,7 +185,7 @@ def wheels(arch: sysroot.Arch, pythons: dict[str, Path], archive: Path, work: Pa
     """
     place = work / arch.name
     source = unpacked(archive, place / "source")
-    toolchain = sysroot.make(arch, work / "sysroot" / arch.name, ROOT)
+    toolchain = sysroot.make(arch, work / "sysroot" / arch.name, work)
     shutil.rmtree(place / "cmake", ignore_errors=True)
     made = []
     for wanted in WANTED:
