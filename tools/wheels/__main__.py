@@ -39,10 +39,10 @@ def _epoch() -> int:
     return int(given)
 
 
-def _all(arches: list[str], pythons: dict[str, Path], work: Path, to: Path) -> list[Path]:
+def _all(sources: Path, arches: list[str], pythons: dict[str, Path], work: Path, to: Path) -> list[Path]:
     shutil.rmtree(to, ignore_errors=True)
     to.mkdir(parents=True)
-    archive = build.sdist(work, to)
+    archive = build.sdist(sources, to)
     made = [archive]
     for arch in arches:
         made += build.wheels(sysroot.ARCHES[arch], pythons, archive, work, to)
@@ -76,11 +76,12 @@ def main() -> int:
     os.environ["SOURCE_DATE_EPOCH"] = str(epoch)
     try:
         pythons = build.find_pythons([wanted.python for wanted in WANTED], arguments.python)
-        made = _all(arguments.arch, pythons, arguments.work, arguments.out)
+        sources = build.checkout(arguments.work / "checkout")
+        made = _all(sources, arguments.arch, pythons, arguments.work, arguments.out)
         bad = [f"{wheel.name}: {text}" for wheel in made[1:] for text in check.complaints(wheel)]
         if arguments.twice:
             again = arguments.work / "again"
-            bad += _differing(made, _all(arguments.arch, pythons, again, again / "dist"))
+            bad += _differing(made, _all(sources, arguments.arch, pythons, again, again / "dist"))
         made.append(_write_sbom(made, arguments.arch[0], epoch))
     except (sysroot.Missing, build.BuildFailed) as error:
         print(error, file=sys.stderr)

@@ -88,9 +88,10 @@ def run(command: list[str | Path], **options: object) -> None:
         raise BuildFailed(str(error)) from error
 
 
-def sdist(work: Path, to: Path) -> Path:
-    """Packs the sources, as git has them and with changes that are not committed, into a folder."""
-    place = work / "checkout"  # the checkout itself has environments in it, which would be walked through
+def checkout(place: Path) -> Path:
+    """Copies the sources, as git has them and with changes that are not committed, to a folder: the checkout itself has
+    environments in it, through which whoever packs it would walk, and may change meanwhile.
+    """
     shutil.rmtree(place, ignore_errors=True)
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -104,7 +105,12 @@ def sdist(work: Path, to: Path) -> Path:
         if (ROOT / name).is_file():  # one that is deleted and not committed is listed, too
             (place / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, place / name)
-    run([sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", to, place])
+    return place
+
+
+def sdist(sources: Path, to: Path) -> Path:
+    """Packs sources (see `checkout`) into a folder."""
+    run([sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", to, sources])
     return to / f"horovod-{version()}.tar.gz"
 
 
@@ -185,7 +191,7 @@ def wheels(arch: sysroot.Arch, pythons: dict[str, Path], archive: Path, work: Pa
     """
     place = work / arch.name
     source = unpacked(archive, place / "source")
-    toolchain = sysroot.make(arch, work / "sysroot" / arch.name, ROOT)
+    toolchain = sysroot.make(arch, work / "sysroot" / arch.name, work)
     shutil.rmtree(place / "cmake", ignore_errors=True)
     made = []
     for wanted in WANTED:

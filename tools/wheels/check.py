@@ -13,6 +13,7 @@ from elftools.elf.gnuversions import GNUVerNeedSection, GNUVerSymSection
 from elftools.elf.sections import SymbolTableSection
 
 from tools.wheels.plan import WANTED, contents_complaints, library_complaints, platform_tag
+from tools.wheels.sysroot import ARCHES
 
 DEADLINE = 300  # s
 
@@ -64,12 +65,8 @@ def complaints(wheel: Path) -> list[str]:
 
     :raises ValueError: it has a name that none of ours has.
     """
-    version, _, arch = (
-        wheel.name.removeprefix("horovod-").partition("-")[0],
-        None,
-        wheel.stem.partition("manylinux_")[2],
-    )
-    arch = arch.split("_", 2)[-1]
+    version = wheel.name.removeprefix("horovod-").partition("-")[0]
+    arch = next((name for name in ARCHES if wheel.stem.endswith(f"_{name}")), "x86_64")
     wanted = next((each for each in WANTED if each.file_name(version, arch) == wheel.name), None)
     if wanted is None:
         names = ", ".join(each.file_name(version, "x86_64") for each in WANTED)

@@ -108,7 +108,7 @@ def toolchain(arch: Arch, root: Path, folders: list[str], top: Path) -> str:
         f"-Wl,--version-script={root / 'hidden.map'}",
         "-static-libstdc++",
         "-Wl,--exclude-libs,ALL",
-        "-Wl,--build-id=sha1",
+        "-Wl,--build-id=sha1,--strip-debug",  # Zig's objects name folders, and that would count
     ]
     lines = [
         f"set(CMAKE_CXX_COMPILER {arch.tool('g++')})",

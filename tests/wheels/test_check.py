@@ -1,0 +1,52 @@
+"""Looking into libraries and wheels."""
+
+import importlib.util
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("elftools")
+from tools.wheels import check
+from tools.wheels.plan import LIBRARIES
+
+CORE = Path(importlib.util.find_spec("horovod._core").origin)
+
+
+def test_what_a_library_expects_of_others():
+    """The extension of this checkout, which is built against this system's libraries."""
+    expected = {name: (version, weak) for name, version, weak in check.undefined(CORE.read_bytes())}
+    assert expected["PyModule_GetState" if "PyModule_GetState" in expected else "PyErr_SetString"] == (None, False)
+    version, weak = expected["memcpy"]
+    assert version is not None
+    assert version.startswith("GLIBC_2.")
+    assert not weak
+    assert "PyInit__core" in check.defined(CORE.read_bytes())
+    assert "libc.so.6" in check.libraries_needed(CORE.read_bytes())
+
+
+def test_a_wheel_that_is_not_ours_is_refused():
+    with pytest.raises(
+        ValueError, match=r"horovod-1\.0-py3-none-any\.whl is none of horovod-1\.0-cp310-cp310-manylinux"
+    ):
+        check.complaints(Path("horovod-1.0-py3-none-any.whl"))
+
+
+def test_a_library_of_this_system_is_not_for_older_ones(tmp_path, monkeypatch):
+    monkeypatch.setattr(check, "_output", lambda *words: (0, 'platform tag: "linux_x86_64"'))
+    wheel = tmp_path / "horovod-1.0-cp312-abi3-manylinux_2_28_x86_64.whl"
+    with zipfile.ZipFile(wheel, "w") as packed:
+        for name in ("horovod/_core.abi3.so", *LIBRARIES[1:]):
+            packed.write(CORE, name)
+    said = "\n".join(check.complaints(wheel))
+    assert "horovod/_jax/_jax.so is missing" in said
+    assert "horovod/_core.abi3.so: needs libstdc++.so.6" in said
+    assert 'auditwheel: platform tag: "linux_x86_64"' in said
+
+
+@pytest.mark.parametrize(
+    ("tag", "fine"),
+    [("manylinux_2_17_x86_64", True), ("manylinux_2_28_x86_64", True), ("manylinux_2_31_x86_64", False)],
+)
+def test_what_runs_on_an_older_glibc_runs_on_ours(tag, fine):
+    assert ("manylinux_2_28_x86_64" in check._and_later(tag)) is fine

@@ -1,0 +1,55 @@
+"""The bill of materials."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("cyclonedx")
+from tools.wheels import sbom
+
+FILES = {"horovod-1.0.tar.gz": b"sources", "horovod-1.0-cp312-abi3-manylinux_2_28_x86_64.whl": b"wheel"}
+WHEEL = "horovod-1.0-cp312-abi3-manylinux_2_28_x86_64.whl"
+
+
+def written(files=FILES, epoch=1_700_000_000):
+    parts = sbom.linked("3.1.0", "1.4.0", "12.2.0")
+    needs = sbom.asked_for(["pyzmq>=25.1"])
+    return sbom.document("1.0", files, parts, needs, {"cmake": "4.0"}, epoch)
+
+
+def test_it_says_what_is_in_which_file():
+    said = json.loads(written())
+    components = {component["name"]: component for component in said["components"]}
+    assert set(components) == {*FILES, "nanobind", "robin-map", "libstdc++", "pyzmq"}
+    digest = hashlib.sha256(b"wheel").hexdigest()
+    assert components[WHEEL]["hashes"] == [{"alg": "SHA-256", "content": digest}]
+    assert components["pyzmq"]["description"] == "pyzmq>=25.1"
+    depends = {entry["ref"]: entry.get("dependsOn", []) for entry in said["dependencies"]}
+    assert depends[WHEEL] == ["libstdc++@12.2.0", "pkg:pypi/nanobind@3.1.0", "robin-map@1.4.0"]
+    assert depends["horovod-1.0.tar.gz"] == []  # it has sources of our own only
+    assert said["metadata"]["timestamp"] == "2023-11-14T22:13:20+00:00"
+
+
+def test_it_is_the_same_for_the_same_files_and_another_for_others():
+    assert written() == written()
+    other = json.loads(written({**FILES, WHEEL: b"another"}))
+    assert other["serialNumber"] != json.loads(written())["serialNumber"]
+
+
+def test_the_version_of_the_map_is_read_from_its_header(tmp_path):
+    header = tmp_path / "ext/robin_map/include/tsl/robin_growth_policy.h"
+    header.parent.mkdir(parents=True)
+    lines = [
+        f"#define TSL_RH_VERSION_{part} {number}"
+        for part, number in zip(("MAJOR", "MINOR", "PATCH"), (1, 4, 2), strict=True)
+    ]
+    header.write_text("\n".join(lines))
+    assert sbom.robin_map_version(tmp_path) == "1.4.2"
+
+
+def test_every_part_has_its_licence_in_the_notice():
+    notice = (Path(__file__).resolve().parents[2] / "NOTICE").read_text()
+    for name in ("nanobind", "robin-map"):
+        assert name in notice
