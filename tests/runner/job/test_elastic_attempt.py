@@ -57,7 +57,7 @@ def test_what_comes_due_between_two_looks_at_the_clock_is_not_missed():
         def next_time(self, now):
             return at if now < at else None
 
-        def discovered(self, slots, now, **_):
+        def discovered(self, slots, now, *_):
             return []
 
         def tick(self, now):
