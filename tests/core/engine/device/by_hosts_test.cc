@@ -205,8 +205,7 @@ TEST_CASE("an error that NCCL alone notices in what was launched last ends the j
       p.barrier();
       OnGpu t = g.submit(of(DType::float32, "x", 50), Program::bytes_of(ramp(50, p.rank)));
       Status s = g.finish(t);
-      p.expect(s.ok(), "launched");
-      p.mark();
+      p.mark();  // where another rank has noticed it first, it may have told this one already
       bool there = false;
       for (const Deadline deadline = Deadline::after(10); s.ok() && !there; s = t.op->on_device->completion->reached(&there)) {
         p.expect(!deadline.passed(), "nobody tells");
