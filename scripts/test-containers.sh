@@ -45,6 +45,9 @@ configure() {
   [ "$processes" != unlimited ] || processes=4194304
   mkdir -p "$store" "$work/networks"
   store=$(cd "$store" && pwd)
+  # Where their caches lie whatever is configured.
+  mkdir -p "$work/lib" /var/lib/containers
+  mount --bind "$work/lib" /var/lib/containers
   rm -rf "$store/images/libpod" # what podman knew of containers, in folders that are gone
   cat >"$work/storage.conf" <<CONF
 [storage]
