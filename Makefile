@@ -124,8 +124,8 @@ test-kubernetes: $(STAMPS)/dev $(STAMPS)/editable ## [3 min] jobs on a real clus
 test-containers: $(STAMPS)/dev $(STAMPS)/editable ## [8 min] images of deploy/docker built and run, on a Debian made here, or on BASE=IMAGE; KEEP=FOLDER keeps layers
 	BASE="$(BASE)" KEEP="$(KEEP)" nice scripts/test-containers.sh $(PYTEST_ARGS)
 
-test-tf-matrix: wheel ## [30 min] the TensorFlow and Keras tests with each version in TF_MATRIX, set up in .venv-tf-VERSION
-	PYTHON=$(PYTHON) PYTEST_ARGS="$(PYTEST_ARGS)" nice scripts/test-tf-matrix.sh $(TF_MATRIX)
+test-tf-matrix: $(if $(WHEEL),,wheel) ## [30 min] the TensorFlow and Keras tests with each version in TF_MATRIX, set up in .venv-tf-VERSION; WHEEL=FILE
+	WHEEL="$(WHEEL)" PYTHON=$(PYTHON) PYTEST_ARGS="$(PYTEST_ARGS)" nice scripts/test-tf-matrix.sh $(TF_MATRIX)
 
 test-mxnet: ## [4 min] the MXNet tests, in an environment of its own with MXNet 1.9.1 and NumPy 1.23.5, set up in .venv-mxnet
 	PYTHON=$(MXNET_PYTHON) PYTEST_ARGS="$(PYTEST_ARGS)" nice scripts/test-mxnet.sh
@@ -151,9 +151,9 @@ bench: $(STAMPS)/package $(STAMPS)/peers ## [15 min] measure against gloo, DDP a
 gpu-check: ## [9 min] on a machine with a GPU, without network: build there, tests on the GPU, compute-sanitizer, benchmark; docs/gpu.md
 	scripts/gpu-check.sh
 
-wheel: $(STAMPS)/tools ## [2 min] a wheel in dist/ for this machine alone, as quickly as may be
-	rm -rf dist
-	pip wheel --no-deps --no-build-isolation --config-settings=build-dir=build/wheel -w dist .
+wheel: $(STAMPS)/tools ## [2 min] a wheel in build/one-wheel for this machine alone, as quickly as may be
+	rm -rf build/one-wheel
+	pip wheel --no-deps --no-build-isolation --config-settings=build-dir=build/wheel -w build/one-wheel .
 
 wheels: ## [15 min] what a release consists of, in dist/: sdist, wheels for manylinux, bill of materials; WHEELS="--arch x86_64 aarch64 --twice"
 	PYTHON=$(PYTHON) nice scripts/build-wheels.sh $(WHEELS)

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Runs tests/tensorflow and tests/keras in an environment for each given version of TensorFlow: test-tf-matrix.sh VERSION...
-# All environments install one and the same wheel, dist/horovod-*.whl (make wheel). Further words for pytest: PYTEST_ARGS.
+# All environments install one and the same wheel: WHEEL=FILE, or that of make wheel. Further words for pytest: PYTEST_ARGS.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
 python=${PYTHON:-python3}
-wheel=$(ls -t dist/horovod-*.whl | head -1) || exit 1
+wheel=$(realpath "${WHEEL:-$(ls build/one-wheel/horovod-*.whl)}") || exit 1
 
 # Beside a source tree "import horovod" would find that instead of the wheel, so the tests get a place of their own.
 stage=build/tf-matrix

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tools.wheels import build
 from tools.wheels.build import find_pythons, version
 from tools.wheels.sysroot import Missing
 
@@ -29,3 +30,13 @@ def test_a_python_that_is_not_there_is_named(tmp_path, monkeypatch):
         find_pythons(["3.99"], [])
     with pytest.raises(Missing, match=r"--python /nowhere/python does not run; it takes interpreters of CPython"):
         find_pythons([], [Path("/nowhere/python")])
+
+
+def test_a_folder_of_somebodys_is_left_alone(tmp_path):
+    (tmp_path / "horovod-1.0.tar.gz").write_text("")
+    build.empty(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(build.BuildFailed, match=r"has 'thesis\.tex' in it"):
+        build.empty(tmp_path)
+    assert (tmp_path / "thesis.tex").exists()

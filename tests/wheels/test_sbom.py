@@ -14,7 +14,7 @@ WHEEL = "horovod-1.0-cp312-abi3-manylinux_2_28_x86_64.whl"
 
 
 def written(files=FILES, epoch=1_700_000_000):
-    parts = sbom.linked("3.1.0", "1.4.0", "12.2.0")
+    parts = sbom.linked("3.1.0", "1.4.0", ["12.2.0", "12.2.0"])
     needs = sbom.asked_for(["pyzmq>=25.1"])
     return sbom.document("1.0", files, parts, needs, {"cmake": "4.0"}, epoch)
 

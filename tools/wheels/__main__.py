@@ -4,7 +4,6 @@ import argparse
 import filecmp
 import os
 import platform
-import shutil
 import subprocess
 import sys
 from importlib import metadata
@@ -16,10 +15,19 @@ from tools.wheels.plan import WANTED
 COMPILING = ("cmake", "nanobind", "ninja", "scikit-build-core", "ziglang")
 
 
+def _absolute(text: str) -> Path:
+    return Path(text).resolve()
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tools.wheels", description=__doc__)
-    parser.add_argument("--out", type=Path, default=build.ROOT / "dist", help="the folder for all of it, made anew")
-    parser.add_argument("--work", type=Path, default=build.ROOT / "build/wheels", help="where it is built")
+    parser.add_argument(
+        "--out",
+        type=_absolute,
+        default=build.ROOT / "dist",
+        help="the folder for all of it; what it has of an earlier time goes, and it may have nothing else",
+    )
+    parser.add_argument("--work", type=_absolute, default=build.ROOT / "build/wheels", help="where it is built")
     parser.add_argument(
         "--arch", nargs="+", choices=sysroot.ARCHES, default=[platform.machine()], help="CPUs; default: this one's"
     )
@@ -40,8 +48,7 @@ def _epoch() -> int:
 
 
 def _all(sources: Path, arches: list[str], pythons: dict[str, Path], work: Path, to: Path) -> list[Path]:
-    shutil.rmtree(to, ignore_errors=True)
-    to.mkdir(parents=True)
+    build.empty(to)
     archive = build.sdist(sources, to)
     made = [archive]
     for arch in arches:
@@ -58,15 +65,15 @@ def _differing(made: list[Path], again: list[Path]) -> list[str]:
     ]
 
 
-def _write_sbom(made: list[Path], arch: str, epoch: int) -> Path:
+def _write_sbom(made: list[Path], arches: list[str], epoch: int) -> Path:
     tools = {name: metadata.version(name) for name in COMPILING}
-    compiler = build.compiler_version(sysroot.ARCHES[arch])
+    compilers = {f"gcc ({arch})": build.compiler_version(sysroot.ARCHES[arch]) for arch in arches}
     nanobind = Path(metadata.distribution("nanobind").locate_file("nanobind"))  # type: ignore[arg-type]
-    parts = sbom.linked(tools["nanobind"], sbom.robin_map_version(nanobind), compiler)
+    parts = sbom.linked(tools["nanobind"], sbom.robin_map_version(nanobind), compilers.values())
     needs = sbom.asked_for(build.requirements(made[0]))
     files = {file.name: file.read_bytes() for file in made}
     file = made[0].parent / f"horovod-{build.version()}.cdx.json"
-    file.write_text(sbom.document(build.version(), files, parts, needs, {**tools, "gcc": compiler}, epoch))
+    file.write_text(sbom.document(build.version(), files, parts, needs, {**tools, **compilers}, epoch))
     return file
 
 
@@ -82,7 +89,7 @@ def main() -> int:
         if arguments.twice:
             again = arguments.work / "again"
             bad += _differing(made, _all(sources, arguments.arch, pythons, again, again / "dist"))
-        made.append(_write_sbom(made, arguments.arch[0], epoch))
+        made.append(_write_sbom(made, arguments.arch, epoch))
     except (sysroot.Missing, build.BuildFailed) as error:
         print(error, file=sys.stderr)
         return 1

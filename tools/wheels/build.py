@@ -89,12 +89,13 @@ def run(command: list[str | Path], **options: object) -> None:
 
 
 def checkout(place: Path) -> Path:
-    """Copies the sources, as git has them and with changes that are not committed, to a folder: the checkout itself has
-    environments in it, through which whoever packs it would walk, and may change meanwhile.
+    """Copies the files that git knows, with changes that are not committed, to a folder: the checkout itself has
+    environments in it, through which whoever packs it would walk, and perhaps somebody's keys; and it may change
+    meanwhile.
     """
     shutil.rmtree(place, ignore_errors=True)
     listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        ["git", "ls-files", "-z"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -106,6 +107,19 @@ def checkout(place: Path) -> Path:
             (place / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, place / name)
     return place
+
+
+def empty(folder: Path) -> None:
+    """Makes it, without what was built into it before.
+
+    :raises BuildFailed: it has something else in it, which is somebody's.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    others = sorted(path.name for path in folder.iterdir() if not path.name.startswith("horovod-"))
+    if others:
+        raise BuildFailed(f"--out {folder} has {others[0]!r} in it; it takes a folder for releases alone")
+    for path in folder.iterdir():
+        path.unlink()
 
 
 def sdist(sources: Path, to: Path) -> Path:

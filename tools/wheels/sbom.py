@@ -32,8 +32,9 @@ def _package(name: str, version: str | None, **more: object) -> Component:
     )
 
 
-def linked(nanobind: str, robin_map: str, compiler: str) -> list[Component]:
-    """What is compiled into the libraries: versions of nanobind, of the map that it brings, and of GCC."""
+def linked(nanobind: str, robin_map: str, compilers: Iterable[str]) -> list[Component]:
+    """What is compiled into the libraries: versions of nanobind, of the map that it brings, and of GCC, of which each
+    CPU may have another."""
     return [
         _package("nanobind", nanobind, licenses=[LICENSE.make_with_expression("BSD-3-Clause")]),
         Component(
@@ -44,13 +45,16 @@ def linked(nanobind: str, robin_map: str, compiler: str) -> list[Component]:
             purl=PackageURL("github", namespace="tessil", name="robin-map", version=f"v{robin_map}"),
             licenses=[LICENSE.make_with_expression("MIT")],
         ),
-        Component(
-            name="libstdc++",
-            version=compiler,
-            type=ComponentType.LIBRARY,
-            bom_ref=f"libstdc++@{compiler}",
-            description="linked statically, of GCC",
-            licenses=[LICENSE.make_with_expression("GPL-3.0-or-later WITH GCC-exception-3.1")],
+        *(
+            Component(
+                name="libstdc++",
+                version=compiler,
+                type=ComponentType.LIBRARY,
+                bom_ref=f"libstdc++@{compiler}",
+                description="linked statically, of GCC",
+                licenses=[LICENSE.make_with_expression("GPL-3.0-or-later WITH GCC-exception-3.1")],
+            )
+            for compiler in sorted(set(compilers))
         ),
     ]
 
