@@ -28,7 +28,7 @@ outside() {
   trap clean EXIT
   trap 'exit 130' INT
   trap 'exit 143' TERM
-  unshare --mount --propagation private --pid --fork --kill-child --mount-proc "$0" --inside "$work" "$@" &
+  unshare --mount --propagation private --pid --fork --kill-child --mount-proc scripts/test-containers.sh --inside "$work" "$@" &
   inner=$!
   wait $inner
 }

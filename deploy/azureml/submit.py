@@ -16,7 +16,7 @@ from azure.ai.ml import MpiDistribution, Output, PyTorchDistribution, command
 from azure.ai.ml.entities import BuildContext, Command, Environment
 
 HERE = Path(__file__).resolve().parent
-CHECKPOINTS = "azureml://datastores/workspaceblobstore/paths/checkpoints/digits"
+CHECKPOINTS = "azureml://datastores/workspaceblobstore/paths/checkpoints/digits-"
 
 
 def job(nodes: int, each: int, distribution: str, compute: str, *words: str) -> Command:
@@ -43,7 +43,7 @@ def job(nodes: int, each: int, distribution: str, compute: str, *words: str) -> 
         instance_count=nodes,
         distribution=kinds[distribution](process_count_per_instance=each),
         environment_variables=variables,
-        outputs={"checkpoints": Output(type="uri_folder", mode="rw_mount", path=CHECKPOINTS)},
+        outputs={"checkpoints": Output(type="uri_folder", mode="rw_mount", path=CHECKPOINTS + secrets.token_hex(4))},
     )
 
 

@@ -38,6 +38,7 @@ PY
 read -r -a role <<< "$role"
 
 if [[ ${role[0]} == alone ]]; then
+    unset SSH_PRIVATE_KEY
     exec horovodrun "$@"
 fi
 port=${SSH_PORT:-${role[1]}}

@@ -1,6 +1,6 @@
 # An image of deploy/docker/Dockerfile with an ssh server, for jobs on several containers: horovodrun -H worker1:2,worker2:2 python train.py
 #
-#   docker build -f deploy/docker/ssh.Dockerfile --build-arg IMAGE=horovod:cpu -t horovod:cpu-ssh .
+#   docker build -f deploy/docker/ssh.Dockerfile -t localhost/horovod:cpu-ssh .
 #
 # Nothing of it is root. Keys are no part of the image: deploy/docker/make-keys makes them, and containers mount them.
 ARG IMAGE=localhost/horovod:cpu

@@ -87,6 +87,12 @@ def test_what_is_copied_is_there_and_not_ignored():
                 assert any(name == rule or name.startswith(f"{rule}/") for rule in allowed), name
 
 
+def test_the_build_has_the_licences_that_the_package_names():
+    named = re.search(r"^license-files = \[(.*)\]$", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1]
+    copied = {name for each in of(DOCKERFILES[0], "COPY") for name in each.split()}
+    assert set(re.findall(r'"([^"]+)"', named)) <= copied
+
+
 def test_scripts_can_be_run():
     for name in ("make-keys", "start-sshd"):
         assert (DOCKER / name).stat().st_mode & stat.S_IXUSR
