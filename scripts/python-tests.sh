@@ -8,7 +8,8 @@ cache=build/pytest-cache most=8
 rm -rf "$cache"
 code=0
 python -m pytest -o cache_dir="$cache" "$@" || code=$?
-[ "$code" = 1 ] || exit "$code" # 1: tests have failed; more: pytest itself
+[ "$code" = 1 ] || exit "$code" # 1: tests have failed; more: pytest itself, or skips that tests/skips.txt does not know
+[ -s "$cache/v/cache/lastfailed" ] || exit 1
 failed=$(python -c 'import json, sys; print("\n".join(json.load(open(sys.argv[1]))))' "$cache/v/cache/lastfailed")
 [ "$(wc -l <<<"$failed")" -le "$most" ] || exit 1
 echo "python-tests.sh: once more, alone:"

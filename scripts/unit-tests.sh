@@ -9,9 +9,10 @@ cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=$type -DHVD_SANITIZE="$saniti
   -DHVD_BUILD_TESTS=ON -DHVD_BUILD_PYTHON=OFF >/dev/null
 cmake --build "$build"
 export ASAN_OPTIONS=detect_leaks=1:halt_on_error=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS="halt_on_error=1:suppressions=$PWD/tests/tsan.supp"
+failed=$build/Testing/Temporary/LastTestsFailed.log
+rm -f "$failed"
 ctest --test-dir "$build" --output-on-failure --parallel "$jobs" && exit
 # As in python-tests.sh: a few that fail among the others have another try, alone. What a sanitizer has found is found.
-failed=$build/Testing/Temporary/LastTestsFailed.log
 [ -z "$sanitize" ] && [ -s "$failed" ] && [ "$(wc -l <"$failed")" -le 8 ] || exit 1
 cp "$failed" "$build/failed-among-others"
 echo "unit-tests.sh: once more, alone:"
