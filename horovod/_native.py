@@ -93,6 +93,11 @@ def explained(error: str, file: str, header: bytes, glibc: str, running: Running
     return f"Horovod's native part cannot be loaded: {error}; {anew}"
 
 
+def _is_ours(finder: object) -> bool:
+    """Also of a module that has been loaded anew since."""
+    return getattr(finder, "__module__", None) == __name__ and getattr(finder, "__qualname__", None) == "Finder"
+
+
 class Finder:
     """The first in ``sys.meta_path``; finds the native part through the others, and says why it is not to be had."""
 
@@ -100,7 +105,7 @@ class Finder:
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != NAME:
             return None
-        others = [finder for finder in sys.meta_path if finder is not Finder and hasattr(finder, "find_spec")]
+        others = [finder for finder in sys.meta_path if not _is_ours(finder) and hasattr(finder, "find_spec")]
         spec = next((spec for finder in others if (spec := finder.find_spec(name, path, target)) is not None), None)
         folder = Path(__file__).parent
         reason = obstacle(
@@ -159,5 +164,4 @@ class _Explaining(Loader):
 
 def install() -> None:
     """Put the finder in its place; once is enough."""
-    if Finder not in sys.meta_path:
-        sys.meta_path.insert(0, Finder)
+    sys.meta_path[:] = [Finder, *(finder for finder in sys.meta_path if not _is_ours(finder))]

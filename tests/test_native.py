@@ -125,3 +125,15 @@ def test_a_system_that_is_too_old_is_named(tmp_path):
         subprocess.run(["cc", "-shared", "-fPIC", "-nostdlib", *words], cwd=tmp_path, check=True, timeout=60)
     said = imported(tmp_path)
     assert f"{tmp_path}/{file} needs glibc 2.99 or later, and this system has {platform.libc_ver()[1]}, which" in said
+
+
+def test_a_package_that_is_loaded_anew_finds_it_still():
+    code = (
+        "import importlib, sys, horovod._native\n"
+        "importlib.reload(horovod._native)\n"
+        "importlib.reload(horovod)\n"
+        "import horovod._core\n"
+        "print(sum(getattr(one, '__module__', '') == 'horovod._native' for one in sys.meta_path))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.returncode) == ("1\n", 0), done.stderr

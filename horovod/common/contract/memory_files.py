@@ -1,11 +1,15 @@
 """Files in memory without a name (memfd): they carry the job's key to workers, and are what ranks of a host share."""
 
+import errno
 import os
 
 REFUSED = (
     "memfd_create is refused ({}), without which no job can start: it hands the job's key to workers, and ranks share "
     "memory by it. A container's seccomp profile has to allow it, as those of Docker and Podman do"
 )
+
+_FORBIDDEN = (errno.EPERM, errno.EACCES, errno.ENOSYS)
+_NO_ROOM = "no file can be made in memory: {} (of this process: ulimit -n; of the machine: fs.file-max, memory)"
 
 
 class MemoryFileError(OSError):
@@ -21,4 +25,5 @@ def create(name: str) -> int:
     try:
         return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except OSError as error:
-        raise MemoryFileError(error.errno, REFUSED.format(error.strerror)) from None
+        text = REFUSED if error.errno in _FORBIDDEN else _NO_ROOM
+        raise MemoryFileError(error.errno, text.format(error.strerror)) from None

@@ -14,6 +14,11 @@ TASKS_EACH = 128  # threads and processes of a rank: pools of the framework, dat
 _GIB = 1 << 30
 
 
+def is_scarce(answer: HostAnswer, report: HostReport) -> bool:
+    """Is too little left in /dev/shm for the data loaders of this host's ranks?"""
+    return 0 <= report.shm_free <= answer.slots * SHM_EACH
+
+
 def shared_memory(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
     """What others put into /dev/shm; our own shared memory has no name, and no limit but that of all memory."""
     for answer, report in _reports(answers):
@@ -27,7 +32,7 @@ def shared_memory(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
                 "horovod does not, but workers of PyTorch's DataLoader, multiprocessing, NCCL and MPIs do: mount a "
                 f"tmpfs there that can be written (`docker run --shm-size={size}`)",
             )
-        elif 0 <= report.shm_free <= answer.slots * SHM_EACH:
+        elif is_scarce(answer, report):
             ranks = "one rank" if answer.slots == 1 else f"{answer.slots} ranks"
             yield Finding(
                 WARN,

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from horovod.common.devices import visible
 from horovod.common.devices.versions import text_of, too_old
+from horovod.runner.doctor import container_findings
 from horovod.runner.doctor.report import FAIL, WARN, DeviceReport, Finding, HostAnswer
 
 LOW_SHM = 512 << 20
@@ -209,7 +210,8 @@ def links(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
             advice = "their data goes through the host's memory, more slowly; ACS and IOMMU settings of the BIOS may "
             yield Finding(WARN, "links", answer.host, text, advice + "forbid it (`nvidia-smi topo -p2p r`)")
         assert answer.report is not None
-        if 0 <= answer.report.shm_free < LOW_SHM and len(report.usable) > 1 and answer.slots > 1:
+        small = 0 <= answer.report.shm_free < LOW_SHM and not container_findings.is_scarce(answer, answer.report)
+        if small and len(report.usable) > 1 and answer.slots > 1:  # a scarce one has its warning
             text = (
                 f"/dev/shm has {answer.report.shm_free >> 20} MiB left, in which NCCL and CUDA keep buffers for ranks "
             )
