@@ -18,6 +18,7 @@ from horovod.common.elastic import checkpoint_files as files
 from horovod.common.elastic import checkpoint_record as records
 from horovod.common.elastic.checkpoint_directory import place_of
 from horovod.common.elastic.checkpoint_place import Folder
+from horovod.common.elastic.checkpoint_writer import start_writer
 
 Dump = Callable[[Any, IO[bytes]], None]
 Load = Callable[[IO[bytes]], Any]
@@ -93,9 +94,7 @@ class Checkpoint:
         with self._lock:
             self._next = step, copied
             if self._thread is None:
-                # No daemon: Python's end waits for what is being written.
-                self._thread = threading.Thread(target=self._write_all, name="horovod-checkpoint")
-                self._thread.start()
+                self._thread = start_writer(self._write_all)
 
     def wait(self, seconds: float | None = None) -> bool:
         """Until all that was saved is on the disk; False when it is not after ``seconds``. Raises OSError, or what

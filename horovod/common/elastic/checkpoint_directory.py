@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from horovod.common.elastic.checkpoint_objects import Objects
+from horovod.common.elastic.checkpoint_objects import Objects, without_password
 from horovod.common.elastic.checkpoint_place import Folder, Place
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?:://|::)")
+_SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*"
+_URL = re.compile(f"{_SCHEME}(?:::{_SCHEME})*://")  # as simplecache::s3://, while run::3 is a path
 _FILE = re.compile(r"file:/+")
 _LOST_SLASH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")
 
@@ -29,8 +30,8 @@ def place_of(directory: str | os.PathLike[str], options: Mapping[str, Any] | Non
         return Objects(text, options or {})
     elif not isinstance(directory, str) and _LOST_SLASH.match(text):
         raise ValueError(
-            f"directory is {directory!r}, of which a slash is lost, as a Path makes one of two; accepted is the URL "
-            "as a string"
+            f"directory is {without_password(repr(directory))}, of which a slash is lost, as a Path makes one of two; "
+            "accepted is the URL as a string"
         )
     if options:
         raise ValueError(

@@ -7,7 +7,9 @@ systems that show a file while it grows get it under another name first. Its che
 """
 
 import contextlib
+import errno
 import os
+import re
 import secrets
 import tempfile
 import time
@@ -27,6 +29,13 @@ _PACKAGES = {
     **dict.fromkeys(("az", "abfs", "abfss"), "'horovod[abfs]'"),
 }
 
+_PASSWORD = re.compile(r"(:/{1,2}[^/:@]*):[^/]*@")
+
+
+def without_password(text: str) -> str:
+    """A URL, or what has one in it, as it may be printed: ``sftp://user:***@host/directory``."""
+    return _PASSWORD.sub(r"\1:***@", text)
+
 
 class Objects:
     """See ``Place``."""
@@ -34,27 +43,30 @@ class Objects:
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
         """Raises ImportError naming the package that is missing, ValueError for a URL that fsspec does not know, and
         what the file system raises where it connects at once."""
-        self._url = url.rstrip("/")
+        shown = without_password(url)
+        self._shown = shown.rstrip("/")
         protocol = url.partition("://")[0].partition("::")[0].lower()
         advice = f"pip install {_PACKAGES.get(protocol, 'fsspec, and what fsspec names for ' + protocol)}"
         try:
             import fsspec
         except ImportError:
-            raise ImportError(f"directory is {url!r}, a URL, for which fsspec is needed: {advice}") from None
+            raise ImportError(f"directory is {shown!r}, a URL, for which fsspec is needed: {advice}") from None
         try:
             self._fs, path = fsspec.core.url_to_fs(url, **options)
         except ImportError as error:
-            raise ImportError(f"directory is {url!r}, of which fsspec says: {error} ({advice})") from error
+            said = without_password(str(error))
+            raise ImportError(f"directory is {shown!r}, of which fsspec says: {said} ({advice})") from error
         except (ValueError, TypeError) as error:
-            raise ValueError(f"directory is {url!r}, of which fsspec says: {error}") from error
+            raise ValueError(f"directory is {shown!r}, of which fsspec says: {without_password(str(error))}") from error
         self._path = str(path).rstrip("/")
         if not self._path:
-            raise ValueError(f"directory is {url!r}, which names no bucket; accepted is, for example, s3://bucket/name")
+            raise ValueError(f"directory is {shown!r}, which names no bucket; accepted is a URL as s3://bucket/name")
         told = self._fs.protocol
         self._appears_whole = not _WHOLE.isdisjoint([told] if isinstance(told, str) else told)
+        self._renames = not self._appears_whole and _renames(self._fs)
 
     def __str__(self) -> str:
-        return self._url
+        return self._shown
 
     def is_there(self) -> bool:
         return True  # an empty directory of an object store is none
@@ -80,7 +92,7 @@ class Objects:
         with _unnamed() as (file, path):
             self._fs.invalidate_cache()
             self._fs.get_file(self._at(name), path)
-            return files.read_from(file, f"{self._url}/{name}", load)
+            return files.read_from(file, f"{self._shown}/{name}", load)
 
     def remove(self, step: int) -> None:
         self._remove(files.name_of(step))
@@ -93,9 +105,14 @@ class Objects:
         if not self._appears_whole:
             self._fs.makedirs(self._at(folder), exist_ok=True)
         for step in steps:
-            with contextlib.suppress(FileNotFoundError):
-                self._fs.mv(self._at(files.name_of(step)), self._at(f"{folder}/{files.name_of(step)}"))
-        return f"{self._url}/{folder}"
+            name = files.name_of(step)
+            try:
+                self._move(self._at(name), self._at(f"{folder}/{name}"))
+            except FileNotFoundError:
+                if self._is_there(self._at(name)):
+                    raise
+                # else somebody has removed it meanwhile
+        return f"{self._shown}/{folder}"
 
     def note(self) -> bytes:
         self._fs.invalidate_cache()
@@ -121,16 +138,75 @@ class Objects:
         if self._appears_whole:
             self._fs.put_file(path, self._at(name))
             return
-        stem = name.removesuffix(".ckpt") if name != NOTE else "job"
-        unfinished = self._at(f".{stem}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+        target = self._at(name)
+        unfinished = self._unfinished(name)
         try:
             self._fs.put_file(path, unfinished)
-            self._remove(name)  # some, such as HDFS, do not rename over a file
-            self._fs.mv(unfinished, self._at(name))
+            in_place = self._moved(unfinished, target)
         except BaseException:
-            with contextlib.suppress(Exception):
-                self._fs.rm_file(unfinished)
+            self._discard(unfinished)
             raise
+        if not in_place:
+            self._exchange(unfinished, target, self._unfinished(name))
+
+    def _unfinished(self, name: str) -> str:
+        """The path of a new file, until it is called ``name``."""
+        stem = name.removesuffix(".ckpt") if name != NOTE else "job"
+        return self._at(f".{stem}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+
+    def _moved(self, unfinished: str, target: str) -> bool:
+        """False where a file is in the way, as of HDFS, which does not rename over one."""
+        if not self._renames and self._is_there(target):
+            return False  # a copy over it that is broken off would spoil it
+        try:
+            self._move(unfinished, target)
+        except Exception:
+            if self._is_there(unfinished) and self._is_there(target):
+                return False
+            raise
+        return True
+
+    def _exchange(self, unfinished: str, target: str, before: str) -> None:
+        """Where one cannot be moved over the other. ``before``: where the old one is meanwhile. Nothing is removed
+        before something whole is called ``target``."""
+        aside = False
+        try:
+            self._move(target, before)
+            aside = True
+            self._move(unfinished, target)
+        except BaseException:
+            if aside or not self._is_there(target):
+                self._move(before, target)
+            self._discard(unfinished)
+            self._discard(before)
+            raise
+        self._discard(before)
+
+    def _move(self, path: str, new: str) -> None:
+        """Of one file. Raises where it did not happen. fsspec's own ``mv`` copies, too, but takes paths for patterns:
+        with a ``[`` or ``*`` in them it would move nothing, or something else."""
+        if not self._renames:
+            self._fs.cp_file(path, new)
+            self._fs.rm_file(path)
+            return
+        self._fs.mv(path, new)
+        if self._is_there(path):  # WebHDFS refuses without an error
+            raise FileExistsError(errno.EEXIST, "is not renamed", path, None, new)
+
+    def _is_there(self, path: str) -> bool:
+        """Other than fsspec's ``exists``, does not take any error for a no."""
+        self._fs.invalidate_cache()
+        try:
+            self._fs.info(path)
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) or error.errno == errno.ENOENT:
+                return False
+            raise
+        return True
+
+    def _discard(self, path: str) -> None:
+        with contextlib.suppress(Exception):
+            self._fs.rm_file(path)
 
     def _remove(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -142,6 +218,15 @@ class Objects:
             return time.time() - float(self._fs.modified(self._at(name)).timestamp())
         except (FileNotFoundError, NotImplementedError):
             return 0.0
+
+
+def _renames(filesystem: Any) -> bool:
+    """Has it a ``mv`` of its own? Looks into those that only pass on, as fsspec's caches do."""
+    from fsspec import AbstractFileSystem
+
+    while isinstance(inner := getattr(filesystem, "fs", None), AbstractFileSystem):
+        filesystem = inner
+    return type(filesystem).mv is not AbstractFileSystem.mv
 
 
 @contextlib.contextmanager

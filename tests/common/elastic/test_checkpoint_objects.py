@@ -2,10 +2,8 @@
 
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -18,38 +16,10 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from horovod.common.elastic import Checkpoint, ObjectState
 from horovod.common.elastic.checkpoint_files import TornCheckpointError, name_of
+from horovod.common.elastic.checkpoint_objects import without_password
 from horovod.common.elastic.state_checkpoint import StateCheckpoint
-from tests import s3
+from tests.common.elastic.places import Growing, names, saved
 from tests.common.elastic.ranks import Face, Job
-
-
-class Growing(MemoryFileSystem):
-    """Shows a file while it grows, and does not rename over one: as HDFS."""
-
-    protocol = "growing"
-    store: dict = {}  # noqa: RUF012
-    pseudo_dirs = [""]  # noqa: RUF012
-    sent: list = []  # noqa: RUF012
-    breaks = False
-
-    @classmethod
-    def _strip_protocol(cls, path):
-        return MemoryFileSystem._strip_protocol(str(path).replace("growing://", "memory://"))
-
-    def put_file(self, lpath, rpath, **kwargs):
-        self.sent.append(rpath.rpartition("/")[2])
-        super().put_file(lpath, rpath, **kwargs)
-        if self.breaks:
-            self.pipe_file(rpath, self.cat_file(rpath)[:10])
-            raise ConnectionResetError("the connection is lost")
-
-    def mv(self, path1, path2, **kwargs):
-        if self.exists(path2):
-            raise FileExistsError(path2)
-        super().mv(path1, path2, **kwargs)
-
-
-fsspec.register_implementation("growing", Growing, clobber=True)
 
 
 @pytest.fixture(params=["memory", "growing"])
@@ -59,19 +29,6 @@ def url(request):
     filesystem, path = fsspec.core.url_to_fs(made)
     if filesystem.exists(path):
         filesystem.rm(path, recursive=True)
-
-
-def saved(url, *steps, **kwargs):
-    with Checkpoint(url, **kwargs) as checkpoint:
-        for step in steps:
-            checkpoint.save(step, {"step": step})
-            checkpoint.wait()
-    return checkpoint
-
-
-def names(url):
-    filesystem, path = fsspec.core.url_to_fs(url)
-    return sorted(name.rpartition("/")[2] for name in filesystem.ls(path, detail=False))
 
 
 def test_the_last_few_are_kept_and_the_newest_is_found(url):
@@ -228,60 +185,111 @@ def test_a_file_url_is_a_directory(tmp_path):
     assert os.listdir(tmp_path / "run") == [name_of(1)]
 
 
-# S3
+def test_directories_with_signs_of_patterns(url):
+    for sign in ("[1]", "*", "a?"):
+        directory = f"{url}/{sign}"
+        saved(f"{url}/1", 70)
+        saved(directory, 80, 90)
+        saved(directory, 10)
+        assert Checkpoint(directory).steps() == [10]
+        assert Checkpoint(f"{directory}/earlier-1").load() == (90, {"step": 90})
+        assert Checkpoint(f"{url}/1").load() == (70, {"step": 70})
 
 
-@pytest.fixture(scope="module")
-def endpoint(tmp_path_factory):
-    """The URL of a server with a bucket named `training`."""
-    with s3.server(tmp_path_factory.mktemp("moto"), "training") as url:
-        yield url
+def test_what_is_put_aside_and_cannot_be_moved_is_told(url, monkeypatch):
+    def lost(self, path1, path2):
+        raise FileNotFoundError(path2)
+
+    saved(url, 80)
+    monkeypatch.setattr(MemoryFileSystem, "cp_file", lost)
+    checkpoint = Checkpoint(url)
+    checkpoint.save(10, None)
+    with pytest.raises(FileNotFoundError):
+        checkpoint.close()
+    assert checkpoint.steps() == [80]
 
 
-def test_on_s3(endpoint, capfd):
-    given = {"storage_options": s3.options(endpoint)}
-    checkpoint = saved("s3://training/a/run", 1, 2, 3, 4, keep=2, **given)
-    assert checkpoint.steps() == [4, 3]
-    assert Checkpoint("s3://training/a/run", **given).load() == (4, {"step": 4})
-    saved("s3://training/a/run", 2, **given)
-    assert "they are in s3://training/a/run/earlier-1 now" in capfd.readouterr().err
-    assert checkpoint.steps() == [2]
-    assert Checkpoint("s3://training/a/run/earlier-1", **given).steps() == [4, 3]
-    with Checkpoint("s3://elsewhere/run", **given) as lost:
-        assert lost.load() is None
-        lost.save(1, None)
-        with pytest.raises(OSError, match="bucket"):
-            lost.wait()
+def growing_with(monkeypatch, move):
+    """A place where a step was written once, and ``move`` is in the place of what renames, which it is given."""
+    url = f"growing://bucket/{os.urandom(4).hex()}"
+    saved(url, 1)
+    renamed = Growing.mv
+    monkeypatch.setattr(Growing, "mv", lambda self, old, new, **_: move(self, old, new, renamed))
+    return url
 
 
-WRITER = """
-import os, sys
-from horovod.common.elastic import Checkpoint
-
-checkpoint = Checkpoint("s3://training/killed", dump=lambda value, file: file.write(value))
-checkpoint.save(1, b"x" * 1000)
-checkpoint.wait()
-print("one", flush=True)
-step = 2
-while True:
-    checkpoint.save(step, os.urandom(12 << 20))
-    checkpoint.wait()
-    step += 1
-"""
+def written_again(url):
+    with Checkpoint(url) as checkpoint:
+        checkpoint.save(1, "again")
 
 
-@pytest.mark.heavy
-def test_who_is_killed_while_sending_to_s3_leaves_whole_ones_only(endpoint, tmp_path):
-    variables = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "eu-west-1"}
-    env = {**os.environ, **variables, "AWS_ENDPOINT_URL": endpoint, "TMPDIR": str(tmp_path)}
-    for seconds in (0.3, 1.1):
-        with subprocess.Popen([sys.executable, "-c", WRITER], env=env, stdout=subprocess.PIPE) as child:
-            assert child.stdout.readline() == b"one\n"
-            time.sleep(seconds)
-            child.send_signal(signal.SIGKILL)
-        reader = Checkpoint("s3://training/killed", storage_options=s3.options(endpoint), load=lambda file: file.read())
-        assert reader.load() is not None
-        assert reader.torn == []
-        for step in reader.steps():
-            assert len(reader.load(step).value) in (1000, 12 << 20)
-    assert os.listdir(tmp_path) == [], "what a killed process was sending is gone with it"
+def test_the_one_before_is_there_when_the_new_one_gets_no_name(monkeypatch):
+    def move(self, old, new, renamed):
+        if self.size(old) == size or not self.exists(old):  # the one before
+            return renamed(self, old, new)
+        raise OSError("refused")
+
+    url = growing_with(monkeypatch, move)
+    filesystem, path = fsspec.core.url_to_fs(f"{url}/{name_of(1)}")
+    size = filesystem.size(path)
+    with pytest.raises(OSError, match="refused"):
+        written_again(url)
+    assert (Checkpoint(url).load().value, names(url)) == ({"step": 1}, [name_of(1)])
+
+
+def test_nothing_is_removed_while_no_file_has_the_name(monkeypatch):
+    moves = []
+
+    def move(self, old, new, renamed):
+        moves.append(new)
+        if len(moves) != 2:  # the one before, out of the way; then the connection is lost
+            raise ConnectionResetError
+        renamed(self, old, new)
+
+    url = growing_with(monkeypatch, move)
+    with pytest.raises(ConnectionResetError):
+        written_again(url)
+    left = [name for name in names(url) if name.startswith(".step-000000000001.")]
+    assert (len(left), len(moves)) == (2, 4), "old and new"
+
+
+def test_a_rename_that_is_refused_without_an_error(monkeypatch):
+    def move(self, old, new, renamed):  # as WebHDFS
+        if not self.exists(new):
+            renamed(self, old, new)
+
+    url = growing_with(monkeypatch, move)
+    written_again(url)
+    assert (Checkpoint(url).load().value, names(url)) == ("again", [name_of(1)])
+
+
+def test_passwords_are_not_printed(capfd, monkeypatch):
+    monkeypatch.setattr(Growing, "breaks", True)
+    directory = f"growing://user:se@cret@host/{os.urandom(4).hex()}"
+    checkpoint = Checkpoint(directory)
+    checkpoint.save(1, None)
+    with pytest.raises(ConnectionResetError):
+        checkpoint.close()
+    assert checkpoint.directory == directory.replace("se@cret", "***")
+    for wrong in ("nowhere://user:secret@host/x", Path("sftp://user:secret@host/x")):
+        with pytest.raises(ValueError, match=r"user:\*\*\*@host/x'") as raised:
+            Checkpoint(wrong)
+        assert "secret" not in str(raised.value)
+    said = capfd.readouterr().err
+    assert (checkpoint.directory in said, "cret@" in said) == (True, False)
+    assert without_password("growing://host:22/a:b@c") == "growing://host:22/a:b@c"
+
+
+@pytest.mark.parametrize("name", ["run::3", "a1::b/x", "a::b::c"])
+def test_colons_make_no_url(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert saved(name, 1).directory == Path(name)
+    assert Checkpoint(f"simplecache::memory://bucket/{os.urandom(4).hex()}/{name}").load() is None
+
+
+def test_through_a_cache(url):
+    chained = f"simplecache::{url}"
+    saved(chained, 80, 90)
+    saved(chained, 10, 10)
+    assert Checkpoint(chained).load() == (10, {"step": 10})
+    assert Checkpoint(f"{url}/earlier-1").steps() == [90, 80]
