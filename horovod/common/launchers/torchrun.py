@@ -17,11 +17,10 @@ def find(env: Mapping[str, str]) -> Place | None:
         return None
     run = env.get("TORCHELASTIC_RUN_ID", "")
     local_size = integer(env, "LOCAL_WORLD_SIZE")
-    nodes = integer(env, "AZUREML_NODE_COUNT")
-    if local_size is None and nodes and numbers[1] % nodes == 0:  # Azure ML starts as many on each
-        local_size = numbers[1] // nodes
     if local_size is None and (host == "localhost" or host.startswith("127.") or host == "::1"):
         local_size = numbers[1]
+    if local_size is None and (nodes := integer(env, "AZUREML_NODE_COUNT")) and numbers[1] % nodes == 0:
+        local_size = numbers[1] // nodes  # Azure ML starts as many on each
     # torchrun starts all workers again after a failure, with the same variables but for this number.
     again = env.get("TORCHELASTIC_RESTART_COUNT", "0")
     return Place(

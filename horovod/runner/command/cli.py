@@ -104,9 +104,7 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
     if not command:
         raise LaunchError("the command is missing: it comes after the flags, as in `horovodrun -np 2 python train.py`")
     variables = flag_variables(namespace, environ, config)
-    given = given_hosts(namespace)
-    if not (given or namespace.host_discovery_script or namespace.jsrun):
-        given = hosts_of_service(namespace.num_proc, environ)
+    given = chosen_hosts(namespace, environ)
     elastic = elastic_flags.of_flags(namespace, given, environ)
     local = [hosts.Host("localhost", namespace.num_proc)]
     slots = [] if elastic is not None else hosts.assign(given or local, namespace.num_proc)
@@ -263,9 +261,18 @@ def given_hosts(namespace: argparse.Namespace) -> list[hosts.Host]:
     return []
 
 
-def hosts_of_service(size: int, environ: Mapping[str, str]) -> list[hosts.Host]:
-    """Those that SageMaker or Vertex AI has given the job that this is part of, told on stderr; empty elsewhere, and
-    where that is one machine. `size`: processes of the job. Raises LaunchError."""
+def chosen_hosts(namespace: argparse.Namespace, environ: Mapping[str, str], tell: bool = True) -> list[hosts.Host]:
+    """Those that are given, else those of the training service; empty: this machine, or whatever a discovery script
+    or jsrun finds. Raises LaunchError."""
+    given = given_hosts(namespace)
+    if given or namespace.host_discovery_script or namespace.jsrun:
+        return given
+    return hosts_of_service(namespace.num_proc or 1, environ, tell)
+
+
+def hosts_of_service(size: int, environ: Mapping[str, str], tell: bool = True) -> list[hosts.Host]:
+    """Those that SageMaker or Vertex AI has given the job that this is part of; empty elsewhere, and where that is one
+    machine. `size`: processes of the job. `tell`: on stderr. Raises LaunchError."""
     try:
         config = Path(clouds.SAGEMAKER_FILE).read_text(encoding="utf-8")
     except OSError:
@@ -276,8 +283,9 @@ def hosts_of_service(size: int, environ: Mapping[str, str]) -> list[hosts.Host]:
     found = machines.hosts(size)
     if not hosts.is_local(machines.here):  # Vertex AI's names lead through a proxy, back to this machine too
         found[0] = hosts.Host("localhost", found[0].slots)
-    listed = ",".join(f"{host.name}:{host.slots}" for host in found)
-    print(f"horovodrun: {machines.service} has given this job {listed}; -H names others", file=sys.stderr)
+    if tell:
+        listed = ",".join(f"{host.name}:{host.slots}" for host in found)
+        print(f"horovodrun: {machines.service} has given this job {listed}; -H names others", file=sys.stderr)
     return found
 
 

@@ -72,9 +72,9 @@ def run(namespace: argparse.Namespace, environ: Mapping[str, str], signals: Sign
 def _settings(namespace: argparse.Namespace, environ: Mapping[str, str]) -> LaunchSettings:
     """As of a job on all slots of the hosts, or on -np of them."""
     _fix(namespace)
-    given = cli.given_hosts(namespace)
     if namespace.num_proc is None:
-        namespace.num_proc = sum(host.slots for host in given) if given else 1
+        chosen = cli.chosen_hosts(namespace, environ, tell=False)  # the settings tell
+        namespace.num_proc = sum(host.slots for host in chosen) if chosen else 1
     return cli.settings(namespace, ["-"], environ)
 
 

@@ -12,6 +12,8 @@ import random
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from horovod.runner.elastic.phases import TORN_DOWN
+
 SHORTEST, LONGEST = 1, 3600
 """s: what a range may be made of."""
 
@@ -45,6 +47,7 @@ class Blacklist:
     cooldown: tuple[float, float] | None = None
     seed: int | None = None
     _hosts: dict[str, _Failed] = field(default_factory=dict)
+    _last: float = -math.inf  # when one has failed
 
     def __post_init__(self) -> None:
         check_range(self.cooldown)
@@ -55,6 +58,7 @@ class Blacklist:
 
         Several failures of workers that were there at the same time count once: the host is away already.
         """
+        self._last = now
         known = self._hosts.setdefault(host, _Failed())
         if known.count and now < known.until:
             return known.until - now
@@ -77,6 +81,13 @@ class Blacklist:
         """Are there hosts, and will none of them ever get new workers?"""
         return bool(hosts) and self.next_return(now) is None and all(self.bars(host, now) for host in hosts)
 
+    def closes_at(self, hosts: Collection[str], full: bool, now: float) -> float:
+        """From when on it counts that none of these will ever get new workers (infinity: some may). `full`: those that
+        are not barred have too little room, and no other joins them unless one is lost; so that is waited for."""
+        if self.bars_for_ever(hosts, now):
+            return -math.inf
+        return self._last + TORN_DOWN if full and self.next_return(now) is None else math.inf
+
     def barred(self, hosts: Collection[str], now: float) -> list[str]:
         """Those of these hosts that get no new workers now."""
         return [host for host in hosts if self.bars(host, now)]
@@ -89,3 +100,12 @@ class Blacklist:
         """When the next one comes back (monotonic, s); None: none does."""
         times = [known.until for known in self._hosts.values() if now < known.until < math.inf]
         return min(times, default=None)
+
+    def next_time(self, now: float) -> float | None:
+        """When the next one comes back, or `closes_at` is due."""
+        times = [self.next_return(now), self._last + TORN_DOWN if now < self._last + TORN_DOWN else None]
+        return min((at for at in times if at is not None), default=None)
+
+    def postpone(self, seconds: float) -> None:
+        """Nobody has looked for so long, so what is lost since the last failure may not be known yet."""
+        self._last += seconds

@@ -56,7 +56,7 @@ class Membership:
             return None
         times = [self.workers.next_deadline()]
         if self.phase is not Phase.FINISHING:
-            times.append(self._blacklist.next_return(now))
+            times.append(self._blacklist.next_time(now))
             times.append(None if self._idle_since is None else self._idle_since + self.limits.timeout)
             if self._ready_since is not None and now < self._ready_since + TOGETHER:
                 times.append(self._ready_since + TOGETHER)
@@ -76,8 +76,7 @@ class Membership:
         `certain`: it takes no host away. `complete`: no other joins these. `by`: who has found them."""
         if not slots and not certain:
             if not self._told_none:
-                goes_on = "; what runs goes on" if self.workers.any_started else ""
-                self._say("no host is found" + (f": {by} names none" if by else "") + goes_on)
+                self._say(words.no_host(by, self.workers.any_started))
             self._told_none = True
             return self._decide(now)
         self._told_none = False
@@ -192,6 +191,7 @@ class Membership:
         self.workers.postpone(seconds)
         self._idle_since = None if self._idle_since is None else self._idle_since + seconds
         self._ready_since = None if self._ready_since is None else self._ready_since + seconds
+        self._blacklist.postpone(seconds)
 
     # What follows
 
@@ -298,25 +298,25 @@ class Membership:
         self._let_go(now)
         waiting = [worker for worker in self.workers.of(Life.WAITING) if not worker.leaves]
         together = self._together(waiting, now)
+        busy = self.workers.of(Life.WORKING, Life.KILLED)
+        left = math.inf if self._idle_since is None else self._idle_since + self.limits.timeout - now
         if not (self.workers.hold_state if self._begun else self.workers or not self.workers.any_started):
             self._end(False, "no worker is left" + (" that holds the state of the training" if self._begun else ""))
         elif self.phase is Phase.RUNNING:
             self._notify(bool(waiting) and together)
         elif self.phase is not Phase.FORMING and self._may_form(waiting, together):
             self._form(waiting)
-        elif self._is_hopeless(len(waiting), now):
+        elif now >= (hopeless := self._hopeless_at(len(waiting), now)):
             self._end(False, words.hopeless(self._blacklist.barred(self._slots, now), len(waiting), self._needed))
-        elif self._idle_since is not None and now >= self._idle_since + self.limits.timeout:
+        elif left <= 0:
             self._end(False, words.too_long(self.workers, len(waiting), self._needed, self.limits.timeout))
-        elif self.phase is Phase.GATHERING and not (self._told_waiting or self.workers.of(Life.WORKING, Life.KILLED)):
-            self._say(words.waiting(len(waiting), self.limits.least, self.limits.timeout))
+        elif self.phase is Phase.GATHERING and not (self._told_waiting or busy or hopeless < math.inf):
+            self._say(words.waiting(len(waiting), self.limits.least, left))
             self._told_waiting = True
 
     def _let_go(self, now: float) -> None:
         """Those that have no place and do not train; who trains is told at its next commit (`_notify`)."""
-        for worker in self.workers.of(Life.WAITING, Life.STARTING):
-            if not worker.leaves or worker.dismissed:
-                continue
+        for worker in [one for one in self.workers.of(Life.WAITING, Life.STARTING) if one.leaves and not one.dismissed]:
             if worker.life is Life.STARTING:
                 self._kill(worker, now, "its host has no slot for it any more")
             else:
@@ -353,13 +353,13 @@ class Membership:
     def _needed(self) -> int:
         return self.limits.least if self._ran else self.limits.start
 
-    def _is_hopeless(self, waiting: int, now: float) -> bool:
-        """Are too few there, nobody on the way, and too few places where there could ever be others?"""
+    def _hopeless_at(self, waiting: int, now: float) -> float:
+        """From when on too few are there, nobody on the way, and too few places where there could ever be others."""
         if waiting >= self._needed or self.workers.of(Life.STARTING, Life.WORKING, Life.ENDING, Life.KILLED):
-            return False
+            return math.inf
         free = placement.free_slots(self._blacklist.usable(self._slots, now), self.workers.taken())
-        closed = self._complete and self._blacklist.next_return(now) is None and waiting + len(free) < self._needed
-        return closed or self._blacklist.bars_for_ever(self._slots, now)
+        full = self._complete and waiting + len(free) < self._needed
+        return self._blacklist.closes_at(self._slots, full, now)
 
     def _may_form(self, waiting: list[Worker], together: bool) -> bool:
         if self.workers.of(Life.WORKING, Life.KILLED):

@@ -18,6 +18,7 @@ ACCUSED = 2.0  # s for a rank that others have lost to say that it lives: what e
 TOGETHER = 5.0  # s for which who is ready waits for others that start, so that the members pause once
 LEAVING = 10.0  # s for a worker that has no place any more to end
 CERTAIN = 10.0  # s after SIGKILL: what the kernel cannot end is taken for gone
+TORN_DOWN = 10.0  # s after a failure for its host to be found lost: what shuts a machine down may end a rank first
 STOOD_STILL = 5.0  # s after the time at which the launcher wished to go on: it was stopped, or its machine was
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from horovod.runner.elastic.workers import Life, Worker, Workers
@@ -60,11 +61,16 @@ def outside_run(victims: int) -> str:
 
 
 def waiting(there: int, needed: int, seconds: float) -> str:
-    """What a job waits for that goes on with more only, and for how long."""
+    """What a job waits for that goes on with more only, and for how long from now on."""
     return (
         f"waiting for workers: {there} are there, {needed} are needed to go on; without them the job ends in "
-        f"{seconds:g} s (--elastic-timeout)"
+        f"{math.ceil(seconds)} s (--elastic-timeout)"
     )
+
+
+def no_host(by: str, runs: bool) -> str:
+    """What a job without hosts says. `by`: the script that has found none, if one is used; `runs`: it has begun."""
+    return "no host is found" + (f": {by} names none" if by else "") + ("; what runs goes on" if runs else "")
 
 
 def too_few_slots(slots: int, needed: int, hosts: int) -> str:

@@ -214,6 +214,7 @@ class ElasticAttempt:
         self._find(now)
         for told in self._hosts.tick(now):
             for number in told.workers if isinstance(told, HostLost) else (told.worker,):
+                self._roster.end(number, False)
                 self._bury(number)
                 self._forget(number)
             if isinstance(told, HostLost):

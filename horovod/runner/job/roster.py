@@ -24,7 +24,7 @@ class Roster:
         self.hosts[number] = host
 
     def end(self, number: int, success: bool) -> None:
-        """Its process has ended."""
+        """Its process has ended, or is lost with its host."""
         if not success:
             self._failed.add(number)
 

@@ -51,8 +51,7 @@ def machines(environ: Mapping[str, str], resource_config: str | None = None) -> 
 
     Raises LaunchError naming the variable or file that cannot be understood.
     """
-    found = _sagemaker(environ, resource_config) or _vertex(environ)
-    return found if found is not None and len(found.names) > 1 else None
+    return _sagemaker(environ, resource_config) or _vertex(environ)
 
 
 def _sagemaker(environ: Mapping[str, str], resource_config: str | None) -> Machines | None:
@@ -67,7 +66,8 @@ def _sagemaker(environ: Mapping[str, str], resource_config: str | None) -> Machi
     else:
         return None
     here = environ.get("SM_CURRENT_HOST") or config.get("current_host")
-    return _made("SageMaker", source, _hosts_of_group(config), here, _count(environ, "SM_NUM_GPUS"))
+    made = _made("SageMaker", source, _hosts_of_group(config), here)
+    return None if made is None else replace(made, gpus=_count(environ, "SM_NUM_GPUS"))
 
 
 def _hosts_of_group(config: Mapping[str, Any]) -> Any:
@@ -80,31 +80,38 @@ def _hosts_of_group(config: Mapping[str, Any]) -> Any:
 
 
 def _vertex(environ: Mapping[str, str]) -> Machines | None:
-    text = environ.get("CLUSTER_SPEC", "")
-    if not text:
+    try:
+        spec = json.loads(environ.get("CLUSTER_SPEC", ""))
+    except ValueError:
+        return None  # not set, or somebody else's variable of that name; so is all that does not look like Vertex AI's
+    cluster, task = (spec.get("cluster"), spec.get("task")) if isinstance(spec, dict) else (None, None)
+    if not isinstance(cluster, dict) or not isinstance(task, dict) or not all(map(_are_names, cluster.values())):
         return None
-    spec = _object("CLUSTER_SPEC", text)
-    cluster, task = spec.get("cluster"), spec.get("task")
-    if not isinstance(cluster, dict) or not isinstance(task, dict):
-        return None  # somebody else's variable of that name
-    training = [str(name) for pool in _TRAINING_POOLS for name in cluster.get(pool, [])]
+    training = [name for pool in _TRAINING_POOLS for name in cluster.get(pool, [])]
     if not training:
         return None
-    pools = {pool: [str(name).partition(":")[0] for name in cluster[pool]] for pool in cluster}
+    pools = {pool: [name.partition(":")[0] for name in cluster[pool]] for pool in cluster}
     names = [name.partition(":")[0] for name in training]
     port = training[0].partition(":")[2]
     own, index = pools.get(str(task.get("type")), []), task.get("index", 0)
     here = own[index] if isinstance(index, int) and 0 <= index < len(own) else None
-    made = _made("Vertex AI", "CLUSTER_SPEC", names, here, 0)
-    return replace(made, port=int(port) if re.fullmatch("[0-9]{1,5}", port) else 0)
+    made = _made("Vertex AI", "CLUSTER_SPEC", names, here)
+    return None if made is None else replace(made, port=int(port) if re.fullmatch("[0-9]{1,5}", port) else 0)
 
 
-def _made(service: str, source: str, names: Any, here: Any, gpus: int) -> Machines:
-    if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) and name for name in value)
+
+
+def _made(service: str, source: str, names: Any, here: Any) -> Machines | None:
+    """None for one machine, which need not say which one it is."""
+    if not names or not _are_names(names):
         raise LaunchError(f"{source} tells the hosts {names!r}, accepted is a list of names")
+    if len(set(names)) == 1:
+        return None
     if not isinstance(here, str) or not here:
         raise LaunchError(f"{source} does not say which of the hosts {', '.join(names)} this one is")
-    return Machines(service, tuple(dict.fromkeys(names)), here, gpus)
+    return Machines(service, tuple(dict.fromkeys(names)), here)
 
 
 def _count(environ: Mapping[str, str], name: str) -> int:

@@ -78,7 +78,8 @@ class SparkBackend(_Numbered):
         return list(run(fn, args=tuple(args), kwargs=dict(kwargs or {}), **told))
 
 
-_PLACES = {"hosts", "hostfile", "host_discovery_script"}
+_PLACES = ("hosts", "hostfile", "host_discovery_script")
+_ELASTIC = ("min_num_proc", "min_np")
 
 
 class LocalBackend(_Numbered):
@@ -89,8 +90,6 @@ class LocalBackend(_Numbered):
         """``num_proc``: ranks. ``env``: of the ranks. ``kwargs``: further arguments of ``horovod.run``, such as
         ``hosts``."""
         super().__init__(num_proc)
-        if not _PLACES & kwargs.keys():  # horovod.run may look for hosts that a training service has given
-            kwargs["hosts"] = f"localhost:{num_proc}"
         self._env, self._kwargs = dict(env or {}), kwargs
 
     def run(
@@ -103,8 +102,10 @@ class LocalBackend(_Numbered):
         """Raises what ``horovod.run`` raises."""
         import horovod
 
-        call = _InEnvironment(fn, {**self._env, **(env or {})})
-        return horovod.run(call, args=args, kwargs=kwargs, num_proc=self.num_processes(), **self._kwargs)
+        call, size, told = _InEnvironment(fn, {**self._env, **(env or {})}), self.num_processes(), dict(self._kwargs)
+        if all(told.get(name) is None for name in (*_PLACES, *_ELASTIC)):
+            told["hosts"] = f"localhost:{size}"  # horovod.run would look for those that a training service has given
+        return horovod.run(call, args=args, kwargs=kwargs, num_proc=size, **told)
 
 
 class _InEnvironment:

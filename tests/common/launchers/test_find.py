@@ -83,6 +83,19 @@ def test_local_ranks_as_far_as_they_are_told(env, local):
     assert (place.local_rank, place.local_size) == local
 
 
+def test_nodes_of_azure_ml():
+    env = {**PYTORCHJOB, "AZUREML_RUN_ID": "r"}
+    assert find({**env, "AZUREML_NODE_COUNT": "2"}).local_size == 2
+    assert find({**env, "AZUREML_NODE_COUNT": "3"}).local_size is None, "4 are not shared out evenly"
+    for host in ("localhost", "127.0.0.1", "::1"):
+        for nodes in ("2", "two"):
+            place = find({**env, "MASTER_ADDR": host, "AZUREML_NODE_COUNT": nodes})
+            assert place.one_host, "ranks that somebody has started on one of the nodes"
+    assert find({**env, "LOCAL_WORLD_SIZE": "2", "AZUREML_NODE_COUNT": "two"}).local_size == 2
+    with pytest.raises(ValueError, match="AZUREML_NODE_COUNT is 'two', accepted is an integer of 0 or more"):
+        find({**env, "AZUREML_NODE_COUNT": "two"})
+
+
 @pytest.mark.parametrize("name", ["PMI_FD", "PMI_RANK", "PMIX_RANK"])
 def test_srun_is_an_mpi_launcher_where_it_speaks_pmi(name):
     assert find({**SRUN, name: "3"}).mpi

@@ -212,6 +212,16 @@ def test_below_the_minimum_they_wait_for_others_and_end_when_none_come():
     assert world.end.text == ("50 s have passed without enough workers (--elastic-timeout): 2 are there, 3 are needed")
 
 
+def test_how_long_they_still_wait_is_told():
+    world = started(World(least=3, timeout=60), a=2, b=1, c=1)
+    world.exit(2)
+    world.back(0, 1)
+    world.wait(20.5)  # for one that computes
+    world.exit(3)
+    assert world.said[-1].startswith("waiting for workers: 2 are there, 3 are needed to go on")
+    assert world.said[-1].endswith("the job ends in 40 s (--elastic-timeout)"), "of 60"
+
+
 def test_a_host_comes_back_after_its_cooldown():
     world = started(World(cooldown=(10, 100)), a=2, b=2)
     world.lose("b")

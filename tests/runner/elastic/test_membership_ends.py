@@ -4,7 +4,7 @@ import pytest
 
 from horovod.runner.elastic.actions import Break, Dismiss, Kill, Notify, Spawn
 from horovod.runner.elastic.limits import Limits
-from horovod.runner.elastic.phases import TOGETHER, Phase
+from horovod.runner.elastic.phases import TOGETHER, TORN_DOWN, Phase
 from tests.runner.elastic.world import World, of, started
 
 
@@ -99,9 +99,45 @@ def test_too_few_are_left_and_hosts_are_barred_or_full(complete):
     if not complete:
         assert world.end is None, "another host may come"
         return
+    assert world.end is None, "its host may be lost as well, and make room for another"
+    assert not any("waiting for workers" in text for text in world.said), "for that time"
+    world.wait(TORN_DOWN - 0.1)
+    assert world.end is None
+    world.wait(0.1)
     assert world.end is not None
     assert "on each of the hosts a, d, which therefore get no new ones" in world.end.text
     assert world.end.text.endswith(": 2 are there, 3 are needed")
+
+
+def test_a_machine_that_is_torn_down_ends_its_rank_first():
+    world = World(start=2, least=2, most=2)
+    world.discover(complete=True, a=1, b=1)
+    world.ready()
+    world.form()
+    world.exit(1)
+    world.back(0)
+    world.wait(TORN_DOWN / 2)
+    world.lose("b")
+    world.discover(a=1)
+    world.wait(60)
+    assert world.end is None
+    world.discover(complete=True, a=1, c=1)
+    world.ready()
+    world.form()
+    assert world.running() == [0, 2]
+
+
+def test_time_for_which_the_launcher_was_stopped_makes_no_host_hopeless():
+    world = started(World(start=2, least=2, most=2), a=1, b=1)
+    world.discover(complete=True, a=1, b=1)
+    world.exit(1)
+    world.back(0)
+    world.now += 500
+    world.membership.postpone(500)
+    world.act(world.membership.tick(world.now))
+    assert world.end is None
+    world.wait(TORN_DOWN)
+    assert world.end is not None
 
 
 def test_one_that_fails_before_the_first_epoch_ends_a_job_that_cannot_begin_any_more():

@@ -7,6 +7,7 @@ import pytest
 from horovod.runner import api
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.command import cli
+from horovod.runner.doctor import doctor
 from horovod.runner.plan import clouds
 from horovod.runner.plan.clouds import Machines, machines
 from horovod.runner.plan.hosts import Host
@@ -77,6 +78,23 @@ def test_vertex_ais_replicas():
     assert machines(spec(cluster={"ps": ["a:1"]})) is None
 
 
+@pytest.mark.parametrize("text", ["{", "gpu-small", "[1]", "7", "null", '"a"'])
+def test_a_variable_of_somebody_else_is_none_of_vertex_ais(text):
+    assert machines({"CLUSTER_SPEC": text}) is None
+
+
+@pytest.mark.parametrize("pool", [None, "a:2222", [1, 2], {"a": 1}, 3, [""]])
+def test_pools_that_are_no_lists_of_names(pool):
+    assert machines(spec(cluster={"workerpool0": ["a:2222", "b:2222"], "workerpool1": pool})) is None
+    assert machines(spec(cluster={"workerpool0": pool})) is None
+
+
+@pytest.mark.parametrize("task", [{}, {"index": 0}, {"type": "workerpool0", "index": "0"}])
+def test_one_machine_need_not_say_which_it_is(task):
+    assert machines(spec(cluster={"workerpool0": ["one:2222"]}, task=task)) is None
+    assert machines({"SM_HOSTS": '["algo-1"]', "SM_NUM_GPUS": "many"}) is None
+
+
 def test_processes_are_shared_out_where_nobody_tells_of_gpus():
     assert [host.slots for host in machines(VERTEX).hosts(6)] == [2, 2, 2]
     assert [host.slots for host in machines(VERTEX).hosts(4)] == [2, 2, 2]
@@ -101,7 +119,7 @@ def test_the_job_is_started_on_the_first():
         ({"SM_HOSTS": '["a", "b"]'}, "SM_HOSTS does not say which of the hosts a, b this one is"),
         ({**SAGEMAKER, "SM_NUM_GPUS": "many"}, "SM_NUM_GPUS is 'many', accepted is an integer"),
         ({"SM_RESOURCE_CONFIG": "[]"}, r"SM_RESOURCE_CONFIG is '\[\]', accepted is an object of JSON"),
-        ({"CLUSTER_SPEC": "{"}, "CLUSTER_SPEC is '{', which is no JSON"),
+        ({"SM_RESOURCE_CONFIG": "{"}, "SM_RESOURCE_CONFIG is '{', which is no JSON"),
         (spec(task={"type": "workerpool1", "index": 7}), "CLUSTER_SPEC does not say which"),
     ],
 )
@@ -145,6 +163,23 @@ def test_horovodrun_takes_them_where_no_hosts_are_given(capsys, tmp_path, monkey
     path.write_text(json.dumps(CONFIG))
     monkeypatch.setattr(clouds, "SAGEMAKER_FILE", str(path))
     assert [slot.hostname for slot in settings("-np", "2", environ={}).slots] == ["algo-1", "algo-2"]
+
+
+def looked_at(*arguments, environ):
+    """By rank, the hosts that the doctor examines."""
+    namespace, _ = cli.parse(["--doctor", *arguments])
+    return [slot.hostname for slot in doctor._settings(namespace, environ).slots]
+
+
+def test_the_doctor_examines_them_all(capsys, local):
+    assert looked_at(environ=SAGEMAKER) == ["algo-1"] * 8 + ["algo-2"] * 8
+    assert capsys.readouterr().err.count("SageMaker has given this job algo-1:8,algo-2:8") == 1
+    assert looked_at(environ=VERTEX) == ["localhost", *VERTEX_NAMES[1:]], "nobody tells of GPUs"
+    assert looked_at("-np", "2", environ=VERTEX) == ["localhost", VERTEX_NAMES[1]]
+    capsys.readouterr()
+    assert looked_at("-H", "a:2,b:1", environ=SAGEMAKER) == ["a", "a", "b"]
+    assert looked_at(environ={}) == ["localhost"]
+    assert capsys.readouterr().err == ""
 
 
 def test_horovod_run_takes_them_too(monkeypatch, local):
