@@ -53,9 +53,11 @@ def run(nodes: Nodes, *words: str) -> int:
 
 def test_pods_find_the_launcher_and_one_another(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("kubernetes")
+    from tests.runner.kubernetes.test_command import until
+
     with Nodes(cluster) as nodes:
         assert run(nodes, "-np", "6", "--slots-per-pod", "2", "--", sys.executable, "-c", SUM) == 0
-        assert not nodes.objects["pods"]
+        until(lambda: not nodes.objects["pods"])
     out = capfd.readouterr().out
     for rank in range(6):
         assert f"[{rank}]<stdout>:host{2 + rank // 2} rank {rank} {rank % 2} of 6 sums 21.0" in out

@@ -1,5 +1,6 @@
 """All that observes this process's job, from ``init`` to ``shutdown``."""
 
+import contextlib
 import functools
 import os
 import threading
@@ -76,17 +77,19 @@ class Telemetry:
         self.account.heard(kind, rank, what)
 
     def close(self) -> None:
-        if self._door is not None:
-            self._door.close()
-        self.witness.answerer.close()
-        marks.close()
-        if self._account is not None:
-            self._account.close()
-        if self._live is not None:
-            self._live.finish()
-        self.post.close()
-        self.witness.close()  # last: its handler, in the thread of the post, writes to the files that this closes
-        self.timelines.stop()
+        """All of them, whatever one of them raises: a thread that stays is one that Python cannot end well."""
+        with contextlib.ExitStack() as then:  # the last one here is the first to be called
+            then.callback(self.timelines.stop)
+            then.callback(self.witness.close)  # after the post, whose thread has a handler that writes to these files
+            then.callback(self.post.close)
+            if self._live is not None:
+                then.callback(self._live.finish)
+            if self._account is not None:
+                then.callback(self._account.close)
+            then.callback(marks.close)
+            then.callback(self.witness.answerer.close)
+            if self._door is not None:
+                then.callback(self._door.close)
 
     def finish(self) -> None:
         """After the engine's shutdown: what can be done once nobody waits for this rank any more."""
