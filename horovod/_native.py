@@ -6,91 +6,15 @@ that was copied, or by ``pip install --target --platform``; then Python would sa
 
 from __future__ import annotations
 
-import platform
-import re
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib.abc import Loader
-from importlib.machinery import ModuleSpec
-from pathlib import Path
-from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
 
 NAME = "horovod._core"
-STABLE = (3, 12)
-"""The first Python of the stable ABI that the file ``_core.abi3.so`` keeps to."""
-
-_MACHINES = {62: "x86_64", 183: "aarch64"}
-"""CPUs by their number in an ELF header (e_machine)."""
-_ANEW = "install it anew with this Python: {} -m pip install --force-reinstall horovod"
-
-
-@dataclass(frozen=True)
-class Running:
-    """The Python of this process."""
-
-    version: tuple[int, int]
-    free_threaded: bool
-    machine: str
-    executable: str
-
-    def __str__(self) -> str:
-        return f"CPython {'.'.join(map(str, self.version))}{'t' * self.free_threaded} on {self.machine}"
-
-
-def _running() -> Running:
-    threaded = "t" in getattr(sys, "abiflags", "")
-    return Running(sys.version_info[:2], threaded, platform.machine(), sys.executable)
-
-
-def made_for(file: str) -> str:
-    """For which Pythons an extension's file is, by its name."""
-    if file.endswith(".abi3.so"):
-        return f"CPython {'.'.join(map(str, STABLE))} and later, with the GIL"
-    known = re.search(r"\.cpython-(\d)(\d+)(t?)-(\w+?)-linux", file)
-    return f"CPython {known[1]}.{known[2]}{known[3]} on {known[4]}" if known else "another Python"
-
-
-def obstacle(found: str | None, there: Sequence[str], folder: str, running: Running) -> str | None:
-    """Why the native part is not to be loaded, as far as names of files tell. Pure.
-
-    :param found: the file that Python would load; None: none.
-    :param there: names of all such files in the folder of the package, whichever Python they are for.
-    :returns: a sentence; None: nothing speaks against it.
-    """
-    anew = _ANEW.format(running.executable)
-    if found is None and not there:
-        return f"Horovod's native part is not built: {folder} has no _core; in a checkout, `pip install .` builds it"
-    unfit = found is not None and found.endswith(".abi3.so") and (running.version < STABLE or running.free_threaded)
-    if found is not None and not unfit:
-        return None
-    files = ", ".join(f"{name} (for {made_for(name)})" for name in ([Path(found).name] if found else there))
-    return f"Horovod's native part does not fit this Python, {running}: {folder} has {files}; {anew}"
-
-
-def explained(error: str, file: str, header: bytes, glibc: str, running: Running) -> str:
-    """What an error of the dynamic loader means. Pure.
-
-    :param error: its text.
-    :param header: the first 20 bytes of the file.
-    :param glibc: the version of this system's, empty where there is none.
-    """
-    anew = _ANEW.format(running.executable)
-    number = int.from_bytes(header[18:20], "little") if header[:4] == b"\x7fELF" else None
-    machine = _MACHINES.get(number, f"CPU number {number}") if number is not None else None
-    if machine != running.machine:
-        kind = f"is for {machine}" if machine else "is not a library"
-        return f"Horovod's native part cannot be loaded: {file} {kind}, and this is {running}; {anew}"
-    newer = [tuple(map(int, version.split("."))) for version in re.findall(r"GLIBC_(\d+\.\d+)' not found", error)]
-    if newer or not glibc:
-        needed = f"glibc {'.'.join(map(str, max(newer)))} or later" if newer else "glibc"
-        has = f"{glibc}, which is older" if glibc else "another C library"
-        build = f"{running.executable} -m pip install --force-reinstall --no-binary horovod horovod"
-        return (
-            f"Horovod's native part cannot be loaded: {file} needs {needed}, and this system has {has}; take a "
-            f"newer system or image, or build it here, with a C++20 compiler: {build} (the loader says: {error})"
-        )
-    return f"Horovod's native part cannot be loaded: {error}; {anew}"
 
 
 def _is_ours(finder: object) -> bool:
@@ -107,59 +31,9 @@ class Finder:
             return None
         others = [finder for finder in sys.meta_path if not _is_ours(finder) and hasattr(finder, "find_spec")]
         spec = next((spec for finder in others if (spec := finder.find_spec(name, path, target)) is not None), None)
-        folder = Path(__file__).parent
-        reason = obstacle(
-            spec.origin if spec else None,
-            sorted(file.name for file in folder.glob("_core*.so")),
-            str(folder),
-            _running(),
-        )
-        if reason:
-            return ModuleSpec(
-                name, _Refusal(reason)
-            )  # without an origin: who only looks sees that there is no file to use
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Explaining(spec)
-        return spec
+        from horovod import _native_words  # only where the native part is asked for
 
-
-class _Refusal(Loader):
-    """Loads nothing. (A finder that raised would do so for ``importlib.util.find_spec``, too.)"""
-
-    def __init__(self, reason: str) -> None:
-        self._reason = reason
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        raise ImportError(self._reason, name=NAME)
-
-    def exec_module(self, module: ModuleType) -> None:
-        raise ImportError(self._reason, name=NAME)
-
-
-class _Explaining(Loader):
-    """The loader that was found, with words for the errors of the dynamic loader."""
-
-    def __init__(self, spec: ModuleSpec) -> None:
-        assert spec.loader is not None
-        self._loader, self._file = spec.loader, spec.origin or ""
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        spec.loader = self._loader  # nobody is to see this one afterwards
-        try:
-            return self._loader.create_module(spec)
-        except ImportError as error:
-            spec.loader = self
-            with open(self._file, "rb") as file:
-                header = file.read(20)
-            library, glibc = platform.libc_ver()
-            raise ImportError(
-                explained(str(error), self._file, header, glibc if library == "glibc" else "", _running()),
-                name=NAME,
-                path=self._file,
-            ) from error
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
+        return _native_words.checked(name, spec)
 
 
 def install() -> None:
