@@ -21,12 +21,10 @@ mine=$HOME/.horovod-start.pid
 # alone | other PORT | first PORT NAME NAME ...
 role=$(python - <<'PY'
 import os
-from pathlib import Path
 
-from horovod.runner.plan import clouds
+from horovod.runner.command.cli import machines_of_service
 
-file = Path(clouds.SAGEMAKER_FILE)
-found = clouds.machines(os.environ, file.read_text() if file.exists() else None)
+found = machines_of_service(os.environ)
 if found is None:
     print("alone")
 elif found.here == found.names[0]:

@@ -270,14 +270,19 @@ def chosen_hosts(namespace: argparse.Namespace, environ: Mapping[str, str], tell
     return hosts_of_service(namespace.num_proc or 1, environ, tell)
 
 
-def hosts_of_service(size: int, environ: Mapping[str, str], tell: bool = True) -> list[hosts.Host]:
-    """Those that SageMaker or Vertex AI has given the job that this is part of; empty elsewhere, and where that is one
-    machine. `size`: processes of the job. `tell`: on stderr. Raises LaunchError."""
+def machines_of_service(environ: Mapping[str, str]) -> clouds.Machines | None:
+    """What the container that this is tells of its job's machines; None as `clouds.machines`. Raises LaunchError."""
     try:
         config = Path(clouds.SAGEMAKER_FILE).read_text(encoding="utf-8")
     except OSError:
         config = None
-    machines = clouds.machines(environ, config)
+    return clouds.machines(environ, config)
+
+
+def hosts_of_service(size: int, environ: Mapping[str, str], tell: bool = True) -> list[hosts.Host]:
+    """Those that SageMaker or Vertex AI has given the job that this is part of; empty elsewhere, and where that is one
+    machine. `size`: processes of the job. `tell`: on stderr. Raises LaunchError."""
+    machines = machines_of_service(environ)
     if machines is None:
         return []
     found = machines.hosts(size)

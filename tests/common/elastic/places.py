@@ -7,8 +7,6 @@ import sys
 import fsspec
 from fsspec.implementations.memory import MemoryFileSystem
 
-from horovod.common.elastic import Checkpoint
-
 
 class Growing(MemoryFileSystem):
     """Shows a file while it grows, and does not rename over one: as HDFS."""
@@ -38,14 +36,6 @@ class Growing(MemoryFileSystem):
 
 
 fsspec.register_implementation("growing", Growing, clobber=True)
-
-
-def saved(url, *steps, **kwargs):
-    with Checkpoint(url, **kwargs) as checkpoint:
-        for step in steps:
-            checkpoint.save(step, {"step": step})
-            checkpoint.wait()
-    return checkpoint
 
 
 def names(url):

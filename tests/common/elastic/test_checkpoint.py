@@ -18,14 +18,7 @@ from horovod.common.elastic.checkpoint_files import TornCheckpointError, check, 
 from horovod.common.elastic.checkpoint_record import job_tag
 from horovod.common.elastic.state_checkpoint import StateCheckpoint
 from tests.common.elastic.ranks import Face, Job, run
-
-
-def saved(directory, *steps, **kwargs):
-    with Checkpoint(directory, **kwargs) as checkpoint:
-        for step in steps:
-            checkpoint.save(step, {"step": step})
-            checkpoint.wait()
-    return checkpoint
+from tests.common.elastic.saving import dump_until_full, saved
 
 
 def test_the_last_few_are_kept_and_the_newest_is_found(tmp_path):
@@ -151,12 +144,7 @@ def test_a_reader_sees_a_file_of_its_own(tmp_path):
 
 
 def test_a_failure_to_write_is_told_at_once_and_spoils_nothing(tmp_path, capfd):
-    def dump(value, file):
-        file.write(b"some")
-        if value == "bad":
-            raise OSError(28, "No space left on device")
-
-    checkpoint = Checkpoint(tmp_path, dump=dump, load=lambda file: file.read())
+    checkpoint = Checkpoint(tmp_path, dump=dump_until_full, load=lambda file: file.read())
     checkpoint.save(1, "good")
     checkpoint.wait()
     checkpoint.save(2, "bad")

@@ -18,8 +18,9 @@ from horovod.common.elastic import Checkpoint, ObjectState
 from horovod.common.elastic.checkpoint_files import TornCheckpointError, name_of
 from horovod.common.elastic.checkpoint_objects import without_password
 from horovod.common.elastic.state_checkpoint import StateCheckpoint
-from tests.common.elastic.places import Growing, names, saved
+from tests.common.elastic.places import Growing, names
 from tests.common.elastic.ranks import Face, Job
+from tests.common.elastic.saving import dump_until_full, saved
 
 
 @pytest.fixture(params=["memory", "growing"])
@@ -77,12 +78,7 @@ def test_a_newcomer_knows_what_its_job_has_written(url):
 
 
 def test_a_failure_to_write_spoils_nothing(url, capfd):
-    def dump(value, file):
-        file.write(b"some" * 1000)
-        if value == "bad":
-            raise OSError(28, "No space left on device")
-
-    checkpoint = Checkpoint(url, dump=dump, load=lambda file: file.read())
+    checkpoint = Checkpoint(url, dump=dump_until_full, load=lambda file: file.read())
     checkpoint.save(1, "good")
     checkpoint.wait()
     checkpoint.save(2, "bad")

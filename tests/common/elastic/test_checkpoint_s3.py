@@ -12,7 +12,8 @@ pytest.importorskip("fsspec")
 
 from horovod.common.elastic import Checkpoint
 from tests import s3
-from tests.common.elastic.places import THREADS_AT_END, ended, saved
+from tests.common.elastic.places import THREADS_AT_END, ended
+from tests.common.elastic.saving import saved
 
 
 @pytest.fixture(scope="module")
