@@ -51,7 +51,7 @@ PYTHONS ?=
 # MXNet 1.9.1 wants Python 3.11 or older.
 MXNET_PYTHON ?= $(firstword $(shell command -v python3.11 python3.10) $(PYTHON))
 
-.PHONY: help train environment test test-all kernels unit lint format docs site pytest asan tsan fuzz fuzz-programs mutants bench gpu-check wheel wheels test-wheels clean test-tf-matrix test-mxnet test-cluster test-launchers test-mpis test-kubernetes test-containers test-clouds
+.PHONY: help train environment checks test test-all kernels unit lint format docs site pytest asan tsan fuzz fuzz-programs mutants bench gpu-check wheel wheels test-wheels clean test-tf-matrix test-mxnet test-cluster test-launchers test-mpis test-kubernetes test-containers test-clouds
 
 # After ## comes what a target takes on 2 cores where the environment and what is compiled are there (those take minutes once).
 help: ## [1 s] this list
@@ -60,18 +60,25 @@ help: ## [1 s] this list
 train: $(STAMPS)/package ## [2 min] set up, build, install, and train a small network on two workers
 	horovodrun -np $(WORKERS) python examples/pytorch/digits.py
 
-# What all tests need, one after another: pip does not bear another one beside it.
+# What all tests need. SERIAL=1: one after another, for pip does not bear another one beside it.
+ifdef SERIAL
+.NOTPARALLEL:
+endif
 environment: $(STAMPS)/doctest $(STAMPS)/tools $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/spark $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/nvrtc $(STAMPS)/editable
 	@:
 
-test: ## [17 min] set up and run the tests: C++, lint, types, layers, documents, Python
-	$(MAKE) --no-print-directory -j1 environment
-	$(MAKE) --no-print-directory -j2 --output-sync=line unit lint docs
+test: ## [14 min] set up and run the tests: C++, lint, types, layers, documents, Python
+	$(MAKE) --no-print-directory SERIAL=1 $(STAMPS)/doctest $(STAMPS)/tools
+	$(MAKE) --no-print-directory -j2 --output-sync=line unit checks
 	$(MAKE) --no-print-directory pytest
 
+# What the Python tests need, and all that is told without running code: beside the C++ tests, whose compilation takes as long.
+checks:
+	$(MAKE) --no-print-directory SERIAL=1 environment lint docs
+
 test-all: ## [45 min] all there is: also what is marked heavy, and hosts and launchers in every case
-	$(MAKE) --no-print-directory -j1 environment
-	$(MAKE) --no-print-directory -j2 --output-sync=line unit lint docs
+	$(MAKE) --no-print-directory SERIAL=1 $(STAMPS)/doctest $(STAMPS)/tools
+	$(MAKE) --no-print-directory -j2 --output-sync=line unit checks
 	scripts/install-ptxas.sh
 	nice scripts/python-tests.sh $(SIDE_BY_SIDE) --heavy --ignore=tests/cluster --ignore=tests/launchers
 	$(MAKE) --no-print-directory test-mxnet

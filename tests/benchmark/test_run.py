@@ -14,7 +14,7 @@ from horovod.common.wiring.calibration import World, load
 from tests.runner.launching import marked_environment, processes_with, run_job
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("size", [1, 2, pytest.param(3, marks=pytest.mark.heavy)])
 def test_all_collectives(size: int, tmp_path: Path) -> None:
     out = tmp_path / "results.json"
     words = ["--sizes", "4,64K", "--rounds", "1", "--collectives", "all", "--peers", "none", "--json", str(out)]

@@ -34,6 +34,7 @@ LAYOUTS = {
     "4 in a row": (4, 1),
 }  # number of hosts, fan-out of the tree of agents
 CHOSEN = [pytest.param(name, marks=[pytest.mark.heavy] if name != "2 hosts" else []) for name in LAYOUTS]
+LONG = ("never calls init", "partition")  # a timeout has to pass; a pulled cable is much the same as a partition
 GENEROUS = 60.0  # s in place of the promises in `make test`, which may run on a machine that is busy with anything
 
 
@@ -195,7 +196,9 @@ def slowness() -> float:
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("layout", CHOSEN)
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize(
+    "fault", [pytest.param(f, id=f.name, marks=[pytest.mark.heavy] * (f.name in LONG)) for f in FAULTS]
+)
 def test_fault(request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path, fault: Fault, layout: str) -> None:
     alone = request.config.getoption("--heavy")  # make test-cluster, in which nothing else runs beside
     size, fanout = LAYOUTS[layout]

@@ -45,6 +45,7 @@ def test_workers_on_all_hosts_meet(cluster: Cluster, size: int) -> None:
     assert done.out.count("done after 5 steps") == count
 
 
+@pytest.mark.heavy  # trains twice
 def test_training_on_two_hosts_gives_the_bits_of_one(cluster: Cluster, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")
@@ -219,6 +220,7 @@ def with_hidden(cluster: Cluster, folder: str) -> str:
         assert host.run(["umount", "-l", folder]).returncode == 0
 
 
+@pytest.mark.heavy  # waits
 def test_a_shell_that_refuses_or_hangs(cluster: Cluster) -> None:
     accounts = cluster.host(2).path("/run/bed/etc-passwd")
     usual = accounts.read_text()

@@ -182,7 +182,7 @@ def test_kill_minus_nine_is_noticed_and_the_rank_is_named(pool, transport, tmp_p
         assert noticed - ended < 2
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", [pytest.param("auto", marks=pytest.mark.heavy), "tcp"])
 def test_a_forked_child_does_not_hide_the_death_of_its_parent(pool, transport, tmp_path):
     """Data loaders fork workers, which inherit every socket; as long as one is open, peers see no end of file."""
 

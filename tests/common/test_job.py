@@ -90,7 +90,7 @@ def cycle(count, warm):
     return snapshots
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", ["auto", pytest.param("tcp", marks=pytest.mark.heavy)])
 def test_200_times_without_a_leak(pool, transport):
     results = pool(2, initialized=False, HOROVOD_TRANSPORT=transport).run(cycle, 200, 40, timeout=120)
     for early, late in results:

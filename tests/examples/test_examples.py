@@ -105,6 +105,7 @@ def test_digits_is_deterministic_on_three_workers(tmp_path: Path) -> None:
     assert hashes[0] == hashes[1]
 
 
+@pytest.mark.heavy  # the words of one example
 def test_resume_without_a_checkpoint_says_so(tmp_path: Path) -> None:
     out, err = launch(tmp_path, DIGITS, "--resume", "--no-progress", fails=True)
     assert "no checkpoint at runs/digits.pt" in out + err
@@ -119,6 +120,7 @@ def test_char_gpt_learns_with_compressed_gradients(tmp_path: Path) -> None:
     identical_parameters(out)
 
 
+@pytest.mark.heavy  # as the digits do
 def test_char_gpt_learns_and_resumes(tmp_path: Path) -> None:
     small = ["--layers", 2, "--width", 64, "--corpus", 200_000, "--log-every", 10, "--no-progress"]
     out, err = launch(tmp_path, CHAR_GPT, "--steps", 40, *small)

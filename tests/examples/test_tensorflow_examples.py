@@ -23,9 +23,10 @@ def accuracy(out: str) -> float:
 
 @pytest.mark.parametrize(
     ("workers", "options"),
-    [(2, []), *(pytest.param(*each, marks=pytest.mark.heavy) for each in ((2, ["--reference-variables"]), (4, [])))],
+    [(2, []), (2, ["--reference-variables"]), (4, [])],
     ids=["2", "2-reference", "4"],
 )
+@pytest.mark.heavy  # of such sessions: tests/tensorflow/test_session.py
 def test_the_session_script_learns_and_goes_on_from_rank_0s_checkpoint(
     tmp_path: Path, workers: int, options: list[str]
 ) -> None:

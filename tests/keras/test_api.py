@@ -113,6 +113,7 @@ except ImportError as error:
 """
 
 
+@pytest.mark.heavy  # imports three frameworks
 def test_another_backend_is_refused_by_name():
     pytest.importorskip("torch")
     done = subprocess.run([sys.executable, "-c", WRONG], capture_output=True, text=True, timeout=120)

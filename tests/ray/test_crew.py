@@ -81,6 +81,7 @@ def test_a_shutdown_after_that_of_ray(monkeypatch):
         assert killed == (["a", "b"] if again else [])
 
 
+@pytest.mark.heavy  # starts Ray anew
 def test_a_shutdown_that_is_interrupted_can_be_finished(local, monkeypatch):
     executor = RayExecutor(RayExecutor.create_settings(timeout_s=60), num_workers=2)
     executor.start()

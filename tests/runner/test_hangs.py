@@ -175,13 +175,14 @@ def test_a_rank_in_code_that_holds_the_lock(tmp_path):
         assert (folder / "recorder.rank1.jsonl").exists()
 
 
+@pytest.mark.heavy  # as of another rank
 def test_rank_0_in_code_that_holds_the_lock(tmp_path):
     with job(tmp_path, "rank 0 holds the lock") as (_, line):
         eventually(lambda: "Python does not run on rank 0" in said(tmp_path), LIMIT, "rank 0's own words")
         eventually(lambda: f'train.py", line {line} in <module>' in said(tmp_path), 5, "its stack")
 
 
-@pytest.mark.parametrize("plant", ["stopped", "stopped in a schedule"])
+@pytest.mark.parametrize("plant", ["stopped", pytest.param("stopped in a schedule", marks=pytest.mark.heavy)])
 def test_a_rank_that_is_stopped(tmp_path, plant):
     with job(tmp_path, plant) as (_, _):
         assert re.fullmatch(

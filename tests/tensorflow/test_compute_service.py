@@ -211,6 +211,7 @@ def service_ends_first():
     return address
 
 
+@pytest.mark.heavy  # of a lost dispatcher is another test
 def test_a_training_leaves_a_service_that_is_gone(tf_pool):
     (address,) = tf_pool(1).run(service_ends_first)
     assert address.startswith("grpc://")
@@ -234,7 +235,7 @@ def test_fewer_ranks_than_dispatchers(tf_pool):
     ]
 
 
-@pytest.mark.parametrize("how", [signal.SIGSTOP, pytest.param(signal.SIGKILL, marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("how", [pytest.param(signal.SIGSTOP, marks=pytest.mark.heavy), signal.SIGKILL])
 def test_a_dispatcher_that_is_lost_is_an_error(tmp_path, caplog, how):
     path, key = str(tmp_path / "compute.json"), b"k" * 32
     with ComputeService(1, 1, key, {"lo"}) as service:

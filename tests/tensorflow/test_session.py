@@ -164,7 +164,9 @@ def lose_a_peer_in_a_function():
     return str(caught.value)
 
 
-@pytest.mark.parametrize("lose_a_peer", [lose_a_peer_in_a_session, lose_a_peer_in_a_function])
+@pytest.mark.parametrize(
+    "lose_a_peer", [lose_a_peer_in_a_session, pytest.param(lose_a_peer_in_a_function, marks=pytest.mark.heavy)]
+)
 def test_a_killed_peer_ends_training(tf_pool, lose_a_peer):
     results = tf_pool(3).run(lose_a_peer, errors=True)
     assert type(results[1]).__name__ == "WorkerDied"

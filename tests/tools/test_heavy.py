@@ -22,7 +22,9 @@ def test_light():
 """
 
 
-@pytest.mark.parametrize("words", [[], ["-n", "2"]], ids=["alone", "side by side"])
+@pytest.mark.parametrize(
+    "words", [[], pytest.param(["-n", "2"], marks=pytest.mark.heavy)], ids=["alone", "side by side"]
+)
 def test_heavy_tests_run_when_they_are_asked_for_and_else_are_counted(tmp_path, words):
     (tmp_path / "conftest.py").write_text("from tests.heavy import *\n")
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = heavy\n")

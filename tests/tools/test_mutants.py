@@ -55,6 +55,7 @@ def test_text_before_a_change_may_be_of_any_letters():
     ]
 
 
+@pytest.mark.heavy  # runs tests many times
 def test_mutants_are_tried_without_touching_the_tree(tmp_path):
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop/__init__.py").touch()

@@ -33,7 +33,7 @@ def two_epochs(start):
     return got, expected
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.heavy)])
 def test_processes_of_a_loader_share_the_part_of_their_rank(pool, start):
     results = pool(2).run(two_epochs, start)
     for got, expected in results:

@@ -170,6 +170,7 @@ def test_files_that_cannot_be_had_or_fill_the_disk_are_a_warning(tmp_path):
     assert os.path.getsize(one.path) <= 200_000
 
 
+@pytest.mark.heavy  # a limited file is another test
 def test_a_disk_that_is_full(tmp_path):
     disk, kept = tmp_path / "disk", tmp_path / "kept"
     disk.mkdir()

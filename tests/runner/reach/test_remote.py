@@ -71,7 +71,7 @@ def greeting_agent(folder: Path, mute: bool, **changes: object) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("fanout", ["1", "2", "32"])
+@pytest.mark.parametrize("fanout", ["1", *(pytest.param(words, marks=pytest.mark.heavy) for words in ("2", "32"))])
 def test_workers_of_all_hosts_meet_in_the_store_through_the_agents(fake, fanout):
     done = run_job(
         ["-np", "4", "-H", "red.test:1,green.test:2,blue.test:1", sys.executable, "-c", MEET],
@@ -104,7 +104,7 @@ def test_a_host_that_refuses_is_named_with_its_ranks_and_what_to_try(fake):
     assert "-p gives another one" in done.err
 
 
-@pytest.mark.parametrize("fanout", ["1", "32"])
+@pytest.mark.parametrize("fanout", ["1", pytest.param("32", marks=pytest.mark.heavy)])
 def test_large_results_and_outputs_come_whole_through_the_tree(fake, monkeypatch, fanout):
     monkeypatch.setenv("HOROVOD_SSH_FANOUT", fanout)
 
@@ -122,6 +122,7 @@ def test_large_results_and_outputs_come_whole_through_the_tree(fake, monkeypatch
     assert done.out.count("y" * 99) == 120000
 
 
+@pytest.mark.heavy  # hundreds of processes
 def test_more_ranks_than_the_usual_limit_of_open_files_allows_meet(fake):
     limited = ["bash", "-c", 'ulimit -S -n 128 && exec "$@"', "limited"]
     command = [
