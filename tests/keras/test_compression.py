@@ -72,6 +72,7 @@ def legacy_through_everything():
     return told
 
 
+@pytest.mark.heavy  # as of Keras 3
 def test_each_compressor_of_keras_2(keras_pool):
     exact = np.mean([given(rank) for rank in range(2)], axis=0)
     first, second = keras_pool("legacy")(2).run(legacy_through_everything)

@@ -250,6 +250,7 @@ def members_change():
     np.testing.assert_allclose(moved, [1 / 3, 1 / 2 if me < 2 else 1], rtol=1e-6)
 
 
+@pytest.mark.heavy  # a job of three in three forms
 def test_what_is_compiled_follows_the_number_of_ranks(keras3):
     keras3(3, initialized=False, HOROVOD_ELASTIC="1").run(members_change, fresh=True)
 

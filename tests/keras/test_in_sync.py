@@ -100,6 +100,6 @@ def legacy(tf, rank):
     return True
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", "legacy"])
+@pytest.mark.parametrize("backend", ["tensorflow", pytest.param("legacy", marks=pytest.mark.heavy)])
 def test_tensorflow_and_keras_2(keras_pool, backend):
     assert keras_pool(backend)(2).run(in_tensorflow) == [True, True]

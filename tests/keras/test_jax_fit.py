@@ -57,7 +57,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.heavy] * (case == "no jit")) for case in CASES])
 def test_ranks_on_shards_equal_one_process_on_the_joined_batch(jax_pool, case):
     name, options, compiling = CASES[case]
     seed = sorted(CASES).index(case)

@@ -166,6 +166,7 @@ def of_another_keras():
         hvd.DistributedOptimizer(tf_keras.optimizers.SGD(1.0))
 
 
+@pytest.mark.heavy  # two kinds of Keras in each of two processes
 def test_an_optimizer_of_another_keras(keras_pool):
     if not importlib.util.find_spec("tf_keras"):
         pytest.skip("tf_keras is not installed")
@@ -192,6 +193,7 @@ def missing_in_the_last_pass():
             np.testing.assert_allclose(keras.ops.convert_to_numpy(a), [-moved * total] * 2)
 
 
+@pytest.mark.heavy  # as in tests/torch
 def test_a_gradient_that_is_missing_in_the_last_pass(stateful):
     stateful(2).run(missing_in_the_last_pass)
 

@@ -185,6 +185,7 @@ def accumulating():
         models.assert_same_everywhere(ours)
 
 
+@pytest.mark.heavy  # of Keras, beside ours
 def test_keras_own_accumulation_of_gradients(keras3):
     keras3(2).run(accumulating)
 

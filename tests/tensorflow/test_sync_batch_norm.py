@@ -107,7 +107,7 @@ def refusals_and_saving(folder):
     assert loaded.layers[-1].momentum == 0.3
 
 
-@pytest.mark.parametrize("keras", ["tensorflow", "legacy"])
+@pytest.mark.parametrize("keras", ["tensorflow", pytest.param("legacy", marks=pytest.mark.heavy)])
 def test_sync_batch_normalization(keras_pool, tmp_path, keras):
     pool = keras_pool(keras)(3)
     pool.run(forms, timeout=120.0)
