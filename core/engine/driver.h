@@ -113,6 +113,7 @@ class Driver {
   Status ask_for_way(const Response& response, Comm& comm, const std::shared_ptr<Device>& device, Way* way);
   Status choose_way(const Response& response, Comm& comm, std::vector<OperationPtr> mine);
   bool look_at_devices();
+  bool any_in_flight() const { return by_nccl_.in_flight() || by_hosts_.in_flight() || by_ipc_.in_flight(); }
   bool look_at_launched();
   void drain_devices();
   void end_devices(const Status& why);

@@ -74,8 +74,7 @@ bool Driver::look_at_launched() {
 // Before this rank says goodbye: others may wait on their devices for what is launched here, and would for ever if the process ended first.
 void Driver::drain_devices() {
   const Deadline deadline = Deadline::after(settings_.timeout);
-  const auto in_flight = [this] { return by_nccl_.in_flight() || by_hosts_.in_flight() || by_ipc_.in_flight(); };
-  while (!farewell_.over() && all_take_part() && in_flight()) {
+  while (!farewell_.over() && all_take_part() && any_in_flight()) {
     if (!look_at_launched()) return;
     if (deadline.passed()) {
       const std::string text =
@@ -90,7 +89,7 @@ void Driver::drain_devices() {
 }
 
 bool Driver::look_at_devices() {
-  if (!look_at_launched()) return true;
+  if (any_in_flight() && !look_at_launched()) return true;
   if (staged_.idle() && by_hosts_.idle() && launched_.empty()) return false;
   std::vector<Staged::Done> done = std::move(launched_);
   launched_.clear();
