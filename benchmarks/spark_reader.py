@@ -3,11 +3,12 @@
     python benchmarks/spark_reader.py [--megabytes 1024] [--ranks 2] [--repeats 5] [--json FILE]
 
 Writes rows of 1,000 floats and a label on this host's disk, once as lists of Parquet, as everybody does, and once as
-the estimators' tasks do. Then, again and again, the ranks (processes) each read their part of an epoch, in one of three
+the estimators' tasks do. Then, again and again, the ranks (processes) each read their part of an epoch, in one of four
 ways:
 
     pyarrow   iter_batches over every n-th row group of the lists, as NumPy arrays: nothing shuffled or read ahead
     lists     what an estimator's rank does in fit_on_parquet: rows shared out, shuffled, the next batches read ahead
+    group     the same, of a file of lists that is one row group
     reader    the same in fit: of what an estimator has written
 
 A way's throughput is the bytes of all arrays over the time of the slowest rank, memory that of the rank with the most
@@ -29,7 +30,7 @@ from typing import Any
 
 WIDTH = 1000
 BATCH = 256
-WAYS = ("pyarrow", "lists", "reader")
+WAYS = ("pyarrow", "lists", "group", "reader")
 
 
 def write(folder: str, megabytes: int) -> int:
@@ -62,7 +63,17 @@ def write(folder: str, megabytes: int) -> int:
         list(write_part(iter(made), store, [f"{folder}/reader"], columns, part))
         table = pa.Table.from_batches(made)
         parquet.write_table(table, f"{folder}/lists/{part}.parquet", row_group_size=1000, use_dictionary=["label"])
+    one_row_group(f"{folder}/lists", f"{folder}/group")
     return rows // files * files
+
+
+def one_row_group(source: str, target: str) -> None:
+    """The rows of all files in a folder, in a new folder, as a file of one row group."""
+    from pyarrow import parquet
+
+    os.mkdir(target)
+    rows = parquet.read_table(source)
+    parquet.write_table(rows, f"{target}/0.parquet", row_group_size=rows.num_rows, use_dictionary=["label"])
 
 
 def plain(folder: str, rank: int, ranks: int) -> Iterator[Any]:

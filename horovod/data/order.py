@@ -2,7 +2,8 @@
 
 Records come in *blocks*, which are read whole. Blocks are put in another order in each epoch, and taken a few at a
 time, a *window*, whose records are put in another order in turn: so a rank that goes through a run of places reads each
-file's part once, and holds one window. How well records are mixed is how large a window is."""
+file's part once, and holds one window. How well records are mixed is how large a window is. Blocks of a *chain* stay
+one after the other."""
 
 import bisect
 import itertools
@@ -16,11 +17,19 @@ Piece = tuple[int, int, list[int]]
 
 
 class Order:
-    """Of the records of one epoch. ``lengths``: of the blocks. ``mix``: blocks in a window."""
+    """Of the records of one epoch. ``lengths``: of the blocks. ``mix``: blocks in a window. ``chains``: how many blocks
+    each has; none: one."""
 
-    def __init__(self, lengths: Sequence[int], shuffle: bool, seed: int, epoch: int, mix: int) -> None:
+    def __init__(
+        self, lengths: Sequence[int], shuffle: bool, seed: int, epoch: int, mix: int, chains: Sequence[int] = ()
+    ) -> None:
         self._shuffle, self._seed, self._epoch = shuffle, seed, epoch
-        blocks = permutation(len(lengths), seed, epoch) if shuffle else range(len(lengths))
+        blocks: Sequence[int] = range(len(lengths))
+        if shuffle and chains:
+            runs = [blocks[end - count : end] for count, end in zip(chains, itertools.accumulate(chains), strict=True)]
+            blocks = [block for chain in permutation(len(runs), seed, epoch) for block in runs[chain]]
+        elif shuffle:
+            blocks = permutation(len(lengths), seed, epoch)
         self._windows = [tuple(blocks[begin : begin + mix]) for begin in range(0, len(lengths), mix)]
         # Where each block begins, in its window, and each window; at the end of each list, where it ends.
         self._starts = [[0, *itertools.accumulate(lengths[block] for block in window)] for window in self._windows]
@@ -29,6 +38,10 @@ class Order:
 
     def __len__(self) -> int:
         return self._begins[-1]
+
+    def window(self, number: int) -> tuple[int, ...]:
+        """The blocks of the window of this number."""
+        return self._windows[number]
 
     def pieces(self, begin: int, end: int) -> Iterator[Piece]:
         """The records at the places from ``begin`` up to before ``end``; in a window, those of a block together."""

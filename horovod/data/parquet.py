@@ -1,13 +1,17 @@
-"""ParquetFiles: the rows of Parquet files, a block for each row group. Needs pyarrow and NumPy (``horovod[data]``)."""
+"""ParquetFiles: the rows of Parquet files, in blocks of row groups. Needs pyarrow and NumPy (``horovod[data]``)."""
 
 import contextlib
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from horovod.data import paths as files
-from horovod.data.source import Source, place_here
+from horovod.data.row_groups import Reading, array_bytes, buffer_bytes, cut, told
+from horovod.data.source import Source, check_count, place_here
+
+_ARENA_BYTES = 128 << 10
 
 
 class ParquetFiles(Source):
@@ -21,21 +25,25 @@ class ParquetFiles(Source):
         columns: Sequence[str] | None = None,
         shapes: Mapping[str, Sequence[int]] | None = None,
         filesystem: Any = None,
+        block_bytes: int = 64 << 20,
     ) -> None:
         """``paths``: a file; a folder, for ``*.parquet`` in it; a pattern with ``*``; a row of names; or several of
         these. ``columns``: names, all if not given. ``shapes``: by column, of what a row's list holds: ``{"image": (28,
-        28)}``. ``filesystem``: one of ``pyarrow.fs``, where ``paths`` are files of it. The ends of all files are read
-        now.
+        28)}``. ``filesystem``: one of ``pyarrow.fs``, where ``paths`` are files of it. ``block_bytes``: a block is
+        a row group, or a part of one that has more bytes, as arrays; parts of one are visited in their order, and who
+        begins in the middle decodes what is before it. The ends of all files are read now.
 
-        Raises ValueError naming files that are not there, torn or of other columns than the first, and columns that
-        there are none of."""
+        Raises ValueError naming files that are not there, torn or of other columns than the first, columns that there
+        are none of, and ``block_bytes`` that are no integer of at least 1."""
+        check_count("block_bytes", block_bytes, 1)
         self._filesystem = filesystem
         self._files = files.find(paths, ".parquet") if filesystem is None else _named(paths)
         self._shapes = {name: tuple(shape) for name, shape in (shapes or {}).items()}
         self._columns: list[str] = []
-        self._blocks: list[tuple[int, int]] = []  # file, row group
+        self._blocks: list[tuple[int, int, int, bool]] = []  # file, row group, its first row; is it all of the group?
         self._sizes: list[int] = []
         self.lengths: list[int] = []
+        self.chains: list[int] = []
         types: dict[str, Any] = {}
         for number, path in enumerate(self._files):
             with opened(path, filesystem) as (file, size):
@@ -44,23 +52,59 @@ class ParquetFiles(Source):
                     self._columns = _chosen(columns, self._shapes, list(found), path)
                     types = {name: found[name] for name in self._columns}
                 _compare(types, found, self._files[0], path)
-                rows = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
-                self._blocks += [(number, group) for group in range(len(rows))]
                 self._sizes.append(size)
-                self.lengths += rows
+                for group in range(file.num_row_groups):
+                    about = file.metadata.row_group(group)
+                    pieces = cut(about.num_rows, array_bytes(about, self._columns), block_bytes)
+                    self._blocks += [(number, group, begin, len(pieces) == 1) for begin, _ in pieces]
+                    self.lengths += [end - begin for begin, end in pieces]
+                    self.chains.append(len(pieces))
 
     def made_of(self) -> list[tuple[str, int]]:
         return list(zip(self._files, self._sizes, strict=True))
 
     def load(self, block: int) -> dict[str, Any]:
-        number, group = self._blocks[block]
+        number, group, _, whole = self._blocks[block]
+        if not whole:
+            with self.walk() as load:
+                return load(block)
         path = self._files[number]
         with opened(path, self._filesystem, self._sizes[number]) as (file, _):
             # Without threads: they would stay, and each rank has its own core.
             table = file.read_row_group(group, columns=self._columns, use_threads=False)
-        where = f"{path}, row group {group}"
-        if table.num_rows != self.lengths[block]:
-            raise ValueError(f"{where} had {self.lengths[block]} rows and has {table.num_rows} now{place_here()}")
+        return self._arrays(block, table, f"{path}, row group {group}")
+
+    @contextlib.contextmanager
+    def walk(self) -> Iterator[Callable[[int], dict[str, Any]]]:
+        """Has the row group open of which the last block was a part."""
+        reading: Reading | None = None
+        place = (-1, -1)
+
+        def load(block: int) -> dict[str, Any]:
+            nonlocal reading, place
+            number, group, begin, whole = self._blocks[block]
+            if whole:
+                return self.load(block)
+            path, rows = self._files[number], self.lengths[block]
+            if reading is None or place != (number, group) or reading.row > begin:
+                if reading is not None:
+                    reading.close()
+                buffers = buffer_bytes(len(self._columns))
+                opening = partial(opened, path, self._filesystem, self._sizes[number], buffers)
+                reading, place = Reading(opening, path, group, self._columns, rows), (number, group)
+            table = reading.rows(begin, begin + rows)
+            return self._arrays(block, table, f"{path}, row group {group} from its row {begin} on")
+
+        try:
+            yield load
+        finally:
+            if reading is not None:
+                reading.close()
+
+    def _arrays(self, block: int, table: Any, where: str) -> dict[str, Any]:
+        there = 0 if table is None else table.num_rows
+        if there != self.lengths[block]:
+            raise ValueError(f"{where} had {self.lengths[block]} rows and has {there} now{place_here()}")
         return {name: self.array(name, table.column(name), f"{where}, column {name}") for name in self._columns}
 
     def array(self, name: str, column: Any, where: str) -> Any:
@@ -93,7 +137,7 @@ class ParquetFiles(Source):
         made = {}
         for name in self._columns:
             parts = [loaded[name] for loaded, _ in chosen]
-            values = np.empty((ends[-1], *parts[0].shape[1:]), np.result_type(*{part.dtype for part in parts}))
+            values = _room((int(ends[-1]), *parts[0].shape[1:]), np.result_type(*{part.dtype for part in parts}))
             for part, places, begin, end in zip(parts, indices, ends[:-1], ends[1:], strict=True):
                 # The places are those of the block's records; with another mode NumPy would copy once more.
                 np.take(part, places, axis=0, out=values[begin:end], mode="clip")
@@ -102,32 +146,38 @@ class ParquetFiles(Source):
 
 
 @contextlib.contextmanager
-def opened(path: str, filesystem: Any, size: int | None = None) -> Iterator[tuple[Any, int]]:
+def opened(path: str, filesystem: Any, size: int | None = None, buffers: int = 0) -> Iterator[tuple[Any, int]]:
     """The file, and how many bytes it has. What pyarrow raises while it is open becomes a ValueError that names it,
-    but for lack of memory and what somebody has cancelled. ``size``: bytes that it had before."""
+    but for lack of memory and what somebody has cancelled. ``size``: bytes that it had before. ``buffers``: for each
+    column, of a file that is not read by whole row groups."""
     try:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
         raise ImportError("Parquet files need pyarrow: pip install 'horovod[data]'") from error
-    refused = OSError, pyarrow.ArrowException
-    passed_on = MemoryError, pyarrow.ArrowCancelled  # ArrowMemoryError is the former; neither tells of the file
     try:
         raw = pyarrow.OSFile(path) if filesystem is None else filesystem.open_input_file(path)
-    except passed_on:
+    except (MemoryError, pyarrow.ArrowCancelled):
         raise
-    except refused as error:
+    except (OSError, pyarrow.ArrowException) as error:
         raise ValueError(f"{path} cannot be read: {error}{place_here()}") from error
-    with raw:
-        try:
-            now = raw.size()
-            if size not in (None, now):
-                raise ValueError(f"{path} had {size} bytes when the source was made, and has {now} now{place_here()}")
-            yield parquet.ParquetFile(raw, pre_buffer=False, page_checksum_verification=True), now
-        except passed_on:
-            raise
-        except refused as error:
-            raise ValueError(f"{path} is torn, or no Parquet file: {error}{place_here()}") from error
+    with raw, told(path):
+        now = raw.size()
+        if size not in (None, now):
+            raise ValueError(f"{path} had {size} bytes when the source was made, and has {now} now{place_here()}")
+        yield parquet.ParquetFile(raw, pre_buffer=False, buffer_size=buffers, page_checksum_verification=True), now
+
+
+def _room(shape: tuple[int, ...], dtype: Any) -> Any:
+    """An array that holds anything. Large ones are of Arrow's memory, which a thread gets back from the one that it has
+    given a batch to; what malloc gets back so goes to the system at once, and comes again page by page."""
+    import numpy as np
+    import pyarrow as pa
+
+    size = math.prod(shape) * dtype.itemsize
+    if size < _ARENA_BYTES or dtype.hasobject:
+        return np.empty(shape, dtype)
+    return np.frombuffer(pa.allocate_buffer(size), dtype).reshape(shape)
 
 
 def _named(paths: files.Paths) -> list[str]:

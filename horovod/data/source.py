@@ -1,9 +1,10 @@
 """Source: where records come from, in blocks."""
 
+import contextlib
 import hashlib
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from horovod.common.state import state
@@ -15,11 +16,18 @@ class Source(ABC):
 
     lengths: Sequence[int]
     """How many records each block has; the same on all ranks."""
+    chains: Sequence[int] = ()
+    """Where blocks that follow one another are read best in their order, such as parts of something compressed: how
+    many are together, through all blocks. None: each stands alone."""
 
     @abstractmethod
     def load(self, block: int) -> Any:
         """All records of the block of this number, read now. Raises ValueError naming the file that is not there any
         more, or torn."""
+
+    def walk(self) -> contextlib.AbstractContextManager[Callable[[int], Any]]:
+        """For one iteration over blocks: a function as ``load``, which may keep open what it needs for the next one."""
+        return contextlib.nullcontext(self.load)
 
     def take(self, loaded: Any, places: Sequence[int]) -> Any:
         """Of what ``load`` returned, the records at ``places``."""

@@ -1,6 +1,8 @@
 """StreamingDataset: batches of a source for each rank, over any changes of members."""
 
+import bisect
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from typing import Any
 
 from horovod.common.elastic.walk import Resumes
@@ -159,26 +161,31 @@ class StreamingDataset(Resumes):
 
     def _order_now(self) -> Order:
         if self._order is None or self._order[0] != self.epoch:
-            self._order = self.epoch, Order(self.source.lengths, self.shuffle, self.seed, self.epoch, self.mix)
+            source = self.source
+            made = Order(source.lengths, self.shuffle, self.seed, self.epoch, self.mix, source.chains)
+            self._order = self.epoch, made
         return self._order[1]
 
     def _batches(self, worker: int, workers: int) -> Iterator[Any]:
-        order, held = self._order_now(), _Held(self.source)
+        order = self._order_now()
         mine = list(parts.run(self._left, self._me, self._ranks))
         more = parts.extra(self._left, self._me, self._ranks)
         if more is not None:
             mine.append((more, more + 1))
         end, step = self._steps, self.batch_size
-        for begin in range(self._recorded + worker * step, end, workers * step):
-            places = parts.section(tuple(mine), begin, begin + step)
-            yield counted(lambda places=places: held.batch(order, places))  # type: ignore[misc]
+        with self.source.walk() as load:
+            held = _Held(self.source, load)
+            for begin in range(self._recorded + worker * step, end, workers * step):
+                places = parts.section(tuple(mine), begin, begin + step)
+                yield counted(lambda places=places: held.batch(order, places))  # type: ignore[misc]
 
 
 class _Held:
     """Blocks of the window that is being read."""
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
+    def __init__(self, source: Source, load: Callable[[int], Any]) -> None:
+        self._source, self._load = source, load
+        self._firsts = [end - count for count, end in zip(source.chains, accumulate(source.chains), strict=True)]
         self._window = -1
         self._blocks: dict[int, Any] = {}
 
@@ -189,6 +196,13 @@ class _Held:
                 self._window = window
                 self._blocks.clear()
             if block not in self._blocks:
-                self._blocks[block] = self._source.load(block)
+                self._hold(block, order.window(window))
             chosen.append((self._blocks[block], inside))
         return self._source.gather(chosen)
+
+    def _hold(self, block: int, window: tuple[int, ...]) -> None:
+        """Loads it; first those before it in its chain that the window has too, and whose records are wanted later."""
+        first = self._firsts[bisect.bisect_right(self._firsts, block) - 1] if self._firsts else block
+        for one in range(first, block + 1):
+            if one in window and one not in self._blocks:
+                self._blocks[one] = self._load(one)

@@ -13,7 +13,10 @@ from horovod.ray.crew import Crew
 from horovod.ray.discovery import RayHostDiscovery
 from horovod.ray.members import ElasticJob
 from horovod.ray.settings import Settings
+from horovod.runner.base.names import ARGUMENTS
 from horovod.runner.function import package
+
+_NAMES = dataclasses.replace(ARGUMENTS, start="num_workers", least="min_workers", most="max_workers")
 
 
 class RayExecutor:
@@ -58,6 +61,7 @@ class RayExecutor:
         self._job: ElasticJob | None = None
         if min_workers is not None:
             self._settings = settings = dataclasses.replace(settings)  # which several executors may be made with
+            settings.names = _NAMES
             settings.min_num_proc = given.integer("min_workers", min_workers, 1)
             settings.num_proc = size
             settings.max_num_proc = None if max_workers is None else given.integer("max_workers", max_workers, 1)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from horovod.common.contract.frames import warn_user
+from horovod.runner.base.names import ARGUMENTS, Names
 from horovod.runner.elastic.cooldown import check_range
 from horovod.runner.elastic.limits import Limits
 
@@ -36,21 +37,18 @@ class Settings:
     elastic_timeout: float = 600.0
     discovery: Any = None
     verbose: int = 1
+    names: Names = ARGUMENTS
+    """What an executor calls these."""
 
     def limits(self) -> Limits:
-        """Of an elastic job. Raises ValueError in the words of this interface."""
+        """Of an elastic job. Raises ValueError in the words of the executor."""
         least, most = self.min_num_proc, self.max_num_proc
         start = least if self.num_proc is None else integer("num_proc", self.num_proc, 1)
-        if not 1 <= least <= start or (most is not None and most < start):
-            raise ValueError(
-                f"min_workers (min_num_proc) is {least}, num_workers (num_proc) {start} and max_workers (max_num_proc) "
-                f"{most}; accepted is 1 <= min <= num <= max, or none for the most"
-            )
         if self.reset_limit is not None:
             integer("reset_limit", self.reset_limit, 0)
         positive("elastic_timeout", self.elastic_timeout)
         check_range(self.cooldown_range)
-        return Limits(start, least, most, self.reset_limit, self.elastic_timeout)
+        return Limits(start, least, most, self.reset_limit, self.elastic_timeout, names=self.names)
 
 
 def make(

@@ -8,6 +8,7 @@ from typing import Any
 
 from horovod.common.contract.frames import warn_user
 from horovod.runner.base import boot
+from horovod.runner.base.names import HOROVOD_RUN
 from horovod.runner.command import cli, elastic_flags
 from horovod.runner.foreign import mpi_function
 from horovod.runner.function import package as function_package
@@ -101,6 +102,7 @@ def run(
         ssh_identity_file=ssh_identity_file,
         mpi=mpi_options(mpi_args, None, tcp=False) if use_mpi else None,
         elastic=elastic,
+        names=HOROVOD_RUN,
     )
     payload = function_package.pack(func, args, kwargs or {})
     settings = cli.with_variables(settings, os.environ)
@@ -154,6 +156,7 @@ def _elastic(
         cooldown=given["cooldown_range"],
         script=script,
         given=[] if script is not None else _hosts(size, names, hostfile),
+        names=HOROVOD_RUN,
         nodes=None if (script, names, hostfile) != (None, None, None) else slurm.allocation(os.environ),
     )
 

@@ -14,12 +14,14 @@ from dataclasses import replace
 from typing import Any
 
 from horovod.runner import cluster
+from horovod.runner.base.names import ARGUMENTS
 from horovod.runner.cluster import Call, Gathering
 from horovod.runner.plan.settings import ElasticSettings
 from horovod.spark import arguments, failures
 from horovod.spark.application import Application, Jobs, said, words
 from horovod.spark.task import attend
 
+_NAMES = replace(ARGUMENTS, cooldown="")
 _PAUSE, _LONGEST_PAUSE = 0.25, 5.0  # s until a task that has ended is submitted again; twice as long each time it fails
 
 
@@ -83,7 +85,7 @@ def run_elastic(
         tasks = _Tasks(gathering, jobs.over)
         for _ in range(most):
             jobs.start(tasks.keep)
-        wishes = replace(wishes, advice=lambda: application.advice(size) + tasks.said)
+        wishes = replace(wishes, advice=lambda: application.advice(size) + tasks.said, names=_NAMES)
         settings = ElasticSettings(size, least, most, resets)
         return cluster.run_elastic(gathering, call, settings, wishes)
 

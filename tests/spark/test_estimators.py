@@ -73,7 +73,8 @@ def test_digits_are_learnt_in_a_pipeline_and_the_model_is_saved_and_loaded(frame
 
 @pytest.mark.heavy
 def test_lightning_learns_the_same(frame, tmp_path):
-    """The same network, optimizer, seed and rows: the same figures as with TorchEstimator."""
+    """The same network, optimizer, seed and rows, shuffled on two ranks: the same figures as with TorchEstimator,
+    however the rows are partitioned."""
     pl = pytest.importorskip("lightning.pytorch")
     from horovod.spark.lightning import TorchEstimator as Lightning
     from horovod.spark.torch import TorchEstimator
@@ -99,7 +100,7 @@ def test_lightning_learns_the_same(frame, tmp_path):
             return torch.optim.Adam(self.parameters(), lr=5e-3)
 
     expected = of_torch(TorchEstimator, tmp_path).fit(frame).getHistory()
-    model = Lightning(model=Net(), **settings(tmp_path)).fit(frame)
+    model = Lightning(model=Net(), **settings(tmp_path)).fit(frame.repartition(5))
     assert model.getHistory()["loss"] == pytest.approx(expected["loss"], rel=1e-4)
     assert model.getHistory()["val_right"] == pytest.approx(expected["val_right"], abs=1e-6)
     model.setOutputCols(["digit"]).write().save(f"{tmp_path}/model")

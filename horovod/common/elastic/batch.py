@@ -65,7 +65,7 @@ def batch(global_batch: int, ranks: int, rank: int, most: int | None = None) -> 
     if global_batch < ranks:
         raise ValueError(
             f"global_batch is {global_batch}, but the job has {ranks} ranks; accepted is at least a sample for each. "
-            "--max-np limits the ranks"
+            "--max-np (max_num_proc) limits the ranks"
         )
     each, more = divmod(global_batch, ranks)
     of = tuple(each + (index < more) for index in range(ranks))

@@ -11,6 +11,7 @@ from typing import Any
 
 from horovod.runner.base import boot
 from horovod.runner.base.job_result import JobResult
+from horovod.runner.base.names import ARGUMENTS, Names
 from horovod.runner.base.signals import SignalQueue
 from horovod.runner.cluster import placement
 from horovod.runner.cluster.gathering import Arrived, Gathering
@@ -44,7 +45,7 @@ class Wishes:
     `start_timeout`: s for the first agents to come; `advice`: what to look at when they do not, or what tells it then.
     `environ`: variables of the workers, over those of the processes that become their agents; `executable` in place of
     the Python of those. `nics`: interfaces for the ranks. `stdout`, `stderr`: text streams for what ranks print, None:
-    this process's own.
+    this process's own. `names`: what the caller calls what it can set.
     """
 
     start_timeout: float = 600.0
@@ -56,6 +57,7 @@ class Wishes:
     verbose: bool = False
     stdout: Any = None
     stderr: Any = None
+    names: Names = ARGUMENTS
 
     def sink(self) -> OutputSink:
         """Where output goes."""
@@ -153,6 +155,7 @@ def _settings(
         verbose=wishes.verbose,
         at_home=True,
         elastic=elastic,
+        names=wishes.names,
     )
     return cli.with_variables(settings, environ), environ
 

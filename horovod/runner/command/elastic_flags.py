@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from horovod.common.contract.settings import Settings
 from horovod.runner.base.errors import LaunchError
+from horovod.runner.base.names import FLAGS, Names
 from horovod.runner.plan import hosts, slurm
 from horovod.runner.plan.settings import ElasticSettings, LaunchSettings
 
@@ -86,19 +87,20 @@ def made(
     script: str | None,
     given: Sequence[hosts.Host],
     nodes: slurm.Allocation | None = None,
+    names: Names = FLAGS,
 ) -> ElasticSettings:
     """The settings, checked together. `least`: None: as many as at the start. `given`: the hosts, where no script finds
-    them; `nodes`: in place of those, the allocation's."""
+    them; `nodes`: in place of those, the allocation's. `names`: what the user calls them."""
     # Only an elastic job pays for loading this.
     from horovod.runner.elastic.cooldown import check_range
     from horovod.runner.elastic.discovery import check_fixed
     from horovod.runner.elastic.limits import Limits
 
     try:
-        limits = Limits(start, start if least is None else least, most, resets)
+        limits = Limits(start, start if least is None else least, most, resets, names=names)
         cooldown = check_range(cooldown)
         if script is None and nodes is None:
-            check_fixed({host.name: host.slots for host in given})
+            check_fixed({host.name: host.slots for host in given}, names)
     except ValueError as error:
         raise LaunchError(str(error)) from None
     if (script is not None or nodes is not None) and slots is not None and slots < 1:

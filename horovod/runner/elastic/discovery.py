@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from horovod.common.contract.host_updates import HostUpdateResult
+from horovod.runner.base.names import FLAGS, Names
 from horovod.runner.elastic.cooldown import LONGEST, SHORTEST, Blacklist, check_range
 from horovod.runner.elastic.script import ScriptRun
 
@@ -108,13 +109,13 @@ class FixedHosts(HostDiscovery):
         return dict(self._slots)
 
 
-def check_fixed(slots: Mapping[str, int]) -> Mapping[str, int]:
+def check_fixed(slots: Mapping[str, int], names: Names = FLAGS) -> Mapping[str, int]:
     """Hosts that an elastic job without discovery may have: with one of them there would be nothing left after its
     first failure. Raises ValueError naming the number."""
     if len(slots) < 2:
         raise ValueError(
-            f"an elastic job with fixed hosts (--min-np, min_num_proc) has {len(slots)} of them, accepted are at least "
-            "2; with --host-discovery-script one host will do"
+            f"an elastic job with fixed hosts ({names.least}) has {len(slots)} of them, accepted are at least 2; with "
+            f"{names.script} one host will do"
         )
     return slots
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from horovod.runner.base.names import FLAGS, Names
+
 
 @dataclass(frozen=True)
 class Limits:
     """`start`: workers before the first epoch (-np); `least`, `most`: of every epoch; `resets`: how often members may
     change; `timeout`: s without an epoch that runs; `patience`: s for a member to come back from one that is over,
-    half of that if not given.
+    half of that if not given. `names`: what the user calls them.
     """
 
     start: int
@@ -18,17 +20,20 @@ class Limits:
     resets: int | None = None
     timeout: float = 600.0
     patience: float | None = None
+    names: Names = FLAGS
 
     def __post_init__(self) -> None:
+        names = self.names
         if not 1 <= self.least <= self.start or (self.most is not None and self.most < self.start):
             most = "any number" if self.most is None else self.most
             raise ValueError(
-                f"--min-np is {self.least}, -np {self.start} and --max-np {most}; accepted is 1 <= min <= np <= max"
+                f"{names.least} is {self.least}, {names.start} {self.start} and {names.most} {most}; accepted is "
+                "1 <= min <= np <= max"
             )
         if self.resets is not None and self.resets < 0:
-            raise ValueError(f"--reset-limit is {self.resets}, accepted is 0 or more")
+            raise ValueError(f"{names.resets} is {self.resets}, accepted is 0 or more")
         if self.timeout <= 0:
-            raise ValueError(f"--elastic-timeout is {self.timeout:g}, accepted is a number of seconds above 0")
+            raise ValueError(f"{names.timeout} is {self.timeout:g}, accepted is a number of seconds above 0")
 
     @property
     def seconds_to_come_back(self) -> float:

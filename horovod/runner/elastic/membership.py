@@ -31,6 +31,7 @@ class Membership:
         self.epoch = 0
         self.workers = Workers(machine_of)
         self.limits = limits
+        self._names = limits.names
         self._blacklist = blacklist
         self._patience = limits.seconds_to_come_back
         self._slots: dict[str, int] = {}
@@ -231,7 +232,9 @@ class Membership:
             return
         barred = self._blacklist.bars(worker.host, now)
         away = self._blacklist.failed(worker.host, now)
-        self._say(f"{worker} failed: {how}{words.goes_on(self.workers, [worker, *gone], self.limits.least)}")
+        self._say(
+            f"{worker} failed: {how}{words.goes_on(self.workers, [worker, *gone], self.limits.least, self._names)}"
+        )
         if not barred and not (gone and worker.machine != worker.host):  # a part of a machine does not come back
             self._say(f"host {worker.host} gets no new workers{'' if away == math.inf else f' for {away:.0f} s'}")
 
@@ -258,7 +261,8 @@ class Membership:
             else:
                 self._spawn(now)
                 if self._ran:  # until then all are waited for together
-                    self.workers.expect_starts(now, self.limits.timeout)
+                    silent = words.silent(self.limits.timeout, self._names)
+                    self.workers.expect_starts(now, self.limits.timeout, silent)
                 self._go_on(now)
         out, self._out = self._out, []
         return out
@@ -307,11 +311,13 @@ class Membership:
         elif self.phase is not Phase.FORMING and self._may_form(waiting, together):
             self._form(waiting)
         elif now >= (hopeless := self._hopeless_at(len(waiting), now)):
-            self._end(False, words.hopeless(self._blacklist.barred(self._slots, now), len(waiting), self._needed))
+            self._end(
+                False, words.hopeless(self._blacklist.barred(self._slots, now), len(waiting), self._needed, self._names)
+            )
         elif left <= 0:
-            self._end(False, words.too_long(self.workers, len(waiting), self._needed, self.limits.timeout))
+            self._end(False, words.too_long(self.workers, len(waiting), self._needed, self.limits.timeout, self._names))
         elif self.phase is Phase.GATHERING and not (self._told_waiting or busy or hopeless < math.inf):
-            self._say(words.waiting(len(waiting), self.limits.least, left))
+            self._say(words.waiting(len(waiting), self.limits.least, left, self._names))
             self._told_waiting = True
 
     def _let_go(self, now: float) -> None:
@@ -375,7 +381,7 @@ class Membership:
         places = placement.places(ordered)
         if self._ran and places.keys() != self._last_members:
             if self._resets.used_up:
-                return self._end(False, words.too_many_changes(self._resets.done))
+                return self._end(False, words.too_many_changes(self._resets.done, self._names))
             self._resets.done += 1
         self.epoch += 1
         self._fresh = not any(worker.holds for worker in waiting)

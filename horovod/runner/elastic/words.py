@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from horovod.runner.base.names import Names
 from horovod.runner.elastic.workers import Life, Worker, Workers
 
 
@@ -12,14 +13,14 @@ def ranks(count: int) -> str:
     return f"{count} rank{'' if count == 1 else 's'}"
 
 
-def goes_on(workers: Workers, gone: Sequence[Worker], least: int) -> str:
+def goes_on(workers: Workers, gone: Sequence[Worker], least: int, names: Names) -> str:
     """With whom, when these are gone; empty: none of them had been part of an epoch that ran."""
     if not any(worker.survivor for worker in gone):
         return ""
     left = sum(1 for worker in workers if worker.survivor and worker.alive and worker not in gone)
     if left >= least:
         return f"; going on with {ranks(left)}"
-    return f"; {ranks(left)} left, {least} are needed to go on (--min-np)"
+    return f"; {ranks(left)} left, {least} are needed to go on ({names.least})"
 
 
 def does_not_come(patience: float) -> str:
@@ -30,7 +31,7 @@ def does_not_come(patience: float) -> str:
     )
 
 
-def too_long(workers: Workers, there: int, needed: int, seconds: float) -> str:
+def too_long(workers: Workers, there: int, needed: int, seconds: float, names: Names) -> str:
     """Why a job ends that has been without an epoch for so long."""
     late = "".join(
         f"; {', '.join(map(str, found))} {what}"
@@ -38,14 +39,14 @@ def too_long(workers: Workers, there: int, needed: int, seconds: float) -> str:
         if (found := workers.of(life))
     )
     return (
-        f"{seconds:g} s have passed without enough workers (--elastic-timeout): {there} are there, {needed} are "
+        f"{seconds:g} s have passed without enough workers ({names.timeout}): {there} are there, {needed} are "
         f"needed{late}"
     )
 
 
-def too_many_changes(resets: int) -> str:
+def too_many_changes(resets: int, names: Names) -> str:
     """Why a job ends whose members may not change any more."""
-    return f"the members were to change more often than --reset-limit allows ({resets})"
+    return f"the members were to change more often than {names.resets} allows ({resets})"
 
 
 def outside_run(victims: int) -> str:
@@ -60,11 +61,11 @@ def outside_run(victims: int) -> str:
     )
 
 
-def waiting(there: int, needed: int, seconds: float) -> str:
+def waiting(there: int, needed: int, seconds: float, names: Names) -> str:
     """What a job waits for that goes on with more only, and for how long from now on."""
     return (
         f"waiting for workers: {there} are there, {needed} are needed to go on; without them the job ends in "
-        f"{math.ceil(seconds)} s (--elastic-timeout)"
+        f"{math.ceil(seconds)} s ({names.timeout})"
     )
 
 
@@ -78,11 +79,17 @@ def too_few_slots(slots: int, needed: int, hosts: int) -> str:
     return f"waiting for slots: {slots} of {needed}, on {hosts} host{'' if hosts == 1 else 's'}"
 
 
-def hopeless(hosts: Sequence[str], there: int, needed: int) -> str:
+def silent(seconds: float, names: Names) -> str:
+    """Why a worker is killed that has been started, and no more is heard of."""
+    return f"it has not called hvd.init() within {seconds:g} s ({names.timeout})"
+
+
+def hopeless(hosts: Sequence[str], there: int, needed: int, names: Names) -> str:
     """Why a job ends of which too few workers are left."""
     between = "; " if any("," in host for host in hosts) else ", "  # "node1, Spark task 3" is one
     which = f"host {hosts[0]}" if len(hosts) == 1 else f"each of the hosts {between.join(hosts)}"
+    forever = f" ({names.cooldown} is not given)" if names.cooldown else ""
     return (
-        f"a worker has failed on {which}, which therefore get{'s' if len(hosts) == 1 else ''} no new ones "
-        f"(--blacklist-cooldown-range is not given): {there} are there, {needed} are needed"
+        f"a worker has failed on {which}, which therefore get{'s' if len(hosts) == 1 else ''} no new ones{forever}: "
+        f"{there} are there, {needed} are needed"
     )

@@ -98,11 +98,11 @@ class Workers:
         worker = self._living.get(number)
         return worker if worker is not None and worker.life is Life.WORKING and worker.epoch == epoch else None
 
-    def expect_starts(self, now: float, seconds: float) -> None:
-        """Whoever starts has so long from now on, unless it has a deadline."""
+    def expect_starts(self, now: float, seconds: float, late: str) -> None:
+        """Whoever starts has so long from now on, unless it has a deadline. `late`: what is said of it then."""
         for worker in self.of(Life.STARTING):
             if worker.deadline is None:
-                worker.expect(now + seconds, f"it has not called hvd.init() within {seconds:g} s (--elastic-timeout)")
+                worker.expect(now + seconds, late)
 
     def __iter__(self) -> Iterator[Worker]:
         return iter(list(self._living.values()))

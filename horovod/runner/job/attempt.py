@@ -224,7 +224,7 @@ class Attempt:
         waiting = [
             (agent.host, agent.ranks, self._fleet.failure_of(agent), agent.remote) for agent in self._fleet.waiting
         ]
-        return late(waiting, self._settings.start_timeout)
+        return late(waiting, self._settings.start_timeout, self._settings.names)
 
     def remark(self) -> str:
         """What is to be said of an attempt that has exited normally; empty: nothing."""

@@ -100,7 +100,8 @@ class ElasticAttempt:
         self._ticked = time.monotonic()  # the membership
         self._standstill = Standstill(time.monotonic())
         self._stopped: dict[int, float] = {}  # workers that are stopped, since when
-        limits = Limits(elastic.start, elastic.least, elastic.most, elastic.resets, elastic.timeout)
+        bounds = elastic.start, elastic.least, elastic.most, elastic.resets
+        limits = Limits(*bounds, elastic.timeout, names=settings.names)
         self._membership = Membership(limits, Blacklist(elastic.cooldown), time.monotonic(), finder.machine_of)
         key = make_key()
         self._front = Front()
@@ -113,7 +114,9 @@ class ElasticAttempt:
         orders = ElasticOrders(settings, elastic, environ, key, *place)
         pythons = {host.name: host.python for host in elastic.hosts}
         self._locality = Locality(asks_ssh=not fleet.has_own_way, looks=not fleet.knows_places)
-        self._hosts = HostAgents(fleet, self._relay, orders, pythons, settings.start_timeout, self._locality)
+        self._hosts = HostAgents(
+            fleet, self._relay, orders, pythons, settings.start_timeout, self._locality, settings.names
+        )
 
     # From the start to the end
 

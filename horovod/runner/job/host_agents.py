@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from horovod.common.contract.descriptors import make_room
 from horovod.runner.agent.relay import EACH_LASTING
+from horovod.runner.base.names import FLAGS, Names
 from horovod.runner.job.elastic_orders import ElasticOrders
 from horovod.runner.job.policy import TERM_GRACE
 from horovod.runner.job.store_relay import StoreRelay
@@ -52,8 +53,11 @@ class HostAgents:
         pythons: Mapping[str, str],
         start_timeout: float,
         locality: Locality,
+        names: Names = FLAGS,
     ) -> None:
-        """`pythons`: interpreters of hosts that have one of their own. `start_timeout`: s for an agent's first word."""
+        """`pythons`: interpreters of hosts that have one of their own. `start_timeout`: s for an agent's first word.
+        `names`: what the user calls that."""
+        self._names = names
         self._fleet = fleet
         self._relay = relay
         self._orders = orders
@@ -210,9 +214,8 @@ class HostAgents:
     def _late(self, agent: Agent) -> str:
         why = self._fleet.failure_of(agent)
         hint = f"\nits login shell, or Python there, may hang: try `ssh {agent.host} true`" if agent.remote else ""
-        return f"no agent answered within {self._start_timeout:g} s (--start-timeout) from {agent.name}" + (
-            f": {why}" if why else hint
-        )
+        limit = f"within {self._start_timeout:g} s ({self._names.start_timeout})"
+        return f"no agent answered {limit} from {agent.name}{f': {why}' if why else hint}"
 
     def _retire(self, agent: Agent) -> None:
         if agent.host not in self._retiring:

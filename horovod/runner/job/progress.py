@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from horovod.common.contract import rank_lists
+from horovod.runner.base.names import FLAGS, Names
 
 QUIET = 2.0  # s of waiting before a terminal shows anything
 FIRST = 5.0  # s of waiting before a log gets its first line; the next come at twice the time each
@@ -128,10 +129,10 @@ def _and_more(named: Sequence[str], more: int, what: str) -> str:
     return ", ".join(named) + (f" and {more} more {what if more > 1 else what[:-1]}" if more > 0 else "")
 
 
-def late(waiting: Sequence[tuple[str, str, str, bool]], seconds: float) -> str:
+def late(waiting: Sequence[tuple[str, str, str, bool]], seconds: float, names: Names = FLAGS) -> str:
     """Why a job ends that could not be started in time. `waiting`: (host, its ranks, why it does not answer if that is
     known, is it another machine) of all agents that have not answered."""
-    limit = f"within {seconds:g} s (--start-timeout)"
+    limit = f"within {seconds:g} s ({names.start_timeout})"
     if not waiting:
         return f"the workers were not started {limit}"
     told, silent = [], ""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from horovod.runner.base.errors import LaunchError
+from horovod.runner.base.names import FLAGS, Names
 from horovod.runner.plan.hosts import Host, Slot
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class LaunchSettings:
     jsrun: bool = False
     debug_rank: int | None = None
     dashboard: int | None = None  # port of the live page, 0: any; None: no page
+    names: Names = FLAGS  # what the caller calls what it can set
     gpus_per_worker: int = 0  # for it alone; 0: all see all
     gpu_affinity: bool = False  # workers run on the CPUs near their GPUs
     own_python: bool = False  # the command is what follows the interpreter that runs the host's agent

@@ -117,7 +117,7 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
             self.getPartitionsPerProcess() * self._backend().num_processes(),
             self.getValidation(),
             self.getShuffle(),
-            self.getRandomSeed() or 0,
+            self.getRandomSeed(),
         )
         try:
             train = open_table(store, written.train, written.columns)

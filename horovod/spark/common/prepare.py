@@ -55,12 +55,13 @@ def write(
     files: int,
     validation: float | str | None = None,
     shuffle: bool = True,
-    seed: int = 0,
+    seed: int | None = 0,
 ) -> Written:
     """Writes the columns of ``df`` into the store, in about so many ``files``, under a number of its own.
 
     ``validation``: a fraction of the rows, chosen by ``seed``, or a column, whose rows with True (or not 0) are to
-    validate with. ``shuffle``: rows that are neighbours go to different files. The DataFrame is computed once. Raises
+    validate with. ``shuffle``: rows that are neighbours go to different files. With a ``seed`` the same rows make the
+    same data set, wherever tasks have run and however the DataFrame was partitioned. It is computed once. Raises
     ValueError naming the column where rows lack values or differ in their shapes, and where no rows are left to train
     or validate with; StoreNotWritableError. Leaves nothing behind when it fails."""
     store.check_writable()
@@ -75,7 +76,9 @@ def write(
         return write_part(batches, store, folders, columns, context.partitionId() if context else 0)
 
     try:
-        ready = _selected(df.repartition(files) if shuffle else df.coalesce(files), columns, validation, seed)
+        used = [column.name for column in columns] + ([validation] if isinstance(validation, str) else [])
+        ordered = _shuffled(df, used, files, seed) if shuffle else df.coalesce(files)
+        ready = _selected(ordered, columns, validation, seed or 0)
         rows = ready.mapInArrow(task, REPORT).collect()
         train = tuple(sorted(row.path for row in rows if not row.validation))
         val = tuple(sorted(row.path for row in rows if row.validation))
@@ -96,6 +99,22 @@ def remove(store: AbstractFilesystemStore, number: int) -> None:
             store.remove(folder)
         except Exception as error:  # each file system has errors of its own
             warn_user(f"{folder} could not be removed, and stays: {type(error).__name__}: {error}")
+
+
+def _shuffled(df: Any, names: Sequence[str], files: int, seed: int | None) -> Any:
+    """The rows in so many partitions: with a seed in an order that the rows themselves, and nothing else, decide.
+
+    Spark's own round robin depends on how the rows are partitioned, and leaves them in the order in which the parts of
+    a partition happen to arrive, by which a fraction to validate with would be of other rows each time."""
+    from pyspark.sql import functions as F
+
+    kinds = {name: df.schema[name].dataType.simpleString() for name in names}
+    # Spark has no hashes of maps and variants.
+    hashed = [F.col(_quoted(name)) for name, kind in kinds.items() if "map<" not in kind and "variant" not in kind]
+    if seed is None or not hashed:
+        return df.repartition(files)
+    place = F.xxhash64(F.lit(seed), *hashed)
+    return df.repartition(files, place).sortWithinPartitions(place)
 
 
 def _selected(df: Any, columns: Sequence[Column], validation: float | str | None, seed: int) -> Any:

@@ -15,6 +15,9 @@ from horovod.spark.common.parquet_parts import unpacked
 MIXED_BYTES = 32 << 20
 """Of row groups whose rows are mixed, as arrays: so much a rank holds."""
 
+BLOCK_BYTES = 16 << 20
+"""Of a row group, as arrays, that is held whole; larger ones are read in parts."""
+
 Batch = dict[str, Any]
 """NumPy arrays by column; the first dimension is that of rows."""
 
@@ -30,7 +33,7 @@ class TableFiles(ParquetFiles):
         self._stored = {column.name: (column.dtype, column.shape) for column in lists}
         sparse = [column for column in columns or () if column.kind == "sparse" and column.shape is not None]
         self._sparse = {column.name: column.size for column in sparse}
-        super().__init__(list(files), names, {column.name: column.shape for column in lists}, filesystem)
+        super().__init__(list(files), names, {column.name: column.shape for column in lists}, filesystem, BLOCK_BYTES)
 
     def array(self, name: str, column: Any, where: str) -> Any:
         import pyarrow as pa
@@ -72,8 +75,8 @@ class Table:
         return sum(self.source.lengths)
 
     def mix(self, ranks: int) -> int:
-        """Row groups whose rows are mixed: so that a rank holds about MIXED_BYTES, but at least one of them, and at
-        most as many as there are for each rank."""
+        """Row groups, or parts of them, whose rows are mixed: so that a rank holds about MIXED_BYTES, but at least one
+        of them, and at most as many as there are for each rank."""
         row = sum(max(1, column.size) * np.dtype(column.dtype or "S64").itemsize for column in self.columns)
         most = max(self.source.lengths, default=1)
         fair = len(self.source.lengths) // ranks

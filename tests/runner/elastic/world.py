@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from horovod.runner.base.names import FLAGS, Names
 from horovod.runner.elastic.actions import Action, Break, Dismiss, End, Form, Kill, Notify, Say, Spawn
 from horovod.runner.elastic.cooldown import Blacklist
 from horovod.runner.elastic.limits import Limits
@@ -36,9 +37,10 @@ class World:
         cooldown: tuple[float, float] | None = None,
         resets: int | None = None,
         timeout: float = 600.0,
+        names: Names = FLAGS,
     ) -> None:
         self.now = 0.0
-        self.limits = Limits(start, least, most, resets, timeout)
+        self.limits = Limits(start, least, most, resets, timeout, names=names)
         self.membership = Membership(self.limits, Blacklist(cooldown, seed=1), self.now)
         self.processes: dict[int, Process] = {}
         self.hosts: dict[str, int] = {}

@@ -305,7 +305,12 @@ def test_np_is_deprecated():
         ({"mpi_args": "-x A"}, "mpi_args=.* without use_mpi"),
         ({"max_num_proc": 2}, "max_num_proc=2 is for elastic jobs, which min_num_proc or host_discovery_script makes"),
         ({"min_num_proc": 1, "use_mpi": True}, "use_mpi=True is given for an elastic job, but mpirun cannot start"),
-        ({"min_num_proc": 2}, "--min-np is 2, -np 1"),
+        ({"min_num_proc": 2}, "min_num_proc is 2, num_proc 1 and max_num_proc any number"),
+        (
+            {"min_num_proc": 1, "hosts": "localhost:1"},
+            r"\(min_num_proc\) has 1 of .* host_discovery_script one",
+        ),
+        ({"min_num_proc": 1, "hosts": "a:1,b:1", "reset_limit": -1}, "reset_limit is -1, accepted is 0 or more"),
         ({"host_discovery_script": "no.sh"}, "--host-discovery-script is 'no.sh', not a file here"),
         ({"num_proc": 3, "hosts": "localhost:2"}, "3 processes.*2 slots"),
         ({"start_timeout": -1}, "START_TIMEOUT is '-1'"),

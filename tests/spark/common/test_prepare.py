@@ -92,6 +92,25 @@ def test_rows_to_validate_with_are_a_column_or_a_fraction(frame, tmp_path):
     assert parts[0] == parts[1], "the same seed chooses the same rows"
 
 
+def test_with_a_seed_the_same_rows_make_the_same_data_set(frame, tmp_path):
+    """However the DataFrame is partitioned and its rows are ordered, which decides what arrives when in a shuffle."""
+    store = LocalStore(tmp_path)
+
+    def of(frame, seed):
+        written = write(frame, store, ["id", "dense", "grid", "a.b"], validation=0.3, seed=seed)
+        return [rows_of(store, written, files)["id"].tolist() for files in (written.train, written.val)]
+
+    first = of(frame, 7)
+    assert of(frame.repartitionByRange(5, "price"), 7) == first
+    assert of(frame.orderBy("id", ascending=False).coalesce(1), 7) == first
+    other = of(frame, 8)
+    assert other[0] != first[0]
+    assert sorted(other[1]) != sorted(first[1])
+    # Spark has no hash of a map: such rows are shuffled all the same.
+    shuffled = prepare._shuffled(frame.selectExpr("id", "map(id, id) pairs"), ["pairs"], 3, 7)
+    assert [bool(part) for part in shuffled.rdd.glom().collect()] == [True] * 3
+
+
 def test_columns_for_a_transformation_cost_no_rows_whatever_is_in_them(session, tmp_path):
     query = """select id, sequence(1, 1 + id % 2) uneven, array(id, -id) even, if(id = 7, null, 1) holes,
         array(cast(id as decimal(5, 2)), 0.5bd) prices from range(50)"""

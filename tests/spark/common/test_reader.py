@@ -195,3 +195,15 @@ def test_columns_that_cannot_be_learnt_from_are_named(tmp_path, columns, wanted,
     folder = write_numbers(tmp_path / "train", 30, **columns)
     with pytest.raises(ValueError, match=words):
         open_existing(LocalStore(tmp_path), str(folder), wanted, False)
+
+
+@pytest.mark.heavy
+def test_a_rank_of_1_gb_in_one_row_group_stays_below_1_gb(tmp_path):
+    """What a rank holds does not follow from what others have made of their files."""
+    from benchmarks.spark_reader import measure, write
+
+    write(str(tmp_path), 1024)
+    assert pa.parquet.read_metadata(tmp_path / "group" / "0.parquet").num_row_groups == 1
+    assert os.path.getsize(tmp_path / "group" / "0.parquet") > 900e6
+    _, _, megabytes = measure("group", str(tmp_path), 2)
+    assert megabytes < 500

@@ -13,6 +13,7 @@ pytest.importorskip("keras", minversion="3.0")
 pytest.importorskip("sklearn")
 
 PROGRAM = """
+import math
 import sys
 import keras_used as keras
 from pyspark.ml import Pipeline, PipelineModel
@@ -37,7 +38,12 @@ estimator = KerasEstimator(
 Pipeline(stages=[estimator]).write().save(sys.argv[1] + "/pipeline")
 Pipeline.load(sys.argv[1] + "/pipeline").fit(frame).write().save(sys.argv[1] + "/model")
 loaded = PipelineModel.load(sys.argv[1] + "/model")
-print("validated", loaded.stages[0].getHistory()["val_accuracy"][-1])
+history = loaded.stages[0].getHistory()
+print("validated", history["val_accuracy"][-1])
+# The same seed and rows, however they are partitioned: the same figures.
+again = estimator.fit(frame.repartition(3), {estimator.run_id: "again"}).getHistory()
+pairs = [pair for name in history for pair in zip(history[name], again[name], strict=True)]
+assert len(pairs) == 24 and all(math.isclose(*pair, rel_tol=1e-4) for pair in pairs), (history, again)
 print("accuracy", digits.accuracy(loaded.transform(frame).collect()))
 spark.stop()
 """
