@@ -129,8 +129,8 @@ class _Run:
         ear.finish(self._note)
         if not self._course.end.success:
             raise self._error(self._course.end.text)
-        members = self._course.roster.members
-        return [self._results[number] for number in members if number in self._results]
+        results = self._course.roster.by_rank(self._results)
+        return [results[rank] for rank in sorted(results)]
 
     def _error(self, text: str) -> BaseException:
         if self._failed is None:
