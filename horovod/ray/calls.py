@@ -24,6 +24,7 @@ from horovod.runner.resident.mailbox import Mailbox
 Callback = Callable[[dict[str, Any]], Any]
 _OURS = os.path.join("horovod", "ray", "")
 _LATE = 5.0  # s for what was logged to come
+ENDED = "its process has ended"
 
 
 @dataclass(frozen=True)
@@ -95,9 +96,15 @@ def _reason(text: str) -> str:
 
 @dataclass(frozen=True)
 class Gone:
-    """The worker's process has ended."""
+    """The worker's process has ended; or it lives, and stands still, which ``still`` says in words."""
 
     number: int
+    still: str = ""
+
+    @property
+    def how(self) -> str:
+        """In words."""
+        return self.still or ENDED
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from horovod.ray.settings import Settings
 from horovod.ray.strategy import Plan, Room
 from horovod.ray.worker import BaseHorovodWorker
 from horovod.runner.cluster.placement import place
+from horovod.runner.function.worker_error import worker_error
 from horovod.runner.resident import placing, residence
 from horovod.runner.resident.mailbox import Mailbox
 from horovod.runner.resident.residence import Residence
@@ -46,6 +47,7 @@ class Crew:
         self._box: Mailbox[Event] = Mailbox()
         self._seated: dict[int, Any] = {}  # ranks whose end the residence tells
         self._dead: dict[int, str] = {}
+        self._still: dict[int, str] = {}  # of those, who has not ended but stands still
 
     # Start
 
@@ -80,8 +82,12 @@ class Crew:
         placed = place(dict(enumerate(names)))
         order = [number for number, _ in placed]
         self.workers, self.hosts = [made[number] for number in order], [names[number] for number in order]
-        self._residence = Residence(cluster.address(self._settings.nics), lambda rank: self._box.put(Gone(rank)))
         shared = cluster.variables(self._settings.nics) | dict(variables)
+        self._residence = Residence(
+            cluster.address(self._settings.nics),
+            lambda rank, still: self._box.put(Gone(rank, still)),
+            variables=shared,
+        )
         owned = [gpus[number] for number in order]
         refs = []
         for _, slot in placed:
@@ -197,14 +203,19 @@ class Crew:
 
     def _bury(self, event: Event) -> None:
         if isinstance(event, Gone):
-            self._dead.setdefault(event.number, "its process has ended")
-        elif isinstance(event, Done) and event.died:
+            self._dead.setdefault(event.number, event.how)
+            if event.still:
+                self._still[event.number] = event.still
+                self._kill(self.workers[event.number])  # the others wait for it
+        elif isinstance(event, Done) and event.died and event.number not in self._still:
             self._dead[event.number] = event.words()
 
     def _judge(self, done: Mapping[int, Done], gone: set[int]) -> BaseException | None:
         """Whom to blame: who has died, before who has raised an exception of its own, before all others."""
         failed = [one for _, one in sorted(done.items()) if one.error is not None]
         for rank in sorted(gone):
+            if rank in self._still:
+                return worker_error(f"{self._who(rank)}: {self._still[rank]}", rank, self.hosts[rank])
             how = done.get(rank) or Done("", rank, error=RayActorError(error_msg="Ray has not said how yet"))
             return how.raised(self._who(rank), self.hosts[rank], rank)
         for one in [*(one for one in failed if not one.victim), *failed]:
@@ -228,14 +239,19 @@ class Crew:
         self.workers, self.hosts, self._room, self._residence = [], [], None, None
         self._seated.clear()
         self._dead.clear()
+        self._still.clear()
 
     def _dismiss(self) -> None:
         if self._residence is not None and not self._dead:
             with contextlib.suppress(Exception):  # one may have died just now
                 ray.wait([one.leave.remote() for one in self.workers], num_returns=len(self.workers), timeout=_LEAVE)
         for worker in self.workers:
-            with contextlib.suppress(RayError):  # of an earlier ray.init(), and gone
-                ray.kill(worker, no_restart=True)
+            self._kill(worker)
+
+    @staticmethod
+    def _kill(worker: Any) -> None:
+        with contextlib.suppress(RayError):  # of an earlier ray.init(), and gone
+            ray.kill(worker, no_restart=True)
 
     def _await_end(self) -> None:
         until = time.monotonic() + _END

@@ -100,7 +100,9 @@ class _Run:
         with contextlib.ExitStack() as at_failure:
             self._front = Front()
             at_failure.callback(self._front.close)
-            self._residence = Residence(address, lambda number: self._box.put(Gone(number)), self._front)
+            self._residence = Residence(
+                address, lambda number, still: self._box.put(Gone(number, still)), self._front, self._shared
+            )
             at_failure.callback(self._residence.close)
             self._course = Course(limits, settings.cooldown_range, self._front, self, os.environ, self._names.machine)
             at_failure.pop_all()
@@ -127,8 +129,8 @@ class _Run:
         ear.finish(self._note)
         if not self._course.end.success:
             raise self._error(self._course.end.text)
-        members = self._course.roster.members
-        return [self._results[number] for number in members if number in self._results]
+        results = self._course.roster.by_rank(self._results)
+        return [results[rank] for rank in sorted(results)]
 
     def _error(self, text: str) -> BaseException:
         if self._failed is None:
@@ -148,7 +150,7 @@ class _Run:
         elif isinstance(event, _Found):
             self._take_hosts(event)
         elif isinstance(event, Gone):
-            self._gone(event.number)
+            self._gone(event)
         elif isinstance(event, Done):
             self._take_done(event, self._turns.pop(event.turn, ""))
 
@@ -180,11 +182,11 @@ class _Run:
         self._hosts = set(event.slots)
         self._course.found(event.slots)
 
-    def _gone(self, number: int) -> None:
-        self._seated.discard(number)
-        if self._course.alive(number):
-            self._end(number)
-            self._course.exited(number, False, "its process has ended")
+    def _gone(self, event: Gone) -> None:
+        self._seated.discard(event.number)
+        if self._course.alive(event.number):
+            self._end(event.number)
+            self._course.exited(event.number, False, event.how)
 
     def _fail(self, event: Done) -> None:
         if not event.victim and not event.died:

@@ -15,6 +15,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import ray
+from ray.exceptions import RayError
+
 from horovod.common import basics
 from horovod.ray import cluster, strategy
 from horovod.ray import settings as given
@@ -76,8 +79,11 @@ class HorovodBackend(Backend):
         if trouble := placing.misfit(residents):
             raise RuntimeError(trouble)
         names = placing.hosts(residents)
-        self._residence = made = Residence(cluster.address(settings.nics), _pass)
         shared = cluster.variables(settings.nics)
+        actors = [one.actor for one in worker_group.get_workers()]
+        self._residence = made = Residence(
+            cluster.address(settings.nics), lambda rank, still: _gone(actors[rank], still), variables=shared
+        )
         orders = []
         for slot in placing.seats(names):
             own = shared | residence.of_slot(slot) | strategy.visible(gpus, names, slot.rank)
@@ -97,8 +103,12 @@ class HorovodBackend(Backend):
             made.close()
 
 
-def _pass(number: int) -> None:
-    """Ray Train looks after its workers itself."""
+def _gone(actor: Any, still: str) -> None:
+    """Ray Train looks after its workers itself, but lets one stand still for ten minutes. Of one that is killed it
+    knows in no time."""
+    if still:
+        with contextlib.suppress(RayError):  # it is gone by now
+            ray.kill(actor, no_restart=True)
 
 
 def _sit(orders: list[Seat]) -> None:

@@ -47,6 +47,21 @@ def dies(rank):
     hvd.allreduce(np.ones(1))
 
 
+def stops(rank):
+    """One is stopped, the others wait for it."""
+    import signal
+
+    import numpy as np
+
+    import horovod.numpy as hvd
+
+    hvd.init()
+    hvd.allreduce(np.ones(1))
+    if hvd.rank() == rank:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    hvd.allreduce(np.ones(1))
+
+
 def logs(count):
     """Each rank logs."""
     import horovod.numpy as hvd
@@ -72,9 +87,10 @@ class Executable:
         return self.value
 
 
-def trains(steps, full, fall=None, pause=0.05):
-    """An elastic program of at least so many steps, which ends with ``full`` ranks: (rank, size). ``fall``: the number
-    of a worker that is killed at step 5."""
+def trains(steps, full, fall=None, pause=0.05, stopped=None):
+    """An elastic program of at least so many steps, which ends with ``full`` ranks: (rank, size). ``fall``,
+    ``stopped``: the number of a worker that is killed, or stopped, at step 5."""
+    import signal
     import time
 
     import numpy as np
@@ -90,6 +106,8 @@ def trains(steps, full, fall=None, pause=0.05):
         while state.step < steps or hvd.size() < full:
             if state.step == 5 and os.environ["HOROVOD_WORKER"] == str(fall):
                 os.kill(os.getpid(), 9)
+            if state.step == 5 and os.environ["HOROVOD_WORKER"] == str(stopped):
+                os.kill(os.getpid(), signal.SIGSTOP)
             size = int(hvd.allreduce(np.ones(1), op=hvd.Sum)[0])
             ray_logger.log({"step": state.step, "size": size, "time": time.time()})
             state.step += 1

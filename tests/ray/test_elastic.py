@@ -1,6 +1,7 @@
 """Elastic jobs of a real Ray with one node."""
 
 import itertools
+import os
 import threading
 
 import pytest
@@ -41,6 +42,14 @@ def test_an_executor_with_min_workers_is_elastic(local):
     executor.shutdown()
     with pytest.raises(RuntimeError, match="call start"):
         executor.run(len, [[]])
+
+
+def test_results_of_a_function_without_horovod(local):
+    """There are no members then, and each worker has a result."""
+    executor = ElasticRayExecutor(ElasticRayExecutor.create_settings(min_num_proc=2, max_num_proc=2, verbose=0))
+    executor.start()
+    pids = executor.run(os.getpid)
+    assert len(set(pids) - {os.getpid()}) == 2
 
 
 def test_an_exception_ends_the_job_when_too_few_are_left(local):

@@ -8,11 +8,11 @@ from socket import socket as TcpSocket
 
 import msgspec
 import zmq
-import zmq.utils.z85
 
-from horovod.common.store.door import HANDSHAKE_SECONDS, Door, listen
+from horovod.common.store.door import Door, listen
 from horovod.common.store.front import Front
-from horovod.common.store.messages import MAX_FRAME_BYTES, MAX_REQUEST_BYTES, Request, curve_pair, frames
+from horovod.common.store.gate import Gate, serving
+from horovod.common.store.messages import MAX_FRAME_BYTES, MAX_REQUEST_BYTES, Request, frames
 from horovod.common.store.serving import Serving
 from horovod.common.store.table import Table, Waiting
 
@@ -39,8 +39,8 @@ class StoreServer(Serving):
         self.address = last
         """(host, port) to connect to: HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT."""
         try:
-            self._gate = _Gate(self._context, curve_pair(key, "client")[0])
-            self._socket = _make_socket(self._context, key)
+            self._gate = Gate(self._context, key)
+            self._socket = serving(self._context, key, MAX_FRAME_BYTES, _QUEUED)
             self._door = Door(self._socket, listeners)
         except BaseException:
             self._context.destroy(linger=0)
@@ -106,38 +106,6 @@ class StoreServer(Serving):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _make_socket(context: "zmq.Context[zmq.Socket[bytes]]", key: bytes) -> "zmq.Socket[bytes]":
-    socket = context.socket(zmq.ROUTER)
-    socket.curve_server = True
-    socket.curve_publickey, socket.curve_secretkey = curve_pair(key, "server")
-    socket.zap_domain = b"horovod"
-    socket.maxmsgsize = MAX_FRAME_BYTES
-    socket.handshake_ivl = int(HANDSHAKE_SECONDS * 1000)
-    socket.rcvhwm = socket.sndhwm = _QUEUED
-    socket.linger = 0
-    return socket
-
-
-class _Gate:
-    """Answers ZeroMQ's question (ZAP, RFC 27) whether a client may come in: only with the job's client key."""
-
-    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", client_public: bytes) -> None:
-        self.socket = context.socket(zmq.REP)
-        self.socket.linger = 0
-        self.socket.bind("inproc://zeromq.zap.01")
-        self._accepted = zmq.utils.z85.decode(client_public)
-
-    def answer(self) -> None:
-        frames = self.socket.recv_multipart()
-        request = frames[1] if len(frames) > 1 else b""
-        mechanism, credentials = (frames[5], frames[6:]) if len(frames) > 5 else (b"", [])
-        # Public keys are no secret, so a plain comparison will do; the CURVE handshake proved that the peer has the
-        # secret one.
-        known = mechanism == b"CURVE" and credentials == [self._accepted]
-        code, text = (b"200", b"OK") if known else (b"400", b"not a member of this job")
-        self.socket.send_multipart([b"1.0", request, code, text, b"member" if known else b"", b""])
 
 
 def _joined(parts: Sequence[bytes]) -> bytes:

@@ -61,6 +61,14 @@ class Kill:
 
 
 @dataclass(frozen=True)
+class Abandon:
+    """Nobody waits for this worker any more, or for what it has to say, though it may be there still: the kernel does
+    not end it."""
+
+    worker: int
+
+
+@dataclass(frozen=True)
 class Say:
     """A line for whoever watches the job."""
 
@@ -75,4 +83,4 @@ class End:
     text: str = ""
 
 
-Action = Spawn | Form | Break | Notify | Dismiss | Kill | Say | End
+Action = Spawn | Form | Break | Notify | Dismiss | Kill | Abandon | Say | End

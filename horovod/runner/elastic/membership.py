@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from horovod.common.contract.host_updates import HostUpdateResult
 from horovod.runner.elastic import placement, words
-from horovod.runner.elastic.actions import Action, Break, Dismiss, End, Form, Kill, Notify, Say, Spawn
+from horovod.runner.elastic.actions import Abandon, Action, Break, Dismiss, End, Form, Kill, Notify, Say, Spawn
 from horovod.runner.elastic.cooldown import Blacklist
 from horovod.runner.elastic.limits import Limits, Resets
 from horovod.runner.elastic.phases import ACCUSED, CERTAIN, LEAVING, TOGETHER, Phase
@@ -104,8 +104,7 @@ class Membership:
 
     def formed(self, number: int, epoch: int, now: float) -> list[Action]:
         """A member of the epoch has met all others, and trains."""
-        worker = self._member(number, epoch)
-        if worker is not None and self.phase is Phase.FORMING:
+        if (worker := self._member(number, epoch)) is not None and self.phase is Phase.FORMING:
             worker.formed = True
             if all(member.formed for member in self.workers if member.epoch == self.epoch):
                 self._run()
@@ -272,6 +271,7 @@ class Membership:
             if worker.deadline is None or now < worker.deadline:
                 continue
             if worker.life is Life.KILLED:
+                self._out.append(Abandon(worker.number))
                 self._failed(worker, now, "it does not end after SIGKILL, and is given up")
                 self._gone(worker, now)
             else:

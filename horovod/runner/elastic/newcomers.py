@@ -7,10 +7,14 @@ one on purpose, whoever starts the job says so, and it is a warning.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from horovod._version import __version__
 from horovod.common.contract.membership import Facts, decode_facts
+from horovod.common.contract.settings import BY_NAME
+
+_CODE = "HOROVOD_ELASTIC_CODE"
 
 
 class Verdict(NamedTuple):
@@ -28,6 +32,11 @@ class Newcomers:
         self._same_code = same_code
         self._version = version
         self._job: Facts | None = None  # what its first worker has said
+
+    @classmethod
+    def wanted(cls, environ: Mapping[str, str]) -> Newcomers:
+        """As these variables have it. Raises ValueError naming what is accepted."""
+        return cls(BY_NAME[_CODE].parse(environ.get(_CODE, "")) != "any")
 
     def judge(self, told: bytes) -> Verdict:
         """Of a worker that comes for the first time, which says this (`Facts`)."""

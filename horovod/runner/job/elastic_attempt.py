@@ -14,13 +14,12 @@ import time
 from collections.abc import Mapping
 
 from horovod.common.contract import reasons
-from horovod.common.contract.settings import BY_NAME
 from horovod.common.contract.worker_env import make_key
 from horovod.common.store.front import Front
 from horovod.common.store.server import StoreServer
 from horovod.runner.base.exit_status import describe_status
 from horovod.runner.elastic import words
-from horovod.runner.elastic.actions import Action, End, Form, Kill, Say, Spawn
+from horovod.runner.elastic.actions import Abandon, Action, End, Form, Kill, Say, Spawn
 from horovod.runner.elastic.cooldown import Blacklist
 from horovod.runner.elastic.finder import Found, Source
 from horovod.runner.elastic.limits import Limits
@@ -61,8 +60,6 @@ from horovod.runner.reach.locality import Locality
 from horovod.runner.verdict import verdict
 from horovod.runner.verdict.endings import Endings
 from horovod.runner.verdict.verdict import RankEnd
-
-_CODE = "HOROVOD_ELASTIC_CODE"
 
 
 class ElasticAttempt:
@@ -107,9 +104,7 @@ class ElasticAttempt:
         self._front = Front()
         self._store = StoreServer(key, front=self._front)
         self._relay = StoreRelay(self._store.address, STRANGERS)
-        self._desk = MembershipDesk(
-            self._front, self._membership, self._act, Newcomers(BY_NAME[_CODE].parse(environ.get(_CODE, "")) != "any")
-        )
+        self._desk = MembershipDesk(self._front, self._membership, self._act, Newcomers.wanted(environ))
         place = self._store.address, payload, results, self._foreseen, finder.machine_of
         orders = ElasticOrders(settings, elastic, environ, key, *place)
         pythons = {host.name: host.python for host in elastic.hosts}
@@ -356,13 +351,16 @@ class ElasticAttempt:
         if not self._stopping:
             self._desk.do(actions)
 
-    def _act(self, action: Spawn | Form | Kill | Say | End) -> None:
+    def _act(self, action: Spawn | Form | Kill | Abandon | Say | End) -> None:
         if isinstance(action, Spawn):
             self._spawn(action)
         elif isinstance(action, Form):
             self._form(action)
         elif isinstance(action, Kill):
             self._hosts.kill(action.worker)
+        elif isinstance(action, Abandon):  # the rest follows when it ends after all
+            self._roster.end(action.worker, False)
+            self._stopped.pop(action.worker, None)
         elif isinstance(action, Say):
             self._screen.say(action.text)
         elif self._end is None:

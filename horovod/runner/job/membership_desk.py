@@ -7,11 +7,11 @@ from collections.abc import Callable
 from horovod.common.contract.membership import Over, Place, Updated, encode
 from horovod.common.store.desk import Came, HasHeard, Met
 from horovod.common.store.front import Front
-from horovod.runner.elastic.actions import Action, Break, Dismiss, End, Form, Kill, Notify, Say, Spawn
+from horovod.runner.elastic.actions import Abandon, Action, Break, Dismiss, End, Form, Kill, Notify, Say, Spawn
 from horovod.runner.elastic.membership import Membership
 from horovod.runner.elastic.newcomers import Newcomers
 
-Others = Spawn | Form | Kill | Say | End
+Others = Spawn | Form | Kill | Abandon | Say | End
 """What is not, or not only, said to workers."""
 
 

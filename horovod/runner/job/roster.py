@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from horovod.runner.plan.hosts import Slot
 from horovod.runner.verdict.verdict import RankEnd
+
+Result = TypeVar("Result")
 
 
 class Roster:
@@ -53,7 +56,7 @@ class Roster:
             return {number: host for number, host in self.hosts.items() if number not in self._failed} or {**self.hosts}
         return {rank: self.hosts[number] for rank, number in enumerate(self.members)}
 
-    def by_rank(self, results: Mapping[int, bytearray]) -> dict[int, bytearray]:
+    def by_rank(self, results: Mapping[int, Result]) -> dict[int, Result]:
         """What members of the last epoch have left; what all have, by their numbers, where there has been none."""
         if not self.members:
             return dict(results)

@@ -1,9 +1,13 @@
-"""Signs of life between the launcher and other hosts: when one is due, and which host has been silent for too long.
+"""Signs of life between the launcher and other hosts, or processes of others: when one is due, and who has been silent
+for too long.
 Pure: times are arguments (monotonic, s)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from typing import TypeVar
+
+Who = TypeVar("Who", bound=Hashable)
 
 STUCK_SECONDS = 2.0  # a gap in our own loop that long says that we, not the agents, were silent
 
@@ -30,10 +34,10 @@ class Heartbeats:
         self._looked = now
         return not listening or gap > max(STUCK_SECONDS, self._silence / 2)
 
-    def lost(self, now: float, heard: Mapping[str, float]) -> dict[str, float]:
+    def lost(self, now: float, heard: Mapping[Who, float]) -> dict[Who, float]:
         """Hosts that are lost, and for how long (s) they have been silent. `heard`: when each was heard last."""
         return {host: now - at for host, at in heard.items() if 0 < self._silence <= now - at}
 
-    def suspects(self, now: float, heard: Mapping[str, float]) -> list[str]:
+    def suspects(self, now: float, heard: Mapping[Who, float]) -> list[Who]:
         """Hosts that have been silent for so long that they may be lost."""
         return [host for host, at in heard.items() if now - at > self._silence / 2 > 0]

@@ -7,9 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import Protocol
 
-from horovod.common.contract.settings import BY_NAME
 from horovod.common.store.front import Front
-from horovod.runner.elastic.actions import Action, End, Form, Kill, Say, Spawn
+from horovod.runner.elastic.actions import Abandon, Action, End, Form, Kill, Say, Spawn
 from horovod.runner.elastic.cooldown import Blacklist
 from horovod.runner.elastic.limits import Limits
 from horovod.runner.elastic.membership import Membership
@@ -18,8 +17,6 @@ from horovod.runner.elastic.phases import Standstill
 from horovod.runner.elastic.workers import MachineOf
 from horovod.runner.job.membership_desk import MembershipDesk
 from horovod.runner.job.roster import Roster
-
-_CODE = "HOROVOD_ELASTIC_CODE"
 
 
 class Hands(Protocol):
@@ -52,8 +49,7 @@ class Course:
         self._hands = hands
         self._front = front
         self._membership = Membership(limits, Blacklist(cooldown), time.monotonic(), machine_of)
-        newcomers = Newcomers(BY_NAME[_CODE].parse(environ.get(_CODE, "")) != "any")
-        self._desk = MembershipDesk(front, self._membership, self._act, newcomers)
+        self._desk = MembershipDesk(front, self._membership, self._act, Newcomers.wanted(environ))
         self._ticked = time.monotonic()
         self._due: float | None = None
         self._standstill = Standstill(time.monotonic())
@@ -88,6 +84,7 @@ class Course:
 
     def exited(self, number: int, success: bool, how: str, victim: bool = False) -> None:
         """The worker's process is gone, or done with the job. `how`, in words; `victim`: because others have failed."""
+        self.roster.end(number, success)
         self._desk.gone(number)
         self._do(self._membership.exited(number, success, time.monotonic(), victim, how))
 
@@ -95,6 +92,7 @@ class Course:
         """The host is gone, with all that ran there."""
         for worker in self._membership.workers:
             if worker.host == host:
+                self.roster.end(worker.number, False)
                 self._desk.gone(worker.number)
         self._do(self._membership.host_lost(host, time.monotonic()))
 
@@ -106,7 +104,7 @@ class Course:
         if self.end is None:
             self._desk.do(actions)
 
-    def _act(self, action: Spawn | Form | Kill | Say | End) -> None:
+    def _act(self, action: Spawn | Form | Kill | Abandon | Say | End) -> None:
         if isinstance(action, Spawn):
             self.roster.join(action.worker, action.host)
             self._hands.start(action.worker, action.host)
@@ -114,6 +112,8 @@ class Course:
             self.roster.form(action.places)
         elif isinstance(action, Kill):
             self._hands.kill(action.worker)
+        elif isinstance(action, Abandon):
+            self.roster.end(action.worker, False)
         elif isinstance(action, Say):
             self._hands.say(action.text)
         elif self.end is None:

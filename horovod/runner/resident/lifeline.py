@@ -1,6 +1,7 @@
 """A connection between the driver and each worker over which nothing is said but who is there: the kernel closes it
 when either of them ends, however it does, so the other knows at once. A cluster manager may need ten seconds and more
-to notice that a machine is gone, and leaves processes of its own running when a part of it dies.
+to notice that a machine is gone, and leaves processes of its own running when a part of it dies. Who keeps the line but
+stands still is found by its silence (``pulse``).
 
 Authenticated under the job's key (``auth``), with a label of its own. The worker ends when the driver is gone, or a
 process that its manager says it cannot be without.
@@ -9,6 +10,7 @@ process that its manager says it cannot be without.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import selectors
 import socket
@@ -16,56 +18,84 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import zmq
 
 from horovod.common.network import keepalive
 from horovod.common.security import auth
 from horovod.common.security.auth import AuthError, derive_key
 from horovod.common.store.serving import Serving
 from horovod.runner.resident.mailbox import LONGEST
+from horovod.runner.resident.pulse import Answering, Asking
 
 _LABEL = "lifeline"
 _PURPOSE = 127
-_SILENCE = 10.0  # s without a sign of the other host
 _HANDSHAKE = 5.0  # s for a stranger to prove that it is none
 _STRANGERS = 64  # at a time; others wait in the kernel until one of these is a member, or is dropped
 _CLOSE = 5.0
+STILL = "its process is stopped, its machine is down or hangs, or the network to it is broken"
 
 
 class Lines(Serving):
-    """The driver's ends: a thread until ``close``. ``gone`` gets the number of a worker whose line has broken, in that
-    thread; of one that has hung up (``Line.close``) too."""
+    """The driver's ends: a thread until ``close``. ``gone`` gets, in that thread, the number of a worker whose line has
+    broken, and an empty text; of one that has hung up (``Line.close``) too; of one that is silent, the text says so,
+    and its line is cut, so that it ends should it go on."""
 
-    def __init__(self, listener: socket.socket, job_key: bytes, gone: Callable[[int], None]) -> None:
-        """``listener``: a listening socket, which then belongs to it."""
+    def __init__(
+        self,
+        listener: socket.socket,
+        pulses: socket.socket,
+        job_key: bytes,
+        silence: float,
+        gone: Callable[[int, str], None],
+    ) -> None:
+        """``listener``, ``pulses``: listening sockets, which then belong to it. ``silence``: s without a sign of life
+        after which a worker, or its host, is lost."""
         super().__init__("horovod-lines", _CLOSE)
         self._listener = listener
         self._key = derive_key(job_key, _LABEL)
+        self._silence = silence
         self._gone = gone
-        self._selector = selectors.DefaultSelector()
+        self._poller = zmq.Poller()
         self._strangers: dict[socket.socket, tuple[auth.Acceptor, float]] = {}
         self._members: dict[socket.socket, int] = {}
+        self._asking = Asking(pulses, job_key, silence)
         self._start()
 
     def _serve(self) -> None:
         self._listener.setblocking(False)
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        self._selector.register(self._stop, selectors.EVENT_READ)
+        for source in (self._listener, self._stop, *self._asking.sources):
+            self._poller.register(source, zmq.POLLIN)
         try:
             while True:
-                until = min((until for _, until in self._strangers.values()), default=None)
-                left = None if until is None else max(0.0, until - time.monotonic())
-                ready = [key.fileobj for key, _ in self._selector.select(left)]
+                until = min([self._asking.next_time(), *(until for _, until in self._strangers.values())])
+                left = min(max(0.0, until - time.monotonic()), LONGEST)
+                ready = dict(self._poller.poll(math.ceil(1000 * left)))
                 if self._stop in ready:
                     return
-                for sock in ready:
-                    if isinstance(sock, socket.socket):
-                        self._serve_one(sock)
+                for sock in [s for s in (self._listener, *self._strangers, *self._members) if s.fileno() in ready]:
+                    self._serve_one(sock)
                 for sock in [s for s, (_, until) in self._strangers.items() if time.monotonic() >= until]:
                     self._drop(sock)
+                self._asking.hear(ready)
+                for number, seconds in self._asking.look().items():
+                    self._cut(number, seconds)
         finally:
             for sock in (*self._strangers, *self._members, self._listener):
                 sock.close()
-            self._selector.close()
+            self._asking.close()
+
+    def _cut(self, number: int, seconds: float) -> None:
+        sock = next(sock for sock, one in self._members.items() if one == number)
+        self._end(sock, f"nothing was heard from it for {seconds:.0f} s; {STILL}")
+
+    def _end(self, sock: socket.socket, how: str) -> None:
+        number = self._members.pop(sock)
+        self._asking.heard.pop(number, None)
+        self._poller.unregister(sock)
+        sock.close()
+        self._gone(number, how)
 
     def _serve_one(self, sock: socket.socket) -> None:
         if sock is self._listener:
@@ -88,9 +118,9 @@ class Lines(Serving):
             return
         sock.setblocking(False)
         self._strangers[sock] = auth.Acceptor(self._key, 0, 0), time.monotonic() + _HANDSHAKE
-        self._selector.register(sock, selectors.EVENT_READ)
+        self._poller.register(sock, zmq.POLLIN)
         if len(self._strangers) == _STRANGERS:
-            self._selector.unregister(self._listener)
+            self._poller.unregister(self._listener)
 
     def _meet(self, sock: socket.socket, side: auth.Acceptor) -> None:
         data = sock.recv(side.wanted)
@@ -103,9 +133,10 @@ class Lines(Serving):
         if side.done:
             if side.place.purpose != _PURPOSE:
                 raise AuthError("another purpose")
-            keepalive.apply(sock, _SILENCE, control=True)
+            keepalive.apply(sock, self._silence, control=True)
             self._strange_no_more(sock)
-            self._members[sock] = side.place.source - 1
+            self._members[sock] = number = side.place.source - 1
+            self._asking.heard[number] = time.monotonic()
 
     def _hear(self, sock: socket.socket) -> None:
         try:
@@ -115,36 +146,42 @@ class Lines(Serving):
         except OSError:
             said = b""
         if not said:
-            number = self._members.pop(sock)
-            self._selector.unregister(sock)
-            sock.close()
-            self._gone(number)
+            self._end(sock, "")
 
     def _drop(self, sock: socket.socket) -> None:
         self._strange_no_more(sock)
-        self._selector.unregister(sock)
+        self._poller.unregister(sock)
         sock.close()
 
     def _strange_no_more(self, sock: socket.socket) -> None:
         if len(self._strangers) == _STRANGERS:
-            self._selector.register(self._listener, selectors.EVENT_READ)
+            self._poller.register(self._listener, zmq.POLLIN)
         del self._strangers[sock]
+
+
+@dataclass(frozen=True)
+class Where:
+    """The driver's: its address, ports for the line and for signs of life, and s of silence that count as an end."""
+
+    host: str
+    line: int
+    pulse: int
+    silence: float
 
 
 class Line:
     """The worker's end, with a thread that ends the process when the driver hangs up or a process of ``others``, pids
     with what they are, ends. Until ``close``."""
 
-    def __init__(
-        self, host: str, port: int, job_key: bytes, number: int, others: Mapping[int, str], seconds: float
-    ) -> None:
+    def __init__(self, where: Where, job_key: bytes, number: int, others: Mapping[int, str], seconds: float) -> None:
         """Raises OSError or AuthError when the driver is not there, within ``seconds``."""
         seconds = min(seconds, LONGEST)
-        self._sock = socket.create_connection((host, port), seconds)
+        self._sock = socket.create_connection((where.host, where.line), seconds)
         try:
             auth.connect(self._sock, derive_key(job_key, _LABEL), auth.Place(_PURPOSE, 0, number + 1, 0), seconds)
             self._sock.settimeout(None)
-            keepalive.apply(self._sock, _SILENCE, control=True)
+            keepalive.apply(self._sock, where.silence, control=True)
+            self._pulse = Answering(where.host, where.pulse, job_key, number)
         except BaseException:
             self._sock.close()
             raise
@@ -156,7 +193,7 @@ class Line:
         self._thread.start()
 
     def _watch(self, others: Mapping[int, str]) -> None:
-        watched = {self._stop: "", self._sock.fileno(): "the driver"}
+        watched = {self._stop: "", self._sock.fileno(): "the driver is gone, or takes it for lost"}
         with contextlib.ExitStack() as at_end, selectors.DefaultSelector() as selector:
             for pid, what in others.items():
                 try:
@@ -164,7 +201,7 @@ class Line:
                 except OSError:  # it has ended before, or the kernel cannot tell
                     continue
                 at_end.callback(os.close, fd)
-                watched[fd] = what
+                watched[fd] = f"{what} is gone"
             for fd in watched:
                 selector.register(fd, selectors.EVENT_READ)
             while True:
@@ -173,7 +210,7 @@ class Line:
                     if key.fd == self._stop:
                         return
                     if key.fd != self._sock.fileno() or self._is_closed():
-                        print(f"horovod: this worker ends, for {what} is gone", file=sys.stderr, flush=True)
+                        print(f"horovod: this worker ends, for {what}", file=sys.stderr, flush=True)
                         os._exit(1)
 
     def _is_closed(self) -> bool:
@@ -188,6 +225,7 @@ class Line:
         """This process leaves the job, and goes on. May be called again."""
         if not self._closed:
             self._closed = True
+            self._pulse.close()
             os.eventfd_write(self._stop, 1)
             self._thread.join(_CLOSE)
             self._sock.close()

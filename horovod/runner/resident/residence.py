@@ -1,5 +1,5 @@
-"""The driver's side of a job of residents: its key, its store, and two doors, one at which workers get the key and one
-for their lifelines."""
+"""The driver's side of a job of residents: its key, its store, and three doors: one at which workers get the key, one
+for their lifelines, and one for their signs of life."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
+from horovod.common.contract.settings import Settings
 from horovod.common.contract.worker_env import WorkerEnv, make_key
 from horovod.common.handover.handover import Handover
 from horovod.common.store.door import listen
@@ -21,15 +22,26 @@ from horovod.runner.resident.seat import Resident, Seat
 OWN = "HOROVOD_"
 """Variables of the driver that begin so reach the workers."""
 
+_TIMEOUT = "HOROVOD_HEARTBEAT_TIMEOUT"
+
 
 class Residence:
     """Until ``close``. Threads of its own, no process. May be used by one thread at a time."""
 
-    def __init__(self, address: str, gone: Callable[[int], None], front: Front | None = None) -> None:
-        """``address``: of this host, where workers reach it. ``gone``: gets the number of a worker that has ended, or
-        left, in a thread of ours. ``front``: of an elastic job. Raises ValueError when this host has no such
-        address."""
+    def __init__(
+        self,
+        address: str,
+        gone: Callable[[int, str], None],
+        front: Front | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        """``address``: of this host, where workers reach it. ``gone``: gets, in a thread of ours, the number of a
+        worker that has ended, or left, and an empty text; the text says it of one that stands still. ``front``: of an
+        elastic job. ``variables``: those of all workers, of which HOROVOD_HEARTBEAT_TIMEOUT counts here. Raises
+        ValueError when this host has no such address, or naming that variable."""
         self._address = address
+        told = {_TIMEOUT: (variables or {}).get(_TIMEOUT, "")}
+        self._silence = Settings.from_environ(told).number(_TIMEOUT)
         self._known: dict[int, bytes] = {}
         key = make_key()
         with contextlib.ExitStack() as at_failure:
@@ -46,7 +58,9 @@ class Residence:
             at_failure.callback(handover.close)
             line = listen(address)
             self._line = line.getsockname()[1]
-            lines = Lines(line, key, gone)
+            pulse = listen(address)
+            self._pulse = pulse.getsockname()[1]
+            lines = Lines(line, pulse, key, self._silence, gone)
             at_failure.pop_all()
         self._public = handover.public
         self._open = (lines, handover, store)
@@ -54,7 +68,8 @@ class Residence:
     def seat(self, number: int, resident: Resident, variables: Mapping[str, str], seconds: float) -> Seat:
         """For this worker, of this number. ``variables``: see ``of_slot``, ``of_member``."""
         self._known[number] = resident.public
-        return Seat(number, self._address, self._door, self._line, self._public, dict(variables), seconds)
+        where = self._address, self._door, self._line, self._pulse
+        return Seat(number, *where, self._public, dict(variables), seconds, self._silence)
 
     def forget(self, number: int) -> None:
         """This worker will not come any more."""

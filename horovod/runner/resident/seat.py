@@ -22,7 +22,7 @@ from horovod.common.contract.worker_env import make_key_fd
 from horovod.common.handover import handover
 from horovod.common.network import interfaces
 from horovod.common.security.auth import AuthError
-from horovod.runner.resident.lifeline import Line
+from horovod.runner.resident.lifeline import Line, Where
 
 
 class SeatError(RuntimeError):
@@ -45,15 +45,18 @@ class Resident:
 @dataclass(frozen=True)
 class Seat:
     """What the driver tells a worker. `number`: of the worker, under which the driver knows its public key; `host`,
-    `door`, `line`: where the driver is; `public`: its key, 32 bytes; `variables`: of this worker; `seconds` to come."""
+    `door`, `line`, `pulse`: where the driver is; `public`: its key, 32 bytes; `variables`: of this worker; `seconds` to
+    come; `silence`: s without a sign of life after which one counts as lost."""
 
     number: int
     host: str
     door: int
     line: int
+    pulse: int
     public: bytes = field(repr=False)
     variables: Mapping[str, str] = field(repr=False)
     seconds: float
+    silence: float
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,7 @@ def sit(seat: Seat, others: Mapping[int, str] | None = None) -> None:
         )
     _, port, key = found
     try:
-        line = Line(seat.host, seat.line, key, seat.number, others or {}, seat.seconds)
+        line = Line(Where(seat.host, seat.line, seat.pulse, seat.silence), key, seat.number, others or {}, seat.seconds)
     except (OSError, AuthError) as error:
         raise SeatError(f"worker {seat.number} cannot reach {where}, port {seat.line}: {error}") from None
     fd = make_key_fd(key)

@@ -1,7 +1,7 @@
 """Who is in an elastic job: scenes."""
 
 from horovod.common.contract.host_updates import HostUpdateResult
-from horovod.runner.elastic.actions import Break, Dismiss, Form, Kill, Notify, Say, Spawn
+from horovod.runner.elastic.actions import Abandon, Break, Dismiss, Form, Kill, Notify, Say, Spawn
 from horovod.runner.elastic.cooldown import Blacklist
 from horovod.runner.elastic.limits import Limits
 from horovod.runner.elastic.membership import Membership
@@ -176,6 +176,7 @@ def test_no_epoch_begins_before_the_killed_one_is_gone():
     world.wait(0.1)
     assert len(of(world, Form)) == 2
     assert any("rank 3 on host b failed: it does not end after SIGKILL" in text for text in world.said)
+    assert of(world, Abandon) == [Abandon(3)]
 
 
 def test_one_more_dies_while_they_form_again():

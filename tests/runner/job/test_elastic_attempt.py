@@ -6,6 +6,7 @@ import time
 
 from horovod.common.store.client import StoreClient
 from horovod.runner.elastic.finder import Finder
+from horovod.runner.elastic.phases import CERTAIN
 from horovod.runner.job.elastic_attempt import ElasticAttempt
 from horovod.runner.job.host_agents import HostLost, NeverStarted
 from horovod.runner.job.policy import Policy
@@ -57,6 +58,20 @@ def test_nobody_asks_for_results_of_workers_that_are_lost():
     attempt._hosts._told += [HostLost("b", "host b is lost", (1,)), NeverStarted(2)]
     attempt.tick(time.monotonic(), True)
     assert attempt._roster.last_hosts == {0: "a"}
+    attempt.close()
+
+
+def test_nobody_asks_for_the_result_of_a_worker_that_the_kernel_does_not_end():
+    """Likewise. It is the first of a fixed number that the job begins with, so others could not be asked instead."""
+    attempt = made()
+    for number, host in enumerate("ab"):
+        attempt._roster.join(number, host)
+    membership = attempt._membership
+    attempt._do(membership.discovered({"a": 1, "b": 1}, 0.0))
+    attempt._do(membership.accused([0], 1.0, "it has been stopped"))
+    assert attempt._roster.last_hosts == {0: "a", 1: "b"}
+    attempt._do(membership.tick(1.0 + CERTAIN))
+    assert attempt._roster.last_hosts == {1: "b"}
     attempt.close()
 
 

@@ -52,7 +52,7 @@ class World:
         self.residents = residents
         self.box = Mailbox()
         self.front = Front()
-        self.house = Residence("127.0.0.1", lambda number: self.box.put(("gone", number)), self.front)
+        self.house = Residence("127.0.0.1", lambda number, still: self.box.put(("gone", number)), self.front)
         self.course = Course(Limits(2, 1, 2, timeout=30.0), (1, 1), self.front, self, {})
         self.said = []
         self.results = {}

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import queue
+import re
 import signal
 import socket
 import subprocess
@@ -39,7 +40,7 @@ def job():
     """(residents, the driver's end, queue of those that are gone)"""
     gone = queue.Queue()
     with Residents() as made:
-        house = Residence("127.0.0.1", gone.put)
+        house = Residence("127.0.0.1", lambda *told: gone.put(told), variables={"HOROVOD_HEARTBEAT_TIMEOUT": "4"})
         try:
             yield made, house, gone
         finally:
@@ -71,7 +72,7 @@ def test_a_killed_one_is_noticed_at_once(job):
     made, house, gone = job
     processes = seat(made, house, 2)
     processes[1].kill()
-    assert gone.get(timeout=5) == 1
+    assert gone.get(timeout=5) == (1, "")
     assert gone.empty()
 
 
@@ -92,9 +93,31 @@ def test_a_forked_child_does_not_keep_the_line(job):
     child = made.ask(process, fork)
     try:
         process.kill()
-        assert gone.get(timeout=5) == 0
+        assert gone.get(timeout=5) == (0, "")
     finally:
         os.kill(child, signal.SIGKILL)
+
+
+def test_one_that_is_stopped_is_lost_and_one_that_keeps_the_interpreter_is_not(job):
+    made, house, gone = job
+    busy, stopped = seat(made, house, 2)
+    begun = time.monotonic()
+    made.tell(busy, lambda: __import__("ctypes").PyDLL(None).usleep(6_500_000))  # which does not let the lock go
+    os.kill(stopped.pid, signal.SIGSTOP)
+    number, still = gone.get(timeout=20)
+    assert number == 1
+    assert re.fullmatch(r"nothing was heard from it for \d s; its process is stopped, its machine is down .*", still)
+    assert 3.0 < time.monotonic() - begun < 6.5
+    os.kill(stopped.pid, signal.SIGCONT)
+    assert stopped.wait(10) == 1
+    assert "takes it for lost" in stopped.stderr.read()
+    assert made.hear(busy) == (True, 0)
+    assert gone.empty()
+
+
+def test_a_silence_that_cannot_be_is_named():
+    with pytest.raises(ValueError, match=r"HOROVOD_HEARTBEAT_TIMEOUT is '?1'?, accepted"):
+        Residence("127.0.0.1", lambda number, still: None, variables={"HOROVOD_HEARTBEAT_TIMEOUT": "1"})
 
 
 def test_it_ends_when_the_driver_is_gone(job):
@@ -120,7 +143,7 @@ def test_it_ends_with_the_process_that_it_cannot_be_without(job):
         keeper.wait()
     assert process.wait(10) == 1
     assert "its keeper is gone" in process.stderr.read()
-    assert gone.get(timeout=5) == 0
+    assert gone.get(timeout=5) == (0, "")
 
 
 def test_one_that_leaves_lives_on_without_key_and_variables(job):
@@ -133,7 +156,7 @@ def test_one_that_leaves_lives_on_without_key_and_variables(job):
 
     left = made.ask(process, leave)
     assert [name for name in left if "KEY" in name or "RANK" in name or "RENDEZVOUS" in name] == []
-    assert gone.get(timeout=5) == 0
+    assert gone.get(timeout=5) == (0, "")
     house.close()
     assert process.poll() is None
 
@@ -212,7 +235,7 @@ def test_strangers_at_the_line_are_dropped_and_members_served(job):
                     pass
     assert gone.empty()
     process.kill()
-    assert gone.get(timeout=5) == 0
+    assert gone.get(timeout=5) == (0, "")
 
 
 def test_members_wait_while_strangers_are_many(job, monkeypatch):
@@ -229,9 +252,9 @@ def test_members_wait_while_strangers_are_many(job, monkeypatch):
         assert made.hear(process) == (True, None)
         assert 1.0 < time.monotonic() - begun < 4.0  # the others are dropped later
     process.kill()
-    assert gone.get(timeout=5) == 0
+    assert gone.get(timeout=5) == (0, "")
 
 
 def test_another_address_is_refused():
     with pytest.raises(ValueError, match=r"reach this driver at 198\.51\.100\.7, which is no address of its host"):
-        Residence("198.51.100.7", lambda number: None)
+        Residence("198.51.100.7", lambda number, still: None)

@@ -1,0 +1,56 @@
+"""Workers that stand still (SIGSTOP): they keep their connections, and are found by their silence."""
+
+import itertools
+import os
+import time
+
+import pytest
+
+pytest.importorskip("ray")
+
+from horovod.ray import ElasticRayExecutor, RayExecutor
+from horovod.runner.function.worker_error import WorkerError
+from tests.ray import functions
+from tests.runner.launching import eventually
+
+STILL = "nothing was heard from it for 4 s; its process is stopped"
+
+
+def gone(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_the_job_ends_and_names_it(local, monkeypatch):
+    monkeypatch.setenv("HOROVOD_HEARTBEAT_TIMEOUT", "4")
+    executor = RayExecutor(RayExecutor.create_settings(timeout_s=60), num_workers=2)
+    executor.start()
+    try:
+        pids = executor.run(os.getpid)
+        begun = time.monotonic()
+        with pytest.raises(WorkerError, match=rf"rank 1 on host [^ ]+: {STILL}, its machine is down") as caught:
+            executor.run(functions.stops, args=[1])
+        assert 3.9 < time.monotonic() - begun < 40
+        assert caught.value.rank == 1
+        with pytest.raises(RuntimeError, match=rf"rank 1 .* is not there any more \({STILL}"):
+            executor.run(functions.ranks)
+    finally:
+        executor.shutdown()
+    eventually(lambda: all(map(gone, pids)), 20, "the workers are gone, also the stopped one")
+
+
+def test_an_elastic_job_goes_on_without_it(local, monkeypatch, capfd):
+    monkeypatch.setenv("HOROVOD_HEARTBEAT_TIMEOUT", "4")
+    settings = ElasticRayExecutor.create_settings(min_num_proc=1, num_proc=2, max_num_proc=2, elastic_timeout=60)
+    executor = ElasticRayExecutor(settings)
+    executor.start()
+    heard = []
+    results = executor.run(lambda: functions.trains(10, 1, stopped=1), callbacks=[heard.append])
+    assert results == [(0, 1)]
+    assert [one["size"] for one in heard if one["step"] == 4] == [2]
+    assert f"failed: {STILL}" in capfd.readouterr().err
+    between = [after["time"] - before["time"] for before, after in itertools.pairwise(heard)]
+    assert 3.5 < max(between) < 40
