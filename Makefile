@@ -125,8 +125,8 @@ test-cluster: $(STAMPS)/dev $(STAMPS)/system $(STAMPS)/editable ## [8 min] the t
 test-clouds: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/launchers $(STAMPS)/editable ## [5 min] what needs Azure ML's SDK or MLflow, in an environment beside .venv, set up in .venv-clouds (500 MB)
 	nice scripts/test-clouds.sh $(PYTEST_ARGS)
 
-test-kubernetes: $(STAMPS)/dev $(STAMPS)/editable ## [3 min] jobs on a real cluster: KUBECONFIG=FILE IMAGE=IMAGE, which has this version and NumPy; NAMESPACE=default
-	HVD_TEST_KUBECONFIG="$(KUBECONFIG)" HVD_TEST_IMAGE="$(IMAGE)" HVD_TEST_NAMESPACE="$(NAMESPACE)" nice python -m pytest --heavy tests/runner/kubernetes/test_real.py $(PYTEST_ARGS)
+test-kubernetes: $(STAMPS)/dev $(STAMPS)/editable ## [10 min, once 25] jobs on a real Kubernetes made here, or on that of KUBECONFIG=FILE IMAGE=IMAGE, which has this version and NumPy; NAMESPACE=default
+	KUBECONFIG="$(KUBECONFIG)" IMAGE="$(IMAGE)" NAMESPACE="$(NAMESPACE)" CRDS="$(CRDS)" nice scripts/test-kubernetes.sh $(PYTEST_ARGS)
 
 test-containers: $(STAMPS)/dev $(STAMPS)/editable ## [8 min] images of deploy/docker built and run, on a Debian made here, or on BASE=IMAGE; KEEP=FOLDER keeps layers
 	BASE="$(BASE)" KEEP="$(KEEP)" nice scripts/test-containers.sh $(PYTEST_ARGS)

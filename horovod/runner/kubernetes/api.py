@@ -86,6 +86,9 @@ class Api:
         self._configuration, default = _credentials(config, client, kubeconfig, context)
         self.namespace = namespace or default
         self._pool = client.ApiClient(self._configuration).rest_client.pool_manager
+        if not self._configuration.verify_ssl:  # the kubeconfig says so, as kubectl believes it, too, without a word
+            urllib3 = importlib.import_module("urllib3")
+            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
 
     # What is asked
 

@@ -24,7 +24,7 @@ AWAY_SECONDS = 120.0
 AGAIN = 1.0  # s until the next try
 PASSING = (410, 429, 500, 502, 503, 504)
 """Refusals that later tries may not meet: an old version, a server that is busy or restarts."""
-LAST_TRIES = 3  # to read the log of a pod that has ended
+LAST_TRIES = 3  # to read the log of a pod that has ended; after so many in vain it is said why
 SETTLES = 1.0  # s for which a line about waiting pods has to hold before it is said
 EVENTS_EVERY = 5.0  # s, while pods are missing
 
@@ -117,16 +117,21 @@ class LogReader(threading.Thread):
 
     def run(self) -> None:
         """Reads on where it was when a connection ends."""
-        tries = LAST_TRIES
+        tries, failed = LAST_TRIES, 0
         try:
             while True:
                 over = self.ended.is_set()
                 try:
                     self._read()
+                    failed = 0
                 except ApiError as error:
+                    failed += 1
                     if error.status in (401, 403):
                         self._say(f"the job's output cannot be shown: {error}")
                         return
+                    # The launcher's node does not answer, say. Of a pod without a log others tell.
+                    if failed == LAST_TRIES and (isinstance(error, Unreachable) or error.status >= 500):
+                        self._say(f"the job's output cannot be shown, or not yet: {error}")
                     tries -= over
                     if over and tries:
                         time.sleep(AGAIN)

@@ -92,6 +92,18 @@ def test_logs_that_one_may_not_read():
     )
 
 
+@pytest.mark.parametrize("error", [ApiError("dial tcp: lookup node-a: no such host", 500), Unreachable("nobody")])
+def test_logs_of_a_node_that_cannot_be_asked(error):
+    _, said, _ = read(error)
+    assert said == [f"the job's output cannot be shown, or not yet: {error}"]
+
+
+def test_a_node_that_can_be_asked_again():
+    busy = ApiError("busy", 500)
+    written, said, _ = read(busy, busy, [b"2026-01-01T00:00:07.0Z line"])
+    assert (written, said) == ([b"line"], [])
+
+
 def test_logs_that_are_not_there():
     written, said, since = read(ApiError("no such pod", 404))
     assert (written, said) == ([], [])

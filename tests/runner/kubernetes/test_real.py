@@ -1,37 +1,28 @@
-"""Jobs on a real cluster, which `make test-kubernetes` names: with its own scheduler, kubelets, DNS and quotas."""
+"""Jobs on a real cluster, which `make test-kubernetes` makes or is told: with an API server, scheduler, kubelets."""
 
-import os
+import signal
 
 import pytest
 import yaml
 
+from horovod.runner.kubernetes import manifests
 from horovod.runner.kubernetes.api import Api
-from horovod.runner.launch import main
+from tests.runner.kubernetes.real import (
+    CLUSTER,
+    CONFIG,
+    FOREVER,
+    NAMESPACE,
+    SUM,
+    Running,
+    ask,
+    left,
+    nothing_left,
+    pods,
+    run,
+    until,
+)
 
-CONFIG, IMAGE = os.environ.get("HVD_TEST_KUBECONFIG", ""), os.environ.get("HVD_TEST_IMAGE", "")
-NAMESPACE = os.environ.get("HVD_TEST_NAMESPACE") or "default"
-pytestmark = [
-    pytest.mark.heavy,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(not (CONFIG and IMAGE), reason="no real cluster here (make test-kubernetes)"),
-]
-SUM = """
-import horovod.numpy as hvd, numpy as np
-hvd.init()
-total = hvd.allreduce(np.array([float(hvd.rank() + 1)]), op=hvd.Sum)
-print("rank", hvd.rank(), "of", hvd.size(), "sums", total[0], flush=True)
-"""
-
-
-def run(name, *rest):
-    cluster = ["--kubeconfig", CONFIG, "--namespace", NAMESPACE]
-    return main(["kubernetes", *cluster, "--image", IMAGE, "--name", name, "--grace", "5", *rest])
-
-
-def nothing_left(name):
-    api = Api(CONFIG, namespace=NAMESPACE)
-    label = f"app.kubernetes.io/instance={name}"
-    return not any(api.list(kind, labelSelector=label)["items"] for kind in ("Pod", "Job", "Service"))
+pytestmark = CLUSTER
 
 
 @pytest.mark.parametrize("elastic", [(), ("--min-np", "1", "--max-np", "4")])
@@ -44,26 +35,130 @@ def test_the_api_server_takes_what_is_created(capfd, elastic):
             assert made["spec"]["completionMode"] == "Indexed"  # from Kubernetes 1.24 on
 
 
-def test_a_job_trains(capfd):
-    assert run("hvd-train", "-np", "4", "--slots-per-pod", "2", "--", "python", "-c", SUM) == 0
-    out = capfd.readouterr().out
-    for rank in range(4):
-        assert f"[{rank}]<stdout>:rank {rank} of 4 sums 10.0" in out
-    assert nothing_left("hvd-train")
+@pytest.mark.parametrize(("size", "slots"), [(2, 1), (4, 1), (4, 2)])
+def test_a_job_trains(capfd, size, slots):
+    given = ("-np", str(size), "--slots-per-pod", str(slots), "--env", "A=b")
+    assert run("hvd-train", *given, "--", "python", "-c", SUM) == 0
+    out, err = capfd.readouterr()
+    total = size * (size + 1) / 2
+    for rank in range(size):
+        assert f"[{rank}]<stdout>:rank {rank} of {size} local {rank % slots} sums {total}" in out
+    assert f"job hvd-train in namespace {NAMESPACE}: {size} ranks, {size // slots} pods for them" in err
+    assert f"waiting for {size} ranks in {size // slots} pods" in err
+    assert nothing_left("hvd-train", seconds=5)
 
 
-def test_the_exit_code(capfd):
-    assert run("hvd-fail", "-np", "2", "--", "python", "-c", SUM + "raise SystemExit(7 * hvd.rank())") == 7
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 137), ("import os; os.abort()", 134)],
+)
+def test_the_exit_code(capfd, end, code):
+    program = SUM + f"if hvd.rank() == 1: {end}\nhvd.barrier()"
+    assert run("hvd-fail", "-np", "2", "--", "python", "-c", program) == code
+    err = capfd.readouterr().err
+    assert "rank 1 on host hvd-fail-workers-1 failed first: " in err
     assert nothing_left("hvd-fail")
 
 
 def test_an_image_that_is_not_there(capfd):
     assert run("hvd-image", "-np", "1", "--image", "registry.invalid/none:1", "--", "true") == 1
-    assert "cannot start: " in capfd.readouterr().err
+    err = capfd.readouterr().err
+    assert "cannot start: " in err
+    assert "image registry.invalid/none:1" in err
+    assert nothing_left("hvd-image")
+
+
+def test_a_name_that_is_no_image(capfd):
+    assert run("hvd-image", "-np", "1", "--image", "Not An Image", "--", "true") == 1
+    assert "cannot start: InvalidImageName" in capfd.readouterr().err
     assert nothing_left("hvd-image")
 
 
 def test_more_than_there_is(capfd):
-    assert run("hvd-much", "-np", "1", "--cpu", "100000", "--start-timeout", "10", "--", "true") == 1
-    assert "Unschedulable" in capfd.readouterr().err
+    assert run("hvd-much", "-np", "2", "--cpu", "100000", "--start-timeout", "10", "--", "true") == 1
+    err = capfd.readouterr().err
+    assert "waited 10 s" in err  # the launcher's pod runs and gives up first, or we do
+    line = next(line for line in err.splitlines() if "horovodrun: 0 of 2 pods have started; pod hvd-much-wor" in line)
+    assert "and 1 more: Unschedulable" in line
+    assert "Insufficient cpu" in line
     assert nothing_left("hvd-much")
+
+
+def test_an_image_with_another_version(capfd, monkeypatch):
+    monkeypatch.setattr(manifests, "__version__", "0.9")
+    assert run("hvd-old", "-np", "2", "--", "true") == 2
+    err = capfd.readouterr().err
+    assert "error: the image has horovod" in err
+    assert "the horovodrun that has created this job 0.9; install the same version on both" in err
+    assert nothing_left("hvd-old")
+
+
+def test_a_small_dev_shm(capfd, tmp_path):
+    template = tmp_path / "pod.yaml"
+    volume = {"name": "small", "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}}
+    container = {"name": "horovod", "volumeMounts": [{"name": "small", "mountPath": "/dev/shm"}]}
+    template.write_text(yaml.safe_dump({"spec": {"containers": [container], "volumes": [volume]}}))
+    program = SUM + "big = hvd.allreduce(np.ones(1 << 20, np.float32), op=hvd.Sum); print(big[0], flush=True)"
+    given = ("-np", "2", "--slots-per-pod", "2", "--keep", "60", "--pod-template", str(template))
+    assert run("hvd-shm", *given, "--", "python", "-c", program) == 0
+    (pod,) = pods("hvd-shm")
+    log = b"\n".join(Api(CONFIG, namespace=NAMESPACE).log(pod, "horovod")).decode()
+    assert ask("delete", "hvd-shm") == 0
+    assert nothing_left("hvd-shm")
+    assert "[0]<stdout>:2.0" in capfd.readouterr().out
+    assert "warning: /dev/shm has 16 MiB, which NCCL and data loaders soon fill" in log
+
+
+def test_too_little_memory(capfd):
+    program = SUM + "hold = [bytearray(1 << 24) for _ in range(1000)]" + "\nhvd.barrier()"
+    assert run("hvd-memory", "-np", "1", "--memory", "200Mi", "--", "python", "-c", program) != 0
+    err = capfd.readouterr().err
+    assert "OOMKilled" in err or "exit code 137" in err or "SIGKILL" in err
+    assert nothing_left("hvd-memory")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_deletes_all(number):
+    with Running("hvd-stop", "-np", "2", "--", "python", "-c", FOREVER) as job:
+        job.see("of 2")
+        job.process.send_signal(number)
+        assert job.wait(60) == 128 + number
+        assert f"stopped by {number.name}; deleting job hvd-stop" in job.text
+        assert nothing_left("hvd-stop", seconds=5)
+
+
+def test_detach_attach_status_delete(capfd):
+    command = ("-np", "2", "--detach", "--", "python", "-c", FOREVER)
+    assert run("hvd-alone", *command) == 0
+    assert "`horovodrun kubernetes attach hvd-alone` shows it" in capfd.readouterr().err
+    assert run("hvd-alone", *command) == 1
+    assert f"there is a job hvd-alone in namespace {NAMESPACE} already" in capfd.readouterr().err
+    until(lambda: [each["status"]["phase"] for each in pods("hvd-alone").values()] == ["Running"] * 2)
+    until(lambda: [each["status"]["phase"] for each in pods("hvd-alone", "launcher").values()] == ["Running"])
+    assert ask("status", "hvd-alone") == 0
+    out = capfd.readouterr().out
+    assert out.startswith(f"job hvd-alone in namespace {NAMESPACE}: running\n")
+    assert out.count("  running") == 3
+    assert ask("status") == 0
+    assert "hvd-alone\trunning\n" in capfd.readouterr().out
+    assert ask("delete", "hvd-alone") == 0
+    assert left("hvd-alone") == [] or nothing_left("hvd-alone")
+    assert ask("delete", "hvd-alone") == 2
+    assert "there is no job hvd-alone" in capfd.readouterr().err
+
+
+def test_attach_shows_all_of_it_and_ends_as_the_job(capfd):
+    program = SUM + "raise SystemExit(3 * hvd.rank())"
+    assert run("hvd-look", "-np", "2", "--detach", "--keep", "60", "--", "python", "-c", program) == 0
+    assert ask("attach", "hvd-look") == 3
+    assert "[1]<stdout>:rank 1 of 2 local 0 sums 3.0" in capfd.readouterr().out
+    assert ask("attach", "hvd-look") == 3  # again, after its end
+    assert "[1]<stdout>:rank 1 of 2 local 0 sums 3.0" in capfd.readouterr().out
+    assert ask("delete", "hvd-look") == 0
+    assert nothing_left("hvd-look")
+
+
+def test_a_job_goes_when_it_has_been_kept_for_long_enough():
+    assert run("hvd-short", "-np", "1", "--detach", "--keep", "1", "--", "python", "-c", SUM) == 0
+    assert ask("attach", "hvd-short") == 0
+    assert nothing_left("hvd-short")

@@ -1,0 +1,71 @@
+# What builds images here without a daemon and without a registry; sourced by scripts that have `refuse`, and by their part that runs in a mount
+# namespace of its own, as root. pip's own variables (PIP_INDEX_URL, PIP_FIND_LINKS, PIP_CERT) count in the builds too.
+
+install_packages() { # PACKAGES...
+  local missing=() package
+  for package in "$@"; do dpkg -s "$package" >/dev/null 2>&1 || missing+=("$package"); done
+  [ ${#missing[@]} -gt 0 ] || return 0
+  command -v apt-get >/dev/null || refuse "there is no apt-get here to install ${missing[*]}"
+  local install=(env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 install -y -q --no-install-recommends "${missing[@]}")
+  "${install[@]}" >/dev/null 2>&1 || { apt-get update -q >/dev/null; "${install[@]}" >/dev/null; } ||
+    refuse "apt-get cannot install ${missing[*]}"
+}
+
+# Everything in `work`, images in `store`, which may stay.
+configure() {
+  local store=$1 processes
+  processes=$(ulimit -Hu)
+  [ "$processes" != unlimited ] || processes=4194304
+  mkdir -p "$store" "$work/networks"
+  store=$(cd "$store" && pwd)
+  # Where their caches lie whatever is configured.
+  mkdir -p "$work/lib" /var/lib/containers
+  mount --bind "$work/lib" /var/lib/containers
+  rm -rf "$store/images/libpod" # what podman knew of containers, in folders that are gone
+  cat >"$work/storage.conf" <<CONF
+[storage]
+driver = "overlay"
+runroot = "$work/run"
+graphroot = "$store/images"
+CONF
+  cat >"$work/containers.conf" <<CONF
+[containers]
+default_ulimits = ["nofile=$(ulimit -Hn):$(ulimit -Hn)", "nproc=$processes:$processes"]
+[network]
+network_backend = "netavark"
+network_config_dir = "$work/networks"
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+lock_type = "file"
+runtime = "runc"
+tmp_dir = "$work/tmp"
+volume_path = "$work/volumes"
+CONF
+  export CONTAINERS_STORAGE_CONF=$work/storage.conf CONTAINERS_CONF=$work/containers.conf TMPDIR=$work
+}
+
+build() { # DOCKERFILE NAME ARGUMENTS...
+  echo "== $2"
+  buildah build --layers --network host --format docker -f "$1" -t "localhost/$2" "${@:3}" . >"$work/log" 2>&1 ||
+    { tail -n 40 "$work/log" >&2; refuse "$1 cannot be built"; }
+}
+
+# What deploy/docker's images are built on, in `BASE`: what that says, or a Debian that debootstrap makes.
+find_base() {
+  [ -z "${BASE:-}" ] || return 0
+  BASE=localhost/debian-python:bookworm
+  podman image exists "$BASE" || { echo "== $BASE"; scripts/debian-image.sh "$BASE" >"$work/log" 2>&1; } ||
+    { tail -n 20 "$work/log" >&2; refuse "there is no base"; }
+}
+
+# localhost/horovod:cpu. What pip is told here, it is told there.
+build_cpu() {
+  local pip_args="" mounts=() file
+  [ -z "${PIP_INDEX_URL:-}" ] || pip_args+=" --index-url $PIP_INDEX_URL"
+  [ -z "${PIP_CERT:-}" ] || pip_args+=" --cert $PIP_CERT"
+  if [ -n "${PIP_FIND_LINKS:-}" ]; then pip_args+=" --find-links $PIP_FIND_LINKS"
+  else pip_args+=" --extra-index-url https://download.pytorch.org/whl/cpu"; fi
+  for file in "${PIP_CERT:-}" "${PIP_FIND_LINKS:-}"; do [ ! -e "$file" ] || mounts+=(--volume "$file:$file:ro"); done
+  build deploy/docker/Dockerfile horovod:cpu --build-arg "BASE=$BASE" --build-arg "PIP_ARGS=$pip_args" "${mounts[@]}"
+}

@@ -1,0 +1,254 @@
+"""What becomes of jobs on a real cluster in which things go wrong: rights, quotas, pods that have to go, nodes. The
+cluster is that of tools/kubernetes_bed: the tests are its administrator."""
+
+import os
+import time
+
+import pytest
+import yaml
+
+from horovod.runner.kubernetes.api import Api
+from tests.runner.kubernetes.real import (
+    CONFIG,
+    FOREVER,
+    NODES,
+    ON_BED,
+    STEPS,
+    SUM,
+    Running,
+    admin,
+    ask,
+    kill_pod,
+    namespace_of,
+    nothing_left,
+    path,
+    pods,
+    run,
+    until,
+)
+from tests.runner.kubernetes.test_deploy import DEPLOY
+
+pytestmark = ON_BED
+BOB = os.environ.get("HVD_TEST_KUBECONFIG_BOB", "")
+ROLES = "/apis/rbac.authorization.k8s.io/v1/namespaces/hvd-team/"
+
+
+def role(without=()):
+    """That of deploy/, for bob, without these pairs (resource, verb)."""
+    made, binding = yaml.safe_load_all((DEPLOY / "kubernetes/role.yaml").read_text())
+    for rule in made["rules"]:
+        for resource, verb in without:
+            if resource in rule["resources"]:
+                rule["verbs"].remove(verb)
+    made["rules"] = [rule for rule in made["rules"] if rule["verbs"]]
+    return [(ROLES + "roles", made), (ROLES + "rolebindings", binding)]
+
+
+def bobs(name, *rest):
+    return run(name, *rest, config=BOB, namespace="hvd-team")
+
+
+def test_whoever_has_the_role_may_do_all_of_it(capfd):
+    with namespace_of("hvd-team", *role()):
+        assert bobs("hvd-bob", "-np", "2", "--", "python", "-c", SUM) == 0
+        assert "[1]<stdout>:rank 1 of 2 local 0 sums 3.0" in capfd.readouterr().out
+        assert nothing_left("hvd-bob", "hvd-team")
+
+
+def test_who_has_no_role(capfd):
+    with namespace_of("hvd-team"):
+        assert bobs("hvd-bob", "-np", "2", "--", "true") == 1
+    err = capfd.readouterr().err
+    assert "error: you are not allowed to create jobs in namespace hvd-team: jobs.batch is forbidden" in err
+    assert 'User "bob" cannot create resource "jobs" in API group "batch" in the namespace "hvd-team"' in err
+    assert "`kubectl auth can-i create jobs -n hvd-team` asks for it" in err
+
+
+@pytest.mark.parametrize(
+    ("resource", "verb"), [("secrets", "create"), ("jobs", "patch"), ("pods", "list"), ("pods", "watch")]
+)
+def test_a_right_that_is_missing(capfd, resource, verb):
+    with namespace_of("hvd-team", *role([(resource, verb)])):
+        assert bobs("hvd-bob", "-np", "2", "--", "true") == 1
+        err = capfd.readouterr().err
+        assert f"you are not allowed to {verb} {resource} in namespace hvd-team: {resource}" in err
+        assert nothing_left("hvd-bob", "hvd-team")
+
+
+def test_output_that_one_may_not_read(capfd):
+    with namespace_of("hvd-team", *role([("pods/log", "get")])):
+        assert bobs("hvd-bob", "-np", "1", "--", "python", "-c", SUM) == 0
+        err = capfd.readouterr().err
+        assert "the job's output cannot be shown: you are not allowed to get pods/log in namespace hvd-team" in err
+        assert nothing_left("hvd-bob", "hvd-team")
+
+
+def quota(**hard):
+    return path("", "resourcequotas", "hvd-team"), {"metadata": {"name": "few"}, "spec": {"hard": hard}}
+
+
+def test_a_quota_on_pods(capfd):
+    with namespace_of("hvd-team", *role(), quota(pods="2")):
+        assert bobs("hvd-bob", "-np", "4", "--start-timeout", "12", "--", "true") == 1
+        err = capfd.readouterr().err
+        assert "waited 12 s (--start-timeout)" in err
+        assert "Error creating: pods" in err
+        assert "is forbidden: exceeded quota: few, requested: pods=1, used: pods=2, limited: pods=2" in err
+        assert nothing_left("hvd-bob", "hvd-team")
+
+
+def test_a_quota_on_jobs(capfd):
+    with namespace_of("hvd-team", *role(), quota(**{"count/jobs.batch": "1"})):
+        assert bobs("hvd-bob", "-np", "2", "--", "true") == 1
+        err = capfd.readouterr().err
+        assert "a quota of namespace hvd-team does not allow to create jobs" in err
+        assert nothing_left("hvd-bob", "hvd-team")
+
+
+def elastic(name, *rest, program=STEPS):
+    return Running(name, "-np", "2", "--min-np", "1", "--max-np", "2", "--", "python", "-c", program, *rest)
+
+
+def test_a_pod_that_is_deleted_is_heard_by_all_ranks():
+    with elastic("hvd-go", "stops") as job:
+        job.stepped(2)
+        time.sleep(1)  # who has never asked hears nothing
+        admin().request("DELETE", path(next(iter(pods("hvd-go")))))
+        assert job.wait(60) == 0
+        stops = [text for _, text in job.lines if "stops at" in text]
+        assert len(stops) == 2, job.text
+        assert len({text.rpartition(" ")[2] for text in stops}) == 1  # at the same step
+        assert nothing_left("hvd-go")
+
+
+def test_in_a_fixed_job_it_is_heard_too():
+    given = ("-np", "2", "--grace", "20", "--", "python", "-c", STEPS, "stops")
+    with Running("hvd-fixed", *given) as job:
+        job.stepped(2)
+        time.sleep(1)
+        admin().request("DELETE", path(next(iter(pods("hvd-fixed")))))
+        job.wait(90)
+        assert len([text for _, text in job.lines if "stops at" in text]) == 2, job.text
+        assert nothing_left("hvd-fixed")
+
+
+def test_a_pod_is_killed_the_others_step_on_and_another_one_comes():
+    with elastic("hvd-kill") as job:
+        job.stepped(2)
+        first = set(pods("hvd-kill"))
+        killed = time.time()
+        kill_pod(sorted(first)[1])
+        alone = job.stepped(1, killed, 30)
+        assert alone - killed < 10
+        until(lambda: set(pods("hvd-kill")) - first, 60)
+        again = job.stepped(2, alone, 90)
+        assert again > alone
+        assert sorted(first)[1] in job.text
+        taken = [step for at, step, rank, _ in sorted(job.steps()) if rank == 0 and at > killed]
+        assert taken[0] > 1  # nobody began anew
+    assert nothing_left("hvd-kill")
+
+
+def test_a_pod_that_is_drained_is_replaced_at_once():
+    with elastic("hvd-drain") as job:
+        job.stepped(2)
+        first = set(pods("hvd-drain"))
+        gone = sorted(first)[0]
+        asked = time.time()
+        evict(gone)
+        until(lambda: gone not in pods("hvd-drain"), 30)
+        until(lambda: set(pods("hvd-drain")) - first, 5, "no other pod comes at once")
+        job.stepped(1, asked, 30)
+        job.stepped(2, time.time(), 60)
+    assert nothing_left("hvd-drain")
+
+
+def evict(pod):
+    """As any client of the cluster asks for it, `kubectl drain` for one."""
+    body = {"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": {"name": pod}}
+    api = Api(CONFIG)
+    answer = api._send("POST", api._configuration.host + path(f"{pod}/eviction"), 30.0, body)
+    assert answer.status < 300, answer.data
+
+
+EVICTED = {
+    "spec": {
+        "initContainers": [
+            {
+                "name": "fills",
+                "image": os.environ.get("HVD_TEST_IMAGE", ""),
+                "command": [
+                    *("python", "-c"),
+                    "import os, time\nif os.environ['JOB_COMPLETION_INDEX'] == '1':\n"
+                    "    open('/much/file', 'wb').write(bytes(50 << 20)); time.sleep(600)",
+                ],
+                "volumeMounts": [{"name": "much", "mountPath": "/much"}],
+            }
+        ],
+        "containers": [{"name": "horovod"}],
+        "volumes": [{"name": "much", "emptyDir": {"sizeLimit": "10Mi"}}],
+    }
+}
+
+
+def test_a_pod_that_is_evicted_while_it_starts(capfd, tmp_path):
+    template = tmp_path / "pod.yaml"
+    template.write_text(yaml.safe_dump(EVICTED))
+    given = ("-np", "2", "--start-timeout", "120", "--pod-template", str(template))
+    assert run("hvd-evict", *given, "--", "python", "-c", SUM) == 1
+    err = capfd.readouterr().err
+    assert "pod hvd-evict-workers-1-" in err
+    assert 'has failed: Evicted: Usage of EmptyDir volume "much" exceeds the limit "10Mi".' in err
+    assert nothing_left("hvd-evict")
+
+
+def test_the_launchers_pod_is_deleted(capfd):
+    with Running("hvd-head", "-np", "2", "--", "python", "-c", FOREVER) as job:
+        job.see("of 2")
+        admin().request("DELETE", path(next(iter(pods("hvd-head", "launcher")))))
+        assert job.wait(90) != 0
+        assert nothing_left("hvd-head")
+
+
+@pytest.mark.skipif(NODES < 2, reason="the cluster has one node (make test-kubernetes)")
+def test_ranks_on_two_nodes(tmp_path, capfd):
+    program = SUM + "import os, socket; print('is at', socket.gethostname(), hvd.cross_size(), flush=True)"
+    template = tmp_path / "pod.yaml"
+    label = {"matchLabels": {"app.kubernetes.io/instance": "hvd-two"}}
+    spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}
+    spec = {"containers": [{"name": "horovod"}], "topologySpreadConstraints": [{**spread, "labelSelector": label}]}
+    template.write_text(yaml.safe_dump({"spec": spec}))
+    given = ("-np", "4", "--slots-per-pod", "2", "--detach", "--keep", "60", "--pod-template", str(template))
+    assert run("hvd-two", *given, "--", "python", "-c", program) == 0
+    assert ask("attach", "hvd-two") == 0
+    nodes = {each["spec"]["nodeName"] for each in pods("hvd-two").values()}
+    assert nodes == {"bed-1", "bed-2"}
+    out = capfd.readouterr().out
+    for rank in range(4):
+        assert f"[{rank}]<stdout>:rank {rank} of 4 local {rank % 2} sums 10.0" in out
+        assert f"[{rank}]<stdout>:is at hvd-two-workers-{rank // 2} 2" in out
+    assert ask("delete", "hvd-two") == 0
+    assert nothing_left("hvd-two")
+
+
+@pytest.mark.skipif(NODES < 2, reason="the cluster has one node (make test-kubernetes)")
+def test_a_node_is_emptied():
+    """As for an upgrade: no new pods there, and those that are there have to go."""
+    client = admin()
+    node = "/api/v1/nodes/bed-2"
+    with elastic("hvd-node") as job:
+        job.stepped(2)
+        there = {name: each["spec"]["nodeName"] for name, each in pods("hvd-node").items()}
+        goes = next((name for name in there if there[name] == "bed-2"), None)
+        if goes is None:
+            pytest.fail(f"the scheduler has put no rank on bed-2: {there}")
+        client.patch(node, {"spec": {"unschedulable": True}})
+        try:
+            asked = time.time()
+            evict(goes)
+            job.stepped(1, asked, 60)
+            job.stepped(2, time.time(), 60)
+            assert {each["spec"]["nodeName"] for each in pods("hvd-node").values()} == {"bed-1"}
+        finally:
+            client.patch(node, {"spec": {"unschedulable": None}})
+    assert nothing_left("hvd-node")

@@ -1,0 +1,175 @@
+"""python -m tools.kubernetes_bed [--nodes N] [COMMAND...]: makes a cluster, runs the command (a shell) beside it, and
+takes the cluster down again, however the command ends. As root, on Debian 12. What is built is kept in a folder."""
+
+import argparse
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from horovod.runner.base.linux import dying_with
+from tools.kubernetes_bed.node import name_of
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+CGROUPS = Path("/sys/fs/cgroup")
+PACKAGES = {
+    "etcd": "etcd-server",
+    "containerd": "containerd",
+    "runc": "runc",
+    "catatonit": "catatonit",
+    "/usr/lib/cni/bridge": "containernetworking-plugins",
+    "rsync": "rsync",
+    "openssl": "openssl",
+    "ip": "iproute2",
+}
+DEFAULT_SHARES, LIGHTER = 1024, 1.25  # of the CPU, and by how much less for each step of niceness: the kernel's own
+THREADS = 8  # of ours together would have as much of the CPU as the cluster has
+
+
+def default_cache() -> Path:
+    """Where what is built stays."""
+    given = os.environ.get("HOROVOD_KUBERNETES_BED")
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(given) if given else Path(base, "horovod/kubernetes-bed")
+
+
+def install_packages() -> None:
+    """Those that are missing."""
+    path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+    missing = [
+        package
+        for program, package in PACKAGES.items()
+        if not (os.path.exists(program) if program.startswith("/") else shutil.which(program, path=path))
+    ]
+    if not missing:
+        return
+    environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    install = ["apt-get", "install", "-q", "-y", "--no-install-recommends", *missing]
+    if subprocess.run(install, env=environ, capture_output=True, timeout=600).returncode:
+        subprocess.run(["apt-get", "-q", "update"], env=environ, capture_output=True, timeout=600)
+        done = subprocess.run(install, env=environ, capture_output=True, text=True, timeout=600)
+        if done.returncode:
+            raise SystemExit(f"kubernetes_bed: apt-get cannot install {', '.join(missing)}: {done.stderr.strip()}")
+
+
+@contextlib.contextmanager
+def cgroups(nodes: Sequence[str]) -> Iterator[str]:
+    """One in each hierarchy for all that runs, with one for each node; nothing of them stays. It has a share of the CPU
+    as our niceness says, which counts only inside of one cgroup."""
+    name = f"hvd-bed-{os.getpid()}"
+    made = [each / name for each in sorted(CGROUPS.iterdir()) if (each / "cgroup.procs").exists()]
+    for path in made:
+        for each in (path, *(path / node for node in nodes)):
+            each.mkdir()
+            for setting in ("cpuset.cpus", "cpuset.mems"):
+                if (each / setting).exists():
+                    (each / setting).write_text((each.parent / setting).read_text())
+        if (path / "cpu.shares").exists():
+            (path / "cpu.shares").write_text(str(max(2, round(THREADS * DEFAULT_SHARES / LIGHTER ** os.nice(0)))))
+    try:
+        yield f"/{name}"
+    finally:
+        until = time.monotonic() + 20
+        for path in made:
+            while not _remove(path):
+                if time.monotonic() > until:
+                    print(f"kubernetes_bed: {path} cannot be removed", file=sys.stderr)
+                    break
+                time.sleep(0.1)
+
+
+def remove_old() -> None:
+    """What one that was killed has left: its processes have ended with it."""
+    for each in CGROUPS.glob("*/hvd-bed-*"):
+        _remove(each)
+
+
+def clear(folder: Path) -> None:
+    """Removes it, but nothing that is mounted there."""
+    if folder.exists():
+        subprocess.run(["rm", "-rf", "--one-file-system", str(folder)], check=True, timeout=120)
+
+
+def _remove(path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        for folder, _, _ in os.walk(path, topdown=False):
+            os.rmdir(folder)
+    return not path.exists()
+
+
+def entering(name: str) -> Callable[[], None]:
+    """What a new process does first: it enters those cgroups, and dies with this one."""
+    dies = dying_with(os.getpid())
+
+    def enter() -> None:
+        dies()
+        for each in CGROUPS.iterdir():
+            procs = each / name.lstrip("/") / "cgroup.procs"
+            if procs.exists():
+                procs.write_text(str(os.getpid()))
+
+    return enter
+
+
+def main() -> int:
+    """The command's exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tools.kubernetes_bed", description=__doc__)
+    parser.add_argument("--nodes", type=int, default=1, choices=(1, 2, 3), help="how many there are (1)")
+    parser.add_argument("--logs", type=Path, help="a folder for what the cluster's programs write")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    given = parser.parse_args()
+    if os.geteuid() != 0:
+        raise SystemExit(f"kubernetes_bed: user {os.geteuid()} may make no nodes; run it as root")
+    install_packages()
+    cache = default_cache()
+    subprocess.run([HERE / "build.sh", cache], check=True)
+    subprocess.run([HERE / "image.sh", cache / "images"], check=True)
+    command = given.command[1:] if given.command[:1] == ["--"] else given.command
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    with open(cache / "bed.lock", "w") as lock, contextlib.ExitStack() as stack:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # nodes' images are there once
+        remove_old()
+        work = cache / "run"
+        clear(work)
+        stack.callback(clear, work)
+        work.mkdir()
+        with cgroups([name_of(number + 1) for number in range(given.nodes)]) as name:
+            words = ["unshare", "--mount", "--propagation", "private", "--net", "--pid", "--fork", "--kill-child"]
+            words += ["--mount-proc", "catatonit", "--", sys.executable, "-m", "tools.kubernetes_bed.inside"]
+            words += [
+                str(work),
+                str(cache),
+                str(given.nodes),
+                name,
+                "--",
+                *(command or [os.environ.get("SHELL", "bash")]),
+            ]
+            environ = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"}
+            try:
+                process = subprocess.Popen(words, env=environ, preexec_fn=entering(name))
+                while True:
+                    with contextlib.suppress(KeyboardInterrupt):
+                        return process.wait()
+            finally:
+                process.kill()
+                process.wait()
+                if given.logs:
+                    _save(work, given.logs)
+
+
+def _save(work: Path, logs: Path) -> None:
+    logs.mkdir(parents=True, exist_ok=True)
+    for path in work.glob("*/*.log"):
+        shutil.copy(path, logs / f"{path.parent.name}-{path.name}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

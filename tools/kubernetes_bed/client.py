@@ -1,0 +1,89 @@
+"""The API server, spoken to by those who play its parts: paths and plain dicts."""
+
+import http.client
+import json
+import ssl
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlencode
+
+SECONDS = 30.0
+WATCH_SECONDS = 300
+HOST, PORT = "127.0.0.1", 6443
+MERGE = "application/merge-patch+json"
+ADMIN = "token-of-admin"
+
+
+class Refused(RuntimeError):
+    """`status`: HTTP's; `reason`: Kubernetes' word."""
+
+    def __init__(self, status: int, told: dict[str, Any]) -> None:
+        super().__init__(told.get("message", f"HTTP {status}"))
+        self.status = status
+        self.reason = told.get("reason", "")
+
+
+def connect(seconds: float = SECONDS) -> http.client.HTTPSConnection:
+    """The server's certificate is its own, made when it started, inside these namespaces."""
+    context = ssl._create_unverified_context()
+    return http.client.HTTPSConnection(HOST, PORT, timeout=seconds, context=context)
+
+
+class Client:
+    """Of one thread."""
+
+    def __init__(self, token: str = ADMIN) -> None:
+        self._headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
+        self._kept: http.client.HTTPSConnection | None = None
+
+    def request(self, method: str, path: str, body: Any = None, content: str = "application/json") -> dict[str, Any]:
+        """Raises Refused, OSError."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {**self._headers, **({"Content-Type": content} if data else {})}
+        for last in (False, True):
+            self._kept = self._kept or connect()
+            try:
+                self._kept.request(method, path, data, headers)
+                answer = self._kept.getresponse()
+                told = json.loads(answer.read() or b"{}")
+            except (OSError, http.client.HTTPException):
+                self._kept.close()
+                self._kept = None
+                if last or method == "POST":  # it may have been done
+                    raise
+                continue
+            if answer.status >= 300:
+                raise Refused(answer.status, told)
+            return told  # type: ignore[no-any-return]
+        raise AssertionError
+
+    def patch(self, path: str, change: Any) -> dict[str, Any]:
+        """By a merge."""
+        return self.request("PATCH", path, change, MERGE)
+
+    def follow(self, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """All objects of `path` as ("ADDED", object), then ("", {}), then events as they come; ends when it has to be
+        begun anew. Raises Refused, OSError."""
+        found = self.request("GET", path)
+        kind, version = found["kind"].removesuffix("List"), found["apiVersion"]
+        for each in found["items"]:
+            yield "ADDED", {"kind": kind, "apiVersion": version, **each}
+        yield "", {}
+        query = {
+            "watch": "true",
+            "resourceVersion": found["metadata"]["resourceVersion"],
+            "timeoutSeconds": WATCH_SECONDS,
+        }
+        connection = connect(WATCH_SECONDS + SECONDS)
+        try:
+            connection.request("GET", f"{path}?{urlencode(query)}", headers=self._headers)
+            answer = connection.getresponse()
+            if answer.status >= 300:
+                raise Refused(answer.status, json.loads(answer.read()))
+            for line in answer:
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    return
+                yield event["type"], event["object"]
+        finally:
+            connection.close()

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Builds the images of the bed into archives that containerd imports: image.sh FOLDER
+#
+#     FOLDER/app.tar     localhost/horovod:cpu, by deploy/docker/Dockerfile, on a Debian that debootstrap makes (BASE=IMAGE: on that one)
+#     FOLDER/pause.tar   localhost/pause:1, the process that holds a pod's namespaces
+#
+# Layers are kept in FOLDER/images, so that another build compiles only what has changed. As root.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+refuse() { echo "image.sh: $1" >&2; exit 1; }
+. scripts/image-building.sh
+
+outside() {
+  [ "$(id -u)" = 0 ] || refuse "user $(id -u) may make no containers of this kind; run it as root"
+  install_packages buildah debootstrap podman runc gcc libc6-dev
+  mkdir -p "$1"
+  exec 9>"$1/lock"
+  flock 9
+  work=$(mktemp -d)
+  trap 'rm -rf --one-file-system "$work"' EXIT
+  # Its processes and mounts end with it, however it ends.
+  unshare --mount --propagation private --pid --fork --kill-child --mount-proc tools/kubernetes_bed/image.sh --inside "$(realpath "$1")" "$work" 9>&-
+}
+
+# Waits for the children it inherits, until it is told to end.
+pause() {
+  mkdir "$work/pause"
+  gcc -static -O1 -o "$work/pause/pause" tools/kubernetes_bed/pause.c
+  printf 'FROM scratch\nCOPY pause /pause\nENTRYPOINT ["/pause"]\n' >"$work/pause/Dockerfile"
+  (cd "$work/pause" && build Dockerfile pause:1)
+}
+
+inside() { # FOLDER WORK
+  work=$2
+  configure "$1"
+  find_base
+  build_cpu
+  pause
+  local name id
+  for name in app=horovod:cpu pause=pause:1; do
+    id=$(podman image inspect --format '{{.Id}}' "localhost/${name#*=}")
+    [ "$(cat "$1/${name%%=*}.id" 2>/dev/null)" != "$id" ] || [ ! -e "$1/${name%%=*}.tar" ] || continue
+    echo "== ${name%%=*}.tar"
+    rm -f "$1/${name%%=*}.tar"
+    podman save -q --format docker-archive -o "$1/${name%%=*}.tar" "localhost/${name#*=}"
+    echo "$id" >"$1/${name%%=*}.id"
+  done
+}
+
+if [ "${1:-}" = --inside ]; then
+  shift
+  inside "$@"
+else
+  [ $# = 1 ] || refuse "one argument is expected: the folder for the archives"
+  outside "$@"
+fi

@@ -1,0 +1,137 @@
+"""What the controller of Jobs of Kubernetes 1.28 and later decides, as far as this project's Jobs need it. Pure.
+
+Pods carry a finalizer until they are counted, so none goes unnoticed. Where a failure policy is given a pod that goes
+is replaced, and counted, once it has ended; else at once, as failed.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tools.kubernetes_bed import kept
+
+FINALIZER = "batch.kubernetes.io/job-tracking"
+INDEX = "batch.kubernetes.io/job-completion-index"
+FIRST_BACKOFF, LAST_BACKOFF = 10.0, 360.0
+
+Pod = dict[str, Any]
+
+
+@dataclass
+class Record:
+    """What has been counted of one Job."""
+
+    failed: int = 0
+    done: set[int] = field(default_factory=set)
+    counted: set[str] = field(default_factory=set)  # uids of pods
+    streak: int = 0  # of failures since the last success
+    last_failure: float = 0.0
+    failing: bool = False
+
+
+@dataclass
+class Plan:
+    """What is to be done. `create`: numbers of pods, None in Jobs that have none; `wake`: s until another look."""
+
+    create: list[int | None] = field(default_factory=list)
+    delete: list[Pod] = field(default_factory=list)
+    release: list[Pod] = field(default_factory=list)
+    condition: tuple[str, str, str] | None = None  # type, reason, message
+    active: int = 0
+    wake: float | None = None
+
+
+def finished(job: dict[str, Any]) -> bool:
+    """Is there nothing to be done for it any more?"""
+    found = job.get("status", {}).get("conditions") or []
+    return any(each["type"] in ("Complete", "Failed") and each["status"] == "True" for each in found)
+
+
+def index_of(pod: Pod) -> int | None:
+    """Its number; None: it has none."""
+    text = (pod["metadata"].get("annotations") or {}).get(INDEX)
+    return None if text is None else int(text)
+
+
+def going(pod: Pod) -> bool:
+    """Has it been deleted?"""
+    return "deletionTimestamp" in pod["metadata"]
+
+
+def ended(pod: Pod) -> bool:
+    """Does nothing of it run any more?"""
+    gone = going(pod) and pod["metadata"].get("deletionGracePeriodSeconds") == 0
+    return gone or pod["status"].get("phase") in ("Succeeded", "Failed")
+
+
+def decide(job: dict[str, Any], pods: list[Pod], record: Record, now: float) -> Plan:
+    """Counts into `record`. `now`: of a clock that never goes back."""
+    spec, more = job["spec"], kept.fields(job)
+    policy = more.get("podFailurePolicy")
+    plan = Plan()
+    _count(pods, record, policy, plan, now)
+    living = [each for each in pods if not ended(each)]
+    there = [each for each in living if policy or not going(each)]
+    plan.active = sum(not going(each) for each in living)
+    if finished(job):
+        return plan
+    if record.failing or record.failed > spec.get("backoffLimit", 6):
+        record.failing = True
+        plan.delete = [each for each in living if not going(each)]
+        text = "Job has reached the specified backoff limit"
+        plan.condition = ("FailureTarget" if living else "Failed", "BackoffLimitExceeded", text)
+    elif more["suspend"]:
+        plan.delete = [each for each in living if not going(each)]
+    elif len(record.done) >= spec.get("completions", 1):
+        plan.condition = ("Complete", "CompletionsReached", "Reached expected number of succeeded pods")
+    else:
+        _create(spec, more["completionMode"] == "Indexed", there, record, plan, now)
+    return plan
+
+
+def _count(pods: list[Pod], record: Record, policy: dict[str, Any] | None, plan: Plan, now: float) -> None:
+    for each in pods:
+        uid = each["metadata"]["uid"]
+        if ended(each) and FINALIZER in each["metadata"].get("finalizers", ()):
+            plan.release.append(each)
+        lost = ended(each) if policy else ended(each) or going(each)
+        if not lost or uid in record.counted:
+            continue
+        record.counted.add(uid)
+        number = index_of(each)
+        if each["status"].get("phase") == "Succeeded":
+            record.done.add(len(record.done) if number is None else number)
+            record.streak = 0
+        elif not (policy and _ignored(each, policy)):
+            record.failed += 1
+            record.streak += 1
+            record.last_failure = now
+
+
+def _ignored(pod: Pod, policy: dict[str, Any]) -> bool:
+    there = {(each["type"], each["status"]) for each in pod["status"].get("conditions", [])}
+    if pod["status"].get("reason") in ("Evicted", "NodeShutdown", "NodeLost"):  # kubelets mark them since 1.26
+        there.add(("DisruptionTarget", "True"))
+    return any(
+        rule["action"] == "Ignore" and (each["type"], each.get("status", "True")) in there
+        for rule in policy["rules"]
+        for each in rule.get("onPodConditions", [])
+    )
+
+
+def _create(spec: dict[str, Any], indexed: bool, there: list[Pod], record: Record, plan: Plan, now: float) -> None:
+    most = spec.get("parallelism", 1)
+    if indexed:
+        taken = {index_of(each) for each in there} | record.done
+        wanted: list[int | None] = [n for n in range(spec["completions"]) if n not in taken]
+    else:
+        wanted = [None] * (spec.get("completions", 1) - len(record.done) - len(there))
+    wanted = wanted[: max(0, most - len(there))]
+    if not wanted:
+        return
+    wait = 0.0
+    if record.streak:
+        wait = record.last_failure + min(FIRST_BACKOFF * 2 ** (record.streak - 1), LAST_BACKOFF) - now
+    if wait > 0:
+        plan.wake = wait
+    else:
+        plan.create = wanted

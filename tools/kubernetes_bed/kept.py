@@ -1,0 +1,60 @@
+"""Fields of Jobs that Kubernetes 1.20 does not know, kept in an annotation. Pure.
+
+Clients see them where they belong; the controller of this bed acts on them; the API server only stores them.
+"""
+
+import json
+from typing import Any
+
+FIELDS = (
+    *("completionMode", "suspend", "podFailurePolicy", "backoffLimitPerIndex", "maxFailedIndexes"),
+    *("podReplacementPolicy", "successPolicy"),
+)
+DEFAULTS = {"completionMode": "NonIndexed", "suspend": False}
+ANNOTATION = "kubernetes-bed/kept"
+
+
+def stored(job: dict[str, Any]) -> dict[str, Any]:
+    """A Job as a client gives it, as the server takes it."""
+    spec = job.get("spec") or {}
+    found = {name: spec[name] for name in FIELDS if name in spec}
+    if not found:
+        return job
+    rest = {name: value for name, value in spec.items() if name not in FIELDS}
+    return {**job, "metadata": _annotated(job.get("metadata") or {}, json.dumps(found)), "spec": rest}
+
+
+def shown(job: dict[str, Any]) -> dict[str, Any]:
+    """The opposite."""
+    if "spec" not in job:
+        return job
+    metadata = dict(job["metadata"])
+    annotations = dict(metadata.get("annotations") or {})
+    annotations.pop(ANNOTATION, None)
+    metadata.pop("annotations", None)
+    if annotations:
+        metadata["annotations"] = annotations
+    return {**job, "metadata": metadata, "spec": {**job["spec"], **fields(job)}}
+
+
+def fields(job: dict[str, Any]) -> dict[str, Any]:
+    """Those of a Job as the server has it."""
+    return {**DEFAULTS, **json.loads((job["metadata"].get("annotations") or {}).get(ANNOTATION, "{}"))}
+
+
+def patched(change: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
+    """A merge of a client's, for `job` as the server has it, as the server takes it."""
+    spec = change.get("spec") or {}
+    found = {name: spec[name] for name in FIELDS if name in spec}
+    if not found:
+        return change
+    after = {name: value for name, value in {**fields(job), **found}.items() if value is not None}
+    rest = {name: value for name, value in spec.items() if name not in FIELDS}
+    made = {**change, "metadata": _annotated(change.get("metadata") or {}, json.dumps(after)), "spec": rest}
+    if not rest:
+        del made["spec"]
+    return made
+
+
+def _annotated(metadata: dict[str, Any], text: str) -> dict[str, Any]:
+    return {**metadata, "annotations": {**(metadata.get("annotations") or {}), ANNOTATION: text}}

@@ -1,0 +1,97 @@
+"""The cluster's name server, in place of CoreDNS: headless services lead to their pods.
+
+That a name is not there is said for 5 s, as by CoreDNS, whose cache keeps such answers: who asks too early waits.
+"""
+
+import socket
+import threading
+import time
+from typing import Any
+
+import dns.flags
+import dns.message
+import dns.rcode
+import dns.rdatatype
+import dns.rrset
+
+from tools.kubernetes_bed.client import Client, Refused
+
+ZONE = "svc.cluster.local."
+NEGATIVE_SECONDS = 5.0
+TTL = 5
+
+
+class Names:
+    """Addresses by name, and what was asked for in vain, and when."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, set[str]] = {}
+        self._vain: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def learn(self, event: str, thing: dict[str, Any]) -> None:
+        """Of an Endpoints object."""
+        metadata = thing["metadata"]
+        base = f"{metadata['name']}.{metadata['namespace']}.{ZONE}"
+        with self._lock:
+            for name in [each for each in self._found if each == base or each.endswith(f".{base}")]:
+                del self._found[name]
+            if event == "DELETED":
+                return
+            for subset in thing.get("subsets") or []:
+                for each in [*subset.get("addresses", []), *subset.get("notReadyAddresses", [])]:
+                    for name in [base, *([f"{each['hostname']}.{base}"] if each.get("hostname") else [])]:
+                        self._found.setdefault(name, set()).add(each["ip"])
+
+    def addresses(self, name: str, now: float) -> set[str]:
+        """Empty: there are none, or lately were none."""
+        name = name.lower()
+        with self._lock:
+            if now < self._vain.get(name, 0.0):
+                return set()
+            found = set(self._found.get(name, ()))
+            if not found:
+                self._vain[name] = now + NEGATIVE_SECONDS
+            return found
+
+    def answer(self, query: dns.message.Message, now: float) -> dns.message.Message:
+        """Of one question."""
+        answer = dns.message.make_response(query)
+        answer.flags |= dns.flags.AA | dns.flags.RA
+        question = query.question[0]
+        found = sorted(self.addresses(question.name.to_text(), now))
+        if not found:
+            answer.set_rcode(dns.rcode.NXDOMAIN)
+        elif question.rdtype == dns.rdatatype.A:
+            answer.answer.append(dns.rrset.from_text_list(question.name, TTL, "IN", "A", found))
+        return answer
+
+
+def serve(address: str, port: int = 53) -> None:
+    """In threads of its own, until the process ends."""
+    names = Names()
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.bind((address, port))
+
+    def follow() -> None:
+        client = Client()
+        while True:
+            try:
+                for event, thing in client.follow("/api/v1/endpoints"):
+                    if event:
+                        names.learn(event, thing)
+            except (Refused, OSError) as error:
+                print(f"names: {error}", flush=True)
+                time.sleep(1)
+
+    def answer() -> None:
+        while True:
+            data, asker = sock.recvfrom(4096)
+            try:
+                query = dns.message.from_wire(data)
+                sock.sendto(names.answer(query, time.monotonic()).to_wire(), asker)
+            except Exception as error:  # one bad question is to end nothing
+                print(f"names: {type(error).__name__}: {error}", flush=True)
+
+    for target in (follow, answer):
+        threading.Thread(target=target, daemon=True).start()

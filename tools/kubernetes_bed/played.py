@@ -1,0 +1,19 @@
+"""python -m tools.kubernetes_bed.played ADDRESS PORT CERTIFICATE: the parts of the cluster that are played,
+until it is ended."""
+
+import sys
+
+from tools.kubernetes_bed import names, proxy
+from tools.kubernetes_bed.controller import Controller
+
+
+def main() -> int:
+    address, port, certificate = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    proxy.serve(address, port, certificate)
+    names.serve(address)
+    Controller().run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,38 @@
+"""The bed's processes, which end with its namespaces, and waiting for them."""
+
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+EVERY = 0.05  # s between looks
+
+
+class Process:
+    """One that runs on, and writes to `log`."""
+
+    def __init__(self, name: str, words: Sequence[str], log: Path, cwd: Path | None = None) -> None:
+        self.name, self.log = name, log
+        with open(log, "ab") as file:
+            self._process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=file, stderr=file, cwd=cwd, start_new_session=True
+            )
+        self.pid = self._process.pid
+
+    def check(self) -> None:
+        """Raises RuntimeError when it has ended."""
+        if self._process.poll() is not None:
+            text = self.log.read_text(errors="replace")[-3000:]
+            raise RuntimeError(f"{self.name} has ended with exit code {self._process.returncode}:\n{text}")
+
+
+def wait_until(holds: Callable[[], bool], seconds: float, what: str, process: Process | None = None) -> None:
+    """Raises TimeoutError, or RuntimeError when the process ends meanwhile."""
+    until = time.monotonic() + seconds
+    while not holds():
+        if process:
+            process.check()
+        if time.monotonic() > until:
+            text = process.log.read_text(errors="replace")[-3000:] if process else ""
+            raise TimeoutError(f"waited {seconds:g} s for {what}\n{text}")
+        time.sleep(EVERY)

@@ -1,0 +1,167 @@
+"""What clients of the bed speak to: the API server, but that Jobs keep their newer fields, and that pods evicted by the
+API are marked as since 1.26. Credentials go through, so it is the server that knows and allows."""
+
+import http.client
+import json
+import re
+import ssl
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from tools.kubernetes_bed import kept
+from tools.kubernetes_bed.client import WATCH_SECONDS, Client, connect
+
+JOBS = re.compile(r"^/apis/batch/v1/(?:namespaces/[^/]+/)?jobs(/[^/]+)?$")
+EVICTION = re.compile(r"^(/api/v1/namespaces/[^/]+/pods/[^/]+)/eviction$")
+NOT_PASSED = {
+    "connection",
+    "keep-alive",
+    "transfer-encoding",
+    "content-length",
+    "te",
+    "trailer",
+    "host",
+    "accept-encoding",
+}
+STREAM_SECONDS = WATCH_SECONDS * 4.0
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Of one client's connection, with one of its own to the server."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def setup(self) -> None:
+        super().setup()
+        self._server: http.client.HTTPSConnection | None = None
+
+    def finish(self) -> None:
+        if self._server:
+            self._server.close()
+        super().finish()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def _pass(self) -> None:
+        parts = urlsplit(self.path)
+        jobs = JOBS.match(parts.path)
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0)) or None
+        headers = {name: value for name, value in self.headers.items() if name.lower() not in NOT_PASSED}
+        if jobs:
+            headers["Accept"] = "application/json"
+            body = self._to_server(body, jobs)
+        evicted = EVICTION.match(parts.path)
+        if evicted and self.command == "POST":
+            mark_disrupted(evicted[1])
+        try:
+            answer = self._ask(body, headers)
+        except (OSError, http.client.HTTPException) as error:
+            self._say(
+                502, {"kind": "Status", "status": "Failure", "code": 502, "message": f"the bed's server: {error}"}
+            )
+            return
+        watches = jobs and parse_qs(parts.query).get("watch", [""])[0] in ("1", "true")
+        if answer.getheader("Content-Length") is None and answer.status == 200:
+            self._stream(answer, map(_event, answer) if watches else _pieces(answer))
+        else:
+            found = answer.read()
+            self._give(answer.status, _answered(found) if jobs else found, answer.getheader("Content-Type") or "")
+
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = do_OPTIONS = _pass
+
+    def _to_server(self, body: bytes | None, jobs: re.Match[str]) -> bytes | None:
+        if not body or self.command not in ("POST", "PUT", "PATCH"):
+            return body
+        told = json.loads(body)
+        if self.command != "PATCH":
+            return json.dumps(kept.stored(told)).encode()
+        if isinstance(told, dict) and jobs[1]:
+            told = kept.patched(told, Client().request("GET", urlsplit(self.path).path))
+        return json.dumps(told).encode()
+
+    def _ask(self, body: bytes | None, headers: dict[str, str]) -> http.client.HTTPResponse:
+        if self._server is None:
+            self._server = connect(STREAM_SECONDS)
+        self._server.request(self.command, self.path, body, headers)
+        return self._server.getresponse()
+
+    def _say(self, status: int, told: dict[str, Any]) -> None:
+        self._give(status, json.dumps(told).encode(), "application/json")
+
+    def _give(self, status: int, body: bytes, content: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", content or "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _stream(self, answer: http.client.HTTPResponse, pieces: Iterator[bytes]) -> None:
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.getheader("Content-Type") or "application/json")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.wfile.flush()
+        try:
+            for piece in pieces:
+                self.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
+            self.wfile.write(b"0\r\n\r\n")
+        except (OSError, http.client.HTTPException):  # one of both is gone
+            self.close_connection = True
+            if self._server:
+                self._server.close()
+                self._server = None
+
+
+def _pieces(answer: http.client.HTTPResponse) -> Iterator[bytes]:
+    while piece := answer.read1(1 << 16):
+        yield piece
+
+
+def _event(line: bytes) -> bytes:
+    event = json.loads(line)
+    if event["object"].get("kind") == "Job":
+        event["object"] = kept.shown(event["object"])
+    return json.dumps(event).encode() + b"\n"
+
+
+def _answered(body: bytes) -> bytes:
+    told = json.loads(body)
+    if told.get("kind") == "Job":
+        told = kept.shown(told)
+    elif told.get("kind") == "JobList":
+        told = {**told, "items": [kept.shown(each) for each in told["items"]]}
+    return json.dumps(told).encode()
+
+
+def mark_disrupted(path: str, reason: str = "EvictionByEvictionAPI") -> None:
+    """As the API server and others do since 1.26, before a pod has to give way. Raises Refused."""
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "Eviction API: evicting"}
+    client = Client()
+    there = client.request("GET", path)["status"].get("conditions", [])
+    others = [each for each in there if each["type"] != condition["type"]]
+    client.patch(f"{path}/status", {"status": {"conditions": [*others, condition]}})
+
+
+def serve(address: str, port: int, certificate: str) -> None:
+    """In threads of its own, until the process ends. Encrypted, as clients send no tokens otherwise. `certificate`: a
+    file, with its key."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+        request_queue_size = 128
+
+        def finish_request(self, request: Any, client_address: Any) -> None:
+            super().finish_request(context.wrap_socket(request, server_side=True), client_address)
+
+        def handle_error(self, *_: Any) -> None:
+            pass  # a client that has gone
+
+    server = Server((address, port), Handler)
+    threading.Thread(target=server.serve_forever, name="proxy", daemon=True).start()
