@@ -92,10 +92,11 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
         """Trains on Parquet that is in the store already, under ``store.get_train_data_path(dataset_idx)``, and
         validates with ``get_val_data_path`` if ``validation`` is set. ``params``: values for this time, by param.
 
-        Returns the model. Raises ValueError as ``fit`` does, and for files that are torn."""
+        Returns the model. Raises as ``fit`` does, and ValueError for files that are torn."""
         if params:
             return self.copy(params).fit_on_parquet(None, dataset_idx)
         store = self._check_all()
+        store.check_writable(data=False)
         transformed = self.getTransformationFn() is not None
         train = open_existing(store, store.get_train_data_path(dataset_idx), self._wanted(), transformed)
         val = None

@@ -212,11 +212,18 @@ class AbstractFilesystemStore(Store):
         found = (name for name in self.fs.find(path) if name.endswith(".parquet"))
         return sorted(name for name in found if name.rpartition("/")[2][0] not in "._")
 
-    def check_writable(self) -> None:
-        """Raises StoreNotWritableError naming the folder, unless a file can be made in it and removed."""
-        probe = self._under(f".probe-{secrets.token_hex(4)}")
-        self.write(probe, b"")
-        self.fs.rm(probe)
+    def check_writable(self, data: bool = True) -> None:
+        """Raises StoreNotWritableError naming the file, unless one can be made and removed where runs are kept, if they
+        are, and with ``data`` where a DataFrame is written."""
+        places = [self._paths["train"], self._paths["val"]] if data else []
+        if self._save_runs:
+            runs = self._paths["runs"]  # in it, unless that would leave a folder behind
+            places.append(runs if is_local(self.fs) and not os.path.isdir(runs) else f"{runs}/")
+        for place in {place.rpartition("/")[0]: place for place in places}.values():
+            # Who may write there may do so under names that begin like this, and perhaps under no others.
+            probe = f"{place}.probe-{secrets.token_hex(4)}"
+            self.write(probe, b"")
+            self.fs.rm(probe)
 
     def get_local_output_dir_fn(self, run_id: str) -> Callable[[], Any]:
         """A function that returns a context: a temporary folder of this host, for ``sync_fn``."""

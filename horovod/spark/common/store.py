@@ -17,6 +17,7 @@ from horovod.spark.common.file_store import (
 )
 
 _DATABRICKS = re.compile(r"^(?:dbfs:/+|file:/+dbfs(?:/|$)|/dbfs(?:/|$))")
+_MOUNT = "/dbfs"
 
 
 class FilesystemStore(AbstractFilesystemStore):
@@ -71,6 +72,16 @@ class DBFSLocalStore(LocalStore):
 
     def _normal(self, path: str) -> str:
         return super()._normal(_DATABRICKS.sub("/dbfs/", path))
+
+    def check_writable(self, data: bool = True) -> None:
+        """Raises StoreNotWritableError where there is no such file system either, and a folder of this host would be
+        made in its place."""
+        if not os.path.isdir(_MOUNT):
+            raise StoreNotWritableError(
+                f"{self.prefix_path} cannot be written: {_MOUNT} is not here, where Databricks has its file system on "
+                "a cluster's driver and executors; elsewhere a store is a folder that all hosts share, or a URL"
+            )
+        super().check_writable(data)
 
     def wait_for(self, paths: Sequence[str]) -> None:
         """Files appear there with a delay: waits for DATABRICKS_FILE_AVAILABILITY_WAIT_TIMEOUT_SECS (30), looking every

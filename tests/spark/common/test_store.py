@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("fsspec")
 pytest.importorskip("pyarrow")
 
+from horovod.spark.common import store as stores
 from horovod.spark.common.existing import open_existing
 from horovod.spark.common.store import (
     DBFSLocalStore,
@@ -105,6 +106,24 @@ def test_where_nothing_can_be_written(tmp_path):
     store = LocalStore(tmp_path / "file" / "store")
     with pytest.raises(StoreNotWritableError, match=rf"{tmp_path}/file/store/.* cannot be written: NotADirectoryError"):
         store.check_writable()
+
+
+def test_each_place_of_a_store_is_tried_before_anything_runs(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("no folder")
+    given = {"train_path": f"{tmp_path}/file/train"}, {"runs_path": f"{tmp_path}/file/runs"}
+    for paths in given:
+        with pytest.raises(StoreNotWritableError, match=rf"{tmp_path}/file/\w+\.probe-\w+ cannot be written"):
+            LocalStore(tmp_path, **paths).check_writable()
+    LocalStore(tmp_path, **given[0]).check_writable(data=False)
+    LocalStore(tmp_path, save_runs=False, **given[1]).check_writable()
+    (tmp_path / "runs").mkdir()
+    LocalStore(tmp_path).check_writable()
+    assert sorted(os.listdir(tmp_path)) == ["file", "runs"]
+    assert os.listdir(tmp_path / "runs") == []
+    monkeypatch.setattr(stores, "_MOUNT", f"{tmp_path}/dbfs")
+    with pytest.raises(StoreNotWritableError, match=rf"/dbfs/x cannot be written: {tmp_path}/dbfs is not here, where"):
+        Store.create("dbfs:/x").check_writable()
+    assert not os.path.exists("/dbfs/x")
 
 
 def test_what_goes_wrong_within_leaves_no_file(tmp_path):

@@ -14,7 +14,7 @@ import torch
 
 from horovod.spark.common import prepare
 from horovod.spark.common.columns import Column
-from horovod.spark.common.store import LocalStore
+from horovod.spark.common.store import LocalStore, StoreNotWritableError
 from horovod.spark.torch import TorchEstimator
 from horovod.spark.torch.datamodule import MapIterable, NVTabularDataModule, PetastormDataModule
 from tests.spark.backends import InThisProcess
@@ -93,6 +93,16 @@ def test_without_runs_nothing_is_kept(tmp_path):
     made.getStore()._save_runs = False
     made.fit_on_parquet()
     assert not (tmp_path / "store/runs").exists()
+
+
+def test_runs_that_cannot_be_kept_are_told_of_before_the_training(tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    model = torch.nn.Linear(4, 1)
+    made = estimator(tmp_path, model=model, optimizer=Counting(model.parameters(), 0.1))
+    made.setStore(LocalStore(tmp_path / "store", runs_path=f"{tmp_path}/file/runs"))
+    with pytest.raises(StoreNotWritableError, match=r"file/runs\S* cannot be written: FileExistsError"):
+        made.fit_on_parquet()
+    assert SEEN == []
 
 
 def test_several_passes_take_one_step(tmp_path):
