@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds the images of the bed into archives that containerd imports: image.sh FOLDER
 #
-#     FOLDER/app.tar     localhost/horovod:cpu, by deploy/docker/Dockerfile, on a Debian that debootstrap makes (BASE=IMAGE: on that one)
+#     FOLDER/app.tar     localhost/horovod:bed: horovod:cpu, by deploy/docker/Dockerfile, on a Debian that debootstrap makes (BASE=IMAGE: on
+#                        that one), with the Python of this clone. What is compiled is compiled anew when its sources have changed
 #     FOLDER/pause.tar   localhost/pause:1, the process that holds a pod's namespaces
 #
 # Layers are kept in FOLDER/images, so that another build compiles only what has changed. As root.
@@ -35,10 +36,15 @@ inside() { # FOLDER WORK
   work=$2
   configure "$1"
   find_base
-  build_cpu
+  local sources name id
+  sources=$(find CMakeLists.txt pyproject.toml core bindings deploy/docker -type f -not -name '*.pyc' -print0 | sort -z | xargs -0 sha256sum | sha256sum)
+  if [ "$sources" != "$(cat "$1/sources" 2>/dev/null)" ] || ! podman image exists localhost/horovod:cpu; then
+    build_cpu
+    echo "$sources" >"$1/sources"
+  fi
+  build tools/kubernetes_bed/Dockerfile horovod:bed
   pause
-  local name id
-  for name in app=horovod:cpu pause=pause:1; do
+  for name in app=horovod:bed pause=pause:1; do
     id=$(podman image inspect --format '{{.Id}}' "localhost/${name#*=}")
     [ "$(cat "$1/${name%%=*}.id" 2>/dev/null)" != "$id" ] || [ ! -e "$1/${name%%=*}.tar" ] || continue
     echo "== ${name%%=*}.tar"

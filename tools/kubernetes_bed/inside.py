@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROXY_PORT = 8443
 USERS = {"bob": "token-of-bob", "nobody": "token-of-nobody"}
 """Who may do nothing but what a test gives them."""
-IMAGE = "localhost/horovod:cpu"
+IMAGE = "localhost/horovod:bed"
 
 
 class ControlPlane:

@@ -113,16 +113,18 @@ def _api(given: Mapping[str, Any]) -> Api:
 
 def _create(api: Api, parts: Sequence[manifests.Manifest]) -> None:
     """All or nothing. Raises ApiError."""
-    launcher, *others = parts
+    launcher, *needed, workers = parts
     name, mark = launcher["metadata"]["name"], secrets.token_hex(16)
     made: list[tuple[str, str]] = []  # nothing else of these names is ours
     try:
         owner = api.create(manifests.marked(manifests.suspended(launcher), mark))
         made.append(("Job", name))
-        for part in others:
+        for part in needed:
             api.create(manifests.owned(part, owner))
             made.append((part["kind"], part["metadata"]["name"]))
-        api.patch("Job", name, {"spec": {"suspend": False}})
+        api.patch("Job", name, {"spec": {"suspend": False}})  # the others are to find its pod, so it comes first
+        api.create(manifests.owned(workers, owner))
+        made.append((workers["kind"], workers["metadata"]["name"]))
     except BaseException as error:
         with contextlib.suppress(ApiError):  # what went wrong first counts
             if made or _made_after_all(api, name, mark, error):

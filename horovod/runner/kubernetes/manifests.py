@@ -1,11 +1,11 @@
 """What is created on the cluster for a job. Pure: dicts, as the API takes them.
 
     Secret   NAME          the token with which pods call the launcher
-    Service  NAME          headless; its name leads to the launcher's pod
+    Service  NAME          headless; its name leads to the launcher's pod, and launcher.NAME does, too
     Job      NAME          the launcher's pod. Owns all the others, so whoever deletes it deletes them
     Job      NAME-workers  Indexed: the pods of the ranks
 
-The owner is created first, suspended until the others are there.
+The owner is created first, suspended until what its pod needs is there.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ POD_VARIABLE, NODE_VARIABLE = "HOROVOD_POD_NAME", "HOROVOD_POD_NODE"
 RETRIES = 1_000_000
 """Of an elastic job's pods: it goes on without those that fail, so none of them is to end it."""
 SHM_PATH = "/dev/shm"
+LAUNCHER_HOST = "launcher"
+"""Name of the launcher's pod below that of the service."""
 _LAUNCHER_RESOURCES = {"requests": {"cpu": "100m", "memory": "128Mi"}}
 _STAYS = {
     "karpenter.sh/do-not-disrupt": "true",
@@ -188,6 +190,8 @@ def _spec(request: Request, component: str, spec: Manifest) -> Manifest:
     for key, more in lists.items():
         if more or spec.get(key):
             made[key] = [*spec.get(key, []), *more]
+    if not worker:
+        made["hostname"], made["subdomain"] = LAUNCHER_HOST, request.name
     if request.selector:
         made["nodeSelector"] = {**spec.get("nodeSelector", {}), **request.selector}
     if request.account:

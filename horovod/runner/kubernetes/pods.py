@@ -96,10 +96,12 @@ def _why_failed(status: Mapping[str, Any]) -> tuple[str, str]:
     for each in status.get("conditions", []):
         if each.get("type") == "DisruptionTarget" and each.get("status") == "True":
             return str(each.get("reason", "DisruptionTarget")), str(each.get("message", ""))
-    ended = _terminated(status)
+    ended = _terminated(status) or _not_prepared(status)
     reason = str(ended.get("reason", "Error"))
-    last = str(ended.get("message", "")).strip()
-    return (f"exit code {ended['exitCode']}" if reason == "Error" and "exitCode" in ended else reason), last[-1000:]
+    if reason == "Error" and "exitCode" in ended:
+        reason = f"exit code {ended['exitCode']}"
+    before = f"init container {ended['name']}: " if "name" in ended else ""
+    return before + reason, str(ended.get("message", "")).strip()[-1000:]
 
 
 def _terminated(status: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -107,6 +109,15 @@ def _terminated(status: Mapping[str, Any]) -> Mapping[str, Any]:
         if each.get("name") == CONTAINER and "terminated" in each.get("state", {}):
             found: Mapping[str, Any] = each["state"]["terminated"]
             return found
+    return {}
+
+
+def _not_prepared(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """How the first init container ended that failed, with its name."""
+    for each in status.get("initContainerStatuses", []):
+        found = each.get("state", {}).get("terminated", {})
+        if found.get("exitCode"):
+            return {**found, "name": each.get("name", "")}
     return {}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ipaddress
 import os
 import secrets
 import signal
@@ -24,11 +25,21 @@ from horovod.common.network.interfaces import network_identity
 from horovod.runner.base.containers import SHM_DEFAULT
 from horovod.runner.base.signals import WARNING
 from horovod.runner.cluster import ArrivalError, Ticket, become_agent
-from horovod.runner.kubernetes.manifests import NODE_VARIABLE, POD_VARIABLE, SHM_PATH, TOKEN_VARIABLE
+from horovod.runner.kubernetes.manifests import (
+    LAUNCHER_HOST,
+    NODE_VARIABLE,
+    POD_VARIABLE,
+    SHM_PATH,
+    TOKEN_VARIABLE,
+)
 from horovod.runner.kubernetes.token import token_key
 
 INDEX_VARIABLE = "JOB_COMPLETION_INDEX"  # Kubernetes sets it in pods of an Indexed Job
 EVERY = 0.5  # s between looks for a launcher that is not there yet
+ANOTHER_NAME = 1.2
+"""s until a second name is tried: that the first one leads nowhere is what the cluster's name server may say for 5 s,
+whatever happens meanwhile, and that of a pod is known about 1 s after its start."""
+LISTENS = 0.1  # s between looks whether a launcher that has been found listens
 PROBE_SECONDS = 5.0
 
 
@@ -68,23 +79,35 @@ class Pod:
             self.troubles.append(str(error))
 
 
+def names_of(launcher: str) -> list[str]:
+    """Those that lead to the launcher's pod, the one to try first being first. Pure. `launcher`: the service's name, or
+    an address."""
+    try:
+        ipaddress.ip_address(launcher)
+    except ValueError:
+        return [f"{LAUNCHER_HOST}.{launcher}", launcher]
+    return [launcher]
+
+
 def find(launcher: str, port: int, seconds: float, now: Callable[[], float] = time.monotonic) -> list[Endpoint]:
     """Where the launcher listens, once it does. Raises TimeoutError saying what was tried last."""
-    until = now() + seconds
+    until, names, tried = now() + seconds, names_of(launcher), 0
     while True:
+        name, wait = names[tried % len(names)], ANOTHER_NAME if tried == 0 and len(names) > 1 else EVERY
         try:
-            found = _addresses(launcher, port)
+            found = _addresses(name, port)
             if any(map(_answers, found)):
                 return found
-            trouble = f"{', '.join(map(str, found))}: nobody listens there"
+            trouble, wait = f"{', '.join(map(str, found))}: nobody listens there", LISTENS
         except socket.gaierror as error:
-            trouble = f"the name {launcher!r} leads nowhere: {error.strerror}"
+            trouble = f"the name {name!r} leads nowhere: {error.strerror}"
         if now() >= until:
             raise TimeoutError(
                 f"waited {seconds:g} s for the launcher's pod ({trouble}); it has not started, or has ended already. A "
                 "network policy has to let pods of the job reach each other"
             )
-        time.sleep(EVERY)
+        time.sleep(min(wait, max(0.0, until - now())))
+        tried += 1
 
 
 def _addresses(launcher: str, port: int) -> list[Endpoint]:

@@ -56,6 +56,16 @@ def ended(code, reason="Error", message=""):
     }
 
 
+def not_prepared(code, message=""):
+    terminated = {"exitCode": code, "reason": "Error", "message": message}
+    waiting = {"name": "horovod", "state": {"waiting": {"reason": "PodInitializing"}}}
+    return {
+        "phase": "Failed",
+        "initContainerStatuses": [{"name": "fills", "state": {"terminated": terminated}}],
+        "containerStatuses": [waiting],
+    }
+
+
 FAILED_JOB = {"status": {"conditions": [{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}]}}
 QUOTA = {
     "reason": "FailedCreate",

@@ -1,6 +1,7 @@
 """What becomes of jobs on a real cluster in which things go wrong: rights, quotas, pods that have to go, nodes. The
 cluster is that of tools/kubernetes_bed: the tests are its administrator."""
 
+import copy
 import os
 import time
 
@@ -179,7 +180,7 @@ EVICTED = {
                 "image": os.environ.get("HVD_TEST_IMAGE", ""),
                 "command": [
                     *("python", "-c"),
-                    "import os, time\nif os.environ['JOB_COMPLETION_INDEX'] == '1':\n"
+                    "import os, time\nif os.environ.get('JOB_COMPLETION_INDEX') == '1':\n"
                     "    open('/much/file', 'wb').write(bytes(50 << 20)); time.sleep(600)",
                 ],
                 "volumeMounts": [{"name": "much", "mountPath": "/much"}],
@@ -202,7 +203,19 @@ def test_a_pod_that_is_evicted_while_it_starts(capfd, tmp_path):
     assert nothing_left("hvd-evict")
 
 
-def test_the_launchers_pod_is_deleted(capfd):
+def test_a_container_that_prepares_and_fails(capfd, tmp_path):
+    template = tmp_path / "pod.yaml"
+    made = copy.deepcopy(EVICTED)
+    made["spec"]["initContainers"][0]["command"] = ["python", "-c", "raise SystemExit('no data there')"]
+    template.write_text(yaml.safe_dump(made))
+    assert run("hvd-init", "-np", "2", "--pod-template", str(template), "--", "true") == 1
+    err = capfd.readouterr().err
+    assert "the launcher's pod hvd-init-" in err
+    assert "has failed: init container fills: exit code 1" in err
+    assert nothing_left("hvd-init")
+
+
+def test_the_launchers_pod_is_deleted():
     with Running("hvd-head", "-np", "2", "--", "python", "-c", FOREVER) as job:
         job.see("of 2")
         admin().request("DELETE", path(next(iter(pods("hvd-head", "launcher")))))
@@ -231,6 +244,12 @@ def test_ranks_on_two_nodes(tmp_path, capfd):
     assert nothing_left("hvd-two")
 
 
+def nodes_of(name):
+    """Of the pods of ranks that are to stay."""
+    found = pods(name).values()
+    return {each["spec"].get("nodeName") for each in found if "deletionTimestamp" not in each["metadata"]}
+
+
 @pytest.mark.skipif(NODES < 2, reason="the cluster has one node (make test-kubernetes)")
 def test_a_node_is_emptied():
     """As for an upgrade: no new pods there, and those that are there have to go."""
@@ -248,7 +267,7 @@ def test_a_node_is_emptied():
             evict(goes)
             job.stepped(1, asked, 60)
             job.stepped(2, time.time(), 60)
-            assert {each["spec"]["nodeName"] for each in pods("hvd-node").values()} == {"bed-1"}
+            until(lambda: nodes_of("hvd-node") == {"bed-1"}, 30, f"pods are on {nodes_of('hvd-node')}")
         finally:
             client.patch(node, {"spec": {"unschedulable": None}})
     assert nothing_left("hvd-node")

@@ -93,8 +93,26 @@ def test_a_launcher_that_does_not_come():
         port = sock.getsockname()[1]
         with pytest.raises(TimeoutError, match=rf"waited 0\.2 s .*127\.0\.0\.1:{port}: nobody listens there"):
             worker.find("127.0.0.1", port, 0.2)
-    with pytest.raises(TimeoutError, match=r"the name 'nobody\.invalid' leads nowhere"):
+    with pytest.raises(TimeoutError, match=r"the name 'launcher\.nobody\.invalid' leads nowhere"):
         worker.find("nobody.invalid", 41000, 0.0)
+
+
+def test_a_name_that_leads_nowhere_is_not_all_that_is_tried(monkeypatch):
+    tried, waits = [], []
+
+    def addresses(name, port):
+        tried.append(name)
+        if len(tried) == 4:
+            return ["found"]
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(worker, "_addresses", addresses)
+    monkeypatch.setattr(worker, "_answers", lambda endpoint: True)
+    monkeypatch.setattr(worker.time, "sleep", waits.append)
+    assert worker.find("train", 41000, 60) == ["found"]
+    assert tried == ["launcher.train", "train", "launcher.train", "train"]
+    assert waits == [worker.ANOTHER_NAME, worker.EVERY, worker.EVERY]
+    assert worker.names_of("fd00::1") == ["fd00::1"]
 
 
 def test_a_launcher_that_comes_later():

@@ -1,7 +1,7 @@
 """How soon a job on Kubernetes does its first allreduce, and goes on after a pod was killed. On the cluster of
 tools/kubernetes_bed, whose pods' processes it sees:
 
-    python -m tools.kubernetes_bed python benchmarks/kubernetes.py [--pods 4] [--rounds 5]
+    python -m tools.kubernetes_bed python benchmarks/kubernetes_jobs.py [--pods 4] [--rounds 5]
 
 Times are s, medians (least to most), and by the machine's clock since it was started, which all containers share:
 
