@@ -11,13 +11,21 @@ from tests.data.sources import flat
 lengths = st.lists(st.integers(0, 9), max_size=12)
 
 
+def chains_of(blocks, data):
+    """Some that have so many blocks together, or none."""
+    ends = data.draw(st.sets(st.integers(1, blocks - 1))) if blocks > 1 else set()
+    edges = [0, *sorted(ends), blocks]
+    return data.draw(st.sampled_from([[], [end - begin for begin, end in itertools.pairwise(edges) if end > begin]]))
+
+
 def records(order, begin, end):
     return [(block, place) for _, block, places in order.pieces(begin, end) for place in places]
 
 
 @given(lengths, st.booleans(), st.integers(0, 2**64 - 1), st.integers(0, 2**33), st.integers(1, 5), st.data())
 def test_each_record_has_a_place(lengths, shuffle, seed, epoch, mix, data):
-    order = Order(lengths, shuffle, seed, epoch, mix)
+    chains = chains_of(len(lengths), data)
+    order = Order(lengths, shuffle, seed, epoch, mix, chains)
     whole = [(block, place) for block, length in enumerate(lengths) for place in range(length)]
     assert len(order) == len(whole)
     begins = sorted(data.draw(st.sets(st.integers(0, len(whole)), max_size=4)) | {0, len(whole)})
@@ -27,6 +35,10 @@ def test_each_record_has_a_place(lengths, shuffle, seed, epoch, mix, data):
         assert flat(cut) == whole
     windows = [window for window, _, _ in order.pieces(0, len(whole))]
     assert windows == sorted(windows), "a window is read once"
+    blocks = flat(order.window(number) for number in range(-(-len(lengths) // mix)))
+    for count, end in zip(chains, itertools.accumulate(chains), strict=True):
+        begin = blocks.index(end - count)
+        assert blocks[begin : begin + count] == list(range(end - count, end)), "a chain stays as it is"
 
 
 def test_the_order_is_the_same_everywhere():

@@ -1,6 +1,8 @@
 """A stream over any changes of members."""
 
+import bisect
 import collections
+import itertools
 import pickle
 
 import pytest
@@ -10,13 +12,16 @@ from hypothesis import strategies as st
 from horovod.common.elastic import ObjectState
 from horovod.data import ReadAhead, Source, StreamingDataset
 from tests.data.sources import Numbers, flat
+from tests.data.test_order import chains_of
 
 lengths = st.lists(st.integers(0, 12), max_size=8)
 ranks, batches = st.integers(1, 6), st.integers(1, 5)
 
 
-def made(lengths, batch, rank=0, size=1, **more):
-    return StreamingDataset(Numbers(lengths), batch, rank=lambda: rank, size=lambda: size, **more)
+def made(lengths, batch, rank=0, size=1, chains=(), **more):
+    source = Numbers(lengths)
+    source.chains = chains
+    return StreamingDataset(source, batch, rank=lambda: rank, size=lambda: size, **more)
 
 
 @given(lengths, batches, st.integers(1, 3), st.booleans(), st.lists(st.tuples(ranks, st.integers(0, 6)), max_size=5))
@@ -45,6 +50,24 @@ def test_each_record_is_visited_once_whatever_becomes_of_the_ranks(lengths, batc
     assert sorted(visits) == list(range(sum(lengths)))
     assert told["left"] == []
     assert sum(visits.values()) - sum(lengths) < max([3, *(size for size, _ in changes)])
+
+
+@given(lengths, batches, st.integers(1, 4), st.booleans(), ranks, st.data())
+def test_blocks_of_a_chain_are_loaded_in_their_order(lengths, batch, mix, shuffle, size, data):
+    chains = chains_of(len(lengths), data)
+    firsts = [end - count for count, end in zip(chains, itertools.accumulate(chains), strict=True)]
+    visits = collections.Counter()
+    for rank in range(size):
+        stream = made(lengths, batch, rank, size, shuffle=shuffle, seed=4, mix=mix, chains=chains)
+        visits.update(flat(stream))
+        read = stream.source.read
+        # The one record that a rank may visit a second time is all that lets it go back.
+        last = len(read) - (len(set(read)) < len(read))
+        of = [bisect.bisect_right(firsts, block) for block in read[:last]]
+        for chain in set(of) if chains else ():
+            own = [block for block, its in zip(read, of, strict=False) if its == chain]
+            assert own == sorted(set(own))
+    assert sorted(visits) == list(range(sum(lengths)))
 
 
 @given(lengths, batches, st.integers(1, 3), st.integers(1, 4), st.integers(0, 3))
