@@ -1,6 +1,7 @@
 """Looking into libraries and wheels."""
 
 import importlib.util
+import subprocess
 import zipfile
 from pathlib import Path
 
@@ -23,6 +24,16 @@ def test_what_a_library_expects_of_others():
     assert not weak
     assert "PyInit__core" in check.defined(CORE.read_bytes())
     assert "libc.so.6" in check.libraries_needed(CORE.read_bytes())
+
+
+def test_an_executable_stack_is_found(tmp_path):
+    """As linkers make it of an object that does not say that it needs none."""
+    (tmp_path / "a.s").write_text(".globl a\na: ret\n")
+    for words in ([], ["-Wl,-z,noexecstack"]):
+        command = ["gcc", "-shared", "-nostdlib", *words, str(tmp_path / "a.s"), "-o", str(tmp_path / "a.so")]
+        subprocess.run(command, check=True, timeout=60, stderr=subprocess.DEVNULL)
+        assert check.has_executable_stack((tmp_path / "a.so").read_bytes()) is not bool(words)
+    assert not check.has_executable_stack(CORE.read_bytes())
 
 
 def test_a_wheel_that_is_not_ours_is_refused():

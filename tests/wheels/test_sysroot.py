@@ -35,6 +35,7 @@ def test_the_toolchain_leaves_the_system_out():
     assert '"-nostdinc -isystem /root/include -isystem /c++ -isystem /glibc -D__GLIBC_MINOR__=28 ' in text
     assert "-ffile-prefix-map=/checkout=." in text
     assert "-L/root/lib" in text
+    assert "-z,noexecstack" in text
     assert "CMAKE_SYSTEM_NAME" not in text  # or CMake would take it for another machine's
 
 

@@ -7,6 +7,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+from elftools.elf.constants import P_FLAGS
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection, GNUVerSymSection
@@ -54,6 +55,12 @@ def libraries_needed(library: bytes) -> list[str]:
     return [tag.needed for tag in section.iter_tags() if tag.entry.d_tag == "DT_NEEDED"]
 
 
+def has_executable_stack(library: bytes) -> bool:
+    """Whether an ELF file wants memory of stacks to be executable: from 2.41 on glibc does not load such a library."""
+    stacks = [part for part in ELFFile(io.BytesIO(library)).iter_segments() if part["p_type"] == "PT_GNU_STACK"]
+    return not stacks or any(part["p_flags"] & P_FLAGS.PF_X for part in stacks)  # without a word it wants one
+
+
 def _output(*words: str | Path) -> tuple[int, str]:
     command = [sys.executable, "-m", *map(str, words)]
     ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=DEADLINE)
@@ -77,6 +84,8 @@ def complaints(wheel: Path) -> list[str]:
             if name.endswith(".so"):
                 library = packed.read(name)
                 bad += library_complaints(name, undefined(library), defined(library), libraries_needed(library))
+                if has_executable_stack(library):
+                    bad.append(f"{name}: asks for an executable stack, with which glibc 2.41 and later do not load it")
     _, said = _output("auditwheel", "show", wheel)
     consistent = re.search(r"platform\s+tag:\s*\"([\w.]+)\"", " ".join(said.split()))
     if consistent is None or platform_tag(arch) not in _and_later(consistent[1]):

@@ -109,6 +109,7 @@ def toolchain(arch: Arch, root: Path, folders: list[str], top: Path) -> str:
         "-static-libstdc++",
         "-Wl,--exclude-libs,ALL",
         "-Wl,--build-id=sha1,--strip-debug",  # Zig's objects name folders, and that would count
+        "-Wl,-z,noexecstack",  # Zig's objects do not say so, and glibc 2.41 does not load what may want such a stack
     ]
     lines = [
         f"set(CMAKE_CXX_COMPILER {arch.tool('g++')})",
