@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import ray
 from ray.util import get_node_ip_address
 
 from horovod.common.network import interfaces
+from horovod.common.store.front import Front
 from horovod.ray import strategy
 from horovod.runner.cluster.placement import Machines
+from horovod.runner.plan.hosts import Slot
 from horovod.runner.resident import residence
+from horovod.runner.resident.residence import Residence
+from horovod.runner.resident.seat import Resident, Seat
 
 
 def require() -> None:
@@ -40,6 +44,33 @@ def variables(nics: Collection[str]) -> dict[str, str]:
     """What all workers get of this program's settings. ``nics``: for the engine and for NCCL."""
     shared, names = residence.passed_on(os.environ), ",".join(nics)
     return shared | ({"HOROVOD_GLOO_IFACE": names, "NCCL_SOCKET_IFNAME": names} if nics else {})
+
+
+def open_residence(
+    nics: Collection[str], own: Mapping[str, str], gone: Callable[[int, str], None], front: Front | None = None
+) -> tuple[Residence, dict[str, str]]:
+    """The driver's side of a job, and the variables of all its workers: ``own`` and this program's settings. ``gone``,
+    ``front``, and what is raised, as of ``Residence``; ``nics`` as of ``address``."""
+    shared = variables(nics) | dict(own)
+    return Residence(address(nics), gone, front, shared), shared
+
+
+def seats(
+    made: Residence,
+    slots: Sequence[Slot],
+    residents: Sequence[Resident],
+    gpus: Sequence[Sequence[str]],
+    shared: Mapping[str, str],
+    seconds: float,
+) -> list[Seat]:
+    """In ``made``, of the workers of a fixed number, by rank, as is all that is given here. ``gpus``: what Ray has
+    given each; ``seconds`` to take the seat."""
+    hosts = [slot.hostname for slot in slots]
+    told = []
+    for slot, resident in zip(slots, residents, strict=True):
+        own = {**shared, **residence.of_slot(slot), **strategy.visible(gpus, hosts, slot.rank)}
+        told.append(made.seat(slot.rank, resident, own, seconds))
+    return told
 
 
 class Names:

@@ -19,7 +19,7 @@ from horovod.ray.strategy import Plan, Room
 from horovod.ray.worker import BaseHorovodWorker
 from horovod.runner.cluster.placement import place
 from horovod.runner.function.worker_error import worker_error
-from horovod.runner.resident import placing, residence
+from horovod.runner.resident import placing
 from horovod.runner.resident.mailbox import Mailbox
 from horovod.runner.resident.residence import Residence
 from horovod.runner.resident.seat import Resident
@@ -82,19 +82,13 @@ class Crew:
         placed = place(dict(enumerate(names)))
         order = [number for number, _ in placed]
         self.workers, self.hosts = [made[number] for number in order], [names[number] for number in order]
-        shared = cluster.variables(self._settings.nics) | dict(variables)
-        self._residence = Residence(
-            cluster.address(self._settings.nics),
-            lambda rank, still: self._box.put(Gone(rank, still)),
-            variables=shared,
+        self._residence, shared = cluster.open_residence(
+            self._settings.nics, variables, lambda rank, still: self._box.put(Gone(rank, still))
         )
-        owned = [gpus[number] for number in order]
-        refs = []
-        for _, slot in placed:
-            own = shared | residence.of_slot(slot) | strategy.visible(owned, self.hosts, slot.rank)
-            resident = residents[order[slot.rank]]
-            seat = self._residence.seat(slot.rank, resident, own, self._settings.timeout_s)
-            refs.append(self.workers[slot.rank].sit.remote(seat))
+        slots, owned = [slot for _, slot in placed], [gpus[number] for number in order]
+        ranks = [residents[number] for number in order]
+        seats = cluster.seats(self._residence, slots, ranks, owned, shared, self._settings.timeout_s)
+        refs = [worker.sit.remote(seat) for worker, seat in zip(self.workers, seats, strict=True)]
         # A worker says more of why than that it is late.
         self._ask(refs, self._seated, "did not take its seat", _LATE)
 

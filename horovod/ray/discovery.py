@@ -11,6 +11,7 @@ import ray
 from horovod.ray import cluster
 from horovod.ray import settings as given
 from horovod.ray.cluster import Names
+from horovod.runner.base.arguments import integer, seconds
 from horovod.runner.elastic.discovery import HostDiscovery
 
 
@@ -46,9 +47,9 @@ class TestDiscovery(RayHostDiscovery):
         _graceful: bool = True,
     ) -> None:
         super().__init__(use_gpu, cpus_per_slot, gpus_per_slot)
-        self._least = given.integer("min_hosts", min_hosts, 1)
-        self._most = given.integer("max_hosts", max_hosts, self._least)
-        self._every = given.positive("change_frequency_s", change_frequency_s)
+        self._least = integer("min_hosts", min_hosts, 1)
+        self._most = integer("max_hosts", max_hosts, self._least)
+        self._every = seconds("change_frequency_s", change_frequency_s, given.LONGEST)
         self._verbose = verbose
         self.abrupt = not _graceful
         self._chosen: list[str] = []

@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from horovod.common.contract.frames import warn_user
 from horovod.ray import settings as given
 from horovod.ray.calls import Callback
 from horovod.ray.discovery import RayHostDiscovery, TestDiscovery
 from horovod.ray.members import ElasticJob
 from horovod.ray.settings import Settings
+from horovod.runner.base.arguments import integer, renamed
 
 __all__ = ["ElasticRayExecutor", "RayHostDiscovery", "TestDiscovery"]
 
@@ -68,8 +68,7 @@ class ElasticRayExecutor:
         ``ssh`` has no effect, neither has ``placement_group_timeout_s``: such jobs are in no placement group. Raises
         ValueError and TypeError naming what is wrong."""
         for old, new, value in (("min_np", "min_num_proc", min_np), ("max_np", "max_num_proc", max_np)):
-            if value is not None:
-                warn_user(f"{old} is deprecated: use {new}", DeprecationWarning)
+            renamed(old, new, value)
         unknown = sorted(kw.keys() - {"num_proc", "cooldown_range", "discovery", "verbose"})
         if unknown:
             raise TypeError(
@@ -79,9 +78,9 @@ class ElasticRayExecutor:
         ssh = {"ssh_identity_file": ssh_identity_file, "ssh_str": ssh_str}
         made = given.make(timeout_s, placement_group_timeout_s, nics, ssh)
         least = min_num_proc if min_np is None or min_num_proc != _LEAST else min_np
-        made.min_num_proc = given.integer("min_num_proc", least, 1)
+        made.min_num_proc = integer("min_num_proc", least, 1)
         most = max_np if max_num_proc is None else max_num_proc
-        made.max_num_proc = None if most is None else given.integer("max_num_proc", most, 1)
+        made.max_num_proc = None if most is None else integer("max_num_proc", most, 1)
         made.reset_limit, made.elastic_timeout = reset_limit, elastic_timeout
         for name, value in kw.items():
             setattr(made, name, value)

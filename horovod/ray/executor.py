@@ -13,6 +13,7 @@ from horovod.ray.crew import Crew
 from horovod.ray.discovery import RayHostDiscovery
 from horovod.ray.members import ElasticJob
 from horovod.ray.settings import Settings
+from horovod.runner.base.arguments import integer
 from horovod.runner.base.names import ARGUMENTS
 from horovod.runner.function import package
 
@@ -62,9 +63,9 @@ class RayExecutor:
         if min_workers is not None:
             self._settings = settings = dataclasses.replace(settings)  # which several executors may be made with
             settings.names = _NAMES
-            settings.min_num_proc = given.integer("min_workers", min_workers, 1)
+            settings.min_num_proc = integer("min_workers", min_workers, 1)
             settings.num_proc = size
-            settings.max_num_proc = None if max_workers is None else given.integer("max_workers", max_workers, 1)
+            settings.max_num_proc = None if max_workers is None else integer("max_workers", max_workers, 1)
             settings.reset_limit, settings.cooldown_range = reset_limit, cooldown_range
             settings.elastic_timeout = elastic_timeout
             if override_discovery:
@@ -211,10 +212,10 @@ def _size(workers: int | None, hosts: int | None, per_host: int, least: int | No
     if workers is not None and hosts is not None:
         raise ValueError(f"num_workers={workers!r} and num_hosts={hosts!r} are both given; accepted is one of them")
     if workers is not None:
-        return given.integer("num_workers", workers, 1)
-    per_host = given.integer("num_workers_per_host", per_host, 1)
+        return integer("num_workers", workers, 1)
+    per_host = integer("num_workers_per_host", per_host, 1)
     if hosts is not None:
-        return given.integer("num_hosts", hosts, 1) * per_host
+        return integer("num_hosts", hosts, 1) * per_host
     if least is not None:
-        return given.integer("min_workers", least, 1)
+        return integer("min_workers", least, 1)
     raise ValueError("neither num_workers nor num_hosts is given; accepted is one of them")

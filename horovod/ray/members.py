@@ -30,7 +30,6 @@ from horovod.runner.function.worker_error import worker_error
 from horovod.runner.resident import residence
 from horovod.runner.resident.course import Course
 from horovod.runner.resident.mailbox import Mailbox
-from horovod.runner.resident.residence import Residence
 
 _EVERY = 1.0  # s between two looks at the cluster
 _END = 10.0  # s for killed workers to be gone
@@ -95,13 +94,11 @@ class _Run:
         self._box: Mailbox[Any] = Mailbox()
         names = getattr(settings.discovery, "names", None)
         self._names = names if isinstance(names, Names) else Names()
-        self._shared = cluster.variables(settings.nics) | dict(variables)
-        address = cluster.address(settings.nics)
         with contextlib.ExitStack() as at_failure:
             self._front = Front()
             at_failure.callback(self._front.close)
-            self._residence = Residence(
-                address, lambda number, still: self._box.put(Gone(number, still)), self._front, self._shared
+            self._residence, self._shared = cluster.open_residence(
+                settings.nics, variables, lambda number, still: self._box.put(Gone(number, still)), self._front
             )
             at_failure.callback(self._residence.close)
             self._course = Course(limits, settings.cooldown_range, self._front, self, os.environ, self._names.machine)

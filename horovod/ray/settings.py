@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from horovod.common.contract.frames import warn_user
+from horovod.runner.base.arguments import integer, interfaces, seconds
 from horovod.runner.base.names import ARGUMENTS, Names
 from horovod.runner.elastic.cooldown import check_range
 from horovod.runner.elastic.limits import Limits
@@ -46,7 +47,7 @@ class Settings:
         start = least if self.num_proc is None else integer("num_proc", self.num_proc, 1)
         if self.reset_limit is not None:
             integer("reset_limit", self.reset_limit, 0)
-        positive("elastic_timeout", self.elastic_timeout)
+        seconds("elastic_timeout", self.elastic_timeout, LONGEST)
         check_range(self.cooldown_range)
         return Limits(start, least, most, self.reset_limit, self.elastic_timeout, names=self.names)
 
@@ -65,25 +66,11 @@ def make(
     if strategy not in STRATEGIES:
         raise ValueError(f"strategy is {strategy!r}, accepted are {', '.join(STRATEGIES)}")
     return Settings(
-        timeout_s=positive("timeout_s", timeout_s),
-        placement_group_timeout_s=positive("placement_group_timeout_s", placement_group_timeout_s),
-        nics=tuple(nics.split(",") if isinstance(nics, str) else nics or ()),
+        timeout_s=seconds("timeout_s", timeout_s, LONGEST),
+        placement_group_timeout_s=seconds("placement_group_timeout_s", placement_group_timeout_s, LONGEST),
+        nics=tuple(interfaces("nics", nics)),
         strategy=strategy,
     )
-
-
-def integer(name: str, value: Any, least: int) -> int:
-    """The value. Raises ValueError when it is no integer of at least this."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} is {value!r}, accepted is an integer of at least {least}")
-    return value
-
-
-def positive(name: str, value: Any) -> float:
-    """The value. Raises ValueError when it is no number of seconds above 0, or above ``LONGEST``."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= LONGEST:
-        raise ValueError(f"{name} is {value!r}, accepted is a number of seconds above 0, at most {LONGEST:.0f}")
-    return float(value)
 
 
 def needs(of: str, cpus: Any, use_gpu: bool, gpus: Any) -> tuple[int, int]:

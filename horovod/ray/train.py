@@ -16,13 +16,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
 
 from horovod.common import basics
-from horovod.ray import cluster, strategy
+from horovod.ray import cluster
 from horovod.ray import settings as given
 from horovod.ray.worker import described, raylet
-from horovod.runner.resident import placing, residence
+from horovod.runner.resident import placing
 from horovod.runner.resident import seat as seats
 from horovod.runner.resident.residence import Residence
 from horovod.runner.resident.seat import Seat
@@ -78,17 +77,12 @@ class HorovodBackend(Backend):
         residents, gpus = [one for one, _, _ in told], [own for _, _, own in told]
         if trouble := placing.misfit(residents):
             raise RuntimeError(trouble)
-        names = placing.hosts(residents)
-        shared = cluster.variables(settings.nics)
-        actors = [one.actor for one in worker_group.get_workers()]
-        self._residence = made = Residence(
-            cluster.address(settings.nics), lambda rank, still: _gone(actors[rank], still), variables=shared
+        made, shared = cluster.open_residence(
+            settings.nics, {}, lambda rank, still: _gone(worker_group, rank) if still else None
         )
-        orders = []
-        for slot in placing.seats(names):
-            own = shared | residence.of_slot(slot) | strategy.visible(gpus, names, slot.rank)
-            orders.append(made.seat(slot.rank, residents[slot.rank], own, settings.timeout_s))
-        worker_group.execute(_sit, orders)
+        self._residence = made
+        slots = placing.seats(placing.hosts(residents))
+        worker_group.execute(_sit, cluster.seats(made, slots, residents, gpus, shared, settings.timeout_s))
 
     def on_shutdown(self, worker_group: Any, backend_config: HorovodConfig) -> None:
         """The workers leave the job."""
@@ -103,12 +97,11 @@ class HorovodBackend(Backend):
             made.close()
 
 
-def _gone(actor: Any, still: str) -> None:
-    """Ray Train looks after its workers itself, but lets one stand still for ten minutes. Of one that is killed it
-    knows in no time."""
-    if still:
-        with contextlib.suppress(RayError):  # it is gone by now
-            ray.kill(actor, no_restart=True)
+def _gone(worker_group: Any, rank: int) -> None:
+    """Ray Train looks after its workers itself, but bears one that stands still for ten minutes. Of one that is killed
+    it knows in no time."""
+    with contextlib.suppress(Exception):  # it is gone by now, or the group is
+        ray.kill(worker_group.get_workers()[rank].actor, no_restart=True)
 
 
 def _sit(orders: list[Seat]) -> None:

@@ -21,6 +21,7 @@ from horovod.ray import settings as given
 from horovod.ray import strategy
 from horovod.ray.executor import RayExecutor
 from horovod.ray.ray_logger import log as report
+from horovod.runner.base.arguments import integer
 
 __all__ = ["report", "trainable"]
 
@@ -43,7 +44,7 @@ def trainable(
     if not callable(func):
         raise TypeError(f"func is {func!r}, accepted is a function of a trial's config")
     bundle = strategy.resources(*given.needs("worker", cpus_per_worker, use_gpu, gpus_per_worker))
-    size = given.integer("num_workers", num_workers, 1)
+    size = integer("num_workers", num_workers, 1)
     settings = RayExecutor.create_settings(timeout_s)
 
     def trial(config: dict[str, Any]) -> None:

@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from horovod.common.contract.frames import warn_user
 from horovod.runner.base import boot
+from horovod.runner.base.arguments import integer, renamed
 from horovod.runner.base.names import HOROVOD_RUN
 from horovod.runner.command import cli, elastic_flags
 from horovod.runner.foreign import mpi_function
@@ -69,8 +69,7 @@ def run(
         ("max_np", "max_num_proc", max_np),
         ("network_interface", "network_interfaces", network_interface),
     ):
-        if value is not None:
-            warn_user(f"{old} is deprecated: use {new}", DeprecationWarning)
+        renamed(old, new, value)
     given = {
         "min_num_proc": min_np if min_num_proc is None else min_num_proc,
         "max_num_proc": max_np if max_num_proc is None else max_num_proc,
@@ -83,9 +82,7 @@ def run(
         raise ValueError("use_gloo and use_mpi are both given; accepted is one of them")
     if mpi_args is not None and not use_mpi:
         raise ValueError(f"mpi_args={mpi_args!r} has no meaning without use_mpi=True")
-    size = num_proc if np is None else np
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise ValueError(f"num_proc is {size!r}, accepted is an integer of at least 1")
+    size = integer("num_proc", num_proc if np is None else np, 1)
     elastic = _elastic(size, given, hosts, hostfile, use_mpi)
     assigned = [] if elastic is not None else host_lists.assign(_hosts(size, hosts, hostfile), size)
     interfaces = network_interface if network_interfaces is None else network_interfaces

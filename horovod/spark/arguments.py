@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import io
 import os
-import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from horovod.common.contract.settings import BY_NAME
+from horovod.runner.base.arguments import integer, interfaces, seconds
 from horovod.runner.cluster import Wishes
 
 _TIMEOUT = "HOROVOD_SPARK_START_TIMEOUT"
@@ -19,33 +19,11 @@ def count(name: str, value: Any, default: int) -> int:
     return default if value is None else integer(name, value, 1)
 
 
-def integer(name: str, value: Any, least: int) -> int:
-    """The value. Raises ValueError naming it when it is no integer of at least this."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} is {value!r}, accepted is an integer of at least {least}")
-    return value
-
-
 def start_timeout(value: Any) -> float:
     """Seconds; the variable's where None is given. Raises ValueError naming it."""
     if value is None:
         return float(BY_NAME[_TIMEOUT].parse(os.environ.get(_TIMEOUT, "")))  # type: ignore[arg-type]
     return seconds("start_timeout", value)
-
-
-def seconds(name: str, value: Any) -> float:
-    """The value. Raises ValueError naming it when it is no finite number above 0."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= sys.float_info.max:
-        raise ValueError(f"{name} is {value!r}, accepted is a finite number of seconds above 0")
-    return float(value)
-
-
-def interfaces(nics: Any) -> list[str]:
-    """Their names. Raises ValueError for what is none."""
-    names = nics.split(",") if isinstance(nics, str) else [] if nics is None else nics
-    if not isinstance(names, Collection) or not all(isinstance(name, str) and name for name in names):
-        raise ValueError(f"nics is {nics!r}, accepted are names of network interfaces")
-    return list(names) if isinstance(names, Sequence) else sorted(names)
 
 
 def variables(env: Any) -> dict[str, str]:
@@ -84,7 +62,7 @@ def wishes(
         start_timeout=timeout,
         environ=variables(env),
         executable=executable,
-        nics=interfaces(nics),
+        nics=interfaces("nics", nics),
         timestamp=bool(timestamp),
         verbose=(verbose or 0) >= 2,
         stdout=stdout,

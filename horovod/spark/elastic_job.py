@@ -8,12 +8,12 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
-import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from horovod.runner import cluster
+from horovod.runner.base.arguments import integer, renamed, seconds
 from horovod.runner.base.names import ARGUMENTS
 from horovod.runner.cluster import Call, Gathering
 from horovod.runner.plan.settings import ElasticSettings
@@ -55,8 +55,7 @@ def run_elastic(
     names. The other arguments, and what is raised, as of `run`, but that a lost task is no failure.
     """
     for old, new, value in (("min_np", "min_num_proc", min_np), ("max_np", "max_num_proc", max_np)):
-        if value is not None:
-            warnings.warn(f"{old} is deprecated: use {new}", DeprecationWarning, stacklevel=2)
+        renamed(old, new, value)
     application = Application()
     size = arguments.count("num_proc", num_proc, application.context.defaultParallelism)
     least = arguments.count("min_num_proc", min_np if min_num_proc is None else min_num_proc, size)
@@ -65,10 +64,10 @@ def run_elastic(
         raise ValueError(
             f"min_num_proc is {least}, num_proc {size} and max_num_proc {most}; accepted is min <= num_proc <= max"
         )
-    resets = None if reset_limit is None else arguments.integer("reset_limit", reset_limit, 0)
+    resets = None if reset_limit is None else integer("reset_limit", reset_limit, 0)
     variables = arguments.variables(env)
     if elastic_timeout is not None:
-        variables["HOROVOD_ELASTIC_TIMEOUT"] = str(arguments.seconds("elastic_timeout", elastic_timeout))
+        variables["HOROVOD_ELASTIC_TIMEOUT"] = str(seconds("elastic_timeout", elastic_timeout))
     wishes = arguments.wishes(
         env=variables,
         stdout=stdout,
