@@ -81,8 +81,8 @@ def views(found: Iterable[Mapping[str, Any]]) -> list[View]:
 
 
 def steady(found: Sequence[View], known: dict[str, View]) -> list[View]:
-    """The same, but a pod that waits for the next try to pull its image has the registry's answer to the last one, which
-    the API forgets meanwhile. `known`: such answers by the pods' names, kept by the caller from time to time."""
+    """The same, but a pod that waits for the next try to pull its image has the registry's answer to the last one, that
+    the API has forgotten. `known`: such answers by the pods' names, kept by the caller from time to time."""
     made = []
     for each in found:
         if each.reason == "ErrImagePull":
