@@ -185,6 +185,7 @@ class Follower:
         self._jobs: dict[str, Any] | None = None
         self._events: list[Mapping[str, Any]] = []
         self._events_at = 0.0
+        self._pulled: dict[str, pods.View] = {}  # what registries have answered
         self._log: LogReader | None = None
         self._log_read = False
         self._line, self._line_at, self._said = "", 0.0, ""
@@ -202,7 +203,7 @@ class Follower:
             self._take(judge, self._pause(judge))
             if self._pods is None or self._jobs is None:
                 continue
-            views = pods.views(self._pods.values())
+            views = pods.steady(pods.views(self._pods.values()), self._pulled)
             self._follow_log(views)
             self._look_at_events(views, expected)
             jobs = {_component(each): each for each in self._jobs.values()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -46,8 +46,10 @@ class View:
     @property
     def trouble(self) -> str:
         """Why it waits or has failed, as a clause; empty: no reason is known."""
-        parts = [self.reason, " ".join(self.message.split()), _ADVICE.get(self.reason, "")]
-        return ": ".join(filter(None, parts))
+        advice = _ADVICE.get(self.reason, "")
+        if self.reason == "CreateContainerConfigError" and "not found" not in self.message:
+            advice = ""  # a kubelet that has not heard of the Secret yet asks again
+        return ": ".join(filter(None, [self.reason, " ".join(self.message.split()), advice]))
 
 
 def view(pod: Mapping[str, Any]) -> View:
@@ -76,6 +78,19 @@ def views(found: Iterable[Mapping[str, Any]]) -> list[View]:
     """Of all pods of a job: the launcher's first, then those of the ranks by their numbers."""
     made = [view(each) for each in found]
     return sorted(made, key=lambda one: (one.component != LAUNCHER, int(one.index or -1), one.name))
+
+
+def steady(found: Sequence[View], known: dict[str, View]) -> list[View]:
+    """The same, but a pod that waits for the next try to pull its image has the registry's answer to the last one, that
+    the API has forgotten. `known`: such answers by the pods' names, kept by the caller from time to time."""
+    made = []
+    for each in found:
+        if each.reason == "ErrImagePull":
+            known[each.name] = each
+        answer = known.get(each.name)
+        again = each.reason == "ImagePullBackOff" and answer is not None
+        made.append(replace(each, reason=answer.reason, message=answer.message) if again and answer else each)
+    return made
 
 
 def _why_waiting(status: Mapping[str, Any]) -> tuple[str, str]:

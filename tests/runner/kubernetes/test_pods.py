@@ -29,6 +29,12 @@ from tests.runner.kubernetes.statuses import pod
             'CreateContainerConfigError: secret "x" not found: a Secret or ConfigMap is missing',
             None,
         ),
+        (
+            statuses.pulling("CreateContainerConfigError", "failed to sync secret cache"),
+            "waiting",
+            "CreateContainerConfigError: failed to sync secret cache",
+            None,
+        ),
         (statuses.EVICTED, "failed", "Evicted: The node was low on resource: memory.", None),
         (
             statuses.PREEMPTED,
@@ -60,6 +66,20 @@ def test_equal_reasons_are_told_once():
     assert pods.waiting_line([found[3], waits], 1) == (
         "1 of 1 pods have started; the launcher's pod: ErrImagePull: image app:1: x"
     )
+
+
+def test_what_a_registry_has_answered_stays():
+    def seen(reason, message, known, name="w"):
+        return pods.steady([pods.view(pod(name, **statuses.pulling(reason, message)))], known)[0].trouble
+
+    known = {}
+    assert seen("ImagePullBackOff", "Back-off", known) == "ImagePullBackOff: image app:1: Back-off"
+    answer = "ErrImagePull: image app:1: no such host"
+    assert seen("ErrImagePull", "no such host", known) == answer
+    assert seen("ImagePullBackOff", "Back-off", known) == answer
+    assert seen("ImagePullBackOff", "Back-off", known, "other") == "ImagePullBackOff: image app:1: Back-off"
+    assert seen("ErrImagePull", "denied", known) == "ErrImagePull: image app:1: denied"
+    assert pods.steady([pods.view(pod("w", **statuses.RUNNING))], known)[0].state == "running"
 
 
 def test_a_failed_pod_counts_as_none_and_another_in_its_place_once():
