@@ -70,7 +70,7 @@ def _run(words: flags.Words) -> int:
     made_up = f"horovod-{secrets.token_hex(_TEMPORARY // 2)}"
     asked = request.of_words(words, made_up, os.environ)
     if words.given.get("dry_run"):
-        print(yaml.safe_dump_all(manifests.all_of(asked, make_token()), sort_keys=False), end="")
+        print(yaml.safe_dump_all(manifests.applicable(manifests.all_of(asked, make_token())), sort_keys=False), end="")
         return 0
     api = _api(words.given)
     with _signals():
@@ -116,25 +116,41 @@ def _create(api: Api, parts: Sequence[manifests.Manifest]) -> None:
     launcher, *needed, workers = parts
     name, mark = launcher["metadata"]["name"], secrets.token_hex(16)
     made: list[tuple[str, str]] = []  # nothing else of these names is ours
+
+    def create(part: manifests.Manifest) -> dict[str, Any]:
+        try:
+            there = api.create(part)
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                raise
+            raise _is_there(api, part, name) from None
+        made.append((part["kind"], part["metadata"]["name"]))
+        return there
+
     try:
-        owner = api.create(manifests.marked(manifests.suspended(launcher), mark))
-        made.append(("Job", name))
+        owner = create(manifests.marked(manifests.suspended(launcher), mark))
         for part in needed:
-            api.create(manifests.owned(part, owner))
-            made.append((part["kind"], part["metadata"]["name"]))
+            create(manifests.owned(part, owner))
         api.patch("Job", name, {"spec": {"suspend": False}})  # the others are to find its pod, so it comes first
-        api.create(manifests.owned(workers, owner))
-        made.append((workers["kind"], workers["metadata"]["name"]))
+        create(manifests.owned(workers, owner))
     except BaseException as error:
         with contextlib.suppress(ApiError):  # what went wrong first counts
             if made or _made_after_all(api, name, mark, error):
                 _delete_all(api, made or [("Job", name)])
-        if not made and isinstance(error, ApiError) and error.reason == "AlreadyExists":
-            raise ApiError(
-                f"there is a job {name} in namespace {api.namespace} already; `horovodrun kubernetes delete {name}` "
-                "removes it, --name gives this one another name"
-            ) from None
         raise
+
+
+def _is_there(api: Api, part: manifests.Manifest, name: str) -> ApiError:
+    kind, there = part["kind"], part["metadata"]["name"]
+    what = (
+        f"a job {name}" if (kind, there) == ("Job", name) else f"a {kind} {there}, perhaps left by another job {name},"
+    )
+    return ApiError(
+        f"there is {what} in namespace {api.namespace} already; `horovodrun kubernetes delete {name}` removes what is "
+        "of such a job, --name gives this one another name",
+        409,
+        "AlreadyExists",
+    )
 
 
 def _made_after_all(api: Api, name: str, mark: str, error: BaseException) -> bool:
@@ -238,24 +254,51 @@ def _status(given: Mapping[str, Any], name: str) -> int:
 
 def _delete(given: Mapping[str, Any], name: str) -> int:
     api = _api(given)
-    job = _found(api, name)
-    grace = job["spec"]["template"]["spec"].get("terminationGracePeriodSeconds", flags.DEFAULT_GRACE)
-    return 0 if _remove(api, name, int(grace)) else 1
+    job = _launcher(api, name)
+    if job is None and not _has_left(api, name):
+        raise _no_job(api, name)
+    template = job["spec"]["template"]["spec"] if job else {}
+    return 0 if _remove(api, name, int(template.get("terminationGracePeriodSeconds", flags.DEFAULT_GRACE))) else 1
 
 
 def _found(api: Api, name: str) -> dict[str, Any]:
     """The launcher's Job. Raises LaunchError where there is none of horovodrun's."""
+    job = _launcher(api, name)
+    if job is None:
+        raise _no_job(api, name)
+    return job
+
+
+def _no_job(api: Api, name: str) -> LaunchError:
+    return LaunchError(
+        f"there is no job {name} in namespace {api.namespace}; `horovodrun kubernetes status` lists them"
+    )
+
+
+def _launcher(api: Api, name: str) -> dict[str, Any] | None:
+    """Its Job; None: there is none. Raises LaunchError for another one of that name."""
     try:
         job = api.get("Job", name)
     except ApiError as error:
         if error.status == 404:
-            raise LaunchError(
-                f"there is no job {name} in namespace {api.namespace}; `horovodrun kubernetes status` lists them"
-            ) from None
+            return None
         raise
-    if job["metadata"].get("labels", {}).get(INSTANCE) != name:
+    if not _is_part(job, name):
         raise LaunchError(f"job {name} in namespace {api.namespace} is none of horovodrun's")
     return job
+
+
+def _is_part(thing: Mapping[str, Any], name: str) -> bool:
+    return bool(thing["metadata"].get("labels", {}).get(INSTANCE) == name)
+
+
+def _has_left(api: Api, name: str) -> bool:
+    """Are there parts of a job whose launcher's Job has gone? Those that `kubectl apply` has created have no owner."""
+    for kind, part in (("Job", workers_name(name)), ("Service", name)):
+        with contextlib.suppress(ApiError):  # it is not there, or one may not ask
+            if _is_part(api.get(kind, part), name):
+                return True
+    return False
 
 
 def _delete_parts(api: Api, name: str) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import base64
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from horovod._version import __version__
@@ -63,6 +63,11 @@ def all_of(request: Request, token: str) -> list[Manifest]:
         PATIENCE: f"{request.patience:g}",
     }
     return [launcher, _secret(request, token), _service(request), _workers(request)]
+
+
+def applicable(parts: Sequence[Manifest]) -> list[Manifest]:
+    """The same for `kubectl apply`, which creates one after the other: first what pods need."""
+    return sorted(parts, key=lambda part: part["kind"] == "Job")
 
 
 def suspended(job: Manifest) -> Manifest:
@@ -136,6 +141,7 @@ def _workers(request: Request) -> Manifest:
         "completions": request.pods,
         "parallelism": request.pods,
         "backoffLimit": RETRIES if request.elastic else 0,
+        "ttlSecondsAfterFinished": request.keep,  # for where no owner takes it along
     }
     if request.elastic:  # a pod that has to give way is no failure after which others have to wait longer and longer
         spec["podFailurePolicy"] = {

@@ -165,7 +165,7 @@ def test_no_answer_to_the_creation(idle, capfd, monkeypatch, foreign):
 def test_a_service_of_that_name_is_left_alone(idle, capfd):
     idle.create("services", {"metadata": {"name": "train"}})
     assert run(idle, "-np", "1", "--", "true") == 1
-    assert 'services.batch "train" already exists' in capfd.readouterr().err
+    assert "error: there is a Service train, perhaps left by another job train, in namespace" in capfd.readouterr().err
     assert list(idle.objects["services"]) == ["train"]
     assert not idle.objects["jobs"]
     assert not idle.objects["secrets"]
@@ -317,9 +317,30 @@ def test_dry_run_asks_no_cluster(capfd, monkeypatch):
     assert main(["kubernetes", "-np", "2", "--image", "app:1", "--name", "train", "--dry-run", "--", "true"]) == 0
     found = list(yaml.safe_load_all(capfd.readouterr().out))
     assert [(each["kind"], each["metadata"]["name"]) for each in found] == [
-        *[("Job", "train"), ("Secret", "train"), ("Service", "train"), ("Job", "train-workers")]
+        *[("Secret", "train"), ("Service", "train"), ("Job", "train"), ("Job", "train-workers")]
     ]
     assert not any("suspend" in each["spec"] for each in found if each["kind"] == "Job")
+
+
+def test_what_is_left_of_a_job_that_was_applied(cluster, capfd):
+    """Its parts have no owner, and stay when the launcher's Job goes after its time to live."""
+    assert run(cluster, "-np", "1", "--dry-run", "--", sys.executable, "-c", SUM) == 0
+    for part in yaml.safe_load_all(capfd.readouterr().out):
+        code, told = cluster.create(f"{part['kind'].lower()}s", part)
+        assert code == 201, told
+    jobs = cluster.objects["jobs"]
+    until(lambda: all(job["status"].get("conditions") for job in jobs.values()))
+    cluster.gone("jobs", jobs["train"])
+    assert run(cluster, "-np", "1", "--", "true") == 1
+    err = capfd.readouterr().err
+    assert "error: there is a Secret train, perhaps left by another job train, in namespace default already" in err
+    assert list(jobs) == ["train-workers"]  # nothing of the other one, and nothing more
+    assert ask(cluster, "delete", "train") == 0
+    assert nothing_left(cluster)
+    cluster.create("services", {"metadata": {"name": "train", "labels": {"app": "theirs"}}})
+    assert ask(cluster, "delete", "train") == 2
+    assert "there is no job train in namespace default" in capfd.readouterr().err
+    assert cluster.objects["services"]
 
 
 def test_words_that_are_not_understood(capfd):

@@ -48,7 +48,7 @@ def test_the_role_has_what_is_asked_for():
     assert given == {
         *{("jobs", verb) for verb in ("create", "get", "list", "watch", "patch", "delete")},
         *{(resource, verb) for resource in ("secrets", "services") for verb in ("create", "delete")},
-        *{("pods", "list"), ("pods", "watch"), ("pods/log", "get"), ("events", "list")},
+        *{("pods", "list"), ("pods", "watch"), ("pods/log", "get"), ("events", "list"), ("services", "get")},
     }
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
     validated([role, binding])
