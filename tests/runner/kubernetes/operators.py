@@ -1,11 +1,14 @@
 """Kubeflow's operators, played as far as the jobs of `deploy/kubeflow` need them: of a job they make real pods."""
 
+import json
 import threading
 
-from tests.runner.kubernetes.real import admin, path
+from tests.runner.kubernetes.real import NAMESPACE, admin, path, until
+from tests.testbed.hosts import make_key
 from tools.kubernetes_bed import kept
 from tools.kubernetes_bed.client import Refused
 
+MPI = "/apis/kubeflow.org/v2beta1"
 TRAINER = "/apis/trainer.kubeflow.org/v1alpha1"
 TRAINING = "/apis/kubeflow.org/v1"
 PYTORCHJOBS = {  # whatever its fields are: Kubeflow's own definition of it is not at hand
@@ -87,6 +90,44 @@ def trainjob(client, job):
     template = {"metadata": {"labels": metadata["labels"]}, "spec": pod}
     made = {"metadata": metadata, "spec": {**many, "completionMode": "Indexed", "template": template}}
     client.request("POST", path("", "jobs", group="/apis/batch/v1"), kept.stored(made))
+
+
+def mpijob(client, job):
+    """As the MPI operator, v2beta1, for Open MPI: a host file, a key of ssh, pods of workers with sshd; once they run,
+    a Job for the launcher."""
+    name, spec = job["metadata"]["name"], job["spec"]
+    service(client, job, name)
+    workers = [f"{name}-worker-{number}" for number in range(spec["mpiReplicaSpecs"]["Worker"]["replicas"])]
+    hosts = "".join(f"{each}.{name}.{NAMESPACE}.svc slots={spec['slotsPerWorker']}\n" for each in workers)
+    config = {"metadata": metadata_of(job, f"{name}-config"), "data": {"hostfile": hosts}}
+    client.request("POST", path("", "configmaps"), config)
+    private, public = make_key("mpi-operator")
+    keys = {"ssh-privatekey": private, "ssh-publickey": public}
+    client.request("POST", path("", "secrets"), {"metadata": metadata_of(job, f"{name}-ssh"), "stringData": keys})
+    for each in workers:
+        pod = mpi_pod(job, "Worker", name)
+        pod |= {"hostname": each, "subdomain": name}
+        client.request("POST", path(), {"metadata": metadata_of(job, each, role="worker"), "spec": pod})
+    until(lambda: all(client.request("GET", path(each))["status"].get("phase") == "Running" for each in workers), 120)
+    template = {"metadata": {"labels": {"of-job": name, "role": "launcher"}}, "spec": mpi_pod(job, "Launcher", name)}
+    made = {"completions": 1, "parallelism": 1, "backoffLimit": 0, "template": template}
+    metadata = metadata_of(job, f"{name}-launcher")
+    client.request("POST", path("", "jobs", group="/apis/batch/v1"), {"metadata": metadata, "spec": made})
+
+
+def mpi_pod(job, role, name):
+    """A pod's spec, with what the operator mounts."""
+    spec = json.loads(json.dumps(job["spec"]["mpiReplicaSpecs"][role]["template"]["spec"]))
+    items = [("ssh-privatekey", "id_rsa"), ("ssh-publickey", "id_rsa.pub"), ("ssh-publickey", "authorized_keys")]
+    files = [{"key": key, "path": to} for key, to in items]
+    ssh = {"secretName": f"{name}-ssh", "defaultMode": 0o600, "items": files}
+    volumes, mounts = [{"name": "ssh-auth", "secret": ssh}], [{"name": "ssh-auth", "mountPath": "/root/.ssh"}]
+    if role == "Launcher":
+        volumes.append({"name": "mpi-job-config", "configMap": {"name": f"{name}-config"}})
+        mounts.append({"name": "mpi-job-config", "mountPath": "/etc/mpi"})
+    (container,) = spec["containers"]
+    container["volumeMounts"] = [*container.get("volumeMounts", []), *mounts]
+    return {**spec, "restartPolicy": "Never", "volumes": [*spec.get("volumes", []), *volumes]}
 
 
 def pytorchjob(client, job):

@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.runner.kubernetes.operators import PYTORCHJOBS, TRAINER, TRAINING, Operator, pytorchjob, trainjob
+from tests.runner.kubernetes.operators import (
+    MPI,
+    PYTORCHJOBS,
+    TRAINER,
+    TRAINING,
+    Operator,
+    mpijob,
+    pytorchjob,
+    trainjob,
+)
 from tests.runner.kubernetes.real import (
     IMAGE,
     NAMESPACE,
@@ -136,6 +145,40 @@ def test_a_pytorchjob_trains(defined):
     with run("PyTorchJob", job, TRAINING, "pytorchjobs", pytorchjob, 4) as logs:
         for rank in range(4):
             assert f"rank {rank} of 4 local 0 sums 10.0" in logs
+
+
+def test_an_mpijob_trains(defined):
+    """Of v2beta1, by ssh: `horovodrun` in the launcher's pod reads the operator's host file."""
+    defined(definition("mpijobs.json"))
+    job = json.loads(json.dumps(yaml.safe_load((DEPLOY / "kubeflow/mpijob-v2beta1.yaml").read_text())))
+    for role, each in job["spec"]["mpiReplicaSpecs"].items():
+        (container,) = each["template"]["spec"]["containers"]
+        # The image's own user is not root, and an MPIJob's workers log in as root unless it says something else.
+        container.update(image=IMAGE, resources={}, securityContext={"runAsUser": 0})
+        if role == "Launcher":
+            container["command"] = [*container["command"][:-1], "-c", SUM]
+    client = admin()
+    secret_names = names_in(client, path("", "secrets"))
+    where = path("", "mpijobs", group=MPI)
+    operator = Operator(MPI, "mpijobs", mpijob)
+    client.request("POST", where, job)
+    launcher = f"{path()}?labelSelector=of-job=train,role=launcher"
+    try:
+
+        def ended():
+            assert operator.trouble == ""
+            found = client.request("GET", launcher)["items"]
+            return [each for each in found if each["status"].get("phase") in ("Succeeded", "Failed")]
+
+        (pod,) = until(ended, 240, f"the launcher goes on ({operator.trouble})")
+        log = log_of(pod["metadata"]["name"])
+        assert pod["status"]["phase"] == "Succeeded", log
+        for rank in range(4):
+            assert f"[{rank}]<stdout>:rank {rank} of 4 local 0 sums 10.0" in log
+    finally:
+        client.request("DELETE", f"{where}/train?propagationPolicy=Foreground")
+        until(lambda: not client.request("GET", f"{path()}?labelSelector=of-job=train")["items"], 150)
+        until(lambda: names_in(client, path("", "secrets")) <= secret_names, 60)
 
 
 def log_of(pod):
