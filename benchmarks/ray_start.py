@@ -2,10 +2,10 @@
 
     python benchmarks/ray_start.py [--runs 5] [--workers 4] [--kills 5]
 
-*Start*: a placement group, actors in it, and a call of each that imports NumPy, by Ray alone; then a RayExecutor and a
-function that ends with its first allreduce. In turns, on one Ray with a CPU for each worker; the difference is ours.
-*Kill*: a cluster of three raylets on this machine, of which one with two of four elastic workers is killed (SIGKILL,
-the raylet alone). Seconds from the kill to the last step of all four, and to the first one of those that are left.
+On clusters of three raylets, all on this machine. *Start*: a placement group, actors in it, and a call of each that
+imports NumPy, by Ray alone; then a RayExecutor and a function that ends with its first allreduce. In turns, with a CPU
+for each worker; the difference is ours. *Kill*: the raylet with two of four elastic workers is killed (SIGKILL, the
+raylet alone). Seconds from the kill to the last step of all four, and to the first one of those that are left.
 """
 
 from __future__ import annotations
@@ -75,17 +75,29 @@ def by_horovod(workers: int) -> float:
     return seconds
 
 
+def cluster(workers: int) -> tuple[Cluster, Any]:
+    """Of three raylets, to which this program is connected, and the last of them, which has half of the CPUs."""
+    first, last = 1, workers // 2
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": first, "include_dashboard": False})
+    made.add_node(num_cpus=workers - first - last)
+    node = made.add_node(num_cpus=last)
+    ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
+    return made, node
+
+
 def start(runs: int, workers: int) -> None:
-    ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    rays, ours = [], []
+    made, _ = cluster(workers)
+    rays, ours, loads = [], [], []
     by_ray(workers), by_horovod(workers)  # what is loaded from disk once
     for _ in range(runs):
         for measure, values in ((by_ray, rays), (by_horovod, ours)):
             time.sleep(REST)
             values.append(measure(workers))
+            loads.append(os.getloadavg()[0])
     ray.shutdown()
+    made.shutdown()
     beyond = [mine - its for mine, its in zip(ours, rays, strict=True)]
-    print(f"start, {workers} workers, s (median of {runs}, least to most):")
+    print(f"start, {workers} workers, s (median of {runs}, least to most), at a load of {_range(loads)}:")
     for name, values in (("Ray alone", rays), ("to the first allreduce", ours), ("beyond Ray's own", beyond)):
         print(f"  {name:24} {statistics.median(values):6.2f}  {min(values):6.2f} to {max(values):6.2f}")
 
@@ -113,10 +125,7 @@ def steps() -> None:
 
 
 def kill_one() -> tuple[float, float]:
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    made.add_node(num_cpus=1)
-    victim = made.add_node(num_cpus=2)
-    ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
+    made, victim = cluster(4)
     try:
         heard: list[dict[str, float]] = []
         settings = ElasticRayExecutor.create_settings(min_num_proc=2, num_proc=4, elastic_timeout=60, verbose=0)
@@ -139,10 +148,17 @@ def kill_one() -> tuple[float, float]:
 
 
 def kill(kills: int) -> None:
-    found = [kill_one() for _ in range(kills)]
-    print(f"a raylet killed, s after it (median of {kills}, least to most):")
+    found, loads = [], []
+    for _ in range(kills):
+        found.append(kill_one())
+        loads.append(os.getloadavg()[0])
+    print(f"a raylet killed, s after it (median of {kills}, least to most), at a load of {_range(loads)}:")
     for name, values in zip(("last step of all", "first step of those left"), zip(*found, strict=True), strict=True):
         print(f"  {name:24} {statistics.median(values):6.2f}  {min(values):6.2f} to {max(values):6.2f}")
+
+
+def _range(loads: list[float]) -> str:
+    return f"{min(loads):.0f} to {max(loads):.0f}"
 
 
 def main() -> None:
@@ -151,6 +167,8 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=4, help="(default %(default)s)")
     parser.add_argument("--kills", type=int, default=5, help="(default %(default)s)")
     args = parser.parse_args()
+    if args.workers < 4:
+        parser.error(f"--workers is {args.workers}, accepted is an integer of at least 4: three nodes have some each")
     if args.runs:
         start(args.runs, args.workers)
     if args.kills:

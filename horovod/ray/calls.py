@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.queue import Queue
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -55,7 +55,17 @@ class Done:
         """How it has failed, on a line."""
         if self.died:
             return f"its process has died: {_reason(str(self.error))}"
-        return f"{type(self.cause).__name__}: {self.cause}"
+        said = str(self.cause)
+        if isinstance(self.cause, RayError):  # whose texts are for terminals
+            said = shortened(said)
+        what = f"{type(self.cause).__name__}: {said}"
+        return f"what the function has returned cannot be sent: {what}" if self._unsent else what
+
+    @property
+    def _unsent(self) -> bool:
+        """Did it fail when it had returned? Then Ray's pickle is what was called first."""
+        found = _FRAME.search(str(self.error)) if isinstance(self.error, RayTaskError) else None
+        return found is not None and os.path.basename(found[1]) == "cloudpickle.py"
 
     def raised(self, who: str, host: str, rank: int | None) -> WorkerError:
         """The same as an exception of the driver's. ``who``: in words."""
@@ -66,6 +76,7 @@ class Done:
 
 
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")
+_FRAME = re.compile(r'^  File "([^"]*)"', re.MULTILINE)
 _CARETS = re.compile(r"\s*[~^]+\s*")
 _COMMON = ("The actor died", "class_name:", "actor_id:", "pid:", "namespace:", "ip:", "name:")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -32,7 +33,8 @@ _END = 10.0  # s for killed ones to be gone
 
 
 class Crew:
-    """``start`` it once. ``workers``: the actors by rank; ``hosts``: by rank, where they are."""
+    """``start`` it once. ``workers``: the actors by rank; ``hosts``: by rank, where they are. Threads that call
+    something take turns; ``shutdown`` ends what another thread waits for."""
 
     def __init__(self, settings: Settings, plan: Plan, group: Any, cpus: int, gpus: int) -> None:
         """``group``: a placement group that exists, or None. Nothing is started yet."""
@@ -45,6 +47,7 @@ class Crew:
         self._room: Room | None = None
         self._residence: Residence | None = None
         self._box: Mailbox[Event] = Mailbox()
+        self._turn = threading.RLock()  # to listen to the box
         self._seated: dict[int, Any] = {}  # ranks whose end the residence tells
         self._dead: dict[int, str] = {}
         self._still: dict[int, str] = {}  # of those, who has not ended but stands still
@@ -129,32 +132,43 @@ class Crew:
 
     def require(self) -> None:
         """Raises RuntimeError without workers, or when one has died."""
-        if not self.workers:
-            raise RuntimeError("there are no workers: call start() before, and nothing after shutdown()")
-        for event in self._box.take(0.0)[0]:
-            self._bury(event)
+        self._there()
+        with self._turn:
+            for event in self._box.take(0.0)[0]:
+                self._bury(event)
         if self._dead:
             rank, how = next(iter(sorted(self._dead.items())))
             raise RuntimeError(
                 f"rank {rank} on host {self.hosts[rank]} is not there any more ({how}): shutdown() and start() again"
             )
 
+    def _there(self) -> None:
+        if not self.workers:
+            raise RuntimeError("there are no workers: call start() before, and nothing after shutdown()")
+
     def call(self, method: str, *args: Any, callbacks: Sequence[Callback] | None = None) -> list[Any]:
         """The results of all workers, by rank. Raises WorkerError, a RuntimeError, when one fails, naming the first
         that did by itself; where it raised an exception, of its class too. The others have had some seconds to end."""
-        self.require()
-        ear = Ear(callbacks, self._box)
-        try:
-            if ear.queue is not None:
-                self.gather(dict(enumerate(self.send("set_queue", ear.queue))))
-            return self.gather(dict(enumerate(self.send(method, *args))), ear)
-        finally:
-            ear.close()
-            if callbacks:
-                for worker in self.workers:
-                    worker.set_queue.remote(None)
+        with self._turn:
+            self.require()
+            ear = Ear(callbacks, self._box)
+            try:
+                if ear.queue is not None:
+                    self._gather(dict(enumerate(self.send("set_queue", ear.queue))))
+                return self._gather(dict(enumerate(self.send(method, *args))), ear)
+            finally:
+                ear.close()
+                if callbacks:
+                    for worker in self.workers:
+                        worker.set_queue.remote(None)
 
-    def gather(self, refs: Mapping[int, Any], ear: Ear | None = None) -> list[Any]:
+    def call_first(self, method: str, *args: Any) -> Any:
+        """The result of rank 0, which alone is called; otherwise as ``call``."""
+        with self._turn:
+            self.require()
+            return self._gather({0: getattr(self.workers[0], method).remote(*args)})[0]
+
+    def _gather(self, refs: Mapping[int, Any], ear: Ear | None = None) -> list[Any]:
         """What comes of these calls, by rank, in the order of ranks."""
         turn = uuid.uuid4().hex
         done: dict[int, Done] = {}
@@ -167,6 +181,7 @@ class Crew:
                 if isinstance(event, Logged):
                     if ear is not None:
                         ear.tell(event)
+                    self._there()  # after whatever a callback has done
                     continue
                 self._bury(event)
                 if isinstance(event, Gone) and event.number in refs:
@@ -225,8 +240,17 @@ class Crew:
         """Ends the workers and gives back what they had. May be called again, also when it was interrupted."""
         if ray.is_initialized():  # else all that was Ray's has ended with it
             self._dismiss()
+        mine = self._turn.acquire(timeout=_END)  # of a thread whose workers are dead now
+        try:
+            self._close(mine)
+        finally:
+            if mine:
+                self._turn.release()
+
+    def _close(self, mine: bool) -> None:
         if self._residence is not None:
-            self._await_end()
+            if mine:
+                self._await_end()
             self._residence.close()
         if self._room is not None and ray.is_initialized():
             self._room.give_back()

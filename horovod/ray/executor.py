@@ -174,9 +174,7 @@ class RayExecutor:
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
         """``fn(executable)`` on rank 0 alone; its result."""
-        crew = self._require("execute_single")
-        crew.require()
-        return crew.gather({0: crew.workers[0].execute.remote(fn)})[0]
+        return self._require("execute_single").call_first("execute", fn)
 
     def shutdown(self) -> None:
         """Ends the workers. May be called again, also when an interrupt (Ctrl-C) has ended it early."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -72,7 +73,10 @@ class BaseHorovodWorker:
     @staticmethod
     def _do(call: Callable[[], Any]) -> Any:
         try:
-            return call()
+            value = call()
+            if inspect.isgenerator(value):  # of which Ray would send the first value alone
+                raise TypeError("the function has returned a generator, which cannot be sent: return a list")
+            return value
         except BaseException as error:
             basics.leave(error)
             raise

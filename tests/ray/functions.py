@@ -62,14 +62,17 @@ def stops(rank):
     hvd.allreduce(np.ones(1))
 
 
-def logs(count):
-    """Each rank logs."""
+def logs(count, rest=0.0):
+    """Each rank logs, and is done some seconds later."""
+    import time
+
     import horovod.numpy as hvd
     from horovod.ray import ray_logger
 
     hvd.init()
     for step in range(count):
         ray_logger.log({"step": step, "rank": hvd.rank()})
+    time.sleep(rest)
     return hvd.rank()
 
 

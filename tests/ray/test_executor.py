@@ -2,6 +2,7 @@
 
 import os
 import socket
+import threading
 import time
 
 import pytest
@@ -155,6 +156,20 @@ def test_the_worker_by_itself(local):
         assert local.get(worker.execute.remote(lambda made: made)) == {"a": 1, "b": 2}
     finally:
         local.kill(worker)
+
+
+def test_a_result_that_cannot_be_sent_is_called_one(local):
+    executor = RayExecutor(RayExecutor.create_settings(timeout_s=60), num_workers=1)
+    executor.start()
+    try:
+        with pytest.raises(TypeError, match=r"rank 0 .*: what the function has returned cannot be sent: TypeError: ca"):
+            executor.run(threading.Lock)
+        with pytest.raises(TypeError, match=r"TypeError: the function has returned a generator"):
+            executor.run(lambda: (step for step in range(3)))
+        with pytest.raises(TypeError, match=r"rank 0 on host \S+: TypeError: cannot pickle"):
+            executor.run(lambda: __import__("cloudpickle").dumps(__import__("threading").Lock()))
+    finally:
+        executor.shutdown()
 
 
 def test_shutdown_ends_the_processes(local):

@@ -13,7 +13,7 @@ from horovod.runner.function.worker_error import WorkerError
 from tests.ray import functions
 from tests.runner.launching import eventually
 
-STILL = "nothing was heard from it for 4 s; its process is stopped"
+STILL = "nothing was heard from it for 4 s; it is stopped"
 
 
 def gone(pid):

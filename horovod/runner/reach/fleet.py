@@ -18,7 +18,7 @@ from horovod.runner.base.exit_status import describe_status
 from horovod.runner.protocol.messages import Alive, Hello, Report, StreamData, StreamEnd, Watch
 from horovod.runner.reach import srun, ssh
 from horovod.runner.reach.agents import Agent
-from horovod.runner.reach.heartbeats import Heartbeats
+from horovod.runner.reach.heartbeats import Heartbeats, silent
 from horovod.runner.reach.reach import BySrun, BySsh, Reach, ThisMachine, Through
 from horovod.runner.reach.routes import Routes
 
@@ -274,8 +274,7 @@ class Fleet:
                 agent.send(Alive())
         for host, seconds in self._heartbeats.lost(now, self._heard()).items():
             agent = self._by_host[host]
-            why = f"nothing was heard from it for {seconds:.0f} s; its machine is down or hangs, or the network to it"
-            troubles += self._lose(agent, f"{why} is broken")
+            troubles += self._lose(agent, silent(seconds))
             self._give_up(agent)
         return troubles
 

@@ -12,6 +12,12 @@ Who = TypeVar("Who", bound=Hashable)
 STUCK_SECONDS = 2.0  # a gap in our own loop that long says that we, not the agents, were silent
 
 
+def silent(seconds: float) -> str:
+    """What is said of who is lost, after so many seconds."""
+    why = "it is stopped, its machine is down or hangs, or the network to it is broken"
+    return f"nothing was heard from it for {seconds:.0f} s; {why}"
+
+
 class Heartbeats:
     """`silence`: seconds without a word after which a host counts as lost; 0: never."""
 

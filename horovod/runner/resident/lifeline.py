@@ -26,6 +26,7 @@ from horovod.common.network import keepalive
 from horovod.common.security import auth
 from horovod.common.security.auth import AuthError, derive_key
 from horovod.common.store.serving import Serving
+from horovod.runner.reach.heartbeats import silent
 from horovod.runner.resident.mailbox import LONGEST
 from horovod.runner.resident.pulse import Answering, Asking
 
@@ -34,7 +35,6 @@ _PURPOSE = 127
 _HANDSHAKE = 5.0  # s for a stranger to prove that it is none
 _STRANGERS = 64  # at a time; others wait in the kernel until one of these is a member, or is dropped
 _CLOSE = 5.0
-STILL = "its process is stopped, its machine is down or hangs, or the network to it is broken"
 
 
 class Lines(Serving):
@@ -88,7 +88,7 @@ class Lines(Serving):
 
     def _cut(self, number: int, seconds: float) -> None:
         sock = next(sock for sock, one in self._members.items() if one == number)
-        self._end(sock, f"nothing was heard from it for {seconds:.0f} s; {STILL}")
+        self._end(sock, silent(seconds))
 
     def _end(self, sock: socket.socket, how: str) -> None:
         number = self._members.pop(sock)

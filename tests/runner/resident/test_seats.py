@@ -106,7 +106,7 @@ def test_one_that_is_stopped_is_lost_and_one_that_keeps_the_interpreter_is_not(j
     os.kill(stopped.pid, signal.SIGSTOP)
     number, still = gone.get(timeout=20)
     assert number == 1
-    assert re.fullmatch(r"nothing was heard from it for \d s; its process is stopped, its machine is down .*", still)
+    assert re.fullmatch(r"nothing was heard from it for \d s; it is stopped, its machine is down .*", still)
     assert 3.0 < time.monotonic() - begun < 6.5
     os.kill(stopped.pid, signal.SIGCONT)
     assert stopped.wait(10) == 1
