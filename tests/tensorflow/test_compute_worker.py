@@ -1,4 +1,4 @@
-"""A process of the compute side, and what becomes of it when its data worker fails."""
+"""A process of the compute side: its words, and what becomes of it when its data worker fails."""
 
 import os
 import stat
@@ -42,3 +42,31 @@ def program(path, text):
 def test_a_data_worker_that_fails_ends_the_compute_side(tf_pool, tmp_path, text, said, code):
     path = str(tmp_path / "compute.json")
     assert tf_pool(1).run(fails, path, program(tmp_path / "worker", text)) == [(said, code, False)]
+
+
+def test_the_words_of_a_process_of_the_compute_side(monkeypatch):
+    from horovod.tensorflow.data import compute_worker
+
+    read = compute_worker.parser.parse_args(["compute.json"])
+    assert vars(read) == {"configfile": "compute.json", "dispatchers": 1, "dispatcher_side": "compute", "timeout": 60}
+    words = ["worker", "c.json", "--dispatchers", "2", "--dispatcher-side", "training", "--timeout", "1.5"]
+    monkeypatch.setattr("sys.argv", words)
+    assert vars(compute_worker.parsed_args) == {
+        "configfile": "c.json",
+        "dispatchers": 2,
+        "dispatcher_side": "training",
+        "timeout": 1.5,
+    }
+
+
+@pytest.mark.parametrize("words", [[], ["c.json", "--dispatcher-side", "both"], ["--help"]])
+def test_words_of_another_program_do_not_end_it(monkeypatch, capsys, words):
+    from horovod.tensorflow.data import compute_worker
+
+    monkeypatch.setattr("sys.argv", ["pytest", *words])
+    with pytest.raises(AttributeError, match=r"(?s)the words \[.*\]; accepted are .*configfile"):
+        _ = compute_worker.parsed_args
+    assert not hasattr(compute_worker, "parsed_args")
+    assert capsys.readouterr() == ("", "")
+    with pytest.raises(AttributeError, match=r"compute_worker' has no attribute 'no_such_name'"):
+        _ = compute_worker.no_such_name

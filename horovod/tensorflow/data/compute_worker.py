@@ -7,6 +7,7 @@ Rank 0 also has the service by which all find one another, and writes the file, 
 
 import argparse
 import contextlib
+import io
 import os
 import subprocess
 import sys
@@ -84,12 +85,30 @@ def _keep_worker(configfile: str, index: int) -> None:
     )
 
 
+parser = argparse.ArgumentParser(prog="python -m horovod.tensorflow.data.compute_worker", description=__doc__)
+parser.add_argument("configfile", help="where the training finds the service; on a file system that all hosts have")
+parser.add_argument("--dispatchers", type=int, default=1, help="how many; default: 1")
+parser.add_argument("--dispatcher-side", choices=SIDES, default=SIDES[0], help="where they run; default: compute")
+parser.add_argument("--timeout", type=float, default=60, help="seconds to wait for other parts; default: 60")
+
+
+def __getattr__(name: str) -> argparse.Namespace:
+    """``parsed_args``: what ``parser`` makes of this process's words (``sys.argv``), read when it is asked for, since a
+    process that imports this may have words of its own. Raises AttributeError for words that do not fit."""
+    if name != "parsed_args":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            return parser.parse_args()
+    except SystemExit:  # so that whoever looks for it does not end by that
+        raise AttributeError(
+            f"parsed_args: this process has the words {sys.argv[1:]}; accepted are those of a process of the compute "
+            f"side, as {said.getvalue().strip()!r} tells"
+        ) from None
+
+
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m horovod.tensorflow.data.compute_worker", description=__doc__)
-    parser.add_argument("configfile", help="where the training finds the service; on a file system that all hosts have")
-    parser.add_argument("--dispatchers", type=int, default=1, help="how many; default: 1")
-    parser.add_argument("--dispatcher-side", choices=SIDES, default=SIDES[0], help="where they run; default: compute")
-    parser.add_argument("--timeout", type=float, default=60, help="seconds to wait for other parts; default: 60")
     parsed_args = parser.parse_args()
     try:
         main(parsed_args.dispatchers, parsed_args.dispatcher_side, parsed_args.configfile, parsed_args.timeout)
