@@ -47,6 +47,16 @@ def test_digits_reach_an_accuracy(tmp_path: Path, words: tuple[str, ...]) -> Non
 
 
 @pytest.mark.heavy
+def test_ray_train_goes_on_where_it_was_when_a_worker_is_killed(tmp_path: Path) -> None:
+    out = run(tmp_path, "train_digits.py", "--fail-at", "3")
+    told = re.search(
+        r"final held-out accuracy ([\d.]+) on 360 images after epoch 9, begun at epoch ([1-3])$", out, re.M
+    )
+    assert told, out  # the checkpoint of the last epoch may not have been kept yet
+    assert float(told[1]) >= 0.92
+
+
+@pytest.mark.heavy
 def test_a_study_ends_with_a_table(tmp_path: Path) -> None:
     out = run(tmp_path, "tune_digits.py", "--batches", "32", "--epochs", "4", "--at-once", "1")
     table = re.findall(r"^ +(0\.1|0\.01) +32 +[\d.]+ +([\d.]+)$", out, re.MULTILINE)
