@@ -125,7 +125,7 @@ test-cluster: $(STAMPS)/dev $(STAMPS)/system $(STAMPS)/editable ## [8 min] the t
 test-clouds: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/launchers $(STAMPS)/editable ## [5 min] what needs Azure ML's SDK or MLflow, in an environment beside .venv, set up in .venv-clouds (500 MB)
 	nice scripts/test-clouds.sh $(PYTEST_ARGS)
 
-test-kubernetes: $(STAMPS)/dev $(STAMPS)/editable ## [10 min, once 25] jobs on a real Kubernetes made here, or on that of KUBECONFIG=FILE IMAGE=IMAGE, which has this version and NumPy; NAMESPACE=default
+test-kubernetes: $(STAMPS)/dev $(STAMPS)/editable ## [18 min, once 30] jobs on a real Kubernetes made here, or on that of KUBECONFIG=FILE IMAGE=IMAGE, which has this version and NumPy; NAMESPACE=default
 	KUBECONFIG="$(KUBECONFIG)" IMAGE="$(IMAGE)" NAMESPACE="$(NAMESPACE)" CRDS="$(CRDS)" nice scripts/test-kubernetes.sh $(PYTEST_ARGS)
 
 test-containers: $(STAMPS)/dev $(STAMPS)/editable ## [8 min] images of deploy/docker built and run, on a Debian made here, or on BASE=IMAGE; KEEP=FOLDER keeps layers

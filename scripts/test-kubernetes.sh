@@ -22,4 +22,4 @@ bed() { # NODES COMMAND...
   python -m tools.kubernetes_bed --nodes "$nodes" ${BED_LOGS:+--logs "$BED_LOGS/$nodes"} -- "$@"
 }
 bed 1 "${pytest[@]}" "$tests/test_real.py" "$tests/test_bed.py" "$tests/test_operators.py" -k "not two_nodes and not node_is_emptied" "$@"
-bed 2 "${pytest[@]}" "$tests/test_real.py" "$tests/test_bed.py" -k "two_nodes or node_is_emptied or trains or drained" "$@"
+bed 2 "${pytest[@]}" "$tests/test_real.py" "$tests/test_bed.py" "$tests/test_operators.py" -k "two_nodes or node_is_emptied or trains or drained" "$@"

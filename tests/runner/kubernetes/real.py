@@ -29,7 +29,8 @@ SUM = """
 import horovod.numpy as hvd, numpy as np
 hvd.init()
 total = hvd.allreduce(np.array([float(hvd.rank() + 1)]), op=hvd.Sum)
-print("rank", hvd.rank(), "of", hvd.size(), "local", hvd.local_rank(), "sums", total[0], flush=True)
+line = f"rank {hvd.rank()} of {hvd.size()} local {hvd.local_rank()} sums {total[0]}"
+print(line + chr(10), end="", flush=True)  # in one piece, as where torchrun starts ranks these share a file
 """
 FOREVER = SUM + "import time\nwhile True: hvd.barrier(); time.sleep(0.1)"
 STEPS = """

@@ -4,7 +4,6 @@ are played here, pods, scheduler and nodes are real."""
 import contextlib
 import json
 import os
-from pathlib import Path
 
 import pytest
 import yaml
@@ -185,11 +184,3 @@ def log_of(pod):
     code, said = kubectl("logs", pod, "-n", NAMESPACE)
     assert code == 0, said
     return said
-
-
-def test_the_definitions_are_there():
-    """Where they are named: a folder that has none of them is a mistake."""
-    folder = os.environ.get("HVD_TEST_CRDS")
-    if not folder:
-        pytest.skip("no definitions of Kubeflow here (HVD_TEST_CRDS)")
-    assert Path(folder, "mpijobs.json").exists()
