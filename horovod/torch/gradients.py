@@ -14,10 +14,9 @@ flags before they submit.
 
 A rank may also have made no backward pass at all when others have. It takes part in their rounds from ``step``: in as
 many as there have been in a step so far, usually one. If it turns out that there are fewer this time, the others, who
-know from the vector that somebody waits, tell it from their ``step``, which otherwise costs nothing. The vector also
-has the number of the round within the step, so ranks that make different numbers of backward passes get an error, and
-it says whose backward pass has raised an exception; then the round fails on all. One byte for each rank tells whether
-it takes part: one that has called ``hvd.join()`` does not.
+know from the vector that somebody waits, tell it from their ``step``, which otherwise costs nothing. What else the
+vector says (ballot.py) makes rounds fail on all ranks when they make different numbers of backward passes, or when the
+backward pass of one has raised an exception.
 
 Gradients go alone at first and share buckets later (bucketing.py). A bucket is submitted when all its gradients have
 arrived. If some of them are missing on all ranks, the others go alone in this round, straight from their places in the
@@ -31,10 +30,9 @@ from typing import Any
 
 import torch
 
-from horovod.common.exceptions import HorovodInternalError
 from horovod.common.faces import TORCH as face
 from horovod.common.ops import Average
-from horovod.torch import backward
+from horovod.torch import backward, ballot
 from horovod.torch.bucketing import Bucketing
 from horovod.torch.buckets import Bucket, Slot
 from horovod.torch.contribution import Contribution
@@ -43,9 +41,6 @@ from horovod.torch.ops import handles
 from horovod.torch.options import Options
 from horovod.torch.submissions import Group, Submissions
 from horovod.torch.transit import bring_back, put_aside
-
-_MOST = 255  # of what a byte of the vector says
-_SAID = 6  # bytes of the vector that are about this rank's round, at its end
 
 
 class GradientReducer:
@@ -320,14 +315,16 @@ class GradientReducer:
             self._bucketing.settle()
             flags = self._contribution.flags(self._first_pass if only_new else 0)
             wishes = self._bucketing.wishes()
-            failed = min(face.require_job().rank + 1, _MOST) if self._failed else 0
-            number = self._rounds % _MOST
-            said = (at_step, not at_step, failed, number, _MOST - number, min(self._most_rounds, _MOST))
-            here = bytearray(self._ranks)
-            me = self.options.process_set.rank()
-            if me is not None:
-                here[me] = 1
-            said_by_all = here + flags + bytes((*wishes, *said))  # so far by this rank; the engine writes into it
+            said_by_all = ballot.cast(  # so far by this rank; the engine writes into it
+                self._ranks,
+                self.options.process_set.rank(),
+                flags,
+                wishes,
+                at_step=at_step,
+                failed=face.require_job().rank + 1 if self._failed else 0,
+                rounds=self._rounds,
+                most_rounds=self._most_rounds,
+            )
             outcome = torch.frombuffer(said_by_all, dtype=torch.uint8)
             self._vote = self._on_the_way.vote(outcome, self.name), outcome, said_by_all
             self._answered = self._contribution.submit_mine()
@@ -342,7 +339,7 @@ class GradientReducer:
         handles.wait(work, outcome)
         if not self._answered:
             with torch.no_grad():
-                theirs = said_by_all[self._ranks : self._ranks + len(self._slots)]
+                theirs = ballot.flags_of(said_by_all, self._ranks, len(self._slots))
                 self._contribution.submit_theirs(theirs, self._adds)
         return True
 
@@ -350,23 +347,21 @@ class GradientReducer:
         """See backward.Reducer. Was some rank at the end of a backward pass?"""
         with torch.no_grad():
             self._on_the_way.finish()
-            everything = self._vote[2]
-            here, flags = everything[: self._ranks], everything[self._ranks : -_SAID]
-            at_step, at_end, failed, most, rest, rounds = everything[-_SAID:]
+            outcome = ballot.read(self._vote[2], self._ranks)
             self._vote = None
-            _refuse(failed, most, _MOST - rest)
+            ballot.check(outcome)
             if self._adds:
                 for slot in self._slots:
                     bring_back(slot)
-            self._bucketing.propose(self._slots, flags)
+            self._bucketing.propose(self._slots, outcome.flags)
         self._rounds += 1
         self.reductions += 1
-        self._some_joined = not all(here)
+        self._some_joined = not outcome.all_here
         if self._some_joined:
             self._hooks.also_before(self._slots)
-        self._awaited = bool(at_step) and self._rounds < rounds
+        self._awaited = outcome.at_step and self._rounds < outcome.rounds
         self._restart()
-        return bool(at_end)
+        return outcome.at_end
 
     def _restart(self) -> None:
         if self._unsettled:
@@ -385,22 +380,6 @@ class GradientReducer:
             group.waiting_for = len(group.members)
         self._bucketing.restart()
         self._ended = 0
-
-
-def _refuse(failed: int, most: int, fewest: int) -> None:
-    """Raises HorovodInternalError, on all ranks alike, for a round that has no right result. ``failed``: one more than
-    the rank whose backward pass has; ``most``, ``fewest``: rounds that ranks have been through in this step."""
-    if failed:
-        who = f"rank {failed - 1}" if failed < _MOST else "another rank"
-        raise HorovodInternalError(
-            f"backward() has failed on {who}, so gradients that were reduced with it are not right; if that rank goes "
-            "on, too, call zero_grad() before the next backward()"
-        )
-    if most != fewest:
-        raise HorovodInternalError(
-            f"ranks have made different numbers of backward passes since their last step() or zero_grad(): before this "
-            f"one some {fewest}, others {most} (times backward_passes_per_step)"
-        )
 
 
 def _UNSEEN() -> None:

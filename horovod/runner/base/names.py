@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 @dataclass(frozen=True)
 class Names:
     """Of the workers at the start, the least and the most of them, how often they may change, the seconds without
-    enough of them, the range for which a host is left alone, the seconds for a start, and the script that finds hosts.
-    Empty: the caller cannot set it."""
+    enough of them, the range for which a host is left alone, the seconds for a start, the script that finds hosts, and
+    the slots of hosts of which it does not tell them. Empty: the caller cannot set it."""
 
     start: str
     least: str
@@ -19,6 +19,7 @@ class Names:
     cooldown: str
     start_timeout: str
     script: str
+    slots: str
 
 
 FLAGS = Names(
@@ -30,6 +31,7 @@ FLAGS = Names(
     "--blacklist-cooldown-range",
     "--start-timeout",
     "--host-discovery-script",
+    "--slots-per-host",
 )
 ARGUMENTS = Names(
     "num_proc",
@@ -40,9 +42,16 @@ ARGUMENTS = Names(
     "cooldown_range",
     "HOROVOD_START_TIMEOUT",
     "",
+    "",
 )
 """Of functions that start jobs on a cluster."""
 HOROVOD_RUN = replace(
-    ARGUMENTS, timeout="HOROVOD_ELASTIC_TIMEOUT", start_timeout="start_timeout", script="host_discovery_script"
+    ARGUMENTS,
+    timeout="HOROVOD_ELASTIC_TIMEOUT",
+    start_timeout="start_timeout",
+    script="host_discovery_script",
+    slots="slots",
 )
 """Of `horovod.run`."""
+DISCOVERY = replace(ARGUMENTS, script="discovery_script", slots="slots")
+"""Of `HostDiscoveryScript`."""

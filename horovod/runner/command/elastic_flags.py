@@ -30,7 +30,7 @@ _GPUS = (
     "a program takes the GPU of its local rank, as in torch.cuda.set_device(hvd.local_rank()), after each hvd.init()"
 )
 _REFUSED = {
-    "HOROVOD_DEBUG_RANK": "ranks are other processes as others come and go; --debug-rank is for jobs of a fixed size",
+    "HOROVOD_DEBUG_RANK": "ranks are other processes as others come and go; it is for jobs of a fixed size",
     "HOROVOD_GPUS_PER_WORKER": f"whose GPUs are free is not known there; {_GPUS}",
     "HOROVOD_GPU_AFFINITY": f"whose GPUs are free is not known there; {_GPUS}",
     "HOROVOD_DASHBOARD": "the live page shows jobs of a fixed size",
@@ -104,7 +104,9 @@ def made(
     except ValueError as error:
         raise LaunchError(str(error)) from None
     if (script is not None or nodes is not None) and slots is not None and slots < 1:
-        raise LaunchError(f"slots is {slots}, accepted is 1 or more, or none where the script or Slurm tells them")
+        raise LaunchError(
+            f"{names.slots} is {slots}, accepted is 1 or more, or none where the script or Slurm tells them"
+        )
     if nodes is not None:
         given = [hosts.Host(name, count if slots is None else slots) for name, count in nodes.slots.items()]
     if script is None:

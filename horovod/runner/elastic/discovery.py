@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from horovod.common.contract.host_updates import HostUpdateResult
-from horovod.runner.base.names import FLAGS, Names
+from horovod.runner.base.names import DISCOVERY, FLAGS, Names
 from horovod.runner.elastic.cooldown import LONGEST, SHORTEST, Blacklist, check_range
 from horovod.runner.elastic.script import ScriptRun
 
@@ -96,7 +96,7 @@ class HostDiscoveryScript(HostDiscovery):
     def find_available_hosts_and_slots(self) -> dict[str, int]:
         """Runs it once. Raises ValueError saying what is wrong with the file or with what it printed, also when it
         takes longer than 10 s."""
-        return ScriptRun(self._script, self._slots).finish()
+        return ScriptRun(self._script, self._slots, names=DISCOVERY).finish()
 
 
 class FixedHosts(HostDiscovery):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from horovod.runner.base.errors import LaunchError
+from horovod.runner.base.names import FLAGS, Names
 from horovod.runner.elastic.script import ScriptRun
 
 EVERY = 1.0  # s from the end of one run of the script to the start of the next
@@ -63,15 +64,17 @@ class Finder:
         fixed: Mapping[str, int],
         command: Sequence[str] = (),
         every: float | None = None,
+        names: Names = FLAGS,
     ) -> None:
         """`slots`: of hosts that do not tell theirs; `fixed`: the hosts where there is no script. `command`: a program
-        of ours in place of the script, which is its name then; `every`: s between its runs. Raises LaunchError saying
-        what is wrong with the script's file."""
+        of ours in place of the script, which is its name then; `every`: s between its runs. `names`: what the caller
+        calls script and slots. Raises LaunchError saying what is wrong with the script's file."""
         self._command = command
         self._every = every
+        self._names = names
         self._script = script
         self._slots = slots
-        self._run = None if script is None else ScriptRun(script, slots, command=command)
+        self._run = None if script is None else ScriptRun(script, slots, command=command, names=names)
         self._next: float | None = None
         self._fixed: Mapping[str, int] | None = fixed if script is None else None
         self._last: list[tuple[str, int]] | None = None
@@ -108,7 +111,7 @@ class Finder:
     def _begin(self, now: float) -> NotFound | None:
         assert self._script is not None
         try:
-            self._run = ScriptRun(self._script, self._slots, command=self._command)
+            self._run = ScriptRun(self._script, self._slots, command=self._command, names=self._names)
         except LaunchError as error:
             self._next = now + EVERY
             return self._failed(str(error))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from horovod.runner.base.errors import LaunchError
+from horovod.runner.base.names import FLAGS, Names
 
 MOST = 65536  # slots of a host: as many ranks as a job may have
 FORM = "'name' or 'name:slots' with slots at least 1; an IPv6 address as [address] or [address]:slots; one host a line"
@@ -12,9 +13,9 @@ _LINE = re.compile(r"(?:([\w.-]+)|\[([0-9A-Fa-f:.]+(?:%\w+)?)\])(?::([0-9]+))?",
 _SHOWN = 80  # characters of a line that is not understood
 
 
-def parse(output: str, slots: int | None, script: str) -> dict[str, int]:
-    """Slots by host, in the order in which they were printed. `slots`: of hosts that do not tell theirs
-    (--slots-per-host). Blank lines count for nothing.
+def parse(output: str, slots: int | None, script: str, names: Names = FLAGS) -> dict[str, int]:
+    """Slots by host, in the order in which they were printed. `slots`: of hosts that do not tell theirs.
+    Blank lines count for nothing. `names`: what the caller calls `slots`.
 
     Raises LaunchError, a ValueError, naming `script`, the line and what is accepted.
     """
@@ -30,13 +31,13 @@ def parse(output: str, slots: int | None, script: str) -> dict[str, int]:
             raise LaunchError(f"{where}; accepted is {FORM}")
         name, given = match[1] or match[2], match[3]
         if given is None and slots is None:
-            raise LaunchError(f"{where}, which tells no slots; print '{text}:N', or give --slots-per-host N")
+            raise LaunchError(f"{where}, which tells no slots; print '{text}:N', or give {names.slots}")
         count = slots if given is None else _number(given)
         assert count is not None
         if count < 1:
             raise LaunchError(f"{where}; accepted are slots of at least 1: a host that has none is left out")
         if count > MOST:
-            many = f" (--slots-per-host {slots})" if given is None else ""
+            many = f" ({names.slots} {slots})" if given is None else ""
             raise LaunchError(f"{where}{many}; accepted are at most {MOST} slots")
         if name in found:
             raise LaunchError(

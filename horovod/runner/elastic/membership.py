@@ -14,12 +14,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from horovod.common.contract.host_updates import HostUpdateResult
 from horovod.runner.elastic import placement, words
 from horovod.runner.elastic.actions import Abandon, Action, Break, Dismiss, End, Form, Kill, Notify, Say, Spawn
+from horovod.runner.elastic.admission import Admission
 from horovod.runner.elastic.cooldown import Blacklist
 from horovod.runner.elastic.limits import Limits, Resets
-from horovod.runner.elastic.phases import ACCUSED, CERTAIN, LEAVING, TOGETHER, Phase
+from horovod.runner.elastic.phases import ACCUSED, CERTAIN, LEAVING, Phase
 from horovod.runner.elastic.workers import Life, MachineOf, Worker, Workers, candidates
 
 
@@ -43,8 +43,7 @@ class Membership:
         self._fresh = True  # nobody had it when the last epoch was formed
         self._success = False
         self._idle_since: float | None = now  # no epoch has run since then
-        self._ready_since: float | None = None  # somebody new waits since then to be let in
-        self._notified = HostUpdateResult.no_update
+        self._admission = Admission()
         self._told_waiting = False
         self._last_members: set[int] = set()  # of the last epoch that ran
         self._out: list[Action] = []
@@ -59,8 +58,7 @@ class Membership:
         if self.phase is not Phase.FINISHING:
             times.append(self._blacklist.next_time(now))
             times.append(None if self._idle_since is None else self._idle_since + self.limits.timeout)
-            if self._ready_since is not None and now < self._ready_since + TOGETHER:
-                times.append(self._ready_since + TOGETHER)
+            times.append(self._admission.next_time(now))
         return min((at for at in times if at is not None), default=None)
 
     @property
@@ -190,7 +188,7 @@ class Membership:
         """All deadlines, because the launcher itself has stood still for so long."""
         self.workers.postpone(seconds)
         self._idle_since = None if self._idle_since is None else self._idle_since + seconds
-        self._ready_since = None if self._ready_since is None else self._ready_since + seconds
+        self._admission.postpone(seconds)
         self._blacklist.postpone(seconds)
 
     # What follows
@@ -301,7 +299,7 @@ class Membership:
     def _go_on(self, now: float) -> None:
         self._let_go(now)
         waiting = [worker for worker in self.workers.of(Life.WAITING) if not worker.leaves]
-        together = self._together(waiting, now)
+        together = self._admission.together(waiting, bool(self.workers.of(Life.STARTING)), now)
         busy = self.workers.of(Life.WORKING, Life.KILLED)
         left = math.inf if self._idle_since is None else self._idle_since + self.limits.timeout - now
         if not (self.workers.hold_state if self._begun else self.workers or not self.workers.any_started):
@@ -333,26 +331,11 @@ class Membership:
         worker.leaves = worker.dismissed = True
         worker.expect(now + LEAVING, "it was told that it has no place any more, and does not end")
 
-    def _together(self, waiting: list[Worker], now: float) -> bool:
-        """Need who is new not wait for others that are about to be ready as well?"""
-        if not any(not worker.survivor for worker in waiting):
-            self._ready_since = None
-        elif self._ready_since is None:
-            self._ready_since = now
-        if not self.workers.of(Life.STARTING):
-            return True
-        return self._ready_since is not None and now >= self._ready_since + TOGETHER
-
     def _notify(self, somebody_waits: bool) -> None:
-        update = HostUpdateResult.no_update
         working = self.workers.of(Life.WORKING)
         staying = [worker for worker in working if not worker.leaves]
-        if somebody_waits and self.limits.has_room(len(staying)) and not self._resets.used_up:
-            update |= HostUpdateResult.added
-        if len(staying) < len(working):
-            update |= HostUpdateResult.removed
-        if update & ~self._notified:
-            self._notified |= update
+        added = somebody_waits and self.limits.has_room(len(staying)) and not self._resets.used_up
+        if update := self._admission.update(added, removed=len(staying) < len(working)):
             self._out.append(Notify(self.epoch, update))
 
     @property
@@ -391,7 +374,7 @@ class Membership:
                 worker.life, worker.epoch, worker.rank = Life.WORKING, self.epoch, places[worker.number].rank
                 worker.formed = worker.heard = False
         self.phase = Phase.FORMING
-        self._notified = HostUpdateResult.no_update
+        self._admission.formed()
         self._out.append(Form(self.epoch, places))
 
     def _finish(self, now: float) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.base.exit_status import describe_status
+from horovod.runner.base.names import FLAGS, Names
 from horovod.runner.elastic.host_lines import parse
 
 SECONDS = 10.0
@@ -27,13 +28,21 @@ class ScriptRun:
     """One run. Use `events`, `serve` and `next_time` in a loop until `done`, or `finish`; then `result`. `close` when
     it is not wanted any more."""
 
-    def __init__(self, script: str, slots: int | None, seconds: float = SECONDS, command: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        script: str,
+        slots: int | None,
+        seconds: float = SECONDS,
+        command: Sequence[str] = (),
+        names: Names = FLAGS,
+    ) -> None:
         """Starts it. `slots`: of hosts that do not tell theirs. `command`: a program of ours that is run, `script` is
-        its name then. Raises LaunchError saying what is wrong with the
+        its name then. `names`: what the caller calls script and slots. Raises LaunchError saying what is wrong with the
         file."""
         self._script = script
         self._slots = slots
         self._seconds = seconds
+        self._names = names
         path = os.path.abspath(os.path.expanduser(script))
         try:
             self._process = subprocess.Popen(
@@ -59,7 +68,7 @@ class ScriptRun:
         self.done = False
 
     def _cannot_start(self, path: str, error: OSError) -> str:
-        what = f"--host-discovery-script is {self._script!r}, "
+        what = f"{self._names.script} is {self._script!r}, "
         if os.path.isdir(path):
             return f"{what}a directory; accepted is an executable file"
         if error.errno == errno.ENOENT:
@@ -163,7 +172,7 @@ class ScriptRun:
             text = self._out.decode()
         except UnicodeDecodeError as error:
             raise LaunchError(f"{self._script} printed what is no text (UTF-8): {error.reason}") from None
-        return parse(text, self._slots, self._script)
+        return parse(text, self._slots, self._script, self._names)
 
     def _last_words(self) -> str:
         lines = self._errors.decode(errors="replace").strip().splitlines()[-_SHOWN_LINES:]

@@ -34,6 +34,7 @@ from horovod.runner.job.host_agents import STRANGERS, HostAgents, HostLost
 from horovod.runner.job.membership_desk import MembershipDesk
 from horovod.runner.job.policy import AGENT_GRACE, TERM_GRACE
 from horovod.runner.job.roster import Roster
+from horovod.runner.job.stopped import StoppedWorkers
 from horovod.runner.job.store_relay import StoreRelay
 from horovod.runner.job.strangers import Strangers, users_command
 from horovod.runner.job.watch import Watch
@@ -96,7 +97,7 @@ class ElasticAttempt:
         self._strangers = Strangers(elastic.start, users_command(settings, payload))
         self._ticked = time.monotonic()  # the membership
         self._standstill = Standstill(time.monotonic())
-        self._stopped: dict[int, float] = {}  # workers that are stopped, since when
+        self._stopped = StoppedWorkers(settings.heartbeat_timeout)
         bounds = elastic.start, elastic.least, elastic.most, elastic.resets
         limits = Limits(*bounds, elastic.timeout, names=settings.names)
         self._membership = Membership(limits, Blacklist(elastic.cooldown), time.monotonic(), finder.machine_of)
@@ -148,7 +149,7 @@ class ElasticAttempt:
         """We have stood still for so long, which makes nobody late."""
         self._membership.postpone(seconds)
         self._hosts.postpone(seconds)
-        self._stopped = {number: since + seconds for number, since in self._stopped.items()}
+        self._stopped.postpone(seconds)
 
     def pass_on(self, number: int) -> None:
         """Agents know who catches it."""
@@ -194,8 +195,7 @@ class ElasticAttempt:
         if not self._stopping:
             # Of its last tick: what has come due since, with nobody looking, is due still.
             self._due = self._membership.next_time(self._ticked)
-            clocks += [self._due, self._finder.next_time(), self._hosts.next_time()]
-            clocks += [since + self._settings.heartbeat_timeout for since in self._stopped.values()]
+            clocks += [self._due, self._finder.next_time(), self._hosts.next_time(), self._stopped.next_time()]
         until = min((at for at in clocks if at is not None), default=None)
         self._standstill.waits(until, now)
         return until
@@ -221,9 +221,8 @@ class ElasticAttempt:
                 self._do(self._membership.host_lost(told.host, now))
             else:
                 self._do(self._membership.exited(told.worker, False, now, victim=True))
-        for number in [n for n, since in self._stopped.items() if now >= since + self._settings.heartbeat_timeout]:
+        for number in self._stopped.take_late(now):
             seconds = self._settings.heartbeat_timeout
-            self._stopped[number] = now
             self._do(self._membership.accused([number], now, f"it has been stopped (SIGSTOP?) for {seconds:g} s"))
         if self._due is not None and now >= self._due:
             self._ticked = now
@@ -274,7 +273,10 @@ class ElasticAttempt:
         elif isinstance(report, Exited):
             self._end_worker(report)
         elif isinstance(report, Stopped):
-            self._stop_worker(report)
+            if report.stopped:
+                self._stopped.stops(report.rank, time.monotonic())
+            else:
+                self._stopped.goes_on(report.rank)
         elif isinstance(report, Result):
             self._results.setdefault(report.rank, bytearray()).extend(report.data)
         elif isinstance(report, Started):
@@ -300,12 +302,6 @@ class ElasticAttempt:
         except RankFileError as error:  # say, the disk is full: an incomplete record is worse than no job
             self._watch.fail(str(error))
 
-    def _stop_worker(self, report: Stopped) -> None:
-        if report.stopped:
-            self._stopped[report.rank] = time.monotonic()
-        else:
-            self._stopped.pop(report.rank, None)
-
     def _end_worker(self, report: Exited) -> None:
         number = report.rank
         self._roster.end(number, report.status == 0)
@@ -317,7 +313,7 @@ class ElasticAttempt:
         self._tell(f"{self._who(number)} ended: {report.error or describe_status(report.status)}")
         if self._stopping:
             return
-        how = report.error or describe_status(report.status) + _exception(tail)
+        how = report.error or describe_status(report.status) + verdict.exception_in_brackets(tail)
         victim = self.endings.suffers(number)
         self._do(self._membership.exited(number, report.status == 0, time.monotonic(), victim, how))
 
@@ -328,7 +324,7 @@ class ElasticAttempt:
         except RankFileError as error:
             self._watch.fail(str(error))
         self._hosts.ended(number)
-        self._stopped.pop(number, None)
+        self._stopped.goes_on(number)
         self._desk.gone(number)
 
     def _forget(self, number: int) -> None:
@@ -360,7 +356,7 @@ class ElasticAttempt:
             self._hosts.kill(action.worker)
         elif isinstance(action, Abandon):  # the rest follows when it ends after all
             self._roster.end(action.worker, False)
-            self._stopped.pop(action.worker, None)
+            self._stopped.goes_on(action.worker)
         elif isinstance(action, Say):
             self._screen.say(action.text)
         elif self._end is None:
@@ -392,10 +388,3 @@ class ElasticAttempt:
             return
         self._tell(f"{self._who(action.worker)} is started on host {action.host}")
         self._hosts.start(action.worker, action.host)
-
-
-def _exception(tail: str) -> str:
-    """The last line of the exception that it has shown, if any."""
-    lines, _ = verdict.find_exception(tail)
-    named = [line for line in lines[1:] if line[:1].strip()]
-    return f" ({named[0][:200]})" if named else ""

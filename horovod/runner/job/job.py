@@ -114,15 +114,15 @@ class Job:
         remote = remote_of(self._settings, self._environ)
         return Fleet([], remote, fanout=self._settings.ssh_fanout, silence=self._settings.heartbeat_timeout)
 
-    @staticmethod
-    def _finder(elastic: ElasticSettings) -> Finder:
+    def _finder(self, elastic: ElasticSettings) -> Finder:
         from horovod.runner.elastic import slurm_nodes
         from horovod.runner.elastic.finder import Finder
 
         if elastic.slurm_job:
             command = slurm_nodes.command(elastic.slots)
             return Finder(f"the list of nodes of Slurm's job {elastic.slurm_job}", None, {}, command, slurm_nodes.EVERY)
-        return Finder(elastic.script, elastic.slots, {host.name: host.slots for host in elastic.hosts})
+        fixed = {host.name: host.slots for host in elastic.hosts}
+        return Finder(elastic.script, elastic.slots, fixed, names=self._settings.names)
 
     def _fixed(self, watch: Watch, fleet: Fleet, connections: int) -> Attempt:
         return Attempt(

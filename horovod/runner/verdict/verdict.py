@@ -90,6 +90,13 @@ def find_exception(tail: str) -> tuple[list[str], bool]:
     return blocks[-1], any(_is_victim(block) for block in blocks)
 
 
+def exception_in_brackets(tail: str) -> str:
+    """The line that names the last exception in `tail`, to stand behind an exit status; empty: there is none."""
+    lines, _ = find_exception(tail)
+    named = [line for line in lines[1:] if line[:1].strip()]
+    return f" ({named[0][:200]})" if named else ""
+
+
 def _is_victim(block: Sequence[str]) -> bool:
     name = _exception_name(block)
     return bool(

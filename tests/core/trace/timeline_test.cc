@@ -1,74 +1,19 @@
-// The timeline: its text, its file, and both of them with engines.
+// Timelines with engines.
 #include "trace/timeline.h"
 
 #include <doctest/doctest.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <fstream>
 #include <set>
-#include <sstream>
 #include <thread>
 
 #include "engine/harness_engine.h"
-#include "json_reader.h"
+#include "timeline_files.h"
 #include "trace/mailbox.h"
 
 using namespace hvd;
 using namespace hvd::testing;
 
 namespace {
-
-// A folder for one test.
-class Folder {
- public:
-  Folder() {
-    char name[] = "/tmp/hvd-timeline-XXXXXX";
-    require(::mkdtemp(name) != nullptr, "mkdtemp");
-    path_ = name;
-  }
-  ~Folder() {
-    for (const std::string& name : made_) ::unlink((path_ + "/" + name).c_str());
-    ::rmdir(path_.c_str());
-  }
-  std::string file(const std::string& name) {
-    made_.insert(name);
-    return path_ + "/" + name;
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-  std::set<std::string> made_;
-};
-
-std::string contents(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream out;
-  out << in.rdbuf();
-  return out.str();
-}
-
-std::optional<Json> parsed(const std::string& path) { return JsonReader::read(contents(path)); }
-
-// Files may grow up to `bytes` while it lives.
-class SmallFiles {
- public:
-  explicit SmallFiles(rlim_t bytes) {
-    ::signal(SIGXFSZ, SIG_IGN);
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit now{bytes, before_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &now);
-  }
-  ~SmallFiles() { ::setrlimit(RLIMIT_FSIZE, &before_); }
-
- private:
-  rlimit before_{};
-};
 
 // The events of one tensor, or of pid 0, in order of the file: "B NAME", "E", "X 1", "i NAME".
 struct Trace {
@@ -117,185 +62,6 @@ struct Trace {
   std::vector<Json> events;
   std::map<std::string, std::vector<double>> pids;
 };
-
-Request request_of(const std::string& name, Kind kind = Kind::allreduce) {
-  Request q;
-  q.name = name;
-  q.kind = kind;
-  q.shape = {2, 3};
-  return q;
-}
-
-std::string lines(const std::string& text) { return "[" + text.substr(0, text.size() - std::min<size_t>(2, text.size())) + "]"; }
-
-TEST_CASE("the life of a tensor as text") {
-  TimelineText text({1, 2, "host", 1'000'000, 5, 77});
-  std::string out;
-  const std::vector<Request> asked{request_of("allreduce.x")};
-  const auto tensors = TimelineTensors::of(asked);
-  text.ready(1'001'500, 0, *tensors, &out);
-  text.ready(1'002'000, 1, *tensors, &out);
-  text.agreed(1'003'000, *tensors, &out);
-  text.started(1'004'000, {9, 24, 0, "ring", {}}, *tensors, &out);
-  text.entered(1'004'500, Phase::carry, *tensors, &out);
-  text.finished(1'009'000, true, *tensors, &out);
-  CHECK(out ==
-        "{\"ph\":\"M\",\"pid\":1,\"name\":\"process_name\",\"args\":{\"name\":\"allreduce.x\"}},\n"
-        "{\"ph\":\"M\",\"pid\":1,\"name\":\"process_sort_index\",\"args\":{\"sort_index\":1}},\n"
-        "{\"ph\":\"B\",\"pid\":1,\"ts\":1.500,\"name\":\"NEGOTIATE_ALLREDUCE\"},\n"
-        "{\"ph\":\"X\",\"pid\":1,\"ts\":1.500,\"name\":\"0\",\"dur\":0},\n"
-        "{\"ph\":\"X\",\"pid\":1,\"ts\":2.000,\"name\":\"1\",\"dur\":0},\n"
-        "{\"ph\":\"E\",\"pid\":1,\"ts\":3.000},\n"
-        "{\"ph\":\"B\",\"pid\":1,\"ts\":3.000,\"name\":\"ALLREDUCE\",\"args\":{\"number\":9,\"algorithm\":\"ring\",\"bytes\":24,"
-        "\"tensors\":1}},\n"
-        "{\"ph\":\"B\",\"pid\":1,\"ts\":3.000,\"name\":\"QUEUE\"},\n"
-        "{\"ph\":\"E\",\"pid\":1,\"ts\":4.000},\n"
-        "{\"ph\":\"B\",\"pid\":1,\"ts\":4.500,\"name\":\"GLOO_ALLREDUCE\"},\n"
-        "{\"ph\":\"E\",\"pid\":1,\"ts\":9.000},\n"
-        "{\"ph\":\"E\",\"pid\":1,\"ts\":9.000,\"args\":{\"dtype\":\"float32\",\"shape\":\"[2, 3]\"}},\n");
-  // By a schedule: since it was submitted. Clocks that are read by two threads may seem to run back.
-  out.clear();
-  text.started(1'020'000, {10, 24, 4, "shm", {1'012'000}}, *tensors, &out);
-  text.finished(1'019'000, true, *tensors, &out);
-  CHECK(out.find("\"ts\":12.000,\"name\":\"ALLREDUCE\",\"args\":{\"number\":10,") != std::string::npos);
-  CHECK(out.find("\"E\",\"pid\":1,\"ts\":20.000,\"args\"") != std::string::npos);
-  CHECK(JsonReader::read(lines(out)));
-}
-
-TEST_CASE("any name is valid text, and nothing is left open where events are missing") {
-  TimelineText text({0, 1, "h\"ost\n", 0, 0, 0});
-  std::string out;
-  text.begin(&out);
-  const std::string names[] = {"a\"b\\c", "two\nlines\ttab", "Gewichte.größe.重み", std::string("zero\0byte", 9), "\xff\xfe", ""};
-  std::vector<Request> asked;
-  for (const std::string& name : names) asked.push_back(request_of(name));
-  const auto tensors = TimelineTensors::of(asked);
-  text.ready(10, 0, *tensors, &out);
-  text.failed(20, *tensors, "a \"reason\"\n", &out);
-  text.started(30, {}, *tensors, &out);
-  text.entered(31, Phase::copy_in, *tensors, &out);
-  text.lost(40, 5, &out);
-  text.finished(50, true, *tensors, &out);  // of what is known no more
-  text.schedule_begun(60, 1, 2, 3, &out);
-  text.schedule_round(61, 0, &out);
-  text.step(62, 7, &out);
-  text.paused(70, &out);
-  text.cycle(80, &out);
-  text.ended(90, "\"why\"", &out);
-  const auto json = JsonReader::read(lines(out));
-  REQUIRE(json);
-  std::map<std::string, int> seen;
-  std::map<double, int> depth;
-  for (const Json& e : json->items) {
-    if (e["name"].text == "process_name") ++seen[e["args"]["name"].text];
-    depth[e["pid"].number] += e["ph"].text == "B" ? 1 : e["ph"].text == "E" ? -1 : 0;
-  }
-  for (const auto& [pid, open] : depth) CHECK(open == 0);
-  for (size_t i = 0; i < 4; ++i) CHECK(seen[names[i]] == 1);
-  CHECK(seen["\xEF\xBF\xBD\xEF\xBF\xBD"] == 1);
-}
-
-TEST_CASE("names that never come again do not fill the memory") {
-  TimelineText text({});
-  std::string out;
-  for (size_t i = 0; i < 3 * TimelineText::kMostKnown; ++i) {
-    const std::vector<Request> asked{request_of("allreduce.noname." + std::to_string(i))};
-    const auto tensors = TimelineTensors::of(asked);
-    out.clear();
-    text.ready(static_cast<int64_t>(i), 0, *tensors, &out);
-  }
-  CHECK(out.find("\"pid\":" + std::to_string(3 * TimelineText::kMostKnown)) != std::string::npos);
-}
-
-TEST_CASE("a file is whole whenever somebody reads it") {
-  Folder folder;
-  const std::string path = folder.file("t.json");
-  std::unique_ptr<TimelineFile> file;
-  int error = 0;
-  REQUIRE(TimelineFile::open(path, &file, &error).ok());
-  CHECK(parsed(path));
-  std::atomic<bool> done{false};
-  size_t reads = 0, torn = 0, last = 0;
-  std::thread reader([&] {
-    while (!done) {
-      auto json = parsed(path);
-      // In the microseconds of a write a part of it is seen, not twice in a row.
-      if (!json && ++torn) json = parsed(path);
-      ++reads;
-      if (!json || json->items.size() < last) {
-        done = true;
-        last = SIZE_MAX;
-      } else {
-        last = json->items.size();
-      }
-    }
-  });
-  for (int i = 0; i < 400 && !done; ++i) {
-    std::string text;
-    for (int j = 0; j <= i % 50; ++j) text += "{\"event\":\"" + std::string(static_cast<size_t>(j), 'x') + "\"},\n";
-    CHECK(file->append(text).ok());
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  done = true;
-  reader.join();
-  CHECK(last != SIZE_MAX);
-  CHECK(reads > 3);
-  CHECK(torn <= reads / 4);
-  file->close();
-  CHECK(!file->append("1,\n").ok());
-  const std::string all = contents(path);
-  CHECK(all.substr(all.size() - 4) == "}\n]\n");
-  CHECK(parsed(path)->items.size() == 400 / 50 * (50 * 51 / 2));
-}
-
-TEST_CASE("a disk that is full leaves a file that is whole") {
-  Folder folder;
-  const std::string path = folder.file("t.json");
-  std::unique_ptr<TimelineFile> file;
-  int error = 0;
-  REQUIRE(TimelineFile::open(path, &file, &error).ok());
-  size_t written = 0;
-  Status s;
-  {
-    SmallFiles limit(300'000);
-    const std::string text = "{\"event\":\"" + std::string(1000, 'y') + "\"},\n";
-    while (s.ok() && written < 1000) {
-      s = file->append(text);
-      written += s.ok();
-      REQUIRE(parsed(path));
-    }
-  }
-  CHECK(!s.ok());
-  CHECK(s.message().find(path + ": cannot be written any more: File too large") == 0);
-  CHECK(written > 100);
-  CHECK(parsed(path)->items.size() == written);
-  file.reset();
-  CHECK(parsed(path)->items.size() == written);
-}
-
-TEST_CASE("files that cannot be had are named with the reason") {
-  Folder folder;
-  std::unique_ptr<TimelineFile> file, other;
-  int error = 0;
-  CHECK(TimelineFile::open(folder.path() + "/none/t.json", &file, &error).message().find("No such file or directory") != std::string::npos);
-  CHECK(error == ENOENT);
-  CHECK(!TimelineFile::open(folder.path(), &file, &error).ok());
-  CHECK(error == EISDIR);
-  CHECK(TimelineFile::open("/dev/full", &file, &error).message() == "/dev/full: is not a regular file");
-  const std::string pipe = folder.file("pipe");
-  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
-  CHECK(!TimelineFile::open(pipe, &file, &error).ok());
-  const std::string path = folder.file("t.json");
-  std::ofstream(path) << "what was here before";
-  REQUIRE(TimelineFile::open(path, &file, &error).ok());
-  CHECK(parsed(path));
-  REQUIRE(file->append("1,\n").ok());
-  CHECK(TimelineFile::open(path, &other, &error).message().find("is being written by another process") != std::string::npos);
-  CHECK(error == EBUSY);
-  CHECK(parsed(path)->items.size() == 1);  // untouched
-  file.reset();
-  CHECK(TimelineFile::open(path, &other, &error).ok());
-}
 
 // A timeline on each rank of a world.
 struct Timelines {

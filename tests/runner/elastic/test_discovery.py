@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horovod.common.contract.host_updates import HostUpdateResult
+from horovod.runner.base.names import FLAGS, HOROVOD_RUN
 from horovod.runner.elastic import script as script_module
 from horovod.runner.elastic.discovery import FixedHosts, HostDiscoveryScript, HostManager, HostState, check_fixed
 from horovod.runner.elastic.host_lines import parse
@@ -48,7 +49,7 @@ def test_what_is_printed_is_what_is_read(hosts):
         ("a:", r"line 2 'a:'; accepted is"),
         ("a:0", r"line 2 'a:0'; accepted are slots of at least 1: a host that has none is left out"),
         ("a:-1", r"line 2 'a:-1'; accepted is"),
-        ("a", r"line 2 'a', which tells no slots; print 'a:N', or give --slots-per-host N"),
+        ("a", r"line 2 'a', which tells no slots; print 'a:N', or give --slots-per-host"),
         ("first:3", r"line 2 'first:3', but line 1 names host 'first' already; accepted is each host once"),
         ("fe80::1:4", r"an IPv6 address as \[address\]"),
         ("a:65537", r"line 2 'a:65537'; accepted are at most 65536 slots"),
@@ -65,6 +66,16 @@ def test_the_most_slots_that_a_host_may_have():
     assert parse("a:65536\nb:0000001\nc\n", 65536, "s") == {"a": 65536, "b": 1, "c": 65536}
     with pytest.raises(ValueError, match=r"line 1 'a' \(--slots-per-host 65537\); accepted are at most 65536 slots"):
         parse("a", 65537, "s")
+
+
+@pytest.mark.parametrize("called", [FLAGS, HOROVOD_RUN])
+def test_what_is_wrong_is_told_in_the_words_of_the_caller(script, tmp_path, called):
+    with pytest.raises(ValueError, match=rf"line 1 'a', which tells no slots; print 'a:N', or give {called.slots}$"):
+        ScriptRun(script("#!/bin/sh\necho a\n"), None, names=called).finish()
+    with pytest.raises(ValueError, match=rf"line 1 'a' \({called.slots} 65537\); accepted are at most 65536 slots"):
+        ScriptRun(script("#!/bin/sh\necho a\n"), 65537, names=called).finish()
+    with pytest.raises(ValueError, match=rf"^{called.script} is '.*', a directory; accepted is an executable file"):
+        ScriptRun(str(tmp_path), None, names=called)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +99,7 @@ def test_scripts_that_do_not_work(script, text, mode, said):
 
 def test_files_that_are_no_scripts(tmp_path):
     for path, said in ((tmp_path / "none.sh", "not a file here"), (tmp_path, "a directory")):
-        with pytest.raises(ValueError, match=f"--host-discovery-script is '{path}', {said}; accepted is an executable"):
+        with pytest.raises(ValueError, match=f"^discovery_script is '{path}', {said}; accepted is an executable"):
             HostDiscoveryScript(str(path), None).find_available_hosts_and_slots()
 
 

@@ -3,7 +3,7 @@ import signal
 import pytest
 
 from horovod.runner.base.exit_status import describe_status
-from horovod.runner.verdict.verdict import RankEnd, find_exception, has_culprit, judge
+from horovod.runner.verdict.verdict import RankEnd, exception_in_brackets, find_exception, has_culprit, judge
 
 TRACE = 'Traceback (most recent call last):\n  File "a.py", line 2, in f\n    g()\n'
 OWN = "loading\n" + TRACE + "ValueError: bad\nbatch\n"
@@ -160,6 +160,20 @@ def test_the_last_exception_is_found_behind_a_progress_bar():
 
 def test_an_older_victim_error_that_was_survived_does_not_count():
     assert not find_exception(VICTIM + "restored, going on\n\n" + OWN)[1]
+
+
+@pytest.mark.parametrize(
+    ("tail", "said"),
+    [
+        ("", ""),
+        ("loading\n", ""),
+        (OWN, " (ValueError: bad)"),
+        (CAUSED, " (OSError: x)"),
+        (TRACE + "KeyError: " + "k" * 300 + "\n", " (KeyError: " + "k" * 190 + ")"),
+    ],
+)
+def test_an_exception_behind_an_exit_status(tail, said):
+    assert exception_in_brackets(tail) == said
 
 
 def test_no_traceback():

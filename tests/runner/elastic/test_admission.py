@@ -1,0 +1,46 @@
+"""When new workers are let in, and what members are told of it."""
+
+from horovod.common.contract.host_updates import HostUpdateResult
+from horovod.runner.elastic.admission import Admission
+from horovod.runner.elastic.phases import TOGETHER
+from horovod.runner.elastic.workers import Worker
+
+NEW, OLD = Worker(1, "a", "a"), Worker(0, "a", "a", survivor=True)
+
+
+def test_who_is_ready_waits_for_others_that_start_but_not_for_ever():
+    admission = Admission()
+    assert admission.next_time(0.0) is None
+    assert admission.together([NEW], False, 1.0), "there is nobody to wait for"
+    assert not admission.together([NEW, OLD], True, 2.0)
+    assert admission.next_time(2.0) == 1.0 + TOGETHER
+    assert not admission.together([NEW], True, 0.9 + TOGETHER)
+    admission.postpone(10.0)
+    assert not admission.together([NEW], True, 1.0 + TOGETHER)
+    assert admission.next_time(1.0 + TOGETHER) == 11.0 + TOGETHER
+    assert admission.together([NEW], True, 11.0 + TOGETHER)
+    assert admission.next_time(11.0 + TOGETHER) is None
+
+
+def test_who_has_been_there_before_begins_no_wait():
+    admission = Admission()
+    assert not admission.together([OLD], True, 1.0)
+    assert admission.next_time(1.0) is None
+    assert not admission.together([OLD, NEW], True, 50.0)
+    assert admission.next_time(50.0) == 50.0 + TOGETHER
+    assert not admission.together([], True, 51.0)  # it is gone
+    assert admission.next_time(51.0) is None
+    admission.postpone(3.0)
+    assert admission.next_time(51.0) is None
+
+
+def test_members_are_told_once_an_epoch():
+    admission = Admission()
+    nothing, added, removed = HostUpdateResult.no_update, HostUpdateResult.added, HostUpdateResult.removed
+    assert admission.update(False, False) == nothing
+    assert admission.update(True, False) == added
+    assert admission.update(True, False) == nothing
+    assert admission.update(True, True) == added | removed
+    assert admission.update(False, True) == nothing
+    admission.formed()
+    assert admission.update(False, True) == removed

@@ -1,0 +1,53 @@
+"""What ranks tell each other in a round: vectors of which the engine takes the largest bytes."""
+
+import pytest
+
+from horovod.common.exceptions import HorovodInternalError
+from horovod.torch import ballot
+
+
+def cast(me, flags=(1, 0), wishes=(0, 0), ranks=3, **said):
+    return ballot.cast(
+        ranks, me, flags, wishes, **{"at_step": False, "failed": 0, "rounds": 0, "most_rounds": 1, **said}
+    )
+
+
+def outcome(*vectors, ranks=3):
+    return ballot.read(bytearray(map(max, zip(*vectors, strict=True))), ranks)
+
+
+def test_what_all_have_told():
+    mine, theirs = cast(0, (1, 0), rounds=2), cast(1, (0, 3), (0, 1), rounds=2, at_step=True, most_rounds=4)
+    vector = bytearray(map(max, zip(mine, theirs, strict=True)))
+    assert ballot.flags_of(vector, 3, 2) == bytearray((1, 3))
+    told = ballot.read(vector, 3)
+    assert told == (False, bytearray((1, 3, 0, 1)), True, True, 0, 2, 2, 4)
+    ballot.check(told)
+    both = outcome(mine, theirs, cast(2, rounds=2))
+    assert both.all_here
+    alone = outcome(cast(0, at_step=True), ranks=3)
+    assert (alone.at_step, alone.at_end) == (True, False)
+
+
+def test_who_is_in_no_place_of_the_set_takes_no_part():
+    assert not any(cast(None)[:3])
+
+
+def test_a_pass_that_has_failed_is_named():
+    with pytest.raises(HorovodInternalError, match=r"backward\(\) has failed on rank 7, "):
+        ballot.check(outcome(cast(0), cast(1, failed=8)))
+    with pytest.raises(HorovodInternalError, match=r"backward\(\) has failed on rank 253, "):
+        ballot.check(outcome(cast(0), cast(1, failed=254)))
+    for failed in (255, 256, 5000):  # more than a byte can name
+        with pytest.raises(HorovodInternalError, match=r"backward\(\) has failed on another rank, "):
+            ballot.check(outcome(cast(0), cast(1, failed=failed)))
+
+
+def test_ranks_that_have_been_through_different_numbers_of_rounds():
+    with pytest.raises(HorovodInternalError, match=r"before this one some 1, others 3 \(times"):
+        ballot.check(outcome(cast(0, rounds=2), cast(1, rounds=1), cast(2, rounds=3)))
+    for rounds in (0, 254, 255, 256, 1000):
+        ballot.check(outcome(cast(0, rounds=rounds), cast(1, rounds=rounds)))
+    with pytest.raises(HorovodInternalError, match="some 0, others 254"):
+        ballot.check(outcome(cast(0, rounds=254), cast(1, rounds=255)))
+    assert outcome(cast(0, most_rounds=300)).rounds == ballot.MOST
