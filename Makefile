@@ -205,7 +205,7 @@ $(STAMPS)/editable: $(STAMPS)/tools $(STAMPS)/torch $(NATIVE)
 	scripts/install.sh --editable
 	touch $@ && rm -f $(STAMPS)/package
 
-$(STAMPS)/dev: $(STAMPS)/venv pyproject.toml
+$(STAMPS)/dev: $(STAMPS)/venv pyproject.toml scripts/install-dev-tools.sh
 	scripts/install-dev-tools.sh
 	touch $@
 
