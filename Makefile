@@ -122,7 +122,7 @@ test-mpis: $(STAMPS)/dev $(STAMPS)/system $(STAMPS)/editable ## [10 min] MPI as 
 test-cluster: $(STAMPS)/dev $(STAMPS)/system $(STAMPS)/editable ## [8 min] the tests on several hosts, with every fault also on four of them
 	nice python -m pytest --heavy tests/cluster $(PYTEST_ARGS)
 
-test-clouds: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/launchers $(STAMPS)/editable ## [5 min] what needs Azure ML's SDK or MLflow, in an environment beside .venv, set up in .venv-clouds (500 MB)
+test-clouds: $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/launchers $(STAMPS)/editable ## [5 min] what needs Azure ML's SDK, boto3 or MLflow, in an environment beside .venv, set up in .venv-clouds (500 MB)
 	nice scripts/test-clouds.sh $(PYTEST_ARGS)
 
 test-kubernetes: $(STAMPS)/dev $(STAMPS)/editable ## [18 min, once 30] jobs on a real Kubernetes made here, or on that of KUBECONFIG=FILE IMAGE=IMAGE, which has this version and NumPy; NAMESPACE=default
@@ -205,7 +205,7 @@ $(STAMPS)/editable: $(STAMPS)/tools $(STAMPS)/torch $(NATIVE)
 	scripts/install.sh --editable
 	touch $@ && rm -f $(STAMPS)/package
 
-$(STAMPS)/dev: $(STAMPS)/venv pyproject.toml
+$(STAMPS)/dev: $(STAMPS)/venv pyproject.toml scripts/install-dev-tools.sh
 	scripts/install-dev-tools.sh
 	touch $@
 

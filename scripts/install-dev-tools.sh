@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what the extras "dev", "test", "site", "timeline" and "kubernetes" of pyproject.toml name, without installing (and so building) the package itself.
+# Installs what the extras "dev", "test", "site", "timeline" and "kubernetes" of pyproject.toml name, without installing (and so building) the package itself, and the models of Kubeflow's operators.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 requirements=$(mktemp)
@@ -14,3 +14,5 @@ extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-depende
 print("\n".join(r for name in ("dev", "test", "site", "timeline", "kubernetes") for r in extras[name] if not re.match(r"horovod\b", r)))
 PY
 pip install -qq -r "$requirements"
+# For its models, in tests of manifests. It asks for a client of Kubernetes below 36, which only its own client needs.
+pip install -qq --no-deps kubeflow-training==1.9.4

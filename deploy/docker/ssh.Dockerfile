@@ -2,7 +2,7 @@
 #
 #   docker build -f deploy/docker/ssh.Dockerfile -t localhost/horovod:cpu-ssh .
 #
-# Nothing of it is root. Keys are no part of the image: deploy/docker/make-keys makes them, and containers mount them.
+# Nothing of it is root. Keys are no part of the image: deploy/docker/make-keys makes them, or Kubeflow's MPI operator, and containers mount them.
 ARG IMAGE=localhost/horovod:cpu
 # hadolint ignore=DL3006
 FROM ${IMAGE}
@@ -12,7 +12,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/* /etc/ssh/ssh_host_*
 COPY deploy/docker/sshd_config /etc/horovod/sshd_config
 COPY deploy/docker/ssh_config /etc/ssh/ssh_config.d/horovod.conf
-COPY deploy/docker/start-sshd /usr/local/bin/start-sshd
+COPY deploy/docker/start-sshd deploy/docker/known-host /usr/local/bin/
 USER 1000:1000
 EXPOSE 2222
 HEALTHCHECK --interval=10s --timeout=5s --start-period=5s \

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -89,22 +91,101 @@ def test_a_node_that_is_lost(cluster: Cluster, tmp_path: Path, capfd: pytest.Cap
     assert "sizes [3, 2, 3]" in out
 
 
-@pytest.mark.parametrize(("name", "agent"), [("v1", True), ("v2beta1", False)])
-def test_launchers_of_mpijobs(cluster: Cluster, tmp_path: Path, name: str, agent: bool) -> None:
-    """What the operator gives the launcher's pod: a host file, and in v1 a script that runs programs in pods."""
+def replicas(name: str) -> dict[str, Any]:
+    """The containers of an MPIJob of deploy/kubeflow, by replica."""
     job = yaml.safe_load((DEPLOY / f"kubeflow/mpijob-{name}.yaml").read_text())
-    (container,) = job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"]
-    hostfile = tmp_path / "hostfile"
+    found = job["spec"]["mpiReplicaSpecs"]
+    return {"spec": job["spec"], **{kind: each["template"]["spec"]["containers"][0] for kind, each in found.items()}}
+
+
+def command_of(launcher: dict[str, Any], hostfile: Path) -> str:
+    """Its command, with this host file and a program of ours."""
     hostfile.write_text("host2 slots=1\nhost3 slots=1\nhost4 slots=2\n")
+    command = [str(hostfile) if word == "/etc/mpi/hostfile" else word for word in launcher["command"]]
+    at = command.index("python")
+    assert command[at:] == ["python", "/app/train.py"]
+    return shlex.join([*command[:at], sys.executable, "-c", SUM])
+
+
+def assert_all_sum(out: str) -> None:
+    for rank, host in enumerate(("host2", "host3", "host4", "host4")):
+        assert f"[{rank}]<stdout>:{host} rank {rank} {rank == 3:d} of 4 sums 10.0" in out
+
+
+def test_launchers_of_mpijobs_v1(cluster: Cluster, tmp_path: Path) -> None:
+    """What the operator gives the launcher's pod: a host file, and a script that runs programs in pods."""
     kubexec = tmp_path / "kubexec.sh"
     kubexec.write_text('#!/bin/sh\npod=$1; shift\nexec ssh "$pod" "echo by kubexec >&2; $*"\n')
     kubexec.chmod(0o755)
-    program = [sys.executable, "-c", SUM]
-    command = [str(hostfile) if word == "/etc/mpi/hostfile" else word for word in container["command"]]
-    at = command.index("python")
-    assert command[at:] == ["python", "/app/train.py"]
-    env = {"OMPI_MCA_plm_rsh_agent": str(kubexec)} if agent else {}
-    done = cluster.launcher.run(shlex.join([*command[:at], *program]), env=env)
+    command = command_of(replicas("v1")["Launcher"], tmp_path / "hostfile")
+    done = cluster.launcher.run(command, env={"OMPI_MCA_plm_rsh_agent": str(kubexec)})
     assert done.returncode == 0, done.stderr
-    for rank, host in enumerate(("host2", "host3", "host4", "host4")):
-        assert f"[{rank}]<stdout>:{host} rank {rank} {rank == 3:d} of 4 sums 10.0" in done.stdout
+    assert_all_sum(done.stdout)
+
+
+# A container of deploy/docker/ssh.Dockerfile as far as ssh is concerned: its files, its user and who that is, and the
+# operator's keys as a Secret is mounted, root's and for all to read. In mounts of its own, so nothing stays. The hosts
+# have servers of their own at 2222. The one capability lets the user reach a Python that may lie in root's home.
+POD = """
+set -e
+keys=$1 docker=$2 && shift 2
+mount -t tmpfs none /mnt && mkdir /mnt/etc && cp -a /etc/. /mnt/etc && mount --bind /mnt/etc /etc
+mount -t tmpfs -o mode=755 none /usr/local/bin
+grep -q ^horovod: /etc/passwd || echo horovod:x:1000:1000::/tmp:/bin/bash >> /etc/passwd
+mkdir -p -m 755 /etc/horovod/ssh && cp "$keys"/* /etc/horovod/ssh && chmod 644 /etc/horovod/ssh/*
+cp "$docker"/start-sshd "$docker"/known-host /usr/local/bin
+sed s/2222/2223/ "$docker"/sshd_config > /etc/horovod/sshd_config
+sed s/2222/2223/ "$docker"/ssh_config > /etc/ssh/ssh_config
+export HOME=/tmp
+exec setpriv --reuid 1000 --regid 1000 --clear-groups --inh-caps +dac_read_search --ambient-caps +dac_read_search "$@"
+"""
+
+
+def test_an_mpijob_v2beta1_in_images_with_ssh(cluster: Cluster, tmp_path: Path) -> None:
+    """Workers serve ssh by the operator's keys, as the image's user, and the launcher believes these and no others."""
+    found = replicas("v2beta1")
+    assert found["spec"]["sshAuthMountPath"] == "/etc/horovod/ssh"
+    assert found["Worker"]["readinessProbe"]["tcpSocket"]["port"] == 2222
+    made = [operators_keys(tmp_path / name) for name in ("keys", "others")]
+
+    def pod(keys: Path, *command: str) -> list[str]:
+        inside = ["bash", "-c", POD, "pod", str(keys), str(DEPLOY / "docker"), *command]
+        return ["unshare", "--mount", "--propagation", "private", *inside]
+
+    servers = []
+    try:
+        for host in cluster.hosts[1:4]:
+            servers.append(host.popen(pod(made[0], *found["Worker"]["command"])))
+            wait_for_port(host, 2223)
+        launcher = ["bash", "-c", command_of(found["Launcher"], tmp_path / "hostfile")]
+        done = cluster.launcher.run(pod(made[0], *launcher))
+        assert done.returncode == 0, done.stderr
+        assert_all_sum(done.stdout)
+        assert Path(f"/proc/{servers[0].target}").stat().st_uid == 1000
+        done = cluster.launcher.run(pod(made[1], *launcher))
+        assert done.returncode != 0
+        assert "its ssh host key does not match the known one" in done.stderr
+    finally:
+        for server in servers:
+            server.send(signal.SIGTERM)
+        for server in servers:
+            server.wait(20)
+    assert all(not host.processes() for host in cluster.hosts)
+
+
+def operators_keys(folder: Path) -> Path:
+    """The Secret that the operator makes for a job: a key of P-521 in PEM, whatever its name says."""
+    folder.mkdir()
+    key = folder / "id_rsa"
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "521", "-m", "PEM", "-N", "", "-f", key], check=True, timeout=60
+    )
+    (folder / "authorized_keys").write_bytes((folder / "id_rsa.pub").read_bytes())
+    return folder
+
+
+def wait_for_port(host: Host, port: int) -> None:
+    deadline = time.monotonic() + 30
+    while port not in (found for _, found in host.listening()):
+        assert time.monotonic() < deadline, f"nothing listens on {port} of {host.name}"
+        time.sleep(0.05)

@@ -94,7 +94,7 @@ def test_the_build_has_the_licences_that_the_package_names():
 
 
 def test_scripts_can_be_run():
-    for name in ("make-keys", "start-sshd"):
+    for name in ("make-keys", "start-sshd", "known-host"):
         assert (DOCKER / name).stat().st_mode & stat.S_IXUSR
         subprocess.run(["bash", "-n", DOCKER / name], check=True, timeout=60)
 
