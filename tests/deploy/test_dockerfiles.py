@@ -1,4 +1,4 @@
-"""What can be told of deploy/docker, deploy/apptainer and .devcontainer without building them."""
+"""What can be told of the images of deploy and .devcontainer without building them."""
 
 import json
 import re
@@ -13,6 +13,12 @@ ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "deploy/docker"
 DOCKERFILES = [DOCKER / "Dockerfile", DOCKER / "ssh.Dockerfile", ROOT / ".devcontainer/Dockerfile"]
 IMAGES = DOCKERFILES[:2]
+CLOUDS = [ROOT / "deploy/clouds/Dockerfile", ROOT / "deploy/azureml/environment/Dockerfile"]
+ALL = [*DOCKERFILES, *CLOUDS]
+
+
+def name(path):
+    return str(path.relative_to(ROOT))
 
 
 def instructions(path):
@@ -26,13 +32,35 @@ def of(path, word):
     return [rest for found, rest in instructions(path) if found == word]
 
 
-@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_no_dockerfile_is_forgotten():
+    assert {*(ROOT / "deploy").rglob("*Dockerfile"), *(ROOT / ".devcontainer").rglob("*Dockerfile")} == set(ALL)
+
+
+@pytest.mark.parametrize("path", ALL, ids=name)
 def test_bases_are_pinned(path):
-    """By digest, or they are an image of our own, or a stage of the same file."""
+    """By digest, or they are an image of our own, a stage of the same file, or a build of Microsoft's by its date."""
     defaults = dict(each.split("=", 1) for each in of(path, "ARG") if "=" in each)
+    assert of(path, "FROM")
     for image in (each.split()[0] for each in of(path, "FROM")):
-        named = defaults[image.strip("${}")]
-        assert re.search(r"@sha256:[0-9a-f]{64}$", named) or named == "localhost/horovod:cpu"
+        named = defaults[image.strip("${}")] if image.startswith("$") else image
+        dated = re.fullmatch(r"mcr\.microsoft\.com/azureml/[\w.-]+:20\d{6}\.v\d+", named)
+        assert dated or re.search(r"@sha256:[0-9a-f]{64}$", named) or named == "localhost/horovod:cpu"
+
+
+@pytest.mark.parametrize("path", CLOUDS, ids=name)
+def test_images_for_clouds_say_why_they_are_root(path):
+    users = of(path, "USER")
+    assert users in ([], ["0:0"])
+    assert re.search(r"^# It is root[:,] ", path.read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", ALL, ids=name)
+def test_packages_of_python_are_pinned(path):
+    """Where they stand in the file; else they stand in requirements."""
+    for each in of(path, "RUN"):
+        for words in re.findall(r"pip install ([^&]+)", each):
+            named = [word for word in words.split() if not word.startswith(("-", "$", "/"))]
+            assert all(re.fullmatch(r"[\w.-]+==[\w.]+", word) for word in named), named
 
 
 def test_all_are_built_on_one_base():
@@ -48,7 +76,7 @@ def test_what_runs_is_not_root_and_has_a_health_check(path):
     assert not any(re.search("KEY|TOKEN|PASSWORD|SECRET", rest) for word, rest in found if word in ("ARG", "ENV"))
 
 
-@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", ALL, ids=name)
 def test_layers_keep_no_caches(path):
     for each in of(path, "RUN"):
         if "apt-get" in each:

@@ -64,6 +64,55 @@ def test_the_base_of_kustomize_is_what_horovodrun_creates():
     validated(found)
 
 
+def applied(document, patch):
+    """The document after a patch (RFC 6902). Raises KeyError or IndexError where one leads nowhere."""
+    document = copy.deepcopy(document)
+    for operation in patch:
+        assert operation["op"] == "add", operation
+        *parents, last = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
+        at = document
+        for part in parents:
+            at = at[int(part) if isinstance(at, list) else part]
+        at[last] = operation["value"]
+    return document
+
+
+def overlaid():
+    """The Job of the workers, with the one patch of the overlay for GPUs."""
+    (overlay,) = documents("kustomize/gpu/kustomization.yaml")
+    (patch,) = overlay["patches"]
+    found = documents("kustomize/base/job.yaml")
+    (target,) = [each for each in found if patch["target"] == {"kind": each["kind"], "name": each["metadata"]["name"]}]
+    return applied(target, yaml.safe_load(patch["patch"]))
+
+
+def test_the_overlay_for_gpus_fits_the_base():
+    (overlay,) = documents("kustomize/gpu/kustomization.yaml")
+    (base,) = documents("kustomize/base/kustomization.yaml")
+    assert set(overlay) == {"apiVersion", "kind", "resources", "images", "patches"}, "what this test knows of"
+    assert (overlay["resources"], base["resources"]) == (["../base"], ["job.yaml"])
+    assert (overlay["apiVersion"], overlay["kind"]) == (base["apiVersion"], base["kind"])
+    jobs = [each for each in documents("kustomize/base/job.yaml") if each["kind"] == "Job"]
+    pods = [each["spec"]["template"]["spec"] for each in jobs]
+    (image,) = overlay["images"]
+    assert {pod["containers"][0]["image"].rpartition(":")[0] for pod in pods} == {image["name"]}
+    assert set(image) == {"name", "newTag"}
+    assert not any("tolerations" in pod for pod in pods), "the patch would replace them"
+    pod = overlaid()["spec"]["template"]["spec"]
+    assert [each["key"] for each in pod["tolerations"]] == ["nvidia.com/gpu"]
+    # The same as where horovodrun is asked for GPUs.
+    words = ("-np", "4", "--image", "registry.example.com/train:1", "--cpu", "4", "--memory", "16Gi", "--gpus", "1")
+    asked = made(*words, name="train")["Job", "train-workers"]["spec"]["template"]["spec"]["containers"][0]
+    assert pod["containers"][0]["resources"]["limits"] == asked["resources"]["limits"]
+    for path in ("/spec/template/spec/container/0/image", "/spec/template/spec/containers/1/image"):
+        with pytest.raises((KeyError, IndexError)):
+            applied(jobs[0], [{"op": "add", "path": path, "value": "x"}])
+
+
+def test_the_overlay_for_gpus_makes_a_valid_job():
+    validated([overlaid()])
+
+
 def rendered_texts(values, name="train"):
     if not importlib.util.find_spec("helm_python"):
         pytest.skip("helm_python is not installed")
