@@ -39,5 +39,6 @@ def test_a_new_optimizer_in_each_job(pool):
             assert set(map(tuple, hooks)) == {(0, 0, 0, 0)}, counts
             assert set(regions) == {regions[0]}, counts
             # Of others: the tuple and the list of this test in each cycle. Once in a while something is made for good,
-            # as a module that is first needed on a slow machine; what leaks does so in each, so the least one tells.
-            assert min(after - before for before, after in itertools.pairwise(objects[1:])) <= 4, counts
+            # as a module that is first needed on a slow machine, and what earlier tests of this process have left may
+            # add one of its own; an optimizer or a job that leaks does so in each, and is some hundreds.
+            assert min(after - before for before, after in itertools.pairwise(objects[1:])) <= 16, counts

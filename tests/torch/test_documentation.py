@@ -131,7 +131,7 @@ def run(text, folder):
 
 def test_every_program_runs_and_trains(pool, tmp_path):
     found = programs("torch")
-    assert set(found) == {*AROUND, "beginning", "from DDP", *CHECKS}
+    assert set(found) == {*AROUND, "beginning", "from DDP", "lightning", *CHECKS}
     for name, (before, after) in AROUND.items():
         block = found[name]
         text = block.without("-") if block.language == "diff" else block.text

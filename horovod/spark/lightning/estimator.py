@@ -10,9 +10,9 @@ from horovod.spark.common.estimator import HorovodEstimator
 from horovod.spark.common.params import with_params, with_signature
 from horovod.spark.common.plan import Outcome
 from horovod.spark.lightning.datamodule import PetastormDataModule
-from horovod.spark.lightning.package import is_module, package_of
 from horovod.spark.lightning.rows import LIGHTNING
 from horovod.spark.torch import estimator as of_torch
+from horovod.torch.lightning.package import is_module, package_of
 
 MIN_PL_VERSION = "1.3.8"
 """The oldest Lightning that estimators were written for; what is tested is Lightning 2."""
@@ -58,7 +58,7 @@ class TorchEstimator(HorovodEstimator):
         model = self.getModel()
         if not isinstance(model, torch.nn.Module):
             raise refuse("model", model, "a LightningModule, or a torch.nn.Module with optimizer and loss")
-        package_of(model)
+        package_of("horovod.spark.lightning", model)
         if self.getTrainMinibatchFn() is not None:
             raise ValueError("train_minibatch_fn is given, accepted is a training_step of the LightningModule")
         if wrong := [name for name in self.getTrainerArgs() or () if name in _OURS]:

@@ -11,12 +11,12 @@ import torch
 import horovod.torch as hvd
 from horovod.spark.common.plan import Outcome, Plan
 from horovod.spark.common.ranks import prepare_rank
-from horovod.spark.lightning.package import is_module, package_of
-from horovod.spark.lightning.strategy import make_strategy
 from horovod.spark.lightning.wrapping import wrap
 from horovod.spark.torch import states
 from horovod.spark.torch.batches import floating_dtype, outputs_of, shapes_of, split
 from horovod.spark.torch.remote import own_device
+from horovod.torch.lightning import HorovodStrategy
+from horovod.torch.lightning.package import is_module, package_of
 
 
 def train(plan: Plan) -> Outcome | None:
@@ -34,19 +34,17 @@ def train(plan: Plan) -> Outcome | None:
 
 def _fit(plan: Plan, given: dict[str, Any], data: Any) -> Outcome | None:
     model = given["model"]
-    pl = package_of(model)
-    _say_rank(pl)
+    pl = package_of("horovod.spark.lightning", model)
     if plan.checkpoint is not None:
         where = plan.remote.checkpoint_path
         states.put_into(states.load(plan.checkpoint, where), model, None, where)
     device = own_device(plan.use_gpu)
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     module = model if is_module(model) else wrap(pl, given, plan)
     watch = _watch(pl, plan, model, given["terminate_on_nan"])
     trainer = pl.Trainer(
         accelerator="gpu" if device.type == "cuda" else "cpu",
         devices=1,
-        strategy=make_strategy(pl, device, given["gradient_compression"], plan.backward_passes_per_step),
+        strategy=HorovodStrategy(given["gradient_compression"] or hvd.Compression.none, device=device, package=pl),
         max_epochs=plan.epochs,
         accumulate_grad_batches=plan.backward_passes_per_step,
         callbacks=[*given["callbacks"], watch],
@@ -135,8 +133,3 @@ def _outputs(model: torch.nn.Module, plan: Plan, loader: _Loader) -> list[Any]:
         return []
     model.to("cpu").eval()
     return shapes_of(outputs_of(model(*[one[:1] for one in loader.features])))
-
-
-def _say_rank(pl: Any) -> None:
-    """What Lightning prints and writes on one rank only, it does on rank 0."""
-    pl.utilities.rank_zero_only.rank = hvd.rank()

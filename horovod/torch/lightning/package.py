@@ -6,9 +6,9 @@ from typing import Any
 NAMES = ("lightning.pytorch", "pytorch_lightning")
 
 
-def package_of(model: Any = None) -> Any:
-    """The package that a LightningModule is of; for anything else the one that is installed. ImportError where none
-    is."""
+def package_of(who: str, model: Any = None) -> Any:
+    """The package that a LightningModule is of; for anything else the one that is installed. ImportError, which says
+    that ``who`` needs it, where none is."""
     for kind in type(model).__mro__:
         for name in NAMES:
             if kind.__module__.startswith(f"{name}."):
@@ -19,8 +19,7 @@ def package_of(model: Any = None) -> Any:
         except ImportError as error:
             reason = error
     raise ImportError(
-        f"horovod.spark.lightning needs Lightning 2, which cannot be imported ({reason}); install it with: "
-        "pip install lightning"
+        f"{who} needs Lightning 2, which cannot be imported ({reason}); install it with: pip install lightning"
     ) from reason
 
 

@@ -1,0 +1,172 @@
+"""The class of the strategy. Its methods are those that Lightning's documentation gives to a ParallelStrategy."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+import horovod.torch as hvd
+from horovod.torch.lightning.devices import own_device
+from horovod.torch.lightning.environment import make_environment
+from horovod.torch.lightning.metrics import Gathering
+from horovod.torch.optimizer import unwrap
+
+_OPS = {"mean": hvd.Average, "avg": hvd.Average, "sum": hvd.Sum, "max": hvd.Max, "min": hvd.Min}
+
+
+def make_class(pl: Any) -> Any:
+    """``pl``: the package, whose ParallelStrategy is the base."""
+
+    class HorovodStrategy(_Reductions, pl.strategies.ParallelStrategy):  # type: ignore[misc, name-defined]
+        strategy_name = "horovod"
+        is_distributed = True
+        """Lightning asks strategies that it does not know: without it there is no sampler, and no sync_dist."""
+
+        def __init__(self, device: torch.device | None, options: Mapping[str, Any]) -> None:
+            """``options``: of hvd.DistributedOptimizer."""
+            self._device, self._options = device, options
+            self._passes, self._blocked = 1, False
+            self._metrics: Gathering | None = None
+            super().__init__(
+                parallel_devices=None if device is None else [device], cluster_environment=make_environment(pl)
+            )
+            # What Lightning prints and writes on one rank only, it does on rank 0.
+            pl.utilities.rank_zero_only.rank = hvd.rank()
+
+        @property
+        def root_device(self) -> torch.device:
+            assert self._device is not None, "the Trainer sets it"
+            return self._device
+
+        @property
+        def parallel_devices(self) -> list[torch.device] | None:
+            return None if self._device is None else [self._device]
+
+        @parallel_devices.setter
+        def parallel_devices(self, given: Sequence[torch.device] | None) -> None:
+            """Of all devices that the Trainer has found, the rank keeps its own."""
+            if given and self._device is None:
+                gpus = torch.cuda.device_count() if given[0].type == "cuda" else 0
+                self._device = own_device(given, hvd.local_rank(), hvd.local_size(), gpus)
+
+        @property
+        def distributed_sampler_kwargs(self) -> dict[str, Any]:
+            return {"num_replicas": hvd.size(), "rank": hvd.rank()}
+
+        def model_to_device(self) -> None:
+            self.model.to(self.root_device)
+
+        def setup(self, trainer: Any) -> None:
+            """All ranks begin with the parameters and buffers of rank 0."""
+            if self._layer_sync is not None:
+                raise ValueError(
+                    "sync_batchnorm is True, which needs torch.distributed; accepted is False, with "
+                    "horovod.torch.SyncBatchNorm in the model"
+                )
+            self.model_to_device()
+            module = self.lightning_module
+            hvd.broadcast_parameters([*module.named_parameters(), *module.named_buffers()], root_rank=0)
+            self._metrics = Gathering(module)
+            super().setup(trainer)
+
+        def setup_optimizers(self, trainer: Any) -> None:
+            super().setup_optimizers(trainer)
+            named = list(self.lightning_module.named_parameters())
+            self._passes = trainer.accumulate_grad_batches
+            for optimizer in self.optimizers:
+                own = {id(one) for group in optimizer.param_groups for one in group["params"]}
+                names = [(name, one) for name, one in named if id(one) in own]
+                hvd.DistributedOptimizer(
+                    optimizer,
+                    names if len(names) == len(own) else None,  # parameters that are not the module's have no name
+                    backward_passes_per_step=self._passes,
+                    **self._options,
+                )
+            self.optimizers = self.optimizers  # Lightning's wrappers take their class from what they wrap
+
+        def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+            super().on_train_batch_start(batch, batch_idx)
+            passes = self.lightning_module.trainer.accumulate_grad_batches
+            if passes != self._passes:  # callbacks change it between epochs
+                self._passes = passes
+                for optimizer in self.optimizers:
+                    optimizer.set_backward_passes_per_step(passes)
+
+        @contextmanager
+        def block_backward_sync(self) -> Iterator[None]:
+            """Around passes after which no step follows."""
+            self._blocked = True
+            try:
+                yield
+            finally:
+                self._blocked = False
+
+        def post_backward(self, closure_loss: torch.Tensor) -> None:
+            """The last step of an epoch may follow fewer passes than the optimizer waits for, and clipping comes before
+            the step."""
+            super().post_backward(closure_loss)
+            if self._passes > 1 and not self._blocked:
+                for optimizer in self.optimizers:
+                    optimizer._hvd.synchronize()
+
+        def load_checkpoint(self, checkpoint_path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+            """Rank 0 reads the file, which the others need not see; all get the same, the state of optimizers too.
+
+            RuntimeError on the others where rank 0 cannot read it."""
+            found, error = None, None
+            if hvd.rank() == 0:
+                try:
+                    found = super().load_checkpoint(checkpoint_path, *args, **kwargs)
+                except BaseException as wrong:
+                    hvd.broadcast_object((None, f"{type(wrong).__name__}: {wrong}"), name="lightning.checkpoint")
+                    raise
+            found, error = hvd.broadcast_object((found, error), name="lightning.checkpoint")
+            if error is not None:
+                raise RuntimeError(f"rank 0 cannot read the checkpoint {checkpoint_path}: {error}")
+            return found  # type: ignore[return-value]
+
+        def teardown(self) -> None:
+            for optimizer in self.optimizers:  # another fit makes others, of the same parameters
+                unwrap(optimizer)
+            self.optimizers = self.optimizers
+            if self._metrics is not None:
+                self._metrics.end()
+            super().teardown()
+
+    return HorovodStrategy
+
+
+class _Reductions:
+    """What Lightning asks for between ranks."""
+
+    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+        """Over the ranks; ``group``: all. What is no tensor comes back as it is.
+
+        ValueError naming ``reduce_op`` unless it is mean, sum, max or min, as a word or of torch.distributed."""
+        if not isinstance(tensor, torch.Tensor):
+            return tensor
+        op = _OPS.get(str(reduce_op or "mean").rpartition(".")[2].lower())
+        if op is None:
+            raise ValueError(f"reduce_op is {reduce_op!r}, accepted is one of {', '.join(map(repr, _OPS))}")
+        return hvd.allreduce(tensor if op != hvd.Average or tensor.is_floating_point() else tensor.float(), op=op)
+
+    def all_gather(self, tensor: torch.Tensor, group: Any = None, sync_grads: bool = False) -> torch.Tensor:
+        """A new first dimension: that of the ranks. ``group``: all. ``sync_grads``: with gradients, the sum of those of
+        all ranks."""
+        with torch.set_grad_enabled(sync_grads and torch.is_grad_enabled()):
+            gathered = hvd.allgather(tensor.unsqueeze(0).contiguous())
+        if gathered.requires_grad:
+            gathered.register_hook(lambda gradient: gradient * hvd.size())  # allgather's own is the average
+        return gathered
+
+    def broadcast(self, obj: Any, src: int = 0) -> Any:
+        return hvd.broadcast_object(obj, root_rank=src)
+
+    def barrier(self, *args: Any, **kwargs: Any) -> None:
+        hvd.barrier()
+
+    def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
+        """Of all ranks, or of any of them."""
+        votes = int(hvd.allreduce(torch.tensor(int(decision)), op=hvd.Sum))
+        return votes == hvd.size() if all else votes > 0

@@ -1,0 +1,37 @@
+"""Which device a rank has, of those that the Trainer names."""
+
+import pytest
+import torch
+
+from horovod.torch.lightning.devices import own_device
+
+CPU, GPUS = torch.device("cpu"), [torch.device("cuda", number) for number in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("given", "local_rank", "local_size", "gpus", "own"),
+    [
+        ([CPU], 3, 4, 0, CPU),
+        ([CPU] * 4, 3, 4, 0, CPU),
+        (GPUS[:1], 2, 4, 4, GPUS[2]),  # devices=1
+        (GPUS[:1], 2, 4, 1, GPUS[0]),  # --gpus-per-worker 1: each rank sees its own
+        (GPUS, 1, 2, 4, GPUS[1]),
+        (GPUS[2:], 1, 2, 4, GPUS[3]),
+        (GPUS[3:], 0, 1, 4, GPUS[3]),
+    ],
+)
+def test_each_rank_has_its_own(given, local_rank, local_size, gpus, own):
+    assert own_device(given, local_rank, local_size, gpus) == own
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ([CPU] * 3, "the Trainer's devices are cpu, cpu, cpu, and this host has 2 ranks with one device each"),
+        (GPUS[3:], "devices are cuda:3, .*; accepted are 1 or 'auto', and for GPUs as many as this host has ranks"),
+        ([torch.device("meta")], "devices are meta, .*; accepted are of CPU or CUDA"),
+    ],
+)
+def test_what_does_not_match_is_named(given, words):
+    with pytest.raises(ValueError, match=words):
+        own_device(given, 1, 2, 4)
