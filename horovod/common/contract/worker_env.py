@@ -116,7 +116,9 @@ class WorkerEnv:
         if self.place is None and self.size > 1 and self.key_fd is None and self.key_file is None:
             raise ValueError(
                 f"HOROVOD_SIZE is {self.size} but neither HOROVOD_KEY_FD nor HOROVOD_KEY_FILE gives the job's key; "
-                f"start the workers with 'horovodrun -np {self.size} ...'"
+                f"start the workers with 'horovodrun -np {self.size} ...'. If another launcher has set HOROVOD_SIZE, "
+                "let it set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT instead, and for all the same key in "
+                "HOROVOD_JOB_KEY"
             )
         # MPI may start the processes, and carry tensors (wiring/mpi.py); what ranks agree on goes over our own links.
         if self.controller == "mpi" and not (self.place is not None and self.place.mpi):

@@ -72,6 +72,17 @@ def test_several_processes_without_rendezvous_get_advice():
         WorkerEnv.from_environ({"HOROVOD_SIZE": "4", "HOROVOD_RANK": "1"})
 
 
+def test_what_another_launcher_has_set_without_a_key_is_refused():
+    """As TonY's Horovod runtime does."""
+    theirs = {
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "n1",
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": "9999",
+        "HOROVOD_CONTROLLER": "gloo",
+    }
+    with pytest.raises(ValueError, match=r"HOROVOD_SIZE is 2 .*HOROVOD_KEY_FILE.*MASTER_ADDR.*HOROVOD_JOB_KEY"):
+        WorkerEnv.from_environ({"HOROVOD_SIZE": "2", "HOROVOD_RANK": "1", **theirs})
+
+
 MPIRUN = {
     "OMPI_COMM_WORLD_RANK": "5",
     "OMPI_COMM_WORLD_SIZE": "8",
