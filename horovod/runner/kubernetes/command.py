@@ -142,15 +142,14 @@ def _create(api: Api, parts: Sequence[manifests.Manifest]) -> None:
 
 def _is_there(api: Api, part: manifests.Manifest, name: str) -> ApiError:
     kind, there = part["kind"], part["metadata"]["name"]
-    what = (
-        f"a job {name}" if (kind, there) == ("Job", name) else f"a {kind} {there}, perhaps left by another job {name},"
-    )
-    return ApiError(
-        f"there is {what} in namespace {api.namespace} already; `horovodrun kubernetes delete {name}` removes what is "
-        "of such a job, --name gives this one another name",
-        409,
-        "AlreadyExists",
-    )
+    what = f"a job {name}"
+    if (kind, there) != ("Job", name):
+        what = f"a {kind} {there}, perhaps left by another job {name},"
+    removed = f"`horovodrun kubernetes delete {name}` removes what is of such a job"
+    if kind == "Secret":
+        removed += f" (`kubectl delete secret {there}` a Secret that is alone)"
+    text = f"there is {what} in namespace {api.namespace} already; {removed}, --name gives this one another name"
+    return ApiError(text, 409, "AlreadyExists")
 
 
 def _made_after_all(api: Api, name: str, mark: str, error: BaseException) -> bool:
@@ -283,27 +282,33 @@ def _launcher(api: Api, name: str) -> dict[str, Any] | None:
         if error.status == 404:
             return None
         raise
-    if not _is_part(job, name):
+    if not manifests.is_part(job, name):
         raise LaunchError(f"job {name} in namespace {api.namespace} is none of horovodrun's")
     return job
-
-
-def _is_part(thing: Mapping[str, Any], name: str) -> bool:
-    return bool(thing["metadata"].get("labels", {}).get(INSTANCE) == name)
 
 
 def _has_left(api: Api, name: str) -> bool:
     """Are there parts of a job whose launcher's Job has gone? Those that `kubectl apply` has created have no owner."""
     for kind, part in (("Job", workers_name(name)), ("Service", name)):
         with contextlib.suppress(ApiError):  # it is not there, or one may not ask
-            if _is_part(api.get(kind, part), name):
+            if manifests.is_part(api.get(kind, part), name):
                 return True
     return False
 
 
 def _delete_parts(api: Api, name: str) -> None:
-    """Raises the first ApiError, after all has been tried."""
-    _delete_all(api, [("Job", name), ("Job", workers_name(name)), ("Service", name), ("Secret", name)])
+    """Of a job of which some part is there, but nothing of others. Raises the first ApiError, after all has been tried.
+
+    A Secret may not be looked at: its content would be seen."""
+    parts = [("Job", name), ("Job", workers_name(name)), ("Service", name)]
+    _delete_all(api, [*(part for part in parts if not _is_anothers(api, *part, name)), ("Secret", name)])
+
+
+def _is_anothers(api: Api, kind: str, part: str, name: str) -> bool:
+    try:
+        return not manifests.is_part(api.get(kind, part), name)
+    except ApiError:  # it is not there, or one may not ask: whose it is is known by the launcher's Job
+        return False
 
 
 def _delete_all(api: Api, parts: Sequence[tuple[str, str]]) -> None:

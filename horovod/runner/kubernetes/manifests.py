@@ -1,7 +1,7 @@
 """What is created on the cluster for a job. Pure: dicts, as the API takes them.
 
     Secret   NAME          the token with which pods call the launcher
-    Service  NAME          headless; its name leads to the launcher's pod, and launcher.NAME does, too
+    Service  NAME          headless; its name leads to the launcher's pod, and launcher.NAME.NAMESPACE.svc does, too
     Job      NAME          the launcher's pod. Owns all the others, so whoever deletes it deletes them
     Job      NAME-workers  Indexed: the pods of the ranks
 
@@ -31,9 +31,12 @@ MARK = "horovodrun/created-by"
 """Annotation of the launcher's Job: chance, by which a horovodrun that got no answer knows what it has created."""
 TOKEN_VARIABLE = "HOROVOD_POD_TOKEN"
 POD_VARIABLE, NODE_VARIABLE = "HOROVOD_POD_NAME", "HOROVOD_POD_NODE"
+NAMESPACE_VARIABLE = "HOROVOD_POD_NAMESPACE"
 RETRIES = 1_000_000
 """Of an elastic job's pods: it goes on without those that fail, so none of them is to end it."""
 SHM_PATH = "/dev/shm"
+LEAST_KEEP = 60
+"""s for which the Job of the ranks' pods stays after its end, for those who tell why it has failed."""
 LAUNCHER_HOST = "launcher"
 """Name of the launcher's pod below that of the service."""
 _LAUNCHER_RESOURCES = {"requests": {"cpu": "100m", "memory": "128Mi"}}
@@ -50,8 +53,14 @@ def workers_name(name: str) -> str:
 
 
 def selector(name: str, component: str = "") -> str:
-    """That finds the pods of a job."""
-    return f"{INSTANCE}={name}" + (f",{COMPONENT}={component}" if component else "")
+    """That finds the pods of a job, and none of an application of that name."""
+    return f"{INSTANCE}={name},{MANAGER}={MANAGED}" + (f",{COMPONENT}={component}" if component else "")
+
+
+def is_part(thing: Mapping[str, Any], name: str) -> bool:
+    """Is that object of the job `name` of horovodrun's? Charts of others use the first of these labels, too."""
+    labels = thing["metadata"].get("labels") or {}
+    return labels.get(INSTANCE) == name and labels.get(MANAGER) == MANAGED
 
 
 def all_of(request: Request, token: str) -> list[Manifest]:
@@ -141,7 +150,8 @@ def _workers(request: Request) -> Manifest:
         "completions": request.pods,
         "parallelism": request.pods,
         "backoffLimit": RETRIES if request.elastic else 0,
-        "ttlSecondsAfterFinished": request.keep,  # for where no owner takes it along
+        # For where no owner takes it along; not before the launcher's end has been told.
+        "ttlSecondsAfterFinished": max(request.keep, LEAST_KEEP),
     }
     if request.elastic:  # a pod that has to give way is no failure after which others have to wait longer and longer
         spec["podFailurePolicy"] = {
@@ -268,6 +278,7 @@ def _variables(request: Request, component: str) -> list[Manifest]:
         found += [
             {"name": POD_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
             {"name": NODE_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+            {"name": NAMESPACE_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
         ]
     else:
         found.append({"name": "PYTHONUNBUFFERED", "value": "1"})

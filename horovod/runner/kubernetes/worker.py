@@ -17,7 +17,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 
 from horovod.common.network.endpoints import Endpoint
@@ -27,6 +27,7 @@ from horovod.runner.base.signals import WARNING
 from horovod.runner.cluster import ArrivalError, Ticket, become_agent
 from horovod.runner.kubernetes.manifests import (
     LAUNCHER_HOST,
+    NAMESPACE_VARIABLE,
     NODE_VARIABLE,
     POD_VARIABLE,
     SHM_PATH,
@@ -79,19 +80,21 @@ class Pod:
             self.troubles.append(str(error))
 
 
-def names_of(launcher: str) -> list[str]:
+def names_of(launcher: str, namespace: str = "") -> list[str]:
     """Those that lead to the launcher's pod, the one to try first being first. Pure. `launcher`: the service's name, or
-    an address."""
+    an address.
+
+    One without the namespace might lead to another one's service, or out of the cluster, while ours is not known."""
     try:
         ipaddress.ip_address(launcher)
     except ValueError:
-        return [f"{LAUNCHER_HOST}.{launcher}", launcher]
+        return [f"{LAUNCHER_HOST}.{launcher}.{namespace}.svc", launcher] if namespace else [launcher]
     return [launcher]
 
 
-def find(launcher: str, port: int, seconds: float, now: Callable[[], float] = time.monotonic) -> list[Endpoint]:
-    """Where the launcher listens, once it does. Raises TimeoutError saying what was tried last."""
-    until, names, tried = now() + seconds, names_of(launcher), 0
+def find(names: Sequence[str], port: int, seconds: float, now: Callable[[], float] = time.monotonic) -> list[Endpoint]:
+    """Where the launcher listens, once it does, by any of its names. Raises TimeoutError saying what was tried last."""
+    until, tried = now() + seconds, 0
     while True:
         name, wait = names[tried % len(names)], ANOTHER_NAME if tried == 0 and len(names) > 1 else EVERY
         try:
@@ -165,9 +168,9 @@ def run(options: argparse.Namespace, environ: dict[str, str]) -> int:
     signal.signal(signal.SIGTERM, end)
     key = token_key(environ.pop(TOKEN_VARIABLE, ""))
     index = number_of(environ)
-    name, node = environ.pop(POD_VARIABLE, ""), environ.pop(NODE_VARIABLE, "")
+    name, node, namespace = (environ.pop(each, "") for each in (POD_VARIABLE, NODE_VARIABLE, NAMESPACE_VARIABLE))
     _look_at_shm()
-    endpoints = find(options.launcher, options.port, options.patience)
+    endpoints = find(names_of(options.launcher, namespace), options.port, options.patience)
     # All addresses are the launcher's for certain, so each is tried: on a node's own network also this node's.
     ticket = Ticket(tuple(endpoints), network_identity(), key)
     threads = []

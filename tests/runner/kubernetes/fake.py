@@ -224,7 +224,12 @@ class Cluster:
         if "secretKeyRef" in source:
             data = self.objects["secrets"][source["secretKeyRef"]["name"]]["data"]
             return base64.b64decode(data[source["secretKeyRef"]["key"]]).decode()
-        return {"metadata.name": pod["metadata"]["name"], "spec.nodeName": "node-a"}[source["fieldRef"]["fieldPath"]]
+        known = {
+            "metadata.name": pod["metadata"]["name"],
+            "metadata.namespace": self.namespace,
+            "spec.nodeName": "node-a",
+        }
+        return known[source["fieldRef"]["fieldPath"]]
 
     def log_of(self, name):
         return str(Path(self.folder.name, f"{name}.log"))

@@ -127,7 +127,7 @@ def test_a_job_of_which_nothing_is_kept_has_succeeded(cluster, capfd):
 
 
 def test_a_job_that_succeeded_and_whose_pods_are_gone(idle):
-    labels = {"app.kubernetes.io/instance": "train", "app.kubernetes.io/component": "launcher"}
+    labels = {manifests.INSTANCE: "train", manifests.COMPONENT: "launcher", manifests.MANAGER: manifests.MANAGED}
     job = {
         "metadata": {"name": "train", "labels": labels, "annotations": {manifests.PODS: "1"}},
         "spec": {"completions": 1},
@@ -337,10 +337,21 @@ def test_what_is_left_of_a_job_that_was_applied(cluster, capfd):
     assert list(jobs) == ["train-workers"]  # nothing of the other one, and nothing more
     assert ask(cluster, "delete", "train") == 0
     assert nothing_left(cluster)
-    cluster.create("services", {"metadata": {"name": "train", "labels": {"app": "theirs"}}})
-    assert ask(cluster, "delete", "train") == 2
+
+
+def test_what_is_another_applications_is_left_alone(idle, capfd):
+    """Charts of others label what they make by the release's name, too."""
+    labels = {"app.kubernetes.io/instance": "train", "app.kubernetes.io/managed-by": "Helm"}
+    for kind in ("services", "secrets", "pods"):
+        idle.put(kind, {"metadata": {"name": "train", "labels": labels}, "status": {"phase": "Running"}})
+    assert ask(idle, "delete", "train") == 2
     assert "there is no job train in namespace default" in capfd.readouterr().err
-    assert cluster.objects["services"]
+    assert run(idle, "-np", "1", "--detach", "--", "true") == 1
+    assert "`kubectl delete secret train` a Secret that is alone" in capfd.readouterr().err
+    idle.put("jobs", {"metadata": {"name": "train", "labels": labels}, "spec": {"suspend": True}})
+    assert ask(idle, "delete", "train") == 2
+    assert "is none of horovodrun's" in capfd.readouterr().err
+    assert all(idle.objects[kind] for kind in ("services", "secrets", "pods", "jobs"))
 
 
 def test_words_that_are_not_understood(capfd):

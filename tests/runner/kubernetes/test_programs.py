@@ -92,9 +92,9 @@ def test_a_launcher_that_does_not_come():
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
         with pytest.raises(TimeoutError, match=rf"waited 0\.2 s .*127\.0\.0\.1:{port}: nobody listens there"):
-            worker.find("127.0.0.1", port, 0.2)
-    with pytest.raises(TimeoutError, match=r"the name 'launcher\.nobody\.invalid' leads nowhere"):
-        worker.find("nobody.invalid", 41000, 0.0)
+            worker.find(["127.0.0.1"], port, 0.2)
+    with pytest.raises(TimeoutError, match=r"the name 'nobody\.invalid' leads nowhere"):
+        worker.find(["nobody.invalid"], 41000, 0.0)
 
 
 def test_a_name_that_leads_nowhere_is_not_all_that_is_tried(monkeypatch):
@@ -109,10 +109,11 @@ def test_a_name_that_leads_nowhere_is_not_all_that_is_tried(monkeypatch):
     monkeypatch.setattr(worker, "_addresses", addresses)
     monkeypatch.setattr(worker, "_answers", lambda endpoint: True)
     monkeypatch.setattr(worker.time, "sleep", waits.append)
-    assert worker.find("train", 41000, 60) == ["found"]
-    assert tried == ["launcher.train", "train", "launcher.train", "train"]
+    assert worker.find(worker.names_of("train", "team"), 41000, 60) == ["found"]
+    assert tried == ["launcher.train.team.svc", "train", "launcher.train.team.svc", "train"]
     assert waits == [worker.ANOTHER_NAME, worker.EVERY, worker.EVERY]
-    assert worker.names_of("fd00::1") == ["fd00::1"]
+    assert worker.names_of("fd00::1", "team") == ["fd00::1"]
+    assert worker.names_of("train") == ["train"]
 
 
 def test_a_launcher_that_comes_later():
@@ -120,7 +121,7 @@ def test_a_launcher_that_comes_later():
         sock.bind(("127.0.0.1", 0))
         timer = threading.Timer(0.3, sock.listen)
         timer.start()
-        found = worker.find("127.0.0.1", sock.getsockname()[1], 30)
+        found = worker.find(["127.0.0.1"], sock.getsockname()[1], 30)
         timer.join()
     assert [each.address for each in found] == ["127.0.0.1"]
 
