@@ -63,6 +63,38 @@ print(json.dumps([sizes, err.getvalue()]), flush=True)
 context.stop()
 """
 
+ESTIMATOR = """
+import json, os, pathlib, socket, sys
+import torch
+from pyspark.sql import SparkSession
+from horovod.spark.common.backend import SparkBackend
+from horovod.spark.common.store import Store
+from horovod.spark.torch import TorchEstimator
+from tests.spark import digits
+
+class Net(torch.nn.Sequential):
+    def forward(self, features):
+        pathlib.Path(os.environ["TOLD"], socket.gethostname()).touch()
+        return super().forward(features)
+
+def right(output, label):
+    return (output.argmax(1) == label).float().mean()
+
+builder = SparkSession.builder.master("spark://10.77.0.1:7077")
+spark = builder.config("spark.ui.enabled", "false").config("spark.task.cpus", "2").getOrCreate()  # a rank on each host
+spark.sparkContext.setLogLevel("OFF")
+frame = digits.frame(spark)
+torch.manual_seed(1)
+model = Net(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+fitted = TorchEstimator(
+    backend=SparkBackend(4, env={"TOLD": sys.argv[2]}), store=Store.create(sys.argv[1]), model=model,
+    optimizer=torch.optim.Adam(model.parameters(), lr=1e-2), loss=torch.nn.CrossEntropyLoss(), metrics=[right],
+    feature_cols=["features"], label_cols=["label"], validation=0.2, batch_size=16, epochs=6, random_seed=3, verbose=0,
+).fit(frame)
+print(json.dumps([sorted(os.listdir(sys.argv[2])), fitted.getHistory()["val_right"][-1]]), flush=True)
+spark.stop()
+"""
+
 
 @pytest.fixture
 def spark_master(cluster: Cluster) -> Iterator[Cluster]:
@@ -138,3 +170,24 @@ def test_ranks_by_host_and_an_executor_that_is_killed(spark_master: Cluster, tmp
     assert "host host3, Spark task" in said
     survivors = [at for _, size, at in _periods(folder) if size < 8]
     assert min(survivors) - killed < 10
+
+
+@pytest.mark.heavy
+def test_an_estimator_trains_on_all_hosts_with_a_store_that_they_see(spark_master: Cluster, tmp_path: Path) -> None:
+    for module in ("torch", "sklearn"):
+        pytest.importorskip(module)
+    script, store, told = tmp_path / "estimator.py", tmp_path / "store", tmp_path / "told"
+    script.write_text(ESTIMATOR)
+    told.mkdir()
+    environment = {**_environment(1), "PYTHONPATH": str(Path(__file__).parents[2])}
+    driver = spark_master.host(1).popen([sys.executable, script, store, told], env=environment, text=True)
+    try:
+        out, err = driver.communicate(timeout=SECONDS)
+    finally:
+        driver.kill()
+        driver.communicate()
+    assert driver.returncode == 0, err
+    hosts, right = json.loads(out.splitlines()[-1])
+    assert hosts == ["host1", "host2", "host3", "host4"]
+    assert right > 0.9
+    assert os.listdir(store) == ["runs"], "the data are removed when the training ends"
