@@ -19,6 +19,8 @@ class ParquetFiles(Source):
     keep their types; lists of one length become further dimensions (fixed size lists, also one in the other, or with
     ``shapes``), others arrays of objects, as strings and bytes."""
 
+    digest_of = "the files' names, sizes and order, and of how many records each block has, by columns and block_bytes"
+
     def __init__(
         self,
         paths: files.Paths,

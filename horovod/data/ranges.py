@@ -23,6 +23,7 @@ class Range:
 class ByteRanges(Source):
     """A subclass finds ranges in a file (``index``), and the records in the bytes of one (``parse``)."""
 
+    digest_of = "the files' names, sizes and order, and of how many records each block has, by block_bytes"
     SUFFIX = ""
     TORN: ClassVar[tuple[type[Exception], ...]] = ()
     """What ``parse`` raises for bytes in which it finds no records."""

@@ -19,6 +19,8 @@ class Source(ABC):
     chains: Sequence[int] = ()
     """Where blocks that follow one another are read best in their order, such as parts of something compressed: how
     many are together, through all blocks. None: each stands alone."""
+    digest_of: str = "how many records each block has"
+    """What ``digest`` tells apart, in words for errors: with the arguments of the source that it depends on."""
 
     @abstractmethod
     def load(self, block: int) -> Any:

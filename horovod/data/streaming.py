@@ -88,12 +88,17 @@ class StreamingDataset(Resumes):
 
     def batches(self, worker: int = 0, workers: int = 1) -> Iterator[Any]:
         """Of what is left of the epoch every ``workers``-th batch, from number ``worker`` on: for processes of a rank
-        that share its part, as those of PyTorch's DataLoader, which takes batches of them in turn. Raises ValueError
-        for a worker that there is not."""
+        that share its part, as those of PyTorch's DataLoader, which takes batches of them in turn. What is left is
+        looked up now, not with the first batch. Raises ValueError for a worker that there is not."""
         check_count("workers", workers, 1)
         if check_count("worker", worker, 0) >= workers:
             raise ValueError(f"worker is {worker}, accepted is an integer below workers, {workers}{place_here()}")
-        return self._batches(worker, workers)
+        mine = list(parts.run(self._left, self._me, self._ranks))
+        more = parts.extra(self._left, self._me, self._ranks)
+        if more is not None:
+            mine.append((more, more + 1))
+        begins = range(self._recorded + worker * self.batch_size, self._steps, workers * self.batch_size)
+        return self._read(self._order_now(), tuple(mine), begins, self.batch_size)
 
     def record(self, samples: int | None = None) -> None:
         """One more batch of the epoch is done, after the step and before the commit; or so many records. All ranks say
@@ -130,8 +135,9 @@ class StreamingDataset(Resumes):
         """Raises ValueError when it is of another source or order."""
         for name, here in self._same().items():
             if state_dict.get(name, here) != here:
+                words = f" (a digest of {self.source.digest_of})" if name == "source" else ""
                 raise ValueError(
-                    f"the stream's state has {name} {state_dict[name]!r}, this stream {here!r}{place_here()}"
+                    f"the stream's state has {name} {state_dict[name]!r}, this stream {here!r}{words}{place_here()}"
                 )
         left = parts.checked(state_dict["left"], self._length)
         self.epoch = check_count("epoch", state_dict["epoch"], 0)
@@ -166,17 +172,11 @@ class StreamingDataset(Resumes):
             self._order = self.epoch, made
         return self._order[1]
 
-    def _batches(self, worker: int, workers: int) -> Iterator[Any]:
-        order = self._order_now()
-        mine = list(parts.run(self._left, self._me, self._ranks))
-        more = parts.extra(self._left, self._me, self._ranks)
-        if more is not None:
-            mine.append((more, more + 1))
-        end, step = self._steps, self.batch_size
+    def _read(self, order: Order, mine: parts.Intervals, begins: range, step: int) -> Iterator[Any]:
         with self.source.walk() as load:
             held = _Held(self.source, load)
-            for begin in range(self._recorded + worker * step, end, workers * step):
-                places = parts.section(tuple(mine), begin, begin + step)
+            for begin in begins:
+                places = parts.section(mine, begin, begin + step)
                 yield counted(lambda places=places: held.batch(order, places))  # type: ignore[misc]
 
 

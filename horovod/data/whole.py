@@ -7,6 +7,8 @@ from horovod.data.source import Source, check_count
 class WholeFiles(Source):
     """Each file is a record, ``(path, bytes)``: folders of images."""
 
+    digest_of = "the files' names, sizes and order, and of how many records each block has, by block_files"
+
     def __init__(self, paths: files.Paths, block_files: int = 32) -> None:
         """``paths``: a file; a folder; a pattern with ``*``; a row of names; or several of these. ``block_files``: how
         many are read and held at once.

@@ -71,6 +71,18 @@ def test_a_stream_of_row_groups(folder):
     assert len(seen) == 152, "two ranks of four have a row less"
 
 
+def test_a_state_of_other_blocks_of_the_same_files_is_refused_with_what_decides_them(folder):
+    def stream(**given):
+        return StreamingDataset(ParquetFiles(folder, **given), 16, rank=int, size=lambda: 1)
+
+    told = stream(columns=["id"], block_bytes=200).state_dict()
+    stream(columns=["id"], block_bytes=200).load_state_dict(told)
+    words = r"has source '\w+', this stream '\w+' \(a digest of the files' names, .*, by columns and block_bytes\)"
+    for other in ({"columns": None, "block_bytes": 200}, {"columns": ["id"], "block_bytes": 100}):
+        with pytest.raises(ValueError, match=words):
+            stream(**other).load_state_dict(told)
+
+
 def test_a_batch_of_several_blocks_is_what_they_give_one_by_one(folder):
     source = ParquetFiles(folder, shapes={"image": (2, 2)})
     chosen = [(source.load(0), [3, 1]), (source.load(4), []), (source.load(7), [19, 0, 19])]

@@ -136,6 +136,15 @@ def test_an_epoch_that_is_under_way_keeps_what_is_done():
     assert (len(stream), stream.processed_num) == (3, 0)
 
 
+def test_batches_are_those_that_were_left_when_they_were_asked_for():
+    for change in (StreamingDataset.record, lambda stream: stream.set_epoch(1)):
+        stream = made([8, 8], 4, seed=3)
+        expected = list(stream)
+        asked = stream.batches()
+        change(stream)
+        assert list(asked) == expected != list(stream)
+
+
 def test_a_state_keeps_where_it_is():
     stream = made([10], 4)
     state = ObjectState(lambda obj, root_rank=0: obj, lambda: 0, data=stream, step=0)
