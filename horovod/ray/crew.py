@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -48,6 +48,8 @@ class Crew:
         self._residence: Residence | None = None
         self._box: Mailbox[Event] = Mailbox()
         self._turn = threading.RLock()  # to listen to the box
+        self._listener: int | None = None  # the thread whose turn it is
+        self._over = False  # `shutdown` was called, maybe while `start` is under way
         self._seated: dict[int, Any] = {}  # ranks whose end the residence tells
         self._dead: dict[int, str] = {}
         self._still: dict[int, str] = {}  # of those, who has not ended but stands still
@@ -56,14 +58,23 @@ class Crew:
 
     def start(self, variables: Mapping[str, str]) -> None:
         """Returns when all workers have their seats. ``variables``: for all of them, beside our own. Raises ValueError
-        and TimeoutError as ``strategy.find_room``, RuntimeError naming a worker that does not start or does not fit;
-        ``shutdown`` then ends what has been started."""
+        and TimeoutError as ``strategy.find_room``, RuntimeError naming a worker that does not start or does not fit, or
+        when another thread has called ``shutdown`` meanwhile; ``shutdown`` then ends what has been started."""
         size = len(self._plan.places)
         self._room = strategy.find_room(self._plan, self._group, self._settings.placement_group_timeout_s)
-        made = [self._actor(number, size) for number in range(size)]
-        self.workers = made  # so that `shutdown` finds them
-        told = self._ask([one.describe.remote() for one in made], {}, "did not start")
-        self._seat(made, [one for one, _, _ in told], [gpus for _, _, gpus in told], variables)
+        with self._listening():
+            # Whatever is made is kept first and `_over` read then; `shutdown` does both in the other order.
+            self._go_on()
+            made = [self._actor(number, size) for number in range(size)]
+            self.workers = made
+            self._go_on()
+            told = self._ask([one.describe.remote() for one in made], {}, "did not start")
+            self._seat(made, [one for one, _, _ in told], [gpus for _, _, gpus in told], variables)
+            self._go_on()
+
+    def _go_on(self) -> None:
+        if self._over:
+            raise RuntimeError("shutdown() was called while start() was under way: the workers have been ended")
 
     def _actor(self, number: int, size: int) -> Any:
         assert self._room is not None
@@ -112,6 +123,7 @@ class Crew:
                     else:
                         failed.append(event)
             if failed:
+                self._go_on()  # else whoever has called `shutdown` knows why
                 one = failed[0]
                 raise RuntimeError(f"worker {one.number} {trouble}: {one.words()}{_advice(one)}")
             if time.monotonic() >= deadline:
@@ -133,14 +145,38 @@ class Crew:
     def require(self) -> None:
         """Raises RuntimeError without workers, or when one has died."""
         self._there()
-        with self._turn:
-            for event in self._box.take(0.0)[0]:
-                self._bury(event)
+        # Whose turn it is, that hears of deaths; a callback must not take what the call around it waits for.
+        if self._listener != threading.get_ident() and self._turn.acquire(blocking=False):
+            try:
+                self._catch_up()
+            finally:
+                self._turn.release()
         if self._dead:
             rank, how = next(iter(sorted(self._dead.items())))
             raise RuntimeError(
                 f"rank {rank} on host {self.hosts[rank]} is not there any more ({how}): shutdown() and start() again"
             )
+
+    @contextlib.contextmanager
+    def _listening(self) -> Iterator[None]:
+        """In turn with other threads. Raises RuntimeError in a callback of a call: its events would be lost."""
+        me = threading.get_ident()
+        if self._listener == me:
+            raise RuntimeError(
+                "a callback has called the executor that waits for it: call it when run() or execute() has returned; "
+                "accepted in callbacks are run_remote() and shutdown()"
+            )
+        with self._turn:
+            self._listener = me
+            try:
+                self._catch_up()
+                yield
+            finally:
+                self._listener = None
+
+    def _catch_up(self) -> None:
+        for event in self._box.take(0.0)[0]:
+            self._bury(event)
 
     def _there(self) -> None:
         if not self.workers:
@@ -148,8 +184,9 @@ class Crew:
 
     def call(self, method: str, *args: Any, callbacks: Sequence[Callback] | None = None) -> list[Any]:
         """The results of all workers, by rank. Raises WorkerError, a RuntimeError, when one fails, naming the first
-        that did by itself; where it raised an exception, of its class too. The others have had some seconds to end."""
-        with self._turn:
+        that did by itself; where it raised an exception, of its class too. The others have had some seconds to end.
+        RuntimeError within a callback, too."""
+        with self._listening():
             self.require()
             ear = Ear(callbacks, self._box)
             try:
@@ -164,7 +201,7 @@ class Crew:
 
     def call_first(self, method: str, *args: Any) -> Any:
         """The result of rank 0, which alone is called; otherwise as ``call``."""
-        with self._turn:
+        with self._listening():
             self.require()
             return self._gather({0: getattr(self.workers[0], method).remote(*args)})[0]
 
@@ -237,7 +274,9 @@ class Crew:
     # End
 
     def shutdown(self) -> None:
-        """Ends the workers and gives back what they had. May be called again, also when it was interrupted."""
+        """Ends the workers and gives back what they had. May be called again, also when it was interrupted.
+        ``start`` in another thread raises then."""
+        self._over = True
         if ray.is_initialized():  # else all that was Ray's has ended with it
             self._dismiss()
         mine = self._turn.acquire(timeout=_END)  # of a thread whose workers are dead now
@@ -252,8 +291,11 @@ class Crew:
             if mine:
                 self._await_end()
             self._residence.close()
-        if self._room is not None and ray.is_initialized():
-            self._room.give_back()
+        if ray.is_initialized():
+            for worker in self.workers:  # again: some may have been made meanwhile
+                self._kill(worker)
+            if self._room is not None:
+                self._room.give_back()
         self.workers, self.hosts, self._room, self._residence = [], [], None, None
         self._seated.clear()
         self._dead.clear()

@@ -139,7 +139,7 @@ class RayExecutor:
             if executable_cls is not None:
                 crew.call("start_executable", *made)
         except BaseException:
-            self.shutdown()
+            self._end(crew)  # which may not be this executor's any more
             raise
 
     def run(
@@ -150,7 +150,8 @@ class RayExecutor:
         callbacks: Sequence[Callback] | None = None,
     ) -> list[Any]:
         """``fn(*args, **kwargs)`` on every rank; the results by rank, of an elastic job those of its last members.
-        ``callbacks`` get each dict that rank 0 gives to ``ray_logger.log``, in this thread.
+        ``callbacks`` get each dict that rank 0 gives to ``ray_logger.log``, in this thread. They may call
+        ``run_remote`` and ``shutdown``; what would wait for workers raises RuntimeError in them.
 
         Raises WorkerError, a RuntimeError, when a worker fails, naming rank and host of the first; where it raised an
         exception, the error is of that one's class too.
@@ -177,12 +178,17 @@ class RayExecutor:
         return self._require("execute_single").call_first("execute", fn)
 
     def shutdown(self) -> None:
-        """Ends the workers. May be called again, also when an interrupt (Ctrl-C) has ended it early."""
-        if self._crew is not None:
-            self._crew.shutdown()
-            self._crew = None
+        """Ends the workers, and what other threads wait for: ``start``, ``run`` and the like raise RuntimeError there.
+        May be called again, also when an interrupt (Ctrl-C) has ended it early."""
+        if (crew := self._crew) is not None:
+            self._end(crew)
         if self._job is not None:
             self._job.forget()
+
+    def _end(self, crew: Crew) -> None:
+        crew.shutdown()
+        if self._crew is crew:
+            self._crew = None
 
     def _require(self, method: str) -> Crew:
         if self._job is not None:

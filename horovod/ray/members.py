@@ -35,6 +35,10 @@ _EVERY = 1.0  # s between two looks at the cluster
 _END = 10.0  # s for killed workers to be gone
 
 
+class _Over:
+    """``shutdown`` was called."""
+
+
 @dataclass(frozen=True)
 class _Found:
     """``slots`` by host; ``trouble``: why there are none."""
@@ -58,6 +62,7 @@ class ElasticJob:
         self._options = {"num_cpus": cpus, "num_gpus": gpus, "max_restarts": 0}
         self._variables: Mapping[str, str] | None = None
         self._executable: tuple[Any, ...] = ()
+        self._boxes: dict[int, Mailbox[Any]] = {}  # of the runs under way, by thread
 
     def prepare(self, variables: Mapping[str, str], executable: tuple[Any, ...] = (None, None, None)) -> None:
         """What the workers of each run get, and make first."""
@@ -65,20 +70,36 @@ class ElasticJob:
         self._variables, self._executable = dict(variables), executable
 
     def forget(self) -> None:
-        """Nothing runs after it any more, until ``prepare``."""
+        """Nothing runs after it any more, until ``prepare``; what runs in other threads is ended."""
         self._variables = None
+        for box in list(self._boxes.values()):
+            box.put(_Over())
 
     def run(self, func: Callable[[Any], Any], callbacks: Sequence[Callback] | None) -> list[Any]:
-        """``func(executable)`` in workers that come and go; the results of the last members, by rank."""
-        if self._variables is None:
+        """``func(executable)`` in workers that come and go; the results of the last members, by rank. Raises
+        RuntimeError when ``forget`` was called before or is called meanwhile, and in a callback of a run; WorkerError
+        when the job fails."""
+        me = threading.get_ident()
+        if me in self._boxes:
+            raise RuntimeError(
+                "a callback has called the executor that waits for it: call it when run() or execute() has returned"
+            )
+        box = self._boxes[me] = Mailbox()  # before the look at the variables: `forget` does both in the other order
+        try:
+            return self._run(box, func, callbacks)
+        finally:
+            del self._boxes[me]
+
+    def _run(self, box: Mailbox[Any], func: Callable[[Any], Any], callbacks: Sequence[Callback] | None) -> list[Any]:
+        variables, made = self._variables, self._executable
+        if variables is None:
             raise RuntimeError("there is no job to run in: call start() before, and nothing after shutdown()")
-        made = self._executable
 
         def work(worker: Any) -> Any:
             worker.start_executable(*made)
             return func(worker.executable)
 
-        with contextlib.closing(_Run(self._settings, self.limits, self._options, self._variables, work)) as run:
+        with contextlib.closing(_Run(self._settings, self.limits, self._options, variables, work, box)) as run:
             return run.go(callbacks)
 
 
@@ -86,12 +107,18 @@ class _Run:
     """One run: a loop over what happens, in the thread of who has called it."""
 
     def __init__(
-        self, settings: Settings, limits: Any, options: Mapping[str, Any], variables: Mapping[str, str], work: Any
+        self,
+        settings: Settings,
+        limits: Any,
+        options: Mapping[str, Any],
+        variables: Mapping[str, str],
+        work: Any,
+        box: Mailbox[Any],
     ) -> None:
         self._settings = settings
         self._options = options
         self._work = ray.put(work)
-        self._box: Mailbox[Any] = Mailbox()
+        self._box = box
         names = getattr(settings.discovery, "names", None)
         self._names = names if isinstance(names, Names) else Names()
         with contextlib.ExitStack() as at_failure:
@@ -148,6 +175,8 @@ class _Run:
             self._take_hosts(event)
         elif isinstance(event, Gone):
             self._gone(event)
+        elif isinstance(event, _Over):
+            raise RuntimeError("shutdown() was called while the job was under way: its workers have been ended")
         elif isinstance(event, Done):
             self._take_done(event, self._turns.pop(event.turn, ""))
 

@@ -32,7 +32,7 @@ SETTINGS = RayExecutor.create_settings()
         ({"num_workers": 1, "min_workers": 2}, "min_workers is 2, num_workers 1 and max_workers any number"),
         (
             {"min_workers": 2, "max_workers": 1},
-            "num_workers 2 and max_workers 1; accepted is 1 <= min <= np <= max",
+            "num_workers 2 and max_workers 1; accepted is 1 <= min_workers <= num_workers <= max_workers",
         ),
         ({"min_workers": 1, "reset_limit": -1}, "reset_limit is -1"),
         ({"min_workers": 1, "cooldown_range": (5, 1)}, r"cooldown range is \(5, 1\)"),

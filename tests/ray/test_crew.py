@@ -13,7 +13,7 @@ from ray.exceptions import ActorHandleNotFoundError, RayActorError
 from ray.util import placement_group_table
 
 from horovod.ray import RayExecutor, crew
-from horovod.ray.calls import Gone
+from horovod.ray.calls import Gone, Logged
 from horovod.ray.crew import Crew
 from horovod.runner.function.worker_error import WorkerError
 from tests.ray import functions
@@ -36,6 +36,180 @@ def idle():
     """A crew without any cluster."""
     executor = RayExecutor(RayExecutor.create_settings(timeout_s=5), num_workers=2)
     return Crew(executor._settings, executor._plan, None, 1, 0)
+
+
+class Actor:
+    """What is called in it is done in a thread, one after the other, until it is killed."""
+
+    def __init__(self, number=0):
+        self.number = number
+        self._thread = ThreadPoolExecutor(1)
+        self._called = []
+        self.killed = False
+
+    def __getattr__(self, method):
+        return SimpleNamespace(remote=lambda *args: self._call(method, args))
+
+    def _call(self, method, args):
+        future = self._thread.submit(args[0], self) if method == "execute" else Future()
+        self._called.append(future)
+        if method == "set_queue":
+            future.set_result(None)
+        return SimpleNamespace(future=lambda: future)
+
+    def kill(self):
+        self.killed = True
+        for one in self._called:
+            if not one.done():
+                one.set_exception(RayActorError())
+        self._thread.shutdown(wait=False)
+
+
+class Heard:
+    """In place of an Ear, without any cluster."""
+
+    queue = None
+
+    def __init__(self, callbacks, box):
+        self._callbacks = callbacks or ()
+
+    def tell(self, event):
+        for one in self._callbacks:
+            one(event.value)
+
+    def finish(self, pass_on):
+        pass
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def staffed(monkeypatch):
+    """A crew of two actors without any cluster."""
+    monkeypatch.setattr(crew, "Ear", Heard)
+    made = idle()
+    made.workers, made.hosts = [Actor(0), Actor(1)], ["a", "b"]
+    yield made
+    for one in made.workers:
+        one.kill()
+
+
+def within(seconds, call, *args, **kwargs):
+    """In a thread, so that a test ends whose call does not."""
+    future = Future()
+
+    def run():
+        try:
+            future.set_result(call(*args, **kwargs))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future.result(seconds)
+
+
+def slow(actor):
+    time.sleep(0.5)
+    return actor.number
+
+
+def number(actor):
+    return actor.number
+
+
+@pytest.mark.parametrize("nested", [Crew.call, Crew.call_first])
+def test_a_callback_that_waits_for_its_own_workers(staffed, nested):
+    def logs(actor):
+        if actor.number == 0:
+            staffed._box.put(Logged({}))
+        return slow(actor)
+
+    with pytest.raises(RuntimeError, match="a callback has called the executor that waits for it"):
+        within(20, staffed.call, "execute", logs, callbacks=[lambda _: nested(staffed, "execute", number)])
+    assert within(20, staffed.call, "execute", number) == [0, 1]
+
+
+def test_a_callback_that_sends(staffed):
+    """What the call around it waits for is not lost."""
+    sent = []
+
+    def logs(actor):
+        if actor.number == 0:
+            staffed._box.put(Logged({}))
+        return slow(actor)
+
+    def send(_):
+        time.sleep(1)  # the results come meanwhile
+        sent.extend(staffed.send("execute", number))
+
+    assert within(20, staffed.call, "execute", logs, callbacks=[send]) == [0, 1]
+    assert [one.future().result(10) for one in sent] == [0, 1]
+
+
+def test_sending_does_not_wait_for_the_call_of_another_thread(staffed):
+    begun, go_on = threading.Event(), threading.Event()
+
+    def waits(actor):
+        begun.set()
+        assert go_on.wait(20)
+        return actor.number
+
+    with ThreadPoolExecutor(1) as threads:
+        call = threads.submit(staffed.call, "execute", waits)
+        try:
+            assert begun.wait(10)
+            sent = within(10, staffed.send, "execute", number)  # while the other call goes on
+            assert not call.done()
+        finally:
+            go_on.set()
+        assert call.result(20) == [0, 1]
+        assert [one.future().result(10) for one in sent] == [0, 1]
+
+
+@pytest.mark.parametrize("during", ["room", "actors", "answers", "seats"])
+def test_a_shutdown_while_another_thread_starts(monkeypatch, during):
+    """It leaves no actor and no placement group, and the start does not look like a success."""
+    executor = RayExecutor(RayExecutor.create_settings(timeout_s=60), num_workers=2)
+    actors, given_back, ended = [], [], []
+    threads = ThreadPoolExecutor(1)
+
+    def now(step):
+        if step == during:
+            started = executor._crew
+            ended.append(threads.submit(executor.shutdown))
+            eventually(lambda: started._over, 10, "the shutdown has begun")
+
+    def room(*_):
+        now("room")
+        return SimpleNamespace(give_back=lambda: given_back.append(True))
+
+    def actor(self, place, size):
+        actors.append(Actor(place))
+        now("actors" if place == 1 else "")
+        return actors[-1]
+
+    def describe(self, refs, answers, trouble, longer=0.0):
+        if during == "answers":
+            now("answers")
+            return ask(self, refs, answers, trouble, longer)
+        return [(None, "", [])] * len(refs)
+
+    ask = Crew._ask
+    monkeypatch.setattr(crew.strategy, "find_room", room)
+    monkeypatch.setattr(Crew, "_actor", actor)
+    monkeypatch.setattr(Crew, "_ask", describe)
+    monkeypatch.setattr(Crew, "_seat", lambda *_: now("seats"))
+    monkeypatch.setattr("horovod.ray.executor.strategy.current_group", lambda use: None)
+    monkeypatch.setattr(crew.ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(crew.ray, "kill", lambda worker, no_restart: worker.kill())
+    with threads, pytest.raises(RuntimeError, match=r"shutdown\(\) was called while start\(\) was under way"):
+        within(40, executor.start)
+    assert ended[0].result(0) is None
+    assert len(actors) == (0 if during == "room" else 2)
+    assert all(one.killed for one in actors)
+    assert given_back
+    assert executor._crew is None
 
 
 def test_the_end_of_a_worker_while_others_take_their_seats_is_kept():
@@ -88,7 +262,7 @@ def test_a_shutdown_after_that_of_ray(monkeypatch):
         monkeypatch.setattr(crew.ray, "is_initialized", lambda again=again: again)
         made.shutdown()
         assert made.workers == []
-        assert killed == (["a", "b"] if again else [])
+        assert sorted(set(killed)) == (["a", "b"] if again else [])
 
 
 def test_threads_take_turns_and_one_ends_what_another_waits_for(local):

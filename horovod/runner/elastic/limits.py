@@ -28,7 +28,7 @@ class Limits:
             most = "any number" if self.most is None else self.most
             raise ValueError(
                 f"{names.least} is {self.least}, {names.start} {self.start} and {names.most} {most}; accepted is "
-                "1 <= min <= np <= max"
+                f"1 <= {names.least} <= {names.start} <= {names.most}"
             )
         if self.resets is not None and self.resets < 0:
             raise ValueError(f"{names.resets} is {self.resets}, accepted is 0 or more")

@@ -37,7 +37,7 @@ def test_the_same_hosts_always():
     [
         ("--max-np 4", "--max-np.* is for elastic jobs, which --min-np N or --host-discovery-script FILE makes"),
         ("--reset-limit 4", "--reset-limit is for elastic jobs"),
-        ("--min-np 3 -H a:1,b:1", "--min-np is 3, -np 2 and --max-np any number; accepted is 1 <= min <= np <= max"),
+        ("--min-np 3 -H a:1,b:1", "--min-np is 3, -np 2 and --max-np any number; accepted is 1 <= --min-np <= -np"),
         ("--min-np 1 --max-np 1 -H a:1,b:1", "--min-np is 1, -np 2 and --max-np 1"),
         ("--min-np 1 -H a:4", "has 1 of them, accepted are at least 2"),
         ("--min-np 1", "has 1 of them, accepted are at least 2; with --host-discovery-script one host will do"),

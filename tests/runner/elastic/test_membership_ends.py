@@ -59,7 +59,7 @@ def test_the_reset_limit_counts_changes_of_members():
 
 @pytest.mark.parametrize("wrong", [(4, 5, None), (4, 0, None), (4, 2, 3)])
 def test_limits_that_do_not_fit(wrong):
-    with pytest.raises(ValueError, match=r"--min-np is .*accepted is 1 <= min <= np <= max"):
+    with pytest.raises(ValueError, match=r"--min-np is .*accepted is 1 <= --min-np <= -np <= --max-np"):
         Limits(*wrong)
 
 

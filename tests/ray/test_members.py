@@ -1,0 +1,65 @@
+"""Elastic runs without any cluster: none has a host, so that all wait for one."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+pytest.importorskip("ray")
+
+from horovod.ray import ElasticRayExecutor, members
+from horovod.ray.calls import Logged
+from horovod.ray.members import ElasticJob
+from tests.runner.launching import eventually
+
+
+class Nowhere:
+    def find_available_hosts_and_slots(self):
+        return {}
+
+
+@pytest.fixture
+def job(monkeypatch):
+    monkeypatch.setattr(members.ray, "put", lambda value: value)
+    monkeypatch.setattr(members.cluster, "require", lambda: None)
+    settings = ElasticRayExecutor.create_settings(
+        min_num_proc=1, elastic_timeout=60, nics="lo", discovery=Nowhere(), verbose=0
+    )
+    made = ElasticJob(settings, 1, 0)
+    made.prepare({})
+    return made
+
+
+def threads_of_runs():
+    return [one.name for one in threading.enumerate() if one.name == "horovod-ray-nodes"]
+
+
+def test_forgetting_ends_the_runs_of_other_threads(job):
+    with ThreadPoolExecutor(2) as threads:
+        runs = [threads.submit(job.run, len, None) for _ in range(2)]
+        eventually(lambda: len(threads_of_runs()) == 2, 10, "both wait for hosts")
+        job.forget()
+        for run in runs:
+            with pytest.raises(RuntimeError, match=r"shutdown\(\) was called while the job was under way"):
+                run.result(20)
+    assert threads_of_runs() == []
+    assert job._boxes == {}
+    with pytest.raises(RuntimeError, match=r"call start\(\) before"):
+        job.run(len, None)
+
+
+def test_a_callback_that_runs_the_job_it_belongs_to(job, monkeypatch):
+    class Heard:
+        queue = None
+
+        def __init__(self, callbacks, box):
+            self.tell = lambda event: callbacks[0](event.value)
+            box.put(Logged({}))
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(members, "Ear", Heard)
+    with pytest.raises(RuntimeError, match="a callback has called the executor that waits for it"):
+        job.run(len, [lambda _: job.run(len, None)])
+    assert threads_of_runs() == []
