@@ -16,14 +16,20 @@ def anything(name: str, value: Any) -> Any:
 
 
 class Count:
-    """An integer of at least ``least``."""
+    """An integer of at least ``least``, and at most ``most`` where that is given."""
 
-    def __init__(self, least: int) -> None:
-        self.least = least
+    def __init__(self, least: int, most: int | None = None) -> None:
+        self.least, self.most = least, most
 
     def __call__(self, name: str, value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or value < self.least:
-            raise refuse(name, value, f"an integer of at least {self.least}")
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int)
+            or value < self.least
+            or (self.most is not None and value > self.most)
+        ):
+            bounds = f"of at least {self.least}" if self.most is None else f"from {self.least} to {self.most}"
+            raise refuse(name, value, f"an integer {bounds}")
         return value
 
 

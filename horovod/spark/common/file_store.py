@@ -223,7 +223,13 @@ class AbstractFilesystemStore(Store):
             # Who may write there may do so under names that begin like this, and perhaps under no others.
             probe = f"{place}.probe-{secrets.token_hex(4)}"
             self.write(probe, b"")
-            self.fs.rm(probe)
+            try:
+                self.fs.rm(probe)
+            except Exception as error:  # each file system has errors of its own
+                raise StoreNotWritableError(
+                    f"{probe} can be written and not be removed, and stays: {type(error).__name__}: {error}; accepted "
+                    f"are places where both are allowed; the store is {self.prefix_path}"
+                ) from error
 
     def get_local_output_dir_fn(self, run_id: str) -> Callable[[], Any]:
         """A function that returns a context: a temporary folder of this host, for ``sync_fn``."""

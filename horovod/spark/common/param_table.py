@@ -7,6 +7,9 @@ from typing import Any
 from horovod.spark.common import checks
 from horovod.spark.common.checks import Check, Count, OneOf
 
+SEED = Count(0, (1 << 63) - 1)
+"""Spark's integers have 64 bits and a sign."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -46,7 +49,7 @@ ESTIMATOR = (
     Row("val_batch_size", "rows of a rank and step of validation; batch_size if not given", None, Count(1)),
     Row("epochs", "passes over the rows", 1, Count(1)),
     Row("verbose", "0: silent, 1: rank 0 shows its progress, 2: a line an epoch", 1, Count(0), shown=1),
-    Row("random_seed", "of the order of rows, the split and the framework", None, Count(0)),
+    Row("random_seed", "of the order of rows, the split and the framework", None, SEED),
     Row("shuffle_buffer_size", "deprecated, without effect: rows are mixed over whole files", None, Count(0)),
     Row("shuffle", "rows in another order in each epoch", True, checks.flag, shown=True),
     Row("partitions_per_process", "files of Parquet for each rank", 10, Count(1)),

@@ -102,10 +102,12 @@ def remove(store: AbstractFilesystemStore, number: int) -> None:
 
 
 def _shuffled(df: Any, names: Sequence[str], files: int, seed: int | None) -> Any:
-    """The rows in so many partitions: with a seed in an order that the rows themselves, and nothing else, decide.
+    """The rows in so many partitions: with a seed in an order that the rows themselves, and nothing else, decide. So
+    that equal rows are spread, too, each has a number among them; it does not matter which of them has which.
 
     Spark's own round robin depends on how the rows are partitioned, and leaves them in the order in which the parts of
     a partition happen to arrive, by which a fraction to validate with would be of other rows each time."""
+    from pyspark.sql import Window
     from pyspark.sql import functions as F
 
     kinds = {name: df.schema[name].dataType.simpleString() for name in names}
@@ -113,8 +115,11 @@ def _shuffled(df: Any, names: Sequence[str], files: int, seed: int | None) -> An
     hashed = [F.col(_quoted(name)) for name, kind in kinds.items() if "map<" not in kind and "variant" not in kind]
     if seed is None or not hashed:
         return df.repartition(files)
-    place = F.xxhash64(F.lit(seed), *hashed)
-    return df.repartition(files, place).sortWithinPartitions(place)
+    row = F.xxhash64(F.lit(seed), *hashed)
+    number = F.row_number().over(Window.partitionBy(row).orderBy(row))
+    place = "_" * (1 + max(map(len, names)))  # longer than the names that are there
+    placed = df.select(*(F.col(_quoted(name)) for name in kinds), F.xxhash64(row, number).alias(place))
+    return placed.repartition(files, place).sortWithinPartitions(place).drop(place)
 
 
 def _selected(df: Any, columns: Sequence[Column], validation: float | str | None, seed: int) -> Any:

@@ -25,7 +25,7 @@ def train(plan: Plan) -> Outcome | None:
         prepare_rank(plan, hvd.rank())
         keras.backend.set_floatx(given["model"].floatx)
         if plan.seed is not None:
-            keras.utils.set_random_seed(plan.seed + hvd.rank())
+            keras.utils.set_random_seed((plan.seed + hvd.rank()) % (1 << 32))  # NumPy takes no more
         if plan.use_gpu:
             _take_gpu(objects.backend_of(keras), hvd.local_rank())
         with plan.open_data(hvd.rank(), hvd.size()) as data:

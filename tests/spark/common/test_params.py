@@ -48,6 +48,11 @@ def test_values_are_set_read_and_taken_back():
     ("name", "value", "words"),
     [
         ("batch_size", 0, "batch_size is 0, accepted is an integer of at least 1"),
+        (
+            "random_seed",
+            2**63,
+            "random_seed is 9223372036854775808, accepted is an integer from 0 to 9223372036854775807",
+        ),
         ("epochs", 1.5, "epochs is 1.5"),
         ("feature_cols", "features", "feature_cols is 'features', accepted is a list of names"),
         ("label_cols", ["y", "y"], "each once"),

@@ -192,3 +192,16 @@ def test_databricks_files_are_waited_for(tmp_path, monkeypatch):
     monkeypatch.setenv("DATABRICKS_FILE_AVAILABILITY_WAIT_TIMEOUT_SECS", "0.1")
     with pytest.raises(ValueError, match="never has been written and cannot be seen here"):
         store.wait_for([f"{tmp_path}/never"])
+
+
+def test_a_place_where_nothing_can_be_removed_is_refused_by_its_name(tmp_path, monkeypatch):
+    store = LocalStore(tmp_path)
+
+    def refuse(path):
+        raise PermissionError("no deletes here")
+
+    monkeypatch.setattr(store.fs, "rm", refuse)
+    with pytest.raises(
+        StoreNotWritableError, match=rf"{tmp_path}/.*\.probe-\w+ can be written and not be removed.*no de"
+    ):
+        store.check_writable()
