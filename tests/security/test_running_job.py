@@ -13,7 +13,7 @@ SIZE = 3
 FLOOD = 100  # connections at each listener; a rank's queue takes 67, and its handshakes 65 strangers
 
 
-@pytest.fixture(params=["tcp", pytest.param("auto", marks=pytest.mark.heavy)])
+@pytest.fixture(params=["auto", pytest.param("tcp", marks=pytest.mark.heavy)])
 def job(request, tmp_path):
     """A job whose last rank waits for the file "go" before it calls init; by "end" they go home."""
     arguments = ["-np", str(SIZE), "--log-level", "DEBUG", *python(WORKER), str(tmp_path)]

@@ -2,9 +2,11 @@
 are kept, which names there are."""
 
 import copy
+import os
 
 import pytest
 
+from tools.kubernetes_bed import __main__ as bed
 from tools.kubernetes_bed import jobs, kept
 from tools.kubernetes_bed.controller import pod_of
 
@@ -49,6 +51,23 @@ def test_all_have_succeeded():
     assert len(plan.release) == 2
     complete = job(2, status={"conditions": [{"type": "Complete", "status": "True"}]})
     assert decide(complete, []).create == []
+
+
+def test_only_cgroups_of_the_same_folder_are_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(bed, "CGROUPS", tmp_path)
+    ours, theirs = bed.prefix_of(tmp_path / "a"), bed.prefix_of(tmp_path / "b")
+    for prefix in (ours, theirs):
+        (tmp_path / "cpu" / f"{prefix}7" / "node1").mkdir(parents=True)
+    bed.remove_old(ours)
+    assert [path.name for path in (tmp_path / "cpu").iterdir()] == [f"{theirs}7"]
+    (tmp_path / "link").symlink_to("a")
+    assert bed.prefix_of(tmp_path / "link") == ours
+
+
+def test_a_command_that_cannot_be_started_is_the_reason():
+    assert bed.run(["sh", "-c", "exit 3"], os.environ, lambda: None) == 3
+    with pytest.raises(FileNotFoundError, match="no-such-program"):
+        bed.run(["/no-such-program"], os.environ, lambda: None)
 
 
 def test_the_first_failure_ends_a_fixed_job():

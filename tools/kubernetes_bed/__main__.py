@@ -4,13 +4,14 @@ takes the cluster down again, however the command ends. As root, on Debian 12. W
 import argparse
 import contextlib
 import fcntl
+import hashlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from horovod.runner.base.linux import dying_with
@@ -60,10 +61,10 @@ def install_packages() -> None:
 
 
 @contextlib.contextmanager
-def cgroups(nodes: Sequence[str]) -> Iterator[str]:
+def cgroups(prefix: str, nodes: Sequence[str]) -> Iterator[str]:
     """One in each hierarchy for all that runs, with one for each node; nothing of them stays. It has a share of the CPU
     as our niceness says, which counts only inside of one cgroup."""
-    name = f"hvd-bed-{os.getpid()}"
+    name = f"{prefix}{os.getpid()}"
     made = [each / name for each in sorted(CGROUPS.iterdir()) if (each / "cgroup.procs").exists()]
     for path in made:
         for each in (path, *(path / node for node in nodes)):
@@ -85,9 +86,14 @@ def cgroups(nodes: Sequence[str]) -> Iterator[str]:
                 time.sleep(0.1)
 
 
-def remove_old() -> None:
+def prefix_of(cache: Path) -> str:
+    """With what the names of cgroups begin: another for each folder, since a cluster of another one may run now."""
+    return f"hvd-bed-{hashlib.sha256(os.fsencode(cache.resolve())).hexdigest()[:12]}-"
+
+
+def remove_old(prefix: str) -> None:
     """What one that was killed has left: its processes have ended with it."""
-    for each in CGROUPS.glob("*/hvd-bed-*"):
+    for each in CGROUPS.glob(f"*/{prefix}*"):
         _remove(each)
 
 
@@ -118,6 +124,19 @@ def entering(name: str) -> Callable[[], None]:
     return enter
 
 
+def run(words: Sequence[str], environ: Mapping[str, str], enter: Callable[[], None]) -> int:
+    """The exit code of this command, which ends with us at the latest. `enter`: what its process does first. Raises
+    OSError or SubprocessError when it cannot be started."""
+    process = subprocess.Popen(words, env=environ, preexec_fn=enter)
+    try:
+        while True:
+            with contextlib.suppress(KeyboardInterrupt):
+                return process.wait()
+    finally:
+        process.kill()
+        process.wait()
+
+
 def main() -> int:
     """The command's exit code."""
     parser = argparse.ArgumentParser(prog="python -m tools.kubernetes_bed", description=__doc__)
@@ -136,12 +155,13 @@ def main() -> int:
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     with open(cache / "bed.lock", "w") as lock, contextlib.ExitStack() as stack:
         fcntl.flock(lock, fcntl.LOCK_EX)  # nodes' images are there once
-        remove_old()
+        prefix = prefix_of(cache)
+        remove_old(prefix)
         work = cache / "run"
         clear(work)
         stack.callback(clear, work)
         work.mkdir()
-        with cgroups([name_of(number + 1) for number in range(given.nodes)]) as name:
+        with cgroups(prefix, [name_of(number + 1) for number in range(given.nodes)]) as name:
             words = ["unshare", "--mount", "--propagation", "private", "--net", "--pid", "--fork", "--kill-child"]
             words += ["--mount-proc", "catatonit", "--", sys.executable, "-m", "tools.kubernetes_bed.inside"]
             words += [
@@ -154,13 +174,8 @@ def main() -> int:
             ]
             environ = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"}
             try:
-                process = subprocess.Popen(words, env=environ, preexec_fn=entering(name))
-                while True:
-                    with contextlib.suppress(KeyboardInterrupt):
-                        return process.wait()
+                return run(words, environ, entering(name))
             finally:
-                process.kill()
-                process.wait()
                 if given.logs:
                     _save(work, given.logs)
 

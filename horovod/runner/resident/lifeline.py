@@ -26,7 +26,6 @@ from horovod.common.network import keepalive
 from horovod.common.security import auth
 from horovod.common.security.auth import AuthError, derive_key
 from horovod.common.store.serving import Serving
-from horovod.runner.reach.heartbeats import silent
 from horovod.runner.resident.mailbox import LONGEST
 from horovod.runner.resident.pulse import Answering, Asking
 
@@ -60,8 +59,18 @@ class Lines(Serving):
         self._poller = zmq.Poller()
         self._strangers: dict[socket.socket, tuple[auth.Acceptor, float]] = {}
         self._members: dict[socket.socket, int] = {}
-        self._asking = Asking(pulses, job_key, silence)
+        try:
+            self._asking = Asking(pulses, job_key, silence)
+        except BaseException:
+            listener.close()
+            super().close()
+            raise
         self._start()
+
+    @property
+    def there(self) -> int:
+        """How many workers have their line now. May be read from any thread."""
+        return len(self._members)
 
     def _serve(self) -> None:
         self._listener.setblocking(False)
@@ -79,20 +88,20 @@ class Lines(Serving):
                 for sock in [s for s, (_, until) in self._strangers.items() if time.monotonic() >= until]:
                     self._drop(sock)
                 self._asking.hear(ready)
-                for number, seconds in self._asking.look().items():
-                    self._cut(number, seconds)
+                for number, how in self._asking.look().items():
+                    self._cut(number, how)
         finally:
             for sock in (*self._strangers, *self._members, self._listener):
                 sock.close()
             self._asking.close()
 
-    def _cut(self, number: int, seconds: float) -> None:
+    def _cut(self, number: int, how: str) -> None:
         sock = next(sock for sock, one in self._members.items() if one == number)
-        self._end(sock, silent(seconds))
+        self._end(sock, how)
 
     def _end(self, sock: socket.socket, how: str) -> None:
         number = self._members.pop(sock)
-        self._asking.heard.pop(number, None)
+        self._asking.forget(number)
         self._poller.unregister(sock)
         sock.close()
         self._gone(number, how)
@@ -136,7 +145,7 @@ class Lines(Serving):
             keepalive.apply(sock, self._silence, control=True)
             self._strange_no_more(sock)
             self._members[sock] = number = side.place.source - 1
-            self._asking.heard[number] = time.monotonic()
+            self._asking.begin(number)
 
     def _hear(self, sock: socket.socket) -> None:
         try:
@@ -187,6 +196,7 @@ class Line:
             raise
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._closed = False
+        self._pid = os.getpid()
         # A forked child must not keep the line open when this process is gone.
         os.register_at_fork(after_in_child=self._sock.close)
         self._thread = threading.Thread(target=self._watch, args=(others,), name="horovod-line", daemon=True)
@@ -222,8 +232,9 @@ class Line:
             return True
 
     def close(self) -> None:
-        """This process leaves the job, and goes on. May be called again."""
-        if not self._closed:
+        """This process leaves the job, and goes on. May be called again. In a forked child it does nothing: the child
+        has no line, and what would end the watch is its parent's."""
+        if not self._closed and os.getpid() == self._pid:
             self._closed = True
             self._pulse.close()
             os.eventfd_write(self._stop, 1)

@@ -7,10 +7,11 @@ import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
+from horovod.common.contract.descriptors import make_room
 from horovod.common.contract.settings import Settings
 from horovod.common.contract.worker_env import WorkerEnv, make_key
 from horovod.common.handover.handover import Handover
-from horovod.common.store.door import listen
+from horovod.common.store.door import descriptors_for, listen
 from horovod.common.store.front import Front
 from horovod.common.store.server import StoreServer
 from horovod.runner.job.elastic_orders import without_place
@@ -23,6 +24,7 @@ OWN = "HOROVOD_"
 """Variables of the driver that begin so reach the workers."""
 
 _TIMEOUT = "HOROVOD_HEARTBEAT_TIMEOUT"
+_EACH = 4  # connections of a worker: its line, its signs of life, and up to two to the store
 
 
 class Residence:
@@ -38,11 +40,13 @@ class Residence:
         """``address``: of this host, where workers reach it. ``gone``: gets, in a thread of ours, the number of a
         worker that has ended, or left, and an empty text; the text says it of one that stands still. ``front``: of an
         elastic job. ``variables``: those of all workers, of which HOROVOD_HEARTBEAT_TIMEOUT counts here. Raises
-        ValueError when this host has no such address, or naming that variable."""
+        ValueError when this host has no such address, naming that variable, or when this process may not open enough
+        files."""
         self._address = address
         told = {_TIMEOUT: (variables or {}).get(_TIMEOUT, "")}
         self._silence = Settings.from_environ(told).number(_TIMEOUT)
         self._known: dict[int, bytes] = {}
+        make_room(descriptors_for(0))
         key = make_key()
         with contextlib.ExitStack() as at_failure:
             try:
@@ -53,21 +57,29 @@ class Residence:
                     f"workers are to reach this driver at {address}, which is no address of its host ({error}); name "
                     "an interface of all hosts by nics"
                 ) from None
+            at_failure.callback(door.close)
             self._door = door.getsockname()[1]
             handover = Handover([door], self._known.get, key, store.address[1])
             at_failure.callback(handover.close)
             line = listen(address)
+            at_failure.callback(line.close)
             self._line = line.getsockname()[1]
             pulse = listen(address)
+            at_failure.callback(pulse.close)
             self._pulse = pulse.getsockname()[1]
             lines = Lines(line, pulse, key, self._silence, gone)
             at_failure.pop_all()
         self._public = handover.public
+        self._lines = lines
         self._open = (lines, handover, store)
 
     def seat(self, number: int, resident: Resident, variables: Mapping[str, str], seconds: float) -> Seat:
-        """For this worker, of this number. ``variables``: see ``of_slot``, ``of_member``."""
+        """For this worker, of this number. ``variables``: see ``of_slot``, ``of_member``. Raises ValueError
+        when this process may not open enough files for all that have a seat."""
         self._known[number] = resident.public
+        # Those that are there may still have to come to the store; room for that is wanted, but nobody refused for it.
+        coming = max(1, len(self._known) - self._lines.there)
+        make_room(descriptors_for(_EACH * len(self._known)), at_least=descriptors_for(_EACH * coming))
         where = self._address, self._door, self._line, self._pulse
         return Seat(number, *where, self._public, dict(variables), seconds, self._silence)
 

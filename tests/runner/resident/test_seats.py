@@ -1,6 +1,7 @@
 """Processes that somebody else has started become ranks, and their ends are noticed at both sides."""
 
 import contextlib
+import dataclasses
 import os
 import queue
 import re
@@ -101,6 +102,10 @@ def test_a_forked_child_does_not_keep_the_line(job):
 def test_one_that_is_stopped_is_lost_and_one_that_keeps_the_interpreter_is_not(job):
     made, house, gone = job
     busy, stopped = seat(made, house, 2)
+    until = time.monotonic() + 20
+    while len(house._lines._asking._come) < 2:  # one that is stopped sooner is not known to have been well
+        assert time.monotonic() < until
+        time.sleep(0.02)
     begun = time.monotonic()
     made.tell(busy, lambda: __import__("ctypes").PyDLL(None).usleep(6_500_000))  # which does not let the lock go
     os.kill(stopped.pid, signal.SIGSTOP)
@@ -113,6 +118,41 @@ def test_one_that_is_stopped_is_lost_and_one_that_keeps_the_interpreter_is_not(j
     assert "takes it for lost" in stopped.stderr.read()
     assert made.hear(busy) == (True, 0)
     assert gone.empty()
+
+
+def test_one_whose_signs_of_life_never_come_is_not_said_to_be_stopped(job):
+    made, house, gone = job
+    process = made.add()
+    order = house.seat(0, made.ask(process, describe), {}, 10.0)
+    with residence.listen("127.0.0.1") as deaf:  # as if the network let only the line through
+        order = dataclasses.replace(order, pulse=deaf.getsockname()[1])
+        made.ask(process, lambda: seats.sit(order))
+        number, how = gone.get(timeout=20)
+    assert number == 0
+    assert re.match(r"its connection for signs of life has not come in \d s, though another has: the network lets", how)
+    assert process.wait(10) == 1
+
+
+@pytest.mark.parametrize("leave", ["rise()", "_taken[-1].line.close()"])
+def test_a_forked_child_does_not_end_its_parents_watch(job, leave):
+    made, house, gone = job
+    (process,) = seat(made, house, 1)
+
+    def fork():
+        pid = os.fork()
+        if pid == 0:
+            try:
+                eval(f"seats.{leave}", {"seats": seats})
+                os._exit(0)
+            finally:
+                os._exit(1)
+        return os.waitpid(pid, 0)[1]
+
+    assert made.ask(process, fork) == 0
+    assert gone.empty()
+    house.close()
+    assert process.wait(10) == 1
+    assert "the driver is gone" in process.stderr.read()
 
 
 def test_a_silence_that_cannot_be_is_named():
