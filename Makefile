@@ -67,7 +67,7 @@ endif
 environment: $(STAMPS)/doctest $(STAMPS)/tools $(STAMPS)/dev $(STAMPS)/frameworks $(STAMPS)/spark $(STAMPS)/system $(STAMPS)/launchers $(STAMPS)/nvrtc $(STAMPS)/editable
 	@:
 
-test: ## [14 min] set up and run the tests: C++, lint, types, layers, documents, Python
+test: ## [15 min] set up and run the tests: C++, lint, types, layers, documents, Python
 	$(MAKE) --no-print-directory SERIAL=1 $(STAMPS)/doctest $(STAMPS)/tools
 	$(MAKE) --no-print-directory -j2 --output-sync=line unit checks
 	$(MAKE) --no-print-directory pytest

@@ -47,6 +47,7 @@ def test_process_sets(site):
     same(site.told(4, *what, operations="gloo", **APART), site.told(4, *what, **APART))
 
 
+@pytest.mark.heavy  # five jobs one after another
 def test_init_after_shutdown_and_a_part_of_the_processes(family):
     what = "short", "sets", "again"
     same(family.told(3, *what, operations="gloo", **APART), family.told(3, *what, **APART))

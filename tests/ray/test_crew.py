@@ -265,6 +265,7 @@ def test_a_shutdown_after_that_of_ray(monkeypatch):
         assert sorted(set(killed)) == (["a", "b"] if again else [])
 
 
+@pytest.mark.heavy  # its rules are shown with actors that are none
 def test_threads_take_turns_and_one_ends_what_another_waits_for(local):
     executor = RayExecutor(RayExecutor.create_settings(timeout_s=60), num_workers=2)
     executor.start()

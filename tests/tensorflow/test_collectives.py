@@ -20,7 +20,7 @@ from tests.tensorflow.reference import (
 )
 
 OPS = [hvd.Sum, hvd.Average, hvd.Min, hvd.Max, hvd.Product]
-JOBS = [(2, "auto"), (3, "auto"), (3, "tcp")]
+JOBS = [(2, "auto"), pytest.param((3, "auto"), marks=pytest.mark.heavy), (3, "tcp")]
 
 
 @pytest.fixture(params=JOBS, ids=lambda job: f"{job[0]}-{job[1]}")

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Builds the images of the bed into archives that containerd imports: image.sh FOLDER
 #
-#     FOLDER/app.tar     localhost/horovod:bed: horovod:cpu, by deploy/docker/Dockerfile, on a Debian that debootstrap makes (BASE=IMAGE: on
-#                        that one), with the Python of this clone. What is compiled is compiled anew when its sources have changed
+#     FOLDER/app.tar     localhost/horovod:bed: horovod:cpu and horovod:cpu-ssh, by the files of deploy/docker, on a Debian that debootstrap
+#                        makes (BASE=IMAGE: on that one), with the Python of this clone. What is compiled is compiled anew when its sources
+#                        have changed
 #     FOLDER/pause.tar   localhost/pause:1, the process that holds a pod's namespaces
 #
 # Layers are kept in FOLDER/images, so that another build compiles only what has changed. As root.
@@ -42,6 +43,7 @@ inside() { # FOLDER WORK
     build_cpu
     echo "$sources" >"$1/sources"
   fi
+  build deploy/docker/ssh.Dockerfile horovod:cpu-ssh
   build tools/kubernetes_bed/Dockerfile horovod:bed
   pause
   for name in app=horovod:bed pause=pause:1; do

@@ -93,8 +93,8 @@ def trainjob(client, job):
 
 
 def mpijob(client, job):
-    """As the MPI operator, v2beta1, for Open MPI: a host file, a key of ssh, pods of workers with sshd; once they run,
-    a Job for the launcher."""
+    """As the MPI operator, v2beta1, for Open MPI: a host file, a key of ssh, pods of workers with sshd; once these are
+    ready, a Job for the launcher."""
     name, spec = job["metadata"]["name"], job["spec"]
     service(client, job, name)
     workers = [f"{name}-worker-{number}" for number in range(spec["mpiReplicaSpecs"]["Worker"]["replicas"])]
@@ -108,11 +108,15 @@ def mpijob(client, job):
         pod = mpi_pod(job, "Worker", name)
         pod |= {"hostname": each, "subdomain": name}
         client.request("POST", path(), {"metadata": metadata_of(job, each, role="worker"), "spec": pod})
-    until(lambda: all(client.request("GET", path(each))["status"].get("phase") == "Running" for each in workers), 120)
+    until(lambda: all(is_ready(client.request("GET", path(each))) for each in workers), 120)
     template = {"metadata": {"labels": {"of-job": name, "role": "launcher"}}, "spec": mpi_pod(job, "Launcher", name)}
     made = {"completions": 1, "parallelism": 1, "backoffLimit": 0, "template": template}
     metadata = metadata_of(job, f"{name}-launcher")
     client.request("POST", path("", "jobs", group="/apis/batch/v1"), {"metadata": metadata, "spec": made})
+
+
+def is_ready(pod):
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in pod["status"].get("conditions", []))
 
 
 def mpi_pod(job, role, name):
@@ -120,8 +124,9 @@ def mpi_pod(job, role, name):
     spec = json.loads(json.dumps(job["spec"]["mpiReplicaSpecs"][role]["template"]["spec"]))
     items = [("ssh-privatekey", "id_rsa"), ("ssh-publickey", "id_rsa.pub"), ("ssh-publickey", "authorized_keys")]
     files = [{"key": key, "path": to} for key, to in items]
-    ssh = {"secretName": f"{name}-ssh", "defaultMode": 0o600, "items": files}
-    volumes, mounts = [{"name": "ssh-auth", "secret": ssh}], [{"name": "ssh-auth", "mountPath": "/root/.ssh"}]
+    place = job["spec"].get("sshAuthMountPath", "/root/.ssh")
+    ssh = {"secretName": f"{name}-ssh", "items": files, **({"defaultMode": 0o600} if place == "/root/.ssh" else {})}
+    volumes, mounts = [{"name": "ssh-auth", "secret": ssh}], [{"name": "ssh-auth", "mountPath": place}]
     if role == "Launcher":
         volumes.append({"name": "mpi-job-config", "configMap": {"name": f"{name}-config"}})
         mounts.append({"name": "mpi-job-config", "mountPath": "/etc/mpi"})
