@@ -2,11 +2,11 @@
 
 import json
 import threading
+import time
 
 from tests.runner.kubernetes.real import NAMESPACE, admin, path, until
 from tests.testbed.hosts import make_key
 from tools.kubernetes_bed import kept
-from tools.kubernetes_bed.client import Refused
 
 MPI = "/apis/kubeflow.org/v2beta1"
 TRAINER = "/apis/trainer.kubeflow.org/v1alpha1"
@@ -40,12 +40,15 @@ class Operator:
         threading.Thread(target=self._follow, daemon=True).start()
 
     def _follow(self):
-        client = admin()
+        client, seen = admin(), set()
         try:
-            for event, job in client.follow(self._where):
-                if event == "ADDED":
-                    self._make(admin(), job)
-        except (Refused, OSError) as error:
+            while True:  # a server ends what it tells of a kind that has just been defined
+                for event, job in client.follow(self._where):
+                    if event == "ADDED" and job["metadata"]["uid"] not in seen:
+                        seen.add(job["metadata"]["uid"])
+                        self._make(admin(), job)
+                time.sleep(0.2)
+        except Exception as error:
             self.trouble = f"{type(error).__name__}: {error}"
 
 
