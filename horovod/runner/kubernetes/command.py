@@ -289,11 +289,15 @@ def _launcher(api: Api, name: str) -> dict[str, Any] | None:
 
 def _has_left(api: Api, name: str) -> bool:
     """Are there parts of a job whose launcher's Job has gone? Those that `kubectl apply` has created have no owner."""
-    for kind, part in (("Job", workers_name(name)), ("Service", name)):
-        with contextlib.suppress(ApiError):  # it is not there, or one may not ask
-            if manifests.is_part(api.get(kind, part), name):
-                return True
-    return False
+    return any(_is_of(api, kind, part, name) for kind, part in (("Job", workers_name(name)), ("Service", name)))
+
+
+def _is_of(api: Api, kind: str, part: str, name: str) -> bool | None:
+    """Is that object of the job? None: it is not there, or one may not ask."""
+    try:
+        return manifests.is_part(api.get(kind, part), name)
+    except ApiError:
+        return None
 
 
 def _delete_parts(api: Api, name: str) -> None:
@@ -301,14 +305,7 @@ def _delete_parts(api: Api, name: str) -> None:
 
     A Secret may not be looked at: its content would be seen."""
     parts = [("Job", name), ("Job", workers_name(name)), ("Service", name)]
-    _delete_all(api, [*(part for part in parts if not _is_anothers(api, *part, name)), ("Secret", name)])
-
-
-def _is_anothers(api: Api, kind: str, part: str, name: str) -> bool:
-    try:
-        return not manifests.is_part(api.get(kind, part), name)
-    except ApiError:  # it is not there, or one may not ask: whose it is is known by the launcher's Job
-        return False
+    _delete_all(api, [*(part for part in parts if _is_of(api, *part, name) is not False), ("Secret", name)])
 
 
 def _delete_all(api: Api, parts: Sequence[tuple[str, str]]) -> None:
