@@ -157,12 +157,8 @@ def opened(path: str, filesystem: Any, size: int | None = None, buffers: int = 0
         from pyarrow import parquet
     except ImportError as error:
         raise ImportError("Parquet files need pyarrow: pip install 'horovod[data]'") from error
-    try:
+    with told(path, "cannot be read"):
         raw = pyarrow.OSFile(path) if filesystem is None else filesystem.open_input_file(path)
-    except (MemoryError, pyarrow.ArrowCancelled):
-        raise
-    except (OSError, pyarrow.ArrowException) as error:
-        raise ValueError(f"{path} cannot be read: {error}{place_here()}") from error
     with raw, told(path):
         now = raw.size()
         if size not in (None, now):

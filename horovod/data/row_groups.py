@@ -44,7 +44,7 @@ def buffer_bytes(columns: int) -> int:
 
 
 @contextlib.contextmanager
-def told(path: str) -> Iterator[None]:
+def told(path: str, trouble: str = "is torn, or no Parquet file") -> Iterator[None]:
     """What pyarrow raises meanwhile becomes a ValueError that names the file, but for lack of memory and what somebody
     has cancelled."""
     import pyarrow
@@ -54,7 +54,7 @@ def told(path: str) -> Iterator[None]:
     except (MemoryError, pyarrow.ArrowCancelled):  # ArrowMemoryError is the former; neither tells of the file
         raise
     except (OSError, pyarrow.ArrowException) as error:
-        raise ValueError(f"{path} is torn, or no Parquet file: {error}{place_here()}") from error
+        raise ValueError(f"{path} {trouble}: {error}{place_here()}") from error
 
 
 class Reading:
