@@ -95,7 +95,7 @@ class Contribution:
             if adds and flag and not self._mine[slot.index]:
                 put_aside(slot)
             if flag and slot.bucket is None and slot.group is None and slot not in self._on_the_way:
-                _fill(slot.parameter, flag)
+                fill(slot.parameter, flag)
                 self._on_the_way.one(slot)
         for bucket in self._bucketing.buckets:
             if not bucket.sent:
@@ -104,7 +104,7 @@ class Contribution:
             if not self._is_pending(group) and any(flags[slot.index] for slot in group.members):
                 for slot in group.members:
                     if flags[slot.index]:
-                        _fill(slot.parameter, flags[slot.index])
+                        fill(slot.parameter, flags[slot.index])
                 missing = [slot for slot in group.members if not flags[slot.index]]
                 self._on_the_way.group(group, {slot: torch.zeros_like(slot.parameter) for slot in missing})
 
@@ -126,7 +126,14 @@ class Contribution:
         return any(slot in self._on_the_way for slot in group.members)
 
 
-def _fill(p: torch.Tensor, flag: int) -> None:
+def kind_of(grad: torch.Tensor | None) -> int:
+    """Return 0 for None, ``DENSE`` for a dense gradient, 1 + k for a sparse one with k sparse dimensions."""
+    if grad is None:
+        return 0
+    return 1 + grad.sparse_dim() if grad.is_sparse else DENSE
+
+
+def fill(p: torch.Tensor, flag: int) -> None:
     """Gives ``p`` a gradient of zeros, of the kind that ``flag`` says, if it has none."""
     if p.grad is not None:
         return

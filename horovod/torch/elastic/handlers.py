@@ -173,10 +173,28 @@ class StateDictHandler(StateHandler):
             self.value.reset()
 
 
+class ScalerStateHandler(StateDictHandler):
+    """Handler of a ``torch.amp.GradScaler``, whose ``state_dict()`` leaves out which optimizers it has unscaled since
+    its last ``update()``. In the step that is done again it would refuse to unscale them a second time."""
+
+    def restore(self) -> None:
+        super().restore()
+        self._begin_step()
+
+    def sync(self, root: int = 0) -> None:
+        super().sync(root)
+        self._begin_step()
+
+    def _begin_step(self) -> None:
+        if getattr(self.value, "_scale", None) is not None:  # else it has not scaled yet, and refuses an update
+            self.value.update(self.value.get_scale())
+
+
 _registry: list[tuple[type, Callable[[Any], StateHandler]]] = [
     (ElasticSampler, SamplerStateHandler),
     (torch.nn.Module, ModelStateHandler),
     (torch.optim.Optimizer, OptimizerStateHandler),
+    (torch.amp.GradScaler, ScalerStateHandler),
     (HasState, StateDictHandler),
 ]
 

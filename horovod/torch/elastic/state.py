@@ -148,7 +148,7 @@ class TorchState(Keeping, ObjectState):
             handler.restore()
         super().restore()
         self._before.stepped()
-        self._steps.go_on()
+        self._steps.restored()
 
     def reset(self) -> None:
         for handler in self._handlers.values():
@@ -209,12 +209,14 @@ class TorchState(Keeping, ObjectState):
 
     def take(self, root: int) -> None:
         self._copies.wait()
-        self._steps.forget_gradients()
         old = self._of_rank_0()
         root = 0 if old else root
         for name, handler in self._handlers.items():
             handler.sync(*([] if name in old else [root]))
-        self._set_attributes(broadcast_object(self._attributes(), root, name="elastic.attributes"))
+        mine = self._attributes(), self._steps.gradients()
+        attributes, gradients = broadcast_object(mine, root, name="elastic.attributes")
+        self._steps.reset_gradients(gradients)
+        self._set_attributes(attributes)
         self._take_own(root)
 
     def taken(self, root: Standing) -> None:

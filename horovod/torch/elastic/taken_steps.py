@@ -1,5 +1,6 @@
 """How many steps the optimizers of a state have taken, and whether a failure came before the next one."""
 
+import itertools
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from types import TracebackType
@@ -8,6 +9,7 @@ from typing import Any
 import torch
 
 from horovod.common.exceptions import HorovodInternalError
+from horovod.torch.contribution import fill, kind_of
 from horovod.torch.elastic.step_by_step import StepByStep
 from horovod.torch.gradients import GradientReducer
 
@@ -57,6 +59,8 @@ class Steps:
         self._at_first: tuple[Hashable] | None = None  # what was counted at the first forward pass of this step
         self._hooks: dict[int, tuple[Any, Any, Any]] = {}
         self._stepping: list[torch.Tensor] = []  # parameters
+        self._committed_gradients: list[int] = []  # kinds, by parameter
+        self._resumed_gradients: list[int] | None = None  # those that training resumes with; None: those there are now
 
     def watch(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Counts the steps of these from now on, and of no others."""
@@ -81,7 +85,7 @@ class Steps:
 
     def _has_stepped(self, which: int) -> None:
         self.taken += 1
-        self._at_first = None
+        self._at_first = self._resumed_gradients = None
         if self._round.stepped(which, len(self._hooks)):
             self.rounds += 1
             self._by_step.stepped(*self._now())
@@ -90,22 +94,27 @@ class Steps:
     def forward(self) -> None:
         """The first forward pass of a step begins."""
         self._at_first = (self._counted(),)
+        self._resumed_gradients = self._gradients()
 
     def parameters(self) -> frozenset[int]:
         """Addresses of what they step."""
-        return frozenset(
-            p.data_ptr() for one in self._optimizers() for group in one.param_groups for p in group["params"]
-        )
+        return frozenset(p.data_ptr() for p in self._all_parameters())
 
     def go_on(self) -> None:
         """All ranks have the same state now, and the program's function is called with it."""
-        self._stepping = [p for one in self._optimizers() for group in one.param_groups for p in group["params"]]
+        self._stepping = self._all_parameters()
         self._by_step.go_on(*self._now())
         self._round = Round()
-        self._at_first = None
+        self._at_first = self._resumed_gradients = None
+
+    def restored(self) -> None:
+        """Parameters and counters are those of the last commit again."""
+        self.go_on()
+        self._resumed_gradients = self._committed_gradients
 
     def committed(self) -> None:
         """The program says that training can go on from what the state is now."""
+        self._committed_gradients = self._gradients()
         if self._by_step.begins:
             self.go_on()
 
@@ -139,13 +148,36 @@ class Steps:
     def _on_cpu(self) -> bool:
         return all(p.device.type == "cpu" for p in self._stepping)
 
-    def forget_gradients(self) -> None:
-        """Of the step that has failed: a program may zero them only after its step."""
+    def gradients(self) -> list[int]:
+        """Return, for each parameter, the kind of gradient that it has where training resumes (``kind_of``).
+
+        An optimizer skips a parameter whose gradient is None, but steps one whose gradient is zero: its momentum and
+        its weight decay change it. So the step that is done again must find the gradients that it found at first.
+        """
+        return self._gradients() if self._resumed_gradients is None else self._resumed_gradients
+
+    def reset_gradients(self, kinds: Sequence[int]) -> None:
+        """Drop the gradients of the failed step: set each to zero, or to None where ``kinds`` says so.
+
+        ``kinds``: what ``gradients`` returned on the rank whose state all ranks take.
+        """
         for one in self._optimizers():
             reducer = _reducer(one)
             if reducer is not None:
                 reducer.reset()
-            one.zero_grad()
+            one.zero_grad(set_to_none=False)
+        # Parameters that were added after `kinds` was recorded have no gradient yet.
+        for parameter, kind in zip(self._all_parameters(), itertools.chain(kinds, itertools.repeat(0)), strict=False):
+            if kind == 0:
+                parameter.grad = None
+            else:
+                fill(parameter, kind)
+
+    def _gradients(self) -> list[int]:
+        return [kind_of(p.grad) for p in self._all_parameters()]
+
+    def _all_parameters(self) -> list[torch.Tensor]:
+        return [p for one in self._optimizers() for group in one.param_groups for p in group["params"]]
 
     def _now(self) -> tuple[Hashable, tuple[int, int]]:
         """What is counted; how often gradients have been reduced, and parameters changed."""
