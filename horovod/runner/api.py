@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from horovod.runner.base import boot
+from horovod.runner.base import boot, signals
 from horovod.runner.base.arguments import integer, renamed
 from horovod.runner.base.names import HOROVOD_RUN
 from horovod.runner.command import cli, elastic_flags
@@ -56,7 +56,8 @@ def run(
     of a script or notebook are fine. What the ranks print appears on `sys.stdout` and `sys.stderr`, each line with its
     rank in front. The parameters mean what the flags of `horovodrun` mean. With `min_num_proc` or
     `host_discovery_script` the job is elastic, and the results are those of its last `min_num_proc` first ranks. May be
-    called from any thread. An interrupt (KeyboardInterrupt) ends all.
+    called from any thread. An interrupt (KeyboardInterrupt) ends all: the ranks see one too, and KeyboardInterrupt is
+    raised here when they have ended, after HOROVOD_GRACE_SECONDS at most.
 
     Raises WorkerError, a RuntimeError, when a process fails or ends without a result, naming the first that did and
     its exit code; where it raised an exception, the error is an instance of the exception's class too and shows its
@@ -104,11 +105,13 @@ def run(
     payload = function_package.pack(func, args, kwargs or {})
     settings = cli.with_variables(settings, os.environ)
     environ = _environment(os.environ)
-    if use_mpi:
-        result = mpi_function.run(settings, environ, payload, standard_output())
-    else:
-        with debugging.terminal_restored(settings.debug_rank):
-            result = Job(settings, environ, payload=payload, results=True, output=standard_output()).run()
+    with signals.interrupts() as queue:
+        if use_mpi:
+            result = mpi_function.run(settings, environ, payload, standard_output(), queue)
+        else:
+            with debugging.terminal_restored(settings.debug_rank):
+                job = Job(settings, environ, signals=queue, payload=payload, results=True, output=standard_output())
+                result = job.run()
     if elastic is None:
         return results.by_rank(result, {slot.rank: slot.hostname for slot in assigned})
     return results.of_elastic(result, elastic.least)

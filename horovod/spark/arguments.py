@@ -67,6 +67,9 @@ def wishes(
         verbose=(verbose or 0) >= 2,
         stdout=stdout,
         stderr=stderr,
+        handlers=(
+            "pyspark",
+        ),  # whose handler cancels all jobs of the driver at once, and then raises KeyboardInterrupt
     )
 
 

@@ -87,6 +87,33 @@ def test_a_signal_ends_the_job(path, tmp_path):
         time.sleep(0.05)
 
 
+def test_ranks_see_an_interrupt(path, tmp_path):
+    """mpirun would end them by SIGTERM, and soon by SIGKILL."""
+    script = (
+        "import os, signal, time\nfrom horovod.common import basics\nhvd = basics.HorovodBasics('tests')\nhvd.init()\n"
+        "print('ready', flush=True)\n"
+        "try: time.sleep(600)\n"
+        "except KeyboardInterrupt: time.sleep(0.5); print('saved', hvd.rank(), flush=True)\n"
+    )
+    env = programs.environment(PATH=path, TMPDIR=str(tmp_path))
+    command = [*HOROVODRUN, "--mpi", "-np", "2", sys.executable, "-c", script]
+    job = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                           text=True)  # fmt: skip
+    try:
+        text = ""
+        while text.count("ready") < 2:
+            line = job.stdout.readline()
+            assert line, text
+            text += line
+        job.send_signal(signal.SIGINT)
+        said, _ = job.communicate(timeout=programs.DEADLINE)
+    finally:
+        job.terminate()
+        job.wait()
+    assert job.returncode == 130
+    assert all(f"saved {rank}" in said for rank in (0, 1)), said
+
+
 def test_hosts_over_ssh(mpirun_path, cluster, tmp_path):
     folder = tmp_path / "bin"
     folder.mkdir()

@@ -1,6 +1,8 @@
 """Jobs that fail or are stopped: who is to blame, what the exit code is, how long it takes."""
 
+import shlex
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -134,21 +136,93 @@ def test_signals_stop_everything(number):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_workers_that_ignore_a_users_signal_are_killed_after_a_while(number):
-    code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
-    with running(["-np", "2", *python(code)]) as job:
+def test_workers_that_do_not_end_by_a_users_signal_are_killed_after_a_while(number):
+    code = (
+        "import signal, time\n"
+        "for number in (2, 15): signal.signal(number, lambda number, _: print('got', number))\n"
+        "print('ready', flush=True); time.sleep(600)"
+    )
+    with running(["-np", "2", "--grace-seconds", "1", *python(code)]) as job:
         started(job, 2)
         start = time.monotonic()
         job.process.send_signal(number)
-        assert job.finish().code == 128 + number
-        assert 3 < time.monotonic() - start < 40
+        done = job.finish()
+        assert done.code == 128 + number
+        assert 1 + 5 <= time.monotonic() - start < 60
+        assert f"{number.name} received: stopping 2 processes, which have 1 s; a second signal kills them" in done.err
+        expected = ["got 2", "got 15"] if number == signal.SIGINT else ["got 15"]
+        assert sorted(done.out.splitlines()) == sorted(
+            f"[{rank}]<stdout>:{word}" for rank in (0, 1) for word in expected
+        )
         assert job.left() == []
 
 
+RANK = """
+import atexit, multiprocessing, os, signal, sys, time
+from horovod.common import basics
+def help(_):
+    signal.signal(2, lambda *_: print("a helper got SIGINT", flush=True))
+    signal.signal(15, lambda *_: (print("a helper got SIGTERM", flush=True), os._exit(0)))
+    queue.put(1)
+    time.sleep(600)
+queue = multiprocessing.SimpleQueue()
+helper = multiprocessing.get_context("fork").Process(target=help, args=(0,), daemon=True)
+helper.start()
+queue.get()
+hvd = basics.HorovodBasics("tests")
+hvd.init()
+atexit.register(print, "atexit", hvd.rank(), flush=True)
+if "TERM" in sys.argv:
+    signal.signal(15, lambda *_: sys.exit(0))
+print("ready", flush=True)
+try:
+    time.sleep(600)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+finally:
+    time.sleep(float(os.environ.get("CLEANUP", 0)))
+    print("finally; helper lives:", helper.is_alive(), flush=True)
+"""
+
+
+@pytest.mark.parametrize("around", ["", "python", "sh", "bash"])
+def test_an_interrupt_reaches_ranks_and_not_what_they_have_started(tmp_path, around):
+    """The cleanup takes longer than a moment, and what is around the rank neither ends it nor goes on for long."""
+    path = tmp_path / "rank.py"
+    path.write_text(RANK)
+    command = [sys.executable, str(path)]
+    if around == "python":
+        command = python(f"import subprocess, sys; sys.exit(subprocess.call({command!r}))")
+    elif around:
+        command = [around, "-c", f"{shlex.join(command)}; sleep 600"]
+    with running(["-np", "2", *command], environment={"CLEANUP": "2"}) as job:
+        started(job, 2)
+        job.process.send_signal(signal.SIGINT)
+        done = job.finish()
+        assert done.code == 130
+        assert last_words(done.err)[-1] == "stopped by SIGINT"
+        words = ["interrupted", "finally; helper lives: True"]
+        expected = [f"[{rank}]<stdout>:{word}" for rank in (0, 1) for word in [*words, f"atexit {rank}"]]
+        said = [line for line in done.out.splitlines() if "a helper got SIGTERM" not in line]
+        assert sorted(said) == sorted(expected)
+        assert job.left() == []
+
+
+def test_a_rank_that_handles_sigterm_keeps_what_it_has_started(tmp_path):
+    path = tmp_path / "rank.py"
+    path.write_text(RANK)
+    with running(["-np", "2", sys.executable, str(path), "TERM"], environment={"CLEANUP": "1"}) as job:
+        started(job, 2)
+        job.process.send_signal(signal.SIGTERM)
+        done = job.finish()
+        assert done.code == 143
+        assert done.out.count("finally; helper lives: True") == 2
+        assert done.out.count("atexit") == 2
+
+
 def test_a_second_interrupt_kills_at_once():
-    with running(
-        ["-np", "2", *python("import signal, time; signal.signal(15, print); print('ready'); time.sleep(60)")]
-    ) as job:
+    code = "import signal, time; [signal.signal(n, print) for n in (2, 15)]; print('ready'); time.sleep(600)"
+    with running(["-np", "2", *python(code)]) as job:
         started(job, 2)
         job.process.send_signal(signal.SIGINT)
         while b"SIGINT received" not in job.process.stderr.readline():

@@ -140,6 +140,10 @@ TABLE: Final = (
     Setting("HOROVOD_ENV_DENY", "patterns", "",
             "variables that match these do not pass from the launcher's environment to the workers",
             flag="--env-deny", yaml="environment.deny", section=_LAUNCH),
+    Setting("HOROVOD_GRACE_SECONDS", "float", 30.0,
+            "seconds that ranks get to end by themselves after Ctrl-C (SIGINT) or SIGTERM to the launcher, until what "
+            "is left of them gets SIGTERM and, 5 s later, SIGKILL", low=0, high=86400, flag="--grace-seconds",
+            section=_LAUNCH),
     Setting("HOROVOD_REMOTE_PYTHON", "text", "",
             "Python on other hosts; unset: the path of the launcher's own", flag="--remote-python", section=_LAUNCH),
     Setting("HOROVOD_SSH_FANOUT", "int", 32,

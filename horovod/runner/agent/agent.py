@@ -101,7 +101,8 @@ class Agent:
                 self._workers.read_output(READ_SIZE)
             self._streams.serve(listening)
             self._workers.reap(self._streams.reaped)
-            self._workers.clear(time.monotonic())
+            if not self._course.stopping:  # which ends everything itself, ranks last
+                self._workers.clear(time.monotonic())
             self._writer.flush()
             if self._over():
                 return code
@@ -186,8 +187,8 @@ class Agent:
         self._writer.send(Notice(reason))
         self._stop(TERM_GRACE)
 
-    def _stop(self, grace: float) -> None:
-        self._course.stop(grace, time.monotonic())
+    def _stop(self, grace: float, first: int = 0) -> None:
+        self._course.stop(grace, time.monotonic(), first)
 
     # Orders
 
@@ -218,7 +219,7 @@ class Agent:
         elif isinstance(message, StdinData):
             self._workers.give_stdin(message.data)
         elif isinstance(message, Stop):
-            self._stop(message.grace)
+            self._stop(message.grace, message.first)
         elif isinstance(message, Watch):
             self._limit = message.limit
         elif isinstance(message, Spawn):
@@ -266,6 +267,8 @@ class Agent:
         """Push a stop or a normal end forward; True when nothing runs any more and the launcher knows it."""
         now = time.monotonic()
         step = self._course.advance(now, self._workers.running, self._alive)
+        if step.first:
+            self._course.told(self._workers.stop_ranks(step.first))
         for pid in step.term:
             linux.send_signal(pid, signal.SIGTERM)
             linux.send_signal(pid, signal.SIGCONT)  # a stopped process would not see it

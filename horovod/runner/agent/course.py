@@ -5,11 +5,15 @@ times are arguments (monotonic, s), and so is what lives.
        |                     |                                     | LINGER s later something still does
        '--- Stop, a signal, bad orders, no launcher any more ------+--> STOPPING --SIGTERM ... SIGKILL--> FINISHED
 
+A stop may begin with a signal for the ranks alone (SIGINT after Ctrl-C). They keep their data loaders and other helpers
+until they have ended or the grace is over; then SIGTERM follows.
+
 Workers of a lasting job come and go, so that all have ended is no end there.
 """
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -29,8 +33,12 @@ class Phase(Enum):
 
 @dataclass(frozen=True)
 class Step:
-    """Processes that get SIGTERM or SIGKILL now. `survivors`: the job has finished here, and these live on."""
+    """Processes that get SIGTERM or SIGKILL now. `survivors`: the job has finished here, and these live on.
 
+    `first`: the signal that all ranks get now, of which `Course.told` is to be told; 0: none.
+    """
+
+    first: int = 0
     term: Sequence[int] = ()
     kill: Sequence[int] = ()
     survivors: Sequence[int] | None = None
@@ -46,11 +54,19 @@ class Course:
         self._linger_until: float  # once it winds down
         self._kill_at: float | None = None
         self._asked: set[int] = set()  # processes that have had their SIGTERM
+        self._first = 0  # the signal with which a stop begins, until SIGTERM follows
+        self._ranks: list[int] | None = None  # that have had it; None: not sent yet
+        self._term_at = 0.0  # when SIGTERM follows
 
     @property
     def changes(self) -> bool:
         """Does it depend on processes that nobody tells of, so that one has to look?"""
         return self.phase in (Phase.WINDING_DOWN, Phase.STOPPING)
+
+    @property
+    def stopping(self) -> bool:
+        """True from the first request to stop."""
+        return self.phase is Phase.STOPPING
 
     def start(self, lasting: bool = False) -> bool:
         """The orders have come; False: for a second time. `lasting`: that no worker lives is no end."""
@@ -61,12 +77,26 @@ class Course:
             self.phase = Phase.RUNNING
         return first
 
-    def stop(self, grace: float, now: float) -> None:
-        """End everything, `grace` s between SIGTERM and SIGKILL; again: it can only become sooner."""
-        kill_at = now + grace
+    def stop(self, grace: float, now: float, first: int = 0) -> None:
+        """End everything, `grace` s between SIGTERM and SIGKILL; again: it can only become sooner.
+
+        With `first` the ranks get this signal before, and `grace` s to end; SIGKILL comes TERM_GRACE after SIGTERM.
+        """
+        if self.phase is Phase.FINISHED:
+            return
+        if self.phase is not Phase.STOPPING:
+            self._first, self._term_at = first, now + grace
+        elif not first:
+            self._first = 0
+        kill_at = now + grace + (TERM_GRACE if first else 0)
         self._kill_at = kill_at if self._kill_at is None else min(self._kill_at, kill_at)
-        if self.phase is not Phase.FINISHED:
-            self.phase = Phase.STOPPING
+        self.phase = Phase.STOPPING
+
+    def told(self, ranks: Sequence[int]) -> None:
+        """These processes have got the first signal."""
+        self._ranks = list(ranks)
+        if self._first == signal.SIGTERM:
+            self._asked.update(ranks)
 
     def advance(self, now: float, running: bool, look: Callable[[], list[int]]) -> Step:
         """The next step. `running`: does a worker live? `look` finds all that lives of the job here."""
@@ -83,6 +113,15 @@ class Course:
                 self.stop(TERM_GRACE, now)  # what the workers left behind ends with them
             return Step()
         assert self._kill_at is not None
+        if self._first:
+            if self._ranks is None:
+                return Step(first=self._first)
+            if not set(self._ranks).intersection(alive):  # what they leave behind may end by itself, too
+                self._term_at = min(self._term_at, now + LINGER)
+            if now < self._term_at:
+                return Step()
+            self._first = 0
+            self._kill_at = min(self._kill_at, now + TERM_GRACE)
         if now >= self._kill_at + GIVE_UP:
             return self._finish(alive)
         if now >= self._kill_at:

@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from horovod.common.contract import reasons
 from horovod.common.contract.reasons import PIPE
 from horovod.common.contract.worker_env import make_key_fd, path_of_descriptor
+from horovod.runner.agent.ranks import ranks_of
 from horovod.runner.agent.report_pipe import ReportPipe
 from horovod.runner.base import linux
 from horovod.runner.plan.environment import of_agent, of_host
@@ -58,6 +60,7 @@ class WorkerTable:
         self._job: StartJob
         self._inherited: list[tuple[bytes, int]] = []  # by all workers
         self._deaf_until = 0.0  # to warnings
+        self._called: set[int] = set()  # processes that have called hvd.init()
         self._left: dict[int, float] = {}  # sessions of workers that have ended: when what is left of them ends too
         self._key_file = b""
         self._pipe: ReportPipe | None = None
@@ -248,6 +251,8 @@ class WorkerTable:
 
     def _pass_reports(self) -> None:
         for report in self._pipe.read() if self._pipe is not None else ():
+            if isinstance(called := reasons.decode(report), reasons.Called):
+                self._called.add(called.pid)
             self._report(Said(report))
 
     def _read_pipe(self, process: _Process, stream: int, size: int) -> int:
@@ -340,6 +345,17 @@ class WorkerTable:
                 for one in [pid, *linux.descendants(pid)]:
                     if linux.catches(one, number):
                         linux.send_signal(one, number)
+
+    def stop_ranks(self, number: int) -> list[int]:
+        """Send the signal with which a stop begins to all ranks (`ranks_of`); return the processes that take it."""
+        parents = linux.parents()
+        workers = [pid for pid, process in self._processes.items() if process.running]
+        self._called &= parents.keys()
+        told = [pid for pid in ranks_of(workers, self._called, parents) if not linux.ignores(pid, number)]
+        for pid in told:
+            linux.send_signal(pid, number)
+            linux.send_signal(pid, signal.SIGCONT)  # a stopped process would not see it
+        return told
 
     def next_time(self) -> float | None:
         """When `clear` has something to do."""

@@ -85,6 +85,11 @@ def descendants(root: int, without: Collection[int] = (), session: int | None = 
     return found
 
 
+def parents() -> dict[int, int]:
+    """Return the parent of every living process."""
+    return {pid: parent for pid, parent, state, _ in _process_table() if state not in "ZX"}
+
+
 def raise_descriptor_limit() -> None:
     """As many open files as the hard limit allows: many workers' pipes and relayed connections need them.
 
@@ -109,10 +114,19 @@ def send_signal(pid: int, sig: int) -> None:
 
 
 def catches(pid: int, sig: int) -> bool:
-    """Has the process a handler for this signal? False: it has ended."""
+    """Return True if the process has a handler for this signal, False also if it has ended."""
+    return _in_mask(pid, "SigCgt:", sig)
+
+
+def ignores(pid: int, sig: int) -> bool:
+    """Return True if the process ignores this signal, False also if it has ended."""
+    return _in_mask(pid, "SigIgn:", sig)
+
+
+def _in_mask(pid: int, name: str, sig: int) -> bool:
     try:
         with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as lines:
-            mask = next((line.split()[1] for line in lines if line.startswith("SigCgt:")), "0")
+            mask = next((line.split()[1] for line in lines if line.startswith(name)), "0")
     except OSError:
         return False
     return bool(int(mask, 16) >> (sig - 1) & 1)

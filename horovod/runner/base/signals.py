@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from types import FrameType
 
 WARNING = signal.SIGUSR1
@@ -21,10 +21,17 @@ class SignalQueue:
     SIGHUP stays ignored where the user has said so (nohup). Only for the main thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, only: Collection[int] | None = None) -> None:
+        """`only`: take these signals and no others."""
         self._numbers: list[int] = []
+        self.taken: set[int] = set()
+        """All signals that have come."""
         self.fd, self._wake_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(self._wake_end, warn_on_full_buffer=False)
+        if only is not None:
+            for number in only:
+                signal.signal(number, self._on_signal)
+            return
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._on_signal)
@@ -36,6 +43,7 @@ class SignalQueue:
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self._numbers.append(number)
+        self.taken.add(number)
 
     def take(self) -> list[int]:
         """The signals since the last call."""
@@ -61,14 +69,41 @@ def given_back() -> Iterator[Callable[[], SignalQueue | None]]:
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
-    handlers = {number: signal.getsignal(number) for number in _TAKEN}
+    with _restored(_TAKEN), contextlib.ExitStack() as queues:
+        yield lambda: queues.enter_context(contextlib.closing(SignalQueue()))
+
+
+@contextlib.contextmanager
+def interrupts(equals: Collection[str] = ()) -> Iterator[SignalQueue | None]:
+    """Yield a queue of Ctrl-C alone, for a job inside a program that goes on; raise KeyboardInterrupt at the end if
+    it came.
+
+    The ranks can then end well before the exception reaches the program. There is no queue outside the main thread, or
+    where the program has a handler of its own for SIGINT.
+
+    Args:
+        equals: Packages whose handlers do no more than Python's own.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    package = str(getattr(handler, "__module__", "")).partition(".")[0]
+    plain = handler is signal.default_int_handler or package in equals
+    if not plain or threading.current_thread() is not threading.main_thread():
+        yield None
+        return
+    with _restored([signal.SIGINT]), contextlib.closing(SignalQueue([signal.SIGINT])) as queue:
+        yield queue
+    if queue.taken:
+        raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def _restored(numbers: Collection[int]) -> Iterator[None]:
+    handlers = {number: signal.getsignal(number) for number in numbers}
     wakeup = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(wakeup)
-    with contextlib.ExitStack() as queues:
-        try:
-            yield lambda: queues.enter_context(contextlib.closing(SignalQueue()))
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler if handler is not None else signal.SIG_DFL)
-            queues.close()
-            signal.set_wakeup_fd(wakeup)
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        signal.set_wakeup_fd(wakeup)

@@ -12,7 +12,7 @@ from typing import Any
 from horovod.runner.base import boot
 from horovod.runner.base.job_result import JobResult
 from horovod.runner.base.names import ARGUMENTS, Names
-from horovod.runner.base.signals import SignalQueue
+from horovod.runner.base.signals import SignalQueue, interrupts
 from horovod.runner.cluster import placement
 from horovod.runner.cluster.gathering import Arrived, Gathering
 from horovod.runner.cluster.source import ArrivalSource
@@ -45,7 +45,8 @@ class Wishes:
     `start_timeout`: s for the first agents to come; `advice`: what to look at when they do not, or what tells it then.
     `environ`: variables of the workers, over those of the processes that become their agents; `executable` in place of
     the Python of those. `nics`: interfaces for the ranks. `stdout`, `stderr`: text streams for what ranks print, None:
-    this process's own. `names`: what the caller calls what it can set.
+    this process's own. `names`: what the caller calls what it can set. `handlers`: packages whose handlers of SIGINT do
+    no more for the caller than Python's own, see ``interrupts``.
     """
 
     start_timeout: float = 600.0
@@ -58,6 +59,7 @@ class Wishes:
     stdout: Any = None
     stderr: Any = None
     names: Names = ARGUMENTS
+    handlers: tuple[str, ...] = ()
 
     def sink(self) -> OutputSink:
         """Where output goes."""
@@ -82,8 +84,18 @@ def run_fixed(gathering: Gathering, call: Call, num_proc: int, wishes: Wishes) -
         way = arrived.Arrived()
         agents = [_agent(by_number[number], slot, way) for number, slot in placed]
         fleet = _fleet(agents, settings, way)
-        job = Job(settings, environ, payload=call.payload, results=True, output=wishes.sink(), fleet=fleet)
-        return results.by_rank(job.run(), {slot.rank: slot.hostname for _, slot in placed})
+        with interrupts(wishes.handlers) as queue:
+            job = Job(
+                settings,
+                environ,
+                signals=queue,
+                payload=call.payload,
+                results=True,
+                output=wishes.sink(),
+                fleet=fleet,
+            )
+            result = job.run()
+        return results.by_rank(result, {slot.rank: slot.hostname for _, slot in placed})
     finally:
         for each in here:
             each.connection.kill()
@@ -100,9 +112,18 @@ def run_elastic(gathering: Gathering, call: Call, elastic: ElasticSettings, wish
         settings, environ = _settings(wishes, [], elastic)
         assert settings.elastic is not None
         fleet = _fleet([], settings, way)
-        output = wishes.sink()
-        job = Job(settings, environ, payload=call.payload, results=True, output=output, fleet=fleet, source=source)
-        result = job.run()
+        with interrupts(wishes.handlers) as queue:
+            job = Job(
+                settings,
+                environ,
+                signals=queue,
+                payload=call.payload,
+                results=True,
+                output=wishes.sink(),
+                fleet=fleet,
+                source=source,
+            )
+            result = job.run()
     finally:
         source.close()
     return results.of_elastic(result, elastic.least)

@@ -173,6 +173,7 @@ def with_variables(settings: LaunchSettings, environ: Mapping[str, str]) -> Laun
         else debugging.check(checked.integer("HOROVOD_DEBUG_RANK"), settings.slots),
         dashboard=checked.integer("HOROVOD_DASHBOARD_PORT") if checked.flag("HOROVOD_DASHBOARD") else None,
         heartbeat_timeout=checked.number("HOROVOD_HEARTBEAT_TIMEOUT"),
+        grace=checked.number("HOROVOD_GRACE_SECONDS"),
         gpus_per_worker=gpus,
         gpu_affinity=near,
         env_allow=_patterns(checked.text("HOROVOD_ENV_ALLOW")),

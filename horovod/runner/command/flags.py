@@ -176,6 +176,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(("--jsrun",), JOB, "start the processes with jsrun, in an LSF job (the default there)",
          exclusive="controller"),
     _setting("HOROVOD_START_TIMEOUT", JOB),
+    _setting("HOROVOD_GRACE_SECONDS", JOB),
     Flag(("--config-file",), JOB, "YAML file with settings; flags override it wherever they stand",
          _text("FILE")),
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 from horovod.common.contract.reasons import PIPE
+from horovod.runner.agent.ranks import ranks_of
 from horovod.runner.agent.report_pipe import ReportPipe
 from horovod.runner.base import linux
 from horovod.runner.base.exit_status import describe_status
@@ -18,7 +19,7 @@ from horovod.runner.base.signals import SignalQueue
 from horovod.runner.dashboard.audience import Audience
 from horovod.runner.dashboard.opening import open_audience
 from horovod.runner.foreign import mpi_output
-from horovod.runner.job.policy import Policy
+from horovod.runner.job.policy import TERM_GRACE, Policy
 from horovod.runner.job.watch import Watch
 from horovod.runner.output.output import OutputSink
 from horovod.runner.output.rank_files import RankFileError
@@ -29,7 +30,6 @@ from horovod.runner.protocol.messages import Output
 from horovod.runner.verdict.endings import Endings
 from horovod.runner.verdict.verdict import TAIL_LIMIT
 
-_USER_GRACE = 5.0  # s for mpirun to end its processes when the user asks for the end
 _DRAIN = 5.0  # s for the output of a launcher that has ended, which its orphans may hold open
 _READ = 1 << 16
 
@@ -61,7 +61,7 @@ def _run(
 ) -> JobResult:
     screen = Screen(settings, output, told=output is not None, audience=audience)  # only horovod.run gives one
     screen.announce()
-    watch = Watch(screen, Policy(time.monotonic(), None, _USER_GRACE), signals, len(settings.slots))
+    watch = Watch(screen, Policy(time.monotonic(), None, settings.grace), signals, len(settings.slots))
     try:
         if settings.verbose:
             screen.say(f"command: {' '.join(command)}")
@@ -97,6 +97,7 @@ class ForeignAttempt:
         self._watch = watch
         self._screen = watch.screen
         self._lines = {1: mpi_output.Lines(self.hosts), 2: mpi_output.Lines(self.hosts)}
+        self._term_at: float | None = None  # when mpirun is told to end what is left of the ranks
         self._kill_at: float | None = None
         self._drain_until: float | None = None  # set: it has ended
         self._output_ended = False
@@ -158,10 +159,13 @@ class ForeignAttempt:
             self._drain_until = time.monotonic() + _DRAIN
 
     def next_time(self) -> float | None:
-        return min((at for at in (self._kill_at, self._drain_until) if at is not None), default=None)
+        times = (self._term_at, self._kill_at, self._drain_until)
+        return min((at for at in times if at is not None), default=None)
 
     def tick(self, now: float, listening: bool) -> None:
         self._screen.audience.phase("RUNNING" if self._drain_until is None else "ENDED")
+        if self._term_at is not None and now >= self._term_at and self._drain_until is None:
+            self.stop(TERM_GRACE)
         if self._kill_at is not None and now >= self._kill_at:
             self._kill_at = None
             self._kill()
@@ -172,14 +176,31 @@ class ForeignAttempt:
         if not self._pipes or now >= self._drain_until:
             self._end_output()
 
-    def stop(self, grace: float) -> None:
+    def stop(self, grace: float, first: int = 0) -> None:
+        """End mpirun, which ends its ranks. `first`: a signal for the ranks of this machine, `grace` s before that."""
         if self._drain_until is not None:
             return
+        if first and grace > 0 and self._signal_ranks(first):
+            self._term_at = time.monotonic() + grace
+            return
+        self._term_at = None
+        grace = min(grace, TERM_GRACE)
         if grace > 0:
             self._process.terminate()
             self._kill_at = min(self._kill_at or time.monotonic() + grace, time.monotonic() + grace)
         else:
             self._kill()
+
+    def _signal_ranks(self, number: int) -> bool:
+        """Send the signal to ranks that have called `hvd.init()`: no launcher passes SIGINT on. False: none is known,
+        or one is on another machine."""
+        called = set(self.endings.pids.values())
+        ranks = called.intersection(ranks_of([self._process.pid], called, linux.parents()))
+        if len(ranks) < len(self.hosts):
+            return False
+        for pid in ranks:
+            linux.send_signal(pid, number)
+        return True
 
     def suspend(self) -> None:
         """It cannot be stopped in a way from which it would come back."""

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from horovod.runner.base.job_result import JobResult
+from horovod.runner.base.signals import SignalQueue
 from horovod.runner.foreign import mpi
 from horovod.runner.function import outcome
 from horovod.runner.function.worker import FOLDER, FUNCTION, result_name
@@ -22,7 +23,13 @@ from horovod.runner.plan import hosts
 from horovod.runner.plan.settings import LaunchSettings
 
 
-def run(settings: LaunchSettings, environ: Mapping[str, str], payload: bytes, output: OutputSink) -> JobResult:
+def run(
+    settings: LaunchSettings,
+    environ: Mapping[str, str],
+    payload: bytes,
+    output: OutputSink,
+    signals: SignalQueue | None = None,
+) -> JobResult:
     """Runs the job. Raises LaunchError when there is no mpirun, OSError when the folder cannot be made."""
     far = not all(hosts.is_local(slot.hostname) for slot in settings.slots)
     folder = Path(tempfile.mkdtemp(prefix=".horovod-run-", dir=os.getcwd() if far else None))  # of mode 0700
@@ -30,7 +37,7 @@ def run(settings: LaunchSettings, environ: Mapping[str, str], payload: bytes, ou
         with open(folder / FUNCTION, "xb") as file:
             file.write(payload)
         variables = {**settings.variables, FOLDER: str(folder)}
-        result = mpi.run_job(dataclasses.replace(settings, variables=variables), environ, output=output)
+        result = mpi.run_job(dataclasses.replace(settings, variables=variables), environ, signals, output)
         left = {slot.rank: folder / result_name(slot.rank) for slot in settings.slots}
         result.results = {rank: bytearray(path.read_bytes()) for rank, path in left.items() if path.exists()}
         if result.exit_code != 0 and result.failed_rank is None:

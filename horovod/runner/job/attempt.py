@@ -112,13 +112,13 @@ class Attempt:
         names = " ".join(sorted(orders.shared_environment(remote=False)))
         self._tell(f"store on {host}:{port}; variables for the workers: {names}")
 
-    def stop(self, grace: float) -> None:
-        """End all workers; a second call can only make it sooner."""
+    def stop(self, grace: float, first: int = 0) -> None:
+        """End all workers; a second call can only make it sooner. `first`: see `policy.Stop`."""
         if not self.endings.stopping:
             self.endings.stop(self._screen.tails())
         self._fleet.abandon_waiting()
         for agent in self._fleet.agents:
-            agent.send(Stop(grace))
+            agent.send(Stop(grace, first))
 
     def suspend(self) -> None:
         """Ctrl-Z stops only the launcher; the agents must not take its silence for its end."""

@@ -122,8 +122,8 @@ class ElasticAttempt:
     def launch(self) -> None:
         """Nothing waits for all hosts."""
 
-    def stop(self, grace: float) -> None:
-        """End all workers; a second call can only make it sooner."""
+    def stop(self, grace: float, first: int = 0) -> None:
+        """End all workers; a second call can only make it sooner. `first`: see `policy.Stop`."""
         if not self._stopping:
             self._stopping = True
             self.endings.stop(self._screen.tails())
@@ -133,7 +133,7 @@ class ElasticAttempt:
             self._hosts.stop()
         self._fleet.abandon_waiting()
         for agent in self._fleet.agents:
-            agent.send(Stop(grace))
+            agent.send(Stop(grace, first))
 
     def suspend(self) -> None:
         """Ctrl-Z stops only the launcher; the agents must not take its silence for its end."""

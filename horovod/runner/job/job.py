@@ -140,7 +140,7 @@ class Job:
         self, screen: Screen, start_timeout: float | None, make: Callable[[Watch], Attempt | ElasticAttempt]
     ) -> JobResult:
         """`start_timeout`: None where the attempt has its own."""
-        policy = Policy(time.monotonic(), start_timeout)
+        policy = Policy(time.monotonic(), start_timeout, self._settings.grace)
         watch = Watch(screen, policy, self._signals, self._settings.size)
         try:
             attempt = self._try(watch, make)
@@ -156,9 +156,6 @@ class Job:
         attempt = make(watch)
         try:
             watch.run(attempt)
-        except KeyboardInterrupt:  # in horovod.run, which leaves signals to its program
-            watch.interrupt()
-            raise
         finally:
             attempt.close()
         return attempt

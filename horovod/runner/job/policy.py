@@ -10,6 +10,7 @@ the time (monotonic, s) and returns what to do; `watch` and the attempt do it.
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from enum import Enum
 
@@ -17,7 +18,7 @@ from enum import Enum
 # HorovodInternalError within 2 s.
 SETTLE = 2.0
 TERM_GRACE = 5.0  # s between SIGTERM and SIGKILL
-USER_GRACE = 4.0  # s of that when the user has asked for the end, who is to have the prompt back within 5 s
+USER_GRACE = 30.0  # s for ranks to end by themselves when the user has asked for the end (--grace-seconds)
 AGENT_GRACE = 12.0  # s more until what does not end is given up
 LAST_WORDS = 1.0  # s to write what is left when the user has asked for the end and nobody reads
 
@@ -38,9 +39,13 @@ class Launch:
 
 @dataclass(frozen=True)
 class Stop:
-    """End all processes; `grace`: s between SIGTERM and SIGKILL. Another one can only make it sooner."""
+    """End all processes; `grace`: s between SIGTERM and SIGKILL. Another one can only make it sooner.
+
+    `first`: a signal that the ranks get before, and then have `grace` s to end; 0: none.
+    """
 
     grace: float
+    first: int = 0
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,8 @@ class Policy:
     def __init__(self, now: float, start_timeout: float | None, user_grace: float = USER_GRACE) -> None:
         self.phase = Phase.RUNNING if start_timeout is None else Phase.CONNECTING
         self._start_timeout = start_timeout
-        self._user_grace = user_grace
+        self.user_grace = user_grace
+        """Seconds that ranks have to end by themselves when the user asks for the end."""
         self._start_by = None if start_timeout is None else now + start_timeout
         self._settle_at: float | None = None
         self._give_up_at: float | None = None
@@ -102,14 +108,23 @@ class Policy:
             self._settle_at = now + SETTLE
 
     def trouble(self, now: float) -> list[Action]:
-        """Something ends the attempt: a host is lost or cannot be used, output cannot be written."""
+        """Something ends the attempt: a host is lost or cannot be used, output cannot be written.
+
+        It does not shorten the time that ranks have after Ctrl-C.
+        """
+        if self._interrupted:
+            return []
         return self._stop(0 if self.phase is Phase.CONNECTING else TERM_GRACE, now)
 
-    def interrupted(self, now: float) -> list[Action]:
-        """The user asks for the end; whoever asks twice does not want to wait."""
-        grace = 0 if self._interrupted else self._user_grace
+    def interrupted(self, now: float, number: int = signal.SIGINT) -> list[Action]:
+        """Stop because of this signal of the user's; a second one kills at once.
+
+        Ranks get SIGINT as SIGINT, so that a program sees KeyboardInterrupt, and every other signal as SIGTERM.
+        """
+        if self._interrupted:
+            return self._stop(0, now)
         self._interrupted = True
-        return self._stop(grace, now)
+        return self._stop(self.user_grace, now, signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
 
     def tick(self, now: float, doubtful: bool = False) -> list[Action]:
         """The clock. `doubtful`: a host may be lost, which would explain the failures that have been seen."""
@@ -135,9 +150,9 @@ class Policy:
         elif self._give_up_at is not None:
             self._give_up_at = min(self._give_up_at, now + LAST_WORDS)
 
-    def _stop(self, grace: float, now: float) -> list[Action]:
+    def _stop(self, grace: float, now: float, first: int = 0) -> list[Action]:
         self.phase = Phase.STOPPING
         self._start_by = self._settle_at = None
-        give_up = now + grace + AGENT_GRACE
+        give_up = now + grace + (TERM_GRACE if first else 0) + AGENT_GRACE
         self._give_up_at = give_up if self._give_up_at is None else min(self._give_up_at, give_up)
-        return [Stop(grace)]
+        return [Stop(grace, first)]

@@ -46,8 +46,8 @@ class Attempt(Protocol):
     def launch(self) -> None:
         """All hosts are there: start the processes."""
 
-    def stop(self, grace: float) -> None:
-        """SIGTERM to all processes, SIGKILL after `grace` s; again: sooner."""
+    def stop(self, grace: float, first: int = 0) -> None:
+        """SIGTERM to all processes, SIGKILL after `grace` s; again: sooner. `first`: see `policy.Stop`."""
 
     def suspend(self) -> None:
         """Ctrl-Z."""
@@ -89,6 +89,14 @@ class Watch:
         """To its end, or until what does not end is given up."""
         self._attempt = attempt
         attempt.start()
+        try:
+            self._loop(attempt)
+        except KeyboardInterrupt:  # from a program's own handler: its ranks still get the time to end
+            self.interrupt()
+            self._loop(attempt)
+            raise
+
+    def _loop(self, attempt: Attempt) -> None:
         while not self._over(attempt):
             self._wait(attempt)
             self._tick(attempt)
@@ -100,9 +108,9 @@ class Watch:
         self.troubles += troubles
         self._do(self.policy.trouble(time.monotonic()))
 
-    def interrupt(self) -> None:
-        """The user asks for the end."""
-        self._do(self.policy.interrupted(time.monotonic()))
+    def interrupt(self, number: int = signal.SIGINT) -> None:
+        """Stop the job because of this signal of the user's."""
+        self._do(self.policy.interrupted(time.monotonic(), number))
 
     def connected(self) -> None:
         """Every host is there."""
@@ -114,7 +122,7 @@ class Watch:
             if isinstance(action, Launch):
                 self._attempt.launch()
             elif isinstance(action, Stop):
-                self._attempt.stop(action.grace)
+                self._attempt.stop(action.grace, action.first)
             elif isinstance(action, Late):
                 self.troubles.append(self._attempt.late())
 
@@ -164,10 +172,14 @@ class Watch:
             self.received.append(number)
             name = signal.Signals(number).name
             if len(self.received) == 1:
-                self.screen.say(f"{name} received: stopping {self.size} process{'es' if self.size > 1 else ''}")
+                processes = f"{self.size} process{'es' if self.size > 1 else ''}"
+                grace = self.policy.user_grace
+                self.screen.say(
+                    f"{name} received: stopping {processes}, which have {grace:g} s; a second signal kills them"
+                )
             else:
                 self.screen.say(f"{name} received again: killing")
-            self.interrupt()
+            self.interrupt(number)
 
     def _pass_on(self, number: int) -> None:
         if self._attempt is not None and not self.policy.stopping:

@@ -82,6 +82,7 @@ class LaunchSettings:
     disable_cache: bool = False
     ssh_fanout: int = 32
     heartbeat_timeout: float = 10.0
+    grace: float = 30.0  # s for ranks to end by themselves when the user asks for the end
     env_allow: tuple[str, ...] = ()  # patterns, see environment.passed_on
     env_deny: tuple[str, ...] = ()
     mpi: MpiOptions | None = None  # started by mpirun

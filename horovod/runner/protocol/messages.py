@@ -112,9 +112,14 @@ class StdinData(msgspec.Struct, frozen=True, tag="stdin"):
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
-    """End everything: SIGTERM now, SIGKILL after `grace` seconds."""
+    """End everything: SIGTERM now, SIGKILL after `grace` seconds.
+
+    With `first`, a signal, only the ranks get that signal now and have `grace` seconds to end. SIGTERM to everything
+    else, and SIGKILL some seconds later, follow when they have ended, or the grace is over.
+    """
 
     grace: float
+    first: int = 0
 
 
 class Watch(msgspec.Struct, frozen=True, tag="watch"):

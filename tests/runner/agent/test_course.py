@@ -1,5 +1,7 @@
 """Which processes of a host get which signal, and when nothing is left to do."""
 
+import signal
+
 from horovod.runner.agent.course import GIVE_UP, LINGER, TERM_GRACE, Course, Phase, Step
 
 
@@ -41,6 +43,55 @@ def test_term_once_and_kill_until_it_helps():
     assert course.advance(14.0, True, lambda: [7]) == Step(kill=[7])
     assert course.advance(15.0, True, lambda: [7]) == Step(kill=[7])
     assert course.advance(16.0, False, list).survivors == []
+
+
+def interrupted(first: int = signal.SIGINT) -> Course:
+    """A job with a rank, 7, and its data loader, 8, stopped at 10 s with 20 s for the rank."""
+    course = running()
+    course.stop(20.0, 10.0, first)
+    assert course.stopping
+    assert course.advance(10.0, True, lambda: [7, 8]) == Step(first=first)
+    course.told([7])
+    return course
+
+
+def test_ranks_end_before_what_they_have_started():
+    course = interrupted()
+    assert course.advance(29.0, True, lambda: [7, 8]) == Step()
+    assert course.advance(29.0, False, lambda: [8]) == Step(), "8 may end by itself"
+    assert course.advance(29.0 + LINGER, False, lambda: [8]) == Step(term=[8])
+    assert course.advance(29.0 + LINGER + TERM_GRACE, False, lambda: [8]) == Step(kill=[8])
+
+
+def test_ranks_that_do_not_end_within_the_grace():
+    course = interrupted()
+    assert course.advance(29.9, True, lambda: [7, 8]) == Step()
+    assert course.advance(30.0, True, lambda: [7, 8]) == Step(term=[7, 8])
+    assert course.advance(30.0 + TERM_GRACE, True, lambda: [7]) == Step(kill=[7])
+    course = interrupted(signal.SIGTERM)
+    assert course.advance(30.0, True, lambda: [7, 8]) == Step(term=[8]), "7 has had it"
+
+
+def test_another_stop_ends_the_grace_of_ranks():
+    course = interrupted()
+    course.stop(0.0, 11.0)
+    assert course.advance(11.0, True, lambda: [7, 8]) == Step(kill=[7, 8])
+    course = interrupted()
+    course.stop(4.0, 11.0)
+    assert course.advance(11.0, True, lambda: [7, 8]) == Step(term=[7, 8])
+    course = running()
+    course.stop(4.0, 10.0)
+    course.stop(20.0, 10.0, signal.SIGINT)
+    assert course.advance(10.0, True, lambda: [7]) == Step(term=[7]), "it stops already"
+
+
+def test_ranks_that_take_no_signal_are_not_waited_for():
+    course = running()
+    course.stop(20.0, 10.0, signal.SIGINT)
+    assert course.advance(10.0, True, lambda: [7]) == Step(first=signal.SIGINT)
+    course.told([])
+    assert course.advance(10.0, True, lambda: [7]) == Step()
+    assert course.advance(10.0 + LINGER, True, lambda: [7]) == Step(term=[7])
 
 
 def test_what_the_kernel_cannot_end_is_left():

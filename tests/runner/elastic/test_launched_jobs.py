@@ -140,6 +140,23 @@ def test_an_interrupt_ends_all(tmp_path):
         assert any("SIGINT received: stopping 2 processes" in line for line in job.err)
 
 
+def test_an_interrupt_gives_ranks_the_time_to_end(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, time\nfrom horovod.common import basics\nhvd = basics.HorovodBasics('tests')\n"
+        "hvd.init()\nprint('ready', flush=True)\n"
+        "try:\n    time.sleep(600)\nfinally:\n    time.sleep(2)\n    print('saved', flush=True)\n"
+    )
+    command = ["sh", "-c", f"{sys.executable} {program}; :"]  # the shell ends first
+    with elastic_job(tmp_path, "localhost:2", "-np", "2", "--min-np", "1", *command) as job:
+        job.until(lambda: sum("ready" in line for line in job.out) == 2)
+        job.job.process.send_signal(signal.SIGINT)
+        assert job.end() == 130
+        assert sorted(line for line in job.out if "saved" in line) == ["[0]<stdout>:saved", "[1]<stdout>:saved"], (
+            job.shown()
+        )
+
+
 def test_one_is_stopped_and_the_launcher_is_killed(tmp_path):
     flags = ("-np", "2", "--min-np", "1")
     with elastic_job(tmp_path, "localhost:2", *flags, *PROGRAM, str(tmp_path / "stop")) as job:

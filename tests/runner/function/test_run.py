@@ -328,7 +328,11 @@ def test_an_interrupt_ends_the_workers(tmp_path, stubborn):
     script = tmp_path / "script.py"
     script.write_text(
         "import horovod, signal, time, os\n"
-        f"def work():\n    {'signal.signal(15, signal.SIG_IGN); ' if stubborn else ''}print('ready'); time.sleep(60)\n"
+        "def work():\n"
+        f"    {'signal.signal(15, signal.SIG_IGN); signal.signal(2, signal.SIG_IGN)' if stubborn else 'pass'}\n"
+        "    print('ready')\n"
+        "    try: time.sleep(60)\n"
+        "    finally: time.sleep(1); print('finally')\n"
         "try: horovod.run(work, num_proc=2)\n"
         "except KeyboardInterrupt: print('interrupted', flush=True); os._exit(3)\n"
     )
@@ -341,7 +345,9 @@ def test_an_interrupt_ends_the_workers(tmp_path, stubborn):
         process.send_signal(2)
         assert process.wait(60) == 3
         assert time.monotonic() - start < 40
-        assert process.stdout.read() == b"interrupted\n"
+        words = [] if stubborn else [b"[0]<stdout>:finally", b"[1]<stdout>:finally"]
+        *ranks, last = process.stdout.read().splitlines()
+        assert (sorted(ranks), last) == (words, b"interrupted")
         eventually(lambda: processes_with(environment["HVD_TEST_MARK"]) == [], 60, "workers end")
     finally:
         process.kill()

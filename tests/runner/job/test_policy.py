@@ -1,5 +1,7 @@
 """When an attempt begins, is stopped and is given up: a pure function of what happens."""
 
+import signal
+
 from horovod.runner.job.policy import (
     AGENT_GRACE,
     LAST_WORDS,
@@ -81,7 +83,8 @@ def test_trouble_stops_at_once():
 
 def test_who_asks_twice_does_not_want_to_wait():
     policy = running()
-    assert policy.interrupted(1.0) == [Stop(USER_GRACE)]
+    assert policy.interrupted(1.0) == [Stop(USER_GRACE, signal.SIGINT)]
+    assert policy.next_time() == 1.0 + USER_GRACE + TERM_GRACE + AGENT_GRACE
     assert policy.interrupted(2.0) == [Stop(0)]
     assert policy.next_time() == 2.0 + AGENT_GRACE
 
@@ -120,4 +123,12 @@ def test_what_is_left_to_be_written():
 def test_an_attempt_that_others_start_runs_from_its_beginning():
     policy = Policy(0.0, None, user_grace=9.0)
     assert (policy.phase, policy.next_time(), policy.connected(0.0)) == (Phase.RUNNING, None, [])
-    assert policy.interrupted(1.0) == [Stop(9.0)]
+    assert policy.interrupted(1.0, signal.SIGHUP) == [Stop(9.0, signal.SIGTERM)]
+
+
+def test_trouble_takes_no_time_from_ranks_that_the_user_has_stopped():
+    policy = running()
+    policy.interrupted(1.0)
+    until = policy.next_time()
+    assert policy.trouble(2.0) == []
+    assert policy.next_time() == until

@@ -44,7 +44,7 @@ class Ended:
     def doubtful(self, now):
         return False
 
-    def stop(self, grace):
+    def stop(self, grace, first=0):
         self.stopped += 1
 
 

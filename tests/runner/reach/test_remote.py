@@ -245,6 +245,23 @@ def test_agents_end_their_part_when_the_launcher_falls_silent(fake):
             assert job.finish().code != 0
 
 
+def test_ctrl_c_reaches_ranks_on_other_hosts(fake):
+    """Also those whose agent is reached through another agent."""
+    code = (
+        "import sys, time\nfrom horovod.common import basics\nhvd = basics.HorovodBasics('tests')\nhvd.init()\n"
+        "print('ready', flush=True)\n"
+        "try: time.sleep(600)\nexcept KeyboardInterrupt: time.sleep(1); print('saved', hvd.rank(), flush=True)\n"
+    )
+    arguments = ["-np", "2", "-H", "red.test:1,green.test:1", sys.executable, "-c", code]
+    with running(arguments, environment={"HOROVOD_SSH_FANOUT": "1"}) as job:
+        for _ in range(2):
+            assert b"ready" in job.process.stdout.readline()
+        os.kill(job.process.pid, signal.SIGINT)
+        done = job.finish()
+        assert done.code == 130
+        assert sorted(done.out.splitlines()) == ["[0]<stdout>:saved 0", "[1]<stdout>:saved 1"]
+
+
 def test_ctrl_z_stops_the_launcher_alone(fake):
     code = "import time; print('ready', flush=True); time.sleep(9); print('awake', flush=True)"
     with pytest.MonkeyPatch.context() as patch:
