@@ -1,7 +1,7 @@
 """Collectives inside programs that JAX compiles: a primitive, for any number of arrays, and what JAX asks of one.
 
 It has derivatives forwards and backwards, works under vmap, and takes place even if nobody uses its results, so that
-one rank alone may. How calls find their places in a program: ``placing``; what runs: bindings/jax.
+one rank alone may. How calls get an order in a program: ``ordering``; what runs: bindings/jax.
 """
 
 import functools
@@ -14,6 +14,7 @@ from jax import numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters import partial_eval as pe
+from jaxlib.mlir import ir
 
 from horovod._core import (
     KIND_ALLGATHER,
@@ -24,7 +25,8 @@ from horovod._core import (
     KIND_REDUCESCATTER,
 )
 from horovod._jax import library
-from horovod._jax.placing import PASS_ON, place
+from horovod._jax.foreign import PASS_ON, Arrays
+from horovod._jax.lowering import install, lower
 from horovod.common.ops import Average, Sum
 from horovod.common.process_sets import by_id
 
@@ -124,16 +126,21 @@ def _shapes(*arrays: Any, call: Call) -> list[Any]:
 
 
 def _lower(context: Any, *operands: Any, call: Call) -> Any:
-    aliased = call.kind in (KIND_ALLREDUCE, KIND_BROADCAST, KIND_BARRIER)
-    scales = [(call.prescale, call.postscale)] * len(operands)
     numbers = [call.numbers(i) for i in range(len(operands))]
-    return place(context, operands, call.names, call.groups, numbers, scales, aliased)
+    scales = [(float(call.prescale), float(call.postscale))] * len(operands)
+    types = [
+        ir.RankedTensorType.get(aval.shape, ir.RankedTensorType(value.type).element_type)
+        for aval, value in zip(context.avals_out, operands, strict=True)
+    ]
+    return lower(Arrays(list(operands), types, list(call.names), list(call.groups), numbers, scales))
 
 
+# A lowering that JAX keeps becomes, in some versions, a function around each call, and those follow one another.
 try:
     mlir.register_lowering(_primitive, _lower, platform="cpu", cacheable=False)
 except TypeError:  # before jax 0.6 nothing was kept of a lowering
     mlir.register_lowering(_primitive, _lower, platform="cpu")
+install()
 
 
 def _kept(used: list[bool], equation: Any) -> tuple[list[bool], Any]:

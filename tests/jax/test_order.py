@@ -9,6 +9,7 @@ jax = pytest.importorskip("jax")
 from jax import numpy as jnp  # noqa: E402
 
 import horovod.jax as hvd  # noqa: E402
+from tests.jax import hlo, programs  # noqa: E402
 
 NODES = 9
 
@@ -87,8 +88,6 @@ def test_loops_branches_and_inner_functions_among_shuffled_calls(jax_pool, ranks
                         "second": lambda: hvd.allreduce(hvd.allreduce(x * 3, name="third"), name="second"),
                     }
                     order = random.Random(f"{shuffle}.{rank}").sample(list(parts), len(parts))
-                    if around is inner and order[-1] == "around":
-                        order.reverse()  # the order of a function's use after all calls is the compiler's
                     made = {name: parts[name]() for name in order}
                     after = hvd.allreduce(made["around"] + made["second"], name="after")
                     return made["first"], made["around"], made["second"], after
@@ -127,3 +126,86 @@ def test_independent_calls_travel_as_one_and_dependent_ones_do_not(jax_pool):
         return text.count("custom_call @horovod_collective")
 
     assert jax_pool(2).run(work) == [2, 2]
+
+
+def compiled_in_order(program, *args):
+    """Return a compiled program, once all ranks know that they make the same collectives in the same enforced order."""
+    compiled = jax.jit(program).lower(*args).compile()
+    mine = hlo.order(compiled.as_text())
+    everyone = hvd.allgather_object(mine)
+    assert everyone == [mine] * hvd.size()
+    return compiled, mine
+
+
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(i, marks=pytest.mark.heavy) for i in range(4, 40))])
+def test_random_programs(jax_pool, seed):
+    nodes = programs.draw(seed)
+    ranks = 2 + (seed % 4 == 3)
+
+    def work():
+        def program(x, two):
+            return programs.run(nodes, x, two, lambda y, name: hvd.allreduce(y, name=name), f"{seed}.{hvd.rank()}")
+
+        x = jnp.arange(5.0) / 4 + hvd.rank()
+        compiled, _ = compiled_in_order(program, x, 2)
+        return [[np.asarray(one) for one in compiled(x, 2)] for _ in range(2)]
+
+    rows = jnp.stack([jnp.arange(5.0) / 4 + rank for rank in range(ranks)])
+    reference = jax.jit(lambda x, two: programs.run(nodes, x, two, programs.mean_of_rows, seed))(rows, 2)
+    for rank, both in enumerate(jax_pool(ranks).run(work)):
+        for values in both:
+            for node, value, expected in zip(nodes, values, reference, strict=True):
+                np.testing.assert_allclose(value, expected[rank], rtol=1e-4, atol=1e-5, err_msg=str(node))
+
+
+@pytest.mark.parametrize("kind", programs.AROUND)
+def test_a_program_ends_with_two_of_a_kind(jax_pool, kind):
+    """They are written behind the calls on one rank and before them on the other."""
+    around = programs.AROUND[kind]
+
+    def work():
+        rank = hvd.rank()
+
+        def program(x, two):
+            def of(name):
+                def condition(y):
+                    return hvd.allreduce(y, name=f"{name}.condition")
+
+                return around(lambda y: jnp.sin(hvd.allreduce(y, name=name)), x, two, condition)
+
+            def calls():
+                return hvd.allreduce(hvd.allreduce(x, name="first"), name="second")
+
+            first = calls() if rank == 0 else None
+            both = of("one"), of("other")
+            return first if rank == 0 else calls(), *both
+
+        x = jnp.full(3, float(rank))
+        compiled, order = compiled_in_order(program, x, 2)
+        return [float(one[0]) for one in compiled(x, 2)], order[:2]
+
+    for values, first in jax_pool(2).run(work):
+        assert "allreduce.first" in first[0]
+        assert "allreduce.second" in first[1]
+        assert values[0] == 0.5
+        assert values[1] == values[2]
+
+
+def test_calls_of_a_block_merge_by_what_they_depend_on(jax_pool):
+    def work():
+        def program(x):
+            a = hvd.allreduce(x, name="a")
+            b = hvd.allreduce(a, name="b")
+            loop = jax.lax.fori_loop(0, 3, lambda i, y: hvd.allreduce(y, name="in"), x)
+            behind = hvd.allreduce(loop, name="behind")
+            c = [hvd.allreduce(x * 2, name="c"), hvd.allreduce(x * 3, name="c")]
+            inner = jax.jit(lambda y: hvd.allreduce(y + 1, name="inner"))(a)
+            last = hvd.allreduce(x - 1, name="last")
+            return a, b, loop, behind, c, inner, last, hvd.allreduce(inner + behind, name="end")
+
+        return compiled_in_order(program, jnp.ones(3))[1]
+
+    first, second = ("allreduce.a", "allreduce.c", "allreduce.last"), ("allreduce.b", "allreduce.c")
+    behind, inner, end = ("allreduce.behind",), ("allreduce.inner",), ("allreduce.end",)
+    for order in jax_pool(2).run(work):
+        assert order == [first, second, [[], [("allreduce.in",)]], behind, inner, end]

@@ -1,0 +1,226 @@
+"""The order of a program's collectives: one in which no rank waits for another forever.
+
+XLA on the CPU runs a program's foreign calls one after another, in an order of its own, and each of ours blocks until
+the other ranks have made theirs. Programs are the same on all ranks except for the order in which independent calls
+were written. So the order follows from what calls depend on, which is the same on all ranks:
+
+- Calls of a block that have equally many calls before them on which they depend become one call, with all arrays.
+- A loop, branch or function with calls in it comes after all calls of its block that do not depend on it. Several of
+  them follow one another as they were written.
+
+Every element of the sequence takes a token from the one before and gives one to the next. Loops carry the token through
+their iterations, branches and functions return it; what makes it is always a foreign call, of which XLA knows nothing.
+`order` works on a complete program, so it does not matter when JAX lowers which part of it.
+
+docs/adr/0028-jax-order.md tells why that is enough, and what it leaves.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from jaxlib.mlir import ir
+
+from horovod._jax import foreign
+
+_Key = tuple[int, int]
+"""Behind how many loops, branches and functions of its block, and behind how many calls since the last of those."""
+
+
+def order(module: Any) -> None:
+    """Give all calls in a complete MLIR module an order, in place.
+
+    Raises:
+        NotImplementedError: a call is inside of an operation that is no loop, branch or function.
+    """
+    with module.context, ir.Location.unknown():
+        _Program(module).order()
+
+
+class _Program:
+    """The functions of a module, and which of them contain calls."""
+
+    def __init__(self, module: Any) -> None:
+        operations = [one.operation for one in module.body.operations]
+        self._functions = {_symbol(op, "sym_name"): op for op in operations if op.name == "func.func"}
+        self._with_calls: dict[str, bool] = {}
+
+    def order(self) -> None:
+        used = {_symbol(op, "callee") for function in self._functions.values() for op in _walk(function, "func.call")}
+        for name, function in self._functions.items():
+            if self._contains_calls(function):
+                block = _block(function)
+                token = self._take_token(function) if name in used else None
+                token = self._thread(block, token)
+                if name in used:
+                    _end_with(block, token)
+
+    def _contains_calls(self, op: Any) -> bool:
+        if op.name == "func.call":
+            name = _symbol(op, "callee")
+            if name not in self._with_calls:
+                self._with_calls[name] = self._contains_calls(self._functions[name])
+            return self._with_calls[name]
+        return any(
+            foreign.is_call(one.operation) or self._contains_calls(one.operation)
+            for region in op.regions
+            for block in region.blocks
+            for one in block.operations
+        )
+
+    def _thread(self, block: Any, token: Any) -> Any:
+        """Order what a block contains, behind `token` (None: nothing), and return the token of the last element."""
+        for step in self._steps(block):
+            with ir.InsertionPoint(step[0]), step[0].location:
+                if foreign.is_call(step[0]):
+                    token = foreign.merge(step, [] if token is None else [token]).results[-1]
+                else:
+                    token = self._enclose(step[0], _zero() if token is None else token)
+        return token
+
+    def _steps(self, block: Any) -> list[list[Any]]:
+        """Sort a block into its sequence: each step is calls to be merged, or one loop, branch or function."""
+        calls: dict[_Key, list[Any]] = {}
+        inner: list[Any] = []
+        known: dict[Any, _Key] = {}  # of values made in this block
+        places = []
+        operations = [one.operation for one in block.operations]
+        for op in operations[:-1]:  # the last one returns
+            key = max((known.get(value, (0, 0)) for value in _used(op)), default=(0, 0))
+            element = True
+            if foreign.is_call(op):
+                key = _free(calls, op, key)
+                calls.setdefault(key, []).append(op)
+            elif self._contains_calls(op):
+                inner.append(op)
+                key = len(inner), 0
+            else:
+                element = False
+            known.update(dict.fromkeys(op.results, key))
+            places.append((key, not element))
+        steps = calls | {(i, 0): [op] for i, op in enumerate(inner, 1)}
+        if len(steps) > 1 or any(len(step) > 1 for step in steps.values()):
+            for i in sorted(range(len(places)), key=places.__getitem__):
+                operations[i].move_before(operations[-1])
+        return [steps[key] for key in sorted(steps)]
+
+    def _enclose(self, op: Any, token: Any) -> Any:
+        """Lead a token through a loop, branch or function with calls, and return it."""
+        if op.name not in ("func.call", "stablehlo.while", "stablehlo.case", "stablehlo.if"):
+            raise NotImplementedError(
+                f"a collective inside of {op.name!r} in a program of JAX; supported are loops (while_loop, fori_loop, "
+                "scan, map), branches (cond, switch) and functions (jit, checkpoint), but no pmap or shard_map over "
+                "several devices: a process is one rank, with one device"
+            )
+        if op.name == "func.call":
+            new = _create_anew(op, [token])
+        elif op.name == "stablehlo.while":
+            new = self._loop(op, token)
+        else:
+            new = _create_anew(op, [])
+            for region in new.regions:
+                _end_with(region.blocks[0], self._thread(region.blocks[0], token))
+        for old, result in zip(op.results, new.results, strict=False):
+            old.replace_all_uses_with(result)
+        op.erase()
+        return new.results[-1]
+
+    def _loop(self, op: Any, token: Any) -> Any:
+        new = _create_anew(op, [token])
+        condition, body = (region.blocks[0] for region in new.regions)
+        for block in (condition, body):
+            block.add_argument(token.type, op.location)
+        self._thread(condition, condition.arguments[-1])
+        carried = body.arguments[-1]
+        after = self._thread(body, carried)
+        if after == carried:  # all calls are in the condition; XLA would take what is handed on for a constant
+            with ir.InsertionPoint(list(body.operations)[-1]), op.location:
+                after = foreign.passed_on(carried, [])
+        _end_with(body, after)
+        return new
+
+    def _take_token(self, function: Any) -> Any:
+        """Give a function one more argument and result, a token, and return the argument."""
+        type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+        token = foreign.token_type()
+        longer = ir.FunctionType.get([*type_.inputs, token], [*type_.results, token])
+        function.attributes["function_type"] = ir.TypeAttr.get(longer)
+        _lengthen_attributes(function)
+        return _block(function).add_argument(token, function.location)
+
+
+def _free(calls: dict[_Key, list[Any]], op: Any, key: _Key) -> _Key:
+    """Return the next key after `key` at which no call shares a name with this one: one must end before the other."""
+    names = foreign.names_of(op)
+    key = key[0], key[1] + 1
+    while any(names & foreign.names_of(other) for other in calls.get(key, ())):
+        key = key[0], key[1] + 1
+    return key
+
+
+def _used(op: Any) -> Iterator[Any]:
+    """Yield the values that an operation uses, including those that blocks inside of it use."""
+    yield from op.operands
+    for region in op.regions:
+        for block in region.blocks:
+            for one in block.operations:
+                yield from _used(one.operation)
+
+
+def _walk(op: Any, name: str) -> Iterator[Any]:
+    for region in op.regions:
+        for block in region.blocks:
+            for one in block.operations:
+                if one.operation.name == name:
+                    yield one.operation
+                yield from _walk(one.operation, name)
+
+
+def _block(function: Any) -> Any:
+    return function.regions[0].blocks[0]
+
+
+def _symbol(op: Any, attribute: str) -> str:
+    kind = ir.StringAttr if attribute == "sym_name" else ir.FlatSymbolRefAttr
+    return str(kind(op.attributes[attribute]).value)
+
+
+def _zero() -> Any:
+    """Create the token of a program's beginning."""
+    value = ir.DenseElementsAttr.get_splat(foreign.token_type(), ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 0))
+    return ir.Operation.create(
+        "stablehlo.constant", results=[foreign.token_type()], attributes={"value": value}
+    ).results[0]
+
+
+def _create_anew(op: Any, more: list[Any]) -> Any:
+    """Create an operation again with more operands and, last, a token among its results; the blocks move to it."""
+    new = ir.Operation.create(
+        op.name,
+        results=[*(result.type for result in op.results), foreign.token_type()],
+        operands=[*op.operands, *more],
+        attributes={name: op.attributes[name] for name in _attribute_names(op)},
+        regions=len(op.regions),
+    )
+    for old, region in zip(op.regions, new.regions, strict=True):
+        old.blocks[0].append_to(region)
+    _lengthen_attributes(new)
+    return new
+
+
+def _end_with(block: Any, token: Any) -> None:
+    """Let a block return a token, too."""
+    last = list(block.operations)[-1].operation
+    with ir.InsertionPoint(last), last.location:
+        ir.Operation.create(last.name, operands=[*last.operands, token])
+    last.erase()
+
+
+def _lengthen_attributes(op: Any) -> None:
+    """Add the token's entry to lists of attributes that have one entry for each argument or result."""
+    for name in ("arg_attrs", "res_attrs"):
+        if name in op.attributes:
+            op.attributes[name] = ir.ArrayAttr.get([*ir.ArrayAttr(op.attributes[name]), ir.DictAttr.get({})])
+
+
+def _attribute_names(op: Any) -> list[str]:
+    return [op.attributes[i].name for i in range(len(op.attributes))]
