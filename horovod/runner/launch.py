@@ -134,6 +134,8 @@ def _started(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         settings = cli.settings(namespace, command, os.environ)
+    if settings.on_this_machine and (missing := spelling.missing_script(settings.command)):
+        raise LaunchError(f"there is no file {missing!r}, which Python is to run{spelling.near_file(missing)}")
     for warning in caught:
         _say(f"warning: {warning.message}")
     signals = take_signals()

@@ -88,7 +88,7 @@ def test_that_nobody_called_init_is_said_soon_and_at_the_end(tmp_path):
     command = [sys.executable, "-c", soon, "-np", "2", sys.executable, str(path)]
     done = subprocess.run(command, env=marked_environment(), capture_output=True, text=True, timeout=LIMIT)
     early, late = done.stderr.splitlines()
-    assert early.startswith("horovodrun: warning: after 0.5 s no rank has called hvd.init() yet; without it these are")
+    assert early.startswith("horovodrun: still starting: after 0.5 s no rank has called hvd.init() yet. Imports and")
     assert late.startswith("horovodrun: warning: no rank has called hvd.init(), so the same program ran 2 times")
     assert (done.returncode, done.stdout) == (0, "")
 

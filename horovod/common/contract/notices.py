@@ -6,6 +6,7 @@ rank 0 says it in ``init``.
 
 from collections.abc import Mapping
 
+from horovod.common.contract import misspelt
 from horovod.common.contract.setting import Setting, is_word
 from horovod.common.contract.settings import BY_NAME, TABLE
 
@@ -43,8 +44,9 @@ def notices(given: Mapping[str, str], mpi: bool = True) -> dict[str, str]:
 
 
 def sentences(environ: Mapping[str, str], mpi: bool = True) -> list[str]:
-    """The same as sentences about variables of the environment."""
-    return [f"{name} is {environ[name]!r}, but {text}" for name, text in notices(environ, mpi).items()]
+    """The same as sentences about variables of the environment, and about misspelt ones."""
+    told = [f"{name} is {environ[name]!r}, but {text}" for name, text in notices(environ, mpi).items()]
+    return told + misspelt.sentences(environ)
 
 
 def unheard(environ: Mapping[str, str]) -> list[str]:

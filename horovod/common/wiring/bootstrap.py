@@ -8,7 +8,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from horovod.common.contract import reports
+from horovod.common.contract import misspelt, reports
 from horovod.common.contract.debugging import patient
 from horovod.common.contract.log import make_sink
 from horovod.common.contract.notices import sentences, unheard
@@ -25,6 +25,19 @@ if TYPE_CHECKING:
     from horovod._core import Engine
 
 
+def _warn(env: WorkerEnv, settings: Settings) -> None:
+    """Say which variables have no effect; horovodrun has said so of those that it could see."""
+    if LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL")) > LOG_LEVELS.index("warning"):
+        return
+    sink = make_sink(env.rank, settings.flag("HOROVOD_LOG_HIDE_TIME"))
+    if env.rendezvous_addr is None:
+        texts = [*sentences(os.environ), *unheard(os.environ)]
+    else:
+        texts = misspelt.sentences(misspelt.of_program(os.environ))
+    for text in texts:
+        sink(LOG_LEVELS.index("warning"), text)
+
+
 def start(
     env: WorkerEnv, members: list[int] | None, process_sets: list[GivenSet], dynamic: bool
 ) -> tuple[Job, "Engine"]:
@@ -36,11 +49,8 @@ def start(
     """
     settings = patient(Settings.from_environ())
     settings = settings.with_values({reports.VARIABLE: reports.folder_of_job(settings.text(reports.VARIABLE))})
-    if env.rank == 0 and env.rendezvous_addr is None:  # else horovodrun has said it
-        sink = make_sink(env.rank, settings.flag("HOROVOD_LOG_HIDE_TIME"))
-        if LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL")) <= LOG_LEVELS.index("warning"):
-            for text in [*sentences(os.environ), *unheard(os.environ)]:
-                sink(LOG_LEVELS.index("warning"), text)
+    if env.rank == 0:
+        _warn(env, settings)
     dynamic = dynamic or settings.flag("HOROVOD_DYNAMIC_PROCESS_SETS")
     if members is not None and (env.rank not in members or max(members) >= env.size):
         raise ValueError(

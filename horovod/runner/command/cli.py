@@ -11,13 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
+from horovod.common.contract import misspelt
 from horovod.common.contract.frames import warn_user
 from horovod.common.contract.notices import notices, sentences
 from horovod.common.contract.setting import is_off
 from horovod.common.contract.settings import BY_NAME, Settings
 from horovod.runner.base import boot
 from horovod.runner.base.errors import LaunchError
-from horovod.runner.command import config_file, elastic_flags, help, words
+from horovod.runner.command import config_file, elastic_flags, help, spelling, words
 from horovod.runner.command.config_file import Config
 from horovod.runner.command.flags import FLAGS, GROUPS, Flag
 from horovod.runner.job import debugging
@@ -96,10 +97,18 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
         if not (namespace.gloo or namespace.mpi or namespace.jsrun) and config.controller is not None:
             setattr(namespace, config.controller, True)
     if namespace.num_proc is None:
-        raise LaunchError("-np is missing: say how many processes to start, as in `horovodrun -np 2 python train.py`")
+        example = "`horovodrun -np 2 python train.py`"
+        if moved := spelling.moved_number(command):
+            raise LaunchError(
+                f"{moved} stands behind the command, to which all that follows it belongs; flags come first, as in "
+                f"{example}"
+            )
+        raise LaunchError(f"-np is missing: say how many processes to start, as in {example}")
     if namespace.benchmark:
         command = [*boot.words("horovod.benchmark.__main__"), *command]
     else:
+        for text in misspelt.sentences(spelling.assigned(command)):
+            warn_user(text)
         command = words.through_env(command)
     if not command:
         raise LaunchError("the command is missing: it comes after the flags, as in `horovodrun -np 2 python train.py`")

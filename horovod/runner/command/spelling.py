@@ -39,6 +39,9 @@ ELSEWHERE = {
     "genvlist": _PASSED,
     "x": _PASSED,  # mpirun -x NAME
 }
+_NUMBER = re.compile(r"(-np|-n|--num-proc=)\d+")
+_PYTHON = re.compile(r"(i?python|pypy)[\d.]*t?")
+_PLAIN_OPTION = re.compile(r"-[bBdEiIOPqsSuvx]+|-[WX].*")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
@@ -86,6 +89,48 @@ def without_assignments(command: Sequence[str]) -> list[str]:
     """The command behind the `NAME=value`s in front of it."""
     count = next((i for i, word in enumerate(command) if not _ASSIGNMENT.match(word)), len(command))
     return list(command[count:])
+
+
+def assigned(command: Sequence[str]) -> list[str]:
+    """The variables that are set in front of the command."""
+    count = len(command) - len(without_assignments(command))
+    return [word.partition("=")[0] for word in command[:count]]
+
+
+def moved_number(command: Sequence[str]) -> str:
+    """The flag -np with its value if it stands among the words of the command; empty: it does not."""
+    for index, word in enumerate(command[1:], 1):
+        if word in ("-np", "-n", "--num-proc") and "".join(command[index + 1 : index + 2]).isdecimal():
+            return f"{word} {command[index + 1]}"
+        if _NUMBER.fullmatch(word):
+            return word
+    return ""
+
+
+def missing_script(command: Sequence[str]) -> str:
+    """The file that Python is to run, if there is none of this name on this machine; empty: there is, or it is not
+    known which."""
+    program = without_assignments(command[1:] if command[:1] == ["env"] else command)
+    if not program or not _PYTHON.fullmatch(os.path.basename(program[0])):
+        return ""
+    index = 1
+    while index < len(program) and program[index].startswith("-"):
+        if not _PLAIN_OPTION.fullmatch(program[index]):  # -c, -m, or one that we do not know
+            return ""
+        index += 2 if program[index] in ("-W", "-X") else 1
+    return program[index] if index < len(program) and not os.path.exists(program[index]) else ""
+
+
+def near_file(path: str) -> str:
+    """A file beside `path` whose name resembles it, as a clause; empty: none."""
+    import difflib  # not at the start of every job
+
+    folder, name = os.path.split(path)
+    try:
+        near = difflib.get_close_matches(name, os.listdir(folder or "."), 1, 0.75)
+    except OSError:
+        return ""
+    return f"; did you mean {os.path.join(folder, near[0])}?" if near else ""
 
 
 def refusal_of_script(arguments: Sequence[str], command: Sequence[str]) -> str:

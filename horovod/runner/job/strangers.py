@@ -92,8 +92,8 @@ class Strangers:
         if called:
             return ""
         return (
-            f"warning: after {FIRST_LOOK:g} s no rank has called hvd.init() yet; without it these are {self._size} "
-            f"programs that know nothing of each other ({_HELP})"
+            f"still starting: after {FIRST_LOOK:g} s no rank has called hvd.init() yet. Imports and data may take that "
+            f"long; a program that never calls it runs as {self._size} copies that know nothing of each other ({_HELP})"
         )
 
     def late(self, called: bool) -> str:

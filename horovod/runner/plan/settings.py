@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.base.names import FLAGS, Names
-from horovod.runner.plan.hosts import Host, Slot
+from horovod.runner.plan.hosts import Host, Slot, is_local
 
 if TYPE_CHECKING:
     from horovod.chaos import Event
@@ -100,6 +100,13 @@ class LaunchSettings:
     def size(self) -> int:
         """Ranks that it begins with."""
         return len(self.slots) if self.elastic is None else self.elastic.start
+
+    @property
+    def on_this_machine(self) -> bool:
+        """True if all ranks are known to run on this machine."""
+        places = self.slots if self.elastic is None else self.elastic.hosts
+        names = {place.hostname if isinstance(place, Slot) else place.name for place in places}
+        return bool(names) and all(is_local(name) for name in names)
 
     @property
     def whole_command(self) -> list[str]:

@@ -1,12 +1,13 @@
 """What somebody may have meant."""
 
 import os
+import sys
 
 import pytest
 
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.command import cli, spelling
-from tests.runner.launching import run_job
+from tests.runner.launching import python, run_job
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,46 @@ def test_an_unknown_flag(word, advice):
 def test_spellings_of_the_number_of_processes(arguments):
     namespace, command = cli.parse([*arguments, "python", "train.py", "-n", "9"])
     assert (namespace.num_proc, command) == (3, ["python", "train.py", "-n", "9"])
+
+
+@pytest.mark.parametrize("number", [["-np", "4"], ["-np4"], ["--num-proc=4"], ["-n", "4"]])
+def test_the_number_of_processes_behind_the_command(number):
+    done = run_job([*python("print('ran')"), *number])
+    assert (done.code, done.out) == (2, "")
+    assert f"error: {' '.join(number)} stands behind the command, to which all that follows it belongs" in done.err
+    # One that is a program's own, as far as can be known.
+    assert spelling.moved_number(["train.py", "-n", "relu"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "missing"),
+    [
+        (["python", "trian.py"], "trian.py"),
+        (["python3.11", "-u", "-W", "error", "-Xdev", "trian.py", "train.py"], "trian.py"),
+        (["env", "A=1", "python", "/nowhere/train.py"], "/nowhere/train.py"),
+        (["python", "train.py", "trian.py"], ""),
+        (["python", "folder"], ""),
+        (["python", "-c", "trian.py"], ""),
+        (["python", "-um", "trian"], ""),
+        (["python", "--version"], ""),
+        (["python"], ""),
+        (["bash", "trian.py"], ""),
+    ],
+)
+def test_a_file_that_python_is_to_run(command, missing, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    (tmp_path / "folder").mkdir()
+    assert spelling.missing_script(command) == missing
+
+
+def test_a_file_that_does_not_exist_starts_nothing(tmp_path):
+    (tmp_path / "train.py").touch()
+    done = run_job(["-np", "2", sys.executable, "trian.py"], cwd=tmp_path)
+    assert (done.code, done.out) == (2, "")
+    assert "error: there is no file 'trian.py', which Python is to run; did you mean train.py?" in done.err
+    # On another host it may be there.
+    assert not cli.settings(*cli.parse(["-np", "1", "-H", "far.test:1", "python", "trian.py"]), {}).on_this_machine
 
 
 def test_a_script_is_no_command(tmp_path, monkeypatch):
