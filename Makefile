@@ -91,7 +91,7 @@ unit: $(STAMPS)/doctest $(STAMPS)/tools ## [3 min] the core's C++ unit tests
 kernels: $(STAMPS)/venv ## [10 s] compile the kernels for GPUs anew, to core/kernels/kernels.ptx, which is committed; installs NVRTC, needs no GPU
 	nice scripts/compile-kernels.sh
 
-lint: $(STAMPS)/dev $(STAMPS)/editable ## [1 min] formatting, ruff, mypy, import-linter, circles of imports, order of the C++ includes
+lint: $(STAMPS)/dev $(STAMPS)/editable ## [1 min] formatting, ruff, mypy, import-linter, circles of imports, order of the C++ includes, starts of Python
 	ruff check .
 	ruff format --check .
 	clang-format --dry-run -Werror $$(scripts/cxx-files.sh)
@@ -99,6 +99,7 @@ lint: $(STAMPS)/dev $(STAMPS)/editable ## [1 min] formatting, ruff, mypy, import
 	lint-imports
 	python tools/check_imports.py
 	python tools/check_includes.py
+	python tools/check_starts.py
 
 format: $(STAMPS)/dev ## [10 s] put Python and C++ into the form that lint asks for
 	ruff format .

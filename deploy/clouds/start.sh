@@ -20,6 +20,9 @@ mine=$HOME/.horovod-start.pid
 
 # alone | other PORT | first PORT NAME NAME ...
 role=$(python - <<'PY'
+import sys
+
+sys.path[:] = [p for p in sys.path if p]  # a module in the current directory must not replace ours
 import os
 
 from horovod.runner.command.cli import machines_of_service

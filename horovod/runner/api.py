@@ -6,7 +6,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from horovod.runner.base import boot, signals
+from horovod.common.contract import boot
+from horovod.runner.base import signals
 from horovod.runner.base.arguments import integer, renamed
 from horovod.runner.base.names import HOROVOD_RUN
 from horovod.runner.command import cli, elastic_flags

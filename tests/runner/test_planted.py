@@ -8,15 +8,16 @@ import sys
 
 import pytest
 
+from horovod.common.contract import boot
 from horovod.runner.function.package import search_path
 from horovod.runner.function.worker import joined_path
 from horovod.runner.reach import ssh
 from tests.runner.launching import LIMIT, ROOT, marked_environment, processes_with
 
-# Third-party modules that we import or ask for, the package itself, and modules of Python's that are loaded late.
+# Third-party modules that we import or ask for, the package itself, and the whole standard library.
 NAMES = (
-    *("cloudpickle", "zmq", "msgspec", "yaml", "numpy", "torch", "mpi4py", "matplotlib", "horovod"),
-    *("queue", "ctypes", "selectors", "pickle", "sysconfig", "platform", "multiprocessing"),
+    *("cloudpickle", "zmq", "msgspec", "yaml", "numpy", "torch", "mpi4py", "matplotlib", "horovod", "tensorflow"),
+    *sorted(sys.stdlib_module_names),
 )
 PLANTED = """
 import os, sys
@@ -117,6 +118,62 @@ def test_the_benchmark_by_jsrun(planted):
     )
     lsf = {"LSB_JOBID": "1", "LSB_MCPU_HOSTS": "launch 1 localhost 1", "PATH": path}
     assert "barrier" in run(planted, LAUNCH, "-np", "1", *BENCHMARK, **lsf)
+
+
+def test_the_doctor_with_an_mpi(planted):
+    """The library is tried in a process of its own."""
+    library = planted[2] / "mpi" / "libmpi.so.40"
+    library.parent.mkdir()
+    library.touch()
+    said = run(planted, LAUNCH, "--doctor", "-np", "1", LD_LIBRARY_PATH=str(library.parent))
+    assert f"the process that tried {library}" in said or str(library) in said
+
+
+def test_timelines_that_are_merged_at_the_end(planted):
+    worker = planted[2] / "worker.py"
+    worker.write_text(
+        "import numpy as np, horovod.numpy as hvd\nhvd.init()\nhvd.allreduce(np.ones(4), name='t')\nhvd.shutdown()\n"
+    )
+    timeline = planted[2] / "t.json"
+    merged = {"HOROVOD_TIMELINE": str(timeline), "HOROVOD_TIMELINE_MERGE": "1"}
+    run(planted, LAUNCH, "-np", "2", sys.executable, str(worker), **merged)
+    assert (planted[2] / "t.all.json").exists(), sorted(os.listdir(planted[2]))
+
+
+def directly(planted, command, **variables):
+    """A program of ours, run in the directory that others have filled; what it said. Nothing planted may have run."""
+    place, log, _ = planted
+    env = marked_environment({"PYTHONPATH": None, **variables})
+    done = subprocess.run(command, cwd=place, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT)
+    assert not log.exists(), log.read_text()
+    return done.returncode, (done.stdout + done.stderr).decode()
+
+
+@pytest.mark.parametrize("program", ["worker", "launcher"])
+def test_the_programs_of_pods(planted, program):
+    """A pod's working directory is often a volume that others write to, and these programs hold the job's token."""
+    words = {"worker": ["--launcher", "x", "--port", "1"], "launcher": ["--port", "1", "--", "--", "true"]}[program]
+    command = [sys.executable, *boot.words_elsewhere(f"horovod.runner.kubernetes.{program}"), *words]
+    code, said = directly(planted, command, HOROVOD_POD_TOKEN="x" * 32)
+    assert code != 0
+    assert {"worker": "JOB_COMPLETION_INDEX is ''", "launcher": "-np is missing"}[program] in said
+
+
+def test_the_data_worker(planted):
+    pytest.importorskip("tensorflow")
+    command = [sys.executable, *boot.words("horovod.tensorflow.data.data_worker"), str(planted[2] / "none.json"), "0"]
+    code, said = directly(planted, command)
+    assert code != 0
+    assert "none.json" in said
+
+
+def test_the_start_on_a_cloud(planted):
+    start = ROOT / "deploy" / "clouds" / "start.sh"
+    if not start.exists():
+        pytest.skip("not in a checkout")
+    path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
+    code, said = directly(planted, ["bash", str(start), "--version"], PATH=path)
+    assert code == 0, said
 
 
 @pytest.mark.parametrize("switch", [{}, {"PYTHONSAFEPATH": "1"}])

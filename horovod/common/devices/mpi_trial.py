@@ -1,7 +1,7 @@
 """What a library of MPI says and grants, found by a process of its own that begins MPI alone and ends it: whoever asks
 stays without.
 
-``python -m horovod.common.devices.mpi_trial PATH`` is that process: it prints one line of JSON.
+``main`` runs in that process: it gets the library's path as its argument and prints one line of JSON.
 """
 
 import json
@@ -11,6 +11,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from horovod.common.contract import boot
 
 SECONDS: Final = 30.0
 # Of a launcher: with these it would be a rank of somebody's job, and wait for the others.
@@ -34,7 +36,7 @@ def try_mpi(path: str, environ: Mapping[str, str] = os.environ, seconds: float =
     # Open MPI 4 begins a process alone by a program of its own, which it looks for where it was built.
     own = {"OPAL_PREFIX": str(prefix)} if (prefix / "bin/orted").is_file() else {}
     kept = own | {name: value for name, value in environ.items() if not name.startswith(_OF_LAUNCHERS)}
-    command = [sys.executable, "-m", "horovod.common.devices.mpi_trial", path]
+    command = [sys.executable, *boot.words("horovod.common.devices.mpi_trial"), path]
     try:
         done = subprocess.run(
             command, env=kept, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, check=False
@@ -50,17 +52,15 @@ def try_mpi(path: str, environ: Mapping[str, str] = os.environ, seconds: float =
     return Tried(**json.loads(line))
 
 
-def main(path: str) -> None:
+def main() -> int:
+    """Try the library of MPI that this process's argument names."""
     from horovod import _core
 
     try:
-        info = _core.mpi_start(path, "", False, SECONDS)
+        info = _core.mpi_start(sys.argv[1], "", False, SECONDS)
         tried = Tried(info.version, info.abi, info.level)
     except Exception as error:
         tried = Tried(error=str(error))
     print(json.dumps(tried._asdict()), flush=True)
     _core.mpi_finish(5.0)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
+    return 0

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from horovod.common.contract import boot
 from horovod.common.devices import trial
 
 SECONDS: Final = 60.0
@@ -51,7 +52,7 @@ def try_cuda(driver: str, seconds: float = SECONDS) -> Tried:
 
 def _start(*arguments: str) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", _PROGRAM, *arguments],
+        [sys.executable, *boot.words_alone(_PROGRAM, *arguments)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

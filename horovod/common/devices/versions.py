@@ -9,6 +9,7 @@ import subprocess
 import sys
 from typing import Final
 
+from horovod.common.contract import boot
 from horovod.common.devices.libraries import LOADED, Library, Missing, folders_of
 
 MINIMUM: Final = 21800
@@ -101,7 +102,7 @@ def load_elsewhere(path: str) -> tuple[int, str]:
     """(version code, why the library cannot be loaded), found by another process, which loads it."""
     try:
         done = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", _LOAD, path],
+            [sys.executable, *boot.words_alone("-c", _LOAD, path)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -8,6 +8,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from horovod.common.contract import boot
 from horovod.common.contract.setting import steps_of
 from horovod.common.contract.settings import Settings
 from horovod.common.job import Job
@@ -85,7 +86,7 @@ class Timelines:
         words = ["merge", self._asked, "-o", names.with_word(self._asked, "all")]
         try:
             subprocess.run(
-                [sys.executable, "-m", "horovod.timeline", *words],
+                [sys.executable, *boot.words("horovod.timeline.__main__"), *words],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,

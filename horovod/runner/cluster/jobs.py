@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from horovod.runner.base import boot
+from horovod.common.contract import boot
 from horovod.runner.base.job_result import JobResult
 from horovod.runner.base.names import ARGUMENTS, Names
 from horovod.runner.base.signals import SignalQueue, interrupts

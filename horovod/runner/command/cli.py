@@ -11,12 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from horovod.common.contract import misspelt
+from horovod.common.contract import boot, misspelt
 from horovod.common.contract.frames import warn_user
 from horovod.common.contract.notices import notices, sentences
 from horovod.common.contract.setting import is_off
 from horovod.common.contract.settings import BY_NAME, Settings
-from horovod.runner.base import boot
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.command import config_file, elastic_flags, help, spelling, words
 from horovod.runner.command.config_file import Config

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from horovod.runner.base import boot
+from horovod.common.contract import boot
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.base.job_result import JobResult
 from horovod.runner.base.signals import SignalQueue

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 
-from horovod.runner.base import boot
+from horovod.common.contract import boot
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.plan import slurm
 

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from horovod._version import __version__
+from horovod.common.contract import boot
 from horovod.runner.kubernetes.request import CONTAINER, Request, container_of
 
 Manifest = dict[str, Any]
@@ -264,9 +265,21 @@ def _container(request: Request, component: str, ours: Manifest, mounts: list[Ma
 def _command(request: Request, component: str) -> list[str]:
     common = ["--port", str(request.port), "--slots-per-pod", str(request.slots)]
     if component == WORKER:
-        start = [request.python, "-m", "horovod.runner.kubernetes.worker", "--launcher", request.name, *common]
+        start = [
+            request.python,
+            *boot.words_elsewhere("horovod.runner.kubernetes.worker"),
+            "--launcher",
+            request.name,
+            *common,
+        ]
         return [*start, "--patience", f"{request.patience:g}", *(["--elastic"] if request.elastic else [])]
-    start = [request.python, "-m", "horovod.runner.kubernetes.launcher", "--of-version", __version__, *common]
+    start = [
+        request.python,
+        *boot.words_elsewhere("horovod.runner.kubernetes.launcher"),
+        "--of-version",
+        __version__,
+        *common,
+    ]
     return [*start, "--", *request.arguments, "--", *request.command]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from horovod.runner.base import boot
+from horovod.common.contract import boot
 from horovod.runner.protocol.messages import MAGIC
 
 CONNECT_SECONDS = 8  # until ssh gives an address up

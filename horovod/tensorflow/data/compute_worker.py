@@ -14,6 +14,7 @@ import sys
 
 import horovod.tensorflow as hvd
 from horovod.common.compute import ComputeService
+from horovod.common.contract import boot
 from horovod.common.contract.worker_env import make_key
 from horovod.tensorflow.data.compute_service import begin_dispatcher
 from horovod.tensorflow.data.config import SIDES, TfDataServiceConfig
@@ -65,7 +66,7 @@ def _keep_worker(configfile: str, index: int) -> None:
     """The data worker is a process of its own, since the user's preprocessing runs there: one that is killed, for its
     memory say, is started again, and training goes on. Raises DataWorkerFailed when it fails by itself, or is killed
     too often."""
-    words = [sys.executable, "-m", "horovod.tensorflow.data.data_worker", configfile, str(index)]
+    words = [sys.executable, *boot.words("horovod.tensorflow.data.data_worker"), configfile, str(index)]
     for _ in range(1 + RESTARTS):
         child = subprocess.Popen(words, stdin=subprocess.PIPE)  # its end is that of this process
         try:

@@ -3,6 +3,7 @@
 import os
 import sys
 import threading
+from typing import NoReturn
 
 from horovod.tensorflow.data.compute_service import run_worker
 from horovod.tensorflow.data.config import TfDataServiceConfig
@@ -13,7 +14,8 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-if __name__ == "__main__":
+def main() -> NoReturn:
+    """Run the data worker: arguments are the file of the service and the worker's number."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     config = TfDataServiceConfig.read(sys.argv[1])
     with config.compute_client() as client:

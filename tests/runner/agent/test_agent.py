@@ -8,7 +8,8 @@ import subprocess
 import sys
 import time
 
-from horovod.runner.base import boot, linux
+from horovod.common.contract import boot
+from horovod.runner.base import linux
 from horovod.runner.protocol.messages import (
     Exited,
     Finished,
