@@ -54,7 +54,8 @@ std::shared_ptr<Answerer> make_answerer(PyEngine& self, int rank, std::shared_pt
   if (rank == 0) {
     means.reply = [box](std::string body) { box->put(Topic::answer, std::move(body)); };
     means.alone = [folder = self.report_dir](const std::string& stacks) {
-      if (!folder.empty() && write_into(folder, stacks_file(0), stacks).ok()) tell(0, "see " + folder + '/' + stacks_file(0));
+      std::string path;
+      if (!folder.empty() && write_into(folder, FolderKind::own, stacks_file(0), stacks, &path).ok()) tell(0, "see " + path);
       tell(0,
            "operations wait, and nobody can say why: Python does not run on rank 0, so something holds its interpreter lock, or it is "
            "very busy. What it is doing:\n" +
@@ -80,7 +81,7 @@ bool watch_signal(PyEngine& self, int signal, std::shared_ptr<Answerer> answerer
     const Status written = dumper->dump("", "a signal asked for it", &path);
     if (const auto live = answerer.lock()) {
       if (const std::string stacks = live->stacks(); !stacks.empty()) {
-        [[maybe_unused]] const Status s = write_into(dumper->folder(), stacks_file(dumper->rank()), stacks);
+        [[maybe_unused]] const Status s = write_into(dumper->folder(), FolderKind::own, stacks_file(dumper->rank()), stacks);
       }
     }
     tell(dumper->rank(), written.ok() ? "the last operations of this rank are in " + path + ", its stacks beside them" : written.message());
@@ -103,13 +104,14 @@ std::string dump(PyEngine& self, const std::string& directory, const std::string
 
 std::string write_report(PyEngine& self, const std::string& name, const nb::bytes& text) {
   Status status;
+  std::string path;
   const std::string_view view(text.c_str(), text.size());
   {
     nb::gil_scoped_release nogil;
-    status = write_into(self.report_dir, name, view);
+    status = write_into(self.report_dir, FolderKind::own, name, view, &path);
   }
   if (!status.ok()) raise_os_error(status);
-  return self.report_dir + '/' + name;
+  return path;
 }
 
 nb::list take_steps(PyEngine& self) {

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -12,6 +13,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <span>
 
 #include "base/json.h"
@@ -48,6 +51,56 @@ uint64_t unix_ns() {
   return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(t.tv_nsec);
 }
 
+Status open_given(const std::string& folder, int* out) {
+  make_folders(folder);
+  *out = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  return *out < 0 ? failure("cannot make or open the folder", folder) : Status();
+}
+
+// The folder `name` in the open folder, made if it is missing; -1 where another user has made it, or can write to it.
+int open_private(int parent, const std::string& name) {
+  ::mkdirat(parent, name.c_str(), 0700);
+  const int fd = ::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  struct stat about{};
+  if (fd >= 0 && (::fstat(fd, &about) != 0 || about.st_uid != ::geteuid() || (about.st_mode & (S_IWGRP | S_IWOTH)))) {
+    ::close(fd);
+    errno = EPERM;
+    return -1;
+  }
+  return fd;
+}
+
+// Opens the folder `*folder`, which only this user may write to. Where a stranger has taken its name it becomes one beside it with a name
+// that cannot be foreseen, for the rest of the process.
+Status open_own(std::string* folder, int* out) {
+  static std::mutex mutex;
+  static std::map<std::string, std::string> instead;
+  const size_t slash = folder->rfind('/');
+  if (slash == std::string::npos || slash == 0) return open_given(*folder, out);
+  std::string name = folder->substr(slash + 1);
+  int parent = -1;
+  if (!open_given(folder->substr(0, slash), &parent).ok()) return failure("cannot make or open the folder", *folder);
+  {
+    const std::lock_guard lock(mutex);
+    const auto found = instead.find(*folder);
+    if (found != instead.end()) name = found->second;
+    *out = open_private(parent, name);
+    if (*out < 0 && (errno == EPERM || errno == ELOOP || errno == ENOTDIR || errno == EACCES)) {
+      uint64_t chance = 0;
+      if (::getrandom(&chance, sizeof chance, 0) == static_cast<ssize_t>(sizeof chance)) {
+        name += '-' + std::to_string(chance);
+        *out = open_private(parent, name);
+        if (*out >= 0) instead[*folder] = name;
+      }
+    }
+  }
+  const int error = errno;
+  ::close(parent);
+  errno = error;
+  *folder = folder->substr(0, slash + 1) + name;
+  return *out < 0 ? failure("cannot make or open the folder", *folder) : Status();
+}
+
 }  // namespace
 
 void append_entry(std::string* out, const FlightRecorder::Entry& e, const TickScale::Line& line) {
@@ -72,22 +125,23 @@ void append_entry(std::string* out, const FlightRecorder::Entry& e, const TickSc
   *out += '}';
 }
 
-Status write_into(const std::string& folder, const std::string& name, std::string_view text) {
-  make_folders(folder);
-  const int dir = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (dir < 0) return failure("cannot make or open the folder", folder);
+Status write_into(const std::string& folder, FolderKind kind, const std::string& name, std::string_view text, std::string* path) {
+  std::string where = folder;
+  int dir = -1;
+  HVD_RETURN_IF_ERROR(kind == FolderKind::own ? open_own(&where, &dir) : open_given(where, &dir));
   // Several threads may be at it: the driver when the job ends, a signal's, the program's.
   static std::atomic<uint64_t> files{0};
-  const std::string path = folder + '/' + name;
+  const std::string full = where + '/' + name;
   const std::string fresh = name + ".part" + std::to_string(::getpid()) + '-' + std::to_string(files.fetch_add(1));
   ::unlinkat(dir, fresh.c_str(), 0);
   // A new file of this user's, whatever others have put into a folder that they may write to.
   const int fd = ::openat(dir, fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-  Status status = fd < 0 ? failure("cannot create", path) : write_all(fd, text, path);
+  Status status = fd < 0 ? failure("cannot create", full) : write_all(fd, text, full);
   if (fd >= 0) ::close(fd);
-  if (status.ok() && ::renameat(dir, fresh.c_str(), dir, name.c_str()) != 0) status = failure("cannot create", path);
+  if (status.ok() && ::renameat(dir, fresh.c_str(), dir, name.c_str()) != 0) status = failure("cannot create", full);
   if (!status.ok() && fd >= 0) ::unlinkat(dir, fresh.c_str(), 0);
   ::close(dir);
+  if (path) *path = full;
   return status;
 }
 
@@ -114,8 +168,7 @@ Status Dumper::dump(const std::string& folder, std::string_view why, std::string
     text += '\n';
   }
   const std::string name = "recorder.rank" + std::to_string(rank_) + ".jsonl";
-  if (path) *path = where + '/' + name;
-  return write_into(where, name, text);
+  return write_into(where, folder.empty() ? FolderKind::own : FolderKind::given, name, text, path);
 }
 
 void Dumper::ended(const Status& why) {

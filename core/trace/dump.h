@@ -16,9 +16,14 @@ namespace hvd {
 //  "position", "guarded"}; times in ns of the host's monotonic clock.
 void append_entry(std::string* out, const FlightRecorder::Entry& entry, const TickScale::Line& line);
 
-// Makes `folder` and those above it that are missing, for this user alone, and replaces the file `name` in it. An error names the path and
-// what is wrong.
-Status write_into(const std::string& folder, const std::string& name, std::string_view text);
+enum class FolderKind {
+  given,  // by the user: may be shared with others, links lead where they lead
+  own,  // of this job's reports: where it is not this user's alone, another beside it is made and used
+};
+
+// Makes `folder` and those above it that are missing, for this user alone, and replaces the file `name` in it. `path`, if not null: where
+// the file is, whether it could be written or not. An error names the path and what is wrong.
+Status write_into(const std::string& folder, FolderKind kind, const std::string& name, std::string_view text, std::string* path = nullptr);
 
 class Dumper final : public Observer {
  public:

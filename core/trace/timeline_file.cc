@@ -47,17 +47,22 @@ Status TimelineFile::failed(const char* what, int error) const { return Status(C
 
 Status TimelineFile::open(const std::string& path, std::unique_ptr<TimelineFile>* out, int* error) {
   *error = 0;
-  // Without waiting for a pipe's other end.
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
+  // Without waiting for a pipe's other end. Others may have put a link or a second name of another file where the timeline is to be.
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0666);
   if (fd < 0) {
     *error = errno;
-    return Status(Code::internal, sentence(path, "cannot be opened for writing", *error));
+    const char* what = errno == ELOOP ? "is a symbolic link, or one of too many leads to it" : "cannot be opened for writing";
+    return Status(Code::internal, sentence(path, what, errno == ELOOP ? 0 : *error));
   }
   std::unique_ptr<TimelineFile> file(new TimelineFile(path, fd));
   struct stat about;
   if (::fstat(fd, &about) != 0 || !S_ISREG(about.st_mode)) {
     *error = EINVAL;
     return file->failed("is not a regular file", 0);
+  }
+  if (about.st_nlink > 1) {
+    *error = EMLINK;
+    return file->failed("is also the name of another file", 0);
   }
   // Kept until close(). Some network file systems have no locks.
   if (::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {

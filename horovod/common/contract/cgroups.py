@@ -71,7 +71,7 @@ def cpu_limit(cpu_max: str = "", quota_us: str = "", period_us: str = "") -> flo
     of version 1's cpu.cfs_quota_us and cpu.cfs_period_us. Text that is not understood is no limit. Pure.
     """
     quota, _, period = cpu_max.strip().partition(" ") if cpu_max.strip() else (quota_us.strip(), "", period_us.strip())
-    if not (quota.isascii() and quota.isdigit() and period.isascii() and period.isdigit()) or int(period) == 0:
+    if not (quota.isascii() and quota.isdecimal() and period.isascii() and period.isdecimal()) or int(period) == 0:
         return None  # "max", or -1 in version 1
     return int(quota) / int(period)
 
@@ -133,7 +133,7 @@ def _folders(controller: str, root: str) -> list[tuple[int, str]]:
 def _number(text: str) -> int | None:
     """None: "max", or nothing that is understood."""
     text = text.strip()
-    return int(text) if text.isascii() and text.isdigit() else None
+    return int(text) if text.isascii() and text.isdecimal() else None
 
 
 def _read(path: str) -> str:

@@ -2,13 +2,12 @@
 answers processes of the same user (and root) with a text and hangs up."""
 
 import contextlib
-import os
 import socket
 import threading
 from collections.abc import Callable
 
 from horovod.common.contract import unix_peer
-from horovod.common.contract.reports import door_of
+from horovod.common.contract.reports import new_door
 
 _PATIENCE = 5.0  # s for the other end to take the text
 _LEAVING = 2.0  # s for an answer that is being made when the job ends
@@ -21,9 +20,9 @@ class Door:
         self._answer = answer
         self._socket: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._socket.bind(door_of(os.getpid()))
+            self._socket.bind(new_door())
             self._socket.listen(4)
-        except OSError:  # a forked child still has that of an earlier job of this process: nobody can ask
+        except OSError:  # out of descriptors or memory: no process can ask
             self._socket.close()
             self._socket = None
             return
@@ -52,7 +51,7 @@ class Door:
                 return
             with connection, contextlib.suppress(Exception):
                 connection.settimeout(_PATIENCE)
-                if unix_peer.user(connection) not in (os.geteuid(), 0):
+                if not unix_peer.is_this_user_or_root(connection):
                     continue
                 try:
                     text = self._answer()

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from horovod.common.contract import private_files
 from horovod.common.contract.log import warner
 from horovod.common.contract.settings import Settings
 from horovod.common.telemetry.outlet import Figures, Outlet
@@ -60,14 +61,15 @@ def plain(value: Any) -> Any:
 
 
 class LinesFile:
-    """JSON lines, each with all figures at a moment and ``time`` (s since 1970). Lines are added to a file that is
-    there; a second job that wants the same file at the same time does without."""
+    """JSON lines, each with all figures at a moment and ``time`` (s since 1970). Lines are added to a plain file
+    that is there, never to what a link leads to; a second job that wants the same file at the same time does
+    without."""
 
     def __init__(self, path: str, figures: Figures, warn: Callable[[str], None]) -> None:
         self._path, self._figures, self._warn = path, figures, warn
         self._file: int | None = None
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
+            self._file = private_files.open_file(path, os.O_RDWR | os.O_APPEND, mode=0o644)
             self._lock()
         except BlockingIOError:
             self._give_up("another job is writing it", "")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from horovod.common.contract import cgroups
+from horovod.common.contract import cgroups, reports
 from horovod.common.contract.log import make_sink
 from horovod.common.contract.settings import LOG_LEVELS, TABLE, Settings
 from horovod.common.contract.worker_env import WorkerEnv
@@ -85,6 +85,7 @@ def _set_up(config: Any, plan: Plan, peers: Sequence[Peer], settings: Settings, 
     for setting in TABLE:
         if setting.engine and setting.name not in _SPECIAL:
             setattr(config, setting.engine, settings.values[setting.name])
+    config.report_dir = reports.on_this_host(config.report_dir)
     config.stall_warning = (
         0.0 if settings.flag("HOROVOD_STALL_CHECK_DISABLE") else settings.number("HOROVOD_STALL_CHECK_TIME_SECONDS")
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Sequence
 
 from horovod.common.contract import reports, unix_peer
@@ -19,6 +20,7 @@ _MARKS = (
     b"SLURM_STEP_ID",
 )
 _PATIENCE = 15.0  # s; the job itself needs up to 5
+_AGAIN = 0.1  # s between two attempts to connect
 
 
 def run(target: str) -> str:
@@ -27,22 +29,20 @@ def run(target: str) -> str:
 
     Raises LaunchError when there is no such job, or several, or it does not answer.
     """
-    pid = _only(target, find(target, reports.doors()))
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(_PATIENCE)
-        try:
-            connection.connect(reports.door_of(pid))
-            _check_owner(connection, pid)
-            text = b""
+    doors = reports.doors()
+    pid = _only(target, find(target, sorted({claimed for claimed, _ in doors})))
+    text = b""
+    try:
+        with _connect(pid, [name for claimed, name in doors if claimed == pid]) as connection:
             while piece := connection.recv(1 << 16):
                 text += piece
-        except TimeoutError:
-            raise LaunchError(
-                f"--explain: rank 0 (pid {pid}) does not answer within {_PATIENCE:g} s: its process is stopped, or "
-                f"something holds its Python's lock; `kill -USR2 {pid}` has its stacks written without Python"
-            ) from None
-        except OSError as error:
-            raise LaunchError(f"--explain: rank 0 (pid {pid}) cannot be asked: {error.strerror}") from None
+    except TimeoutError:
+        raise LaunchError(
+            f"--explain: rank 0 (pid {pid}) does not answer within {_PATIENCE:g} s: its process is stopped, or "
+            f"something holds its Python's lock; `kill -USR2 {pid}` has its stacks written without Python"
+        ) from None
+    except OSError as error:
+        raise LaunchError(f"--explain: rank 0 (pid {pid}) cannot be asked: {error.strerror}") from None
     if not text:
         raise LaunchError(
             f"--explain: rank 0 (pid {pid}) says nothing; it answers its own user only, and not while it ends"
@@ -50,15 +50,46 @@ def run(target: str) -> str:
     return text.decode(errors="replace")
 
 
-def _check_owner(connection: socket.socket, pid: int) -> None:
-    """Anybody on this host may take the socket's name. Raises LaunchError where another user than the process's has."""
-    user = unix_peer.user(connection)
-    owner = _user_of(pid)
-    if user != owner:
-        raise LaunchError(
-            f"--explain: what answers for rank 0 (pid {pid}) belongs to user {user}, that process to "
-            f"{'nobody any more' if owner is None else f'user {owner}'}; its text is not shown"
-        )
+def _connect(pid: int, names: Sequence[str]) -> socket.socket:
+    """Connect to the socket of these names that the process itself has made; any process may have made the others.
+
+    Raises TimeoutError when it takes no connection, LaunchError when none is the process's.
+    """
+    end = time.monotonic() + _PATIENCE
+    strangers: dict[str, str] = {}
+    while True:
+        for name in names:
+            if name in strangers:
+                continue
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                connection.setblocking(False)
+                connection.connect(name)
+                if not (stranger := _stranger(connection, pid)):
+                    connection.settimeout(max(0.1, end - time.monotonic()))
+                    return connection
+                strangers[name] = stranger
+            except BlockingIOError:  # as many as it lets wait do so
+                pass
+            except OSError as error:
+                strangers[name] = str(error.strerror)
+            connection.close()
+        if len(strangers) == len(names):
+            raise LaunchError(
+                f"--explain: what answers for rank 0 (pid {pid}) is not that process, but "
+                f"{', '.join(sorted(set(strangers.values())))}; its text is not shown"
+            )
+        if time.monotonic() > end:
+            raise TimeoutError
+        time.sleep(_AGAIN)
+
+
+def _stranger(connection: socket.socket, pid: int) -> str:
+    """Who is at the other end, if it is not the process; empty: it is."""
+    there, user, _ = unix_peer.credentials(connection)
+    if there == pid and user == _user_of(pid):
+        return ""
+    return f"process {there} of user {user}" if there else f"a process of user {user} in another container"
 
 
 def _user_of(pid: int) -> int | None:
@@ -76,7 +107,7 @@ def find(target: str, doors: Sequence[int]) -> list[int]:
         if pid is not None:
             return [door for door in doors if door == pid]
         return [door for door in doors if _folder_of(door) == os.path.realpath(target)]
-    if not target.isdigit() or int(target) == 0:
+    if not target.isdecimal() or int(target) == 0:
         raise LaunchError(f"--explain is {target!r}; accepted is the number of a process or a folder")
     pid = int(target)
     family = {pid, *linux.descendants(pid)}

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
-import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
+from horovod.common.contract import private_files
+from horovod.common.contract.private_files import closing, open_folder
+
 STREAMS = {1: "stdout", 2: "stderr"}
-_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_TOP = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class RankFileError(OSError):
@@ -50,10 +50,10 @@ class RankFiles:
         path = self._top
         try:
             self._top.mkdir(parents=True, exist_ok=True)
-            with _opened(os.open(self._top, _FOLDER)) as at:
+            with closing(os.open(self._top, _TOP)) as at:
                 for rank, folder in folders.items():
                     path = self._top / folder
-                    with _opened(_enter(at, folder)) as inside:
+                    with closing(open_folder(folder, at, make=True)) as inside:
                         for stream, name in STREAMS.items():
                             path = self._top / folder / name
                             self._files[rank, stream] = _create(inside, name)
@@ -80,9 +80,9 @@ class RankFiles:
                 _write(fd, data)
                 return
             with (
-                _opened(os.open(self._top, _FOLDER)) as at,
-                _opened(_enter(at, path.parent.name)) as inside,
-                _opened(_open(inside, path.name, os.O_APPEND)) as again,
+                closing(os.open(self._top, _TOP)) as at,
+                closing(open_folder(path.parent.name, at, make=True)) as inside,
+                closing(private_files.open_file(path.name, os.O_WRONLY | os.O_APPEND, inside)) as again,
             ):
                 _write(again, data)
         except OSError as error:
@@ -101,25 +101,6 @@ class RankFiles:
             raise failed
 
 
-@contextlib.contextmanager
-def _opened(fd: int) -> Iterator[int]:
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def _enter(at: int, name: str) -> int:
-    """The folder of this name in the one that is open, made if need be."""
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(name, dir_fd=at)
-    try:
-        return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=at)
-    except NotADirectoryError:
-        _refuse_link(at, name)
-        raise
-
-
 def _write(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
@@ -128,36 +109,10 @@ def _write(fd: int, data: bytes) -> None:
 
 def _create(at: int, name: str) -> int:
     """An empty file of this name in the folder."""
-    fd = _open(at, name)
+    fd = private_files.open_file(name, os.O_WRONLY, at)
     try:
         os.ftruncate(fd, 0)
     except OSError:
         os.close(fd)
         raise
     return fd
-
-
-def _open(at: int, name: str, more: int = 0) -> int:
-    """A plain file of this name in the folder, made if need be. `more`: flags."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe without a reader blocks
-    try:
-        fd = os.open(name, flags | more, 0o666, dir_fd=at)
-    except OSError:
-        with contextlib.suppress(FileNotFoundError):
-            _refuse_link(at, name)
-        raise
-    try:
-        # Looked at by its name: a second name of another file, taken away since it was opened, is not there any more.
-        found = os.stat(name, dir_fd=at, follow_symlinks=False)
-        mine = os.path.samestat(found, os.fstat(fd)) and stat.S_ISREG(found.st_mode) and found.st_nlink < 2
-        if not mine:
-            raise OSError(errno.EEXIST, "something else is there; accepted is a plain file that has no other name")
-    except OSError:
-        os.close(fd)
-        raise
-    return fd
-
-
-def _refuse_link(at: int, name: str) -> None:
-    if stat.S_ISLNK(os.stat(name, dir_fd=at, follow_symlinks=False).st_mode):
-        raise OSError(errno.ELOOP, "it is a symbolic link, and links in the directory of output files are not followed")

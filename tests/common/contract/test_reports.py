@@ -2,7 +2,10 @@
 
 import os
 import re
+import stat
 import tempfile
+
+import pytest
 
 from horovod.common.contract import reports
 
@@ -48,6 +51,76 @@ def test_folders_of_that_name_with_something_else_in_them_stay(tmp_path):
     assert not {"20260101-000002-17"} & left
     assert (elsewhere / "hang.txt").exists()
     assert (tmp_path / "20260101-000000-17" / "model.pt").exists()
+
+
+def test_folders_that_others_can_write_to_stay(tmp_path):
+    for number in range(reports.KEPT + 3):
+        (tmp_path / f"20260101-{number:06}-17").mkdir()
+    (tmp_path / "20260101-000000-17").chmod(0o777)
+    reports.prune(str(tmp_path / "20260102-000000-17"))
+    left = sorted(os.listdir(tmp_path))
+    assert left[0] == "20260101-000000-17"
+    assert len(left) == reports.KEPT + 1
+
+
+def test_a_folder_that_becomes_a_link_meanwhile(tmp_path, monkeypatch):
+    """Its names are looked at, and then another user, whose folder it is in, puts a link in its place."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "thesis.tex").touch()
+    (home / "hang.txt").touch()
+    for number in range(reports.KEPT + 1):
+        (tmp_path / f"20260101-{number:06}-17").mkdir()
+        (tmp_path / f"20260101-{number:06}-17" / "hang.txt").touch()
+    first = tmp_path / "20260101-000000-17"
+    remove = reports._remove
+
+    def swapped(parent, name):
+        first.rename(tmp_path / "elsewhere")
+        first.symlink_to(home)
+        remove(parent, name)
+
+    monkeypatch.setattr(reports, "_remove", swapped)
+    reports.prune(str(tmp_path / "20260102-000000-17"))
+    assert sorted(os.listdir(home)) == ["hang.txt", "thesis.tex"]
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """Where this user's folder is by default."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path / f"horovod-{os.getuid()}"
+
+
+def test_the_default_folder_is_made_for_this_user_alone(place):
+    folder = reports.folder_of_job("")
+    assert os.path.dirname(folder) == str(place)
+    assert stat.S_IMODE(place.stat().st_mode) == 0o700
+    assert not os.path.exists(folder)
+    assert reports.on_this_host(folder) == folder
+
+
+@pytest.mark.parametrize("kind", ["open to others", "a link", "a file", "another user's"])
+def test_a_default_folder_that_another_user_may_have_made_is_not_used(place, tmp_path, kind):
+    if kind == "a link":
+        (tmp_path / "home").mkdir()
+        place.symlink_to(tmp_path / "home")
+    elif kind == "a file":
+        place.touch()
+    else:
+        place.mkdir()
+        place.chmod(0o777 if kind == "open to others" else 0o700)
+    if kind == "another user's":
+        if os.geteuid() != 0:
+            pytest.skip("needs root, to make a file of another user's")
+        os.chown(place, 65534, 65534)
+    folder = reports.folder_of_job("")
+    fresh = os.path.dirname(folder)
+    assert re.fullmatch(rf"{place}-\w+", fresh)
+    assert stat.S_IMODE(os.stat(fresh).st_mode) == 0o700
+    assert reports.on_this_host(folder) == folder
+    there = os.path.join(place, os.path.basename(folder))  # as rank 0 on another host has it
+    assert os.path.dirname(reports.on_this_host(there)) not in (str(place), fresh)
 
 
 def test_a_host_without_a_folder_for_temporary_files(monkeypatch):

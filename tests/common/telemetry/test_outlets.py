@@ -1,5 +1,6 @@
 """Where figures go: a file of JSON lines, a port, OpenTelemetry, writers of scalars."""
 
+import contextlib
 import json
 import math
 import os
@@ -60,7 +61,7 @@ def test_a_file_that_cannot_be_written_is_told_once(tmp_path):
     for path, why in (
         (tmp_path, "Is a directory"),
         (tmp_path / "no" / "file", "No such file"),
-        ("/dev/full", "No space"),
+        ("/dev/full", "something else is there; accepted is a plain file"),
     ):
         out = LinesFile(str(path), job, warnings.append)
         out.write()
@@ -87,6 +88,21 @@ def test_a_disk_that_is_full_in_the_middle_of_a_line(tmp_path):
     assert warnings == [f"no more figures in HOROVOD_STATS_FILE={path}: No space left on device"]
     (line,) = path.read_text().splitlines()
     assert json.loads(line)["step_seconds"] == 0.1
+
+
+def test_a_link_is_not_followed(tmp_path):
+    """In a folder that others write to it may lead to any file of the user's."""
+    precious, warnings = tmp_path / "precious", []
+    precious.write_text("mine")
+    (tmp_path / "link").symlink_to(precious)
+    (tmp_path / "second").hardlink_to(precious)
+    for name in ("link", "second"):
+        out = LinesFile(str(tmp_path / name), job, warnings.append)
+        out.write()
+        out.close()
+    assert precious.read_text() == "mine"
+    assert "symbolic link" in warnings[0]
+    assert "a plain file that has no other name" in warnings[1]
 
 
 def test_forked_children_keep_no_file_locked_and_no_port_taken(tmp_path):
@@ -151,6 +167,25 @@ def test_the_port_serves_what_prometheus_reads():
         server.close()
     with pytest.raises(urllib.error.URLError):
         scrape(port)
+
+
+def test_idle_strangers_use_up_no_descriptors():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    warnings = []
+    server = metrics.serve(job, "127.0.0.1", port, warnings.append)
+    try:
+        begin = len(os.listdir("/proc/self/fd"))
+        with contextlib.ExitStack() as strangers:
+            for _ in range(100):
+                sock = strangers.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
+                sock.sendall(b"G")
+            assert "horovod_workers 1.0" in scrape(port)[1]
+            assert len(os.listdir("/proc/self/fd")) < begin + 100 + 2 * 16
+    finally:
+        server.close()
+    assert warnings == []
 
 
 def test_without_the_package_the_port_says_what_to_install(monkeypatch):

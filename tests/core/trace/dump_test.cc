@@ -42,16 +42,43 @@ std::string contents(const std::string& path) {
 
 TEST_CASE("files are made with their folders, for this user alone, and replaced") {
   Folder folder;
-  REQUIRE(write_into(folder / "a/b", "x", "one").ok());
-  REQUIRE(write_into(folder / "a/b", "x", "two").ok());
+  REQUIRE(write_into(folder / "a/b", FolderKind::own, "x", "one").ok());
+  REQUIRE(write_into(folder / "a/b", FolderKind::own, "x", "two").ok());
   CHECK(contents(folder / "a/b/x") == "two");
   struct stat found{};
   ::stat((folder / "a/b/x").c_str(), &found);
   CHECK((found.st_mode & 0777) == 0600);
   CHECK(std::distance(fs::directory_iterator(folder / "a/b"), {}) == 1);
-  const Status bad = write_into(folder / "a/b/x/c", "y", "three");  // x is a file
+  const Status bad = write_into(folder / "a/b/x/c", FolderKind::own, "y", "three");  // x is a file
   CHECK(!bad.ok());
   CHECK(bad.message().find(folder / "a/b/x/c") != std::string::npos);
+}
+
+TEST_CASE("a folder of reports that others can write to, or that a link stands for, is not used") {
+  Folder folder;
+  fs::create_directories(folder / "elsewhere");
+  fs::create_directory_symlink(folder / "elsewhere", folder / "linked");
+  fs::create_directories(folder / "open");
+  ::chmod((folder / "open").c_str(), 0777);
+  std::ofstream(folder / "plain") << "mine";
+  for (const char* name : {"linked", "open", "plain"}) {
+    std::string first, second;
+    REQUIRE(write_into(folder / name, FolderKind::own, "x", "one", &first).ok());
+    REQUIRE(write_into(folder / name, FolderKind::own, "y", "two", &second).ok());
+    CHECK(contents(first) == "one");
+    const std::string fresh = fs::path(first).parent_path().string();
+    CHECK(fresh.starts_with(folder / (std::string(name) + "-")));
+    CHECK(fs::path(second).parent_path() == fresh);
+    struct stat found{};
+    ::stat(fresh.c_str(), &found);
+    CHECK((found.st_mode & 0777) == 0700);
+  }
+  CHECK(fs::is_empty(folder / "elsewhere"));
+  CHECK(fs::is_empty(folder / "open"));
+  CHECK(contents(folder / "plain") == "mine");
+  std::string path;
+  REQUIRE(write_into(folder / "linked", FolderKind::given, "x", "one", &path).ok());  // the user's own choice
+  CHECK(contents(folder / "elsewhere/x") == "one");
 }
 
 TEST_CASE("several threads may write a file at once: each succeeds, one of them is the last") {
@@ -60,7 +87,7 @@ TEST_CASE("several threads may write a file at once: each succeeds, one of them 
   std::vector<std::thread> threads;
   for (char c : {'a', 'b', 'c', 'd'}) {
     threads.emplace_back([&, c] {
-      for (int i = 0; i < 100; ++i) failed += !write_into(folder / "a", "x", std::string(20000, c)).ok();
+      for (int i = 0; i < 100; ++i) failed += !write_into(folder / "a", FolderKind::own, "x", std::string(20000, c)).ok();
     });
   }
   for (auto& t : threads) t.join();

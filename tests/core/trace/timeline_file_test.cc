@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 #include <errno.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <thread>
@@ -93,6 +94,15 @@ TEST_CASE("files that cannot be had are named with the reason") {
   const std::string pipe = folder.file("pipe");
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
   CHECK(!TimelineFile::open(pipe, &file, &error).ok());
+  const std::string precious = folder.file("precious"), link = folder.file("link"), second = folder.file("second");
+  std::ofstream(precious) << "mine";
+  REQUIRE(::symlink(precious.c_str(), link.c_str()) == 0);
+  CHECK(TimelineFile::open(link, &file, &error).message().find("is a symbolic link") != std::string::npos);
+  CHECK(error == ELOOP);
+  REQUIRE(::link(precious.c_str(), second.c_str()) == 0);
+  CHECK(TimelineFile::open(second, &file, &error).message().find("is also the name of another file") != std::string::npos);
+  CHECK(error == EMLINK);
+  CHECK(contents(precious) == "mine");
   const std::string path = folder.file("t.json");
   std::ofstream(path) << "what was here before";
   REQUIRE(TimelineFile::open(path, &file, &error).ok());

@@ -3,35 +3,102 @@
 import contextlib
 import os
 import socket
+import subprocess
+import sys
 import threading
 
 import pytest
 
-from horovod.common.contract import reports
+from horovod.common.contract import reports, unix_peer
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.command import explain
 
 
-def test_only_what_the_processs_own_user_says_is_shown(monkeypatch):
-    mine = os.getpid()
-    monkeypatch.setattr(reports, "doors", lambda: [mine])  # not those of jobs that other tests have in workers
+@contextlib.contextmanager
+def answering(name, text=b"why\n"):
+    """A socket of this process's that answers each connection."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
-        door.bind(reports.door_of(mine))
+        door.bind(name)
         door.listen()
 
         def answer():
-            for _ in range(2):
-                connection, _ = door.accept()
-                with connection, contextlib.suppress(BrokenPipeError):  # it may have gone again
-                    connection.sendall(b"why\n")
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = door.accept()
+                    with connection, contextlib.suppress(BrokenPipeError):  # it may have gone again
+                        connection.sendall(text)
 
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
+        try:
+            yield
+        finally:
+            door.shutdown(socket.SHUT_RDWR)
+            thread.join(20)
+
+
+@pytest.fixture
+def only_mine(monkeypatch):
+    """Not the sockets of jobs that other tests have in workers."""
+    doors = reports.doors
+    monkeypatch.setattr(reports, "doors", lambda: [door for door in doors() if door[0] == os.getpid()])
+
+
+def test_only_what_the_processs_own_user_says_is_shown(monkeypatch, only_mine):
+    mine = os.getpid()
+    with answering(reports.new_door()):
         assert explain.run(str(mine)) == "why\n"
         owner = explain._user_of(mine)
         assert owner == os.geteuid()
         assert explain._user_of(2**30) is None
         monkeypatch.setattr(explain, "_user_of", lambda pid: owner + 1)
-        with pytest.raises(LaunchError, match=f"pid {mine}\\) belongs to user {owner}, .* to user {owner + 1}; its"):
+        with pytest.raises(
+            LaunchError, match=f"pid {mine}\\) is not that process, but process {mine} of user {owner};"
+        ):
             explain.run(str(mine))
-        thread.join(20)
+
+
+def test_names_that_other_processes_have_taken(only_mine):
+    """They may contain digits that `int` does not know, or claim to be of this process."""
+    mine = os.getpid()
+    taken = f"\0horovod-explain-{mine}-{'0' * 16}"
+    code = (
+        "import socket, sys, time\n"
+        "for name in sys.argv[1:]:\n"
+        "    door = socket.socket(socket.AF_UNIX); door.bind('\\0' + name); door.listen(0)\n"
+        "    globals()[name] = door\n"
+        "print('all', flush=True); sys.stdin.read()\n"
+    )
+    names = ["horovod-explain-²", "horovod-explain-", "horovod-explain-\u0661-0", taken[1:]]
+    words = [sys.executable, "-c", code, *names]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8") as stranger:
+        for line in stranger.stdout:
+            if line == "all\n":
+                break
+        assert reports.doors() == [(mine, taken)]
+        with pytest.raises(LaunchError, match=f"is not that process, but process {stranger.pid} of user"):
+            explain.run(str(mine))
+        with answering(reports.new_door()):
+            assert explain.run(str(mine)) == "why\n"
+        stranger.stdin.close()
+
+
+def test_a_socket_of_which_no_more_is_known_is_of_a_stranger(monkeypatch):
+    """As one of another container, whose process has no number here, or other namespaces."""
+    one, other = socket.socketpair()
+    with one, other:
+        assert unix_peer.is_this_user_or_root(one)
+        uid = os.geteuid()
+        for pid, user, expected in (
+            (0, uid, False),
+            (0, 0, False),
+            (os.getpid(), uid + 1, False),
+            (os.getpid(), 0, True),
+        ):
+            monkeypatch.setattr(unix_peer, "credentials", lambda sock, found=(pid, user, 0): found)
+            assert unix_peer.is_this_user_or_root(one) == expected
+        monkeypatch.setattr(unix_peer, "credentials", lambda sock: (os.getpid(), 4242, 0))
+        monkeypatch.setattr(os, "geteuid", lambda: 4242)
+        assert unix_peer.is_this_user_or_root(one)
+        monkeypatch.setattr(unix_peer, "_namespace", lambda process, kind: process + kind)
+        assert not unix_peer.is_this_user_or_root(one)
