@@ -151,7 +151,7 @@ def _number(entry: str, name: str, given: dict[str, str], least: int = 0, most: 
     if name not in given:
         return None
     text = given[name]
-    if not (text.isascii() and text.isdigit()) or not least <= int(text) <= most:
+    if not (text.isascii() and text.isdecimal()) or not least <= int(text) <= most:
         raise _wrong(entry, f"{name} is {text!r}, accepted is an integer of {least} to {most}")
     return int(text)
 

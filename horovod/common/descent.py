@@ -69,7 +69,7 @@ def _place(env: WorkerEnv) -> str:
 
 def _marked(place: str) -> int | None:
     pid, _, named = os.environ.get(MARK, "").partition(":")
-    return int(pid) if named == place and pid.isdigit() else None
+    return int(pid) if named == place and pid.isdecimal() else None
 
 
 def _ancestors() -> Iterator[int]:

@@ -72,13 +72,13 @@ def is_version_greater_equal_than(ver: str, target: str) -> bool:
     Raises ValueError unless ``target`` has exactly three numbers.
     """
     wanted = target.split(".")
-    if len(wanted) != 3 or not all(part.isdigit() for part in wanted):
+    if len(wanted) != 3 or not all(part.isdecimal() for part in wanted):
         raise ValueError(f"target is {target!r}, accepted is 'a.b.c' with three numbers")
     found = []
     for part in ver.split("+")[0].split(".")[:3]:
         digits = ""
         for character in part:
-            if not character.isdigit():
+            if not character.isdecimal():
                 break
             digits += character
         found.append(int(digits or 0))

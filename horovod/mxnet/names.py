@@ -37,4 +37,4 @@ def _parts(name: str) -> list[tuple[str, str]]:
 
 def by_number(name: str) -> list[tuple[int, str]]:
     """To sort by: ``dense9`` before ``dense10``."""
-    return [(int(text), "") if text.isdigit() else (0, text) for text in re.split(r"(\d+)", name)]
+    return [(int(text), "") if text.isdecimal() else (0, text) for text in re.split(r"(\d+)", name)]

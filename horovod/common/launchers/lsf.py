@@ -13,7 +13,7 @@ def find(env: Mapping[str, str]) -> Place | None:
     if numbers is None:
         return None
     job = env.get("LSB_JOBID") or env.get("CSM_ALLOCATION_ID") or ""
-    digits = "".join(filter(str.isdigit, job))[-9:]
+    digits = "".join(filter(str.isdecimal, job))[-9:]
     return Place(
         "jsrun",
         *numbers,
@@ -34,7 +34,7 @@ def compute_hosts(env: Mapping[str, str]) -> list[str]:
     """
     words = env.get("LSB_MCPU_HOSTS", "").split()
     if words:
-        counts = [int(word) if word.isdigit() else 0 for word in words[1::2]]
+        counts = [int(word) if word.isdecimal() else 0 for word in words[1::2]]
         pairs = list(zip(words[::2], counts, strict=False))
         if len(pairs) > 1 and pairs[0][1] == 1 and pairs[1][1] > 1:
             pairs = pairs[1:]

@@ -3,8 +3,10 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from horovod._bounded_server import BoundedServer, HttpRequest
 from horovod.common.telemetry.outlet import Figures, Outlet
 
+_MOST = 16  # connections at a time: each takes a descriptor and a thread of rank 0's process
 _PARTS = {
     "data": "data_seconds",
     "compute": "compute_seconds",
@@ -17,18 +19,17 @@ _PARTS = {
 class _Server:
     """An Outlet that tells when it is asked."""
 
-    def __init__(self, server: Any) -> None:
+    def __init__(self, server: BoundedServer) -> None:
         self._server = server
 
     def write(self) -> None:
         pass
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.close()
 
     def leave_in_child(self) -> None:
-        self._server.socket.close()
+        self._server.leave_in_child()
 
 
 def serve(figures: Figures, address: str, port: int, warn: Callable[[str], None]) -> Outlet | None:
@@ -44,7 +45,8 @@ def serve(figures: Figures, address: str, port: int, warn: Callable[[str], None]
     registry = prometheus_client.CollectorRegistry()
     registry.register(_Collector(figures))
     try:
-        server, _ = prometheus_client.start_http_server(port, addr=address, registry=registry)
+        handler = type("_Handler", (HttpRequest, prometheus_client.MetricsHandler.factory(registry)), {})
+        server = BoundedServer((address, port), handler, _MOST, name="hvd-metrics")
     except OSError as error:
         warn(f"no figures at HOROVOD_METRICS_PORT={port} on {address}: {error.strerror or error}; training goes on")
         return None

@@ -59,7 +59,7 @@ def parse(text: str) -> list[Thread]:
             frames = []
             threads.append(Thread(int(found[1], 16), ()))
         elif threads and (found := _FRAME.match(line)):
-            frames.append(Frame(found[1], int(found[2]) if found[2].isdigit() else 0, found[3]))
+            frames.append(Frame(found[1], int(found[2]) if found[2].isdecimal() else 0, found[3]))
             threads[-1] = Thread(threads[-1].ident, tuple(frames))
     return threads
 

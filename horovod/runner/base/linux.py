@@ -53,7 +53,7 @@ def _process_table() -> list[tuple[int, int, str, int]]:
     """(pid, parent, state, session) of every process."""
     table = []
     for name in os.listdir("/proc"):
-        if not name.isdigit():
+        if not name.isdecimal():
             continue
         try:
             with open(f"/proc/{name}/stat", "rb") as file:

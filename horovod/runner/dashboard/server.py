@@ -1,6 +1,6 @@
-"""Serves the live page, on loopback only, to whoever has the address with its token.
+"""Serve the live page, on loopback only, to clients that have the address with its token.
 
-One thread for each connection, each with a deadline: a page that does not read is hung up on, and none is waited for.
+Each connection has a thread and a deadline: a page that does not read is hung up on, and none is waited for.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import hmac
 import re
 import secrets
 import socket
-import socketserver
 import threading
 import time
 from collections.abc import Callable
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+
+from horovod._bounded_server import BoundedServer, HttpRequest
 
 HOST = "127.0.0.1"
 INTERVAL = 1.0  # s between two words to a page
@@ -50,8 +50,6 @@ class Server:
         self._server = _Http((HOST, port), self._token, feed, self._pages, self._over)
         self.port = int(self._server.server_address[1])
         self.address = f"http://{HOST}:{self.port}/{self._token}/"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="hvd-page", daemon=True)
-        self._thread.start()
 
     def finish(self, seconds: float) -> None:
         """The job is over: waits for open pages to take the last word, so long at most."""
@@ -66,9 +64,7 @@ class Server:
             return
         self._closed.set()
         self._over.set()
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        self._server.close()
 
 
 class _Count:
@@ -90,34 +86,14 @@ class _Count:
             self.used -= 1
 
 
-class _Http(socketserver.ThreadingMixIn, socketserver.TCPServer):
-    # No HTTPServer: that asks the resolver for this machine's name.
-    daemon_threads = True
-    block_on_close = False
-    allow_reuse_address = True
-    request_queue_size = 32
-
+class _Http(BoundedServer):
     def __init__(self, address: tuple[str, int], token: str, feed: Feed, pages: _Count, over: threading.Event) -> None:
         self.token, self.feed, self.pages, self.over = token, feed, pages, over
-        self._connections = _Count(_MOST_CONNECTIONS)
-        super().__init__(address, _Handler)
-
-    def verify_request(self, request: object, client_address: object) -> bool:
-        return self._connections.take()
-
-    def process_request_thread(self, request: socket.socket, client_address: object) -> None:  # type: ignore[override]
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._connections.give()
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A page that was closed in the middle; nobody wants to read of it."""
+        super().__init__(address, _Handler, _MOST_CONNECTIONS, PATIENCE, "hvd-page")
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(HttpRequest):
     server: _Http
-    timeout = PATIENCE  # of each wait for the other end
     server_version, sys_version = "horovodrun", ""
 
     def do_GET(self) -> None:
@@ -188,6 +164,3 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Referrer-Policy", "no-referrer")
         self.send_header("X-Content-Type-Options", "nosniff")
         super().end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass

@@ -7,9 +7,9 @@ from __future__ import annotations
 import hmac
 import socket
 import struct
-import threading
 from collections.abc import Mapping, Sequence
 
+from horovod._bounded_server import BoundedServer
 from horovod.common.contract.host_updates import HostUpdateResult
 from horovod.common.elastic.updates import WorkerNotificationManager
 from horovod.common.network.interfaces import scan
@@ -18,7 +18,7 @@ from horovod.common.security.auth import AuthError, Place, accept, connect, deri
 _PURPOSE = 100  # of such a connection
 _NEWS = struct.Struct("<dB")  # timestamp, result
 _MAC = 32
-_SECONDS = 10.0  # for all that one connection may take
+_SECONDS = 10.0  # for all that one connection says
 _DONE = b"k"
 
 Addresses = Mapping[str, Sequence[tuple[str, int]]]
@@ -37,37 +37,18 @@ class WorkerNotificationService:
         found = {each.name: [address.text for address in each.addresses] for each in scan()}
         if not found.get(self._nic):
             raise ValueError(f"nic is {nic!r}, accepted is one of {', '.join(sorted(found))}")
-        self._socket = socket.create_server((found[self._nic][0], 0))
-        self._thread = threading.Thread(target=self._serve, name="horovod-notifications", daemon=True)
-        self._thread.start()
+        self._server = BoundedServer((found[self._nic][0], 0), self._serve, patience=_SECONDS, name="hvd-notifications")
 
     def addresses(self) -> dict[str, list[tuple[str, int]]]:
         """What a client is given."""
-        host, port = self._socket.getsockname()[:2]
+        host, port = self._server.server_address[:2]
         return {self._nic: [(host, port)]}
 
     def shutdown(self) -> None:
-        """Hears no more. May be called again."""
-        try:
-            self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
-        self._socket.close()
-        self._thread.join(_SECONDS)
+        """Stop listening. Idempotent."""
+        self._server.close()
 
-    def _serve(self) -> None:
-        while True:
-            try:
-                peer, _ = self._socket.accept()
-            except OSError:
-                return
-            with peer:
-                try:
-                    self._hear(peer)
-                except (AuthError, OSError, ValueError):  # strangers
-                    continue
-
-    def _hear(self, peer: socket.socket) -> None:
+    def _serve(self, peer: socket.socket, _client: object, server: BoundedServer) -> None:
         if accept(peer, self._key, 0, 0, _SECONDS).purpose != _PURPOSE:
             return
         peer.settimeout(_SECONDS)
@@ -77,6 +58,7 @@ class WorkerNotificationService:
             if not data:
                 return
             told += data
+        server.heard(peer)
         news, mac = told[: _NEWS.size], told[_NEWS.size :]
         if not hmac.compare_digest(mac, hmac.digest(self._key, news, "sha256")):
             return

@@ -42,7 +42,7 @@ def apply(namespace: argparse.Namespace, environ: Mapping[str, str]) -> None:
 def lsf_hosts(environ: Mapping[str, str]) -> list[Host]:
     """Compute hosts and slots of the LSF job. Raises LaunchError when it names none."""
     words = environ.get("LSB_MCPU_HOSTS", "").split()
-    counts = {name: int(count) for name, count in zip(words[::2], words[1::2], strict=False) if count.isdigit()}
+    counts = {name: int(count) for name, count in zip(words[::2], words[1::2], strict=False) if count.isdecimal()}
     if not counts:
         for name in environ.get("LSB_HOSTS", "").split():
             counts[name] = counts.get(name, 0) + 1

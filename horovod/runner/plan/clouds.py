@@ -116,7 +116,7 @@ def _made(service: str, source: str, names: Any, here: Any) -> Machines | None:
 
 def _count(environ: Mapping[str, str], name: str) -> int:
     text = environ.get(name, "").strip() or "0"
-    if not text.isascii() or not text.isdigit():
+    if not text.isascii() or not text.isdecimal():
         raise LaunchError(f"{name} is {text!r}, accepted is an integer of 0 or more")
     return int(text)
 

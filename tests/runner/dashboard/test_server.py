@@ -30,7 +30,6 @@ class Feed:
 def feed(monkeypatch):
     monkeypatch.setattr(server_module, "INTERVAL", 0.02)
     monkeypatch.setattr(server_module, "PATIENCE", 0.5)
-    monkeypatch.setattr(server_module._Handler, "timeout", 0.5)
     return Feed()
 
 
@@ -39,7 +38,9 @@ def served(feed):
     made = Server(0, feed)
     yield made
     made.close()
-    assert not [thread for thread in threading.enumerate() if thread.name == "hvd-page"]
+    eventually(
+        lambda: not [one for one in threading.enumerate() if one.name == "hvd-page"], 20, "all threads have ended"
+    )
 
 
 def ask(served, path, method="GET", **headers):
@@ -179,7 +180,7 @@ def test_many_pages_and_silent_strangers_are_refused(served, monkeypatch):
     eventually(lambda: served._pages.used == server_module.MOST_PAGES, 20, "all pages are open")
     assert ask(served, path(served, "events"))[0].status == 503
     silent = [socket.create_connection(("127.0.0.1", served.port), timeout=20) for _ in range(100)]
-    eventually(lambda: served._server._connections.used <= server_module.MOST_PAGES, 20, "strangers are hung up on")
+    eventually(lambda: served._server.connections <= server_module.MOST_PAGES, 20, "strangers are hung up on")
     assert ask(served, path(served))[0].status == 200
     for sock in [*silent, *(sock for _, sock in pages)]:
         sock.close()

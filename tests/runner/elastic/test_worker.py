@@ -1,5 +1,8 @@
 """Names that programs import."""
 
+import contextlib
+import socket
+
 import pytest
 
 from horovod.common.elastic import HostUpdateResult as SameResult
@@ -32,6 +35,12 @@ def test_news_by_a_connection():
         with pytest.raises(ConnectionError, match=r"at 127.0.0.1:\d+: "):
             stranger.notify_hosts_updated(5.5, worker.HostUpdateResult.removed)
         assert len(told) == 1
+        with contextlib.ExitStack() as idle:  # strangers, more than there are places
+            for _ in range(70):
+                idle.enter_context(socket.create_connection(service.addresses()["lo"][0], timeout=20))
+            client = worker.WorkerNotificationClient(service.addresses(), b"k" * 32, 0)
+            client.notify_hosts_updated(6.5, worker.HostUpdateResult.removed)
+        assert told[1:] == [(6.5, worker.HostUpdateResult.removed)]
     finally:
         service.shutdown()
         service.shutdown()

@@ -35,7 +35,7 @@ def get_env_rank_and_size() -> tuple[int, int]:
 
 def _number(name: str, default: int) -> int:
     text = os.environ.get(name, "").strip()
-    if text and not (text.isascii() and text.isdigit()):
+    if text and not (text.isascii() and text.isdecimal()):
         raise ValueError(f"{name} is {text!r}, accepted is an integer of 0 or more")
     return int(text) if text else default
 

@@ -1,0 +1,172 @@
+"""A server for a few clients, in threads, that strangers cannot wear out or keep busy; HTTP or anything else.
+
+Anyone who reaches the port can connect and say nothing, or say something slowly. So a whole request has a deadline,
+not each read of it; the number of connections is limited; and where one is too many, the oldest that has not said its
+request yet is closed. A client that knows what it wants has said it within milliseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+_BACKLOG = 32
+_REST = 0.1  # s before the next connection is taken when the process has no descriptors left
+
+
+class HttpRequest(BaseHTTPRequestHandler):
+    """The base of handlers of HTTP: it tells the server when the request is complete."""
+
+    server: BoundedServer  # type: ignore[assignment]
+
+    def parse_request(self) -> bool:
+        complete = super().parse_request()
+        self.server.heard(self.connection)
+        return complete
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+class BoundedServer:
+    """Serves from its construction until `close`.
+
+    Args:
+        address: Host and port; port 0 for any.
+        handler: Called in a thread with connection, client's address and this server. It calls `heard` when the
+            request is complete, as an `HttpRequest` does.
+        most: Number of connections at a time.
+        patience: Seconds within which a whole request has to come, and for each piece of the answer to be taken.
+        name: Name of the threads.
+
+    Raises:
+        OSError: The port cannot be had.
+    """
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        handler: Callable[[socket.socket, Any, Any], object],
+        most: int = 64,
+        patience: float = 5.0,
+        name: str = "hvd-server",
+    ) -> None:
+        self._handler, self._most, self._patience, self._name = handler, most, patience, name
+        self._lock = threading.Lock()
+        self._open: set[socket.socket] = set()
+        self._silent: dict[socket.socket, float] = {}  # the oldest first; when each has to have said its request
+        self._closed = threading.Event()
+        # No HTTPServer: that asks the resolver for this machine's name.
+        host, port = address
+        family, _, _, _, where = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        both = family == socket.AF_INET6 and host in ("", "::") and socket.has_dualstack_ipv6()
+        try:
+            self._socket = socket.create_server(
+                (str(where[0]), port), family=family, backlog=_BACKLOG, dualstack_ipv6=both
+            )
+        except OSError as error:  # whose text says the address again
+            raise OSError(error.errno, os.strerror(error.errno or 0)) from None
+        self.server_address = self._socket.getsockname()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def connections(self) -> int:
+        """The number of open connections."""
+        with self._lock:
+            return len(self._open)
+
+    def heard(self, connection: socket.socket) -> None:
+        """The request of this connection is complete."""
+        with self._lock:
+            self._silent.pop(connection, None)
+
+    def close(self) -> None:
+        """Take no more connections, and close those without a request. May be called again."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread
+        self._thread.join()
+        self._socket.close()
+        with self._lock:
+            for connection in list(self._silent):
+                self._end(connection)
+
+    def leave_in_child(self) -> None:
+        """Close the socket in a forked child; the threads are the parent's."""
+        self._socket.close()
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            try:
+                self._socket.settimeout(self._expire())
+                connection, client = self._socket.accept()
+            except TimeoutError:
+                continue
+            except OSError:  # closed; or a client that has gone already, or no descriptors are left
+                with self._lock:
+                    self._end_oldest()
+                self._closed.wait(_REST)
+                continue
+            self._take(connection, client)
+
+    def _expire(self) -> float | None:
+        """Close connections that are late. Return the seconds until the next one is, None: none will be."""
+        now = time.monotonic()
+        with self._lock:
+            for connection, until in list(self._silent.items()):
+                if until > now:
+                    return until - now
+                self._end(connection)
+        return None
+
+    def _take(self, connection: socket.socket, client: object) -> None:
+        connection.settimeout(self._patience)
+        with self._lock:
+            if len(self._open) >= self._most and not self._end_oldest():
+                connection.close()
+                return
+            self._open.add(connection)
+            self._silent[connection] = time.monotonic() + self._patience
+        try:
+            threading.Thread(target=self._serve, args=(connection, client), name=self._name, daemon=True).start()
+        except RuntimeError:  # no more threads
+            self._forget(connection)
+
+    def _end_oldest(self) -> bool:
+        """Close the oldest connection without a request; False: there is none."""
+        oldest = next(iter(self._silent), None)
+        if oldest is None:
+            return False
+        self._end(oldest)
+        return True
+
+    def _end(self, connection: socket.socket) -> None:
+        """Its thread notices, and closes it."""
+        self._silent.pop(connection, None)
+        self._open.discard(connection)
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+
+    def _serve(self, connection: socket.socket, client: object) -> None:
+        # A client that goes in the middle, or is not read from in time, is no news.
+        with contextlib.suppress(Exception):
+            self._handler(connection, client, self)
+            connection.shutdown(socket.SHUT_WR)
+        self._forget(connection)
+
+    def _forget(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._silent.pop(connection, None)
+            self._open.discard(connection)
+        connection.close()

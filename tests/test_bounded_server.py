@@ -1,0 +1,97 @@
+"""The HTTP server of the live page, the figures and the timeline's view: strangers do not keep its clients out."""
+
+import contextlib
+import socket
+import threading
+import time
+import urllib.request
+
+import pytest
+
+from horovod._bounded_server import BoundedServer, HttpRequest
+from tests.runner.launching import eventually
+
+
+class Answer(HttpRequest):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"here")
+
+
+@pytest.fixture
+def server():
+    made = BoundedServer(("127.0.0.1", 0), Answer, most=8, patience=1.0, name="test-http")
+    yield made
+    made.close()
+    made.close()
+    eventually(lambda: not [one for one in threading.enumerate() if one.name == "test-http"], 20, "all threads ended")
+
+
+def ask(server):
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.server_address[1]}/x", timeout=20) as answer:
+        return answer.read()
+
+
+def stranger(server, said=b""):
+    sock = socket.create_connection(server.server_address, timeout=20)
+    sock.sendall(said)
+    return sock
+
+
+def closed(sock):
+    sock.setblocking(False)
+    try:
+        return sock.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def test_a_request_that_comes_byte_by_byte_has_one_deadline(server):
+    slow = stranger(server, b"GET / HTTP/1.1\r\nA: ")
+    begin = time.monotonic()
+    with slow:
+        while not closed(slow) and time.monotonic() - begin < 20:
+            with contextlib.suppress(OSError):
+                slow.send(b"a")
+            time.sleep(0.05)
+        assert time.monotonic() - begin < 20
+    eventually(lambda: server.connections == 0, 20, "it is forgotten")
+
+
+def test_the_oldest_without_a_request_goes_first(monkeypatch):
+    server = BoundedServer(("127.0.0.1", 0), Answer, most=8, patience=1000.0, name="test-http")
+    strangers = [stranger(server, b"G") for _ in range(8)]
+    try:
+        eventually(lambda: server.connections == 8, 20, "all places are taken")
+        assert ask(server) == b"here"
+        eventually(lambda: closed(strangers[0]), 20, "the oldest is hung up on")
+        assert not any(map(closed, strangers[1:]))
+        more = [stranger(server) for _ in range(100)]
+        assert ask(server) == b"here"
+        assert server.connections <= 8
+        strangers += more
+    finally:
+        for sock in strangers:
+            sock.close()
+        server.close()
+
+
+def test_a_request_that_is_answered_for_long_is_left_alone(server):
+    go = threading.Event()
+
+    class Late(HttpRequest):
+        def do_GET(self):
+            go.wait(20)
+            self.wfile.write(b"late")
+
+    late = BoundedServer(("127.0.0.1", 0), Late, most=1, patience=0.2)
+    with stranger(late, b"GET / HTTP/1.0\r\n\r\n") as client:
+        eventually(lambda: late.connections == 1 and not late._silent, 20, "the request is there")
+        with stranger(late) as other:  # the only place is taken
+            eventually(lambda: closed(other), 20, "it is hung up on")
+        go.set()
+        assert client.recv(100) == b"late"
+    late.close()
