@@ -110,6 +110,12 @@ TABLE: Final = (
     Setting("HOROVOD_RESUME", "bool", False,
             "programs go on from their last checkpoint, where they call hvd.elastic.Checkpoint.resume",
             flag="--resume", section=_LAUNCH),
+    Setting("HOROVOD_CHECKPOINT_OWNERS", "choice", "own",
+            "own: checkpoints of other users, and those that every user can write to, are refused, as reading one can "
+            "run anything; any: they are read", choices=("own", "any"), section=_LAUNCH),
+    Setting("HOROVOD_CHECKPOINT_KEY_FILE", "text", "",
+            "file of mode 0600 with 32 bytes, or 64 hexadecimal digits: checkpoints are sealed with this key, and "
+            "others are refused; for directories and buckets that others can write to", section=_LAUNCH),
     Setting("HOROVOD_STOP_SIGNALS", "text", "SIGTERM,SIGUSR1",
             "signals that hvd.should_stop() turns into the same answer on all ranks, once a program calls it",
             section=_JOIN),

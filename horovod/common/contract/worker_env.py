@@ -312,19 +312,19 @@ def forget_keys() -> None:
     _taken.clear()
 
 
-def read_key_file(path: str) -> Secret:
+def read_key_file(path: str, variable: str = "HOROVOD_KEY_FILE") -> Secret:
     """The key in a file of 32 bytes, or of 64 hexadecimal digits, that belongs to this user (or root) and that nobody
-    else can read.
+    else can read. Raises ValueError naming the variable that has its path.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
-        raise ValueError(f"HOROVOD_KEY_FILE is {path!r}, which cannot be opened: {error.strerror}") from None
+        raise ValueError(f"{variable} is {path!r}, which cannot be opened: {error.strerror}") from None
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or found.st_uid not in (os.geteuid(), 0) or found.st_mode & 0o077:
             raise ValueError(
-                f"HOROVOD_KEY_FILE is {path!r} (owner {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o}); "
+                f"{variable} is {path!r} (owner {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o}); "
                 "accepted is a regular "
                 "file of this user with mode 0600 or stricter"
             )
@@ -336,7 +336,7 @@ def read_key_file(path: str) -> Secret:
     digits = Secret(key.strip())
     if not re.fullmatch(rb"[0-9a-fA-F]{%d}" % (2 * KEY_BYTES), digits):
         raise ValueError(
-            f"HOROVOD_KEY_FILE is {path!r} of {found.st_size} bytes, accepted are exactly {KEY_BYTES}, or "
+            f"{variable} is {path!r} of {found.st_size} bytes, accepted are exactly {KEY_BYTES}, or "
             f"{2 * KEY_BYTES} hexadecimal digits"
         )
     return Secret(binascii.unhexlify(digits))

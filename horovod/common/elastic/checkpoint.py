@@ -18,6 +18,7 @@ from horovod.common.elastic import checkpoint_files as files
 from horovod.common.elastic import checkpoint_record as records
 from horovod.common.elastic.checkpoint_directory import place_of
 from horovod.common.elastic.checkpoint_place import Folder
+from horovod.common.elastic.checkpoint_trust import Trust
 from horovod.common.elastic.checkpoint_writer import start_writer
 
 Dump = Callable[[Any, IO[bytes]], None]
@@ -53,12 +54,16 @@ class Checkpoint:
         tells the job from others, empty:
         its ranks stay the same, and each knows by itself what is the job's.
 
+        Files of other users are refused, and with HOROVOD_CHECKPOINT_KEY_FILE what is not sealed with that key
+        (``checkpoint_trust``).
+
         Raises ValueError for a ``keep`` below 1 and for a directory that is a file; ImportError naming the package that
         a URL needs.
         """
         if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
             raise ValueError(f"keep is {keep!r}, accepted is an integer of at least 1")
-        self._place = place = place_of(directory, storage_options)
+        trust = Trust.from_settings(Settings.from_environ())
+        self._place = place = place_of(directory, storage_options, trust)
         self.directory: Path | str = place.path if isinstance(place, Folder) else str(place)
         self._keep = keep
         self._writes = writes
@@ -106,7 +111,8 @@ class Checkpoint:
 
     def load(self, step: int | None = None) -> Loaded | None:
         """The newest one that is whole, None without any; those that are not are passed over (``torn``). ``step``: this
-        one, TornCheckpointError when it is not whole, FileNotFoundError when it is not there."""
+        one, TornCheckpointError when it is not whole, FileNotFoundError when it is not there. UntrustedCheckpointError
+        for one that another user may have written."""
         if step is not None:
             return self._load_one(step)
         self.torn = []

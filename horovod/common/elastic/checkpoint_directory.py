@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from horovod.common.elastic.checkpoint_files import OWN
 from horovod.common.elastic.checkpoint_objects import Objects, without_password
 from horovod.common.elastic.checkpoint_place import Folder, Place
+from horovod.common.elastic.checkpoint_trust import Trust
 
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*"
 _URL = re.compile(f"{_SCHEME}(?:::{_SCHEME})*://")  # as simplecache::s3://, while run::3 is a path
@@ -15,8 +17,8 @@ _FILE = re.compile(r"file:/+")
 _LOST_SLASH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")
 
 
-def place_of(directory: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> Place:
-    """``options``: what fsspec is told, for a URL.
+def place_of(directory: str | os.PathLike[str], options: Mapping[str, Any] | None = None, trust: Trust = OWN) -> Place:
+    """``options``: what fsspec is told, for a URL. ``trust``: which checkpoints are read.
 
     Raises ValueError for a directory that is a file, and naming what else cannot be; ImportError naming the package
     that a URL needs.
@@ -27,7 +29,7 @@ def place_of(directory: str | os.PathLike[str], options: Mapping[str, Any] | Non
     if _FILE.match(text):
         text = _FILE.sub("/", text)
     elif isinstance(directory, str) and _URL.match(text):
-        return Objects(text, options or {})
+        return Objects(text, options or {}, trust)
     elif not isinstance(directory, str) and _LOST_SLASH.match(text):
         raise ValueError(
             f"directory is {without_password(repr(directory))}, of which a slash is lost, as a Path makes one of two; "
@@ -40,4 +42,4 @@ def place_of(directory: str | os.PathLike[str], options: Mapping[str, Any] | Non
     path = Path(text)
     if path.exists() and not path.is_dir():
         raise ValueError(f"directory is {text!r}, which is a file; accepted is a directory, or a new name")
-    return Folder(path)
+    return Folder(path, trust)

@@ -2,6 +2,8 @@
 
     payload | length of the payload (8 bytes, big-endian) | SHA-256 of payload and length (32) | b"HVDCKPT1"
 
+With a key (checkpoint_trust.py) an HMAC-SHA256 is in the place of the checksum, and the end is b"HVDCKPT2".
+
 The end is written last, and the file gets its name when all of it is on the disk (fsync before and after the rename).
 So a file with a name that is torn has been damaged later, by a disk or a copy that was interrupted.
 
@@ -13,21 +15,25 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import hmac
 import io
 import os
 import re
 import secrets
+import stat
 import struct
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any
 
-MAGIC = b"HVDCKPT1"
+from horovod.common.elastic.checkpoint_trust import PLAIN, SEALED, Sum, Trust
+
+OWN = Trust()
 _LENGTH = struct.Struct(">Q")
-_END = _LENGTH.size + hashlib.sha256().digest_size + len(MAGIC)
+_END = _LENGTH.size + hashlib.sha256().digest_size + len(PLAIN)
 _PIECE = 1 << 20
-_NAME = re.compile(r"step-(\d{12,})\.ckpt")
+_NAME = re.compile(r"step-(\d{12,})\.ckpt", re.ASCII)
 _UNFINISHED = re.compile(r"\.(?:step-\d{12,}|job)\.\d+(?:\.[0-9a-f]+)?\.tmp")
 ABANDONED = 3600.0  # s without a change, where file systems know no locks
 
@@ -85,8 +91,29 @@ def remove_unfinished(directory: Path) -> None:
                 _remove_abandoned(directory / name)
 
 
+def open_plain(path: Path) -> io.FileIO:
+    """Open a plain file for reading. Raises TornCheckpointError for a pipe or device, and OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would block
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise TornCheckpointError(f"{path} is no plain file")
+    return io.FileIO(fd)
+
+
+def made_in(directory: Path) -> os.stat_result:
+    """The status of a file of mode 0600 that is made there, and removed at once. Raises OSError."""
+    path, file = begin(directory, "job")
+    with file:
+        try:
+            with contextlib.suppress(OSError):  # a file system without modes
+                os.fchmod(file.fileno(), 0o600)
+            return os.fstat(file.fileno())
+        finally:
+            os.unlink(path)
+
+
 def _remove_abandoned(path: Path) -> None:
-    with open(path, "r+b", buffering=0) as file:
+    with io.FileIO(os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "r+b") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -108,14 +135,14 @@ def put_aside(directory: Path, steps: list[int]) -> Path:
     return folder
 
 
-def write(directory: Path, step: int, dump: Callable[[IO[bytes]], None]) -> Path:
+def write(directory: Path, step: int, dump: Callable[[IO[bytes]], None], trust: Trust = OWN) -> Path:
     """Writes what ``dump`` writes into the file that it is given. Raises what that raises, and OSError; nothing is left
     then, and a file of this step that was there before still is."""
     target = directory / name_of(step)
     unfinished, file = begin(directory, target.stem)
     try:
         with file:
-            write_into(file, dump)
+            write_into(file, step, dump, trust)
             os.fsync(file.fileno())
             os.rename(unfinished, target)  # while it is locked
     except BaseException:
@@ -126,42 +153,45 @@ def write(directory: Path, step: int, dump: Callable[[IO[bytes]], None]) -> Path
     return target
 
 
-def write_into(file: io.FileIO, dump: Callable[[IO[bytes]], None]) -> None:
+def write_into(file: io.FileIO, step: int, dump: Callable[[IO[bytes]], None], trust: Trust = OWN) -> None:
     """What ``dump`` writes, and the end, from where the file is. Raises what that raises, and OSError."""
-    whole = _Summed(file)
+    whole = _Summed(file, trust.sum(step))
     buffered = io.BufferedWriter(whole, _PIECE)
     dump(buffered)
     buffered.flush()
     buffered.detach()
-    _all(file, whole.end())
+    _all(file, whole.end() + trust.magic)
 
 
-def check(path: Path) -> int:
-    """The length of the payload. Raises TornCheckpointError saying what is wrong, OSError when it cannot be read."""
-    with open(path, "rb") as file:
-        return _checked(file, str(path))
+def read(directory: Path, step: int, load: Callable[[IO[bytes]], Any], trust: Trust = OWN) -> Any:
+    """What ``load`` makes of the payload. Nothing is handed to it before the checksum has been found right. Raises
+    TornCheckpointError saying what is wrong, UntrustedCheckpointError, OSError, and what ``load`` raises."""
+    path = directory / name_of(step)
+    with open_plain(path) as file:
+        trust.check_owner(file.fileno(), str(path), lambda: made_in(directory))
+        return read_from(file, str(path), step, load, trust)
 
 
-def read(path: Path, load: Callable[[IO[bytes]], Any]) -> Any:
-    """What ``load`` makes of the payload. Nothing is handed to it before the checksum has been found right. Raises as
-    ``check``, and what ``load`` raises."""
-    with open(path, "rb", buffering=0) as file:
-        return read_from(file, str(path), load)
-
-
-def read_from(file: io.FileIO, name: str, load: Callable[[IO[bytes]], Any]) -> Any:
+def read_from(file: io.FileIO, name: str, step: int, load: Callable[[IO[bytes]], Any], trust: Trust = OWN) -> Any:
     """As ``read``, of a file that is open for reading. ``name``: what errors call it."""
     with open(file.fileno(), "rb", closefd=False) as buffered:
         buffered.seek(0)
-        length = _checked(buffered, name)
+        length = _checked(buffered, name, step, trust)
     return load(io.BufferedReader(_Payload(file, length), _PIECE))
 
 
-def _checked(file: io.BufferedReader, name: str) -> int:
+def _checked(file: io.BufferedReader, name: str, step: int, trust: Trust) -> int:
+    """The length of the payload."""
     size = os.fstat(file.fileno()).st_size
     if size < _END:
         raise TornCheckpointError(f"{name} has {size} bytes, which is less than the end of a checkpoint")
-    summed = hashlib.sha256()
+    file.seek(size - len(PLAIN))
+    magic = file.read(len(PLAIN))
+    if magic not in (PLAIN, SEALED):
+        raise TornCheckpointError(f"{name} does not end as a checkpoint does: it is torn, or no checkpoint")
+    trust.check_end(magic, name)
+    file.seek(0)
+    summed = trust.sum(step)
     left = size - _END + _LENGTH.size
     while left:
         piece = file.read(min(_PIECE, left))
@@ -169,10 +199,7 @@ def _checked(file: io.BufferedReader, name: str) -> int:
             raise TornCheckpointError(f"{name} became shorter while it was read")
         summed.update(piece)
         left -= len(piece)
-    said = file.read(len(summed.digest()))
-    if file.read(len(MAGIC)) != MAGIC:
-        raise TornCheckpointError(f"{name} does not end as a checkpoint does: it is torn, or no checkpoint")
-    if said != summed.digest():
+    if not hmac.compare_digest(file.read(len(summed.digest())), summed.digest()):
         raise TornCheckpointError(f"{name} is torn: its checksum does not fit to what is in it")
     file.seek(size - _END)
     (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
@@ -184,9 +211,9 @@ def _checked(file: io.BufferedReader, name: str) -> int:
 class _Summed(io.RawIOBase):
     """Counts and sums what goes through to ``file``."""
 
-    def __init__(self, file: io.FileIO) -> None:
+    def __init__(self, file: io.FileIO, summed: Sum) -> None:
         self._file = file
-        self._summed = hashlib.sha256()
+        self._summed = summed
         self._length = 0
 
     def writable(self) -> bool:
@@ -205,7 +232,7 @@ class _Summed(io.RawIOBase):
     def end(self) -> bytes:
         length = _LENGTH.pack(self._length)
         self._summed.update(length)
-        return length + self._summed.digest() + MAGIC
+        return length + self._summed.digest()
 
 
 class _Payload(io.RawIOBase):

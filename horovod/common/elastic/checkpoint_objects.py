@@ -18,6 +18,7 @@ from typing import IO, Any
 
 from horovod.common.elastic import checkpoint_files as files
 from horovod.common.elastic.checkpoint_place import NOTE, Dump, Load
+from horovod.common.elastic.checkpoint_trust import Trust
 
 # Of fsspec's protocols: where an upload that was broken off shows nothing.
 _WHOLE = frozenset(
@@ -40,9 +41,10 @@ def without_password(text: str) -> str:
 class Objects:
     """See ``Place``."""
 
-    def __init__(self, url: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, url: str, options: Mapping[str, Any], trust: Trust = files.OWN) -> None:
         """Raises ImportError naming the package that is missing, ValueError for a URL that fsspec does not know, and
         what the file system raises where it connects at once."""
+        self._trust = trust
         shown = without_password(url)
         self._shown = shown.rstrip("/")
         protocol = url.partition("://")[0].partition("::")[0].lower()
@@ -84,7 +86,7 @@ class Objects:
 
     def write(self, step: int, dump: Dump) -> None:
         with _unnamed() as (file, path):
-            files.write_into(file, dump)
+            files.write_into(file, step, dump, self._trust)
             self._send(path, files.name_of(step))
 
     def read(self, step: int, load: Load) -> Any:
@@ -92,7 +94,7 @@ class Objects:
         with _unnamed() as (file, path):
             self._fs.invalidate_cache()
             self._fs.get_file(self._at(name), path)
-            return files.read_from(file, f"{self._shown}/{name}", load)
+            return files.read_from(file, f"{self._shown}/{name}", step, load, self._trust)
 
     def remove(self, step: int) -> None:
         self._remove(files.name_of(step))

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from horovod.common.elastic import checkpoint_files as files
+from horovod.common.elastic.checkpoint_trust import Trust
 
 Dump = Callable[[IO[bytes]], None]
 Load = Callable[[IO[bytes]], Any]
 NOTE = ".horovod-job"
+_LONGEST_NOTE = 1 << 20  # bytes
 
 
 class Place(Protocol):
@@ -31,7 +33,7 @@ class Place(Protocol):
 
     def read(self, step: int, load: Load) -> Any:
         """What ``load`` makes of the payload, once its checksum has been found right. Raises TornCheckpointError,
-        FileNotFoundError, and what ``load`` raises."""
+        UntrustedCheckpointError, FileNotFoundError, and what ``load`` raises."""
 
     def remove(self, step: int) -> None:
         """Nothing where there is none."""
@@ -49,8 +51,8 @@ class Place(Protocol):
 class Folder:
     """A directory of this host, or of a file system that is mounted here."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, trust: Trust = files.OWN) -> None:
+        self.path, self._trust = path, trust
 
     def __str__(self) -> str:
         return str(self.path)
@@ -66,10 +68,10 @@ class Folder:
         files.remove_unfinished(self.path)
 
     def write(self, step: int, dump: Dump) -> None:
-        files.write(self.path, step, dump)
+        files.write(self.path, step, dump, self._trust)
 
     def read(self, step: int, load: Load) -> Any:
-        return files.read(self.path / files.name_of(step), load)
+        return files.read(self.path, step, load, self._trust)
 
     def remove(self, step: int) -> None:
         (self.path / files.name_of(step)).unlink(missing_ok=True)
@@ -78,7 +80,8 @@ class Folder:
         return str(files.put_aside(self.path, steps))
 
     def note(self) -> bytes:
-        return (self.path / NOTE).read_bytes()
+        with files.open_plain(self.path / NOTE) as file:
+            return file.read(_LONGEST_NOTE)
 
     def write_note(self, text: bytes) -> None:
         path, file = files.begin(self.path, "job")

@@ -6,13 +6,19 @@ them.
 """
 
 import hmac
-import json
 from collections.abc import Iterable
+
+import msgspec
 
 from horovod.common.contract.worker_env import WorkerEnv
 from horovod.common.elastic.checkpoint_place import Place
 
 _TAG_BYTES = 16
+
+
+class _Note(msgspec.Struct):
+    job: str
+    steps: list[int]
 
 
 def job_tag() -> str:
@@ -27,12 +33,12 @@ def job_tag() -> str:
 def recorded(place: Place, job: str) -> set[int]:
     """The steps that workers of this job have noted; none where the note is another job's, or cannot be read."""
     try:
-        told = json.loads(place.note())
-        return {int(step) for step in told["steps"]} if told["job"] == job else set()
-    except (OSError, ValueError, TypeError, KeyError):
+        told = msgspec.json.decode(place.note(), type=_Note)
+    except (OSError, ValueError):
         return set()
+    return set(told.steps) if told.job == job else set()
 
 
 def record(place: Place, job: str, steps: Iterable[int]) -> None:
     """Notes that these are the job's. Raises OSError; the note of before is there then."""
-    place.write_note(json.dumps({"job": job, "steps": sorted(steps)}).encode())
+    place.write_note(msgspec.json.encode(_Note(job, sorted(steps))))

@@ -19,6 +19,7 @@ import cloudpickle
 import msgspec  # noqa: F401
 import zmq  # noqa: F401
 
+from horovod.common.contract import private_files
 from horovod.common.contract.worker_env import WORKER, WorkerEnv
 from horovod.runner.agent.workers import FUNCTION_FD, RESULT_FD
 from horovod.runner.base.errors import OutcomeError
@@ -39,12 +40,14 @@ def _open_files() -> tuple[int, int, int]:
     if folder is None:
         return _take_descriptor(FUNCTION_FD), _take_descriptor(RESULT_FD), _rank()
     rank = WorkerEnv.from_environ().rank
-    found = os.stat(folder)
-    if found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        raise SystemExit(f"{FOLDER} is {folder!r}, accepted is a folder of this user that nobody else can use")
-    source = os.open(os.path.join(folder, FUNCTION), os.O_RDONLY | os.O_CLOEXEC)
-    target = os.open(os.path.join(folder, result_name(rank)), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    return source, target, rank
+    # Owner and mode are asked of the folder that is open: its name may stand for another one a moment later.
+    with private_files.closing(private_files.open_folder(folder)) as at:
+        found = os.fstat(at)
+        if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            raise SystemExit(f"{FOLDER} is {folder!r}, accepted is a folder of this user that nobody else can use")
+        source = os.open(FUNCTION, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        return source, os.open(result_name(rank), flags, 0o600, dir_fd=at), rank
 
 
 def _rank() -> int:

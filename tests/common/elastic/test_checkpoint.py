@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from horovod.common.contract.worker_env import make_key_fd
 from horovod.common.elastic import Checkpoint, ObjectState
-from horovod.common.elastic.checkpoint_files import TornCheckpointError, check, name_of, read, write
+from horovod.common.elastic.checkpoint_files import TornCheckpointError, name_of, read, write
 from horovod.common.elastic.checkpoint_record import job_tag
 from horovod.common.elastic.state_checkpoint import StateCheckpoint
 from tests.common.elastic.ranks import Face, Job, run
@@ -110,7 +110,7 @@ def test_only_a_job_that_goes_on_removes_what_it_has_gone_on_from(tmp_path):
 def test_no_damage_is_missed(tmp_path_factory, payload, data):
     directory = tmp_path_factory.mktemp("damage")
     path = write(directory, 1, lambda file: file.write(payload))
-    assert read(path, lambda file: file.read()) == payload
+    assert read(directory, 1, lambda file: file.read()) == payload
     whole = bytearray(path.read_bytes())
     what = data.draw(st.sampled_from(["cut", "bit", "longer", "zeros"]))
     place = data.draw(st.integers(0, len(whole) - 1))
@@ -126,11 +126,11 @@ def test_no_damage_is_missed(tmp_path_factory, payload, data):
             return
     path.write_bytes(whole)
     with pytest.raises(TornCheckpointError):
-        check(path)
+        read(directory, 1, lambda file: pytest.fail("nothing is read before it is checked"))
 
 
 def test_a_reader_sees_a_file_of_its_own(tmp_path):
-    path = write(tmp_path, 1, lambda file: file.write(bytes(range(100))))
+    write(tmp_path, 1, lambda file: file.write(bytes(range(100))))
 
     def load(file):
         assert file.seek(0, os.SEEK_END) == 100
@@ -140,7 +140,7 @@ def test_a_reader_sees_a_file_of_its_own(tmp_path):
         file.seek(5)
         return file.read(3)
 
-    assert read(path, load) == bytes([5, 6, 7])
+    assert read(tmp_path, 1, load) == bytes([5, 6, 7])
 
 
 def test_a_failure_to_write_is_told_at_once_and_spoils_nothing(tmp_path, capfd):

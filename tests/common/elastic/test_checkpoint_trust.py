@@ -1,0 +1,163 @@
+"""Which checkpoints are read: they can run anything, and their directory may be open to others."""
+
+import hashlib
+import os
+import pickle
+import stat
+
+import pytest
+
+from horovod.common.elastic import Checkpoint, checkpoint_files
+from horovod.common.elastic.checkpoint_files import TornCheckpointError, name_of
+from horovod.common.elastic.checkpoint_record import recorded
+from horovod.common.elastic.checkpoint_trust import UntrustedCheckpointError
+from tests.common.elastic.saving import saved
+
+STRANGER = 65534
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make a file of another user's")
+
+
+class Marks:
+    """Whose unpickling is seen."""
+
+    def __init__(self, place):
+        self.place = place
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.place),)
+
+
+def planted(directory, step, value):
+    """A checkpoint as anyone can write one who knows its form."""
+    body = pickle.dumps(value)
+    length = len(body).to_bytes(8, "big")
+    path = directory / name_of(step)
+    path.write_bytes(body + length + hashlib.sha256(body + length).digest() + b"HVDCKPT1")
+    return path
+
+
+@pytest.fixture
+def directory(tmp_path):
+    made = tmp_path / "checkpoints"
+    saved(made, 1)
+    return made
+
+
+@needs_root
+def test_one_of_another_user_is_refused_unless_allowed(directory, tmp_path, monkeypatch):
+    path = planted(directory, 7, Marks(tmp_path / "ran"))
+    os.chown(path, STRANGER, STRANGER)
+    for step in (None, 7):
+        with pytest.raises(UntrustedCheckpointError, match=r"step-0+7.ckpt belongs to user 65534, not to 0"):
+            Checkpoint(directory).load(step)
+    assert not (tmp_path / "ran").exists()
+    assert Checkpoint(directory).load(1).value == {"step": 1}
+    monkeypatch.setenv("HOROVOD_CHECKPOINT_OWNERS", "any")
+    Checkpoint(directory).load()
+    assert (tmp_path / "ran").exists()
+
+
+def test_one_that_every_user_can_write_to_is_refused(directory, tmp_path):
+    path = planted(directory, 7, Marks(tmp_path / "ran"))
+    path.chmod(0o666)
+    with pytest.raises(UntrustedCheckpointError, match="can be written by every user"):
+        Checkpoint(directory).load()
+    assert not (tmp_path / "ran").exists()
+    path.chmod(0o664)  # as many make their files
+    Checkpoint(directory).load()
+    assert (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("user", [STRANGER, None])
+def test_a_file_system_without_owners_and_modes(directory, monkeypatch, user):
+    """There all files look alike, those that are made now too."""
+    path = directory / name_of(1)
+    path.chmod(0o777)
+    if user is not None:
+        if os.geteuid() != 0:
+            pytest.skip("needs root, to make a file of another user's")
+        os.chown(path, user, user)
+    with pytest.raises(UntrustedCheckpointError):
+        Checkpoint(directory).load()
+    monkeypatch.setattr(checkpoint_files, "made_in", lambda directory: path.stat())
+    assert Checkpoint(directory).load().value == {"step": 1}
+
+
+def test_what_a_new_file_there_looks_like(tmp_path):
+    found = checkpoint_files.made_in(tmp_path)
+    assert (found.st_uid, stat.S_IMODE(found.st_mode)) == (os.geteuid(), 0o600)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.fixture
+def key(tmp_path, monkeypatch):
+    path = tmp_path / "key"
+    path.write_bytes(os.urandom(32))
+    path.chmod(0o600)
+    monkeypatch.setenv("HOROVOD_CHECKPOINT_KEY_FILE", str(path))
+    return path
+
+
+@pytest.mark.parametrize("url", ["{}", "memory://{}"])
+def test_checkpoints_sealed_with_a_key(tmp_path, key, monkeypatch, url):
+    if "://" in url:
+        pytest.importorskip("fsspec")
+    place = url.format(tmp_path / "sealed")
+    saved(place, 3)
+    assert Checkpoint(place).load().value == {"step": 3}
+    other = tmp_path / "other"
+    other.write_bytes(os.urandom(32))
+    other.chmod(0o600)
+    monkeypatch.setenv("HOROVOD_CHECKPOINT_KEY_FILE", str(other))
+    assert Checkpoint(place).load() is None  # it does not fit its MAC
+    monkeypatch.delenv("HOROVOD_CHECKPOINT_KEY_FILE")
+    with pytest.raises(UntrustedCheckpointError, match="is sealed with a key; HOROVOD_CHECKPOINT_KEY_FILE has to name"):
+        Checkpoint(place).load()
+
+
+def test_with_a_key_what_has_no_mac_is_refused(directory, tmp_path, key):
+    planted(directory, 7, Marks(tmp_path / "ran"))
+    with pytest.raises(UntrustedCheckpointError, match="not sealed with the key in HOROVOD_CHECKPOINT_KEY_FILE"):
+        Checkpoint(directory).load()
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_sealed_checkpoint_is_that_of_its_step(tmp_path, key):
+    place = tmp_path / "sealed"
+    saved(place, 3)
+    (place / name_of(3)).rename(place / name_of(9))
+    with pytest.raises(TornCheckpointError):
+        Checkpoint(place).load(9)
+
+
+def test_a_key_file_that_others_can_read(tmp_path, key):
+    key.chmod(0o644)
+    with pytest.raises(ValueError, match=r"HOROVOD_CHECKPOINT_KEY_FILE is .* accepted is a regular file of this user"):
+        Checkpoint(tmp_path)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["a pipe", "a directory", "a device", "a link to nothing"])
+def test_what_is_no_file_is_passed_over(directory, kind):
+    path = directory / name_of(9)
+    if kind == "a pipe":
+        os.mkfifo(path)
+    elif kind == "a directory":
+        path.mkdir()
+    else:
+        path.symlink_to("/dev/zero" if kind == "a device" else "/nonexistent")
+    os.mkfifo(directory / ".step-000000000009.1.abcd.tmp")
+    assert Checkpoint(directory).load() == (1, {"step": 1})
+    saved(directory, 10)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("text", [b'{"job":"j","steps":[1e999]}', b"[]", b'{"job":"j","steps":["x"]}', b"\xff", None])
+def test_a_note_that_is_none(tmp_path, text):
+    checkpoint = Checkpoint(tmp_path)
+    note = tmp_path / ".horovod-job"
+    if text is None:
+        os.mkfifo(note)
+    else:
+        note.write_bytes(text)
+    assert recorded(checkpoint._place, "j") == set()
