@@ -45,7 +45,7 @@ _horovodrun() {
     local last=$((${#words[@]} - 1)) flag="" values=0 command=""
     COMPREPLY=()
     if ((last > 1)) && [[ ${words[1]} == kubernetes && " ${words[*]:2:last-2} " != *" -- "* ]]; then
-        COMPREPLY=($(compgen -W "@KUBERNETES@" -- "${words[last]}"))
+        _horovodrun_offer "${words[last]}" @KUBERNETES@
         return
     fi
     for ((i = 1; i < last; i++)); do
@@ -68,14 +68,28 @@ _horovodrun() {
     elif [[ $current == --*=* ]]; then
         _horovodrun_value "${current%%=*}" "${current#*=}"
     elif [[ $current == -* ]]; then
-        COMPREPLY=($(compgen -W "@FLAGS@" -- "$current"))
+        _horovodrun_offer "$current" @FLAGS@
     else
         _horovodrun_command "${raw[last]}" 0
-        if ((last == 1)); then COMPREPLY+=($(compgen -W kubernetes -- "$current")); fi
+        if ((last == 1)) && [[ kubernetes == "$current"* ]]; then COMPREPLY+=(kubernetes); fi
     fi
 }
 
+# Offers the words that begin with $1, quoted. `compgen -W` would expand them, and a name of a host or of a network
+# interface may look like a command.
+_horovodrun_offer() {
+    local current=$1 word
+    shift
+    for word; do
+        if [[ $word == "$current"* ]]; then
+            printf -v word %q "$word"
+            COMPREPLY+=("$word")
+        fi
+    done
+}
+
 _horovodrun_value() {
+    local found=()
     case $1 in
 @VALUES@
     esac
@@ -87,20 +101,21 @@ _horovodrun_command() {
     elif declare -F _command_offset >/dev/null; then
         _command_offset "$1"
     elif (($2 == 0)); then
-        COMPREPLY=($(compgen -c -f -- "${COMP_WORDS[COMP_CWORD]}"))
+        mapfile -t COMPREPLY < <(compgen -c -f -- "${COMP_WORDS[COMP_CWORD]}")
     else
         compopt -o filenames 2>/dev/null
-        COMPREPLY=($(compgen -f -- "${COMP_WORDS[COMP_CWORD]}"))
+        mapfile -t COMPREPLY < <(compgen -f -- "${COMP_WORDS[COMP_CWORD]}")
     fi
 }
 
 complete -F _horovodrun horovodrun
 """
 _BASH_VALUES = {
-    "file": 'compopt -o filenames 2>/dev/null; COMPREPLY=($(compgen -f -- "$2"))',
-    "directory": 'compopt -o filenames 2>/dev/null; COMPREPLY=($(compgen -d -- "$2"))',
-    "host": '[[ $2 == *[:,]* ]] || COMPREPLY=($(compgen -A hostname -- "$2"))',
-    "interface": f'COMPREPLY=($(compgen -W "$({_INTERFACES})" -- "$2"))',
+    "file": 'compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$2")',
+    "directory": 'compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$2")',
+    "host": '[[ $2 == *[:,]* ]] || mapfile -t found < <(compgen -A hostname -- "$2"); '
+    '_horovodrun_offer "$2" "${found[@]}"',
+    "interface": f'mapfile -t found < <({_INTERFACES}); _horovodrun_offer "$2" "${{found[@]}}"',
 }
 
 
@@ -113,7 +128,7 @@ def _bash(kubernetes: str) -> str:
         names = "|".join(flag.names)
         cases.append(f"            {names}) flag=${{words[i]}} values={flag.nargs} ;;")
         if flag.value.choices:
-            reply = f'COMPREPLY=($(compgen -W "{" ".join(flag.value.choices)}" -- "$2"))'
+            reply = f'_horovodrun_offer "$2" {" ".join(flag.value.choices)}'
         elif flag.value.completes:
             reply = _BASH_VALUES[flag.value.completes]
         else:

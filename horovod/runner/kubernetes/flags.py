@@ -72,7 +72,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(("--memory",), POD, "memory of each pod, asked for and at most", _QUANTITY),
     Flag(("--shm-size",), POD, "most that /dev/shm may take of it (default: all)", _QUANTITY),
     Flag(("--env",), POD, "variable of the ranks; NAME alone: with its value here",
-         _value("NAME[=VALUE]", "NAME=VALUE or NAME, letters, digits and _", names.variable), repeat=True),
+         _value("NAME[=VALUE]", names.VARIABLE, names.variable), repeat=True),
     Flag(("--volume",), POD, "what is mounted in all pods: " + volumes.ACCEPTED,
          _value("WHAT", volumes.ACCEPTED, volumes.parse), repeat=True),
     Flag(("--working-dir",), POD, "where the program runs (default: as the image says)", _text("DIR")),

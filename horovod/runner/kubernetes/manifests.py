@@ -17,6 +17,7 @@ from typing import Any
 
 from horovod._version import __version__
 from horovod.common.contract import boot
+from horovod.runner.kubernetes.names import literal
 from horovod.runner.kubernetes.request import CONTAINER, Request, container_of
 
 Manifest = dict[str, Any]
@@ -242,7 +243,7 @@ def _container(request: Request, component: str, ours: Manifest, mounts: list[Ma
         **ours,
         "name": CONTAINER,
         "image": request.image,
-        "command": _command(request, component),
+        "command": [literal(word) for word in _command(request, component)],
         "env": [*kept, *variables],
         "resources": _resources(request, ours.get("resources", {})) if worker else _LAUNCHER_RESOURCES,
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -295,7 +296,7 @@ def _variables(request: Request, component: str) -> list[Manifest]:
         ]
     else:
         found.append({"name": "PYTHONUNBUFFERED", "value": "1"})
-    return found + [{"name": name, "value": value} for name, value in request.env.items()]
+    return found + [{"name": name, "value": literal(value)} for name, value in request.env.items()]
 
 
 def _resources(request: Request, given: Manifest) -> Manifest:

@@ -12,6 +12,7 @@ _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|[kMGTPE]|[KMGTPE]i)?")
 _KEY = re.compile(r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_RESERVED = re.compile(r"HOROVOD_POD_\w*|JOB_COMPLETION_INDEX")
 _UNITS = {
     "": 1.0,
     "m": 1e-3,
@@ -23,6 +24,7 @@ JOB_NAME = f"a DNS label of at most {LONGEST} characters: lower-case letters, di
 NAMESPACE = "a DNS label of at most 63 characters: lower-case letters, digits and -, no - first or last"
 OBJECT = "the name of an object: lower-case letters, digits, - and ., a letter or digit first and last"
 QUANTITY = "a quantity such as 2, 500m, 16Gi"
+VARIABLE = "NAME=VALUE or NAME, letters, digits and _, none of the pods' own (HOROVOD_POD_*)"
 PAIR = "NAME=VALUE as of a label: letters, digits, -, _ and ., with a letter or digit first and last"
 
 
@@ -75,9 +77,9 @@ def resource(text: str) -> str:
 
 
 def variable(text: str) -> tuple[str, str | None]:
-    """NAME=VALUE, or NAME and None; or ValueError."""
+    """NAME=VALUE, or NAME and None; or ValueError, also for a variable by which the pods of a job know each other."""
     name, equals, value = text.partition("=")
-    _checked(text, bool(_VARIABLE.fullmatch(name)))
+    _checked(text, bool(_VARIABLE.fullmatch(name)) and not _RESERVED.fullmatch(name))
     return name, value if equals else None
 
 
@@ -90,6 +92,14 @@ def toleration(text: str) -> dict[str, str]:
     made = {} if key == "*" else {"key": key}
     made.update({"operator": "Equal", "value": value} if equals else {"operator": "Exists"})
     return {**made, "effect": effect} if effect else made
+
+
+def literal(text: str) -> str:
+    """Return a word of a command or a variable's value so that Kubernetes passes it on as it is.
+
+    It would replace $(NAME) by a variable of the container otherwise.
+    """
+    return text.replace("$", "$$")
 
 
 def _checked(text: str, good: bool) -> str:

@@ -79,6 +79,21 @@ def test_bash(scripts, tmp_path, words, answers):
     assert set(got) == {part for answer in answers for part in answer.split()}
 
 
+def test_names_that_look_like_commands_are_not_run(scripts, tmp_path):
+    """An administrator or a container's runtime may name an interface so; the names are offered quoted."""
+    devices = tmp_path / "dev"
+    devices.write_text("Inter-|   Receive\n $(id>ran): 0 0\n  `id>ran`: 0\n    l*: 0\n    lo: 0\n")
+    (tmp_path / "lots").touch()
+    script = tmp_path / "script"
+    script.write_text(scripts["bash"].read_text().replace("/proc/net/dev", str(devices)))
+    for flag in ("--network-interface", "--network-interfaces"):
+        got = ask_bash(script, ["horovodrun", " ", flag, " ", " "], tmp_path)
+        assert set(got) == {r"\$\(id\>ran\)", r"\`id\>ran\`", r"l\*", "lo"}
+        assert ask_bash(script, ["horovodrun", " ", flag, " ", "lo"], tmp_path) == ["lo"]
+    assert not (tmp_path / "ran").exists()
+    assert "compgen -W" not in scripts["bash"].read_text().replace("`compgen -W` would", "")
+
+
 def test_bash_knows_the_interfaces(scripts, tmp_path):
     assert "lo" in ask_bash(scripts["bash"], ["horovodrun", " ", "--network-interface", " ", "l"], tmp_path)
 

@@ -4,6 +4,7 @@ import importlib.util
 
 import pytest
 
+from horovod.runner.base.errors import LaunchError
 from horovod.runner.kubernetes import flags, manifests
 from horovod.runner.kubernetes.request import of_words
 
@@ -38,6 +39,29 @@ FULL = (
     *("--image-pull-secret", "reg", "--label", "team=a", "--annotation", "x/y=z", "--service-account", "runner"),
     *("--node-selector", "pool=gpu", "--toleration", "nvidia.com/gpu:NoSchedule", "--priority-class", "high"),
 )
+
+
+def test_words_and_values_are_what_was_given():
+    """Kubernetes replaces $(NAME) in both, and makes $ of $$."""
+    words = ["sh", "-c", "echo $(HOROVOD_POD_TOKEN) $$ $HOME $", "$(A)"]
+    request = of_words(flags.split(["-np", "1", "--image", "i", "--env", "A=$(B)$", "--", *words]), "train", {})
+    launcher, _, _, workers = manifests.all_of(request, TOKEN)
+    command = container(launcher)["command"]
+    assert command[-4:] == ["sh", "-c", "echo $$(HOROVOD_POD_TOKEN) $$$$ $$HOME $$", "$$(A)"]
+    assert {"name": "A", "value": "$$(B)$$"} in container(workers)["env"]
+
+
+@pytest.mark.parametrize("name", ["HOROVOD_POD_TOKEN", "HOROVOD_POD_NAME", "JOB_COMPLETION_INDEX"])
+def test_variables_by_which_pods_know_each_other_are_not_taken(name):
+    """Of two with one name Kubernetes takes the last."""
+    for text in (name, f"{name}=mine"):
+        with pytest.raises(LaunchError, match=f"--env: '{text}' is not accepted; expected NAME=VALUE"):
+            made("-np", "1", "--image", "i", "--env", text)
+    template = {"spec": {"containers": [{"name": "horovod", "env": [{"name": name, "value": "mine"}]}]}}
+    _, _, _, workers = made("-np", "1", "--image", "i", template=template)
+    given = [each for each in container(workers)["env"] if each["name"] == name]
+    assert given != [{"name": name, "value": "mine"}] or name == "JOB_COMPLETION_INDEX"
+    assert len(given) == 1
 
 
 def test_names_owners_and_labels():

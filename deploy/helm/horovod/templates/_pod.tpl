@@ -17,6 +17,9 @@ app.kubernetes.io/component: {{ . }}
 {{- if ne (mod (int .Values.np) (int .Values.slotsPerPod)) 0 }}{{ fail (printf "np is %v; expected a multiple of slotsPerPod %v" .Values.np .Values.slotsPerPod) }}{{ end }}
 {{- if ne (mod (int (include "horovod.most" .)) (int .Values.slotsPerPod)) 0 }}{{ fail (printf "maxNp is %v; expected a multiple of slotsPerPod %v" .Values.maxNp .Values.slotsPerPod) }}{{ end }}
 {{- if and (gt (int .Values.maxNp) 0) (eq (int .Values.minNp) 0) }}{{ fail "maxNp is for elastic jobs, which minNp makes" }}{{ end }}
+{{- range .Values.env }}
+{{- if or (hasPrefix "HOROVOD_POD_" .name) (eq .name "JOB_COMPLETION_INDEX") }}{{ fail (printf "env has %s, by which the pods of a job know each other; expected other variables" .name) }}{{ end }}
+{{- end }}
 {{- if gt (len .Release.Name) 50 }}{{ fail (printf "the release is called %s; expected at most 50 characters" .Release.Name) }}{{ end }}
 {{- end }}
 
